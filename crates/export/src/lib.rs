@@ -1,0 +1,1 @@
+//! How a volume is served: NBD over TCP and Unix sockets.

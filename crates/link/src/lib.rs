@@ -1,0 +1,1 @@
+//! Frames over authenticated, encrypted sockets between nodes.

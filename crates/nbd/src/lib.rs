@@ -1,0 +1,1 @@
+//! The NBD protocol, as a pure state machine.

@@ -1,0 +1,1 @@
+//! One node's share of a resource: what is decided. Pure, no_std.

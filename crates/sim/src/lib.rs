@@ -1,0 +1,1 @@
+//! The simulator: the replica code on a simulated clock, network and disk.

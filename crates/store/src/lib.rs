@@ -1,0 +1,1 @@
+//! Backing stores: files, block devices, memory; the fault layer.
