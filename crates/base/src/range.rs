@@ -125,8 +125,7 @@ impl RangeSet {
 
     /// The parts of `first..end` that are in the set, ascending.
     pub fn within(&self, first: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let before =
-            self.runs.range(..first).next_back().filter(|&(_, &run_end)| run_end > first);
+        let before = self.runs.range(..first).next_back().filter(|&(_, &run_end)| run_end > first);
         before
             .into_iter()
             .chain(self.runs.range(first..end.max(first)))

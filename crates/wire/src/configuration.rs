@@ -1,0 +1,223 @@
+//! The value of a resource's configuration register.
+//!
+//! Voters store it without looking inside; members act on it once it is known to be committed.
+//!
+//! Always: `members` is sorted by node and holds each node once; `epoch >= reign`; a witness is never
+//! in sync.
+
+use alloc::vec::Vec;
+use base::{Epoch, Incarnation, NodeId, VolumeId, VoterId};
+
+/// Replicas and witnesses together in one resource.
+pub const MEMBERS_MAX: usize = 16;
+/// Full copies in one resource.
+pub const REPLICAS_MAX: usize = 8;
+/// Volumes in one resource.
+pub const VOLUMES_MAX: usize = 64;
+
+/// What a member holds.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum MemberKind {
+    /// A full copy of every volume, and a vote.
+    Replica,
+    /// A vote on stable storage, and no data.
+    Witness,
+}
+
+/// One replica or witness.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub struct MemberEntry {
+    /// Which node it is on.
+    pub node: NodeId,
+    /// What it holds.
+    pub kind: MemberKind,
+    /// The memory that votes for it. Answers under another identity do not count.
+    pub voter: VoterId,
+    /// Whether it holds every acknowledged write, as long as its incarnation lasts.
+    pub in_sync: bool,
+    /// The life of its disk cache that `in_sync` speaks of. 0 for a witness, or when unknown.
+    pub incarnation: Incarnation,
+}
+
+/// One volume.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub struct VolumeEntry {
+    /// Its index.
+    pub volume: VolumeId,
+    /// Size in sectors of 512 bytes; a multiple of the block.
+    pub sectors: u64,
+    /// Smallest unit of a request: 512 or 4096 bytes.
+    pub block_bytes: u32,
+}
+
+/// When a write counts as complete.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub enum Protocol {
+    /// Every in-sync replica has it in memory, and one on its disk.
+    B,
+    /// Every in-sync replica's disk has it.
+    #[default]
+    C,
+}
+
+/// What makes a write survive a power cut.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub enum Durability {
+    /// The client's flushes.
+    #[default]
+    Flush,
+    /// Every write does, as if each had FUA set.
+    WriteThrough,
+}
+
+/// What happens to requests while there is no quorum.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub enum OnNoQuorum {
+    /// They wait.
+    #[default]
+    SuspendIo,
+    /// They fail.
+    IoError,
+}
+
+/// What happens when a replica's disk fails.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub enum OnIoError {
+    /// The replica leaves the in-sync set; its node goes on without a disk.
+    #[default]
+    Detach,
+    /// The client gets the error of a failed write.
+    PassOn,
+}
+
+/// Whether configuration changes need a majority of voters.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub enum Quorum {
+    /// They do: no split brain.
+    #[default]
+    Majority,
+    /// They are local; lineage tells ancestors from split brain afterwards.
+    Off,
+}
+
+/// Which in-sync replica serves a read.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub enum ReadPolicy {
+    /// The primary's own replica if it has one, else as `LeastPending`.
+    #[default]
+    PreferLocal,
+    /// Each in turn.
+    RoundRobin,
+    /// The one with the fewest reads in flight.
+    LeastPending,
+    /// The one that answered fastest of late.
+    LatencyAware,
+    /// By address: consecutive stripes of 1 MiB go to consecutive replicas.
+    Striped,
+}
+
+/// What an operator may choose per resource.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub struct Options {
+    /// When a write counts as complete.
+    pub protocol: Protocol,
+    /// What makes a write survive a power cut.
+    pub durability: Durability,
+    /// Whether configuration changes need a majority.
+    pub quorum: Quorum,
+    /// What happens to requests while there is no quorum.
+    pub on_no_quorum: OnNoQuorum,
+    /// What happens when a replica's disk fails.
+    pub on_io_error: OnIoError,
+    /// Which in-sync replica serves a read.
+    pub read_policy: ReadPolicy,
+    /// Requests wait while fewer replicas than this are in sync. 1..=8.
+    pub in_sync_min: u8,
+    /// Whether blocks carry checksums on disk.
+    pub data_checksum: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            protocol: Protocol::C,
+            durability: Durability::Flush,
+            quorum: Quorum::Majority,
+            on_no_quorum: OnNoQuorum::SuspendIo,
+            on_io_error: OnIoError::Detach,
+            read_policy: ReadPolicy::PreferLocal,
+            in_sync_min: 1,
+            data_checksum: false,
+        }
+    }
+}
+
+/// A configuration of a resource.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub struct Configuration {
+    /// Number of this configuration.
+    pub epoch: Epoch,
+    /// Epoch of the promote that began the present primary's time; of the last one if there is none.
+    pub reign: Epoch,
+    /// Who orders the writes. Need not be a member.
+    pub primary: Option<NodeId>,
+    /// Every member lost its cache; the hot extents are not yet reconciled and flushed.
+    pub recovering: bool,
+    /// Number of times the resource was forced past its rules, and 0 if never: the name of its fork.
+    pub fork: u64,
+    /// What every member can do; rises only when every member can.
+    pub feature_level: u32,
+    /// Replicas and witnesses, ascending by node.
+    pub members: Vec<MemberEntry>,
+    /// Volumes, ascending by index.
+    pub volumes: Vec<VolumeEntry>,
+    /// What the operator chose.
+    pub options: Options,
+    /// Sections that this version does not understand, kept as they are.
+    pub unknown: Vec<u8>,
+}
+
+impl Configuration {
+    /// The member on `node`.
+    #[must_use]
+    pub fn member(&self, node: NodeId) -> Option<&MemberEntry> {
+        self.members.iter().find(|member| member.node == node)
+    }
+
+    /// Whether `node` holds a replica that is in sync.
+    #[must_use]
+    pub fn is_in_sync(&self, node: NodeId) -> bool {
+        self.member(node).is_some_and(|member| member.in_sync)
+    }
+
+    /// Whether `node` holds a replica, in sync or not.
+    #[must_use]
+    pub fn is_replica(&self, node: NodeId) -> bool {
+        self.member(node).is_some_and(|member| member.kind == MemberKind::Replica)
+    }
+
+    /// Nodes whose replicas are in sync, ascending.
+    pub fn in_sync(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.members.iter().filter(|member| member.in_sync).map(|member| member.node)
+    }
+
+    /// Nodes that hold a replica, ascending.
+    pub fn replicas(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.members
+            .iter()
+            .filter(|member| member.kind == MemberKind::Replica)
+            .map(|member| member.node)
+    }
+
+    /// Number of voters whose consent decides.
+    #[must_use]
+    pub fn majority(&self) -> usize {
+        self.members.len() / 2 + 1
+    }
+
+    /// The volume with this index.
+    #[must_use]
+    pub fn volume(&self, volume: VolumeId) -> Option<&VolumeEntry> {
+        self.volumes.iter().find(|entry| entry.volume == volume)
+    }
+}

@@ -1,0 +1,131 @@
+//! What the members of one resource say to each other about its configuration.
+//!
+//! All of it travels in the session between two nodes, in order. Every message may be lost with its
+//! session; whoever needs an answer asks again.
+
+use crate::Configuration;
+use alloc::boxed::Box;
+use base::{Ballot, Epoch, Incarnation, Instant, NodeId, VoterId};
+
+/// Why a voter did not do what it was asked.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum RefuseReason {
+    /// It promised a higher ballot.
+    Promised(Ballot),
+    /// It granted a lease that still runs, for this many nanoseconds at most by its own clock.
+    Leased {
+        /// Who holds it.
+        holder: NodeId,
+        /// What is left of it, in nanoseconds.
+        left: u64,
+    },
+    /// It is not a voter of this resource, or no longer.
+    NotVoter,
+}
+
+/// One message between two `Member` machines of a resource.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum MemberMessage {
+    /// First in every session: who I am and what I know.
+    Hello {
+        /// The highest configuration known here and the ballot it was proposed in, if any.
+        known: Option<(Ballot, Box<Configuration>)>,
+        /// Identity of the memory that votes here; 0 if none does.
+        voter: VoterId,
+        /// Present life of the disk cache; 0 without a disk.
+        incarnation: Incarnation,
+        /// Generation found in the metadata when this process started: (life, log writes).
+        found: (u64, u64),
+        /// Highest generation of the *receiver* that was ever seen here: (life, log writes).
+        seen: (u64, u64),
+        /// Random number of this process's life: tells a reconnect from a restart.
+        process: u64,
+        /// The disk is attached and usable.
+        attached: bool,
+    },
+    /// Asks a voter for a promise.
+    Prepare {
+        /// The ballot asked for.
+        ballot: Ballot,
+    },
+    /// Grants it: nothing lower will be accepted. Also grants the voter's lease to `ballot.node`.
+    Promise {
+        /// The ballot promised.
+        ballot: Ballot,
+        /// Who promises.
+        voter: VoterId,
+        /// What it accepted before, if anything.
+        accepted: Option<(Ballot, Box<Configuration>)>,
+    },
+    /// Asks a voter to accept a value.
+    Accept {
+        /// The proposer's ballot.
+        ballot: Ballot,
+        /// The value proposed.
+        configuration: Box<Configuration>,
+    },
+    /// It is on stable storage.
+    Accepted {
+        /// Of the accept.
+        ballot: Ballot,
+        /// Of the value accepted.
+        epoch: Epoch,
+        /// Who accepted.
+        voter: VoterId,
+    },
+    /// The voter did not promise, accept or renew.
+    Refused {
+        /// Of what was asked.
+        ballot: Ballot,
+        /// Why.
+        reason: RefuseReason,
+    },
+    /// This configuration is committed.
+    Learn {
+        /// The ballot it was committed in.
+        ballot: Ballot,
+        /// The configuration.
+        configuration: Box<Configuration>,
+    },
+    /// It is stored here and every shard acts on it.
+    Learned {
+        /// Of the configuration.
+        epoch: Epoch,
+    },
+    /// From the primary: renew my lease; I am alive.
+    Heartbeat {
+        /// The primary's ballot.
+        ballot: Ballot,
+        /// Its newest committed configuration.
+        epoch: Epoch,
+        /// Its clock when it sent this.
+        sent: Instant,
+    },
+    /// The lease is renewed from `sent` on, if the ballot is still good; else `Refused`.
+    HeartbeatAnswer {
+        /// Of the heartbeat.
+        ballot: Ballot,
+        /// Of the heartbeat.
+        sent: Instant,
+        /// Who renewed it; 0 if the sender does not vote.
+        voter: VoterId,
+        /// Newest configuration that every shard of the sender acts on.
+        epoch: Epoch,
+        /// Generation of the sender's metadata: (life, log writes).
+        generation: (u64, u64),
+        /// The sender has clients of its own and would rather be primary itself.
+        wants: bool,
+    },
+    /// The lease is given back; whoever wants may have it.
+    Release {
+        /// The ballot it was held under.
+        ballot: Ballot,
+    },
+    /// From a node with requests to a node that could be primary, or is: hand over to me.
+    WantPrimary,
+    /// From a primary that has drained: be primary now.
+    HandOver {
+        /// Of the configuration that has no primary.
+        epoch: Epoch,
+    },
+}

@@ -1,0 +1,194 @@
+//! The data path: what the shards of one resource say to each other.
+//!
+//! Shard `i` of one node speaks with shard `i` of another only, in one stream, in order, so that two
+//! writes to one block never overtake each other on the way. Payload travels beside the message.
+
+use alloc::vec::Vec;
+use base::{AnswerError, Epoch, Op, RequestId, Span, VolumeId};
+
+/// A run of sectors that a replica may hold differently from the others.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct DoubtRun {
+    /// Which volume.
+    pub volume: VolumeId,
+    /// First sector.
+    pub first: u64,
+    /// Sector after the last.
+    pub end: u64,
+    /// Nothing but a comparison tells whether it differs (a hot extent after a restart); else a write
+    /// was open there.
+    pub compare: bool,
+}
+
+/// What a write carries besides its address.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub struct WriteFlags {
+    /// Must survive a power cut before it is acknowledged.
+    pub fua: bool,
+    /// The span is made zero; there is no payload.
+    pub zero: bool,
+    /// With `zero`: space may be given back.
+    pub unmap: bool,
+    /// Copied by a resync to a replica that is not in sync; it is not kept un-retired.
+    pub resync: bool,
+    /// Acknowledge when received already, and again when written (protocol B).
+    pub early: bool,
+}
+
+/// One message between two `Shard` machines.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ShardMessage {
+    /// Primary to replica: write this (payload beside it unless `zero`).
+    Write {
+        /// The primary's configuration.
+        epoch: Epoch,
+        /// Counts up within a reign and shard.
+        sequence: u64,
+        /// The cut that the write belongs to.
+        cut: u64,
+        /// Which volume.
+        volume: VolumeId,
+        /// Where on the volume.
+        span: Span,
+        /// How.
+        flags: WriteFlags,
+    },
+    /// Replica to primary: it is in memory (answer to `early`).
+    Received {
+        /// Of the write.
+        sequence: u64,
+    },
+    /// Replica to primary: the disk has it, or failed.
+    Written {
+        /// Of the write.
+        sequence: u64,
+        /// The disk took it.
+        ok: bool,
+    },
+    /// Primary to replica: every write up to and with this one is complete at every in-sync replica.
+    Retire {
+        /// The configuration under which they became so; who does not know it ignores this.
+        epoch: Epoch,
+        /// The last complete one.
+        upto: u64,
+    },
+    /// Primary to in-sync replica: these sectors are the same everywhere; drop older doubt.
+    Settled {
+        /// The primary's configuration.
+        epoch: Epoch,
+        /// Which volume.
+        volume: VolumeId,
+        /// Which sectors.
+        span: Span,
+    },
+    /// Primary to in-sync replica: `target` has these sectors on stable storage; clear its bits.
+    Clean {
+        /// The primary's configuration.
+        epoch: Epoch,
+        /// The node whose bits are cleared, as a number.
+        target: base::NodeId,
+        /// Which volume.
+        volume: VolumeId,
+        /// Which sectors, as (first, end).
+        runs: Vec<(u64, u64)>,
+    },
+    /// Primary to replica: flush every volume of this resource.
+    Flush {
+        /// The primary's configuration.
+        epoch: Epoch,
+        /// Of the flush; same numbers as writes.
+        sequence: u64,
+    },
+    /// Answer to `Flush`.
+    Flushed {
+        /// Of the flush.
+        sequence: u64,
+        /// The disk did it.
+        ok: bool,
+    },
+    /// Primary to replica: read this.
+    Read {
+        /// The primary's configuration.
+        epoch: Epoch,
+        /// Of the read; same numbers as writes.
+        sequence: u64,
+        /// Which volume.
+        volume: VolumeId,
+        /// Which sectors.
+        span: Span,
+    },
+    /// Answer to `Read`: payload beside it if `ok` and not `zero`.
+    Data {
+        /// Of the read.
+        sequence: u64,
+        /// The disk gave it.
+        ok: bool,
+        /// It is all zeroes; there is no payload.
+        zero: bool,
+    },
+    /// Primary to replica: hash this. Also marks it for absent peers when `resync`.
+    Compare {
+        /// The primary's configuration.
+        epoch: Epoch,
+        /// Of the comparison; same numbers as writes.
+        sequence: u64,
+        /// Which volume.
+        volume: VolumeId,
+        /// Which sectors.
+        span: Span,
+        /// Sent to a replica that is being resynced.
+        resync: bool,
+    },
+    /// Answer to `Compare`.
+    Hash {
+        /// Of the comparison.
+        sequence: u64,
+        /// A 128-bit hash of the sectors; `None` if the disk failed.
+        hash: Option<u128>,
+    },
+    /// New primary to replica: what may differ at your place? Refuse every older epoch from now on.
+    Gather {
+        /// The primary's configuration.
+        epoch: Epoch,
+        /// Of the question; same numbers as writes.
+        sequence: u64,
+        /// Also send the bits held for this node (the primary has no bitmap of its own).
+        bits_of: Option<base::NodeId>,
+    },
+    /// Answer to `Gather`, in one or more parts.
+    Doubt {
+        /// Of the question.
+        sequence: u64,
+        /// Ranges in doubt here; with `bits_of`, ranges dirty for that node.
+        runs: Vec<DoubtRun>,
+        /// No more parts follow.
+        last: bool,
+    },
+    /// Client to primary: do this for me (payload beside it for a write).
+    Forward {
+        /// Chosen by the sender, unique in the session.
+        id: RequestId,
+        /// What.
+        op: Op,
+        /// Which volume.
+        volume: VolumeId,
+        /// Where.
+        span: Span,
+        /// Durable before it is answered.
+        fua: bool,
+    },
+    /// Answer to `Forward`: payload beside it for a read that is `Ok` and not `zero`.
+    Forwarded {
+        /// Of the request.
+        id: RequestId,
+        /// How it went; `None` means: not primary any more, ask again elsewhere.
+        result: Option<Result<(), AnswerError>>,
+        /// The read gave only zeroes; there is no payload.
+        zero: bool,
+    },
+    /// Replica to primary: refused, because a newer reign is known here.
+    Stale {
+        /// The epoch known here.
+        epoch: Epoch,
+    },
+}
