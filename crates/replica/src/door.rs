@@ -1,0 +1,607 @@
+//! The doors of the two machines: everything that can happen to them, and everything they can ask for.
+//!
+//! A caller carries outputs out in the order in which they stand. `Member` and `Shard` of one node
+//! may run on different threads; what one says to the other arrives later, in order.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use base::{
+    AnswerError, BufferId, Duration, Epoch, Incarnation, Instant, NodeId, Request, RequestId,
+    SessionId, Span, VolumeId, VoterId,
+};
+use wire::{Configuration, MemberKind, MemberMessage, Options, ShardMessage};
+
+/// A metadata page as it stands on disk.
+pub type Page = [u8; 4096];
+
+/// How addresses are divided. The production values are the default; a simulation may use smaller
+/// ones, so that every limit is reached soon.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Geometry {
+    /// Sectors in an extent, the unit of the activity log. 8192 (4 MiB). A power of two.
+    pub extent_sectors: u64,
+    /// Sectors in a bitmap block, the unit of the dirty bitmap. 8 (4 KiB). A power of two.
+    pub block_sectors: u64,
+    /// Consecutive extents that are dealt to one shard together. 32, so that a bitmap page (32 768
+    /// blocks, 128 MiB) belongs to one shard. Changes nothing on disk.
+    pub stripe_extents: u64,
+    /// Pages in each half of the activity log. 8.
+    pub log_pages: u32,
+    /// Hot extents recorded in one page of the activity log, at most. 155 (8 pages hold 1 240).
+    pub log_page_extents: usize,
+    /// Sectors copied or compared at once by resync, reconciliation and verify. 2048 (1 MiB).
+    pub copy_sectors: u64,
+    /// Copies in flight at once, per shard.
+    pub copies_max: usize,
+}
+
+impl Default for Geometry {
+    fn default() -> Geometry {
+        Geometry {
+            extent_sectors: 8192,
+            block_sectors: 8,
+            stripe_extents: 32,
+            log_pages: 8,
+            log_page_extents: 155,
+            copy_sectors: 512,
+            copies_max: 16,
+        }
+    }
+}
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Timing {
+    /// Between two heartbeats of a primary. 250 ms.
+    pub heartbeat: Duration,
+    /// How long a primary may serve after it sent a heartbeat that a majority answered. 2 s.
+    pub lease: Duration,
+    /// How far two clocks may drift apart, in parts per million of elapsed time. 10 000 (1 %).
+    pub drift_ppm: u64,
+    /// A peer that has not answered a write or a heartbeat for this long is excluded. 1.5 s.
+    pub peer_late: Duration,
+    /// How long a take-over waits for a member to be gathered before it excludes it. 500 ms.
+    pub gather: Duration,
+    /// How long a proposer waits for answers before it asks again, doubled each time up to 16 times,
+    /// with a random part. 100 ms.
+    pub retry: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing {
+            heartbeat: Duration::from_millis(250),
+            lease: Duration::from_secs(2),
+            drift_ppm: 10_000,
+            peer_late: Duration::from_millis(1500),
+            gather: Duration::from_millis(500),
+            retry: Duration::from_millis(100),
+        }
+    }
+}
+
+impl Timing {
+    /// How long a voter's slot stays taken after it granted a lease: longer than the holder's count,
+    /// whatever the drift: lease × (1 + drift) / (1 − drift), rounded up.
+    #[must_use]
+    pub fn voter_lease(&self) -> Duration {
+        let million = 1_000_000_u128;
+        let drift = u128::from(self.drift_ppm).min(million / 2);
+        let wide = u128::from(self.lease.0) * (million + drift) / (million - drift) + 1;
+        Duration(u64::try_from(wide).unwrap_or(u64::MAX))
+    }
+}
+
+/// Names a disk request of one shard until it is answered.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct DiskOp(pub u64);
+
+/// Which page of the metadata.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum MetaPage {
+    /// A page of the activity log: half 0 or 1, page number in the half, copy 0 or 1.
+    Log {
+        /// The half that this life of the process writes.
+        half: u8,
+        /// Its number in the half.
+        page: u32,
+        /// Copies are written alternately.
+        copy: u8,
+    },
+    /// A page of a dirty bitmap.
+    Bitmap {
+        /// The slot of the peer.
+        slot: u8,
+        /// Its number in the slot.
+        page: u64,
+    },
+}
+
+/// What a shard asks of its node's disk. Requests may be carried out at once and in any order, but a
+/// shard never has two overlapping ones, of which one changes sectors, in flight.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum DiskRequest {
+    /// Read into a new buffer; answered by `Data`.
+    Read {
+        /// Which volume.
+        volume: VolumeId,
+        /// Which sectors.
+        span: Span,
+    },
+    /// Write the buffer.
+    Write {
+        /// Which volume.
+        volume: VolumeId,
+        /// Which sectors.
+        span: Span,
+        /// The bytes.
+        buffer: BufferId,
+        /// On stable storage before it is answered.
+        durable: bool,
+    },
+    /// Make the span zero.
+    Zero {
+        /// Which volume.
+        volume: VolumeId,
+        /// Which sectors.
+        span: Span,
+        /// Space may be given back.
+        unmap: bool,
+        /// On stable storage before it is answered.
+        durable: bool,
+    },
+    /// Read and hash; answered by `Hash`.
+    Hash {
+        /// Which volume.
+        volume: VolumeId,
+        /// Which sectors.
+        span: Span,
+    },
+    /// Put everything answered before on stable storage, data of every volume.
+    Flush,
+    /// Write a page of metadata and put it on stable storage.
+    Meta {
+        /// Which volume's metadata.
+        volume: VolumeId,
+        /// Which page.
+        page: MetaPage,
+        /// Its bytes.
+        bytes: Box<Page>,
+    },
+}
+
+/// How a disk request went.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum DiskAnswer {
+    /// Done.
+    Done,
+    /// Read. The buffer now belongs to the shard, which releases it; `None` means all zeroes.
+    Data(Option<BufferId>),
+    /// The hash.
+    Hash(u128),
+    /// The disk failed.
+    Failed,
+}
+
+/// What `Member` tells its node's shards.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ToShard {
+    /// This configuration is committed, and known for good on this node: act on it. `slots` says which
+    /// bitmap slot each replica other than this node uses, and under which voter identity: a new
+    /// identity means that everything is dirty for it.
+    Install {
+        /// The configuration.
+        configuration: Arc<Configuration>,
+        /// Bitmap slots: (node, its voter, slot).
+        slots: Vec<(NodeId, VoterId, u8)>,
+    },
+    /// The peer acts on this configuration, on all its shards, in this session. `kept`: its disk cache
+    /// is the one that the configuration names.
+    PeerReady {
+        /// Which peer.
+        peer: NodeId,
+        /// In which session.
+        session: SessionId,
+        /// What it knows.
+        epoch: Epoch,
+        /// The incarnation registered for it is the one it has.
+        kept: bool,
+    },
+    /// Requests may be answered while the clock reads less than this.
+    Lease {
+        /// When it ends.
+        until: Instant,
+    },
+    /// Every shard has gathered: go on and serve.
+    Serve {
+        /// The reign that may serve.
+        reign: Epoch,
+    },
+    /// Bring this replica, which is not in sync, up to date, in this session.
+    Resync {
+        /// Which peer.
+        peer: NodeId,
+        /// In which session.
+        session: SessionId,
+        /// Ask it for its doubt first. Always true today.
+        gather: bool,
+    },
+    /// Its include is about to be proposed: every incomplete write waits for it from now on.
+    Require {
+        /// Which peer.
+        peer: NodeId,
+        /// In which session.
+        session: SessionId,
+    },
+    /// Admit nothing more as primary; finish what is open, then say `Drained`.
+    Drain {
+        /// The reign to end.
+        reign: Epoch,
+    },
+    /// Admit again: the hand-over did not come about.
+    Undrain,
+    /// Do not touch this node's disk any more.
+    Detach,
+    /// Operator: hold requests back (true), or let them go on.
+    Suspend(bool),
+    /// Operator: hold resync back (true), or let it go on.
+    PauseResync(bool),
+    /// Operator: compare all replicas from this sector on and repair.
+    Verify {
+        /// Which volume.
+        volume: VolumeId,
+        /// First sector to compare.
+        from: u64,
+    },
+    /// Writes admitted from now on belong to cut `number` + 1; hold their answers until `CutDone`.
+    Cut {
+        /// The cut that ends.
+        number: u64,
+    },
+    /// Every shard has switched: answers may go.
+    CutDone {
+        /// The cut that ended.
+        number: u64,
+    },
+}
+
+/// What a shard tells its node's `Member`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum FromShard {
+    /// The inherited hot extents are recorded in this life's half of the log.
+    Started,
+    /// Acts on this configuration; older reigns are refused.
+    Installed {
+        /// Which.
+        epoch: Epoch,
+    },
+    /// Every kept in-sync member's doubt is known.
+    Gathered {
+        /// In this reign.
+        reign: Epoch,
+    },
+    /// No doubt is left and every in-sync member has flushed since (needed to end `recovering`).
+    Reconciled {
+        /// In this reign.
+        reign: Epoch,
+    },
+    /// The peer lacks nothing here: include it. Said again if a `Require` did not follow.
+    Synced {
+        /// Which peer.
+        peer: NodeId,
+        /// In which session.
+        session: SessionId,
+    },
+    /// Answer to `Require`.
+    Required {
+        /// Which peer.
+        peer: NodeId,
+        /// In which session.
+        session: SessionId,
+    },
+    /// Nothing is open any more.
+    Drained {
+        /// In this reign.
+        reign: Epoch,
+    },
+    /// The peer owes an answer for too long.
+    PeerLate {
+        /// Which peer.
+        peer: NodeId,
+        /// In which session.
+        session: SessionId,
+    },
+    /// The peer's disk failed a request: it cannot stay in sync.
+    PeerFailed {
+        /// Which peer.
+        peer: NodeId,
+        /// In which session.
+        session: SessionId,
+    },
+    /// This node's disk failed a request.
+    DiskFailed,
+    /// Requests wait here and no primary is known.
+    Wants,
+    /// Log pages written in this life so far.
+    Logged {
+        /// How many.
+        writes: u64,
+    },
+    /// Answer to `Cut`: switched.
+    CutReady {
+        /// The cut that ended here.
+        number: u64,
+    },
+    /// A verify has ended: sectors compared, sectors that differed and were repaired.
+    Verified {
+        /// Sectors compared.
+        compared: u64,
+        /// Sectors repaired.
+        repaired: u64,
+    },
+}
+
+/// Everything that can happen to a shard.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ShardInput {
+    /// A client of this node asks for something. A request lies in one extent of this shard, except a
+    /// flush. The shard owns one reference to the buffer until it releases it.
+    Request {
+        /// Unique while open.
+        id: RequestId,
+        /// What.
+        request: Request,
+    },
+    /// From this node's `Member`.
+    Member(ToShard),
+    /// A session with a peer begins. An older one with the same peer has ended before.
+    PeerUp {
+        /// Who.
+        peer: NodeId,
+        /// The session.
+        session: SessionId,
+    },
+    /// A session ended. Nothing more is heard in it.
+    PeerDown {
+        /// Who.
+        peer: NodeId,
+        /// The session.
+        session: SessionId,
+    },
+    /// A message of a peer's shard, with its payload. The shard owns the buffer until it releases it.
+    Frame {
+        /// Who.
+        peer: NodeId,
+        /// In which session.
+        session: SessionId,
+        /// What.
+        message: ShardMessage,
+        /// Its payload.
+        buffer: Option<BufferId>,
+    },
+    /// A disk request was carried out.
+    Disk {
+        /// Which.
+        op: DiskOp,
+        /// How it went.
+        answer: DiskAnswer,
+    },
+    /// The time of `wake_at` has come.
+    Wake,
+}
+
+/// Everything a shard can ask for.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ShardOutput {
+    /// Carry this out and say how it went.
+    Disk {
+        /// Names it.
+        op: DiskOp,
+        /// What.
+        request: DiskRequest,
+    },
+    /// Send this in the session, if it still lasts. The buffer stays readable until it is sent, even if
+    /// a `Release` follows.
+    Send {
+        /// To whom.
+        peer: NodeId,
+        /// In which session.
+        session: SessionId,
+        /// What.
+        message: ShardMessage,
+        /// Its payload.
+        buffer: Option<BufferId>,
+    },
+    /// The client's answer. A read's bytes are in the buffer (`None`: all zeroes), which stays readable
+    /// until they are sent, even if a `Release` follows.
+    Answer {
+        /// Of the request.
+        id: RequestId,
+        /// How it went.
+        result: Result<(), AnswerError>,
+        /// The bytes of a read.
+        buffer: Option<BufferId>,
+    },
+    /// The shard's reference to the buffer is given up.
+    Release {
+        /// Which.
+        buffer: BufferId,
+    },
+    /// To this node's `Member`.
+    Member(FromShard),
+    /// A rare branch was taken. Counted by tests.
+    Mark(&'static str),
+}
+
+/// Names an operator's wish until it is answered.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct OperationId(pub u64);
+
+/// What an operator, or the node on its own, asks of a resource.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Operation {
+    /// Make this node primary (by hand-over if another is).
+    Promote,
+    /// Make this node not primary.
+    Demote,
+    /// Add a member, not in sync yet. Asked of the primary, or of a node that can become it.
+    AddMember {
+        /// On which node.
+        node: NodeId,
+        /// Replica or witness.
+        kind: MemberKind,
+        /// Identity of the memory that will vote for it.
+        voter: VoterId,
+    },
+    /// Remove a member.
+    RemoveMember {
+        /// On which node.
+        node: NodeId,
+    },
+    /// Set a volume's size, in sectors. Shrinking loses what lies beyond.
+    Resize {
+        /// Which volume.
+        volume: VolumeId,
+        /// Its new size.
+        sectors: u64,
+    },
+    /// Change the options.
+    SetOptions(Options),
+    /// Go on from this node's copy although the rules say to wait: makes a fork.
+    Force,
+    /// Forget this node's copy and copy it anew from the others.
+    Invalidate,
+    /// Hold all requests back, or let them go on.
+    Suspend(bool),
+    /// Hold resync back, or let it go on.
+    PauseResync(bool),
+    /// Compare all replicas and repair.
+    Verify,
+    /// End the present cut; done when every shard has switched.
+    Cut,
+}
+
+/// Why an operation was not done.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum OperationError {
+    /// Too few voters answer.
+    NoQuorum,
+    /// Another node is primary, and keeps it.
+    OtherPrimary(NodeId),
+    /// It would leave no replica in sync, or no member at all.
+    LastReplica,
+    /// The node is already what it should become.
+    Already,
+    /// No such member.
+    NoMember,
+    /// Too many members.
+    Full,
+    /// This node holds no replica that could be forced or invalidated.
+    NoReplica,
+    /// The size is zero, beyond the limit, or not a multiple of the block.
+    BadSize,
+    /// The primary that was asked to do it is not known or cannot be reached.
+    NoPrimary,
+}
+
+/// Everything that can happen to a member.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum MemberInput {
+    /// A session with a peer begins.
+    PeerUp {
+        /// Who.
+        peer: NodeId,
+        /// The session.
+        session: SessionId,
+    },
+    /// A session ended.
+    PeerDown {
+        /// Who.
+        peer: NodeId,
+        /// The session.
+        session: SessionId,
+    },
+    /// A message of a peer's member.
+    Frame {
+        /// Who.
+        peer: NodeId,
+        /// In which session.
+        session: SessionId,
+        /// What.
+        message: MemberMessage,
+    },
+    /// From one of this node's shards.
+    Shard {
+        /// Which.
+        shard: u16,
+        /// What.
+        message: FromShard,
+    },
+    /// The record is on stable storage (`ok`), or the disk failed.
+    Stored {
+        /// Of the `Store`.
+        number: u64,
+        /// It is there.
+        ok: bool,
+    },
+    /// An operator asks for something.
+    Operation {
+        /// Names it.
+        id: OperationId,
+        /// What.
+        operation: Operation,
+    },
+    /// Number of clients that have this resource open on this node.
+    Clients {
+        /// How many.
+        count: u32,
+    },
+    /// The time of `wake_at` has come.
+    Wake,
+}
+
+/// Everything a member can ask for.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum MemberOutput {
+    /// Put this record on stable storage. One at a time: the next follows the answer.
+    Store {
+        /// Counts up.
+        number: u64,
+        /// The whole durable state of the member.
+        record: Box<crate::disk::Record>,
+    },
+    /// Send this in the session, if it still lasts.
+    Send {
+        /// To whom.
+        peer: NodeId,
+        /// In which session.
+        session: SessionId,
+        /// What.
+        message: MemberMessage,
+    },
+    /// To every shard of this node.
+    Shards(ToShard),
+    /// The operation ended.
+    Done {
+        /// Which.
+        id: OperationId,
+        /// How.
+        result: Result<(), OperationError>,
+    },
+    /// A rare branch was taken. Counted by tests.
+    Mark(&'static str),
+}
+
+/// What is kept of a peer's metadata, to tell a disk that went back in time.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct SeenGeneration {
+    /// Of which node.
+    pub node: NodeId,
+    /// Under which identity.
+    pub voter: VoterId,
+    /// In which life of its cache.
+    pub incarnation: Incarnation,
+    /// The highest generation it reported: (life, log writes).
+    pub generation: (u64, u64),
+}

@@ -1,0 +1,1 @@
+//! Writes, reads, activity log, bitmaps, resync of one shard.
