@@ -1,2 +1,72 @@
-//! See Cargo.toml.
-fn main() {}
+//! The project's own commands: `cargo xtask ci`, `test`, `tidy`, `demo`, `sim`, `scenarios`, `lab`, `bench`.
+//!
+//! Each command is a thin door: it starts a program of this workspace, or checks the tree itself
+//! (`tidy`). `ci` is everything the project's continuous integration runs, so whoever sees it pass
+//! here has seen what is asked there.
+//!
+//! Not here: what the simulator, the demo or the lab do (crates `sim`, `lockstep`, `lab`).
+
+mod project;
+mod steps;
+mod tidy;
+
+use clap::{Parser, Subcommand};
+use project::Project;
+use std::process::ExitCode;
+
+/// The command line of `cargo xtask`.
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Lockstep's own commands")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Everything that must pass: fmt, clippy, tidy, tests, the simulator's campaign, the demo
+    Ci,
+    /// The same as `ci`
+    Test,
+    /// Checks floors, absences, sizes, package budgets, forbidden words and links
+    Tidy,
+    /// Builds release binaries and shows a whole cluster losing and regaining a node
+    Demo,
+    /// Runs the simulator: `cargo xtask sim --runs 1000`, `cargo xtask sim --seed 7`
+    Sim {
+        /// Handed to the simulator as they are; its own `--help` says what there is
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        rest: Vec<String>,
+    },
+    /// Runs the simulator's readable scenarios: `cargo test --package sim scenario`
+    Scenarios,
+    /// Runs the tests that need real processes, kernels and clients
+    Lab {
+        /// Handed to the lab as they are
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        rest: Vec<String>,
+    },
+    /// Measures speed against the head and against the raw disk
+    Bench,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let project = match Project::read() {
+        Ok(project) => project,
+        Err(problem) => {
+            eprintln!("xtask: {problem}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let passed = match arguments.command {
+        Command::Ci | Command::Test => steps::ci(&project),
+        Command::Tidy => tidy::run(&project),
+        Command::Demo => steps::demo(&project),
+        Command::Sim { rest } => steps::sim(&project, &rest),
+        Command::Scenarios => steps::scenarios(&project),
+        Command::Lab { rest } => steps::lab(&project, &rest),
+        Command::Bench => steps::bench(),
+    };
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,144 @@
+//! The doors to the workspace's programs, and the list of steps that `ci` walks.
+//!
+//! Every step runs even if one before it failed, so that one run shows all there is to mend; the
+//! table at the end names each step's result and time.
+
+use crate::project::Project;
+use crate::tidy;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Simulated histories per `ci`: enough to ring on a planted fault, short enough to wait for.
+const CAMPAIGN_RUNS: &str = "200";
+
+/// One step of `ci`.
+struct Step {
+    name: &'static str,
+    run: fn(&Project) -> bool,
+}
+
+/// What `ci` runs, in this order: the quick and the picky first.
+const STEPS: &[Step] = &[
+    Step { name: "fmt", run: |project| cargo(project, &["fmt", "--all", "--", "--check"]) },
+    Step {
+        name: "clippy",
+        run: |project| {
+            cargo(project, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
+        },
+    },
+    Step { name: "tidy", run: tidy::run },
+    Step {
+        name: "test",
+        run: |project| cargo(project, &["test", "--workspace", "--no-fail-fast"]),
+    },
+    Step { name: "sim", run: |project| sim(project, &["--runs".into(), CAMPAIGN_RUNS.into()]) },
+    Step { name: "demo", run: demo },
+];
+
+/// Runs all steps, then prints a table of them. Returns whether all passed.
+pub(crate) fn ci(project: &Project) -> bool {
+    let mut done: Vec<(&str, bool, Duration)> = Vec::new();
+    for step in STEPS {
+        println!("=== {}", step.name);
+        let start = Instant::now();
+        let passed = (step.run)(project);
+        done.push((step.name, passed, start.elapsed()));
+    }
+    print!("{}", table(&done));
+    done.iter().all(|&(_, passed, _)| passed)
+}
+
+/// The lines that say how each step went and how long it took.
+fn table(done: &[(&str, bool, Duration)]) -> String {
+    let mut text = String::from("=== summary\n");
+    for (name, passed, time) in done {
+        let result = if *passed { "ok" } else { "FAILED" };
+        text.push_str(&format!("{name:<8} {result:<8} {:>7.1} s\n", time.as_secs_f64()));
+    }
+    let total: Duration = done.iter().map(|&(_, _, time)| time).sum();
+    let result = if done.iter().all(|&(_, passed, _)| passed) { "ok" } else { "FAILED" };
+    text.push_str(&format!("{:<8} {result:<8} {:>7.1} s\n", "all", total.as_secs_f64()));
+    text
+}
+
+/// Runs the simulator with `rest` as its arguments.
+pub(crate) fn sim(project: &Project, rest: &[String]) -> bool {
+    let mut arguments = vec!["run", "--release", "--package", "sim", "--"];
+    arguments.extend(rest.iter().map(String::as_str));
+    cargo(project, &arguments)
+}
+
+/// Runs the tests of the simulator that read scenario files.
+pub(crate) fn scenarios(project: &Project) -> bool {
+    cargo(project, &["test", "--package", "sim", "scenario"])
+}
+
+/// Runs the lab with `rest` as its arguments.
+pub(crate) fn lab(project: &Project, rest: &[String]) -> bool {
+    if !project.has("lab") {
+        eprintln!("NOT RUN: the lab does not exist yet");
+        return false;
+    }
+    let mut arguments = vec!["test", "--package", "lab", "--"];
+    arguments.extend(rest.iter().map(String::as_str));
+    cargo(project, &arguments)
+}
+
+/// Says that there are no benchmarks yet.
+pub(crate) fn bench() -> bool {
+    eprintln!("NOT RUN: the benchmark room does not exist yet");
+    false
+}
+
+/// Builds both programs and runs the demo in a folder of its own, which is removed when it passed.
+pub(crate) fn demo(project: &Project) -> bool {
+    if !cargo(project, &["build", "--release", "--package", "lockstep", "--package", "lockstepd"]) {
+        return false;
+    }
+    // A short path: Unix sockets below it may not be longer than 107 bytes.
+    let folder = std::env::temp_dir().join(format!("lockstep-demo-{}", std::process::id()));
+    if let Err(error) = std::fs::create_dir(&folder) {
+        eprintln!("demo: cannot create {}: {error}", folder.display());
+        return false;
+    }
+    let passed = run(&mut demo_command(&project.target, &folder));
+    if !passed {
+        eprintln!("demo: failed; what it left is in {}", folder.display());
+        return false;
+    }
+    if let Err(error) = std::fs::remove_dir_all(&folder) {
+        eprintln!("demo: cannot remove {}: {error}", folder.display());
+        return false;
+    }
+    true
+}
+
+/// `lockstep dev demo` of the release build, with its files under `folder`.
+fn demo_command(target: &Path, folder: &Path) -> Command {
+    let mut command = Command::new(target.join("release").join("lockstep"));
+    command.args(["dev", "demo", "--dir"]).arg(folder);
+    command
+}
+
+fn cargo(project: &Project, arguments: &[&str]) -> bool {
+    run(&mut project.cargo(arguments))
+}
+
+/// Runs `command` with this program's own input and output. Returns whether it succeeded.
+fn run(command: &mut Command) -> bool {
+    match command.status() {
+        Ok(status) if status.success() => true,
+        Ok(status) => {
+            eprintln!("{command:?}: {status}");
+            false
+        }
+        Err(error) => {
+            eprintln!("{command:?}: {error}");
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
