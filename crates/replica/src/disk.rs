@@ -1,10 +1,49 @@
-//! What a member keeps on stable storage.
+//! What a node keeps on stable storage for a resource, as types and as bytes.
+//!
+//! `Record` is the durable state of the member; `log` are the pages of the activity log; `superblock`
+//! says whose disk it is and where everything stands; `layout` computes places.
+//! `docs/formats/metadata.md` describes every byte.
+//!
+//! Always: decoding never panics and never guesses; each piece carries a checksum, and a page its own
+//! place.
+//!
+//! Not here: reading and writing (`store`), dirty bitmaps in memory (`shard`).
+
+mod bytes;
+mod layout;
+mod log;
+
+#[cfg(test)]
+mod tests;
+
+pub use layout::{LOG_COPIES, LOG_HALVES, Layout, RECORD_BYTES, RECORD_COPIES};
+pub use log::{
+    LOG_PAGE_EXTENTS_MAX, LogFound, LogPage, decode_log_page, encode_log_page, hot_extents,
+};
 
 use crate::door::SeenGeneration;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use base::{Ballot, Incarnation, NodeId, VoterId};
 use wire::Configuration;
+
+/// Why bytes read from a disk are not what should be there.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum BadMetadata {
+    /// Nothing of this project was ever written there.
+    NotOurs,
+    /// Written only in part, or rotten: the checksum or the lengths do not fit.
+    Torn,
+    /// A valid page that belongs elsewhere: a write went astray.
+    Misplaced,
+    /// Written by a version that this one does not understand.
+    TooNew {
+        /// The format number, or the feature bits, that are not known here.
+        format: u32,
+    },
+    /// The disk gave an error.
+    Unreadable,
+}
 
 /// The whole durable state of a member: register, identity, bitmap slots. Written as one, twice
 /// alternately, so that a torn write loses nothing.
