@@ -11,13 +11,22 @@
 #![no_std]
 extern crate alloc;
 
+mod codec;
 pub mod configuration;
 pub mod member;
+mod register;
 pub mod shard;
 
+#[cfg(test)]
+mod tests;
+
+pub use codec::DecodeError;
 pub use configuration::{
     Configuration, Durability, MEMBERS_MAX, MemberEntry, MemberKind, OnIoError, OnNoQuorum,
     Options, Protocol, Quorum, REPLICAS_MAX, ReadPolicy, VOLUMES_MAX, VolumeEntry,
 };
 pub use member::{MemberMessage, RefuseReason};
+pub use register::{
+    CONFIGURATION_BYTES_MAX, check_configuration, decode_configuration, encode_configuration,
+};
 pub use shard::{DoubtRun, ShardMessage, WriteFlags};

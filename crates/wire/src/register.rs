@@ -1,0 +1,348 @@
+//! A configuration as bytes: what voters store and members send.
+//!
+//! A form number, then sections: tag, length, contents. Tags ascend, so there is one encoding of each
+//! value. Sections with tags above `LAST_TAG` come from newer versions; they are kept verbatim in
+//! `Configuration::unknown` and written again behind the known ones. A known section never changes
+//! its contents: what a later version adds goes into a section of its own.
+//!
+//! Not here: the type (`configuration`), when a voter stores it (`replica`). The bytes are described
+//! in `docs/formats/register.md`.
+
+use crate::codec::{DecodeError, Put, Reader};
+use crate::{
+    Configuration, Durability, MEMBERS_MAX, MemberEntry, MemberKind, OnIoError, OnNoQuorum,
+    Options, Protocol, Quorum, REPLICAS_MAX, ReadPolicy, VOLUMES_MAX, VolumeEntry,
+};
+use alloc::vec::Vec;
+use base::{Epoch, Incarnation, NodeId, SECTOR_BYTES, VolumeId, VoterId};
+
+/// Longest encoding of a configuration, in bytes, so that a voter's record and a message have a known
+/// size. A full one (16 members, 64 volumes) takes 1 273; the rest is room for later sections.
+pub const CONFIGURATION_BYTES_MAX: usize = 3072;
+
+/// Number of the form written here. A newer one may mean anything; sections are how this one grows.
+const SCHEMA: u16 = 1;
+
+const TAG_HEAD: u16 = 1;
+const TAG_MEMBERS: u16 = 2;
+const TAG_VOLUMES: u16 = 3;
+const TAG_OPTIONS: u16 = 4;
+const LAST_TAG: u16 = TAG_OPTIONS;
+
+const MEMBER_BYTES: usize = 20;
+const VOLUME_BYTES: usize = 14;
+
+/// Checks what `configuration` states as always true, and that its encoding is not too long.
+///
+/// # Errors
+/// The first thing wrong, in words for an operator.
+pub fn check_configuration(configuration: &Configuration) -> Result<(), &'static str> {
+    if configuration.epoch < configuration.reign {
+        return Err("the reign began after the configuration");
+    }
+    if configuration.primary == Some(NodeId(0)) {
+        return Err("node 0 is no node");
+    }
+    check_members(&configuration.members)?;
+    check_volumes(&configuration.volumes)?;
+    if !(1..=8).contains(&configuration.options.in_sync_min) {
+        return Err("in-sync-min is not in 1..=8");
+    }
+    check_unknown(&configuration.unknown)?;
+    if encoded_bytes(configuration) > CONFIGURATION_BYTES_MAX {
+        return Err("the configuration is too long");
+    }
+    Ok(())
+}
+
+fn check_members(members: &[MemberEntry]) -> Result<(), &'static str> {
+    if members.len() > MEMBERS_MAX {
+        return Err("more than 16 members");
+    }
+    if !members.iter().map(|member| member.node).is_sorted_by(|a, b| a < b) {
+        return Err("members do not ascend by node");
+    }
+    if members.iter().any(|member| member.node == NodeId(0)) {
+        return Err("node 0 is no node");
+    }
+    if members.iter().any(|member| member.kind == MemberKind::Witness && member.in_sync) {
+        return Err("a witness is never in sync");
+    }
+    let replicas = members.iter().filter(|member| member.kind == MemberKind::Replica);
+    if replicas.count() > REPLICAS_MAX {
+        return Err("more than 8 replicas");
+    }
+    Ok(())
+}
+
+fn check_volumes(volumes: &[VolumeEntry]) -> Result<(), &'static str> {
+    if volumes.len() > VOLUMES_MAX {
+        return Err("more than 64 volumes");
+    }
+    if !volumes.iter().map(|entry| entry.volume).is_sorted_by(|a, b| a < b) {
+        return Err("volumes do not ascend by index");
+    }
+    for entry in volumes {
+        if !matches!(entry.block_bytes, 512 | 4096) {
+            return Err("a block is neither 512 nor 4096 bytes");
+        }
+        let block_sectors = u64::from(entry.block_bytes) / SECTOR_BYTES;
+        if entry.sectors == 0 || !entry.sectors.is_multiple_of(block_sectors) {
+            return Err("a volume's size is not a positive multiple of its block");
+        }
+        if entry.sectors > u64::MAX / SECTOR_BYTES {
+            return Err("a volume's end cannot be counted in bytes");
+        }
+    }
+    Ok(())
+}
+
+/// Sections that this version does not know: whole, ascending, above every tag it knows.
+fn check_unknown(unknown: &[u8]) -> Result<(), &'static str> {
+    let mut reader = Reader::new(unknown);
+    let mut newest = LAST_TAG;
+    while !reader.is_empty() {
+        let (tag, _) = section(&mut reader).map_err(|_| "an unknown section is cut short")?;
+        if tag <= newest {
+            return Err("sections do not ascend by tag");
+        }
+        newest = tag;
+    }
+    Ok(())
+}
+
+fn encoded_bytes(configuration: &Configuration) -> usize {
+    let head = 2 + 4 + 31;
+    let members = 4 + configuration.members.len() * MEMBER_BYTES;
+    let volumes = 4 + configuration.volumes.len() * VOLUME_BYTES;
+    let options = 4 + 8;
+    head + members + volumes + options + configuration.unknown.len()
+}
+
+/// Appends the bytes of `configuration` to `out`: `CONFIGURATION_BYTES_MAX` of them at most.
+///
+/// # Panics
+/// If `check_configuration` refuses it: nobody may build such a value.
+pub fn encode_configuration(configuration: &Configuration, out: &mut Vec<u8>) {
+    if let Err(what) = check_configuration(configuration) {
+        panic!("an impossible configuration was built: {what}");
+    }
+    let start = out.len();
+    out.put_u16(SCHEMA);
+    put_section(out, TAG_HEAD, |out| put_head(out, configuration));
+    put_section(out, TAG_MEMBERS, |out| {
+        for member in &configuration.members {
+            put_member(out, member);
+        }
+    });
+    put_section(out, TAG_VOLUMES, |out| {
+        for entry in &configuration.volumes {
+            out.put_u16(entry.volume.0);
+            out.put_u64(entry.sectors);
+            out.put_u32(entry.block_bytes);
+        }
+    });
+    put_section(out, TAG_OPTIONS, |out| put_options(out, &configuration.options));
+    out.extend_from_slice(&configuration.unknown);
+    assert_eq!(out.len() - start, encoded_bytes(configuration), "the length was foretold wrongly");
+}
+
+/// Reads the configuration that `bytes` holds, and nothing else.
+///
+/// # Errors
+/// `Schema` if a newer version wrote it in another form; `Damaged` for anything that
+/// `encode_configuration` cannot have written.
+pub fn decode_configuration(bytes: &[u8]) -> Result<Configuration, DecodeError> {
+    if bytes.len() > CONFIGURATION_BYTES_MAX {
+        return Err(DecodeError::Damaged("the configuration is too long"));
+    }
+    let mut reader = Reader::new(bytes);
+    match reader.u16()? {
+        SCHEMA => {}
+        0 => return Err(DecodeError::Damaged("no form has the number 0")),
+        newer => return Err(DecodeError::Schema(newer)),
+    }
+    let mut head = known(&mut reader, TAG_HEAD)?;
+    let members = known(&mut reader, TAG_MEMBERS)?;
+    let volumes = known(&mut reader, TAG_VOLUMES)?;
+    let options = known(&mut reader, TAG_OPTIONS)?;
+    let epoch = Epoch(head.u64()?);
+    let reign = Epoch(head.u64()?);
+    let primary = match head.u16()? {
+        0 => None,
+        node => Some(NodeId(node)),
+    };
+    let recovering = head.bool()?;
+    let fork = head.u64()?;
+    let feature_level = head.u32()?;
+    head.finish()?;
+    let configuration = Configuration {
+        epoch,
+        reign,
+        primary,
+        recovering,
+        fork,
+        feature_level,
+        members: take_members(members)?,
+        volumes: take_volumes(volumes)?,
+        options: take_options(options)?,
+        unknown: reader.rest().to_vec(),
+    };
+    check_configuration(&configuration).map_err(DecodeError::Damaged)?;
+    Ok(configuration)
+}
+
+fn put_section(out: &mut Vec<u8>, tag: u16, contents: impl FnOnce(&mut Vec<u8>)) {
+    out.put_u16(tag);
+    let at = out.len();
+    out.put_u16(0);
+    contents(out);
+    let length = u16::try_from(out.len() - at - 2).expect("limits keep a section below 3 KiB");
+    out[at..at + 2].copy_from_slice(&length.to_le_bytes());
+}
+
+fn section<'a>(reader: &mut Reader<'a>) -> Result<(u16, Reader<'a>), DecodeError> {
+    let tag = reader.u16()?;
+    let length = reader.u16()?;
+    Ok((tag, Reader::new(reader.bytes(usize::from(length))?)))
+}
+
+fn known<'a>(reader: &mut Reader<'a>, expected: u16) -> Result<Reader<'a>, DecodeError> {
+    match section(reader)? {
+        (tag, contents) if tag == expected => Ok(contents),
+        _ => Err(DecodeError::Damaged("a section is missing or out of order")),
+    }
+}
+
+fn put_head(out: &mut Vec<u8>, configuration: &Configuration) {
+    out.put_u64(configuration.epoch.0);
+    out.put_u64(configuration.reign.0);
+    out.put_u16(configuration.primary.map_or(0, |node| node.0));
+    out.put_bool(configuration.recovering);
+    out.put_u64(configuration.fork);
+    out.put_u32(configuration.feature_level);
+}
+
+fn put_member(out: &mut Vec<u8>, member: &MemberEntry) {
+    out.put_u16(member.node.0);
+    out.put_u8(match member.kind {
+        MemberKind::Replica => 0,
+        MemberKind::Witness => 1,
+    });
+    out.put_bool(member.in_sync);
+    out.put_u64(member.voter.0);
+    out.put_u64(member.incarnation.0);
+}
+
+fn take_members(mut reader: Reader<'_>) -> Result<Vec<MemberEntry>, DecodeError> {
+    let count = reader.rest().len() / MEMBER_BYTES;
+    if count > MEMBERS_MAX {
+        return Err(DecodeError::Damaged("more than 16 members"));
+    }
+    let mut members = Vec::with_capacity(count);
+    while !reader.is_empty() {
+        members.push(MemberEntry {
+            node: NodeId(reader.u16()?),
+            kind: match reader.u8()? {
+                0 => MemberKind::Replica,
+                1 => MemberKind::Witness,
+                _ => return Err(DecodeError::Damaged("an unknown kind of member")),
+            },
+            in_sync: reader.bool()?,
+            voter: VoterId(reader.u64()?),
+            incarnation: Incarnation(reader.u64()?),
+        });
+    }
+    Ok(members)
+}
+
+fn take_volumes(mut reader: Reader<'_>) -> Result<Vec<VolumeEntry>, DecodeError> {
+    let count = reader.rest().len() / VOLUME_BYTES;
+    if count > VOLUMES_MAX {
+        return Err(DecodeError::Damaged("more than 64 volumes"));
+    }
+    let mut volumes = Vec::with_capacity(count);
+    while !reader.is_empty() {
+        volumes.push(VolumeEntry {
+            volume: VolumeId(reader.u16()?),
+            sectors: reader.u64()?,
+            block_bytes: reader.u32()?,
+        });
+    }
+    Ok(volumes)
+}
+
+fn put_options(out: &mut Vec<u8>, options: &Options) {
+    out.put_u8(match options.protocol {
+        Protocol::B => 1,
+        Protocol::C => 2,
+    });
+    out.put_u8(match options.durability {
+        Durability::Flush => 0,
+        Durability::WriteThrough => 1,
+    });
+    out.put_u8(match options.quorum {
+        Quorum::Majority => 0,
+        Quorum::Off => 1,
+    });
+    out.put_u8(match options.on_no_quorum {
+        OnNoQuorum::SuspendIo => 0,
+        OnNoQuorum::IoError => 1,
+    });
+    out.put_u8(match options.on_io_error {
+        OnIoError::Detach => 0,
+        OnIoError::PassOn => 1,
+    });
+    out.put_u8(match options.read_policy {
+        ReadPolicy::PreferLocal => 0,
+        ReadPolicy::RoundRobin => 1,
+        ReadPolicy::LeastPending => 2,
+        ReadPolicy::LatencyAware => 3,
+        ReadPolicy::Striped => 4,
+    });
+    out.put_u8(options.in_sync_min);
+    out.put_bool(options.data_checksum);
+}
+
+fn take_options(mut reader: Reader<'_>) -> Result<Options, DecodeError> {
+    const UNKNOWN: DecodeError = DecodeError::Damaged("an option has an unknown value");
+    let options = Options {
+        protocol: match reader.u8()? {
+            1 => Protocol::B,
+            2 => Protocol::C,
+            _ => return Err(UNKNOWN),
+        },
+        durability: match reader.u8()? {
+            0 => Durability::Flush,
+            1 => Durability::WriteThrough,
+            _ => return Err(UNKNOWN),
+        },
+        quorum: match reader.u8()? {
+            0 => Quorum::Majority,
+            1 => Quorum::Off,
+            _ => return Err(UNKNOWN),
+        },
+        on_no_quorum: match reader.u8()? {
+            0 => OnNoQuorum::SuspendIo,
+            1 => OnNoQuorum::IoError,
+            _ => return Err(UNKNOWN),
+        },
+        on_io_error: match reader.u8()? {
+            0 => OnIoError::Detach,
+            1 => OnIoError::PassOn,
+            _ => return Err(UNKNOWN),
+        },
+        read_policy: match reader.u8()? {
+            0 => ReadPolicy::PreferLocal,
+            1 => ReadPolicy::RoundRobin,
+            2 => ReadPolicy::LeastPending,
+            3 => ReadPolicy::LatencyAware,
+            4 => ReadPolicy::Striped,
+            _ => return Err(UNKNOWN),
+        },
+        in_sync_min: reader.u8()?,
+        data_checksum: reader.bool()?,
+    };
+    reader.finish()?;
+    Ok(options)
+}

@@ -1,0 +1,10 @@
+//! Tests that bytes and values are each other's mirror, and that no bytes do harm.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a test may panic, and its random numbers are cut to size on purpose"
+)]
+
+mod register;
+mod sample;

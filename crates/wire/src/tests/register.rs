@@ -1,0 +1,90 @@
+//! The register's value as bytes.
+
+use super::sample;
+use crate::*;
+use alloc::vec;
+use alloc::vec::Vec;
+use base::{NodeId, Prng};
+
+fn encoded(configuration: &Configuration) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_configuration(configuration, &mut bytes);
+    bytes
+}
+
+#[test]
+fn a_configuration_comes_back_as_it_was() {
+    let mut random = Prng::new(1);
+    for _ in 0..500 {
+        let configuration = sample::configuration(&mut random);
+        assert_eq!(decode_configuration(&encoded(&configuration)), Ok(configuration));
+    }
+}
+
+#[test]
+fn changed_bytes_are_refused_or_are_another_configuration_with_those_very_bytes() {
+    let mut random = Prng::new(2);
+    let mut refused = 0;
+    for _ in 0..5_000 {
+        let mut bytes = encoded(&sample::configuration(&mut random));
+        for _ in 0..=random.below(3) {
+            let at = random.below(bytes.len() as u64) as usize;
+            bytes[at] ^= 1 << random.below(8);
+        }
+        if random.once_in(4) {
+            bytes.truncate(random.below(bytes.len() as u64) as usize);
+        }
+        match decode_configuration(&bytes) {
+            Ok(configuration) => assert_eq!(encoded(&configuration), bytes),
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(refused > 1_000, "only {refused} of 5000 changes were noticed");
+}
+
+#[test]
+fn a_form_of_the_future_is_told_from_damage() {
+    let mut bytes = encoded(&sample::configuration(&mut Prng::new(3)));
+    bytes[0] = 2;
+    assert_eq!(decode_configuration(&bytes), Err(DecodeError::Schema(2)));
+    assert!(matches!(decode_configuration(&[]), Err(DecodeError::Damaged(_))));
+}
+
+#[test]
+fn sections_of_a_newer_version_are_kept() {
+    let mut configuration = sample::configuration(&mut Prng::new(4));
+    configuration.unknown = vec![7, 0, 3, 0, b'a', b'b', b'c'];
+    let again = decode_configuration(&encoded(&configuration)).unwrap();
+    assert_eq!(again.unknown, configuration.unknown);
+    configuration.unknown[0] = 4;
+    assert!(check_configuration(&configuration).is_err(), "tag 4 is a known section");
+}
+
+#[test]
+fn what_a_configuration_says_is_always_true_is_checked() {
+    let mut random = Prng::new(5);
+    let good = loop {
+        let configuration = sample::configuration(&mut random);
+        let witness = configuration.members.iter().any(|m| m.kind == MemberKind::Witness);
+        if witness && configuration.members.len() > 2 && configuration.volumes.len() > 2 {
+            break configuration;
+        }
+    };
+    let breaks: [fn(&mut Configuration); 9] = [
+        |c| c.reign.0 = c.epoch.0 + 1,
+        |c| c.primary = Some(NodeId(0)),
+        |c| c.members.reverse(),
+        |c| c.members[1] = c.members[0].clone(),
+        |c| c.members.iter_mut().for_each(|m| m.in_sync = true),
+        |c| c.volumes.reverse(),
+        |c| c.volumes[0].block_bytes = 1024,
+        |c| c.volumes[0].sectors = 0,
+        |c| c.options.in_sync_min = 0,
+    ];
+    for (index, broken) in breaks.iter().enumerate() {
+        let mut configuration = good.clone();
+        broken(&mut configuration);
+        assert!(check_configuration(&configuration).is_err(), "break {index} went unseen");
+    }
+    assert_eq!(check_configuration(&good), Ok(()));
+}
