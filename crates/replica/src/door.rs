@@ -26,11 +26,15 @@ pub struct Geometry {
     /// Consecutive extents that are dealt to one shard together. 32, so that a bitmap page (32 768
     /// blocks, 128 MiB) belongs to one shard. Changes nothing on disk.
     pub stripe_extents: u64,
-    /// Pages in each half of the activity log. 8.
+    /// Pages in each half of the activity log. 64: each of up to 8 shards owns 8, enough to take over
+    /// every hot extent of an earlier life.
     pub log_pages: u32,
-    /// Hot extents recorded in one page of the activity log, at most. 155 (8 pages hold 1 240).
+    /// Hot extents recorded in one page of the activity log, at most. 155.
     pub log_page_extents: usize,
-    /// Sectors copied or compared at once by resync, reconciliation and verify. 2048 (1 MiB).
+    /// Extents that may be hot at once, all shards together. 1237 (about 5 GiB).
+    pub log_extents: usize,
+    /// Sectors copied or compared at once by resync, reconciliation and verify. 512 (256 KiB). A power
+    /// of two, at most an extent.
     pub copy_sectors: u64,
     /// Copies in flight at once, per shard.
     pub copies_max: usize,
@@ -42,8 +46,9 @@ impl Default for Geometry {
             extent_sectors: 8192,
             block_sectors: 8,
             stripe_extents: 32,
-            log_pages: 8,
+            log_pages: 64,
             log_page_extents: 155,
+            log_extents: 1237,
             copy_sectors: 512,
             copies_max: 16,
         }
@@ -229,6 +234,13 @@ pub enum ToShard {
     },
     /// Its include is about to be proposed: every incomplete write waits for it from now on.
     Require {
+        /// Which peer.
+        peer: NodeId,
+        /// In which session.
+        session: SessionId,
+    },
+    /// The include was given up before it was proposed: nobody waits for the peer any more.
+    Unrequire {
         /// Which peer.
         peer: NodeId,
         /// In which session.
