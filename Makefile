@@ -1,0 +1,21 @@
+# Thin doors to `cargo xtask`, which holds the work. `make demo` and `make test` are the two to know.
+
+.PHONY: demo test ci tidy bench
+
+# A whole cluster on this machine, losing a node and getting it back.
+demo:
+	cargo xtask demo
+
+# Everything that continuous integration runs.
+test:
+	cargo xtask test
+
+ci: test
+
+# Style as a test.
+tidy:
+	cargo xtask tidy
+
+# Speed, against the head and the raw disk.
+bench:
+	cargo xtask bench
