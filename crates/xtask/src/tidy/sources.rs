@@ -35,7 +35,9 @@ pub(super) fn clocks(source: &Source) -> Vec<Finding> {
     }
     ["Instant::now", "SystemTime::now"]
         .into_iter()
-        .flat_map(|call| each_word(source, call, "clock", "take the time as an argument"))
+        .flat_map(|call| {
+            each_word(source, call, "clock", "take the time as an argument; sys reads the clocks")
+        })
         .collect()
 }
 
