@@ -13,9 +13,14 @@ extern crate alloc;
 
 mod codec;
 pub mod configuration;
+pub mod frame;
+mod header;
+pub mod hello;
 pub mod member;
+mod member_bytes;
 mod register;
 pub mod shard;
+mod shard_bytes;
 
 #[cfg(test)]
 mod tests;
@@ -25,8 +30,18 @@ pub use configuration::{
     Configuration, Durability, MEMBERS_MAX, MemberEntry, MemberKind, OnIoError, OnNoQuorum,
     Options, Protocol, Quorum, REPLICAS_MAX, ReadPolicy, VOLUMES_MAX, VolumeEntry,
 };
+pub use frame::{
+    BODY_BYTES_MAX, Decoder, EARLY_BYTES_MAX, Frame, FrameError, Guard, Message, PAYLOAD_BYTES_MAX,
+    Payload, Want, encode_member, encode_node, encode_shard,
+};
+pub use header::HEADER_BYTES;
+pub use hello::{
+    Agreed, Disagreement, GoodbyeReason, Hello, NodeMessage, RESOURCES_MAX, VERSION_MAX,
+    VERSION_MIN, agree,
+};
 pub use member::{MemberMessage, RefuseReason};
 pub use register::{
     CONFIGURATION_BYTES_MAX, check_configuration, decode_configuration, encode_configuration,
 };
 pub use shard::{DoubtRun, ShardMessage, WriteFlags};
+pub use shard_bytes::RUNS_MAX;

@@ -6,5 +6,8 @@
     reason = "a test may panic, and its random numbers are cut to size on purpose"
 )]
 
+mod fixtures;
+mod frame;
+mod hello;
 mod register;
 mod sample;

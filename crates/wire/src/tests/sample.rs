@@ -1,8 +1,12 @@
 //! Random values of every type that travels.
 
 use crate::*;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
-use base::{Epoch, Incarnation, NodeId, Prng, VolumeId, VoterId};
+use base::{
+    AnswerError, Ballot, ClusterId, Epoch, Incarnation, Instant, NodeId, Op, Prng, RequestId,
+    ResourceId, Span, VolumeId, VoterId,
+};
 
 pub(super) fn flag(random: &mut Prng) -> bool {
     random.once_in(2)
@@ -72,5 +76,210 @@ pub(super) fn configuration(random: &mut Prng) -> Configuration {
         volumes,
         options: options(random),
         unknown,
+    }
+}
+
+/// Number of kinds that `shard_message`, `member_message` and `node_message` take.
+pub(super) const SHARD_KINDS: u64 = 17;
+pub(super) const MEMBER_KINDS: u64 = 13;
+pub(super) const NODE_KINDS: u64 = 6;
+
+fn node(random: &mut Prng) -> NodeId {
+    NodeId(1 + random.below(65_000) as u16)
+}
+
+fn span(random: &mut Prng) -> Span {
+    Span::new(random.below(1 << 50), 1 + random.below(64) as u32).unwrap()
+}
+
+fn ballot(random: &mut Prng) -> Ballot {
+    Ballot { round: random.next_u64(), node: node(random) }
+}
+
+fn pair(random: &mut Prng) -> (u64, u64) {
+    (random.next_u64(), random.next_u64())
+}
+
+fn run(random: &mut Prng) -> (u64, u64) {
+    let first = random.below(1 << 50);
+    (first, first + 1 + random.below(1 << 20))
+}
+
+/// A message of the `kind`th kind, and the length in bytes of the payload that belongs to it.
+pub(super) fn shard_message(kind: u64, random: &mut Prng) -> (ShardMessage, usize) {
+    let epoch = Epoch(random.next_u64());
+    let sequence = random.next_u64();
+    let volume = VolumeId(random.next_u64() as u16);
+    let span = span(random);
+    let span_bytes = span.length_bytes() as usize;
+    let (ok, zero) = (flag(random), flag(random));
+    match kind {
+        0 => {
+            let flags = WriteFlags {
+                fua: flag(random),
+                zero,
+                unmap: flag(random),
+                resync: flag(random),
+                early: flag(random),
+            };
+            let cut = random.next_u64();
+            let message = ShardMessage::Write { epoch, sequence, cut, volume, span, flags };
+            (message, if zero { 0 } else { span_bytes })
+        }
+        1 => (ShardMessage::Received { sequence }, 0),
+        2 => (ShardMessage::Written { sequence, ok }, 0),
+        3 => (ShardMessage::Retire { epoch, upto: sequence }, 0),
+        4 => (ShardMessage::Settled { epoch, volume, span }, 0),
+        5 => {
+            let runs = (0..random.below(20)).map(|_| run(random)).collect();
+            (ShardMessage::Clean { epoch, target: node(random), volume, runs }, 0)
+        }
+        6 => (ShardMessage::Flush { epoch, sequence }, 0),
+        7 => (ShardMessage::Flushed { sequence, ok }, 0),
+        8 => (ShardMessage::Read { epoch, sequence, volume, span }, 0),
+        9 => {
+            let bytes = if ok && !zero { span_bytes } else { 0 };
+            (ShardMessage::Data { sequence, ok, zero }, bytes)
+        }
+        10 => (ShardMessage::Compare { epoch, sequence, volume, span, resync: ok }, 0),
+        11 => {
+            let hash = ok.then(|| u128::from(random.next_u64()) << 64 | u128::from(epoch.0));
+            (ShardMessage::Hash { sequence, hash }, 0)
+        }
+        12 => {
+            let bits_of = ok.then(|| node(random));
+            (ShardMessage::Gather { epoch, sequence, bits_of }, 0)
+        }
+        13 => {
+            let runs = (0..random.below(20))
+                .map(|_| {
+                    let (first, end) = run(random);
+                    DoubtRun { volume, first, end, compare: flag(random) }
+                })
+                .collect();
+            (ShardMessage::Doubt { sequence, runs, last: ok }, 0)
+        }
+        14 => {
+            let ops = [
+                (Op::Read, 0),
+                (Op::Write, span_bytes),
+                (Op::Zero { unmap: false }, 0),
+                (Op::Zero { unmap: true }, 0),
+                (Op::Flush, 0),
+            ];
+            let (op, bytes) = ops[random.below(5) as usize];
+            (ShardMessage::Forward { id: RequestId(sequence), op, volume, span, fua: ok }, bytes)
+        }
+        15 => {
+            let results = [
+                None,
+                Some(Ok(())),
+                Some(Err(AnswerError::OutOfRange)),
+                Some(Err(AnswerError::NoQuorum)),
+                Some(Err(AnswerError::Io)),
+                Some(Err(AnswerError::SessionLost)),
+                Some(Err(AnswerError::Gone)),
+            ];
+            let result = results[random.below(7) as usize];
+            let bytes = if result == Some(Ok(())) && !zero && ok { span_bytes } else { 0 };
+            (ShardMessage::Forwarded { id: RequestId(sequence), result, zero }, bytes)
+        }
+        _ => (ShardMessage::Stale { epoch }, 0),
+    }
+}
+
+/// A message of the `kind`th kind.
+pub(super) fn member_message(kind: u64, random: &mut Prng) -> MemberMessage {
+    let voter = VoterId(random.next_u64());
+    let epoch = Epoch(random.next_u64());
+    let sent = Instant(random.next_u64());
+    let ballot = ballot(random);
+    let value = Box::new(configuration(random));
+    match kind {
+        0 => MemberMessage::Hello {
+            known: flag(random).then_some((ballot, value)),
+            voter,
+            incarnation: Incarnation(random.next_u64()),
+            found: pair(random),
+            seen: pair(random),
+            process: random.next_u64(),
+            attached: flag(random),
+        },
+        1 => MemberMessage::Prepare { ballot },
+        2 => {
+            let accepted = flag(random).then_some((ballot, value));
+            MemberMessage::Promise { ballot, voter, accepted }
+        }
+        3 => MemberMessage::Accept { ballot, configuration: value },
+        4 => MemberMessage::Accepted { ballot, epoch, voter },
+        5 => {
+            let reasons = [
+                RefuseReason::Promised(ballot),
+                RefuseReason::Leased { holder: node(random), left: random.next_u64() },
+                RefuseReason::NotVoter,
+            ];
+            MemberMessage::Refused { ballot, reason: reasons[random.below(3) as usize] }
+        }
+        6 => MemberMessage::Learn { ballot, configuration: value },
+        7 => MemberMessage::Learned { epoch },
+        8 => MemberMessage::Heartbeat { ballot, epoch, sent },
+        9 => {
+            let (generation, wants) = (pair(random), flag(random));
+            MemberMessage::HeartbeatAnswer { ballot, sent, voter, epoch, generation, wants }
+        }
+        10 => MemberMessage::Release { ballot },
+        11 => MemberMessage::WantPrimary,
+        _ => MemberMessage::HandOver { epoch },
+    }
+}
+
+pub(super) fn hello(random: &mut Prng) -> Hello {
+    let features_offered = random.next_u64();
+    Hello {
+        version_min: 1,
+        version_max: 1 + random.below(3) as u16,
+        features_offered,
+        features_required: features_offered & random.next_u64(),
+        cluster: ClusterId(random.next_u64()),
+        node: node(random),
+        process: random.next_u64(),
+        stream: random.below(4) as u16,
+        streams: 1 + random.below(8) as u16,
+        unknown: (0..random.below(40)).map(|_| random.next_u64() as u8).collect(),
+    }
+}
+
+/// A message of the `kind`th kind.
+pub(super) fn node_message(kind: u64, random: &mut Prng) -> NodeMessage {
+    let number = random.next_u64();
+    match kind {
+        0 => NodeMessage::Hello(hello(random)),
+        1 => NodeMessage::Authenticate {
+            step: number as u8,
+            proof: (0..random.below(100)).map(|_| random.next_u64() as u8).collect(),
+        },
+        2 => {
+            let mut resource = 0;
+            let resources = (0..random.below(20))
+                .map(|_| {
+                    resource += 1 + random.below(1 << 50);
+                    ResourceId(resource)
+                })
+                .collect();
+            NodeMessage::Resources { resources, last: flag(random) }
+        }
+        3 => NodeMessage::Ping { number },
+        4 => NodeMessage::Pong { number },
+        _ => {
+            let reasons = [
+                GoodbyeReason::Stopping,
+                GoodbyeReason::Replaced,
+                GoodbyeReason::Unwanted,
+                GoodbyeReason::NotAuthentic,
+                GoodbyeReason::Disagreed,
+                GoodbyeReason::Fault,
+            ];
+            NodeMessage::Goodbye { reason: reasons[random.below(6) as usize] }
+        }
     }
 }

@@ -1,0 +1,308 @@
+//! `ShardMessage` as fields of a header and, for the few that need one, a body.
+//!
+//! Always: `Write`, `Written`, `Retire`, `Read` and `Data` are all header, so nothing is allocated
+//! for them. `take` gives back only what `fields` would put in the very same way.
+
+use crate::codec::{Put, Reader};
+use crate::frame::{FrameError, PAYLOAD_BYTES_MAX};
+use crate::header::{
+    FLAG_EARLY, FLAG_FUA, FLAG_LAST, FLAG_OK, FLAG_RESYNC, FLAG_UNMAP, FLAG_ZERO, Fields, flag,
+};
+use crate::{DoubtRun, ShardMessage, WriteFlags};
+use alloc::vec::Vec;
+use base::{AnswerError, Epoch, NodeId, Op, RequestId, SECTOR_BYTES, Span, VolumeId};
+
+/// Runs in one `Clean` or `Doubt`; who has more sends another message. Bounds what a receiver must
+/// hold at once to 608 KiB.
+pub const RUNS_MAX: usize = 32_768;
+
+const WRITE: u16 = 0x0301;
+const RECEIVED: u16 = 0x0302;
+const WRITTEN: u16 = 0x0303;
+const RETIRE: u16 = 0x0304;
+const SETTLED: u16 = 0x0305;
+const CLEAN: u16 = 0x0306;
+const FLUSH: u16 = 0x0307;
+const FLUSHED: u16 = 0x0308;
+const READ: u16 = 0x0309;
+const DATA: u16 = 0x030a;
+const COMPARE: u16 = 0x030b;
+const HASH: u16 = 0x030c;
+const GATHER: u16 = 0x030d;
+const DOUBT: u16 = 0x030e;
+const FORWARD: u16 = 0x030f;
+const FORWARDED: u16 = 0x0310;
+const STALE: u16 = 0x0311;
+
+const RUN_BYTES: usize = 16;
+const DOUBT_RUN_BYTES: usize = 19;
+
+/// Whether `kind` is one of those above.
+pub(crate) fn is_known(kind: u16) -> bool {
+    (WRITE..=STALE).contains(&kind)
+}
+
+/// What is wrong with `message` or with the length of the payload beside it.
+pub(crate) fn check(message: &ShardMessage, payload_bytes: u32) -> Result<(), &'static str> {
+    if !payload_fits(message, u64::from(payload_bytes)) {
+        return Err("the payload is not as long as the message says");
+    }
+    let good = match message {
+        ShardMessage::Read { span, .. } | ShardMessage::Forward { op: Op::Read, span, .. } => {
+            span.length_bytes() <= u64::from(PAYLOAD_BYTES_MAX)
+        }
+        ShardMessage::Clean { runs, target, .. } => {
+            *target != NodeId(0)
+                && runs.len() <= RUNS_MAX
+                && runs.iter().all(|&(first, end)| first < end)
+        }
+        ShardMessage::Doubt { runs, .. } => {
+            runs.len() <= RUNS_MAX && runs.iter().all(|run| run.first < run.end)
+        }
+        ShardMessage::Gather { bits_of, .. } => *bits_of != Some(NodeId(0)),
+        _ => true,
+    };
+    if good { Ok(()) } else { Err("too long a read, too many runs, an empty run, or node 0") }
+}
+
+fn payload_fits(message: &ShardMessage, payload_bytes: u64) -> bool {
+    let whole = payload_bytes.is_multiple_of(SECTOR_BYTES);
+    match message {
+        ShardMessage::Write { flags: WriteFlags { zero: false, .. }, span, .. }
+        | ShardMessage::Forward { op: Op::Write, span, .. } => payload_bytes == span.length_bytes(),
+        ShardMessage::Data { ok: true, zero: false, .. } => payload_bytes > 0 && whole,
+        ShardMessage::Forwarded { result: Some(Ok(())), zero: false, .. } => whole,
+        _ => payload_bytes == 0,
+    }
+}
+
+/// Kind and fields of `message`.
+pub(crate) fn fields(message: &ShardMessage) -> (u16, Fields) {
+    let none = Fields::default();
+    match message {
+        ShardMessage::Write { epoch, sequence, cut, volume, span, flags } => {
+            let fields = addressed(*epoch, *sequence, *volume, *span);
+            (WRITE, Fields { cut: *cut, flags: put_write_flags(*flags), ..fields })
+        }
+        ShardMessage::Received { sequence } => (RECEIVED, Fields { sequence: *sequence, ..none }),
+        ShardMessage::Written { sequence, ok } => (WRITTEN, answered(*sequence, *ok)),
+        ShardMessage::Retire { epoch, upto } => {
+            (RETIRE, Fields { epoch: epoch.0, sequence: *upto, ..none })
+        }
+        ShardMessage::Settled { epoch, volume, span } => {
+            (SETTLED, addressed(*epoch, 0, *volume, *span))
+        }
+        ShardMessage::Clean { epoch, target, volume, .. } => {
+            let detail = u32::from(target.0);
+            (CLEAN, Fields { epoch: epoch.0, volume: volume.0, detail, ..none })
+        }
+        ShardMessage::Flush { epoch, sequence } => {
+            (FLUSH, Fields { epoch: epoch.0, sequence: *sequence, ..none })
+        }
+        ShardMessage::Flushed { sequence, ok } => (FLUSHED, answered(*sequence, *ok)),
+        ShardMessage::Read { epoch, sequence, volume, span } => {
+            (READ, addressed(*epoch, *sequence, *volume, *span))
+        }
+        ShardMessage::Data { sequence, ok, zero } => {
+            let flags = flag(FLAG_OK, *ok) | flag(FLAG_ZERO, *zero);
+            (DATA, Fields { sequence: *sequence, flags, ..none })
+        }
+        ShardMessage::Compare { epoch, sequence, volume, span, resync } => {
+            let fields = addressed(*epoch, *sequence, *volume, *span);
+            (COMPARE, Fields { flags: flag(FLAG_RESYNC, *resync), ..fields })
+        }
+        ShardMessage::Hash { sequence, hash } => (HASH, answered(*sequence, hash.is_some())),
+        ShardMessage::Gather { epoch, sequence, bits_of } => {
+            let detail = bits_of.map_or(0, |node| u32::from(node.0));
+            (GATHER, Fields { epoch: epoch.0, sequence: *sequence, detail, ..none })
+        }
+        ShardMessage::Doubt { sequence, last, .. } => {
+            (DOUBT, Fields { sequence: *sequence, flags: flag(FLAG_LAST, *last), ..none })
+        }
+        ShardMessage::Forward { id, op, volume, span, fua } => {
+            let fields = addressed(Epoch(0), 0, *volume, *span);
+            let (flags, detail) = (flag(FLAG_FUA, *fua), put_op(*op));
+            (FORWARD, Fields { origin_number: id.0, detail, flags, ..fields })
+        }
+        ShardMessage::Forwarded { id, result, zero } => {
+            let (flags, detail) = (flag(FLAG_ZERO, *zero), put_result(*result));
+            (FORWARDED, Fields { origin_number: id.0, detail, flags, ..none })
+        }
+        ShardMessage::Stale { epoch } => (STALE, Fields { epoch: epoch.0, ..none }),
+    }
+}
+
+/// Appends the body of `message`, if its kind has one.
+pub(crate) fn put_body(message: &ShardMessage, out: &mut Vec<u8>) {
+    match message {
+        ShardMessage::Clean { runs, .. } => {
+            for &(first, end) in runs {
+                out.put_u64(first);
+                out.put_u64(end);
+            }
+        }
+        ShardMessage::Hash { hash: Some(hash), .. } => out.extend_from_slice(&hash.to_le_bytes()),
+        ShardMessage::Doubt { runs, .. } => {
+            for run in runs {
+                out.put_u16(run.volume.0);
+                out.put_u64(run.first);
+                out.put_u64(run.end);
+                out.put_bool(run.compare);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The message that these fields and this body say.
+pub(crate) fn take(kind: u16, from: &Fields, body: &[u8]) -> Result<ShardMessage, FrameError> {
+    let mut body = Reader::new(body);
+    let epoch = Epoch(from.epoch);
+    let sequence = from.sequence;
+    let volume = VolumeId(from.volume);
+    let ok = from.has(FLAG_OK);
+    let zero = from.has(FLAG_ZERO);
+    let message = match kind {
+        WRITE => {
+            let (cut, span, flags) = (from.cut, from.span()?, take_write_flags(from));
+            ShardMessage::Write { epoch, sequence, cut, volume, span, flags }
+        }
+        RECEIVED => ShardMessage::Received { sequence },
+        WRITTEN => ShardMessage::Written { sequence, ok },
+        RETIRE => ShardMessage::Retire { epoch, upto: sequence },
+        SETTLED => ShardMessage::Settled { epoch, volume, span: from.span()? },
+        CLEAN => {
+            let target = node(from.detail)?;
+            ShardMessage::Clean { epoch, target, volume, runs: take_runs(&mut body)? }
+        }
+        FLUSH => ShardMessage::Flush { epoch, sequence },
+        FLUSHED => ShardMessage::Flushed { sequence, ok },
+        READ => ShardMessage::Read { epoch, sequence, volume, span: from.span()? },
+        DATA => ShardMessage::Data { sequence, ok, zero },
+        COMPARE => {
+            let (span, resync) = (from.span()?, from.has(FLAG_RESYNC));
+            ShardMessage::Compare { epoch, sequence, volume, span, resync }
+        }
+        HASH => {
+            let hash = if ok { Some(u128::from_le_bytes(body.array()?)) } else { None };
+            ShardMessage::Hash { sequence, hash }
+        }
+        GATHER => {
+            let bits_of = if from.detail == 0 { None } else { Some(node(from.detail)?) };
+            ShardMessage::Gather { epoch, sequence, bits_of }
+        }
+        DOUBT => {
+            let (runs, last) = (take_doubt(&mut body)?, from.has(FLAG_LAST));
+            ShardMessage::Doubt { sequence, runs, last }
+        }
+        FORWARD => {
+            let (id, op, span) = (RequestId(from.origin_number), take_op(from)?, from.span()?);
+            ShardMessage::Forward { id, op, volume, span, fua: from.has(FLAG_FUA) }
+        }
+        FORWARDED => {
+            let (id, result) = (RequestId(from.origin_number), take_result(from)?);
+            ShardMessage::Forwarded { id, result, zero }
+        }
+        STALE => ShardMessage::Stale { epoch },
+        other => return Err(FrameError::UnknownKind(other)),
+    };
+    body.finish()?;
+    Ok(message)
+}
+
+fn addressed(epoch: Epoch, sequence: u64, volume: VolumeId, span: Span) -> Fields {
+    Fields { epoch: epoch.0, sequence, volume: volume.0, ..Fields::default() }.with_span(span)
+}
+
+fn answered(sequence: u64, ok: bool) -> Fields {
+    Fields { sequence, flags: flag(FLAG_OK, ok), ..Fields::default() }
+}
+
+fn put_write_flags(flags: WriteFlags) -> u32 {
+    flag(FLAG_FUA, flags.fua)
+        | flag(FLAG_ZERO, flags.zero)
+        | flag(FLAG_UNMAP, flags.unmap)
+        | flag(FLAG_RESYNC, flags.resync)
+        | flag(FLAG_EARLY, flags.early)
+}
+
+fn take_write_flags(from: &Fields) -> WriteFlags {
+    WriteFlags {
+        fua: from.has(FLAG_FUA),
+        zero: from.has(FLAG_ZERO),
+        unmap: from.has(FLAG_UNMAP),
+        resync: from.has(FLAG_RESYNC),
+        early: from.has(FLAG_EARLY),
+    }
+}
+
+fn node(detail: u32) -> Result<NodeId, FrameError> {
+    u16::try_from(detail).map(NodeId).map_err(|_| FrameError::Malformed("no such node"))
+}
+
+fn put_op(op: Op) -> u32 {
+    match op {
+        Op::Read => 1,
+        Op::Write => 2,
+        Op::Zero { unmap: false } => 3,
+        Op::Zero { unmap: true } => 4,
+        Op::Flush => 5,
+    }
+}
+
+fn take_op(from: &Fields) -> Result<Op, FrameError> {
+    match from.detail {
+        1 => Ok(Op::Read),
+        2 => Ok(Op::Write),
+        3 => Ok(Op::Zero { unmap: false }),
+        4 => Ok(Op::Zero { unmap: true }),
+        5 => Ok(Op::Flush),
+        _ => Err(FrameError::Malformed("an unknown operation")),
+    }
+}
+
+fn put_result(result: Option<Result<(), AnswerError>>) -> u32 {
+    match result {
+        None => 1,
+        Some(Ok(())) => 2,
+        Some(Err(AnswerError::OutOfRange)) => 3,
+        Some(Err(AnswerError::NoQuorum)) => 4,
+        Some(Err(AnswerError::Io)) => 5,
+        Some(Err(AnswerError::SessionLost)) => 6,
+        Some(Err(AnswerError::Gone)) => 7,
+    }
+}
+
+fn take_result(from: &Fields) -> Result<Option<Result<(), AnswerError>>, FrameError> {
+    match from.detail {
+        1 => Ok(None),
+        2 => Ok(Some(Ok(()))),
+        3 => Ok(Some(Err(AnswerError::OutOfRange))),
+        4 => Ok(Some(Err(AnswerError::NoQuorum))),
+        5 => Ok(Some(Err(AnswerError::Io))),
+        6 => Ok(Some(Err(AnswerError::SessionLost))),
+        7 => Ok(Some(Err(AnswerError::Gone))),
+        _ => Err(FrameError::Malformed("an unknown result")),
+    }
+}
+
+fn take_runs(body: &mut Reader<'_>) -> Result<Vec<(u64, u64)>, FrameError> {
+    let mut runs = Vec::with_capacity(body.rest().len() / RUN_BYTES);
+    while !body.is_empty() {
+        runs.push((body.u64()?, body.u64()?));
+    }
+    Ok(runs)
+}
+
+fn take_doubt(body: &mut Reader<'_>) -> Result<Vec<DoubtRun>, FrameError> {
+    let mut runs = Vec::with_capacity(body.rest().len() / DOUBT_RUN_BYTES);
+    while !body.is_empty() {
+        runs.push(DoubtRun {
+            volume: VolumeId(body.u16()?),
+            first: body.u64()?,
+            end: body.u64()?,
+            compare: body.bool()?,
+        });
+    }
+    Ok(runs)
+}
