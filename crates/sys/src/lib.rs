@@ -1,1 +1,44 @@
-//! The hands: io_uring, or epoll and threads; all unsafe code is here.
+//! The hands: what one thread can do to sockets, files and devices; all unsafe code is here.
+//!
+//! A thread owns one [`Hands`]. It queues operations, each under a token of its choosing, and calls
+//! [`Hands::wait`], which hands everything queued to the kernel at once and returns what finished.
+//! Two engines lie behind that one door: io_uring, and epoll with a few threads for files where
+//! io_uring is forbidden. Nothing above can tell them apart but by speed.
+//!
+//! What always holds:
+//! - Every accepted operation ends in exactly one event (an accept in one per connection), also
+//!   when it fails at once, when its socket is closed, and when a limit is met.
+//! - Memory given to an operation stays allocated, and is not handed out again, until the kernel
+//!   is done with it. A descriptor stays open, and its number is not reused, as long.
+//! - Only [`Waker`], [`Socket`], [`Listener`], [`File`] may cross threads.
+//!
+//! Not here: decisions, protocols, retries; what lies under a volume (`store`).
+
+mod buffer;
+mod descriptor;
+mod device;
+mod epoll;
+mod errno;
+mod file;
+mod hands;
+mod host;
+mod operation;
+mod settle;
+mod socket;
+mod streams;
+mod uring;
+mod wake;
+mod workers;
+
+#[cfg(test)]
+mod tests;
+
+pub use buffer::{BUFFER_CLASSES_BYTES, Buffer, BufferPool, POOL_BYTES_DEFAULT, Piece};
+pub use descriptor::{File, Listener, Socket};
+pub use device::DeviceFacts;
+pub use errno::Errno;
+pub use file::{Access, OpenOptions};
+pub use hands::{EngineChoice, Event, Hands, HandsConfig, HandsError, OPERATIONS_MAX, Payload};
+pub use host::{block_signals, boot_id, clock, notify, raise_open_files, random_bytes, random_u64};
+pub use socket::{SocketAddress, listen_tcp, listen_unix};
+pub use wake::Waker;

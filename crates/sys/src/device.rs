@@ -1,0 +1,140 @@
+//! What a file or block device says about itself, and the calls that only devices know.
+//!
+//! Facts: request numbers from `linux/fs.h`; `queue/write_cache` from the kernel's
+//! `Documentation/ABI/stable/sysfs-block`; direct I/O alignment from `statx(2)`.
+
+use std::path::Path;
+
+use crate::descriptor::File;
+use crate::errno::{Errno, check};
+
+/// `BLKGETSIZE64`: size in bytes.
+const SIZE: libc::c_ulong = 0x8008_1272;
+/// `BLKSSZGET`: logical block size.
+const LOGICAL: libc::c_ulong = 0x1268;
+/// `BLKPBSZGET`: physical block size.
+const PHYSICAL: libc::c_ulong = 0x127b;
+/// `BLKDISCARD`.
+const DISCARD: libc::c_ulong = 0x1277;
+/// `BLKZEROOUT`.
+const ZERO_OUT: libc::c_ulong = 0x127f;
+
+/// The block size where nothing tells another.
+const BLOCK_BYTES: u32 = 512;
+
+/// What a file or device says about itself.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct DeviceFacts {
+    /// It is a block device, not a regular file.
+    pub block_device: bool,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Direct I/O must be aligned to this, in bytes: 512 or 4096.
+    pub logical_block_bytes: u32,
+    /// Smaller writes are slow, in bytes.
+    pub physical_block_bytes: u32,
+    /// A write may be lost in a power cut until it is flushed. True where nobody knows.
+    pub volatile_cache: bool,
+}
+
+impl File {
+    /// Asks the file or device about itself.
+    ///
+    /// # Errors
+    /// The kernel's; [`Errno::INVALID`] for what is neither a regular file nor a block device.
+    pub fn facts(&self) -> Result<DeviceFacts, Errno> {
+        // SAFETY: plain data for which all zeroes is a value; the kernel fills it.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the kernel fills a local structure.
+        check(unsafe { libc::fstat(self.0.number(), &raw mut stat) })?;
+        match stat.st_mode & libc::S_IFMT {
+            libc::S_IFBLK => self.device_facts(stat.st_rdev),
+            libc::S_IFREG => {
+                let size_bytes = u64::try_from(stat.st_size).map_err(|_| Errno::INVALID)?;
+                let block = self.direct_alignment().unwrap_or(BLOCK_BYTES);
+                Ok(DeviceFacts {
+                    block_device: false,
+                    size_bytes,
+                    logical_block_bytes: block,
+                    physical_block_bytes: u32::try_from(stat.st_blksize).unwrap_or(block),
+                    volatile_cache: true,
+                })
+            }
+            _ => Err(Errno::INVALID),
+        }
+    }
+
+    fn device_facts(&self, number: libc::dev_t) -> Result<DeviceFacts, Errno> {
+        let mut size_bytes = 0u64;
+        let mut logical = 0i32;
+        let mut physical = 0u32;
+        // SAFETY: each request fills one number of the size it is given here.
+        unsafe {
+            check(libc::ioctl(self.0.number(), SIZE, &raw mut size_bytes))?;
+            check(libc::ioctl(self.0.number(), LOGICAL, &raw mut logical))?;
+            check(libc::ioctl(self.0.number(), PHYSICAL, &raw mut physical))?;
+        }
+        let (major, minor) = (libc::major(number), libc::minor(number));
+        let logical_block_bytes = u32::try_from(logical).map_err(|_| Errno::INVALID)?;
+        Ok(DeviceFacts {
+            block_device: true,
+            size_bytes,
+            logical_block_bytes,
+            physical_block_bytes: physical,
+            volatile_cache: volatile_cache(&format!("/sys/dev/block/{major}:{minor}")),
+        })
+    }
+
+    /// What direct I/O on a regular file must be aligned to, where the kernel tells (6.1).
+    fn direct_alignment(&self) -> Option<u32> {
+        // SAFETY: plain data for which all zeroes is a value; the kernel fills it.
+        let mut answer: libc::statx = unsafe { std::mem::zeroed() };
+        // SAFETY: an empty path with this flag means the descriptor itself; the answer is local.
+        check(unsafe {
+            libc::statx(
+                self.0.number(),
+                c"".as_ptr(),
+                libc::AT_EMPTY_PATH,
+                libc::STATX_DIOALIGN,
+                &raw mut answer,
+            )
+        })
+        .ok()?;
+        let told = answer.stx_mask & libc::STATX_DIOALIGN != 0;
+        (told && answer.stx_dio_offset_align >= BLOCK_BYTES).then_some(answer.stx_dio_offset_align)
+    }
+
+    /// Tells a block device that a range is unused, blocking. What it reads as after is undefined.
+    ///
+    /// # Errors
+    /// The kernel's; [`Errno::NOT_SUPPORTED`] where the device has no discard.
+    pub fn discard_now(&self, offset: u64, length: u64) -> Result<(), Errno> {
+        self.device_range(DISCARD, offset, length)
+    }
+
+    /// Makes a range of a block device read as zeroes, blocking.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn zero_out_now(&self, offset: u64, length: u64) -> Result<(), Errno> {
+        self.device_range(ZERO_OUT, offset, length)
+    }
+
+    fn device_range(&self, request: libc::c_ulong, offset: u64, length: u64) -> Result<(), Errno> {
+        let range = [offset, length];
+        // SAFETY: both requests read two 64-bit numbers.
+        check(unsafe { libc::ioctl(self.0.number(), request, range.as_ptr()) }).map(drop)
+    }
+}
+
+/// A partition has no queue of its own, its parent has.
+fn volatile_cache(device: &str) -> bool {
+    let read = |place: &str| {
+        std::fs::read_to_string(Path::new(device).join(place).join("queue/write_cache")).ok()
+    };
+    let told = read(".").or_else(|| {
+        let real = std::fs::canonicalize(device).ok()?;
+        std::fs::read_to_string(real.parent()?.join("queue/write_cache")).ok()
+    });
+    told.is_none_or(|text| text.trim() != "write through")
+}

@@ -1,0 +1,146 @@
+//! Files and devices, and what may block: opening, locking, sizes, small reads at start.
+//!
+//! Reads and writes on the data path are operations of `hands`. The calls here block the thread
+//! and are for start, stop and tests.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::descriptor::{Descriptor, File};
+use crate::errno::{Errno, check, check_count};
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Access {
+    /// Reading only.
+    #[default]
+    Read,
+    /// Reading and writing.
+    ReadWrite,
+}
+
+/// How to open a file. The default opens an existing file for buffered reading.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions {
+    /// What for.
+    pub access: Access,
+    /// Past the page cache (`O_DIRECT`): memory, offsets and lengths must be aligned.
+    pub direct: bool,
+    /// Make a file that must not exist yet, readable by its owner only.
+    pub create_new: bool,
+    /// For a block device: refuse it while it is mounted or claimed, and claim it (`O_EXCL`).
+    pub claim: bool,
+}
+
+impl File {
+    /// Opens a path.
+    ///
+    /// # Errors
+    /// The kernel's; `EINVAL` with `direct` where the file system has no direct I/O, `EBUSY` with
+    /// `claim` where the device is in use.
+    pub fn open(path: &Path, options: OpenOptions) -> Result<File, Errno> {
+        let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVALID)?;
+        let mut flags = libc::O_CLOEXEC;
+        flags |= match options.access {
+            Access::Read => libc::O_RDONLY,
+            Access::ReadWrite => libc::O_RDWR,
+        };
+        if options.direct {
+            flags |= libc::O_DIRECT;
+        }
+        if options.create_new {
+            flags |= libc::O_CREAT | libc::O_EXCL;
+        } else if options.claim {
+            flags |= libc::O_EXCL;
+        }
+        // SAFETY: the path is a terminated string that lives during the call.
+        let number = check(unsafe { libc::open(path.as_ptr(), flags, 0o600) })?;
+        Ok(File(Descriptor::adopt(number)))
+    }
+
+    /// Locks the whole file against everyone else who locks it, until its last clone is dropped.
+    ///
+    /// # Errors
+    /// [`Errno::BUSY`] if someone else has it.
+    pub fn lock(&self) -> Result<(), Errno> {
+        // SAFETY: plain data for which all zeroes is a value: a lock of the whole file.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        lock.l_type = libc::c_short::try_from(libc::F_WRLCK).expect("a small number");
+        // SAFETY: the kernel reads a local structure.
+        let answer = unsafe { libc::fcntl(self.0.number(), libc::F_OFD_SETLK, &raw const lock) };
+        match check(answer) {
+            Ok(_) => Ok(()),
+            Err(Errno(libc::EAGAIN | libc::EACCES)) => Err(Errno::BUSY),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Fills `bytes` from `offset`, blocking.
+    ///
+    /// # Errors
+    /// [`Errno::NO_DATA`] if the file ends before; the kernel's otherwise.
+    pub fn read_now(&self, bytes: &mut [u8], offset: u64) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let rest = &mut bytes[done..];
+            let at = position(offset, done)?;
+            // SAFETY: the kernel fills the slice.
+            let answer =
+                unsafe { libc::pread(self.0.number(), rest.as_mut_ptr().cast(), rest.len(), at) };
+            match check_count(answer) {
+                Ok(0) => return Err(Errno::NO_DATA),
+                Ok(count) => done += count,
+                Err(Errno(libc::EINTR)) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of `bytes` at `offset`, blocking.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn write_now(&self, bytes: &[u8], offset: u64) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let rest = &bytes[done..];
+            let at = position(offset, done)?;
+            // SAFETY: the kernel reads the slice.
+            let answer =
+                unsafe { libc::pwrite(self.0.number(), rest.as_ptr().cast(), rest.len(), at) };
+            match check_count(answer) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(count) => done += count,
+                Err(Errno(libc::EINTR)) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes what was written survive a power cut, blocking.
+    ///
+    /// # Errors
+    /// The kernel's: earlier writes may be lost.
+    pub fn sync_now(&self) -> Result<(), Errno> {
+        // SAFETY: plain call on an open descriptor.
+        check(unsafe { libc::fdatasync(self.0.number()) }).map(drop)
+    }
+
+    /// Sets the length of a regular file; what is new reads as zeroes and takes no space.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn set_size(&self, bytes: u64) -> Result<(), Errno> {
+        let bytes = i64::try_from(bytes).map_err(|_| Errno::INVALID)?;
+        // SAFETY: plain call on an open descriptor.
+        check(unsafe { libc::ftruncate(self.0.number(), bytes) }).map(drop)
+    }
+}
+
+fn position(offset: u64, done: usize) -> Result<i64, Errno> {
+    let done = u64::try_from(done).expect("a length in memory fits in 64 bits");
+    offset.checked_add(done).and_then(|at| i64::try_from(at).ok()).ok_or(Errno::INVALID)
+}

@@ -1,0 +1,260 @@
+//! Sockets: addresses, listening, options. Sending and receiving is in `hands`.
+//!
+//! What always holds: every TCP socket made or accepted here has Nagle's delay off; every
+//! descriptor closes on exec.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use crate::descriptor::{Descriptor, Listener, Socket};
+use crate::errno::{Errno, check};
+
+/// Connections the kernel completes before they are accepted: a cluster reconnecting at once.
+const BACKLOG: i32 = 1024;
+
+/// Where a stream socket is or leads to.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub enum SocketAddress {
+    /// TCP over IPv4 or IPv6.
+    Tcp(SocketAddr),
+    /// A path in the file system.
+    Unix(PathBuf),
+}
+
+impl std::fmt::Display for SocketAddress {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            SocketAddress::Tcp(address) => write!(out, "{address}"),
+            SocketAddress::Unix(path) => write!(out, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Listens on a TCP address (port 0: the kernel chooses; see [`Listener::local_address`]). The
+/// address may be reused at once after a restart.
+///
+/// # Errors
+/// The kernel's, for instance `EADDRINUSE`.
+pub fn listen_tcp(address: SocketAddr) -> Result<Listener, Errno> {
+    let listener = TcpListener::bind(address).map_err(|error| Errno::of(&error))?;
+    deepen(Listener::from(OwnedFd::from(listener)))
+}
+
+/// Listens on a Unix path. A socket file that nobody listens on any more is replaced.
+///
+/// # Errors
+/// `EADDRINUSE` if someone listens there or it is no socket; the kernel's otherwise.
+pub fn listen_unix(path: &Path) -> Result<Listener, Errno> {
+    let listener = match UnixListener::bind(path) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse && is_stale(path) => {
+            std::fs::remove_file(path).map_err(|error| Errno::of(&error))?;
+            UnixListener::bind(path)
+        }
+        other => other,
+    };
+    deepen(Listener::from(OwnedFd::from(listener.map_err(|error| Errno::of(&error))?)))
+}
+
+/// A regular file refuses connections as well, and is not ours to remove.
+fn is_stale(path: &Path) -> bool {
+    let socket = std::fs::symlink_metadata(path).is_ok_and(|facts| facts.file_type().is_socket());
+    socket
+        && UnixStream::connect(path)
+            .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+}
+
+fn deepen(listener: Listener) -> Result<Listener, Errno> {
+    // SAFETY: plain call on a descriptor we own.
+    check(unsafe { libc::listen(listener.0.number(), BACKLOG) })?;
+    Ok(listener)
+}
+
+/// A stream socket for `remote`, bound to `local` if given, not connected yet.
+pub(crate) fn open_for(local: Option<SocketAddr>, remote: &SocketAddress) -> Result<Socket, Errno> {
+    let family = match remote {
+        SocketAddress::Tcp(SocketAddr::V4(_)) => libc::AF_INET,
+        SocketAddress::Tcp(SocketAddr::V6(_)) => libc::AF_INET6,
+        SocketAddress::Unix(_) => libc::AF_UNIX,
+    };
+    // SAFETY: plain call without pointers.
+    let number = check(unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
+    let socket = Socket(Descriptor::adopt(number));
+    if family != libc::AF_UNIX {
+        socket.prepare_tcp();
+    }
+    if let Some(local) = local {
+        // The port is chosen at connect, so that ports are shared between destinations.
+        set_option(&socket.0, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1).ok();
+        set_option(&socket.0, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+        let address = RawAddress::of(&SocketAddress::Tcp(local))?;
+        // SAFETY: the address is valid for its length during the call.
+        check(unsafe { libc::bind(number, address.pointer(), address.length) })?;
+    }
+    Ok(socket)
+}
+
+fn set_option(socket: &Descriptor, level: i32, option: i32, value: i32) -> Result<(), Errno> {
+    let length = libc::socklen_t::try_from(size_of::<i32>()).expect("four fits");
+    // SAFETY: the kernel reads four bytes of a local integer.
+    check(unsafe {
+        libc::setsockopt(socket.number(), level, option, (&raw const value).cast(), length)
+    })?;
+    Ok(())
+}
+
+/// A second descriptor of the same socket, for the standard library to ask questions with.
+fn twin(descriptor: &Descriptor) -> Result<OwnedFd, Errno> {
+    // SAFETY: the descriptor is open while it is borrowed.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor.number()) };
+    borrowed.try_clone_to_owned().map_err(|error| Errno::of(&error))
+}
+
+impl Listener {
+    /// The TCP address it listens on; an error for Unix sockets.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn local_address(&self) -> Result<SocketAddr, Errno> {
+        let twin = TcpListener::from(twin(&self.0)?);
+        twin.local_addr().map_err(|error| Errno::of(&error))
+    }
+}
+
+impl Socket {
+    /// The options every TCP socket has. A Unix socket refuses them, which is no harm.
+    pub(crate) fn prepare_tcp(&self) {
+        set_option(&self.0, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1).ok();
+    }
+
+    /// The TCP address of this end.
+    ///
+    /// # Errors
+    /// The kernel's; an error for Unix sockets.
+    pub fn local_address(&self) -> Result<SocketAddr, Errno> {
+        let twin = TcpStream::from(twin(&self.0)?);
+        twin.local_addr().map_err(|error| Errno::of(&error))
+    }
+
+    /// The TCP address of the other end.
+    ///
+    /// # Errors
+    /// The kernel's; an error for Unix sockets.
+    pub fn peer_address(&self) -> Result<SocketAddr, Errno> {
+        let twin = TcpStream::from(twin(&self.0)?);
+        twin.peer_addr().map_err(|error| Errno::of(&error))
+    }
+
+    /// The user id of the process at the other end of a Unix socket.
+    ///
+    /// # Errors
+    /// The kernel's; an error for TCP sockets.
+    pub fn peer_user_id(&self) -> Result<u32, Errno> {
+        let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+        let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).expect("twelve fits");
+        // SAFETY: the kernel writes at most `length` bytes, the size of `who`.
+        check(unsafe {
+            libc::getsockopt(
+                self.0.number(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut who).cast(),
+                &raw mut length,
+            )
+        })?;
+        if who.uid == u32::MAX { Err(Errno::NOT_SUPPORTED) } else { Ok(who.uid) }
+    }
+
+    /// Lets the kernel drop a connection whose peer has acknowledged nothing for this long.
+    ///
+    /// # Errors
+    /// The kernel's; an error for Unix sockets.
+    pub fn set_user_timeout(&self, limit: base::Duration) -> Result<(), Errno> {
+        let milliseconds = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
+        set_option(&self.0, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, milliseconds)
+    }
+
+    /// Asks for socket buffers of this many bytes in both directions; the kernel may give less.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn set_buffer_bytes(&self, bytes: usize) -> Result<(), Errno> {
+        let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+        set_option(&self.0, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes)?;
+        set_option(&self.0, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes)
+    }
+
+    /// Ends both directions: the peer sees the end of the stream, receives pending here answer 0,
+    /// sends fail. An error means that it was not connected, or is no longer.
+    pub(crate) fn shutdown(&self) {
+        // SAFETY: plain call on a descriptor we hold open.
+        unsafe { libc::shutdown(self.0.number(), libc::SHUT_RDWR) };
+    }
+}
+
+/// An address as the kernel wants it.
+pub(crate) struct RawAddress {
+    storage: libc::sockaddr_storage,
+    pub(crate) length: libc::socklen_t,
+}
+
+impl RawAddress {
+    pub(crate) fn pointer(&self) -> *const libc::sockaddr {
+        (&raw const self.storage).cast()
+    }
+
+    pub(crate) fn of(address: &SocketAddress) -> Result<RawAddress, Errno> {
+        match address {
+            SocketAddress::Tcp(SocketAddr::V4(v4)) => Ok(RawAddress::store(&libc::sockaddr_in {
+                sin_family: family(libc::AF_INET),
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
+                sin_zero: [0; 8],
+            })),
+            SocketAddress::Tcp(SocketAddr::V6(v6)) => Ok(RawAddress::store(&libc::sockaddr_in6 {
+                sin6_family: family(libc::AF_INET6),
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            })),
+            SocketAddress::Unix(path) => RawAddress::of_path(path),
+        }
+    }
+
+    fn of_path(path: &Path) -> Result<RawAddress, Errno> {
+        let bytes = path.as_os_str().as_bytes();
+        let mut address =
+            libc::sockaddr_un { sun_family: family(libc::AF_UNIX), sun_path: [0; 108] };
+        if bytes.len() >= address.sun_path.len() || bytes.is_empty() || bytes.contains(&0) {
+            return Err(Errno(libc::ENAMETOOLONG));
+        }
+        for (target, source) in address.sun_path.iter_mut().zip(bytes) {
+            *target = libc::c_char::from_ne_bytes([*source]);
+        }
+        Ok(RawAddress::store(&address))
+    }
+
+    /// `T` is one of the `sockaddr_*` structures.
+    fn store<T: Copy>(address: &T) -> RawAddress {
+        assert!(
+            size_of::<T>() <= size_of::<libc::sockaddr_storage>(),
+            "storage fits every address"
+        );
+        // SAFETY: `sockaddr_storage` is plain data for which all zeroes is a value.
+        let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+        // SAFETY: the storage is at least as large (asserted) and as strictly aligned as any
+        // address structure, by its definition in sockaddr_storage(3type).
+        unsafe { (&raw mut storage).cast::<T>().write(*address) };
+        let length = libc::socklen_t::try_from(size_of::<T>()).expect("at most 128");
+        RawAddress { storage, length }
+    }
+}
+
+fn family(number: i32) -> libc::sa_family_t {
+    libc::sa_family_t::try_from(number).expect("address families are small numbers")
+}

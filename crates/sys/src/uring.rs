@@ -1,0 +1,238 @@
+//! The engine on io_uring: steps become entries of a shared ring.
+//!
+//! A turn is one `io_uring_enter`: it submits everything queued and waits. Kernel work for
+//! completions runs only inside it where the kernel can (6.1), so nothing interrupts the thread.
+//! What each kernel offers is probed, never guessed by version.
+//!
+//! Not here: what an operation is, short writes, order of sends (`settle`, `streams`).
+
+use std::collections::VecDeque;
+use std::io;
+
+use base::Duration;
+use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
+
+use crate::errno::Errno;
+use crate::operation::{Completion, Start, Step};
+use crate::wake::Waker;
+
+/// Marks the completion of the read by which wakers end a wait.
+const WAKE: u64 = u64::MAX;
+/// Marks the answer to a cancel, which nobody awaits.
+const CANCEL: u64 = u64::MAX - 1;
+
+/// Completions the kernel has room for, as a multiple of submissions: many connections at once.
+const COMPLETIONS_PER_ENTRY: u32 = 4;
+
+pub(crate) struct Uring {
+    ring: IoUring,
+    words: &'static str,
+    /// What found no room in the submission ring.
+    backlog: VecDeque<squeue::Entry>,
+    waker: Waker,
+    /// Where the kernel puts the wakers' count. Never freed, as the read outlives the ring for a
+    /// moment when that is closed.
+    woken: &'static mut [u8; 8],
+    armed: bool,
+    multishot: bool,
+}
+
+impl Uring {
+    pub(crate) fn new(entries: u32) -> Result<Uring, Errno> {
+        let (ring, words) = build(entries)?;
+        let parameters = ring.params();
+        let able = parameters.is_feature_ext_arg()
+            && parameters.is_feature_nodrop()
+            && parameters.is_feature_fast_poll();
+        if !able || !knows_all(&ring)? {
+            return Err(Errno::NOT_SUPPORTED);
+        }
+        // Blocking, as a non-blocking one would answer at once instead of waiting.
+        let waker = Waker::new(false)?;
+        let woken = Box::leak(Box::new([0; 8]));
+        let backlog = VecDeque::new();
+        Ok(Uring { ring, words, backlog, waker, woken, armed: false, multishot: true })
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        self.words.to_owned()
+    }
+
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    /// Falls back to one accept at a time; false if that is done already.
+    pub(crate) fn accept_plainly(&mut self) -> bool {
+        std::mem::replace(&mut self.multishot, false)
+    }
+
+    pub(crate) fn start(&mut self, start: Start) {
+        let data = u64::try_from(start.slot).expect("slots are few");
+        let entry = self.entry(start).user_data(data);
+        self.push(entry);
+    }
+
+    pub(crate) fn cancel(&mut self, slot: usize) {
+        let data = u64::try_from(slot).expect("slots are few");
+        self.push(opcode::AsyncCancel::new(data).build().user_data(CANCEL));
+    }
+
+    fn entry(&self, start: Start) -> squeue::Entry {
+        let fd = Fd(start.fd);
+        match start.step {
+            Step::Accept if self.multishot => {
+                opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build()
+            }
+            Step::Accept => {
+                let none = std::ptr::null_mut();
+                opcode::Accept::new(fd, none, std::ptr::null_mut())
+                    .flags(libc::SOCK_CLOEXEC)
+                    .build()
+            }
+            Step::Connect { address, length } => opcode::Connect::new(fd, address, length).build(),
+            Step::Receive { at, length } => opcode::Recv::new(fd, at, length).build(),
+            Step::Send { message } => {
+                // WAITALL: the kernel itself goes on after a short send.
+                let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+                opcode::SendMsg::new(fd, message).flags(flags.cast_unsigned()).build()
+            }
+            Step::ReadStream { at, length } => {
+                opcode::Read::new(fd, at, length).offset(u64::MAX).build()
+            }
+            Step::Read { at, length, offset } => {
+                opcode::Read::new(fd, at, length).offset(offset).build()
+            }
+            Step::Write { at, length, offset, durable } => {
+                let flags = if durable { libc::RWF_DSYNC } else { 0 };
+                opcode::Write::new(fd, at, length).offset(offset).rw_flags(flags).build()
+            }
+            Step::Sync => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
+            Step::Space { mode, offset, length } => {
+                opcode::Fallocate::new(fd, length).offset(offset).mode(mode).build()
+            }
+        }
+    }
+
+    fn push(&mut self, entry: squeue::Entry) {
+        if !self.backlog.is_empty() || !offer(&mut self.ring, &entry) {
+            self.backlog.push_back(entry);
+        }
+    }
+
+    /// Submits everything, waits if nothing has completed yet, and collects completions.
+    pub(crate) fn turn(
+        &mut self,
+        limit: Option<Duration>,
+        done: &mut Vec<Completion>,
+    ) -> Result<(), Errno> {
+        if !self.armed {
+            self.armed = true;
+            let fd = Fd(self.waker.signal().number());
+            let read = opcode::Read::new(fd, self.woken.as_mut_ptr(), 8).offset(u64::MAX);
+            self.push(read.build().user_data(WAKE));
+        }
+        while !self.backlog.is_empty() {
+            while self.backlog.front().is_some_and(|entry| offer(&mut self.ring, entry)) {
+                self.backlog.pop_front();
+            }
+            if !self.backlog.is_empty() {
+                tolerate(self.ring.submit())?;
+                self.collect(done);
+            }
+        }
+        self.enter(limit, !done.is_empty())?;
+        self.collect(done);
+        Ok(())
+    }
+
+    fn enter(&mut self, limit: Option<Duration>, have_some: bool) -> Result<(), Errno> {
+        let none_ready = !have_some && self.ring.completion().is_empty();
+        let block = none_ready && limit != Some(Duration(0));
+        if block {
+            return match limit {
+                None => tolerate(self.ring.submit_and_wait(1)),
+                Some(limit) => {
+                    let nanoseconds = u32::try_from(limit.0 % 1_000_000_000).expect("below 10^9");
+                    let time = Timespec::new().sec(limit.0 / 1_000_000_000).nsec(nanoseconds);
+                    let arguments = SubmitArgs::new().timespec(&time);
+                    tolerate(self.ring.submitter().submit_with_args(1, &arguments))
+                }
+            };
+        }
+        let queue = self.ring.submission();
+        let idle = queue.is_empty() && !queue.taskrun() && !queue.cq_overflow();
+        drop(queue);
+        if idle { Ok(()) } else { tolerate(self.ring.submit()) }
+    }
+
+    fn collect(&mut self, done: &mut Vec<Completion>) {
+        for entry in self.ring.completion() {
+            match entry.user_data() {
+                CANCEL => {}
+                WAKE => {
+                    self.armed = false;
+                    self.waker.seen();
+                }
+                data => done.push(Completion {
+                    slot: usize::try_from(data).expect("we gave a slot"),
+                    result: entry.result(),
+                    more: cqueue::more(entry.flags()),
+                }),
+            }
+        }
+    }
+}
+
+/// Puts an entry into the submission ring; false when it is full.
+fn offer(ring: &mut IoUring, entry: &squeue::Entry) -> bool {
+    // SAFETY: what an entry points to belongs to an operation that stays in its slot, with its
+    // descriptor open, until the completion arrives, or to `Uring` itself, which outlives its
+    // ring's use. `Hands::drop` waits for completions or leaks the operations.
+    unsafe { ring.submission().push(entry).is_ok() }
+}
+
+/// A wait that ended early is a wait that ended.
+fn tolerate(answer: io::Result<usize>) -> Result<(), Errno> {
+    match answer.map_err(|error| Errno::of(&error)) {
+        Ok(_) | Err(Errno(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// A ring with the best manners this kernel knows.
+fn build(entries: u32) -> Result<(IoUring, &'static str), Errno> {
+    let mut modern = IoUring::builder();
+    modern.setup_cqsize(entries * COMPLETIONS_PER_ENTRY).setup_submit_all().setup_taskrun_flag();
+    let mut newest = modern.clone();
+    newest.setup_single_issuer().setup_defer_taskrun();
+    if let Ok(ring) = newest.build(entries) {
+        return Ok((ring, "io_uring, work deferred to the wait"));
+    }
+    if let Ok(ring) = modern.setup_coop_taskrun().build(entries) {
+        return Ok((ring, "io_uring, cooperative"));
+    }
+    let mut plain = IoUring::builder();
+    plain.setup_cqsize(entries * COMPLETIONS_PER_ENTRY);
+    let ring = plain.build(entries).map_err(|error| Errno::of(&error))?;
+    Ok((ring, "io_uring, plain"))
+}
+
+fn knows_all(ring: &IoUring) -> Result<bool, Errno> {
+    let mut probe = Probe::new();
+    ring.submitter().register_probe(&mut probe).map_err(|error| Errno::of(&error))?;
+    Ok([
+        opcode::Accept::CODE,
+        opcode::Connect::CODE,
+        opcode::Recv::CODE,
+        opcode::SendMsg::CODE,
+        opcode::Read::CODE,
+        opcode::Write::CODE,
+        opcode::Fsync::CODE,
+        opcode::Fallocate::CODE,
+        opcode::AsyncCancel::CODE,
+    ]
+    .into_iter()
+    .all(|code| probe.is_supported(code)))
+}
