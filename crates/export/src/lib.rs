@@ -1,1 +1,14 @@
 //! How a volume is served: NBD over TCP and Unix sockets.
+//!
+//! [`NbdConnection`] joins the protocol's machine with buffers: it says where the next bytes from the
+//! client shall go, cuts requests into pieces that a shard can take, and turns answers into what is to
+//! be sent. Payload goes from the socket into the buffer that the disk and the peers get.
+//!
+//! Not here: sockets and their operations (`sys`, called by the node), which shard a piece belongs to,
+//! and what is done with it.
+
+mod nbd_connection;
+
+pub use nbd_connection::{
+    Ask, BYTES_OPEN_MAX, Demand, NbdConnection, PIECE_BYTES, Tag, UNSENT_BYTES_MAX,
+};
