@@ -147,10 +147,17 @@ fn cargo(folder: &Path, arguments: &[&str]) -> Command {
 
 /// Runs `command` to its end and returns what it printed, or why it failed.
 pub(crate) fn output(command: &mut Command) -> Result<String, String> {
-    let result = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    let result = command.output().map_err(|error| format!("{}: {error}", shown(command)))?;
     if !result.status.success() {
         let complaint = String::from_utf8_lossy(&result.stderr);
-        return Err(format!("{command:?}: {}\n{}", result.status, complaint.trim_end()));
+        return Err(format!("{}: {}\n{}", shown(command), result.status, complaint.trim_end()));
     }
-    String::from_utf8(result.stdout).map_err(|_| format!("{command:?}: printed no UTF-8"))
+    String::from_utf8(result.stdout).map_err(|_| format!("{}: printed no UTF-8", shown(command)))
+}
+
+/// The words of `command`, without what it does to the environment.
+pub(crate) fn shown(command: &Command) -> String {
+    let mut words = vec![command.get_program().to_string_lossy()];
+    words.extend(command.get_args().map(|word| word.to_string_lossy()));
+    words.join(" ")
 }

@@ -3,7 +3,7 @@
 //! Every step runs even if one before it failed, so that one run shows all there is to mend; the
 //! table at the end names each step's result and time.
 
-use crate::project::Project;
+use crate::project::{Project, shown};
 use crate::tidy;
 use std::path::Path;
 use std::process::Command;
@@ -130,11 +130,11 @@ fn run(command: &mut Command) -> bool {
     match command.status() {
         Ok(status) if status.success() => true,
         Ok(status) => {
-            eprintln!("{command:?}: {status}");
+            eprintln!("{}: {status}", shown(command));
             false
         }
         Err(error) => {
-            eprintln!("{command:?}: {error}");
+            eprintln!("{}: {error}", shown(command));
             false
         }
     }
