@@ -9,6 +9,7 @@
 //!
 //! Not here: reading and writing (`store`), dirty bitmaps in memory (`shard`).
 
+mod bitmap;
 mod bytes;
 mod layout;
 mod log;
@@ -16,12 +17,13 @@ mod log;
 #[cfg(test)]
 mod tests;
 
+pub use bitmap::{BITMAP_PAGE_BITS, decode_bitmap_page, encode_bitmap_page};
 pub use layout::{LOG_COPIES, LOG_HALVES, Layout, RECORD_BYTES, RECORD_COPIES};
 pub use log::{
     LOG_PAGE_EXTENTS_MAX, LogFound, LogPage, decode_log_page, encode_log_page, hot_extents,
 };
 
-use crate::door::SeenGeneration;
+use crate::door::{SeenGeneration, Slot};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use base::{Ballot, Incarnation, NodeId, VoterId};
@@ -63,8 +65,8 @@ pub struct Record {
     pub accepted: Option<(Ballot, Box<Configuration>)>,
     /// The newest configuration known to be committed, with its ballot.
     pub committed: Option<(Ballot, Box<Configuration>)>,
-    /// Bitmap slots: (node, its voter, slot).
-    pub slots: Vec<(NodeId, VoterId, u8)>,
+    /// Bitmap slots of the other replicas.
+    pub slots: Vec<Slot>,
     /// Highest generations that peers reported.
     pub seen: Vec<SeenGeneration>,
     /// The boot of the machine in which this record was written.

@@ -23,8 +23,8 @@ pub struct Geometry {
     pub extent_sectors: u64,
     /// Sectors in a bitmap block, the unit of the dirty bitmap. 8 (4 KiB). A power of two.
     pub block_sectors: u64,
-    /// Consecutive extents that are dealt to one shard together. 32, so that a bitmap page (32 768
-    /// blocks, 128 MiB) belongs to one shard. Changes nothing on disk.
+    /// Consecutive extents that are dealt to one shard together, and share a bitmap page. 31 (124 MiB,
+    /// 31 744 blocks; a page has room for 32 256).
     pub stripe_extents: u64,
     /// Pages in each half of the activity log. 64: each of up to 8 shards owns 8, enough to take over
     /// every hot extent of an earlier life.
@@ -45,7 +45,7 @@ impl Default for Geometry {
         Geometry {
             extent_sectors: 8192,
             block_sectors: 8,
-            stripe_extents: 32,
+            stripe_extents: 31,
             log_pages: 64,
             log_page_extents: 155,
             log_extents: 1237,
@@ -193,13 +193,12 @@ pub enum DiskAnswer {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ToShard {
     /// This configuration is committed, and known for good on this node: act on it. `slots` says which
-    /// bitmap slot each replica other than this node uses, and under which voter identity: a new
-    /// identity means that everything is dirty for it.
+    /// bitmap slot each replica other than this node uses.
     Install {
         /// The configuration.
         configuration: Arc<Configuration>,
-        /// Bitmap slots: (node, its voter, slot).
-        slots: Vec<(NodeId, VoterId, u8)>,
+        /// Bitmap slots.
+        slots: Vec<Slot>,
     },
     /// The peer acts on this configuration, on all its shards, in this session. `kept`: its disk cache
     /// is the one that the configuration names.
@@ -603,6 +602,26 @@ pub enum MemberOutput {
     },
     /// A rare branch was taken. Counted by tests.
     Mark(&'static str),
+}
+
+/// The bitmap slot of a replica other than this node.
+///
+/// A page of the slot counts only if it names this `generation`; a page that does not, or was never
+/// written, is all `full`. So a slot is emptied, or filled, by one write of the record: whoever learns a
+/// configuration gives the slot a new generation if the replica is in sync there (`full` false) and
+/// was not before, or if its voter identity is new and it is not in sync (`full` true).
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Slot {
+    /// Which replica.
+    pub node: NodeId,
+    /// Under which identity.
+    pub voter: VoterId,
+    /// Its number, 0..7.
+    pub number: u8,
+    /// Counts up over all slots of this record.
+    pub generation: u64,
+    /// What a page without bits of this generation means: everything dirty, or nothing.
+    pub full: bool,
 }
 
 /// What is kept of a peer's metadata, to tell a disk that went back in time.

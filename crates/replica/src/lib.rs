@@ -21,7 +21,8 @@ pub mod shard;
 
 pub use door::{
     DiskAnswer, DiskOp, DiskRequest, FromShard, Geometry, MemberInput, MemberOutput, MetaPage,
-    Operation, OperationError, OperationId, Page, ShardInput, ShardOutput, Timing, ToShard,
+    Operation, OperationError, OperationId, Page, ShardInput, ShardOutput, Slot, Timing,
+    ToShard,
 };
 pub use member::{Member, MemberSetup};
 pub use shard::{Shard, ShardSetup};

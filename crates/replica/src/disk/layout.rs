@@ -19,13 +19,13 @@ pub const LOG_HALVES: u64 = 2;
 /// Copies of each log page, written alternately.
 pub const LOG_COPIES: u64 = 2;
 /// Pages in each half of the log, by default.
-const LOG_PAGES: u32 = 8;
+const LOG_PAGES: u32 = 64;
 /// A metadata page.
 const PAGE_BYTES: u64 = 4096;
 /// Sectors that one bit of a bitmap stands for: 4 KiB.
 const BLOCK_SECTORS: u64 = 8;
-/// Bits in a bitmap page.
-const PAGE_BITS: u64 = PAGE_BYTES * 8;
+/// Bits used in a bitmap page: 31 extents of 1024 blocks.
+const PAGE_BITS: u64 = 31 * 1024;
 
 /// The places of a volume's metadata, in bytes from the start of its area.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
