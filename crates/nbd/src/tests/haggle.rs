@@ -226,6 +226,8 @@ fn malformed_info_and_context_requests_are_invalid_and_haggling_goes_on() {
         assert_eq!(asked(&mut host, OPT_GO, data), REP_ERR_INVALID, "{data:?}");
         assert_eq!(asked(&mut host, OPT_INFO, data), REP_ERR_INVALID, "{data:?}");
     }
+    let with_nul = info_data("di\0k", &[]);
+    assert_eq!(asked(&mut host, OPT_GO, &with_nul), REP_ERR_INVALID, "no string holds NUL");
     let good = meta_data("disk", &["base:allocation"]);
     let mut more = good.clone();
     more.push(0);
@@ -289,6 +291,10 @@ fn context_counts_only_for_the_export_it_was_selected_for_and_only_the_last_sele
     };
     assert!(enters_with_allocation(&|host| select(host, "disk")));
     assert!(!enters_with_allocation(&|host| select(host, "other")));
+    assert!(!enters_with_allocation(&|host| {
+        select(host, "disk");
+        host.exports[0].allocation = false;
+    }));
     assert!(!enters_with_allocation(&|host| {
         select(host, "disk");
         asked(host, OPT_SET_META_CONTEXT, b"rubbish");
