@@ -1,1 +1,30 @@
 //! Frames over authenticated, encrypted sockets between nodes.
+//!
+//! Everything between two nodes that is neither a decision nor a socket call. The caller moves bytes
+//! and passes the time; nothing here reads a clock, opens a socket or waits.
+//!
+//! `identity` makes certificates, `certificate` reads who they speak for, `trust` says which are
+//! believed. `session` turns socket bytes into bytes of an authenticated peer and back (`tls` is its
+//! inside), `frames` turns those into `wire` frames, `hello` judges the peer's first one. `backoff` and
+//! `paths` say when and where to connect next.
+//!
+//! Always: no byte of a peer makes it panic; before a peer is authenticated it gets little memory and
+//! little time.
+//!
+//! Not here: what frames mean (`replica`, `lockstepd`), their bytes (`wire`), sockets (`sys`).
+
+mod certificate;
+mod error;
+mod identity;
+mod session;
+mod tls;
+mod trust;
+
+
+
+
+pub use certificate::{CLIENT_NAME_BYTES_MAX, Claims, Peer, read_claims};
+pub use error::{LinkError, Refusal};
+pub use identity::{AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, Identity, IdentityError};
+pub use session::{HANDSHAKE_BYTES_MAX, HANDSHAKE_LIMIT, STRANGERS_MAX, Session, Strangers};
+pub use trust::{Config, LinkMode, Revocations};

@@ -1,0 +1,504 @@
+//! One connection between two authenticated ends, as bytes in and bytes out.
+//!
+//! A session begins with a TLS 1.3 handshake in which both ends show certificates. Then each end
+//! sends one record, the *opening*, with its link version and mode; the acceptor sends it only after
+//! it has verified the dialler, so a dialler that has it knows that it was let in. If both are
+//! [`LinkMode::Plain`], each direction leaves TLS right behind the opening; else everything stays
+//! inside. In plain mode nothing but the checksums of frames guards what follows (see
+//! [`LinkMode::Plain`]); who the two ends are was proved before, by TLS.
+//!
+//! Limits on a stranger: [`HANDSHAKE_BYTES_MAX`] bytes of TLS, [`HANDSHAKE_LIMIT`] of time until
+//! [`Session::admit`], and [`Strangers`] counts how many there are at once. What an authenticated
+//! peer may send before its hello is accepted is limited by `wire::Decoder`.
+//!
+//! Always: nothing is handed out before the peer is authenticated; after an error nothing more is
+//! taken, and only what tells the peer why is sent.
+//!
+//! Not here: frames (`frames`), sockets and clocks (the caller moves bytes and passes the time).
+
+use base::{Duration, Instant, NodeId};
+use sys::Piece;
+
+use crate::tls::{RECORD_PLAIN_BYTES_MAX, Tls, split_front};
+use crate::{Claims, Config, LinkError, LinkMode, Peer, Refusal, Revocations, read_claims};
+
+/// Bytes of TLS that a peer may send before it is authenticated. With a certificate of this
+/// crate's making it sends about 2 KiB.
+pub const HANDSHAKE_BYTES_MAX: usize = 16 << 10;
+
+/// Time a peer has to authenticate itself and to say hello.
+pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Connections at once whose peer is not authenticated: a cluster of 64 nodes reconnecting.
+pub const STRANGERS_MAX: usize = 64;
+
+/// Payloads up to this many bytes are copied beside their header; longer ones travel from where they
+/// lie. A page costs less to copy than to list.
+const COPY_BYTES_MAX: usize = 4096;
+
+/// Clear bytes are cut into a piece of their own at this length, so that no piece is moved while it
+/// grows.
+const PIECE_BYTES: usize = 256 << 10;
+
+const OPENING_MAGIC: [u8; 4] = *b"LKSP";
+const OPENING_VERSION: u8 = 1;
+/// Magic, version, mode, two reserved bytes. Later versions may append.
+const OPENING_BYTES: usize = 8;
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Phase {
+    /// TLS handshake.
+    Handshake,
+    /// Authenticated here; the peer's opening has not come.
+    Opening,
+    /// Bytes may pass.
+    Open,
+}
+
+/// Secured bytes between two ends.
+pub struct Session {
+    phase: Phase,
+    /// `None` once a plain session has left TLS.
+    tls: Option<Box<Tls>>,
+    mode: LinkMode,
+    expected: Option<NodeId>,
+    claims: Option<Claims>,
+    deadline: Option<Instant>,
+    handshake_bytes: usize,
+    /// Deciphered and not taken yet: one record at most, from `inside_at`.
+    inside: Vec<u8>,
+    inside_at: usize,
+    /// To be sent: not enciphered yet, or clear bytes not cut into a piece yet.
+    batch: Vec<u8>,
+    /// To be sent before `batch`: records.
+    sealed: Vec<u8>,
+    /// To be sent before `sealed`.
+    pieces: Vec<Piece>,
+    failure: Option<LinkError>,
+    closing: bool,
+}
+
+impl Session {
+    /// The end that connected. If `expected` is given, nobody but that node will do.
+    ///
+    /// # Errors
+    /// [`LinkError::Tls`] if the system gives no random numbers.
+    pub fn dial(
+        config: &Config,
+        expected: Option<NodeId>,
+        now: Instant,
+    ) -> Result<Session, LinkError> {
+        Session::new(Tls::client(&config.client)?, config.mode, expected, now)
+    }
+
+    /// The end that was connected to.
+    ///
+    /// # Errors
+    /// As for `dial`.
+    pub fn accept(config: &Config, now: Instant) -> Result<Session, LinkError> {
+        Session::new(Tls::server(&config.server)?, config.mode, None, now)
+    }
+
+    fn new(
+        mut tls: Tls,
+        mode: LinkMode,
+        expected: Option<NodeId>,
+        now: Instant,
+    ) -> Result<Session, LinkError> {
+        let mut sealed = Vec::new();
+        tls.begin(&mut sealed)?;
+        Ok(Session {
+            phase: Phase::Handshake,
+            tls: Some(Box::new(tls)),
+            mode,
+            expected,
+            claims: None,
+            deadline: Some(now + HANDSHAKE_LIMIT),
+            handshake_bytes: 0,
+            inside: Vec::new(),
+            inside_at: 0,
+            batch: Vec::new(),
+            sealed,
+            pieces: Vec::new(),
+            failure: None,
+            closing: false,
+        })
+    }
+
+    /// True once the peer is authenticated and both ends agree on the mode: bytes may pass.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.phase == Phase::Open && self.failure.is_none()
+    }
+
+    /// Who the peer is; `None` until it has proved it.
+    #[must_use]
+    pub fn peer(&self) -> Option<&Peer> {
+        self.claims.as_ref().map(|claims| &claims.peer)
+    }
+
+    /// What the peer's certificate says; `None` until it has proved it.
+    #[must_use]
+    pub fn claims(&self) -> Option<&Claims> {
+        self.claims.as_ref()
+    }
+
+    /// The mode it runs in.
+    #[must_use]
+    pub fn mode(&self) -> LinkMode {
+        self.mode
+    }
+
+    /// True if bytes travel in the clear by now, so that the caller may receive payload straight
+    /// into the place where it is to stay.
+    #[must_use]
+    pub fn is_clear(&self) -> bool {
+        self.is_open() && self.tls.is_none()
+    }
+
+    /// When to close it unless it was admitted before.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// The peer is welcome: there is no deadline any more.
+    pub fn admit(&mut self) {
+        self.deadline = None;
+    }
+
+    /// True if the list in force now would refuse the peer: the session is to be closed.
+    #[must_use]
+    pub fn is_revoked(&self, revocations: &Revocations) -> bool {
+        self.claims.as_ref().is_some_and(|claims| revocations.refuse(claims))
+    }
+
+    /// Why it failed, if it did.
+    #[must_use]
+    pub fn failure(&self) -> Option<&LinkError> {
+        self.failure.as_ref()
+    }
+
+    /// Makes plain bytes available: deciphers one record if there are none. Advances the handshake
+    /// as well. Answers whether some are there; if not, `input` is used up or the session has just
+    /// opened. In a clear session the bytes are those of `input` itself, and this answers whether
+    /// it has any.
+    ///
+    /// # Errors
+    /// Any; the session is of no more use then.
+    pub fn fill(&mut self, input: &mut &mut [u8]) -> Result<bool, LinkError> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        let result = self.try_fill(input);
+        if let Err(failure) = &result {
+            self.failure = Some(failure.clone());
+            self.batch = Vec::new();
+        }
+        result
+    }
+
+    fn try_fill(&mut self, input: &mut &mut [u8]) -> Result<bool, LinkError> {
+        if self.phase != Phase::Open {
+            self.establish(input)?;
+            return Ok(false);
+        }
+        if self.tls.is_none() {
+            return Ok(!input.is_empty());
+        }
+        while self.inside_at == self.inside.len() {
+            self.inside.clear();
+            self.inside_at = 0;
+            if !self.take_record(input, usize::MAX)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes one record; what is inside comes behind `inside`.
+    fn take_record(&mut self, input: &mut &mut [u8], limit: usize) -> Result<bool, LinkError> {
+        let Session { tls, inside, sealed, .. } = self;
+        let tls = tls.as_mut().expect("only sessions inside TLS take records");
+        let taken = tls.take(input, limit, sealed, &mut |bytes| inside.extend_from_slice(bytes))?;
+        if tls.is_peer_closed() && inside.is_empty() {
+            return Err(LinkError::Closed);
+        }
+        Ok(taken)
+    }
+
+    /// Up to the end of the handshake and the peer's opening, or of `input`.
+    fn establish(&mut self, input: &mut &mut [u8]) -> Result<(), LinkError> {
+        loop {
+            let limit = match self.phase {
+                Phase::Handshake => HANDSHAKE_BYTES_MAX - self.handshake_bytes,
+                Phase::Opening | Phase::Open => usize::MAX,
+            };
+            let cut = self.cut_bytes();
+            let before = input.len();
+            if !self.take_record(input, limit)? {
+                return Ok(());
+            }
+            self.handshake_bytes += cut + before - input.len();
+            if self.phase == Phase::Handshake {
+                self.meet()?;
+            } else if !self.inside.is_empty() {
+                return self.open();
+            }
+        }
+    }
+
+    /// Bytes collected of a record that is not whole.
+    fn cut_bytes(&self) -> usize {
+        self.tls.as_ref().map_or(0, |tls| tls.cut_bytes())
+    }
+
+    /// Looks at who the peer is, once the handshake is over, and sends the opening.
+    fn meet(&mut self) -> Result<(), LinkError> {
+        let tls = self.tls.as_mut().expect("the handshake is TLS");
+        if tls.is_handshaking() {
+            return Ok(());
+        }
+        let certificate = tls.peer_certificate().ok_or(LinkError::Refused(Refusal::NoName))?;
+        let claims = read_claims(certificate).map_err(LinkError::Refused)?;
+        if let Some(expected) = self.expected
+            && claims.peer != Peer::Node(expected)
+        {
+            return Err(LinkError::OtherPeer { expected, found: claims.peer });
+        }
+        self.claims = Some(claims);
+        let mode = match self.mode {
+            LinkMode::Encrypted => 1,
+            LinkMode::Plain => 2,
+        };
+        let mut opening = [0; OPENING_BYTES];
+        opening[..4].copy_from_slice(&OPENING_MAGIC);
+        opening[4] = OPENING_VERSION;
+        opening[5] = mode;
+        tls.seal(&opening, &mut self.sealed)?;
+        self.phase = Phase::Opening;
+        Ok(())
+    }
+
+    /// Judges the peer's opening, which fills `inside`.
+    fn open(&mut self) -> Result<(), LinkError> {
+        let opening = std::mem::take(&mut self.inside);
+        let malformed = || LinkError::Tls("the peer opens in no way known here".to_owned());
+        let [m, a, g, c, version, mode, _, _] =
+            *opening.first_chunk::<OPENING_BYTES>().ok_or_else(malformed)?;
+        if [m, a, g, c] != OPENING_MAGIC {
+            return Err(malformed());
+        }
+        if version != OPENING_VERSION {
+            return Err(LinkError::Version(version));
+        }
+        let remote = match mode {
+            1 => LinkMode::Encrypted,
+            2 => LinkMode::Plain,
+            _ => return Err(malformed()),
+        };
+        if remote != self.mode {
+            return Err(LinkError::ModeMismatch { local: self.mode, remote });
+        }
+        if self.mode == LinkMode::Plain {
+            let tls = self.tls.take().expect("a session opens inside TLS");
+            if !tls.is_between_records() {
+                return Err(malformed());
+            }
+        }
+        self.phase = Phase::Open;
+        Ok(())
+    }
+
+    /// The plain bytes that `fill` made available in an enciphered session.
+    #[must_use]
+    pub fn inside(&self) -> &[u8] {
+        &self.inside[self.inside_at..]
+    }
+
+    /// The first `count` bytes of `inside` are taken.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn consume(&mut self, count: usize) {
+        assert!(count <= self.inside().len(), "no more is taken than was there");
+        self.inside_at += count;
+    }
+
+    /// Moves plain bytes into `place` until it is full or `input` is used up; answers how many.
+    /// A record that fits is deciphered and copied once.
+    ///
+    /// # Errors
+    /// As for `fill`.
+    pub fn read(&mut self, input: &mut &mut [u8], place: &mut [u8]) -> Result<usize, LinkError> {
+        let mut done = 0;
+        while done < place.len() && self.fill(input)? {
+            let rest = &mut place[done..];
+            let count = if self.tls.is_none() {
+                let count = rest.len().min(input.len());
+                rest[..count].copy_from_slice(split_front(input, count));
+                count
+            } else {
+                let count = rest.len().min(self.inside().len());
+                rest[..count].copy_from_slice(&self.inside()[..count]);
+                self.consume(count);
+                count
+            };
+            done += count;
+        }
+        Ok(done)
+    }
+
+    /// What it means that the peer's stream of bytes has ended now.
+    #[must_use]
+    pub fn ended(&self) -> LinkError {
+        match &self.failure {
+            Some(failure) => failure.clone(),
+            None if self.phase == Phase::Open && self.cut_bytes() == 0 => LinkError::Closed,
+            None => LinkError::CutShort,
+        }
+    }
+
+    /// Appends what `encode` appends to what is to be sent. Does nothing after a failure.
+    ///
+    /// # Panics
+    /// If the session is not open yet: there is nobody to send to.
+    pub fn write(&mut self, encode: impl FnOnce(&mut Vec<u8>)) {
+        if self.is_refusing() {
+            return;
+        }
+        encode(&mut self.batch);
+        if self.batch.len() >= PIECE_BYTES {
+            self.flush();
+        }
+    }
+
+    /// Appends a payload to what is to be sent. Enciphered it is read at once; in the clear it is
+    /// kept until it is sent, and must not be changed before.
+    ///
+    /// # Panics
+    /// If the session is not open yet.
+    pub fn write_payload(&mut self, payload: Piece) {
+        if self.is_refusing() {
+            return;
+        }
+        let bytes = payload.as_slice();
+        if bytes.len() <= COPY_BYTES_MAX {
+            self.batch.extend_from_slice(bytes);
+            return;
+        }
+        if self.tls.is_none() {
+            self.flush();
+            self.pieces.push(payload);
+            return;
+        }
+        // What stands before it shares a record with its first bytes.
+        let used = self.batch.len() % RECORD_PLAIN_BYTES_MAX;
+        let gap = if used == 0 { 0 } else { RECORD_PLAIN_BYTES_MAX - used };
+        let (beside, rest) = bytes.split_at(gap.min(bytes.len()));
+        self.batch.extend_from_slice(beside);
+        self.flush();
+        self.seal(rest);
+    }
+
+    fn is_refusing(&self) -> bool {
+        assert!(
+            self.phase == Phase::Open || self.failure.is_some(),
+            "nothing is sent before the session is open"
+        );
+        self.failure.is_some() || self.closing
+    }
+
+    /// Turns `batch` into what can be sent.
+    fn flush(&mut self) {
+        let mut batch = std::mem::take(&mut self.batch);
+        if batch.is_empty() {
+            return;
+        }
+        if self.tls.is_none() {
+            self.pieces.push(Piece::from(batch));
+            return;
+        }
+        self.seal(&batch);
+        batch.clear();
+        self.batch = batch;
+    }
+
+    fn seal(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() || self.failure.is_some() {
+            return;
+        }
+        let tls = self.tls.as_mut().expect("only sessions inside TLS seal");
+        if let Err(failure) = tls.seal(bytes, &mut self.sealed) {
+            self.failure = Some(failure);
+        }
+        if self.sealed.len() >= PIECE_BYTES {
+            self.pieces.push(Piece::from(std::mem::take(&mut self.sealed)));
+        }
+    }
+
+    /// Tells the peer that nothing more will be sent. What is written later is dropped.
+    pub fn close(&mut self) {
+        if self.closing {
+            return;
+        }
+        if self.is_open() {
+            self.flush();
+        }
+        self.closing = true;
+        if self.failure.is_none()
+            && self.claims.is_some()
+            && let Some(tls) = &mut self.tls
+            && let Err(failure) = tls.close(&mut self.sealed)
+        {
+            self.failure = Some(failure);
+        }
+    }
+
+    /// Everything that is to be sent now, in order. Call it once after a batch of inputs, and again
+    /// after an error.
+    pub fn outgoing(&mut self) -> Vec<Piece> {
+        self.flush();
+        if !self.sealed.is_empty() {
+            self.pieces.push(Piece::from(std::mem::take(&mut self.sealed)));
+        }
+        std::mem::take(&mut self.pieces)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn refresh_keys(&mut self) {
+        self.flush();
+        let tls = self.tls.as_mut().expect("there are keys inside TLS only");
+        tls.refresh_keys(&mut self.sealed);
+    }
+}
+
+/// Counts connections whose peer is not authenticated, and refuses more than [`STRANGERS_MAX`].
+#[derive(Debug, Default)]
+pub struct Strangers {
+    count: usize,
+}
+
+impl Strangers {
+    /// One more has connected. False if it is one too many: close it at once, and do not `leave`.
+    #[must_use]
+    pub fn enter(&mut self) -> bool {
+        let welcome = self.count < STRANGERS_MAX;
+        self.count += usize::from(welcome);
+        welcome
+    }
+
+    /// One that entered is a stranger no more, or is gone.
+    ///
+    /// # Panics
+    /// If none had entered.
+    pub fn leave(&mut self) {
+        self.count = self.count.checked_sub(1).expect("who leaves has entered");
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+}
