@@ -1,1 +1,29 @@
 //! The simulator: the replica code on a simulated clock, network and disk.
+//!
+//! A seed names a `plan`: a cluster, its clients, and what will go wrong. A `world` carries it out, one
+//! event at a time, while an `oracle` watches and a `history` is written down that must be explained
+//! by one register per sector. A `campaign` makes many runs and shrinks what fails.
+//!
+//! Always: the code under test is the code of the node, through the same doors and the same start;
+//! no clock, thread or random number but the seed's is seen by a run.
+//!
+//! Not here: sockets, io_uring, NBD: those are tested with real processes.
+
+pub mod alarm;
+mod buffer;
+pub mod campaign;
+mod client;
+mod disk;
+mod fault;
+pub mod history;
+mod machine;
+mod network;
+mod oracle;
+pub mod plan;
+pub mod queue;
+pub mod scenario;
+mod start;
+pub mod world;
+
+#[cfg(test)]
+mod tests;

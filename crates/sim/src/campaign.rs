@@ -1,0 +1,172 @@
+//! Many runs: one seed after the other on two threads, and for a failure the shortest list of faults
+//! that still shows it.
+//!
+//! Not here: what a run is (`world`), command lines (`main`).
+
+use crate::plan::{Fault, Plan};
+use crate::world::{Failure, Report, World};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Runs at once.
+const THREADS: usize = 2;
+/// Steps of a run that never ends by itself; a run takes some 50 000.
+pub const STEPS_MAX: u64 = 5_000_000;
+/// One run in this many is made twice, to see that both are the same.
+const TWICE_ONE_IN: u64 = 32;
+
+thread_local! {
+    static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Keeps the words of a panic for the report of the run that it ends, and off the screen.
+pub fn catch_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        PANIC.with(|words| *words.borrow_mut() = panic.to_string());
+    }));
+}
+
+/// Runs one plan to its end, or until `until` steps are taken.
+#[must_use]
+pub fn run(plan: &Plan, until: u64, trace: bool) -> Report {
+    let mut world = World::new(plan.clone());
+    world.trace = trace;
+    let caught = catch_unwind(AssertUnwindSafe(|| world.run(until)));
+    let mut report = world.report();
+    if caught.is_err() {
+        let text = PANIC.with(|words| words.borrow().replace('\n', ": "));
+        report.failure =
+            Some(Failure { checker: "assert", text, step: report.steps, at: report.time });
+    } else if report.failure.is_none() && until >= STEPS_MAX && report.steps >= until {
+        let text = format!("still running after {until} steps");
+        report.failure = Some(Failure { checker: "liveness", text, step: until, at: report.time });
+    }
+    report
+}
+
+/// Leaves out every fault that the failure does not need.
+#[must_use]
+pub fn shrink(plan: &Plan, failure: &Failure) -> Plan {
+    let mut plan = plan.clone();
+    let limit = Instant::now();
+    let mut at = plan.faults.len();
+    while at > 0 && limit.elapsed() < Duration::from_secs(30) {
+        at -= 1;
+        let mut fewer = plan.clone();
+        fewer.faults.remove(at);
+        let report = run(&fewer, STEPS_MAX, false);
+        if report.failure.is_some_and(|found| found.checker == failure.checker) {
+            plan = fewer;
+        }
+    }
+    plan
+}
+
+/// What a campaign came to.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Runs made.
+    pub runs: u64,
+    /// Seeds that failed, and how.
+    pub failures: Vec<(u64, Failure)>,
+    /// Rare branches, and how often they were taken.
+    pub marks: BTreeMap<&'static str, u64>,
+    /// Steps of all runs.
+    pub steps: u64,
+    /// Simulated nanoseconds of all runs.
+    pub time: u64,
+    /// Requests answered without an error.
+    pub answered: u64,
+    /// Faults that happened.
+    pub faults: u64,
+}
+
+/// How long a campaign goes on.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// First seed.
+    pub from: u64,
+    /// Number of seeds.
+    pub runs: u64,
+    /// Ends sooner after this time.
+    pub time: Option<Duration>,
+    /// Ends sooner after this many failures.
+    pub failures: usize,
+}
+
+/// Runs seed after seed.
+#[must_use]
+pub fn campaign(limits: Limits) -> Outcome {
+    let next = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    let outcome = Mutex::new(Outcome::default());
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let late = limits.time.is_some_and(|time| began.elapsed() >= time);
+                    if number >= limits.runs || late || stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let seed = limits.from.wrapping_add(number);
+                    let report = run_checked(seed);
+                    let mut outcome = outcome.lock().expect("a panic in a run is caught");
+                    add(&mut outcome, seed, &report);
+                    if outcome.failures.len() >= limits.failures {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    outcome.into_inner().expect("a panic in a run is caught")
+}
+
+/// One seed; now and then twice.
+fn run_checked(seed: u64) -> Report {
+    let plan = Plan::new(seed);
+    let mut report = run(&plan, STEPS_MAX, false);
+    if seed.is_multiple_of(TWICE_ONE_IN) && report.failure.is_none() {
+        let again = run(&plan, STEPS_MAX, false);
+        if again.hash != report.hash {
+            report.failure = Some(Failure {
+                checker: "same again",
+                text: "two runs of one seed differ".to_owned(),
+                step: report.steps.min(again.steps),
+                at: report.time,
+            });
+        }
+    }
+    report
+}
+
+fn add(outcome: &mut Outcome, seed: u64, report: &Report) {
+    outcome.runs += 1;
+    outcome.steps += report.steps;
+    outcome.time += report.time;
+    outcome.answered += report.answered;
+    outcome.faults += report.faults;
+    for (mark, count) in &report.marks {
+        *outcome.marks.entry(mark).or_default() += count;
+    }
+    if let Some(failure) = &report.failure {
+        outcome.failures.push((seed, failure.clone()));
+    }
+}
+
+/// The faults of a plan in words, for the last lines of a failure.
+#[must_use]
+pub fn faults(plan: &Plan) -> Vec<String> {
+    plan.faults
+        .iter()
+        .map(|Fault { when, length, kind }| {
+            format!("{when:?} {kind:?} for {} ms", length / crate::queue::MILLI)
+        })
+        .collect()
+}

@@ -1,0 +1,231 @@
+//! Clients: what they ask for, and what they make of the answers.
+//!
+//! Every write has its own token. A client's requests die with its node.
+
+use crate::buffer::Content;
+use crate::history::{Effect, OpIndex, Operation, Token};
+use crate::queue::{MICRO, MILLI, Time};
+use crate::world::{Event, Open, World};
+use base::{AnswerError, Op, Request, RequestId, Span, VolumeId};
+use replica::MemberInput;
+
+impl World {
+    /// A client may ask for something, and comes again.
+    pub(crate) fn on_client(&mut self, client: usize) {
+        let node = self.plan.clients[client];
+        let think = self.random.below(self.plan.think.max(MILLI));
+        let enough = self.asked >= self.plan.requests;
+        if enough && (!self.healed || self.finals) {
+            if self.open_of_client[client] == 0 && self.random.once_in(4) {
+                self.count_clients(node, 0);
+            }
+            self.queue.after(think.max(50 * MILLI), Event::Client { client });
+            return;
+        }
+        self.queue.after(think, Event::Client { client });
+        if self.nodes[node].process.is_none() || enough {
+            return;
+        }
+        if self.open_of_client[client] == 0 && self.random.once_in(60) {
+            self.count_clients(node, 0);
+            return;
+        }
+        self.count_clients(node, 1);
+        let burst = 1 + self.random.below(3);
+        for _ in 0..burst {
+            if self.open_of_client[client] < self.plan.depth {
+                self.ask(client);
+            }
+        }
+    }
+
+    /// Tells the member how many clients its node has, if that changed.
+    pub(crate) fn count_clients(&mut self, node: usize, count: u32) {
+        if self.nodes[node].process.is_none() || self.client_count[node] == count {
+            return;
+        }
+        self.client_count[node] = count;
+        let life = self.nodes[node].life;
+        let delay = self.hop();
+        self.queue.after(delay, Event::Member { node, life, input: MemberInput::Clients { count } });
+    }
+
+    fn ask(&mut self, client: usize) {
+        self.asked += 1;
+        let (volume, span) = self.draw_span();
+        let fua = self.random.once_in(8);
+        let token = self.history.len() as Token + 1;
+        match self.random.below(16) {
+            0..=5 => self.call(client, volume, span, Effect::Read(Vec::new()), false),
+            6 => self.flush(client, volume),
+            7 => self.call(client, volume, span, Effect::Write(0), fua),
+            _ => self.call(client, volume, span, Effect::Write(token), fua),
+        }
+    }
+
+    /// A span inside one extent, often in the first few.
+    fn draw_span(&mut self) -> (VolumeId, Span) {
+        let volumes = self.plan.volumes.len() as u64;
+        let (volume, sectors) =
+            self.plan.volumes[usize::try_from(self.random.below(volumes)).expect("few volumes")];
+        let extent_sectors = self.plan.geometry.extent_sectors;
+        let extents = sectors.div_ceil(extent_sectors);
+        let extent = if self.random.once_in(2) {
+            self.random.below(extents.min(3))
+        } else {
+            self.random.below(extents)
+        };
+        let unit = if self.random.once_in(2) { 1 } else { self.plan.geometry.block_sectors };
+        let end = ((extent + 1) * extent_sectors).min(sectors);
+        let units = (end - extent * extent_sectors) / unit;
+        let first = self.random.below(units);
+        let count = 1 + self.random.below((units - first).min(6));
+        let span = Span::new(
+            extent * extent_sectors + first * unit,
+            u32::try_from(count * unit).expect("an extent is small"),
+        );
+        (volume, span.expect("count is 1 or more and volumes are small"))
+    }
+
+
+    pub(crate) fn call(&mut self, client: usize, volume: VolumeId, span: Span, effect: Effect, fua: bool) {
+        let (op, content): (Op, Option<Content>) = match &effect {
+            Effect::Read(_) => (Op::Read, None),
+            Effect::Write(0) => (Op::Zero { unmap: self.random.once_in(2) }, None),
+            Effect::Write(token) => {
+                (Op::Write, Some(vec![*token; span.count() as usize].into()))
+            }
+            Effect::Flush => (Op::Flush, None),
+        };
+        let extent = span.first() / self.plan.geometry.extent_sectors;
+        let shard = self.shard_of(volume, extent);
+        let stable = fua || self.plan.options.durability == wire::Durability::WriteThrough;
+        let now = self.queue.now();
+        let effect_is_read = matches!(effect, Effect::Read(_));
+        let index =
+            self.history.call(now, self.step, as_operation(volume, span, effect, stable && !effect_is_read));
+        self.submit(client, index, shard, Request { op, volume, span, buffer: None, fua }, content);
+    }
+
+    pub(crate) fn flush(&mut self, client: usize, volume: VolumeId) {
+        let span = Span::new(0, 1).expect("a span of one sector");
+        let now = self.queue.now();
+        let index =
+            self.history.call(now, self.step, as_operation(volume, span, Effect::Flush, false));
+        self.pieces.insert(index, (usize::from(self.plan.shards), true));
+        for shard in 0..self.plan.shards {
+            let request = Request { op: Op::Flush, volume, span, buffer: None, fua: false };
+            self.submit(client, index, shard, request, None);
+        }
+    }
+
+    fn submit(&mut self, client: usize, op: OpIndex, shard: u16, request: Request, content: Option<Content>) {
+        let node = self.plan.clients[client];
+        self.next_request += 1;
+        let id = RequestId(self.next_request);
+        self.note(node, || format!("client asks {id} (operation {op}): {request:?}"));
+        self.open.insert(id, Open { node, client, op });
+        self.open_of_client[client] += 1;
+        let life = self.nodes[node].life;
+        let delay = MICRO + self.random.below(20 * MICRO);
+        self.queue.after(delay, Event::Request { node, life, shard, id, request, content });
+    }
+
+    /// A shard answers a request.
+    pub(crate) fn on_answer(
+        &mut self,
+        node: usize,
+        id: RequestId,
+        result: Result<(), AnswerError>,
+        content: Option<Content>,
+    ) {
+        let Some(open) = self.open.remove(&id) else {
+            self.fail("answers", format!("node {node} answers request {id}, which is not open"));
+            return;
+        };
+        if open.node != node {
+            self.fail("answers", format!("node {node} answers request {id} of node {}", open.node));
+            return;
+        }
+        self.open_of_client[open.client] -= 1;
+        let (now, step) = (self.queue.now(), self.step);
+        if let Err(error) = result {
+            self.mark(match error {
+                AnswerError::OutOfRange => "sim: answer out of range",
+                AnswerError::NoQuorum => "sim: answer no quorum",
+                AnswerError::Io => "sim: answer io",
+                AnswerError::SessionLost => "sim: answer session lost",
+                AnswerError::Gone => "sim: answer gone",
+            });
+        } else {
+            self.answered += 1;
+        }
+        let operation = self.history.operation(open.op);
+        let (effect, span) = (operation.effect.clone(), operation.span);
+        match effect {
+            Effect::Flush => {
+                let (left, ok) = self.pieces.get_mut(&open.op).expect("a flush has its pieces");
+                *left -= 1;
+                *ok &= result.is_ok();
+                let (left, ok) = (*left, *ok);
+                if left == 0 {
+                    self.pieces.remove(&open.op);
+                    self.history.answer(now, step, open.op, ok, Vec::new());
+                }
+            }
+            Effect::Read(_) => {
+                let seen = content.map_or(vec![0; span.count() as usize], |bytes| bytes.to_vec());
+                if result.is_ok() && seen.len() != span.count() as usize {
+                    self.fail("answers", format!("read {id} of {span:?} gave {} sectors", seen.len()));
+                }
+                self.history.answer(now, step, open.op, result.is_ok(), seen);
+            }
+            Effect::Write(_) => {
+                self.history.answer(now, step, open.op, result.is_ok(), Vec::new());
+            }
+        }
+        if result.is_ok() {
+            self.check_answer(node);
+        }
+    }
+
+    /// The node died: its clients' requests with it.
+    pub(crate) fn abandon(&mut self, node: usize) {
+        let ids: Vec<RequestId> =
+            self.open.iter().filter(|(_, open)| open.node == node).map(|(&id, _)| id).collect();
+        let (now, step) = (self.queue.now(), self.step);
+        for id in ids {
+            let open = self.open.remove(&id).expect("listed above");
+            self.open_of_client[open.client] -= 1;
+            if self.pieces.remove(&open.op).is_some()
+                || self.history.operation(open.op).effect != Effect::Flush
+            {
+                self.history.abandon(now, step, open.op);
+            }
+        }
+        self.client_count[node] = 0;
+    }
+
+    /// Every extent is read once more, by some client.
+    pub(crate) fn final_reads(&mut self) {
+        let client = usize::try_from(self.random.below(self.plan.clients.len() as u64))
+            .expect("few clients");
+        let node = self.plan.clients[client];
+        self.count_clients(node, 1);
+        let extent_sectors = self.plan.geometry.extent_sectors;
+        for (volume, sectors) in self.plan.volumes.clone() {
+            let mut first: Time = 0;
+            while first < sectors {
+                let end = (first + extent_sectors).min(sectors);
+                let count = u32::try_from(end - first).expect("an extent is small");
+                let span = Span::new(first, count).expect("not empty");
+                self.call(client, volume, span, Effect::Read(Vec::new()), false);
+                first = end;
+            }
+        }
+    }
+}
+
+fn as_operation(volume: VolumeId, span: Span, effect: Effect, fua: bool) -> Operation {
+    Operation { volume, span, effect, fua, ok: false, ended: false, disrupted: false }
+}

@@ -1,0 +1,401 @@
+//! One node's disk: sectors of tokens behind a volatile cache, pages of metadata, two records.
+//!
+//! A write takes effect when it is answered, or, if the process or the machine dies first, for any
+//! subset of its sectors. A power cut takes each sector that was not flushed back to any value it had
+//! since the flush. Metadata is stable once answered; a power cut while it is written tears it between
+//! its 512-byte sectors.
+//!
+//! Always: overlapping requests of which one changes sectors are never in flight together; that is the
+//! shard's duty, and breaking it is an error of the run.
+//!
+//! Not here: how long requests take and when they fail (`world`).
+
+use crate::history::Token;
+use base::{Prng, Span, VolumeId};
+use replica::disk::Record;
+use replica::{DiskAnswer, DiskOp, DiskRequest, MetaPage, Page};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// One sector: what is stable, and what the cache took since, oldest first.
+#[derive(Clone, Debug, Default)]
+struct Sector {
+    stable: Token,
+    cached: Vec<(u64, Token)>,
+}
+
+impl Sector {
+    fn value(&self) -> Token {
+        self.cached.last().map_or(self.stable, |&(_, token)| token)
+    }
+}
+
+/// A request that was submitted and is not answered.
+#[derive(Clone, Debug)]
+pub struct InFlight {
+    /// Of which shard.
+    pub shard: u16,
+    /// Its name there.
+    pub op: DiskOp,
+    /// What.
+    pub request: DiskRequest,
+    /// What a write writes.
+    content: Option<Rc<[Token]>>,
+    /// For a flush: everything answered up to here.
+    mark: u64,
+}
+
+/// What a request gave.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// Answer as it is.
+    Plain(DiskAnswer),
+    /// Data that was read; `None`: zeroes.
+    Data(Option<Rc<[Token]>>),
+}
+
+/// The disk.
+#[derive(Clone, Debug, Default)]
+pub struct Disk {
+    volumes: BTreeMap<VolumeId, Vec<Sector>>,
+    meta: BTreeMap<(VolumeId, MetaPage), Box<Page>>,
+    /// Copies of the record, with the number of its write; `None`: never written, or torn.
+    records: [Option<(u64, Box<Record>)>; 2],
+    records_made: u64,
+    in_flight: BTreeMap<u64, InFlight>,
+    record_in_flight: Option<Box<Record>>,
+    sequence: u64,
+    made: u64,
+    /// Writes are stable once answered.
+    pub write_through: bool,
+}
+
+/// A shard broke its duty towards the disk.
+pub type Overlap = String;
+
+impl Disk {
+    /// An empty disk with these volumes, in sectors.
+    #[must_use]
+    pub fn new(volumes: &[(VolumeId, u64)]) -> Disk {
+        let mut disk = Disk::default();
+        for &(volume, sectors) in volumes {
+            disk.resize(volume, sectors);
+        }
+        disk
+    }
+
+    /// Makes room for `sectors` of a volume.
+    pub fn resize(&mut self, volume: VolumeId, sectors: u64) {
+        let sectors = usize::try_from(sectors).expect("simulated volumes are small");
+        let held = self.volumes.entry(volume).or_default();
+        if held.len() < sectors {
+            held.resize(sectors, Sector::default());
+        }
+    }
+
+    /// Takes a request.
+    ///
+    /// # Errors
+    /// It overlaps one in flight, and one of them changes sectors; or lies outside the volume.
+    pub fn submit(
+        &mut self,
+        shard: u16,
+        op: DiskOp,
+        request: DiskRequest,
+        content: Option<Rc<[Token]>>,
+    ) -> Result<u64, Overlap> {
+        for other in self.in_flight.values() {
+            if conflict(&request, &other.request) {
+                return Err(format!("{request:?} while {:?} is in flight", other.request));
+            }
+        }
+        if let Some((volume, span, _)) = place(&request)
+            && self.volumes.get(&volume).is_none_or(|held| (held.len() as u64) < span.end())
+        {
+            return Err(format!("{request:?} lies outside the volume"));
+        }
+        if let (DiskRequest::Write { span, .. }, Some(content)) = (&request, &content)
+            && content.len() as u64 != u64::from(span.count())
+        {
+            return Err(format!("{request:?} has a buffer of {} sectors", content.len()));
+        }
+        self.made += 1;
+        let entry = InFlight { shard, op, request, content, mark: self.sequence };
+        self.in_flight.insert(self.made, entry);
+        Ok(self.made)
+    }
+
+    /// Whether request `id` is in flight.
+    #[must_use]
+    pub fn in_flight(&self, id: u64) -> Option<&InFlight> {
+        self.in_flight.get(&id)
+    }
+
+    /// Names of the requests in flight.
+    #[must_use]
+    pub fn in_flight_ids(&self) -> Vec<u64> {
+        self.in_flight.keys().copied().collect()
+    }
+
+    /// Carries out request `id`.
+    pub fn finish(&mut self, id: u64) -> Option<(InFlight, Outcome)> {
+        let entry = self.in_flight.remove(&id)?;
+        let outcome = match &entry.request {
+            DiskRequest::Read { volume, span } => {
+                let tokens = self.tokens(*volume, *span);
+                if tokens.iter().all(|&token| token == 0) && span.first() % 3 != 0 {
+                    Outcome::Data(None)
+                } else {
+                    Outcome::Data(Some(tokens.into()))
+                }
+            }
+            DiskRequest::Hash { volume, span } => {
+                Outcome::Plain(DiskAnswer::Hash(hash(&self.tokens(*volume, *span))))
+            }
+            DiskRequest::Write { volume, span, durable, .. } => {
+                let content = entry.content.clone().expect("a write has a content");
+                self.put(*volume, *span, &content, *durable);
+                Outcome::Plain(DiskAnswer::Done)
+            }
+            DiskRequest::Zero { volume, span, durable, .. } => {
+                let zeroes = vec![0; span.count() as usize];
+                self.put(*volume, *span, &zeroes, *durable);
+                Outcome::Plain(DiskAnswer::Done)
+            }
+            DiskRequest::Flush => {
+                self.flush(entry.mark);
+                Outcome::Plain(DiskAnswer::Done)
+            }
+            DiskRequest::Meta { volume, page, bytes } => {
+                self.meta.insert((*volume, *page), bytes.clone());
+                Outcome::Plain(DiskAnswer::Done)
+            }
+        };
+        Some((entry, outcome))
+    }
+
+    /// Gives up request `id`: a write may have been carried out for some of its sectors.
+    pub fn fail(&mut self, id: u64, random: &mut Prng) -> Option<InFlight> {
+        let entry = self.in_flight.remove(&id)?;
+        self.tear(&entry, random, false);
+        Some(entry)
+    }
+
+    /// The tokens of a span as a read sees them now.
+    #[must_use]
+    pub fn tokens(&self, volume: VolumeId, span: Span) -> Vec<Token> {
+        let held = self.volumes.get(&volume);
+        (span.first()..span.end())
+            .map(|sector| {
+                held.and_then(|held| held.get(usize::try_from(sector).unwrap_or(usize::MAX)))
+                    .map_or(0, Sector::value)
+            })
+            .collect()
+    }
+
+    fn put(&mut self, volume: VolumeId, span: Span, tokens: &[Token], durable: bool) {
+        self.sequence += 1;
+        let durable = durable || self.write_through;
+        let held = self.volumes.entry(volume).or_default();
+        for (sector, &token) in (span.first()..span.end()).zip(tokens) {
+            let at = usize::try_from(sector).expect("simulated volumes are small");
+            if let Some(sector) = held.get_mut(at) {
+                if durable {
+                    sector.stable = token;
+                    sector.cached.clear();
+                } else {
+                    sector.cached.push((self.sequence, token));
+                }
+            }
+        }
+    }
+
+    fn flush(&mut self, mark: u64) {
+        for sector in self.volumes.values_mut().flatten() {
+            let covered = sector.cached.iter().take_while(|(number, _)| *number <= mark).count();
+            if covered > 0 {
+                sector.stable = sector.cached[covered - 1].1;
+                sector.cached.drain(..covered);
+            }
+        }
+    }
+
+    /// Starts to write the record, over the older of its copies; false if one is being written.
+    pub fn submit_record(&mut self, record: Box<Record>) -> bool {
+        self.record_in_flight.replace(record).is_none()
+    }
+
+    /// The record is written, or (`ok` false) is not.
+    pub fn finish_record(&mut self, ok: bool) -> Option<Box<Record>> {
+        let record = self.record_in_flight.take()?;
+        if ok {
+            self.records_made += 1;
+            let copy = self.older_copy();
+            self.records[copy] = Some((self.records_made, record.clone()));
+        }
+        Some(record)
+    }
+
+    fn older_copy(&self) -> usize {
+        let number = |copy: usize| self.records[copy].as_ref().map_or(0, |(number, _)| *number);
+        usize::from(number(0) > number(1))
+    }
+
+    /// The newest copy of the record that can be read.
+    #[must_use]
+    pub fn record(&self) -> Option<&Record> {
+        let newest = self.records.iter().flatten().max_by_key(|(number, _)| *number);
+        newest.map(|(_, record)| &**record)
+    }
+
+    /// The process died: what was in flight happened, in part or not at all. The cache stays.
+    pub fn crash(&mut self, random: &mut Prng) {
+        for (_, entry) in std::mem::take(&mut self.in_flight) {
+            self.tear(&entry, random, false);
+        }
+        let written = random.once_in(2);
+        self.finish_record(written);
+    }
+
+    /// The power went: what was in flight is torn, each sector that was not flushed falls back to any
+    /// value since the last flush.
+    pub fn power_cut(&mut self, random: &mut Prng) {
+        for (_, entry) in std::mem::take(&mut self.in_flight) {
+            self.tear(&entry, random, true);
+        }
+        if self.record_in_flight.is_some() {
+            let copy = self.older_copy();
+            match random.below(3) {
+                0 => self.record_in_flight = None,
+                1 => {
+                    self.record_in_flight = None;
+                    self.records[copy] = None;
+                }
+                _ => {
+                    self.finish_record(true);
+                }
+            }
+        }
+        let mode = random.below(4);
+        for sector in self.volumes.values_mut().flatten() {
+            let kept = match mode {
+                0 => 0,
+                1 => sector.cached.len(),
+                _ => usize::try_from(random.below(sector.cached.len() as u64 + 1)).unwrap_or(0),
+            };
+            if kept > 0 {
+                sector.stable = sector.cached[kept - 1].1;
+            }
+            sector.cached.clear();
+        }
+    }
+
+    /// Whether a sector is in the cache only.
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        self.volumes.values().flatten().any(|sector| !sector.cached.is_empty())
+    }
+
+    fn tear(&mut self, entry: &InFlight, random: &mut Prng, power: bool) {
+        match &entry.request {
+            DiskRequest::Write { volume, span, .. } | DiskRequest::Zero { volume, span, .. } => {
+                let zeroes = vec![0; span.count() as usize].into();
+                let content = entry.content.clone().unwrap_or(zeroes);
+                let whole = random.below(3);
+                for (sector, token) in (span.first()..span.end()).zip(content.iter()) {
+                    let one = Span::new(sector, 1).expect("a sector of a small volume is a span");
+                    if whole == 0 || (whole == 1 && random.once_in(2)) {
+                        self.put(*volume, one, &[*token], false);
+                    }
+                }
+            }
+            DiskRequest::Meta { volume, page, bytes } => {
+                let key = (*volume, *page);
+                if power {
+                    let old = self.meta.get(&key).map_or(vec![0; 4096], |old| old.to_vec());
+                    let mixed = torn(&old, &bytes[..], random);
+                    let page: Box<Page> =
+                        mixed.into_boxed_slice().try_into().expect("a page stays 4096 bytes long");
+                    self.meta.insert(key, page);
+                } else if random.once_in(2) {
+                    self.meta.insert(key, bytes.clone());
+                }
+            }
+            DiskRequest::Flush => {
+                if random.once_in(2) {
+                    self.flush(entry.mark);
+                }
+            }
+            DiskRequest::Read { .. } | DiskRequest::Hash { .. } => {}
+        }
+    }
+
+    /// A page of metadata; `None` if it was never written.
+    #[must_use]
+    pub fn page(&self, volume: VolumeId, page: MetaPage) -> Option<&Page> {
+        self.meta.get(&(volume, page)).map(|bytes| &**bytes)
+    }
+
+    /// Every page of metadata.
+    pub fn pages(&self) -> impl Iterator<Item = (VolumeId, MetaPage, &Page)> + '_ {
+        self.meta.iter().map(|(&(volume, page), bytes)| (volume, page, &**bytes))
+    }
+
+    /// Sectors of a volume, as reads see them now.
+    #[must_use]
+    pub fn all(&self, volume: VolumeId) -> Vec<Token> {
+        self.volumes.get(&volume).map_or(Vec::new(), |held| held.iter().map(Sector::value).collect())
+    }
+}
+
+/// Each 512-byte sector is old or new.
+fn torn(old: &[u8], new: &[u8], random: &mut Prng) -> Vec<u8> {
+    let mode = random.below(3);
+    let mut bytes = new.to_vec();
+    for (index, sector) in bytes.chunks_mut(512).enumerate() {
+        if mode == 0 || (mode == 1 && random.once_in(2)) {
+            let from = index * 512;
+            for (offset, byte) in sector.iter_mut().enumerate() {
+                *byte = old.get(from + offset).copied().unwrap_or(0);
+            }
+        }
+    }
+    bytes
+}
+
+/// Which sectors a request touches, and whether it changes them.
+fn place(request: &DiskRequest) -> Option<(VolumeId, Span, bool)> {
+    match request {
+        DiskRequest::Read { volume, span } | DiskRequest::Hash { volume, span } => {
+            Some((*volume, *span, false))
+        }
+        DiskRequest::Write { volume, span, .. } | DiskRequest::Zero { volume, span, .. } => {
+            Some((*volume, *span, true))
+        }
+        DiskRequest::Flush | DiskRequest::Meta { .. } => None,
+    }
+}
+
+fn conflict(one: &DiskRequest, other: &DiskRequest) -> bool {
+    if let (
+        DiskRequest::Meta { volume, page, .. },
+        DiskRequest::Meta { volume: other_volume, page: other_page, .. },
+    ) = (one, other)
+    {
+        return volume == other_volume && page == other_page;
+    }
+    let (Some((volume, span, changes)), Some((other_volume, other_span, other_changes))) =
+        (place(one), place(other))
+    else {
+        return false;
+    };
+    volume == other_volume && span.overlaps(other_span) && (changes || other_changes)
+}
+
+fn hash(tokens: &[Token]) -> u128 {
+    let mut state: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    for &token in tokens {
+        state = (state ^ u128::from(token)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
+    }
+    state
+}

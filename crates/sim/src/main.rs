@@ -1,0 +1,174 @@
+//! The simulator's command line.
+//!
+//! `sim --runs 1000` runs a campaign; `sim --seed 0x7f` runs one seed; `sim alarm` plants known bugs
+//! in a copy of the project and sees whether they are found. The last line is JSON.
+
+use sim::campaign::{self, Limits, STEPS_MAX};
+use sim::plan::Plan;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const HELP: &str = "\
+sim [--runs N] [--from SEED] [--hours H] [--failures N]   many seeds
+sim --seed SEED [--until STEP] [--trace] [--shrink]       one seed
+sim alarm [NAME…] [--runs N]                              planted bugs: is each found?
+";
+
+struct Arguments {
+    runs: u64,
+    from: u64,
+    seed: Option<u64>,
+    until: u64,
+    trace: bool,
+    shrink: bool,
+    failures: usize,
+    time: Option<Duration>,
+    words: Vec<String>,
+}
+
+fn parse() -> Result<Arguments, String> {
+    let mut found = Arguments {
+        runs: 1000,
+        from: 1,
+        seed: None,
+        until: STEPS_MAX,
+        trace: false,
+        shrink: false,
+        failures: 10,
+        time: None,
+        words: Vec::new(),
+    };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut number = || words.next().as_deref().and_then(number).ok_or(format!("{word}: which?"));
+        match word.as_str() {
+            "--runs" => found.runs = number()?,
+            "--from" => found.from = number()?,
+            "--seed" => found.seed = Some(number()?),
+            "--until" => found.until = number()?,
+            "--failures" => found.failures = usize::try_from(number()?).unwrap_or(usize::MAX),
+            "--hours" => {
+                found.time = Some(Duration::from_secs(3600 * number()?));
+                found.runs = u64::MAX;
+            }
+            "--seconds" => found.time = Some(Duration::from_secs(number()?)),
+            "--trace" => found.trace = true,
+            "--shrink" => found.shrink = true,
+            "--help" | "-h" => return Err(String::new()),
+            option if option.starts_with('-') => return Err(format!("{option} is no option")),
+            _ => found.words.push(word),
+        }
+    }
+    Ok(found)
+}
+
+fn number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = match parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            eprintln!("{error}\n{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    if arguments.words.first().is_some_and(|word| word == "alarm") {
+        return alarm(&arguments);
+    }
+    campaign::catch_panics();
+    match arguments.seed {
+        Some(seed) => one(seed, &arguments),
+        None => many(&arguments),
+    }
+}
+
+fn alarm(arguments: &Arguments) -> ExitCode {
+    match sim::alarm::alarm(&arguments.words[1..], arguments.runs) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("alarm: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn one(seed: u64, arguments: &Arguments) -> ExitCode {
+    let mut plan = Plan::new(seed);
+    if arguments.trace {
+        println!("{plan:#?}");
+    }
+    if arguments.shrink {
+        let report = campaign::run(&plan, arguments.until, false);
+        if let Some(failure) = report.failure {
+            plan = campaign::shrink(&plan, &failure);
+        }
+    }
+    let report = campaign::run(&plan, arguments.until, arguments.trace);
+    println!(
+        "seed {seed:#x}: {} steps, {} s, {} answers, {} faults, hash {:#018x}",
+        report.steps,
+        report.time / sim::queue::SECOND,
+        report.answered,
+        report.faults,
+        report.hash
+    );
+    match &report.failure {
+        Some(failure) => {
+            for fault in campaign::faults(&plan) {
+                println!("      {fault}");
+            }
+            explain(seed, failure);
+            println!("{{\"runs\":1,\"failures\":1}}");
+            ExitCode::FAILURE
+        }
+        None => {
+            println!("{{\"runs\":1,\"failures\":0}}");
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn explain(seed: u64, failure: &sim::world::Failure) {
+    println!("FAIL  {}: {}", failure.checker, failure.text);
+    println!("      seed {seed:#x}  step {}  t={} ms", failure.step, failure.at / sim::queue::MILLI);
+    println!("replay: cargo xtask sim --seed {seed:#x} --until {} --trace", failure.step);
+}
+
+fn many(arguments: &Arguments) -> ExitCode {
+    let limits = Limits {
+        from: arguments.from,
+        runs: arguments.runs,
+        time: arguments.time,
+        failures: arguments.failures,
+    };
+    let outcome = campaign::campaign(limits);
+    for (mark, count) in &outcome.marks {
+        println!("{count:>10}  {mark}");
+    }
+    println!(
+        "{} runs, {} steps, {} s simulated, {} answers, {} faults",
+        outcome.runs,
+        outcome.steps,
+        outcome.time / sim::queue::SECOND,
+        outcome.answered,
+        outcome.faults
+    );
+    if let Some((seed, failure)) = outcome.failures.first() {
+        let plan = campaign::shrink(&Plan::new(*seed), failure);
+        println!("faults that seed {seed:#x} needs:");
+        for fault in campaign::faults(&plan) {
+            println!("      {fault}");
+        }
+    }
+    for (seed, failure) in &outcome.failures {
+        explain(*seed, failure);
+    }
+    println!("{{\"runs\":{},\"failures\":{}}}", outcome.runs, outcome.failures.len());
+    if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,250 @@
+//! What must hold at any time, seen from above: one chain of configurations, no loss while a kept
+//! member lives, all well soon after healing, replicas the same.
+//!
+//! Not here: whether answers are linear (`history`).
+
+use crate::queue::{MILLI, SECOND, Time};
+use crate::world::{Event, LIVENESS, World, node_index};
+use base::{Ballot, Epoch, Incarnation, VoterId};
+use replica::disk::Record;
+use std::collections::{BTreeMap, BTreeSet};
+use wire::{Configuration, MemberKind};
+
+/// What is known from above.
+#[derive(Debug, Default)]
+pub(crate) struct Oracle {
+    /// Voters that hold each proposed value.
+    accepted: BTreeMap<(Epoch, Ballot), BTreeSet<VoterId>>,
+    /// The newest committed configuration.
+    pub(crate) newest: Option<Configuration>,
+    /// What was installed under each epoch.
+    installed: BTreeMap<(u64, Epoch), Configuration>,
+    /// Instant and number of wake-ups at it.
+    pub(crate) woken: (Time, u64),
+    /// The disks of all in-sync replicas were lost, not only their caches: nothing is promised.
+    pub(crate) hopeless: bool,
+}
+
+impl World {
+    /// A record reached a node's stable storage.
+    pub(crate) fn stored(&mut self, node: usize, record: &Record) {
+        if let Some((ballot, configuration)) = &record.accepted {
+            let voters = self.oracle.accepted.entry((configuration.epoch, *ballot)).or_default();
+            voters.insert(record.voter);
+            let for_it = configuration
+                .members
+                .iter()
+                .filter(|member| voters.contains(&member.voter))
+                .count();
+            if for_it >= configuration.majority() {
+                self.committed(configuration);
+            }
+        }
+        if let Some((_, configuration)) = &record.committed {
+            self.agree(node, configuration);
+        }
+    }
+
+    /// A configuration is committed, as far as can be seen from above.
+    pub(crate) fn committed(&mut self, configuration: &Configuration) {
+        let newer = self.oracle.newest.as_ref().is_none_or(|newest| {
+            (configuration.fork, configuration.epoch) > (newest.fork, newest.epoch)
+        });
+        if newer {
+            self.oracle.newest = Some(configuration.clone());
+            self.look_for_loss();
+        }
+    }
+
+    /// A node's shards are told of a configuration.
+    pub(crate) fn installed(&mut self, node: usize, configuration: &Configuration) {
+        self.agree(node, configuration);
+        self.committed(configuration);
+    }
+
+    fn agree(&mut self, node: usize, configuration: &Configuration) {
+        let key = (configuration.fork, configuration.epoch);
+        let known = self.oracle.installed.entry(key).or_insert_with(|| configuration.clone());
+        if known != configuration {
+            let text = format!(
+                "node {}: epoch {} is {} here, and {} elsewhere",
+                self.nodes[node].id,
+                configuration.epoch,
+                short(configuration),
+                short(known)
+            );
+            self.fail("one chain", text);
+        }
+    }
+
+    /// Whether the replica on a node still has the cache that the configuration names.
+    pub(crate) fn is_kept(&self, node: usize, incarnation: Incarnation) -> bool {
+        self.nodes.get(node).is_some_and(|node| {
+            incarnation != Incarnation(0) && node.incarnation == incarnation
+        })
+    }
+
+    /// Notes a loss of all in-sync caches.
+    pub(crate) fn look_for_loss(&mut self) {
+        let Some(newest) = &self.oracle.newest else { return };
+        let any_kept = newest
+            .members
+            .iter()
+            .filter(|member| member.in_sync)
+            .any(|member| self.is_kept(node_index(member.node), member.incarnation));
+        if !any_kept {
+            self.mark("sim: every in-sync cache lost");
+            let (now, step) = (self.queue.now(), self.step);
+            if self.trace {
+                println!("every in-sync cache is lost");
+            }
+            self.history.loss(now, step);
+        }
+    }
+
+    /// Looks at the node that just answered a request.
+    pub(crate) fn check_answer(&mut self, node: usize) {
+        self.mix(node as u64);
+    }
+
+    /// From now on nothing goes wrong.
+    pub(crate) fn on_heal(&mut self) {
+        self.healed = true;
+        if self.trace {
+            println!("---- healing");
+        }
+        let active: Vec<usize> = self.active.iter().copied().collect();
+        for fault in active {
+            self.on_fault_end(fault);
+        }
+        self.at_output.clear();
+        for node in 0..self.nodes.len() {
+            self.nodes[node].stalled_until = 0;
+            self.nodes[node].disk_errors = 0;
+            self.resume(node);
+            // A node whose disk failed is started again by its operator.
+            if self.nodes[node].process.is_some() && self.has_detached(node) {
+                self.kill(node, false);
+            }
+            if self.nodes[node].process.is_none() {
+                let life = self.nodes[node].life;
+                self.queue.after(MILLI, Event::Start { node, life });
+            }
+        }
+        self.queue.after(100 * MILLI, Event::Look);
+    }
+
+    /// Looks whether all is well by now.
+    pub(crate) fn on_look(&mut self) {
+        if self.done {
+            return;
+        }
+        let late = self.queue.now() > self.plan.heal_at + LIVENESS;
+        match self.missing() {
+            None if self.finals => {
+                self.compare();
+                self.done = true;
+            }
+            None => {
+                self.finals = true;
+                self.final_reads();
+                self.queue.after(100 * MILLI, Event::Look);
+            }
+            Some(what) if late => {
+                let text = format!("{} s after healing: {what}", LIVENESS / SECOND);
+                self.fail("liveness", text);
+            }
+            Some(_) => {
+                self.queue.after(100 * MILLI, Event::Look);
+            }
+        }
+    }
+
+    /// What is not well.
+    fn missing(&self) -> Option<String> {
+        if let Some((id, open)) = self.open.iter().next() {
+            let operation = self.history.operation(open.op);
+            return Some(format!(
+                "{} requests wait, one of them {id} of node {}: {:?} of volume {} {:?}",
+                self.open.len(),
+                self.nodes[open.node].id,
+                operation.effect,
+                operation.volume,
+                operation.span,
+            ));
+        }
+        if self.asked < self.plan.requests {
+            return Some(format!("{} requests were asked", self.asked));
+        }
+        let newest = self.oracle.newest.as_ref()?;
+        for member in newest.members.iter().filter(|member| member.kind == MemberKind::Replica) {
+            if !member.in_sync || !self.is_kept(node_index(member.node), member.incarnation) {
+                return Some(format!("node {} is not in sync: {}", member.node, short(newest)));
+            }
+        }
+        for &node in &self.plan.replicas() {
+            if !newest.is_replica(self.nodes[node].id) {
+                return Some(format!("node {} is no member: {}", self.nodes[node].id, short(newest)));
+            }
+        }
+        for node in &self.nodes {
+            let held = node.process.as_ref().map_or(0, |process| process.buffers.count());
+            if held > 0 {
+                return Some(format!("node {} holds {held} buffers", node.id));
+            }
+        }
+        None
+    }
+
+    /// Every replica holds the same.
+    pub(crate) fn compare(&mut self) {
+        let replicas = self.plan.replicas();
+        for (volume, sectors) in self.plan.volumes.clone() {
+            let mut first: Option<(usize, Vec<u64>)> = None;
+            for &node in &replicas {
+                let Some(disk) = &self.nodes[node].disk else { continue };
+                let mut all = disk.all(volume);
+                all.truncate(usize::try_from(sectors).expect("small volumes"));
+                let Some((other, expected)) = &first else {
+                    first = Some((node, all));
+                    continue;
+                };
+                if let Some(sector) = (0..all.len()).find(|&at| all.get(at) != expected.get(at)) {
+                    let text = format!(
+                        "volume {volume} sector {sector}: node {} has {:#x}, node {} has {:#x}",
+                        self.nodes[node].id,
+                        all[sector],
+                        self.nodes[*other].id,
+                        expected[sector]
+                    );
+                    self.fail("replicas identical", text);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// A configuration in few words.
+pub(crate) fn short(configuration: &Configuration) -> String {
+    let members: Vec<String> = configuration
+        .members
+        .iter()
+        .map(|member| {
+            let kind = match (member.kind, member.in_sync) {
+                (MemberKind::Witness, _) => "w",
+                (MemberKind::Replica, true) => "+",
+                (MemberKind::Replica, false) => "-",
+            };
+            format!("{}{kind}", member.node)
+        })
+        .collect();
+    format!(
+        "epoch {} reign {} primary {:?}{} [{}]",
+        configuration.epoch,
+        configuration.reign,
+        configuration.primary.map(|node| node.0),
+        if configuration.recovering { " recovering" } else { "" },
+        members.join(" ")
+    )
+}

@@ -1,0 +1,431 @@
+//! What a seed makes of a run: the cluster, its clients, and the faults that it will meet.
+//!
+//! Each kind of fault is frequent, rare or absent in a given run (swarm testing), so that runs differ
+//! in kind and not only in detail. A fault stands on its own: leaving one out changes no other.
+//!
+//! Not here: carrying faults out (`world`, `fault`), shrinking the list (`campaign`).
+
+use crate::queue::{MILLI, SECOND, Time};
+use base::{Duration, Prng, VolumeId};
+use replica::{Geometry, Timing};
+use wire::{Durability, Options, ReadPolicy};
+
+/// What a node is for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Role {
+    /// A replica in the first configuration.
+    Replica,
+    /// A witness.
+    Witness,
+    /// Neither data nor vote.
+    Diskless,
+}
+
+/// What goes wrong, or what an operator does.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum FaultKind {
+    /// The process dies and is started again after `length`.
+    Crash {
+        /// Index of the node.
+        node: usize,
+    },
+    /// The process stops in good order (its caches are flushed by nobody) and starts again.
+    PowerCut {
+        /// Indices of the nodes, as bits.
+        nodes: u32,
+    },
+    /// The process stands still for `length`: nothing is handled, nothing is lost.
+    Pause {
+        /// Index of the node.
+        node: usize,
+    },
+    /// No message passes from `from` to `to` for `length`; `both`: nor back.
+    Block {
+        /// Indices of the nodes, as bits.
+        from: u32,
+        /// Indices of the nodes, as bits.
+        to: u32,
+        /// Both ways.
+        both: bool,
+    },
+    /// The session between two nodes breaks.
+    Break {
+        /// Index of one node.
+        one: usize,
+        /// Index of the other.
+        other: usize,
+    },
+    /// Messages between two nodes take up to `extra` longer for `length`.
+    Slow {
+        /// Index of one node.
+        one: usize,
+        /// Index of the other.
+        other: usize,
+        /// Nanoseconds more, at most.
+        extra: Time,
+    },
+    /// One in `one_in` disk requests of a node fails for `length`.
+    DiskErrors {
+        /// Index of the node.
+        node: usize,
+        /// How many.
+        one_in: u64,
+    },
+    /// The disk of a node answers nothing for `length`.
+    DiskStall {
+        /// Index of the node.
+        node: usize,
+    },
+    /// The process dies; its disk is replaced by an empty one.
+    DiskReplaced {
+        /// Index of the node.
+        node: usize,
+    },
+    /// The process dies; its disk is put back to what it was at the start of an earlier process.
+    DiskRestored {
+        /// Index of the node.
+        node: usize,
+    },
+    /// An operator wants something of a node.
+    Operator {
+        /// Index of the node.
+        node: usize,
+        /// What.
+        wish: Wish,
+    },
+}
+
+/// What operators want.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Wish {
+    /// Be primary.
+    Promote,
+    /// Be primary no more.
+    Demote,
+    /// Compare everything.
+    Verify,
+    /// Hold resync back for the fault's length.
+    PauseResync,
+    /// Hold requests back for the fault's length.
+    Suspend,
+    /// Forget this node's copy.
+    Invalidate,
+    /// End a cut.
+    Cut,
+    /// Take a witness out, and put it back after the fault's length.
+    Witness,
+}
+
+/// When a fault happens.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum When {
+    /// At a time.
+    At(Time),
+    /// When the node concerned has said its so-manyeth output since the run began.
+    Output(u64),
+}
+
+/// One fault.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Fault {
+    /// When it happens.
+    pub when: When,
+    /// How long it lasts, for those that last.
+    pub length: Time,
+    /// What it is.
+    pub kind: FaultKind,
+}
+
+/// Everything that a seed decides beforehand.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The seed.
+    pub seed: u64,
+    /// What each node is.
+    pub roles: Vec<Role>,
+    /// Shards on every node.
+    pub shards: u16,
+    /// Volumes and their sizes in sectors.
+    pub volumes: Vec<(VolumeId, u64)>,
+    /// How addresses are divided.
+    pub geometry: Geometry,
+    /// How long things may take.
+    pub timing: Timing,
+    /// Clock drift of each node, in parts per million.
+    pub drift_ppm: Vec<i64>,
+    /// What the operator chose at the start.
+    pub options: Options,
+    /// Which nodes have clients.
+    pub clients: Vec<usize>,
+    /// Requests open at once, per client.
+    pub depth: usize,
+    /// Requests of all clients.
+    pub requests: u64,
+    /// Most time between two requests of a client.
+    pub think: Time,
+    /// Writes survive a power cut without a flush on every disk.
+    pub stable_disks: bool,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+    /// From then on nothing goes wrong any more.
+    pub heal_at: Time,
+}
+
+/// Kinds of fault, for the draw of how frequent each is.
+const KINDS: u64 = 11;
+
+impl Plan {
+    /// The plan that a seed names.
+    #[must_use]
+    pub fn new(seed: u64) -> Plan {
+        let mut random = Prng::new(seed ^ 0x5eed_0000_0000_0001);
+        let roles = roles(&mut random);
+        let shards = u16::try_from(1 + random.below(3)).expect("at most 3");
+        let geometry = geometry(&mut random, shards);
+        let timing = timing();
+        let volumes = volumes(&mut random, &geometry);
+        let heal_at = SECOND * (4 + random.below(12));
+        let requests = 200 + random.below(400);
+        let mut clients = Vec::new();
+        while clients.is_empty() {
+            clients = (0..roles.len())
+                .filter(|&node| roles[node] != Role::Witness && random.once_in(2))
+                .collect();
+        }
+        let drift_ppm = roles
+            .iter()
+            .map(|_| i64::try_from(random.below(18_001)).expect("small") - 9_000)
+            .collect();
+        let depth = usize::try_from(1 + random.below(8)).expect("at most 8");
+        let each = requests / clients.len() as u64;
+        let mut plan = Plan {
+            seed,
+            shards,
+            volumes,
+            geometry,
+            timing,
+            drift_ppm,
+            options: options(&mut random),
+            depth,
+            requests,
+            think: 2 * heal_at / each.max(1),
+            stable_disks: random.once_in(8),
+            faults: Vec::new(),
+            heal_at,
+            clients,
+            roles,
+        };
+        plan.faults = plan.draw_faults(&mut random);
+        plan
+    }
+
+    /// A plan without requests and faults, for scenarios.
+    #[must_use]
+    pub fn quiet(roles: Vec<Role>, shards: u16) -> Plan {
+        let geometry = Geometry {
+            extent_sectors: 64,
+            block_sectors: 8,
+            stripe_extents: 1,
+            log_pages: 8,
+            log_page_extents: 8,
+            log_extents: 16,
+            copy_sectors: 16,
+            copies_max: 4,
+        };
+        Plan {
+            seed: 1,
+            drift_ppm: vec![0; roles.len()],
+            clients: (0..roles.len()).filter(|&node| roles[node] != Role::Witness).collect(),
+            roles,
+            shards,
+            volumes: vec![(VolumeId(0), 16 * geometry.extent_sectors)],
+            geometry,
+            timing: timing(),
+            options: Options::default(),
+            depth: 0,
+            requests: 0,
+            think: SECOND,
+            stable_disks: false,
+            faults: Vec::new(),
+            heal_at: Time::MAX / 4,
+        }
+    }
+
+    /// Indices of the nodes that hold a replica at the start.
+    #[must_use]
+    pub fn replicas(&self) -> Vec<usize> {
+        self.indices(|role| role == Role::Replica)
+    }
+
+    fn indices(&self, want: impl Fn(Role) -> bool) -> Vec<usize> {
+        (0..self.roles.len()).filter(|&node| want(self.roles[node])).collect()
+    }
+
+    fn draw_faults(&self, random: &mut Prng) -> Vec<Fault> {
+        let mut weights = [0_u64; KINDS as usize];
+        while weights.iter().all(|&weight| weight == 0) {
+            for weight in &mut weights {
+                *weight = [0, 0, 1, 4][usize::try_from(random.below(4)).expect("below 4")];
+            }
+        }
+        let sum: u64 = weights.iter().sum();
+        let count = 5 + random.below(25);
+        let mut faults = Vec::new();
+        for _ in 0..count {
+            let mut draw = random.below(sum);
+            let mut kind = 0;
+            while draw >= weights[kind] {
+                draw -= weights[kind];
+                kind += 1;
+            }
+            if let Some(fault) = self.draw_fault(kind, random) {
+                faults.push(fault);
+            }
+        }
+        faults
+    }
+
+    fn draw_fault(&self, kind: usize, random: &mut Prng) -> Option<Fault> {
+        let nodes = self.roles.len() as u64;
+        let any = |random: &mut Prng| usize::try_from(random.below(nodes)).expect("few nodes");
+        let node = any(random);
+        let other = any(random);
+        let length = match random.below(4) {
+            0 => MILLI * (1 + random.below(50)),
+            1 | 2 => MILLI * (50 + random.below(1000)),
+            _ => MILLI * (500 + random.below(5000)),
+        };
+        let at = MILLI * 200 + random.below(self.heal_at - MILLI * 200);
+        let disk = self.roles[node] == Role::Replica;
+        let kind = match kind {
+            0 => FaultKind::Crash { node },
+            1 => FaultKind::PowerCut { nodes: self.mask(random) },
+            2 => FaultKind::Pause { node },
+            3 => FaultKind::Block {
+                from: 1 << node,
+                to: !(1 << node),
+                both: !random.once_in(3),
+            },
+            4 => {
+                let from = u32::try_from(random.below(1 << nodes)).expect("few nodes");
+                FaultKind::Block { from, to: !from, both: !random.once_in(3) }
+            }
+            5 if node != other => FaultKind::Break { one: node, other },
+            6 if node != other => {
+                FaultKind::Slow { one: node, other, extra: MILLI * (1 + random.below(200)) }
+            }
+            7 if disk => FaultKind::DiskErrors { node, one_in: 1 + random.below(200) },
+            8 if disk => FaultKind::DiskStall { node },
+            9 if disk && random.once_in(2) => {
+                if random.once_in(2) {
+                    FaultKind::DiskReplaced { node }
+                } else {
+                    FaultKind::DiskRestored { node }
+                }
+            }
+            10 => FaultKind::Operator { node, wish: wish(random) },
+            _ => return None,
+        };
+        let when = if matches!(kind, FaultKind::Crash { .. } | FaultKind::PowerCut { .. })
+            && random.once_in(2)
+        {
+            When::Output(200 + random.below(self.requests * 60))
+        } else {
+            When::At(at)
+        };
+        Some(Fault { when, length, kind })
+    }
+
+    /// One node, several, or all.
+    fn mask(&self, random: &mut Prng) -> u32 {
+        let nodes = self.roles.len() as u64;
+        let all = (1_u32 << nodes) - 1;
+        match random.below(4) {
+            0 => all,
+            1 => u32::try_from(1 + random.below(u64::from(all))).expect("few nodes"),
+            _ => 1 << random.below(nodes),
+        }
+    }
+}
+
+fn roles(random: &mut Prng) -> Vec<Role> {
+    let replicas = 1 + random.below(3) + random.below(2);
+    let witnesses = match replicas {
+        1 => random.below(2),
+        2 => u64::from(!random.once_in(4)),
+        _ => u64::from(random.once_in(4)),
+    };
+    let diskless = u64::from(random.once_in(3));
+    let mut roles = vec![Role::Replica; usize::try_from(replicas).expect("few")];
+    roles.extend(vec![Role::Witness; usize::try_from(witnesses).expect("few")]);
+    roles.extend(vec![Role::Diskless; usize::try_from(diskless).expect("few")]);
+    roles
+}
+
+fn geometry(random: &mut Prng, shards: u16) -> Geometry {
+    let block_sectors = [1, 2, 8][usize::try_from(random.below(3)).expect("below 3")];
+    let extent_sectors = block_sectors * (4 << random.below(3));
+    let log_pages = u32::try_from(8 + random.below(8)).expect("small");
+    let log_page_extents = usize::try_from(3 + random.below(6)).expect("small");
+    // One shard's pages must have room for everything that was hot in an earlier life.
+    let room = usize::try_from(log_pages / u32::from(shards)).expect("small") * log_page_extents;
+    Geometry {
+        extent_sectors,
+        block_sectors,
+        stripe_extents: 1 + random.below(2),
+        log_pages,
+        log_page_extents,
+        log_extents: usize::try_from(6 + random.below(20)).expect("small").min(room),
+        copy_sectors: (block_sectors << random.below(3)).min(extent_sectors),
+        copies_max: usize::try_from(1 + random.below(4)).expect("small"),
+    }
+}
+
+/// Shorter than in production, in proportion.
+pub(crate) fn timing() -> Timing {
+    Timing {
+        heartbeat: Duration::from_millis(50),
+        lease: Duration::from_millis(400),
+        drift_ppm: 10_000,
+        peer_late: Duration::from_millis(300),
+        gather: Duration::from_millis(100),
+        retry: Duration::from_millis(20),
+    }
+}
+
+fn volumes(random: &mut Prng, geometry: &Geometry) -> Vec<(VolumeId, u64)> {
+    let count = if random.once_in(4) { 2 } else { 1 };
+    (0..count)
+        .map(|volume| {
+            let extents = 8 + random.below(24);
+            let cut = if random.once_in(3) { geometry.block_sectors } else { 0 };
+            (VolumeId(volume), extents * geometry.extent_sectors - cut)
+        })
+        .collect()
+}
+
+fn options(random: &mut Prng) -> Options {
+    let read_policy = match random.below(5) {
+        0 => ReadPolicy::RoundRobin,
+        1 => ReadPolicy::LeastPending,
+        2 => ReadPolicy::LatencyAware,
+        3 => ReadPolicy::Striped,
+        _ => ReadPolicy::PreferLocal,
+    };
+    let durability =
+        if random.once_in(6) { Durability::WriteThrough } else { Durability::Flush };
+    Options { read_policy, durability, ..Options::default() }
+}
+
+fn wish(random: &mut Prng) -> Wish {
+    match random.below(10) {
+        0..=2 => Wish::Promote,
+        3 => Wish::Demote,
+        4 => Wish::Verify,
+        5 => Wish::PauseResync,
+        6 => Wish::Suspend,
+        7 => Wish::Invalidate,
+        8 => Wish::Cut,
+        _ => Wish::Witness,
+    }
+}

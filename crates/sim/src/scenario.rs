@@ -1,0 +1,293 @@
+//! Scenarios one can read: a cluster, what happens to it line by line, and what must be true then.
+//!
+//! One command per line; `#` begins a comment. Nodes are numbered from 1; replicas come first, then
+//! witnesses, then nodes without either.
+//!
+//! ```text
+//! cluster replicas 3 witnesses 0 diskless 0 shards 1
+//! write a 1 0+8          the client on node 1 writes sectors 0..8 and is answered; call it a
+//! write b 1 0+8 fua      ... and it survives a power cut
+//! submit c 1 0+8         asks, and does not wait for the answer
+//! flush 1                is answered
+//! read 2 0+8 is a        is answered with what a wrote; `zero`: zeroes
+//! crash 2                the process dies; `start 2` starts it again
+//! power 1 2 3            the power goes, and every cache with it
+//! pause 1, resume 1      the process stands still
+//! cut 1 | 2 3            no message passes between the sides; `mend` ends every cut
+//! demote 1, promote 2, verify 1
+//! wait 300               milliseconds pass
+//! until primary 2        time passes until it is so: `primary N`, `in-sync N…`, `answered`
+//! waits                  something that was submitted is still not answered
+//! identical              all replicas hold the same
+//! ```
+//!
+//! At the end everything that was read must be linear.
+//!
+//! Not here: random faults (`plan`).
+
+use crate::history::{Effect, OpIndex, Token};
+use crate::plan::{Plan, Role};
+use crate::queue::{MILLI, SECOND, Time};
+use crate::world::{Event, World, node_id};
+use base::{Span, VolumeId};
+use replica::{MemberInput, Operation, OperationId};
+use std::collections::BTreeMap;
+
+/// Whatever a scenario waits for must be so within this time.
+const PATIENCE: Time = 20 * SECOND;
+
+/// Runs a scenario.
+///
+/// # Errors
+/// The line that did not come true or could not be understood, and why.
+pub fn run(text: &str, trace: bool) -> Result<(), String> {
+    let mut scenario: Option<Scenario> = None;
+    for (number, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or("").trim();
+        if line.is_empty() {
+            continue;
+        }
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if trace {
+            println!("==== {line}");
+        }
+        let done = match (&mut scenario, words[0]) {
+            (None, "cluster") => cluster(&words, trace).map(|made| scenario = Some(made)),
+            (None, _) => Err("the first line must say what the cluster is".to_owned()),
+            (Some(scenario), _) => scenario.line(&words),
+        };
+        done.map_err(|error| format!("line {}: {line}: {error}", number + 1))?;
+    }
+    let Some(scenario) = scenario else { return Err("an empty scenario".to_owned()) };
+    scenario.end()
+}
+
+struct Scenario {
+    world: World,
+    labels: BTreeMap<String, Token>,
+}
+
+fn cluster(words: &[&str], trace: bool) -> Result<Scenario, String> {
+    let count = |what: &str, default: usize| -> Result<usize, String> {
+        let at = words.iter().position(|word| *word == what);
+        at.map_or(Ok(default), |at| number(words.get(at + 1)))
+    };
+    let mut roles = vec![Role::Replica; count("replicas", 3)?];
+    roles.extend(vec![Role::Witness; count("witnesses", 0)?]);
+    roles.extend(vec![Role::Diskless; count("diskless", 0)?]);
+    let shards = u16::try_from(count("shards", 1)?).map_err(|_| "too many shards")?;
+    let mut world = World::new(Plan::quiet(roles, shards));
+    world.trace = trace;
+    Ok(Scenario { world, labels: BTreeMap::new() })
+}
+
+fn number(word: Option<&&str>) -> Result<usize, String> {
+    word.and_then(|word| word.parse().ok()).ok_or_else(|| "a number is missing".to_owned())
+}
+
+fn span(word: Option<&&str>) -> Result<Span, String> {
+    let (first, count) = word.and_then(|word| word.split_once('+')).ok_or("a span is FIRST+COUNT")?;
+    let first = first.parse().map_err(|_| "a span is FIRST+COUNT")?;
+    let count = count.parse().map_err(|_| "a span is FIRST+COUNT")?;
+    Span::new(first, count).ok_or_else(|| "an empty span".to_owned())
+}
+
+impl Scenario {
+    fn line(&mut self, words: &[&str]) -> Result<(), String> {
+        match words[0] {
+            "write" | "submit" => self.write(words),
+            "flush" => {
+                let client = self.client(words.get(1))?;
+                let index = self.world.history.len();
+                self.world.flush(client, VolumeId(0));
+                self.answered(index)
+            }
+            "read" => self.read(words),
+            "crash" | "power" | "start" | "pause" | "resume" => self.process(words),
+            "cut" => self.cut(words),
+            "mend" => {
+                for one in 0..self.world.nodes.len() {
+                    for other in 0..self.world.nodes.len() {
+                        while self.world.links[one][other].blocked > 0 {
+                            self.world.unblock(one, other);
+                        }
+                    }
+                }
+                Ok(())
+            }
+            "demote" => self.operation(words, Operation::Demote),
+            "promote" => self.operation(words, Operation::Promote),
+            "verify" => self.operation(words, Operation::Verify),
+            "wait" => self.wait(number(words.get(1))? as u64 * MILLI),
+            "until" => self.until(&words[1..]),
+            "waits" => {
+                if self.world.history.open_count() > 0 {
+                    return Ok(());
+                }
+                Err("everything is answered".to_owned())
+            }
+            "identical" => {
+                self.world.compare();
+                self.broken()
+            }
+            _ => Err("an unknown command".to_owned()),
+        }
+    }
+
+    fn client(&self, word: Option<&&str>) -> Result<usize, String> {
+        let node = number(word)? - 1;
+        let at = self.world.plan.clients.iter().position(|&client| client == node);
+        at.ok_or_else(|| "that node has no client".to_owned())
+    }
+
+    fn nodes(&self, words: &[&str]) -> Result<Vec<usize>, String> {
+        let mut nodes = Vec::new();
+        for word in words {
+            let node = number(Some(word))?;
+            if node == 0 || node > self.world.nodes.len() {
+                return Err("no such node".to_owned());
+            }
+            nodes.push(node - 1);
+        }
+        Ok(nodes)
+    }
+
+    fn write(&mut self, words: &[&str]) -> Result<(), String> {
+        let label = (*words.get(1).ok_or("a write needs a name")?).to_owned();
+        let client = self.client(words.get(2))?;
+        let span = span(words.get(3))?;
+        let index = self.world.history.len();
+        let token = index as Token + 1;
+        self.labels.insert(label, token);
+        let fua = words.get(4) == Some(&"fua");
+        self.world.count_clients(self.world.plan.clients[client], 1);
+        self.world.call(client, VolumeId(0), span, Effect::Write(token), fua);
+        if words[0] == "write" { self.answered(index) } else { Ok(()) }
+    }
+
+    fn read(&mut self, words: &[&str]) -> Result<(), String> {
+        let client = self.client(words.get(1))?;
+        let span = span(words.get(2))?;
+        let index = self.world.history.len();
+        self.world.count_clients(self.world.plan.clients[client], 1);
+        self.world.call(client, VolumeId(0), span, Effect::Read(Vec::new()), false);
+        self.answered(index)?;
+        let Some(&label) = words.get(4) else { return Ok(()) };
+        let expected = match label {
+            "zero" => 0,
+            _ => *self.labels.get(label).ok_or("no write has that name")?,
+        };
+        let Effect::Read(seen) = &self.world.history.operation(index).effect else { return Ok(()) };
+        if seen.iter().all(|&token| token == expected) {
+            return Ok(());
+        }
+        Err(format!("read {seen:?}, not {expected}"))
+    }
+
+    fn process(&mut self, words: &[&str]) -> Result<(), String> {
+        let nodes = self.nodes(&words[1..])?;
+        for &node in &nodes {
+            match words[0] {
+                "crash" => self.world.kill(node, false),
+                "power" => self.world.kill(node, true),
+                "start" => {
+                    let life = self.world.nodes[node].life;
+                    self.world.on_start(node, life);
+                }
+                "pause" => self.world.nodes[node].paused = true,
+                _ => self.world.resume(node),
+            }
+        }
+        if words[0] == "power" {
+            self.world.look_for_loss();
+        }
+        self.broken()
+    }
+
+    fn cut(&mut self, words: &[&str]) -> Result<(), String> {
+        let middle = words.iter().position(|word| *word == "|").ok_or("cut A | B")?;
+        let one = self.nodes(&words[1..middle])?;
+        let other = self.nodes(&words[middle + 1..])?;
+        for &from in &one {
+            for &to in &other {
+                self.world.block(from, to);
+                self.world.block(to, from);
+            }
+        }
+        Ok(())
+    }
+
+    fn operation(&mut self, words: &[&str], operation: Operation) -> Result<(), String> {
+        for node in self.nodes(&words[1..])? {
+            self.world.next_operation += 1;
+            let id = OperationId(self.world.next_operation);
+            self.world.wishes.insert(id, words.join(" "));
+            let life = self.world.nodes[node].life;
+            let input = MemberInput::Operation { id, operation: operation.clone() };
+            self.world.handle(Event::Member { node, life, input });
+        }
+        self.broken()
+    }
+
+    fn wait(&mut self, length: Time) -> Result<(), String> {
+        let end = self.world.queue.now() + length;
+        while self.world.queue.next_at().is_some_and(|at| at <= end) {
+            self.world.advance();
+            self.broken()?;
+        }
+        Ok(())
+    }
+
+    fn answered(&mut self, index: OpIndex) -> Result<(), String> {
+        let end = self.world.queue.now() + PATIENCE;
+        while !self.world.history.operation(index).ended {
+            if self.world.queue.now() > end {
+                return Err("is not answered".to_owned());
+            }
+            self.world.advance();
+            self.broken()?;
+        }
+        if self.world.history.operation(index).ok {
+            return Ok(());
+        }
+        Err("is answered by an error".to_owned())
+    }
+
+    fn until(&mut self, words: &[&str]) -> Result<(), String> {
+        let end = self.world.queue.now() + PATIENCE;
+        while !self.is_so(words)? {
+            if self.world.queue.now() > end {
+                let newest = self.world.oracle.newest.as_ref();
+                return Err(format!("does not come true: {:?}", newest.map(crate::oracle::short)));
+            }
+            self.world.advance();
+            self.broken()?;
+        }
+        Ok(())
+    }
+
+    fn is_so(&self, words: &[&str]) -> Result<bool, String> {
+        let Some(newest) = &self.world.oracle.newest else { return Ok(false) };
+        match words.first() {
+            Some(&"answered") => Ok(self.world.history.open_count() == 0),
+            Some(&"primary") => Ok(newest.primary == Some(node_id(number(words.get(1))? - 1))),
+            Some(&"in-sync") => {
+                let nodes = self.nodes(&words[1..])?;
+                let wanted: Vec<base::NodeId> = nodes.into_iter().map(node_id).collect();
+                Ok(newest.in_sync().collect::<Vec<_>>() == wanted)
+            }
+            _ => Err("until primary N, in-sync N…, or answered".to_owned()),
+        }
+    }
+
+    /// The rule that was broken, if one was.
+    fn broken(&self) -> Result<(), String> {
+        let Some(failure) = &self.world.failure else { return Ok(()) };
+        Err(format!("{}: {}", failure.checker, failure.text))
+    }
+
+    fn end(self) -> Result<(), String> {
+        self.broken()?;
+        self.world.history.check().map_err(|found| format!("not linear: {}", found.text))
+    }
+}

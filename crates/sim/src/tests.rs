@@ -1,0 +1,202 @@
+//! Tests of the checkers themselves: what they must accept, and what they must not.
+
+use crate::history::{Effect, History, OpIndex, Operation};
+use base::{Span, VolumeId};
+
+fn operation(effect: Effect) -> Operation {
+    Operation {
+        volume: VolumeId(0),
+        span: Span::new(0, 1).expect("one sector"),
+        effect,
+        fua: false,
+        ok: false,
+        ended: false,
+        disrupted: false,
+    }
+}
+
+/// A history written down one event after the other.
+#[derive(Default)]
+struct Script {
+    history: History,
+    step: u64,
+}
+
+impl Script {
+    fn call(&mut self, effect: Effect) -> OpIndex {
+        self.step += 1;
+        self.history.call(self.step, self.step, operation(effect))
+    }
+
+    fn done(&mut self, index: OpIndex) {
+        self.step += 1;
+        self.history.answer(self.step, self.step, index, true, Vec::new());
+    }
+
+    fn write(&mut self, token: u64) {
+        let index = self.call(Effect::Write(token));
+        self.done(index);
+    }
+
+    fn flush(&mut self) {
+        let index = self.call(Effect::Flush);
+        self.done(index);
+    }
+
+    fn saw(&mut self, index: OpIndex, token: u64) {
+        self.step += 1;
+        self.history.answer(self.step, self.step, index, true, vec![token]);
+    }
+
+    fn read(&mut self, token: u64) {
+        let index = self.call(Effect::Read(Vec::new()));
+        self.saw(index, token);
+    }
+
+    fn abandon(&mut self, index: OpIndex) {
+        self.step += 1;
+        self.history.abandon(self.step, self.step, index);
+    }
+
+    fn lose(&mut self) {
+        self.step += 1;
+        self.history.loss(self.step, self.step);
+    }
+
+    fn is_linear(&self) -> bool {
+        self.history.check().is_ok()
+    }
+}
+
+#[test]
+fn a_read_of_the_last_write_is_linear() {
+    let mut script = Script::default();
+    script.write(1);
+    script.read(1);
+    script.write(2);
+    script.read(2);
+    assert!(script.is_linear());
+}
+
+#[test]
+fn a_stale_read_is_found() {
+    let mut script = Script::default();
+    script.write(1);
+    script.write(2);
+    script.read(1);
+    assert!(!script.is_linear());
+}
+
+#[test]
+fn a_write_that_was_seen_is_not_unseen() {
+    let mut script = Script::default();
+    script.write(1);
+    let open = script.call(Effect::Write(2));
+    script.read(2);
+    assert!(script.is_linear());
+    script.read(1);
+    script.abandon(open);
+    assert!(!script.is_linear());
+}
+
+#[test]
+fn a_write_without_an_answer_may_appear_late_or_never() {
+    for seen in [1, 2] {
+        let mut script = Script::default();
+        script.write(1);
+        let open = script.call(Effect::Write(2));
+        script.abandon(open);
+        script.read(1);
+        script.read(seen);
+        script.read(seen);
+        assert!(script.is_linear(), "{seen} may be seen");
+    }
+}
+
+#[test]
+fn a_write_without_an_answer_does_not_come_back_after_it_was_overwritten() {
+    let mut script = Script::default();
+    let open = script.call(Effect::Write(2));
+    script.abandon(open);
+    script.read(2);
+    script.write(3);
+    script.read(3);
+    assert!(script.is_linear());
+    script.read(2);
+    assert!(!script.is_linear());
+}
+
+#[test]
+fn overlapping_writes_take_either_order() {
+    for last in [1, 2] {
+        let mut script = Script::default();
+        let one = script.call(Effect::Write(1));
+        let two = script.call(Effect::Write(2));
+        script.done(two);
+        script.done(one);
+        script.read(last);
+        script.read(last);
+        assert!(script.is_linear(), "{last} may be last");
+        script.read(3 - last);
+        assert!(!script.is_linear(), "the other one may not follow");
+    }
+}
+
+#[test]
+fn zeroes_are_told_apart_by_their_times() {
+    let mut script = Script::default();
+    script.write(0);
+    script.write(7);
+    script.read(7);
+    let zero = script.call(Effect::Write(0));
+    script.read(0);
+    script.done(zero);
+    assert!(script.is_linear());
+    script.write(8);
+    script.read(0);
+    assert!(!script.is_linear());
+}
+
+#[test]
+fn a_loss_takes_back_what_was_not_flushed_and_nothing_else() {
+    for (seen, allowed) in [(1, false), (2, true), (3, true), (4, true)] {
+        let mut script = Script::default();
+        script.write(1);
+        script.write(2);
+        script.flush();
+        script.write(3);
+        script.write(4);
+        script.lose();
+        script.read(seen);
+        assert_eq!(script.is_linear(), allowed, "{seen} after the loss");
+        script.read(if seen == 4 { 3 } else { 4 });
+        assert!(!script.is_linear(), "what is read after a loss stays");
+    }
+}
+
+#[test]
+fn without_a_loss_an_unflushed_write_stays() {
+    let mut script = Script::default();
+    script.write(1);
+    script.flush();
+    script.write(2);
+    script.read(1);
+    assert!(!script.is_linear());
+}
+
+#[test]
+fn every_scenario_comes_true() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
+    let mut paths: Vec<_> = std::fs::read_dir(folder)
+        .expect("the scenarios stand beside the code")
+        .map(|entry| entry.expect("a folder can be read").path())
+        .collect();
+    paths.sort();
+    assert!(paths.len() >= 8, "the main promises have a scenario each");
+    for path in paths {
+        let text = std::fs::read_to_string(&path).expect("a scenario can be read");
+        if let Err(error) = crate::scenario::run(&text, false) {
+            panic!("{}: {error}", path.display());
+        }
+    }
+}
