@@ -7,6 +7,7 @@
 
 use alloc::vec::Vec;
 use base::{Epoch, Incarnation, NodeId, VolumeId, VoterId};
+use serde::{Deserialize, Serialize};
 
 /// Replicas and witnesses together in one resource.
 pub const MEMBERS_MAX: usize = 16;
@@ -16,7 +17,8 @@ pub const REPLICAS_MAX: usize = 8;
 pub const VOLUMES_MAX: usize = 64;
 
 /// What a member holds.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum MemberKind {
     /// A full copy of every volume, and a vote.
     Replica,
@@ -51,7 +53,8 @@ pub struct VolumeEntry {
 }
 
 /// When a write counts as complete.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
 pub enum Protocol {
     /// Every in-sync replica has it in memory, and one on its disk.
     B,
@@ -61,7 +64,8 @@ pub enum Protocol {
 }
 
 /// What makes a write survive a power cut.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Durability {
     /// The client's flushes.
     #[default]
@@ -71,7 +75,8 @@ pub enum Durability {
 }
 
 /// What happens to requests while there is no quorum.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum OnNoQuorum {
     /// They wait.
     #[default]
@@ -81,7 +86,8 @@ pub enum OnNoQuorum {
 }
 
 /// What happens when a replica's disk fails.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum OnIoError {
     /// The replica leaves the in-sync set; its node goes on without a disk.
     #[default]
@@ -91,7 +97,8 @@ pub enum OnIoError {
 }
 
 /// Whether configuration changes need a majority of voters.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Quorum {
     /// They do: no split brain.
     #[default]
@@ -101,7 +108,8 @@ pub enum Quorum {
 }
 
 /// Which in-sync replica serves a read.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum ReadPolicy {
     /// The primary's own replica if it has one, else as `LeastPending`.
     #[default]
@@ -117,7 +125,8 @@ pub enum ReadPolicy {
 }
 
 /// What an operator may choose per resource.
-#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// When a write counts as complete.
     pub protocol: Protocol,

@@ -11,6 +11,7 @@
 #![no_std]
 extern crate alloc;
 
+pub mod admin;
 mod codec;
 pub mod configuration;
 pub mod frame;

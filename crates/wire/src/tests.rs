@@ -6,6 +6,7 @@
     reason = "a test may panic, and its random numbers are cut to size on purpose"
 )]
 
+mod admin;
 mod fixtures;
 mod frame;
 mod hello;

@@ -159,33 +159,41 @@ pub(super) fn shard_message(kind: u64, random: &mut Prng) -> (ShardMessage, usiz
                 .collect();
             (ShardMessage::Doubt { sequence, runs, last: ok }, 0)
         }
-        14 => {
-            let ops = [
-                (Op::Read, 0),
-                (Op::Write, span_bytes),
-                (Op::Zero { unmap: false }, 0),
-                (Op::Zero { unmap: true }, 0),
-                (Op::Flush, 0),
-            ];
-            let (op, bytes) = ops[random.below(5) as usize];
-            (ShardMessage::Forward { id: RequestId(sequence), op, volume, span, fua: ok }, bytes)
-        }
-        15 => {
-            let results = [
-                None,
-                Some(Ok(())),
-                Some(Err(AnswerError::OutOfRange)),
-                Some(Err(AnswerError::NoQuorum)),
-                Some(Err(AnswerError::Io)),
-                Some(Err(AnswerError::SessionLost)),
-                Some(Err(AnswerError::Gone)),
-            ];
-            let result = results[random.below(7) as usize];
-            let bytes = if result == Some(Ok(())) && !zero && ok { span_bytes } else { 0 };
-            (ShardMessage::Forwarded { id: RequestId(sequence), result, zero }, bytes)
-        }
+        14 => forward(span, random),
+        15 => forwarded(span, random),
         _ => (ShardMessage::Stale { epoch }, 0),
     }
+}
+
+fn forward(span: Span, random: &mut Prng) -> (ShardMessage, usize) {
+    let (id, volume) = (RequestId(random.next_u64()), VolumeId(random.next_u64() as u16));
+    let (ok, span_bytes) = (flag(random), span.length_bytes() as usize);
+    let ops = [
+        (Op::Read, 0),
+        (Op::Write, span_bytes),
+        (Op::Zero { unmap: false }, 0),
+        (Op::Zero { unmap: true }, 0),
+        (Op::Flush, 0),
+    ];
+    let (op, bytes) = ops[random.below(5) as usize];
+    (ShardMessage::Forward { id, op, volume, span, fua: ok }, bytes)
+}
+
+fn forwarded(span: Span, random: &mut Prng) -> (ShardMessage, usize) {
+    let (id, zero, whole) = (RequestId(random.next_u64()), flag(random), flag(random));
+    let span_bytes = span.length_bytes() as usize;
+    let results = [
+        None,
+        Some(Ok(())),
+        Some(Err(AnswerError::OutOfRange)),
+        Some(Err(AnswerError::NoQuorum)),
+        Some(Err(AnswerError::Io)),
+        Some(Err(AnswerError::SessionLost)),
+        Some(Err(AnswerError::Gone)),
+    ];
+    let result = results[random.below(7) as usize];
+    let bytes = if result == Some(Ok(())) && !zero && whole { span_bytes } else { 0 };
+    (ShardMessage::Forwarded { id, result, zero }, bytes)
 }
 
 /// A message of the `kind`th kind.

@@ -1,0 +1,393 @@
+//! What is said on a node's admin socket: one JSON value a line, both ways.
+//!
+//! A client sends `Request`s; each is answered by one `Reply` with its id, `Events` by one after
+//! another until the connection ends. Replies to different requests may overtake each other.
+//!
+//! Always: a request with a field that is not known here is refused, because a misspelt one would
+//! silently mean something else; in a reply, what a newer node adds is passed over. No line is longer
+//! than `LINE_BYTES_MAX`.
+//!
+//! Not here: the socket and who may open it (`lockstepd`), waiting for a state (the client asks, or
+//! listens to events). Described in `docs/formats/admin.md`, errors in `docs/errors.md`.
+
+pub mod codes;
+mod file;
+mod hex;
+mod status;
+
+pub use codes::Code;
+pub use file::{
+    FileError, FileMember, FileNode, FileStore, FileTiming, FileVolume, NAME_BYTES_MAX,
+    OptionsChange, ResourceFile, StoreKind,
+};
+pub use status::{
+    Event, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus, Resync, Status,
+    VolumeStatus,
+};
+
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Version of this protocol.
+pub const VERSION: u16 = 1;
+/// Longest line in bytes, its end included: a status of 1 000 resources takes about 700 KiB.
+pub const LINE_BYTES_MAX: usize = 1024 * 1024;
+
+/// What a client asks.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    /// `VERSION`.
+    pub version: u16,
+    /// Chosen by the client; the reply repeats it.
+    pub id: u64,
+    /// What is to be done.
+    pub command: Command,
+}
+
+/// What a node can be asked for.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Command {
+    /// Are you there? Answer: `Pong`.
+    Ping {},
+    /// The node itself. Answer: `Node`.
+    NodeStatus {},
+    /// Know this resource, or know it anew: nodes, addresses, members. Answer: `Done`.
+    ResourceDefine {
+        /// All about it.
+        file: Box<ResourceFile>,
+    },
+    /// Make this node's own part of a defined resource: store and metadata. Answer: `Done`.
+    ResourceCreate {
+        /// Its name.
+        resource: String,
+        /// Even where something is already.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Stop serving it and remove this node's own part, data included. Answer: `Done`.
+    ResourceDelete {
+        /// Its name.
+        resource: String,
+        /// Even while it is in use, or the last copy.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Stop knowing it and leave store and metadata where they are. Answer: `Done`.
+    ResourceForget {
+        /// Its name.
+        resource: String,
+    },
+    /// How resources are. Answer: `Status`.
+    Status {
+        /// Only this one.
+        #[serde(default)]
+        resource: Option<String>,
+    },
+    /// Change a resource. Answer: `Done`, once it holds.
+    Operation {
+        /// Its name.
+        resource: String,
+        /// What is to be done.
+        operation: Operation,
+    },
+    /// Tell every change of status from now on, and how things are first. Answers: `Event`, many.
+    Events {
+        /// Only of this one.
+        #[serde(default)]
+        resource: Option<String>,
+    },
+    /// End the process. Answer: `Done`, before it ends.
+    Stop {
+        /// Drain, flush and hand over first.
+        graceful: bool,
+    },
+    /// A hash of what this node's replica holds; only of a replica that is not in use. Answer:
+    /// `Dump`.
+    Dump {
+        /// Its name.
+        resource: String,
+    },
+}
+
+/// What can be done to a resource.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Operation {
+    /// Make this node primary.
+    Promote {},
+    /// Make this node not primary.
+    Demote {},
+    /// Add a replica or witness.
+    AddReplica {
+        /// Who and how.
+        member: Box<FileMember>,
+        /// Its node, if the resource does not know it yet.
+        #[serde(default)]
+        node: Option<FileNode>,
+    },
+    /// Remove a replica or witness.
+    RemoveReplica {
+        /// On which node.
+        node: u16,
+    },
+    /// Set a volume's size.
+    Resize {
+        /// Its index.
+        volume: u16,
+        /// In bytes; a multiple of the block.
+        size_bytes: u64,
+        /// Even if it becomes smaller, and what lies beyond is lost.
+        #[serde(default)]
+        allow_shrink: bool,
+    },
+    /// Forget this node's copy and copy it anew from the others.
+    Invalidate {},
+    /// Hold all requests back.
+    Suspend {},
+    /// Let them go on.
+    Resume {},
+    /// Hold resync back.
+    PauseResync {},
+    /// Let it go on.
+    ResumeResync {},
+    /// Compare all replicas and repair.
+    Verify {},
+    /// Go on from this node's copy although the rules say to wait: makes a fork.
+    Force {},
+    /// Change options.
+    SetOptions {
+        /// The ones to change.
+        options: OptionsChange,
+    },
+    /// End the present cut.
+    Cut {},
+}
+
+/// What a node answers.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct Reply {
+    /// `VERSION`.
+    pub version: u16,
+    /// Of the request; 0 if it could not be read.
+    pub id: u64,
+    /// `"result"` or `"error"`.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// How it went.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// As asked.
+    Result(Box<Answer>),
+    /// Not.
+    Error(Failure),
+}
+
+/// What was asked for.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Answer {
+    /// To `Ping`.
+    Pong {
+        /// Version of the program.
+        program: String,
+        /// Name of the node.
+        node: String,
+    },
+    /// It is done.
+    Done {},
+    /// To `NodeStatus`.
+    Node(NodeStatus),
+    /// To `Status`.
+    Status(Status),
+    /// To `Events`, again and again.
+    Event(Event),
+    /// To `Dump`.
+    Dump(Dump),
+}
+
+/// What one replica holds.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct Dump {
+    /// The resource's name.
+    pub resource: String,
+    /// The node's name.
+    pub node: String,
+    /// One hash for each volume, ascending by index.
+    pub volumes: Vec<DumpVolume>,
+}
+
+/// What one volume of one replica holds. Replicas are the same if their hashes are.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct DumpVolume {
+    /// The volume's index.
+    pub volume: u16,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Of all its bytes, hexadecimal.
+    pub hash: String,
+}
+
+/// Why something was not done, for people and programs.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Names the entry in `codes`, as in `LS-0042`.
+    pub code: String,
+    /// What went wrong this time.
+    pub message: String,
+    /// What usually lies behind it.
+    pub cause: String,
+    /// What to do.
+    pub remedy: String,
+    /// What the command line ends with.
+    pub exit: u8,
+}
+
+impl Failure {
+    /// The failure that `code` stands for; `message` says what it was this time.
+    #[must_use]
+    pub fn new(code: &Code, message: impl Into<String>) -> Failure {
+        Failure {
+            code: code.code.to_string(),
+            message: message.into(),
+            cause: code.cause.to_string(),
+            remedy: code.remedy.to_string(),
+            exit: code.exit,
+        }
+    }
+}
+
+impl Request {
+    /// A request of this version.
+    #[must_use]
+    pub fn new(id: u64, command: Command) -> Request {
+        Request { version: VERSION, id, command }
+    }
+
+    /// The request that `line` holds, with or without its end.
+    ///
+    /// # Errors
+    /// The reply to send instead: `MALFORMED_REQUEST` or `OTHER_VERSION`, with the request's id if
+    /// that could be read.
+    pub fn decode(line: &[u8]) -> Result<Request, Box<Reply>> {
+        #[derive(Deserialize)]
+        struct Head {
+            #[serde(default)]
+            version: u16,
+            #[serde(default)]
+            id: u64,
+        }
+        let head: Head = serde_json::from_slice(line).unwrap_or(Head { version: VERSION, id: 0 });
+        if head.version != VERSION {
+            let message = alloc::format!("version {} was spoken, not {VERSION}", head.version);
+            return Err(Box::new(Reply::error(head.id, &codes::OTHER_VERSION, message)));
+        }
+        decode_line(line).map_err(|error| {
+            Box::new(Reply::error(head.id, &codes::MALFORMED_REQUEST, error.to_string()))
+        })
+    }
+}
+
+impl Reply {
+    /// It went as asked.
+    #[must_use]
+    pub fn result(id: u64, answer: Answer) -> Reply {
+        Reply { version: VERSION, id, outcome: Outcome::Result(Box::new(answer)) }
+    }
+
+    /// It did not.
+    #[must_use]
+    pub fn error(id: u64, code: &Code, message: impl Into<String>) -> Reply {
+        Reply { version: VERSION, id, outcome: Outcome::Error(Failure::new(code, message)) }
+    }
+}
+
+/// Why a line is not one.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum LineError {
+    /// It is longer than `LINE_BYTES_MAX`: close the connection, or say less.
+    TooLong,
+    /// It is not the JSON that was expected; says where and why.
+    Malformed(String),
+}
+
+impl core::fmt::Display for LineError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            LineError::TooLong => write!(f, "a line of more than {LINE_BYTES_MAX} bytes"),
+            LineError::Malformed(what) => f.write_str(what),
+        }
+    }
+}
+
+impl core::error::Error for LineError {}
+
+/// Appends `value` as one line to `out`.
+///
+/// # Errors
+/// `TooLong`; then `out` is as before.
+pub fn encode_line<T: Serialize>(value: &T, out: &mut Vec<u8>) -> Result<(), LineError> {
+    let line =
+        serde_json::to_vec(value).map_err(|error| LineError::Malformed(error.to_string()))?;
+    if line.len() >= LINE_BYTES_MAX {
+        return Err(LineError::TooLong);
+    }
+    out.extend_from_slice(&line);
+    out.push(b'\n');
+    Ok(())
+}
+
+/// The value that `line` holds, with or without its end.
+///
+/// # Errors
+/// `TooLong` or `Malformed`.
+pub fn decode_line<T: DeserializeOwned>(line: &[u8]) -> Result<T, LineError> {
+    if line.len() > LINE_BYTES_MAX {
+        return Err(LineError::TooLong);
+    }
+    serde_json::from_slice(line).map_err(|error| LineError::Malformed(error.to_string()))
+}
+
+/// Cuts a stream of bytes into lines.
+#[derive(Clone, Debug, Default)]
+pub struct Lines {
+    bytes: Vec<u8>,
+    /// No line ends before this place.
+    searched: usize,
+}
+
+impl Lines {
+    /// Takes what was received.
+    ///
+    /// # Errors
+    /// `TooLong` if the lines not yet taken by `next_line` would exceed `LINE_BYTES_MAX`: take all of
+    /// them before each `push`.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), LineError> {
+        if self.bytes.len() + bytes.len() > LINE_BYTES_MAX {
+            return Err(LineError::TooLong);
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// The next whole line, without its end.
+    pub fn next_line(&mut self) -> Option<Vec<u8>> {
+        let found = self.bytes[self.searched..].iter().position(|&byte| byte == b'\n');
+        let Some(end) = found.map(|at| self.searched + at) else {
+            self.searched = self.bytes.len();
+            return None;
+        };
+        self.searched = 0;
+        let rest = self.bytes.split_off(end + 1);
+        let mut line = core::mem::replace(&mut self.bytes, rest);
+        line.truncate(end);
+        Some(line)
+    }
+}

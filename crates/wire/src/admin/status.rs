@@ -1,0 +1,183 @@
+//! How a node and its resources are.
+//!
+//! Always: the fields of version 1 keep name and meaning; later ones are added. Nothing is ever only
+//! text that a program would need to read apart.
+
+use crate::Protocol;
+use alloc::string::String;
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+
+/// Resources as one node sees them.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of this form: 1.
+    pub version: u16,
+    /// Ascending by name.
+    pub resources: Vec<ResourceStatus>,
+}
+
+/// One resource as one node sees it.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct ResourceStatus {
+    /// Its name.
+    pub name: String,
+    /// Number of the newest configuration known here to be committed.
+    pub epoch: u64,
+    /// Name of the node that orders its writes.
+    pub primary: Option<String>,
+    /// Whether this node reaches a majority of voters.
+    pub quorum: bool,
+    /// Why requests wait; `None` if they do not.
+    pub suspended: Option<String>,
+    /// Replicas, witnesses and clients known here, ascending by node number.
+    pub replicas: Vec<ReplicaStatus>,
+    /// Its identity, hexadecimal.
+    #[serde(default)]
+    pub id: String,
+    /// Epoch of the last promote.
+    #[serde(default)]
+    pub reign: u64,
+    /// How often it was forced past its rules.
+    #[serde(default)]
+    pub fork: u64,
+    /// All members lost their caches and are being made equal.
+    #[serde(default)]
+    pub recovering: bool,
+    /// When a write counts as complete.
+    #[serde(default)]
+    pub protocol: Protocol,
+    /// What is left of this node's lease as primary.
+    #[serde(default)]
+    pub lease_left_ms: Option<u64>,
+    /// Its volumes, ascending by index.
+    #[serde(default)]
+    pub volumes: Vec<VolumeStatus>,
+    /// Requests of this node's clients that are not answered yet.
+    #[serde(default)]
+    pub requests_in_flight: u64,
+    /// Whether everything between nodes is encrypted.
+    #[serde(default)]
+    pub link_encryption: bool,
+    /// What an operator should know, one sentence each.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+/// One volume.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct VolumeStatus {
+    /// Its index.
+    pub volume: u16,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Its block.
+    pub block_bytes: u32,
+    /// Where NBD clients find it on this node, as URLs.
+    #[serde(default)]
+    pub nbd: Vec<String>,
+}
+
+/// One node's part in a resource.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct ReplicaStatus {
+    /// Name of its node.
+    pub node: String,
+    /// How it is.
+    pub state: ReplicaState,
+    /// Whether the configuration names it as in sync.
+    pub in_sync: bool,
+    /// How far its resync is; `None` if there is none.
+    pub resync: Option<Resync>,
+    /// Number of its node.
+    #[serde(default)]
+    pub node_id: u16,
+    /// Whether this node has a session with it (true for itself).
+    #[serde(default)]
+    pub connected: bool,
+    /// What its store is made of: `file`, `device`, `memory`; unknown for another node's.
+    #[serde(default)]
+    pub store: Option<String>,
+}
+
+/// How a replica is.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReplicaState {
+    /// It holds every acknowledged write.
+    InSync,
+    /// It is being made so.
+    Syncing,
+    /// It is reachable and lacks writes.
+    Behind,
+    /// Its disk failed or was taken away.
+    Detached,
+    /// It cannot be reached.
+    Absent,
+    /// It has no replica: a client.
+    Diskless,
+    /// It votes and holds no data.
+    Witness,
+}
+
+/// How far a resync is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct Resync {
+    /// Copied or found equal.
+    pub done_bytes: u64,
+    /// To be copied in all.
+    pub total_bytes: u64,
+    /// Over the last seconds.
+    pub rate_bytes_per_second: u64,
+    /// At that rate; `None` while there is none.
+    pub eta_seconds: Option<u64>,
+}
+
+/// A node.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Its name.
+    pub node: String,
+    /// Its number.
+    pub node_id: u16,
+    /// Its cluster, hexadecimal.
+    pub cluster: String,
+    /// Version of the program.
+    pub program: String,
+    /// Since its process started.
+    pub uptime_seconds: u64,
+    /// How many resources it knows.
+    pub resources: u64,
+    /// The other nodes that it talks to, ascending by number.
+    pub peers: Vec<PeerStatus>,
+    /// What an operator should know, one sentence each.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+/// Another node, as this one sees it.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// Its name.
+    pub node: String,
+    /// Its number.
+    pub node_id: u16,
+    /// Whether there is a session.
+    pub connected: bool,
+    /// Why there is none, if that is known.
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+/// A resource changed, or, at first, is.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Counts up within a connection from 1; a gap means that the client was too slow.
+    pub number: u64,
+    /// When, in milliseconds since 1970 by the node's clock.
+    pub at_ms: u64,
+    /// Name of the resource.
+    pub resource: String,
+    /// How it is now; `None`: it is gone.
+    pub status: Option<ResourceStatus>,
+}
