@@ -64,7 +64,7 @@ fn table(done: &[(&str, bool, Duration)]) -> String {
 
 /// Runs the simulator with `rest` as its arguments.
 pub(crate) fn sim(project: &Project, rest: &[String]) -> bool {
-    let mut arguments = vec!["run", "--release", "--package", "sim", "--"];
+    let mut arguments = vec!["run", "--profile", "sim", "--package", "sim", "--"];
     arguments.extend(rest.iter().map(String::as_str));
     cargo(project, &arguments)
 }
