@@ -1,2 +1,52 @@
-//! See Cargo.toml.
-fn main() {}
+//! The data plane: one process per node.
+//!
+//! `lockstepd node` runs a node; `check` and `dump` look at backing files without one. Only what is
+//! typed on the command line is decided here.
+
+mod config;
+mod log;
+mod node;
+mod slab;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Serves replicated volumes.
+#[derive(Parser)]
+#[command(version)]
+struct Line {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Run a node in the foreground.
+    Node {
+        /// The node's directory, with its node.toml.
+        #[arg(long)]
+        dir: PathBuf,
+        /// Say more in the log.
+        #[arg(long)]
+        verbose: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    match Line::parse().verb {
+        Verb::Node { dir, verbose } => {
+            if verbose {
+                log::set_level(log::Level::Debug);
+            }
+            match config::Config::read(&dir) {
+                Ok(config) => node::run(config),
+                Err(why) => {
+                    eprintln!("lockstepd: {why}");
+                    ExitCode::from(2)
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! `node.toml`: who this node is, where it listens, who its peers are.
+//!
+//! Read once at start. A key that is not known is refused, because a misspelt one would silently keep
+//! its default. Relative paths are relative to the node's directory.
+//!
+//! Not here: resources, which have a file each (`resource_file`).
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use base::{ClusterId, NodeId};
+use serde::Deserialize;
+
+/// Peers of one node, at most: a cluster of 64 nodes.
+pub(crate) const PEERS_MAX: usize = 63;
+
+/// The file as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    cluster: String,
+    node: u16,
+    name: String,
+    listen: SocketAddr,
+    #[serde(default)]
+    nbd: Option<SocketAddr>,
+    #[serde(default)]
+    nbd_socket: Option<PathBuf>,
+    #[serde(default)]
+    admin_socket: Option<PathBuf>,
+    #[serde(default = "on")]
+    link_encryption: bool,
+    #[serde(default)]
+    certificate: Option<PathBuf>,
+    #[serde(default)]
+    key: Option<PathBuf>,
+    #[serde(default)]
+    authority: Option<PathBuf>,
+    #[serde(default)]
+    allow_memory_store: bool,
+    #[serde(default)]
+    insecure: bool,
+    #[serde(default)]
+    buffer_bytes: Option<u64>,
+    #[serde(default)]
+    peers: Vec<FilePeer>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FilePeer {
+    id: u16,
+    name: String,
+    addresses: Vec<SocketAddr>,
+}
+
+fn on() -> bool {
+    true
+}
+
+/// A node that this one talks to.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct PeerConfig {
+    /// Its number.
+    pub(crate) id: NodeId,
+    /// Its name.
+    pub(crate) name: String,
+    /// Where it listens; tried in turn.
+    pub(crate) addresses: Vec<SocketAddr>,
+}
+
+/// Files that prove who this node is.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Identity {
+    /// Its certificate, PEM.
+    pub(crate) certificate: PathBuf,
+    /// Its private key, PEM.
+    pub(crate) key: PathBuf,
+    /// Who signs every node's certificate, PEM.
+    pub(crate) authority: PathBuf,
+}
+
+/// A checked configuration.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Config {
+    /// Where everything is kept.
+    pub(crate) directory: PathBuf,
+    /// The cluster.
+    pub(crate) cluster: ClusterId,
+    /// This node.
+    pub(crate) node: NodeId,
+    /// This node's name.
+    pub(crate) name: String,
+    /// Where peers reach this node.
+    pub(crate) listen: SocketAddr,
+    /// Where NBD clients reach it over TCP.
+    pub(crate) nbd: Option<SocketAddr>,
+    /// Where NBD clients reach it on this machine.
+    pub(crate) nbd_socket: Option<PathBuf>,
+    /// Where the operator reaches it.
+    pub(crate) admin_socket: PathBuf,
+    /// `None`: the operator has chosen links without encryption.
+    pub(crate) identity: Option<Identity>,
+    /// Stores in memory, which forget at every stop, may be made.
+    pub(crate) allow_memory_store: bool,
+    /// NBD may be served beyond this machine without TLS.
+    pub(crate) insecure: bool,
+    /// Bytes of buffers, at most.
+    pub(crate) buffer_bytes: usize,
+    /// Ascending by id, without this node.
+    pub(crate) peers: Vec<PeerConfig>,
+}
+
+/// Why a configuration was refused; says which file, what is wrong, and what to do.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct ConfigError(pub(crate) String);
+
+impl std::fmt::Display for ConfigError {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl Config {
+    /// Reads `directory/node.toml`.
+    pub(crate) fn read(directory: &Path) -> Result<Config, ConfigError> {
+        let path = directory.join("node.toml");
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| ConfigError(format!("{}: {error}", path.display())))?;
+        Config::parse(directory, &text)
+            .map_err(|error| ConfigError(format!("{}: {}", path.display(), error.0.trim_end())))
+    }
+
+    fn parse(directory: &Path, text: &str) -> Result<Config, ConfigError> {
+        let file: File = toml::from_str(text).map_err(|error| ConfigError(error.to_string()))?;
+        let cluster = parse_id(&file.cluster).ok_or_else(|| {
+            refuse("cluster", "must be up to 16 hexadecimal digits, the same on every node")
+        })?;
+        if file.node == 0 {
+            return Err(refuse("node", "must be between 1 and 65535, unique in the cluster"));
+        }
+        let identity = identity(&file, directory)?;
+        if let Some(nbd) = file.nbd
+            && !nbd.ip().is_loopback()
+            && !file.insecure
+        {
+            return Err(refuse(
+                "nbd",
+                "is reachable from other machines and is served without TLS; use a loopback \
+                 address, or state `insecure = true`",
+            ));
+        }
+        let peers = peers(file.peers, NodeId(file.node))?;
+        let admin = file.admin_socket.unwrap_or_else(|| PathBuf::from("admin.sock"));
+        Ok(Config {
+            directory: directory.to_path_buf(),
+            cluster: ClusterId(cluster),
+            node: NodeId(file.node),
+            name: file.name,
+            listen: file.listen,
+            nbd: file.nbd,
+            nbd_socket: file.nbd_socket.map(|path| directory.join(path)),
+            admin_socket: directory.join(admin),
+            identity,
+            allow_memory_store: file.allow_memory_store,
+            insecure: file.insecure,
+            buffer_bytes: file
+                .buffer_bytes
+                .and_then(|bytes| usize::try_from(bytes).ok())
+                .unwrap_or(sys::POOL_BYTES_DEFAULT),
+            peers,
+        })
+    }
+
+    /// The peer with this number.
+    pub(crate) fn peer(&self, node: NodeId) -> Option<&PeerConfig> {
+        self.peers.iter().find(|peer| peer.id == node)
+    }
+}
+
+fn refuse(key: &str, why: &str) -> ConfigError {
+    ConfigError(format!("`{key}` {why}"))
+}
+
+/// An identity as people write it: up to 16 hexadecimal digits, not 0.
+pub(crate) fn parse_id(text: &str) -> Option<u64> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    u64::from_str_radix(digits, 16).ok().filter(|&id| id != 0)
+}
+
+fn identity(file: &File, directory: &Path) -> Result<Option<Identity>, ConfigError> {
+    if !file.link_encryption {
+        return Ok(None);
+    }
+    match (&file.certificate, &file.key, &file.authority) {
+        (Some(certificate), Some(key), Some(authority)) => Ok(Some(Identity {
+            certificate: directory.join(certificate),
+            key: directory.join(key),
+            authority: directory.join(authority),
+        })),
+        (None, None, None) if file.peers.is_empty() => Ok(None),
+        _ => Err(ConfigError(
+            "links are encrypted, which needs `certificate`, `key` and `authority`; name the three \
+             files, or state `link_encryption = false`"
+                .to_owned(),
+        )),
+    }
+}
+
+fn peers(list: Vec<FilePeer>, own: NodeId) -> Result<Vec<PeerConfig>, ConfigError> {
+    if list.len() > PEERS_MAX {
+        return Err(refuse("peers", &format!("are more than {PEERS_MAX}")));
+    }
+    let mut peers: Vec<PeerConfig> = Vec::new();
+    for peer in list {
+        let id = NodeId(peer.id);
+        if peer.id == 0 || id == own {
+            return Err(refuse("peers", &format!("`{}` has this node's id, or 0", peer.name)));
+        }
+        if peers.iter().any(|other| other.id == id || other.name == peer.name) {
+            return Err(refuse("peers", &format!("`{}` is there twice (id or name)", peer.name)));
+        }
+        if peer.addresses.is_empty() {
+            return Err(refuse("peers", &format!("`{}` has no address", peer.name)));
+        }
+        peers.push(PeerConfig { id, name: peer.name, addresses: peer.addresses });
+    }
+    peers.sort_by_key(|peer| peer.id);
+    Ok(peers)
+}
+
+#[cfg(test)]
+mod tests;

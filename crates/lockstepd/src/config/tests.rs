@@ -1,0 +1,61 @@
+//! What a configuration is refused for.
+
+use super::Config;
+use std::path::Path;
+
+const GOOD: &str = r#"
+cluster = "c0ffee"
+node = 2
+name = "b"
+listen = "127.77.0.2:7800"
+nbd = "127.77.0.2:10809"
+link_encryption = false
+[[peers]]
+id = 3
+name = "c"
+addresses = ["127.77.0.3:7800"]
+[[peers]]
+id = 1
+name = "a"
+addresses = ["127.77.0.1:7800"]
+"#;
+
+fn refused(text: &str) -> String {
+    Config::parse(Path::new("/nowhere"), text).expect_err("this is no good configuration").0
+}
+
+#[test]
+fn a_good_file_is_taken_and_its_peers_are_in_order() {
+    let config = Config::parse(Path::new("/nowhere"), GOOD).expect("it is good");
+    assert_eq!(config.cluster.0, 0xc0_ffee);
+    assert_eq!(config.peers.iter().map(|peer| peer.id.0).collect::<Vec<_>>(), [1, 3]);
+    assert_eq!(config.admin_socket, Path::new("/nowhere/admin.sock"));
+}
+
+#[test]
+fn an_unknown_key_is_refused_by_name() {
+    assert!(
+        refused(&GOOD.replace("link_encryption", "link_encription")).contains("link_encription")
+    );
+}
+
+#[test]
+fn encrypted_links_need_three_files() {
+    assert!(refused(&GOOD.replace("link_encryption = false", "")).contains("certificate"));
+}
+
+#[test]
+fn nbd_beyond_this_machine_must_be_stated_to_be_insecure() {
+    let wide = GOOD.replace("nbd = \"127.77.0.2", "nbd = \"0.0.0.0");
+    assert!(refused(&wide).contains("insecure"));
+    assert!(
+        Config::parse(Path::new("/x"), &wide.replace("node = 2", "node = 2\ninsecure = true"))
+            .is_ok()
+    );
+}
+
+#[test]
+fn a_peer_twice_or_with_our_own_number_is_refused() {
+    assert!(refused(&GOOD.replace("id = 3", "id = 1")).contains("twice"));
+    assert!(refused(&GOOD.replace("id = 3", "id = 2")).contains("this node"));
+}

@@ -1,0 +1,95 @@
+//! What the node tells its operator: lines on standard error, with a level and the time in UTC.
+//!
+//! A line names the thing it is about and the cause; under systemd each goes to the journal with its
+//! priority. Not here: what is counted (`status`), what is asked for (`admin`).
+
+use std::fmt;
+use std::io::Write;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// How much a line matters.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum Level {
+    /// Something failed, and someone should look.
+    Error,
+    /// Something is worse than it should be; the node goes on.
+    Warn,
+    /// Something changed.
+    Info,
+    /// For who hunts a fault.
+    Debug,
+}
+
+static LEVEL: AtomicU8 = AtomicU8::new(2);
+
+/// Lines less important than `level` are not written from now on.
+pub(crate) fn set_level(level: Level) {
+    LEVEL.store(level as u8, Ordering::Relaxed);
+}
+
+/// Whether lines of this level are written.
+pub(crate) fn enabled(level: Level) -> bool {
+    level as u8 <= LEVEL.load(Ordering::Relaxed)
+}
+
+/// Writes one line. A standard error that cannot be written to is no reason to stop serving disks.
+pub(crate) fn write(level: Level, what: fmt::Arguments<'_>) {
+    if !enabled(level) {
+        return;
+    }
+    let name = match level {
+        Level::Error => "error",
+        Level::Warn => "warn",
+        Level::Info => "info",
+        Level::Debug => "debug",
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let line = format!("{} {name:5} {what}\n", Utc(now.as_secs(), now.subsec_millis()));
+    std::io::stderr().lock().write_all(line.as_bytes()).ok();
+}
+
+/// Seconds since 1970 and milliseconds, shown as RFC 3339.
+struct Utc(u64, u32);
+
+impl fmt::Display for Utc {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (days, second) = (self.0 / 86_400, self.0 % 86_400);
+        let (year, month, day) = civil(days);
+        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+        let millis = self.1;
+        write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+    }
+}
+
+/// Year, month and day of a day counted from 1970-01-01: whole eras of 400 years of 146 097 days
+/// that begin in March, so that the leap day is a year's last.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let shifted = days + 719_468;
+    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let moon = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * moon + 2) / 5 + 1;
+    let month = if moon < 10 { moon + 3 } else { moon - 9 };
+    (era * 400 + year + u64::from(month <= 2), month, day)
+}
+
+macro_rules! error { ($($word:tt)*) => { $crate::log::write($crate::log::Level::Error, format_args!($($word)*)) } }
+macro_rules! warning { ($($word:tt)*) => { $crate::log::write($crate::log::Level::Warn, format_args!($($word)*)) } }
+macro_rules! info { ($($word:tt)*) => { $crate::log::write($crate::log::Level::Info, format_args!($($word)*)) } }
+macro_rules! debug { ($($word:tt)*) => { $crate::log::write($crate::log::Level::Debug, format_args!($($word)*)) } }
+pub(crate) use {debug, error, info, warning};
+
+#[cfg(test)]
+mod tests {
+    use super::{Utc, civil};
+
+    #[test]
+    fn days_become_dates_across_leap_years() {
+        assert_eq!(civil(0), (1970, 1, 1));
+        assert_eq!(civil(11_016), (2000, 2, 29));
+        assert_eq!(civil(20_513), (2026, 3, 1));
+        assert_eq!(Utc(951_827_696, 5).to_string(), "2000-02-29T12:34:56.005Z");
+    }
+}

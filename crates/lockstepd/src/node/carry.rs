@@ -1,0 +1,154 @@
+//! Stepping the machines, and carrying out what they ask for, in the order in which it stands.
+//!
+//! Always: an output is carried out before the machine, or another, is stepped again; what one machine
+//! of a node says to another arrives later, in order.
+
+use replica::door::{MemberInput, MemberOutput, ShardInput, ShardOutput};
+
+use super::{Node, Work};
+use crate::log::debug;
+use crate::slab::Key;
+
+impl Node {
+    /// Steps machines until none has anything more to do.
+    pub(super) fn step_all(&mut self) {
+        while let Some(work) = self.work.pop_front() {
+            match work {
+                Work::Member(key, input) => self.step_member(key, input),
+                Work::Shard(key, shard, input) => self.step_shard(key, shard, input),
+            }
+        }
+    }
+
+    fn touch(&mut self, key: Key) {
+        if let Some(resource) = self.resources.get_mut(key)
+            && !resource.touched
+        {
+            resource.touched = true;
+            self.touched.push(key);
+        }
+    }
+
+    fn step_member(&mut self, key: Key, input: MemberInput) {
+        let now = self.hands.now();
+        let Some(resource) = self.resources.get_mut(key) else { return };
+        let mut outputs = std::mem::take(&mut self.member_out);
+        resource.member.step(now, input, &mut outputs);
+        self.touch(key);
+        self.carry_member(key, &mut outputs);
+        self.member_out = outputs;
+    }
+
+    /// Carries out what a member asks for.
+    pub(super) fn carry_member(&mut self, key: Key, outputs: &mut Vec<MemberOutput>) {
+        for output in outputs.drain(..) {
+            match output {
+                MemberOutput::Store { number, record } => self.store_record(key, number, &record),
+                MemberOutput::Send { peer: _, session: _, message: _ } => {}
+                MemberOutput::Shards(message) => {
+                    let count = self.resources.get(key).map_or(0, |entry| entry.shards.len());
+                    for shard in 0..u16::try_from(count).expect("a few") {
+                        let input = ShardInput::Member(message.clone());
+                        self.work.push_back(Work::Shard(key, shard, input));
+                    }
+                }
+                MemberOutput::Done { id: _, result: _ } => {}
+                MemberOutput::Mark(name) => debug!("{}: {name}", self.name_of(key)),
+            }
+        }
+    }
+
+    fn step_shard(&mut self, key: Key, shard: u16, input: ShardInput) {
+        let now = self.hands.now();
+        let Some(resource) = self.resources.get_mut(key) else {
+            return self.refuse_orphan(input);
+        };
+        let mut outputs = std::mem::take(&mut self.shard_out);
+        resource.shards[usize::from(shard)].step(now, input, &mut outputs);
+        self.touch(key);
+        self.carry_shard(key, shard, &mut outputs);
+        self.shard_out = outputs;
+    }
+
+    /// What was on its way to a resource that is gone.
+    fn refuse_orphan(&mut self, input: ShardInput) {
+        match input {
+            ShardInput::Request { id, request } => {
+                if let Some(buffer) = request.buffer {
+                    self.buffers.release(buffer);
+                }
+                self.on_answer(id, Err(base::AnswerError::Gone), None);
+            }
+            ShardInput::Frame { buffer: Some(buffer), .. }
+            | ShardInput::Disk { answer: replica::door::DiskAnswer::Data(Some(buffer)), .. } => {
+                self.buffers.release(buffer);
+            }
+            _ => {}
+        }
+    }
+
+    /// Carries out what a shard asks for.
+    pub(super) fn carry_shard(&mut self, key: Key, shard: u16, outputs: &mut Vec<ShardOutput>) {
+        for output in outputs.drain(..) {
+            match output {
+                ShardOutput::Disk { op, request } => self.begin_disk(key, shard, op, request),
+                ShardOutput::Send { peer: _, session: _, message: _, buffer: _ } => {}
+                ShardOutput::Answer { id, result, buffer } => {
+                    let bytes = buffer.map(|buffer| self.buffers.get(buffer));
+                    self.on_answer(id, result, bytes);
+                }
+                ShardOutput::Release { buffer } => self.buffers.release(buffer),
+                ShardOutput::Member(message) => {
+                    let input = MemberInput::Shard { shard, message };
+                    self.work.push_back(Work::Member(key, input));
+                }
+                ShardOutput::Mark(name) => debug!("{}: {name}", self.name_of(key)),
+            }
+        }
+    }
+
+    /// A resource's name, for a line in the log.
+    pub(super) fn name_of(&self, key: Key) -> &str {
+        self.resources.get(key).map_or("(gone)", |resource| resource.name.as_str())
+    }
+
+    /// Wakes every machine whose time has come.
+    pub(super) fn wake_resources(&mut self) {
+        let now = self.hands.now();
+        while let Some(&(time, key)) = self.wakes.first()
+            && time <= now
+        {
+            self.wakes.pop_first();
+            let Some(resource) = self.resources.get_mut(key) else { continue };
+            resource.wake = None;
+            if resource.member.wake_at().is_some_and(|at| at <= now) {
+                self.work.push_back(Work::Member(key, MemberInput::Wake));
+            }
+            for (number, shard) in (0_u16..).zip(&resource.shards) {
+                if shard.wake_at().is_some_and(|at| at <= now) {
+                    self.work.push_back(Work::Shard(key, number, ShardInput::Wake));
+                }
+            }
+            self.touch(key);
+        }
+    }
+
+    /// Enters when time alone will change something, for every resource that was stepped.
+    pub(super) fn note_wakes(&mut self) {
+        for key in std::mem::take(&mut self.touched) {
+            let Some(resource) = self.resources.get_mut(key) else { continue };
+            resource.touched = false;
+            let wake = resource.wake_at();
+            if wake == resource.wake {
+                continue;
+            }
+            if let Some(old) = resource.wake {
+                self.wakes.remove(&(old, key));
+            }
+            resource.wake = wake;
+            if let Some(new) = wake {
+                self.wakes.insert((new, key));
+            }
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! NBD clients: their sockets, the volumes they opened, and the way of their requests to a shard.
+//!
+//! Always: a request's name is freed when its answer comes, also if its client is gone by then; a
+//! client counts for its resource from the moment it enters to the moment its socket is closed.
+//!
+//! Not here: the protocol and its limits (`export`).
+
+use std::path::Path;
+
+use base::{Request, RequestId, SECTOR_BYTES, VolumeId};
+use export::{Ask, Demand, NbdConnection, Tag};
+use nbd::{ExportInfo, Refusal};
+use replica::door::{MemberInput, ShardInput};
+use sys::{Event, Listener, Payload, Socket, SocketAddress};
+
+use super::{Node, Purpose, Work};
+use crate::log::{debug, info, warning};
+use crate::slab::Key;
+
+/// NBD clients of one node, at most: what a full hypervisor attaches, twice.
+const CLIENTS_MAX: usize = 1024;
+
+/// One client.
+pub(crate) struct Client {
+    socket: Socket,
+    connection: NbdConnection,
+    /// What it has opened.
+    opened: Option<(Key, VolumeId)>,
+    /// It is in the list of those to be served.
+    restless: bool,
+    /// Nothing more is received; it goes when everything is sent.
+    closing: bool,
+    unsent: u64,
+}
+
+/// Where an answer goes.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked {
+    client: Key,
+    tag: Tag,
+}
+
+impl Node {
+    /// Listens where the configuration says.
+    pub(super) fn listen_nbd(&mut self) -> Result<(), String> {
+        if let Some(address) = self.config.nbd {
+            let listener = sys::listen_tcp(address)
+                .map_err(|error| format!("cannot serve NBD on {address}: {error}"))?;
+            self.accept_nbd(listener);
+        }
+        if let Some(path) = self.config.nbd_socket.clone() {
+            let listener = listen_unix(&path)?;
+            self.accept_nbd(listener);
+        }
+        Ok(())
+    }
+
+    fn accept_nbd(&mut self, listener: Listener) {
+        let token = self.token(Purpose::NbdAccept(listener.clone()));
+        self.hands.accept(token, &listener);
+    }
+
+    pub(super) fn on_accept_ended(&mut self, listener: &Listener, event: &Event) {
+        if self.stopping.is_none() {
+            warning!("accepting NBD clients failed, tried again: {:?}", event.result);
+            self.accept_nbd(listener.clone());
+        }
+    }
+
+    /// A client has connected.
+    pub(super) fn on_client(&mut self, socket: Socket) {
+        if self.clients.len() >= CLIENTS_MAX {
+            warning!("an NBD client was turned away: there are {CLIENTS_MAX} already");
+            return self.hands.close(&socket);
+        }
+        let connection = NbdConnection::new(self.client_pool.clone(), self.zeroes.clone());
+        let client =
+            Client { socket, connection, opened: None, restless: false, closing: false, unsent: 0 };
+        let key = self.clients.insert(client);
+        self.stir_client(key);
+    }
+
+    /// The client may have something to send or to receive.
+    fn stir_client(&mut self, key: Key) {
+        if let Some(client) = self.clients.get_mut(key)
+            && !client.restless
+        {
+            client.restless = true;
+            self.restless.push(key);
+        }
+    }
+
+    pub(super) fn on_client_received(&mut self, key: Key, event: Event) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let count = match event.result {
+            Ok(count) if count > 0 => count as usize,
+            Ok(_) => return self.drop_client(key, "the client closed the connection"),
+            Err(errno) => return self.drop_client(key, &errno.to_string()),
+        };
+        let Payload::Buffer(buffer) = event.payload else {
+            unreachable!("a receive gives its buffer back")
+        };
+        let mut demands = Vec::new();
+        client.connection.received(buffer, count, &mut demands);
+        self.on_demands(key, demands);
+        self.stir_client(key);
+    }
+
+    pub(super) fn on_client_sent(&mut self, key: Key, bytes: u64, event: &Event) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        client.unsent -= bytes;
+        client.connection.sent(bytes);
+        if let Err(errno) = event.result {
+            return self.drop_client(key, &errno.to_string());
+        }
+        self.stir_client(key);
+    }
+
+    /// Sends, receives and closes, for every client that may have cause to.
+    pub(super) fn serve_clients(&mut self) {
+        for key in std::mem::take(&mut self.restless) {
+            if let Some(client) = self.clients.get_mut(key) {
+                client.restless = false;
+                self.serve_client(key);
+            }
+        }
+    }
+
+    fn serve_client(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let mut demands = Vec::new();
+        client.connection.proceed(&mut demands);
+        self.on_demands(key, demands);
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let pieces = client.connection.take_send();
+        if !pieces.is_empty() {
+            let bytes: usize = pieces.iter().map(sys::Piece::len).sum();
+            let bytes = u64::try_from(bytes).expect("memory is smaller");
+            client.unsent += bytes;
+            let token = self.operations.insert(Purpose::NbdSend(key, bytes)).number();
+            self.hands.send(token, &client.socket, pieces);
+        }
+        if let Some(reason) = client.connection.finished() {
+            client.closing = true;
+            if client.unsent == 0 {
+                self.drop_client(key, &format!("{reason:?}"));
+            }
+            return;
+        }
+        if let Some((buffer, range)) = client.connection.receive_into() {
+            let token = self.operations.insert(Purpose::NbdReceive(key)).number();
+            self.hands.receive(token, &client.socket, buffer, range);
+        }
+    }
+
+    /// Clients that wait for a buffer may get one now.
+    pub(super) fn stir_starved_clients(&mut self) {
+        for key in self.clients.keys() {
+            if self.clients.get(key).is_some_and(|client| client.connection.starved()) {
+                self.stir_client(key);
+            }
+        }
+    }
+
+    fn drop_client(&mut self, key: Key, why: &str) {
+        let Some(client) = self.clients.remove(key) else { return };
+        debug!("an NBD client went: {why}");
+        self.hands.close(&client.socket);
+        if let Some((resource, _)) = client.opened {
+            self.count_client(resource, false);
+        }
+    }
+
+    /// Drops every client of a resource that goes away.
+    pub(super) fn drop_clients_of(&mut self, resource: Key, why: &str) {
+        for key in self.clients.keys() {
+            let opened = self.clients.get(key).and_then(|client| client.opened);
+            if opened.is_some_and(|(of, _)| of == resource) {
+                self.drop_client(key, why);
+            }
+        }
+    }
+
+    fn count_client(&mut self, resource: Key, comes: bool) {
+        let Some(resource_entry) = self.resources.get_mut(resource) else { return };
+        let count = &mut resource_entry.clients;
+        *count = if comes { *count + 1 } else { *count - 1 };
+        let count = *count;
+        self.work.push_back(Work::Member(resource, MemberInput::Clients { count }));
+    }
+
+    fn on_demands(&mut self, key: Key, demands: Vec<Demand>) {
+        for demand in demands {
+            match demand {
+                Demand::Lookup { name, enters } => self.look_up(key, &name, enters),
+                Demand::List => self.list_exports(key),
+                Demand::Ask(ask) => self.on_ask(key, ask),
+            }
+        }
+    }
+
+    fn look_up(&mut self, key: Key, name: &str, enters: bool) {
+        let found = self.find_export(name);
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let Some((resource, volume, info)) = found else {
+            return client.connection.refuse(Refusal::Unknown, "no volume of this name here");
+        };
+        let shards = self.resources.get(resource).map_or(1, |resource| resource.shards.len());
+        let shards = u16::try_from(shards).expect("a few");
+        client.connection.found(&info, enters, shards);
+        if enters {
+            client.opened = Some((resource, volume));
+            info!("{}: an NBD client has opened it", info.name);
+            self.count_client(resource, true);
+        }
+    }
+
+    fn list_exports(&mut self, key: Key) {
+        let names: Vec<String> =
+            self.resources.iter().flat_map(|(_, resource)| resource.export_names()).collect();
+        if let Some(client) = self.clients.get_mut(key) {
+            client.connection.exports(names.iter().map(|name| (name.as_str(), "")));
+        }
+    }
+
+    /// The volume behind an export's name: `NAME` is the first volume, `NAME/1` another.
+    fn find_export(&self, name: &str) -> Option<(Key, VolumeId, ExportInfo)> {
+        let (resource_name, volume) = match name.split_once('/') {
+            Some((resource, volume)) => (resource, VolumeId(volume.parse().ok()?)),
+            None => (name, VolumeId(0)),
+        };
+        let (key, resource) =
+            self.resources.iter().find(|(_, resource)| resource.name == resource_name)?;
+        let entry = resource.volume(volume)?;
+        let info = ExportInfo {
+            name: name.to_owned(),
+            description: String::new(),
+            size_bytes: entry.sectors * SECTOR_BYTES,
+            block_bytes_min: entry.block_bytes,
+            block_bytes_preferred: entry.block_bytes.max(4096),
+            read_only: false,
+            rotational: false,
+            trim: true,
+            fast_zero: false,
+            multi_conn: true,
+            allocation: false,
+        };
+        Some((key, volume, info))
+    }
+
+    /// A piece of a request goes to its shard.
+    fn on_ask(&mut self, client: Key, ask: Ask) {
+        let opened = self.clients.get(client).and_then(|client| client.opened);
+        let (resource, volume) = opened.expect("requests come after an export was opened");
+        let Some(entry) = self.resources.get(resource) else { return };
+        let shard = match ask.op {
+            base::Op::Flush => ask.tag.piece,
+            _ => entry.shard_of(volume, ask.span),
+        };
+        let buffer = ask.buffer.map(|buffer| self.buffers.name(buffer));
+        let asked = self.asked.insert(Asked { client, tag: ask.tag });
+        let id = RequestId(asked.number());
+        let request = Request { op: ask.op, volume, span: ask.span, buffer, fua: ask.fua };
+        self.work.push_back(Work::Shard(resource, shard, ShardInput::Request { id, request }));
+    }
+
+    /// A shard has answered.
+    pub(super) fn on_answer(
+        &mut self,
+        id: RequestId,
+        result: Result<(), base::AnswerError>,
+        buffer: Option<sys::Buffer>,
+    ) {
+        let asked = self.asked.remove(Key::from_number(id.0)).expect("a request is answered once");
+        let Some(client) = self.clients.get_mut(asked.client) else { return };
+        client.connection.answer(asked.tag, result, buffer);
+        self.stir_client(asked.client);
+    }
+
+    /// Requests of clients that no shard has answered yet.
+    pub(super) fn requests_open(&self) -> usize {
+        self.asked.len()
+    }
+}
+
+/// Listens on a Unix socket whose path the error names.
+pub(super) fn listen_unix(path: &Path) -> Result<Listener, String> {
+    sys::listen_unix(path).map_err(|error| {
+        format!("cannot listen on {}: {error}", SocketAddress::Unix(path.to_path_buf()))
+    })
+}
