@@ -23,6 +23,10 @@ impl Errno {
     pub const EXISTS: Errno = Errno(libc::EEXIST);
     /// In use by someone else.
     pub const BUSY: Errno = Errno(libc::EBUSY);
+    /// The file system is mounted read-only.
+    pub const READ_ONLY: Errno = Errno(libc::EROFS);
+    /// Permission denied.
+    pub const DENIED: Errno = Errno(libc::EACCES);
     /// Would have to wait.
     pub const AGAIN: Errno = Errno(libc::EAGAIN);
     /// The kernel, file system or device does not offer it.

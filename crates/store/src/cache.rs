@@ -1,0 +1,140 @@
+//! The cache of a disk that forgets: writes stay here until a flush, and die with the process.
+//!
+//! Part of the fault layer. Everything here blocks; it is for tests of power cuts, not for speed.
+//!
+//! What always holds: a read sees the newest write; a flush leaves nothing behind; a power cut
+//! leaves each block either as it was or as it was last written, never mixed.
+
+use std::collections::BTreeMap;
+
+use base::Prng;
+use sys::{BufferPool, Errno};
+
+use crate::disk::Backing;
+
+/// Blocks written back with one call at most.
+const RUN_BYTES: usize = 1 << 20;
+
+/// Longer zeroings go to the backing at once, as a real disk may do with any write.
+const ZERO_BYTES_MAX: u64 = 16 << 20;
+
+pub(crate) struct Cache {
+    /// By block number.
+    blocks: BTreeMap<u64, Box<[u8]>>,
+    block_bytes: usize,
+    /// Aligned memory to write from and read into.
+    pool: BufferPool,
+}
+
+impl Cache {
+    pub(crate) fn new(block_bytes: u32) -> Cache {
+        let block_bytes = usize::try_from(block_bytes).expect("32 bits fit");
+        Cache { blocks: BTreeMap::new(), block_bytes, pool: BufferPool::new(RUN_BYTES) }
+    }
+
+    fn step(&self) -> u64 {
+        u64::try_from(self.block_bytes).expect("at most 4096")
+    }
+
+    pub(crate) fn read(
+        &self,
+        backing: &Backing,
+        offset: u64,
+        target: &mut [u8],
+    ) -> Result<(), Errno> {
+        backing.read_now(offset, target)?;
+        let first = offset / self.step();
+        for (number, block) in (first..).zip(target.chunks_exact_mut(self.block_bytes)) {
+            if let Some(cached) = self.blocks.get(&number) {
+                block.copy_from_slice(cached);
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn write(&mut self, offset: u64, source: &[u8]) {
+        let first = offset / self.step();
+        for (number, block) in (first..).zip(source.chunks_exact(self.block_bytes)) {
+            self.blocks.insert(number, block.into());
+        }
+    }
+
+    /// Writes past the cache; what it held there is older.
+    pub(crate) fn write_through(
+        &mut self,
+        backing: &mut Backing,
+        offset: u64,
+        source: &[u8],
+    ) -> Result<(), Errno> {
+        let mut bounce = self.pool.take(RUN_BYTES).ok_or(Errno::NO_BUFFERS)?;
+        let mut at = offset;
+        for part in source.chunks(RUN_BYTES) {
+            bounce.set_len(part.len());
+            bounce.as_mut().expect("nobody else has it").copy_from_slice(part);
+            backing.write_now(at, &bounce)?;
+            at += u64::try_from(part.len()).expect("at most 2^20");
+        }
+        self.forget(offset, at);
+        backing.sync_now()
+    }
+
+    pub(crate) fn zero(
+        &mut self,
+        backing: &mut Backing,
+        offset: u64,
+        length: u64,
+        durable: bool,
+    ) -> Result<(), Errno> {
+        if durable || length > ZERO_BYTES_MAX {
+            backing.zero_now(offset, length)?;
+            self.forget(offset, offset + length);
+            return if durable { backing.sync_now() } else { Ok(()) };
+        }
+        for number in offset / self.step()..(offset + length) / self.step() {
+            self.blocks.insert(number, vec![0; self.block_bytes].into_boxed_slice());
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, from: u64, until: u64) {
+        let step = self.step();
+        let mut later = self.blocks.split_off(&(from / step));
+        self.blocks.append(&mut later.split_off(&(until / step)));
+    }
+
+    /// Writes everything back and makes it durable. What could not be written stays cached.
+    pub(crate) fn flush(&mut self, backing: &mut Backing) -> Result<(), Errno> {
+        let numbers: Vec<u64> = self.blocks.keys().copied().collect();
+        self.write_back(backing, &numbers)?;
+        self.blocks.clear();
+        backing.sync_now()
+    }
+
+    /// The power fails: about half the blocks, as the seed says, reached the disk.
+    pub(crate) fn power_cut(&mut self, backing: &mut Backing, seed: u64) -> Result<(), Errno> {
+        let mut prng = Prng::new(seed);
+        let numbers: Vec<u64> = self.blocks.keys().copied().filter(|_| prng.once_in(2)).collect();
+        self.write_back(backing, &numbers)?;
+        self.blocks.clear();
+        backing.sync_now()
+    }
+
+    /// Writes these blocks, neighbours together.
+    fn write_back(&mut self, backing: &mut Backing, numbers: &[u64]) -> Result<(), Errno> {
+        let mut bounce = self.pool.take(RUN_BYTES).ok_or(Errno::NO_BUFFERS)?;
+        let limit = RUN_BYTES / self.block_bytes;
+        let mut rest = numbers;
+        while let Some(&first) = rest.first() {
+            let run =
+                (first..).zip(rest).take(limit).take_while(|(n, number)| n == *number).count();
+            bounce.set_len(run * self.block_bytes);
+            let bytes = bounce.as_mut().expect("nobody else has it");
+            for (number, target) in rest.iter().zip(bytes.chunks_exact_mut(self.block_bytes)) {
+                target.copy_from_slice(&self.blocks[number]);
+            }
+            backing.write_now(first * self.step(), &bounce)?;
+            rest = &rest[run..];
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,189 @@
+//! One file, device or memory: the same operations on each.
+//!
+//! The calls that end in `_now` block. They serve opening and the fault layer; the data path uses
+//! the others, which queue to the hands.
+
+use std::ops::Range;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use sys::{Access, Buffer, DeviceFacts, Errno, Event, File, Hands, OpenOptions, Piece};
+
+use crate::error::StoreError;
+use crate::memory::Memory;
+
+/// Block sizes that the rest can work with, in bytes.
+const BLOCKS: [u32; 2] = [512, 4096];
+
+pub(crate) enum Backing {
+    File { file: File, facts: DeviceFacts, direct: bool },
+    Memory(Memory),
+}
+
+impl Backing {
+    /// Opens a file or device for reading and writing, for us alone.
+    pub(crate) fn open(path: &Path) -> Result<Backing, StoreError> {
+        // Looked at before it is opened, as opening a pipe would wait for its other end.
+        let kind = std::fs::metadata(path).map_err(|error| errno_of(&error))?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(StoreError::Unsupported);
+        }
+        let facts = File::open(path, OpenOptions::default())?.facts()?;
+        let claim = facts.block_device;
+        let options =
+            OpenOptions { access: Access::ReadWrite, direct: true, create_new: false, claim };
+        let (file, direct) = match File::open(path, options) {
+            // A file system without direct I/O.
+            Err(Errno::INVALID) => {
+                (File::open(path, OpenOptions { direct: false, ..options })?, false)
+            }
+            other => (other?, true),
+        };
+        file.lock()?;
+        if !BLOCKS.contains(&facts.logical_block_bytes) {
+            return Err(StoreError::Unsupported);
+        }
+        Ok(Backing::File { file, facts, direct })
+    }
+
+    pub(crate) fn size_bytes(&self) -> u64 {
+        match self {
+            Backing::File { facts, .. } => facts.size_bytes,
+            Backing::Memory(memory) => memory.size_bytes(),
+        }
+    }
+
+    pub(crate) fn block_bytes(&self) -> u32 {
+        match self {
+            Backing::File { facts, .. } => facts.logical_block_bytes,
+            Backing::Memory(_) => BLOCKS[0],
+        }
+    }
+
+    pub(crate) fn volatile_cache(&self) -> bool {
+        match self {
+            Backing::File { facts, .. } => facts.volatile_cache,
+            Backing::Memory(_) => false,
+        }
+    }
+
+    pub(crate) fn describe(&self) -> &'static str {
+        match self {
+            Backing::File { facts, direct, .. } => match (facts.block_device, direct) {
+                (true, _) => "block device",
+                (false, true) => "file",
+                (false, false) => "file, through the page cache",
+            },
+            Backing::Memory(_) => "memory: every byte is lost when the process ends",
+        }
+    }
+
+    /// Reads at once; `bytes` must be aligned as direct I/O wants it.
+    pub(crate) fn read_now(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+        match self {
+            Backing::File { file, .. } => file.read_now(bytes, offset),
+            Backing::Memory(memory) => {
+                memory.read(offset, bytes);
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn write_now(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        match self {
+            Backing::File { file, .. } => file.write_now(bytes, offset),
+            Backing::Memory(memory) => {
+                memory.write(offset, bytes);
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn zero_now(&mut self, offset: u64, length: u64) -> Result<(), Errno> {
+        match self {
+            Backing::File { file, .. } => file.zero_now(offset, length),
+            Backing::Memory(memory) => {
+                memory.zero(offset, length);
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn sync_now(&self) -> Result<(), Errno> {
+        match self {
+            Backing::File { file, .. } => file.sync_now(),
+            Backing::Memory(_) => Ok(()),
+        }
+    }
+
+    pub(crate) fn read(
+        &self,
+        hands: &mut Hands,
+        token: u64,
+        offset: u64,
+        mut buffer: Buffer,
+        range: Range<usize>,
+    ) {
+        match self {
+            Backing::File { file, .. } => hands.read(token, file, offset, buffer, range),
+            Backing::Memory(memory) => {
+                let count = range.len();
+                let bytes = buffer.as_mut().expect("memory to be filled has one owner");
+                memory.read(offset, &mut bytes[range]);
+                hands.post(Event::with_buffer(token, Ok(as_count(count)), buffer));
+            }
+        }
+    }
+
+    pub(crate) fn write(
+        &mut self,
+        hands: &mut Hands,
+        token: u64,
+        offset: u64,
+        piece: Piece,
+        durable: bool,
+    ) {
+        match self {
+            Backing::File { file, .. } => hands.write(token, file, offset, piece, durable),
+            Backing::Memory(memory) => {
+                memory.write(offset, piece.as_slice());
+                hands.post(Event::plain(token, Ok(as_count(piece.len()))));
+            }
+        }
+    }
+
+    pub(crate) fn zero(
+        &mut self,
+        hands: &mut Hands,
+        token: u64,
+        range: Range<u64>,
+        unmap: bool,
+        durable: bool,
+    ) {
+        let length = range.end - range.start;
+        match self {
+            Backing::File { file, .. } => {
+                hands.zero(token, file, range.start, length, unmap, durable);
+            }
+            Backing::Memory(memory) => {
+                memory.zero(range.start, length);
+                hands.post(Event::plain(token, Ok(0)));
+            }
+        }
+    }
+
+    pub(crate) fn sync(&self, hands: &mut Hands, token: u64) {
+        match self {
+            Backing::File { file, .. } => hands.sync(token, file),
+            Backing::Memory(_) => hands.post(Event::plain(token, Ok(0))),
+        }
+    }
+}
+
+pub(crate) fn as_count(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+fn errno_of(error: &std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::IO, Errno)
+}

@@ -1,0 +1,117 @@
+//! Faults that tests ask for: errors, stalls, a cache that forgets.
+//!
+//! What always holds: without a [`FaultSpec`] none of this exists in a store; with one, `describe`
+//! says so.
+
+use base::{Duration, Prng};
+use sys::Errno;
+
+/// What kind of operation a fault hits.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum FaultKind {
+    /// Reads.
+    Read,
+    /// Writes and zeroings.
+    Write,
+    /// Flushes.
+    Flush,
+}
+
+const KINDS: usize = 3;
+
+/// Faults from the start. The default has none, but the layer can be told later.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct FaultSpec {
+    /// Seed of the choices below.
+    pub seed: u64,
+    /// One read in so many fails with `EIO`; 0: none.
+    pub read_errors_one_in: u64,
+    /// One write in so many fails with `EIO`; 0: none.
+    pub write_errors_one_in: u64,
+    /// One flush in so many fails with `EIO`; 0: none.
+    pub flush_errors_one_in: u64,
+    /// One operation in so many is answered late; 0: none.
+    pub stalls_one_in: u64,
+    /// How late.
+    pub stall: Duration,
+    /// Writes stay in memory until a flush, or a write with FUA, and die with the process.
+    pub volatile_cache: bool,
+}
+
+/// The fault layer of an open store.
+#[derive(Debug)]
+pub struct Faults {
+    prng: Prng,
+    one_in: [u64; KINDS],
+    /// So many of the next operations fail, with this error.
+    next: [(u32, Errno); KINDS],
+    stalls_one_in: u64,
+    stalls_next: u32,
+    stall: Duration,
+    /// Operations that failed because of us.
+    injected: u64,
+}
+
+impl Faults {
+    pub(crate) fn new(spec: &FaultSpec) -> Faults {
+        let rates = [spec.read_errors_one_in, spec.write_errors_one_in, spec.flush_errors_one_in];
+        Faults {
+            prng: Prng::new(spec.seed),
+            one_in: rates,
+            next: [(0, Errno::IO); KINDS],
+            stalls_one_in: spec.stalls_one_in,
+            stalls_next: 0,
+            stall: spec.stall,
+            injected: 0,
+        }
+    }
+
+    /// The next `count` operations of a kind fail with `errno` ([`Errno::NO_SPACE`] for a full
+    /// disk); 0 ends it.
+    pub fn fail_next(&mut self, kind: FaultKind, count: u32, errno: Errno) {
+        self.next[index(kind)] = (count, errno);
+    }
+
+    /// The next `count` operations are carried out but answered `late` later.
+    pub fn stall_next(&mut self, count: u32, late: Duration) {
+        self.stalls_next = count;
+        self.stall = late;
+    }
+
+    /// Operations that failed because of this layer.
+    #[must_use]
+    pub fn injected(&self) -> u64 {
+        self.injected
+    }
+
+    /// The error this operation is to have.
+    pub(crate) fn error(&mut self, kind: FaultKind) -> Option<Errno> {
+        let (count, errno) = &mut self.next[index(kind)];
+        let chosen = if *count > 0 {
+            *count -= 1;
+            Some(*errno)
+        } else {
+            let one_in = self.one_in[index(kind)];
+            (one_in > 0 && self.prng.once_in(one_in)).then_some(Errno::IO)
+        };
+        self.injected += u64::from(chosen.is_some());
+        chosen
+    }
+
+    /// How late this operation is to be answered.
+    pub(crate) fn delay(&mut self) -> Option<Duration> {
+        if self.stalls_next > 0 {
+            self.stalls_next -= 1;
+            return Some(self.stall);
+        }
+        (self.stalls_one_in > 0 && self.prng.once_in(self.stalls_one_in)).then_some(self.stall)
+    }
+}
+
+fn index(kind: FaultKind) -> usize {
+    match kind {
+        FaultKind::Read => 0,
+        FaultKind::Write => 1,
+        FaultKind::Flush => 2,
+    }
+}
