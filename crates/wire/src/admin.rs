@@ -82,6 +82,12 @@ pub enum Command {
         /// Its name.
         resource: String,
     },
+    /// What this node knows a resource to be: as it was defined here, with the members, volumes and
+    /// options of the newest configuration. Answer: `File`.
+    ResourceFile {
+        /// Its name.
+        resource: String,
+    },
     /// How resources are. Answer: `Status`.
     Status {
         /// Only this one.
@@ -211,6 +217,8 @@ pub enum Answer {
     Event(Event),
     /// To `Dump`.
     Dump(Dump),
+    /// To `ResourceFile`.
+    File(Box<ResourceFile>),
 }
 
 /// What one replica holds.

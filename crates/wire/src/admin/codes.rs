@@ -18,16 +18,14 @@ pub struct Code {
     pub exit: u8,
 }
 
-/// It failed for a reason that lies in the program or the machine.
-pub const EXIT_FAULT: u8 = 1;
+/// Refused, or failed for a reason that lies in the state of things, the machine or the program.
+pub const EXIT_FAILED: u8 = 1;
 /// What was asked makes no sense.
 pub const EXIT_USAGE: u8 = 2;
-/// The present state forbids it; later, or elsewhere, it may go.
-pub const EXIT_STATE: u8 = 3;
 /// There is no such thing.
-pub const EXIT_ABSENT: u8 = 4;
-/// Somebody could not be reached, or in time.
-pub const EXIT_UNREACHED: u8 = 5;
+pub const EXIT_ABSENT: u8 = 3;
+/// It was not done in time.
+pub const EXIT_TIMEOUT: u8 = 4;
 
 macro_rules! codes {
     ($($name:ident = $code:literal, $exit:ident, $title:literal, $cause:literal, $remedy:literal;)*) => {
@@ -53,98 +51,98 @@ codes! {
     OTHER_VERSION = "LS-0002", EXIT_USAGE, "The request is of another version",
         "The client and the node are of different releases.",
         "Use the client that was installed with the node.";
-    INTERNAL = "LS-0003", EXIT_FAULT, "The node failed at something that should not fail",
+    INTERNAL = "LS-0003", EXIT_FAILED, "The node failed at something that should not fail",
         "A fault in the program.",
         "Report it with the node's log; the resource's data is not touched by it.";
-    BUSY = "LS-0004", EXIT_STATE, "Another operation on the resource is not finished",
+    BUSY = "LS-0004", EXIT_FAILED, "Another operation on the resource is not finished",
         "Operations on one resource are done one after the other, and a few may wait.",
         "Try again when it is done; the status shows what it waits for.";
-    STOPPING = "LS-0005", EXIT_STATE, "The node is stopping",
+    STOPPING = "LS-0005", EXIT_FAILED, "The node is stopping",
         "It was told to stop and takes no new work.",
         "Ask another node, or wait until this one is started again.";
-    TIMEOUT = "LS-0006", EXIT_UNREACHED, "The operation did not finish in time",
+    TIMEOUT = "LS-0006", EXIT_TIMEOUT, "The operation did not finish in time",
         "A peer does not answer, or a quorum is missing. The operation may still take effect.",
         "Look at the status: the reason is named there. Then ask again; operations may be repeated.";
     NO_RESOURCE = "LS-0010", EXIT_ABSENT, "There is no such resource on this node",
         "The name is misspelt, or the resource was not defined here.",
         "List the resources with `lockstep status`; define the missing one.";
-    RESOURCE_EXISTS = "LS-0011", EXIT_STATE, "The resource exists already",
+    RESOURCE_EXISTS = "LS-0011", EXIT_FAILED, "The resource exists already",
         "It was defined or created before, with another identity or in another form.",
         "Choose another name, or delete or forget the old one first.";
     BAD_RESOURCE_FILE = "LS-0012", EXIT_USAGE, "The resource's description is wrong",
         "A key is misspelt, a value is beyond its limits, or two parts contradict each other.",
         "Correct what the message names; docs/formats/admin.md lists every key.";
-    NOT_HERE = "LS-0013", EXIT_STATE, "This node has no part in the resource that could do this",
+    NOT_HERE = "LS-0013", EXIT_FAILED, "This node has no part in the resource that could do this",
         "The node is not listed among the resource's nodes, or is no member of it.",
         "Ask a node that is a member, or add this one.";
-    NOT_CREATED = "LS-0014", EXIT_STATE, "This node's part of the resource is not created yet",
+    NOT_CREATED = "LS-0014", EXIT_FAILED, "This node's part of the resource is not created yet",
         "The resource was defined, but no store was made for it here.",
         "Create it with `lockstep resource create`.";
-    IN_USE = "LS-0015", EXIT_STATE, "The resource is in use",
+    IN_USE = "LS-0015", EXIT_FAILED, "The resource is in use",
         "Clients are connected, or this node is its primary.",
         "Disconnect the clients and demote it first.";
-    STORE_NOT_EMPTY = "LS-0020", EXIT_STATE, "Something is already in the store",
+    STORE_NOT_EMPTY = "LS-0020", EXIT_FAILED, "Something is already in the store",
         "The file or device holds data or metadata, perhaps of another resource.",
         "Check the path. If what is there may be lost, say so with --force.";
-    STORE_FAILED = "LS-0021", EXIT_FAULT, "The store cannot be made, opened or read",
+    STORE_FAILED = "LS-0021", EXIT_FAILED, "The store cannot be made, opened or read",
         "The path does not exist, permission is missing, the disk is full or broken, or another \
          process holds it.",
         "Mend what the message names and try again.";
-    STORE_TOO_SMALL = "LS-0022", EXIT_STATE, "The store is too small",
+    STORE_TOO_SMALL = "LS-0022", EXIT_FAILED, "The store is too small",
         "Data and metadata together need more room than the device has.",
         "Enlarge the device or choose a smaller volume; the message names the size needed.";
-    METADATA_DAMAGED = "LS-0023", EXIT_FAULT, "The metadata is damaged",
+    METADATA_DAMAGED = "LS-0023", EXIT_FAILED, "The metadata is damaged",
         "The disk returned something that was not written there, or went back to an older state.",
         "Replace the disk, or invalidate this replica so that it is copied anew from the others.";
-    METADATA_TOO_NEW = "LS-0024", EXIT_STATE, "The metadata is of a newer version",
+    METADATA_TOO_NEW = "LS-0024", EXIT_FAILED, "The metadata is of a newer version",
         "A newer release has used this store.",
         "Install that release or a later one.";
-    OTHER_STORE = "LS-0025", EXIT_STATE, "The store belongs to another resource, node or cluster",
+    OTHER_STORE = "LS-0025", EXIT_FAILED, "The store belongs to another resource, node or cluster",
         "A path was changed, or a disk was moved.",
         "Put the right path in place.";
-    MEMORY_REFUSED = "LS-0026", EXIT_STATE, "Stores in memory are not allowed on this node",
+    MEMORY_REFUSED = "LS-0026", EXIT_FAILED, "Stores in memory are not allowed on this node",
         "A store in memory forgets everything at every stop.",
         "Use a file or a device; for a test, set allow_memory_store in node.toml.";
-    NO_QUORUM = "LS-0030", EXIT_STATE, "Too few voters answer",
+    NO_QUORUM = "LS-0030", EXIT_FAILED, "Too few voters answer",
         "More than half of the replicas and witnesses are down or cannot be reached.",
         "Bring them back. If they are lost for good, and only then, force the best replica.";
-    OTHER_PRIMARY = "LS-0031", EXIT_STATE, "Another node is primary and keeps it",
+    OTHER_PRIMARY = "LS-0031", EXIT_FAILED, "Another node is primary and keeps it",
         "Its clients are using the resource.",
         "Disconnect them, demote it there, or ask that node to do the operation.";
-    NO_PRIMARY = "LS-0032", EXIT_UNREACHED, "The primary is not known or cannot be reached",
+    NO_PRIMARY = "LS-0032", EXIT_FAILED, "The primary is not known or cannot be reached",
         "The link to it is broken, or none has been chosen yet.",
         "Look at the status, mend the link, ask again.";
-    LAST_REPLICA = "LS-0033", EXIT_STATE, "It would leave no replica in sync",
+    LAST_REPLICA = "LS-0033", EXIT_FAILED, "It would leave no replica in sync",
         "The replica concerned is the only one that holds every acknowledged write.",
         "Add another and wait until it is in sync.";
-    ALREADY = "LS-0034", EXIT_STATE, "It is so already",
+    ALREADY = "LS-0034", EXIT_FAILED, "It is so already",
         "The operation was done before, perhaps by somebody else.",
         "Nothing needs to be done.";
     NO_MEMBER = "LS-0035", EXIT_ABSENT, "There is no such member",
         "The node holds neither a replica of the resource nor is it a witness.",
         "The status lists the members.";
-    TOO_MANY_MEMBERS = "LS-0036", EXIT_STATE, "There are too many members",
+    TOO_MANY_MEMBERS = "LS-0036", EXIT_FAILED, "There are too many members",
         "A resource has at most 8 replicas, and 16 members with its witnesses.",
         "Remove one first.";
-    NO_REPLICA = "LS-0037", EXIT_STATE, "This node holds no replica of the resource",
+    NO_REPLICA = "LS-0037", EXIT_FAILED, "This node holds no replica of the resource",
         "The operation works on a node's own copy, and there is none.",
         "Ask a node that has one.";
     BAD_SIZE = "LS-0038", EXIT_USAGE, "The size is impossible",
         "It is zero, no multiple of the block, or larger than a store can be.",
         "Choose another size.";
-    SHRINK = "LS-0039", EXIT_STATE, "The volume would become smaller",
+    SHRINK = "LS-0039", EXIT_FAILED, "The volume would become smaller",
         "What lies beyond the new end would be lost.",
         "Shrink what is on the volume first, then ask with --allow-shrink.";
     NO_NODE = "LS-0040", EXIT_ABSENT, "There is no such node",
         "The number or name is not among the resource's nodes.",
         "Name a node that is listed, or define the resource anew with it.";
-    NODE_UNREACHED = "LS-0041", EXIT_UNREACHED, "The node cannot be reached",
+    NODE_UNREACHED = "LS-0041", EXIT_FAILED, "The node cannot be reached",
         "Its process is not running, or its admin socket is elsewhere or closed to this user.",
-        "Start it, or name the socket with --socket.";
+        "Start it, or name the socket with --admin.";
     BAD_OPTION = "LS-0042", EXIT_USAGE, "The option's value is impossible",
         "It is beyond its limits, or does not go with another option.",
         "Choose a value that the message names.";
-    REPLICA_IN_USE = "LS-0043", EXIT_STATE, "The replica cannot be read off line while it is in use",
+    REPLICA_IN_USE = "LS-0043", EXIT_FAILED, "The replica cannot be read off line while it is in use",
         "Writes go on, so a hash of it would mean nothing.",
         "Disconnect its clients, wait until the status shows no request in flight, ask again.";
     UNSUPPORTED = "LS-0044", EXIT_USAGE, "This node cannot do that",
@@ -153,7 +151,7 @@ codes! {
     REPLY_TOO_LONG = "LS-0045", EXIT_USAGE, "The answer does not fit into one line",
         "There are too many resources for one status.",
         "Ask for each resource by its name.";
-    PEER_REFUSED = "LS-0046", EXIT_STATE, "A peer refused",
+    PEER_REFUSED = "LS-0046", EXIT_FAILED, "A peer refused",
         "It runs another release, belongs to another cluster, or was told something else.",
         "The message names the peer and its reason; mend it there.";
 }
