@@ -26,7 +26,7 @@ pub use log::{
 use crate::door::{SeenGeneration, Slot};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use base::{Ballot, Incarnation, NodeId, VoterId};
+use base::{Ballot, Incarnation, VoterId};
 use wire::Configuration;
 
 /// Why bytes read from a disk are not what should be there.
@@ -67,10 +67,14 @@ pub struct Record {
     pub committed: Option<(Ballot, Box<Configuration>)>,
     /// Bitmap slots of the other replicas.
     pub slots: Vec<Slot>,
+    /// The highest generation that any slot ever had.
+    pub slot_generation: u64,
     /// Highest generations that peers reported.
     pub seen: Vec<SeenGeneration>,
     /// The boot of the machine in which this record was written.
     pub boot: u128,
     /// The process stopped in good order: everything is flushed and nothing is in doubt.
     pub clean: bool,
+    /// Times this record was stored: tells the newer of two copies, and which copy is next.
+    pub stores: u64,
 }

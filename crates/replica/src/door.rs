@@ -633,6 +633,8 @@ pub struct SeenGeneration {
     pub voter: VoterId,
     /// In which life of its cache.
     pub incarnation: Incarnation,
+    /// In which process: a peer that only reconnects tells the generation of its start again.
+    pub process: u64,
     /// The highest generation it reported: (life, log writes).
     pub generation: (u64, u64),
 }

@@ -1,10 +1,47 @@
 //! The configuration register, the lease, the in-sync set and who is primary.
+//!
+//! One `Member` per node and resource. Every node may propose and be primary; a node with a record on
+//! stable storage also votes. Each role is a file: `start` (from nothing to the first word said),
+//! `store` (what must be durable before it is said), `voter`, `proposer` (prepare and promise),
+//! `register` (accept, commit, learn), `primary` (reign, lease, hand-over), `peers` (exclude, include,
+//! replace), `operations`, `status`.
+//!
+//! Always:
+//! - nothing is promised, accepted or acted on before the record that says so is on stable storage;
+//! - one change is open at a time, and never withdrawn;
+//! - the last kept in-sync replica is never excluded.
+//!
+//! Not here: requests and data (`shard`), bytes (`disk`, `wire`), connections (`link`).
+
+mod operations;
+mod peers;
+mod primary;
+mod proposer;
+mod register;
+mod start;
+mod status;
+mod store;
+mod voter;
+
+#[cfg(test)]
+mod tests;
+
+pub use status::{MemberStatus, PeerStatus, RoleStatus, Suspended};
 
 use crate::disk::Record;
-use crate::door::{MemberInput, MemberOutput, Timing};
+use crate::door::{
+    FromShard, MemberInput, MemberOutput, Operation, OperationId, SeenGeneration,
+    Slot as BitmapSlot, Timing, ToShard,
+};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use alloc::vec;
 use alloc::vec::Vec;
-use base::{Instant, NodeId};
-use wire::Configuration;
+use base::{Ballot, Duration, Epoch, Incarnation, Instant, NodeId, Prng, SessionId, VoterId};
+use wire::{Configuration, MemberMessage};
+
+/// What a step wants to be carried out, in order.
+type Out = Vec<MemberOutput>;
 
 /// What a member is made of.
 #[derive(Clone, Debug)]
@@ -13,44 +50,496 @@ pub struct MemberSetup {
     pub node: NodeId,
     /// Random number of this process.
     pub process: u64,
-    /// Number of shards.
+    /// Shards of this node that serve the resource; 0 for a witness.
     pub shards: u16,
-    /// How long things may take.
+    /// How long things may take. The same on every node.
     pub timing: Timing,
     /// Of all random choices.
     pub seed: u64,
-    /// What was found on disk; `None`: this node holds neither data nor vote.
+    /// What was found on disk, with the incarnation that holds now: a new one if the machine booted
+    /// anew and the record was not clean. `None`: this node holds neither data nor vote.
     pub record: Option<Record>,
     /// There is a usable disk with data.
     pub attached: bool,
-    /// Generation found on disk at start: (life, log writes).
+    /// Generation found on disk at start: (life, log writes), before life was raised.
     pub found: (u64, u64),
     /// Who the members are, for a node that knows nothing yet.
     pub bootstrap: Option<Configuration>,
 }
 
+/// How far the start has come.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Phase {
+    /// Shards record what they inherited.
+    Starting,
+    /// The record of this life is on its way to the disk.
+    Storing,
+    /// Takes part.
+    Running,
+}
+
+/// A committed configuration and the ballot it was committed in.
+#[derive(Clone, Debug)]
+struct Known {
+    ballot: Ballot,
+    configuration: Arc<Configuration>,
+}
+
+/// What is known of one of this node's shards.
+#[derive(Clone, Debug, Default)]
+struct ShardView {
+    started: bool,
+    installed: Epoch,
+    logged: u64,
+}
+
+/// What a peer said of itself in this session.
+#[derive(Clone, Debug)]
+struct PeerHello {
+    voter: VoterId,
+    incarnation: Incarnation,
+    attached: bool,
+    /// Its disk went back in time: its votes and its data do not count.
+    rolled_back: bool,
+}
+
+/// How far the resync of a peer has come, in this session.
+#[derive(Clone, Debug, Default)]
+struct Sync {
+    /// `Resync` was told to the shards under this epoch.
+    told: Option<Epoch>,
+    /// Shards in which it lacks nothing.
+    synced: BTreeSet<u16>,
+    /// `Require` was told.
+    requiring: bool,
+    /// Shards in which writes wait for it.
+    required: BTreeSet<u16>,
+}
+
+/// What is known of another node.
+#[derive(Clone, Debug)]
+struct Peer {
+    session: Option<SessionId>,
+    /// When the session began or ended.
+    since: Instant,
+    hello: Option<PeerHello>,
+    /// Which process of it was heard last, in whatever session.
+    process: u64,
+    /// What all its shards act on.
+    learned: Epoch,
+    /// When it last answered a heartbeat.
+    answered: Instant,
+    /// When it last sent a heartbeat as primary; at first, when the session began.
+    heard: Option<Instant>,
+    /// Heartbeat answers in a row that said it wants to be primary.
+    wants: u32,
+    /// What was last told to the shards: (epoch, kept).
+    ready: Option<(Epoch, bool)>,
+    sync: Sync,
+    /// A shard said that its disk failed.
+    failed: bool,
+    /// When a shard said that it owes an answer for too long.
+    late: Option<Instant>,
+    /// When the newest configuration was last sent to it.
+    taught: Instant,
+}
+
+/// The voter's lease slot.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// Who has it; `None`: nobody that is known.
+    holder: Option<NodeId>,
+    /// Under which ballot.
+    ballot: Ballot,
+    /// Until when.
+    until: Instant,
+}
+
+/// A question to the voters.
+#[derive(Clone, Debug)]
+struct Prepare {
+    ballot: Ballot,
+    sent: Instant,
+    deadline: Instant,
+    best: Known,
+    asked: BTreeSet<NodeId>,
+    promises: BTreeMap<NodeId, VoterId>,
+    refused: BTreeSet<NodeId>,
+    /// The shortest rest of a lease that stood in the way.
+    left: Option<Duration>,
+    /// The own promise is on its way to the disk.
+    own_asked: bool,
+}
+
+/// What follows when a change is committed.
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Then {
+    /// The reign begins.
+    Promote,
+    /// Nothing more than to install it.
+    Nothing,
+    /// Caches were lost everywhere; requests wait again.
+    Recover,
+    /// The voter of this node was removed and comes back under another identity.
+    Replace(NodeId),
+    /// The operation is done.
+    Operation(OperationId),
+    /// The reign is over.
+    Demote,
+}
+
+/// A change on its way to the voters.
+#[derive(Clone, Debug)]
+struct Proposal {
+    base: Arc<Configuration>,
+    next: Arc<Configuration>,
+    accepted: BTreeMap<NodeId, VoterId>,
+    again_at: Instant,
+    then: Then,
+}
+
+/// A reign that is being ended in good order.
+#[derive(Clone, Debug)]
+struct Drain {
+    /// Who asked to be primary.
+    to: Option<(NodeId, SessionId)>,
+    until: Instant,
+    drained: BTreeSet<u16>,
+}
+
+/// A question to all shards that an operator waits for.
+#[derive(Clone, Debug)]
+struct Round {
+    id: OperationId,
+    answered: BTreeSet<u16>,
+    /// Cut: its number. Verify: index of the volume being compared.
+    number: u64,
+}
+
+/// This node's time as primary, from the moment it proposes its own promote.
+#[derive(Clone, Debug)]
+struct Reign {
+    ballot: Ballot,
+    began: Instant,
+    reign: Epoch,
+    /// The promote is committed.
+    promoted: bool,
+    proposal: Option<Proposal>,
+    /// When the newest answered question was sent to each voter.
+    grants: BTreeMap<NodeId, (VoterId, Instant)>,
+    /// Voters that promised a higher ballot.
+    refused: BTreeSet<NodeId>,
+    heartbeat_at: Instant,
+    /// Until then absent members are waited for.
+    gather_until: Instant,
+    gathered: BTreeSet<u16>,
+    reconciled: BTreeSet<u16>,
+    served: bool,
+    lease_told: Instant,
+    drain: Option<Drain>,
+    /// Voters removed in order to come back under a new identity.
+    replacing: BTreeMap<NodeId, wire::MemberKind>,
+    cut: Option<Round>,
+    verify: Option<Round>,
+}
+
+/// What this node does about being primary.
+#[derive(Clone, Debug)]
+enum Role {
+    Idle,
+    Preparing(Prepare),
+    Primary(alloc::boxed::Box<Reign>),
+}
+
+/// Why this node would like to be primary.
+#[derive(Clone, Debug, Default)]
+struct Want {
+    /// A shard holds requests.
+    shard: bool,
+    /// Another node handed over.
+    handed: bool,
+    /// Clients here count: not after an operator demoted this node.
+    demoted: bool,
+    /// When this node steps in because nobody else does.
+    auto_at: Option<Instant>,
+    /// Not before.
+    hold_until: Instant,
+    /// Failed attempts in a row.
+    attempt: u32,
+}
+
+/// An operation that was not answered yet.
+#[derive(Clone, Debug)]
+struct Pending {
+    id: OperationId,
+    operation: Operation,
+    deadline: Instant,
+    /// A change for it is open, or shards are asked.
+    busy: bool,
+    /// The primary was asked to hand over.
+    asked: bool,
+}
+
 /// One node's share of a resource's configuration.
 #[derive(Debug)]
 pub struct Member {
-    setup: MemberSetup,
+    now: Instant,
+    node: NodeId,
+    process: u64,
+    timing: Timing,
+    random: Prng,
+    phase: Phase,
+    record: Option<Record>,
+    attached: bool,
+    /// Its disk failed in this process: not to be touched.
+    disk_failed: bool,
+    detach_told: bool,
+    found: (u64, u64),
+    renewed: bool,
+    shards: Vec<ShardView>,
+    known: Option<Known>,
+    /// What was last told to the shards.
+    emitted: Option<Arc<Configuration>>,
+    /// What every shard acts on.
+    installed: Epoch,
+    slots: Vec<BitmapSlot>,
+    slot_generation: u64,
+    store: store::Store,
+    slot: Slot,
+    peers: BTreeMap<NodeId, Peer>,
+    seen: BTreeMap<NodeId, SeenGeneration>,
+    role: Role,
+    round_seen: u64,
+    want: Want,
+    clients: u32,
+    operations: Vec<Pending>,
+    /// An operator holds requests back.
+    operator_hold: bool,
+    hold_told: bool,
+    cut: u64,
 }
 
 impl Member {
-    /// The member as it is at the start of a process.
+    /// The member as it is at the start of a process. It says nothing before the first step.
     #[must_use]
     pub fn new(now: Instant, setup: MemberSetup) -> Member {
-        let _ = now;
-        Member { setup }
+        let mut member = Member {
+            now,
+            node: setup.node,
+            process: setup.process,
+            timing: setup.timing,
+            random: Prng::new(setup.seed ^ setup.process.rotate_left(17)),
+            phase: Phase::Starting,
+            attached: setup.attached && setup.record.is_some(),
+            disk_failed: false,
+            detach_told: false,
+            found: setup.found,
+            renewed: false,
+            shards: vec![ShardView::default(); usize::from(setup.shards)],
+            known: None,
+            emitted: None,
+            installed: Epoch(0),
+            slots: Vec::new(),
+            slot_generation: 0,
+            store: store::Store::default(),
+            slot: Slot { holder: None, ballot: Ballot::default(), until: now },
+            peers: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            role: Role::Idle,
+            round_seen: 0,
+            want: Want::default(),
+            clients: 0,
+            operations: Vec::new(),
+            operator_hold: false,
+            hold_told: false,
+            cut: 0,
+            record: setup.record,
+        };
+        member.inherit(setup.bootstrap);
+        member
     }
 
-    /// One input.
+    /// Takes one input at `now`, which never goes back, and appends what is to be done.
     pub fn step(&mut self, now: Instant, input: MemberInput, out: &mut Vec<MemberOutput>) {
-        let _ = (now, input, out, &self.setup);
+        assert!(now >= self.now, "time went back");
+        self.now = now;
+        match input {
+            MemberInput::PeerUp { peer, session } => self.on_peer_up(peer, session, out),
+            MemberInput::PeerDown { peer, session } => self.on_peer_down(peer, session, out),
+            MemberInput::Frame { peer, session, message } => {
+                self.on_frame(peer, session, message, out);
+            }
+            MemberInput::Shard { shard, message } => self.on_shard(shard, message, out),
+            MemberInput::Stored { number, ok } => self.on_stored(number, ok, out),
+            MemberInput::Operation { id, operation } => self.on_operation(id, operation),
+            MemberInput::Clients { count } => {
+                if count > self.clients {
+                    self.want.demoted = false;
+                }
+                self.clients = count;
+            }
+            MemberInput::Wake => {}
+        }
+        self.run(out);
     }
 
-    /// When time alone would change something.
+    /// When time alone would change something; `None`: never.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
-        None
+        let mut at: Option<Instant> = None;
+        let mut consider = |time: Instant| at = Some(at.map_or(time, |at| at.min(time)));
+        if self.phase == Phase::Starting && self.is_recorded_by_shards() {
+            consider(self.now);
+        }
+        if self.phase == Phase::Running {
+            self.proposer_deadlines(&mut consider);
+            self.primary_deadlines(&mut consider);
+            if self.reign().is_some() {
+                self.peer_deadlines(&mut consider);
+            }
+            self.operation_deadlines(&mut consider);
+        }
+        at
     }
+
+    /// Everything that follows from the state as it is now. Run after every input.
+    fn run(&mut self, out: &mut Out) {
+        if self.phase == Phase::Starting && self.is_recorded_by_shards() {
+            self.store_start(out);
+        }
+        if self.phase == Phase::Running {
+            self.run_operations(out);
+            self.run_proposer(out);
+            self.check_disk(out);
+            self.run_primary(out);
+        }
+        self.run_store(out);
+    }
+
+    fn on_frame(
+        &mut self,
+        peer: NodeId,
+        session: SessionId,
+        message: MemberMessage,
+        out: &mut Out,
+    ) {
+        if !self.peers.get(&peer).is_some_and(|known| known.session == Some(session)) {
+            out.push(MemberOutput::Mark("member: frame of an ended session"));
+            return;
+        }
+        if let MemberMessage::Hello { .. } = message {
+            return self.on_hello(peer, message, out);
+        }
+        if self.phase != Phase::Running {
+            return;
+        }
+        match message {
+            MemberMessage::Hello { .. } => {}
+            MemberMessage::Prepare { ballot } => self.on_prepare(peer, session, ballot, out),
+            MemberMessage::Promise { ballot, voter, accepted } => {
+                self.on_promise(peer, ballot, voter, accepted, out);
+            }
+            MemberMessage::Accept { ballot, configuration } => {
+                self.on_accept(peer, session, ballot, configuration, out);
+            }
+            MemberMessage::Accepted { ballot, epoch, voter } => {
+                self.on_accepted(peer, ballot, epoch, voter, out);
+            }
+            MemberMessage::Refused { ballot, reason } => {
+                self.on_refused(peer, ballot, reason, out);
+            }
+            MemberMessage::Learn { ballot, configuration } => {
+                self.learn(ballot, *configuration, out);
+                self.tell_learned(peer, out);
+            }
+            MemberMessage::Learned { epoch } => self.on_learned(peer, epoch),
+            MemberMessage::Heartbeat { ballot, epoch, sent } => {
+                self.on_heartbeat(peer, session, ballot, epoch, sent, out);
+            }
+            answer @ MemberMessage::HeartbeatAnswer { .. } => {
+                self.on_heartbeat_answer(peer, &answer, out);
+            }
+            MemberMessage::Release { ballot } => self.on_release(peer, ballot),
+            MemberMessage::WantPrimary => self.on_want_primary(peer, session, out),
+            MemberMessage::HandOver { epoch } => self.on_hand_over(epoch),
+        }
+    }
+
+    fn on_shard(&mut self, shard: u16, message: FromShard, out: &mut Out) {
+        assert!(usize::from(shard) < self.shards.len(), "a shard that does not exist");
+        let view = &mut self.shards[usize::from(shard)];
+        match message {
+            FromShard::Started => view.started = true,
+            FromShard::Installed { epoch } => {
+                view.installed = view.installed.max(epoch);
+                self.on_installed(out);
+            }
+            FromShard::Logged { writes } => view.logged = view.logged.max(writes),
+            FromShard::Wants => self.want.shard = true,
+            FromShard::DiskFailed => self.disk_failed = true,
+            FromShard::Gathered { reign } => self.on_gathered(shard, reign),
+            FromShard::Reconciled { reign } => self.on_reconciled(shard, reign),
+            FromShard::Drained { reign } => self.on_drained(shard, reign),
+            FromShard::Synced { peer, session } => self.on_synced(shard, peer, session),
+            FromShard::Required { peer, session } => self.on_required(shard, peer, session),
+            FromShard::PeerLate { peer, session } => self.on_peer_late(peer, session, out),
+            FromShard::PeerFailed { peer, session } => self.on_peer_failed(peer, session, out),
+            FromShard::CutReady { number } => self.on_cut_ready(shard, number, out),
+            FromShard::Verified { .. } => self.on_verified(shard, out),
+        }
+    }
+
+    /// Sends to a peer in its present session, if there is one.
+    fn send(&self, peer: NodeId, message: MemberMessage, out: &mut Out) {
+        if let Some(session) = self.peers.get(&peer).and_then(|peer| peer.session) {
+            out.push(MemberOutput::Send { peer, session, message });
+        }
+    }
+
+    fn connected(&self) -> Vec<NodeId> {
+        self.peers
+            .iter()
+            .filter(|(_, peer)| peer.session.is_some())
+            .map(|(&node, _)| node)
+            .collect()
+    }
+
+    fn tell_shards(message: ToShard, out: &mut Out) {
+        out.push(MemberOutput::Shards(message));
+    }
+
+    /// The reign, once its promote is committed.
+    fn reign(&self) -> Option<&Reign> {
+        match &self.role {
+            Role::Primary(reign) if reign.promoted => Some(reign),
+            _ => None,
+        }
+    }
+
+    fn reign_mut(&mut self) -> Option<&mut Reign> {
+        match &mut self.role {
+            Role::Primary(reign) if reign.promoted => Some(reign),
+            _ => None,
+        }
+    }
+}
+
+/// The order of configurations: a fork above what it left, then by epoch.
+fn rank(configuration: &Configuration) -> (u64, Epoch) {
+    (configuration.fork, configuration.epoch)
+}
+
+/// The order of values at voters.
+fn rank_value(ballot: Ballot, configuration: &Configuration) -> (u64, Ballot, Epoch) {
+    (configuration.fork, ballot, configuration.epoch)
+}
+
+/// Whether the voters that consented, each under the identity that `configuration` names, decide.
+fn is_majority(configuration: &Configuration, consent: &BTreeMap<NodeId, VoterId>) -> bool {
+    let count = configuration
+        .members
+        .iter()
+        .filter(|member| consent.get(&member.node) == Some(&member.voter))
+        .count();
+    count >= configuration.majority()
 }

@@ -1,0 +1,477 @@
+//! What operators ask for.
+//!
+//! Always: every operation is answered once; those that change the configuration are done when the
+//! change is committed; an operation that must be done by the primary makes this node primary if
+//! nobody is, and is refused if another node is.
+//!
+//! Not here: forwarding to the primary (the caller's job), policy (`lockstep`).
+
+use super::{Known, Member, Out, Pending, Reign, Role, Round, Then};
+use crate::door::{MemberOutput, Operation, OperationError, OperationId, ToShard};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use base::{Ballot, Duration, Epoch, Incarnation, Instant, NodeId, VolumeId};
+use wire::{Configuration, MEMBERS_MAX, MemberEntry, MemberKind, MemberMessage, REPLICAS_MAX};
+
+/// Operations that wait, at most. An operator has few; beyond that they fail at once.
+const OPERATIONS_MAX: usize = 64;
+/// How long an operation waits for a primary, or for a majority, in leases.
+const PATIENCE_LEASES: u64 = 8;
+/// Epochs that a forced configuration leaves out, so that what the other side of the fork did
+/// meanwhile is older for every shard.
+const FORK_EPOCHS: u64 = 1 << 32;
+
+impl Member {
+    pub(super) fn operation_deadlines(&self, consider: &mut impl FnMut(Instant)) {
+        for pending in &self.operations {
+            consider(pending.deadline);
+        }
+    }
+
+    pub(super) fn on_operation(&mut self, id: OperationId, operation: Operation) {
+        let patience = Duration(self.timing.lease.0.saturating_mul(PATIENCE_LEASES));
+        let deadline = self.now + patience;
+        if operation == Operation::Promote {
+            self.want.demoted = false;
+        }
+        self.operations.push(Pending { id, operation, deadline, busy: false, asked: false });
+    }
+
+    /// Answers an operation, if it is still open.
+    pub(super) fn finish(
+        &mut self,
+        id: OperationId,
+        result: Result<(), OperationError>,
+        out: &mut Out,
+    ) {
+        let before = self.operations.len();
+        self.operations.retain(|pending| pending.id != id);
+        if self.operations.len() < before {
+            out.push(MemberOutput::Done { id, result });
+        }
+    }
+
+    /// Takes every open operation as far as it goes now.
+    pub(super) fn run_operations(&mut self, out: &mut Out) {
+        while self.operations.len() > OPERATIONS_MAX
+            && let Some(last) = self.operations.pop()
+        {
+            out.push(MemberOutput::Done { id: last.id, result: Err(OperationError::Full) });
+        }
+        let waiting: Vec<Pending> =
+            self.operations.iter().filter(|pending| !pending.busy).cloned().collect();
+        for pending in waiting {
+            if let Some(result) = self.run_operation(&pending, out) {
+                self.finish(pending.id, result, out);
+            }
+        }
+        self.expire(out);
+    }
+
+    fn expire(&mut self, out: &mut Out) {
+        let late: Vec<OperationId> = self
+            .operations
+            .iter()
+            .filter(|pending| self.now >= pending.deadline)
+            .map(|pending| pending.id)
+            .collect();
+        for id in late {
+            let error = match self.live_primary() {
+                Some(node) => OperationError::OtherPrimary(node),
+                None if self.reign().is_some() => OperationError::NoQuorum,
+                None => OperationError::NoPrimary,
+            };
+            self.finish(id, Err(error), out);
+        }
+    }
+
+    /// One operation; `None` if it has to wait.
+    fn run_operation(
+        &mut self,
+        pending: &Pending,
+        out: &mut Out,
+    ) -> Option<Result<(), OperationError>> {
+        match pending.operation {
+            Operation::Promote => return self.run_promote(pending, out),
+            Operation::Demote => return self.run_demote(pending.id, out),
+            Operation::Suspend(on) => {
+                self.operator_hold = on;
+                if let Some(emitted) = self.emitted.clone() {
+                    self.tell_hold(&emitted, out);
+                }
+                return Some(Ok(()));
+            }
+            Operation::PauseResync(on) => {
+                Self::tell_shards(ToShard::PauseResync(on), out);
+                return Some(Ok(()));
+            }
+            Operation::Invalidate => return Some(self.invalidate(out)),
+            Operation::Force => return self.run_force(pending, out),
+            _ => {}
+        }
+        if self.reign().is_none() {
+            return self.live_primary().map(|node| Err(OperationError::OtherPrimary(node)));
+        }
+        match pending.operation {
+            Operation::Cut => self.start_cut(pending.id, out),
+            Operation::Verify => self.start_verify(pending.id, out),
+            // Changes of the configuration are taken up when it is their turn (`change_operation`).
+            _ => None,
+        }
+    }
+
+    fn run_promote(
+        &mut self,
+        pending: &Pending,
+        out: &mut Out,
+    ) -> Option<Result<(), OperationError>> {
+        if self.reign().is_some_and(|reign| reign.drain.is_none()) {
+            return Some(Ok(()));
+        }
+        if let Some(primary) = self.live_primary()
+            && !pending.asked
+        {
+            self.send(primary, MemberMessage::WantPrimary, out);
+            self.mark(pending.id, |pending| pending.asked = true);
+        }
+        None
+    }
+
+    fn mark(&mut self, id: OperationId, change: impl Fn(&mut Pending)) {
+        for pending in self.operations.iter_mut().filter(|pending| pending.id == id) {
+            change(pending);
+        }
+    }
+
+    fn run_demote(&mut self, id: OperationId, out: &mut Out) -> Option<Result<(), OperationError>> {
+        if self.reign().is_none() {
+            let asking = !matches!(self.role, Role::Idle);
+            return (!asking).then_some(Err(OperationError::Already));
+        }
+        if self.reign().is_some_and(|reign| reign.drain.is_none()) {
+            self.want.demoted = true;
+            self.drain(None, out);
+        }
+        self.mark(id, |pending| pending.busy = true);
+        None
+    }
+
+    /// The drain that a demote waited for did not come to its end.
+    pub(super) fn fail_demotes(&mut self, out: &mut Out) {
+        for id in self.busy_demotes() {
+            self.want.demoted = false;
+            self.finish(id, Err(OperationError::NoQuorum), out);
+        }
+    }
+
+    /// The reign is over, as was asked.
+    pub(super) fn finish_demotes(&mut self, out: &mut Out) {
+        for id in self.busy_demotes() {
+            self.finish(id, Ok(()), out);
+        }
+    }
+
+    fn busy_demotes(&self) -> Vec<OperationId> {
+        self.operations
+            .iter()
+            .filter(|pending| pending.busy && pending.operation == Operation::Demote)
+            .map(|pending| pending.id)
+            .collect()
+    }
+
+    /// This node's copy is forgotten: it comes back as a new, empty member.
+    fn invalidate(&mut self, out: &mut Out) -> Result<(), OperationError> {
+        let Some(known) = self.known.as_ref().map(|known| known.configuration.clone()) else {
+            return Err(OperationError::NoReplica);
+        };
+        if !known.is_replica(self.node) || self.record.is_none() {
+            return Err(OperationError::NoReplica);
+        }
+        let elsewhere = known.members.iter().any(|member| {
+            member.node != self.node
+                && member.in_sync
+                && self.peers.get(&member.node).is_some_and(|peer| {
+                    peer.hello.as_ref().is_some_and(|hello| {
+                        hello.attached && hello.incarnation == member.incarnation
+                    })
+                })
+        });
+        if !elsewhere {
+            return Err(OperationError::LastReplica);
+        }
+        let others = known
+            .members
+            .iter()
+            .filter(|member| member.node != self.node)
+            .filter(|member| self.counts(member.node))
+            .count();
+        if others < known.majority() {
+            // Its old vote would be missing to have it replaced.
+            return Err(OperationError::NoQuorum);
+        }
+        out.push(MemberOutput::Mark("member: invalidated"));
+        self.renew_identity(out);
+        Ok(())
+    }
+
+    fn run_force(
+        &mut self,
+        pending: &Pending,
+        out: &mut Out,
+    ) -> Option<Result<(), OperationError>> {
+        let known = self.known.clone()?;
+        let usable = known.configuration.is_replica(self.node) && self.attached;
+        let voter = self.own_voter().filter(|_| usable);
+        let Some(voter) = voter else { return Some(Err(OperationError::NoReplica)) };
+        if self.reign().is_some() {
+            return None;
+        }
+        if let Some(node) = self.live_primary() {
+            return Some(Err(OperationError::OtherPrimary(node)));
+        }
+        // A majority is given two leases to show itself; then this node goes on alone.
+        let patience = self.timing.lease.0.saturating_mul(PATIENCE_LEASES - 2);
+        if pending.deadline > self.now + Duration(patience) {
+            return None;
+        }
+        self.force_alone(&known, voter, out);
+        self.mark(pending.id, |pending| pending.busy = true);
+        None
+    }
+
+    /// Without a majority: this node's copy and vote are all there is from now on.
+    fn force_alone(&mut self, known: &Known, voter: base::VoterId, out: &mut Out) {
+        out.push(MemberOutput::Mark("member: forced alone"));
+        if !matches!(self.role, Role::Idle) {
+            self.abandon(out);
+        }
+        let mut base = (*known.configuration).clone();
+        base.members = alloc::vec![MemberEntry {
+            node: self.node,
+            kind: MemberKind::Replica,
+            voter,
+            in_sync: true,
+            incarnation: self.record.as_ref().map_or(Incarnation(0), |record| record.incarnation),
+        }];
+        base.fork += 1;
+        base.epoch = Epoch(base.epoch.0 + FORK_EPOCHS);
+        let mut next = base.clone();
+        next.epoch = Epoch(base.epoch.0 + 1);
+        next.reign = next.epoch;
+        next.primary = Some(self.node);
+        let round = self.round_seen + 1;
+        self.round_seen = round;
+        let ballot = Ballot { round, node: self.node };
+        self.slot = super::Slot { holder: Some(self.node), ballot, until: self.now };
+        let grants = BTreeMap::from([(self.node, (voter, self.now))]);
+        self.role = Role::Primary(Box::new(Reign::new(ballot, self.now, next.epoch, grants)));
+        self.propose(Arc::new(base), next, Then::Promote, out);
+    }
+
+    /// The next change that an operator asked for.
+    pub(super) fn change_operation(
+        &mut self,
+        known: &Configuration,
+        out: &mut Out,
+    ) -> Option<(Configuration, Then)> {
+        let waiting: Vec<Pending> =
+            self.operations.iter().filter(|pending| !pending.busy).cloned().collect();
+        for pending in waiting {
+            let change = match &pending.operation {
+                Operation::AddMember { node, kind, voter } => {
+                    self.add_member(known, *node, *kind, *voter)
+                }
+                Operation::RemoveMember { node } => self.remove_member(known, *node),
+                Operation::Resize { volume, sectors } => resize(known, *volume, *sectors),
+                Operation::SetOptions(options) => {
+                    let mut next = Self::successor(known);
+                    next.options = options.clone();
+                    if (1..=8).contains(&options.in_sync_min) {
+                        Ok(Some(next))
+                    } else {
+                        Err(OperationError::BadSize)
+                    }
+                }
+                Operation::Force => Ok(Some(self.forced(known))),
+                _ => continue,
+            };
+            match change {
+                Err(error) => self.finish(pending.id, Err(error), out),
+                Ok(None) => {}
+                Ok(Some(next)) => {
+                    // Excluding is a step on the way; the operation goes on after it.
+                    let step = matches!(pending.operation, Operation::RemoveMember { .. })
+                        && next.members.len() == known.members.len();
+                    let then = if step { Then::Nothing } else { Then::Operation(pending.id) };
+                    if !step {
+                        self.mark(pending.id, |pending| pending.busy = true);
+                    }
+                    return Some((next, then));
+                }
+            }
+        }
+        None
+    }
+
+    fn add_member(
+        &self,
+        known: &Configuration,
+        node: NodeId,
+        kind: MemberKind,
+        voter: base::VoterId,
+    ) -> Result<Option<Configuration>, OperationError> {
+        if known.member(node).is_some() {
+            return Err(OperationError::Already);
+        }
+        let full = known.members.len() >= MEMBERS_MAX
+            || (kind == MemberKind::Replica && known.replicas().count() >= REPLICAS_MAX);
+        if full || node == NodeId(0) {
+            return Err(OperationError::Full);
+        }
+        let mut next = Self::successor(known);
+        let incarnation = Incarnation(0);
+        next.members.push(MemberEntry { node, kind, voter, in_sync: false, incarnation });
+        next.members.sort_unstable_by_key(|member| member.node);
+        self.decidable(known, next)
+    }
+
+    /// A change of voters is proposed only when it can be decided now: it is never withdrawn.
+    fn decidable(
+        &self,
+        known: &Configuration,
+        next: Configuration,
+    ) -> Result<Option<Configuration>, OperationError> {
+        let now = self.is_reachable(known) && self.is_reachable(&next);
+        Ok(now.then_some(next))
+    }
+
+    fn remove_member(
+        &self,
+        known: &Configuration,
+        node: NodeId,
+    ) -> Result<Option<Configuration>, OperationError> {
+        let Some(entry) = known.member(node) else { return Err(OperationError::NoMember) };
+        let mut next = Self::successor(known);
+        if entry.in_sync {
+            let kept_elsewhere = known.members.iter().any(|member| {
+                member.node != node
+                    && member.in_sync
+                    && self.standing(member) == super::peers::Standing::Kept
+            });
+            if !kept_elsewhere {
+                return Err(OperationError::LastReplica);
+            }
+            for member in next.members.iter_mut().filter(|member| member.node == node) {
+                member.in_sync = false;
+            }
+            return Ok(Some(next));
+        }
+        next.members.retain(|member| member.node != node);
+        if next.members.is_empty() {
+            return Err(OperationError::LastReplica);
+        }
+        self.decidable(known, next)
+    }
+
+    /// This node's copy is the truth from now on.
+    fn forced(&self, known: &Configuration) -> Configuration {
+        let mut next = Self::successor(known);
+        next.epoch = Epoch(known.epoch.0 + FORK_EPOCHS);
+        next.fork += 1;
+        for member in &mut next.members {
+            member.in_sync = member.node == self.node;
+            if member.in_sync
+                && let Some(record) = &self.record
+            {
+                member.incarnation = record.incarnation;
+            }
+        }
+        next
+    }
+
+    fn start_cut(&mut self, id: OperationId, out: &mut Out) -> Option<Result<(), OperationError>> {
+        let number = self.cut + 1;
+        let reign = self.reign_mut()?;
+        if reign.cut.is_some() || !reign.served {
+            return None;
+        }
+        reign.cut = Some(Round { id, answered: BTreeSet::new(), number });
+        self.cut = number;
+        self.mark(id, |pending| pending.busy = true);
+        Self::tell_shards(ToShard::Cut { number }, out);
+        None
+    }
+
+    pub(super) fn on_cut_ready(&mut self, shard: u16, number: u64, out: &mut Out) {
+        let shards = self.shards.len();
+        let Some(reign) = self.reign_mut() else { return };
+        let Some(cut) = reign.cut.as_mut().filter(|cut| cut.number == number) else { return };
+        cut.answered.insert(shard);
+        if cut.answered.len() < shards {
+            return;
+        }
+        let id = cut.id;
+        reign.cut = None;
+        Self::tell_shards(ToShard::CutDone { number }, out);
+        self.finish(id, Ok(()), out);
+    }
+
+    fn start_verify(
+        &mut self,
+        id: OperationId,
+        out: &mut Out,
+    ) -> Option<Result<(), OperationError>> {
+        let first = self.known.as_ref()?.configuration.volumes.first()?.volume;
+        let reign = self.reign_mut()?;
+        if reign.verify.is_some() || !reign.served {
+            return None;
+        }
+        reign.verify = Some(Round { id, answered: BTreeSet::new(), number: 0 });
+        self.mark(id, |pending| {
+            pending.busy = true;
+            pending.deadline = Instant(u64::MAX);
+        });
+        Self::tell_shards(ToShard::Verify { volume: first, from: 0 }, out);
+        None
+    }
+
+    pub(super) fn on_verified(&mut self, shard: u16, out: &mut Out) {
+        let shards = self.shards.len();
+        let volumes: Vec<VolumeId> = self.known.as_ref().map_or_else(Vec::new, |known| {
+            known.configuration.volumes.iter().map(|entry| entry.volume).collect()
+        });
+        let Some(reign) = self.reign_mut() else { return };
+        let Some(verify) = reign.verify.as_mut() else { return };
+        verify.answered.insert(shard);
+        if verify.answered.len() < shards {
+            return;
+        }
+        verify.answered.clear();
+        verify.number += 1;
+        let next = usize::try_from(verify.number).ok().and_then(|at| volumes.get(at));
+        if let Some(&volume) = next {
+            return Self::tell_shards(ToShard::Verify { volume, from: 0 }, out);
+        }
+        let id = verify.id;
+        reign.verify = None;
+        self.finish(id, Ok(()), out);
+    }
+}
+
+fn resize(
+    known: &Configuration,
+    volume: VolumeId,
+    sectors: u64,
+) -> Result<Option<Configuration>, OperationError> {
+    let mut next = Configuration { epoch: Epoch(known.epoch.0 + 1), ..known.clone() };
+    let Some(entry) = next.volumes.iter_mut().find(|entry| entry.volume == volume) else {
+        return Err(OperationError::NoMember);
+    };
+    entry.sectors = sectors;
+    if wire::check_configuration(&next).is_err() {
+        return Err(OperationError::BadSize);
+    }
+    Ok(Some(next))
+}

@@ -1,0 +1,432 @@
+//! Who is in sync: telling shards who is ready, excluding, including, replacing.
+//!
+//! Always: only a replica in the incarnation that the configuration names is kept; the last kept one
+//! stays; a replica is included only when every shard said that it lacks nothing and that every open
+//! write waits for it, in one and the same session.
+//!
+//! Not here: how a change is decided (`register`), copying (`shard`).
+
+use super::{Member, Out, Peer, PeerHello, Sync, Then};
+use crate::door::{MemberOutput, ToShard};
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use base::{Duration, Epoch, Incarnation, Instant, NodeId, SessionId, VoterId};
+use wire::{Configuration, MemberEntry, MemberKind};
+
+/// How an in-sync replica stands.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Standing {
+    /// Here, with the disk cache that the configuration names.
+    Kept,
+    /// Not here yet; it is waited for.
+    Awaited,
+    /// Here, but its cache was lost.
+    Lost,
+    /// Gone, silent, failed, or another memory.
+    Gone,
+}
+
+/// Whether what `hello` says is the memory that `entry` names.
+fn is_same_voter(hello: &PeerHello, entry: &MemberEntry) -> bool {
+    hello.voter == entry.voter && !hello.rolled_back
+}
+
+fn is_kept(hello: &PeerHello, entry: &MemberEntry) -> bool {
+    is_same_voter(hello, entry) && hello.attached && hello.incarnation == entry.incarnation
+}
+
+impl Member {
+    /// Whether this node's own copy is the one that `configuration` names.
+    pub(super) fn is_own_kept(&self, configuration: &Configuration) -> bool {
+        let Some(entry) = configuration.member(self.node) else { return false };
+        let Some(record) = &self.record else { return false };
+        self.attached && entry.voter == record.voter && entry.incarnation == record.incarnation
+    }
+
+    /// When something about a peer changes by time alone.
+    pub(super) fn peer_deadlines(&self, consider: &mut impl FnMut(Instant)) {
+        for peer in self.peers.values().filter(|peer| peer.session.is_some()) {
+            for at in [peer.answered + self.timing.peer_late, peer.since + self.timing.gather] {
+                let at = at + Duration(1);
+                if at > self.now {
+                    consider(at);
+                }
+            }
+        }
+    }
+
+    pub(super) fn standing(&self, entry: &MemberEntry) -> Standing {
+        let Some(reign) = self.reign() else { return Standing::Awaited };
+        if entry.node == self.node {
+            return self.own_standing(entry);
+        }
+        let waiting = self.now < reign.gather_until;
+        let absent = if waiting { Standing::Awaited } else { Standing::Gone };
+        let Some(peer) = self.peers.get(&entry.node) else { return absent };
+        let Some(hello) = &peer.hello else {
+            let fresh = peer.session.is_some() && self.now < peer.since + self.timing.gather;
+            return if fresh { Standing::Awaited } else { absent };
+        };
+        if !is_same_voter(hello, entry) || !hello.attached || peer.failed || peer.late.is_some() {
+            return Standing::Gone;
+        }
+        if hello.incarnation != entry.incarnation {
+            return Standing::Lost;
+        }
+        let patience = reign.gather_until.max(peer.since + self.timing.gather);
+        if self.is_silent(peer) || (peer.learned < reign.reign && self.now >= patience) {
+            return Standing::Gone;
+        }
+        Standing::Kept
+    }
+
+    fn own_standing(&self, entry: &MemberEntry) -> Standing {
+        match &self.record {
+            Some(record) if record.voter == entry.voter && self.attached && !self.disk_failed => {
+                if record.incarnation == entry.incarnation {
+                    Standing::Kept
+                } else {
+                    Standing::Lost
+                }
+            }
+            _ => Standing::Gone,
+        }
+    }
+
+    /// Everything a primary does about its peers.
+    pub(super) fn run_peers(&mut self, out: &mut Out) {
+        self.forgive_late();
+        self.tell_ready(out);
+        self.run_resync(out);
+        if self.reign().is_some_and(|reign| reign.proposal.is_none())
+            && let Some((next, then)) = self.next_change(out)
+            && let Some(base) = self.known.as_ref().map(|known| known.configuration.clone())
+        {
+            self.propose(base, next, then, out);
+        }
+    }
+
+    /// Tells the shards which peers act on a configuration of this reign.
+    fn tell_ready(&mut self, out: &mut Out) {
+        let Some(reign) = self.reign().map(|reign| reign.reign) else { return };
+        let Some(emitted) = self.emitted.clone() else { return };
+        if emitted.reign != reign {
+            return;
+        }
+        for (&node, peer) in &mut self.peers {
+            let (Some(session), Some(hello)) = (peer.session, &peer.hello) else { continue };
+            if peer.learned < reign || peer.learned > emitted.epoch {
+                continue;
+            }
+            let kept = emitted.member(node).is_some_and(|entry| is_kept(hello, entry));
+            let ready = Some((peer.learned, kept));
+            if peer.ready != ready {
+                peer.ready = ready;
+                let epoch = peer.learned;
+                out.push(MemberOutput::Shards(ToShard::PeerReady {
+                    peer: node,
+                    session,
+                    epoch,
+                    kept,
+                }));
+            }
+        }
+    }
+
+    /// A peer that was excluded for being late and answers again may come back.
+    fn forgive_late(&mut self) {
+        let Some(known) = self.known.as_ref().map(|known| known.configuration.clone()) else {
+            return;
+        };
+        for (&node, peer) in &mut self.peers {
+            if !known.is_in_sync(node) && peer.late.is_some_and(|late| peer.answered > late) {
+                peer.late = None;
+            }
+        }
+    }
+
+    /// Brings replicas that are not in sync nearer to it.
+    fn run_resync(&mut self, out: &mut Out) {
+        let Some(reign) = self.reign() else { return };
+        if !reign.served || reign.drain.is_some() {
+            return;
+        }
+        let Some(emitted) = self.emitted.clone() else { return };
+        let shards = self.shards.len();
+        let candidates: Vec<NodeId> = emitted
+            .members
+            .iter()
+            .filter(|entry| entry.kind == MemberKind::Replica && !entry.in_sync)
+            .filter(|entry| self.may_sync(entry, &emitted))
+            .map(|entry| entry.node)
+            .collect();
+        for node in candidates {
+            let Some(peer) = self.peers.get_mut(&node) else { continue };
+            let Some(session) = peer.session else { continue };
+            if peer.sync.requiring {
+                continue;
+            }
+            if peer.sync.told.is_none() {
+                peer.sync.told = Some(emitted.epoch);
+                Self::tell_shards(ToShard::Resync { peer: node, session, gather: true }, out);
+            } else if peer.sync.synced.len() == shards {
+                peer.sync.requiring = true;
+                Self::tell_shards(ToShard::Require { peer: node, session }, out);
+            }
+        }
+    }
+
+    fn may_sync(&self, entry: &MemberEntry, emitted: &Configuration) -> bool {
+        self.peers.get(&entry.node).is_some_and(|peer| {
+            peer.learned == emitted.epoch
+                && !peer.failed
+                && peer.late.is_none()
+                && !self.is_silent(peer)
+                && peer
+                    .hello
+                    .as_ref()
+                    .is_some_and(|hello| hello.attached && is_same_voter(hello, entry))
+        })
+    }
+
+    fn in_session(&mut self, node: NodeId, session: SessionId) -> Option<&mut Peer> {
+        self.peers.get_mut(&node).filter(|peer| peer.session == Some(session))
+    }
+
+    pub(super) fn on_synced(&mut self, shard: u16, node: NodeId, session: SessionId) {
+        if let Some(peer) = self.in_session(node, session)
+            && peer.sync.told.is_some()
+        {
+            peer.sync.synced.insert(shard);
+        }
+    }
+
+    pub(super) fn on_required(&mut self, shard: u16, node: NodeId, session: SessionId) {
+        if let Some(peer) = self.in_session(node, session)
+            && peer.sync.requiring
+        {
+            peer.sync.required.insert(shard);
+        }
+    }
+
+    pub(super) fn on_peer_failed(&mut self, node: NodeId, session: SessionId, out: &mut Out) {
+        if let Some(peer) = self.in_session(node, session) {
+            peer.failed = true;
+            self.stop_sync(node, out);
+        }
+    }
+
+    pub(super) fn on_peer_late(&mut self, node: NodeId, session: SessionId, out: &mut Out) {
+        let now = self.now;
+        if let Some(peer) = self.in_session(node, session) {
+            peer.late = Some(now);
+            self.stop_sync(node, out);
+        }
+    }
+
+    /// The resync of a peer has failed. Unless its include was proposed, nobody waits for it any more.
+    pub(super) fn stop_sync(&mut self, node: NodeId, out: &mut Out) {
+        let proposed =
+            self.reign().and_then(|reign| reign.proposal.as_ref()).is_some_and(|proposal| {
+                !proposal.base.is_in_sync(node) && proposal.next.is_in_sync(node)
+            });
+        let in_sync = self.known.as_ref().is_some_and(|known| known.configuration.is_in_sync(node));
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        let sync = core::mem::take(&mut peer.sync);
+        if sync.requiring
+            && !proposed
+            && !in_sync
+            && let Some(session) = peer.session
+        {
+            Self::tell_shards(ToShard::Unrequire { peer: node, session }, out);
+        }
+    }
+
+    /// What follows on this node when the shards were told of a configuration.
+    pub(super) fn after_install(&mut self, configuration: &Arc<Configuration>, out: &mut Out) {
+        for (&node, peer) in &mut self.peers {
+            if configuration.is_in_sync(node) {
+                peer.sync = Sync::default();
+            }
+        }
+        self.check_disk(out);
+    }
+
+    /// A failed disk is left alone as soon as other replicas have everything.
+    pub(super) fn check_disk(&mut self, out: &mut Out) {
+        if !self.disk_failed || self.detach_told {
+            return;
+        }
+        let Some(emitted) = self.emitted.clone() else { return };
+        let alone = emitted.is_in_sync(self.node) && emitted.in_sync().count() == 1;
+        let primary = self.reign().is_some();
+        if alone || (primary && emitted.is_in_sync(self.node)) {
+            return;
+        }
+        self.detach_told = true;
+        self.attached = false;
+        Self::tell_shards(ToShard::Detach, out);
+        self.tell_own_ready(&emitted, out);
+        self.introduce(out);
+    }
+
+    /// The next change that is due, most urgent first.
+    fn next_change(&mut self, out: &mut Out) -> Option<(Configuration, Then)> {
+        let known = self.known.as_ref()?.configuration.clone();
+        if let Some(change) = self.change_recover(&known).or_else(|| self.change_exclude(&known)) {
+            return Some(change);
+        }
+        if let Some(change) = self.change_recovered(&known) {
+            return Some(change);
+        }
+        if self.reign()?.drain.is_some() {
+            return self.change_demote();
+        }
+        self.change_replace(&known)
+            .or_else(|| self.change_include(&known))
+            .or_else(|| self.change_operation(&known, out))
+    }
+
+    pub(super) fn successor(known: &Configuration) -> Configuration {
+        Configuration { epoch: Epoch(known.epoch.0 + 1), ..known.clone() }
+    }
+
+    /// The incarnation that the replica on `node` has now.
+    fn incarnation_of(&self, node: NodeId) -> Option<Incarnation> {
+        if node == self.node {
+            return self.record.as_ref().map(|record| record.incarnation);
+        }
+        self.peers.get(&node)?.hello.as_ref().map(|hello| hello.incarnation)
+    }
+
+    /// Every in-sync replica lost its cache and is back: what they hold now is agreed on.
+    fn change_recover(&self, known: &Configuration) -> Option<(Configuration, Then)> {
+        let mut in_sync = known.members.iter().filter(|member| member.in_sync).peekable();
+        in_sync.peek()?;
+        if !in_sync.all(|member| self.standing(member) == Standing::Lost) {
+            return None;
+        }
+        let mut next = Self::successor(known);
+        next.recovering = true;
+        for member in next.members.iter_mut().filter(|member| member.in_sync) {
+            member.incarnation = self.incarnation_of(member.node)?;
+        }
+        Some((next, Then::Recover))
+    }
+
+    /// Who is gone or lost its cache leaves, while one that is kept stays.
+    fn change_exclude(&self, known: &Configuration) -> Option<(Configuration, Then)> {
+        let standings: BTreeMap<NodeId, Standing> = known
+            .members
+            .iter()
+            .filter(|member| member.in_sync)
+            .map(|member| (member.node, self.standing(member)))
+            .collect();
+        let leaves =
+            |node: &NodeId| matches!(standings.get(node), Some(Standing::Lost | Standing::Gone));
+        let one_stays = standings.values().any(|standing| *standing == Standing::Kept);
+        if !one_stays || !standings.keys().any(leaves) {
+            return None;
+        }
+        let mut next = Self::successor(known);
+        for member in next.members.iter_mut().filter(|member| leaves(&member.node)) {
+            member.in_sync = false;
+        }
+        Some((next, Then::Nothing))
+    }
+
+    fn change_recovered(&self, known: &Configuration) -> Option<(Configuration, Then)> {
+        let reign = self.reign()?;
+        let done = known.recovering
+            && reign.reconciled.len() == self.shards.len()
+            && known
+                .members
+                .iter()
+                .filter(|member| member.in_sync)
+                .all(|member| self.standing(member) == Standing::Kept);
+        if !done {
+            return None;
+        }
+        let mut next = Self::successor(known);
+        next.recovering = false;
+        Some((next, Then::Nothing))
+    }
+
+    /// The identity under which the memory on `node` votes now, if it may be counted.
+    fn voter_of(&self, node: NodeId) -> Option<VoterId> {
+        if node == self.node {
+            return self.own_voter();
+        }
+        let hello = self.peers.get(&node)?.hello.as_ref()?;
+        (!hello.rolled_back && hello.voter != VoterId(0)).then_some(hello.voter)
+    }
+
+    /// Whether a majority of the voters of `configuration` would accept something now.
+    pub(super) fn is_reachable(&self, configuration: &Configuration) -> bool {
+        let Some(reign) = self.reign() else { return false };
+        let count = configuration
+            .members
+            .iter()
+            .filter(|member| !reign.refused.contains(&member.node))
+            .filter(|member| self.voter_of(member.node) == Some(member.voter))
+            .count();
+        count >= configuration.majority()
+    }
+
+    /// A memory that came back as another is removed, and then added as what it is now.
+    fn change_replace(&self, known: &Configuration) -> Option<(Configuration, Then)> {
+        let reign = self.reign()?;
+        for (&node, &kind) in &reign.replacing {
+            if known.member(node).is_some() {
+                continue;
+            }
+            let Some(voter) = self.voter_of(node) else { continue };
+            let mut next = Self::successor(known);
+            next.members.push(MemberEntry {
+                node,
+                kind,
+                voter,
+                in_sync: false,
+                incarnation: Incarnation(0),
+            });
+            next.members.sort_unstable_by_key(|member| member.node);
+            if self.is_reachable(&next) {
+                return Some((next, Then::Nothing));
+            }
+        }
+        let other = known.members.iter().find(|member| {
+            !member.in_sync && self.voter_of(member.node).is_some_and(|voter| voter != member.voter)
+        })?;
+        let mut next = Self::successor(known);
+        next.members.retain(|member| member.node != other.node);
+        let decidable =
+            !next.members.is_empty() && self.is_reachable(known) && self.is_reachable(&next);
+        decidable.then_some((next, Then::Replace(other.node)))
+    }
+
+    fn change_include(&self, known: &Configuration) -> Option<(Configuration, Then)> {
+        let ready = known.members.iter().find(|member| {
+            !member.in_sync
+                && member.kind == MemberKind::Replica
+                && self.peers.get(&member.node).is_some_and(|peer| {
+                    peer.sync.required.len() == self.shards.len()
+                        && !peer.failed
+                        && peer.late.is_none()
+                        && !self.is_silent(peer)
+                        && peer
+                            .hello
+                            .as_ref()
+                            .is_some_and(|hello| hello.attached && is_same_voter(hello, member))
+                })
+        })?;
+        let incarnation = self.incarnation_of(ready.node)?;
+        let node = ready.node;
+        let mut next = Self::successor(known);
+        for member in next.members.iter_mut().filter(|member| member.node == node) {
+            member.in_sync = true;
+            member.incarnation = incarnation;
+        }
+        Some((next, Then::Nothing))
+    }
+}

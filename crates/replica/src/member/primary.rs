@@ -1,0 +1,445 @@
+//! The reign: heartbeats, lease, gathering, serving, the end in good order or not.
+//!
+//! Always: shards hear of a lease only while the promote is committed, and only of one that a majority
+//! of the present voters, and of the proposed ones, granted; a reign that is handed over is drained
+//! first, and its leases are given back after that.
+//!
+//! Not here: who is in sync (`peers`), the answers of voters (`voter`).
+
+use super::{Drain, Member, Out, Peer, Proposal, Reign, Role, Sync, Then};
+use crate::door::{MemberOutput, OperationError, ToShard};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use base::{Ballot, Duration, Epoch, Instant, NodeId, SessionId, VoterId};
+use wire::{Configuration, MemberMessage};
+
+/// Heartbeat answers in a row after which a primary without clients hands over.
+const WANTS_IN_A_ROW: u32 = 2;
+
+impl Reign {
+    /// A reign whose promote is about to be proposed.
+    pub(super) fn new(
+        ballot: Ballot,
+        now: Instant,
+        reign: Epoch,
+        grants: BTreeMap<NodeId, (VoterId, Instant)>,
+    ) -> Reign {
+        Reign {
+            ballot,
+            began: now,
+            reign,
+            promoted: false,
+            proposal: None,
+            grants,
+            refused: BTreeSet::new(),
+            heartbeat_at: now,
+            gather_until: now,
+            gathered: BTreeSet::new(),
+            reconciled: BTreeSet::new(),
+            served: false,
+            lease_told: Instant(0),
+            drain: None,
+            replacing: BTreeMap::new(),
+            cut: None,
+            verify: None,
+        }
+    }
+}
+
+impl Member {
+    pub(super) fn primary_deadlines(&self, consider: &mut impl FnMut(Instant)) {
+        let Role::Primary(reign) = &self.role else { return };
+        if let Some(proposal) = &reign.proposal {
+            consider(proposal.again_at);
+        }
+        if !reign.promoted {
+            return consider(reign.began + Duration(self.timing.retry.0.saturating_mul(16)));
+        }
+        consider(reign.heartbeat_at);
+        if reign.gather_until > self.now {
+            consider(reign.gather_until);
+        }
+        if let Some(drain) = &reign.drain
+            && drain.until > self.now
+        {
+            consider(drain.until);
+        }
+    }
+
+    /// Everything a primary does by itself.
+    pub(super) fn run_primary(&mut self, out: &mut Out) {
+        self.run_proposal(out);
+        if self.reign().is_none() {
+            return;
+        }
+        self.beat(out);
+        self.consider_hand_over(out);
+        self.run_drain(out);
+        self.run_peers(out);
+        self.consider_serving(out);
+        self.tell_lease(out);
+    }
+
+    /// Asks every peer for a sign of life, and every voter for its lease.
+    fn beat(&mut self, out: &mut Out) {
+        let now = self.now;
+        let heartbeat = self.timing.heartbeat;
+        let Some(reign) = self.reign_mut() else { return };
+        if now < reign.heartbeat_at {
+            return;
+        }
+        reign.heartbeat_at = now + heartbeat;
+        let ballot = reign.ballot;
+        let Some(epoch) = self.known.as_ref().map(|known| known.configuration.epoch) else {
+            return;
+        };
+        for peer in self.connected() {
+            self.send(peer, MemberMessage::Heartbeat { ballot, epoch, sent: now }, out);
+        }
+        let behind: Vec<NodeId> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.hello.is_some() && peer.learned < epoch)
+            .filter(|(_, peer)| now >= peer.taught + Duration(heartbeat.0.saturating_mul(4)))
+            .map(|(&node, _)| node)
+            .collect();
+        for peer in behind {
+            self.teach(peer, out);
+        }
+        if let Some(voter) = self.own_voter() {
+            // The own promise of this ballot is durable: it was counted, or the ballot is newer.
+            match self.renew(ballot) {
+                Ok(false) => self.grant(self.node, voter, now),
+                Ok(true) => self.persist(super::store::Effect::OwnPromise(ballot), out),
+                Err(reason) => self.on_refused(self.node, ballot, reason, out),
+            }
+        }
+    }
+
+    fn grant(&mut self, node: NodeId, voter: VoterId, sent: Instant) {
+        let Some(reign) = self.reign_mut() else { return };
+        let grant = reign.grants.entry(node).or_insert((voter, sent));
+        if grant.0 != voter || grant.1 < sent {
+            *grant = (voter, sent);
+        }
+    }
+
+    pub(super) fn on_heartbeat_answer(
+        &mut self,
+        peer: NodeId,
+        answer: &MemberMessage,
+        out: &mut Out,
+    ) {
+        let &MemberMessage::HeartbeatAnswer { ballot, sent, voter, epoch, generation, wants } =
+            answer
+        else {
+            return;
+        };
+        if !self.reign().is_some_and(|reign| reign.ballot == ballot) || sent > self.now {
+            return;
+        }
+        let now = self.now;
+        let counts = self.counts(peer);
+        let Some(known) = self.peers.get_mut(&peer) else { return };
+        known.answered = now;
+        known.learned = known.learned.max(epoch);
+        known.wants = if wants { known.wants.saturating_add(1) } else { 0 };
+        let Some(hello) = known.hello.clone() else { return };
+        let process = known.process;
+        if counts && voter != VoterId(0) {
+            self.grant(peer, voter, sent);
+            if voter == hello.voter {
+                self.remember(peer, voter, hello.incarnation, process, generation);
+            }
+        }
+        self.tell_lease(out);
+    }
+
+    /// When the lease that a majority granted ends.
+    pub(super) fn lease_until(&self) -> Option<Instant> {
+        let reign = self.reign()?;
+        let known = self.known.as_ref()?;
+        let present = self.lease_under(&known.configuration, &reign.grants)?;
+        match &reign.proposal {
+            Some(proposal) => Some(present.min(self.lease_under(&proposal.next, &reign.grants)?)),
+            None => Some(present),
+        }
+    }
+
+    fn lease_under(
+        &self,
+        configuration: &Configuration,
+        grants: &BTreeMap<NodeId, (VoterId, Instant)>,
+    ) -> Option<Instant> {
+        let mut sent: Vec<Instant> = configuration
+            .members
+            .iter()
+            .filter_map(|member| grants.get(&member.node).filter(|grant| grant.0 == member.voter))
+            .map(|grant| grant.1)
+            .collect();
+        sent.sort_unstable_by(|one, other| other.cmp(one));
+        sent.get(configuration.majority() - 1).map(|&sent| sent + self.timing.lease)
+    }
+
+    /// Tells the shards of a lease that lasts longer than the one they know.
+    fn tell_lease(&mut self, out: &mut Out) {
+        let Some(until) = self.lease_until() else { return };
+        let installed = self.emitted.as_ref().map(|emitted| emitted.reign);
+        if self.hold_told {
+            return;
+        }
+        let Some(reign) = self.reign_mut() else { return };
+        if installed == Some(reign.reign) && until > reign.lease_told {
+            reign.lease_told = until;
+            Self::tell_shards(ToShard::Lease { until }, out);
+        }
+    }
+
+    /// Requests are held back while an operator says so or too few replicas are in sync.
+    pub(super) fn tell_hold(&mut self, configuration: &Configuration, out: &mut Out) {
+        let few = configuration.in_sync().count() < usize::from(configuration.options.in_sync_min);
+        let hold = self.operator_hold || few;
+        if hold != self.hold_told {
+            self.hold_told = hold;
+            Self::tell_shards(ToShard::Suspend(hold), out);
+        }
+    }
+
+    pub(super) fn on_gathered(&mut self, shard: u16, reign_gathered: Epoch) {
+        if let Some(reign) = self.reign_mut()
+            && reign.reign == reign_gathered
+        {
+            reign.gathered.insert(shard);
+        }
+    }
+
+    pub(super) fn on_reconciled(&mut self, shard: u16, reign_reconciled: Epoch) {
+        let recovering = self.known.as_ref().is_some_and(|known| known.configuration.recovering);
+        if let Some(reign) = self.reign_mut()
+            && reign.reign == reign_reconciled
+            && recovering
+        {
+            reign.reconciled.insert(shard);
+        }
+    }
+
+    /// Whether this node's shards know what every kept member holds.
+    pub(super) fn is_gathered(&self) -> bool {
+        self.reign().is_some_and(|reign| {
+            reign.gathered.len() == self.shards.len() || reign.reconciled.len() == self.shards.len()
+        })
+    }
+
+    fn consider_serving(&mut self, out: &mut Out) {
+        let gathered = self.is_gathered();
+        let ready = self.emitted.as_ref().is_some_and(|emitted| {
+            !emitted.recovering
+                && emitted.in_sync().next().is_some()
+                && self.known.as_ref().is_some_and(|known| !known.configuration.recovering)
+        });
+        let installed = self.emitted.as_ref().map(|emitted| emitted.reign);
+        let Some(reign) = self.reign_mut() else { return };
+        if gathered && ready && !reign.served && installed == Some(reign.reign) {
+            reign.served = true;
+            let reign = reign.reign;
+            Self::tell_shards(ToShard::Serve { reign }, out);
+        }
+    }
+
+    /// What follows from a change that is now committed.
+    pub(super) fn on_committed(&mut self, proposal: &Proposal, out: &mut Out) {
+        let now = self.now;
+        let gather = self.timing.gather;
+        let Role::Primary(reign) = &mut self.role else { return };
+        match &proposal.then {
+            Then::Promote => {
+                reign.promoted = true;
+                reign.gather_until = now + gather;
+                reign.heartbeat_at = now;
+                self.want = super::Want::default();
+                for peer in self.peers.values_mut() {
+                    peer.answered = now;
+                    peer.ready = None;
+                    peer.sync = Sync::default();
+                    peer.failed = false;
+                    peer.late = None;
+                    peer.wants = 0;
+                }
+            }
+            Then::Nothing => {}
+            Then::Recover => {
+                reign.served = false;
+                reign.reconciled = BTreeSet::new();
+            }
+            Then::Replace(node) => {
+                if let Some(member) = proposal.base.member(*node) {
+                    reign.replacing.insert(*node, member.kind);
+                }
+            }
+            Then::Operation(id) => {
+                let id = *id;
+                self.finish(id, Ok(()), out);
+            }
+            Then::Demote => self.end_reign(out),
+        }
+    }
+
+    /// The configuration without a primary is committed: give everything back.
+    fn end_reign(&mut self, out: &mut Out) {
+        let Role::Primary(reign) = core::mem::replace(&mut self.role, Role::Idle) else { return };
+        self.release(reign.ballot, out);
+        self.fail_rounds(&reign, out);
+        self.finish_demotes(out);
+        self.want.shard = false;
+        // Who asked goes first, also where requests wait here.
+        self.want.hold_until = self.now + Duration(self.timing.retry.0.saturating_mul(4));
+        let epoch = self.known.as_ref().map(|known| known.configuration.epoch);
+        if let Some((peer, session)) = reign.drain.and_then(|drain| drain.to)
+            && let Some(epoch) = epoch
+            && self.peers.get(&peer).is_some_and(|known| known.session == Some(session))
+        {
+            let message = MemberMessage::HandOver { epoch };
+            out.push(MemberOutput::Send { peer, session, message });
+        }
+    }
+
+    /// This node is primary no more, because another is, or because the voters will not have it.
+    pub(super) fn abdicate(&mut self, out: &mut Out) {
+        if !matches!(self.role, Role::Primary(_)) {
+            return;
+        }
+        let Role::Primary(reign) = core::mem::replace(&mut self.role, Role::Idle) else { return };
+        out.push(MemberOutput::Mark("member: reign ended by others"));
+        if reign.drain.is_some() {
+            Self::tell_shards(ToShard::Undrain, out);
+        }
+        self.fail_rounds(&reign, out);
+        let pause = Duration(self.timing.retry.0);
+        let extra = Duration(self.random.below(pause.0.max(1)));
+        self.want.hold_until = self.now + extra;
+        for pending in &mut self.operations {
+            pending.busy = false;
+        }
+    }
+
+    fn fail_rounds(&mut self, reign: &Reign, out: &mut Out) {
+        for round in [&reign.cut, &reign.verify].into_iter().flatten() {
+            self.finish(round.id, Err(OperationError::NoPrimary), out);
+        }
+    }
+
+    /// Voters that promised a higher ballot never accept this one: without a majority of the others
+    /// the reign is over.
+    pub(super) fn check_refused(&mut self, out: &mut Out) {
+        let Role::Primary(reign) = &self.role else { return };
+        let open = |configuration: &Configuration| {
+            let left = configuration
+                .members
+                .iter()
+                .filter(|member| !reign.refused.contains(&member.node))
+                .count();
+            left >= configuration.majority()
+        };
+        let known = self.known.as_ref().is_none_or(|known| open(&known.configuration));
+        let proposed = reign
+            .proposal
+            .as_ref()
+            .is_none_or(|proposal| open(&proposal.base) && open(&proposal.next));
+        if known && proposed {
+            return;
+        }
+        if reign.promoted {
+            self.abdicate(out);
+        } else {
+            self.abandon(out);
+        }
+    }
+
+    /// Another node asks to be primary instead.
+    pub(super) fn on_want_primary(&mut self, peer: NodeId, session: SessionId, out: &mut Out) {
+        if self.reign().is_some_and(|reign| reign.drain.is_none()) {
+            self.drain(Some((peer, session)), out);
+        }
+    }
+
+    /// A primary that nobody uses here makes way for a node that has clients.
+    fn consider_hand_over(&mut self, out: &mut Out) {
+        let idle = self.clients == 0
+            && self.operations.is_empty()
+            && self.reign().is_some_and(|reign| {
+                reign.drain.is_none() && reign.proposal.is_none() && reign.served
+            });
+        if !idle {
+            return;
+        }
+        let asker = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.wants >= WANTS_IN_A_ROW)
+            .find_map(|(&node, peer)| peer.session.map(|session| (node, session)));
+        if let Some(asker) = asker {
+            self.drain(Some(asker), out);
+        }
+    }
+
+    /// Lets the shards finish what is open, so that the reign can end.
+    pub(super) fn drain(&mut self, to: Option<(NodeId, SessionId)>, out: &mut Out) {
+        let until = self.now + Duration(self.timing.peer_late.0.saturating_mul(2));
+        let Some(reign) = self.reign_mut() else { return };
+        reign.drain = Some(Drain { to, until, drained: BTreeSet::new() });
+        let reign = reign.reign;
+        Self::tell_shards(ToShard::Drain { reign }, out);
+    }
+
+    pub(super) fn on_drained(&mut self, shard: u16, reign_drained: Epoch) {
+        if let Some(reign) = self.reign_mut()
+            && reign.reign == reign_drained
+            && let Some(drain) = &mut reign.drain
+        {
+            drain.drained.insert(shard);
+        }
+    }
+
+    /// Gives a drain up that takes too long or that nobody waits for any more.
+    fn run_drain(&mut self, out: &mut Out) {
+        let now = self.now;
+        let Some(reign) = self.reign() else { return };
+        let Some(drain) = &reign.drain else { return };
+        let proposed =
+            reign.proposal.as_ref().is_some_and(|proposal| proposal.then == Then::Demote);
+        let gone = drain.to.is_some_and(|(peer, session)| {
+            !self.peers.get(&peer).is_some_and(|peer| peer.session == Some(session))
+        });
+        if proposed || (now < drain.until && !gone) {
+            return;
+        }
+        if let Some(reign) = self.reign_mut() {
+            reign.drain = None;
+        }
+        out.push(MemberOutput::Mark("member: drain given up"));
+        Self::tell_shards(ToShard::Undrain, out);
+        self.fail_demotes(out);
+        for peer in self.peers.values_mut() {
+            peer.wants = 0;
+        }
+    }
+
+    /// The change that ends a reign whose shards are drained.
+    pub(super) fn change_demote(&self) -> Option<(Configuration, Then)> {
+        let reign = self.reign()?;
+        let drain = reign.drain.as_ref()?;
+        if drain.drained.len() < self.shards.len() {
+            return None;
+        }
+        let known = &self.known.as_ref()?.configuration;
+        let mut next = (**known).clone();
+        next.epoch = Epoch(next.epoch.0 + 1);
+        next.primary = None;
+        Some((next, Then::Demote))
+    }
+
+    /// Whether a peer was silent for too long, by its heartbeat answers.
+    pub(super) fn is_silent(&self, peer: &Peer) -> bool {
+        self.now.since(peer.answered) > self.timing.peer_late
+    }
+}

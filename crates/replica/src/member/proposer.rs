@@ -1,0 +1,406 @@
+//! The proposer: who wants to be primary, asks the voters, and waits when it may not be.
+//!
+//! A question goes to the peers first; this node's own voter promises last, when its promise decides.
+//! So a node that is merely cut off from the primary does not take its own vote away from it.
+//!
+//! Always: while a live primary is known nobody is asked; a question that failed gives its leases back;
+//! the pause after a failure is random and grows.
+//!
+//! Not here: the value that is proposed then (`register`), the reign (`primary`).
+
+use super::store::Effect;
+use super::{Known, Member, Out, Phase, Prepare, Reign, Role, Then, is_majority, rank_value};
+use crate::door::{MemberOutput, Operation};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use base::{Ballot, Duration, Epoch, Instant, NodeId, VoterId};
+use wire::{Configuration, MemberKind, MemberMessage, RefuseReason};
+
+/// Doublings of the pause between attempts, at most: 16 times `Timing::retry`.
+const ATTEMPTS_MAX: u32 = 4;
+
+impl Member {
+    /// The base of a pause: grows with each failed attempt.
+    fn pause(&self) -> Duration {
+        Duration(self.timing.retry.0 << self.want.attempt.min(ATTEMPTS_MAX))
+    }
+
+    fn random_part(&mut self, of: Duration) -> Duration {
+        Duration(self.random.below(of.0.max(1)))
+    }
+
+    /// The node that is primary and was heard of lately; `None` if there is none but, perhaps, this.
+    pub(super) fn live_primary(&self) -> Option<NodeId> {
+        let primary = self.known.as_ref()?.configuration.primary?;
+        let peer = self.peers.get(&primary)?;
+        peer.session?;
+        let heard = peer.heard?;
+        (self.now < heard + self.timing.lease).then_some(primary)
+    }
+
+    /// Whether this node has a reason of its own to be primary.
+    pub(super) fn wants(&self) -> bool {
+        self.want.shard
+            || self.want.handed
+            || (self.clients > 0 && !self.want.demoted)
+            || self.operations.iter().any(|pending| is_promoting(&pending.operation))
+            || self.want.auto_at.is_some_and(|at| self.now >= at)
+    }
+
+    pub(super) fn proposer_deadlines(&self, consider: &mut impl FnMut(Instant)) {
+        match &self.role {
+            Role::Preparing(prepare) => consider(prepare.deadline),
+            Role::Primary(_) => {}
+            Role::Idle => {
+                if let Some(at) = self.want.auto_at
+                    && at > self.now
+                {
+                    consider(at);
+                }
+                if let Some(primary) = self.live_primary() {
+                    if let Some(heard) = self.peers.get(&primary).and_then(|peer| peer.heard) {
+                        consider(heard + self.timing.lease);
+                    }
+                } else if self.wants() && self.want.hold_until > self.now {
+                    consider(self.want.hold_until);
+                }
+            }
+        }
+    }
+
+    /// Asks, asks again, gives up: whatever the time and the state say.
+    pub(super) fn run_proposer(&mut self, out: &mut Out) {
+        if self.shards.is_empty() {
+            return;
+        }
+        match &self.role {
+            Role::Primary(_) => self.want.auto_at = None,
+            Role::Preparing(prepare) => {
+                if self.now >= prepare.deadline {
+                    self.abandon(out);
+                }
+            }
+            Role::Idle => {
+                if self.live_primary().is_some() {
+                    self.want = super::Want {
+                        hold_until: self.want.hold_until,
+                        demoted: self.want.demoted,
+                        ..super::Want::default()
+                    };
+                    return;
+                }
+                self.consider_stepping_in();
+                if self.wants() && self.now >= self.want.hold_until && self.can_reach_voters() {
+                    self.prepare(out);
+                }
+            }
+        }
+    }
+
+    /// Without a primary nobody brings a replica back: an in-sync one does it by itself.
+    fn consider_stepping_in(&mut self) {
+        if !self.is_needed_as_primary() {
+            self.want.auto_at = None;
+        } else if self.want.auto_at.is_none() {
+            let delay = Duration(self.timing.heartbeat.0 * 2);
+            let extra = self.random_part(delay);
+            self.want.auto_at = Some(self.now + delay + extra);
+        }
+    }
+
+    fn is_needed_as_primary(&self) -> bool {
+        let Some(known) = &self.known else { return false };
+        let configuration = &known.configuration;
+        let Some(own) = configuration.member(self.node) else { return false };
+        if !own.in_sync || !self.attached || Some(own.voter) != self.own_voter() {
+            return false;
+        }
+        let own_kept = self.is_own_kept(configuration);
+        let others = configuration.members.iter().filter(|member| member.node != self.node);
+        let mut all_lost = true;
+        let mut needy = configuration.recovering;
+        for member in others {
+            let hello = self.peers.get(&member.node).and_then(|peer| peer.hello.as_ref());
+            let Some(hello) = hello else {
+                all_lost &= !member.in_sync;
+                continue;
+            };
+            let same = hello.voter == member.voter && !hello.rolled_back;
+            let kept = same && hello.attached && hello.incarnation == member.incarnation;
+            needy |= !same && hello.voter != VoterId(0);
+            if member.kind == MemberKind::Replica {
+                needy |= hello.attached && !(member.in_sync && kept);
+            }
+            all_lost &= !member.in_sync || (same && hello.attached && !kept);
+        }
+        (own_kept && needy) || (!own_kept && all_lost)
+    }
+
+    /// Whether enough of the voters known here are connected to decide anything.
+    fn can_reach_voters(&self) -> bool {
+        let Some(known) = &self.known else { return false };
+        let configuration = &known.configuration;
+        let count = configuration
+            .members
+            .iter()
+            .filter(|member| {
+                if member.node == self.node {
+                    return self.own_voter().is_some();
+                }
+                self.peers.get(&member.node).is_some_and(|peer| peer.hello.is_some())
+            })
+            .count();
+        count >= configuration.majority()
+    }
+
+    /// The highest value that this node itself knows of.
+    fn best_known(&self) -> Option<Known> {
+        let known = self.known.clone()?;
+        let accepted = self.record.as_ref().and_then(|record| record.accepted.as_ref());
+        match accepted {
+            Some((ballot, value))
+                if rank_value(*ballot, value) > rank_value(known.ballot, &known.configuration)
+                    && super::rank(value) > super::rank(&known.configuration) =>
+            {
+                Some(Known { ballot: *ballot, configuration: Arc::new((**value).clone()) })
+            }
+            _ => Some(known),
+        }
+    }
+
+    fn prepare(&mut self, out: &mut Out) {
+        let Some(best) = self.best_known() else { return };
+        let promised = self.record.as_ref().map_or(0, |record| record.promised.round);
+        let round = self.round_seen.max(promised).max(best.ballot.round) + 1;
+        self.round_seen = round;
+        let base = self.pause();
+        let patience = Duration(self.timing.retry.0.saturating_mul(4).saturating_add(base.0));
+        self.role = Role::Preparing(Prepare {
+            ballot: Ballot { round, node: self.node },
+            sent: self.now,
+            deadline: self.now + patience,
+            best,
+            asked: BTreeSet::new(),
+            promises: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            left: None,
+            own_asked: false,
+        });
+        self.ask_voters(out);
+        self.check_promises(out);
+    }
+
+    /// Asks the voters of the best value that were not asked yet.
+    fn ask_voters(&mut self, out: &mut Out) {
+        let Role::Preparing(prepare) = &mut self.role else { return };
+        let ballot = prepare.ballot;
+        let nodes: alloc::vec::Vec<NodeId> =
+            prepare.best.configuration.members.iter().map(|member| member.node).collect();
+        for node in nodes {
+            let Role::Preparing(prepare) = &mut self.role else { return };
+            if node != self.node && prepare.asked.insert(node) {
+                self.send(node, MemberMessage::Prepare { ballot }, out);
+            }
+        }
+    }
+
+    pub(super) fn on_promise(
+        &mut self,
+        peer: NodeId,
+        ballot: Ballot,
+        voter: VoterId,
+        accepted: Option<(Ballot, Box<Configuration>)>,
+        out: &mut Out,
+    ) {
+        let counts = self.counts(peer);
+        let Role::Preparing(prepare) = &mut self.role else { return };
+        if prepare.ballot != ballot || !counts {
+            return;
+        }
+        prepare.promises.insert(peer, voter);
+        if let Some((ballot, value)) = accepted {
+            if !super::register::is_sound(&value) {
+                out.push(MemberOutput::Mark("member: unsound value in a promise"));
+                return;
+            }
+            prepare.raise(ballot, Arc::new(*value));
+        }
+        self.ask_voters(out);
+        self.check_promises(out);
+    }
+
+    /// Whether what this peer says as a voter may be counted.
+    pub(super) fn counts(&self, peer: NodeId) -> bool {
+        self.peers
+            .get(&peer)
+            .and_then(|peer| peer.hello.as_ref())
+            .is_some_and(|hello| !hello.rolled_back)
+    }
+
+    /// Enough promises: propose. Enough but for the own one: ask the own voter.
+    fn check_promises(&mut self, out: &mut Out) {
+        let own = self.own_voter();
+        let Role::Preparing(prepare) = &mut self.role else { return };
+        let configuration = &prepare.best.configuration;
+        if is_majority(configuration, &prepare.promises) {
+            return self.propose_promote(out);
+        }
+        let mut with_own = prepare.promises.clone();
+        if let Some(voter) = own {
+            with_own.insert(self.node, voter);
+        }
+        if !prepare.own_asked && is_majority(configuration, &with_own) {
+            let ballot = prepare.ballot;
+            prepare.own_asked = true;
+            match self.promise(ballot) {
+                Ok(()) => self.persist(Effect::OwnPromise(ballot), out),
+                Err(reason) => self.on_refused(self.node, ballot, reason, out),
+            }
+        }
+    }
+
+    pub(super) fn on_own_promise(&mut self, ballot: Ballot, out: &mut Out) {
+        let best = self.best_known();
+        let voter = self.own_voter();
+        let (Role::Preparing(prepare), Some(voter)) = (&mut self.role, voter) else { return };
+        if prepare.ballot != ballot {
+            return;
+        }
+        prepare.promises.insert(self.node, voter);
+        if let Some(best) = best {
+            prepare.raise(best.ballot, best.configuration);
+        }
+        self.ask_voters(out);
+        self.check_promises(out);
+    }
+
+    /// A value became known while asking.
+    pub(super) fn raise_best(&mut self, ballot: Ballot, value: &Arc<Configuration>) {
+        if let Role::Preparing(prepare) = &mut self.role {
+            prepare.raise(ballot, value.clone());
+        }
+    }
+
+    fn propose_promote(&mut self, out: &mut Out) {
+        let Role::Preparing(prepare) = core::mem::replace(&mut self.role, Role::Idle) else {
+            return;
+        };
+        let base = prepare.best.configuration.clone();
+        let epoch = Epoch(base.epoch.0 + 1);
+        let next =
+            Configuration { epoch, reign: epoch, primary: Some(self.node), ..(*base).clone() };
+        let sent = prepare.sent;
+        let grants = prepare.promises.iter().map(|(&node, &voter)| (node, (voter, sent))).collect();
+        let reign = Reign::new(prepare.ballot, self.now, epoch, grants);
+        self.role = Role::Primary(Box::new(reign));
+        self.propose(base, next, Then::Promote, out);
+    }
+
+    /// A voter, perhaps this node's own, did not do what it was asked.
+    pub(super) fn on_refused(
+        &mut self,
+        peer: NodeId,
+        ballot: Ballot,
+        reason: RefuseReason,
+        out: &mut Out,
+    ) {
+        if let RefuseReason::Promised(other) = reason {
+            self.round_seen = self.round_seen.max(other.round);
+        }
+        match &mut self.role {
+            Role::Preparing(prepare) if prepare.ballot == ballot => {
+                prepare.refused.insert(peer);
+                if let RefuseReason::Leased { left, .. } = reason {
+                    let left = Duration(left.min(self.timing.voter_lease().0));
+                    prepare.left =
+                        Some(prepare.left.map_or(left, |old| Duration(old.0.min(left.0))));
+                }
+                let configuration = &prepare.best.configuration;
+                let open = configuration
+                    .members
+                    .iter()
+                    .filter(|member| !prepare.refused.contains(&member.node))
+                    .count();
+                if open < configuration.majority() {
+                    self.abandon(out);
+                }
+            }
+            Role::Primary(reign) if reign.ballot == ballot => {
+                if let Some(peer) = self.peers.get_mut(&peer) {
+                    peer.answered = self.now;
+                }
+                if matches!(reason, RefuseReason::Promised(_)) {
+                    reign.refused.insert(peer);
+                    self.check_refused(out);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Gives up this attempt and the leases it took, and waits.
+    pub(super) fn abandon(&mut self, out: &mut Out) {
+        let (ballot, left) = match &self.role {
+            Role::Preparing(prepare) => (prepare.ballot, prepare.left),
+            Role::Primary(reign) => (reign.ballot, None),
+            Role::Idle => return,
+        };
+        self.role = Role::Idle;
+        self.release(ballot, out);
+        let base = self.pause();
+        let mut wait = Duration(base.0 / 2 + self.random_part(base).0);
+        if let Some(left) = left {
+            let extra = self.random_part(Duration(self.timing.retry.0 / 2));
+            wait = Duration(wait.0.min(left.0) + extra.0);
+        }
+        self.want.attempt = self.want.attempt.saturating_add(1);
+        self.want.hold_until = self.now + wait;
+    }
+
+    /// Gives the leases of `ballot` back.
+    pub(super) fn release(&mut self, ballot: Ballot, out: &mut Out) {
+        self.release_slot(ballot);
+        for peer in self.connected() {
+            self.send(peer, MemberMessage::Release { ballot }, out);
+        }
+    }
+
+    pub(super) fn on_hand_over(&mut self, epoch: Epoch) {
+        let current = self.known.as_ref().is_some_and(|known| {
+            known.configuration.epoch == epoch && known.configuration.primary.is_none()
+        });
+        if current && self.phase == Phase::Running {
+            self.want.handed = true;
+            self.want.attempt = 0;
+            self.want.hold_until = self.now;
+        }
+    }
+}
+
+impl Prepare {
+    fn raise(&mut self, ballot: Ballot, value: Arc<Configuration>) {
+        let old = rank_value(self.best.ballot, &self.best.configuration);
+        if rank_value(ballot, &value) > old {
+            self.best = Known { ballot, configuration: value };
+        }
+    }
+}
+
+/// Operations for which this node becomes primary if nobody is.
+fn is_promoting(operation: &Operation) -> bool {
+    match operation {
+        Operation::Promote
+        | Operation::AddMember { .. }
+        | Operation::RemoveMember { .. }
+        | Operation::Resize { .. }
+        | Operation::SetOptions(_)
+        | Operation::Verify
+        | Operation::Cut
+        | Operation::Force => true,
+        Operation::Demote
+        | Operation::Invalidate
+        | Operation::Suspend(_)
+        | Operation::PauseResync(_) => false,
+    }
+}

@@ -1,0 +1,280 @@
+//! The register: proposing a change, counting who accepted, committing, learning.
+//!
+//! Always: a change is counted over the voters before and after it; one is open at a time and is sent
+//! again until it is committed or this node is primary no more; who learns stores first, then tells its
+//! shards, and says so when all of them act on it.
+//!
+//! Not here: which change comes next (`peers`, `operations`, `primary`).
+
+use super::store::Effect;
+use super::{Known, Member, Out, Proposal, Role, Then, is_majority, rank};
+use crate::door::{MemberOutput, Slot, ToShard};
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use base::{Ballot, Epoch, NodeId, SessionId, VoterId};
+use wire::{Configuration, MemberKind, MemberMessage};
+
+/// Whether a configuration that a peer sent keeps the rules of its type.
+pub(super) fn is_sound(configuration: &Configuration) -> bool {
+    !configuration.members.is_empty() && wire::check_configuration(configuration).is_ok()
+}
+
+impl Member {
+    /// Proposes `next` in the ballot of this reign.
+    pub(super) fn propose(
+        &mut self,
+        base: Arc<Configuration>,
+        next: Configuration,
+        then: Then,
+        out: &mut Out,
+    ) {
+        let Role::Primary(reign) = &mut self.role else { return };
+        assert!(reign.proposal.is_none(), "one change is open at a time");
+        let again_at = self.now + self.timing.retry;
+        let next = Arc::new(next);
+        reign.proposal = Some(Proposal { base, next, accepted: BTreeMap::new(), again_at, then });
+        self.send_accepts(out);
+        self.accept_own(out);
+    }
+
+    /// Nodes that vote on the open change and have not accepted it.
+    fn outstanding(&self) -> Vec<NodeId> {
+        let Role::Primary(reign) = &self.role else { return Vec::new() };
+        let Some(proposal) = &reign.proposal else { return Vec::new() };
+        let mut nodes: Vec<NodeId> = proposal
+            .base
+            .members
+            .iter()
+            .chain(&proposal.next.members)
+            .map(|member| member.node)
+            .filter(|node| !proposal.accepted.contains_key(node))
+            .collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+
+    fn send_accepts(&mut self, out: &mut Out) {
+        let nodes = self.outstanding();
+        let Role::Primary(reign) = &self.role else { return };
+        let Some(proposal) = &reign.proposal else { return };
+        for node in nodes {
+            if node != self.node {
+                let configuration = Box::new((*proposal.next).clone());
+                let accept = MemberMessage::Accept { ballot: reign.ballot, configuration };
+                self.send(node, accept, out);
+            }
+        }
+    }
+
+    fn accept_own(&mut self, out: &mut Out) {
+        if !self.outstanding().contains(&self.node) {
+            return;
+        }
+        let Role::Primary(reign) = &self.role else { return };
+        let Some(proposal) = &reign.proposal else { return };
+        let (ballot, next) = (reign.ballot, proposal.next.clone());
+        match self.accept(ballot, &next) {
+            Ok(true) => self.persist(Effect::OwnAccepted(ballot, next.epoch), out),
+            Ok(false) => {}
+            Err(reason) => self.on_refused(self.node, ballot, reason, out),
+        }
+    }
+
+    /// Sends the open change again where it was not answered.
+    pub(super) fn run_proposal(&mut self, out: &mut Out) {
+        let now = self.now;
+        let Role::Primary(reign) = &mut self.role else { return };
+        let patience = base::Duration(self.timing.retry.0.saturating_mul(16));
+        if !reign.promoted && now >= reign.began + patience {
+            return self.abandon(out);
+        }
+        let Some(proposal) = &mut reign.proposal else { return };
+        if now >= proposal.again_at {
+            proposal.again_at = now + base::Duration(self.timing.retry.0.saturating_mul(4));
+            self.send_accepts(out);
+        }
+    }
+
+    pub(super) fn on_accepted(
+        &mut self,
+        peer: NodeId,
+        ballot: Ballot,
+        epoch: Epoch,
+        voter: VoterId,
+        out: &mut Out,
+    ) {
+        if self.counts(peer) {
+            self.count_accepted(peer, ballot, epoch, voter, out);
+        }
+    }
+
+    pub(super) fn on_own_accepted(&mut self, ballot: Ballot, epoch: Epoch, out: &mut Out) {
+        if let Some(voter) = self.own_voter() {
+            self.count_accepted(self.node, ballot, epoch, voter, out);
+        }
+    }
+
+    fn count_accepted(
+        &mut self,
+        node: NodeId,
+        ballot: Ballot,
+        epoch: Epoch,
+        voter: VoterId,
+        out: &mut Out,
+    ) {
+        let Role::Primary(reign) = &mut self.role else { return };
+        let Some(proposal) = &mut reign.proposal else { return };
+        if reign.ballot != ballot || proposal.next.epoch != epoch {
+            return;
+        }
+        proposal.accepted.insert(node, voter);
+        if is_majority(&proposal.base, &proposal.accepted)
+            && is_majority(&proposal.next, &proposal.accepted)
+        {
+            self.commit(out);
+        }
+    }
+
+    /// The open change is committed: everybody is told, this node's shards once it is durable here.
+    fn commit(&mut self, out: &mut Out) {
+        let Role::Primary(reign) = &mut self.role else { return };
+        let Some(proposal) = reign.proposal.take() else { return };
+        let ballot = reign.ballot;
+        self.know(ballot, proposal.next.clone(), out);
+        for peer in self.connected() {
+            self.teach(peer, out);
+        }
+        self.on_committed(&proposal, out);
+    }
+
+    /// Takes `configuration` as the newest, and stores it.
+    pub(super) fn know(
+        &mut self,
+        ballot: Ballot,
+        configuration: Arc<Configuration>,
+        out: &mut Out,
+    ) {
+        self.round_seen = self.round_seen.max(ballot.round);
+        self.update_slots(&configuration);
+        if let Some(record) = self.record.as_mut() {
+            record.committed = Some((ballot, Box::new((*configuration).clone())));
+        }
+        self.known = Some(Known { ballot, configuration: configuration.clone() });
+        let slots = self.slots.clone();
+        self.persist(Effect::Install(configuration, slots), out);
+    }
+
+    /// Another node says that this is committed.
+    pub(super) fn learn(&mut self, ballot: Ballot, configuration: Configuration, out: &mut Out) {
+        if !is_sound(&configuration) {
+            out.push(MemberOutput::Mark("member: unsound configuration"));
+            return;
+        }
+        let known = self.known.as_ref().map(|known| rank(&known.configuration));
+        if known >= Some(rank(&configuration)) {
+            return;
+        }
+        let configuration = Arc::new(configuration);
+        // Nobody else learns of this reign's changes first: a newer one is of another node.
+        self.abdicate(out);
+        self.know(ballot, configuration.clone(), out);
+        self.raise_best(ballot, &configuration);
+    }
+
+    /// Tells the shards, which then refuse every older reign.
+    pub(super) fn install(
+        &mut self,
+        configuration: Arc<Configuration>,
+        slots: Vec<Slot>,
+        out: &mut Out,
+    ) {
+        if self.emitted.as_ref().is_some_and(|old| rank(old) >= rank(&configuration)) {
+            return;
+        }
+        self.tell_hold(&configuration, out);
+        self.emitted = Some(configuration.clone());
+        let epoch = configuration.epoch;
+        Self::tell_shards(ToShard::Install { configuration: configuration.clone(), slots }, out);
+        self.tell_own_ready(&configuration, out);
+        if self.shards.is_empty() {
+            self.installed = epoch;
+            self.tell_all_learned(out);
+        }
+        self.after_install(&configuration, out);
+    }
+
+    /// Says whether this node's own copy is the one that the configuration names.
+    pub(super) fn tell_own_ready(&self, configuration: &Configuration, out: &mut Out) {
+        let ready = ToShard::PeerReady {
+            peer: self.node,
+            session: SessionId(0),
+            epoch: configuration.epoch,
+            kept: self.is_own_kept(configuration),
+        };
+        Self::tell_shards(ready, out);
+    }
+
+    /// A shard acts on a configuration; when all do, the peers are told.
+    pub(super) fn on_installed(&mut self, out: &mut Out) {
+        let all = self.shards.iter().map(|shard| shard.installed).min().unwrap_or(Epoch(0));
+        if all > self.installed {
+            self.installed = all;
+            self.tell_all_learned(out);
+        }
+    }
+
+    fn tell_all_learned(&self, out: &mut Out) {
+        for peer in self.connected() {
+            self.tell_learned(peer, out);
+        }
+    }
+
+    pub(super) fn on_learned(&mut self, peer: NodeId, epoch: Epoch) {
+        if let Some(peer) = self.peers.get_mut(&peer) {
+            peer.learned = peer.learned.max(epoch);
+        }
+    }
+
+    /// Gives each replica other than this node's a bitmap slot. Its bits start anew, all clear, when the
+    /// replica has come into sync, and all dirty when it is there under a new identity.
+    pub(super) fn update_slots(&mut self, configuration: &Configuration) {
+        let own = self.node;
+        let old = self.known.as_ref().map(|known| known.configuration.clone());
+        self.slots.retain(|slot| slot.node != own && configuration.is_replica(slot.node));
+        for member in &configuration.members {
+            if member.node == own || member.kind != MemberKind::Replica {
+                continue;
+            }
+            let had = self.slots.iter().position(|slot| slot.node == member.node);
+            let same = had.is_some_and(|at| self.slots[at].voter == member.voter);
+            let was_in_sync = old.as_ref().is_some_and(|old| old.is_in_sync(member.node));
+            if same && (!member.in_sync || was_in_sync || old.is_none()) {
+                continue;
+            }
+            self.slot_generation += 1;
+            let number = had.map_or_else(|| self.free_slot(), |at| self.slots[at].number);
+            let slot = Slot {
+                node: member.node,
+                voter: member.voter,
+                number,
+                generation: self.slot_generation,
+                full: !member.in_sync,
+            };
+            self.slots.retain(|slot| slot.node != member.node);
+            self.slots.push(slot);
+        }
+        if let Some(record) = self.record.as_mut() {
+            record.slots.clone_from(&self.slots);
+            record.slot_generation = self.slot_generation;
+        }
+    }
+
+    fn free_slot(&self) -> u8 {
+        (0..u8::MAX)
+            .find(|number| self.slots.iter().all(|slot| slot.number != *number))
+            .expect("there are fewer replicas than slots")
+    }
+}

@@ -1,0 +1,282 @@
+//! From nothing to the first word said: start of a process, sessions, introductions.
+//!
+//! Always: nothing is sent to a peer before this life's record is durable; a voter that restarts acts
+//! as if its lease slot were taken, unless it never promised anybody anything.
+//!
+//! Not here: what is done with what peers say about the register (`register`).
+
+use super::store::Effect;
+use super::{Known, Member, Out, Peer, PeerHello, Phase, Slot, Sync};
+use crate::door::{MemberOutput, SeenGeneration};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use base::{Ballot, Epoch, Incarnation, Instant, NodeId, SessionId, VoterId};
+use wire::{Configuration, MemberMessage};
+
+/// Peers of one resource that are remembered, at most: members and clients. 64.
+const PEERS_MAX: usize = 64;
+
+impl Peer {
+    fn new(now: Instant) -> Peer {
+        Peer {
+            session: None,
+            since: now,
+            hello: None,
+            process: 0,
+            learned: Epoch(0),
+            answered: now,
+            heard: None,
+            wants: 0,
+            ready: None,
+            sync: Sync::default(),
+            failed: false,
+            late: None,
+            taught: now,
+        }
+    }
+}
+
+impl Member {
+    /// What the record and the resource file say.
+    pub(super) fn inherit(&mut self, bootstrap: Option<Configuration>) {
+        if let Some(record) = &self.record {
+            self.found.1 = self.found.1.saturating_add(record.stores);
+            self.store.durable = record.stores;
+            self.slots.clone_from(&record.slots);
+            self.slot_generation = record.slot_generation;
+            self.seen = record.seen.iter().map(|seen| (seen.node, *seen)).collect();
+            self.round_seen = record.promised.round;
+            if record.promised != Ballot::default() {
+                let until = self.now + self.timing.voter_lease();
+                self.slot = Slot { holder: None, ballot: Ballot::default(), until };
+            }
+            if let Some((ballot, configuration)) = &record.committed {
+                let configuration = Arc::new((**configuration).clone());
+                self.known = Some(Known { ballot: *ballot, configuration });
+            }
+        }
+        if self.known.is_none()
+            && let Some(configuration) = bootstrap
+        {
+            let configuration = Arc::new(configuration);
+            self.known = Some(Known { ballot: Ballot::default(), configuration });
+        }
+        if let Some(known) = self.known.clone() {
+            self.round_seen = self.round_seen.max(known.ballot.round);
+            self.update_slots(&known.configuration);
+        }
+    }
+
+    /// Whether every shard has recorded what it inherited.
+    pub(super) fn is_recorded_by_shards(&self) -> bool {
+        self.record.is_none() || self.shards.iter().all(|shard| shard.started)
+    }
+
+    /// One write of the record begins this life.
+    pub(super) fn store_start(&mut self, out: &mut Out) {
+        self.phase = Phase::Storing;
+        if let Some(record) = self.record.as_mut() {
+            record.life += 1;
+            record.log_half ^= 1;
+            record.clean = false;
+        }
+        self.persist(Effect::Started, out);
+    }
+
+    pub(super) fn on_start_stored(&mut self, out: &mut Out) {
+        self.phase = Phase::Running;
+        self.introduce(out);
+        if let Some(known) = self.known.clone() {
+            let slots = self.slots.clone();
+            self.install(known.configuration, slots, out);
+        }
+    }
+
+    pub(super) fn on_peer_up(&mut self, peer: NodeId, session: SessionId, out: &mut Out) {
+        if peer == self.node {
+            return;
+        }
+        if !self.peers.contains_key(&peer) && self.peers.len() >= PEERS_MAX {
+            self.peers.retain(|_, known| known.session.is_some());
+            if self.peers.len() >= PEERS_MAX {
+                out.push(MemberOutput::Mark("member: too many peers"));
+                return;
+            }
+        }
+        if let Some(old) = self.peers.get(&peer).and_then(|known| known.session) {
+            self.on_peer_down(peer, old, out);
+        }
+        let process = self.peers.get(&peer).map_or(0, |known| known.process);
+        let fresh =
+            Peer { session: Some(session), process, heard: Some(self.now), ..Peer::new(self.now) };
+        self.peers.insert(peer, fresh);
+        if self.phase == Phase::Running {
+            self.say_hello(peer, (0, 0), out);
+        }
+    }
+
+    pub(super) fn on_peer_down(&mut self, peer: NodeId, session: SessionId, out: &mut Out) {
+        let now = self.now;
+        if !self.peers.get(&peer).is_some_and(|known| known.session == Some(session)) {
+            return;
+        }
+        self.stop_sync(peer, out);
+        if let Some(known) = self.peers.get_mut(&peer) {
+            *known = Peer { process: known.process, ..Peer::new(now) };
+        }
+    }
+
+    /// Says to everybody who this node is.
+    pub(super) fn introduce(&mut self, out: &mut Out) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        for peer in self.connected() {
+            self.say_hello(peer, (0, 0), out);
+        }
+    }
+
+    fn say_hello(&self, peer: NodeId, seen: (u64, u64), out: &mut Out) {
+        let (voter, incarnation) = match &self.record {
+            Some(record) if !self.store.broken => (record.voter, record.incarnation),
+            _ => (VoterId(0), Incarnation(0)),
+        };
+        let known = self
+            .known
+            .as_ref()
+            .map(|known| (known.ballot, Box::new((*known.configuration).clone())));
+        let hello = MemberMessage::Hello {
+            known,
+            voter,
+            incarnation: if self.attached { incarnation } else { Incarnation(0) },
+            found: if self.renewed { (0, 0) } else { self.found },
+            seen,
+            process: self.process,
+            attached: self.attached,
+        };
+        self.send(peer, hello, out);
+    }
+
+    pub(super) fn on_hello(&mut self, peer: NodeId, hello: MemberMessage, out: &mut Out) {
+        let MemberMessage::Hello { known, voter, incarnation, found, seen, process, attached } =
+            hello
+        else {
+            return;
+        };
+        let remembered = self.seen.get(&peer).filter(|seen| seen.voter == voter).copied();
+        let went_back = remembered
+            .filter(|seen| seen.process != process && found != (0, 0) && found < seen.generation);
+        if went_back.is_none() {
+            self.remember(peer, voter, incarnation, process, found);
+        }
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        let first = entry.hello.is_none();
+        let changed = entry
+            .hello
+            .as_ref()
+            .is_some_and(|old| old.voter != voter || old.incarnation != incarnation);
+        if entry.process != process && entry.process != 0 {
+            // It restarted: whatever it was, it is not primary now, until it is heard of.
+            entry.heard = None;
+        }
+        entry.process = process;
+        let rolled_back = went_back.is_some();
+        entry.hello = Some(PeerHello { voter, incarnation, attached, rolled_back });
+        if changed {
+            entry.ready = None;
+            self.stop_sync(peer, out);
+        }
+        if self.phase != Phase::Running {
+            return;
+        }
+        if let Some(seen) = went_back {
+            out.push(MemberOutput::Mark("member: a peer's disk went back in time"));
+            self.say_hello(peer, seen.generation, out);
+        }
+        if seen > self.found && self.record.is_some() && !self.renewed {
+            out.push(MemberOutput::Mark("member: own disk went back in time"));
+            self.renew_identity(out);
+        }
+        self.exchange(peer, first, known, out);
+    }
+
+    /// Both ends of a session come to know the newer configuration.
+    fn exchange(
+        &mut self,
+        peer: NodeId,
+        first: bool,
+        known: Option<(Ballot, Box<Configuration>)>,
+        out: &mut Out,
+    ) {
+        let theirs = known.as_ref().map(|(_, configuration)| super::rank(configuration));
+        if let Some((ballot, configuration)) = known {
+            self.learn(ballot, *configuration, out);
+        }
+        let ours = self.known.as_ref().map(|known| super::rank(&known.configuration));
+        if ours > theirs {
+            self.teach(peer, out);
+        }
+        if first {
+            self.tell_learned(peer, out);
+        }
+    }
+
+    /// Sends the newest configuration known here.
+    pub(super) fn teach(&mut self, peer: NodeId, out: &mut Out) {
+        let Some(known) = &self.known else { return };
+        let learn = MemberMessage::Learn {
+            ballot: known.ballot,
+            configuration: Box::new((*known.configuration).clone()),
+        };
+        self.send(peer, learn, out);
+        let now = self.now;
+        if let Some(peer) = self.peers.get_mut(&peer) {
+            peer.taught = now;
+        }
+    }
+
+    /// Says what every shard of this node acts on.
+    pub(super) fn tell_learned(&self, peer: NodeId, out: &mut Out) {
+        if self.installed > Epoch(0) {
+            self.send(peer, MemberMessage::Learned { epoch: self.installed }, out);
+        }
+    }
+
+    /// Keeps the highest generation that a peer reported under its present identity.
+    pub(super) fn remember(
+        &mut self,
+        node: NodeId,
+        voter: VoterId,
+        incarnation: Incarnation,
+        process: u64,
+        generation: (u64, u64),
+    ) {
+        if voter == VoterId(0) {
+            return;
+        }
+        let fresh = SeenGeneration { node, voter, incarnation, process, generation };
+        let seen = self.seen.entry(node).or_insert(fresh);
+        if seen.voter == voter {
+            seen.generation = seen.generation.max(generation);
+            seen.incarnation = incarnation;
+            seen.process = process;
+        } else {
+            *seen = fresh;
+        }
+        while self.seen.len() > PEERS_MAX {
+            self.seen.pop_first();
+        }
+    }
+
+    /// This memory is not what it was: it becomes a new, empty member.
+    pub(super) fn renew_identity(&mut self, out: &mut Out) {
+        let (voter, incarnation) = (VoterId(self.random.id()), Incarnation(self.random.id()));
+        let Some(record) = self.record.as_mut() else { return };
+        record.voter = voter;
+        record.incarnation = incarnation;
+        record.promised = Ballot::default();
+        record.accepted = None;
+        self.renewed = true;
+        self.persist(Effect::Introduce, out);
+    }
+}

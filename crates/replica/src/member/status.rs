@@ -1,0 +1,210 @@
+//! What a person may know of a member at any moment.
+//!
+//! Always: where requests wait, `suspended` names what for.
+//!
+//! Not here: bytes of the admin socket (`wire`), progress of resync (`shard`).
+
+use super::peers::Standing;
+use super::{Member, Phase, Role};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use base::{Duration, Epoch, NodeId};
+use wire::Configuration;
+
+/// What this node does about the resource.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum RoleStatus {
+    /// The start is not over.
+    Starting,
+    /// Follows another node, or nobody.
+    Follower,
+    /// Asks the voters to be primary.
+    Asking,
+    /// Is primary.
+    Primary,
+}
+
+/// Why requests wait on this node.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Suspended {
+    /// The start is not over.
+    Starting,
+    /// Nothing is known of the resource yet.
+    NoConfiguration,
+    /// No primary is known, or it is not heard of.
+    NoPrimary,
+    /// Too few voters answer: these many of the majority are missing.
+    NoQuorum {
+        /// Voters that would have to answer in addition.
+        missing: usize,
+    },
+    /// In-sync replicas must tell what they may hold differently.
+    Gathering {
+        /// Those that are not ready.
+        waiting: Vec<NodeId>,
+    },
+    /// Every in-sync replica must come back: their caches were lost.
+    CachesLost {
+        /// Those that are not here.
+        missing: Vec<NodeId>,
+    },
+    /// All caches were lost; what the replicas hold is being made the same.
+    Recovering,
+    /// Fewer replicas are in sync than the options ask for.
+    TooFewInSync {
+        /// In sync now.
+        have: usize,
+        /// Asked for.
+        need: usize,
+    },
+    /// An operator holds requests back.
+    Operator,
+}
+
+/// Another node, as this one sees it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct PeerStatus {
+    /// Which.
+    pub node: NodeId,
+    /// A session lasts.
+    pub connected: bool,
+    /// Its disk cache is the one that the configuration names.
+    pub kept: bool,
+    /// It is a replica that is being brought up to date.
+    pub syncing: bool,
+    /// What all its shards act on, in this session.
+    pub learned: Epoch,
+    /// It does not act on the newest configuration known here.
+    pub behind: bool,
+    /// Its disk went back in time, or failed.
+    pub failed: bool,
+}
+
+/// What a member knows and does.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct MemberStatus {
+    /// The newest configuration known to be committed.
+    pub configuration: Option<Arc<Configuration>>,
+    /// What this node does.
+    pub role: RoleStatus,
+    /// Requests are served by this node as primary.
+    pub serving: bool,
+    /// Why requests wait; `None` if they do not.
+    pub suspended: Option<Suspended>,
+    /// What is left of the lease, as primary.
+    pub lease_left: Option<Duration>,
+    /// Every other node that was heard of, ascending.
+    pub peers: Vec<PeerStatus>,
+}
+
+impl Member {
+    /// What is so now, as of the last step.
+    #[must_use]
+    pub fn status(&self) -> MemberStatus {
+        let lease_left =
+            self.lease_until().map(|until| until.since(self.now)).filter(|left| left.0 > 0);
+        let suspended = self.suspended();
+        MemberStatus {
+            configuration: self.known.as_ref().map(|known| known.configuration.clone()),
+            role: match (&self.role, self.phase) {
+                (_, Phase::Starting | Phase::Storing) => RoleStatus::Starting,
+                (Role::Idle, _) => RoleStatus::Follower,
+                (Role::Preparing(_), _) => RoleStatus::Asking,
+                (Role::Primary(reign), _) if !reign.promoted => RoleStatus::Asking,
+                (Role::Primary(_), _) => RoleStatus::Primary,
+            },
+            serving: suspended.is_none() && self.reign().is_some_and(|reign| reign.served),
+            suspended,
+            lease_left,
+            peers: self.peer_statuses(),
+        }
+    }
+
+    fn peer_statuses(&self) -> Vec<PeerStatus> {
+        let known = self.known.as_ref().map(|known| known.configuration.clone());
+        self.peers
+            .iter()
+            .map(|(&node, peer)| {
+                let entry = known.as_ref().and_then(|known| known.member(node));
+                let hello = peer.hello.as_ref();
+                PeerStatus {
+                    node,
+                    connected: peer.session.is_some(),
+                    kept: hello.zip(entry).is_some_and(|(hello, entry)| {
+                        hello.attached
+                            && hello.voter == entry.voter
+                            && hello.incarnation == entry.incarnation
+                    }),
+                    syncing: peer.sync.told.is_some(),
+                    learned: peer.learned,
+                    behind: known.as_ref().is_some_and(|known| peer.learned < known.epoch),
+                    failed: peer.failed || hello.is_some_and(|hello| hello.rolled_back),
+                }
+            })
+            .collect()
+    }
+
+    fn suspended(&self) -> Option<Suspended> {
+        if self.phase != Phase::Running {
+            return Some(Suspended::Starting);
+        }
+        let Some(known) = &self.known else { return Some(Suspended::NoConfiguration) };
+        let configuration = &known.configuration;
+        if self.operator_hold {
+            return Some(Suspended::Operator);
+        }
+        let Some(reign) = self.reign() else {
+            return self.live_primary().is_none().then(|| self.no_primary(configuration));
+        };
+        if self.lease_until().is_none_or(|until| until <= self.now) {
+            return Some(self.no_primary(configuration));
+        }
+        if let Some(reason) = self.waits_for_replicas(configuration) {
+            return Some(reason);
+        }
+        let have = configuration.in_sync().count();
+        let need = usize::from(configuration.options.in_sync_min);
+        if have < need {
+            return Some(Suspended::TooFewInSync { have, need });
+        }
+        (!reign.served).then(|| Suspended::Gathering {
+            waiting: self.with_standing(configuration, |standing| standing != Standing::Kept),
+        })
+    }
+
+    fn no_primary(&self, configuration: &Configuration) -> Suspended {
+        let here = configuration
+            .members
+            .iter()
+            .filter(|member| {
+                member.node == self.node && self.own_voter().is_some() || self.counts(member.node)
+            })
+            .count();
+        match configuration.majority().saturating_sub(here) {
+            0 => Suspended::NoPrimary,
+            missing => Suspended::NoQuorum { missing },
+        }
+    }
+
+    fn waits_for_replicas(&self, configuration: &Configuration) -> Option<Suspended> {
+        let kept = self.with_standing(configuration, |standing| standing == Standing::Kept);
+        if kept.is_empty() {
+            let missing = self.with_standing(configuration, |standing| standing != Standing::Lost);
+            return Some(Suspended::CachesLost { missing });
+        }
+        configuration.recovering.then_some(Suspended::Recovering)
+    }
+
+    fn with_standing(
+        &self,
+        configuration: &Configuration,
+        is: impl Fn(Standing) -> bool,
+    ) -> Vec<NodeId> {
+        configuration
+            .members
+            .iter()
+            .filter(|member| member.in_sync && is(self.standing(member)))
+            .map(|member| member.node)
+            .collect()
+    }
+}

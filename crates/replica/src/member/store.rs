@@ -1,0 +1,140 @@
+//! What must be on stable storage before it is said or done.
+//!
+//! Always: one `Store` is in flight at most; what waits for a record is carried out only when a record
+//! written after it is durable. After a failed store this node votes no more in this process.
+//!
+//! Not here: what is stored (`voter`, `register`, `start`), how (`disk`).
+
+use super::{Member, Out, Phase};
+use crate::door::{MemberOutput, Slot};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use base::{Ballot, Epoch, NodeId, SessionId};
+use wire::{Configuration, MemberMessage};
+
+/// Effects that wait, at most. 16 members ask at most a few things each; beyond that answers are
+/// dropped, and whoever needs one asks again.
+const EFFECTS_MAX: usize = 256;
+
+/// What follows when the record is durable.
+#[derive(Clone, Debug)]
+pub(super) enum Effect {
+    /// Say it, if the session still lasts.
+    Send(NodeId, SessionId, Box<MemberMessage>),
+    /// This node's own voter promised.
+    OwnPromise(Ballot),
+    /// This node's own voter accepted.
+    OwnAccepted(Ballot, Epoch),
+    /// Tell the shards.
+    Install(Arc<Configuration>, Vec<Slot>),
+    /// The start is over.
+    Started,
+    /// Who this node is has changed: say it to everybody.
+    Introduce,
+}
+
+/// The record's way to the disk.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    number: u64,
+    in_flight: bool,
+    dirty: bool,
+    covered: Vec<Effect>,
+    waiting: Vec<Effect>,
+    /// A store failed.
+    pub(super) broken: bool,
+    /// `stores` of the newest record that is durable.
+    pub(super) durable: u64,
+}
+
+impl Member {
+    /// Carries `effect` out when the record as it is now is durable; at once on a node without one.
+    pub(super) fn persist(&mut self, effect: Effect, out: &mut Out) {
+        if self.record.is_none() {
+            return self.carry_out(effect, out);
+        }
+        self.store.dirty = true;
+        let answer = matches!(effect, Effect::Send(..));
+        if answer && self.store.waiting.len() >= EFFECTS_MAX {
+            out.push(MemberOutput::Mark("member: answer dropped, too many wait"));
+            return;
+        }
+        self.store.waiting.push(effect);
+    }
+
+    /// Whether the record in memory is newer than the durable one.
+    pub(super) fn is_store_due(&self) -> bool {
+        self.store.dirty || self.store.in_flight
+    }
+
+    /// Starts the next store if one is needed and none is in flight.
+    pub(super) fn run_store(&mut self, out: &mut Out) {
+        if !self.store.dirty || self.store.in_flight || self.store.broken {
+            return;
+        }
+        let seen: Vec<_> = self.seen.values().copied().collect();
+        let Some(record) = self.record.as_mut() else { return };
+        record.stores += 1;
+        record.seen = seen;
+        record.seen.truncate(wire::MEMBERS_MAX);
+        self.store.dirty = false;
+        self.store.in_flight = true;
+        self.store.number += 1;
+        self.store.covered = core::mem::take(&mut self.store.waiting);
+        out.push(MemberOutput::Store {
+            number: self.store.number,
+            record: Box::new(record.clone()),
+        });
+    }
+
+    pub(super) fn on_stored(&mut self, number: u64, ok: bool, out: &mut Out) {
+        assert!(
+            self.store.in_flight && number == self.store.number,
+            "an answer to a store that was not asked for"
+        );
+        self.store.in_flight = false;
+        let covered = core::mem::take(&mut self.store.covered);
+        if !ok {
+            return self.on_store_failed(out);
+        }
+        // Only one store is in flight, and `stores` grows with each.
+        self.store.durable = self.record.as_ref().map_or(0, |record| record.stores);
+        for effect in covered {
+            self.carry_out(effect, out);
+        }
+    }
+
+    /// The metadata cannot be written: this node's memory votes no more, and its copy is out.
+    fn on_store_failed(&mut self, out: &mut Out) {
+        out.push(MemberOutput::Mark("member: record could not be stored"));
+        self.store.broken = true;
+        self.store.waiting.clear();
+        if self.phase == Phase::Storing {
+            // It goes on as a node without a disk; the voter stays silent.
+            self.phase = Phase::Running;
+        }
+        self.disk_failed = true;
+        self.attached = false;
+        self.introduce(out);
+        if let Some(known) = self.known.clone() {
+            let slots = self.slots.clone();
+            self.install(known.configuration, slots, out);
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect, out: &mut Out) {
+        match effect {
+            Effect::Send(peer, session, message) => {
+                if self.peers.get(&peer).is_some_and(|peer| peer.session == Some(session)) {
+                    out.push(MemberOutput::Send { peer, session, message: *message });
+                }
+            }
+            Effect::OwnPromise(ballot) => self.on_own_promise(ballot, out),
+            Effect::OwnAccepted(ballot, epoch) => self.on_own_accepted(ballot, epoch, out),
+            Effect::Install(configuration, slots) => self.install(configuration, slots, out),
+            Effect::Started => self.on_start_stored(out),
+            Effect::Introduce => self.introduce(out),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The voter: promises, accepts, renews leases.
+//!
+//! Always: no promise to a node while another holds the slot; no answer before the record is durable;
+//! no older value after a newer one; no lease for a ballot below the promise.
+//!
+//! Not here: what the answers lead to (`proposer`, `register`, `primary`).
+
+use super::store::Effect;
+use super::{Member, Out, Slot, rank_value};
+use crate::door::MemberOutput;
+use alloc::boxed::Box;
+use base::{Ballot, Epoch, Instant, NodeId, SessionId, VoterId};
+use wire::{Configuration, MemberMessage, RefuseReason};
+
+impl Member {
+    /// The identity under which this node votes; `None` if it does not.
+    pub(super) fn own_voter(&self) -> Option<VoterId> {
+        if self.store.broken {
+            return None;
+        }
+        self.record.as_ref().map(|record| record.voter)
+    }
+
+    /// Why the slot is not free for `node`, if it is not.
+    fn slot_in_the_way(&self, node: NodeId) -> Option<RefuseReason> {
+        if self.slot.holder == Some(node) || self.now >= self.slot.until {
+            return None;
+        }
+        let left = self.slot.until.since(self.now).0;
+        Some(RefuseReason::Leased { holder: self.slot.holder.unwrap_or(NodeId(0)), left })
+    }
+
+    fn take_slot(&mut self, ballot: Ballot) {
+        let until = self.now + self.timing.voter_lease();
+        self.slot = Slot { holder: Some(ballot.node), ballot, until };
+    }
+
+    /// Promises `ballot` in memory, or says why not. The record must be durable before it is told.
+    pub(super) fn promise(&mut self, ballot: Ballot) -> Result<(), RefuseReason> {
+        if let Some(reason) = self.slot_in_the_way(ballot.node) {
+            let promised = self.record.as_ref().map_or(Ballot::default(), |record| record.promised);
+            let old = promised > ballot;
+            return Err(if old { RefuseReason::Promised(promised) } else { reason });
+        }
+        let Some(record) = self.record.as_mut().filter(|_| !self.store.broken) else {
+            return Err(RefuseReason::NotVoter);
+        };
+        if record.promised > ballot {
+            return Err(RefuseReason::Promised(record.promised));
+        }
+        record.promised = ballot;
+        self.round_seen = self.round_seen.max(ballot.round);
+        self.take_slot(ballot);
+        Ok(())
+    }
+
+    pub(super) fn on_prepare(
+        &mut self,
+        peer: NodeId,
+        session: SessionId,
+        ballot: Ballot,
+        out: &mut Out,
+    ) {
+        if ballot.node != peer {
+            out.push(MemberOutput::Mark("member: ballot of another node"));
+            return;
+        }
+        match self.promise(ballot) {
+            Err(reason) => self.send(peer, MemberMessage::Refused { ballot, reason }, out),
+            Ok(()) => {
+                let Some(record) = &self.record else { return };
+                let (voter, accepted) = (record.voter, record.accepted.clone());
+                let promise = MemberMessage::Promise { ballot, voter, accepted };
+                self.persist(Effect::Send(peer, session, Box::new(promise)), out);
+            }
+        }
+    }
+
+    /// Accepts in memory, or says why not. `Ok(false)`: an older value, to be passed over.
+    pub(super) fn accept(
+        &mut self,
+        ballot: Ballot,
+        configuration: &Configuration,
+    ) -> Result<bool, RefuseReason> {
+        let Some(record) = self.record.as_mut().filter(|_| !self.store.broken) else {
+            return Err(RefuseReason::NotVoter);
+        };
+        if record.promised > ballot {
+            return Err(RefuseReason::Promised(record.promised));
+        }
+        if let Some((old, value)) = &record.accepted
+            && rank_value(*old, value) > rank_value(ballot, configuration)
+        {
+            return Ok(false);
+        }
+        record.promised = ballot;
+        record.accepted = Some((ballot, Box::new(configuration.clone())));
+        self.round_seen = self.round_seen.max(ballot.round);
+        Ok(true)
+    }
+
+    pub(super) fn on_accept(
+        &mut self,
+        peer: NodeId,
+        session: SessionId,
+        ballot: Ballot,
+        configuration: Box<Configuration>,
+        out: &mut Out,
+    ) {
+        if ballot.node != peer || !super::register::is_sound(&configuration) {
+            out.push(MemberOutput::Mark("member: unsound accept"));
+            return;
+        }
+        match self.accept(ballot, &configuration) {
+            Err(reason) => self.send(peer, MemberMessage::Refused { ballot, reason }, out),
+            Ok(false) => {}
+            Ok(true) => {
+                let Some(voter) = self.own_voter() else { return };
+                let accepted =
+                    MemberMessage::Accepted { ballot, epoch: configuration.epoch, voter };
+                self.persist(Effect::Send(peer, session, Box::new(accepted)), out);
+            }
+        }
+    }
+
+    /// Renews the lease of `ballot`. `Ok(true)`: only once the record is durable.
+    pub(super) fn renew(&mut self, ballot: Ballot) -> Result<bool, RefuseReason> {
+        let Some(record) = self.record.as_ref().filter(|_| !self.store.broken) else {
+            return Err(RefuseReason::NotVoter);
+        };
+        let promised = record.promised;
+        if promised > ballot {
+            return Err(RefuseReason::Promised(promised));
+        }
+        if let Some(reason) = self.slot_in_the_way(ballot.node) {
+            return Err(reason);
+        }
+        self.take_slot(ballot);
+        if promised < ballot
+            && let Some(record) = self.record.as_mut()
+        {
+            // After a restart the promise tells that a lease may be out.
+            record.promised = ballot;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    pub(super) fn on_heartbeat(
+        &mut self,
+        peer: NodeId,
+        session: SessionId,
+        ballot: Ballot,
+        epoch: Epoch,
+        sent: Instant,
+        out: &mut Out,
+    ) {
+        if ballot.node != peer {
+            out.push(MemberOutput::Mark("member: ballot of another node"));
+            return;
+        }
+        self.round_seen = self.round_seen.max(ballot.round);
+        let now = self.now;
+        let current = self.known.as_ref().is_none_or(|known| epoch >= known.configuration.epoch);
+        if let Some(peer) = self.peers.get_mut(&peer)
+            && current
+        {
+            peer.heard = Some(now);
+        }
+        let (voter, durable) = match self.renew(ballot) {
+            Ok(wait) => (self.own_voter().unwrap_or(VoterId(0)), !wait),
+            Err(RefuseReason::NotVoter) => (VoterId(0), true),
+            Err(reason) => {
+                return self.send(peer, MemberMessage::Refused { ballot, reason }, out);
+            }
+        };
+        let answer = MemberMessage::HeartbeatAnswer {
+            ballot,
+            sent,
+            voter,
+            epoch: self.installed,
+            generation: self.generation(),
+            wants: self.clients > 0 && !self.want.demoted,
+        };
+        // The promise may still be on its way to the disk: no lease before it is there.
+        if durable && !self.is_store_due() {
+            self.send(peer, answer, out);
+        } else {
+            self.persist(Effect::Send(peer, session, Box::new(answer)), out);
+        }
+    }
+
+    /// (life, record stores and log writes of this life) that are durable.
+    pub(super) fn generation(&self) -> (u64, u64) {
+        let Some(record) = &self.record else { return (0, 0) };
+        let logged: u64 = self.shards.iter().map(|shard| shard.logged).sum();
+        (record.life, self.store.durable.saturating_add(logged))
+    }
+
+    pub(super) fn on_release(&mut self, peer: NodeId, ballot: Ballot) {
+        if ballot.node == peer {
+            self.release_slot(ballot);
+        }
+    }
+
+    /// Frees the slot if it was taken under `ballot`.
+    pub(super) fn release_slot(&mut self, ballot: Ballot) {
+        if self.slot.holder == Some(ballot.node) && self.slot.ballot == ballot {
+            self.slot.until = self.now;
+        }
+    }
+}
