@@ -8,9 +8,10 @@
 //! Not here: whether a certificate is to be believed (`trust`), making them (`identity`).
 
 use std::fmt;
+use std::time::Duration;
 
 use base::{ClusterId, NodeId};
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
 
 use crate::Refusal;
 
@@ -102,6 +103,18 @@ pub fn read_claims(der: &CertificateDer<'_>) -> Result<Claims, Refusal> {
     let (cluster, rest) = split_uri(&uri).ok_or(Refusal::NoName)?;
     let peer = parse_peer(rest).ok_or(Refusal::NoName)?;
     Ok(Claims { cluster, peer, serial })
+}
+
+/// When a certificate's time is over, in seconds since 1970.
+pub(crate) fn read_expiry(der: &CertificateDer<'_>) -> Result<u64, Refusal> {
+    let certificate = webpki::EndEntityCert::try_from(der).map_err(|_| Refusal::Damaged)?;
+    // The library tells the end of a certificate's time only where it refuses one that is over.
+    let end_of_time = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX >> 8));
+    let usage = webpki::KeyUsage::client_auth();
+    match certificate.verify_for_usage(&[], &[], &[], end_of_time, usage, None, None) {
+        Err(webpki::Error::CertExpired { not_after, .. }) => Ok(not_after.as_secs()),
+        _ => Err(Refusal::Damaged),
+    }
 }
 
 /// The cluster whose authority a certificate claims to be.

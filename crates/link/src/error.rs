@@ -8,8 +8,9 @@
 use std::fmt;
 
 use base::{ClusterId, NodeId};
+use wire::{FrameError, GoodbyeReason};
 
-use crate::{LinkMode, Peer};
+use crate::{HelloError, LinkMode, Peer};
 
 /// Why a certificate is not accepted.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -103,9 +104,11 @@ pub enum LinkError {
     /// The connection ended in the middle of something.
     CutShort,
     /// A frame is damaged or makes no sense.
-    Frame(String),
+    Frame(FrameError),
+    /// The peer ended it before both had agreed.
+    Dismissed(GoodbyeReason),
     /// The peer's hello does not fit.
-    Hello(String),
+    Hello(HelloError),
 }
 
 impl LinkError {
@@ -142,7 +145,15 @@ impl fmt::Display for LinkError {
             LinkError::Tls(what) => write!(f, "TLS: {what}"),
             LinkError::Closed => f.write_str("the peer closed the connection"),
             LinkError::CutShort => f.write_str("the connection was cut short"),
-            LinkError::Frame(what) => write!(f, "damaged frame: {what}"),
+            LinkError::Frame(what) => write!(f, "frames: {what}"),
+            LinkError::Dismissed(reason) => f.write_str(match reason {
+                GoodbyeReason::Stopping => "the peer is stopping",
+                GoodbyeReason::Replaced => "the peer has a newer connection",
+                GoodbyeReason::Unwanted => "the peer has nothing to share with this node",
+                GoodbyeReason::NotAuthentic => "the peer does not believe who this node is",
+                GoodbyeReason::Disagreed => "the peer disagrees with this node's hello",
+                GoodbyeReason::Fault => "the peer says this node is at fault; its log says why",
+            }),
             LinkError::Hello(why) => write!(f, "{why}"),
         }
     }

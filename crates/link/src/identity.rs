@@ -26,7 +26,7 @@ use rcgen::{
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use crate::certificate::{authority_uri, is_client_name, read_authority, uri_of};
+use crate::certificate::{authority_uri, is_client_name, read_authority, read_expiry, uri_of};
 use crate::{Claims, Peer, Refusal, read_claims};
 
 /// Days an authority's certificate is valid: longer than the machines.
@@ -109,6 +109,7 @@ pub struct Identity {
     key_pem: String,
     authority_pem: String,
     claims: Claims,
+    expires_unix: u64,
 }
 
 impl fmt::Debug for Authority {
@@ -157,7 +158,8 @@ impl Authority {
     /// [`IdentityError::Damaged`] if the system gives no random numbers.
     pub fn create(cluster: ClusterId, now_unix: u64) -> Result<Authority, IdentityError> {
         let key = KeyPair::generate().map_err(damaged)?;
-        let certificate = Authority::params(cluster, now_unix).self_signed(&key).map_err(damaged)?;
+        let certificate =
+            Authority::params(cluster, now_unix).self_signed(&key).map_err(damaged)?;
         Ok(Authority { cluster, certificate_pem: certificate.pem(), key })
     }
 
@@ -242,7 +244,8 @@ impl Authority {
     /// [`IdentityError::File`], [`IdentityError::Damaged`], [`IdentityError::Certificate`].
     pub fn load(directory: &Path) -> Result<Authority, IdentityError> {
         let certificate_pem = read(&directory.join(AUTHORITY_FILE))?;
-        let key = KeyPair::from_pem(&read(&directory.join(AUTHORITY_KEY_FILE))?).map_err(damaged)?;
+        let key =
+            KeyPair::from_pem(&read(&directory.join(AUTHORITY_KEY_FILE))?).map_err(damaged)?;
         let der = first_certificate(&certificate_pem)?;
         check_key(&der, &key)?;
         Ok(Authority { cluster: read_authority(&der)?, certificate_pem, key })
@@ -264,7 +267,8 @@ impl Identity {
         let claims = read_claims(&der)?;
         check_key(&der, &KeyPair::from_pem(&key_pem).map_err(damaged)?)?;
         first_certificate(&authority_pem)?;
-        Ok(Identity { certificate_pem, key_pem, authority_pem, claims })
+        let expires_unix = read_expiry(&der)?;
+        Ok(Identity { certificate_pem, key_pem, authority_pem, claims, expires_unix })
     }
 
     /// The cluster it belongs to.
@@ -283,6 +287,12 @@ impl Identity {
     #[must_use]
     pub fn claims(&self) -> &Claims {
         &self.claims
+    }
+
+    /// When the certificate's time is over, in seconds since 1970. Renew it some weeks before.
+    #[must_use]
+    pub fn expires_unix(&self) -> u64 {
+        self.expires_unix
     }
 
     /// The certificate as PEM text.

@@ -13,18 +13,26 @@
 //!
 //! Not here: what frames mean (`replica`, `lockstepd`), their bytes (`wire`), sockets (`sys`).
 
+mod backoff;
 mod certificate;
 mod error;
+mod frames;
+mod hello;
 mod identity;
+mod paths;
 mod session;
 mod tls;
 mod trust;
 
+#[cfg(test)]
+mod tests;
 
-
-
+pub use backoff::{Backoff, HELD_LONG, WAIT_MAX, WAIT_MIN};
 pub use certificate::{CLIENT_NAME_BYTES_MAX, Claims, Peer, read_claims};
 pub use error::{LinkError, Refusal};
+pub use frames::{Link, LinkEvent, LinkWant};
+pub use hello::{HelloError, judge};
 pub use identity::{AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, Identity, IdentityError};
+pub use paths::{ADDRESSES_MAX, CONNECT_LIMIT, Paths};
 pub use session::{HANDSHAKE_BYTES_MAX, HANDSHAKE_LIMIT, STRANGERS_MAX, Session, Strangers};
 pub use trust::{Config, LinkMode, Revocations};

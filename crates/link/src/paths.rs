@@ -97,8 +97,12 @@ impl Paths {
         self.backoff.opened(now);
     }
 
-    /// The try under way failed. The next address has its turn; after the last one, a wait.
+    /// The try under way failed. The next address has its turn; after the last one, a wait. Nothing
+    /// happens if none is under way: the peer may have connected meanwhile.
     pub fn failed(&mut self, now: Instant) {
+        if !matches!(self.state, State::Trying(_)) {
+            return;
+        }
         self.at += 1;
         let time = if self.at < self.addresses.len() {
             now

@@ -199,6 +199,11 @@ impl Session {
     }
 
     fn try_fill(&mut self, input: &mut &mut [u8]) -> Result<bool, LinkError> {
+        if self.closing {
+            // Whoever has said that it ends is not interested in answers.
+            *input = &mut [];
+            return Ok(false);
+        }
         if self.phase != Phase::Open {
             self.establish(input)?;
             return Ok(false);
@@ -437,7 +442,7 @@ impl Session {
         }
     }
 
-    /// Tells the peer that nothing more will be sent. What is written later is dropped.
+    /// Tells the peer that nothing more will be sent. What is written or received later is dropped.
     pub fn close(&mut self) {
         if self.closing {
             return;

@@ -223,15 +223,19 @@ impl Tls {
                 Side::Server(server) => step(server.process_tls_records(rest), seal, out, sink),
             };
             done += discard;
+            if failure.is_some() {
+                // The alert stood in line before anything else. To go on would take the same bytes
+                // once more.
+                break;
+            }
             match next {
                 Next::Again => {}
                 Next::PeerClosed => self.peer_closed = true,
-                // Once more: the alert stands in line. It comes before the failure comes again.
-                Next::Failed(error) if failure.is_none() => {
+                Next::Failed(error) => {
                     seal = Seal::Nothing;
                     failure = Some(explain(&error));
                 }
-                Next::Failed(_) | Next::Idle | Next::Ready => break,
+                Next::Idle | Next::Ready => break,
             }
         }
         (done, failure.map_or(Ok(()), Err))

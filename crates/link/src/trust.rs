@@ -21,6 +21,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::NoServerSessionStorage;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::{
     CertificateError, CipherSuite, ClientConfig, DigitallySignedStruct, DistinguishedName,
     Error as TlsError, OtherError, PeerIncompatible, ServerConfig, SignatureScheme, version,
@@ -90,6 +91,19 @@ impl Config {
         mode: LinkMode,
         revocations: Revocations,
     ) -> Result<Config, IdentityError> {
+        Config::with_clock(identity, mode, revocations, Arc::new(DefaultTimeProvider))
+    }
+
+    /// The same, with certificates judged by another clock.
+    ///
+    /// # Errors
+    /// As for `new`.
+    pub fn with_clock(
+        identity: &Identity,
+        mode: LinkMode,
+        revocations: Revocations,
+        clock: Arc<dyn TimeProvider>,
+    ) -> Result<Config, IdentityError> {
         let damaged = |error: TlsError| IdentityError::Damaged(error.to_string());
         let unreadable =
             |error: rustls::pki_types::pem::Error| IdentityError::Damaged(error.to_string());
@@ -104,7 +118,8 @@ impl Config {
         }
         let pem = identity.certificate_pem().as_bytes();
         let chain = vec![CertificateDer::from_pem_slice(pem).map_err(unreadable)?];
-        let key = PrivateKeyDer::from_pem_slice(identity.key_pem().as_bytes()).map_err(unreadable)?;
+        let key =
+            PrivateKeyDer::from_pem_slice(identity.key_pem().as_bytes()).map_err(unreadable)?;
         let provider = Arc::new(provider());
         let trust = Arc::new(Trust {
             cluster: identity.cluster(),
@@ -112,16 +127,17 @@ impl Config {
             revocations,
             provider: Arc::clone(&provider),
         });
-        let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
-            .with_protocol_versions(&[&version::TLS13])
-            .map_err(damaged)?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::clone(&trust) as Arc<dyn ServerCertVerifier>)
-            .with_client_auth_cert(chain.clone(), key.clone_key())
-            .map_err(damaged)?;
+        let mut client =
+            ClientConfig::builder_with_details(Arc::clone(&provider), Arc::clone(&clock))
+                .with_protocol_versions(&[&version::TLS13])
+                .map_err(damaged)?
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::clone(&trust) as Arc<dyn ServerCertVerifier>)
+                .with_client_auth_cert(chain.clone(), key.clone_key())
+                .map_err(damaged)?;
         client.resumption = Resumption::disabled();
         client.enable_sni = false;
-        let mut server = ServerConfig::builder_with_provider(provider)
+        let mut server = ServerConfig::builder_with_details(provider, clock)
             .with_protocol_versions(&[&version::TLS13])
             .map_err(damaged)?
             .with_client_cert_verifier(trust)
@@ -209,8 +225,12 @@ impl Trust {
         Ok(())
     }
 
-    fn check(&self, message: &[u8], certificate: &CertificateDer<'_>, signed: &DigitallySignedStruct)
-    -> Result<HandshakeSignatureValid, TlsError> {
+    fn check(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
         let algorithms = &self.provider.signature_verification_algorithms;
         verify_tls13_signature(message, certificate, signed, algorithms)
     }
