@@ -552,6 +552,9 @@ impl Hands {
     /// # Errors
     /// The kernel's.
     pub fn watch_signals(&mut self, token: u64, signals: &[i32]) -> Result<(), Errno> {
+        if self.full() {
+            return Err(Errno::NO_BUFFERS);
+        }
         let set = host::block_signals(signals)?;
         // A blocking descriptor makes io_uring wait for readiness instead of answering EAGAIN.
         let nonblocking = matches!(self.engine, Engine::Epoll(_));
@@ -580,6 +583,8 @@ impl Hands {
     /// Puts an operation into a slot and starts its first step.
     pub(crate) fn begin(&mut self, operation: Operation) {
         let slot = self.free.pop().unwrap_or_else(|| {
+            let room = self.slots.len() < self.slots.capacity();
+            assert!(room, "what begins was counted, and operations must not move");
             self.slots.push(Slot::default());
             self.slots.len() - 1
         });
