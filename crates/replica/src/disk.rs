@@ -13,6 +13,8 @@ mod bitmap;
 mod bytes;
 mod layout;
 mod log;
+mod record;
+mod superblock;
 
 #[cfg(test)]
 mod tests;
@@ -22,6 +24,8 @@ pub use layout::{LOG_COPIES, LOG_HALVES, Layout, RECORD_BYTES, RECORD_COPIES};
 pub use log::{
     LOG_PAGE_EXTENTS_MAX, LogFound, LogPage, decode_log_page, encode_log_page, hot_extents,
 };
+pub use record::newest_record;
+pub use superblock::{LayoutKind, Region, RegionKind, SUPERBLOCK_BYTES, Superblock};
 
 use crate::door::{SeenGeneration, Slot};
 use alloc::boxed::Box;

@@ -1,12 +1,16 @@
 //! Tests of the bytes on disk: what is written is read, what is damaged is found.
 
 use super::{
-    BadMetadata, LOG_PAGE_EXTENTS_MAX, Layout, decode_log_page, encode_log_page, hot_extents,
+    BadMetadata, LOG_PAGE_EXTENTS_MAX, Layout, LayoutKind, RECORD_BYTES, Record, Superblock,
+    decode_bitmap_page, decode_log_page, encode_bitmap_page, encode_log_page, hot_extents,
+    newest_record,
 };
-use crate::door::{MetaPage, Page};
+use crate::door::{MetaPage, Page, SeenGeneration, Slot};
+use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use base::VolumeId;
+use base::{Ballot, ClusterId, Epoch, Incarnation, NodeId, ResourceId, VolumeId, VoterId};
+use wire::{Configuration, MemberEntry, MemberKind, Options, VolumeEntry};
 
 fn extents(numbers: &[u64]) -> Vec<(VolumeId, u64)> {
     numbers.iter().map(|&number| (VolumeId(0), number)).collect()
@@ -78,7 +82,7 @@ fn a_log_page_without_a_valid_copy_is_not_guessed() {
 
 #[test]
 fn no_two_pages_of_a_layout_share_a_place() {
-    let layout = Layout::new(3 * 32_768 * 8 + 1, 2);
+    let layout = Layout::new(3 * 31 * 1024 * 8 + 1, 2);
     assert_eq!(layout.bitmap_pages, 4);
     let mut places: Vec<u64> = layout.log_places().map(|page| layout.page_offset(page)).collect();
     for slot in 0..2 {
@@ -92,4 +96,196 @@ fn no_two_pages_of_a_layout_share_a_place() {
     let distinct: BTreeSet<u64> = places.iter().copied().collect();
     assert_eq!(distinct.len(), places.len());
     assert_eq!(layout.total_bytes, 4096 * u64::try_from(places.len()).expect("small"));
+}
+
+fn configuration() -> Configuration {
+    let member = |node: u16, kind, in_sync| MemberEntry {
+        node: NodeId(node),
+        kind,
+        voter: VoterId(u64::from(node) * 11),
+        in_sync,
+        incarnation: Incarnation(u64::from(node) * 13),
+    };
+    Configuration {
+        epoch: Epoch(9),
+        reign: Epoch(7),
+        primary: Some(NodeId(2)),
+        recovering: false,
+        fork: 0,
+        feature_level: 1,
+        members: alloc::vec![
+            member(1, MemberKind::Replica, true),
+            member(2, MemberKind::Replica, false),
+            member(3, MemberKind::Witness, false),
+        ],
+        volumes: alloc::vec![VolumeEntry {
+            volume: VolumeId(0),
+            sectors: 1 << 21,
+            block_bytes: 4096,
+        }],
+        options: Options::default(),
+        unknown: Vec::new(),
+    }
+}
+
+fn record() -> Record {
+    let slot = Slot { node: NodeId(2), voter: VoterId(22), number: 0, generation: 5, full: true };
+    Record {
+        voter: VoterId(11),
+        incarnation: Incarnation(13),
+        life: 4,
+        log_half: 1,
+        promised: Ballot { round: 6, node: NodeId(2) },
+        accepted: Some((Ballot { round: 6, node: NodeId(2) }, Box::new(configuration()))),
+        committed: Some((Ballot { round: 5, node: NodeId(1) }, Box::new(configuration()))),
+        slots: alloc::vec![slot],
+        slot_generation: 5,
+        seen: alloc::vec![SeenGeneration {
+            node: NodeId(2),
+            voter: VoterId(22),
+            incarnation: Incarnation(26),
+            process: 77,
+            generation: (3, 99),
+        }],
+        boot: 1 << 100,
+        clean: true,
+        stores: 41,
+    }
+}
+
+fn superblock() -> Superblock {
+    let layout = Layout::new(1 << 21, 7);
+    Superblock {
+        compatible: 1 << 63,
+        cluster: ClusterId(1),
+        resource: ResourceId(2),
+        volume: VolumeId(3),
+        disk: 4,
+        layout: LayoutKind::External,
+        slots: 7,
+        sectors: 1 << 21,
+        regions: Superblock::regions_of(&layout),
+        ..Superblock::default()
+    }
+}
+
+#[test]
+fn a_record_is_read_as_it_was_written() {
+    let bytes = record().encode();
+    assert_eq!(bytes.len() % 4096, 0);
+    assert!(bytes.len() as u64 <= RECORD_BYTES);
+    assert_eq!(Record::decode(&bytes), Ok(record()));
+    let mut place = bytes.clone();
+    place.resize(16 * 1024, 0xee);
+    assert_eq!(Record::decode(&place), Ok(record()), "what follows a copy does not matter");
+}
+
+#[test]
+fn no_torn_or_rotten_record_is_believed() {
+    let bytes = record().encode();
+    for position in 0..bytes.len() * 8 {
+        let mut broken = bytes.clone();
+        broken[position / 8] ^= 1 << (position % 8);
+        assert!(Record::decode(&broken).is_err(), "bit {position} was not missed");
+    }
+    for sectors in 0..bytes.len() / 512 {
+        assert!(Record::decode(&bytes[..sectors * 512]).is_err());
+    }
+    assert_eq!(Record::decode(&[0; 4096]), Err(BadMetadata::NotOurs));
+}
+
+#[test]
+fn the_copy_that_was_stored_more_often_is_the_newest() {
+    let old = record().encode();
+    let newer = Record { stores: 42, life: 5, ..record() }.encode();
+    assert_eq!(newest_record(&[Some(&newer), Some(&old)]).expect("both valid").life, 5);
+    let mut torn = newer.clone();
+    torn[600] ^= 1;
+    assert_eq!(newest_record(&[Some(&torn), Some(&old)]).expect("one valid").life, 4);
+    assert_eq!(newest_record(&[Some(&torn), None]), Err(BadMetadata::Unreadable));
+    assert_eq!(newest_record(&[Some(&[0; 4096]), Some(&[0; 4096])]), Err(BadMetadata::NotOurs));
+    assert_ne!(record().copy(), Record { stores: 42, ..record() }.copy());
+}
+
+#[test]
+fn a_record_of_a_newer_version_is_not_taken_for_torn() {
+    let mut bytes = record().encode();
+    bytes[8] = 2;
+    let end = bytes.len() - 4;
+    let checksum = base::crc32c(&bytes[..end]);
+    bytes[end..].copy_from_slice(&checksum.to_le_bytes());
+    assert_eq!(Record::decode(&bytes), Err(BadMetadata::TooNew { format: 2 }));
+    let old = record().encode();
+    assert!(newest_record(&[Some(&old), Some(&bytes)]).is_err(), "it went back to an old copy");
+}
+
+#[test]
+fn the_largest_configuration_fits_twice_in_a_record() {
+    let mut large = configuration();
+    large.members = (1..=16)
+        .map(|node| MemberEntry {
+            node: NodeId(node),
+            kind: if node <= 8 { MemberKind::Replica } else { MemberKind::Witness },
+            voter: VoterId(u64::from(node)),
+            in_sync: node <= 8,
+            incarnation: Incarnation(1),
+        })
+        .collect();
+    large.volumes = (0..64)
+        .map(|volume| VolumeEntry { volume: VolumeId(volume), sectors: 8, block_bytes: 512 })
+        .collect();
+    let first = Record::first(&large, NodeId(3), 1).expect("a member");
+    let value = Some((Ballot::default(), Box::new(large)));
+    let seen = |node: u16| SeenGeneration {
+        node: NodeId(node),
+        voter: VoterId(1),
+        incarnation: Incarnation(1),
+        process: 1,
+        generation: (1, 1),
+    };
+    let full = Record {
+        accepted: value.clone(),
+        committed: value,
+        seen: (0..16).map(seen).collect(),
+        ..first
+    };
+    assert_eq!(Record::decode(&full.encode()), Ok(full));
+}
+
+#[test]
+fn a_superblock_is_read_as_it_was_written_and_refused_when_not_understood() {
+    let bytes = superblock().encode();
+    assert_eq!(Superblock::decode(&bytes), Ok(superblock()));
+    assert!(superblock().is_writable());
+    assert!(!Superblock { read_only: 1, ..superblock() }.is_writable());
+    let strange = Superblock { incompatible: 1, ..superblock() }.encode();
+    assert!(matches!(Superblock::decode(&strange), Err(BadMetadata::TooNew { .. })));
+    for position in 0..4096 * 8 {
+        let mut broken = bytes.clone();
+        broken[position / 8] ^= 1 << (position % 8);
+        assert!(Superblock::decode(&broken).is_err(), "bit {position} was not missed");
+    }
+}
+
+#[test]
+fn fixtures_of_version_1_are_read_for_ever() {
+    let found = Record::decode(include_bytes!("../../fixtures/record-1.bin"));
+    assert_eq!(found, Ok(record()));
+    let found = Superblock::decode(include_bytes!("../../fixtures/superblock-1.bin"));
+    assert_eq!(found, Ok(superblock()));
+    let found = decode_log_page(1, 3, 0, include_bytes!("../../fixtures/log-1.bin"));
+    let found = found.expect("valid");
+    assert_eq!((found.sequence, found.life, found.extents), (8, 4, extents(&[1, 70_000])));
+    let found = decode_bitmap_page(2, 5, include_bytes!("../../fixtures/bitmap-1.bin"));
+    assert_eq!(found, Ok((6, alloc::vec![(1, 3), (64, 65)])));
+}
+
+#[test]
+fn fixtures_of_version_1_are_still_written_so() {
+    assert!(record().encode() == include_bytes!("../../fixtures/record-1.bin"));
+    assert!(superblock().encode()[..] == include_bytes!("../../fixtures/superblock-1.bin")[..]);
+    let log = encode_log_page(1, 3, 0, 8, 4, &extents(&[1, 70_000]));
+    assert!(log[..] == include_bytes!("../../fixtures/log-1.bin")[..]);
+    let bitmap = encode_bitmap_page(2, 5, 6, &[0b110, 1]);
+    assert!(bitmap[..] == include_bytes!("../../fixtures/bitmap-1.bin")[..]);
 }
