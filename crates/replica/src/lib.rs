@@ -18,11 +18,11 @@ pub mod disk;
 pub mod door;
 pub mod member;
 pub mod shard;
+pub mod start;
 
 pub use door::{
     DiskAnswer, DiskOp, DiskRequest, FromShard, Geometry, MemberInput, MemberOutput, MetaPage,
-    Operation, OperationError, OperationId, Page, ShardInput, ShardOutput, Slot, Timing,
-    ToShard,
+    Operation, OperationError, OperationId, Page, ShardInput, ShardOutput, Slot, Timing, ToShard,
 };
 pub use member::{Member, MemberSetup};
 pub use shard::{Shard, ShardSetup};

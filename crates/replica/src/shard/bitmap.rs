@@ -42,15 +42,24 @@ struct PeerBits {
 pub(super) struct Bitmaps {
     block_sectors: u64,
     page_blocks: u64,
+    /// Pages of this shard: those whose number leaves `index` when divided by `shards`.
+    index: u64,
+    shards: u64,
     peers: BTreeMap<NodeId, PeerBits>,
 }
 
 impl Bitmaps {
-    pub(super) fn new(geometry: &Geometry) -> Bitmaps {
+    pub(super) fn new(geometry: &Geometry, index: u16, shards: u16) -> Bitmaps {
         let page_blocks =
             geometry.stripe_extents * geometry.extent_sectors / geometry.block_sectors;
         assert!(page_blocks <= BITMAP_PAGE_BITS, "a stripe of extents has its bits in one page");
-        Bitmaps { block_sectors: geometry.block_sectors, page_blocks, peers: BTreeMap::new() }
+        Bitmaps {
+            block_sectors: geometry.block_sectors,
+            page_blocks,
+            index: u64::from(index),
+            shards: u64::from(shards),
+            peers: BTreeMap::new(),
+        }
     }
 
     /// Keeps bits for the slot's replica; under a new generation they start anew.
@@ -101,6 +110,10 @@ impl Bitmaps {
             let number = block / self.page_blocks;
             let page_first = number * self.page_blocks;
             let stop = last.min(page_first + self.page_blocks);
+            if number % self.shards != self.index {
+                block = stop;
+                continue;
+            }
             let whole = block == page_first && stop == page_first + self.page_blocks;
             let full = peer.slot.full;
             let page = peer.pages.entry((volume, number)).or_insert_with(|| BitPage {
@@ -128,6 +141,10 @@ impl Bitmaps {
             let number = block / self.page_blocks;
             let page_first = number * self.page_blocks;
             let page_end = (page_first + self.page_blocks).min(last);
+            if number % self.shards != self.index {
+                block = page_end;
+                continue;
+            }
             let found = match peer.pages.get(&(volume, number)).map(|page| &page.bits) {
                 None if peer.slot.full => Some((block, page_end)),
                 Some(Bits::Full) => Some((block, page_end)),
@@ -266,7 +283,7 @@ fn next_run(words: &[u64; WORDS], first: u64, end: u64) -> Option<(u64, u64)> {
         let rest = !(word_at(bit) >> (bit % 64));
         let ones = u64::from(rest.trailing_zeros()).min(64 - bit % 64);
         bit += ones;
-        if bit % 64 != 0 || ones == 0 {
+        if !bit.is_multiple_of(64) || ones == 0 {
             break;
         }
     }

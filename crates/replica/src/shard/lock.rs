@@ -42,9 +42,9 @@ impl LockTable {
         exclusive: bool,
     ) -> bool {
         let entries = self.extents.entry((volume, span.first() / self.extent_sectors)).or_default();
-        let granted = entries.iter().all(|earlier| {
-            !earlier.span.overlaps(span) || (!earlier.exclusive && !exclusive)
-        });
+        let granted = entries
+            .iter()
+            .all(|earlier| !earlier.span.overlaps(span) || (!earlier.exclusive && !exclusive));
         entries.push(Entry { id, span, exclusive, granted });
         granted
     }

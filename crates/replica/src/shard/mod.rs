@@ -1,1 +1,352 @@
-//! Writes, reads, activity log, bitmaps, resync of one shard.
+//! What becomes of each request: writes, reads, activity log, bitmaps, resync of one shard.
+//!
+//! A shard plays up to three parts at once, each in rooms of its own:
+//! - *client*: requests of this node go to wherever the primary is (`forward`);
+//! - *primary*: it orders requests (`admit`, `lock`), carries them to every replica (`write`, `read`,
+//!   `flush`), and copies what replicas lack or doubt (`copy`, `sync`, `takeover`);
+//! - *replica*: it does what the primary says, and remembers what that leaves open (`replica`).
+//!
+//! Beneath them: this node's disk (`local`), the activity log (`activity`), the bitmaps (`bitmap`) and
+//! the ranges in doubt (`doubt`).
+//!
+//! Always:
+//! - every request is answered exactly once, and as primary only while the lease runs;
+//! - every buffer that comes in is released exactly once;
+//! - a write that a replica outside the in-sync set misses is dirty for it here before it is answered;
+//! - a range that this replica may hold differently from the others is in doubt or un-retired, and its
+//!   extent is hot.
+//!
+//! Not here: who is primary, who is in sync (`Member`).
+
+mod activity;
+mod admit;
+mod bitmap;
+mod copy;
+mod doubt;
+mod flush;
+mod forward;
+mod install;
+mod local;
+mod lock;
+mod op;
+mod peer;
+mod read;
+mod replica;
+mod seats;
+mod status;
+mod sync;
+mod takeover;
+mod write;
+
+pub use status::{ShardStatus, SyncStatus};
+
+use crate::door::{Geometry, ShardInput, ShardOutput, Slot, Timing, ToShard};
+use activity::ActivityLog;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use base::{Epoch, Instant, NodeId, RangeSet, RequestId, Span, VolumeId};
+use bitmap::Bitmaps;
+use doubt::Doubt;
+use local::{Local, Purpose};
+use lock::LockTable;
+use op::{Client, Op};
+use peer::Peer;
+use seats::Seats;
+use wire::Configuration;
+
+type Out = Vec<ShardOutput>;
+
+/// What a shard is made of.
+#[derive(Clone, Debug)]
+pub struct ShardSetup {
+    /// This node.
+    pub node: NodeId,
+    /// Which shard, from 0.
+    pub index: u16,
+    /// How many shards serve the resource on every node, 1..=8.
+    pub shards: u16,
+    /// How addresses are divided.
+    pub geometry: Geometry,
+    /// How long things may take.
+    pub timing: Timing,
+    /// This node has a usable disk for the resource.
+    pub attached: bool,
+    /// The life of the process, as in the record to be stored at `FromShard::Started`.
+    pub life: u64,
+    /// The half of the log that this life writes.
+    pub log_half: u8,
+    /// Extents found hot, those of this shard only.
+    pub inherited: Vec<(VolumeId, u64)>,
+    /// Bitmap slots as in the record.
+    pub slots: Vec<Slot>,
+    /// Bitmap pages found on disk, those of this shard only, of each slot's present generation: (node,
+    /// volume, page, runs of dirty blocks from the page's first).
+    pub bitmaps: Vec<BitmapFound>,
+}
+
+/// A bitmap page found on disk: (node, volume, page, runs of dirty blocks from the page's first).
+pub type BitmapFound = (NodeId, VolumeId, u64, Vec<(u64, u64)>);
+
+/// One thread's share of a resource.
+#[derive(Debug)]
+pub struct Shard {
+    now: Instant,
+    node: NodeId,
+    index: u16,
+    shards: u16,
+    geometry: Geometry,
+    timing: Timing,
+    has_disk: bool,
+    disk_failing: bool,
+    started: bool,
+
+    configuration: Option<Arc<Configuration>>,
+    /// This node's disk cache is the one that the configuration names.
+    kept: bool,
+    /// The member said how it stands with this node's own disk, in this reign.
+    own_ready: bool,
+    lease_until: Instant,
+    /// The reign in which every shard of this node, as primary, has gathered.
+    serving: Option<Epoch>,
+    /// `Gathered` was said in this reign.
+    gathered: Option<Epoch>,
+    reconciled: Option<Epoch>,
+    draining: Option<Epoch>,
+    /// `Drained` was said for it.
+    drained: Option<Epoch>,
+    suspended: bool,
+    sync_paused: bool,
+    cut: u64,
+    cut_done: u64,
+
+    peers: BTreeMap<NodeId, Peer>,
+    seats: Seats,
+    locks: LockTable,
+    ops: BTreeMap<u64, Op>,
+    next_op: u64,
+    /// Sequence of a message that awaits an answer, to the operation that sent it.
+    asked: BTreeMap<u64, u64>,
+    next_sequence: u64,
+    /// Sequences of writes that are not on every in-sync disk.
+    unretired_own: BTreeSet<u64>,
+    last_write: u64,
+    /// Complete operations whose answers wait for the lease or a cut.
+    held: BTreeSet<u64>,
+    /// Requests that cannot start: no primary, or not ready.
+    waiting: VecDeque<Client>,
+    forwards: BTreeMap<RequestId, forward::Forwarded>,
+    reconcile: Doubt,
+    /// Of `reconcile`, what copies are under way for.
+    reconciling: BTreeMap<VolumeId, RangeSet>,
+    reconcile_cursor: (VolumeId, u64),
+    copies: usize,
+    verify: Option<copy::VerifyRun>,
+    turn: usize,
+    requests_in_tick: u64,
+
+    local: Local,
+    log: ActivityLog,
+    bitmaps: Bitmaps,
+    doubt: Doubt,
+    /// Writes of the present primary that are not known to be on every in-sync disk.
+    unretired: BTreeMap<u64, (VolumeId, Span)>,
+
+    last_tick: Instant,
+    last_wants: Option<Instant>,
+    waiting_since: Option<Instant>,
+}
+
+impl Shard {
+    /// The shard at the start of a process. Its first outputs may be disk requests: when the inherited
+    /// hot extents are recorded it says `FromShard::Started`.
+    #[must_use]
+    pub fn new(now: Instant, setup: ShardSetup, out: &mut Vec<ShardOutput>) -> Shard {
+        let geometry = setup.geometry;
+        assert!(
+            geometry.extent_sectors.is_power_of_two()
+                && geometry.copy_sectors <= geometry.extent_sectors
+                && geometry.copy_sectors.is_multiple_of(geometry.block_sectors),
+            "copies are whole blocks inside an extent"
+        );
+        let log =
+            ActivityLog::new(&geometry, setup.index, setup.shards, setup.life, setup.log_half);
+        let mut shard = Shard {
+            now,
+            node: setup.node,
+            index: setup.index,
+            shards: setup.shards,
+            geometry,
+            timing: setup.timing,
+            has_disk: setup.attached,
+            disk_failing: false,
+            started: false,
+            configuration: None,
+            kept: false,
+            own_ready: false,
+            lease_until: Instant(0),
+            serving: None,
+            gathered: None,
+            reconciled: None,
+            draining: None,
+            drained: None,
+            suspended: false,
+            sync_paused: false,
+            cut: 1,
+            cut_done: 0,
+            peers: BTreeMap::new(),
+            seats: Seats::new(),
+            locks: LockTable::new(geometry.extent_sectors),
+            ops: BTreeMap::new(),
+            next_op: 1,
+            asked: BTreeMap::new(),
+            next_sequence: 1,
+            unretired_own: BTreeSet::new(),
+            last_write: 0,
+            held: BTreeSet::new(),
+            waiting: VecDeque::new(),
+            forwards: BTreeMap::new(),
+            reconcile: Doubt::default(),
+            reconciling: BTreeMap::new(),
+            reconcile_cursor: (VolumeId(0), 0),
+            copies: 0,
+            verify: None,
+            turn: 0,
+            requests_in_tick: 0,
+            local: Local::new(geometry.extent_sectors),
+            log,
+            bitmaps: Bitmaps::new(&geometry, setup.index, setup.shards),
+            doubt: Doubt::default(),
+            unretired: BTreeMap::new(),
+            last_tick: now,
+            last_wants: None,
+            waiting_since: None,
+        };
+        shard.inherit(&setup, out);
+        shard
+    }
+
+    /// Takes over what the disk says of an earlier life.
+    fn inherit(&mut self, setup: &ShardSetup, out: &mut Out) {
+        for &slot in &setup.slots {
+            self.bitmaps.ensure(slot);
+        }
+        for (node, volume, page, runs) in &setup.bitmaps {
+            self.bitmaps.load(*node, *volume, *page, runs);
+        }
+        let extent_sectors = self.geometry.extent_sectors;
+        for &(volume, extent) in &setup.inherited {
+            self.doubt.add(volume, extent * extent_sectors, (extent + 1) * extent_sectors, true);
+        }
+        self.log.inherit(&setup.inherited);
+        self.write_log(out);
+        if self.log.is_settled() {
+            self.started = true;
+            out.push(ShardOutput::Member(crate::door::FromShard::Started));
+        }
+    }
+
+    /// Which shard serves an extent, when `shards` share the resource.
+    #[must_use]
+    pub fn owner(geometry: &Geometry, shards: u16, extent: u64) -> u16 {
+        u16::try_from(extent / geometry.stripe_extents % u64::from(shards))
+            .expect("less than the number of shards")
+    }
+
+    /// One input. Outputs are appended to `out`, to be carried out in order.
+    pub fn step(&mut self, now: Instant, input: ShardInput, out: &mut Vec<ShardOutput>) {
+        self.now = self.now.max(now);
+        match input {
+            ShardInput::Request { id, request } => {
+                self.on_request(Client::local(id, request, self.now), out);
+            }
+            ShardInput::Member(message) => self.on_member(message, out),
+            ShardInput::PeerUp { peer, session } => self.on_peer_up(peer, session, out),
+            ShardInput::PeerDown { peer, session } => self.on_peer_down(peer, session, out),
+            ShardInput::Frame { peer, session, message, buffer } => {
+                self.on_frame(peer, session, message, buffer, out);
+            }
+            ShardInput::Disk { op, answer } => self.on_disk(op, answer, out),
+            ShardInput::Wake => {}
+        }
+        self.tick(out);
+        self.pump(out);
+    }
+
+    fn on_member(&mut self, message: ToShard, out: &mut Out) {
+        match message {
+            ToShard::Install { configuration, slots } => self.install(configuration, &slots, out),
+            ToShard::PeerReady { peer, session, epoch, kept } => {
+                self.on_peer_ready(peer, session, epoch, kept, out);
+            }
+            ToShard::Lease { until } => {
+                self.lease_until = self.lease_until.max(until);
+                self.answer_held(out);
+            }
+            ToShard::Serve { reign } => self.on_serve(reign, out),
+            ToShard::Resync { peer, session, gather: _ } => self.start_sync(peer, session, out),
+            ToShard::Require { peer, session } => self.on_require(peer, session, out),
+            ToShard::Unrequire { peer, session } => self.on_unrequire(peer, session, out),
+            ToShard::Drain { reign } => {
+                self.draining = Some(reign);
+                self.drained = None;
+            }
+            ToShard::Undrain => {
+                self.draining = None;
+                self.retry_waiting(out);
+            }
+            ToShard::Detach => self.detach(out),
+            ToShard::Suspend(on) => {
+                self.suspended = on;
+                self.retry_waiting(out);
+            }
+            ToShard::PauseResync(on) => self.sync_paused = on,
+            ToShard::Verify { volume, from } => self.start_verify(volume, from),
+            ToShard::Cut { number } => self.on_cut(number, out),
+            ToShard::CutDone { number } => {
+                self.cut_done = self.cut_done.max(number);
+                self.answer_held(out);
+            }
+        }
+    }
+
+    /// An answer of this node's disk, for whoever asked.
+    fn on_local(&mut self, purpose: Purpose, answer: crate::door::DiskAnswer, out: &mut Out) {
+        match purpose {
+            Purpose::Op(id) => self.on_own_disk(id, answer, out),
+            Purpose::Peer { node, session, sequence, kind } => {
+                self.on_peer_disk(node, session, sequence, kind, answer, out);
+            }
+        }
+    }
+
+    /// Whether this node is primary in the configuration it knows.
+    fn is_primary(&self) -> bool {
+        self.configuration.as_ref().is_some_and(|known| known.primary == Some(self.node))
+    }
+
+    fn reign(&self) -> Epoch {
+        self.configuration.as_ref().map_or(Epoch(0), |known| known.reign)
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.configuration.as_ref().map_or(Epoch(0), |known| known.epoch)
+    }
+
+    /// Whether this node's own replica holds every acknowledged write.
+    fn is_own_in_sync(&self) -> bool {
+        self.has_disk
+            && self.kept
+            && self.configuration.as_ref().is_some_and(|known| known.is_in_sync(self.node))
+    }
+
+    fn may_answer(&self) -> bool {
+        self.is_primary() && self.now < self.lease_until
+    }
+
+    fn sequence(&mut self) -> u64 {
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        sequence
+    }
+}

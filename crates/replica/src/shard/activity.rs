@@ -1,0 +1,227 @@
+//! The activity log: which extents may hold writes that a crash leaves in doubt.
+//!
+//! An extent is *hot* once the log page that names it is on stable storage; only then may a write to it
+//! be issued to the disk. Pages hold their whole set of hot extents, so many extents that turn hot
+//! together share one page write.
+//!
+//! Always: an extent leaves the log only through `cooled`, which the shard calls after the extent's
+//! bitmap pages are written and the disk is flushed, and only if nobody uses it since.
+//!
+//! Not here: why an extent may not turn cold (`Shard::cool` asks for users and doubt).
+
+use crate::disk::encode_log_page;
+use crate::door::{Geometry, MetaPage, Page};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use base::VolumeId;
+
+/// A volume's extent.
+pub(super) type Extent = (VolumeId, u64);
+
+#[derive(Clone, Copy, Debug)]
+struct Hot {
+    page: u32,
+    durable: bool,
+    last_used: u64,
+}
+
+#[derive(Debug, Default)]
+struct LogPageState {
+    extents: BTreeSet<u64>,
+    sequence: u64,
+    dirty: bool,
+    /// What the write in flight names.
+    writing: Option<Vec<u64>>,
+}
+
+/// The part of the activity log that one shard keeps.
+#[derive(Debug)]
+pub(super) struct ActivityLog {
+    geometry: Geometry,
+    index: u32,
+    shards: u32,
+    life: u64,
+    half: u8,
+    budget: usize,
+    hot: BTreeMap<Extent, Hot>,
+    pages: BTreeMap<(VolumeId, u32), LogPageState>,
+    /// Extents that want to be hot and find no room.
+    queue: VecDeque<Extent>,
+    users: BTreeMap<Extent, u32>,
+    clock: u64,
+    writes: u64,
+}
+
+impl ActivityLog {
+    pub(super) fn new(
+        geometry: &Geometry,
+        index: u16,
+        shards: u16,
+        life: u64,
+        half: u8,
+    ) -> ActivityLog {
+        ActivityLog {
+            geometry: *geometry,
+            index: u32::from(index),
+            shards: u32::from(shards),
+            life,
+            half,
+            budget: (geometry.log_extents / usize::from(shards)).max(2),
+            hot: BTreeMap::new(),
+            pages: BTreeMap::new(),
+            queue: VecDeque::new(),
+            users: BTreeMap::new(),
+            clock: 0,
+            writes: 0,
+        }
+    }
+
+    /// Takes over what was hot in an earlier life, whatever the budget.
+    pub(super) fn inherit(&mut self, extents: &[Extent]) {
+        for &extent in extents {
+            if !self.hot.contains_key(&extent) {
+                assert!(self.place(extent), "pages have room for every shard's inheritance");
+            }
+        }
+    }
+
+    /// Counts one more reason to keep the extent hot.
+    pub(super) fn hold(&mut self, extent: Extent) {
+        *self.users.entry(extent).or_insert(0) += 1;
+    }
+
+    /// Takes one reason back.
+    pub(super) fn unhold(&mut self, extent: Extent) {
+        let users = self.users.get_mut(&extent).expect("held before");
+        *users -= 1;
+        if *users == 0 {
+            self.users.remove(&extent);
+        }
+    }
+
+    /// Whether the extent is hot on stable storage; asks for it if not.
+    pub(super) fn touch(&mut self, extent: Extent) -> bool {
+        self.clock += 1;
+        if let Some(hot) = self.hot.get_mut(&extent) {
+            hot.last_used = self.clock;
+            return hot.durable;
+        }
+        if (self.hot.len() >= self.budget || !self.place(extent)) && !self.queue.contains(&extent) {
+            self.queue.push_back(extent);
+        }
+        false
+    }
+
+    fn place(&mut self, extent: Extent) -> bool {
+        let mut page = self.index;
+        while page < self.geometry.log_pages {
+            let state = self.pages.entry((extent.0, page)).or_default();
+            if state.extents.len() < self.geometry.log_page_extents {
+                state.extents.insert(extent.1);
+                state.dirty = true;
+                let hot = Hot { page, durable: false, last_used: self.clock };
+                self.hot.insert(extent, hot);
+                return true;
+            }
+            page += self.shards;
+        }
+        false
+    }
+
+    /// Pages to write now: (volume, page, bytes). Each is answered by `page_written`.
+    pub(super) fn take_writes(&mut self) -> Vec<(VolumeId, MetaPage, Box<Page>)> {
+        let mut writes = Vec::new();
+        for (&(volume, page), state) in &mut self.pages {
+            if !state.dirty || state.writing.is_some() {
+                continue;
+            }
+            state.dirty = false;
+            state.sequence += 1;
+            let copy = u8::from(state.sequence % 2 == 1);
+            let extents: Vec<Extent> =
+                state.extents.iter().map(|&extent| (volume, extent)).collect();
+            state.writing = Some(state.extents.iter().copied().collect());
+            let bytes = encode_log_page(self.half, page, copy, state.sequence, self.life, &extents);
+            writes.push((volume, MetaPage::Log { half: self.half, page, copy }, bytes));
+        }
+        writes
+    }
+
+    /// The write of a page is on stable storage; returns the extents that turned hot by it.
+    pub(super) fn page_written(&mut self, volume: VolumeId, page: u32) -> Vec<Extent> {
+        self.writes += 1;
+        let state = self.pages.get_mut(&(volume, page)).expect("a page that was written");
+        let named = state.writing.take().expect("a write was in flight");
+        let mut turned = Vec::new();
+        for extent in named {
+            if let Some(hot) = self.hot.get_mut(&(volume, extent))
+                && !hot.durable
+                && hot.page == page
+            {
+                hot.durable = true;
+                turned.push((volume, extent));
+            }
+        }
+        turned
+    }
+
+    /// Page writes of this life that are on stable storage.
+    pub(super) fn writes(&self) -> u64 {
+        self.writes
+    }
+
+    /// Whether nothing waits for a page write.
+    pub(super) fn is_settled(&self) -> bool {
+        self.pages.values().all(|state| !state.dirty && state.writing.is_none())
+    }
+
+    /// Whether extents wait for room.
+    pub(super) fn wants_room(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// The extents that are used least recently and by nobody, `keep` not being true for them; about an
+    /// eighth of the budget. The second is the clock to hand to `cooled`.
+    pub(super) fn victims(&self, keep: impl Fn(Extent) -> bool) -> (Vec<Extent>, u64) {
+        let mut idle: Vec<(u64, Extent)> = self
+            .hot
+            .iter()
+            .filter(|(extent, hot)| {
+                hot.durable && !self.users.contains_key(extent) && !keep(**extent)
+            })
+            .map(|(&extent, hot)| (hot.last_used, extent))
+            .collect();
+        idle.sort_unstable();
+        let over = (self.hot.len() + self.queue.len()).saturating_sub(self.budget);
+        idle.truncate((self.budget / 8).max(over).max(1));
+        (idle.into_iter().map(|(_, extent)| extent).collect(), self.clock)
+    }
+
+    /// These extents' bitmap pages are written and the disk was flushed, all after `clock`: those not
+    /// used since leave the log, and those that wait for room take their places.
+    pub(super) fn cooled(&mut self, victims: &[Extent], clock: u64) {
+        for extent in victims {
+            let Some(hot) = self.hot.get(extent) else { continue };
+            if hot.last_used > clock || self.users.contains_key(extent) {
+                continue;
+            }
+            let page = hot.page;
+            self.hot.remove(extent);
+            let state = self.pages.get_mut(&(extent.0, page)).expect("the page that holds it");
+            state.extents.remove(&extent.1);
+        }
+        while self.hot.len() < self.budget {
+            let Some(extent) = self.queue.pop_front() else { break };
+            if self.users.contains_key(&extent) && !self.hot.contains_key(&extent) {
+                let placed = self.place(extent);
+                assert!(placed, "the budget is less than what the pages hold");
+            }
+        }
+    }
+
+    /// Number of hot extents, and how many are allowed.
+    pub(super) fn fill(&self) -> (usize, usize) {
+        (self.hot.len(), self.budget)
+    }
+}

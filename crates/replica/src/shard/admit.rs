@@ -1,0 +1,364 @@
+//! From a request to an operation: bounds, role, and its place in the order.
+
+use super::copy::Purpose as CopyPurpose;
+use super::op::{Client, Content, Kind, Origin, Own, Read, Write, changes};
+use super::seats::NodeSet;
+use super::{Out, Shard};
+use crate::door::{FromShard, ShardOutput};
+use alloc::vec::Vec;
+use base::{AnswerError, BufferId, Epoch, Op as Ask, SECTOR_BYTES};
+use wire::{Durability, OnNoQuorum, Protocol, ShardMessage};
+
+impl Shard {
+    pub(super) fn on_request(&mut self, client: Client, out: &mut Out) {
+        self.requests_in_tick += 1;
+        if self.may_start() {
+            self.admit(client, out);
+        } else if self.is_primary() || !self.forward(client, out) {
+            self.waiting_since.get_or_insert(self.now);
+            self.waiting.push_back(client);
+            self.want_primary(out);
+        }
+    }
+
+    /// Whether requests may start here, as primary.
+    pub(super) fn may_start(&self) -> bool {
+        self.is_primary()
+            && self.serving == Some(self.reign())
+            && self.draining.is_none()
+            && !self.suspended
+    }
+
+    /// Tries every request that waits anew.
+    pub(super) fn retry_waiting(&mut self, out: &mut Out) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        if self.is_primary() && !self.may_start() {
+            return;
+        }
+        for client in core::mem::take(&mut self.waiting) {
+            self.on_request(client, out);
+        }
+        if self.waiting.is_empty() {
+            self.waiting_since = None;
+        }
+    }
+
+    /// Says, not too often, that requests wait for a primary.
+    pub(super) fn want_primary(&mut self, out: &mut Out) {
+        if self.is_primary() || self.suspended {
+            return;
+        }
+        let due = self.last_wants.is_none_or(|last| self.now.since(last) >= self.timing.retry);
+        if due {
+            self.last_wants = Some(self.now);
+            out.push(ShardOutput::Member(FromShard::Wants));
+        }
+    }
+
+    /// Whether the request lies where it may.
+    fn check_request(&self, client: &Client) -> Result<(), AnswerError> {
+        let request = &client.request;
+        if matches!(client.origin, Origin::Peer { .. })
+            && (request.op == Ask::Write) != request.buffer.is_some()
+        {
+            return Err(AnswerError::OutOfRange);
+        }
+        if request.op == Ask::Flush {
+            return Ok(());
+        }
+        if self.is_place(request.volume, request.span) {
+            Ok(())
+        } else {
+            Err(AnswerError::OutOfRange)
+        }
+    }
+
+    /// Whether the span lies on the volume, on whole blocks, in one extent, and that extent here.
+    pub(super) fn is_place(&self, volume: base::VolumeId, span: base::Span) -> bool {
+        let Some(known) = &self.configuration else { return false };
+        let Some(entry) = known.volume(volume) else { return false };
+        let block = u64::from(entry.block_bytes) / SECTOR_BYTES;
+        let extent = span.first() / self.geometry.extent_sectors;
+        block > 0
+            && span.end() <= entry.sectors
+            && span.first().is_multiple_of(block)
+            && span.end().is_multiple_of(block)
+            && (span.end() - 1) / self.geometry.extent_sectors == extent
+            && Shard::owner(&self.geometry, self.shards, extent) == self.index
+    }
+
+    fn admit(&mut self, client: Client, out: &mut Out) {
+        if let Err(error) = self.check_request(&client) {
+            self.answer(&client, Err(error), None, out);
+            self.release(client.request.buffer, out);
+            return;
+        }
+        let (volume, span) = (client.request.volume, client.request.span);
+        let kind = match client.request.op {
+            Ask::Flush => {
+                self.start_flush(Some(client), false, out);
+                return;
+            }
+            Ask::Read => Kind::Read(Read {
+                tried: Vec::new(),
+                source: None,
+                sequence: 0,
+                data: None,
+                failed: false,
+            }),
+            Ask::Write => {
+                let buffer = client.request.buffer.expect("checked: a write has a buffer");
+                self.new_write(Content::Bytes(buffer), client.request.fua, None)
+            }
+            Ask::Zero { unmap } => {
+                self.new_write(Content::Zero { unmap }, client.request.fua, None)
+            }
+        };
+        self.reconcile_for(volume, span, out);
+        let exclusive = changes(client.request.op);
+        let id = self.insert_op(Some(client), volume, span, kind);
+        if self.locks.acquire(id, volume, span, exclusive) {
+            self.start(id, out);
+        } else {
+            out.push(ShardOutput::Mark("request waits for an overlapping one"));
+        }
+    }
+
+    pub(super) fn new_write(&self, content: Content, fua: bool, copy: Option<u64>) -> Kind {
+        let options = self.configuration.as_ref().map(|known| &known.options);
+        let through = options.is_some_and(|o| o.durability == Durability::WriteThrough);
+        let early = copy.is_none() && options.is_some_and(|o| o.protocol == Protocol::B);
+        Kind::Write(Write {
+            content,
+            durable: fua || through,
+            copy,
+            sequence: 0,
+            own: Own::None,
+            memory: NodeSet::default(),
+            disk: NodeSet::default(),
+            syncing: NodeSet::default(),
+            sent: NodeSet::default(),
+            on_a_disk: false,
+            early,
+            complete: false,
+            answered: false,
+            retired: false,
+            holds: false,
+        })
+    }
+
+    /// The operation has its lock.
+    pub(super) fn start(&mut self, id: u64, out: &mut Out) {
+        let now = self.now;
+        let Some(op) = self.ops.get_mut(&id) else { return };
+        op.since = now;
+        match op.kind {
+            Kind::Write(_) => self.issue_write(id, out),
+            Kind::Read(_) => self.start_read(id, out),
+            Kind::Copy(_) => self.start_copy(id, out),
+            Kind::Flush(_) => unreachable!("a flush takes no lock"),
+        }
+    }
+
+    /// Gives the operation's lock back and starts those that waited for it.
+    pub(super) fn unlock(&mut self, id: u64, out: &mut Out) {
+        let Some(op) = self.ops.get(&id) else { return };
+        let (volume, span) = (op.volume, op.span);
+        let mut granted = Vec::new();
+        self.locks.release(id, volume, span, &mut granted);
+        for next in granted {
+            self.start(next, out);
+        }
+    }
+
+    /// Tells whoever asked.
+    pub(super) fn answer(
+        &self,
+        client: &Client,
+        result: Result<(), AnswerError>,
+        buffer: Option<BufferId>,
+        out: &mut Out,
+    ) {
+        match client.origin {
+            Origin::Local(id) => out.push(ShardOutput::Answer { id, result, buffer }),
+            Origin::Peer { node, session, id } => {
+                let zero = client.request.op == Ask::Read && result.is_ok() && buffer.is_none();
+                let message = ShardMessage::Forwarded { id, result: Some(result), zero };
+                out.push(ShardOutput::Send { peer: node, session, message, buffer });
+            }
+        }
+    }
+
+    /// Answers that waited for the lease or a cut.
+    pub(super) fn answer_held(&mut self, out: &mut Out) {
+        if !self.may_answer() {
+            return;
+        }
+        for id in core::mem::take(&mut self.held) {
+            self.finish_op(id, out);
+        }
+    }
+
+    /// A complete operation: answered if it may be, else held.
+    pub(super) fn finish_op(&mut self, id: u64, out: &mut Out) {
+        let Some(op) = self.ops.get(&id) else { return };
+        if op.client.is_some() && !(self.may_answer() && self.cut_allows(op)) {
+            out.push(ShardOutput::Mark("answer waits for lease or cut"));
+            self.held.insert(id);
+            return;
+        }
+        match op.kind {
+            Kind::Write(_) => self.write_answered(id, out),
+            Kind::Read(_) => self.read_answered(id, out),
+            Kind::Flush(_) => self.flush_answered(id, out),
+            Kind::Copy(_) => {}
+        }
+    }
+
+    /// Every operation ends without an answer: this node orders no writes any more. Local requests wait
+    /// for the next primary; those of other nodes go back to them.
+    pub(super) fn abandon(&mut self, out: &mut Out) {
+        for (_, op) in core::mem::take(&mut self.ops) {
+            let mut answered = false;
+            match op.kind {
+                Kind::Write(write) => {
+                    self.abandon_write(op.volume, op.span, &write);
+                    answered = write.answered;
+                    if (write.answered || write.copy.is_some())
+                        && let Content::Bytes(buffer) = write.content
+                    {
+                        self.release(Some(buffer), out);
+                    }
+                }
+                Kind::Read(read) => self.release(read.data.flatten(), out),
+                Kind::Copy(copy) => self.release(copy.data.flatten(), out),
+                Kind::Flush(_) => {}
+            }
+            if let Some(client) = op.client.filter(|_| !answered) {
+                self.give_back(client, out);
+            }
+        }
+        self.locks.clear();
+        self.asked.clear();
+        self.held.clear();
+        self.unretired_own.clear();
+        self.copies = 0;
+        self.verify = None;
+        self.reconciling.clear();
+        self.reconcile = super::Doubt::default();
+        self.serving = None;
+        self.gathered = None;
+        self.reconciled = None;
+        self.draining = None;
+        for peer in self.peers.values_mut() {
+            peer.sync = None;
+            peer.required = None;
+            peer.gathered = false;
+            peer.gathering = None;
+            peer.retired_sent = 0;
+            peer.reads = 0;
+        }
+        let waiting = core::mem::take(&mut self.waiting);
+        for client in waiting {
+            self.give_back(client, out);
+        }
+    }
+
+    /// A write that may be missing somewhere is in doubt here, and dirty for replicas being resynced.
+    fn abandon_write(&mut self, volume: base::VolumeId, span: base::Span, write: &Write) {
+        if write.holds {
+            let extent = self.extent_of(volume, span);
+            self.log.unhold(extent);
+            if !write.retired {
+                self.doubt.add(volume, span.first(), span.end(), false);
+            }
+        }
+        let nodes: Vec<base::NodeId> = self.peers.keys().copied().collect();
+        for node in nodes {
+            if self.seats.find(node).is_some_and(|seat| write.syncing.has(seat)) {
+                self.bitmaps.set(node, volume, span.first(), span.end(), true);
+            }
+        }
+    }
+
+    fn give_back(&mut self, client: Client, out: &mut Out) {
+        match client.origin {
+            Origin::Local(_) => {
+                self.waiting_since.get_or_insert(self.now);
+                self.waiting.push_back(client);
+            }
+            Origin::Peer { node, session, id } => {
+                let message = ShardMessage::Forwarded { id, result: None, zero: false };
+                out.push(ShardOutput::Send { peer: node, session, message, buffer: None });
+                self.release(client.request.buffer, out);
+            }
+        }
+    }
+
+    /// With `on-no-quorum = io-error`: requests that waited for longer than a lease fail.
+    pub(super) fn fail_without_quorum(&mut self, out: &mut Out) {
+        let Some(known) = &self.configuration else { return };
+        if known.options.on_no_quorum != OnNoQuorum::IoError {
+            return;
+        }
+        let limit = self.timing.lease;
+        if self.is_primary() && self.now < self.lease_until + limit && self.waiting.is_empty() {
+            return;
+        }
+        let lapsed = !self.is_primary() || self.now >= self.lease_until + limit;
+        let old = |client: &Client| self.now.since(client.since) > limit;
+        let (fail, keep): (Vec<Client>, Vec<Client>) =
+            self.waiting.iter().partition(|client| lapsed && old(client));
+        self.waiting = keep.into();
+        for client in fail {
+            out.push(ShardOutput::Mark("request failed without quorum"));
+            self.answer(&client, Err(AnswerError::NoQuorum), None, out);
+            self.release(client.request.buffer, out);
+        }
+        if !lapsed || !self.is_primary() {
+            return;
+        }
+        let stuck: Vec<u64> = self
+            .ops
+            .iter()
+            .filter(|(_, op)| op.client.as_ref().is_some_and(old))
+            .map(|(&id, _)| id)
+            .collect();
+        for id in stuck {
+            self.fail_op(id, AnswerError::NoQuorum, out);
+        }
+    }
+
+    /// Answers an operation with an error, though parts of it go on.
+    pub(super) fn fail_op(&mut self, id: u64, error: AnswerError, out: &mut Out) {
+        let Some(op) = self.ops.get_mut(&id) else { return };
+        let Some(client) = op.client else { return };
+        match &mut op.kind {
+            Kind::Write(write) if !write.answered && write.sequence > 0 => {
+                write.answered = true;
+                self.held.remove(&id);
+                self.answer(&client, Err(error), None, out);
+                self.settle_write(id, out);
+            }
+            Kind::Flush(_) => {
+                self.held.remove(&id);
+                self.answer(&client, Err(error), None, out);
+                self.ops.remove(&id);
+            }
+            Kind::Write(_) | Kind::Read(_) | Kind::Copy(_) => {}
+        }
+    }
+
+    /// Whether reconciliation and resync may run: this node is primary and knows every doubt.
+    pub(super) fn may_copy(&self, purpose: &CopyPurpose) -> bool {
+        let reign: Option<Epoch> = Some(self.reign());
+        self.is_primary()
+            && self.gathered == reign
+            && match purpose {
+                CopyPurpose::Reconcile => true,
+                CopyPurpose::Sync { .. } | CopyPurpose::Verify => self.serving == reign,
+            }
+    }
+}

@@ -1,0 +1,580 @@
+//! Copies: one range, made the same on several replicas under an exclusive lock.
+//!
+//! A copy compares first where nothing but a comparison tells whether the replicas differ; then one
+//! member reads, and the others write. Reconciliation and verify write by an ordinary write to every
+//! in-sync member; resync sends to its target alone.
+//!
+//! Always: the lock is held from before the first look until every target has the bytes, so a copy never
+//! races a client's write; a copy that loses a node starts again from its beginning.
+
+use super::local::{Action, Purpose as LocalPurpose};
+use super::op::{Content, Kind};
+use super::{Out, Shard};
+use crate::door::{FromShard, ShardOutput};
+use alloc::vec::Vec;
+use base::{BufferId, NodeId, SessionId, Span, VolumeId};
+use wire::{ShardMessage, WriteFlags};
+
+/// What a copy is for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Purpose {
+    /// Make the in-sync members agree after a take-over.
+    Reconcile,
+    /// Bring a replica up to date, in a session.
+    Sync { node: NodeId, session: SessionId, compare: bool },
+    /// Look for differences among in-sync members, and repair them.
+    Verify,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Phase {
+    /// Waits for the lock, or for nodes to be ready.
+    Idle,
+    Comparing,
+    Reading,
+    Writing,
+}
+
+/// A copy under way.
+#[derive(Debug)]
+pub(super) struct Copy {
+    pub(super) purpose: Purpose,
+    phase: Phase,
+    locked: bool,
+    /// Messages that await answers, by node.
+    asked: Vec<(NodeId, u64)>,
+    hashes: Vec<(NodeId, u128)>,
+    source: Option<NodeId>,
+    tried: Vec<NodeId>,
+    pub(super) data: Option<Option<BufferId>>,
+}
+
+impl Copy {
+    pub(super) fn waits_for(&self, node: NodeId, _seat: u32) -> bool {
+        self.asked.iter().any(|&(asked, _)| asked == node)
+    }
+
+    pub(super) fn is_comparing(&self) -> bool {
+        self.phase == Phase::Comparing
+    }
+}
+
+/// A verify under way.
+#[derive(Debug)]
+pub(super) struct VerifyRun {
+    pub(super) volume: VolumeId,
+    pub(super) next: u64,
+    pub(super) open: usize,
+    pub(super) compared: u64,
+    pub(super) repaired: u64,
+}
+
+impl Shard {
+    fn copy_mut(&mut self, id: u64) -> Option<&mut Copy> {
+        match self.ops.get_mut(&id).map(|op| &mut op.kind) {
+            Some(Kind::Copy(copy)) => Some(copy),
+            _ => None,
+        }
+    }
+
+    /// Queues a copy.
+    pub(super) fn queue_copy(
+        &mut self,
+        purpose: Purpose,
+        volume: VolumeId,
+        span: Span,
+        out: &mut Out,
+    ) {
+        let copy = Copy {
+            purpose,
+            phase: Phase::Idle,
+            locked: false,
+            asked: Vec::new(),
+            hashes: Vec::new(),
+            source: None,
+            tried: Vec::new(),
+            data: None,
+        };
+        self.copies += 1;
+        let id = self.insert_op(None, volume, span, Kind::Copy(copy));
+        if self.locks.acquire(id, volume, span, true) {
+            self.start(id, out);
+        }
+    }
+
+    /// The part of `first..end` at its start that one copy takes: inside one window of `copy_sectors`.
+    pub(super) fn piece(&self, first: u64, end: u64) -> Span {
+        let window = self.geometry.copy_sectors;
+        let stop = end.min((first / window + 1) * window);
+        let count = u32::try_from(stop - first).expect("a window is far below 2^32 sectors");
+        Span::new(first, count).expect("the caller's range is not empty")
+    }
+
+    /// Queues copies for whatever of a request's span is in doubt: they take the lock before it does.
+    pub(super) fn reconcile_for(&mut self, volume: VolumeId, span: Span, out: &mut Out) {
+        if self.reconcile.is_empty() {
+            return;
+        }
+        let block = self.geometry.block_sectors;
+        let size = self.volume_sectors(volume);
+        let (from, end) =
+            (span.first() / block * block, (span.end().div_ceil(block) * block).min(size));
+        let mut at = from;
+        while let Some((found, first, run_end)) = self.reconcile.next((volume, at)) {
+            if found != volume || first >= end {
+                break;
+            }
+            let piece = self.piece(first, run_end.min(end));
+            at = piece.end();
+            if !self.is_reconciling(volume, piece) {
+                out.push(ShardOutput::Mark("request waits for reconciliation"));
+                self.queue_reconcile(volume, piece, out);
+            }
+        }
+    }
+
+    fn is_reconciling(&self, volume: VolumeId, span: Span) -> bool {
+        self.reconciling.get(&volume).is_some_and(|set| set.contains(span.first(), span.end()))
+    }
+
+    pub(super) fn queue_reconcile(&mut self, volume: VolumeId, piece: Span, out: &mut Out) {
+        self.reconciling.entry(volume).or_default().insert_span(piece);
+        self.queue_copy(Purpose::Reconcile, volume, piece, out);
+    }
+
+    pub(super) fn volume_sectors(&self, volume: VolumeId) -> u64 {
+        self.configuration
+            .as_ref()
+            .and_then(|known| known.volume(volume))
+            .map_or(0, |entry| entry.sectors)
+    }
+
+    /// The copy has its lock, or tries again.
+    pub(super) fn start_copy(&mut self, id: u64, out: &mut Out) {
+        let Some(op) = self.ops.get(&id) else { return };
+        let (volume, span) = (op.volume, op.span);
+        let Some(copy) = self.copy_mut(id) else { return };
+        copy.locked = true;
+        if copy.phase != Phase::Idle {
+            return;
+        }
+        let purpose = copy.purpose;
+        if !self.may_copy(&purpose) {
+            return;
+        }
+        if span.end() > self.volume_sectors(volume) || self.is_moot(&purpose, volume, span) {
+            self.copy_done(id, false, out);
+            return;
+        }
+        let others: Vec<NodeId> = self.copy_peers(&purpose);
+        if !others.iter().all(|&node| self.is_ready(node)) {
+            return;
+        }
+        let compare = match purpose {
+            Purpose::Reconcile => !self.reconcile.is_open(volume, span),
+            Purpose::Sync { compare, .. } => compare,
+            Purpose::Verify => true,
+        };
+        if compare {
+            self.compare(id, &others, out);
+        } else {
+            self.copy_read(id, out);
+        }
+    }
+
+    /// Whether there is nothing (more) to do.
+    fn is_moot(&self, purpose: &Purpose, volume: VolumeId, span: Span) -> bool {
+        let members = usize::from(self.is_own_in_sync()) + self.required_peers().len();
+        match purpose {
+            Purpose::Reconcile => {
+                members < 2 || !self.reconcile.overlaps(volume, span.first(), span.end())
+            }
+            Purpose::Verify => members < 2,
+            Purpose::Sync { node, session, .. } => !self.syncs_in(*node, *session),
+        }
+    }
+
+    /// The nodes besides this one that take part in a copy.
+    fn copy_peers(&self, purpose: &Purpose) -> Vec<NodeId> {
+        match purpose {
+            Purpose::Reconcile | Purpose::Verify => self.required_peers(),
+            Purpose::Sync { node, .. } => {
+                let mut nodes = alloc::vec![*node];
+                if !self.is_own_in_sync() {
+                    nodes.extend(self.sources(&[]).first());
+                }
+                nodes
+            }
+        }
+    }
+
+    fn compare(&mut self, id: u64, others: &[NodeId], out: &mut Out) {
+        let (epoch, own, now) = (self.epoch(), self.is_own_in_sync(), self.now);
+        let op = self.ops.get_mut(&id).expect("the caller looked it up");
+        op.since = now;
+        let (volume, span) = (op.volume, op.span);
+        let Kind::Copy(copy) = &mut op.kind else { return };
+        copy.phase = Phase::Comparing;
+        copy.hashes.clear();
+        let target = if let Purpose::Sync { node, .. } = copy.purpose { Some(node) } else { None };
+        let mut asked: Vec<(NodeId, u64)> = Vec::new();
+        for &node in others {
+            asked.push((node, self.sequence()));
+        }
+        if own {
+            asked.push((self.node, 0));
+        }
+        if let Some(copy) = self.copy_mut(id) {
+            copy.asked.clone_from(&asked);
+        }
+        for (node, sequence) in asked {
+            if node == self.node {
+                self.local(LocalPurpose::Op(id), volume, span, Action::Hash, out);
+            } else {
+                self.asked.insert(sequence, id);
+                let resync = Some(node) == target;
+                let message = ShardMessage::Compare { epoch, sequence, volume, span, resync };
+                self.send(node, message, None, out);
+            }
+        }
+    }
+
+    pub(super) fn on_hash(
+        &mut self,
+        node: NodeId,
+        sequence: u64,
+        hash: Option<u128>,
+        out: &mut Out,
+    ) {
+        if let Some(id) = self.asked.remove(&sequence) {
+            self.on_hash_of(id, node, hash, out);
+        }
+    }
+
+    pub(super) fn on_hash_of(&mut self, id: u64, node: NodeId, hash: Option<u128>, out: &mut Out) {
+        let own = self.node;
+        let Some(copy) = self.copy_mut(id) else { return };
+        let Some(at) = copy.asked.iter().position(|&(asked, _)| asked == node) else { return };
+        if copy.phase != Phase::Comparing {
+            return;
+        }
+        copy.asked.remove(at);
+        let Some(hash) = hash else {
+            if node != own {
+                self.complain(node, true, out);
+            }
+            self.copy_restart(id, out);
+            return;
+        };
+        copy.hashes.push((node, hash));
+        if !copy.asked.is_empty() {
+            return;
+        }
+        let first = copy.hashes[0].1;
+        if copy.hashes.iter().all(|&(_, other)| other == first) {
+            self.copy_done(id, false, out);
+            return;
+        }
+        out.push(ShardOutput::Mark("a comparison found a difference"));
+        if copy.purpose == Purpose::Verify {
+            copy.source = Some(majority(&copy.hashes, own));
+        }
+        self.copy_read(id, out);
+    }
+
+    fn copy_read(&mut self, id: u64, out: &mut Out) {
+        let Some(op) = self.ops.get(&id) else { return };
+        let (volume, span) = (op.volume, op.span);
+        let Kind::Copy(copy) = &op.kind else { return };
+        let tried = copy.tried.clone();
+        let wanted = copy.source.filter(|source| !tried.contains(source));
+        let sources = self.sources(&tried);
+        let source = wanted.filter(|node| sources.contains(node)).or(sources.first().copied());
+        let Some(source) = source else {
+            if let Some(copy) = self.copy_mut(id) {
+                copy.tried.clear();
+            }
+            self.copy_restart(id, out);
+            return;
+        };
+        let own = source == self.node;
+        let sequence = if own { 0 } else { self.sequence() };
+        let (now, epoch) = (self.now, self.epoch());
+        if let Some(op) = self.ops.get_mut(&id) {
+            op.since = now;
+        }
+        let copy = self.copy_mut(id).expect("looked up above");
+        copy.phase = Phase::Reading;
+        copy.source = Some(source);
+        copy.asked = alloc::vec![(source, sequence)];
+        if own {
+            self.local(LocalPurpose::Op(id), volume, span, Action::Read, out);
+        } else {
+            self.asked.insert(sequence, id);
+            self.send(source, ShardMessage::Read { epoch, sequence, volume, span }, None, out);
+        }
+    }
+
+    pub(super) fn on_copy_data(
+        &mut self,
+        id: u64,
+        node: NodeId,
+        result: Result<Option<BufferId>, ()>,
+        out: &mut Out,
+    ) {
+        let expected = self.copy_mut(id).is_some_and(|copy| {
+            copy.phase == Phase::Reading && copy.source == Some(node) && !copy.asked.is_empty()
+        });
+        if !expected {
+            self.release(result.unwrap_or(None), out);
+            return;
+        }
+        let copy = self.copy_mut(id).expect("looked up above");
+        copy.asked.clear();
+        match result {
+            Ok(buffer) => {
+                copy.data = Some(buffer);
+                self.copy_write(id, out);
+            }
+            Err(()) => {
+                copy.tried.push(node);
+                if node != self.node {
+                    self.complain(node, true, out);
+                }
+                self.copy_read(id, out);
+            }
+        }
+    }
+
+    fn copy_write(&mut self, id: u64, out: &mut Out) {
+        let (epoch, cut) = (self.epoch(), self.cut);
+        let Some(op) = self.ops.get(&id) else { return };
+        let (volume, span) = (op.volume, op.span);
+        let Some(copy) = self.copy_mut(id) else { return };
+        copy.phase = Phase::Writing;
+        let purpose = copy.purpose;
+        let data = copy.data.take().expect("read just now");
+        if let Purpose::Sync { node, .. } = purpose {
+            copy.data = Some(data);
+            let sequence = self.sequence();
+            self.asked.insert(sequence, id);
+            if let Some(copy) = self.copy_mut(id) {
+                copy.asked = alloc::vec![(node, sequence)];
+            }
+            let zero = data.is_none();
+            let flags = WriteFlags { fua: false, zero, unmap: zero, resync: true, early: false };
+            let message = ShardMessage::Write { epoch, sequence, cut, volume, span, flags };
+            self.send(node, message, data, out);
+            return;
+        }
+        let content = data.map_or(Content::Zero { unmap: true }, Content::Bytes);
+        let kind = self.new_write(content, false, Some(id));
+        let write = self.insert_op(None, volume, span, kind);
+        self.issue_write(write, out);
+    }
+
+    /// The target of a resync acknowledged, or failed.
+    pub(super) fn on_copy_written(
+        &mut self,
+        id: u64,
+        node: NodeId,
+        sequence: u64,
+        ok: bool,
+        out: &mut Out,
+    ) {
+        let Some(copy) = self.copy_mut(id) else { return };
+        if !copy.asked.contains(&(node, sequence)) {
+            return;
+        }
+        self.asked.remove(&sequence);
+        if ok {
+            self.copy_done(id, true, out);
+        } else {
+            self.complain(node, true, out);
+        }
+    }
+
+    /// A node went away: whatever it had to do with the copy begins anew.
+    pub(super) fn copy_lost_peer(&mut self, id: u64, node: NodeId, out: &mut Out) {
+        let Some(copy) = self.copy_mut(id) else { return };
+        if matches!(copy.purpose, Purpose::Sync { node: target, .. } if target == node) {
+            self.copy_done(id, false, out);
+        } else if copy.asked.iter().any(|&(asked, _)| asked == node) {
+            self.copy_restart(id, out);
+        }
+    }
+
+    /// Starts again from the beginning, at the next tick, keeping the lock. A copy that already writes
+    /// goes on: its write is an ordinary one.
+    pub(super) fn copy_restart(&mut self, id: u64, out: &mut Out) {
+        let Some(copy) = self.copy_mut(id) else { return };
+        let writes_as_usual =
+            copy.phase == Phase::Writing && !matches!(copy.purpose, Purpose::Sync { .. });
+        if writes_as_usual || copy.phase == Phase::Idle {
+            return;
+        }
+        copy.phase = Phase::Idle;
+        copy.hashes.clear();
+        copy.source = None;
+        let asked = core::mem::take(&mut copy.asked);
+        let data = copy.data.take().flatten();
+        for (_, sequence) in asked {
+            self.asked.remove(&sequence);
+        }
+        self.release(data, out);
+    }
+
+    /// Copies that could not start try again.
+    pub(super) fn retry_copies(&mut self, out: &mut Out) {
+        let idle: Vec<u64> = self
+            .ops
+            .iter()
+            .filter(|(_, op)| {
+                matches!(&op.kind, Kind::Copy(copy) if copy.locked && copy.phase == Phase::Idle)
+            })
+            .map(|(&id, _)| id)
+            .collect();
+        for id in idle {
+            self.start_copy(id, out);
+        }
+    }
+
+    /// The range is the same wherever it should be; `changed`: it had to be copied.
+    pub(super) fn copy_done(&mut self, id: u64, changed: bool, out: &mut Out) {
+        if self.copy_mut(id).is_none() {
+            return;
+        }
+        let span = self.ops[&id].span;
+        self.unlock(id, out);
+        let Some(op) = self.ops.remove(&id) else { return };
+        let Kind::Copy(copy) = op.kind else { return };
+        self.copies -= 1;
+        self.release(copy.data.flatten(), out);
+        for (_, sequence) in copy.asked {
+            self.asked.remove(&sequence);
+        }
+        match copy.purpose {
+            Purpose::Reconcile => self.reconciled_range(op.volume, span, out),
+            Purpose::Sync { node, session, compare } => {
+                self.sync_copied(node, session, op.volume, span, compare, out);
+            }
+            Purpose::Verify => {
+                if let Some(run) = &mut self.verify {
+                    run.open -= 1;
+                    run.compared += u64::from(span.count());
+                    run.repaired += if changed { u64::from(span.count()) } else { 0 };
+                }
+            }
+        }
+    }
+
+    fn reconciled_range(&mut self, volume: VolumeId, span: Span, out: &mut Out) {
+        if let Some(set) = self.reconciling.get_mut(&volume) {
+            set.remove_span(span);
+        }
+        self.reconcile.remove(volume, span);
+        if self.is_own_in_sync() {
+            self.doubt.remove(volume, span);
+        }
+        let epoch = self.epoch();
+        for node in self.required_peers() {
+            self.send(node, ShardMessage::Settled { epoch, volume, span }, None, out);
+        }
+    }
+
+    pub(super) fn start_verify(&mut self, volume: VolumeId, from: u64) {
+        self.verify = Some(VerifyRun { volume, next: from, open: 0, compared: 0, repaired: 0 });
+    }
+
+    /// Queues as many background copies as are due.
+    pub(super) fn pump(&mut self, out: &mut Out) {
+        if !self.may_copy(&Purpose::Reconcile) {
+            return;
+        }
+        self.pump_reconcile(out);
+        if self.serving != Some(self.reign()) {
+            self.finish_recovery(out);
+            return;
+        }
+        self.pump_syncs(out);
+        self.pump_verify(out);
+    }
+
+    /// How many copies may be under way: fewer while clients are busy.
+    pub(super) fn copies_allowed(&self) -> usize {
+        let busy = self.requests_in_tick > 0;
+        if busy { (self.geometry.copies_max / 8).max(1) } else { self.geometry.copies_max }
+    }
+
+    fn pump_reconcile(&mut self, out: &mut Out) {
+        while self.copies < self.copies_allowed() {
+            let Some((volume, first, end)) = self.reconcile.next(self.reconcile_cursor) else {
+                let start = (VolumeId(0), 0);
+                if self.reconcile_cursor == start {
+                    return;
+                }
+                self.reconcile_cursor = start;
+                if self.copies > 0 || self.reconcile.is_empty() {
+                    return;
+                }
+                continue;
+            };
+            let piece = self.piece(first, end);
+            self.reconcile_cursor = (volume, piece.end());
+            if !self.is_reconciling(volume, piece) {
+                self.queue_reconcile(volume, piece, out);
+            }
+        }
+    }
+
+    /// After the loss of all caches: once nothing is in doubt, everything is flushed.
+    fn finish_recovery(&mut self, out: &mut Out) {
+        let reign = self.reign();
+        let recovering = self.configuration.as_ref().is_some_and(|known| known.recovering);
+        let flushing =
+            self.ops.values().any(|op| matches!(&op.kind, Kind::Flush(flush) if flush.recovery));
+        if recovering
+            && self.reconcile.is_empty()
+            && self.copies == 0
+            && self.reconciled != Some(reign)
+            && !flushing
+        {
+            self.start_flush(None, true, out);
+        }
+    }
+
+    fn pump_verify(&mut self, out: &mut Out) {
+        while self.copies < self.copies_allowed() {
+            let Some(run) = &self.verify else { return };
+            let (volume, next, end) = (run.volume, run.next, self.volume_sectors(run.volume));
+            if next >= end {
+                if run.open == 0 {
+                    let (compared, repaired) = (run.compared, run.repaired);
+                    self.verify = None;
+                    let message = FromShard::Verified { compared, repaired };
+                    out.push(ShardOutput::Member(message));
+                }
+                return;
+            }
+            let piece = self.piece(next, end);
+            let own_extent = next / self.geometry.extent_sectors;
+            let mine = Shard::owner(&self.geometry, self.shards, own_extent) == self.index;
+            if let Some(run) = &mut self.verify {
+                run.next = piece.end();
+                run.open += usize::from(mine);
+            }
+            if mine {
+                self.queue_copy(Purpose::Verify, volume, piece, out);
+            }
+        }
+    }
+}
+
+/// The node whose content most replicas share; of several such contents this node's, else the first.
+fn majority(hashes: &[(NodeId, u128)], own: NodeId) -> NodeId {
+    let votes = |hash: u128| hashes.iter().filter(|&&(_, other)| other == hash).count();
+    let best = hashes.iter().map(|&(_, hash)| votes(hash)).max().unwrap_or(0);
+    let mut winners = hashes.iter().filter(|&&(_, hash)| votes(hash) == best);
+    let first = winners.clone().next().map_or(own, |&(node, _)| node);
+    if winners.any(|&(node, _)| node == own) { own } else { first }
+}

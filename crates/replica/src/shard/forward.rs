@@ -1,0 +1,129 @@
+//! Requests of this node's clients while another node is primary: they are sent there.
+//!
+//! Always: a forwarded request is answered once; if the session or the primary goes first, it is asked
+//! anew wherever the primary is then.
+
+use super::op::{Client, Origin};
+use super::{Out, Shard};
+use crate::door::ShardOutput;
+use alloc::vec::Vec;
+use base::{
+    AnswerError, BufferId, NodeId, Op as Ask, Request, RequestId, SessionId, Span, VolumeId,
+};
+use wire::ShardMessage;
+
+/// A request that the primary has.
+#[derive(Debug)]
+pub(super) struct Forwarded {
+    client: Client,
+    to: NodeId,
+}
+
+impl Shard {
+    /// Sends a request of this node to the primary; false if that cannot be done now.
+    pub(super) fn forward(&mut self, client: Client, out: &mut Out) -> bool {
+        let Origin::Local(id) = client.origin else { return false };
+        if self.suspended {
+            return false;
+        }
+        let Some(primary) = self.configuration.as_ref().and_then(|known| known.primary) else {
+            return false;
+        };
+        if self.peers.get(&primary).is_none_or(|peer| peer.session.is_none()) {
+            return false;
+        }
+        let Request { op, volume, span, buffer, fua } = client.request;
+        if op != Ask::Flush && !self.is_place(volume, span) {
+            self.answer(&client, Err(AnswerError::OutOfRange), None, out);
+            self.release(buffer, out);
+            return true;
+        }
+        self.forwards.insert(id, Forwarded { client, to: primary });
+        self.send(primary, ShardMessage::Forward { id, op, volume, span, fua }, buffer, out);
+        true
+    }
+
+    /// A request that `node` forwards to this one.
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message and its session")]
+    pub(super) fn on_forward(
+        &mut self,
+        node: NodeId,
+        session: SessionId,
+        id: RequestId,
+        op: Ask,
+        volume: VolumeId,
+        span: Span,
+        fua: bool,
+        buffer: Option<BufferId>,
+        out: &mut Out,
+    ) {
+        let origin = Origin::Peer { node, session, id };
+        let request = Request { op, volume, span, buffer, fua };
+        let client = Client { origin, request, since: self.now };
+        if self.is_primary() {
+            self.on_request(client, out);
+            return;
+        }
+        out.push(ShardOutput::Mark("forwarded to a node that is not primary"));
+        let message = ShardMessage::Forwarded { id, result: None, zero: false };
+        self.send(node, message, None, out);
+        self.release(buffer, out);
+    }
+
+    /// The primary's answer to a forwarded request.
+    pub(super) fn on_forwarded(
+        &mut self,
+        node: NodeId,
+        id: RequestId,
+        result: Option<Result<(), AnswerError>>,
+        buffer: Option<BufferId>,
+        out: &mut Out,
+    ) {
+        if self.forwards.get(&id).is_none_or(|forward| forward.to != node) {
+            self.release(buffer, out);
+            return;
+        }
+        let forward = self.forwards.remove(&id).expect("looked up above");
+        match result {
+            Some(result) => {
+                self.answer(&forward.client, result, buffer, out);
+                self.release(forward.client.request.buffer, out);
+            }
+            None => {
+                self.waiting_since.get_or_insert(self.now);
+                self.waiting.push_back(forward.client);
+            }
+        }
+        self.release(buffer, out);
+    }
+
+    /// Requests that `node` had are to be asked anew.
+    pub(super) fn unforward(&mut self, node: NodeId, out: &mut Out) {
+        let ids: Vec<RequestId> = self
+            .forwards
+            .iter()
+            .filter(|(_, forward)| forward.to == node)
+            .map(|(&id, _)| id)
+            .collect();
+        if ids.is_empty() {
+            return;
+        }
+        out.push(ShardOutput::Mark("forwarded requests are asked anew"));
+        for id in ids {
+            let forward = self.forwards.remove(&id).expect("listed above");
+            self.waiting_since.get_or_insert(self.now);
+            self.waiting.push_back(forward.client);
+        }
+        self.want_primary(out);
+    }
+
+    /// Requests that went to a node that is not primary any more are asked anew.
+    pub(super) fn unforward_all_but(&mut self, primary: Option<NodeId>, out: &mut Out) {
+        let mut nodes: Vec<NodeId> = self.forwards.values().map(|forward| forward.to).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        for node in nodes.into_iter().filter(|&node| Some(node) != primary) {
+            self.unforward(node, out);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! A new configuration: what changes for the shard.
+//!
+//! Always, once `Installed` is said: older reigns are refused; what was un-retired under another primary
+//! is in doubt; for every replica outside the in-sync set, everything un-retired, open or in doubt here is
+//! dirty.
+
+use super::op::{Kind, Own};
+use super::{Out, Shard};
+use crate::door::{FromShard, ShardOutput, Slot};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use base::{NodeId, Span, VolumeId};
+use wire::Configuration;
+
+impl Shard {
+    pub(super) fn install(&mut self, new: Arc<Configuration>, slots: &[Slot], out: &mut Out) {
+        let (old_epoch, old_reign) = (self.epoch(), self.reign());
+        if self.configuration.is_some() && new.epoch <= old_epoch {
+            out.push(ShardOutput::Member(FromShard::Installed { epoch: new.epoch }));
+            return;
+        }
+        let was_primary = self.is_primary();
+        let new_reign = new.reign > old_reign;
+        if was_primary && (new_reign || new.primary != Some(self.node)) {
+            out.push(ShardOutput::Mark("primary no more"));
+            self.abandon(out);
+        }
+        if new_reign {
+            self.doubt_unretired(out);
+        }
+        self.configuration = Some(Arc::clone(&new));
+        if self.own_left(&new) {
+            self.kept = false;
+        }
+        self.cut_beyond(&new);
+        self.install_bits(&new, slots);
+        self.drop_outsiders(&new, out);
+        self.seats.retain(|node| new.member(node).is_some());
+        out.push(ShardOutput::Member(FromShard::Installed { epoch: new.epoch }));
+        if new_reign && new.primary == Some(self.node) {
+            self.begin_reign();
+        }
+        self.unforward_all_but(new.primary.filter(|&node| node != self.node), out);
+        self.retry_waiting(out);
+        self.check_gathered(out);
+        self.save_bitmaps(out);
+    }
+
+    fn own_left(&self, new: &Configuration) -> bool {
+        !new.is_in_sync(self.node)
+    }
+
+    /// What the last primary left open here may be missing elsewhere.
+    fn doubt_unretired(&mut self, out: &mut Out) {
+        let unretired = core::mem::take(&mut self.unretired);
+        if !unretired.is_empty() {
+            out.push(ShardOutput::Mark("un-retired writes turn into doubt"));
+        }
+        for (_, (volume, span)) in unretired {
+            self.doubt.add(volume, span.first(), span.end(), false);
+            let extent = self.extent_of(volume, span);
+            self.log.unhold(extent);
+        }
+    }
+
+    /// A volume that shrank has nothing in doubt beyond its end.
+    fn cut_beyond(&mut self, new: &Configuration) {
+        for entry in &new.volumes {
+            self.doubt.cut(entry.volume, entry.sectors);
+            self.reconcile.cut(entry.volume, entry.sectors);
+        }
+    }
+
+    fn install_bits(&mut self, new: &Configuration, slots: &[Slot]) {
+        for &slot in slots {
+            self.bitmaps.ensure(slot);
+        }
+        self.bitmaps.retain(|node| new.is_replica(node));
+        if !self.has_disk && slots.is_empty() {
+            return;
+        }
+        let mut runs: Vec<(VolumeId, u64, u64)> =
+            self.doubt.runs().iter().map(|run| (run.volume, run.first, run.end)).collect();
+        let reconcile = self.reconcile.runs();
+        runs.extend(reconcile.iter().map(|run| (run.volume, run.first, run.end)));
+        let open = self.unretired.values().copied().chain(self.open_writes());
+        runs.extend(open.map(|(volume, span)| (volume, span.first(), span.end())));
+        for node in new.replicas().filter(|&node| node != self.node && !new.is_in_sync(node)) {
+            for &(volume, first, end) in &runs {
+                self.bitmaps.set(node, volume, first, end, true);
+            }
+        }
+    }
+
+    /// Spans of the writes that this primary has issued and not retired.
+    fn open_writes(&self) -> impl Iterator<Item = (VolumeId, Span)> + '_ {
+        self.ops.values().filter_map(|op| match &op.kind {
+            Kind::Write(write) if write.sequence > 0 && !write.retired => {
+                Some((op.volume, op.span))
+            }
+            _ => None,
+        })
+    }
+
+    /// Nobody waits any more for replicas that are not in the new in-sync set; those that are new in it
+    /// are waited for.
+    fn drop_outsiders(&mut self, new: &Configuration, out: &mut Out) {
+        let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
+        for node in nodes {
+            let Some(peer) = self.peers.get_mut(&node) else { continue };
+            if new.is_in_sync(node) {
+                peer.sync = None;
+                if peer.required.take().is_some() {
+                    // It took part in everything since `Require`; nothing older is in doubt at it.
+                    peer.gathered = true;
+                }
+            } else {
+                peer.gathered = false;
+                if !new.is_replica(node) {
+                    peer.required = None;
+                    peer.sync = None;
+                }
+            }
+        }
+        let ids: Vec<u64> = self.ops.keys().copied().collect();
+        for id in ids {
+            self.drop_outsiders_of(id, new, out);
+        }
+    }
+
+    fn drop_outsiders_of(&mut self, id: u64, new: &Configuration, out: &mut Out) {
+        let own_in = new.is_in_sync(self.node) && self.has_disk;
+        let mut outside: Vec<(u32, bool)> = Vec::new();
+        for (&node, peer) in &self.peers {
+            if !new.is_in_sync(node)
+                && peer.required.is_none()
+                && let Some(seat) = self.seats.find(node)
+            {
+                outside.push((seat, new.is_replica(node)));
+            }
+        }
+        let Some(op) = self.ops.get_mut(&id) else { return };
+        match &mut op.kind {
+            Kind::Write(write) => {
+                for (seat, replica) in outside {
+                    write.disk.drop(seat);
+                    write.memory.drop(seat);
+                    if !replica {
+                        write.syncing.drop(seat);
+                    }
+                }
+                if !own_in && write.own == Own::Failed {
+                    write.own = Own::None;
+                }
+                self.settle_write(id, out);
+            }
+            Kind::Flush(flush) => {
+                for (seat, _) in outside {
+                    flush.awaiting.drop(seat);
+                }
+                if !own_in {
+                    flush.own = Own::None;
+                }
+                self.settle_flush(id, out);
+            }
+            Kind::Read(_) => self.start_read(id, out),
+            Kind::Copy(_) => self.copy_restart(id, out),
+        }
+    }
+}

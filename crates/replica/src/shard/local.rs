@@ -1,0 +1,351 @@
+//! This node's disk, as the shard uses it: overlapping operations one after the other, and no write
+//! before its extent is hot.
+//!
+//! Always: two overlapping operations of which one writes are never in flight together, whoever asked
+//! for them, and they reach the disk in the order in which they were asked for.
+//!
+//! Not here: what follows from an answer (`Shard::on_local`).
+
+use super::activity::Extent;
+use super::lock::LockTable;
+use super::{Out, Shard};
+use crate::door::{DiskAnswer, DiskOp, DiskRequest, FromShard, MetaPage, ShardOutput};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use base::{BufferId, NodeId, SessionId, Span, VolumeId};
+
+/// Who asked, and for what the answer is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Purpose {
+    /// An operation of this node as primary.
+    Op(u64),
+    /// A message of the primary.
+    Peer { node: NodeId, session: SessionId, sequence: u64, kind: PeerAsk },
+}
+
+/// What a message of the primary asked for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum PeerAsk {
+    Write,
+    Read,
+    Hash,
+    Flush,
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Action {
+    Read,
+    Hash,
+    Write { buffer: BufferId, durable: bool, release: bool },
+    Zero { unmap: bool, durable: bool },
+}
+
+impl Action {
+    fn changes(self) -> bool {
+        matches!(self, Action::Write { .. } | Action::Zero { .. })
+    }
+}
+
+#[derive(Debug)]
+struct LocalOp {
+    purpose: Purpose,
+    volume: VolumeId,
+    span: Span,
+    action: Action,
+}
+
+/// What a disk request in flight is for.
+#[derive(Debug)]
+enum Flight {
+    Local(u64),
+    Flush(Purpose),
+    LogPage { volume: VolumeId, page: u32 },
+    CoolBitmap,
+    CoolFlush,
+    SaveBitmap,
+}
+
+/// Extents on their way out of the activity log.
+#[derive(Debug)]
+struct Cooling {
+    victims: Vec<Extent>,
+    clock: u64,
+    pages_left: usize,
+}
+
+/// Everything of this shard that touches the disk.
+#[derive(Debug)]
+pub(super) struct Local {
+    locks: LockTable,
+    ops: BTreeMap<u64, LocalOp>,
+    waiting_hot: BTreeMap<Extent, Vec<u64>>,
+    flights: BTreeMap<u64, Flight>,
+    cooling: Option<Cooling>,
+    next: u64,
+}
+
+impl Local {
+    pub(super) fn new(extent_sectors: u64) -> Local {
+        Local {
+            locks: LockTable::new(extent_sectors),
+            ops: BTreeMap::new(),
+            waiting_hot: BTreeMap::new(),
+            flights: BTreeMap::new(),
+            cooling: None,
+            next: 1,
+        }
+    }
+
+    /// Whether no write of the data is queued or in flight.
+    pub(super) fn is_idle(&self) -> bool {
+        self.ops.is_empty() && self.flights.is_empty()
+    }
+}
+
+impl Shard {
+    pub(super) fn extent_of(&self, volume: VolumeId, span: Span) -> Extent {
+        (volume, span.first() / self.geometry.extent_sectors)
+    }
+
+    /// Queues an operation on this node's disk.
+    pub(super) fn local(
+        &mut self,
+        purpose: Purpose,
+        volume: VolumeId,
+        span: Span,
+        action: Action,
+        out: &mut Out,
+    ) {
+        if !self.has_disk {
+            if let Action::Write { buffer, release: true, .. } = action {
+                out.push(ShardOutput::Release { buffer });
+            }
+            self.on_local(purpose, DiskAnswer::Failed, out);
+            return;
+        }
+        let id = self.local.next;
+        self.local.next += 1;
+        if action.changes() {
+            let extent = self.extent_of(volume, span);
+            self.log.hold(extent);
+        }
+        self.local.ops.insert(id, LocalOp { purpose, volume, span, action });
+        if self.local.locks.acquire(id, volume, span, action.changes()) {
+            self.local_granted(id, out);
+        }
+    }
+
+    fn local_granted(&mut self, id: u64, out: &mut Out) {
+        let op = &self.local.ops[&id];
+        let (volume, span, changes) = (op.volume, op.span, op.action.changes());
+        if changes {
+            let extent = self.extent_of(volume, span);
+            if !self.log.touch(extent) {
+                out.push(ShardOutput::Mark("write waits for the activity log"));
+                self.local.waiting_hot.entry(extent).or_default().push(id);
+                self.write_log(out);
+                return;
+            }
+        }
+        self.local_submit(id, out);
+    }
+
+    fn local_submit(&mut self, id: u64, out: &mut Out) {
+        let op = &self.local.ops[&id];
+        let (volume, span) = (op.volume, op.span);
+        let request = match op.action {
+            Action::Read => DiskRequest::Read { volume, span },
+            Action::Hash => DiskRequest::Hash { volume, span },
+            Action::Write { buffer, durable, .. } => {
+                DiskRequest::Write { volume, span, buffer, durable }
+            }
+            Action::Zero { unmap, durable } => DiskRequest::Zero { volume, span, unmap, durable },
+        };
+        self.submit(Flight::Local(id), request, out);
+    }
+
+    fn submit(&mut self, flight: Flight, request: DiskRequest, out: &mut Out) {
+        let op = self.local.next;
+        self.local.next += 1;
+        self.local.flights.insert(op, flight);
+        out.push(ShardOutput::Disk { op: DiskOp(op), request });
+    }
+
+    /// Flushes this node's disk for `purpose`: everything answered before this call is covered.
+    pub(super) fn local_flush(&mut self, purpose: Purpose, out: &mut Out) {
+        if self.has_disk {
+            self.submit(Flight::Flush(purpose), DiskRequest::Flush, out);
+        } else {
+            self.on_local(purpose, DiskAnswer::Failed, out);
+        }
+    }
+
+    /// Writes the log pages that have news.
+    pub(super) fn write_log(&mut self, out: &mut Out) {
+        if self.log.wants_room() {
+            self.cool(out);
+        }
+        for (volume, place, bytes) in self.log.take_writes() {
+            let MetaPage::Log { page, .. } = place else {
+                unreachable!("the log writes log pages")
+            };
+            let request = DiskRequest::Meta { volume, page: place, bytes };
+            self.submit(Flight::LogPage { volume, page }, request, out);
+        }
+    }
+
+    /// Begins to make room in the log: saves the bitmap pages of extents that nobody uses, then flushes.
+    fn cool(&mut self, out: &mut Out) {
+        if self.local.cooling.is_some() {
+            return;
+        }
+        let extent_sectors = self.geometry.extent_sectors;
+        let doubt = &self.doubt;
+        let (victims, clock) = self.log.victims(|(volume, extent)| {
+            doubt.overlaps(volume, extent * extent_sectors, (extent + 1) * extent_sectors)
+        });
+        if victims.is_empty() {
+            return;
+        }
+        out.push(ShardOutput::Mark("extents turn cold"));
+        let mut pages_left = 0;
+        for &(volume, extent) in &victims {
+            let (first, end) = (extent * extent_sectors, (extent + 1) * extent_sectors);
+            for (slot, page, bytes) in self.bitmaps.take_unsaved(volume, first, end) {
+                let page = MetaPage::Bitmap { slot, page };
+                self.submit(Flight::CoolBitmap, DiskRequest::Meta { volume, page, bytes }, out);
+                pages_left += 1;
+            }
+        }
+        self.local.cooling = Some(Cooling { victims, clock, pages_left });
+        if pages_left == 0 {
+            self.submit(Flight::CoolFlush, DiskRequest::Flush, out);
+        }
+    }
+
+    /// Saves every bitmap page that differs from disk; in good order, not needed for safety.
+    pub(super) fn save_bitmaps(&mut self, out: &mut Out) {
+        if !self.has_disk {
+            return;
+        }
+        let page_sectors = self.bitmaps.page_sectors();
+        for (volume, number) in self.bitmaps.unsaved() {
+            let (first, end) = (number * page_sectors, (number + 1) * page_sectors);
+            for (slot, page, bytes) in self.bitmaps.take_unsaved(volume, first, end) {
+                let page = MetaPage::Bitmap { slot, page };
+                self.submit(Flight::SaveBitmap, DiskRequest::Meta { volume, page, bytes }, out);
+            }
+        }
+    }
+
+    /// The disk answered.
+    pub(super) fn on_disk(&mut self, op: DiskOp, answer: DiskAnswer, out: &mut Out) {
+        let flight = self.local.flights.remove(&op.0).expect("the disk answers what it was asked");
+        if answer == DiskAnswer::Failed {
+            self.disk_failed(out);
+        }
+        match flight {
+            Flight::Local(id) => self.local_done(id, answer, out),
+            Flight::Flush(purpose) => self.on_local(purpose, answer, out),
+            Flight::LogPage { volume, page } => {
+                // A page that failed names nothing for sure; the disk is given up, so nothing waits for it.
+                if answer != DiskAnswer::Failed {
+                    let turned = self.log.page_written(volume, page);
+                    self.turned_hot(&turned, out);
+                }
+            }
+            Flight::CoolBitmap => {
+                if let Some(cooling) = &mut self.local.cooling {
+                    cooling.pages_left -= 1;
+                    if cooling.pages_left == 0 && answer != DiskAnswer::Failed {
+                        self.submit(Flight::CoolFlush, DiskRequest::Flush, out);
+                    }
+                }
+            }
+            Flight::CoolFlush => self.cooled(answer, out),
+            Flight::SaveBitmap => {}
+        }
+    }
+
+    fn turned_hot(&mut self, turned: &[Extent], out: &mut Out) {
+        out.push(ShardOutput::Member(FromShard::Logged { writes: self.log.writes() }));
+        if !self.started && self.log.is_settled() {
+            self.started = true;
+            out.push(ShardOutput::Member(FromShard::Started));
+        }
+        for extent in turned {
+            for id in self.local.waiting_hot.remove(extent).unwrap_or_default() {
+                if self.local.ops.contains_key(&id) {
+                    self.local_submit(id, out);
+                }
+            }
+        }
+        self.write_log(out);
+    }
+
+    fn cooled(&mut self, answer: DiskAnswer, out: &mut Out) {
+        let Some(cooling) = self.local.cooling.take() else { return };
+        if answer == DiskAnswer::Failed {
+            return;
+        }
+        let extent_sectors = self.geometry.extent_sectors;
+        let doubt = &self.doubt;
+        let victims: Vec<Extent> = cooling
+            .victims
+            .into_iter()
+            .filter(|&(volume, extent)| {
+                !doubt.overlaps(volume, extent * extent_sectors, (extent + 1) * extent_sectors)
+            })
+            .collect();
+        self.log.cooled(&victims, cooling.clock);
+        self.write_log(out);
+    }
+
+    fn local_done(&mut self, id: u64, answer: DiskAnswer, out: &mut Out) {
+        let op = self.local.ops.remove(&id).expect("in flight, so still there");
+        let mut granted = Vec::new();
+        self.local.locks.release(id, op.volume, op.span, &mut granted);
+        for next in granted {
+            self.local_granted(next, out);
+        }
+        if let Action::Write { buffer, release: true, .. } = op.action {
+            out.push(ShardOutput::Release { buffer });
+        }
+        if op.action.changes() {
+            let extent = self.extent_of(op.volume, op.span);
+            self.log.unhold(extent);
+        }
+        self.on_local(op.purpose, answer, out);
+        if self.log.wants_room() {
+            self.write_log(out);
+        }
+    }
+
+    fn disk_failed(&mut self, out: &mut Out) {
+        if self.has_disk && !self.disk_failing {
+            self.disk_failing = true;
+            out.push(ShardOutput::Mark("own disk failed"));
+            out.push(ShardOutput::Member(FromShard::DiskFailed));
+        }
+    }
+
+    /// The disk is not to be used any more: what waits fails, what is in flight ends by itself.
+    pub(super) fn detach(&mut self, out: &mut Out) {
+        self.has_disk = false;
+        let flying: Vec<u64> = self
+            .local
+            .flights
+            .values()
+            .filter_map(|flight| if let Flight::Local(id) = flight { Some(*id) } else { None })
+            .collect();
+        let idle: Vec<u64> =
+            self.local.ops.keys().copied().filter(|id| !flying.contains(id)).collect();
+        self.local.waiting_hot.clear();
+        for id in idle {
+            if self.local.ops.contains_key(&id) {
+                self.local_done(id, DiskAnswer::Failed, out);
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What is open at a primary.
+
+use super::Shard;
+use super::copy::Copy;
+use super::seats::NodeSet;
+use alloc::vec::Vec;
+use base::{BufferId, Instant, NodeId, Op as Ask, Request, RequestId, SessionId, Span, VolumeId};
+
+/// Who waits for the answer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Origin {
+    /// A client of this node.
+    Local(RequestId),
+    /// A node that forwarded its client's request.
+    Peer { node: NodeId, session: SessionId, id: RequestId },
+}
+
+/// A request and who waits for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Client {
+    pub(super) origin: Origin,
+    pub(super) request: Request,
+    /// When it came in.
+    pub(super) since: Instant,
+}
+
+impl Client {
+    pub(super) fn local(id: RequestId, request: Request, since: Instant) -> Client {
+        Client { origin: Origin::Local(id), request, since }
+    }
+}
+
+/// One operation of a primary.
+#[derive(Debug)]
+pub(super) struct Op {
+    pub(super) client: Option<Client>,
+    pub(super) volume: VolumeId,
+    pub(super) span: Span,
+    /// The cut it belongs to.
+    pub(super) cut: u64,
+    /// When it was issued to peers or disk.
+    pub(super) since: Instant,
+    pub(super) kind: Kind,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    Write(Write),
+    Read(Read),
+    Flush(Flush),
+    Copy(Copy),
+}
+
+/// How far this node's own disk is with something.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Own {
+    /// Nothing was asked of it.
+    None,
+    Pending,
+    Done,
+    Failed,
+}
+
+/// What is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Content {
+    Bytes(BufferId),
+    Zero { unmap: bool },
+}
+
+#[derive(Debug)]
+pub(super) struct Write {
+    pub(super) content: Content,
+    pub(super) durable: bool,
+    /// The copy that issued it, which holds the lock.
+    pub(super) copy: Option<u64>,
+    /// 0 until issued.
+    pub(super) sequence: u64,
+    pub(super) own: Own,
+    /// In-sync peers that have not said that they received it (protocol B).
+    pub(super) memory: NodeSet,
+    /// In-sync or required peers that have not said that their disk has it.
+    pub(super) disk: NodeSet,
+    /// Syncing peers that have not said that their disk has it.
+    pub(super) syncing: NodeSet,
+    /// Peers to which it was sent in their present session.
+    pub(super) sent: NodeSet,
+    /// Some disk has it.
+    pub(super) on_a_disk: bool,
+    /// Protocol B.
+    pub(super) early: bool,
+    /// As many have it as the protocol asks for; the lock is gone.
+    pub(super) complete: bool,
+    pub(super) answered: bool,
+    /// Every in-sync disk has it.
+    pub(super) retired: bool,
+    /// It keeps its extent hot here.
+    pub(super) holds: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Read {
+    /// Replicas that failed it, or were lost while reading.
+    pub(super) tried: Vec<NodeId>,
+    /// Who reads it now.
+    pub(super) source: Option<NodeId>,
+    pub(super) sequence: u64,
+    /// The bytes are here (`None` inside: all zeroes), waiting for the lease.
+    pub(super) data: Option<Option<BufferId>>,
+    /// No replica could read it.
+    pub(super) failed: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Flush {
+    pub(super) sequence: u64,
+    pub(super) own: Own,
+    pub(super) awaiting: NodeSet,
+    pub(super) sent: NodeSet,
+    pub(super) complete: bool,
+    /// The flush that ends a recovery after the loss of all caches.
+    pub(super) recovery: bool,
+}
+
+impl Shard {
+    pub(super) fn insert_op(
+        &mut self,
+        client: Option<Client>,
+        volume: VolumeId,
+        span: Span,
+        kind: Kind,
+    ) -> u64 {
+        let id = self.next_op;
+        self.next_op += 1;
+        let op = Op { client, volume, span, cut: self.cut, since: self.now, kind };
+        self.ops.insert(id, op);
+        id
+    }
+
+    /// Whether an answer may be given now, as far as cuts are concerned.
+    pub(super) fn cut_allows(&self, op: &Op) -> bool {
+        op.cut <= self.cut_done + 1
+    }
+}
+
+/// Whether a request changes data.
+pub(super) fn changes(ask: Ask) -> bool {
+    matches!(ask, Ask::Write | Ask::Zero { .. })
+}

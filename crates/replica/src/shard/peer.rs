@@ -1,0 +1,249 @@
+//! Other nodes, as this shard sees them.
+
+use super::op::{Kind, Origin, Own};
+use super::sync::Sync;
+use super::{Out, Shard};
+use crate::door::ShardOutput;
+use alloc::vec::Vec;
+use base::{BufferId, Duration, Epoch, NodeId, SessionId};
+use wire::ShardMessage;
+
+/// Another node.
+#[derive(Debug, Default)]
+pub(super) struct Peer {
+    /// The session that lasts, if any.
+    pub(super) session: Option<SessionId>,
+    /// The configuration that all its shards act on, in this session.
+    pub(super) ready: Option<Epoch>,
+    /// Its disk cache is the one that the configuration names.
+    pub(super) kept: bool,
+    /// Its doubt is known, in this reign and session.
+    pub(super) gathered: bool,
+    /// The question that asks for its doubt.
+    pub(super) gathering: Option<u64>,
+    /// It is being brought up to date.
+    pub(super) sync: Option<Sync>,
+    /// Its include is about to be, or was, proposed.
+    pub(super) required: Option<SessionId>,
+    /// `PeerLate` or `PeerFailed` was said in this session.
+    pub(super) complained: bool,
+    /// Told that everything up to here is retired.
+    pub(super) retired_sent: u64,
+    /// Reads that it has not answered.
+    pub(super) reads: u32,
+    /// How long a read took of late, in nanoseconds, smoothed.
+    pub(super) read_time: u64,
+}
+
+impl Peer {
+    fn reset(&mut self, session: Option<SessionId>) {
+        let required = self.required;
+        let read_time = self.read_time;
+        *self = Peer { session, required, read_time, ..Peer::default() };
+    }
+}
+
+impl Shard {
+    pub(super) fn on_peer_up(&mut self, peer: NodeId, session: SessionId, out: &mut Out) {
+        if let Some(old) = self.peers.get(&peer).and_then(|known| known.session) {
+            self.on_peer_down(peer, old, out);
+        }
+        self.peers.entry(peer).or_default().reset(Some(session));
+        self.retry_waiting(out);
+    }
+
+    pub(super) fn on_peer_down(&mut self, node: NodeId, session: SessionId, out: &mut Out) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if peer.session != Some(session) {
+            return;
+        }
+        let waits_for_doubt = peer.gathering.take();
+        peer.reset(None);
+        if let Some(sequence) = waits_for_doubt {
+            self.asked.remove(&sequence);
+        }
+        self.forget_answers(node, out);
+        self.drop_requests_of(node, session, out);
+        self.unforward(node, out);
+    }
+
+    /// Questions to `node` are as if they had never been asked.
+    fn forget_answers(&mut self, node: NodeId, out: &mut Out) {
+        let Some(seat) = self.seats.find(node) else { return };
+        let ids: Vec<u64> = self.ops.keys().copied().collect();
+        for id in ids {
+            let Some(op) = self.ops.get_mut(&id) else { continue };
+            match &mut op.kind {
+                Kind::Write(write) => {
+                    write.sent.drop(seat);
+                    if write.syncing.drop(seat) {
+                        let (volume, span) = (op.volume, op.span);
+                        self.bitmaps.set(node, volume, span.first(), span.end(), true);
+                        self.settle_write(id, out);
+                    }
+                }
+                Kind::Flush(flush) => {
+                    flush.sent.drop(seat);
+                }
+                Kind::Read(read) if read.source == Some(node) => {
+                    let sequence = read.sequence;
+                    self.asked.remove(&sequence);
+                    self.read_again(id, None, out);
+                }
+                Kind::Read(_) => {}
+                Kind::Copy(_) => self.copy_lost_peer(id, node, out),
+            }
+        }
+    }
+
+    /// Requests that `node` forwarded in a session that ended: nobody waits for them.
+    fn drop_requests_of(&mut self, node: NodeId, session: SessionId, out: &mut Out) {
+        let mine = |origin: Origin| matches!(origin, Origin::Peer { node: n, session: s, .. } if n == node && s == session);
+        let mut kept = alloc::collections::VecDeque::new();
+        for client in core::mem::take(&mut self.waiting) {
+            if mine(client.origin) {
+                self.release(client.request.buffer, out);
+            } else {
+                kept.push_back(client);
+            }
+        }
+        self.waiting = kept;
+    }
+
+    pub(super) fn on_peer_ready(
+        &mut self,
+        node: NodeId,
+        session: SessionId,
+        epoch: Epoch,
+        kept: bool,
+        out: &mut Out,
+    ) {
+        if node == self.node {
+            self.kept = kept;
+            self.own_ready = epoch >= self.reign();
+            self.check_gathered(out);
+            return;
+        }
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if peer.session != Some(session) {
+            return;
+        }
+        peer.ready = Some(epoch);
+        peer.kept = kept;
+        self.gather_from(node, out);
+        self.catch_up(node, out);
+        self.check_gathered(out);
+    }
+
+    /// Whether data messages may go to `node`: it acts on a configuration of this reign.
+    pub(super) fn is_ready(&self, node: NodeId) -> bool {
+        self.peers.get(&node).is_some_and(|peer| {
+            peer.session.is_some() && peer.ready.is_some_and(|epoch| epoch >= self.reign())
+        })
+    }
+
+    /// Sends everything open that waits for `node` and was not sent in this session.
+    pub(super) fn catch_up(&mut self, node: NodeId, out: &mut Out) {
+        if !self.is_primary() || !self.is_ready(node) {
+            return;
+        }
+        let mut open: Vec<(u64, u64)> = Vec::new();
+        for (&id, op) in &self.ops {
+            match &op.kind {
+                Kind::Write(write) if write.sequence > 0 => open.push((write.sequence, id)),
+                Kind::Flush(flush) => open.push((flush.sequence, id)),
+                Kind::Read(read) if read.source.is_none() && read.data.is_none() => {
+                    open.push((u64::MAX, id));
+                }
+                _ => {}
+            }
+        }
+        open.sort_unstable();
+        for (_, id) in open {
+            match self.ops.get(&id).map(|op| &op.kind) {
+                Some(Kind::Write(_)) => self.send_write(id, node, out),
+                Some(Kind::Flush(_)) => self.send_flush(id, node, out),
+                Some(Kind::Read(_)) => self.start_read(id, out),
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn send(
+        &self,
+        node: NodeId,
+        message: ShardMessage,
+        buffer: Option<BufferId>,
+        out: &mut Out,
+    ) {
+        if let Some(session) = self.peers.get(&node).and_then(|peer| peer.session) {
+            out.push(ShardOutput::Send { peer: node, session, message, buffer });
+        }
+    }
+
+    pub(super) fn release(&self, buffer: Option<BufferId>, out: &mut Out) {
+        if let Some(buffer) = buffer {
+            out.push(ShardOutput::Release { buffer });
+        }
+    }
+
+    /// Complains once per session about peers that owe an answer for too long.
+    pub(super) fn check_late(&mut self, out: &mut Out) {
+        if !self.is_primary() {
+            return;
+        }
+        let limit: Duration = self.timing.peer_late;
+        let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
+        for node in nodes {
+            let Some(seat) = self.seats.find(node) else { continue };
+            let late = self.ops.values().any(|op| {
+                self.now.since(op.since) > limit
+                    && match &op.kind {
+                        Kind::Write(write) => {
+                            write.sent.has(seat)
+                                && (write.disk.has(seat) || write.syncing.has(seat))
+                        }
+                        Kind::Flush(flush) => flush.sent.has(seat) && flush.awaiting.has(seat),
+                        Kind::Read(read) => read.source == Some(node),
+                        Kind::Copy(copy) => copy.waits_for(node, seat),
+                    }
+            });
+            if late {
+                self.complain(node, false, out);
+            }
+        }
+    }
+
+    /// Tells the member that the peer is late, or that its disk failed; once per session.
+    pub(super) fn complain(&mut self, node: NodeId, failed: bool, out: &mut Out) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        let Some(session) = peer.session else { return };
+        if core::mem::replace(&mut peer.complained, true) {
+            return;
+        }
+        let message = if failed {
+            crate::door::FromShard::PeerFailed { peer: node, session }
+        } else {
+            crate::door::FromShard::PeerLate { peer: node, session }
+        };
+        out.push(ShardOutput::Mark(if failed { "peer failed" } else { "peer late" }));
+        out.push(ShardOutput::Member(message));
+    }
+
+    /// In-sync replicas of other nodes, and those whose include is under way.
+    pub(super) fn required_peers(&self) -> Vec<NodeId> {
+        let Some(known) = &self.configuration else { return Vec::new() };
+        let mut nodes: Vec<NodeId> = known.in_sync().filter(|&node| node != self.node).collect();
+        for (&node, peer) in &self.peers {
+            if peer.required.is_some() && !nodes.contains(&node) {
+                nodes.push(node);
+            }
+        }
+        nodes
+    }
+
+    /// The own disk's part of something every in-sync replica does.
+    pub(super) fn own_part(&self) -> Own {
+        if self.is_own_in_sync() { Own::Pending } else { Own::None }
+    }
+}

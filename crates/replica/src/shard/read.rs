@@ -1,0 +1,209 @@
+//! Read path: one in-sync replica reads; another does if it cannot.
+//!
+//! Always: the lock keeps overlapping writes away while a read is under way, so any in-sync replica
+//! holds the same bytes; the lease is checked when the bytes are here.
+
+use super::local::{Action, Purpose};
+use super::op::{Kind, Read};
+use super::{Out, Shard};
+use crate::door::{DiskAnswer, ShardOutput};
+use alloc::vec::Vec;
+use base::{AnswerError, BufferId, NodeId, Span};
+use wire::{ReadPolicy, ShardMessage};
+
+/// Width of a stripe of the striped read policy, in sectors: 1 MiB.
+const STRIPE_SECTORS: u64 = 2048;
+
+impl Shard {
+    fn read_mut(&mut self, id: u64) -> Option<&mut Read> {
+        match self.ops.get_mut(&id).map(|op| &mut op.kind) {
+            Some(Kind::Read(read)) => Some(read),
+            _ => None,
+        }
+    }
+
+    /// In-sync replicas that can be read now, this node's first if it is one.
+    pub(super) fn sources(&self, tried: &[NodeId]) -> Vec<NodeId> {
+        let Some(known) = &self.configuration else { return Vec::new() };
+        let mut nodes = Vec::new();
+        if self.is_own_in_sync() && !self.disk_failing && !tried.contains(&self.node) {
+            nodes.push(self.node);
+        }
+        nodes.extend(known.in_sync().filter(|node| {
+            *node != self.node
+                && self.is_ready(*node)
+                && self.peers.get(node).is_some_and(|peer| peer.kept)
+                && !tried.contains(node)
+        }));
+        nodes
+    }
+
+    fn choose(&mut self, sources: &[NodeId], span: Span) -> Option<NodeId> {
+        let policy = self.configuration.as_ref().map(|known| known.options.read_policy);
+        let load = |node: &NodeId| match self.peers.get(node) {
+            Some(peer) => (peer.reads, peer.read_time),
+            None => (0, 0),
+        };
+        match policy.unwrap_or_default() {
+            ReadPolicy::PreferLocal if sources.first() == Some(&self.node) => Some(self.node),
+            ReadPolicy::PreferLocal | ReadPolicy::LeastPending => {
+                sources.iter().min_by_key(|node| load(node).0).copied()
+            }
+            ReadPolicy::LatencyAware => sources
+                .iter()
+                .min_by_key(|node| {
+                    let (reads, time) = load(node);
+                    time.saturating_mul(u64::from(reads) + 1)
+                })
+                .copied(),
+            ReadPolicy::RoundRobin => {
+                self.turn = self.turn.wrapping_add(1);
+                (!sources.is_empty()).then(|| sources[self.turn % sources.len()])
+            }
+            ReadPolicy::Striped => {
+                let stripe = usize::try_from(span.first() / STRIPE_SECTORS).unwrap_or(0);
+                (!sources.is_empty()).then(|| sources[stripe % sources.len()])
+            }
+        }
+    }
+
+    /// Asks a replica for the bytes. Without one to ask, the read waits.
+    pub(super) fn start_read(&mut self, id: u64, out: &mut Out) {
+        let Some(op) = self.ops.get(&id) else { return };
+        let (volume, span) = (op.volume, op.span);
+        let Kind::Read(read) = &op.kind else { return };
+        if read.source.is_some() || read.data.is_some() || read.failed {
+            return;
+        }
+        let tried = read.tried.clone();
+        let sources = self.sources(&tried);
+        let Some(source) = self.choose(&sources, span) else {
+            self.read_without_source(id, &tried, out);
+            return;
+        };
+        let own = source == self.node;
+        let sequence = if own { 0 } else { self.sequence() };
+        let now = self.now;
+        if let Some(op) = self.ops.get_mut(&id) {
+            op.since = now;
+        }
+        let read = self.read_mut(id).expect("looked at above");
+        read.source = Some(source);
+        read.sequence = sequence;
+        if own {
+            self.local(Purpose::Op(id), volume, span, Action::Read, out);
+        } else {
+            self.asked.insert(sequence, id);
+            if let Some(peer) = self.peers.get_mut(&source) {
+                peer.reads += 1;
+            }
+            let epoch = self.epoch();
+            self.send(source, ShardMessage::Read { epoch, sequence, volume, span }, None, out);
+        }
+    }
+
+    fn read_without_source(&mut self, id: u64, tried: &[NodeId], out: &mut Out) {
+        let all_tried = self
+            .configuration
+            .as_ref()
+            .is_some_and(|known| known.in_sync().all(|node| tried.contains(&node)));
+        if all_tried {
+            out.push(ShardOutput::Mark("read failed everywhere"));
+            if let Some(read) = self.read_mut(id) {
+                read.failed = true;
+            }
+            self.finish_op(id, out);
+        }
+    }
+
+    /// The present source does not answer, or failed: another one is asked.
+    pub(super) fn read_again(&mut self, id: u64, failed: Option<NodeId>, out: &mut Out) {
+        let Some(read) = self.read_mut(id) else { return };
+        read.source = None;
+        read.tried.extend(failed);
+        out.push(ShardOutput::Mark("read goes to another replica"));
+        self.start_read(id, out);
+    }
+
+    /// The bytes, or a failure, from `node`.
+    pub(super) fn on_data(
+        &mut self,
+        node: NodeId,
+        sequence: u64,
+        result: Result<Option<BufferId>, ()>,
+        out: &mut Out,
+    ) {
+        let buffer = result.unwrap_or(None);
+        let Some(id) = self.asked.remove(&sequence) else {
+            self.release(buffer, out);
+            return;
+        };
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.reads = peer.reads.saturating_sub(1);
+            if let Some(op) = self.ops.get(&id) {
+                let took = self.now.since(op.since).0;
+                peer.read_time = peer.read_time - peer.read_time / 8 + took / 8;
+            }
+        }
+        self.on_read_done(id, node, result, out);
+    }
+
+    /// A source has answered a read or the read of a copy.
+    pub(super) fn on_read_done(
+        &mut self,
+        id: u64,
+        node: NodeId,
+        result: Result<Option<BufferId>, ()>,
+        out: &mut Out,
+    ) {
+        match self.ops.get_mut(&id).map(|op| &mut op.kind) {
+            Some(Kind::Read(read)) if read.source == Some(node) => match result {
+                Ok(buffer) => {
+                    read.data = Some(buffer);
+                    self.finish_op(id, out);
+                }
+                Err(()) => {
+                    if node != self.node {
+                        self.complain(node, true, out);
+                    }
+                    self.read_again(id, Some(node), out);
+                }
+            },
+            Some(Kind::Copy(_)) => self.on_copy_data(id, node, result, out),
+            _ => self.release(result.unwrap_or(None), out),
+        }
+    }
+
+    /// An answer of the own disk to an operation of this primary.
+    pub(super) fn on_own_disk(&mut self, id: u64, answer: DiskAnswer, out: &mut Out) {
+        match answer {
+            DiskAnswer::Data(buffer) => self.on_read_done(id, self.node, Ok(buffer), out),
+            DiskAnswer::Hash(hash) => self.on_hash_of(id, self.node, Some(hash), out),
+            DiskAnswer::Done | DiskAnswer::Failed => match self.ops.get(&id).map(|op| &op.kind) {
+                Some(Kind::Write(_)) => self.on_own_written(id, answer, out),
+                Some(Kind::Flush(_)) => self.on_own_flushed(id, answer, out),
+                Some(Kind::Read(_)) => self.on_read_done(id, self.node, Err(()), out),
+                Some(Kind::Copy(copy)) => {
+                    if copy.is_comparing() {
+                        self.on_hash_of(id, self.node, None, out);
+                    } else {
+                        self.on_copy_data(id, self.node, Err(()), out);
+                    }
+                }
+                None => {}
+            },
+        }
+    }
+
+    pub(super) fn read_answered(&mut self, id: u64, out: &mut Out) {
+        self.unlock(id, out);
+        let Some(op) = self.ops.remove(&id) else { return };
+        let Kind::Read(read) = op.kind else { return };
+        let buffer = read.data.flatten();
+        let result = if read.failed { Err(AnswerError::Io) } else { Ok(()) };
+        if let Some(client) = op.client {
+            self.answer(&client, result, buffer, out);
+        }
+        self.release(buffer, out);
+    }
+}

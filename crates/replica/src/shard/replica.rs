@@ -1,0 +1,239 @@
+//! The replica's part: doing what the primary says, and remembering what that leaves open.
+//!
+//! Always:
+//! - only the primary of the configuration known here is obeyed, and only in its reign;
+//! - a write is un-retired here from its arrival until the primary retires it, or in doubt once
+//!   another primary reigns;
+//! - each write is dirty here for every replica outside the in-sync set, this node aside.
+
+use super::local::{Action, PeerAsk, Purpose};
+use super::{Out, Shard};
+use crate::door::{DiskAnswer, ShardOutput};
+use alloc::vec::Vec;
+use base::{BufferId, Epoch, NodeId, SessionId, Span, VolumeId};
+use wire::{ShardMessage, WriteFlags};
+
+impl Shard {
+    pub(super) fn on_frame(
+        &mut self,
+        node: NodeId,
+        session: SessionId,
+        message: ShardMessage,
+        buffer: Option<BufferId>,
+        out: &mut Out,
+    ) {
+        if self.peers.get(&node).is_none_or(|peer| peer.session != Some(session)) {
+            self.release(buffer, out);
+            return;
+        }
+        match message {
+            ShardMessage::Forward { id, op, volume, span, fua } => {
+                self.on_forward(node, session, id, op, volume, span, fua, buffer, out);
+            }
+            ShardMessage::Forwarded { id, result, zero: _ } => {
+                self.on_forwarded(node, id, result, buffer, out);
+            }
+            ShardMessage::Data { sequence, ok, zero } => {
+                let result = if ok && (zero || buffer.is_some()) { Ok(buffer) } else { Err(()) };
+                if result.is_err() {
+                    self.release(buffer, out);
+                }
+                self.on_data(node, sequence, result, out);
+            }
+            ShardMessage::Write { epoch, sequence, volume, span, flags, .. } => {
+                if self.obeys(node, epoch, out) {
+                    self.on_write(node, session, sequence, volume, span, flags, buffer, out);
+                } else {
+                    self.release(buffer, out);
+                }
+            }
+            other => {
+                self.release(buffer, out);
+                self.on_small_frame(node, session, other, out);
+            }
+        }
+    }
+
+    fn on_small_frame(
+        &mut self,
+        node: NodeId,
+        session: SessionId,
+        message: ShardMessage,
+        out: &mut Out,
+    ) {
+        match message {
+            ShardMessage::Received { sequence } => self.on_received(node, sequence, out),
+            ShardMessage::Written { sequence, ok } => self.on_written(node, sequence, ok, out),
+            ShardMessage::Flushed { sequence, ok } => self.on_flushed(node, sequence, ok, out),
+            ShardMessage::Hash { sequence, hash } => self.on_hash(node, sequence, hash, out),
+            ShardMessage::Doubt { sequence, runs, last } => {
+                self.on_doubt(node, sequence, &runs, last, out);
+            }
+            ShardMessage::Retire { epoch, upto } => {
+                if self.obeys(node, epoch, out) && self.epoch() >= epoch {
+                    self.on_retire(upto);
+                }
+            }
+            ShardMessage::Settled { epoch, volume, span } => {
+                if self.obeys(node, epoch, out) {
+                    self.doubt.remove(volume, span);
+                }
+            }
+            ShardMessage::Clean { epoch, target, volume, runs } => {
+                if self.obeys(node, epoch, out) {
+                    for (first, end) in runs {
+                        self.bitmaps.set(target, volume, first, end, false);
+                    }
+                }
+            }
+            ShardMessage::Flush { epoch, sequence } => {
+                if self.obeys(node, epoch, out) {
+                    let kind = PeerAsk::Flush;
+                    self.local_flush(Purpose::Peer { node, session, sequence, kind }, out);
+                }
+            }
+            ShardMessage::Read { epoch, sequence, volume, span } => {
+                if self.obeys(node, epoch, out) {
+                    let kind = PeerAsk::Read;
+                    self.serve(node, session, sequence, kind, volume, span, Action::Read, out);
+                }
+            }
+            ShardMessage::Compare { epoch, sequence, volume, span, resync } => {
+                if self.obeys(node, epoch, out) {
+                    if resync {
+                        self.mark_for_outsiders(volume, span);
+                    }
+                    let kind = PeerAsk::Hash;
+                    self.serve(node, session, sequence, kind, volume, span, Action::Hash, out);
+                }
+            }
+            ShardMessage::Gather { epoch, sequence, bits_of } => {
+                if self.obeys(node, epoch, out) {
+                    self.answer_gather(node, sequence, bits_of, out);
+                }
+            }
+            ShardMessage::Stale { .. } => {
+                out.push(ShardOutput::Mark("told that a newer reign began"));
+            }
+            ShardMessage::Forward { .. }
+            | ShardMessage::Forwarded { .. }
+            | ShardMessage::Data { .. }
+            | ShardMessage::Write { .. } => unreachable!("taken by the caller"),
+        }
+    }
+
+    /// Whether `node` is the primary known here and speaks in its reign.
+    fn obeys(&mut self, node: NodeId, epoch: Epoch, out: &mut Out) -> bool {
+        let obeys = self
+            .configuration
+            .as_ref()
+            .is_some_and(|known| known.primary == Some(node) && epoch >= known.reign);
+        if !obeys {
+            out.push(ShardOutput::Mark("refused another reign"));
+            self.send(node, ShardMessage::Stale { epoch: self.epoch() }, None, out);
+        }
+        obeys
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message and its session")]
+    fn on_write(
+        &mut self,
+        node: NodeId,
+        session: SessionId,
+        sequence: u64,
+        volume: VolumeId,
+        span: Span,
+        flags: WriteFlags,
+        buffer: Option<BufferId>,
+        out: &mut Out,
+    ) {
+        let fits = self.is_place(volume, span) && (flags.zero || buffer.is_some());
+        if !fits || !self.has_disk {
+            self.release(buffer, out);
+            self.send(node, ShardMessage::Written { sequence, ok: false }, None, out);
+            return;
+        }
+        if !flags.resync && self.unretired.insert(sequence, (volume, span)).is_none() {
+            let extent = self.extent_of(volume, span);
+            self.log.hold(extent);
+        }
+        self.mark_for_outsiders(volume, span);
+        if flags.early {
+            self.send(node, ShardMessage::Received { sequence }, None, out);
+        }
+        let durable = flags.fua;
+        let action = match buffer.filter(|_| !flags.zero) {
+            Some(buffer) => Action::Write { buffer, durable, release: true },
+            None => {
+                self.release(buffer, out);
+                Action::Zero { unmap: flags.unmap, durable }
+            }
+        };
+        let kind = PeerAsk::Write;
+        self.local(Purpose::Peer { node, session, sequence, kind }, volume, span, action, out);
+    }
+
+    fn mark_for_outsiders(&mut self, volume: VolumeId, span: Span) {
+        let Some(known) = self.configuration.clone() else { return };
+        let outside: Vec<NodeId> =
+            known.replicas().filter(|&node| node != self.node && !known.is_in_sync(node)).collect();
+        for node in outside {
+            self.bitmaps.set(node, volume, span.first(), span.end(), true);
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message and its session")]
+    fn serve(
+        &mut self,
+        node: NodeId,
+        session: SessionId,
+        sequence: u64,
+        kind: PeerAsk,
+        volume: VolumeId,
+        span: Span,
+        action: Action,
+        out: &mut Out,
+    ) {
+        let purpose = Purpose::Peer { node, session, sequence, kind };
+        if self.is_place(volume, span) {
+            self.local(purpose, volume, span, action, out);
+        } else {
+            self.on_local(purpose, DiskAnswer::Failed, out);
+        }
+    }
+
+    /// The disk's answer to what the primary asked for.
+    pub(super) fn on_peer_disk(
+        &mut self,
+        node: NodeId,
+        session: SessionId,
+        sequence: u64,
+        kind: PeerAsk,
+        answer: DiskAnswer,
+        out: &mut Out,
+    ) {
+        let buffer = if let DiskAnswer::Data(buffer) = answer { buffer } else { None };
+        let ok = answer != DiskAnswer::Failed;
+        if self.peers.get(&node).is_some_and(|peer| peer.session == Some(session)) {
+            let message = match kind {
+                PeerAsk::Write => ShardMessage::Written { sequence, ok },
+                PeerAsk::Flush => ShardMessage::Flushed { sequence, ok },
+                PeerAsk::Read => ShardMessage::Data { sequence, ok, zero: ok && buffer.is_none() },
+                PeerAsk::Hash => {
+                    let hash = if let DiskAnswer::Hash(hash) = answer { Some(hash) } else { None };
+                    ShardMessage::Hash { sequence, hash }
+                }
+            };
+            self.send(node, message, buffer, out);
+        }
+        self.release(buffer, out);
+    }
+
+    fn on_retire(&mut self, upto: u64) {
+        let open = self.unretired.split_off(&upto.saturating_add(1));
+        for (_, (volume, span)) in core::mem::replace(&mut self.unretired, open) {
+            let extent = self.extent_of(volume, span);
+            self.log.unhold(extent);
+        }
+    }
+}

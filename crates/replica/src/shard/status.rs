@@ -1,0 +1,170 @@
+//! Time, and what can be seen of a shard from outside.
+
+use super::op::Kind;
+use super::{Out, Shard};
+use crate::door::{FromShard, ShardOutput};
+use alloc::vec::Vec;
+use base::{Duration, Instant, NodeId};
+
+/// How far a resync is, in this shard.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct SyncStatus {
+    /// The target.
+    pub node: NodeId,
+    /// Sectors copied or found equal.
+    pub done: u64,
+    /// Sectors to copy or compare when it started.
+    pub total: u64,
+    /// When it started.
+    pub since: Instant,
+}
+
+/// What a shard is doing.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ShardStatus {
+    /// Operations open here as primary, copies included.
+    pub open: usize,
+    /// Requests that wait for a primary, or for it to be ready.
+    pub waiting: usize,
+    /// Requests of this node that another node's shard has.
+    pub forwarded: usize,
+    /// Sectors in doubt on this node's disk.
+    pub doubt_sectors: u64,
+    /// Sectors that the members are yet to be reconciled on.
+    pub reconcile_sectors: u64,
+    /// Resyncs driven from here.
+    pub syncs: Vec<SyncStatus>,
+    /// Hot extents.
+    pub hot: usize,
+    /// Hot extents allowed.
+    pub hot_max: usize,
+    /// Answers that wait for the lease or a cut.
+    pub held: usize,
+    /// Requests may start here: this node is primary and ready.
+    pub serving: bool,
+    /// Sectors compared by the present verify, and its end; `None`: no verify.
+    pub verify: Option<(u64, u64)>,
+}
+
+impl Shard {
+    /// What it is doing now.
+    #[must_use]
+    pub fn status(&self) -> ShardStatus {
+        let (hot, hot_max) = self.log.fill();
+        let syncs = self
+            .peers
+            .iter()
+            .filter_map(|(&node, peer)| {
+                let sync = peer.sync.as_ref()?;
+                Some(SyncStatus { node, done: sync.done, total: sync.total, since: sync.since })
+            })
+            .collect();
+        ShardStatus {
+            open: self.ops.len(),
+            waiting: self.waiting.len(),
+            forwarded: self.forwards.len(),
+            doubt_sectors: self.doubt.sectors(),
+            reconcile_sectors: self.reconcile.sectors(),
+            syncs,
+            hot,
+            hot_max,
+            held: self.held.len(),
+            serving: self.may_start() && self.may_answer(),
+            verify: self.verify.as_ref().map(|run| (run.next, self.volume_sectors(run.volume))),
+        }
+    }
+
+    /// Whether a block may differ between this in-sync replica and `node`, as far as this shard knows:
+    /// dirty, un-retired or in doubt. For checks.
+    #[must_use]
+    pub fn may_differ(&self, node: NodeId, volume: base::VolumeId, first: u64, end: u64) -> bool {
+        self.bitmaps.next_dirty(node, volume, first, end).is_some()
+            || self.doubt.overlaps(volume, first, end)
+            || self.reconcile.overlaps(volume, first, end)
+            || self
+                .unretired
+                .values()
+                .any(|&(v, span)| v == volume && span.first() < end && first < span.end())
+            || self.ops.values().any(|op| {
+                matches!(op.kind, Kind::Write(_))
+                    && op.volume == volume
+                    && op.span.first() < end
+                    && first < op.span.end()
+            })
+    }
+
+    /// Whether nothing of this node's disk is queued or in flight. For checks, and for a stop in good
+    /// order.
+    #[must_use]
+    pub fn is_disk_idle(&self) -> bool {
+        self.local.is_idle()
+    }
+
+    fn tick_length(&self) -> Duration {
+        Duration(self.timing.heartbeat.0 / 5)
+    }
+
+    /// When time alone would change something: `step` is to be called then, with `Wake` if with nothing
+    /// else.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Instant> {
+        let busy = !self.ops.is_empty()
+            || !self.waiting.is_empty()
+            || !self.forwards.is_empty()
+            || self.verify.is_some()
+            || self.draining.is_some()
+            || (self.is_primary() && !self.reconcile.is_empty())
+            || self.peers.values().any(|peer| peer.sync.is_some())
+            || self.owes_retirement();
+        busy.then(|| self.last_tick + self.tick_length())
+    }
+
+    /// What is due now and then.
+    pub(super) fn tick(&mut self, out: &mut Out) {
+        self.tell_retired(false, out);
+        self.check_drained(out);
+        if self.now.since(self.last_tick) < self.tick_length() {
+            return;
+        }
+        self.last_tick = self.now;
+        self.requests_in_tick = 0;
+        self.tell_retired(true, out);
+        self.check_late(out);
+        self.retry_copies(out);
+        self.fail_without_quorum(out);
+        self.answer_held(out);
+        if !self.waiting.is_empty() {
+            self.retry_waiting(out);
+        }
+        if !self.forwards.is_empty() {
+            let lost = self.configuration.as_ref().and_then(|known| known.primary);
+            self.unforward_all_but(lost.filter(|&node| node != self.node), out);
+        }
+    }
+
+    /// Says `Drained` when nothing is open any more.
+    fn check_drained(&mut self, out: &mut Out) {
+        let Some(reign) = self.draining else { return };
+        if reign != self.reign() || !self.is_primary() {
+            self.draining = None;
+            return;
+        }
+        let open = self.ops.values().any(|op| match &op.kind {
+            Kind::Copy(_) => false,
+            Kind::Write(_) | Kind::Read(_) | Kind::Flush(_) => true,
+        });
+        if open || self.drained == Some(reign) {
+            return;
+        }
+        self.tell_retired(true, out);
+        self.drained = Some(reign);
+        out.push(ShardOutput::Member(FromShard::Drained { reign }));
+    }
+
+    pub(super) fn on_cut(&mut self, number: u64, out: &mut Out) {
+        if number >= self.cut {
+            self.cut = number + 1;
+        }
+        out.push(ShardOutput::Member(FromShard::CutReady { number }));
+    }
+}

@@ -1,0 +1,436 @@
+//! Resync: bringing a replica up to date, driven by the primary.
+//!
+//! To copy: what is dirty for the target, and what the target itself holds in doubt. One pass goes up
+//! through the volumes; then the target flushes, the bits of what it flushed are cleared, and if nothing
+//! is left the shard says `Synced`. Clients' writes go to the target all the while.
+//!
+//! Always:
+//! - a bit is cleared only after the target flushed what was copied, in the session in which it was;
+//! - in-sync replicas are told to clear only what no client's write of this session touched, because
+//!   they cannot see whether the target has that write;
+//! - with the session everything about it is forgotten; the bits stay.
+
+use super::copy::Purpose;
+use super::op::Kind;
+use super::{Doubt, Out, Shard};
+use crate::door::{FromShard, ShardOutput};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use base::{Instant, NodeId, RangeSet, SessionId, Span, VolumeId};
+use wire::{DoubtRun, ShardMessage};
+
+/// Copied and not flushed sectors at which the target is asked to flush: 64 MiB.
+const FLUSH_SECTORS: u64 = 131_072;
+/// Runs of client writes remembered per volume; beyond it everything counts as written.
+const OVERWRITTEN_RUNS_MAX: usize = 65_536;
+/// Runs in one `Clean`.
+const CLEAN_RUNS: usize = 1000;
+
+type Ranges = BTreeMap<VolumeId, RangeSet>;
+
+/// A replica that is being brought up to date.
+#[derive(Debug)]
+pub(super) struct Sync {
+    pub(super) session: SessionId,
+    /// The question for the target's doubt.
+    gathering: Option<u64>,
+    /// A primary without a bitmap: the node that was asked for its bits, and the question.
+    asking_bits: Option<(NodeId, u64)>,
+    /// ... and what it said is dirty.
+    remote: Option<Ranges>,
+    /// What only a comparison can settle.
+    compare: Doubt,
+    cursor: (VolumeId, u64),
+    in_flight: usize,
+    copied: Ranges,
+    flushing: Option<(u64, Ranges)>,
+    overwritten: Ranges,
+    said: Option<Instant>,
+    pub(super) total: u64,
+    pub(super) done: u64,
+    pub(super) since: Instant,
+}
+
+impl Sync {
+    fn new(session: SessionId, now: Instant) -> Sync {
+        Sync {
+            session,
+            gathering: None,
+            asking_bits: None,
+            remote: None,
+            compare: Doubt::default(),
+            cursor: (VolumeId(0), 0),
+            in_flight: 0,
+            copied: Ranges::new(),
+            flushing: None,
+            overwritten: Ranges::new(),
+            said: None,
+            total: 0,
+            done: 0,
+            since: now,
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.gathering.is_none() && self.asking_bits.is_none()
+    }
+}
+
+impl Shard {
+    fn sync_mut(&mut self, node: NodeId) -> Option<&mut Sync> {
+        self.peers.get_mut(&node)?.sync.as_mut()
+    }
+
+    /// Whether `node` is being resynced in this session.
+    pub(super) fn syncs_in(&self, node: NodeId, session: SessionId) -> bool {
+        self.peers
+            .get(&node)
+            .is_some_and(|peer| peer.sync.as_ref().is_some_and(|sync| sync.session == session))
+    }
+
+    pub(super) fn start_sync(&mut self, node: NodeId, session: SessionId, out: &mut Out) {
+        let Some(known) = self.configuration.clone() else { return };
+        let wrong = !self.is_primary() || known.is_in_sync(node) || !known.is_replica(node);
+        if wrong
+            || self.syncs_in(node, session)
+            || !self.is_ready(node)
+            || self.peers.get(&node).is_none_or(|peer| peer.session != Some(session))
+        {
+            return;
+        }
+        let mut sync = Sync::new(session, self.now);
+        let sequence = self.sequence();
+        sync.gathering = Some(sequence);
+        let epoch = self.epoch();
+        self.send(node, ShardMessage::Gather { epoch, sequence, bits_of: None }, None, out);
+        if !self.is_own_in_sync() {
+            sync.remote = Some(Ranges::new());
+            if let Some(source) = self.sources(&[]).first().copied() {
+                let sequence = self.sequence();
+                sync.asking_bits = Some((source, sequence));
+                let bits_of = Some(node);
+                self.send(source, ShardMessage::Gather { epoch, sequence, bits_of }, None, out);
+            } else {
+                return;
+            }
+        }
+        out.push(ShardOutput::Mark("resync starts"));
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.complained = false;
+            peer.sync = Some(sync);
+        }
+    }
+
+    /// A part of the target's doubt, or of a source's bits.
+    pub(super) fn on_sync_doubt(
+        &mut self,
+        from: NodeId,
+        sequence: u64,
+        runs: &[DoubtRun],
+        last: bool,
+    ) {
+        let targets: Vec<NodeId> = self.peers.keys().copied().collect();
+        for target in targets {
+            let Some(sync) = self.sync_mut(target) else { continue };
+            if target == from && sync.gathering == Some(sequence) {
+                if last {
+                    sync.gathering = None;
+                }
+                self.add_target_doubt(target, runs);
+            } else if sync.asking_bits == Some((from, sequence)) {
+                if last {
+                    sync.asking_bits = None;
+                }
+                let remote = sync.remote.get_or_insert_default();
+                for run in runs {
+                    remote.entry(run.volume).or_default().insert(run.first, run.end);
+                }
+            } else {
+                continue;
+            }
+            self.count_sync(target);
+        }
+    }
+
+    fn add_target_doubt(&mut self, target: NodeId, runs: &[DoubtRun]) {
+        for run in runs {
+            let Some(sync) = self.sync_mut(target) else { return };
+            if run.compare {
+                sync.compare.add(run.volume, run.first, run.end, true);
+            } else if let Some(remote) = &mut sync.remote {
+                remote.entry(run.volume).or_default().insert(run.first, run.end);
+            } else {
+                self.bitmaps.set(target, run.volume, run.first, run.end, true);
+            }
+        }
+    }
+
+    fn count_sync(&mut self, target: NodeId) {
+        let Some(known) = self.configuration.clone() else { return };
+        let own: u64 = known
+            .volumes
+            .iter()
+            .map(|entry| self.bitmaps.dirty_sectors(target, entry.volume, entry.sectors))
+            .sum();
+        if let Some(sync) = self.sync_mut(target) {
+            let dirty = sync
+                .remote
+                .as_ref()
+                .map_or(own, |remote| remote.values().map(RangeSet::sectors).sum());
+            sync.total = dirty + sync.compare.sectors();
+        }
+    }
+
+    /// A client's write goes to the target too.
+    pub(super) fn sync_overwrites(&mut self, node: NodeId, volume: VolumeId, span: Span) {
+        let Some(sync) = self.sync_mut(node) else { return };
+        let set = sync.overwritten.entry(volume).or_default();
+        if set.run_count() >= OVERWRITTEN_RUNS_MAX {
+            set.insert(0, u64::MAX / 512);
+        }
+        set.insert_span(span);
+    }
+
+    /// The next range to copy at or after the cursor: dirty, or to be compared.
+    fn next_to_copy(
+        &self,
+        node: NodeId,
+        cursor: (VolumeId, u64),
+    ) -> Option<(VolumeId, Span, bool)> {
+        let known = self.configuration.as_ref()?;
+        let sync = self.peers.get(&node)?.sync.as_ref()?;
+        for entry in known.volumes.iter().filter(|entry| entry.volume >= cursor.0) {
+            let from = if entry.volume == cursor.0 { cursor.1 } else { 0 };
+            let dirty = match &sync.remote {
+                Some(remote) => remote.get(&entry.volume).and_then(|set| set.next_run(from)),
+                None => self.bitmaps.next_dirty(node, entry.volume, from, entry.sectors),
+            };
+            let compare = sync
+                .compare
+                .next((entry.volume, from))
+                .filter(|&(volume, _, _)| volume == entry.volume)
+                .map(|(_, first, end)| (first, end));
+            let (first, end, compares) = match (dirty, compare) {
+                (None, None) => continue,
+                (Some((first, end)), None) => (first, end, false),
+                (None, Some((first, end))) => (first, end, true),
+                (Some(dirty), Some(compare)) if dirty.0 <= compare.0 => (dirty.0, dirty.1, false),
+                (Some(dirty), Some(compare)) => (compare.0, compare.1.min(dirty.0), true),
+            };
+            let end = end.min(entry.sectors);
+            if first < end {
+                return Some((entry.volume, self.piece(first, end), compares));
+            }
+        }
+        None
+    }
+
+    pub(super) fn pump_syncs(&mut self, out: &mut Out) {
+        if self.sync_paused || !self.reconcile.is_empty() {
+            return;
+        }
+        let targets: Vec<NodeId> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.sync.as_ref().is_some_and(Sync::is_ready))
+            .map(|(&node, _)| node)
+            .collect();
+        for target in targets {
+            self.pump_sync(target, out);
+        }
+    }
+
+    fn pump_sync(&mut self, target: NodeId, out: &mut Out) {
+        loop {
+            let allowed = self.copies_allowed();
+            let Some(sync) = self.sync_mut(target) else { return };
+            if sync.in_flight >= allowed {
+                return;
+            }
+            let (cursor, session) = (sync.cursor, sync.session);
+            let Some((volume, span, compare)) = self.next_to_copy(target, cursor) else { break };
+            let Some(sync) = self.sync_mut(target) else { return };
+            sync.cursor = (volume, span.end());
+            sync.in_flight += 1;
+            self.queue_copy(Purpose::Sync { node: target, session, compare }, volume, span, out);
+        }
+        self.end_pass(target, out);
+    }
+
+    /// Nothing is left above the cursor.
+    fn end_pass(&mut self, target: NodeId, out: &mut Out) {
+        let Some(sync) = self.sync_mut(target) else { return };
+        if sync.in_flight > 0 || sync.flushing.is_some() {
+            return;
+        }
+        let unflushed = sync.copied.values().any(|set| !set.is_empty());
+        if unflushed {
+            self.flush_target(target, out);
+            return;
+        }
+        if self.next_to_copy(target, (VolumeId(0), 0)).is_some() {
+            if let Some(sync) = self.sync_mut(target) {
+                sync.cursor = (VolumeId(0), 0);
+            }
+            return;
+        }
+        let (now, retry) = (self.now, self.timing.peer_late);
+        if self.peers.get(&target).is_some_and(|peer| peer.required.is_some()) {
+            return;
+        }
+        let Some(sync) = self.sync_mut(target) else { return };
+        if sync.said.is_none_or(|said| now.since(said) >= retry) {
+            sync.said = Some(now);
+            let session = sync.session;
+            out.push(ShardOutput::Member(FromShard::Synced { peer: target, session }));
+        }
+    }
+
+    fn flush_target(&mut self, target: NodeId, out: &mut Out) {
+        let (epoch, sequence) = (self.epoch(), self.sequence());
+        let Some(sync) = self.sync_mut(target) else { return };
+        let copied = core::mem::take(&mut sync.copied);
+        sync.flushing = Some((sequence, copied));
+        self.send(target, ShardMessage::Flush { epoch, sequence }, None, out);
+    }
+
+    /// The target flushed; true if the flush was one of a resync.
+    pub(super) fn on_sync_flushed(&mut self, node: NodeId, sequence: u64, out: &mut Out) -> bool {
+        let Some(sync) = self.sync_mut(node) else { return false };
+        if sync.flushing.as_ref().is_none_or(|(asked, _)| *asked != sequence) {
+            return false;
+        }
+        let Some((_, ranges)) = sync.flushing.take() else { return false };
+        let mut clean: Ranges = ranges.clone();
+        for (volume, set) in &mut clean {
+            for (first, end) in sync.overwritten.get(volume).into_iter().flat_map(RangeSet::iter) {
+                set.remove(first, end);
+            }
+        }
+        for (&volume, set) in &ranges {
+            for (first, end) in set.iter() {
+                self.clear_dirty(node, volume, first, end);
+            }
+        }
+        self.tell_clean(node, &clean, out);
+        true
+    }
+
+    fn clear_dirty(&mut self, node: NodeId, volume: VolumeId, first: u64, end: u64) {
+        if let Some(remote) = self.sync_mut(node).and_then(|sync| sync.remote.as_mut()) {
+            if let Some(set) = remote.get_mut(&volume) {
+                set.remove(first, end);
+            }
+        } else {
+            // A volume's last block may be cut short by its end; it is copied whole.
+            let end = if end == self.volume_sectors(volume) {
+                end.next_multiple_of(self.geometry.block_sectors)
+            } else {
+                end
+            };
+            self.bitmaps.set(node, volume, first, end, false);
+        }
+    }
+
+    fn tell_clean(&self, target: NodeId, clean: &Ranges, out: &mut Out) {
+        let epoch = self.epoch();
+        for node in self.required_peers().into_iter().filter(|&node| node != target) {
+            if !self.is_ready(node) {
+                continue;
+            }
+            for (&volume, set) in clean {
+                let all: Vec<(u64, u64)> = set.iter().collect();
+                for runs in all.chunks(CLEAN_RUNS) {
+                    let runs = runs.to_vec();
+                    let message = ShardMessage::Clean { epoch, target, volume, runs };
+                    self.send(node, message, None, out);
+                }
+            }
+        }
+    }
+
+    /// A copy to the target ended, or turned out to be needless.
+    pub(super) fn sync_copied(
+        &mut self,
+        node: NodeId,
+        session: SessionId,
+        volume: VolumeId,
+        span: Span,
+        compared: bool,
+        out: &mut Out,
+    ) {
+        if !self.syncs_in(node, session) {
+            return;
+        }
+        let Some(sync) = self.sync_mut(node) else { return };
+        sync.in_flight = sync.in_flight.saturating_sub(1);
+        sync.done += u64::from(span.count());
+        if compared {
+            sync.compare.remove(volume, span);
+        }
+        sync.copied.entry(volume).or_default().insert_span(span);
+        let sectors: u64 = sync.copied.values().map(RangeSet::sectors).sum();
+        if sectors >= FLUSH_SECTORS && sync.flushing.is_none() {
+            self.flush_target(node, out);
+        }
+    }
+
+    /// The peer's include is about to be proposed: every incomplete write waits for it.
+    pub(super) fn on_require(&mut self, node: NodeId, session: SessionId, out: &mut Out) {
+        if !self.is_primary() || !self.syncs_in(node, session) {
+            return;
+        }
+        let seat = self.seats.give(node);
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.required = Some(session);
+        }
+        for op in self.ops.values_mut() {
+            if let Kind::Write(write) = &mut op.kind
+                && write.syncing.drop(seat)
+            {
+                write.disk.add(seat);
+                write.retired = false;
+                if write.early {
+                    write.memory.add(seat);
+                }
+                if write.sequence > 0 {
+                    self.unretired_own.insert(write.sequence);
+                }
+            }
+        }
+        out.push(ShardOutput::Member(FromShard::Required { peer: node, session }));
+    }
+
+    pub(super) fn on_unrequire(&mut self, node: NodeId, session: SessionId, out: &mut Out) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if peer.required != Some(session) {
+            return;
+        }
+        peer.required = None;
+        let syncs = peer.sync.is_some();
+        let Some(seat) = self.seats.find(node) else { return };
+        let ids: Vec<u64> = self.ops.keys().copied().collect();
+        for id in ids {
+            let Some(op) = self.ops.get_mut(&id) else { continue };
+            let (volume, span) = (op.volume, op.span);
+            match &mut op.kind {
+                Kind::Write(write) => {
+                    write.memory.drop(seat);
+                    if write.disk.drop(seat) {
+                        if syncs {
+                            write.syncing.add(seat);
+                        } else {
+                            self.bitmaps.set(node, volume, span.first(), span.end(), true);
+                        }
+                    }
+                    self.settle_write(id, out);
+                }
+                Kind::Flush(flush) => {
+                    flush.awaiting.drop(seat);
+                    self.settle_flush(id, out);
+                }
+                Kind::Read(_) | Kind::Copy(_) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The beginning of a reign: gather every member's doubt before anything is answered.
+//!
+//! Always: `Gathered` is said only when the doubt of every in-sync member, of its kept incarnation, is
+//! known here; until then nothing is read, answered or copied.
+
+use super::{Out, Shard};
+use crate::door::{FromShard, ShardOutput};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use base::{Epoch, NodeId, VolumeId};
+use wire::{DoubtRun, ShardMessage};
+
+/// Runs in one part of an answer to `Gather`.
+const RUNS_PER_PART: usize = 2000;
+
+impl Shard {
+    pub(super) fn begin_reign(&mut self) {
+        self.serving = None;
+        self.gathered = None;
+        self.reconciled = None;
+        self.draining = None;
+        self.reconcile = super::Doubt::default();
+        self.reconciling = BTreeMap::new();
+        self.reconcile_cursor = (VolumeId(0), 0);
+        self.last_write = self.next_sequence - 1;
+        self.unretired_own.clear();
+        let known = self.configuration.clone().expect("a reign begins with a configuration");
+        self.lease_until = base::Instant(0);
+        for (&node, peer) in &mut self.peers {
+            peer.gathered = !known.is_in_sync(node);
+            peer.gathering = None;
+            peer.retired_sent = self.last_write;
+            // What it confirmed before was another reign.
+            peer.ready = peer.ready.filter(|&epoch| epoch >= known.reign);
+        }
+        self.own_ready = false;
+        self.cut_done = self.cut_done.max(self.cut - 1);
+    }
+
+    /// Asks an in-sync member for its doubt, once per session and reign.
+    pub(super) fn gather_from(&mut self, node: NodeId, out: &mut Out) {
+        let Some(known) = self.configuration.clone() else { return };
+        if !self.is_primary() || !known.is_in_sync(node) || !self.is_ready(node) {
+            return;
+        }
+        let sequence = self.next_sequence;
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if peer.gathered || peer.gathering.is_some() || !peer.kept {
+            return;
+        }
+        self.next_sequence += 1;
+        peer.gathering = Some(sequence);
+        let message = ShardMessage::Gather { epoch: known.epoch, sequence, bits_of: None };
+        self.send(node, message, None, out);
+    }
+
+    /// A part of a member's answer.
+    pub(super) fn on_doubt(
+        &mut self,
+        node: NodeId,
+        sequence: u64,
+        runs: &[DoubtRun],
+        last: bool,
+        out: &mut Out,
+    ) {
+        let runs: Vec<DoubtRun> = self.sane_runs(runs);
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if peer.gathering != Some(sequence) {
+            self.on_sync_doubt(node, sequence, &runs, last);
+            return;
+        }
+        if last {
+            peer.gathering = None;
+            peer.gathered = true;
+        }
+        if !runs.is_empty() {
+            out.push(ShardOutput::Mark("a member has doubt"));
+        }
+        self.reconcile.add_runs(&runs);
+        self.check_gathered(out);
+    }
+
+    /// Runs cut to the volumes and to whole bitmap blocks, others dropped: a peer's numbers are not
+    /// trusted.
+    fn sane_runs(&self, runs: &[DoubtRun]) -> Vec<DoubtRun> {
+        let Some(known) = &self.configuration else { return Vec::new() };
+        runs.iter()
+            .filter_map(|run| {
+                let sectors = known.volume(run.volume)?.sectors;
+                let end = run.end.min(sectors);
+                (run.first < end).then_some(DoubtRun { end, ..*run })
+            })
+            .collect()
+    }
+
+    /// Says `Gathered` once everything is known.
+    pub(super) fn check_gathered(&mut self, out: &mut Out) {
+        let Some(known) = self.configuration.clone() else { return };
+        if !self.is_primary() || self.gathered == Some(known.reign) || !self.own_ready {
+            return;
+        }
+        let own_missing = known.is_in_sync(self.node) && !self.is_own_in_sync();
+        let all = known
+            .in_sync()
+            .filter(|&node| node != self.node)
+            .all(|node| self.peers.get(&node).is_some_and(|peer| peer.gathered && peer.kept));
+        if own_missing || !all {
+            return;
+        }
+        if self.is_own_in_sync() {
+            let own = self.doubt.runs();
+            self.reconcile.add_runs(&own);
+        }
+        self.gathered = Some(known.reign);
+        out.push(ShardOutput::Member(FromShard::Gathered { reign: known.reign }));
+    }
+
+    pub(super) fn on_serve(&mut self, reign: Epoch, out: &mut Out) {
+        if self.reign() != reign || !self.is_primary() || self.gathered != Some(reign) {
+            return;
+        }
+        self.serving = Some(reign);
+        self.retry_waiting(out);
+    }
+
+    /// Answers a primary's question: what is in doubt here, or dirty for `bits_of`.
+    pub(super) fn answer_gather(
+        &self,
+        primary: NodeId,
+        sequence: u64,
+        bits_of: Option<NodeId>,
+        out: &mut Out,
+    ) {
+        let runs = match bits_of {
+            None => self.doubt.runs(),
+            Some(node) => self.dirty_runs(node),
+        };
+        let mut parts: Vec<Vec<DoubtRun>> =
+            runs.chunks(RUNS_PER_PART).map(<[DoubtRun]>::to_vec).collect();
+        if parts.is_empty() {
+            parts.push(Vec::new());
+        }
+        let count = parts.len();
+        for (at, runs) in parts.into_iter().enumerate() {
+            let message = ShardMessage::Doubt { sequence, runs, last: at + 1 == count };
+            self.send(primary, message, None, out);
+        }
+    }
+
+    fn dirty_runs(&self, node: NodeId) -> Vec<DoubtRun> {
+        let Some(known) = &self.configuration else { return Vec::new() };
+        let mut runs: Vec<DoubtRun> = Vec::new();
+        for entry in &known.volumes {
+            let mut from = 0;
+            while let Some((first, end)) =
+                self.bitmaps.next_dirty(node, entry.volume, from, entry.sectors)
+            {
+                runs.push(DoubtRun { volume: entry.volume, first, end, compare: false });
+                from = end;
+            }
+        }
+        runs
+    }
+}

@@ -1,0 +1,284 @@
+//! Write path: from a granted write to its retirement.
+//!
+//! A write goes to the own disk and to every in-sync and syncing replica at once. It is complete when as
+//! many have it as the protocol asks for, retired when every in-sync disk has it, and forgotten when the
+//! syncing ones were heard from too.
+//!
+//! Always:
+//! - a replica outside the in-sync set either is sent the write in a sync session and acknowledges it,
+//!   or the write is dirty for it;
+//! - retirement is told only to a replica that confirmed the present configuration;
+//! - a write is answered exactly once, in `write_answered` or `fail_op`.
+//!
+//! Not here: order among overlapping writes (`lock`), the extent's heat (`local`).
+
+use super::local::{Action, Purpose};
+use super::op::{Content, Kind, Own, Write};
+use super::{Out, Shard};
+use crate::door::{DiskAnswer, ShardOutput};
+use alloc::vec::Vec;
+use base::{AnswerError, NodeId};
+use wire::{OnIoError, ShardMessage, WriteFlags};
+
+/// Retirements are told at the latest when so many are due.
+const RETIRE_BATCH: u64 = 64;
+
+impl Shard {
+    fn write_mut(&mut self, id: u64) -> Option<&mut Write> {
+        match self.ops.get_mut(&id).map(|op| &mut op.kind) {
+            Some(Kind::Write(write)) => Some(write),
+            _ => None,
+        }
+    }
+
+    /// Sends a write on its way.
+    pub(super) fn issue_write(&mut self, id: u64, out: &mut Out) {
+        let sequence = self.sequence();
+        self.asked.insert(sequence, id);
+        self.unretired_own.insert(sequence);
+        self.last_write = sequence;
+        let own = self.own_part();
+        let required = self.required_peers();
+        let seats: Vec<(NodeId, u32)> =
+            required.iter().map(|&node| (node, self.seats.give(node))).collect();
+        let op = &self.ops[&id];
+        let (volume, span) = (op.volume, op.span);
+        let syncing = self.mark_missing(volume, span, &required);
+        let extent = self.extent_of(volume, span);
+        if own == Own::Pending {
+            self.log.hold(extent);
+        }
+        let write = self.write_mut(id).expect("issued once, while open");
+        write.sequence = sequence;
+        write.own = own;
+        write.holds = own == Own::Pending;
+        for &(_, seat) in &seats {
+            write.disk.add(seat);
+            if write.early {
+                write.memory.add(seat);
+            }
+        }
+        for &(_, seat) in &syncing {
+            write.syncing.add(seat);
+        }
+        let (content, durable) = (write.content, write.durable);
+        if own == Own::Pending {
+            let action = match content {
+                Content::Bytes(buffer) => Action::Write { buffer, durable, release: false },
+                Content::Zero { unmap } => Action::Zero { unmap, durable },
+            };
+            self.local(Purpose::Op(id), volume, span, action, out);
+        }
+        for (node, _) in seats.into_iter().chain(syncing) {
+            self.send_write(id, node, out);
+        }
+        self.settle_write(id, out);
+    }
+
+    /// Marks a span dirty for every replica outside the in-sync set that is not sent it in a sync session;
+    /// returns those that are.
+    fn mark_missing(
+        &mut self,
+        volume: base::VolumeId,
+        span: base::Span,
+        required: &[NodeId],
+    ) -> Vec<(NodeId, u32)> {
+        let Some(known) = self.configuration.clone() else { return Vec::new() };
+        let mut syncing = Vec::new();
+        for node in known.replicas() {
+            if node == self.node || required.contains(&node) {
+                continue;
+            }
+            if self.is_ready(node) && self.peers.get(&node).is_some_and(|peer| peer.sync.is_some())
+            {
+                syncing.push((node, self.seats.give(node)));
+                self.sync_overwrites(node, volume, span);
+            } else {
+                self.bitmaps.set(node, volume, span.first(), span.end(), true);
+            }
+        }
+        syncing
+    }
+
+    /// Sends an issued write to a peer that waits for it, if it can be sent and was not.
+    pub(super) fn send_write(&mut self, id: u64, node: NodeId, out: &mut Out) {
+        let Some(seat) = self.seats.find(node) else { return };
+        if !self.is_ready(node) {
+            return;
+        }
+        let epoch = self.epoch();
+        let Some(op) = self.ops.get_mut(&id) else { return };
+        let (volume, span, cut) = (op.volume, op.span, op.cut);
+        let Kind::Write(write) = &mut op.kind else { return };
+        if !(write.disk.has(seat) || write.syncing.has(seat)) || write.sent.has(seat) {
+            return;
+        }
+        write.sent.add(seat);
+        let (zero, unmap, buffer) = match write.content {
+            Content::Bytes(buffer) => (false, false, Some(buffer)),
+            Content::Zero { unmap } => (true, unmap, None),
+        };
+        let flags =
+            WriteFlags { fua: write.durable, zero, unmap, resync: false, early: write.early };
+        let sequence = write.sequence;
+        let message = ShardMessage::Write { epoch, sequence, cut, volume, span, flags };
+        self.send(node, message, buffer, out);
+    }
+
+    pub(super) fn on_received(&mut self, node: NodeId, sequence: u64, out: &mut Out) {
+        let Some(&id) = self.asked.get(&sequence) else { return };
+        let Some(seat) = self.seats.find(node) else { return };
+        if let Some(write) = self.write_mut(id)
+            && write.sent.has(seat)
+        {
+            write.memory.drop(seat);
+            self.settle_write(id, out);
+        }
+    }
+
+    pub(super) fn on_written(&mut self, node: NodeId, sequence: u64, ok: bool, out: &mut Out) {
+        let Some(&id) = self.asked.get(&sequence) else { return };
+        let Some(seat) = self.seats.find(node) else { return };
+        if matches!(self.ops.get(&id).map(|op| &op.kind), Some(Kind::Copy(_))) {
+            self.on_copy_written(id, node, sequence, ok, out);
+            return;
+        }
+        let Some(write) = self.write_mut(id) else { return };
+        if !write.sent.has(seat) {
+            return;
+        }
+        if !ok {
+            self.complain(node, true, out);
+            return;
+        }
+        write.memory.drop(seat);
+        write.disk.drop(seat);
+        write.syncing.drop(seat);
+        write.on_a_disk = true;
+        self.settle_write(id, out);
+    }
+
+    pub(super) fn on_own_written(&mut self, id: u64, answer: DiskAnswer, out: &mut Out) {
+        let pass_on = self
+            .configuration
+            .as_ref()
+            .is_some_and(|known| known.options.on_io_error == OnIoError::PassOn);
+        let Some(write) = self.write_mut(id) else { return };
+        if write.own != Own::Pending {
+            return;
+        }
+        if answer == DiskAnswer::Failed {
+            write.own = Own::Failed;
+            if pass_on {
+                self.fail_op(id, AnswerError::Io, out);
+            }
+            return;
+        }
+        write.own = Own::Done;
+        write.on_a_disk = true;
+        self.settle_write(id, out);
+    }
+
+    /// Draws the conclusions from who has the write.
+    pub(super) fn settle_write(&mut self, id: u64, out: &mut Out) {
+        let Some(write) = self.write_mut(id) else { return };
+        if write.sequence == 0 {
+            return;
+        }
+        let on_every_disk = matches!(write.own, Own::None | Own::Done) && write.disk.is_empty();
+        let complete = on_every_disk || (write.early && write.memory.is_empty() && write.on_a_disk);
+        let first_complete = complete && !write.complete;
+        write.complete |= complete;
+        let first_retired = on_every_disk && !write.retired;
+        write.retired |= on_every_disk;
+        let (copy, answered, sequence) = (write.copy, write.answered, write.sequence);
+        if first_retired {
+            self.unretired_own.remove(&sequence);
+        }
+        if first_complete {
+            if copy.is_none() {
+                self.unlock(id, out);
+                if !answered {
+                    self.finish_op(id, out);
+                }
+            } else if let Some(write) = self.write_mut(id) {
+                write.answered = true;
+            }
+        }
+        if first_retired && let Some(copy) = copy {
+            self.forget_write(id, out);
+            self.copy_done(copy, true, out);
+            return;
+        }
+        self.forget_write(id, out);
+    }
+
+    /// Forgets a write of which nothing more is to be heard. Until then its extent stays hot here: a
+    /// syncing replica that misses it must find it dirty after a restart of this node.
+    fn forget_write(&mut self, id: u64, out: &mut Out) {
+        let Some(op) = self.ops.get(&id) else { return };
+        let extent = self.extent_of(op.volume, op.span);
+        let Kind::Write(write) = &op.kind else { return };
+        if !(write.complete && write.answered && write.retired && write.syncing.is_empty()) {
+            return;
+        }
+        let (sequence, content) = (write.sequence, write.content);
+        if write.holds {
+            self.log.unhold(extent);
+        }
+        self.asked.remove(&sequence);
+        self.ops.remove(&id);
+        if let Content::Bytes(buffer) = content {
+            out.push(ShardOutput::Release { buffer });
+        }
+    }
+
+    pub(super) fn write_answered(&mut self, id: u64, out: &mut Out) {
+        let Some(op) = self.ops.get(&id) else { return };
+        let client = op.client;
+        let Some(write) = self.write_mut(id) else { return };
+        if core::mem::replace(&mut write.answered, true) {
+            return;
+        }
+        if let Some(client) = client {
+            self.answer(&client, Ok(()), None, out);
+        }
+        self.forget_write(id, out);
+    }
+
+    /// Everything up to this sequence is on every in-sync disk.
+    pub(super) fn retired_upto(&self) -> u64 {
+        self.unretired_own.first().map_or(self.last_write, |first| first - 1)
+    }
+
+    /// Tells replicas what is retired: a batch of it, or all if `now`.
+    pub(super) fn tell_retired(&mut self, now: bool, out: &mut Out) {
+        let Some(known) = self.configuration.clone() else { return };
+        if !self.is_primary() {
+            return;
+        }
+        let (epoch, upto) = (known.epoch, self.retired_upto());
+        for node in self.required_peers() {
+            let Some(peer) = self.peers.get_mut(&node) else { continue };
+            let due = upto.saturating_sub(peer.retired_sent);
+            if peer.ready.is_some_and(|ready| ready >= epoch)
+                && (due >= RETIRE_BATCH || (now && due > 0))
+            {
+                peer.retired_sent = upto;
+                self.send(node, ShardMessage::Retire { epoch, upto }, None, out);
+            }
+        }
+    }
+
+    /// Whether some replica is still to be told of a retirement.
+    pub(super) fn owes_retirement(&self) -> bool {
+        let upto = self.retired_upto();
+        self.is_primary()
+            && self.required_peers().iter().any(|node| {
+                self.peers.get(node).is_some_and(|peer| {
+                    peer.ready.is_some_and(|ready| ready >= self.epoch())
+                        && peer.retired_sent < upto
+                })
+            })
+    }
+}
