@@ -140,7 +140,7 @@ pub enum DiskRequest {
         volume: VolumeId,
         /// Which sectors.
         span: Span,
-        /// The bytes.
+        /// The bytes. They stay readable until the request is answered, even if a `Release` follows.
         buffer: BufferId,
         /// On stable storage before it is answered.
         durable: bool,

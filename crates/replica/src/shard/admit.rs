@@ -220,6 +220,7 @@ impl Shard {
     /// Every operation ends without an answer: this node orders no writes any more. Local requests wait
     /// for the next primary; those of other nodes go back to them.
     pub(super) fn abandon(&mut self, out: &mut Out) {
+        self.cancel_queued(out);
         for (_, op) in core::mem::take(&mut self.ops) {
             let mut answered = false;
             match op.kind {

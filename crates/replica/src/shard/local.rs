@@ -330,19 +330,47 @@ impl Shard {
         }
     }
 
-    /// The disk is not to be used any more: what waits fails, what is in flight ends by itself.
-    pub(super) fn detach(&mut self, out: &mut Out) {
-        self.has_disk = false;
+    /// Operations that are queued and not yet asked of the disk.
+    fn queued(&self) -> Vec<u64> {
         let flying: Vec<u64> = self
             .local
             .flights
             .values()
             .filter_map(|flight| if let Flight::Local(id) = flight { Some(*id) } else { None })
             .collect();
-        let idle: Vec<u64> =
-            self.local.ops.keys().copied().filter(|id| !flying.contains(id)).collect();
+        self.local.ops.keys().copied().filter(|id| !flying.contains(id)).collect()
+    }
+
+    /// This node is primary no more: what it queued for its own disk and did not ask for yet is dropped.
+    pub(super) fn cancel_queued(&mut self, out: &mut Out) {
+        for id in self.queued() {
+            let Some(op) = self.local.ops.get(&id) else { continue };
+            if !matches!(op.purpose, Purpose::Op(_)) {
+                continue;
+            }
+            let (volume, span, changes) = (op.volume, op.span, op.action.changes());
+            self.local.ops.remove(&id);
+            let extent = self.extent_of(volume, span);
+            if changes {
+                self.log.unhold(extent);
+            }
+            if let Some(waiting) = self.local.waiting_hot.get_mut(&extent) {
+                waiting.retain(|&other| other != id);
+            }
+            let mut granted = Vec::new();
+            self.local.locks.release(id, volume, span, &mut granted);
+            for next in granted {
+                self.local_granted(next, out);
+            }
+        }
+    }
+
+    /// The disk is not to be used any more: what waits fails, what is in flight ends by itself.
+    pub(super) fn detach(&mut self, out: &mut Out) {
+        self.has_disk = false;
+        let queued = self.queued();
         self.local.waiting_hot.clear();
-        for id in idle {
+        for id in queued {
             if self.local.ops.contains_key(&id) {
                 self.local_done(id, DiskAnswer::Failed, out);
             }
