@@ -15,7 +15,7 @@
 //! Not here: what frames mean, how many bytes may wait to be sent (the caller limits that).
 
 use base::{Instant, NodeId, ResourceId};
-use sys::Piece;
+use sys::{BufferPool, Piece};
 use wire::{
     Agreed, Decoder, Frame, FrameError, GoodbyeReason, Guard, HEADER_BYTES, Hello, MemberMessage,
     Message, NodeMessage, Payload, ShardMessage, Want, encode_member, encode_node, encode_shard,
@@ -77,7 +77,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// The end that connected, to reach `expected`.
+    /// The end that connected, to reach `expected`. What is enciphered goes into buffers of `pool`.
     ///
     /// # Errors
     /// [`LinkError::Tls`] if the system gives no random numbers.
@@ -85,17 +85,23 @@ impl Link {
         config: &Config,
         expected: NodeId,
         hello: Hello,
+        pool: &BufferPool,
         now: Instant,
     ) -> Result<Link, LinkError> {
-        Ok(Link::new(Session::dial(config, Some(expected), now)?, hello, true))
+        Ok(Link::new(Session::dial(config, Some(expected), pool, now)?, hello, true))
     }
 
     /// The end that was connected to. The stream in `hello` does not count: it becomes the peer's.
     ///
     /// # Errors
     /// As for `dial`.
-    pub fn accept(config: &Config, hello: Hello, now: Instant) -> Result<Link, LinkError> {
-        Ok(Link::new(Session::accept(config, now)?, hello, false))
+    pub fn accept(
+        config: &Config,
+        hello: Hello,
+        pool: &BufferPool,
+        now: Instant,
+    ) -> Result<Link, LinkError> {
+        Ok(Link::new(Session::accept(config, pool, now)?, hello, false))
     }
 
     fn new(session: Session, hello: Hello, dialled: bool) -> Link {

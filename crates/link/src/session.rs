@@ -17,9 +17,9 @@
 //! Not here: frames (`frames`), sockets and clocks (the caller moves bytes and passes the time).
 
 use base::{Duration, Instant, NodeId};
-use sys::Piece;
+use sys::{BufferPool, Piece};
 
-use crate::tls::{RECORD_PLAIN_BYTES_MAX, Tls, split_front};
+use crate::tls::{RECORD_PLAIN_BYTES_MAX, Tls, sealed_bytes, split_front};
 use crate::{Claims, Config, LinkError, LinkMode, Peer, Refusal, Revocations, read_claims};
 
 /// Bytes of TLS that a peer may send before it is authenticated. With a certificate of this
@@ -33,12 +33,14 @@ pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 pub const STRANGERS_MAX: usize = 64;
 
 /// Payloads up to this many bytes are copied beside their header; longer ones travel from where they
-/// lie. A page costs less to copy than to list.
-const COPY_BYTES_MAX: usize = 4096;
+/// lie. So few cost less to copy than to list.
+const COPY_BYTES_MAX: usize = 2048;
 
-/// Clear bytes are cut into a piece of their own at this length, so that no piece is moved while it
-/// grows.
-const PIECE_BYTES: usize = 256 << 10;
+/// Plain bytes enciphered into one buffer of a pool: fifteen records, which fill one of 256 KiB.
+const SEAL_BYTES_MAX: usize = 15 * RECORD_PLAIN_BYTES_MAX;
+
+/// Up to this many plain bytes, records are not worth a buffer of a pool.
+const SMALL_BYTES_MAX: usize = 4096;
 
 const OPENING_MAGIC: [u8; 4] = *b"LKSP";
 const OPENING_VERSION: u8 = 1;
@@ -74,35 +76,40 @@ pub struct Session {
     sealed: Vec<u8>,
     /// To be sent before `sealed`.
     pieces: Vec<Piece>,
+    /// Where records are made: fresh memory for each would cost more than the cipher.
+    pool: BufferPool,
     failure: Option<LinkError>,
     closing: bool,
 }
 
 impl Session {
-    /// The end that connected. If `expected` is given, nobody but that node will do.
+    /// The end that connected. If `expected` is given, nobody but that node will do. What is
+    /// enciphered goes into buffers of `pool`, or, if it has none, into memory of its own.
     ///
     /// # Errors
     /// [`LinkError::Tls`] if the system gives no random numbers.
     pub fn dial(
         config: &Config,
         expected: Option<NodeId>,
+        pool: &BufferPool,
         now: Instant,
     ) -> Result<Session, LinkError> {
-        Session::new(Tls::client(&config.client)?, config.mode, expected, now)
+        Session::new(Tls::client(&config.client)?, config.mode, expected, pool, now)
     }
 
     /// The end that was connected to.
     ///
     /// # Errors
     /// As for `dial`.
-    pub fn accept(config: &Config, now: Instant) -> Result<Session, LinkError> {
-        Session::new(Tls::server(&config.server)?, config.mode, None, now)
+    pub fn accept(config: &Config, pool: &BufferPool, now: Instant) -> Result<Session, LinkError> {
+        Session::new(Tls::server(&config.server)?, config.mode, None, pool, now)
     }
 
     fn new(
         mut tls: Tls,
         mode: LinkMode,
         expected: Option<NodeId>,
+        pool: &BufferPool,
         now: Instant,
     ) -> Result<Session, LinkError> {
         let mut sealed = Vec::new();
@@ -120,6 +127,7 @@ impl Session {
             batch: Vec::new(),
             sealed,
             pieces: Vec::new(),
+            pool: pool.clone(),
             failure: None,
             closing: false,
         })
@@ -280,9 +288,9 @@ impl Session {
         opening[..4].copy_from_slice(&OPENING_MAGIC);
         opening[4] = OPENING_VERSION;
         opening[5] = mode;
-        tls.seal(&opening, &mut self.sealed)?;
         self.phase = Phase::Opening;
-        Ok(())
+        self.seal(&opening);
+        self.failure.clone().map_or(Ok(()), Err)
     }
 
     /// Judges the peer's opening, which fills `inside`.
@@ -373,7 +381,7 @@ impl Session {
             return;
         }
         encode(&mut self.batch);
-        if self.batch.len() >= PIECE_BYTES {
+        if self.batch.len() >= SEAL_BYTES_MAX {
             self.flush();
         }
     }
@@ -388,7 +396,8 @@ impl Session {
             return;
         }
         let bytes = payload.as_slice();
-        if bytes.len() <= COPY_BYTES_MAX {
+        let room = if self.tls.is_none() { COPY_BYTES_MAX } else { RECORD_PLAIN_BYTES_MAX };
+        if bytes.len() <= room {
             self.batch.extend_from_slice(bytes);
             return;
         }
@@ -430,14 +439,35 @@ impl Session {
     }
 
     fn seal(&mut self, bytes: &[u8]) {
-        if bytes.is_empty() || self.failure.is_some() {
-            return;
+        for part in bytes.chunks(SEAL_BYTES_MAX) {
+            if self.failure.is_none()
+                && let Err(failure) = self.seal_part(part)
+            {
+                self.failure = Some(failure);
+            }
         }
+    }
+
+    fn seal_part(&mut self, part: &[u8]) -> Result<(), LinkError> {
         let tls = self.tls.as_mut().expect("only sessions inside TLS seal");
-        if let Err(failure) = tls.seal(bytes, &mut self.sealed) {
-            self.failure = Some(failure);
-        }
-        if self.sealed.len() >= PIECE_BYTES {
+        let length = sealed_bytes(part.len());
+        let buffer = if part.len() > SMALL_BYTES_MAX { self.pool.take(length) } else { None };
+        let Some(mut buffer) = buffer else {
+            let mut room = vec![0; length];
+            let written = tls.seal(part, &mut room, &mut self.sealed)?;
+            self.sealed.extend_from_slice(&room[..written]);
+            return Ok(());
+        };
+        let room = buffer.as_mut().expect("nobody else has a buffer that was just taken");
+        let written = tls.seal(part, room, &mut self.sealed)?;
+        self.cut_sealed();
+        self.pieces.push(Piece::part(&buffer, 0..written));
+        Ok(())
+    }
+
+    /// Makes a piece of `sealed`.
+    fn cut_sealed(&mut self) {
+        if !self.sealed.is_empty() {
             self.pieces.push(Piece::from(std::mem::take(&mut self.sealed)));
         }
     }
@@ -464,9 +494,7 @@ impl Session {
     /// after an error.
     pub fn outgoing(&mut self) -> Vec<Piece> {
         self.flush();
-        if !self.sealed.is_empty() {
-            self.pieces.push(Piece::from(std::mem::take(&mut self.sealed)));
-        }
+        self.cut_sealed();
         std::mem::take(&mut self.pieces)
     }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use base::{ClusterId, Instant, NodeId, Prng};
 use rustls::pki_types::UnixTime;
 use rustls::time_provider::TimeProvider;
-use sys::Piece;
+use sys::{BufferPool, Piece};
 use wire::{Frame, Hello, VERSION_MAX, VERSION_MIN};
 
 use crate::{
@@ -36,6 +36,11 @@ impl TimeProvider for Fixed {
     fn current_time(&self) -> Option<UnixTime> {
         Some(UnixTime::since_unix_epoch(std::time::Duration::from_secs(NOW)))
     }
+}
+
+/// Room for a few records: most tests meet its limit, and go on without.
+fn pool() -> BufferPool {
+    BufferPool::new(1 << 20)
 }
 
 fn authority() -> Authority {
@@ -133,8 +138,8 @@ fn join(pieces: &[Piece]) -> Vec<u8> {
 
 fn ends_of(dialler: &Config, acceptor: &Config, hellos: (Hello, Hello)) -> (End, End) {
     let expected = NodeId(2);
-    let dial = Link::dial(dialler, expected, hellos.0, Instant(0)).unwrap();
-    let accept = Link::accept(acceptor, hellos.1, Instant(0)).unwrap();
+    let dial = Link::dial(dialler, expected, hellos.0, &pool(), Instant(0)).unwrap();
+    let accept = Link::accept(acceptor, hellos.1, &pool(), Instant(0)).unwrap();
     (End::new(dial), End::new(accept))
 }
 

@@ -32,6 +32,9 @@ pub(crate) const RECORD_PLAIN_BYTES_MAX: usize = 16 << 10;
 /// What a record costs on the wire beside its plain bytes: header, kind, authentication tag.
 const RECORD_COST_BYTES: usize = RECORD_HEADER_BYTES + 1 + 16;
 
+/// The record that may come first, to answer that the peer has new keys: it holds five bytes.
+const KEY_UPDATE_BYTES: usize = RECORD_COST_BYTES + 5;
+
 enum Side {
     Client(UnbufferedClientConnection),
     Server(UnbufferedServerConnection),
@@ -59,11 +62,20 @@ enum Next {
 }
 
 /// What to put into records.
-#[derive(Clone, Copy)]
 enum Seal<'a> {
     Nothing,
-    Bytes(&'a [u8]),
+    /// Into `room`; once done, `written` says how much of it is used.
+    Bytes {
+        bytes: &'a [u8],
+        room: &'a mut [u8],
+        written: usize,
+    },
     Close,
+}
+
+/// Bytes that `count` plain bytes become at most, in records of their own.
+pub(crate) fn sealed_bytes(count: usize) -> usize {
+    count + count.div_ceil(RECORD_PLAIN_BYTES_MAX) * RECORD_COST_BYTES + KEY_UPDATE_BYTES
 }
 
 impl Tls {
@@ -117,7 +129,7 @@ impl Tls {
 
     /// Gets going: for a client, puts the first message into `out`.
     pub(crate) fn begin(&mut self, out: &mut Vec<u8>) -> Result<(), LinkError> {
-        self.run(&mut [], Seal::Nothing, out, &mut |_| {}).1
+        self.run(&mut [], &mut Seal::Nothing, out, &mut |_| {}).1
     }
 
     /// Takes one record off the front of `input`, if it is not longer than `limit`; `sink` gets what
@@ -134,7 +146,7 @@ impl Tls {
             && length <= input.len()
         {
             let record = split_front(input, length);
-            let (discard, result) = self.run(record, Seal::Nothing, out, sink);
+            let (discard, result) = self.run(record, &mut Seal::Nothing, out, sink);
             result?;
             self.held.extend_from_slice(&record[discard..]);
             self.processed = self.held.len();
@@ -144,7 +156,7 @@ impl Tls {
             return Ok(false);
         }
         let mut held = std::mem::take(&mut self.held);
-        let (discard, result) = self.run(&mut held, Seal::Nothing, out, sink);
+        let (discard, result) = self.run(&mut held, &mut Seal::Nothing, out, sink);
         result?;
         held.drain(..discard);
         self.processed = held.len();
@@ -169,14 +181,25 @@ impl Tls {
         }
     }
 
-    /// Appends records with `bytes` inside to `out`.
-    pub(crate) fn seal(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), LinkError> {
-        self.run_held(Seal::Bytes(bytes), out)
+    /// Writes records with `bytes` inside into `room`, which has `sealed_bytes` of them, and answers
+    /// how many it wrote. What is to be sent before them is appended to `out`.
+    pub(crate) fn seal(
+        &mut self,
+        bytes: &[u8],
+        room: &mut [u8],
+        out: &mut Vec<u8>,
+    ) -> Result<usize, LinkError> {
+        let mut seal = Seal::Bytes { bytes, room, written: 0 };
+        self.run_held(&mut seal, out)?;
+        match seal {
+            Seal::Bytes { written, .. } if written > 0 || bytes.is_empty() => Ok(written),
+            _ => Err(LinkError::Tls("it is not ready for bytes".to_owned())),
+        }
     }
 
     /// Appends the announcement that nothing more will be sent.
     pub(crate) fn close(&mut self, out: &mut Vec<u8>) -> Result<(), LinkError> {
-        self.run_held(Seal::Close, out)
+        self.run_held(&mut Seal::Close, out)
     }
 
     /// Asks for new keys for what is sent from now on.
@@ -192,10 +215,10 @@ impl Tls {
             Side::Client(client) => refresh(client.process_tls_records(&mut [])),
             Side::Server(server) => refresh(server.process_tls_records(&mut [])),
         }
-        self.run_held(Seal::Nothing, out).expect("a refresh needs nobody");
+        self.run_held(&mut Seal::Nothing, out).expect("a refresh needs nobody");
     }
 
-    fn run_held(&mut self, seal: Seal<'_>, out: &mut Vec<u8>) -> Result<(), LinkError> {
+    fn run_held(&mut self, seal: &mut Seal<'_>, out: &mut Vec<u8>) -> Result<(), LinkError> {
         // A record that is not whole yet stays out of it.
         let mut held = std::mem::take(&mut self.held);
         let (discard, result) = self.run(&mut held[..self.processed], seal, out, &mut |_| {});
@@ -210,7 +233,7 @@ impl Tls {
     fn run(
         &mut self,
         bytes: &mut [u8],
-        mut seal: Seal<'_>,
+        seal: &mut Seal<'_>,
         out: &mut Vec<u8>,
         sink: &mut dyn FnMut(&[u8]),
     ) -> (usize, Result<(), LinkError>) {
@@ -232,7 +255,7 @@ impl Tls {
                 Next::Again => {}
                 Next::PeerClosed => self.peer_closed = true,
                 Next::Failed(error) => {
-                    seal = Seal::Nothing;
+                    *seal = Seal::Nothing;
                     failure = Some(explain(&error));
                 }
                 Next::Idle | Next::Ready => break,
@@ -245,7 +268,7 @@ impl Tls {
 /// Carries out what rustls asks for.
 fn step<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
-    seal: Seal<'_>,
+    seal: &mut Seal<'_>,
     out: &mut Vec<u8>,
     sink: &mut dyn FnMut(&[u8]),
 ) -> (usize, Next) {
@@ -266,7 +289,7 @@ fn step<Data>(
             next
         }
         Ok(ConnectionState::EncodeTlsData(mut message)) => {
-            append(out, 0, |room| {
+            append(out, |room| {
                 message.encode(room).map_err(|error| match error {
                     EncodeError::InsufficientSize(size) => size.required_size,
                     EncodeError::AlreadyEncoded => panic!("a message is encoded once"),
@@ -281,15 +304,21 @@ fn step<Data>(
         }
         Ok(ConnectionState::WriteTraffic(mut traffic)) => {
             let exhausted = match seal {
-                Seal::Nothing | Seal::Bytes([]) => false,
-                Seal::Bytes(bytes) => {
-                    let records = bytes.len().div_ceil(RECORD_PLAIN_BYTES_MAX);
-                    let guess = bytes.len() + records * RECORD_COST_BYTES;
-                    append(out, guess, |room| size_of_failure(traffic.encrypt(bytes, room)))
-                }
-                Seal::Close => {
-                    append(out, 0, |room| size_of_failure(traffic.queue_close_notify(room)))
-                }
+                Seal::Nothing => false,
+                Seal::Bytes { bytes, room, written } => match traffic.encrypt(bytes, room) {
+                    Ok(count) => {
+                        *written = count;
+                        false
+                    }
+                    // No room would be our mistake; but no peer shall be able to find one.
+                    Err(EncryptError::EncryptExhausted | EncryptError::InsufficientSize(_)) => true,
+                },
+                Seal::Close => append(out, |room| {
+                    traffic.queue_close_notify(room).map_err(|error| match error {
+                        EncryptError::InsufficientSize(size) => size.required_size,
+                        EncryptError::EncryptExhausted => 0,
+                    })
+                }),
             };
             if exhausted { Next::Failed(TlsError::EncryptError) } else { Next::Ready }
         }
@@ -301,23 +330,11 @@ fn step<Data>(
     (discard, next)
 }
 
-/// Room needed, or 0 if no room helps because the keys are used up.
-fn size_of_failure(result: Result<usize, EncryptError>) -> Result<usize, usize> {
-    result.map_err(|error| match error {
-        EncryptError::InsufficientSize(size) => size.required_size,
-        EncryptError::EncryptExhausted => 0,
-    })
-}
-
-/// Lets `write` append to `out`, with room for `guess` bytes first and then for what it asks for.
-/// True if it failed for good.
-fn append(
-    out: &mut Vec<u8>,
-    guess: usize,
-    mut write: impl FnMut(&mut [u8]) -> Result<usize, usize>,
-) -> bool {
+/// Lets `write` append to `out`: it fails with the room it needs, or with 0 if no room helps. True if
+/// it failed for good.
+fn append(out: &mut Vec<u8>, mut write: impl FnMut(&mut [u8]) -> Result<usize, usize>) -> bool {
     let start = out.len();
-    let mut room = guess;
+    let mut room = 0;
     loop {
         out.resize(start + room, 0);
         match write(&mut out[start..]) {

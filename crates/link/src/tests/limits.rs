@@ -8,7 +8,7 @@ use crate::{HANDSHAKE_BYTES_MAX, HANDSHAKE_LIMIT, Peer, STRANGERS_MAX, Strangers
 
 fn acceptor() -> End {
     let config = config(&identity(&authority(), 2), LinkMode::Encrypted);
-    End::new(Link::accept(&config, hello(2), Instant(0)).unwrap())
+    End::new(Link::accept(&config, hello(2), &pool(), Instant(0)).unwrap())
 }
 
 #[test]

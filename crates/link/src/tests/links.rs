@@ -213,8 +213,8 @@ fn a_stream_that_ends_within_a_frame_is_cut_short() {
 fn keys_are_changed_under_way() {
     let authority = authority();
     let config_of = |node| config(&identity(&authority, node), LinkMode::Encrypted);
-    let mut a = Session::dial(&config_of(1), Some(NodeId(2)), Instant(0)).unwrap();
-    let mut b = Session::accept(&config_of(2), Instant(0)).unwrap();
+    let mut a = Session::dial(&config_of(1), Some(NodeId(2)), &pool(), Instant(0)).unwrap();
+    let mut b = Session::accept(&config_of(2), &pool(), Instant(0)).unwrap();
     let carry = |from: &mut Session, to: &mut Session| {
         let mut bytes = join(&from.outgoing());
         let mut place = vec![0; 4096];
