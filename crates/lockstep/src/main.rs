@@ -1,2 +1,74 @@
-//! See Cargo.toml.
-fn main() {}
+//! The command line.
+//!
+//! Everything a person or a script does to resources, nodes and development clusters. It holds no
+//! state of its own: nodes do, and a development cluster's directory. It may be ended at any moment
+//! without an I/O noticing.
+//!
+//! `cli` has the words, `admin` talks to one node, `cluster` knows which nodes there are; a file each
+//! for what is done: `dev`, `resource`, `view` (status, wait, watch), `explain`, `demo`.
+//!
+//! Always: no input panics; whatever goes wrong ends as a `Problem` with its exit code.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests fail by panicking"))]
+
+mod admin;
+mod cli;
+mod cluster;
+mod demo;
+mod dev;
+mod explain;
+mod output;
+mod problem;
+mod resource;
+mod unit;
+mod view;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command, Form, Global};
+use output::{Style, say_json};
+use problem::Problem;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            complain(&cli.global, &problem);
+            ExitCode::from(problem.exit)
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<(), Problem> {
+    let global = &cli.global;
+    match &cli.command {
+        Command::Dev(command) => dev::run(global, command),
+        Command::Resource(command) => resource::run(global, command),
+        Command::Status { name, watch } => view::status(global, name.as_deref(), *watch),
+        Command::Wait { name, wanted, timeout } => view::wait(global, name, *wanted, *timeout),
+        Command::Events { name } => view::events(global, name.as_deref()),
+        Command::Explain { name } => explain::run(global, name),
+        Command::Completions { shell } => words::completions(*shell),
+        Command::Man { directory } => words::man_pages(directory),
+    }
+}
+
+/// Says on standard error what went wrong; programs that asked for JSON get JSON.
+fn complain(global: &Global, problem: &Problem) {
+    let style = Style::of(global);
+    if style.form == Form::Json {
+        // On standard output, where the program reads; people see the rest.
+        let failed = say_json(&serde_json::json!({ "version": 1, "error": problem }));
+        if failed.is_ok() {
+            return;
+        }
+    }
+    eprintln!("{problem}");
+}

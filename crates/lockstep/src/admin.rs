@@ -1,0 +1,177 @@
+//! Talking to a node: its admin socket, a request, its answer.
+//!
+//! Always: no answer is waited for without a limit, but for a stream of events.
+//!
+//! Not here: which nodes to ask (`cluster`).
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use wire::admin::{
+    Answer, Command, Event, LINE_BYTES_MAX, Lines, Operation, Outcome, Reply, Request, Status,
+    decode_line, encode_line,
+};
+
+use crate::problem::{PROTOCOL, Problem, TIMED_OUT, UNREACHED};
+
+/// How long a question takes at most: a node answers from memory.
+const QUESTION_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a change takes at most: a majority must agree, a store be made, a disk flushed.
+const CHANGE_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long comparing or hashing whole replicas may take: a large, slow disk.
+const WHOLE_LIMIT: Duration = Duration::from_secs(24 * 3600);
+
+/// A node that can be asked.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Node {
+    /// Its name; of a node named by its socket only, the socket's path until it has answered.
+    pub(crate) name: String,
+    /// Its admin socket.
+    pub(crate) socket: PathBuf,
+}
+
+/// A connection to a node's admin socket.
+struct Line<'a> {
+    node: &'a Node,
+    stream: UnixStream,
+    lines: Lines,
+}
+
+impl Node {
+    /// Asks, and waits for the one answer.
+    pub(crate) fn ask(&self, command: Command) -> Result<Answer, Problem> {
+        let limit = limit_of(&command);
+        self.ask_within(command, limit)
+    }
+
+    /// Asks, and waits no longer than `limit` for each piece of the answer.
+    pub(crate) fn ask_within(&self, command: Command, limit: Duration) -> Result<Answer, Problem> {
+        let mut line = Line::open(self, Some(limit))?;
+        line.send(command)?;
+        line.answer()
+    }
+
+    /// A change, or another question that is answered by `Done`.
+    pub(crate) fn change(&self, command: Command) -> Result<(), Problem> {
+        match self.ask(command)? {
+            Answer::Done {} => Ok(()),
+            other => Err(unexpected(self, &other)),
+        }
+    }
+
+    /// Changes a resource.
+    pub(crate) fn operate(&self, resource: &str, operation: Operation) -> Result<(), Problem> {
+        self.change(Command::Operation { resource: resource.to_owned(), operation })
+    }
+
+    /// Resources as this node sees them.
+    pub(crate) fn status(&self, resource: Option<&str>) -> Result<Status, Problem> {
+        match self.ask(Command::Status { resource: resource.map(str::to_owned) })? {
+            Answer::Status(status) => Ok(status),
+            other => Err(unexpected(self, &other)),
+        }
+    }
+
+    /// Hears every change until `hear` says to stop, by answering false, or the node ends.
+    pub(crate) fn events(
+        &self,
+        resource: Option<&str>,
+        hear: &mut dyn FnMut(Event) -> bool,
+    ) -> Result<(), Problem> {
+        let mut line = Line::open(self, None)?;
+        line.send(Command::Events { resource: resource.map(str::to_owned) })?;
+        loop {
+            match line.answer()? {
+                Answer::Event(event) if hear(event.clone()) => {}
+                Answer::Event(_) => return Ok(()),
+                other => return Err(unexpected(self, &other)),
+            }
+        }
+    }
+}
+
+fn limit_of(command: &Command) -> Duration {
+    match command {
+        Command::Ping {} | Command::NodeStatus {} | Command::Status { .. } => QUESTION_LIMIT,
+        Command::Dump { .. } | Command::Operation { operation: Operation::Verify {}, .. } => {
+            WHOLE_LIMIT
+        }
+        _ => CHANGE_LIMIT,
+    }
+}
+
+/// An answer of a kind that does not belong to the question.
+pub(crate) fn unexpected(node: &Node, answer: &Answer) -> Problem {
+    let text = format!("{answer:?}");
+    let kind = text.split([' ', '(', '{']).next().unwrap_or("?").to_owned();
+    Problem::new(PROTOCOL, format!("node {} gave an answer of another kind: {kind}", node.name))
+}
+
+fn unreached(node: &Node, socket: &Path, error: &std::io::Error) -> Problem {
+    Problem::new(UNREACHED, format!("node {}: {}: {error}", node.name, socket.display()))
+}
+
+impl Line<'_> {
+    fn open(node: &Node, limit: Option<Duration>) -> Result<Line<'_>, Problem> {
+        let stream = UnixStream::connect(&node.socket)
+            .and_then(|stream| {
+                stream.set_read_timeout(limit)?;
+                stream.set_write_timeout(Some(QUESTION_LIMIT))?;
+                Ok(stream)
+            })
+            .map_err(|error| unreached(node, &node.socket, &error))?;
+        Ok(Line { node, stream, lines: Lines::default() })
+    }
+
+    fn send(&mut self, command: Command) -> Result<(), Problem> {
+        let mut bytes = Vec::new();
+        encode_line(&Request::new(1, command), &mut bytes)
+            .map_err(|error| Problem::new(PROTOCOL, format!("the request is {error}")))?;
+        self.stream
+            .write_all(&bytes)
+            .map_err(|error| unreached(self.node, &self.node.socket, &error))
+    }
+
+    fn answer(&mut self) -> Result<Answer, Problem> {
+        let line = self.line()?;
+        let reply: Reply = decode_line(&line).map_err(|error| {
+            let message = format!("node {} answered nonsense: {error}", self.node.name);
+            Problem::new(PROTOCOL, message)
+        })?;
+        match reply.outcome {
+            Outcome::Result(answer) => Ok(*answer),
+            Outcome::Error(failure) => Err(Problem::from_node(&self.node.name, failure)),
+        }
+    }
+
+    fn line(&mut self) -> Result<Vec<u8>, Problem> {
+        let mut piece = vec![0; LINE_BYTES_MAX / 16];
+        loop {
+            if let Some(line) = self.lines.next_line() {
+                return Ok(line);
+            }
+            let count = match self.stream.read(&mut piece) {
+                Ok(0) => {
+                    let message = format!("node {} closed the connection", self.node.name);
+                    return Err(Problem::new(PROTOCOL, message));
+                }
+                Ok(count) => count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
+                {
+                    let message = format!("node {} does not answer", self.node.name);
+                    return Err(Problem::new(TIMED_OUT, message));
+                }
+                Err(error) => return Err(unreached(self.node, &self.node.socket, &error)),
+            };
+            self.lines.push(&piece[..count]).map_err(|error| {
+                Problem::new(PROTOCOL, format!("node {} answered {error}", self.node.name))
+            })?;
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! The words of the command line, as types. Help, completions and man pages are made from these.
+//!
+//! Always: every value that can be judged without a node is judged here, so a slip ends with exit
+//! code 2 before anything is asked.
+//!
+//! Not here: what the words do.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use wire::{Durability, OnIoError, OnNoQuorum, Protocol, Quorum, REPLICAS_MAX, ReadPolicy};
+
+use crate::unit::{parse_size, parse_time};
+
+/// Nodes of a development cluster, at most: they are named by letters.
+pub(crate) const DEV_NODES_MAX: u16 = 26;
+
+const AFTER_HELP: &str = "\
+Begin here:
+  lockstep dev demo                      see a cluster lose a node and get it back (a minute)
+  lockstep dev up --nodes 3 --dir DIR --detach
+  export LOCKSTEP_DIR=DIR
+  lockstep resource create disk --size 1GiB --replicas 3
+  lockstep status
+
+Exit codes: 0 done, 1 refused or failed, 2 usage, 3 not found, 4 timed out";
+
+/// Replicated block storage: resources, nodes, and a whole cluster on one machine.
+#[derive(Debug, Parser)]
+#[command(name = "lockstep", version, about, after_help = AFTER_HELP, propagate_version = false)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What holds for every command.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Global {
+    /// Directory of a development cluster (`lockstep dev up`)
+    #[arg(long, global = true, env = "LOCKSTEP_DIR", value_name = "DIR", help_heading = "Global")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Admin socket of a node; give it once for each node that is to be asked
+    #[arg(long, global = true, value_name = "SOCKET", help_heading = "Global")]
+    pub(crate) admin: Vec<PathBuf>,
+    /// For people or for programs
+    #[arg(
+        long,
+        global = true,
+        value_name = "FORM",
+        default_value = "human",
+        help_heading = "Global"
+    )]
+    pub(crate) output: Form,
+    /// When to use colour
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        help_heading = "Global"
+    )]
+    pub(crate) color: Colour,
+}
+
+/// How answers are written.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Form {
+    /// Text for people
+    Human,
+    /// JSON for programs
+    Json,
+}
+
+/// When colour is used.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Colour {
+    /// On a terminal, unless NO_COLOR is set
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+/// What is to be done.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// A cluster of processes on this machine, to develop and to try
+    #[command(subcommand)]
+    Dev(Dev),
+    /// Make, change and remove resources
+    #[command(subcommand)]
+    Resource(Resource),
+    /// Show how resources are
+    Status {
+        /// Only this one
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+        /// Show it again whenever something changes, until interrupted
+        #[arg(long)]
+        watch: bool,
+    },
+    /// Wait until a resource is as wanted
+    Wait {
+        /// The resource
+        name: String,
+        /// What to wait for
+        #[arg(long = "for", value_name = "STATE")]
+        wanted: Wanted,
+        /// How long at most: 500ms, 30s, 5m
+        #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
+        timeout: Duration,
+    },
+    /// Tell every change of resources, one a line, until interrupted
+    Events {
+        /// Only of this one
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+    },
+    /// Say why a resource is as it is, what it waits for, and what can be done
+    Explain {
+        /// The resource
+        #[arg(value_name = "RESOURCE")]
+        name: String,
+    },
+    /// Print shell completions
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages into a directory
+    Man {
+        /// The directory; made if it is not there
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
+}
+
+/// What can be waited for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Wanted {
+    /// Every replica is in sync
+    InSync,
+    /// A node is primary, and requests do not wait
+    Primary,
+    /// Every replica is in sync, every witness is there, nothing waits
+    Healthy,
+}
+
+/// The development cluster.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Dev {
+    /// Make a cluster and start it, or start the nodes of an old one again
+    Up {
+        /// Number of nodes; 3 if the directory is new
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(DEV_NODES_MAX)))]
+        nodes: Option<u16>,
+        /// Where replicas are kept unless a resource says otherwise
+        #[arg(long, value_name = "KIND")]
+        store: Option<Store>,
+        /// Return when the nodes answer; without it they stop with Ctrl-C
+        #[arg(long)]
+        detach: bool,
+    },
+    /// Stop all nodes in good order; what they hold is kept
+    Down,
+    /// Show the nodes
+    Status,
+    /// End a node as a crash would (kill -9)
+    Kill {
+        /// Its name
+        node: String,
+    },
+    /// Start a node that is not running
+    Start {
+        /// Its name
+        node: String,
+    },
+    /// Show a cluster losing its primary under load and getting it back, and check every byte
+    Demo {
+        /// Leave the cluster running afterwards
+        #[arg(long)]
+        keep: bool,
+        /// Size of the volume
+        #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
+        size: u64,
+        /// How long to write
+        #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
+        load: Duration,
+    },
+    /// Leave the terminal's session and become a node
+    #[command(hide = true)]
+    BecomeNode {
+        /// The program
+        program: PathBuf,
+        /// The node's directory
+        directory: PathBuf,
+    },
+}
+
+/// What stores are made of.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Store {
+    /// Files in the node's directory
+    File,
+    /// Memory, which forgets everything at every stop: for tests and benchmarks
+    Memory,
+}
+
+/// Resources.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Resource {
+    /// Make a resource
+    Create(Create),
+    /// List resources
+    List,
+    /// Show all about a resource
+    Show {
+        /// Its name
+        name: String,
+    },
+    /// Make a node primary
+    Promote(OnNode),
+    /// Make the primary step down
+    Demote {
+        /// The resource
+        name: String,
+    },
+    /// Add a replica
+    AddReplica {
+        /// The resource
+        name: String,
+        /// On which node
+        #[arg(long, value_name = "NODE")]
+        node: String,
+        /// A witness, which votes and holds no data
+        #[arg(long)]
+        witness: bool,
+        /// Use the store even where something is already
+        #[arg(long)]
+        force: bool,
+    },
+    /// Remove a replica or witness, with its data
+    RemoveReplica(OnNode),
+    /// Set the size of a volume
+    Resize {
+        /// The resource
+        name: String,
+        /// The new size, as in 2GiB
+        #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+        size: u64,
+        /// Which volume
+        #[arg(long, value_name = "INDEX", default_value_t = 0)]
+        volume: u16,
+        /// Even if it becomes smaller: what lies beyond the new end is lost
+        #[arg(long)]
+        force: bool,
+    },
+    /// Compare all replicas and repair what differs
+    Verify {
+        /// The resource
+        name: String,
+        /// Return when it is done
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Declare a node's copy worthless and copy it anew from the others
+    Invalidate(OnNode),
+    /// Hold all requests back
+    Suspend {
+        /// The resource
+        name: String,
+    },
+    /// Let requests go on
+    Resume {
+        /// The resource
+        name: String,
+    },
+    /// Hold resync back
+    PauseResync {
+        /// The resource
+        name: String,
+    },
+    /// Let resync go on
+    ResumeResync {
+        /// The resource
+        name: String,
+    },
+    /// Go on from a node's copy although the rules say to wait: other copies may be newer
+    Force(OnNode),
+    /// Remove a resource and its data from all nodes
+    Delete {
+        /// The resource
+        name: String,
+        /// Even while it is in use
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+/// A resource on a node.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct OnNode {
+    /// The resource
+    pub(crate) name: String,
+    /// The node
+    #[arg(long, value_name = "NODE")]
+    pub(crate) node: String,
+}
+
+/// A new resource.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Create {
+    /// Its name: lower-case letters, digits, - _ and .
+    pub(crate) name: String,
+    /// Size of each volume, as in 1GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) size: u64,
+    /// Number of full copies
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=REPLICAS_MAX as i64))]
+    pub(crate) replicas: u16,
+    /// Number of nodes that vote and hold no data
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=8))]
+    pub(crate) witnesses: u16,
+    /// Number of volumes
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) volumes: u16,
+    /// Which nodes: first those with replicas, then witnesses; the rest are clients
+    #[arg(long, value_name = "A,B,..", value_delimiter = ',')]
+    pub(crate) nodes: Vec<String>,
+    /// Smallest unit of a request in bytes
+    #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = ["512", "4096"])]
+    pub(crate) block_size: String,
+    /// Where replicas are kept; the cluster's default if left out
+    #[arg(long, value_name = "KIND")]
+    pub(crate) store: Option<Store>,
+    /// Number of threads that share the work of one resource
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) shards: u16,
+    /// When a write counts as complete: on every in-sync disk (c), or in every in-sync memory and on one disk (b)
+    #[arg(long, value_name = "P", default_value = "c", value_parser = protocol_parser())]
+    pub(crate) protocol: String,
+    /// What makes a write survive a power cut
+    #[arg(long, value_name = "D", default_value = "flush", value_parser = ["flush", "write-through"])]
+    pub(crate) durability: String,
+    /// What requests do without a quorum
+    #[arg(long, value_name = "DO", default_value = "suspend-io", value_parser = ["suspend-io", "io-error"])]
+    pub(crate) on_no_quorum: String,
+    /// What happens when a replica's disk fails
+    #[arg(long, value_name = "DO", default_value = "detach", value_parser = ["detach", "pass-on"])]
+    pub(crate) on_io_error: String,
+    /// Whether changes need a majority of voters
+    #[arg(long, value_name = "Q", default_value = "majority", value_parser = ["majority", "off"])]
+    pub(crate) quorum: String,
+    /// Which replica serves a read
+    #[arg(long, value_name = "POLICY", default_value = "prefer-local",
+          value_parser = ["prefer-local", "round-robin", "least-pending", "latency-aware", "striped"])]
+    pub(crate) read_policy: String,
+    /// Requests wait while fewer replicas are in sync
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub(crate) in_sync_min: u8,
+    /// Checksums of blocks on disk
+    #[arg(long, value_name = "KIND", default_value = "off", value_parser = ["off", "crc32c"])]
+    pub(crate) data_checksum: String,
+    /// Use stores even where something is already
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+fn protocol_parser() -> clap::builder::PossibleValuesParser {
+    use clap::builder::PossibleValue;
+    [PossibleValue::new("b").alias("B"), PossibleValue::new("c").alias("C")].into()
+}
+
+impl Create {
+    /// The chosen options, as nodes know them. The words were checked when they were parsed.
+    pub(crate) fn options(&self) -> wire::Options {
+        wire::Options {
+            protocol: if self.protocol.eq_ignore_ascii_case("b") {
+                Protocol::B
+            } else {
+                Protocol::C
+            },
+            durability: match self.durability.as_str() {
+                "write-through" => Durability::WriteThrough,
+                _ => Durability::Flush,
+            },
+            quorum: if self.quorum == "off" { Quorum::Off } else { Quorum::Majority },
+            on_no_quorum: match self.on_no_quorum.as_str() {
+                "io-error" => OnNoQuorum::IoError,
+                _ => OnNoQuorum::SuspendIo,
+            },
+            on_io_error: match self.on_io_error.as_str() {
+                "pass-on" => OnIoError::PassOn,
+                _ => OnIoError::Detach,
+            },
+            read_policy: match self.read_policy.as_str() {
+                "round-robin" => ReadPolicy::RoundRobin,
+                "least-pending" => ReadPolicy::LeastPending,
+                "latency-aware" => ReadPolicy::LatencyAware,
+                "striped" => ReadPolicy::Striped,
+                _ => ReadPolicy::PreferLocal,
+            },
+            in_sync_min: self.in_sync_min,
+            data_checksum: self.data_checksum == "crc32c",
+        }
+    }
+
+    /// Smallest unit of a request in bytes.
+    pub(crate) fn block_bytes(&self) -> u32 {
+        if self.block_size == "512" { 512 } else { 4096 }
+    }
+}

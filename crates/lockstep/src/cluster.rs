@@ -1,0 +1,218 @@
+//! Which nodes there are to ask: those of a development cluster's directory, or those whose admin
+//! sockets were named.
+//!
+//! Always: every path that leaves this file is absolute, so a node started from here finds its files
+//! wherever it stands.
+//!
+//! Not here: making and starting a cluster (`dev`), what is asked (`admin`).
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use wire::admin::{Answer, Command, NodeStatus};
+
+use crate::admin::{Node, unexpected};
+use crate::cli::{Global, Store};
+use crate::problem::{
+    CLUSTER_ABSENT, CLUSTER_DAMAGED, NO_CLUSTER, NODE_ABSENT, Problem, UNREACHED,
+};
+
+/// Version of `cluster.json`.
+const VERSION: u16 = 1;
+
+/// Name of the file in a cluster's directory that says what it is.
+const FILE: &str = "cluster.json";
+
+/// A development cluster, as `cluster.json` holds it.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DevFile {
+    pub(crate) version: u16,
+    /// Identity, hexadecimal.
+    pub(crate) cluster: String,
+    /// Where replicas are kept unless a resource says otherwise: `file` or `memory`.
+    pub(crate) store: String,
+    /// Ascending by number.
+    pub(crate) nodes: Vec<DevNode>,
+}
+
+/// A node of a development cluster.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DevNode {
+    pub(crate) id: u16,
+    pub(crate) name: String,
+    /// Its own loopback address.
+    pub(crate) address: IpAddr,
+    /// Where peers reach it.
+    pub(crate) listen: SocketAddr,
+    /// Where NBD clients reach it.
+    pub(crate) nbd: SocketAddr,
+}
+
+/// A development cluster in its directory.
+#[derive(Clone, Debug)]
+pub(crate) struct DevCluster {
+    pub(crate) directory: PathBuf,
+    pub(crate) file: DevFile,
+}
+
+impl DevCluster {
+    /// Reads the cluster of a directory; `None` if there is none in it.
+    pub(crate) fn read(directory: &Path) -> Result<Option<DevCluster>, Problem> {
+        let directory = absolute(directory)?;
+        let path = directory.join(FILE);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Problem::file(&path, &error)),
+        };
+        let damaged =
+            |what: String| Problem::new(CLUSTER_DAMAGED, format!("{}: {what}", path.display()));
+        let file: DevFile =
+            serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+        if file.version != VERSION {
+            return Err(damaged(format!("version {} is not {VERSION}", file.version)));
+        }
+        // A name becomes a path; it must not lead out of the directory.
+        let plain =
+            |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        if let Some(node) = file.nodes.iter().find(|node| !plain(&node.name)) {
+            return Err(damaged(format!("{:?} is no name of a node", node.name)));
+        }
+        Ok(Some(DevCluster { directory, file }))
+    }
+
+    /// Writes the file, whole or not at all.
+    pub(crate) fn write(&self) -> Result<(), Problem> {
+        let path = self.directory.join(FILE);
+        let beside = path.with_extension("new");
+        let text = serde_json::to_string_pretty(&self.file).expect("plain data becomes JSON");
+        fs::write(&beside, text + "\n")
+            .and_then(|()| fs::rename(&beside, &path))
+            .map_err(|error| Problem::file(&path, &error))
+    }
+
+    /// The file of a new cluster.
+    pub(crate) fn new_file(cluster: u64, store: Store, nodes: Vec<DevNode>) -> DevFile {
+        let store = if store == Store::Memory { "memory" } else { "file" };
+        DevFile {
+            version: VERSION,
+            cluster: format!("{cluster:016x}"),
+            store: store.to_owned(),
+            nodes,
+        }
+    }
+
+    /// The node with this name.
+    pub(crate) fn node(&self, name: &str) -> Result<&DevNode, Problem> {
+        self.file.nodes.iter().find(|node| node.name == name).ok_or_else(|| {
+            let names: Vec<&str> = self.file.nodes.iter().map(|node| node.name.as_str()).collect();
+            let message = format!("{name:?} is not among the nodes {}", names.join(", "));
+            Problem::new(NODE_ABSENT, message)
+        })
+    }
+
+    /// A node's directory.
+    pub(crate) fn directory_of(&self, node: &DevNode) -> PathBuf {
+        self.directory.join(&node.name)
+    }
+
+    /// A node's admin socket.
+    pub(crate) fn admin_of(&self, node: &DevNode) -> Node {
+        Node { name: node.name.clone(), socket: self.directory_of(node).join("admin.sock") }
+    }
+
+    /// What replicas are kept in unless said otherwise.
+    pub(crate) fn store(&self) -> Store {
+        if self.file.store == "memory" { Store::Memory } else { Store::File }
+    }
+}
+
+/// The nodes that a command is for.
+#[derive(Clone, Debug)]
+pub(crate) struct Cluster {
+    /// If it is a development cluster.
+    pub(crate) dev: Option<DevCluster>,
+    /// All of them, running or not.
+    pub(crate) nodes: Vec<Node>,
+}
+
+impl Cluster {
+    /// The nodes that the command line names.
+    pub(crate) fn open(global: &Global) -> Result<Cluster, Problem> {
+        if !global.admin.is_empty() {
+            let mut nodes = Vec::new();
+            for socket in &global.admin {
+                let socket = absolute(socket)?;
+                let mut node = Node { name: socket.display().to_string(), socket };
+                // A node that does not answer keeps its path as its name.
+                if let Ok(status) = node_status(&node) {
+                    node.name = status.node;
+                }
+                nodes.push(node);
+            }
+            return Ok(Cluster { dev: None, nodes });
+        }
+        let dev = Cluster::open_dev(global)?;
+        let nodes = dev.file.nodes.iter().map(|node| dev.admin_of(node)).collect();
+        Ok(Cluster { dev: Some(dev), nodes })
+    }
+
+    /// The development cluster that the command line names.
+    pub(crate) fn open_dev(global: &Global) -> Result<DevCluster, Problem> {
+        let Some(directory) = &global.dir else {
+            return Err(Problem::new(NO_CLUSTER, "it is not said which cluster is meant"));
+        };
+        DevCluster::read(directory)?.ok_or_else(|| {
+            Problem::new(CLUSTER_ABSENT, format!("{} holds no cluster", directory.display()))
+        })
+    }
+
+    /// The node with this name.
+    pub(crate) fn node(&self, name: &str) -> Result<&Node, Problem> {
+        self.nodes.iter().find(|node| node.name == name).ok_or_else(|| {
+            let names: Vec<&str> = self.nodes.iter().map(|node| node.name.as_str()).collect();
+            let message = format!("{name:?} is not among the nodes {}", names.join(", "));
+            Problem::new(NODE_ABSENT, message)
+        })
+    }
+
+    /// Asks every node; gives the answers of those that can be reached, and the first problem if
+    /// none can.
+    pub(crate) fn ask_all<T>(
+        &self,
+        ask: impl Fn(&Node) -> Result<T, Problem>,
+    ) -> Result<Vec<(&Node, T)>, Problem> {
+        let mut answers = Vec::new();
+        let mut first = None;
+        for node in &self.nodes {
+            match ask(node) {
+                Ok(answer) => answers.push((node, answer)),
+                Err(problem) => {
+                    first.get_or_insert(problem);
+                }
+            }
+        }
+        if answers.is_empty() {
+            let none = || Problem::new(UNREACHED, "the cluster has no nodes");
+            return Err(first.unwrap_or_else(none));
+        }
+        Ok(answers)
+    }
+}
+
+/// What a node says of itself.
+pub(crate) fn node_status(node: &Node) -> Result<NodeStatus, Problem> {
+    match node.ask(Command::NodeStatus {})? {
+        Answer::Node(status) => Ok(status),
+        other => Err(unexpected(node, &other)),
+    }
+}
+
+/// The path without any relation to where this program stands.
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf, Problem> {
+    std::path::absolute(path).map_err(|error| Problem::file(path, &error))
+}

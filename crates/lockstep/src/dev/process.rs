@@ -1,0 +1,217 @@
+//! A node's process: starting, finding and ending it.
+//!
+//! Always: a signal goes only to a process whose command line names the node's own directory, so a
+//! stale note of a number never ends a stranger.
+//!
+//! Not here: what the node's files say (`up`).
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, setsid};
+
+use crate::admin::Node;
+use crate::cluster::{DevCluster, DevNode};
+use crate::problem::{FILE, FOREIGN_PROCESS, NO_PROGRAM, NODE_DIED, Problem, TIMED_OUT};
+
+/// How long a node may take until it answers: it reads its metadata and makes its buffers.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long a node may take to stop in good order before it is killed.
+const STOP_LIMIT: Duration = Duration::from_secs(15);
+
+/// How long the kernel may take to end a killed process.
+const KILL_LIMIT: Duration = Duration::from_secs(10);
+
+/// Between two looks at something that changes soon.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Lines of a log that are shown when its node died.
+const LOG_LINES: usize = 8;
+
+/// The data plane's program: what LOCKSTEPD names, else beside this one.
+pub(crate) fn program() -> Result<PathBuf, Problem> {
+    let path = match std::env::var_os("LOCKSTEPD") {
+        Some(path) => crate::cluster::absolute(Path::new(&path))?,
+        None => own_program()?.with_file_name("lockstepd"),
+    };
+    if path.is_file() {
+        return Ok(path);
+    }
+    Err(Problem::new(NO_PROGRAM, format!("{} is not there", path.display())))
+}
+
+fn own_program() -> Result<PathBuf, Problem> {
+    std::env::current_exe()
+        .map_err(|error| Problem::new(FILE, format!("this program's own path is unknown: {error}")))
+}
+
+/// Starts a node and returns its process number. It outlives this program.
+pub(crate) fn start(cluster: &DevCluster, node: &DevNode) -> Result<u32, Problem> {
+    let directory = cluster.directory_of(node);
+    let path = log_path(&directory);
+    let log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .map_err(|error| Problem::file(&path, &error))?;
+    let errors = log.try_clone().map_err(|error| Problem::file(&path, &error))?;
+    let program = program()?;
+    // By way of this program, which leaves the terminal's session and then becomes the node.
+    let child = Command::new(own_program()?)
+        .args(["dev", "become-node"])
+        .arg(&program)
+        .arg(&directory)
+        .current_dir(&directory)
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(errors)
+        .spawn()
+        .map_err(|error| Problem::file(&program, &error))?;
+    let note = note_path(&directory);
+    fs::write(&note, format!("{}\n", child.id())).map_err(|error| Problem::file(&note, &error))?;
+    Ok(child.id())
+}
+
+/// Leaves the terminal's session and becomes `program`. Returns only if that fails.
+pub(crate) fn become_node(program: &Path, directory: &Path) -> Problem {
+    if let Err(error) = setsid() {
+        return Problem::new(FILE, format!("cannot leave the terminal's session: {error}"));
+    }
+    let error = Command::new(program).arg("node").arg("--dir").arg(directory).exec();
+    Problem::file(program, &error)
+}
+
+/// Waits until a node that was started as `pid` answers.
+pub(crate) fn wait_until_it_answers(
+    cluster: &DevCluster,
+    node: &DevNode,
+    pid: u32,
+) -> Result<(), Problem> {
+    let admin: Node = cluster.admin_of(node);
+    let begun = Instant::now();
+    loop {
+        if admin.ask(wire::admin::Command::Ping {}).is_ok() {
+            return Ok(());
+        }
+        if running(cluster, node) != Some(pid) {
+            let log = log_path(&cluster.directory_of(node));
+            let message = format!("node {} ended at once.{}", node.name, last_lines(&log));
+            return Err(Problem::new(NODE_DIED, message));
+        }
+        if begun.elapsed() > START_LIMIT {
+            let seconds = START_LIMIT.as_secs();
+            let message = format!("node {} does not answer after {seconds} s", node.name);
+            return Err(Problem::new(TIMED_OUT, message));
+        }
+        thread::sleep(LOOK_INTERVAL);
+    }
+}
+
+/// The number of a node's process if it runs.
+pub(crate) fn running(cluster: &DevCluster, node: &DevNode) -> Option<u32> {
+    let directory = cluster.directory_of(node);
+    let pid: u32 = fs::read_to_string(note_path(&directory)).ok()?.trim().parse().ok()?;
+    (is_alive(pid) && names(pid, &directory)).then_some(pid)
+}
+
+/// Ends a node as a crash would. Returns false if it was not running.
+pub(crate) fn kill(cluster: &DevCluster, node: &DevNode) -> Result<bool, Problem> {
+    let Some(pid) = running(cluster, node) else { return Ok(false) };
+    signal(cluster, node, pid, Signal::KILL)?;
+    if !gone_within(cluster, node, KILL_LIMIT) {
+        return Err(Problem::new(TIMED_OUT, format!("node {} does not end", node.name)));
+    }
+    Ok(true)
+}
+
+/// Asks nodes to stop in good order, all at once, and kills those that do not in time. Returns how
+/// many had to be killed.
+pub(crate) fn stop(cluster: &DevCluster, nodes: &[&DevNode]) -> Result<usize, Problem> {
+    for node in nodes {
+        if let Some(pid) = running(cluster, node) {
+            signal(cluster, node, pid, Signal::TERM)?;
+        }
+    }
+    let deadline = Instant::now() + STOP_LIMIT;
+    let mut killed = 0;
+    for node in nodes {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if !gone_within(cluster, node, left) && kill(cluster, node)? {
+            killed += 1;
+        }
+        let note = note_path(&cluster.directory_of(node));
+        match fs::remove_file(&note) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Problem::file(&note, &error));
+            }
+            _ => {}
+        }
+    }
+    Ok(killed)
+}
+
+fn signal(cluster: &DevCluster, node: &DevNode, pid: u32, signal: Signal) -> Result<(), Problem> {
+    let foreign =
+        || Problem::new(FOREIGN_PROCESS, format!("process {pid} is not node {}", node.name));
+    let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(foreign)?;
+    match kill_process(number, signal) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        Err(error) if running(cluster, node) == Some(pid) => {
+            let message = format!("node {} (process {pid}): {error}", node.name);
+            Err(Problem::new(FOREIGN_PROCESS, message))
+        }
+        Err(_) => Err(foreign()),
+    }
+}
+
+fn gone_within(cluster: &DevCluster, node: &DevNode, limit: Duration) -> bool {
+    let begun = Instant::now();
+    while running(cluster, node).is_some() {
+        if begun.elapsed() >= limit {
+            return false;
+        }
+        thread::sleep(LOOK_INTERVAL);
+    }
+    true
+}
+
+/// Neither gone nor a zombie, which waits only for its parent.
+fn is_alive(pid: u32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // The name before the state is in brackets and may hold anything.
+    let state = stat.rsplit(')').next().and_then(|rest| rest.trim().chars().next());
+    !matches!(state, None | Some('Z' | 'X'))
+}
+
+/// Whether the command line of `pid` names `directory`.
+fn names(pid: u32, directory: &Path) -> bool {
+    let Ok(line) = fs::read(format!("/proc/{pid}/cmdline")) else { return false };
+    let wanted = directory.as_os_str().as_encoded_bytes();
+    line.split(|&byte| byte == 0).any(|word| word == wanted)
+}
+
+fn note_path(directory: &Path) -> PathBuf {
+    directory.join("pid")
+}
+
+/// Where a node's log is.
+pub(crate) fn log_path(directory: &Path) -> PathBuf {
+    directory.join("log")
+}
+
+fn last_lines(path: &Path) -> String {
+    let Ok(text) = fs::read_to_string(path) else { return String::new() };
+    let lines: Vec<&str> = text.lines().collect();
+    let tail = &lines[lines.len().saturating_sub(LOG_LINES)..];
+    let mut shown = format!(" {} ends with:", path.display());
+    for line in tail {
+        shown.push_str("\n    ");
+        shown.push_str(line);
+    }
+    shown
+}

@@ -1,0 +1,185 @@
+//! Making a development cluster: addresses, certificates, `node.toml` of every node.
+//!
+//! Always: a directory that holds a cluster is never made anew; nothing is written before the
+//! settings were found possible.
+//!
+//! Not here: the processes (`process`).
+
+use std::fmt::Write as _;
+use std::fs::{self, File, OpenOptions};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::SystemTime;
+
+use base::{ClusterId, NodeId};
+use link::{Authority, IdentityError};
+
+use crate::cli::Store;
+use crate::cluster::{DevCluster, DevFile, DevNode, absolute};
+use crate::problem::{CLUSTER_OTHER, FILE, NO_ADDRESS, Problem};
+
+/// Where nodes listen for peers.
+const PEER_PORT: u16 = 7789;
+
+/// Where nodes listen for NBD clients: the port that IANA has given to NBD.
+const NBD_PORT: u16 = 10809;
+
+/// Nodes of a cluster if it is not said how many: the fewest with which one may be lost.
+const NODES_DEFAULT: u16 = 3;
+
+/// Longest path of a Unix socket in bytes: what `sockaddr_un` holds, less the zero at its end.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Held while addresses are chosen and taken into use, so that two clusters never choose the same.
+pub(crate) struct AddressLock {
+    _file: File,
+}
+
+impl AddressLock {
+    /// Waits for its turn.
+    pub(crate) fn take() -> Result<AddressLock, Problem> {
+        let user = fs::metadata("/proc/self").map(|metadata| metadata.uid()).unwrap_or_default();
+        let path = std::env::temp_dir().join(format!("lockstep-dev-{user}.lock"));
+        let wrong = |error| Problem::file(&path, &error);
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .map_err(wrong)?;
+        file.lock().map_err(wrong)?;
+        Ok(AddressLock { _file: file })
+    }
+}
+
+/// The cluster of `directory`: the one that is there, or a new one. Says whether it is new.
+pub(crate) fn find_or_make(
+    directory: &Path,
+    nodes: Option<u16>,
+    store: Option<Store>,
+    _lock: &AddressLock,
+) -> Result<(DevCluster, bool), Problem> {
+    if let Some(cluster) = DevCluster::read(directory)? {
+        let count = cluster.file.nodes.len();
+        if let Some(wanted) = nodes
+            && usize::from(wanted) != count
+        {
+            let message = format!("{} holds a cluster of {count} nodes", directory.display());
+            return Err(Problem::new(CLUSTER_OTHER, message));
+        }
+        if let Some(wanted) = store
+            && wanted != cluster.store()
+        {
+            let message = format!(
+                "the cluster in {} keeps {} stores",
+                directory.display(),
+                cluster.file.store
+            );
+            return Err(Problem::new(CLUSTER_OTHER, message));
+        }
+        return Ok((cluster, false));
+    }
+    let directory = absolute(directory)?;
+    let names = names(nodes.unwrap_or(NODES_DEFAULT));
+    let longest = directory.join("a").join("admin.sock");
+    if longest.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+        let message = format!(
+            "{} is too long: paths of sockets below it may have {SOCKET_PATH_BYTES_MAX} bytes",
+            directory.display()
+        );
+        return Err(Problem::new(FILE, message));
+    }
+    let nodes = addresses(&names)?;
+    let file = DevCluster::new_file(sys::random_u64() | 1, store.unwrap_or(Store::File), nodes);
+    let cluster = DevCluster { directory, file };
+    write_all(&cluster)?;
+    cluster.write()?;
+    Ok((cluster, true))
+}
+
+/// `a`, `b`, `c` and so on.
+fn names(count: u16) -> Vec<String> {
+    ('a'..='z').take(usize::from(count)).map(String::from).collect()
+}
+
+/// Gives every node an address of its own in the first network where nobody listens.
+fn addresses(names: &[String]) -> Result<Vec<DevNode>, Problem> {
+    let mut last = None;
+    for network in 0..=u8::MAX {
+        let nodes: Vec<DevNode> =
+            (1..).zip(names).map(|(id, name)| dev_node(network, id, name)).collect();
+        let taken = nodes
+            .iter()
+            .flat_map(|node| [node.listen, node.nbd])
+            .find_map(|address| TcpListener::bind(address).err().map(|error| (address, error)));
+        match taken {
+            None => return Ok(nodes),
+            Some(taken) => last = Some(taken),
+        }
+    }
+    let what = last.map(|(address, error)| format!("; {address}: {error}")).unwrap_or_default();
+    Err(Problem::new(NO_ADDRESS, format!("no free loopback addresses{what}")))
+}
+
+fn dev_node(network: u8, id: u8, name: &str) -> DevNode {
+    let address = IpAddr::V4(Ipv4Addr::new(127, 77, network, id));
+    DevNode {
+        id: u16::from(id),
+        name: name.to_owned(),
+        address,
+        listen: SocketAddr::new(address, PEER_PORT),
+        nbd: SocketAddr::new(address, NBD_PORT),
+    }
+}
+
+/// Writes what every node needs to start.
+fn write_all(cluster: &DevCluster) -> Result<(), Problem> {
+    let now =
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let id = u64::from_str_radix(&cluster.file.cluster, 16).unwrap_or(1);
+    let authority = Authority::create(ClusterId(id), now).map_err(|error| identity(&error))?;
+    let place = cluster.directory.join("authority");
+    make_directory(&place)?;
+    authority.save(&place).map_err(|error| identity(&error))?;
+    for node in &cluster.file.nodes {
+        let directory = cluster.directory_of(node);
+        make_directory(&directory)?;
+        authority
+            .issue(NodeId(node.id), &node.name, &[node.address], now)
+            .and_then(|identity| identity.save(&directory))
+            .map_err(|error| identity(&error))?;
+        let path = directory.join("node.toml");
+        fs::write(&path, settings(&cluster.file, node))
+            .map_err(|error| Problem::file(&path, &error))?;
+    }
+    Ok(())
+}
+
+/// `node.toml` of `node`.
+pub(crate) fn settings(cluster: &DevFile, node: &DevNode) -> String {
+    let mut text = format!(
+        "# Made by `lockstep dev up`.\n\
+         cluster = \"{}\"\nnode = {}\nname = \"{}\"\nlisten = \"{}\"\nnbd = \"{}\"\n\
+         nbd_socket = \"nbd.sock\"\nadmin_socket = \"admin.sock\"\n\
+         certificate = \"certificate.pem\"\nkey = \"key.pem\"\nauthority = \"authority.pem\"\n",
+        cluster.cluster, node.id, node.name, node.listen, node.nbd
+    );
+    if cluster.store == "memory" {
+        text.push_str("allow_memory_store = true\n");
+    }
+    for peer in cluster.nodes.iter().filter(|peer| peer.id != node.id) {
+        let (id, name, listen) = (peer.id, &peer.name, peer.listen);
+        write!(text, "\n[[peers]]\nid = {id}\nname = \"{name}\"\naddresses = [\"{listen}\"]\n")
+            .expect("writing into a string cannot fail");
+    }
+    text
+}
+
+fn identity(error: &IdentityError) -> Problem {
+    Problem::new(FILE, error.to_string())
+}
+
+fn make_directory(path: &Path) -> Result<(), Problem> {
+    fs::create_dir_all(path).map_err(|error| Problem::file(path, &error))
+}

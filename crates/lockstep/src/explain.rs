@@ -1,0 +1,252 @@
+//! Why a resource is as it is, what it waits for, what can be done.
+//!
+//! Always: says only what the status shows; each finding names what an operator can do, or that
+//! nothing needs to be done.
+//!
+//! Not here: how the status is gathered (`view`).
+
+use serde::Serialize;
+use wire::admin::{ReplicaState, ReplicaStatus, ResourceStatus};
+
+use crate::cli::{Form, Global};
+use crate::cluster::Cluster;
+use crate::output::{Style, Tone, say, say_json};
+use crate::problem::Problem;
+use crate::unit::{per_cent, show_seconds, show_size};
+use crate::view::Views;
+
+/// One thing about a resource.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub(crate) struct Finding {
+    /// What is so, and why.
+    pub(crate) what: String,
+    /// What it waits for; empty if for nothing.
+    pub(crate) waits_for: String,
+    /// What can be done; empty if nothing needs to be.
+    pub(crate) remedy: String,
+    /// Whether requests are held up or copies are missing because of it.
+    pub(crate) serious: bool,
+}
+
+#[derive(Serialize)]
+struct ExplainJson<'a> {
+    version: u16,
+    resource: &'a str,
+    findings: &'a [Finding],
+}
+
+/// `lockstep explain`.
+pub(crate) fn run(global: &Global, name: &str) -> Result<(), Problem> {
+    let style = Style::of(global);
+    let cluster = Cluster::open(global)?;
+    let views = Views::gather(&cluster, Some(name))?;
+    let view = views.require(name)?;
+    let findings = explain(view, &views.silent);
+    if style.form == Form::Json {
+        return say_json(&ExplainJson { version: 1, resource: name, findings: &findings });
+    }
+    let mut text = String::new();
+    for finding in &findings {
+        let tone = if finding.serious { Tone::Bad } else { Tone::Good };
+        let mark = style.paint(tone, if finding.serious { "!" } else { "-" });
+        text.push_str(&format!("{mark} {}\n", finding.what));
+        if !finding.waits_for.is_empty() {
+            text.push_str(&format!("    waits for: {}\n", finding.waits_for));
+        }
+        if !finding.remedy.is_empty() {
+            text.push_str(&format!("    you can:   {}\n", finding.remedy));
+        }
+    }
+    say(&text)
+}
+
+fn fine(what: impl Into<String>) -> Finding {
+    let (waits_for, remedy) = (String::new(), String::new());
+    Finding { what: what.into(), waits_for, remedy, serious: false }
+}
+
+fn serious(
+    what: impl Into<String>,
+    waits_for: impl Into<String>,
+    remedy: impl Into<String>,
+) -> Finding {
+    let (waits_for, remedy) = (waits_for.into(), remedy.into());
+    Finding { what: what.into(), waits_for, remedy, serious: true }
+}
+
+/// Everything that is to be said, the resource first, then its members.
+pub(crate) fn explain(view: &ResourceStatus, silent: &[(String, String)]) -> Vec<Finding> {
+    let mut findings = vec![about_primary(view)];
+    findings.extend(about_service(view));
+    for replica in &view.replicas {
+        findings.extend(about_replica(view, replica, silent));
+    }
+    findings.extend(about_margin(view));
+    for warning in &view.warnings {
+        findings.push(fine(warning.clone()));
+    }
+    findings
+}
+
+fn about_primary(view: &ResourceStatus) -> Finding {
+    let name = &view.name;
+    match &view.primary {
+        None => fine(format!(
+            "No node is primary: nobody uses {name} now. The first read or write makes one."
+        )),
+        Some(node) => match view.replicas.iter().find(|replica| replica.node == *node) {
+            Some(replica) if replica.state == ReplicaState::Absent => serious(
+                format!("The primary {node} cannot be reached."),
+                "the end of its lease (a few seconds); then the next request makes another node primary",
+                format!(
+                    "nothing, or bring {node} back (development cluster: lockstep dev start {node})"
+                ),
+            ),
+            _ => fine(format!("{node} is primary: all writes to {name} are ordered there.")),
+        },
+    }
+}
+
+fn about_service(view: &ResourceStatus) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if !view.quorum {
+        let voters = view.replicas.iter().filter(|replica| votes(replica)).count();
+        let lost: Vec<&str> = view
+            .replicas
+            .iter()
+            .filter(|replica| votes(replica) && !replica.connected)
+            .map(|replica| replica.node.as_str())
+            .collect();
+        findings.push(serious(
+            format!("There is no quorum: of {voters} voters too few answer."),
+            format!("{} more than half of the voters", lost.join(", ")).trim().to_owned(),
+            format!(
+                "bring nodes back. Only if they are lost for good: lockstep resource force {} --node NODE \
+                 (other copies may be newer; it makes a named fork)",
+                view.name
+            ),
+        ));
+    }
+    if let Some(reason) = &view.suspended {
+        findings.push(serious(
+            format!("Requests wait: {reason}."),
+            "that reason to end; then they go on by themselves",
+            if reason.contains("operator") || reason.contains("suspended by") {
+                format!("lockstep resource resume {}", view.name)
+            } else {
+                String::new()
+            },
+        ));
+    }
+    if view.recovering {
+        findings.push(serious(
+            "All copies lost their caches at once and are being made equal.",
+            "the end of the comparison; it goes on by itself",
+            "",
+        ));
+    }
+    if view.fork > 0 {
+        findings.push(serious(
+            format!("An operator forced it past its rules: this is fork {}.", view.fork),
+            "",
+            "compare with the copies that were left behind before they are given up",
+        ));
+    }
+    findings
+}
+
+fn about_replica(
+    view: &ResourceStatus,
+    replica: &ReplicaStatus,
+    silent: &[(String, String)],
+) -> Option<Finding> {
+    let node = &replica.node;
+    let name = &view.name;
+    let down = silent.iter().any(|(silent, _)| silent == node);
+    match replica.state {
+        ReplicaState::InSync => None,
+        ReplicaState::Diskless => None,
+        ReplicaState::Witness if replica.connected => None,
+        ReplicaState::Witness => Some(serious(
+            format!("The witness {node} cannot be reached: one vote is missing."),
+            node.clone(),
+            format!("start it (development cluster: lockstep dev start {node})"),
+        )),
+        ReplicaState::Syncing => Some(syncing(replica)),
+        ReplicaState::Behind => Some(serious(
+            format!("The replica on {node} lacks writes and is not being copied to."),
+            "a primary, which drives the resync, and its turn",
+            format!(
+                "lockstep resource resume-resync {name} (if it was paused); lockstep resource promote {name} --node NODE"
+            ),
+        )),
+        ReplicaState::Detached => Some(serious(
+            format!("The disk of {node} failed, or was taken away: its copy is not used."),
+            "an operator",
+            format!(
+                "look into the log of {node}; with the disk replaced: lockstep resource remove-replica {name} \
+                 --node {node}, then add-replica"
+            ),
+        )),
+        ReplicaState::Absent if down => Some(serious(
+            format!(
+                "{node} does not answer, and was left behind: its copy lacks what was written since."
+            ),
+            format!("{node} to come back; then it copies what it missed, and no more"),
+            format!("start it (development cluster: lockstep dev start {node})"),
+        )),
+        ReplicaState::Absent => Some(serious(
+            format!("{node} runs, but the others cannot reach it."),
+            "the link between the nodes",
+            "check the network; lockstep status on both sides",
+        )),
+    }
+}
+
+fn syncing(replica: &ReplicaStatus) -> Finding {
+    let node = &replica.node;
+    let Some(resync) = replica.resync else {
+        return fine(format!("The replica on {node} is being made equal."));
+    };
+    let left = resync.eta_seconds.map_or("a time not known yet".to_owned(), show_seconds);
+    let mut finding = fine(format!(
+        "The replica on {node} is being copied to: {}% of {}. It counts as a copy when that is done.",
+        per_cent(resync.done_bytes, resync.total_bytes),
+        show_size(resync.total_bytes)
+    ));
+    finding.waits_for = format!("the rest: {left}");
+    finding
+}
+
+/// What may still fail.
+fn about_margin(view: &ResourceStatus) -> Option<Finding> {
+    let copies = view.replicas.iter().filter(|replica| replica.in_sync).count();
+    let voters = view.replicas.iter().filter(|replica| votes(replica)).count();
+    let present =
+        view.replicas.iter().filter(|replica| votes(replica) && replica.connected).count();
+    let spare = present.saturating_sub(voters / 2 + 1).min(copies.saturating_sub(1));
+    match (copies, spare) {
+        (0, _) => None,
+        (1, _) => Some(serious(
+            "Only one copy holds everything: if its node fails now, requests wait until it is back.",
+            "",
+            format!(
+                "bring the others back, or add one: lockstep resource add-replica {} --node NODE",
+                view.name
+            ),
+        )),
+        (copies, 0) => Some(serious(
+            format!("{copies} copies hold everything, but no further voter may fail."),
+            "",
+            "bring missing nodes back, or add a witness",
+        )),
+        (copies, spare) => Some(fine(format!(
+            "{copies} copies hold everything; {spare} more node{} may fail without a pause longer than the lease.",
+            if spare == 1 { "" } else { "s" }
+        ))),
+    }
+}
+
+fn votes(replica: &ReplicaStatus) -> bool {
+    replica.state != ReplicaState::Diskless
+}

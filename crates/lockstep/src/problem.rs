@@ -1,0 +1,202 @@
+//! What went wrong, as a person reads it: a code, what it was this time, the cause, the remedy.
+//!
+//! Nodes answer with their own table (`wire::admin::codes`, LS-0001 and up); what only the command
+//! line can meet is listed here, from LS-0900. A number keeps its meaning for ever.
+//!
+//! Not here: printing (`main`).
+
+use serde::Serialize;
+use wire::admin::{Code, Failure};
+
+/// What a process ends with; scripts rely on the numbers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Exit {
+    /// Refused or failed.
+    Failed = 1,
+    /// The command line makes no sense.
+    Usage = 2,
+    /// There is no such thing.
+    NotFound = 3,
+    /// It did not happen in time.
+    TimedOut = 4,
+}
+
+impl Exit {
+    /// What the number of a node's failure stands for; one that is not known here is a failure.
+    fn of(number: u8) -> Exit {
+        match number {
+            2 => Exit::Usage,
+            3 => Exit::NotFound,
+            4 => Exit::TimedOut,
+            _ => Exit::Failed,
+        }
+    }
+
+    /// The number.
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+            Exit::NotFound => 3,
+            Exit::TimedOut => 4,
+        }
+    }
+}
+
+/// A kind of problem that only the command line has.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Kind {
+    code: &'static str,
+    exit: Exit,
+    cause: &'static str,
+    remedy: &'static str,
+}
+
+macro_rules! kinds {
+    ($($name:ident = $code:literal, $exit:ident, $cause:literal, $remedy:literal;)*) => {
+        $(pub(crate) const $name: Kind =
+            Kind { code: $code, exit: Exit::$exit, cause: $cause, remedy: $remedy };)*
+        /// All of them, ascending by number; `docs/cli.md` lists the same.
+        #[cfg(test)]
+        pub(crate) const KINDS: &[Kind] = &[$($name),*];
+    };
+}
+
+kinds! {
+    USAGE = "LS-0900", Usage,
+        "A word or value on the command line is not possible.",
+        "See `lockstep help` and the command's own --help.";
+    NO_CLUSTER = "LS-0901", Usage,
+        "Neither --dir, LOCKSTEP_DIR nor --admin says which nodes to ask.",
+        "Name the cluster's directory with --dir or LOCKSTEP_DIR, or a node's socket with --admin.";
+    CLUSTER_ABSENT = "LS-0902", NotFound,
+        "The directory holds no cluster.json: `lockstep dev up` has not made a cluster there.",
+        "Check the path, or make a cluster with `lockstep dev up --dir DIR`.";
+    CLUSTER_DAMAGED = "LS-0903", Failed,
+        "The cluster's own files were changed by hand, or are of another release.",
+        "Mend the file, or remove the directory and begin anew.";
+    CLUSTER_OTHER = "LS-0904", Failed,
+        "The directory holds a cluster already, made with other settings.",
+        "Use another directory, give the settings it was made with, or remove it.";
+    FILE = "LS-0905", Failed,
+        "A file or directory cannot be read or written.",
+        "The message names it: check permissions and free space.";
+    NO_ADDRESS = "LS-0906", Failed,
+        "In every network 127.77.X.0 something listens already, or loopback addresses are forbidden here.",
+        "Stop other clusters with `lockstep dev down`, then try again.";
+    NO_PROGRAM = "LS-0907", Failed,
+        "lockstepd does not lie beside this program.",
+        "Build it (`cargo build -p lockstepd`), or name it with LOCKSTEPD.";
+    NODE_DIED = "LS-0908", Failed,
+        "The node's process ended instead of answering; the last lines of its log are shown.",
+        "Mend what the log names, then `lockstep dev start NODE`.";
+    NODE_ABSENT = "LS-0909", NotFound,
+        "No node of this cluster has that name.",
+        "`lockstep dev status` lists the nodes.";
+    NODE_DOWN = "LS-0910", Failed,
+        "The node is not running.",
+        "Start it with `lockstep dev start NODE`.";
+    UNREACHED = "LS-0911", Failed,
+        "Nothing answers on the admin socket: the node is not running, or the socket is closed to this user.",
+        "Start the node, or check --admin and the user.";
+    FOREIGN_PROCESS = "LS-0912", Failed,
+        "The process with the number that was noted is not this node: the note is stale.",
+        "Nothing was stopped. `lockstep dev status` shows what runs.";
+    PROTOCOL = "LS-0913", Failed,
+        "The node and this program are of different releases, or the node failed in the middle.",
+        "Use the lockstep that was installed with the node; look into the node's log.";
+    RESOURCE_ABSENT = "LS-0914", NotFound,
+        "No reachable node knows a resource of that name.",
+        "`lockstep resource list` shows the names.";
+    RESOURCE_EXISTS = "LS-0915", Failed,
+        "A name stands for one resource in the whole cluster.",
+        "Choose another name, or delete the old one.";
+    TOO_FEW_NODES = "LS-0916", Usage,
+        "Each replica and each witness needs a node of its own.",
+        "Ask for fewer, name more with --nodes, or add nodes.";
+    TIMED_OUT = "LS-0917", TimedOut,
+        "The state was not reached in time.",
+        "`lockstep explain NAME` says what it waits for; wait longer with --timeout.";
+    ALREADY_MEMBER = "LS-0918", Failed,
+        "The node holds a replica of the resource, or votes as its witness.",
+        "Nothing needs to be done; `lockstep status NAME` lists the members.";
+    NO_MEMBER = "LS-0919", NotFound,
+        "The node holds no replica of the resource and is not its witness.",
+        "`lockstep status NAME` lists the members.";
+    INTERRUPTED = "LS-0920", Failed,
+        "The program was told to stop.",
+        "Run it again.";
+    DEMO_FAILED = "LS-0921", Failed,
+        "Something was not as promised. The directory is kept, with the logs of all nodes.",
+        "Look into the logs, and please report it.";
+    CLIENT_BROKEN = "LS-0922", Failed,
+        "The node closed the NBD connection, or answered with an error.",
+        "Look at `lockstep status` and into the node's log.";
+    VERIFY_FAILED = "LS-0923", Failed,
+        "The replicas were compared and not all of them could be made equal.",
+        "`lockstep explain NAME` says more.";
+}
+
+/// A problem, ready to be shown.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub(crate) struct Problem {
+    /// As in `LS-0042`.
+    pub(crate) code: String,
+    /// What went wrong this time.
+    pub(crate) message: String,
+    /// What usually lies behind it.
+    pub(crate) cause: String,
+    /// What to do.
+    pub(crate) remedy: String,
+    /// What the process ends with.
+    pub(crate) exit: u8,
+}
+
+impl Problem {
+    /// A problem of this kind; `message` names the thing.
+    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Problem {
+        Problem {
+            code: kind.code.to_owned(),
+            message: message.into(),
+            cause: kind.cause.to_owned(),
+            remedy: kind.remedy.to_owned(),
+            exit: kind.exit.number(),
+        }
+    }
+
+    /// A problem that a node named.
+    pub(crate) fn from_node(node: &str, failure: Failure) -> Problem {
+        Problem {
+            code: failure.code,
+            message: format!("node {node}: {}", failure.message),
+            cause: failure.cause,
+            remedy: failure.remedy,
+            exit: Exit::of(failure.exit).number(),
+        }
+    }
+
+    /// Whether it is the one that `code` names.
+    pub(crate) fn is(&self, code: &Code) -> bool {
+        self.code == code.code
+    }
+
+    /// Whether it is of this kind.
+    pub(crate) fn is_kind(&self, kind: Kind) -> bool {
+        self.code == kind.code
+    }
+
+    /// A file or directory that cannot be used.
+    pub(crate) fn file(path: &std::path::Path, error: &std::io::Error) -> Problem {
+        Problem::new(FILE, format!("{}: {error}", path.display()))
+    }
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "error {}: {}\n  cause:  {}\n  remedy: {}",
+            self.code, self.message, self.cause, self.remedy
+        )
+    }
+}

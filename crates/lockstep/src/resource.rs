@@ -1,0 +1,285 @@
+//! `lockstep resource`: changing resources without a controller.
+//!
+//! Always: a change goes to the one node that must do it (the primary, or the node whose copy it
+//! concerns); what is refused names the node that refused.
+//!
+//! Not here: making, growing and deleting, where several nodes take part (`cast`).
+
+mod cast;
+
+use std::time::Duration;
+
+use serde::Serialize;
+use wire::admin::{Answer, Command, Operation, ReplicaState, ResourceFile, ResourceStatus, codes};
+
+use crate::admin::{Node, unexpected};
+use crate::cli::{Form, Global, OnNode, Resource};
+use crate::cluster::Cluster;
+use crate::output::{Cell, Style, Tone, say, say_json};
+use crate::problem::{Problem, TIMED_OUT, USAGE};
+use crate::unit::show_size;
+use crate::view::{Views, size_of};
+
+pub(crate) use cast::{create, remove_everywhere};
+
+/// How often a change is sent again because the primary moved meanwhile.
+const MOVES_MAX: u32 = 5;
+
+/// How long a node may take to refuse a verify that is not waited for.
+const VERIFY_REFUSAL_LIMIT: Duration = Duration::from_secs(1);
+
+/// What a change answers in JSON.
+#[derive(Serialize)]
+struct DoneJson<'a> {
+    version: u16,
+    resource: &'a str,
+    done: &'a str,
+}
+
+/// Does what was asked.
+pub(crate) fn run(global: &Global, command: &Resource) -> Result<(), Problem> {
+    let style = Style::of(global);
+    let cluster = Cluster::open(global)?;
+    match command {
+        Resource::Create(wanted) => create(&cluster, style, wanted),
+        Resource::List => list(&cluster, style),
+        Resource::Show { name } => show(&cluster, style, name),
+        Resource::Promote(on) => promote(&cluster, style, on),
+        Resource::Demote { name } => demote(&cluster, style, name),
+        Resource::AddReplica { name, node, witness, force } => {
+            cast::add_replica(&cluster, style, name, node, *witness, *force)
+        }
+        Resource::RemoveReplica(on) => cast::remove_replica(&cluster, style, on),
+        Resource::Resize { name, size, volume, force } => {
+            let operation =
+                Operation::Resize { volume: *volume, size_bytes: *size, allow_shrink: *force };
+            resize(&cluster, style, name, *volume, operation)
+        }
+        Resource::Verify { name, wait } => verify(&cluster, style, name, *wait),
+        Resource::Invalidate(on) => invalidate(&cluster, style, on),
+        Resource::Suspend { name } => {
+            change(&cluster, style, name, Operation::Suspend {}, "requests wait now")
+        }
+        Resource::Resume { name } => {
+            change(&cluster, style, name, Operation::Resume {}, "requests go on")
+        }
+        Resource::PauseResync { name } => {
+            change(&cluster, style, name, Operation::PauseResync {}, "resync waits now")
+        }
+        Resource::ResumeResync { name } => {
+            change(&cluster, style, name, Operation::ResumeResync {}, "resync goes on")
+        }
+        Resource::Force(on) => force(&cluster, style, on),
+        Resource::Delete { name, force } => cast::delete(&cluster, style, name, *force),
+    }
+}
+
+/// Says that a change is made.
+pub(crate) fn done(style: Style, resource: &str, done: &str) -> Result<(), Problem> {
+    match style.form {
+        Form::Json => say_json(&DoneJson { version: 1, resource, done }),
+        Form::Human => say(&format!("{resource}: {done}.\n")),
+    }
+}
+
+/// Makes a change where it must be made: at the primary, else at a node with a good copy.
+pub(crate) fn at_primary(
+    cluster: &Cluster,
+    name: &str,
+    operation: &Operation,
+) -> Result<(), Problem> {
+    let mut last = None;
+    for _ in 0..MOVES_MAX {
+        let views = Views::gather(cluster, Some(name))?;
+        let node = doer(cluster, &views, name)?;
+        match node.operate(name, operation.clone()) {
+            // The primary moved between the look and the change.
+            Err(problem) if problem.is(&codes::OTHER_PRIMARY) => last = Some(problem),
+            outcome => return outcome,
+        }
+    }
+    Err(last
+        .unwrap_or_else(|| Problem::new(TIMED_OUT, format!("{name}: the primary keeps moving"))))
+}
+
+/// The node to ask for a change.
+fn doer<'a>(cluster: &'a Cluster, views: &Views, name: &str) -> Result<&'a Node, Problem> {
+    let view = views.require(name)?;
+    let answers = |node: &&Node| views.of(name, &node.name).is_some();
+    let primary = view.primary.as_deref();
+    let good = |node: &&Node| {
+        view.replicas.iter().any(|replica| {
+            replica.node == node.name && replica.in_sync && replica.state == ReplicaState::InSync
+        })
+    };
+    let reachable = || cluster.nodes.iter().filter(answers);
+    reachable()
+        .find(|node| Some(node.name.as_str()) == primary)
+        .or_else(|| reachable().find(good))
+        .or_else(|| reachable().next())
+        .ok_or_else(|| crate::view::absent(name, &views.silent))
+}
+
+fn change(
+    cluster: &Cluster,
+    style: Style,
+    name: &str,
+    operation: Operation,
+    words: &str,
+) -> Result<(), Problem> {
+    at_primary(cluster, name, &operation)?;
+    done(style, name, words)
+}
+
+fn promote(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(), Problem> {
+    let node = cluster.node(&on.node)?;
+    match node.operate(&on.name, Operation::Promote {}) {
+        Err(problem) if problem.is(&codes::ALREADY) => {}
+        outcome => outcome?,
+    }
+    done(style, &on.name, &format!("{} is primary", on.node))
+}
+
+fn demote(cluster: &Cluster, style: Style, name: &str) -> Result<(), Problem> {
+    let views = Views::gather(cluster, Some(name))?;
+    let Some(primary) = views.require(name)?.primary.clone() else {
+        return done(style, name, "no node was primary");
+    };
+    cluster.node(&primary)?.operate(name, Operation::Demote {})?;
+    done(style, name, &format!("{primary} is primary no more"))
+}
+
+fn invalidate(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(), Problem> {
+    cluster.node(&on.node)?.operate(&on.name, Operation::Invalidate {})?;
+    done(style, &on.name, &format!("the copy on {} is made anew from the others", on.node))
+}
+
+fn force(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(), Problem> {
+    cluster.node(&on.node)?.operate(&on.name, Operation::Force {})?;
+    let words = format!("goes on from the copy on {}; other copies are given up", on.node);
+    done(style, &on.name, &words)
+}
+
+fn resize(
+    cluster: &Cluster,
+    style: Style,
+    name: &str,
+    index: u16,
+    operation: Operation,
+) -> Result<(), Problem> {
+    let Operation::Resize { size_bytes, .. } = operation else { return Ok(()) };
+    let views = Views::gather(cluster, Some(name))?;
+    let volume = views.require(name)?.volumes.iter().find(|volume| volume.volume == index);
+    if let Some(volume) = volume {
+        check_blocks(size_bytes, volume.block_bytes)?;
+    }
+    at_primary(cluster, name, &operation)?;
+    done(style, name, &format!("volume {index} has {} now", show_size(size_bytes)))
+}
+
+/// A size must be made of whole blocks.
+pub(crate) fn check_blocks(size_bytes: u64, block_bytes: u32) -> Result<(), Problem> {
+    if size_bytes.is_multiple_of(u64::from(block_bytes.max(1))) {
+        return Ok(());
+    }
+    let message =
+        format!("a size of {size_bytes} bytes is not made of whole blocks of {block_bytes}");
+    Err(Problem::new(USAGE, message))
+}
+
+fn verify(cluster: &Cluster, style: Style, name: &str, wait: bool) -> Result<(), Problem> {
+    if wait {
+        at_primary(cluster, name, &Operation::Verify {})?;
+        return done(style, name, "all replicas were compared; what differed is repaired");
+    }
+    let views = Views::gather(cluster, Some(name))?;
+    let node = doer(cluster, &views, name)?;
+    let command = Command::Operation { resource: name.to_owned(), operation: Operation::Verify {} };
+    match node.ask_within(command, VERIFY_REFUSAL_LIMIT) {
+        Err(problem) if problem.is_kind(TIMED_OUT) => {
+            done(style, name, "the comparison goes on in the background")
+        }
+        outcome => {
+            outcome?;
+            done(style, name, "all replicas were compared; what differed is repaired")
+        }
+    }
+}
+
+fn list(cluster: &Cluster, style: Style) -> Result<(), Problem> {
+    let views = Views::gather(cluster, None)?;
+    let status = views.merged();
+    if style.form == Form::Json {
+        return say_json(&status);
+    }
+    if status.resources.is_empty() {
+        return say("There are no resources.\n");
+    }
+    let rows: Vec<Vec<Cell>> = status.resources.iter().map(list_row).collect();
+    say(&style.table(&["RESOURCE", "SIZE", "PRIMARY", "IN SYNC", "STATE"], &rows))
+}
+
+fn list_row(resource: &ResourceStatus) -> Vec<Cell> {
+    let data = |state| !matches!(state, ReplicaState::Witness | ReplicaState::Diskless);
+    let copies = resource.replicas.iter().filter(|replica| data(replica.state)).count();
+    let good = resource.replicas.iter().filter(|replica| replica.in_sync).count();
+    let state = if !resource.quorum {
+        Cell("no quorum".to_owned(), Tone::Bad)
+    } else if resource.suspended.is_some() {
+        Cell("requests wait".to_owned(), Tone::Bad)
+    } else if good < copies {
+        Cell("degraded".to_owned(), Tone::Doubtful)
+    } else {
+        Cell("healthy".to_owned(), Tone::Good)
+    };
+    vec![
+        Cell(resource.name.clone(), Tone::Strong),
+        Cell::plain(size_of(resource)),
+        Cell::plain(resource.primary.clone().unwrap_or("-".to_owned())),
+        Cell::plain(format!("{good} of {copies}")),
+        state,
+    ]
+}
+
+/// What a node knows a resource to be.
+pub(crate) fn file_of(node: &Node, name: &str) -> Result<ResourceFile, Problem> {
+    match node.ask(Command::ResourceFile { resource: name.to_owned() })? {
+        Answer::File(file) => Ok(*file),
+        other => Err(unexpected(node, &other)),
+    }
+}
+
+fn show(cluster: &Cluster, style: Style, name: &str) -> Result<(), Problem> {
+    let views = Views::gather(cluster, Some(name))?;
+    let view = views.require(name)?;
+    let file = file_of(doer(cluster, &views, name)?, name)?;
+    if style.form == Form::Json {
+        return say_json(&serde_json::json!({ "version": 1, "resource": file, "status": view }));
+    }
+    let mut text = crate::view::human(style, &views);
+    text.push_str(&format!("\n  id            {:016x}\n", file.id));
+    text.push_str(&format!("  epoch, reign  {}, {}\n", view.epoch, view.reign));
+    text.push_str(&format!("  shards        {}\n", file.shards));
+    let encryption = if view.link_encryption { "on" } else { "OFF (stated in node.toml)" };
+    text.push_str(&format!("  encryption    {encryption}\n"));
+    for option in option_lines(&file) {
+        text.push_str(&format!("  {option}\n"));
+    }
+    for (node, own) in views.resources.get(name).into_iter().flatten() {
+        for url in own.volumes.iter().flat_map(|volume| &volume.nbd) {
+            text.push_str(&format!("  nbd on {node:<6} {url}\n"));
+        }
+    }
+    say(&text)
+}
+
+/// The options as JSON names them, one a line.
+fn option_lines(file: &ResourceFile) -> Vec<String> {
+    let options = serde_json::to_value(&file.options).unwrap_or_default();
+    let Some(options) = options.as_object() else { return Vec::new() };
+    let plain = |value: &serde_json::Value| value.as_str().map_or(value.to_string(), str::to_owned);
+    options
+        .iter()
+        .map(|(key, value)| format!("{:<13} {}", key.replace('_', "-"), plain(value)))
+        .collect()
+}

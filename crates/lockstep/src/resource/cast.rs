@@ -1,0 +1,420 @@
+//! Changes in which several nodes take part: making and deleting a resource, adding and removing
+//! a replica. The command line coordinates; there is no controller.
+//!
+//! Always: a resource is made on all of its nodes or on none. What was done before somebody refused
+//! is undone, and it is said if that failed too.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use wire::MemberKind;
+use wire::admin::{
+    Answer, Command, FileMember, FileNode, FileStore, FileTiming, FileVolume, NodeStatus,
+    Operation, ReplicaState, ResourceFile, ResourceStatus, StoreKind, codes,
+};
+
+use super::{at_primary, check_blocks, doer, done, file_of};
+use crate::admin::Node;
+use crate::cli::{Create, Form, OnNode, Store};
+use crate::cluster::{Cluster, node_status};
+use crate::output::{Style, say, say_json};
+use crate::problem::{
+    ALREADY_MEMBER, NO_MEMBER, NODE_DOWN, Problem, RESOURCE_EXISTS, TOO_FEW_NODES, UNREACHED, USAGE,
+};
+use crate::unit::show_size;
+use crate::view::Views;
+
+#[derive(Serialize)]
+struct CreatedJson<'a> {
+    version: u16,
+    resource: &'a str,
+    id: String,
+    replicas: Vec<&'a str>,
+    witnesses: Vec<&'a str>,
+    nbd: Vec<String>,
+}
+
+/// Nodes of a new resource, by their part in it.
+struct Cast<'a> {
+    replicas: Vec<&'a Node>,
+    witnesses: Vec<&'a Node>,
+    /// Everyone who answers and is no member.
+    clients: Vec<&'a Node>,
+    /// All nodes of the cluster, as its members know them.
+    nodes: BTreeMap<u16, String>,
+    ids: BTreeMap<String, u16>,
+}
+
+impl Cast<'_> {
+    fn members(&self) -> impl Iterator<Item = &Node> {
+        self.replicas.iter().chain(&self.witnesses).copied()
+    }
+
+    fn everyone(&self) -> impl Iterator<Item = &Node> {
+        self.members().chain(self.clients.iter().copied())
+    }
+}
+
+/// `lockstep resource create`.
+pub(crate) fn create(cluster: &Cluster, style: Style, wanted: &Create) -> Result<(), Problem> {
+    check_blocks(wanted.size, wanted.block_bytes())?;
+    let cast = choose(cluster, wanted)?;
+    let views = Views::gather(cluster, Some(&wanted.name))?;
+    if views.best(&wanted.name).is_some() {
+        let message = format!("there is a resource {:?} already", wanted.name);
+        return Err(Problem::new(RESOURCE_EXISTS, message));
+    }
+    let store = wanted.store.or(cluster.dev.as_ref().map(|dev| dev.store())).unwrap_or(Store::File);
+    let file = describe(wanted, &cast, store);
+    file.check().map_err(|error| Problem::new(USAGE, error.0))?;
+    if let Err(problem) = make(&cast, &file, wanted.force) {
+        return Err(problem);
+    }
+    let nbd = urls(&cast, &wanted.name);
+    let names = |nodes: &[&Node]| nodes.iter().map(|node| node.name.clone()).collect::<Vec<_>>();
+    if style.form == Form::Json {
+        return say_json(&CreatedJson {
+            version: 1,
+            resource: &wanted.name,
+            id: format!("{:016x}", file.id),
+            replicas: cast.replicas.iter().map(|node| node.name.as_str()).collect(),
+            witnesses: cast.witnesses.iter().map(|node| node.name.as_str()).collect(),
+            nbd,
+        });
+    }
+    let mut text = format!(
+        "Made {}: {} on {}",
+        wanted.name,
+        show_size(wanted.size),
+        names(&cast.replicas).join(", ")
+    );
+    if wanted.volumes > 1 {
+        text.push_str(&format!(", {} volumes", wanted.volumes));
+    }
+    if !cast.witnesses.is_empty() {
+        text.push_str(&format!(", witness {}", names(&cast.witnesses).join(", ")));
+    }
+    text.push_str(".\n");
+    for url in nbd {
+        text.push_str(&format!("  {url}\n"));
+    }
+    say(&text)
+}
+
+/// Who takes part. Only nodes that answer can be members.
+fn choose<'a>(cluster: &'a Cluster, wanted: &Create) -> Result<Cast<'a>, Problem> {
+    let answers = cluster.ask_all(node_status)?;
+    let (mut nodes, mut ids) = (BTreeMap::new(), BTreeMap::new());
+    for (node, status) in &answers {
+        ids.insert(node.name.clone(), status.node_id);
+        know(&mut nodes, status);
+    }
+    let mut pool: Vec<&Node> = Vec::new();
+    if wanted.nodes.is_empty() {
+        pool.extend(answers.iter().map(|(node, _)| *node));
+    }
+    for name in &wanted.nodes {
+        let node = cluster.node(name)?;
+        if !ids.contains_key(name) {
+            let message = format!("node {name} does not answer");
+            return Err(Problem::new(NODE_DOWN, message));
+        }
+        if pool.iter().any(|other| other.name == *name) {
+            return Err(Problem::new(USAGE, format!("node {name} is named twice")));
+        }
+        pool.push(node);
+    }
+    let (replicas, witnesses) = (usize::from(wanted.replicas), usize::from(wanted.witnesses));
+    if pool.len() < replicas + witnesses {
+        let message = format!(
+            "{replicas} replicas and {witnesses} witnesses need {} nodes; there are {}",
+            replicas + witnesses,
+            pool.len()
+        );
+        return Err(Problem::new(TOO_FEW_NODES, message));
+    }
+    let witnesses = pool[replicas..replicas + witnesses].to_vec();
+    let replicas = pool[..replicas].to_vec();
+    let member =
+        |node: &Node| replicas.iter().chain(&witnesses).any(|member| member.name == node.name);
+    let clients = answers.iter().map(|(node, _)| *node).filter(|node| !member(node)).collect();
+    Ok(Cast { replicas, witnesses, clients, nodes, ids })
+}
+
+/// Adds a node and the peers it knows.
+fn know(nodes: &mut BTreeMap<u16, String>, status: &NodeStatus) {
+    nodes.insert(status.node_id, status.node.clone());
+    for peer in &status.peers {
+        nodes.insert(peer.node_id, peer.node.clone());
+    }
+}
+
+fn describe(wanted: &Create, cast: &Cast<'_>, store: Store) -> ResourceFile {
+    let stores = |kind: MemberKind| match (kind, store) {
+        (MemberKind::Replica, Store::Memory) => (0..wanted.volumes).map(memory).collect(),
+        _ => Vec::new(),
+    };
+    let member = |node: &Node, kind: MemberKind| FileMember {
+        node: cast.ids.get(&node.name).copied().unwrap_or_default(),
+        kind,
+        voter: None,
+        incarnation: None,
+        in_sync: None,
+        stores: stores(kind),
+    };
+    let replicas = cast.replicas.iter().map(|node| member(node, MemberKind::Replica));
+    let witnesses = cast.witnesses.iter().map(|node| member(node, MemberKind::Witness));
+    ResourceFile {
+        name: wanted.name.clone(),
+        id: sys::random_u64() | 1,
+        shards: wanted.shards,
+        options: wanted.options(),
+        timing: FileTiming::default(),
+        nodes: cast
+            .nodes
+            .iter()
+            .map(|(&id, name)| FileNode { id, name: name.clone(), addresses: Vec::new() })
+            .collect(),
+        members: replicas.chain(witnesses).collect(),
+        volumes: (0..wanted.volumes)
+            .map(|index| FileVolume {
+                index,
+                size_bytes: wanted.size,
+                block_bytes: wanted.block_bytes(),
+            })
+            .collect(),
+    }
+}
+
+fn memory(volume: u16) -> FileStore {
+    FileStore { volume, kind: StoreKind::Memory, path: None, metadata_path: None }
+}
+
+/// Makes it everywhere, or nowhere.
+fn make(cast: &Cast<'_>, file: &ResourceFile, force: bool) -> Result<(), Problem> {
+    let mut defined: Vec<&Node> = Vec::new();
+    let mut created: Vec<&Node> = Vec::new();
+    let mut attempt = || -> Result<(), Problem> {
+        for node in cast.everyone() {
+            defined.push(node);
+            node.change(Command::ResourceDefine { file: Box::new(file.clone()) })?;
+        }
+        for node in cast.members() {
+            node.change(Command::ResourceCreate { resource: file.name.clone(), force })?;
+            created.push(node);
+        }
+        Ok(())
+    };
+    let Err(mut problem) = attempt() else { return Ok(()) };
+    let mut left = Vec::new();
+    for node in &defined {
+        let mine = created.iter().any(|other| other.name == node.name);
+        if undo(node, &file.name, mine).is_err() {
+            left.push(node.name.as_str());
+        }
+    }
+    problem.message.push_str(if left.is_empty() {
+        "; nothing was changed"
+    } else {
+        "; undoing failed on some nodes, where parts of it are left: "
+    });
+    problem.message.push_str(&left.join(", "));
+    Err(problem)
+}
+
+/// Removes a node's part, and its store only if that was made just now.
+fn undo(node: &Node, name: &str, created: bool) -> Result<(), Problem> {
+    let resource = name.to_owned();
+    if created {
+        absent_is_fine(
+            node.change(Command::ResourceDelete { resource: resource.clone(), force: true }),
+        )?;
+    }
+    absent_is_fine(node.change(Command::ResourceForget { resource }))
+}
+
+fn absent_is_fine(outcome: Result<(), Problem>) -> Result<(), Problem> {
+    match outcome {
+        Err(problem) if problem.is(&codes::NO_RESOURCE) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// Where NBD clients find it: as the nodes say, replicas first.
+fn urls(cast: &Cast<'_>, name: &str) -> Vec<String> {
+    let of = |node: &Node| {
+        let status = node.status(Some(name)).ok()?;
+        let resource: ResourceStatus = status.resources.into_iter().next()?;
+        Some(resource.volumes.into_iter().flat_map(|volume| volume.nbd).collect::<Vec<_>>())
+    };
+    let tcp = |url: &String| url.starts_with("nbd://");
+    cast.everyone().filter_map(of).flatten().filter(tcp).collect()
+}
+
+/// `lockstep resource add-replica`.
+pub(crate) fn add_replica(
+    cluster: &Cluster,
+    style: Style,
+    name: &str,
+    on: &str,
+    witness: bool,
+    force: bool,
+) -> Result<(), Problem> {
+    let node = cluster.node(on)?;
+    let views = Views::gather(cluster, Some(name))?;
+    let view = views.require(name)?;
+    let old = view.replicas.iter().find(|replica| replica.node == on);
+    if old.is_some_and(|replica| replica.state != ReplicaState::Diskless) {
+        return Err(Problem::new(ALREADY_MEMBER, format!("{on} is a member of {name} already")));
+    }
+    let status = node_status(node)?;
+    let mut file = file_of(doer(cluster, &views, name)?, name)?;
+    let store = cluster.dev.as_ref().map_or(Store::File, |dev| dev.store());
+    let kind = if witness { MemberKind::Witness } else { MemberKind::Replica };
+    let stores = match (kind, store) {
+        (MemberKind::Replica, Store::Memory) => {
+            file.volumes.iter().map(|volume| memory(volume.index)).collect()
+        }
+        _ => Vec::new(),
+    };
+    let member = FileMember {
+        node: status.node_id,
+        kind,
+        voter: Some(sys::random_u64() | 1),
+        incarnation: (kind == MemberKind::Replica).then(|| sys::random_u64() | 1),
+        in_sync: Some(false),
+        stores,
+    };
+    let entry = FileNode { id: status.node_id, name: on.to_owned(), addresses: Vec::new() };
+    if !file.nodes.iter().any(|node| node.id == status.node_id) {
+        file.nodes.push(entry.clone());
+    }
+    file.members.retain(|member| member.node != status.node_id);
+    file.members.push(member.clone());
+    node.change(Command::ResourceDefine { file: Box::new(file.clone()) })?;
+    let operation = Operation::AddReplica { member: Box::new(member), node: Some(entry) };
+    let made = node.change(Command::ResourceCreate { resource: name.to_owned(), force });
+    let joined = made.clone().and_then(|()| at_primary(cluster, name, &operation));
+    if let Err(mut problem) = joined {
+        let undone = undo(node, name, made.is_ok());
+        file.members.retain(|member| member.node != status.node_id);
+        let again = node.change(Command::ResourceDefine { file: Box::new(file) });
+        if undone.and(again).is_ok() {
+            problem.message.push_str("; nothing was changed");
+        }
+        return Err(problem);
+    }
+    let words = if witness { "votes as witness" } else { "holds a replica and is being copied to" };
+    done(style, name, &format!("{on} {words}"))
+}
+
+/// `lockstep resource remove-replica`.
+pub(crate) fn remove_replica(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(), Problem> {
+    let name = &on.name;
+    let views = Views::gather(cluster, Some(name))?;
+    let view = views.require(name)?;
+    let member = view
+        .replicas
+        .iter()
+        .find(|replica| replica.node == on.node && replica.state != ReplicaState::Diskless)
+        .ok_or_else(|| Problem::new(NO_MEMBER, format!("{} is no member of {name}", on.node)))?;
+    let id = match member.node_id {
+        0 => file_of(doer(cluster, &views, name)?, name)?
+            .nodes
+            .iter()
+            .find(|node| node.name == on.node)
+            .map_or(0, |node| node.id),
+        id => id,
+    };
+    at_primary(cluster, name, &Operation::RemoveReplica { node: id })?;
+    let Ok(node) = cluster.node(&on.node) else {
+        return done(style, name, &format!("{} holds no replica any more", on.node));
+    };
+    if let Err(problem) = clear(cluster, node, name, id) {
+        let words = format!(
+            "{} is no member any more; what it stored is still there ({})",
+            on.node, problem.message
+        );
+        return done(style, name, &words);
+    }
+    done(style, name, &format!("{} holds no replica any more", on.node))
+}
+
+/// Removes the store of a former member, which then goes on as a client.
+fn clear(cluster: &Cluster, node: &Node, name: &str, id: u16) -> Result<(), Problem> {
+    undo(node, name, true)?;
+    let views = Views::gather(cluster, Some(name))?;
+    let mut file = file_of(doer(cluster, &views, name)?, name)?;
+    file.members.retain(|member| member.node != id);
+    node.change(Command::ResourceDefine { file: Box::new(file) })
+}
+
+/// `lockstep resource delete`.
+pub(crate) fn delete(
+    cluster: &Cluster,
+    style: Style,
+    name: &str,
+    force: bool,
+) -> Result<(), Problem> {
+    let views = Views::gather(cluster, Some(name))?;
+    views.require(name)?;
+    if let Some((silent, reason)) = views.silent.first()
+        && !force
+    {
+        let mut problem = Problem::new(
+            UNREACHED,
+            format!("{silent} would keep its part of {name} ({reason}); nothing was changed"),
+        );
+        problem.remedy = format!("Start {silent}, or leave its part behind with --force.");
+        return Err(problem);
+    }
+    remove_everywhere(cluster, &views, name, force)?;
+    done(style, name, "deleted, with its data, on all nodes")
+}
+
+/// Deletes a resource on every node that answers. The first refusal is heard before anything is
+/// removed: from the primary, which knows whether the resource is in use.
+pub(crate) fn remove_everywhere(
+    cluster: &Cluster,
+    views: &Views,
+    name: &str,
+    force: bool,
+) -> Result<(), Problem> {
+    if let Some(primary) = views.best(name).and_then(|view| view.primary.clone())
+        && let Ok(node) = cluster.node(&primary)
+        && views.of(name, &primary).is_some()
+    {
+        match node.operate(name, Operation::Demote {}) {
+            Err(problem) if force || problem.is(&codes::ALREADY) => {}
+            Err(mut problem) => {
+                problem.message.push_str("; nothing was changed");
+                return Err(problem);
+            }
+            Ok(()) => {}
+        }
+    }
+    let mut first = true;
+    let mut failed = None;
+    for node in &cluster.nodes {
+        if views.of(name, &node.name).is_none() {
+            continue;
+        }
+        // Once it is gone on one node, the rest must follow.
+        let command = Command::ResourceDelete { resource: name.to_owned(), force: force || !first };
+        match node.ask(command) {
+            Ok(Answer::Done {}) => {}
+            Ok(other) => return Err(crate::admin::unexpected(node, &other)),
+            Err(problem) if problem.is(&codes::NO_RESOURCE) => {}
+            Err(problem) if first && !problem.is(&codes::LAST_REPLICA) => return Err(problem),
+            Err(problem) => {
+                failed.get_or_insert(problem);
+            }
+        }
+        let forget = Command::ResourceForget { resource: name.to_owned() };
+        if let Err(problem) = absent_is_fine(node.change(forget)) {
+            failed.get_or_insert(problem);
+        }
+        first = false;
+    }
+    failed.map_or(Ok(()), Err)
+}

@@ -1,0 +1,169 @@
+//! How resources are: gathering what nodes say, choosing whom to believe, showing it.
+//!
+//! Always: of several views of one resource the one with the newest configuration is shown, the
+//! primary's own before others of the same; what only a stale view says is never shown as fact.
+//!
+//! Not here: why it is so (`explain`).
+
+mod show;
+mod watch;
+
+use std::collections::BTreeMap;
+
+use wire::admin::{ReplicaState, ResourceStatus, Status};
+
+use crate::admin::Node;
+use crate::cli::{Form, Global, Wanted};
+use crate::cluster::Cluster;
+use crate::output::{Style, say, say_json};
+use crate::problem::{Problem, RESOURCE_ABSENT};
+
+pub(crate) use show::{human, replica_line, size_of};
+pub(crate) use watch::{events, wait};
+
+/// Resources as the reachable nodes see them.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Views {
+    /// Every view of a resource, with the name of the node whose it is; by the resource's name.
+    pub(crate) resources: BTreeMap<String, Vec<(String, ResourceStatus)>>,
+    /// Nodes that did not answer, with the reason.
+    pub(crate) silent: Vec<(String, String)>,
+}
+
+impl Views {
+    /// Asks all nodes. Fails only if none of them answers.
+    pub(crate) fn gather(cluster: &Cluster, name: Option<&str>) -> Result<Views, Problem> {
+        let mut views = Views::default();
+        let mut first = None;
+        let mut answered = false;
+        for node in &cluster.nodes {
+            match node.status(name) {
+                Ok(status) => {
+                    answered = true;
+                    views.add(node, status);
+                }
+                Err(problem) if problem.is(&wire::admin::codes::NO_RESOURCE) => answered = true,
+                Err(problem) => {
+                    views.silent.push((node.name.clone(), problem.message.clone()));
+                    first.get_or_insert(problem);
+                }
+            }
+        }
+        match first {
+            Some(problem) if !answered => Err(problem),
+            _ => Ok(views),
+        }
+    }
+
+    fn add(&mut self, node: &Node, status: Status) {
+        for resource in status.resources {
+            let name = resource.name.clone();
+            self.resources.entry(name).or_default().push((node.name.clone(), resource));
+        }
+    }
+
+    /// The view to believe.
+    pub(crate) fn best(&self, name: &str) -> Option<&ResourceStatus> {
+        self.resources.get(name).and_then(|views| best_of(views))
+    }
+
+    /// The same for every resource, as one status.
+    pub(crate) fn merged(&self) -> Status {
+        let best = self.resources.values().filter_map(|views| best_of(views));
+        Status { version: 1, resources: best.cloned().collect() }
+    }
+
+    /// What `node` itself says of the resource.
+    pub(crate) fn of(&self, name: &str, node: &str) -> Option<&ResourceStatus> {
+        let views = self.resources.get(name)?;
+        views.iter().find(|(whose, _)| whose == node).map(|(_, view)| view)
+    }
+
+    /// The view to believe, or the problem that there is none.
+    pub(crate) fn require(&self, name: &str) -> Result<&ResourceStatus, Problem> {
+        self.best(name).ok_or_else(|| absent(name, &self.silent))
+    }
+}
+
+/// Nobody who answers knows the resource.
+pub(crate) fn absent(name: &str, silent: &[(String, String)]) -> Problem {
+    let mut message = format!("there is no resource {name:?}");
+    if !silent.is_empty() {
+        let names: Vec<&str> = silent.iter().map(|(name, _)| name.as_str()).collect();
+        message.push_str(&format!("; not asked, because they do not answer: {}", names.join(", ")));
+    }
+    Problem::new(RESOURCE_ABSENT, message)
+}
+
+/// The newest configuration wins; among equals the primary's own view, then one with a quorum.
+fn best_of(views: &[(String, ResourceStatus)]) -> Option<&ResourceStatus> {
+    let rank = |(whose, view): &(String, ResourceStatus)| {
+        (view.epoch, view.primary.as_ref() == Some(whose), view.quorum)
+    };
+    // `max_by_key` would take the last of equals; the first node is the steadier choice.
+    let best = views.iter().rev().max_by_key(|entry| rank(entry));
+    best.map(|(_, view)| view)
+}
+
+/// Whether the resource is as wanted; if not, what is missing.
+pub(crate) fn reached(
+    views: &Views,
+    cluster: &Cluster,
+    name: &str,
+    wanted: Wanted,
+) -> Result<(), String> {
+    let Some(view) = views.best(name) else { return Err("no node tells of it".to_owned()) };
+    if matches!(wanted, Wanted::InSync | Wanted::Healthy) {
+        for replica in &view.replicas {
+            let data = !matches!(replica.state, ReplicaState::Witness | ReplicaState::Diskless);
+            if data && !(replica.in_sync && replica.state == ReplicaState::InSync) {
+                return Err(format!("the replica on {} is not in sync", replica.node));
+            }
+        }
+    }
+    if wanted == Wanted::Primary {
+        let Some(primary) = &view.primary else { return Err("no node is primary".to_owned()) };
+        let known = cluster.nodes.iter().any(|node| node.name == *primary);
+        let alive = if known {
+            views.of(name, primary).is_some_and(|own| own.primary.as_ref() == Some(primary))
+        } else {
+            view.replicas.iter().any(|replica| replica.node == *primary && replica.connected)
+        };
+        if !alive {
+            return Err(format!("the primary {primary} does not answer"));
+        }
+    }
+    if wanted == Wanted::Healthy {
+        let lost = view.replicas.iter().find(|replica| {
+            replica.state == ReplicaState::Absent
+                || replica.state == ReplicaState::Witness && !replica.connected
+        });
+        if let Some(replica) = lost {
+            return Err(format!("{} cannot be reached", replica.node));
+        }
+        if !view.quorum {
+            return Err("there is no quorum".to_owned());
+        }
+    }
+    match &view.suspended {
+        Some(reason) if wanted != Wanted::InSync => Err(format!("requests wait: {reason}")),
+        _ => Ok(()),
+    }
+}
+
+/// `lockstep status`.
+pub(crate) fn status(global: &Global, name: Option<&str>, watching: bool) -> Result<(), Problem> {
+    let style = Style::of(global);
+    let cluster = Cluster::open(global)?;
+    if watching {
+        return watch::watch(&cluster, style, name);
+    }
+    let views = Views::gather(&cluster, name)?;
+    if let Some(name) = name {
+        views.require(name)?;
+    }
+    match style.form {
+        Form::Json => say_json(&views.merged()),
+        Form::Human => say(&human(style, &views)),
+    }
+}

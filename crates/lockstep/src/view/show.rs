@@ -1,0 +1,136 @@
+//! How a status looks to people.
+
+use wire::admin::{ReplicaState, ReplicaStatus, ResourceStatus};
+
+use super::Views;
+use crate::output::{Cell, Style, Tone, bar};
+use crate::unit::show_size;
+
+/// All resources, each with its nodes.
+pub(crate) fn human(style: Style, views: &Views) -> String {
+    let mut text = String::new();
+    let status = views.merged();
+    if status.resources.is_empty() {
+        text.push_str(
+            "There are no resources. Make one: lockstep resource create disk --size 1GiB --replicas 3\n",
+        );
+    }
+    for (index, resource) in status.resources.iter().enumerate() {
+        if index > 0 {
+            text.push('\n');
+        }
+        text.push_str(&block(style, resource));
+    }
+    if !views.silent.is_empty() {
+        let names: Vec<&str> = views.silent.iter().map(|(name, _)| name.as_str()).collect();
+        let line = format!("\nNodes that do not answer: {}\n", names.join(", "));
+        text.push_str(&style.paint(Tone::Doubtful, &line));
+    }
+    text
+}
+
+/// Sizes of all volumes: `1GiB`, or `2 x 1GiB`, or their sum.
+pub(crate) fn size_of(resource: &ResourceStatus) -> String {
+    let volumes = &resource.volumes;
+    match volumes.as_slice() {
+        [] => "-".to_owned(),
+        [one] => show_size(one.size_bytes),
+        [first, rest @ ..] if rest.iter().all(|next| next.size_bytes == first.size_bytes) => {
+            format!("{} x {}", volumes.len(), show_size(first.size_bytes))
+        }
+        _ => {
+            let sum = volumes.iter().fold(0u64, |sum, v| sum.saturating_add(v.size_bytes));
+            format!("{} volumes, {}", volumes.len(), show_size(sum))
+        }
+    }
+}
+
+fn block(style: Style, resource: &ResourceStatus) -> String {
+    let primary = match &resource.primary {
+        Some(node) => format!("primary {node}"),
+        None => "no primary (the first I/O makes one)".to_owned(),
+    };
+    let mut text = style.paint(Tone::Strong, &resource.name);
+    text.push_str(&format!("  {}  {primary}  epoch {}", size_of(resource), resource.epoch));
+    if !resource.quorum {
+        text.push_str("  ");
+        text.push_str(&style.paint(Tone::Bad, "NO QUORUM"));
+    }
+    if resource.recovering {
+        text.push_str("  ");
+        text.push_str(&style.paint(Tone::Doubtful, "recovering"));
+    }
+    if resource.fork > 0 {
+        text.push_str("  ");
+        text.push_str(&style.paint(Tone::Bad, &format!("FORK {}", resource.fork)));
+    }
+    text.push('\n');
+    let rows: Vec<Vec<Cell>> = resource
+        .replicas
+        .iter()
+        .map(|replica| row(replica, resource.primary.as_ref() == Some(&replica.node)))
+        .collect();
+    for line in style.table(&["NODE", "STATE", "ROLE", "RESYNC"], &rows).lines() {
+        text.push_str("  ");
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    if let Some(reason) = &resource.suspended {
+        text.push_str(&style.paint(Tone::Bad, &format!("  requests wait: {reason}")));
+        text.push('\n');
+    }
+    for warning in &resource.warnings {
+        text.push_str(&style.paint(Tone::Doubtful, &format!("  note: {warning}")));
+        text.push('\n');
+    }
+    text
+}
+
+fn row(replica: &ReplicaStatus, primary: bool) -> Vec<Cell> {
+    let role = match (primary, replica.state) {
+        (true, _) => "primary",
+        (false, ReplicaState::Witness) => "witness",
+        (false, ReplicaState::Diskless) => "client",
+        (false, _) => "replica",
+    };
+    let (state, tone) = state_of(replica);
+    let resync = replica.resync.map_or(String::new(), |resync| {
+        bar(resync.done_bytes, resync.total_bytes, resync.rate_bytes_per_second, resync.eta_seconds)
+    });
+    vec![
+        Cell(replica.node.clone(), Tone::Strong),
+        Cell(state, tone),
+        Cell::plain(role),
+        Cell::plain(resync),
+    ]
+}
+
+fn state_of(replica: &ReplicaStatus) -> (String, Tone) {
+    let (word, tone) = match replica.state {
+        ReplicaState::InSync => ("in-sync", Tone::Good),
+        ReplicaState::Syncing => ("syncing", Tone::Doubtful),
+        ReplicaState::Behind => ("behind", Tone::Doubtful),
+        ReplicaState::Detached => ("detached", Tone::Bad),
+        ReplicaState::Absent => ("absent", Tone::Bad),
+        ReplicaState::Diskless => ("diskless", Tone::Plain),
+        ReplicaState::Witness if replica.connected => ("witness", Tone::Good),
+        ReplicaState::Witness => ("witness, not reached", Tone::Bad),
+    };
+    match replica.store.as_deref() {
+        Some("memory") => (format!("{word} (memory)"), tone),
+        _ => (word.to_owned(), tone),
+    }
+}
+
+/// One node's part in one line, for events.
+pub(crate) fn replica_line(replica: &ReplicaStatus) -> String {
+    let (word, _) = state_of(replica);
+    match replica.resync {
+        Some(resync) => format!(
+            "{} {word} {}%",
+            replica.node,
+            crate::unit::per_cent(resync.done_bytes, resync.total_bytes)
+        ),
+        None => format!("{} {word}", replica.node),
+    }
+}

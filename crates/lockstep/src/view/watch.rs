@@ -1,0 +1,179 @@
+//! What goes on: waiting for a state, showing it again and again, telling every change.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use wire::admin::{Event, ResourceStatus};
+
+use super::{Views, human, reached, replica_line};
+use crate::cli::{Form, Global, Wanted};
+use crate::cluster::Cluster;
+use crate::output::{LiveLine, Style, say, say_json};
+use crate::problem::{PROTOCOL, Problem, TIMED_OUT, UNREACHED};
+
+/// Between two looks when waiting: an answer costs a node less than this by far.
+const WAIT_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Between two pictures when watching.
+const WATCH_INTERVAL: Duration = Duration::from_millis(500);
+
+/// `lockstep wait`.
+pub(crate) fn wait(
+    global: &Global,
+    name: &str,
+    wanted: Wanted,
+    limit: Duration,
+) -> Result<(), Problem> {
+    let style = Style::of(global);
+    let cluster = Cluster::open(global)?;
+    wait_for(&cluster, style, name, wanted, limit)?;
+    if style.form == Form::Json {
+        return say_json(&Views::gather(&cluster, Some(name))?.merged());
+    }
+    Ok(())
+}
+
+/// Waits until the resource is as wanted; shows on a terminal what is missing.
+pub(crate) fn wait_for(
+    cluster: &Cluster,
+    style: Style,
+    name: &str,
+    wanted: Wanted,
+    limit: Duration,
+) -> Result<(), Problem> {
+    let begun = Instant::now();
+    let mut line = LiveLine::new(style);
+    loop {
+        let missing = match look(cluster, name, wanted) {
+            Ok(None) => return line.end(),
+            Ok(Some(missing)) => missing,
+            Err(problem) if problem.is_kind(UNREACHED) || problem.is_kind(TIMED_OUT) => {
+                problem.message
+            }
+            Err(problem) => return line.end().and(Err(problem)),
+        };
+        if begun.elapsed() >= limit {
+            line.end()?;
+            return Err(Problem::new(TIMED_OUT, format!("{name}: {missing}")));
+        }
+        if style.form == Form::Human {
+            line.show(&format!("waiting: {missing}"))?;
+        }
+        thread::sleep(WAIT_INTERVAL.min(limit.saturating_sub(begun.elapsed())));
+    }
+}
+
+/// What is missing, if anything is. A resource that no node knows is a problem only if every node
+/// has answered: one that is down may know it.
+fn look(cluster: &Cluster, name: &str, wanted: Wanted) -> Result<Option<String>, Problem> {
+    let views = Views::gather(cluster, Some(name))?;
+    if views.silent.is_empty() {
+        views.require(name)?;
+    }
+    Ok(reached(&views, cluster, name, wanted).err())
+}
+
+/// `lockstep status --watch`: a new picture whenever something changed.
+pub(super) fn watch(cluster: &Cluster, style: Style, name: Option<&str>) -> Result<(), Problem> {
+    let mut before = String::new();
+    loop {
+        let now = match (Views::gather(cluster, name), style.form) {
+            (Ok(views), Form::Human) => human(style, &views),
+            (Ok(views), Form::Json) => serde_json::to_string(&views.merged()).unwrap_or_default(),
+            (Err(problem), Form::Human) => format!("{}\n", problem.message),
+            (Err(_), Form::Json) => before.clone(),
+        };
+        if now != before {
+            if style.form == Form::Json {
+                say(&format!("{now}\n"))?;
+            } else if style.terminal {
+                // Home, picture, clear what an earlier one left below.
+                let picture = now.replace('\n', "\x1b[K\n");
+                say(&format!("\x1b[H{picture}\x1b[J"))?;
+            } else {
+                say(&format!("{now}\n"))?;
+            }
+            before = now;
+        }
+        thread::sleep(WATCH_INTERVAL);
+    }
+}
+
+/// `lockstep events`: hears one node, and another when that one ends.
+pub(crate) fn events(global: &Global, name: Option<&str>) -> Result<(), Problem> {
+    let style = Style::of(global);
+    let cluster = Cluster::open(global)?;
+    if let Some(name) = name {
+        Views::gather(&cluster, Some(name))?.require(name)?;
+    }
+    loop {
+        let mut heard = false;
+        let mut last = Problem::new(UNREACHED, "no node answers");
+        for node in &cluster.nodes {
+            let mut said = Ok(());
+            let mut before: BTreeMap<String, ResourceStatus> = BTreeMap::new();
+            let outcome = node.events(name, &mut |event| {
+                heard = true;
+                said = tell(style, &event, before.get(&event.resource));
+                match event.status {
+                    Some(status) => before.insert(event.resource, status),
+                    None => before.remove(&event.resource),
+                };
+                said.is_ok()
+            });
+            said?;
+            match outcome {
+                Ok(()) => return Ok(()),
+                Err(problem) if is_end(&problem) => last = problem,
+                Err(problem) => return Err(problem),
+            }
+        }
+        if !heard {
+            return Err(last);
+        }
+    }
+}
+
+/// Whether the node has ended, so that another must be asked.
+fn is_end(problem: &Problem) -> bool {
+    [UNREACHED, PROTOCOL, TIMED_OUT].into_iter().any(|kind| problem.is_kind(kind))
+}
+
+fn tell(style: Style, event: &Event, before: Option<&ResourceStatus>) -> Result<(), Problem> {
+    if style.form == Form::Json {
+        return say_json(event);
+    }
+    say(&event_line(event, before))
+}
+
+/// `12:00:01.250  disk  epoch 5  primary a  a in-sync, b absent`
+pub(crate) fn event_line(event: &Event, before: Option<&ResourceStatus>) -> String {
+    let day_ms = event.at_ms % 86_400_000;
+    let time = format!(
+        "{:02}:{:02}:{:02}.{:03}",
+        day_ms / 3_600_000,
+        day_ms / 60_000 % 60,
+        day_ms / 1000 % 60,
+        day_ms % 1000
+    );
+    let Some(status) = &event.status else {
+        return format!("{time}  {}  is gone\n", event.resource);
+    };
+    let primary = status.primary.as_deref().unwrap_or("none");
+    let nodes: Vec<String> = status
+        .replicas
+        .iter()
+        .filter(|replica| before.is_none_or(|before| !before.replicas.contains(replica)))
+        .map(replica_line)
+        .collect();
+    let mut line = format!("{time}  {}  epoch {}  primary {primary}", event.resource, status.epoch);
+    if !nodes.is_empty() {
+        line.push_str(&format!("  {}", nodes.join(", ")));
+    }
+    if let Some(reason) = &status.suspended {
+        line.push_str(&format!("  requests wait: {reason}"));
+    }
+    line.push('\n');
+    line
+}
