@@ -47,7 +47,8 @@ impl World {
         self.client_count[node] = count;
         let life = self.nodes[node].life;
         let delay = self.hop();
-        self.queue.after(delay, Event::Member { node, life, input: MemberInput::Clients { count } });
+        self.queue
+            .after(delay, Event::Member { node, life, input: MemberInput::Clients { count } });
     }
 
     fn ask(&mut self, client: usize) {
@@ -87,14 +88,18 @@ impl World {
         (volume, span.expect("count is 1 or more and volumes are small"))
     }
 
-
-    pub(crate) fn call(&mut self, client: usize, volume: VolumeId, span: Span, effect: Effect, fua: bool) {
+    pub(crate) fn call(
+        &mut self,
+        client: usize,
+        volume: VolumeId,
+        span: Span,
+        effect: Effect,
+        fua: bool,
+    ) {
         let (op, content): (Op, Option<Content>) = match &effect {
             Effect::Read(_) => (Op::Read, None),
             Effect::Write(0) => (Op::Zero { unmap: self.random.once_in(2) }, None),
-            Effect::Write(token) => {
-                (Op::Write, Some(vec![*token; span.count() as usize].into()))
-            }
+            Effect::Write(token) => (Op::Write, Some(vec![*token; span.count() as usize].into())),
             Effect::Flush => (Op::Flush, None),
         };
         let extent = span.first() / self.plan.geometry.extent_sectors;
@@ -102,8 +107,11 @@ impl World {
         let stable = fua || self.plan.options.durability == wire::Durability::WriteThrough;
         let now = self.queue.now();
         let effect_is_read = matches!(effect, Effect::Read(_));
-        let index =
-            self.history.call(now, self.step, as_operation(volume, span, effect, stable && !effect_is_read));
+        let index = self.history.call(
+            now,
+            self.step,
+            as_operation(volume, span, effect, stable && !effect_is_read),
+        );
         self.submit(client, index, shard, Request { op, volume, span, buffer: None, fua }, content);
     }
 
@@ -119,7 +127,14 @@ impl World {
         }
     }
 
-    fn submit(&mut self, client: usize, op: OpIndex, shard: u16, request: Request, content: Option<Content>) {
+    fn submit(
+        &mut self,
+        client: usize,
+        op: OpIndex,
+        shard: u16,
+        request: Request,
+        content: Option<Content>,
+    ) {
         let node = self.plan.clients[client];
         self.next_request += 1;
         let id = RequestId(self.next_request);
@@ -176,7 +191,10 @@ impl World {
             Effect::Read(_) => {
                 let seen = content.map_or(vec![0; span.count() as usize], |bytes| bytes.to_vec());
                 if result.is_ok() && seen.len() != span.count() as usize {
-                    self.fail("answers", format!("read {id} of {span:?} gave {} sectors", seen.len()));
+                    self.fail(
+                        "answers",
+                        format!("read {id} of {span:?} gave {} sectors", seen.len()),
+                    );
                 }
                 self.history.answer(now, step, open.op, result.is_ok(), seen);
             }

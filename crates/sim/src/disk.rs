@@ -12,7 +12,7 @@
 
 use crate::history::Token;
 use base::{Prng, Span, VolumeId};
-use replica::disk::Record;
+use replica::disk::{Record, newest_record};
 use replica::{DiskAnswer, DiskOp, DiskRequest, MetaPage, Page};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -59,9 +59,8 @@ pub enum Outcome {
 pub struct Disk {
     volumes: BTreeMap<VolumeId, Vec<Sector>>,
     meta: BTreeMap<(VolumeId, MetaPage), Box<Page>>,
-    /// Copies of the record, with the number of its write; `None`: never written, or torn.
-    records: [Option<(u64, Box<Record>)>; 2],
-    records_made: u64,
+    /// Copies of the record, as bytes.
+    records: [Vec<u8>; 2],
     in_flight: BTreeMap<u64, InFlight>,
     record_in_flight: Option<Box<Record>>,
     sequence: u64,
@@ -123,18 +122,6 @@ impl Disk {
         let entry = InFlight { shard, op, request, content, mark: self.sequence };
         self.in_flight.insert(self.made, entry);
         Ok(self.made)
-    }
-
-    /// Whether request `id` is in flight.
-    #[must_use]
-    pub fn in_flight(&self, id: u64) -> Option<&InFlight> {
-        self.in_flight.get(&id)
-    }
-
-    /// Names of the requests in flight.
-    #[must_use]
-    pub fn in_flight_ids(&self) -> Vec<u64> {
-        self.in_flight.keys().copied().collect()
     }
 
     /// Carries out request `id`.
@@ -229,23 +216,16 @@ impl Disk {
     pub fn finish_record(&mut self, ok: bool) -> Option<Box<Record>> {
         let record = self.record_in_flight.take()?;
         if ok {
-            self.records_made += 1;
-            let copy = self.older_copy();
-            self.records[copy] = Some((self.records_made, record.clone()));
+            self.records[usize::from(record.copy())] = record.encode();
         }
         Some(record)
     }
 
-    fn older_copy(&self) -> usize {
-        let number = |copy: usize| self.records[copy].as_ref().map_or(0, |(number, _)| *number);
-        usize::from(number(0) > number(1))
-    }
-
     /// The newest copy of the record that can be read.
     #[must_use]
-    pub fn record(&self) -> Option<&Record> {
-        let newest = self.records.iter().flatten().max_by_key(|(number, _)| *number);
-        newest.map(|(_, record)| &**record)
+    pub fn record(&self) -> Option<Record> {
+        let copies: Vec<Option<&[u8]>> = self.records.iter().map(|copy| Some(&**copy)).collect();
+        newest_record(&copies).ok()
     }
 
     /// The process died: what was in flight happened, in part or not at all. The cache stays.
@@ -263,18 +243,9 @@ impl Disk {
         for (_, entry) in std::mem::take(&mut self.in_flight) {
             self.tear(&entry, random, true);
         }
-        if self.record_in_flight.is_some() {
-            let copy = self.older_copy();
-            match random.below(3) {
-                0 => self.record_in_flight = None,
-                1 => {
-                    self.record_in_flight = None;
-                    self.records[copy] = None;
-                }
-                _ => {
-                    self.finish_record(true);
-                }
-            }
+        if let Some(record) = self.record_in_flight.take() {
+            let copy = usize::from(record.copy());
+            self.records[copy] = torn(&self.records[copy], &record.encode(), random);
         }
         let mode = random.below(4);
         for sector in self.volumes.values_mut().flatten() {
@@ -288,12 +259,6 @@ impl Disk {
             }
             sector.cached.clear();
         }
-    }
-
-    /// Whether a sector is in the cache only.
-    #[must_use]
-    pub fn is_dirty(&self) -> bool {
-        self.volumes.values().flatten().any(|sector| !sector.cached.is_empty())
     }
 
     fn tear(&mut self, entry: &InFlight, random: &mut Prng, power: bool) {
@@ -330,12 +295,6 @@ impl Disk {
         }
     }
 
-    /// A page of metadata; `None` if it was never written.
-    #[must_use]
-    pub fn page(&self, volume: VolumeId, page: MetaPage) -> Option<&Page> {
-        self.meta.get(&(volume, page)).map(|bytes| &**bytes)
-    }
-
     /// Every page of metadata.
     pub fn pages(&self) -> impl Iterator<Item = (VolumeId, MetaPage, &Page)> + '_ {
         self.meta.iter().map(|(&(volume, page), bytes)| (volume, page, &**bytes))
@@ -344,7 +303,9 @@ impl Disk {
     /// Sectors of a volume, as reads see them now.
     #[must_use]
     pub fn all(&self, volume: VolumeId) -> Vec<Token> {
-        self.volumes.get(&volume).map_or(Vec::new(), |held| held.iter().map(Sector::value).collect())
+        self.volumes
+            .get(&volume)
+            .map_or(Vec::new(), |held| held.iter().map(Sector::value).collect())
     }
 }
 

@@ -152,7 +152,9 @@ impl World {
             self.nodes[node].disk = Some(self.nodes[node].backups[at].clone());
             self.mark("sim: disk restored");
         } else {
-            self.nodes[node].disk = Some(Disk::new(&self.plan.volumes));
+            let mut disk = Disk::new(&self.plan.volumes);
+            disk.write_through = self.plan.stable_disks;
+            self.nodes[node].disk = Some(disk);
             self.blank(node);
             self.mark("sim: disk replaced");
         }
@@ -197,15 +199,26 @@ impl World {
             | Operation::Verify
             | Operation::Cut => primary.unwrap_or(node),
         };
-        if self.nodes[at].process.is_none() {
+        if matches!(operation, Operation::Suspend(false) | Operation::PauseResync(false)) {
+            for node in 0..self.nodes.len() {
+                self.want(node, operation.clone());
+            }
+        } else {
+            self.want(at, operation);
+        }
+    }
+
+    /// Hands a wish to a member.
+    pub(crate) fn want(&mut self, node: usize, operation: Operation) {
+        if self.nodes[node].process.is_none() {
             return;
         }
         self.next_operation += 1;
         let id = OperationId(self.next_operation);
         self.wishes.insert(id, format!("{operation:?}"));
-        let life = self.nodes[at].life;
+        let life = self.nodes[node].life;
         let input = MemberInput::Operation { id, operation };
-        self.queue.after(0, Event::Member { node: at, life, input });
+        self.queue.after(0, Event::Member { node, life, input });
     }
 
     fn operation(&self, node: usize, wish: Wish, begin: bool) -> Option<Operation> {
@@ -214,14 +227,13 @@ impl World {
             Wish::Promote => once(Operation::Promote),
             Wish::Demote => once(Operation::Demote),
             Wish::Verify => once(Operation::Verify),
-            Wish::Invalidate => {
-                once(Operation::Invalidate).filter(|_| self.can_lose_disk(node))
-            }
+            Wish::Invalidate => once(Operation::Invalidate).filter(|_| self.can_lose_disk(node)),
             Wish::Cut => once(Operation::Cut),
             Wish::PauseResync => Some(Operation::PauseResync(begin)),
             Wish::Suspend => Some(Operation::Suspend(begin)),
             Wish::Witness => {
-                let witness = (0..self.nodes.len()).find(|&at| self.plan.roles[at] == Role::Witness)?;
+                let witness =
+                    (0..self.nodes.len()).find(|&at| self.plan.roles[at] == Role::Witness)?;
                 let (node, voter) = (self.nodes[witness].id, self.nodes[witness].voter);
                 let add = Operation::AddMember { node, kind: MemberKind::Witness, voter };
                 Some(if begin { Operation::RemoveMember { node } } else { add })

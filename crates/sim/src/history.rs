@@ -63,6 +63,9 @@ enum Event {
     Loss,
 }
 
+/// Events that concern each sector, with time and step.
+type BySector = BTreeMap<(VolumeId, u64), Vec<(Time, u64, Event)>>;
+
 /// Everything that clients saw, in order.
 #[derive(Debug, Default)]
 pub struct History {
@@ -169,8 +172,8 @@ impl History {
     }
 
     /// Events that concern each sector. Flushes concern every sector of their volume that was touched.
-    fn by_sector(&self) -> BTreeMap<(VolumeId, u64), Vec<(Time, u64, Event)>> {
-        let mut sectors: BTreeMap<(VolumeId, u64), Vec<(Time, u64, Event)>> = BTreeMap::new();
+    fn by_sector(&self) -> BySector {
+        let mut sectors: BySector = BTreeMap::new();
         for operation in &self.operations {
             if operation.effect != Effect::Flush {
                 for sector in operation.span.first()..operation.span.end() {

@@ -94,7 +94,13 @@ impl World {
         }
     }
 
-    pub(crate) fn shard_outputs(&mut self, node: usize, life: u64, shard: u16, out: Vec<ShardOutput>) {
+    pub(crate) fn shard_outputs(
+        &mut self,
+        node: usize,
+        life: u64,
+        shard: u16,
+        out: Vec<ShardOutput>,
+    ) {
         for output in out {
             if self.nodes[node].life != life || !self.count_output(node, life) {
                 return;
@@ -115,7 +121,13 @@ impl World {
     }
 
     /// A machine tells when it wants to be woken.
-    pub(crate) fn wish(&mut self, node: usize, life: u64, stream: usize, wake: Option<base::Instant>) {
+    pub(crate) fn wish(
+        &mut self,
+        node: usize,
+        life: u64,
+        stream: usize,
+        wake: Option<base::Instant>,
+    ) {
         if self.nodes[node].life != life {
             return;
         }
@@ -175,7 +187,11 @@ impl World {
             MemberOutput::Done { id, result } => {
                 if let Some(wish) = self.wishes.remove(&id) {
                     self.note(node, || format!("operation {wish} ended: {result:?}"));
-                    self.mark(if result.is_ok() { "sim: wish granted" } else { "sim: wish refused" });
+                    self.mark(if result.is_ok() {
+                        "sim: wish granted"
+                    } else {
+                        "sim: wish refused"
+                    });
                 }
             }
             MemberOutput::Mark(mark) => self.mark(mark),
@@ -210,6 +226,9 @@ impl World {
             self.nodes[node].incarnation = record.incarnation;
             self.nodes[node].voter = record.voter;
             self.stored(node, &record);
+        }
+        if !ok {
+            self.nodes[node].disk_failed = true;
         }
         self.to_member(node, life, MemberInput::Stored { number, ok });
     }
@@ -256,7 +275,12 @@ impl World {
 
     /// The bytes of a buffer that a shard names; `None` after a failure.
     #[expect(clippy::option_option, reason = "no buffer is not the same as an unknown one")]
-    fn payload(&mut self, node: usize, buffer: Option<BufferId>, what: &str) -> Option<Option<Content>> {
+    fn payload(
+        &mut self,
+        node: usize,
+        buffer: Option<BufferId>,
+        what: &str,
+    ) -> Option<Option<Content>> {
         let Some(buffer) = buffer else { return Some(None) };
         let process = self.nodes[node].process.as_ref().expect("a life has a process");
         let content = process.buffers.content(buffer);
@@ -276,7 +300,14 @@ impl World {
         }
     }
 
-    fn disk_request(&mut self, node: usize, life: u64, shard: u16, op: DiskOp, request: DiskRequest) {
+    fn disk_request(
+        &mut self,
+        node: usize,
+        life: u64,
+        shard: u16,
+        op: DiskOp,
+        request: DiskRequest,
+    ) {
         let mut content = None;
         if let DiskRequest::Write { buffer, .. } = &request {
             let Some(found) = self.payload(node, Some(*buffer), "written") else { return };
@@ -289,7 +320,9 @@ impl World {
             return;
         };
         let time = match &request {
-            DiskRequest::Meta { .. } | DiskRequest::Flush => 50 * MICRO + self.random.below(2 * MILLI),
+            DiskRequest::Meta { .. } | DiskRequest::Flush => {
+                50 * MICRO + self.random.below(2 * MILLI)
+            }
             DiskRequest::Read { .. }
             | DiskRequest::Write { .. }
             | DiskRequest::Zero { .. }
@@ -371,6 +404,7 @@ impl World {
             let notice = if self.random.once_in(3) { 500 * MILLI } else { 5 * MILLI };
             self.break_session(session, notice);
         }
+        let volatile = !self.plan.stable_disks;
         let random = &mut self.random;
         let held = &mut self.nodes[node];
         held.life += 1;
@@ -387,7 +421,9 @@ impl World {
         if power {
             held.boot = u128::from(random.id());
             held.clock_start = 1_000_000_000 + random.below(1_000_000_000_000);
-            held.incarnation = Incarnation(0);
+            if volatile {
+                held.incarnation = Incarnation(0);
+            }
         }
         self.history.disrupt();
         self.abandon(node);

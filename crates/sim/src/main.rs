@@ -40,7 +40,8 @@ fn parse() -> Result<Arguments, String> {
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
-        let mut number = || words.next().as_deref().and_then(number).ok_or(format!("{word}: which?"));
+        let mut number =
+            || words.next().as_deref().and_then(number).ok_or(format!("{word}: which?"));
         match word.as_str() {
             "--runs" => found.runs = number()?,
             "--from" => found.from = number()?,
@@ -136,7 +137,11 @@ fn one(seed: u64, arguments: &Arguments) -> ExitCode {
 
 fn explain(seed: u64, failure: &sim::world::Failure) {
     println!("FAIL  {}: {}", failure.checker, failure.text);
-    println!("      seed {seed:#x}  step {}  t={} ms", failure.step, failure.at / sim::queue::MILLI);
+    println!(
+        "      seed {seed:#x}  step {}  t={} ms",
+        failure.step,
+        failure.at / sim::queue::MILLI
+    );
     println!("replay: cargo xtask sim --seed {seed:#x} --until {} --trace", failure.step);
 }
 

@@ -52,7 +52,8 @@ pub(crate) struct Session {
 impl World {
     /// Two nodes try to connect, and will try again.
     pub(crate) fn on_connect(&mut self, one: usize, other: usize) {
-        let again = if self.healed { 20 * MILLI } else { 10 * MILLI + self.random.below(300 * MILLI) };
+        let again =
+            if self.healed { 20 * MILLI } else { 10 * MILLI + self.random.below(300 * MILLI) };
         self.queue.after(again, Event::Connect { one, other });
         let able = [one, other]
             .iter()
@@ -110,7 +111,8 @@ impl World {
 
     /// The member of an end learns of its session, and tells its shards on their ways.
     pub(crate) fn on_up(&mut self, session: usize, end: usize) {
-        let (node, life) = (self.sessions[session].ends[end].node, self.sessions[session].ends[end].life);
+        let (node, life) =
+            (self.sessions[session].ends[end].node, self.sessions[session].ends[end].life);
         let member = usize::from(self.plan.shards);
         if self.nodes[node].life != life || self.sessions[session].ends[end].down[member] {
             return;
@@ -127,7 +129,8 @@ impl World {
     }
 
     pub(crate) fn on_shard_up(&mut self, session: usize, end: usize, shard: u16) {
-        let (node, life) = (self.sessions[session].ends[end].node, self.sessions[session].ends[end].life);
+        let (node, life) =
+            (self.sessions[session].ends[end].node, self.sessions[session].ends[end].life);
         let stream = usize::from(shard);
         if self.nodes[node].life != life || self.sessions[session].ends[end].down[stream] {
             return;
@@ -237,14 +240,18 @@ impl World {
         self.sessions[session].broken = true;
         self.history.disrupt();
         let now = self.queue.now();
-        let (one, other) = (self.sessions[session].ends[0].node, self.sessions[session].ends[1].node);
+        let (one, other) =
+            (self.sessions[session].ends[0].node, self.sessions[session].ends[1].node);
         self.note(one, || format!("session {session} with n{} breaks", node_id(other)));
         for end in 0..2 {
             let common = self.random.below(notice.max(1));
             for stream in 0..=usize::from(self.plan.shards) {
                 let down = now + common + self.random.below(MILLI);
-                let cut =
-                    if self.random.once_in(2) { now } else { now + self.random.below(down - now + 1) };
+                let cut = if self.random.once_in(2) {
+                    now
+                } else {
+                    now + self.random.below(down - now + 1)
+                };
                 self.sessions[session].ends[end].cut[stream] = cut;
                 self.queue.at(down, Event::Down { session, end, stream });
             }

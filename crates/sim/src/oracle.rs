@@ -21,8 +21,6 @@ pub(crate) struct Oracle {
     installed: BTreeMap<(u64, Epoch), Configuration>,
     /// Instant and number of wake-ups at it.
     pub(crate) woken: (Time, u64),
-    /// The disks of all in-sync replicas were lost, not only their caches: nothing is promised.
-    pub(crate) hopeless: bool,
 }
 
 impl World {
@@ -51,6 +49,10 @@ impl World {
             (configuration.fork, configuration.epoch) > (newest.fork, newest.epoch)
         });
         if newer {
+            let reign = self.oracle.newest.as_ref().map(|newest| newest.reign);
+            if reign != Some(configuration.reign) {
+                self.history.disrupt();
+            }
             self.oracle.newest = Some(configuration.clone());
             self.look_for_loss();
         }
@@ -79,9 +81,9 @@ impl World {
 
     /// Whether the replica on a node still has the cache that the configuration names.
     pub(crate) fn is_kept(&self, node: usize, incarnation: Incarnation) -> bool {
-        self.nodes.get(node).is_some_and(|node| {
-            incarnation != Incarnation(0) && node.incarnation == incarnation
-        })
+        self.nodes
+            .get(node)
+            .is_some_and(|node| incarnation != Incarnation(0) && node.incarnation == incarnation)
     }
 
     /// Notes a loss of all in-sync caches.
@@ -184,7 +186,11 @@ impl World {
         }
         for &node in &self.plan.replicas() {
             if !newest.is_replica(self.nodes[node].id) {
-                return Some(format!("node {} is no member: {}", self.nodes[node].id, short(newest)));
+                return Some(format!(
+                    "node {} is no member: {}",
+                    self.nodes[node].id,
+                    short(newest)
+                ));
             }
         }
         for node in &self.nodes {
@@ -212,10 +218,7 @@ impl World {
                 if let Some(sector) = (0..all.len()).find(|&at| all.get(at) != expected.get(at)) {
                     let text = format!(
                         "volume {volume} sector {sector}: node {} has {:#x}, node {} has {:#x}",
-                        self.nodes[node].id,
-                        all[sector],
-                        self.nodes[*other].id,
-                        expected[sector]
+                        self.nodes[node].id, all[sector], self.nodes[*other].id, expected[sector]
                     );
                     self.fail("replicas identical", text);
                     return;

@@ -301,11 +301,7 @@ impl Plan {
             0 => FaultKind::Crash { node },
             1 => FaultKind::PowerCut { nodes: self.mask(random) },
             2 => FaultKind::Pause { node },
-            3 => FaultKind::Block {
-                from: 1 << node,
-                to: !(1 << node),
-                both: !random.once_in(3),
-            },
+            3 => FaultKind::Block { from: 1 << node, to: !(1 << node), both: !random.once_in(3) },
             4 => {
                 let from = u32::try_from(random.below(1 << nodes)).expect("few nodes");
                 FaultKind::Block { from, to: !from, both: !random.once_in(3) }
@@ -412,8 +408,7 @@ fn options(random: &mut Prng) -> Options {
         3 => ReadPolicy::Striped,
         _ => ReadPolicy::PreferLocal,
     };
-    let durability =
-        if random.once_in(6) { Durability::WriteThrough } else { Durability::Flush };
+    let durability = if random.once_in(6) { Durability::WriteThrough } else { Durability::Flush };
     Options { read_policy, durability, ..Options::default() }
 }
 

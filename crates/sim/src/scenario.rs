@@ -28,9 +28,9 @@
 use crate::history::{Effect, OpIndex, Token};
 use crate::plan::{Plan, Role};
 use crate::queue::{MILLI, SECOND, Time};
-use crate::world::{Event, World, node_id};
+use crate::world::{World, node_id};
 use base::{Span, VolumeId};
-use replica::{MemberInput, Operation, OperationId};
+use replica::Operation;
 use std::collections::BTreeMap;
 
 /// Whatever a scenario waits for must be so within this time.
@@ -86,7 +86,8 @@ fn number(word: Option<&&str>) -> Result<usize, String> {
 }
 
 fn span(word: Option<&&str>) -> Result<Span, String> {
-    let (first, count) = word.and_then(|word| word.split_once('+')).ok_or("a span is FIRST+COUNT")?;
+    let (first, count) =
+        word.and_then(|word| word.split_once('+')).ok_or("a span is FIRST+COUNT")?;
     let first = first.parse().map_err(|_| "a span is FIRST+COUNT")?;
     let count = count.parse().map_err(|_| "a span is FIRST+COUNT")?;
     Span::new(first, count).ok_or_else(|| "an empty span".to_owned())
@@ -219,12 +220,7 @@ impl Scenario {
 
     fn operation(&mut self, words: &[&str], operation: Operation) -> Result<(), String> {
         for node in self.nodes(&words[1..])? {
-            self.world.next_operation += 1;
-            let id = OperationId(self.world.next_operation);
-            self.world.wishes.insert(id, words.join(" "));
-            let life = self.world.nodes[node].life;
-            let input = MemberInput::Operation { id, operation: operation.clone() };
-            self.world.handle(Event::Member { node, life, input });
+            self.world.want(node, operation.clone());
         }
         self.broken()
     }

@@ -5,13 +5,16 @@
 use crate::buffer::Buffers;
 use crate::disk::Disk;
 use crate::plan::Role;
-use crate::queue::Time;
 use crate::world::{Process, World, node_id};
-use base::{Ballot, Epoch, Incarnation, NodeId, VoterId};
+use base::{Epoch, Incarnation, Instant, VoterId};
 use replica::disk::Record;
-use replica::{Member, MemberSetup, Shard, ShardSetup};
-use std::collections::BTreeMap;
+use replica::start::{Found, Setups, Start, start};
+use replica::{Member, MetaPage, Shard};
+use std::collections::{BTreeMap, BTreeSet};
 use wire::{Configuration, MemberEntry, MemberKind, VolumeEntry};
+
+/// Older copies of a disk that are kept, at most.
+const BACKUPS_MAX: usize = 4;
 
 impl World {
     /// Makes the resource: every member gets the same first configuration.
@@ -20,10 +23,15 @@ impl World {
         for node in 0..self.nodes.len() {
             let id = node_id(node);
             let Some(member) = configuration.member(id).cloned() else { continue };
-            let volumes = if member.kind == MemberKind::Replica { self.plan.volumes.clone() } else { Vec::new() };
+            let volumes = if member.kind == MemberKind::Replica {
+                self.plan.volumes.clone()
+            } else {
+                Vec::new()
+            };
             let mut disk = Disk::new(&volumes);
             disk.write_through = self.plan.stable_disks;
-            let record = first_record(&configuration, id, self.nodes[node].boot);
+            let boot = self.nodes[node].boot;
+            let record = Record::first(&configuration, id, boot).expect("only members keep a record");
             disk.submit_record(Box::new(record.clone()));
             disk.finish_record(true);
             self.nodes[node].disk = Some(disk);
@@ -79,18 +87,13 @@ impl World {
     /// Which shard serves an extent.
     pub(crate) fn shard_of(&self, volume: base::VolumeId, extent: u64) -> u16 {
         let _ = volume;
-        let stripe = extent / self.plan.geometry.stripe_extents;
-        u16::try_from(stripe % u64::from(self.plan.shards)).expect("few shards")
+        Shard::owner(&self.plan.geometry, self.plan.shards, extent)
     }
 
     /// A blank disk gets a memory with a new identity.
     pub(crate) fn blank(&mut self, node: usize) {
-        let record = Record {
-            voter: self.fresh_voter(),
-            incarnation: Incarnation(self.random.id()),
-            boot: self.nodes[node].boot,
-            ..Record::default()
-        };
+        let incarnation = Incarnation(self.random.id());
+        let record = Record::empty(self.fresh_voter(), incarnation, self.nodes[node].boot);
         self.nodes[node].voter = record.voter;
         if let Some(disk) = &mut self.nodes[node].disk {
             disk.submit_record(Box::new(record));
@@ -103,32 +106,94 @@ impl World {
         if self.nodes[node].life != life || self.nodes[node].process.is_some() {
             return;
         }
-        self.note(node, || "starts".to_owned());
         let now = self.clock(node);
-        let shards = self.plan.shards;
-        let member = Member::new(now, MemberSetup {
+        let found = self.found(node);
+        let replica = self.plan.roles[node] == Role::Replica;
+        let begin = Start {
             node: node_id(node),
             process: self.random.id(),
-            shards,
+            boot: self.nodes[node].boot,
+            holds_data: replica,
+            volatile_cache: !self.plan.stable_disks,
+            shards: self.shards_of(node),
+            geometry: self.plan.geometry,
             timing: self.plan.timing,
             seed: self.random.next_u64(),
-            record: None,
-            attached: false,
-            found: (0, 0),
             bootstrap: self.first.clone(),
-        });
-        let _ = member;
+        };
+        let setups = start(&begin, found);
+        if setups.damaged.is_some() {
+            self.mark("sim: log damaged");
+        }
+        if let Some(disk) = &self.nodes[node].disk {
+            let backup = disk.clone();
+            self.nodes[node].backups.push(backup);
+        }
+        if self.nodes[node].backups.len() > BACKUPS_MAX {
+            self.nodes[node].backups.remove(0);
+        }
+        self.launch(node, now, setups);
     }
-}
 
-/// What a member of a new resource keeps.
-fn first_record(configuration: &Configuration, node: NodeId, boot: u128) -> Record {
-    let member = configuration.member(node).expect("only members keep a record");
-    Record {
-        voter: member.voter,
-        incarnation: member.incarnation,
-        committed: Some((Ballot::default(), Box::new(configuration.clone()))),
-        boot,
-        ..Record::default()
+    /// What the disk of a node holds.
+    fn found(&mut self, node: usize) -> Found {
+        let Some(disk) = &self.nodes[node].disk else { return Found::default() };
+        let record = disk.record();
+        let mut pages: Vec<_> =
+            disk.pages().map(|(volume, place, bytes)| (volume, place, Some(*bytes))).collect();
+        // Log pages that were never written are zeroes; bitmap pages may be left out.
+        let written: BTreeSet<_> = pages.iter().map(|&(volume, place, _)| (volume, place)).collect();
+        let volumes =
+            if self.plan.roles[node] == Role::Replica { self.plan.volumes.clone() } else { Vec::new() };
+        for (volume, _) in volumes {
+            for page in 0..self.plan.geometry.log_pages {
+                for (half, copy) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                    let place = MetaPage::Log { half, page, copy };
+                    if !written.contains(&(volume, place)) {
+                        pages.push((volume, place, Some([0; 4096])));
+                    }
+                }
+            }
+        }
+        if let Some(record) = &record {
+            self.stored(node, record);
+        }
+        Found { record, pages }
+    }
+
+    fn launch(&mut self, node: usize, now: Instant, setups: Setups) {
+        self.note(node, || format!("starts: {}", crate::machine::brief(&setups.member)));
+        let life = self.nodes[node].life;
+        let shards = usize::from(self.plan.shards);
+        let mut outputs = Vec::new();
+        let mut machines = Vec::new();
+        for setup in setups.shards {
+            let mut out = Vec::new();
+            machines.push(Shard::new(now, setup, &mut out));
+            outputs.push(out);
+        }
+        let member = Member::new(now, setups.member);
+        let wakes: Vec<_> =
+            machines.iter().map(Shard::wake_at).chain([member.wake_at()]).collect();
+        self.nodes[node].disk_failed = false;
+        self.nodes[node].process = Some(Process {
+            member,
+            shards: machines,
+            buffers: Buffers::default(),
+            wakes: vec![None; shards + 1],
+            to_shard: vec![0; shards],
+            to_member: vec![0; shards],
+            sessions: BTreeMap::new(),
+            next_session: 0,
+            written: BTreeMap::new(),
+        });
+        for (shard, out) in (0..self.plan.shards).zip(outputs) {
+            self.shard_outputs(node, life, shard, out);
+        }
+        let count = wakes.len() - 1;
+        for (index, wake) in wakes.into_iter().enumerate() {
+            let stream = if index == count { shards } else { index };
+            self.wish(node, life, stream, wake);
+        }
     }
 }

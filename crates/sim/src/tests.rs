@@ -1,6 +1,8 @@
 //! Tests of the checkers themselves: what they must accept, and what they must not.
 
+use crate::campaign;
 use crate::history::{Effect, History, OpIndex, Operation};
+use crate::plan::Plan;
 use base::{Span, VolumeId};
 
 fn operation(effect: Effect) -> Operation {
@@ -198,5 +200,33 @@ fn every_scenario_comes_true() {
         if let Err(error) = crate::scenario::run(&text, false) {
             panic!("{}: {error}", path.display());
         }
+    }
+}
+
+#[test]
+fn two_runs_of_one_seed_are_the_same() {
+    for seed in [3, 4] {
+        let plan = Plan::new(seed);
+        let one = campaign::run(&plan, campaign::STEPS_MAX, false);
+        let other = campaign::run(&plan, campaign::STEPS_MAX, false);
+        assert_eq!((one.hash, one.steps), (other.hash, other.steps), "seed {seed}");
+    }
+}
+
+#[test]
+fn every_saved_seed_keeps_its_promise() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../seeds");
+    let mut seeds = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("the seeds stand at the root") {
+        let path = entry.expect("a folder can be read").path();
+        if path.extension().is_some_and(|extension| extension == "txt") {
+            let text = std::fs::read_to_string(&path).expect("seeds can be read");
+            let words = text.lines().filter_map(|line| line.split('#').next()?.trim().parse().ok());
+            seeds.extend(words.collect::<Vec<u64>>());
+        }
+    }
+    for seed in seeds {
+        let report = campaign::run(&Plan::new(seed), campaign::STEPS_MAX, false);
+        assert_eq!(report.failure, None, "seed {seed:#x}");
     }
 }

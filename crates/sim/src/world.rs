@@ -11,12 +11,10 @@ use crate::disk::Disk;
 use crate::history::{History, OpIndex};
 use crate::network::{Link, Session};
 use crate::oracle::Oracle;
-use crate::plan::{Plan, Role, When};
+use crate::plan::{Plan, When};
 use crate::queue::{MILLI, Queue, SECOND, Time};
 use base::{Incarnation, Instant, NodeId, Prng, RequestId, SessionId, VoterId};
-use replica::{
-    FromShard, Member, MemberInput, OperationId, Shard, ShardInput,
-};
+use replica::{FromShard, Member, MemberInput, OperationId, Shard, ShardInput};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use wire::{MemberMessage, ShardMessage};
 
@@ -31,7 +29,14 @@ pub(crate) enum Event {
     /// To a shard of a process.
     Shard { node: usize, life: u64, shard: u16, input: ShardInput },
     /// A client's request reaches a shard.
-    Request { node: usize, life: u64, shard: u16, id: RequestId, request: base::Request, content: Option<Content> },
+    Request {
+        node: usize,
+        life: u64,
+        shard: u16,
+        id: RequestId,
+        request: base::Request,
+        content: Option<Content>,
+    },
     /// From a shard to its member.
     FromShard { node: usize, life: u64, shard: u16, message: FromShard },
     /// A message arrives.
@@ -54,8 +59,6 @@ pub(crate) enum Event {
     LinkTimeout { from: usize, to: usize, block: u64 },
     /// A process starts.
     Start { node: usize, life: u64 },
-    /// A paused process goes on.
-    Resume { node: usize },
     /// A fault begins.
     Fault(usize),
     /// A fault ends.
@@ -96,7 +99,6 @@ pub(crate) struct Process {
 /// A machine with a clock, perhaps a disk, and perhaps a process.
 pub(crate) struct Node {
     pub(crate) id: NodeId,
-    pub(crate) role: Role,
     pub(crate) disk: Option<Disk>,
     /// Older copies of the disk, for those who restore one.
     pub(crate) backups: Vec<Disk>,
@@ -204,7 +206,6 @@ impl World {
         let nodes: Vec<Node> = (0..plan.roles.len())
             .map(|index| Node {
                 id: node_id(index),
-                role: plan.roles[index],
                 disk: None,
                 backups: Vec::new(),
                 process: None,
@@ -351,7 +352,6 @@ impl World {
             Event::Connect { one, other } => self.on_connect(one, other),
             Event::LinkTimeout { from, to, block } => self.on_link_timeout(from, to, block),
             Event::Start { node, life } => self.on_start(node, life),
-            Event::Resume { node } => self.resume(node),
             Event::Fault(index) => self.on_fault(index),
             Event::FaultEnd(index) => self.on_fault_end(index),
             Event::Client { client } => self.on_client(client),
@@ -377,7 +377,6 @@ impl World {
             Event::Connect { .. }
             | Event::LinkTimeout { .. }
             | Event::Start { .. }
-            | Event::Resume { .. }
             | Event::Fault(_)
             | Event::FaultEnd(_)
             | Event::Client { .. }
@@ -402,7 +401,8 @@ impl World {
     pub(crate) fn clock(&self, node: usize) -> Instant {
         let node = &self.nodes[node];
         let now = i128::from(self.queue.now());
-        let read = i128::from(node.clock_start) + now + now * i128::from(node.drift_ppm) / 1_000_000;
+        let read =
+            i128::from(node.clock_start) + now + now * i128::from(node.drift_ppm) / 1_000_000;
         Instant(u64::try_from(read).expect("simulated clocks start at a second and drift little"))
     }
 
@@ -421,8 +421,7 @@ impl World {
             if self.trace {
                 println!("FAIL {checker}: {text}");
             }
-            self.failure =
-                Some(Failure { checker, text, step: self.step, at: self.queue.now() });
+            self.failure = Some(Failure { checker, text, step: self.step, at: self.queue.now() });
         }
     }
 
@@ -458,7 +457,12 @@ impl World {
     }
 
     /// The session of a process towards a peer, if it has this name there.
-    pub(crate) fn session(&self, node: usize, peer: NodeId, name: SessionId) -> Option<(usize, usize)> {
+    pub(crate) fn session(
+        &self,
+        node: usize,
+        peer: NodeId,
+        name: SessionId,
+    ) -> Option<(usize, usize)> {
         let process = self.nodes[node].process.as_ref()?;
         let index = *process.sessions.get(&node_index(peer))?;
         let session = &self.sessions[index];
