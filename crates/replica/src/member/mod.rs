@@ -423,7 +423,7 @@ impl Member {
         message: MemberMessage,
         out: &mut Out,
     ) {
-        if !self.peers.get(&peer).is_some_and(|known| known.session == Some(session)) {
+        if self.peers.get(&peer).is_none_or(|known| known.session != Some(session)) {
             out.push(MemberOutput::Mark("member: frame of an ended session"));
             return;
         }

@@ -135,7 +135,7 @@ impl Member {
         else {
             return;
         };
-        if !self.reign().is_some_and(|reign| reign.ballot == ballot) || sent > self.now {
+        if self.reign().is_none_or(|reign| reign.ballot != ballot) || sent > self.now {
             return;
         }
         let now = self.now;
@@ -408,7 +408,7 @@ impl Member {
         let proposed =
             reign.proposal.as_ref().is_some_and(|proposal| proposal.then == Then::Demote);
         let gone = drain.to.is_some_and(|(peer, session)| {
-            !self.peers.get(&peer).is_some_and(|peer| peer.session == Some(session))
+            self.peers.get(&peer).is_none_or(|peer| peer.session != Some(session))
         });
         if proposed || (now < drain.until && !gone) {
             return;

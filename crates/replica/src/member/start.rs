@@ -117,7 +117,7 @@ impl Member {
 
     pub(super) fn on_peer_down(&mut self, peer: NodeId, session: SessionId, out: &mut Out) {
         let now = self.now;
-        if !self.peers.get(&peer).is_some_and(|known| known.session == Some(session)) {
+        if self.peers.get(&peer).is_none_or(|known| known.session != Some(session)) {
             return;
         }
         self.stop_sync(peer, out);

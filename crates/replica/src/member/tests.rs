@@ -1,1 +1,529 @@
-//! Tests of the member.
+//! Tests of the member, in a small world of them.
+
+mod network;
+
+use crate::disk::Record;
+use crate::door::{FromShard, Operation, OperationError};
+use crate::member::{RoleStatus, Suspended};
+use alloc::vec;
+use base::{Epoch, Incarnation, NodeId, SessionId, VoterId};
+use network::{MS, World, voter};
+use wire::{MemberKind, Options};
+
+/// A world in which node 1 has a client and serves it.
+fn serving(seed: u64, replicas: u16, witnesses: u16, clients: u16) -> World {
+    let mut world = World::new(seed, replicas, witnesses, clients);
+    world.connect_all();
+    world.set_clients(1, 1);
+    world.run_until("node 1 serves", |world| world.answers(1));
+    world
+}
+
+#[test]
+fn a_node_with_a_client_becomes_primary_and_serves() {
+    let world = serving(1, 2, 1, 0);
+    assert_eq!(world.in_sync(), [1, 2]);
+    assert_eq!(world.status(1).role, RoleStatus::Primary);
+    assert_eq!(world.status(1).suspended, None);
+}
+
+#[test]
+fn a_new_resource_is_served_without_waiting_for_a_lease() {
+    let mut world = World::new(1, 2, 1, 0);
+    world.connect_all();
+    world.set_clients(1, 1);
+    world.run(500 * MS);
+    assert!(world.answers(1), "{}", world.show());
+}
+
+#[test]
+fn a_single_replica_serves_alone() {
+    serving(1, 1, 0, 0);
+}
+
+#[test]
+fn a_diskless_client_serves_over_replicas() {
+    let mut world = World::new(1, 2, 1, 1);
+    world.connect_all();
+    world.set_clients(4, 1);
+    world.run_until("node 4 serves", |world| world.answers(4));
+    assert_eq!(world.in_sync(), [1, 2]);
+}
+
+#[test]
+fn another_node_takes_over_when_the_lease_of_a_dead_primary_has_run_out() {
+    let mut world = serving(2, 3, 0, 0);
+    world.crash(1);
+    world.set_clients(2, 1);
+    world.run(1_500 * MS);
+    assert!(!world.answers(2), "the lease of node 1 may still run");
+    world.run_until("node 2 serves", |world| world.answers(2));
+    assert_eq!(world.in_sync(), [2, 3]);
+}
+
+#[test]
+fn two_nodes_that_want_at_once_do_not_duel_for_ever() {
+    for seed in 0..50 {
+        let mut world = World::new(seed, 2, seed as u16 % 2, 0);
+        world.connect_all();
+        world.run(50 * MS);
+        world.set_clients(1, 1);
+        world.set_clients(2, 1);
+        world.run_until("one serves", |world| world.answers(1) || world.answers(2));
+    }
+}
+
+#[test]
+fn a_replica_that_dies_is_excluded_and_included_when_it_is_back() {
+    let mut world = serving(3, 2, 1, 0);
+    world.crash(2);
+    world.run_until("node 2 is out", |world| world.in_sync() == [1]);
+    assert!(world.answers(1));
+    world.start(2);
+    world.run_until("node 2 is back", |world| world.in_sync() == [1, 2]);
+    assert!(world.node(1).shards.synced.contains(&NodeId(2)), "it was not resynced");
+}
+
+#[test]
+fn a_replica_that_owes_an_answer_is_excluded_and_comes_back_in_the_same_session() {
+    let mut world = serving(3, 2, 1, 0);
+    let session = SessionId(0);
+    world.shard_says(1, FromShard::PeerLate { peer: NodeId(2), session });
+    world.wait(1);
+    assert_eq!(world.in_sync(), [1, 2], "a complaint about another session counts for nothing");
+    let session = world.session(1, 2);
+    world.shard_says(1, FromShard::PeerLate { peer: NodeId(2), session });
+    world.run_until("node 2 is out", |world| world.in_sync() == [1]);
+    world.run_until("node 2 is back", |world| world.in_sync() == [1, 2]);
+}
+
+#[test]
+fn a_replica_whose_disk_failed_stays_out() {
+    let mut world = serving(3, 2, 1, 0);
+    world.shard_says(2, FromShard::DiskFailed);
+    world.run_until("node 2 is out", |world| world.in_sync() == [1]);
+    world.wait(5);
+    assert_eq!(world.in_sync(), [1]);
+    assert!(world.node(2).shards.detached);
+}
+
+#[test]
+fn a_primary_whose_own_disk_failed_goes_on_without_it() {
+    let mut world = serving(3, 2, 1, 0);
+    world.shard_says(1, FromShard::DiskFailed);
+    world.run_until("node 1 is out", |world| world.in_sync() == [2]);
+    world.wait(1);
+    assert!(world.node(1).shards.detached);
+    assert!(world.answers(1), "{}", world.show());
+}
+
+#[test]
+fn the_last_replica_stays_although_its_disk_failed() {
+    let mut world = serving(3, 1, 1, 0);
+    world.shard_says(1, FromShard::DiskFailed);
+    world.wait(3);
+    assert_eq!(world.in_sync(), [1]);
+    assert!(!world.node(1).shards.detached);
+}
+
+#[test]
+fn a_primary_cut_off_from_the_majority_stops_before_another_starts() {
+    let mut world = serving(4, 3, 0, 0);
+    world.split(&[1]);
+    world.set_clients(2, 1);
+    world.run_until("node 2 serves", |world| world.answers(2));
+    assert!(!world.answers(1));
+    assert!(matches!(world.status(1).suspended, Some(Suspended::NoQuorum { missing: 1 })));
+    world.heal();
+    world.run_until("all are in sync", |world| world.in_sync() == [1, 2, 3]);
+    assert!(world.answers(2));
+}
+
+#[test]
+fn a_node_cut_off_from_the_primary_alone_does_not_disturb_it() {
+    let mut world = serving(5, 2, 1, 0);
+    world.block(1, 2);
+    world.set_clients(2, 1);
+    world.wait(30);
+    assert!(world.answers(1), "{}", world.show());
+    assert_eq!(world.primary(), Some(1));
+    world.heal();
+    world.run_until("all are in sync", |world| world.in_sync() == [1, 2]);
+}
+
+#[test]
+fn a_voter_that_restarts_promises_nothing_while_the_lease_it_forgot_may_run() {
+    let mut world = serving(6, 2, 1, 0);
+    // The primary keeps only its own vote and the witness's; the witness restarts and meets node 2.
+    world.block(1, 2);
+    world.run(300 * MS);
+    world.block(1, 3);
+    world.crash(3);
+    world.start(3);
+    world.set_clients(2, 1);
+    let before = world.now;
+    world.run_until("node 2 serves", |world| world.answers(2));
+    assert!(world.now - before >= 1_900 * MS, "after {} ms", (world.now - before) / MS);
+}
+
+#[test]
+fn a_promote_asks_the_primary_to_hand_over_without_waiting_for_its_lease() {
+    let mut world = serving(7, 2, 1, 0);
+    let before = world.now;
+    let id = world.operate(2, Operation::Promote);
+    world.run_until("promoted", |world| world.is_done(2, id));
+    assert_eq!(world.node(2).done[&id], Ok(()));
+    assert!(world.now - before < 500 * MS, "after {} ms", (world.now - before) / MS);
+    world.run_until("node 2 serves", |world| world.answers(2));
+    assert_eq!(world.in_sync(), [1, 2]);
+}
+
+#[test]
+fn a_drain_that_does_not_end_is_given_up() {
+    let mut world = serving(7, 2, 1, 0);
+    world.node_mut(1).shards.mute_drain = true;
+    let id = world.operate(2, Operation::Promote);
+    world.run_until("refused", |world| world.is_done(2, id));
+    assert_eq!(world.node(2).done[&id], Err(OperationError::OtherPrimary(NodeId(1))));
+    assert!(world.answers(1));
+}
+
+#[test]
+fn a_primary_nobody_uses_hands_over_to_a_node_with_clients() {
+    let mut world = serving(8, 2, 1, 1);
+    world.set_clients(4, 1);
+    world.wait(3);
+    assert!(world.answers(1), "it is in use");
+    world.set_clients(1, 0);
+    world.run_until("node 4 serves", |world| world.answers(4));
+}
+
+#[test]
+fn a_demote_leaves_the_resource_without_a_primary() {
+    let mut world = serving(8, 2, 1, 0);
+    let id = world.operate(1, Operation::Demote);
+    world.run_until("demoted", |world| world.is_done(1, id));
+    assert_eq!(world.node(1).done[&id], Ok(()));
+    world.wait(5);
+    assert_eq!(world.primary(), None);
+    let id = world.operate(1, Operation::Demote);
+    world.wait(1);
+    assert_eq!(world.node(1).done[&id], Err(OperationError::Already));
+}
+
+#[test]
+fn a_replica_that_lost_its_cache_is_excluded_however_quickly_it_returns() {
+    let mut world = serving(9, 2, 1, 0);
+    world.power_cut(2);
+    world.start(2);
+    world.run_until("node 2 is out", |world| world.in_sync() == [1]);
+    world.run_until("node 2 is back", |world| world.in_sync() == [1, 2]);
+    let incarnation = world.newest().member(NodeId(2)).map(|member| member.incarnation);
+    assert_eq!(incarnation, world.node(2).disk.as_ref().map(|record| record.incarnation));
+}
+
+#[test]
+fn a_primary_that_lost_its_cache_comes_back_as_a_client_of_the_kept_one() {
+    let mut world = serving(9, 2, 1, 0);
+    world.power_cut(1);
+    world.start(1);
+    world.run_until("node 1 serves", |world| world.answers(1));
+    assert_eq!(world.in_sync(), [2]);
+}
+
+#[test]
+fn when_all_lost_their_caches_all_must_be_back_and_reconciled() {
+    let mut world = serving(10, 2, 1, 0);
+    for node in 1..=3 {
+        world.power_cut(node);
+    }
+    world.start(1);
+    world.start(3);
+    world.wait(10);
+    assert!(!world.answers(1));
+    assert_eq!(
+        world.status(1).suspended,
+        Some(Suspended::CachesLost { missing: vec![NodeId(2)] }),
+        "{}",
+        world.show()
+    );
+    world.start(2);
+    world.run_until("node 1 serves", |world| world.answers(1));
+    assert_eq!(world.in_sync(), [1, 2]);
+    assert!(world.epochs.values().any(|known| known.recovering), "it was never registered");
+    assert!(!world.newest().recovering);
+}
+
+#[test]
+fn replicas_that_lost_their_caches_recover_without_any_client() {
+    let mut world = serving(10, 2, 1, 0);
+    world.set_clients(1, 0);
+    for node in 1..=3 {
+        world.power_cut(node);
+        world.start(node);
+    }
+    world.run_until("recovered", |world| {
+        world.epochs.values().any(|known| known.recovering) && !world.newest().recovering
+    });
+}
+
+#[test]
+fn the_kept_replica_steps_in_to_bring_another_back_though_nobody_asks() {
+    let mut world = serving(11, 2, 1, 0);
+    world.crash(2);
+    world.run_until("node 2 is out", |world| world.in_sync() == [1]);
+    world.crash(1);
+    world.set_clients(1, 0);
+    world.start(2);
+    world.wait(5);
+    assert_eq!(world.in_sync(), [1], "node 2 alone has nothing to say");
+    world.start(1);
+    world.run_until("node 2 is back", |world| world.in_sync() == [1, 2]);
+}
+
+#[test]
+fn a_member_is_added_brought_up_to_date_and_removed() {
+    let mut world = serving(12, 1, 0, 0);
+    world.add_node(2, Some(Record::empty(voter(2), Incarnation(77), 1)), false);
+    world.connect_all();
+    world.run(200 * MS);
+    let kind = MemberKind::Replica;
+    let add = Operation::AddMember { node: NodeId(2), kind, voter: voter(2) };
+    let id = world.operate(1, add.clone());
+    world.run_until("added", |world| world.is_done(1, id));
+    assert_eq!(world.node(1).done[&id], Ok(()));
+    world.run_until("in sync", |world| world.in_sync() == [1, 2]);
+    let id = world.operate(1, add);
+    world.run_until("refused", |world| world.is_done(1, id));
+    assert_eq!(world.node(1).done[&id], Err(OperationError::Already));
+    let id = world.operate(1, Operation::RemoveMember { node: NodeId(2) });
+    world.run_until("removed", |world| world.is_done(1, id));
+    assert_eq!(world.node(1).done[&id], Ok(()));
+    assert_eq!(world.newest().members.len(), 1);
+    assert!(world.answers(1));
+}
+
+#[test]
+fn a_member_whose_voter_is_not_there_is_not_added_if_that_would_end_the_majority() {
+    let mut world = serving(12, 1, 0, 0);
+    let add = Operation::AddMember { node: NodeId(2), kind: MemberKind::Witness, voter: voter(2) };
+    let id = world.operate(1, add);
+    world.run_until("refused", |world| world.is_done(1, id));
+    assert_eq!(world.node(1).done[&id], Err(OperationError::NoQuorum));
+    assert!(world.answers(1));
+}
+
+#[test]
+fn the_last_replica_cannot_be_removed() {
+    let mut world = serving(12, 1, 2, 0);
+    let id = world.operate(1, Operation::RemoveMember { node: NodeId(1) });
+    world.run_until("refused", |world| world.is_done(1, id));
+    assert_eq!(world.node(1).done[&id], Err(OperationError::LastReplica));
+}
+
+#[test]
+fn an_operation_is_refused_where_another_node_is_primary() {
+    let mut world = serving(13, 2, 1, 0);
+    let operation = Operation::Resize { volume: base::VolumeId(0), sectors: 4096 };
+    let id = world.operate(2, operation.clone());
+    world.wait(1);
+    assert_eq!(world.node(2).done[&id], Err(OperationError::OtherPrimary(NodeId(1))));
+    let id = world.operate(1, operation);
+    world.wait(1);
+    assert_eq!(world.node(1).done[&id], Ok(()));
+    assert_eq!(world.newest().volumes[0].sectors, 4096);
+    let bad = Operation::Resize { volume: base::VolumeId(0), sectors: 0 };
+    let id = world.operate(1, bad);
+    world.wait(1);
+    assert_eq!(world.node(1).done[&id], Err(OperationError::BadSize));
+}
+
+#[test]
+fn requests_are_held_back_while_too_few_replicas_are_in_sync() {
+    let mut world = serving(14, 2, 1, 0);
+    let options = Options { in_sync_min: 2, ..Options::default() };
+    let id = world.operate(1, Operation::SetOptions(options));
+    world.run_until("set", |world| world.is_done(1, id));
+    world.wait(1);
+    assert!(world.answers(1));
+    world.crash(2);
+    world.run_until("node 2 is out", |world| world.in_sync() == [1]);
+    world.wait(1);
+    assert!(!world.answers(1));
+    let reason = Some(Suspended::TooFewInSync { have: 1, need: 2 });
+    assert_eq!(world.status(1).suspended, reason);
+    world.start(2);
+    world.run_until("node 1 serves again", |world| world.answers(1));
+}
+
+#[test]
+fn cut_verify_and_suspend_end() {
+    let mut world = serving(15, 2, 1, 0);
+    for operation in [Operation::Cut, Operation::Verify, Operation::Cut] {
+        let id = world.operate(1, operation);
+        world.run_until("done", |world| world.is_done(1, id));
+        assert_eq!(world.node(1).done[&id], Ok(()));
+    }
+    world.operate(1, Operation::Suspend(true));
+    world.wait(3);
+    assert!(!world.answers(1));
+    assert_eq!(world.status(1).suspended, Some(Suspended::Operator));
+    world.operate(1, Operation::Suspend(false));
+    world.run_until("node 1 serves", |world| world.answers(1));
+}
+
+#[test]
+fn a_disk_that_went_back_in_time_becomes_a_new_member() {
+    let mut world = serving(16, 3, 0, 0);
+    let old = world.node(2).disk.clone();
+    world.crash(2);
+    world.start(2);
+    world.wait(3);
+    world.crash(2);
+    world.node_mut(2).disk = old;
+    world.start(2);
+    world.run_until("node 2 has a new identity", |world| {
+        world.newest().member(NodeId(2)).is_some_and(|member| member.voter != voter(2))
+    });
+    world.run_until("node 2 is in sync", |world| world.in_sync() == [1, 2, 3]);
+    assert!(world.node(2).marks.contains("member: own disk went back in time"));
+}
+
+#[test]
+fn a_peer_that_restarts_or_reconnects_is_not_taken_for_one_that_went_back() {
+    let mut world = serving(16, 3, 0, 0);
+    for round in 0..6 {
+        world.wait(2);
+        if round % 2 == 0 {
+            world.disconnect(1, 2);
+            world.disconnect(2, 3);
+        } else {
+            world.crash(2);
+            world.start(2);
+        }
+    }
+    world.run_until("all are in sync", |world| world.in_sync() == [1, 2, 3]);
+    assert_eq!(world.newest().member(NodeId(2)).map(|member| member.voter), Some(voter(2)));
+}
+
+#[test]
+fn an_emptied_disk_is_replaced_by_two_changes_of_voters() {
+    let mut world = serving(17, 3, 0, 0);
+    world.crash(2);
+    world.node_mut(2).disk = Some(Record::empty(VoterId(4711), Incarnation(4711), 1));
+    world.start(2);
+    world.run_until("node 2 is in sync", |world| {
+        world.in_sync() == [1, 2, 3]
+            && world.newest().member(NodeId(2)).is_some_and(|member| member.voter == VoterId(4711))
+    });
+    assert!(world.epochs.values().any(|known| known.member(NodeId(2)).is_none()));
+}
+
+#[test]
+fn an_invalidated_replica_is_copied_anew_under_a_new_identity() {
+    let mut world = serving(18, 3, 0, 0);
+    let id = world.operate(2, Operation::Invalidate);
+    world.wait(1);
+    assert_eq!(world.node(2).done[&id], Ok(()));
+    world.run_until("node 2 is in sync", |world| {
+        world.in_sync() == [1, 2, 3]
+            && world.newest().member(NodeId(2)).is_some_and(|member| member.voter != voter(2))
+    });
+    let mut alone = serving(18, 1, 2, 0);
+    let id = alone.operate(1, Operation::Invalidate);
+    assert_eq!(alone.node(1).done[&id], Err(OperationError::LastReplica));
+}
+
+#[test]
+fn a_forced_node_goes_on_alone_in_a_named_fork_that_the_others_join_later() {
+    let mut world = serving(19, 2, 1, 0);
+    world.crash(1);
+    world.crash(3);
+    world.set_clients(2, 1);
+    world.wait(5);
+    assert!(!world.answers(2));
+    let id = world.operate(2, Operation::Force);
+    world.run_until("forced", |world| world.is_done(2, id));
+    assert_eq!(world.node(2).done[&id], Ok(()));
+    world.run_until("node 2 serves", |world| world.answers(2));
+    assert_eq!(world.newest().fork, 1);
+    world.set_clients(1, 0);
+    world.heal();
+    world.wait(5);
+    assert!(world.answers(2), "{}", world.show());
+    assert_eq!(world.in_sync(), [2]);
+    assert!(world.newest().epoch > Epoch(1 << 32));
+}
+
+#[test]
+fn a_node_whose_record_cannot_be_stored_votes_no_more_but_serves_as_a_client() {
+    let mut world = serving(20, 3, 0, 0);
+    world.store_fails.insert(2);
+    world.crash(3);
+    world.wait(5);
+    // Node 2 could not store that node 3 is out, so nothing could be decided.
+    assert_eq!(world.in_sync(), [1, 2, 3]);
+    world.start(3);
+    world.run_until("node 2 is out", |world| world.in_sync() == [1, 3]);
+    assert!(world.answers(1));
+}
+
+/// One life of a world in which everything happens, then heals.
+fn ordeal(seed: u64) {
+    let shape = [(2, 1, 0), (3, 0, 1), (2, 0, 1), (1, 2, 1), (2, 3, 1)];
+    let (replicas, witnesses, clients) = shape[(seed % 5) as usize];
+    let mut world = World::new(seed, replicas, witnesses, clients);
+    let count = u64::from(replicas + witnesses + clients);
+    if seed % 3 == 0 {
+        world.delay = 40 * MS;
+    }
+    world.connect_all();
+    for _ in 0..40 {
+        let node = world.random.below(count) as u16 + 1;
+        let other = world.random.below(count) as u16 + 1;
+        match world.random.below(12) {
+            0 => world.crash(node),
+            1 => world.power_cut(node),
+            2 | 3 => {
+                if world.node(node).member.is_none() {
+                    world.start(node);
+                }
+            }
+            4 if node != other => world.block(node, other),
+            5 => world.split(&[node]),
+            6 | 7 => {
+                world.blocked.clear();
+                world.connect_all();
+            }
+            8 => {
+                let clients = u32::from(world.node(node).clients == 0);
+                world.set_clients(node, clients);
+            }
+            9 => {
+                world.operate(node, Operation::Promote);
+            }
+            10 if node != other => world.disconnect(node, other),
+            _ => {
+                world.operate(node, Operation::Demote);
+            }
+        }
+        let pause = world.random.below(1_500 * MS);
+        world.run(pause);
+    }
+    world.heal();
+    for node in 1..=count as u16 {
+        world.set_clients(node, 0);
+    }
+    world.set_clients(replicas, 1);
+    world.run_until(&alloc::format!("seed {seed}: everything is well"), |world| {
+        world.in_sync().len() == usize::from(replicas)
+            && (1..=count as u16).any(|node| world.answers(node))
+    });
+}
+
+#[test]
+fn through_crashes_cuts_and_partitions_there_is_one_history_and_one_primary() {
+    for seed in 0..200 {
+        ordeal(seed);
+    }
+}
