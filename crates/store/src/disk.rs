@@ -15,9 +15,43 @@ use crate::memory::Memory;
 /// Block sizes that the rest can work with, in bytes.
 const BLOCKS: [u32; 2] = [512, 4096];
 
+/// A claim is tried again so often: a child process that is being started has copies of all that is
+/// open, claims that were just given up included, until it executes its program.
+const CLAIM_TRIES: u32 = 50;
+
+/// Between two tries.
+const CLAIM_PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
+
 pub(crate) enum Backing {
-    File { file: File, facts: DeviceFacts, direct: bool },
+    File { file: File, facts: DeviceFacts, direct: bool, _guard: Guard },
     Memory(Memory),
+}
+
+/// Keeps others out: the claim on a device, the lock on a file. It does no I/O, so that the kernel
+/// keeps no reference to it, and the device is free the moment its store is dropped.
+pub(crate) struct Guard(File);
+
+impl Guard {
+    fn new(path: &Path, options: OpenOptions) -> Result<Guard, StoreError> {
+        let mut tries = CLAIM_TRIES;
+        let file = loop {
+            match File::open(path, options) {
+                Err(Errno::BUSY) if tries > 1 => {
+                    tries -= 1;
+                    std::thread::sleep(CLAIM_PAUSE);
+                }
+                other => break other?,
+            }
+        };
+        file.lock()?;
+        Ok(Guard(file))
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.unlock();
+    }
 }
 
 impl Backing {
@@ -29,21 +63,17 @@ impl Backing {
             return Err(StoreError::Unsupported);
         }
         let facts = File::open(path, OpenOptions::default())?.facts()?;
-        let claim = facts.block_device;
-        let options =
-            OpenOptions { access: Access::ReadWrite, direct: true, create_new: false, claim };
-        let (file, direct) = match File::open(path, options) {
+        let buffered = OpenOptions { access: Access::ReadWrite, ..OpenOptions::default() };
+        let guard = Guard::new(path, OpenOptions { claim: facts.block_device, ..buffered })?;
+        let (file, direct) = match File::open(path, OpenOptions { direct: true, ..buffered }) {
             // A file system without direct I/O.
-            Err(Errno::INVALID) => {
-                (File::open(path, OpenOptions { direct: false, ..options })?, false)
-            }
+            Err(Errno::INVALID) => (File::open(path, buffered)?, false),
             other => (other?, true),
         };
-        file.lock()?;
         if !BLOCKS.contains(&facts.logical_block_bytes) {
             return Err(StoreError::Unsupported);
         }
-        Ok(Backing::File { file, facts, direct })
+        Ok(Backing::File { file, facts, direct, _guard: guard })
     }
 
     pub(crate) fn size_bytes(&self) -> u64 {

@@ -106,7 +106,9 @@ pub fn create_file(path: &Path, size_bytes: u64, force: bool) -> Result<(), Stor
             let file = File::open(path, options)?;
             file.lock()?;
             if !force {
-                return check_empty(&file, path, size_bytes);
+                let checked = check_empty(&file, path, size_bytes);
+                file.unlock();
+                return checked;
             }
             file.set_size(0)?;
             file
@@ -115,6 +117,7 @@ pub fn create_file(path: &Path, size_bytes: u64, force: bool) -> Result<(), Stor
     };
     file.set_size(size_bytes)?;
     file.sync_now()?;
+    file.unlock();
     sync_directory(path)
 }
 

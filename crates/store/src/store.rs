@@ -36,6 +36,8 @@ struct Area {
 }
 
 /// What lies under a volume. It belongs to the thread whose hands move it.
+///
+/// Dropping it frees the device for others at once: first let its operations end.
 pub struct Store {
     /// The first holds the data; a second, if there is one, external metadata.
     disks: Vec<Disk>,

@@ -214,6 +214,23 @@ fn what_was_flushed_is_there_when_a_file_is_opened_again() {
 }
 
 #[test]
+fn a_device_is_free_the_moment_its_store_is_dropped() {
+    let scratch = Scratch::new();
+    let path = scratch.file("disk", MIB);
+    let mut hands = Hands::new(HandsConfig::default()).unwrap();
+    for round in 0..100 {
+        let mut store = Store::open(StoreSpec::path(&path)).unwrap();
+        // Work that the kernel gives to threads of its own.
+        store.zero(&mut hands, round, 0, 8192, true, true);
+        store.flush(&mut hands, round);
+        let mut events = Vec::new();
+        while events.len() < 2 {
+            hands.wait(Some(Duration::from_secs(20)), &mut events).unwrap();
+        }
+    }
+}
+
+#[test]
 fn metadata_and_data_cannot_reach_each_other() {
     let scratch = Scratch::new();
     let path = scratch.file("disk", 4 * MIB);
@@ -473,11 +490,15 @@ fn a_forgetful_disk_loses_what_was_not_flushed_and_nothing_else() {
     assert_eq!(bench.write(0, &lost[..4096], false), Ok(4096));
     assert_eq!(bench.zero(2 * MIB, 4096, true), Ok(0));
     assert_eq!(bench.read(0, 4096).unwrap(), lost[..4096], "reads see the newest");
+    assert_eq!(bench.write(3 * MIB, &lost, false), Ok(8192));
+    assert_eq!(bench.write(3 * MIB, &durable, true), Ok(8192));
+    assert_eq!(bench.read(3 * MIB, 8192).unwrap(), durable, "durable ones, too");
     drop(bench);
     let mut bench = forgetful(&path);
     assert_eq!(bench.read(0, 8192).unwrap(), flushed);
     assert!(is_zero(&bench.read(MIB, 8192).unwrap()));
     assert_eq!(bench.read(2 * MIB, 8192).unwrap(), durable);
+    assert_eq!(bench.read(3 * MIB, 8192).unwrap(), durable);
 }
 
 #[test]

@@ -63,21 +63,32 @@ impl File {
         Ok(File(Descriptor::adopt(number)))
     }
 
-    /// Locks the whole file against everyone else who locks it, until its last clone is dropped.
+    /// Locks the whole file against everyone else who locks it, until [`File::unlock`], or until
+    /// its last clone is dropped and no child process holds a copy of it any more.
     ///
     /// # Errors
     /// [`Errno::BUSY`] if someone else has it.
     pub fn lock(&self) -> Result<(), Errno> {
+        match self.set_lock(libc::F_WRLCK) {
+            Err(Errno(libc::EAGAIN | libc::EACCES)) => Err(Errno::BUSY),
+            other => other,
+        }
+    }
+
+    /// Gives the lock up. Unlike dropping the file this works at once even if a child process is
+    /// just being started, which has copies of everything open until it executes its program.
+    pub fn unlock(&self) {
+        // Cannot fail for a file that could be locked; if it could not, there is nothing to undo.
+        self.set_lock(libc::F_UNLCK).ok();
+    }
+
+    fn set_lock(&self, kind: i32) -> Result<(), Errno> {
         // SAFETY: plain data for which all zeroes is a value: a lock of the whole file.
         let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-        lock.l_type = libc::c_short::try_from(libc::F_WRLCK).expect("a small number");
+        lock.l_type = libc::c_short::try_from(kind).expect("a small number");
         // SAFETY: the kernel reads a local structure.
         let answer = unsafe { libc::fcntl(self.0.number(), libc::F_OFD_SETLK, &raw const lock) };
-        match check(answer) {
-            Ok(_) => Ok(()),
-            Err(Errno(libc::EAGAIN | libc::EACCES)) => Err(Errno::BUSY),
-            Err(errno) => Err(errno),
-        }
+        check(answer).map(drop)
     }
 
     /// Fills `bytes` from `offset`, blocking.
