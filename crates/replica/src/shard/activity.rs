@@ -100,14 +100,23 @@ impl ActivityLog {
         }
     }
 
-    /// Whether the extent is hot on stable storage; asks for it if not.
-    pub(super) fn touch(&mut self, extent: Extent) -> bool {
+    /// Number of hot extents for which `doubtful` holds. They cannot turn cold before they are reconciled
+    /// or resynced, so they do not count against the budget: else nothing could be written meanwhile.
+    pub(super) fn count(&self, doubtful: impl Fn(Extent) -> bool) -> usize {
+        self.hot.keys().filter(|&&extent| doubtful(extent)).count()
+    }
+
+    /// Whether the extent is hot on stable storage; asks for it if not. `doubtful`: hot extents that do
+    /// not count.
+    pub(super) fn touch(&mut self, extent: Extent, doubtful: usize) -> bool {
         self.clock += 1;
         if let Some(hot) = self.hot.get_mut(&extent) {
             hot.last_used = self.clock;
             return hot.durable;
         }
-        if (self.hot.len() >= self.budget || !self.place(extent)) && !self.queue.contains(&extent) {
+        if (self.hot.len() >= self.budget + doubtful || !self.place(extent))
+            && !self.queue.contains(&extent)
+        {
             self.queue.push_back(extent);
         }
         false
@@ -200,7 +209,7 @@ impl ActivityLog {
 
     /// These extents' bitmap pages are written and the disk was flushed, all after `clock`: those not
     /// used since leave the log, and those that wait for room take their places.
-    pub(super) fn cooled(&mut self, victims: &[Extent], clock: u64) {
+    pub(super) fn cooled(&mut self, victims: &[Extent], clock: u64, doubtful: usize) {
         for extent in victims {
             let Some(hot) = self.hot.get(extent) else { continue };
             if hot.last_used > clock || self.users.contains_key(extent) {
@@ -211,11 +220,12 @@ impl ActivityLog {
             let state = self.pages.get_mut(&(extent.0, page)).expect("the page that holds it");
             state.extents.remove(&extent.1);
         }
-        while self.hot.len() < self.budget {
+        while self.hot.len() < self.budget + doubtful {
             let Some(extent) = self.queue.pop_front() else { break };
-            if self.users.contains_key(&extent) && !self.hot.contains_key(&extent) {
-                let placed = self.place(extent);
-                assert!(placed, "the budget is less than what the pages hold");
+            let wanted = self.users.contains_key(&extent) && !self.hot.contains_key(&extent);
+            if wanted && !self.place(extent) {
+                self.queue.push_front(extent);
+                break;
             }
         }
     }

@@ -475,6 +475,7 @@ impl Shard {
         self.reconcile.remove(volume, span);
         if self.is_own_in_sync() {
             self.doubt.remove(volume, span);
+            self.make_room(out);
         }
         let epoch = self.epoch();
         for node in self.required_peers() {

@@ -141,7 +141,8 @@ impl Shard {
         let (volume, span, changes) = (op.volume, op.span, op.action.changes());
         if changes {
             let extent = self.extent_of(volume, span);
-            if !self.log.touch(extent) {
+            let doubtful = self.doubtful();
+            if !self.log.touch(extent, doubtful) {
                 out.push(ShardOutput::Mark("write waits for the activity log"));
                 self.local.waiting_hot.entry(extent).or_default().push(id);
                 self.write_log(out);
@@ -149,6 +150,17 @@ impl Shard {
             }
         }
         self.local_submit(id, out);
+    }
+
+    /// Number of hot extents that are in doubt.
+    fn doubtful(&self) -> usize {
+        if self.doubt.is_empty() {
+            return 0;
+        }
+        let extent_sectors = self.geometry.extent_sectors;
+        self.log.count(|(volume, extent)| {
+            self.doubt.overlaps(volume, extent * extent_sectors, (extent + 1) * extent_sectors)
+        })
     }
 
     fn local_submit(&mut self, id: u64, out: &mut Out) {
@@ -298,7 +310,8 @@ impl Shard {
                 !doubt.overlaps(volume, extent * extent_sectors, (extent + 1) * extent_sectors)
             })
             .collect();
-        self.log.cooled(&victims, cooling.clock);
+        let doubtful = self.doubtful();
+        self.log.cooled(&victims, cooling.clock, doubtful);
         self.write_log(out);
     }
 
@@ -317,6 +330,11 @@ impl Shard {
             self.log.unhold(extent);
         }
         self.on_local(op.purpose, answer, out);
+        self.make_room(out);
+    }
+
+    /// Extents that wait for room in the log may find some now.
+    pub(super) fn make_room(&mut self, out: &mut Out) {
         if self.log.wants_room() {
             self.write_log(out);
         }

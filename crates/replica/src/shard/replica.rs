@@ -72,11 +72,13 @@ impl Shard {
             ShardMessage::Retire { epoch, upto } => {
                 if self.obeys(node, epoch, out) && self.epoch() >= epoch {
                     self.on_retire(upto);
+                    self.make_room(out);
                 }
             }
             ShardMessage::Settled { epoch, volume, span } => {
                 if self.obeys(node, epoch, out) {
                     self.doubt.remove(volume, span);
+                    self.make_room(out);
                 }
             }
             ShardMessage::Clean { epoch, target, volume, runs } => {

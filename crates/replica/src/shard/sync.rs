@@ -313,7 +313,24 @@ impl Shard {
             }
         }
         self.tell_clean(node, &clean, out);
+        self.tell_settled(node, &ranges, out);
         true
+    }
+
+    /// What was copied to the target and flushed there is the same as elsewhere; whatever it misses from
+    /// now on is dirty for it. So it may drop its own doubt there, which frees its activity log.
+    fn tell_settled(&self, target: NodeId, ranges: &Ranges, out: &mut Out) {
+        let epoch = self.epoch();
+        for (&volume, set) in ranges {
+            for (first, end) in set.iter() {
+                let mut at = first;
+                while at < end {
+                    let span = self.piece(at, end);
+                    at = span.end();
+                    self.send(target, ShardMessage::Settled { epoch, volume, span }, None, out);
+                }
+            }
+        }
     }
 
     fn clear_dirty(&mut self, node: NodeId, volume: VolumeId, first: u64, end: u64) {
