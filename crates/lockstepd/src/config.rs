@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use base::{ClusterId, NodeId};
+use link::LinkMode;
 use serde::Deserialize;
 
 /// Peers of one node, at most: a cluster of 64 nodes.
@@ -99,8 +100,10 @@ pub(crate) struct Config {
     pub(crate) nbd_socket: Option<PathBuf>,
     /// Where the operator reaches it.
     pub(crate) admin_socket: PathBuf,
-    /// `None`: the operator has chosen links without encryption.
+    /// `None`: there are no peers.
     pub(crate) identity: Option<Identity>,
+    /// Whether links are encrypted once both ends have proved who they are.
+    pub(crate) link_mode: LinkMode,
     /// Stores in memory, which forget at every stop, may be made.
     pub(crate) allow_memory_store: bool,
     /// NBD may be served beyond this machine without TLS.
@@ -162,6 +165,7 @@ impl Config {
             nbd_socket: file.nbd_socket.map(|path| directory.join(path)),
             admin_socket: directory.join(admin),
             identity,
+            link_mode: if file.link_encryption { LinkMode::Encrypted } else { LinkMode::Plain },
             allow_memory_store: file.allow_memory_store,
             insecure: file.insecure,
             buffer_bytes: file
@@ -188,23 +192,24 @@ pub(crate) fn parse_id(text: &str) -> Option<u64> {
     u64::from_str_radix(digits, 16).ok().filter(|&id| id != 0)
 }
 
+/// Peers must prove who they are even where links are not encrypted afterwards.
 fn identity(file: &File, directory: &Path) -> Result<Option<Identity>, ConfigError> {
-    if !file.link_encryption {
+    let named = [&file.certificate, &file.key, &file.authority];
+    let default = Path::new("certificate.pem");
+    if named.iter().all(|path| path.is_none())
+        && file.peers.is_empty()
+        && !directory.join(default).exists()
+    {
         return Ok(None);
     }
-    match (&file.certificate, &file.key, &file.authority) {
-        (Some(certificate), Some(key), Some(authority)) => Ok(Some(Identity {
-            certificate: directory.join(certificate),
-            key: directory.join(key),
-            authority: directory.join(authority),
-        })),
-        (None, None, None) if file.peers.is_empty() => Ok(None),
-        _ => Err(ConfigError(
-            "links are encrypted, which needs `certificate`, `key` and `authority`; name the three \
-             files, or state `link_encryption = false`"
-                .to_owned(),
-        )),
-    }
+    let or = |path: &Option<PathBuf>, name: &str| {
+        directory.join(path.as_deref().unwrap_or(Path::new(name)))
+    };
+    Ok(Some(Identity {
+        certificate: or(&file.certificate, "certificate.pem"),
+        key: or(&file.key, "key.pem"),
+        authority: or(&file.authority, "authority.pem"),
+    }))
 }
 
 fn peers(list: Vec<FilePeer>, own: NodeId) -> Result<Vec<PeerConfig>, ConfigError> {

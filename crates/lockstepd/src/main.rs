@@ -3,6 +3,7 @@
 //! `lockstepd node` runs a node; `check` and `dump` look at backing files without one. Only what is
 //! typed on the command line is decided here.
 
+mod backing;
 mod config;
 mod log;
 mod node;

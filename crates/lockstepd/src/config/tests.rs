@@ -40,8 +40,10 @@ fn an_unknown_key_is_refused_by_name() {
 }
 
 #[test]
-fn encrypted_links_need_three_files() {
-    assert!(refused(&GOOD.replace("link_encryption = false", "")).contains("certificate"));
+fn who_has_peers_has_an_identity_in_its_own_directory_unless_told_otherwise() {
+    let config = Config::parse(Path::new("/nowhere"), GOOD).expect("it is good");
+    let identity = config.identity.expect("there are peers");
+    assert_eq!(identity.key, Path::new("/nowhere/key.pem"));
 }
 
 #[test]

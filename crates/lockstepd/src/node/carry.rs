@@ -43,8 +43,10 @@ impl Node {
     pub(super) fn carry_member(&mut self, key: Key, outputs: &mut Vec<MemberOutput>) {
         for output in outputs.drain(..) {
             match output {
-                MemberOutput::Store { number, record } => self.store_record(key, number, &record),
-                MemberOutput::Send { peer: _, session: _, message: _ } => {}
+                MemberOutput::Store { number, record } => self.store_record(key, number, *record),
+                MemberOutput::Send { peer, session, message } => {
+                    self.send_member(key, peer, session, &message);
+                }
                 MemberOutput::Shards(message) => {
                     let count = self.resources.get(key).map_or(0, |entry| entry.shards.len());
                     for shard in 0..u16::try_from(count).expect("a few") {
@@ -52,7 +54,7 @@ impl Node {
                         self.work.push_back(Work::Shard(key, shard, input));
                     }
                 }
-                MemberOutput::Done { id: _, result: _ } => {}
+                MemberOutput::Done { id, result } => self.on_done(id, result),
                 MemberOutput::Mark(name) => debug!("{}: {name}", self.name_of(key)),
             }
         }
@@ -92,7 +94,10 @@ impl Node {
         for output in outputs.drain(..) {
             match output {
                 ShardOutput::Disk { op, request } => self.begin_disk(key, shard, op, request),
-                ShardOutput::Send { peer: _, session: _, message: _, buffer: _ } => {}
+                ShardOutput::Send { peer, session, message, buffer } => {
+                    let payload = buffer.map(|buffer| self.buffers.get(buffer));
+                    self.send_shard(key, shard, (peer, session), &message, payload);
+                }
                 ShardOutput::Answer { id, result, buffer } => {
                     let bytes = buffer.map(|buffer| self.buffers.get(buffer));
                     self.on_answer(id, result, bytes);

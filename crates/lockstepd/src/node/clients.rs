@@ -127,6 +127,7 @@ impl Node {
     }
 
     fn serve_client(&mut self, key: Key) {
+        let congested = self.peers.congested();
         let Some(client) = self.clients.get_mut(key) else { return };
         let mut demands = Vec::new();
         client.connection.proceed(&mut demands);
@@ -147,17 +148,40 @@ impl Node {
             }
             return;
         }
+        if congested && client.opened.is_some() {
+            // Stirred again when a peer has taken what waits for it.
+            return;
+        }
         if let Some((buffer, range)) = client.connection.receive_into() {
             let token = self.operations.insert(Purpose::NbdReceive(key)).number();
             self.hands.receive(token, &client.socket, buffer, range);
         }
     }
 
+    /// Every client may go on: what held it back may be gone.
+    pub(super) fn stir_clients(&mut self) {
+        for key in self.clients.keys() {
+            self.stir_client(key);
+        }
+    }
+
     /// Clients that wait for a buffer may get one now.
     pub(super) fn stir_starved_clients(&mut self) {
+        if self.client_pool.used_bytes() >= self.client_pool.limit_bytes() {
+            return;
+        }
         for key in self.clients.keys() {
             if self.clients.get(key).is_some_and(|client| client.connection.starved()) {
                 self.stir_client(key);
+            }
+        }
+    }
+
+    /// No client's further requests are taken.
+    pub(super) fn shut_clients(&mut self) {
+        for key in self.clients.keys() {
+            if let Some(client) = self.clients.get_mut(key) {
+                client.connection.shut_down();
             }
         }
     }
@@ -201,7 +225,11 @@ impl Node {
 
     fn look_up(&mut self, key: Key, name: &str, enters: bool) {
         let found = self.find_export(name);
+        let stopping = self.stopping.is_some();
         let Some(client) = self.clients.get_mut(key) else { return };
+        if stopping {
+            return client.connection.refuse(Refusal::ShuttingDown, "this node is stopping");
+        }
         let Some((resource, volume, info)) = found else {
             return client.connection.refuse(Refusal::Unknown, "no volume of this name here");
         };
@@ -216,8 +244,12 @@ impl Node {
     }
 
     fn list_exports(&mut self, key: Key) {
-        let names: Vec<String> =
-            self.resources.iter().flat_map(|(_, resource)| resource.export_names()).collect();
+        let names: Vec<String> = self
+            .resources
+            .iter()
+            .flat_map(|(_, resource)| resource.exports())
+            .map(|(name, _)| name)
+            .collect();
         if let Some(client) = self.clients.get_mut(key) {
             client.connection.exports(names.iter().map(|name| (name.as_str(), "")));
         }
@@ -255,7 +287,7 @@ impl Node {
         let Some(entry) = self.resources.get(resource) else { return };
         let shard = match ask.op {
             base::Op::Flush => ask.tag.piece,
-            _ => entry.shard_of(volume, ask.span),
+            _ => entry.shard_of(ask.span),
         };
         let buffer = ask.buffer.map(|buffer| self.buffers.name(buffer));
         let asked = self.asked.insert(Asked { client, tag: ask.tag });

@@ -5,37 +5,36 @@
 //!
 //! Not here: files and devices themselves (`store`), places of metadata (`replica::disk::Layout`).
 
-use base::{SECTOR_BYTES, Span, VolumeId};
+use base::{Span, VolumeId};
 use replica::disk::{Layout, Record};
 use replica::door::{DiskAnswer, DiskOp, DiskRequest, MemberInput, ShardInput};
-use sys::{Buffer, Event, File, Payload, Piece};
+use store::Store;
+use sys::{Buffer, BufferPool, Event, Payload, Piece};
+use wire::admin::StoreKind;
 
 use super::{Node, Purpose, Work};
+use crate::backing;
 use crate::log::error;
 use crate::slab::Key;
 
 /// One volume's backing store.
-#[derive(Clone)]
 pub(crate) struct LocalVolume {
     pub(crate) volume: VolumeId,
-    pub(crate) data: File,
-    pub(crate) meta: File,
-    /// Where the metadata starts in `meta`, in bytes.
-    pub(crate) meta_at: u64,
+    pub(crate) store: Store,
     pub(crate) layout: Layout,
+    pub(crate) kind: StoreKind,
 }
 
 /// The backing stores of a resource. The first volume's metadata holds the record.
 pub(crate) struct LocalDisk {
     pub(crate) volumes: Vec<LocalVolume>,
-    /// Copy of the record that is written next.
-    pub(crate) record_copy: u8,
-    pub(crate) record_generation: u64,
+    /// The record as it was stored last.
+    pub(crate) record: Option<Record>,
 }
 
 impl LocalDisk {
-    fn volume(&self, volume: VolumeId) -> Option<&LocalVolume> {
-        self.volumes.iter().find(|entry| entry.volume == volume)
+    fn volume(&mut self, volume: VolumeId) -> Option<&mut LocalVolume> {
+        self.volumes.iter_mut().find(|entry| entry.volume == volume)
     }
 }
 
@@ -73,14 +72,6 @@ fn bytes(span: Span) -> usize {
 impl Node {
     /// Starts a request of a shard.
     pub(super) fn begin_disk(&mut self, key: Key, shard: u16, op: DiskOp, request: DiskRequest) {
-        let change = |node: &mut Node| {
-            node.token(Purpose::Disk(DiskPurpose::Op {
-                resource: key,
-                shard,
-                op,
-                kind: OpKind::Change,
-            }))
-        };
         match request {
             DiskRequest::Read { volume, span } => {
                 let kind = OpKind::Data;
@@ -90,65 +81,59 @@ impl Node {
                 let kind = OpKind::Hash;
                 self.begin_read(Starved { resource: key, shard, op, kind, volume, span });
             }
-            DiskRequest::Write { volume, span, buffer, durable } => {
-                let piece = Piece::from(self.buffers.get(buffer));
-                let Some(store) = self.store_of(key, volume) else {
-                    return self.answer_disk(key, shard, op, DiskAnswer::Failed);
-                };
-                let token = change(self);
-                self.hands.write(token, &store.data, span.offset_bytes(), piece, durable);
-            }
-            DiskRequest::Zero { volume, span, unmap, durable } => {
-                let Some(store) = self.store_of(key, volume) else {
-                    return self.answer_disk(key, shard, op, DiskAnswer::Failed);
-                };
-                let token = change(self);
-                let (at, length) = (span.offset_bytes(), span.length_bytes());
-                self.hands.zero(token, &store.data, at, length, unmap, durable);
-            }
-            DiskRequest::Meta { volume, page, bytes } => {
-                let Some(store) = self.store_of(key, volume) else {
-                    return self.answer_disk(key, shard, op, DiskAnswer::Failed);
-                };
-                let token = change(self);
-                let at = store.meta_at + store.layout.page_offset(page);
-                let piece = self.page_piece(&bytes[..]);
-                self.hands.write(token, &store.meta, at, piece, true);
-            }
             DiskRequest::Flush => self.begin_flush(key, shard, op),
+            change => self.begin_change(key, shard, op, change),
         }
     }
 
-    /// Metadata in a buffer that direct I/O can take; where none is left, in one of its own.
-    fn page_piece(&mut self, bytes: &[u8]) -> Piece {
-        let buffer = self.buffers.pool().take(bytes.len());
-        let spare = || sys::BufferPool::new(bytes.len()).take(bytes.len());
-        let mut buffer = buffer.or_else(spare).expect("memory for a page");
-        buffer.as_mut().expect("just taken").copy_from_slice(bytes);
-        Piece::from(buffer)
-    }
-
-    fn store_of(&self, key: Key, volume: VolumeId) -> Option<LocalVolume> {
-        self.resources.get(key)?.disk.as_ref()?.volume(volume).cloned()
+    fn begin_change(&mut self, key: Key, shard: u16, op: DiskOp, request: DiskRequest) {
+        let (DiskRequest::Write { volume, .. }
+        | DiskRequest::Zero { volume, .. }
+        | DiskRequest::Meta { volume, .. }) = request
+        else {
+            unreachable!("only what changes a volume comes here")
+        };
+        let pool = self.buffers.pool().clone();
+        let disk = self.resources.get_mut(key).and_then(|entry| entry.disk.as_mut());
+        let Some(entry) = disk.and_then(|disk| disk.volume(volume)) else {
+            return self.answer_disk(key, shard, op, DiskAnswer::Failed);
+        };
+        let purpose = DiskPurpose::Op { resource: key, shard, op, kind: OpKind::Change };
+        let token = self.operations.insert(Purpose::Disk(purpose)).number();
+        let (hands, store) = (&mut self.hands, &mut entry.store);
+        match request {
+            DiskRequest::Write { span, buffer, durable, .. } => {
+                let piece = Piece::from(self.buffers.get(buffer));
+                store.write(hands, token, span.offset_bytes(), piece, durable);
+            }
+            DiskRequest::Zero { span, unmap, durable, .. } => {
+                let (at, length) = (span.offset_bytes(), span.length_bytes());
+                store.zero(hands, token, at, length, unmap, durable);
+            }
+            DiskRequest::Meta { page, bytes, .. } => {
+                let at = entry.layout.page_offset(page);
+                store.write_metadata(hands, token, at, in_buffer(&pool, &bytes[..]), true);
+            }
+            _ => unreachable!("told apart above"),
+        }
     }
 
     fn begin_flush(&mut self, key: Key, shard: u16, op: DiskOp) {
         let Some(resource) = self.resources.get_mut(key) else { return };
-        let Some(disk) = &resource.disk else {
+        let Some(disk) = resource.disk.as_mut() else {
             return self.answer_disk(key, shard, op, DiskAnswer::Failed);
         };
-        let files: Vec<File> = disk.volumes.iter().map(|entry| entry.data.clone()).collect();
-        resource.flushes.insert((shard, op), (files.len(), true));
-        for file in files {
-            let kind = OpKind::Flush;
-            let token =
-                self.token(Purpose::Disk(DiskPurpose::Op { resource: key, shard, op, kind }));
-            self.hands.sync(token, &file);
+        resource.flushes.insert((shard, op), (disk.volumes.len(), true));
+        for entry in &mut disk.volumes {
+            let purpose = DiskPurpose::Op { resource: key, shard, op, kind: OpKind::Flush };
+            let token = self.operations.insert(Purpose::Disk(purpose)).number();
+            entry.store.flush(&mut self.hands, token);
         }
     }
 
     fn begin_read(&mut self, read: Starved) {
-        let Some(store) = self.store_of(read.resource, read.volume) else {
+        let disk = self.resources.get_mut(read.resource).and_then(|entry| entry.disk.as_mut());
+        let Some(entry) = disk.and_then(|disk| disk.volume(read.volume)) else {
             return self.answer_disk(read.resource, read.shard, read.op, DiskAnswer::Failed);
         };
         let length = bytes(read.span);
@@ -156,8 +141,9 @@ impl Node {
             return self.starved.push_back(read);
         };
         let Starved { resource, shard, op, kind, span, .. } = read;
-        let token = self.token(Purpose::Disk(DiskPurpose::Op { resource, shard, op, kind }));
-        self.hands.read(token, &store.data, span.offset_bytes(), buffer, 0..length);
+        let purpose = DiskPurpose::Op { resource, shard, op, kind };
+        let token = self.operations.insert(Purpose::Disk(purpose)).number();
+        entry.store.read(&mut self.hands, token, span.offset_bytes(), buffer, 0..length);
     }
 
     /// Starts reads that waited for buffers, as far as there are some.
@@ -228,12 +214,35 @@ impl Node {
     }
 
     /// Puts a member's record on stable storage.
-    pub(super) fn store_record(&mut self, _key: Key, _number: u64, _record: &Record) {}
+    pub(super) fn store_record(&mut self, key: Key, number: u64, record: Record) {
+        let bytes = backing::record_bytes(&record);
+        let copy = record.copy();
+        let piece = in_buffer(self.buffers.pool(), &bytes);
+        let disk = self.resources.get_mut(key).and_then(|entry| entry.disk.as_mut());
+        let Some(disk) = disk else {
+            let input = MemberInput::Stored { number, ok: false };
+            return self.work.push_back(Work::Member(key, input));
+        };
+        disk.record = Some(record);
+        let purpose = DiskPurpose::Record { resource: key, number };
+        let token = self.operations.insert(Purpose::Disk(purpose)).number();
+        let entry = disk.volumes.first_mut().expect("a disk has a volume");
+        let at = entry.layout.record_offset(copy);
+        entry.store.write_metadata(&mut self.hands, token, at, piece, true);
+    }
+}
+
+/// Metadata in a buffer that direct I/O can take; where none is left, in one of its own.
+fn in_buffer(pool: &BufferPool, bytes: &[u8]) -> Piece {
+    let spare = || BufferPool::new(1 << 20).take(bytes.len());
+    let mut buffer = pool.take(bytes.len()).or_else(spare).expect("memory for a page");
+    buffer.as_mut().expect("just taken").copy_from_slice(bytes);
+    Piece::from(buffer)
 }
 
 /// The first half of SHA-256: nobody can make two contents that seem equal.
 fn hash(buffer: &Buffer) -> u128 {
-    let _ = buffer;
-    let _ = SECTOR_BYTES;
-    0
+    let digest = ring::digest::digest(&ring::digest::SHA256, buffer);
+    let half: [u8; 16] = digest.as_ref()[..16].try_into().expect("SHA-256 has 32 bytes");
+    u128::from_be_bytes(half)
 }

@@ -11,36 +11,41 @@
 //! Not here: one file each: outputs (`carry`), the disk (`disk`), NBD clients (`clients`), other nodes
 //! (`peers`), the operator (`admin`), coming and going of resources (`lifecycle`).
 
+mod admin;
 mod buffers;
 mod carry;
 mod clients;
 mod disk;
+mod dump;
 mod helper;
+mod lifecycle;
+mod peers;
 mod resource;
-mod standin;
+mod status;
+mod stop;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::process::ExitCode;
 
-use base::{Duration, Instant};
+use base::{Duration, Instant, NodeId, ResourceId};
 use export::PIECE_BYTES;
-use replica::door::{MemberInput, MemberOutput, ShardInput, ShardOutput};
+use replica::door::{MemberInput, MemberOutput, OperationId, ShardInput, ShardOutput};
 use sys::{Buffer, BufferPool, Event, Hands, HandsConfig, Listener, Payload};
 
 use crate::config::Config;
 use crate::log::{error, info};
 use crate::slab::{Key, Slab};
+use admin::{Admin, Pending};
 use buffers::Buffers;
 use clients::{Asked, Client};
 use helper::Helper;
+use lifecycle::Known;
+use peers::Peers;
 use resource::Resource;
+use stop::Stopping;
 
 /// Signals that end the node in good order: SIGINT, SIGTERM.
 const SIGNALS: [i32; 2] = [2, 15];
-
-/// How long a stop may take before the node ends anyway: what it leaves is then found by the next
-/// start, as after a crash.
-const STOP_LIMIT: Duration = Duration::from_secs(5);
 
 /// What an operation of the hands was for.
 enum Purpose {
@@ -49,6 +54,14 @@ enum Purpose {
     NbdReceive(Key),
     NbdSend(Key, u64),
     Disk(disk::DiskPurpose),
+    PeerAccept(Listener),
+    PeerConnect(NodeId),
+    PeerReceive(Key),
+    PeerSend(Key, u64),
+    AdminAccept(Listener),
+    AdminReceive(Key),
+    AdminSend(Key, usize),
+    Dump(Box<dump::DumpJob>),
 }
 
 /// Something for a machine to step on.
@@ -68,7 +81,11 @@ pub(crate) struct Node {
     work: VecDeque<Work>,
     member_out: Vec<MemberOutput>,
     shard_out: Vec<ShardOutput>,
+    /// Resources that are defined, by name.
+    known: BTreeMap<String, Known>,
+    /// Those that run.
     resources: Slab<Resource>,
+    by_id: BTreeMap<ResourceId, Key>,
     /// When time alone changes something for a resource.
     wakes: BTreeSet<(Instant, Key)>,
     touched: Vec<Key>,
@@ -78,9 +95,18 @@ pub(crate) struct Node {
     restless: Vec<Key>,
     /// Disk reads that wait for a buffer.
     starved: VecDeque<disk::Starved>,
+    peers: Peers,
+    admins: Slab<Admin>,
+    restless_admins: Vec<Key>,
+    /// Operations that members have not finished.
+    pending: BTreeMap<OperationId, Pending>,
+    next_operation: u64,
+    /// When those who listen to events are told again.
+    events_at: Option<Instant>,
     helper: Helper<Node>,
-    /// Set once a stop was asked for: when it is over at the latest.
-    stopping: Option<Instant>,
+    started: Instant,
+    /// Set once a stop was asked for.
+    stopping: Option<Stopping>,
 }
 
 impl Node {
@@ -105,17 +131,29 @@ impl Node {
             work: VecDeque::new(),
             member_out: Vec::new(),
             shard_out: Vec::new(),
+            known: BTreeMap::new(),
             resources: Slab::default(),
+            by_id: BTreeMap::new(),
             wakes: BTreeSet::new(),
             touched: Vec::new(),
             clients: Slab::default(),
             asked: Slab::default(),
             restless: Vec::new(),
             starved: VecDeque::new(),
+            peers: Peers::default(),
+            admins: Slab::default(),
+            restless_admins: Vec::new(),
+            pending: BTreeMap::new(),
+            next_operation: 0,
+            events_at: None,
             helper,
+            started: sys::clock(),
             stopping: None,
         };
+        node.open_peers()?;
+        node.load_resources()?;
         node.listen_nbd()?;
+        node.open_admin()?;
         Ok(node)
     }
 
@@ -136,6 +174,7 @@ impl Node {
                 finish(self);
             }
             self.turn();
+            self.go_on_stopping();
         }
         Ok(())
     }
@@ -143,28 +182,43 @@ impl Node {
     /// Everything between two waits, once the events are in.
     fn turn(&mut self) {
         self.wake_resources();
+        self.wake_peers();
+        self.stir_starved_clients();
+        self.stir_starved_peers();
         loop {
             self.step_all();
             self.feed_starved();
             self.serve_clients();
-            if self.work.is_empty() && self.restless.is_empty() {
+            self.serve_peers();
+            if self.work.is_empty() && self.restless.is_empty() && !self.peers_are_restless() {
                 break;
             }
         }
+        self.tell_events();
+        self.serve_admins();
         self.note_wakes();
     }
 
     fn timeout(&self) -> Option<Duration> {
         let now = self.hands.now();
         let first = self.wakes.first().map(|(time, _)| *time);
-        first.into_iter().chain(self.stopping).min().map(|time| time.since(now))
+        let stop = self.stopping.as_ref().map(Stopping::wake_at);
+        let others = [self.peers_wake_at(), self.events_wake_at(), stop];
+        first.into_iter().chain(others.into_iter().flatten()).min().map(|time| time.since(now))
     }
 
     fn on_event(&mut self, event: Event) {
         let key = Key::from_number(event.token);
-        // Two kinds of operation have many events under one token.
-        let many =
-            matches!(self.operations.get(key), Some(Purpose::Signal | Purpose::NbdAccept(_)));
+        // Some kinds of operation have many events under one token.
+        let many = matches!(
+            self.operations.get(key),
+            Some(
+                Purpose::Signal
+                    | Purpose::NbdAccept(_)
+                    | Purpose::PeerAccept(_)
+                    | Purpose::AdminAccept(_)
+            )
+        );
         if many && event.result.is_ok() {
             return self.on_repeated(key, event);
         }
@@ -175,34 +229,32 @@ impl Node {
             Purpose::NbdReceive(client) => self.on_client_received(client, event),
             Purpose::NbdSend(client, bytes) => self.on_client_sent(client, bytes, &event),
             Purpose::Disk(purpose) => self.on_disk(purpose, event),
+            Purpose::PeerAccept(listener) => self.on_peer_accept_ended(&listener, &event),
+            Purpose::PeerConnect(node) => self.on_peer_connected(node, &event),
+            Purpose::PeerReceive(key) => self.on_peer_received(key, event),
+            Purpose::PeerSend(key, bytes) => self.on_peer_sent(key, bytes, &event),
+            Purpose::AdminAccept(listener) => self.on_admin_accept_ended(&listener, &event),
+            Purpose::AdminReceive(key) => self.on_admin_received(key, event),
+            Purpose::AdminSend(key, bytes) => self.on_admin_sent(key, bytes, &event),
+            Purpose::Dump(job) => self.on_dump_read(*job, event),
         }
     }
 
     fn on_repeated(&mut self, key: Key, event: Event) {
         match (self.operations.get(key), event.payload) {
             (Some(Purpose::NbdAccept(_)), Payload::Socket(socket)) => self.on_client(socket),
-            (Some(Purpose::Signal), _) => self.stop(),
+            (Some(Purpose::PeerAccept(_)), Payload::Socket(socket)) => self.on_stranger(socket),
+            (Some(Purpose::AdminAccept(_)), Payload::Socket(socket)) => self.on_admin(socket),
+            (Some(Purpose::Signal), _) => self.stop(true),
             _ => {}
         }
-    }
-
-    /// Begins to stop in good order.
-    fn stop(&mut self) {
-        if self.stopping.is_some() {
-            return;
-        }
-        info!("stopping");
-        sys::notify("STOPPING=1");
-        self.stopping = Some(self.hands.now() + STOP_LIMIT);
-    }
-
-    fn is_over(&self) -> bool {
-        self.stopping.is_some()
     }
 }
 
 /// Runs a node until it is told to stop.
 pub(crate) fn run(config: Config) -> ExitCode {
+    // Before any thread is started, so that every thread inherits it.
+    sys::block_signals(&SIGNALS).ok();
     sys::raise_open_files().ok();
     let name = config.name.clone();
     let mut node = match Node::open(config) {

@@ -3,15 +3,17 @@
 //! Not here: how it comes and goes (`lifecycle`), what its machines ask for (`carry`).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use base::{Instant, ResourceId, Span, VolumeId};
-use replica::door::{DiskOp, Geometry};
-use wire::VolumeEntry;
+use base::{Instant, ResourceId, SECTOR_BYTES, Span, VolumeId};
+use replica::door::DiskOp;
+use replica::{Geometry, Member, Shard};
+use wire::admin::ResourceFile;
+use wire::{Configuration, VolumeEntry};
 
 use super::disk::LocalDisk;
-use super::standin::{Member, Shard};
 
-/// A resource.
+/// A resource that runs.
 pub(crate) struct Resource {
     pub(crate) name: String,
     pub(crate) id: ResourceId,
@@ -20,11 +22,10 @@ pub(crate) struct Resource {
     pub(crate) shards: Vec<Shard>,
     /// `None`: this node has no usable disk for it.
     pub(crate) disk: Option<LocalDisk>,
-    /// Why it has no usable disk although it should.
-    pub(crate) problem: Option<String>,
     /// NBD clients that have it open here.
     pub(crate) clients: u32,
-    pub(crate) volumes: Vec<VolumeEntry>,
+    /// What the resource file says, until a configuration is known.
+    defined: Option<Configuration>,
     /// Flushes under way: volumes still to answer, and whether all went well so far.
     pub(crate) flushes: BTreeMap<(u16, DiskOp), (usize, bool)>,
     /// When time alone changes something, as it is entered in the node's list.
@@ -33,27 +34,58 @@ pub(crate) struct Resource {
 }
 
 impl Resource {
-    /// The volume of this number, as the newest configuration known here has it.
-    pub(crate) fn volume(&self, volume: VolumeId) -> Option<&VolumeEntry> {
-        self.volumes.iter().find(|entry| entry.volume == volume)
+    /// A resource with these machines.
+    pub(crate) fn new(
+        file: &ResourceFile,
+        geometry: Geometry,
+        member: Member,
+        shards: Vec<Shard>,
+        disk: Option<LocalDisk>,
+    ) -> Resource {
+        Resource {
+            name: file.name.clone(),
+            id: ResourceId(file.id),
+            geometry,
+            member,
+            shards,
+            disk,
+            clients: 0,
+            defined: file.configuration().ok(),
+            flushes: BTreeMap::new(),
+            wake: None,
+            touched: false,
+        }
     }
 
-    /// Names under which its volumes are exported.
-    pub(crate) fn export_names(&self) -> Vec<String> {
-        self.volumes
+    /// The newest configuration known here to be committed; else what the resource file says.
+    pub(crate) fn configuration(&self) -> Option<Arc<Configuration>> {
+        let known = self.member.status().configuration;
+        known.or_else(|| self.defined.clone().map(Arc::new))
+    }
+
+    /// The volume of this number, as the newest configuration known here has it.
+    pub(crate) fn volume(&self, volume: VolumeId) -> Option<VolumeEntry> {
+        self.configuration()?.volume(volume).cloned()
+    }
+
+    /// Names, and sizes in bytes, under which its volumes are exported.
+    pub(crate) fn exports(&self) -> Vec<(String, u64)> {
+        let Some(configuration) = self.configuration() else { return Vec::new() };
+        let name = |number: u16| match number {
+            0 => self.name.clone(),
+            number => format!("{}/{number}", self.name),
+        };
+        configuration
+            .volumes
             .iter()
-            .map(|entry| match entry.volume.0 {
-                0 => self.name.clone(),
-                number => format!("{}/{number}", self.name),
-            })
+            .map(|entry| (name(entry.volume.0), entry.sectors * SECTOR_BYTES))
             .collect()
     }
 
     /// The shard that serves a span, which lies in one extent.
-    pub(crate) fn shard_of(&self, _volume: VolumeId, span: Span) -> u16 {
-        let stripe = span.first() / self.geometry.extent_sectors / self.geometry.stripe_extents;
-        let shards = u64::try_from(self.shards.len()).expect("a few");
-        u16::try_from(stripe % shards).expect("a few")
+    pub(crate) fn shard_of(&self, span: Span) -> u16 {
+        let shards = u16::try_from(self.shards.len()).expect("a few");
+        Shard::owner(&self.geometry, shards, span.first() / self.geometry.extent_sectors)
     }
 
     /// When time alone changes something for one of its machines.

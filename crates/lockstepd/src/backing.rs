@@ -1,0 +1,527 @@
+//! Backing stores of a resource on this node: where they are, making them, reading what they hold.
+//!
+//! Everything here blocks, and so runs on the helper's thread, at start, or at stop.
+//!
+//! Always: a store that holds something is not touched without force; what was made by an attempt that
+//! failed is removed again; the superblock is written last, so that a store half made is nobody's.
+//!
+//! Not here: the data path (`node::disk`), what metadata means (`replica::disk`).
+
+use std::path::{Path, PathBuf};
+
+use base::{ClusterId, NodeId, ResourceId, SECTOR_BYTES, VolumeId};
+use replica::disk::{
+    BadMetadata, Layout, LayoutKind, RECORD_BYTES, RECORD_COPIES, Record, Superblock, newest_record,
+};
+use replica::door::{MetaPage, Page};
+use replica::start::Found;
+use store::{MetadataPlace, Place, Store, StoreError, StoreSpec};
+use sys::{BufferPool, Errno, Event, Hands, HandsConfig, Payload, Piece};
+use wire::admin::{Code, ResourceFile, StoreKind, codes};
+use wire::{MemberKind, REPLICAS_MAX};
+
+/// Bytes read or written at once.
+const CHUNK_BYTES: u64 = 1 << 20;
+/// Bytes of a device made zero at once.
+const ZERO_BYTES: u64 = 256 << 20;
+const PAGE_BYTES: u64 = 4096;
+/// Bitmap slots of a volume: one for each replica besides this one.
+pub(crate) const SLOTS: u8 = 7;
+const _: () = assert!(SLOTS as usize == REPLICAS_MAX - 1, "a slot for each other replica");
+
+/// Why something was not done: the entry of the table of errors, and what it was this time.
+#[derive(Clone, Debug)]
+pub(crate) struct Refused {
+    pub(crate) code: &'static Code,
+    pub(crate) message: String,
+}
+
+impl Refused {
+    /// With these words.
+    pub(crate) fn new(code: &'static Code, message: impl Into<String>) -> Refused {
+        Refused { code, message: message.into() }
+    }
+
+    fn store(what: &str, error: &StoreError) -> Refused {
+        let code = match error {
+            StoreError::TooSmall { .. } => &codes::STORE_TOO_SMALL,
+            StoreError::ForeignData { .. } => &codes::STORE_NOT_EMPTY,
+            StoreError::NoMemoryFlag => &codes::MEMORY_REFUSED,
+            _ => &codes::STORE_FAILED,
+        };
+        Refused::new(code, format!("{what}: {error}"))
+    }
+
+    fn disk(what: &str, error: Errno) -> Refused {
+        Refused::new(&codes::STORE_FAILED, format!("{what}: {error}"))
+    }
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{} ({})", self.message, self.code.code)
+    }
+}
+
+/// Where one volume of a resource is on this node.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) volume: VolumeId,
+    pub(crate) kind: StoreKind,
+    pub(crate) layout: Layout,
+    pub(crate) spec: StoreSpec,
+    /// Bytes of data.
+    pub(crate) data_bytes: u64,
+}
+
+impl Plan {
+    /// What it is, for people.
+    pub(crate) fn what(&self) -> String {
+        match &self.spec.place {
+            Place::Path(path) => path.display().to_string(),
+            Place::Memory { .. } => "memory".to_owned(),
+        }
+    }
+}
+
+/// Where the volumes of a resource are on `node`, whose directory is given; none if it is no member. A
+/// witness has one store without data, for its record.
+pub(crate) fn plans(
+    directory: &Path,
+    file: &ResourceFile,
+    node: NodeId,
+    allow_memory: bool,
+) -> Vec<Plan> {
+    let volumes = directory.join("volumes");
+    let Some(member) = file.members.iter().find(|member| member.node == node.0) else {
+        return Vec::new();
+    };
+    if member.kind == MemberKind::Witness {
+        let path = volumes.join(format!("{}.witness", file.name));
+        return vec![plan(VolumeId(0), 0, StoreKind::File, path, None, allow_memory)];
+    }
+    let mut plans: Vec<Plan> = file
+        .volumes
+        .iter()
+        .map(|volume| {
+            let store = member.stores.iter().find(|store| store.volume == volume.index);
+            let kind = store.map_or(StoreKind::File, |store| store.kind);
+            let path = store.and_then(|store| store.path.as_ref()).map_or_else(
+                || volumes.join(format!("{}-{}.img", file.name, volume.index)),
+                |path| directory.join(path),
+            );
+            let metadata = store.and_then(|store| store.metadata_path.as_ref());
+            let metadata = metadata.map(|path| directory.join(path));
+            let volume_id = VolumeId(volume.index);
+            plan(volume_id, volume.size_bytes, kind, path, metadata, allow_memory)
+        })
+        .collect();
+    plans.sort_by_key(|plan| plan.volume);
+    plans
+}
+
+fn plan(
+    volume: VolumeId,
+    data_bytes: u64,
+    kind: StoreKind,
+    path: PathBuf,
+    metadata: Option<PathBuf>,
+    allow_memory: bool,
+) -> Plan {
+    let slots = if data_bytes == 0 { 0 } else { SLOTS };
+    let layout = Layout::new(data_bytes / SECTOR_BYTES, slots);
+    let bytes = layout.total_bytes;
+    let place = match kind {
+        StoreKind::Memory => Place::Memory { size_bytes: whole_bytes(data_bytes, bytes) },
+        StoreKind::File | StoreKind::Device => Place::Path(path),
+    };
+    let metadata = match metadata {
+        Some(path) => MetadataPlace::External { path, bytes },
+        None => MetadataPlace::Internal { bytes },
+    };
+    let spec =
+        StoreSpec { place, metadata, needs_bytes: data_bytes, allow_memory, ..StoreSpec::path("") };
+    Plan { volume, kind, layout, spec, data_bytes }
+}
+
+/// Bytes of a file that holds both; a store has at least one page of data.
+fn whole_bytes(data_bytes: u64, metadata_bytes: u64) -> u64 {
+    data_bytes.next_multiple_of(PAGE_BYTES).max(PAGE_BYTES) + metadata_bytes
+}
+
+/// Hands for calls that wait.
+pub(crate) struct Blocking {
+    hands: Hands,
+    pool: BufferPool,
+}
+
+impl Blocking {
+    /// New hands for this thread.
+    pub(crate) fn new() -> Result<Blocking, Refused> {
+        let hands = Hands::new(HandsConfig::default())
+            .map_err(|error| Refused::new(&codes::INTERNAL, error.to_string()))?;
+        let bytes = usize::try_from(2 * CHUNK_BYTES).expect("2 MiB");
+        Ok(Blocking { hands, pool: BufferPool::new(bytes) })
+    }
+
+    fn wait(&mut self) -> Result<Event, Errno> {
+        let mut events = Vec::new();
+        while events.is_empty() {
+            self.hands.wait(None, &mut events).map_err(|_| Errno::IO)?;
+        }
+        let event = events.swap_remove(0);
+        event.result.map(|_| ())?;
+        Ok(event)
+    }
+
+    /// The bytes of metadata from `offset` on.
+    pub(crate) fn read(
+        &mut self,
+        store: &mut Store,
+        offset: u64,
+        length: u64,
+    ) -> Result<Vec<u8>, Errno> {
+        let mut bytes = Vec::new();
+        let mut at = offset;
+        while at < offset + length {
+            let count = usize::try_from((offset + length - at).min(CHUNK_BYTES)).expect("1 MiB");
+            let buffer = self.pool.take(count).ok_or(Errno::NO_BUFFERS)?;
+            store.read_metadata(&mut self.hands, 0, at, buffer, 0..count);
+            if let Payload::Buffer(buffer) = self.wait()?.payload {
+                bytes.extend_from_slice(&buffer);
+            }
+            at += u64::try_from(count).expect("1 MiB");
+        }
+        Ok(bytes)
+    }
+
+    /// Writes metadata and puts it on stable storage.
+    pub(crate) fn write(
+        &mut self,
+        store: &mut Store,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), Errno> {
+        let mut at = offset;
+        for chunk in bytes.chunks(usize::try_from(CHUNK_BYTES).expect("1 MiB")) {
+            let mut buffer = self.pool.take(chunk.len()).ok_or(Errno::NO_BUFFERS)?;
+            buffer.as_mut().expect("just taken").copy_from_slice(chunk);
+            store.write_metadata(&mut self.hands, 0, at, Piece::from(buffer), true);
+            self.wait()?;
+            at += u64::try_from(chunk.len()).expect("1 MiB");
+        }
+        Ok(())
+    }
+
+    /// Makes metadata zero.
+    fn clear(&mut self, store: &mut Store, offset: u64, length: u64) -> Result<(), Errno> {
+        let zeroes = vec![0; usize::try_from(CHUNK_BYTES).expect("1 MiB")];
+        let mut at = offset;
+        while at < offset + length {
+            let count = usize::try_from((offset + length - at).min(CHUNK_BYTES)).expect("1 MiB");
+            self.write(store, at, &zeroes[..count])?;
+            at += CHUNK_BYTES;
+        }
+        Ok(())
+    }
+
+    /// Makes all data zero.
+    fn zero(&mut self, store: &mut Store, length: u64) -> Result<(), Errno> {
+        let mut at = 0;
+        while at < length {
+            let count = (length - at).min(ZERO_BYTES);
+            store.zero(&mut self.hands, 0, at, count, true, false);
+            self.wait()?;
+            at += count;
+        }
+        Ok(())
+    }
+
+    /// Puts everything on stable storage.
+    pub(crate) fn flush(&mut self, store: &mut Store) -> Result<(), Errno> {
+        store.flush(&mut self.hands, 0);
+        self.wait()?;
+        store.flush_metadata(&mut self.hands, 0);
+        self.wait().map(drop)
+    }
+}
+
+/// A record as it stands on disk, padded to its place.
+pub(crate) fn record_bytes(record: &Record) -> Vec<u8> {
+    let mut bytes = record.encode();
+    let room = usize::try_from(RECORD_BYTES).expect("16 KiB");
+    assert!(bytes.len() <= room, "a record fits its place");
+    bytes.resize(room, 0);
+    bytes
+}
+
+/// The superblock of a plan's store, as bytes.
+pub(crate) fn label(cluster: ClusterId, resource: ResourceId, plan: &Plan) -> Vec<u8> {
+    let external = matches!(plan.spec.metadata, MetadataPlace::External { .. });
+    let superblock = Superblock {
+        cluster,
+        resource,
+        volume: plan.volume,
+        disk: sys::random_u64() | 1,
+        layout: if external { LayoutKind::External } else { LayoutKind::Internal },
+        slots: plan.layout.slots,
+        sectors: plan.data_bytes / SECTOR_BYTES,
+        regions: Superblock::regions_of(&plan.layout),
+        ..Superblock::default()
+    };
+    superblock.encode().to_vec()
+}
+
+/// Makes the stores of a resource and writes their first metadata.
+pub(crate) fn make(
+    plans: &[Plan],
+    labels: &[Vec<u8>],
+    record: &Record,
+    force: bool,
+) -> Result<(), Refused> {
+    let mut made = Vec::new();
+    let result = try_make(plans, labels, record, force, &mut made);
+    if result.is_err() {
+        for path in made {
+            std::fs::remove_file(path).ok();
+        }
+    }
+    result
+}
+
+fn try_make(
+    plans: &[Plan],
+    labels: &[Vec<u8>],
+    record: &Record,
+    force: bool,
+    made: &mut Vec<PathBuf>,
+) -> Result<(), Refused> {
+    let mut blocking = Blocking::new()?;
+    for plan in plans {
+        make_files(plan, force, made)?;
+    }
+    for (plan, label) in plans.iter().zip(labels) {
+        if plan.kind == StoreKind::Memory {
+            continue;
+        }
+        let mut store = open(plan, force)?;
+        if store.is_ours() && !force {
+            let what = plan.what();
+            return Err(Refused::new(
+                &codes::STORE_NOT_EMPTY,
+                format!("{what}: it holds a replica, perhaps of this resource"),
+            ));
+        }
+        let disk = |error| Refused::disk(&plan.what(), error);
+        if plan.kind == StoreKind::Device {
+            blocking.zero(&mut store, plan.data_bytes).map_err(disk)?;
+        }
+        format(&mut blocking, &mut store, plan, label, record).map_err(disk)?;
+    }
+    Ok(())
+}
+
+/// Makes the files of a plan that are files; a file that is there and empty is taken.
+fn make_files(plan: &Plan, force: bool, made: &mut Vec<PathBuf>) -> Result<(), Refused> {
+    let mut make = |path: &Path, bytes: u64| {
+        let existed = path.exists();
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent).ok();
+        }
+        store::create_file(path, bytes, force)
+            .map_err(|error| Refused::store(&path.display().to_string(), &error))?;
+        if !existed {
+            made.push(path.to_path_buf());
+        }
+        Ok(())
+    };
+    let metadata_bytes = plan.layout.total_bytes;
+    match (&plan.spec.place, &plan.spec.metadata) {
+        (Place::Path(path), MetadataPlace::External { path: metadata, bytes }) => {
+            if plan.kind == StoreKind::File {
+                make(path, whole_bytes(plan.data_bytes, 0))?;
+            }
+            if !is_device(metadata) {
+                make(metadata, *bytes)?;
+            }
+            Ok(())
+        }
+        (Place::Path(path), _) if plan.kind == StoreKind::File => {
+            make(path, whole_bytes(plan.data_bytes, metadata_bytes))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_device(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
+}
+
+/// Opens a plan's store.
+pub(crate) fn open(plan: &Plan, accept_foreign: bool) -> Result<Store, Refused> {
+    let spec = StoreSpec { accept_foreign, ..plan.spec.clone() };
+    Store::open(spec).map_err(|error| Refused::store(&plan.what(), &error))
+}
+
+/// Writes the first metadata of a store.
+pub(crate) fn format(
+    blocking: &mut Blocking,
+    store: &mut Store,
+    plan: &Plan,
+    label: &[u8],
+    record: &Record,
+) -> Result<(), Errno> {
+    let layout = &plan.layout;
+    blocking.clear(store, layout.superblock, layout.total_bytes)?;
+    let copy = layout.record_offset(record.copy());
+    blocking.write(store, copy, &record_bytes(record))?;
+    blocking.flush(store)?;
+    blocking.write(store, layout.superblock, label)?;
+    blocking.flush(store)
+}
+
+/// Makes a store nobody's: its superblock and records are gone.
+pub(crate) fn wipe(plan: &Plan) -> Result<(), Refused> {
+    if plan.kind == StoreKind::Memory {
+        return Ok(());
+    }
+    let mut blocking = Blocking::new()?;
+    let mut store = open(plan, true)?;
+    let disk = |error| Refused::disk(&plan.what(), error);
+    blocking.clear(&mut store, plan.layout.superblock, plan.layout.log).map_err(disk)?;
+    blocking.flush(&mut store).map_err(disk)
+}
+
+/// Refuses a store that is not the one of this resource and volume.
+pub(crate) fn check_label(
+    blocking: &mut Blocking,
+    store: &mut Store,
+    plan: &Plan,
+    cluster: ClusterId,
+    resource: ResourceId,
+) -> Result<(), Refused> {
+    let what = plan.what();
+    let bytes = blocking
+        .read(store, plan.layout.superblock, PAGE_BYTES)
+        .map_err(|error| Refused::disk(&what, error))?;
+    let page = Page::try_from(&bytes[..]).expect("a page was read");
+    let label = Superblock::decode(&page).map_err(|bad| damaged(&what, "superblock", bad))?;
+    if (label.cluster, label.resource, label.volume) != (cluster, resource, plan.volume) {
+        let message = format!(
+            "{what}: it is volume {} of resource {:016x} in cluster {:016x}",
+            label.volume, label.resource.0, label.cluster.0
+        );
+        return Err(Refused::new(&codes::OTHER_STORE, message));
+    }
+    if !label.is_writable() {
+        let message = format!("{what}: a newer release has used it");
+        return Err(Refused::new(&codes::METADATA_TOO_NEW, message));
+    }
+    Ok(())
+}
+
+fn damaged(what: &str, part: &str, bad: BadMetadata) -> Refused {
+    let code = match bad {
+        BadMetadata::TooNew { .. } => &codes::METADATA_TOO_NEW,
+        BadMetadata::NotOurs => &codes::OTHER_STORE,
+        _ => &codes::METADATA_DAMAGED,
+    };
+    Refused::new(code, format!("{what}: its {part} cannot be believed: {bad:?}"))
+}
+
+/// Removes a store: nobody's first, then gone if it is a file.
+pub(crate) fn remove(plan: &Plan) -> Result<(), Refused> {
+    if plan.kind == StoreKind::Memory {
+        return Ok(());
+    }
+    match wipe(plan) {
+        Err(refused) if plan_paths(plan).iter().any(|path| path.exists()) => return Err(refused),
+        _ => {}
+    }
+    for path in plan_paths(plan) {
+        if path.is_file() {
+            std::fs::remove_file(&path).map_err(|error| {
+                Refused::new(&codes::STORE_FAILED, format!("{}: {error}", path.display()))
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Files and devices of a plan.
+fn plan_paths(plan: &Plan) -> Vec<&Path> {
+    let mut paths = Vec::new();
+    if let Place::Path(path) = &plan.spec.place {
+        paths.push(path.as_path());
+    }
+    if let MetadataPlace::External { path, .. } = &plan.spec.metadata {
+        paths.push(path.as_path());
+    }
+    paths
+}
+
+/// The newest record of a store, if there is one that can be believed.
+pub(crate) fn load_record(
+    blocking: &mut Blocking,
+    store: &mut Store,
+    layout: &Layout,
+) -> Result<Record, Refused> {
+    let copies: Vec<Option<Vec<u8>>> = (0..u8::try_from(RECORD_COPIES).expect("two"))
+        .map(|copy| blocking.read(store, layout.record_offset(copy), RECORD_BYTES).ok())
+        .collect();
+    let copies: Vec<Option<&[u8]>> = copies.iter().map(Option::as_deref).collect();
+    newest_record(&copies).map_err(|bad| damaged(store.describe(), "record", bad))
+}
+
+/// Every page that a start needs, of all volumes.
+pub(crate) fn load(
+    blocking: &mut Blocking,
+    volumes: &mut [(VolumeId, Layout, Store)],
+) -> Result<Found, Refused> {
+    let mut found = Found::default();
+    for (index, (volume, layout, store)) in volumes.iter_mut().enumerate() {
+        if index == 0 {
+            found.record = Some(load_record(blocking, store, layout)?);
+        }
+        let slots = found.record.as_ref().map_or(Vec::new(), |record| record.slots.clone());
+        let mut places: Vec<MetaPage> = layout.log_places().collect();
+        for slot in slots.iter().filter(|slot| slot.number < layout.slots) {
+            places.extend(
+                (0..layout.bitmap_pages).map(|page| MetaPage::Bitmap { slot: slot.number, page }),
+            );
+        }
+        for (place, bytes) in read_pages(blocking, store, layout, &places) {
+            let unwritten = bytes.as_ref().is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0));
+            if !(unwritten && matches!(place, MetaPage::Bitmap { .. })) {
+                found.pages.push((*volume, place, bytes));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Reads pages, neighbours together; one that cannot be read is `None`.
+fn read_pages(
+    blocking: &mut Blocking,
+    store: &mut Store,
+    layout: &Layout,
+    places: &[MetaPage],
+) -> Vec<(MetaPage, Option<Page>)> {
+    let mut pages = Vec::new();
+    for chunk in places
+        .chunk_by(|one, next| layout.page_offset(*one) + PAGE_BYTES == layout.page_offset(*next))
+    {
+        for chunk in chunk.chunks(256) {
+            let length = PAGE_BYTES * u64::try_from(chunk.len()).expect("256");
+            let bytes = blocking.read(store, layout.page_offset(chunk[0]), length).ok();
+            let mut parts = bytes.as_deref().map(|bytes| bytes.chunks_exact(4096));
+            for &place in chunk {
+                let page = parts.as_mut().and_then(Iterator::next);
+                let page = page.and_then(|page| Page::try_from(page).ok());
+                pages.push((place, page));
+            }
+        }
+    }
+    pages
+}

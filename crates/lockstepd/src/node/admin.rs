@@ -1,0 +1,507 @@
+//! The operator: connections on the admin socket, what they ask, and when they are answered.
+//!
+//! A command that takes long is answered when it is done, and the loop goes on meanwhile. Who asked and
+//! went away is not waited for.
+//!
+//! Always: each request is answered once, except `Events`, which are sent as long as the connection
+//! lasts; a client that does not read is told less, never makes the node keep more than a line each.
+//!
+//! Not here: the form of requests and answers (`wire::admin`), what is told of a resource (`status`).
+
+use std::os::unix::fs::PermissionsExt;
+
+use base::{Duration, Instant, NodeId, VolumeId};
+use replica::door::{MemberInput, Operation, OperationError, OperationId};
+use sys::{Event, Listener, Payload, Piece, Socket};
+use wire::admin::{
+    self, Answer, Code, Command, FileMember, Lines, Operation as Wish, Reply, Request,
+    ResourceFile, codes,
+};
+
+use wire::Configuration;
+
+use super::clients::listen_unix;
+use super::{Node, Purpose, Work};
+use crate::backing::Refused;
+use crate::log::{debug, info, warning};
+use crate::slab::Key;
+
+/// Connections of operators and their programs, at most.
+const ADMINS_MAX: usize = 128;
+/// Bytes received at once.
+const RECEIVE_BYTES: usize = 16 << 10;
+/// Answers that wait for a client before nothing more is read from it, in bytes.
+const UNSENT_BYTES_MAX: usize = 4 << 20;
+/// Operations of one resource that are not finished, at most.
+const OPERATIONS_MAX: usize = 64;
+/// Between two looks at what changed, for those who listen to events.
+const EVENTS_EVERY: Duration = Duration::from_millis(100);
+
+/// One connection.
+pub(crate) struct Admin {
+    socket: Socket,
+    lines: Lines,
+    out: Vec<u8>,
+    unsent: usize,
+    receiving: bool,
+    restless: bool,
+    /// Nothing more is taken; it closes when everything is sent.
+    closing: bool,
+    pub(super) events: Option<Listening>,
+}
+
+/// Someone listens to events.
+pub(crate) struct Listening {
+    pub(super) id: u64,
+    pub(super) resource: Option<String>,
+    pub(super) number: u64,
+    /// What was told last, by resource.
+    pub(super) told: std::collections::BTreeMap<String, admin::ResourceStatus>,
+}
+
+/// Where an answer goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asker {
+    pub(super) admin: Key,
+    pub(super) id: u64,
+}
+
+/// An operation that a member has not finished.
+pub(crate) struct Pending {
+    pub(super) resource: Key,
+    /// `None`: the node itself wished it.
+    pub(super) asker: Option<Asker>,
+}
+
+impl Node {
+    /// Listens on the admin socket, which only its owner may use.
+    pub(super) fn open_admin(&mut self) -> Result<(), String> {
+        let path = self.config.admin_socket.clone();
+        let listener = listen_unix(&path)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        self.accept_admins(listener);
+        Ok(())
+    }
+
+    fn accept_admins(&mut self, listener: Listener) {
+        let token = self.token(Purpose::AdminAccept(listener.clone()));
+        self.hands.accept(token, &listener);
+    }
+
+    pub(super) fn on_admin_accept_ended(&mut self, listener: &Listener, event: &Event) {
+        if self.stopping.is_none() {
+            warning!("accepting on the admin socket failed, tried again: {:?}", event.result);
+            self.accept_admins(listener.clone());
+        }
+    }
+
+    pub(super) fn on_admin(&mut self, socket: Socket) {
+        if self.admins.len() >= ADMINS_MAX {
+            warning!("an admin connection was turned away: there are {ADMINS_MAX} already");
+            return self.hands.close(&socket);
+        }
+        let key = self.admins.insert(Admin {
+            socket,
+            lines: Lines::default(),
+            out: Vec::new(),
+            unsent: 0,
+            receiving: false,
+            restless: false,
+            closing: false,
+            events: None,
+        });
+        self.stir_admin(key);
+    }
+
+    fn stir_admin(&mut self, key: Key) {
+        if let Some(admin) = self.admins.get_mut(key)
+            && !admin.restless
+        {
+            admin.restless = true;
+            self.restless_admins.push(key);
+        }
+    }
+
+    /// Sends and receives, for every connection that may have cause to.
+    pub(super) fn serve_admins(&mut self) {
+        for key in std::mem::take(&mut self.restless_admins) {
+            let Some(admin) = self.admins.get_mut(key) else { continue };
+            admin.restless = false;
+            if !admin.out.is_empty() {
+                let out = std::mem::take(&mut admin.out);
+                let bytes = out.len();
+                admin.unsent += bytes;
+                let token = self.operations.insert(Purpose::AdminSend(key, bytes)).number();
+                self.hands.send(token, &admin.socket, [Piece::from(out)]);
+            }
+            if admin.closing && admin.unsent == 0 {
+                self.drop_admin(key);
+                continue;
+            }
+            let room = admin.unsent < UNSENT_BYTES_MAX && !admin.receiving && !admin.closing;
+            if room && let Some(buffer) = self.client_pool.take(RECEIVE_BYTES) {
+                admin.receiving = true;
+                let token = self.operations.insert(Purpose::AdminReceive(key)).number();
+                self.hands.receive(token, &admin.socket, buffer, 0..RECEIVE_BYTES);
+            }
+        }
+    }
+
+    pub(super) fn on_admin_sent(&mut self, key: Key, bytes: usize, event: &Event) {
+        let Some(admin) = self.admins.get_mut(key) else { return };
+        admin.unsent -= bytes;
+        if event.result.is_err() {
+            return self.drop_admin(key);
+        }
+        self.stir_admin(key);
+    }
+
+    pub(super) fn on_admin_received(&mut self, key: Key, event: Event) {
+        let Some(admin) = self.admins.get_mut(key) else { return };
+        admin.receiving = false;
+        let (Ok(count @ 1..), Payload::Buffer(buffer)) = (event.result, event.payload) else {
+            return self.drop_admin(key);
+        };
+        if admin.lines.push(&buffer[..count as usize]).is_err() {
+            let reply = Reply::error(0, &codes::MALFORMED_REQUEST, "the line is too long");
+            self.reply(key, &reply);
+            if let Some(admin) = self.admins.get_mut(key) {
+                admin.closing = true;
+            }
+            return;
+        }
+        while let Some(line) = self.admins.get_mut(key).and_then(|admin| admin.lines.next_line()) {
+            match Request::decode(&line) {
+                Ok(request) => {
+                    self.on_command(Asker { admin: key, id: request.id }, request.command)
+                }
+                Err(reply) => self.reply(key, &reply),
+            }
+        }
+        self.stir_admin(key);
+    }
+
+    fn drop_admin(&mut self, key: Key) {
+        if let Some(admin) = self.admins.remove(key) {
+            self.hands.close(&admin.socket);
+        }
+    }
+
+    pub(super) fn reply(&mut self, key: Key, reply: &Reply) {
+        let Some(admin) = self.admins.get_mut(key) else { return };
+        if admin::encode_line(reply, &mut admin.out).is_err() {
+            let reply = Reply::error(reply.id, &codes::REPLY_TOO_LONG, "ask for one resource");
+            admin::encode_line(&reply, &mut admin.out).expect("a short line");
+        }
+        self.stir_admin(key);
+    }
+
+    pub(super) fn answer(&mut self, asker: Asker, result: Result<Answer, Refused>) {
+        let reply = match result {
+            Ok(answer) => Reply::result(asker.id, answer),
+            Err(refused) => {
+                debug!("an operator was refused: {refused}");
+                Reply::error(asker.id, refused.code, refused.message)
+            }
+        };
+        self.reply(asker.admin, &reply);
+    }
+
+    fn answer_done(&mut self, asker: Asker, result: Result<(), Refused>) {
+        self.answer(asker, result.map(|()| Answer::Done {}));
+    }
+
+    fn on_command(&mut self, asker: Asker, command: Command) {
+        let changes = !matches!(
+            command,
+            Command::Ping {}
+                | Command::NodeStatus {}
+                | Command::Status { .. }
+                | Command::Events { .. }
+        );
+        if changes && self.stopping.is_some() {
+            let refused = Refused::new(&codes::STOPPING, "the node is stopping");
+            return self.answer(asker, Err(refused));
+        }
+        match command {
+            Command::Ping {} => {
+                let program = env!("CARGO_PKG_VERSION").to_owned();
+                let node = self.config.name.clone();
+                self.answer(asker, Ok(Answer::Pong { program, node }));
+            }
+            Command::NodeStatus {} => {
+                let status = self.node_status();
+                self.answer(asker, Ok(Answer::Node(status)));
+            }
+            Command::Status { resource } => {
+                let result = self.status(resource.as_deref()).map(Answer::Status);
+                self.answer(asker, result);
+            }
+            Command::ResourceDefine { file } => {
+                let result = self.define(*file);
+                self.answer_done(asker, result);
+            }
+            Command::ResourceCreate { resource, force } => {
+                self.create(&resource, force, move |node, result| node.answer_done(asker, result));
+            }
+            Command::ResourceDelete { resource, force } => {
+                self.delete(&resource, force, move |node, result| node.answer_done(asker, result));
+            }
+            Command::ResourceForget { resource } => {
+                let result = self.forget(&resource);
+                self.answer_done(asker, result);
+            }
+            Command::ResourceFile { resource } => {
+                let result = self.resource_file(&resource);
+                self.answer(asker, result.map(|file| Answer::File(Box::new(file))));
+            }
+            Command::Operation { resource, operation } => {
+                if let Err(refused) = self.operate(asker, &resource, operation) {
+                    self.answer(asker, Err(refused));
+                }
+            }
+            Command::Events { resource } => {
+                if let Some(admin) = self.admins.get_mut(asker.admin) {
+                    let told = std::collections::BTreeMap::new();
+                    admin.events = Some(Listening { id: asker.id, resource, number: 0, told });
+                    self.events_at = Some(self.hands.now());
+                }
+            }
+            Command::Stop { graceful } => {
+                self.answer_done(asker, Ok(()));
+                self.stop(graceful);
+            }
+            Command::Dump { resource } => self.begin_dump(asker, &resource),
+        }
+    }
+
+    fn resource_file(&self, name: &str) -> Result<ResourceFile, Refused> {
+        let known = self.known.get(name).ok_or_else(|| no_resource(name))?;
+        let mut file = known.file.clone();
+        let running = known.running.and_then(|key| self.resources.get(key));
+        if let Some(configuration) = running.and_then(|resource| resource.configuration()) {
+            bring_up_to_date(&mut file, &configuration);
+        }
+        Ok(file)
+    }
+
+    /// Passes a wish to the resource's member, which answers later.
+    fn operate(&mut self, asker: Asker, name: &str, wish: Wish) -> Result<(), Refused> {
+        let known = self.known.get(name).ok_or_else(|| no_resource(name))?;
+        let not_created = || {
+            Refused::new(&codes::NOT_CREATED, format!("{name} is defined here, and not created"))
+        };
+        let key = known.running.ok_or_else(not_created)?;
+        let resource = self.resources.get(key).ok_or_else(not_created)?;
+        let configuration = resource.configuration();
+        let operation = match wish {
+            Wish::Promote {} => Operation::Promote,
+            Wish::Demote {} => Operation::Demote,
+            Wish::AddReplica { member, node } => {
+                if let Some(node) = node {
+                    let addresses: Vec<_> =
+                        node.addresses.iter().filter_map(|at| at.parse().ok()).collect();
+                    self.add_peer(NodeId(node.id), &node.name, &addresses);
+                }
+                let voter = member.voter.ok_or_else(|| {
+                    let message = format!("{name}: a member that is added needs its `voter`");
+                    Refused::new(&codes::BAD_RESOURCE_FILE, message)
+                })?;
+                let (node, kind) = (NodeId(member.node), member.kind);
+                Operation::AddMember { node, kind, voter: base::VoterId(voter) }
+            }
+            Wish::RemoveReplica { node } => Operation::RemoveMember { node: NodeId(node) },
+            Wish::Resize { volume, size_bytes, allow_shrink } => {
+                let old = configuration
+                    .and_then(|known| known.volume(VolumeId(volume)).map(|entry| entry.sectors))
+                    .unwrap_or_default();
+                let sectors = size_bytes / base::SECTOR_BYTES;
+                if sectors < old && !allow_shrink {
+                    let message = format!("{name}: it has {} bytes", old * base::SECTOR_BYTES);
+                    return Err(Refused::new(&codes::SHRINK, message));
+                }
+                let message = format!("{name}: a volume's size cannot be changed yet");
+                return Err(Refused::new(&codes::UNSUPPORTED, message));
+            }
+            Wish::Invalidate {} => Operation::Invalidate,
+            Wish::Suspend {} => Operation::Suspend(true),
+            Wish::Resume {} => Operation::Suspend(false),
+            Wish::PauseResync {} => Operation::PauseResync(true),
+            Wish::ResumeResync {} => Operation::PauseResync(false),
+            Wish::Verify {} => Operation::Verify,
+            Wish::Force {} => Operation::Force,
+            Wish::SetOptions { options } => {
+                let old = configuration.map(|known| known.options.clone()).unwrap_or_default();
+                Operation::SetOptions(options.applied(&old))
+            }
+            Wish::Cut {} => Operation::Cut,
+        };
+        let open = self.pending.values().filter(|pending| pending.resource == key).count();
+        if open >= OPERATIONS_MAX {
+            let message = format!("{name}: {open} operations are not finished");
+            return Err(Refused::new(&codes::BUSY, message));
+        }
+        self.wish(key, Some(asker), operation);
+        Ok(())
+    }
+
+    /// Asks a member for an operation.
+    pub(super) fn wish(&mut self, resource: Key, asker: Option<Asker>, operation: Operation) {
+        self.next_operation += 1;
+        let id = OperationId(self.next_operation);
+        info!("{}: an operator asks: {operation:?}", self.name_of(resource));
+        self.pending.insert(id, Pending { resource, asker });
+        self.work.push_back(Work::Member(resource, MemberInput::Operation { id, operation }));
+    }
+
+    /// A member has finished an operation.
+    pub(super) fn on_done(&mut self, id: OperationId, result: Result<(), OperationError>) {
+        let Some(pending) = self.pending.remove(&id) else { return };
+        let name = self.name_of(pending.resource).to_owned();
+        if let Some(asker) = pending.asker {
+            let result = result.map_err(|error| self.refusal(&name, error));
+            self.answer_done(asker, result);
+        }
+    }
+
+    /// The resource is gone: whoever waits for it is told so.
+    pub(super) fn fail_operations_of(&mut self, resource: Key) {
+        let gone: Vec<OperationId> = self
+            .pending
+            .iter()
+            .filter(|(_, pending)| pending.resource == resource)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in gone {
+            if let Some(asker) = self.pending.remove(&id).and_then(|pending| pending.asker) {
+                let refused = Refused::new(&codes::NO_RESOURCE, "the resource was taken away");
+                self.answer(asker, Err(refused));
+            }
+        }
+    }
+
+    fn refusal(&self, name: &str, error: OperationError) -> Refused {
+        let code: &'static Code = match error {
+            OperationError::NoQuorum => &codes::NO_QUORUM,
+            OperationError::OtherPrimary(_) => &codes::OTHER_PRIMARY,
+            OperationError::LastReplica => &codes::LAST_REPLICA,
+            OperationError::Already => &codes::ALREADY,
+            OperationError::NoMember => &codes::NO_MEMBER,
+            OperationError::Full => &codes::TOO_MANY_MEMBERS,
+            OperationError::NoReplica => &codes::NO_REPLICA,
+            OperationError::BadSize => &codes::BAD_SIZE,
+            OperationError::NoPrimary => &codes::NO_PRIMARY,
+        };
+        let message = match error {
+            OperationError::OtherPrimary(node) => {
+                format!("{name}: {} is primary", self.node_name(name, node))
+            }
+            _ => format!("{name}: {}", code.title.to_lowercase()),
+        };
+        Refused::new(code, message)
+    }
+
+    /// When those who listen to events are to be told again.
+    pub(super) fn events_wake_at(&self) -> Option<Instant> {
+        self.events_at
+    }
+
+    /// Tells those who listen what has changed.
+    pub(super) fn tell_events(&mut self) {
+        let now = self.hands.now();
+        if self.events_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.events_at = None;
+        let listening: Vec<Key> = self
+            .admins
+            .iter()
+            .filter(|(_, admin)| admin.events.is_some())
+            .map(|(key, _)| key)
+            .collect();
+        if listening.is_empty() {
+            return;
+        }
+        self.events_at = Some(now + EVENTS_EVERY);
+        let statuses = self.status(None).map(|status| status.resources).unwrap_or_default();
+        for key in listening {
+            let Some(admin) = self.admins.get_mut(key) else { continue };
+            if admin.unsent >= UNSENT_BYTES_MAX {
+                continue;
+            }
+            let Some(events) = admin.events.as_mut() else { continue };
+            let replies = events.changes(&statuses);
+            for reply in replies {
+                self.reply(key, &reply);
+            }
+        }
+    }
+}
+
+/// Makes a description say what the newest configuration says.
+fn bring_up_to_date(file: &mut ResourceFile, configuration: &Configuration) {
+    let old = std::mem::take(&mut file.members);
+    for entry in &configuration.members {
+        let stores = old.iter().find(|member| member.node == entry.node.0);
+        file.members.push(FileMember {
+            node: entry.node.0,
+            kind: entry.kind,
+            voter: Some(entry.voter.0),
+            incarnation: Some(entry.incarnation.0).filter(|&incarnation| incarnation != 0),
+            in_sync: Some(entry.in_sync),
+            stores: stores.map_or(Vec::new(), |member| member.stores.clone()),
+        });
+    }
+    file.options = configuration.options.clone();
+    for volume in &mut file.volumes {
+        if let Some(entry) = configuration.volume(VolumeId(volume.index)) {
+            volume.size_bytes = entry.sectors * base::SECTOR_BYTES;
+        }
+    }
+}
+
+impl Listening {
+    /// What is to be told, now that resources are so.
+    fn changes(&mut self, statuses: &[admin::ResourceStatus]) -> Vec<Reply> {
+        let wanted = |name: &str| self.resource.as_deref().is_none_or(|only| only == name);
+        let mut changed: Vec<(String, Option<admin::ResourceStatus>)> = statuses
+            .iter()
+            .filter(|status| wanted(&status.name))
+            .filter(|status| self.told.get(&status.name).is_none_or(|told| !is_same(told, status)))
+            .map(|status| (status.name.clone(), Some(status.clone())))
+            .collect();
+        let gone = self.told.keys().filter(|name| !statuses.iter().any(|one| one.name == **name));
+        changed.extend(gone.cloned().map(|name| (name, None)));
+        let mut replies = Vec::new();
+        for (resource, status) in changed {
+            match &status {
+                Some(status) => self.told.insert(resource.clone(), status.clone()),
+                None => self.told.remove(&resource),
+            };
+            self.number += 1;
+            let event = admin::Event { number: self.number, at_ms: unix_ms(), resource, status };
+            replies.push(Reply::result(self.id, Answer::Event(event)));
+        }
+        replies
+    }
+}
+
+/// Whether nothing that one waits for has changed: counters and clocks alone are no event.
+fn is_same(one: &admin::ResourceStatus, other: &admin::ResourceStatus) -> bool {
+    let still = |status: &admin::ResourceStatus| admin::ResourceStatus {
+        lease_left_ms: None,
+        requests_in_flight: 0,
+        ..status.clone()
+    };
+    still(one) == still(other)
+}
+
+fn unix_ms() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
+}
+
+pub(super) fn no_resource(name: &str) -> Refused {
+    Refused::new(&codes::NO_RESOURCE, format!("{name} is not defined on this node"))
+}

@@ -1,0 +1,479 @@
+//! How resources come, begin anew after a start, and go.
+//!
+//! A resource is *defined* once its file is in `resources/`, *created* once this node's stores are made,
+//! and *running* once its machines are. A node that is no member runs it as a client as soon as it is
+//! defined. Whatever is wrong with one resource is said in its status and never stops the node.
+//!
+//! Always: a resource's file is on stable storage before anybody hears that it is defined; stores are
+//! wiped before a file is removed.
+//!
+//! Not here: making and reading stores (`backing`), which runs on the helper's thread.
+
+use std::path::PathBuf;
+
+use base::{ClusterId, Duration, NodeId, ResourceId};
+use replica::disk::Record;
+use replica::door::{MemberInput, Timing};
+use replica::start::{Found, Start, start};
+use replica::{Geometry, Member, Shard};
+use store::{Place, Store};
+use wire::MemberKind;
+use wire::admin::{ResourceFile, StoreKind, codes};
+
+use super::admin::no_resource;
+use super::disk::{LocalDisk, LocalVolume};
+use super::resource::Resource;
+use super::{Node, Work};
+use crate::backing::{self, Blocking, Plan, Refused};
+use crate::log::{error, info, warning};
+use crate::slab::Key;
+
+/// A resource that is defined here.
+pub(crate) struct Known {
+    pub(crate) file: ResourceFile,
+    pub(crate) running: Option<Key>,
+    /// Why it does not run, or runs without its disk.
+    pub(crate) problem: Option<String>,
+    /// A job of the helper works on it.
+    pub(crate) busy: bool,
+}
+
+impl Node {
+    fn resource_path(&self, name: &str) -> PathBuf {
+        self.config.directory.join("resources").join(format!("{name}.toml"))
+    }
+
+    /// Reads every resource file, and runs what can run.
+    pub(super) fn load_resources(&mut self) -> Result<(), String> {
+        let directory = self.config.directory.join("resources");
+        std::fs::create_dir_all(&directory)
+            .map_err(|error| format!("{}: {error}", directory.display()))?;
+        let entries = std::fs::read_dir(&directory)
+            .map_err(|error| format!("{}: {error}", directory.display()))?;
+        let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
+        paths.sort();
+        for path in paths {
+            match read_file(&path) {
+                Ok(file) => {
+                    let name = file.name.clone();
+                    self.learn_nodes(&file);
+                    let known = Known { file, running: None, problem: None, busy: false };
+                    self.known.insert(name.clone(), known);
+                    self.run_now(&name);
+                }
+                Err(why) => error!("{}: {why}; it is left alone", path.display()),
+            }
+        }
+        Ok(())
+    }
+
+    fn learn_nodes(&mut self, file: &ResourceFile) {
+        for node in &file.nodes {
+            let addresses: Vec<_> =
+                node.addresses.iter().filter_map(|address| address.parse().ok()).collect();
+            self.add_peer(NodeId(node.id), &node.name, &addresses);
+        }
+    }
+
+    fn plans(&self, file: &ResourceFile) -> Vec<Plan> {
+        backing::plans(
+            &self.config.directory,
+            file,
+            self.config.node,
+            self.config.allow_memory_store,
+        )
+    }
+
+    /// Loads and runs a resource on this thread: for a start.
+    fn run_now(&mut self, name: &str) {
+        let file = self.known[name].file.clone();
+        let plans = self.plans(&file);
+        let (cluster, id) = (self.config.cluster, ResourceId(file.id));
+        let found = if plans.is_empty() {
+            Ok(None)
+        } else if self.is_created(&plans) {
+            load(&plans, cluster, id).map(Some)
+        } else {
+            info!("{name}: defined, not created here");
+            return;
+        };
+        self.run_found(name, &plans, found);
+    }
+
+    /// Runs a resource with what was found on its disk; without its disk if that failed.
+    fn run_found(&mut self, name: &str, plans: &[Plan], found: Result<Option<Found>, Refused>) {
+        let Some(known) = self.known.get(name) else { return };
+        let file = known.file.clone();
+        let attached = match found {
+            Ok(None) => Ok((None, Vec::new())),
+            Ok(Some(found)) => self.open_stores(&file, plans, found),
+            Err(why) => Err(why),
+        };
+        let (found, volumes, problem) = match attached {
+            Ok((found, volumes)) => (found, volumes, None),
+            Err(why) => {
+                error!("{name}: runs without its disk: {why}");
+                (None, Vec::new(), Some(why.to_string()))
+            }
+        };
+        let key = self.begin(&file, found.unwrap_or_default(), volumes);
+        if let Some(known) = self.known.get_mut(name) {
+            known.running = Some(key);
+            known.problem = problem;
+        }
+        self.tell_all_resources();
+    }
+
+    /// Whether this node's part was ever made: then a store that is missing is a fault.
+    fn is_created(&self, plans: &[Plan]) -> bool {
+        plans.iter().any(|plan| match &plan.spec.place {
+            Place::Path(path) => path.exists(),
+            Place::Memory { .. } => true,
+        })
+    }
+
+    /// Opens what `found` was read from.
+    fn open_stores(
+        &mut self,
+        file: &ResourceFile,
+        plans: &[Plan],
+        mut found: Found,
+    ) -> Result<(Option<Found>, Vec<LocalVolume>), Refused> {
+        let mut volumes = Vec::new();
+        for plan in plans {
+            let mut store = backing::open(plan, false)?;
+            if plan.kind == StoreKind::Memory {
+                let record = match &found.record {
+                    Some(record) => record.clone(),
+                    // Memory has forgotten: this is a new voter, and an empty copy.
+                    None => self.forgetful_record(file)?,
+                };
+                found.record = Some(record.clone());
+                let label = self.label(file, plan);
+                let mut blocking = Blocking::new()?;
+                backing::format(&mut blocking, &mut store, plan, &label, &record)
+                    .map_err(|errno| Refused::new(&codes::STORE_FAILED, errno.to_string()))?;
+            }
+            let kind = plan.kind;
+            let layout = plan.layout;
+            volumes.push(LocalVolume { volume: plan.volume, store, layout, kind });
+        }
+        Ok((Some(found), volumes))
+    }
+
+    fn forgetful_record(&self, file: &ResourceFile) -> Result<Record, Refused> {
+        let mut record = self.first_record(file)?;
+        record.voter = base::VoterId(sys::random_u64() | 1);
+        record.incarnation = base::Incarnation(sys::random_u64() | 1);
+        Ok(record)
+    }
+
+    /// Makes the machines of a resource.
+    fn begin(&mut self, file: &ResourceFile, found: Found, volumes: Vec<LocalVolume>) -> Key {
+        let now = self.hands.now_fresh();
+        let node = self.config.node;
+        let is_replica = file
+            .members
+            .iter()
+            .any(|member| member.node == node.0 && member.kind == MemberKind::Replica);
+        let record = found.record.clone();
+        let setups = start(
+            &Start {
+                node,
+                process: self.peers.process,
+                boot: sys::boot_id().unwrap_or_default(),
+                holds_data: is_replica && record.is_some(),
+                volatile_cache: volumes.iter().any(|entry| entry.store.volatile_cache()),
+                shards: file.shards,
+                geometry: Geometry::default(),
+                timing: timing(file),
+                seed: sys::random_u64(),
+                bootstrap: file.configuration().ok(),
+            },
+            found,
+        );
+        if let Some(damaged) = setups.damaged {
+            warning!("{}: its log is damaged ({damaged:?}): it is copied anew", file.name);
+        }
+        let mut outputs = Vec::new();
+        let mut shards = Vec::new();
+        for setup in setups.shards {
+            let mut out = Vec::new();
+            shards.push(Shard::new(now, setup, &mut out));
+            outputs.push(out);
+        }
+        let disk = (!volumes.is_empty()).then_some(LocalDisk { volumes, record });
+        let member = Member::new(now, setups.member);
+        let resource = Resource::new(file, Geometry::default(), member, shards, disk);
+        let key = self.resources.insert(resource);
+        self.by_id.insert(ResourceId(file.id), key);
+        for (shard, mut out) in (0_u16..).zip(outputs) {
+            self.carry_shard(key, shard, &mut out);
+        }
+        self.work.push_back(Work::Member(key, MemberInput::Wake));
+        key
+    }
+
+    /// Stops a resource's machines. Its clients are dropped; its stores close when what is on its way
+    /// to them has ended.
+    fn end(&mut self, name: &str, why: &str) {
+        let Some(known) = self.known.get_mut(name) else { return };
+        let Some(key) = known.running.take() else { return };
+        self.drop_clients_of(key, why);
+        if let Some(resource) = self.resources.remove(key) {
+            self.by_id.remove(&resource.id);
+            if let Some(wake) = resource.wake {
+                self.wakes.remove(&(wake, key));
+            }
+            self.fail_operations_of(key);
+        }
+        self.tell_all_resources();
+    }
+
+    /// `ResourceDefine`.
+    pub(super) fn define(&mut self, file: ResourceFile) -> Result<(), Refused> {
+        file.check().map_err(|error| Refused::new(&codes::BAD_RESOURCE_FILE, error.0))?;
+        let name = file.name.clone();
+        if !file.nodes.iter().any(|node| node.id == self.config.node.0) {
+            let own = &self.config.name;
+            let message = format!("{name}: this node, {own}, is not among its nodes");
+            return Err(Refused::new(&codes::NOT_HERE, message));
+        }
+        for (other, known) in &self.known {
+            if (*other == name) != (known.file.id == file.id) {
+                let message = format!("{name}: {other} has this name or identity already");
+                return Err(Refused::new(&codes::RESOURCE_EXISTS, message));
+            }
+        }
+        self.save(&file)?;
+        self.learn_nodes(&file);
+        let plans = self.plans(&file);
+        let known = self.known.entry(name.clone()).or_insert(Known {
+            file: file.clone(),
+            running: None,
+            problem: None,
+            busy: false,
+        });
+        known.file = file;
+        if known.running.is_none() && plans.is_empty() {
+            self.run_found(&name, &plans, Ok(None));
+        }
+        Ok(())
+    }
+
+    /// Puts a resource's file in its place, whole or not at all.
+    fn save(&self, file: &ResourceFile) -> Result<(), Refused> {
+        let path = self.resource_path(&file.name);
+        let failed = |error: String| {
+            Refused::new(&codes::STORE_FAILED, format!("{}: {error}", path.display()))
+        };
+        let text = toml::to_string_pretty(file).map_err(|error| failed(error.to_string()))?;
+        replace_file(&path, text.as_bytes()).map_err(|error| failed(error.to_string()))
+    }
+
+    /// The record of a member that begins with the resource.
+    fn first_record(&self, file: &ResourceFile) -> Result<Record, Refused> {
+        let configuration = file
+            .configuration()
+            .map_err(|error| Refused::new(&codes::BAD_RESOURCE_FILE, error.0))?;
+        let (node, boot) = (self.config.node, sys::boot_id().unwrap_or_default());
+        let Some(member) = configuration.member(node) else {
+            let message = format!("{}: this node is no member of it", file.name);
+            return Err(Refused::new(&codes::NOT_HERE, message));
+        };
+        if joins_later(file, node) {
+            return Ok(Record::empty(member.voter, member.incarnation, boot));
+        }
+        Ok(Record::first(&configuration, node, boot).expect("it names this node"))
+    }
+
+    /// The superblock of a store.
+    fn label(&self, file: &ResourceFile, plan: &Plan) -> Vec<u8> {
+        backing::label(self.config.cluster, ResourceId(file.id), plan)
+    }
+
+    /// `ResourceCreate`: `done` is told how it went.
+    pub(super) fn create(
+        &mut self,
+        name: &str,
+        force: bool,
+        done: impl FnOnce(&mut Node, Result<(), Refused>) + Send + 'static,
+    ) {
+        let prepared = self.prepare_create(name);
+        let (file, plans, record) = match prepared {
+            Ok(prepared) => prepared,
+            Err(refused) => return done(self, Err(refused)),
+        };
+        let labels: Vec<Vec<u8>> = plans.iter().map(|plan| self.label(&file, plan)).collect();
+        let name = name.to_owned();
+        let (cluster, id) = (self.config.cluster, ResourceId(file.id));
+        self.helper.start(move || {
+            let result = backing::make(&plans, &labels, &record, force);
+            let only_memory = plans.iter().all(|plan| plan.kind == StoreKind::Memory);
+            let found = result.and_then(|()| {
+                if only_memory {
+                    Ok(Found { record: Some(record), pages: Vec::new() })
+                } else {
+                    load(&plans, cluster, id)
+                }
+            });
+            Box::new(move |node: &mut Node| {
+                if let Some(known) = node.known.get_mut(&name) {
+                    known.busy = false;
+                }
+                let result = match found {
+                    Ok(found) => {
+                        node.end(&name, "the resource is created anew");
+                        node.run_found(&name, &plans, Ok(Some(found)));
+                        node.known
+                            .get(&name)
+                            .and_then(|known| known.problem.clone())
+                            .map_or(Ok(()), |problem| {
+                                Err(Refused::new(&codes::STORE_FAILED, problem))
+                            })
+                    }
+                    Err(refused) => Err(refused),
+                };
+                if result.is_ok() {
+                    info!("{name}: created");
+                }
+                done(node, result);
+            })
+        });
+    }
+
+    fn prepare_create(&mut self, name: &str) -> Result<(ResourceFile, Vec<Plan>, Record), Refused> {
+        let known = self.known.get(name).ok_or_else(|| no_resource(name))?;
+        if known.busy {
+            return Err(Refused::new(&codes::BUSY, format!("{name}: a store is being made")));
+        }
+        let file = known.file.clone();
+        let attached = known
+            .running
+            .and_then(|key| self.resources.get(key))
+            .is_some_and(|resource| resource.disk.is_some());
+        if attached {
+            return Err(Refused::new(&codes::RESOURCE_EXISTS, format!("{name}: it is created")));
+        }
+        let record = self.first_record(&file)?;
+        let plans = self.plans(&file);
+        if let Some(known) = self.known.get_mut(name) {
+            known.busy = true;
+        }
+        Ok((file, plans, record))
+    }
+
+    /// `ResourceDelete`: `done` is told how it went.
+    pub(super) fn delete(
+        &mut self,
+        name: &str,
+        force: bool,
+        done: impl FnOnce(&mut Node, Result<(), Refused>) + Send + 'static,
+    ) {
+        let Some(known) = self.known.get(name) else {
+            return done(self, Err(no_resource(name)));
+        };
+        let running = known.running.and_then(|key| self.resources.get(key));
+        let clients = running.map_or(0, |resource| resource.clients);
+        if clients > 0 && !force {
+            let message = format!("{name}: {clients} clients have it open on this node");
+            return done(self, Err(Refused::new(&codes::IN_USE, message)));
+        }
+        if known.busy {
+            let message = format!("{name}: a store is being made");
+            return done(self, Err(Refused::new(&codes::BUSY, message)));
+        }
+        let had_disk = running.is_some_and(|resource| resource.disk.is_some());
+        let plans = if had_disk || force { self.plans(&known.file.clone()) } else { Vec::new() };
+        self.end(name, "the resource is deleted");
+        self.known.remove(name);
+        let (name, path) = (name.to_owned(), self.resource_path(name));
+        self.helper.start(move || {
+            let mut result = Ok(());
+            for plan in &plans {
+                result = result.and(backing::remove(plan));
+            }
+            let removed = std::fs::remove_file(&path);
+            Box::new(move |node: &mut Node| {
+                if let Err(error) = removed {
+                    warning!("{}: {error}", path.display());
+                }
+                info!("{name}: deleted");
+                done(node, result);
+            })
+        });
+    }
+
+    /// `ResourceForget`.
+    pub(super) fn forget(&mut self, name: &str) -> Result<(), Refused> {
+        let known = self.known.get(name).ok_or_else(|| no_resource(name))?;
+        let running = known.running.and_then(|key| self.resources.get(key));
+        if running.is_some_and(|resource| resource.clients > 0) {
+            let message = format!("{name}: clients have it open on this node");
+            return Err(Refused::new(&codes::IN_USE, message));
+        }
+        self.end(name, "the resource is forgotten");
+        self.known.remove(name);
+        let path = self.resource_path(name);
+        std::fs::remove_file(&path).map_err(|error| {
+            Refused::new(&codes::STORE_FAILED, format!("{}: {error}", path.display()))
+        })
+    }
+
+    /// The running resource of this identity.
+    pub(super) fn resource_by_id(&self, id: ResourceId) -> Option<Key> {
+        self.by_id.get(&id).copied().filter(|key| self.resources.get(*key).is_some())
+    }
+}
+
+/// Whether this node joins a resource that the others have already: then it learns from them what the
+/// resource is, and holds nothing yet.
+fn joins_later(file: &ResourceFile, node: NodeId) -> bool {
+    let own = file.members.iter().find(|member| member.node == node.0);
+    own.is_some_and(|own| own.in_sync == Some(false) && own.voter.is_some())
+}
+
+/// Reads what the stores hold.
+fn load(plans: &[Plan], cluster: ClusterId, resource: ResourceId) -> Result<Found, Refused> {
+    if plans.iter().all(|plan| plan.kind == StoreKind::Memory) {
+        return Ok(Found::default());
+    }
+    let mut blocking = Blocking::new()?;
+    let mut volumes = Vec::new();
+    for plan in plans {
+        let mut store: Store = backing::open(plan, false)?;
+        backing::check_label(&mut blocking, &mut store, plan, cluster, resource)?;
+        volumes.push((plan.volume, plan.layout, store));
+    }
+    backing::load(&mut blocking, &mut volumes)
+}
+
+fn timing(file: &ResourceFile) -> Timing {
+    let milliseconds = |count: u32| Duration::from_millis(u64::from(count));
+    Timing {
+        heartbeat: milliseconds(file.timing.heartbeat_ms),
+        lease: milliseconds(file.timing.lease_ms),
+        peer_late: milliseconds(file.timing.peer_late_ms),
+        ..Timing::default()
+    }
+}
+
+fn read_file(path: &std::path::Path) -> Result<ResourceFile, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let file: ResourceFile = toml::from_str(&text).map_err(|error| error.to_string())?;
+    file.check().map_err(|error| error.0)?;
+    Ok(file)
+}
+
+/// Writes a file so that it is there whole, or as it was, whatever happens.
+fn replace_file(path: &std::path::Path, bytes: &[u8]) -> std::io::Result<()> {
+    use std::io::Write;
+    let new = path.with_extension("new");
+    let mut file = std::fs::File::create(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)?;
+    let directory = path.parent().expect("a resource file has a directory");
+    std::fs::File::open(directory)?.sync_all()
+}

@@ -1,0 +1,297 @@
+//! What the node tells of itself and of its resources.
+//!
+//! Always: where requests wait, the reason is named.
+//!
+//! Not here: the form (`wire::admin`).
+
+use base::{NodeId, SECTOR_BYTES};
+use link::LinkMode;
+use replica::member::{MemberStatus, Suspended};
+use wire::admin::{
+    NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus, Resync, Status, StoreKind,
+    VolumeStatus, codes,
+};
+use wire::{Configuration, MemberKind};
+
+use super::Node;
+use super::admin::no_resource;
+use super::lifecycle::Known;
+use super::resource::Resource;
+use crate::backing::Refused;
+
+impl Node {
+    /// Of the node.
+    pub(super) fn node_status(&self) -> NodeStatus {
+        let now = self.hands.now();
+        NodeStatus {
+            node: self.config.name.clone(),
+            node_id: self.config.node.0,
+            cluster: format!("{:016x}", self.config.cluster.0),
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_seconds: now.since(self.started).as_millis() / 1000,
+            resources: u64::try_from(self.known.len()).expect("a few"),
+            peers: self
+                .peers
+                .nodes
+                .iter()
+                .map(|(id, peer)| PeerStatus {
+                    node: peer.name.clone(),
+                    node_id: id.0,
+                    connected: peer.session.is_some(),
+                    reason: peer.reason.clone(),
+                })
+                .collect(),
+            warnings: self.node_warnings(),
+        }
+    }
+
+    fn node_warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.config.identity.is_some() && self.config.link_mode == LinkMode::Plain {
+            warnings.push("link_encryption is off: data travels in the clear".to_owned());
+        }
+        if self.config.insecure {
+            warnings.push("insecure = true: NBD is served without TLS".to_owned());
+        }
+        if self.config.allow_memory_store {
+            warnings.push("allow_memory_store: replicas may forget at every stop".to_owned());
+        }
+        if self.peers.faults > 0 {
+            warnings
+                .push(format!("{} connections were closed for faults of peers", self.peers.faults));
+        }
+        warnings
+    }
+
+    /// Of one resource, or of all.
+    pub(super) fn status(&self, only: Option<&str>) -> Result<Status, Refused> {
+        let resources: Vec<ResourceStatus> = self
+            .known
+            .iter()
+            .filter(|(name, _)| only.is_none_or(|only| only == name.as_str()))
+            .map(|(_, known)| self.resource_status(known))
+            .collect();
+        match only {
+            Some(only) if resources.is_empty() => Err(no_resource(only)),
+            _ => Ok(Status { version: 1, resources }),
+        }
+    }
+
+    /// Name of a node in a resource.
+    pub(super) fn node_name(&self, resource: &str, node: NodeId) -> String {
+        let file = self.known.get(resource).map(|known| &known.file);
+        let named = file.and_then(|file| file.node_name(node)).map(str::to_owned);
+        let peer = || self.peers.nodes.get(&node).map(|peer| peer.name.clone());
+        named.or_else(peer).unwrap_or_else(|| format!("node-{node}"))
+    }
+
+    fn resource_status(&self, known: &Known) -> ResourceStatus {
+        let running = known.running.and_then(|key| self.resources.get(key));
+        let name = known.file.name.clone();
+        let member = running.map(|resource| resource.member.status());
+        let configuration = running
+            .and_then(Resource::configuration)
+            .map(|configuration| (*configuration).clone())
+            .or_else(|| known.file.configuration().ok());
+        let mut warnings: Vec<String> = known.problem.iter().cloned().collect();
+        if running.is_none() && known.problem.is_none() {
+            warnings.push(format!("{}: {}", codes::NOT_CREATED.title, codes::NOT_CREATED.remedy));
+        }
+        if configuration.as_ref().is_some_and(|known| known.fork > 0) {
+            warnings.push("it was forced: other copies may hold writes that this one lacks".into());
+        }
+        let suspended = member.as_ref().and_then(|member| member.suspended.as_ref());
+        let no_quorum = matches!(
+            suspended,
+            Some(Suspended::NoQuorum { .. } | Suspended::Starting | Suspended::NoConfiguration)
+        );
+        let primary = configuration.as_ref().and_then(|known| known.primary);
+        let lease = member.as_ref().and_then(|member| member.lease_left);
+        ResourceStatus {
+            epoch: configuration.as_ref().map_or(0, |known| known.epoch.0),
+            primary: primary.map(|node| self.node_name(&name, node)),
+            quorum: running.is_some() && !no_quorum,
+            suspended: suspended.map(|suspended| self.words(&name, suspended)),
+            replicas: configuration
+                .as_ref()
+                .map_or(Vec::new(), |known_as| self.replicas(known, known_as, member.as_ref())),
+            id: format!("{:016x}", known.file.id),
+            reign: configuration.as_ref().map_or(0, |known| known.reign.0),
+            fork: configuration.as_ref().map_or(0, |known| known.fork),
+            recovering: configuration.as_ref().is_some_and(|known| known.recovering),
+            protocol: configuration
+                .as_ref()
+                .map(|known| known.options.protocol)
+                .unwrap_or_default(),
+            lease_left_ms: lease.map(base::Duration::as_millis),
+            volumes: configuration.as_ref().map_or(Vec::new(), |known| self.volumes(&name, known)),
+            requests_in_flight: running.map_or(0, in_flight),
+            link_encryption: self.config.link_mode == LinkMode::Encrypted,
+            warnings,
+            name,
+        }
+    }
+
+    fn volumes(&self, name: &str, configuration: &Configuration) -> Vec<VolumeStatus> {
+        configuration
+            .volumes
+            .iter()
+            .map(|entry| {
+                let export = match entry.volume.0 {
+                    0 => name.to_owned(),
+                    number => format!("{name}/{number}"),
+                };
+                let tcp = self.config.nbd.map(|address| format!("nbd://{address}/{export}"));
+                let unix = self
+                    .config
+                    .nbd_socket
+                    .as_ref()
+                    .map(|path| format!("nbd+unix:///{export}?socket={}", path.display()));
+                VolumeStatus {
+                    volume: entry.volume.0,
+                    size_bytes: entry.sectors * SECTOR_BYTES,
+                    block_bytes: entry.block_bytes,
+                    nbd: tcp.into_iter().chain(unix).collect(),
+                }
+            })
+            .collect()
+    }
+
+    fn replicas(
+        &self,
+        known: &Known,
+        configuration: &Configuration,
+        member: Option<&MemberStatus>,
+    ) -> Vec<ReplicaStatus> {
+        let mut nodes: Vec<NodeId> = known.file.nodes.iter().map(|node| NodeId(node.id)).collect();
+        nodes.extend(configuration.members.iter().map(|member| member.node));
+        nodes.sort_unstable();
+        nodes.dedup();
+        let running = known.running.and_then(|key| self.resources.get(key));
+        nodes
+            .into_iter()
+            .map(|node| {
+                let entry = configuration.member(node);
+                let resync = running.and_then(|resource| self.resync(resource, node));
+                let own = node == self.config.node;
+                let peer = self.peers.nodes.get(&node);
+                let connected = own || peer.is_some_and(|peer| peer.session.is_some());
+                let in_sync = entry.is_some_and(|entry| entry.in_sync);
+                let state = match entry.map(|entry| entry.kind) {
+                    Some(MemberKind::Witness) => ReplicaState::Witness,
+                    None => ReplicaState::Diskless,
+                    Some(MemberKind::Replica) if own => own_state(running, in_sync),
+                    Some(MemberKind::Replica) => {
+                        let said = member
+                            .and_then(|member| member.peers.iter().find(|peer| peer.node == node));
+                        peer_state(said, in_sync)
+                    }
+                };
+                ReplicaStatus {
+                    node: self.node_name(&known.file.name, node),
+                    state,
+                    in_sync,
+                    resync,
+                    node_id: node.0,
+                    connected,
+                    store: running.filter(|_| own).and_then(store_of),
+                }
+            })
+            .collect()
+    }
+
+    /// How far the resync of a node is, all shards together.
+    fn resync(&self, resource: &Resource, node: NodeId) -> Option<Resync> {
+        let now = self.hands.now();
+        let statuses: Vec<_> = resource
+            .shards
+            .iter()
+            .flat_map(|shard| shard.status().syncs)
+            .filter(|sync| sync.node == node)
+            .collect();
+        let since = statuses.iter().map(|sync| sync.since).min()?;
+        let done_bytes = statuses.iter().map(|sync| sync.done * SECTOR_BYTES).sum();
+        let total_bytes: u64 = statuses.iter().map(|sync| sync.total * SECTOR_BYTES).sum();
+        let milliseconds = now.since(since).as_millis().max(1);
+        let rate = u64::try_from(u128::from(done_bytes) * 1000 / u128::from(milliseconds));
+        let rate_bytes_per_second = rate.unwrap_or(u64::MAX);
+        let left = total_bytes.saturating_sub(done_bytes);
+        let eta_seconds = left.checked_div(rate_bytes_per_second);
+        Some(Resync { done_bytes, total_bytes, rate_bytes_per_second, eta_seconds })
+    }
+
+    fn words(&self, name: &str, suspended: &Suspended) -> String {
+        let names = |nodes: &[NodeId]| {
+            let names: Vec<String> = nodes.iter().map(|&node| self.node_name(name, node)).collect();
+            names.join(", ")
+        };
+        match suspended {
+            Suspended::Starting => "this node is starting".to_owned(),
+            Suspended::NoConfiguration => {
+                "nothing is known of it yet: no member answers".to_owned()
+            }
+            Suspended::NoPrimary => "no primary is known; one is chosen when it is used".to_owned(),
+            Suspended::NoQuorum { missing } => {
+                format!("no quorum: {missing} more of its voters would have to answer")
+            }
+            Suspended::Gathering { waiting } if waiting.is_empty() => {
+                "replicas tell what they may hold differently".to_owned()
+            }
+            Suspended::Gathering { waiting } => {
+                format!("waits for what these may hold differently: {}", names(waiting))
+            }
+            Suspended::CachesLost { missing } => format!(
+                "every in-sync replica lost its cache; all must come back; missing: {}",
+                names(missing)
+            ),
+            Suspended::Recovering => {
+                "replicas are made equal after all lost their caches".to_owned()
+            }
+            Suspended::TooFewInSync { have, need } => {
+                format!("{have} replicas are in sync, and the options ask for {need}")
+            }
+            Suspended::Operator => "an operator holds requests back".to_owned(),
+        }
+    }
+}
+
+fn in_flight(resource: &Resource) -> u64 {
+    let open: usize = resource
+        .shards
+        .iter()
+        .map(|shard| {
+            let status = shard.status();
+            status.open + status.waiting + status.forwarded
+        })
+        .sum();
+    u64::try_from(open).expect("a few")
+}
+
+fn own_state(running: Option<&Resource>, in_sync: bool) -> ReplicaState {
+    match running {
+        Some(resource) if resource.disk.is_some() && in_sync => ReplicaState::InSync,
+        Some(resource) if resource.disk.is_some() => ReplicaState::Behind,
+        _ => ReplicaState::Detached,
+    }
+}
+
+fn peer_state(said: Option<&replica::member::PeerStatus>, in_sync: bool) -> ReplicaState {
+    match said {
+        Some(said) if !said.connected => ReplicaState::Absent,
+        None => ReplicaState::Absent,
+        Some(said) if said.failed => ReplicaState::Detached,
+        Some(said) if said.syncing && !in_sync => ReplicaState::Syncing,
+        Some(_) if in_sync => ReplicaState::InSync,
+        Some(_) => ReplicaState::Behind,
+    }
+}
+
+fn store_of(resource: &Resource) -> Option<String> {
+    let kind = resource.disk.as_ref()?.volumes.first()?.kind;
+    let word = match kind {
+        StoreKind::File => "file",
+        StoreKind::Device => "device",
+        StoreKind::Memory => "memory",
+    };
+    Some(word.to_owned())
+}

@@ -1,0 +1,145 @@
+//! Stopping in good order: what this node is primary of is given up, clients and peers are told, the
+//! disks are flushed, and the records say that nothing is left open.
+//!
+//! Always: a stop ends within [`STOP_LIMIT`]; what it did not come to is then as after a crash.
+//!
+//! Not here: who becomes primary instead (`replica`).
+
+use base::{Duration, Instant};
+use replica::Shard;
+use replica::door::Operation;
+
+use super::Node;
+use crate::backing::{self, Blocking};
+use crate::log::{info, warning};
+use crate::slab::Key;
+
+/// How long a stop may take. The service manager's own patience is longer.
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// Between two looks whether disks are idle.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// How far a stop has come.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Phase {
+    /// What this node is primary of is being given up.
+    Demoting,
+    /// Clients and peers are gone; disks finish.
+    Settling,
+    /// Nothing is left to do.
+    Over,
+}
+
+/// A stop under way.
+pub(crate) struct Stopping {
+    phase: Phase,
+    until: Instant,
+    look: Instant,
+}
+
+impl Stopping {
+    /// When to look again.
+    pub(crate) fn wake_at(&self) -> Instant {
+        self.until.min(self.look)
+    }
+}
+
+impl Node {
+    /// Begins to stop; at once if not `graceful`.
+    pub(super) fn stop(&mut self, graceful: bool) {
+        if self.stopping.is_some() {
+            return;
+        }
+        info!("stopping");
+        sys::notify("STOPPING=1");
+        let now = self.hands.now();
+        let phase = if graceful { Phase::Demoting } else { Phase::Over };
+        self.stopping = Some(Stopping { phase, until: now + STOP_LIMIT, look: now });
+        if !graceful {
+            return;
+        }
+        self.shut_clients();
+        for key in self.resources.keys() {
+            let primary = self.resources.get(key).and_then(|resource| {
+                resource.member.status().configuration.and_then(|known| known.primary)
+            });
+            if primary == Some(self.config.node) {
+                self.wish(key, None, Operation::Demote);
+            }
+        }
+        self.step_all();
+    }
+
+    /// Whether the loop is to end.
+    pub(super) fn is_over(&self) -> bool {
+        self.stopping.as_ref().is_some_and(|stopping| stopping.phase == Phase::Over)
+    }
+
+    /// Takes the next step of a stop, if it is time for it.
+    pub(super) fn go_on_stopping(&mut self) {
+        let now = self.hands.now();
+        let Some(mut stopping) = self.stopping.take() else { return };
+        stopping.look = now + LOOK_EVERY;
+        let late = stopping.until <= now;
+        match stopping.phase {
+            Phase::Demoting => {
+                let waits = self.pending.values().any(|pending| pending.asker.is_none());
+                if !waits || late {
+                    stopping.phase = Phase::Settling;
+                    self.leave();
+                }
+            }
+            Phase::Settling => {
+                let idle = self.resources.keys().into_iter().all(|key| self.is_idle(key));
+                if idle || late {
+                    stopping.phase = Phase::Over;
+                    self.close_disks();
+                }
+            }
+            Phase::Over => {}
+        }
+        self.stopping = Some(stopping);
+    }
+
+    fn leave(&mut self) {
+        for key in self.resources.keys() {
+            self.drop_clients_of(key, "the node is stopping");
+        }
+        self.leave_peers();
+    }
+
+    fn is_idle(&self, key: Key) -> bool {
+        let resource = self.resources.get(key).expect("just listed");
+        resource.shards.iter().all(Shard::is_disk_idle)
+    }
+
+    /// Flushes what is idle, and records that nothing is left open there.
+    fn close_disks(&mut self) {
+        let Ok(mut blocking) = Blocking::new() else { return };
+        for key in self.resources.keys() {
+            if !self.is_idle(key) {
+                warning!("{}: its disk is busy; it is left as after a crash", self.name_of(key));
+                continue;
+            }
+            let Some(resource) = self.resources.get_mut(key) else { continue };
+            let Some(disk) = resource.disk.as_mut() else { continue };
+            let mut good = true;
+            for entry in &mut disk.volumes {
+                good &= blocking.flush(&mut entry.store).is_ok();
+            }
+            let (Some(record), Some(entry)) = (disk.record.as_mut(), disk.volumes.first_mut())
+            else {
+                continue;
+            };
+            if good {
+                record.stores += 1;
+                record.clean = true;
+                let at = entry.layout.record_offset(record.copy());
+                let bytes = backing::record_bytes(record);
+                if let Err(errno) = blocking.write(&mut entry.store, at, &bytes) {
+                    warning!("{}: its record cannot be written: {errno}", resource.name);
+                }
+            }
+        }
+    }
+}
