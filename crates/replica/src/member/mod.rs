@@ -24,6 +24,7 @@ mod store;
 mod voter;
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "small numbers of nodes and seeds")]
 mod tests;
 
 pub use status::{MemberStatus, PeerStatus, RoleStatus, Suspended};
@@ -106,12 +107,13 @@ struct PeerHello {
 /// How far the resync of a peer has come, in this session.
 #[derive(Clone, Debug, Default)]
 struct Sync {
-    /// `Resync` was told to the shards under this epoch.
-    told: Option<Epoch>,
+    /// `Resync` was told to the shards; it is told again with the next heartbeat.
+    told: bool,
+    repeat: bool,
     /// Shards in which it lacks nothing.
     synced: BTreeSet<u16>,
-    /// `Require` was told.
-    requiring: bool,
+    /// When `Require` was told.
+    requiring: Option<Instant>,
     /// Shards in which writes wait for it.
     required: BTreeSet<u16>,
 }
@@ -236,6 +238,8 @@ struct Reign {
     reconciled: BTreeSet<u16>,
     served: bool,
     lease_told: Instant,
+    /// Not before, this node hands over for the sake of its own copy.
+    calm_at: Instant,
     drain: Option<Drain>,
     /// Voters removed in order to come back under a new identity.
     replacing: BTreeMap<NodeId, wire::MemberKind>,

@@ -27,6 +27,10 @@ impl Member {
     pub(super) fn operation_deadlines(&self, consider: &mut impl FnMut(Instant)) {
         for pending in &self.operations {
             consider(pending.deadline);
+            let alone = self.alone_at(pending);
+            if pending.operation == Operation::Force && alone > self.now {
+                consider(alone);
+            }
         }
     }
 
@@ -160,23 +164,23 @@ impl Member {
 
     /// The drain that a demote waited for did not come to its end.
     pub(super) fn fail_demotes(&mut self, out: &mut Out) {
-        for id in self.busy_demotes() {
+        for id in self.busy(&Operation::Demote) {
             self.want.demoted = false;
             self.finish(id, Err(OperationError::NoQuorum), out);
         }
     }
 
-    /// The reign is over, as was asked.
-    pub(super) fn finish_demotes(&mut self, out: &mut Out) {
-        for id in self.busy_demotes() {
+    /// What was asked has come about.
+    pub(super) fn finish_busy(&mut self, operation: &Operation, out: &mut Out) {
+        for id in self.busy(operation) {
             self.finish(id, Ok(()), out);
         }
     }
 
-    fn busy_demotes(&self) -> Vec<OperationId> {
+    fn busy(&self, operation: &Operation) -> Vec<OperationId> {
         self.operations
             .iter()
-            .filter(|pending| pending.busy && pending.operation == Operation::Demote)
+            .filter(|pending| pending.busy && pending.operation == *operation)
             .map(|pending| pending.id)
             .collect()
     }
@@ -216,6 +220,12 @@ impl Member {
         Ok(())
     }
 
+    /// A majority is given two leases to show itself; then a forced node goes on alone.
+    fn alone_at(&self, pending: &Pending) -> Instant {
+        let rest = self.timing.lease.0.saturating_mul(PATIENCE_LEASES - 2);
+        pending.deadline - Duration(rest)
+    }
+
     fn run_force(
         &mut self,
         pending: &Pending,
@@ -231,9 +241,7 @@ impl Member {
         if let Some(node) = self.live_primary() {
             return Some(Err(OperationError::OtherPrimary(node)));
         }
-        // A majority is given two leases to show itself; then this node goes on alone.
-        let patience = self.timing.lease.0.saturating_mul(PATIENCE_LEASES - 2);
-        if pending.deadline > self.now + Duration(patience) {
+        if self.now < self.alone_at(pending) {
             return None;
         }
         self.force_alone(&known, voter, out);

@@ -162,18 +162,34 @@ impl Member {
             .map(|entry| entry.node)
             .collect();
         for node in candidates {
-            let Some(peer) = self.peers.get_mut(&node) else { continue };
-            let Some(session) = peer.session else { continue };
-            if peer.sync.requiring {
-                continue;
+            self.advance_resync(node, shards, out);
+        }
+    }
+
+    fn advance_resync(&mut self, node: NodeId, shards: usize, out: &mut Out) {
+        let now = self.now;
+        let patience = self.timing.peer_late;
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        let Some(session) = peer.session else { return };
+        if let Some(since) = peer.sync.requiring {
+            // A shard that had to give the resync up meanwhile does not answer.
+            if peer.sync.required.len() < shards && now.since(since) > patience {
+                self.stop_sync(node, out);
             }
-            if peer.sync.told.is_none() {
-                peer.sync.told = Some(emitted.epoch);
-                Self::tell_shards(ToShard::Resync { peer: node, session, gather: true }, out);
-            } else if peer.sync.synced.len() == shards {
-                peer.sync.requiring = true;
-                Self::tell_shards(ToShard::Require { peer: node, session }, out);
-            }
+        } else if peer.sync.synced.len() == shards {
+            peer.sync.requiring = Some(now);
+            Self::tell_shards(ToShard::Require { peer: node, session }, out);
+        } else if !peer.sync.told || peer.sync.repeat {
+            peer.sync.told = true;
+            peer.sync.repeat = false;
+            Self::tell_shards(ToShard::Resync { peer: node, session, gather: true }, out);
+        }
+    }
+
+    /// Shards that could not begin, or had to give up, are told to resync again.
+    pub(super) fn repeat_resyncs(&mut self) {
+        for peer in self.peers.values_mut() {
+            peer.sync.repeat = true;
         }
     }
 
@@ -196,7 +212,7 @@ impl Member {
 
     pub(super) fn on_synced(&mut self, shard: u16, node: NodeId, session: SessionId) {
         if let Some(peer) = self.in_session(node, session)
-            && peer.sync.told.is_some()
+            && peer.sync.told
         {
             peer.sync.synced.insert(shard);
         }
@@ -204,7 +220,7 @@ impl Member {
 
     pub(super) fn on_required(&mut self, shard: u16, node: NodeId, session: SessionId) {
         if let Some(peer) = self.in_session(node, session)
-            && peer.sync.requiring
+            && peer.sync.requiring.is_some()
         {
             peer.sync.required.insert(shard);
         }
@@ -234,7 +250,7 @@ impl Member {
         let in_sync = self.known.as_ref().is_some_and(|known| known.configuration.is_in_sync(node));
         let Some(peer) = self.peers.get_mut(&node) else { return };
         let sync = core::mem::take(&mut peer.sync);
-        if sync.requiring
+        if sync.requiring.is_some()
             && !proposed
             && !in_sync
             && let Some(session) = peer.session
@@ -284,8 +300,8 @@ impl Member {
             return self.change_demote();
         }
         self.change_replace(&known)
-            .or_else(|| self.change_include(&known))
             .or_else(|| self.change_operation(&known, out))
+            .or_else(|| self.change_include(&known))
     }
 
     pub(super) fn successor(known: &Configuration) -> Configuration {
@@ -300,7 +316,8 @@ impl Member {
         self.peers.get(&node)?.hello.as_ref().map(|hello| hello.incarnation)
     }
 
-    /// Every in-sync replica lost its cache and is back: what they hold now is agreed on.
+    /// Every in-sync replica lost its cache and is back: what they hold now is agreed on. A reign of its
+    /// own, so that everybody gathers and reconciles anew, and what was open gets an error.
     fn change_recover(&self, known: &Configuration) -> Option<(Configuration, Then)> {
         let mut in_sync = known.members.iter().filter(|member| member.in_sync).peekable();
         in_sync.peek()?;
@@ -309,6 +326,7 @@ impl Member {
         }
         let mut next = Self::successor(known);
         next.recovering = true;
+        next.reign = next.epoch;
         for member in next.members.iter_mut().filter(|member| member.in_sync) {
             member.incarnation = self.incarnation_of(member.node)?;
         }

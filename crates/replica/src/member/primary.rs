@@ -6,15 +6,19 @@
 //!
 //! Not here: who is in sync (`peers`), the answers of voters (`voter`).
 
+use super::peers::Standing;
 use super::{Drain, Member, Out, Peer, Proposal, Reign, Role, Sync, Then};
-use crate::door::{MemberOutput, OperationError, ToShard};
+use crate::door::{MemberOutput, Operation, OperationError, ToShard};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::{Ballot, Duration, Epoch, Instant, NodeId, SessionId, VoterId};
-use wire::{Configuration, MemberMessage};
+use wire::{Configuration, MemberKind, MemberMessage};
 
 /// Heartbeat answers in a row after which a primary without clients hands over.
 const WANTS_IN_A_ROW: u32 = 2;
+/// Heartbeats after which a primary may make way for the sake of its own copy. Also the pause after a
+/// hand-over that did not come about, times eight.
+const CALM_HEARTBEATS: u64 = 4;
 
 impl Reign {
     /// A reign whose promote is about to be proposed.
@@ -38,6 +42,7 @@ impl Reign {
             reconciled: BTreeSet::new(),
             served: false,
             lease_told: Instant(0),
+            calm_at: now,
             drain: None,
             replacing: BTreeMap::new(),
             cut: None,
@@ -90,6 +95,7 @@ impl Member {
         }
         reign.heartbeat_at = now + heartbeat;
         let ballot = reign.ballot;
+        self.repeat_resyncs();
         let Some(epoch) = self.known.as_ref().map(|known| known.configuration.epoch) else {
             return;
         };
@@ -225,9 +231,7 @@ impl Member {
 
     /// Whether this node's shards know what every kept member holds.
     pub(super) fn is_gathered(&self) -> bool {
-        self.reign().is_some_and(|reign| {
-            reign.gathered.len() == self.shards.len() || reign.reconciled.len() == self.shards.len()
-        })
+        self.reign().is_some_and(|reign| reign.gathered.len() == self.shards.len())
     }
 
     fn consider_serving(&mut self, out: &mut Out) {
@@ -250,12 +254,14 @@ impl Member {
     pub(super) fn on_committed(&mut self, proposal: &Proposal, out: &mut Out) {
         let now = self.now;
         let gather = self.timing.gather;
+        let calm = Duration(self.timing.heartbeat.0.saturating_mul(CALM_HEARTBEATS));
         let Role::Primary(reign) = &mut self.role else { return };
         match &proposal.then {
             Then::Promote => {
                 reign.promoted = true;
                 reign.gather_until = now + gather;
                 reign.heartbeat_at = now;
+                reign.calm_at = now + calm;
                 self.want = super::Want::default();
                 for peer in self.peers.values_mut() {
                     peer.answered = now;
@@ -265,11 +271,24 @@ impl Member {
                     peer.late = None;
                     peer.wants = 0;
                 }
+                self.finish_busy(&Operation::Force, out);
             }
             Then::Nothing => {}
             Then::Recover => {
+                reign.reign = proposal.next.reign;
                 reign.served = false;
-                reign.reconciled = BTreeSet::new();
+                reign.gathered.clear();
+                reign.reconciled.clear();
+                reign.gather_until = now + gather;
+                let had_drain = reign.drain.take().is_some();
+                for peer in self.peers.values_mut() {
+                    peer.ready = None;
+                    peer.sync = Sync::default();
+                }
+                if had_drain {
+                    Self::tell_shards(ToShard::Undrain, out);
+                    self.fail_demotes(out);
+                }
             }
             Then::Replace(node) => {
                 if let Some(member) = proposal.base.member(*node) {
@@ -289,7 +308,7 @@ impl Member {
         let Role::Primary(reign) = core::mem::replace(&mut self.role, Role::Idle) else { return };
         self.release(reign.ballot, out);
         self.fail_rounds(&reign, out);
-        self.finish_demotes(out);
+        self.finish_busy(&Operation::Demote, out);
         self.want.shard = false;
         // Who asked goes first, also where requests wait here.
         self.want.hold_until = self.now + Duration(self.timing.retry.0.saturating_mul(4));
@@ -362,24 +381,52 @@ impl Member {
         }
     }
 
-    /// A primary that nobody uses here makes way for a node that has clients.
+    /// A primary makes way for a node that has clients, if it has none itself; and for an in-sync
+    /// replica, if its own copy is not in sync: a copy is brought up to date by another node.
     fn consider_hand_over(&mut self, out: &mut Out) {
-        let idle = self.clients == 0
-            && self.operations.is_empty()
+        let ready = self.operations.is_empty()
             && self.reign().is_some_and(|reign| {
                 reign.drain.is_none() && reign.proposal.is_none() && reign.served
             });
-        if !idle {
+        let Some(known) = self.known.as_ref().map(|known| known.configuration.clone()) else {
+            return;
+        };
+        if !ready {
             return;
         }
-        let asker = self
-            .peers
-            .iter()
-            .filter(|(_, peer)| peer.wants >= WANTS_IN_A_ROW)
-            .find_map(|(&node, peer)| peer.session.map(|session| (node, session)));
-        if let Some(asker) = asker {
-            self.drain(Some(asker), out);
+        let to = if self.needs_another_primary(&known) {
+            known
+                .members
+                .iter()
+                .filter(|member| member.in_sync && member.node != self.node)
+                .find(|member| self.standing(member) == Standing::Kept)
+                .map(|member| member.node)
+        } else if self.clients == 0 {
+            self.peers
+                .iter()
+                .filter(|(node, peer)| {
+                    peer.wants >= WANTS_IN_A_ROW
+                        && (!known.is_replica(**node) || known.is_in_sync(**node))
+                })
+                .map(|(&node, _)| node)
+                .next()
+        } else {
+            None
+        };
+        let session = to.and_then(|node| self.peers.get(&node)).and_then(|peer| peer.session);
+        if let (Some(node), Some(session)) = (to, session) {
+            self.drain(Some((node, session)), out);
         }
+    }
+
+    /// Whether this node's own copy waits to be brought up to date, and has waited for long enough that
+    /// the resource is calm.
+    fn needs_another_primary(&self, known: &Configuration) -> bool {
+        let usable = self.attached && !self.disk_failed;
+        let outside = known.member(self.node).is_some_and(|own| {
+            own.kind == MemberKind::Replica && !own.in_sync && Some(own.voter) == self.own_voter()
+        });
+        usable && outside && self.reign().is_some_and(|reign| self.now >= reign.calm_at)
     }
 
     /// Lets the shards finish what is open, so that the reign can end.
@@ -413,8 +460,10 @@ impl Member {
         if proposed || (now < drain.until && !gone) {
             return;
         }
+        let calm = Duration(self.timing.heartbeat.0.saturating_mul(8 * CALM_HEARTBEATS));
         if let Some(reign) = self.reign_mut() {
             reign.drain = None;
+            reign.calm_at = now + calm;
         }
         out.push(MemberOutput::Mark("member: drain given up"));
         Self::tell_shards(ToShard::Undrain, out);

@@ -135,7 +135,7 @@ impl Member {
                             && hello.voter == entry.voter
                             && hello.incarnation == entry.incarnation
                     }),
-                    syncing: peer.sync.told.is_some(),
+                    syncing: peer.sync.told,
                     learned: peer.learned,
                     behind: known.as_ref().is_some_and(|known| peer.learned < known.epoch),
                     failed: peer.failed || hello.is_some_and(|hello| hello.rolled_back),

@@ -205,7 +205,12 @@ impl World {
         let (clients, life) = (entry.clients, entry.life);
         if !entry.witness {
             for shard in 0..SHARDS {
-                self.plan(node, node, 2, Event::FromShard { node, life, shard, message: FromShard::Started });
+                self.plan(
+                    node,
+                    node,
+                    2,
+                    Event::FromShard { node, life, shard, message: FromShard::Started },
+                );
             }
         }
         self.input(node, MemberInput::Clients { count: clients });
@@ -307,7 +312,12 @@ impl World {
             MemberOutput::Send { peer, session, message } => {
                 if self.sessions.get(&pair(node, peer.0)) == Some(&session) {
                     let message = Box::new(message);
-                    self.plan(peer.0, node, 0, Event::Frame { to: peer.0, from: node, session, message });
+                    self.plan(
+                        peer.0,
+                        node,
+                        0,
+                        Event::Frame { to: peer.0, from: node, session, message },
+                    );
                 }
             }
             MemberOutput::Shards(message) => {
@@ -465,7 +475,12 @@ impl World {
     fn say(&mut self, node: u16, message: &FromShard) {
         let life = self.node(node).life;
         for shard in 0..SHARDS {
-            self.plan(node, node, 2, Event::FromShard { node, life, shard, message: message.clone() });
+            self.plan(
+                node,
+                node,
+                2,
+                Event::FromShard { node, life, shard, message: message.clone() },
+            );
         }
     }
 
@@ -587,7 +602,12 @@ impl World {
     fn check(&self) {
         let answering: Vec<u16> =
             self.nodes.keys().copied().filter(|&node| self.answers(node)).collect();
-        assert!(answering.len() <= 1, "split brain: {answering:?} at {}\n{}", self.now, self.show());
+        assert!(
+            answering.len() <= 1,
+            "split brain: {answering:?} at {}\n{}",
+            self.now,
+            self.show()
+        );
     }
 
     pub(super) fn status(&self, node: u16) -> MemberStatus {
@@ -614,16 +634,24 @@ impl World {
         use core::fmt::Write;
         let mut text = alloc::string::String::new();
         let newest = self.newest();
-        writeln!(text, "newest {} reign {} primary {:?} members {:?}", newest.epoch, newest.reign, newest.primary, newest.members)
-            .expect("text");
+        writeln!(
+            text,
+            "newest {} reign {} primary {:?} members {:?}",
+            newest.epoch, newest.reign, newest.primary, newest.members
+        )
+        .expect("text");
         for (node, entry) in &self.nodes {
             match &entry.member {
                 None => writeln!(text, "node {node}: down").expect("text"),
                 Some(member) => {
                     let mut status = member.status();
                     let epoch = status.configuration.take().map(|known| (known.fork, known.epoch));
-                    writeln!(text, "node {node}: answers {} epoch {epoch:?} {status:?}", self.answers(*node))
-                        .expect("text");
+                    writeln!(
+                        text,
+                        "node {node}: answers {} epoch {epoch:?} {status:?}",
+                        self.answers(*node)
+                    )
+                    .expect("text");
                 }
             }
         }
