@@ -138,11 +138,11 @@ impl Shard {
 
     pub(super) fn on_written(&mut self, node: NodeId, sequence: u64, ok: bool, out: &mut Out) {
         let Some(&id) = self.asked.get(&sequence) else { return };
-        let Some(seat) = self.seats.find(node) else { return };
         if matches!(self.ops.get(&id).map(|op| &op.kind), Some(Kind::Copy(_))) {
             self.on_copy_written(id, node, sequence, ok, out);
             return;
         }
+        let Some(seat) = self.seats.find(node) else { return };
         let Some(write) = self.write_mut(id) else { return };
         if !write.sent.has(seat) {
             return;
