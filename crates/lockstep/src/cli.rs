@@ -28,7 +28,7 @@ Exit codes: 0 done, 1 refused or failed, 2 usage, 3 not found, 4 timed out";
 
 /// Replicated block storage: resources, nodes, and a whole cluster on one machine.
 #[derive(Debug, Parser)]
-#[command(name = "lockstep", version, about, after_help = AFTER_HELP, propagate_version = false)]
+#[command(name = "lockstep", version, after_help = AFTER_HELP, propagate_version = false)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -45,18 +45,20 @@ pub(crate) struct Global {
     /// Admin socket of a node; give it once for each node that is to be asked
     #[arg(long, global = true, value_name = "SOCKET", help_heading = "Global")]
     pub(crate) admin: Vec<PathBuf>,
-    /// For people or for programs
+    /// human or json
     #[arg(
         long,
+        hide_possible_values = true,
         global = true,
         value_name = "FORM",
         default_value = "human",
         help_heading = "Global"
     )]
     pub(crate) output: Form,
-    /// When to use colour
+    /// When to use colour: auto, always or never
     #[arg(
         long,
+        hide_possible_values = true,
         global = true,
         value_name = "WHEN",
         default_value = "auto",
@@ -373,6 +375,32 @@ pub(crate) struct Create {
 fn protocol_parser() -> clap::builder::PossibleValuesParser {
     use clap::builder::PossibleValue;
     [PossibleValue::new("b").alias("B"), PossibleValue::new("c").alias("C")].into()
+}
+
+impl Default for Create {
+    /// What the command line's defaults are; without name and size.
+    fn default() -> Create {
+        Create {
+            name: String::new(),
+            size: 0,
+            replicas: 2,
+            witnesses: 0,
+            volumes: 1,
+            nodes: Vec::new(),
+            block_size: "4096".to_owned(),
+            store: None,
+            shards: 1,
+            protocol: "c".to_owned(),
+            durability: "flush".to_owned(),
+            on_no_quorum: "suspend-io".to_owned(),
+            on_io_error: "detach".to_owned(),
+            quorum: "majority".to_owned(),
+            read_policy: "prefer-local".to_owned(),
+            in_sync_min: 1,
+            data_checksum: "off".to_owned(),
+            force: false,
+        }
+    }
 }
 
 impl Create {

@@ -132,9 +132,6 @@ kinds! {
     CLIENT_BROKEN = "LS-0922", Failed,
         "The node closed the NBD connection, or answered with an error.",
         "Look at `lockstep status` and into the node's log.";
-    VERIFY_FAILED = "LS-0923", Failed,
-        "The replicas were compared and not all of them could be made equal.",
-        "`lockstep explain NAME` says more.";
 }
 
 /// A problem, ready to be shown.

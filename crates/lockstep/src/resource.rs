@@ -20,7 +20,7 @@ use crate::problem::{Problem, TIMED_OUT, USAGE};
 use crate::unit::show_size;
 use crate::view::{Views, size_of};
 
-pub(crate) use cast::{create, remove_everywhere};
+pub(crate) use cast::make_new;
 
 /// How often a change is sent again because the primary moved meanwhile.
 const MOVES_MAX: u32 = 5;
@@ -41,7 +41,7 @@ pub(crate) fn run(global: &Global, command: &Resource) -> Result<(), Problem> {
     let style = Style::of(global);
     let cluster = Cluster::open(global)?;
     match command {
-        Resource::Create(wanted) => create(&cluster, style, wanted),
+        Resource::Create(wanted) => cast::create(&cluster, style, wanted),
         Resource::List => list(&cluster, style),
         Resource::Show { name } => show(&cluster, style, name),
         Resource::Promote(on) => promote(&cluster, style, on),

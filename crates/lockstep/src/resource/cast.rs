@@ -35,7 +35,7 @@ struct CreatedJson<'a> {
 }
 
 /// Nodes of a new resource, by their part in it.
-struct Cast<'a> {
+pub(crate) struct Cast<'a> {
     replicas: Vec<&'a Node>,
     witnesses: Vec<&'a Node>,
     /// Everyone who answers and is no member.
@@ -55,8 +55,11 @@ impl Cast<'_> {
     }
 }
 
-/// `lockstep resource create`.
-pub(crate) fn create(cluster: &Cluster, style: Style, wanted: &Create) -> Result<(), Problem> {
+/// Makes a resource; says who takes part and what its identity is.
+pub(crate) fn make_new<'a>(
+    cluster: &'a Cluster,
+    wanted: &Create,
+) -> Result<(Cast<'a>, u64), Problem> {
     check_blocks(wanted.size, wanted.block_bytes())?;
     let cast = choose(cluster, wanted)?;
     let views = Views::gather(cluster, Some(&wanted.name))?;
@@ -67,38 +70,42 @@ pub(crate) fn create(cluster: &Cluster, style: Style, wanted: &Create) -> Result
     let store = wanted.store.or(cluster.dev.as_ref().map(|dev| dev.store())).unwrap_or(Store::File);
     let file = describe(wanted, &cast, store);
     file.check().map_err(|error| Problem::new(USAGE, error.0))?;
-    if let Err(problem) = make(&cast, &file, wanted.force) {
-        return Err(problem);
-    }
+    make(&cast, &file, wanted.force)?;
+    Ok((cast, file.id))
+}
+
+/// `lockstep resource create`.
+pub(super) fn create(cluster: &Cluster, style: Style, wanted: &Create) -> Result<(), Problem> {
+    let (cast, id) = make_new(cluster, wanted)?;
     let nbd = urls(&cast, &wanted.name);
-    let names = |nodes: &[&Node]| nodes.iter().map(|node| node.name.clone()).collect::<Vec<_>>();
     if style.form == Form::Json {
         return say_json(&CreatedJson {
             version: 1,
             resource: &wanted.name,
-            id: format!("{:016x}", file.id),
-            replicas: cast.replicas.iter().map(|node| node.name.as_str()).collect(),
-            witnesses: cast.witnesses.iter().map(|node| node.name.as_str()).collect(),
+            id: format!("{id:016x}"),
+            replicas: names(&cast.replicas),
+            witnesses: names(&cast.witnesses),
             nbd,
         });
     }
-    let mut text = format!(
-        "Made {}: {} on {}",
-        wanted.name,
-        show_size(wanted.size),
-        names(&cast.replicas).join(", ")
-    );
+    let mut text = format!("Made {}:", wanted.name);
     if wanted.volumes > 1 {
-        text.push_str(&format!(", {} volumes", wanted.volumes));
+        text.push_str(&format!(" {} volumes of", wanted.volumes));
     }
+    let size = show_size(wanted.size);
+    text.push_str(&format!(" {size} on {}", names(&cast.replicas).join(", ")));
     if !cast.witnesses.is_empty() {
         text.push_str(&format!(", witness {}", names(&cast.witnesses).join(", ")));
     }
-    text.push_str(".\n");
+    text.push_str(". Use it from any node:\n");
     for url in nbd {
         text.push_str(&format!("  {url}\n"));
     }
     say(&text)
+}
+
+fn names<'a>(nodes: &[&'a Node]) -> Vec<&'a str> {
+    nodes.iter().map(|node| node.name.as_str()).collect()
 }
 
 /// Who takes part. Only nodes that answer can be members.
