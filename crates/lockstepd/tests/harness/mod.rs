@@ -1,0 +1,403 @@
+//! Real nodes for tests: processes of the built program, each with a directory and an address of its
+//! own on the loopback network, asked over their admin sockets.
+//!
+//! Waiting is asking the status again until a deadline. Everything goes when the cluster is dropped.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command as Process, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use base::{ClusterId, NodeId};
+use nbd::{Client, ClientEvent, Goal, Op, Replies, Reply as NbdReply};
+use wire::admin::{
+    Answer, Command, FileMember, FileNode, FileTiming, FileVolume, Outcome, ReplicaState, Reply,
+    Request, ResourceFile, ResourceStatus, decode_line, encode_line,
+};
+
+/// What a slow machine may take for anything that tests wait for.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Nodes 1..=count of one cluster.
+pub(crate) struct Cluster {
+    directory: PathBuf,
+    /// First three numbers of every address.
+    network: String,
+    nodes: Vec<Option<Child>>,
+}
+
+impl Cluster {
+    /// Directories, certificates and settings of `count` nodes, not started.
+    pub(crate) fn new(name: &str, count: u16) -> Cluster {
+        let process = std::process::id();
+        let directory = std::env::temp_dir().join(format!("lockstepd-{name}-{process}"));
+        let mark = name.bytes().fold(process, |sum, byte| sum.wrapping_mul(31) + u32::from(byte));
+        let network = format!("127.77.{}", mark % 250);
+        std::fs::create_dir_all(&directory).expect("a temporary directory");
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+        let authority =
+            link::Authority::create(ClusterId(u64::from(mark) + 1), now).expect("an authority");
+        let cluster = Cluster { directory, network, nodes: (0..count).map(|_| None).collect() };
+        for node in 1..=count {
+            let home = cluster.home(node);
+            std::fs::create_dir_all(&home).expect("a directory for each node");
+            let address = cluster.address(node).parse().expect("an address");
+            let identity = authority.issue(NodeId(node), &node_name(node), &[address], now);
+            identity.expect("a certificate").save(&home).expect("written");
+            std::fs::write(home.join("node.toml"), cluster.settings(node, u64::from(mark) + 1))
+                .expect("written");
+        }
+        cluster
+    }
+
+    fn settings(&self, node: u16, cluster: u64) -> String {
+        let address = self.address(node);
+        let mut text = format!(
+            "cluster = \"{cluster:x}\"\nnode = {node}\nname = \"{}\"\nlisten = \"{address}:7800\"\n\
+             nbd = \"{address}:10809\"\n",
+            node_name(node)
+        );
+        for peer in (1..=self.nodes.len()).map(|peer| u16::try_from(peer).expect("few")) {
+            if peer != node {
+                text += &format!(
+                    "[[peers]]\nid = {peer}\nname = \"{}\"\naddresses = [\"{}:7800\"]\n",
+                    node_name(peer),
+                    self.address(peer)
+                );
+            }
+        }
+        text
+    }
+
+    pub(crate) fn home(&self, node: u16) -> PathBuf {
+        self.directory.join(node_name(node))
+    }
+
+    pub(crate) fn address(&self, node: u16) -> String {
+        // A number of its own in the third place would do as well; the last is shorter to read.
+        format!("{}.{node}", self.network)
+    }
+
+    /// Starts a node and waits until it answers.
+    pub(crate) fn start(&mut self, node: u16) {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.home(node).join("log"))
+            .expect("a log");
+        let child = Process::new(env!("CARGO_BIN_EXE_lockstepd"))
+            .args(["node", "--verbose", "--dir"])
+            .arg(self.home(node))
+            .stdin(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("the program starts");
+        self.nodes[usize::from(node) - 1] = Some(child);
+        self.wait_for("the node answers", || {
+            self.try_ask(node, Command::Ping {}).map(|_| ()).map_err(|error| error.to_string())
+        });
+    }
+
+    /// Ends a node as a power cut would.
+    pub(crate) fn kill(&mut self, node: u16) {
+        let mut child = self.nodes[usize::from(node) - 1].take().expect("it runs");
+        child.kill().expect("it is ours");
+        child.wait().expect("it ends");
+    }
+
+    /// Ends a node in good order; its exit status says whether it went well.
+    pub(crate) fn stop(&mut self, node: u16) -> bool {
+        self.ask(node, Command::Stop { graceful: true }).expect("it takes the order");
+        let mut child = self.nodes[usize::from(node) - 1].take().expect("it runs");
+        child.wait().expect("it ends").success()
+    }
+
+    fn try_ask(&self, node: u16, command: Command) -> std::io::Result<Result<Answer, String>> {
+        let mut socket = UnixStream::connect(self.home(node).join("admin.sock"))?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        let mut line = Vec::new();
+        encode_line(&Request::new(1, command), &mut line).expect("a short line");
+        socket.write_all(&line)?;
+        let mut reply = Vec::new();
+        BufReader::new(socket).read_until(b'\n', &mut reply)?;
+        if reply.is_empty() {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        let reply: Reply = decode_line(&reply).expect("a reply");
+        Ok(match reply.outcome {
+            Outcome::Result(answer) => Ok(*answer),
+            Outcome::Error(failure) => Err(format!("{} {}", failure.code, failure.message)),
+        })
+    }
+
+    /// Asks a node that runs.
+    pub(crate) fn ask(&self, node: u16, command: Command) -> Result<Answer, String> {
+        self.try_ask(node, command).expect("the node answers")
+    }
+
+    /// A resource with replicas on `replicas`, known to every node.
+    pub(crate) fn resource(&self, name: &str, size_bytes: u64, replicas: &[u16]) -> ResourceFile {
+        ResourceFile {
+            name: name.to_owned(),
+            id: 0xabcd,
+            shards: 1,
+            options: wire::Options::default(),
+            timing: FileTiming::default(),
+            nodes: (1..=self.nodes.len())
+                .map(|node| u16::try_from(node).expect("few"))
+                .map(|id| FileNode { id, name: node_name(id), addresses: Vec::new() })
+                .collect(),
+            members: replicas
+                .iter()
+                .map(|&node| FileMember {
+                    node,
+                    kind: wire::MemberKind::Replica,
+                    voter: None,
+                    incarnation: None,
+                    in_sync: None,
+                    stores: Vec::new(),
+                })
+                .collect(),
+            volumes: vec![FileVolume { index: 0, size_bytes, block_bytes: 4096 }],
+        }
+    }
+
+    /// Defines a resource on every node, and makes it where it has members.
+    pub(crate) fn create(&self, file: &ResourceFile) {
+        for node in &file.nodes {
+            self.ask(node.id, Command::ResourceDefine { file: Box::new(file.clone()) })
+                .expect("defined");
+        }
+        for member in &file.members {
+            let command = Command::ResourceCreate { resource: file.name.clone(), force: false };
+            self.ask(member.node, command).expect("created");
+        }
+    }
+
+    pub(crate) fn status(&self, node: u16, resource: &str) -> ResourceStatus {
+        let command = Command::Status { resource: Some(resource.to_owned()) };
+        match self.ask(node, command) {
+            Ok(Answer::Status(mut status)) => status.resources.remove(0),
+            other => panic!("no status: {other:?}"),
+        }
+    }
+
+    /// Waits until a node names these nodes as in sync and reachable, and no others.
+    pub(crate) fn wait_in_sync(&self, asked: u16, resource: &str, nodes: &[u16]) {
+        self.wait_for("replicas in sync", || {
+            let status = self.status(asked, resource);
+            let in_sync: Vec<u16> = status
+                .replicas
+                .iter()
+                .filter(|replica| replica.in_sync && replica.state == ReplicaState::InSync)
+                .map(|replica| replica.node_id)
+                .collect();
+            if in_sync == nodes { Ok(()) } else { Err(format!("{status:?}")) }
+        });
+    }
+
+    /// Hash of what a node's replica holds, once nobody uses it.
+    pub(crate) fn dump(&self, node: u16, resource: &str) -> String {
+        let mut hash = String::new();
+        self.wait_for("a dump", || {
+            match self.ask(node, Command::Dump { resource: resource.to_owned() })? {
+                Answer::Dump(dump) => hash.clone_from(&dump.volumes[0].hash),
+                other => return Err(format!("{other:?}")),
+            }
+            Ok(())
+        });
+        hash
+    }
+
+    /// Asks again and again until it is so.
+    pub(crate) fn wait_for(&self, what: &str, mut ask: impl FnMut() -> Result<(), String>) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match ask() {
+                Ok(()) => return,
+                Err(why) if Instant::now() > deadline => {
+                    self.show_logs();
+                    panic!("waited in vain for {what}: {why}");
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    /// The end of every node's log, for a test that failed.
+    pub(crate) fn show_logs(&self) {
+        for node in (1..=self.nodes.len()).map(|node| u16::try_from(node).expect("few")) {
+            let log = std::fs::read_to_string(self.home(node).join("log")).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            eprintln!("--- log of node {node}");
+            for line in &lines[lines.len().saturating_sub(60)..] {
+                eprintln!("{line}");
+            }
+        }
+    }
+
+    /// Opens a volume over a node.
+    pub(crate) fn open(&self, node: u16, export: &str) -> Volume {
+        Volume::open(&format!("{}:10809", self.address(node)), export)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.show_logs();
+        }
+        for child in self.nodes.iter_mut().flatten() {
+            child.kill().ok();
+            child.wait().ok();
+        }
+        std::fs::remove_dir_all(&self.directory).ok();
+    }
+}
+
+pub(crate) fn node_name(node: u16) -> String {
+    format!("n{node}")
+}
+
+/// A program that may not be installed; says so on standard output if it is not.
+pub(crate) fn find_program(name: &str) -> bool {
+    let found = std::env::var_os("PATH")
+        .is_some_and(|paths| std::env::split_paths(&paths).any(|path| path.join(name).exists()));
+    if !found {
+        println!("NOT RUN: {name} is not installed");
+    }
+    found
+}
+
+/// An NBD client that does one request after the other.
+pub(crate) struct Volume {
+    socket: TcpStream,
+    replies: Replies,
+    pub(crate) size_bytes: u64,
+    cookie: u64,
+}
+
+impl Volume {
+    fn open(address: &str, export: &str) -> Volume {
+        let mut socket = TcpStream::connect(address).expect("the node serves NBD");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let goal = Goal::Use { name: export.to_owned(), structured: true, allocation: false };
+        let mut client = Client::new(goal, false);
+        let mut input = Vec::new();
+        loop {
+            let mut send = Vec::new();
+            let (used, event) = client.feed(&input, &mut send).expect("an honest server");
+            input.drain(..used);
+            socket.write_all(&send).expect("the node listens");
+            match event {
+                Some(ClientEvent::Ready(ready)) => {
+                    let size_bytes = ready.size_bytes;
+                    return Volume { socket, replies: Replies::new(), size_bytes, cookie: 0 };
+                }
+                Some(other) => panic!("no export {export}: {other:?}"),
+                None if used == 0 => {
+                    let mut byte = [0];
+                    socket.read_exact(&mut byte).expect("the node answers");
+                    input.push(byte[0]);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Sends a request; the answer's data if it was a read.
+    fn request(
+        &mut self,
+        op: Op,
+        offset: u64,
+        length: u32,
+        payload: &[u8],
+    ) -> Result<Vec<u8>, String> {
+        self.cookie += 1;
+        let mut send = Vec::new();
+        nbd::encode_request(self.cookie, op, offset, length, false, &mut send);
+        send.extend_from_slice(payload);
+        self.socket.write_all(&send).map_err(|error| error.to_string())?;
+        let mut data = vec![0; if matches!(op, Op::Read { .. }) { length as usize } else { 0 }];
+        loop {
+            match self.next_reply()? {
+                NbdReply::Simple { error: None, .. } | NbdReply::Done { .. } => return Ok(data),
+                NbdReply::Data { offset_bytes, length_bytes, done, .. } => {
+                    let at = usize::try_from(offset_bytes - offset).expect("small");
+                    let part = &mut data[at..at + length_bytes as usize];
+                    self.socket.read_exact(part).map_err(|error| error.to_string())?;
+                    if done {
+                        return Ok(data);
+                    }
+                }
+                NbdReply::Hole { done: true, .. } => return Ok(data),
+                NbdReply::Hole { .. } => {}
+                other => return Err(format!("{other:?}")),
+            }
+        }
+    }
+
+    fn next_reply(&mut self) -> Result<NbdReply, String> {
+        let mut input = Vec::new();
+        loop {
+            let fed = self.replies.feed(&input).map_err(|error| format!("{error:?}"))?;
+            input.drain(..fed.0);
+            if let Some(reply) = fed.1 {
+                return Ok(reply);
+            }
+            let mut byte = [0];
+            self.socket.read_exact(&mut byte).map_err(|error| error.to_string())?;
+            input.push(byte[0]);
+        }
+    }
+
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), String> {
+        let length = u32::try_from(bytes.len()).expect("small");
+        self.request(Op::Write, offset, length, bytes).map(drop)
+    }
+
+    pub(crate) fn read(&mut self, offset: u64, length: u32) -> Result<Vec<u8>, String> {
+        self.request(Op::Read { whole: false }, offset, length, &[])
+    }
+
+    pub(crate) fn flush(&mut self) -> Result<(), String> {
+        self.request(Op::Flush, 0, 0, &[]).map(drop)
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        let mut send = Vec::new();
+        nbd::encode_disconnect(&mut send);
+        self.socket.write_all(&send).ok();
+    }
+}
+
+/// `length` bytes that differ for each `seed`.
+pub(crate) fn content(seed: u64, length: usize) -> Vec<u8> {
+    let mut random = base::Prng::new(seed);
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        bytes.extend_from_slice(&random.next_u64().to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+/// Runs a program to its end; what it wrote if it failed.
+pub(crate) fn run(program: &str, arguments: &[&str]) {
+    let output = Process::new(program).args(arguments).output().expect("it is installed");
+    assert!(
+        output.status.success(),
+        "{program} {arguments:?} failed: {}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// A path as an argument.
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().expect("temporary paths are plain")
+}

@@ -1,0 +1,147 @@
+//! Real nodes, real sockets, real files.
+
+mod harness;
+
+use harness::{Cluster, content, find_program, run, text};
+use wire::admin::Command;
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn one_node_serves_a_volume_and_keeps_it_over_a_kill() {
+    let mut cluster = Cluster::new("one", 1);
+    cluster.start(1);
+    cluster.create(&cluster.resource("alpha", 64 * MIB, &[1]));
+    let mut volume = cluster.open(1, "alpha");
+    assert_eq!(volume.size_bytes, 64 * MIB);
+    // Across a boundary of pieces, and of extents.
+    let bytes = content(1, 3 << 20);
+    volume.write(4 * MIB - 4096, &bytes).expect("written");
+    volume.flush().expect("flushed");
+    assert_eq!(volume.read(4 * MIB - 4096, 3 << 20).expect("read"), bytes);
+    assert!(volume.read(63 * MIB, 1 << 20).expect("read").iter().all(|&byte| byte == 0));
+    cluster.kill(1);
+    cluster.start(1);
+    let mut volume = cluster.open(1, "alpha");
+    assert_eq!(volume.read(4 * MIB - 4096, 3 << 20).expect("read"), bytes);
+    drop(volume);
+    assert!(cluster.stop(1), "a stop in good order ends well");
+}
+
+#[test]
+fn strangers_tools_copy_a_volume_in_and_out() {
+    if !find_program("nbdcopy") || !find_program("nbdinfo") {
+        return;
+    }
+    let mut cluster = Cluster::new("tools", 1);
+    cluster.start(1);
+    cluster.create(&cluster.resource("alpha", 32 * MIB, &[1]));
+    let url = format!("nbd://{}:10809/alpha", cluster.address(1));
+    let (source, target) = (cluster.home(1).join("source"), cluster.home(1).join("target"));
+    std::fs::write(&source, content(2, 32 << 20)).expect("written");
+    run("nbdinfo", &[&url]);
+    run("nbdcopy", &["--flush", text(&source), &url]);
+    run("nbdcopy", &[&url, text(&target)]);
+    let same = std::fs::read(&source).expect("there") == std::fs::read(&target).expect("there");
+    assert!(same, "what was copied in came out");
+}
+
+#[test]
+fn three_nodes_replicate_go_on_without_one_and_make_it_equal_again() {
+    let mut cluster = Cluster::new("three", 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource("alpha", 64 * MIB, &[1, 2, 3]));
+    let mut volume = cluster.open(1, "alpha");
+    for step in 0..16 {
+        volume.write(step * MIB, &content(step, 1 << 20)).expect("written");
+    }
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    cluster.kill(3);
+    for step in 0..16 {
+        volume.write(step * 2 * MIB, &content(100 + step, 1 << 20)).expect("written without one");
+    }
+    volume.flush().expect("flushed without one");
+    cluster.start(3);
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    for step in 0..16 {
+        let read = volume.read(step * 2 * MIB, 1 << 20).expect("read");
+        assert!(read == content(100 + step, 1 << 20), "step {step} reads what was written");
+    }
+    drop(volume);
+    let dumps: Vec<String> = (1..=3).map(|node| cluster.dump(node, "alpha")).collect();
+    assert!(dumps.windows(2).all(|pair| pair[0] == pair[1]), "copies differ: {dumps:?}");
+}
+
+#[test]
+fn clients_of_living_nodes_go_on_when_the_primary_dies() {
+    let mut cluster = Cluster::new("failover", 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource("alpha", 64 * MIB, &[1, 2, 3]));
+    let mut first = cluster.open(1, "alpha");
+    first.write(0, &content(1, 4096)).expect("node 1 becomes primary");
+    let mut second = cluster.open(2, "alpha");
+    assert_eq!(second.read(0, 4096).expect("forwarded"), content(1, 4096));
+    second.write(8192, &content(2, 4096)).expect("forwarded");
+    assert_eq!(first.read(8192, 4096).expect("read"), content(2, 4096));
+    cluster.kill(1);
+    assert_eq!(second.read(0, 4096).expect("no error"), content(1, 4096));
+    second.write(0, &content(3, 4096)).expect("no error");
+    assert_eq!(second.read(8192, 4096).expect("read"), content(2, 4096));
+    drop(second);
+    cluster.start(1);
+    cluster.wait_in_sync(2, "alpha", &[1, 2, 3]);
+    let mut again = cluster.open(1, "alpha");
+    assert_eq!(again.read(0, 4096).expect("read"), content(3, 4096));
+}
+
+#[test]
+fn a_node_without_a_copy_serves_the_volume_and_hands_over_when_it_stops() {
+    let mut cluster = Cluster::new("diskless", 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource("alpha", 16 * MIB, &[1, 2]));
+    let mut diskless = cluster.open(3, "alpha");
+    diskless.write(0, &content(1, 65_536)).expect("written");
+    assert_eq!(diskless.read(0, 65_536).expect("read"), content(1, 65_536));
+    drop(diskless);
+    assert!(cluster.stop(3), "a stop in good order ends well");
+    let mut other = cluster.open(1, "alpha");
+    assert_eq!(other.read(0, 65_536).expect("read"), content(1, 65_536));
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_name_and_changes_nothing() {
+    let mut cluster = Cluster::new("refusals", 1);
+    cluster.start(1);
+    let good = cluster.resource("alpha", 16 * MIB, &[1]);
+    let create = |name: &str| {
+        cluster.ask(1, Command::ResourceCreate { resource: name.to_owned(), force: false })
+    };
+    assert!(create("alpha").expect_err("not defined").starts_with("LS-0010"));
+    let mut empty = good.clone();
+    empty.volumes[0].size_bytes = 0;
+    let define = |file: &wire::admin::ResourceFile| {
+        cluster.ask(1, Command::ResourceDefine { file: Box::new(file.clone()) })
+    };
+    assert!(define(&empty).expect_err("no size").starts_with("LS-0012"));
+    define(&good).expect("good");
+    let mut other = good.clone();
+    other.id += 1;
+    assert!(define(&other).expect_err("two of one name").starts_with("LS-0011"));
+    let image = cluster.home(1).join("volumes/alpha-0.img");
+    std::fs::create_dir_all(image.parent().expect("it has one")).expect("made");
+    std::fs::write(&image, b"somebody's letters").expect("written");
+    assert!(create("alpha").expect_err("foreign data").starts_with("LS-0020"));
+    assert_eq!(std::fs::read(&image).expect("there"), b"somebody's letters");
+    std::fs::remove_file(&image).expect("removed");
+    create("alpha").expect("nothing is in its way");
+    assert!(create("alpha").expect_err("it is there").starts_with("LS-0011"));
+    let delete = Command::ResourceDelete { resource: "alpha".to_owned(), force: false };
+    cluster.ask(1, delete).expect("deleted");
+    assert!(!image.exists());
+}
