@@ -251,6 +251,17 @@ impl Shard {
         self.unretired_own.first().map_or(self.last_write, |first| first - 1)
     }
 
+    /// Who is told of retirements: in-sync peers, and those that are being brought up to date, whose logs
+    /// would fill otherwise.
+    fn retirement_peers(&self) -> Vec<NodeId> {
+        let mut nodes = self.required_peers();
+        let syncing = self.peers.iter().filter(|(_, peer)| peer.sync.is_some());
+        nodes.extend(syncing.map(|(&node, _)| node));
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+
     /// Tells replicas what is retired: a batch of it, or all if `now`.
     pub(super) fn tell_retired(&mut self, now: bool, out: &mut Out) {
         let Some(known) = self.configuration.clone() else { return };
@@ -258,7 +269,7 @@ impl Shard {
             return;
         }
         let (epoch, upto) = (known.epoch, self.retired_upto());
-        for node in self.required_peers() {
+        for node in self.retirement_peers() {
             let Some(peer) = self.peers.get_mut(&node) else { continue };
             let due = upto.saturating_sub(peer.retired_sent);
             if peer.ready.is_some_and(|ready| ready >= epoch)
@@ -274,7 +285,7 @@ impl Shard {
     pub(super) fn owes_retirement(&self) -> bool {
         let upto = self.retired_upto();
         self.is_primary()
-            && self.required_peers().iter().any(|node| {
+            && self.retirement_peers().iter().any(|node| {
                 self.peers.get(node).is_some_and(|peer| {
                     peer.ready.is_some_and(|ready| ready >= self.epoch())
                         && peer.retired_sent < upto
