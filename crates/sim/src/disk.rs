@@ -11,6 +11,7 @@
 //! Not here: how long requests take and when they fail (`world`).
 
 use crate::history::Token;
+use crate::machine::brief;
 use base::{Prng, Span, VolumeId};
 use replica::disk::{Record, newest_record};
 use replica::{DiskAnswer, DiskOp, DiskRequest, MetaPage, Page};
@@ -105,7 +106,8 @@ impl Disk {
     ) -> Result<u64, Overlap> {
         for other in self.in_flight.values() {
             if conflict(&request, &other.request) {
-                return Err(format!("{request:?} while {:?} is in flight", other.request));
+                let (one, two) = (brief(&request), brief(&other.request));
+                return Err(format!("{one} while {two} is in flight"));
             }
         }
         if let Some((volume, span, _)) = place(&request)

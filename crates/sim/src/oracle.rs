@@ -154,10 +154,25 @@ impl World {
             }
             Some(what) if late => {
                 let text = format!("{} s after healing: {what}", LIVENESS / SECOND);
+                self.print_state();
                 self.fail("liveness", text);
             }
             Some(_) => {
                 self.queue.after(100 * MILLI, Event::Look);
+            }
+        }
+    }
+
+    /// For the trace: what every machine is doing.
+    fn print_state(&self) {
+        if !self.trace {
+            return;
+        }
+        for node in &self.nodes {
+            let Some(process) = &node.process else { continue };
+            println!("node {}: {:#?}", node.id, process.member.status());
+            for shard in &process.shards {
+                println!("node {}: {:?}", node.id, shard.status());
             }
         }
     }
