@@ -151,7 +151,7 @@ impl Demo {
         let seed = sys::random_u64();
         let blocks = self.size / BLOCK_BYTES as u64;
         let writers = self.writers(seed, blocks);
-        let (written, resynced) = thread::scope(|scope| {
+        let (written, (victim, resynced)) = thread::scope(|scope| {
             let progress = &progress;
             let running: Vec<_> =
                 writers.iter().map(|writer| scope.spawn(move || writer.run(progress))).collect();
@@ -164,7 +164,7 @@ impl Demo {
             }
             Ok((written, resynced?))
         })?;
-        let others = broken_elsewhere(&written);
+        let others = broken_elsewhere(&written, victim);
         let expected = Expected { written, seed, blocks };
         let lost = self.read_back(&expected, &progress)?;
         let identical = self.compare()?;
@@ -181,7 +181,7 @@ impl Demo {
         })
     }
 
-    /// Half of the writers begin at the first node, which so becomes primary, half at the second.
+    /// Half of the writers begin at the first node, half at the second; one of the two is primary.
     fn writers(&self, seed: u64, blocks: u64) -> Vec<Writer> {
         let addresses: Vec<SocketAddr> = self.dev.file.nodes.iter().map(|node| node.nbd).collect();
         let writer = |number: u64| {
@@ -194,8 +194,13 @@ impl Demo {
         (0..WRITERS).map(writer).collect()
     }
 
-    /// Kills the primary's node under load, and brings it back. Returns the bytes it copied.
-    fn crash_and_return(&self, progress: &Progress, load_time: Duration) -> Result<u64, Problem> {
+    /// Kills the primary's node under load, and brings it back. Returns where it served clients, and
+    /// the bytes it copied.
+    fn crash_and_return(
+        &self,
+        progress: &Progress,
+        load_time: Duration,
+    ) -> Result<(SocketAddr, u64), Problem> {
         let begun = Instant::now();
         let third = load_time / 3;
         self.tell(&format!(
@@ -218,7 +223,7 @@ impl Demo {
         self.tell(&format!("Node {} is back, and copies what it missed.", victim.name))?;
         let resynced = self.resync(&victim.name)?;
         self.write_on(progress, begun, load_time)?;
-        Ok(resynced)
+        Ok((victim.nbd, resynced))
     }
 
     /// Lets the load go on until `until` after `begun`.
@@ -425,14 +430,13 @@ impl Demo {
     }
 }
 
-/// Connections that broke although their node lived: those of writers that began at another node.
-fn broken_elsewhere(written: &[Written]) -> u64 {
+/// Connections that broke although their node lived.
+fn broken_elsewhere(written: &[Written], victim: SocketAddr) -> u64 {
+    let broken = written.iter().flat_map(|written| &written.broken);
     let mut count = 0;
-    for other in written.iter().skip(1).step_by(2) {
-        count += other.broken;
-        if let Some(reason) = &other.reason {
-            eprintln!("a connection to a living node broke: {reason}");
-        }
+    for (node, reason) in broken.filter(|(node, _)| *node != victim) {
+        count += 1;
+        eprintln!("a connection to {node} broke, where the node lived: {reason}");
     }
     count
 }

@@ -95,10 +95,8 @@ impl Progress {
 pub(crate) struct Written {
     /// For each of its blocks, the number of the last acknowledged write; 0: never written.
     versions: Vec<u64>,
-    /// Connections that broke.
-    pub(crate) broken: u64,
-    /// Why the last one did.
-    pub(crate) reason: Option<String>,
+    /// Connections that broke: to which node, and why.
+    pub(crate) broken: Vec<(SocketAddr, String)>,
 }
 
 /// One writer. Its block number `n` is block `n * WRITERS + number` of the volume.
@@ -117,7 +115,7 @@ impl Writer {
     pub(crate) fn run(&self, progress: &Progress) -> Result<Written, Problem> {
         let mine = (self.blocks.saturating_sub(self.number)).div_ceil(WRITERS);
         let count = usize::try_from(mine).unwrap_or(usize::MAX);
-        let mut written = Written { versions: vec![0; count], broken: 0, reason: None };
+        let mut written = Written { versions: vec![0; count], broken: Vec::new() };
         let mut random = Prng::new(self.seed ^ (self.number + 1));
         let mut bytes = vec![0; BLOCK_BYTES];
         let mut connection = Connection { writer: self, disk: None, choice: 0 };
@@ -159,11 +157,10 @@ impl Connection<'_> {
                 Ok(()) => return Ok(()),
                 Err(error) => {
                     self.disk = None;
-                    self.choice += 1;
                     if had {
-                        written.broken += 1;
-                        written.reason = Some(error.to_string());
+                        written.broken.push((self.node(), error.to_string()));
                     }
+                    self.choice += 1;
                     if begun.elapsed() > WRITE_LIMIT {
                         let message = format!(
                             "block {block} was not acknowledged by any node within {} s: {error}",
@@ -179,13 +176,15 @@ impl Connection<'_> {
         }
     }
 
+    fn node(&self) -> SocketAddr {
+        self.writer.nodes[self.choice % self.writer.nodes.len()]
+    }
+
     fn try_write(&mut self, block: u64, bytes: &[u8]) -> io::Result<()> {
+        let node = self.node();
         let disk = match &mut self.disk {
             Some(disk) => disk,
-            None => {
-                let address = self.writer.nodes[self.choice % self.writer.nodes.len()];
-                self.disk.insert(Disk::open(address, &self.writer.export)?)
-            }
+            None => self.disk.insert(Disk::open(node, &self.writer.export)?),
         };
         disk.write(block * BLOCK_BYTES as u64, bytes)
     }
