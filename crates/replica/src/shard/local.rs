@@ -82,6 +82,10 @@ pub(super) struct Local {
     waiting_hot: BTreeMap<Extent, Vec<u64>>,
     flights: BTreeMap<u64, Flight>,
     cooling: Option<Cooling>,
+    /// Bitmap pages in flight that `save_bitmaps` wrote. A page is never written twice at once, so
+    /// saving and cooling take turns.
+    saving: usize,
+    save_again: bool,
     next: u64,
 }
 
@@ -93,6 +97,8 @@ impl Local {
             waiting_hot: BTreeMap::new(),
             flights: BTreeMap::new(),
             cooling: None,
+            saving: 0,
+            save_again: false,
             next: 1,
         }
     }
@@ -209,7 +215,7 @@ impl Shard {
 
     /// Begins to make room in the log: saves the bitmap pages of extents that nobody uses, then flushes.
     fn cool(&mut self, out: &mut Out) {
-        if self.local.cooling.is_some() {
+        if self.local.cooling.is_some() || self.local.saving > 0 {
             return;
         }
         let extent_sectors = self.geometry.extent_sectors;
@@ -241,11 +247,17 @@ impl Shard {
         if !self.has_disk {
             return;
         }
+        if self.local.cooling.is_some() || self.local.saving > 0 {
+            self.local.save_again = true;
+            return;
+        }
+        self.local.save_again = false;
         let page_sectors = self.bitmaps.page_sectors();
         for (volume, number) in self.bitmaps.unsaved() {
             let (first, end) = (number * page_sectors, (number + 1) * page_sectors);
             for (slot, page, bytes) in self.bitmaps.take_unsaved(volume, first, end) {
                 let page = MetaPage::Bitmap { slot, page };
+                self.local.saving += 1;
                 self.submit(Flight::SaveBitmap, DiskRequest::Meta { volume, page, bytes }, out);
             }
         }
@@ -276,7 +288,10 @@ impl Shard {
                 }
             }
             Flight::CoolFlush => self.cooled(answer, out),
-            Flight::SaveBitmap => {}
+            Flight::SaveBitmap => {
+                self.local.saving -= 1;
+                self.next_bitmaps(out);
+            }
         }
     }
 
@@ -313,6 +328,7 @@ impl Shard {
         let doubtful = self.doubtful();
         self.log.cooled(&victims, cooling.clock, doubtful);
         self.write_log(out);
+        self.next_bitmaps(out);
     }
 
     fn local_done(&mut self, id: u64, answer: DiskAnswer, out: &mut Out) {
@@ -331,6 +347,17 @@ impl Shard {
         }
         self.on_local(op.purpose, answer, out);
         self.make_room(out);
+    }
+
+    /// Saving or cooling ended: whatever waits for its turn goes on.
+    fn next_bitmaps(&mut self, out: &mut Out) {
+        if self.local.cooling.is_some() || self.local.saving > 0 {
+            return;
+        }
+        self.make_room(out);
+        if self.local.save_again {
+            self.save_bitmaps(out);
+        }
     }
 
     /// Extents that wait for room in the log may find some now.
