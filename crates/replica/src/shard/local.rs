@@ -10,7 +10,7 @@ use super::activity::Extent;
 use super::lock::LockTable;
 use super::{Out, Shard};
 use crate::door::{DiskAnswer, DiskOp, DiskRequest, FromShard, MetaPage, ShardOutput};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::{BufferId, NodeId, SessionId, Span, VolumeId};
 
@@ -86,6 +86,10 @@ pub(super) struct Local {
     /// saving and cooling take turns.
     saving: usize,
     save_again: bool,
+    /// Buffers that writes in flight still read, each with their number.
+    reading: BTreeMap<BufferId, u32>,
+    /// Those of them that were given up meanwhile.
+    given_up: BTreeSet<BufferId>,
     next: u64,
 }
 
@@ -99,6 +103,8 @@ impl Local {
             cooling: None,
             saving: 0,
             save_again: false,
+            reading: BTreeMap::new(),
+            given_up: BTreeSet::new(),
             next: 1,
         }
     }
@@ -176,6 +182,7 @@ impl Shard {
             Action::Read => DiskRequest::Read { volume, span },
             Action::Hash => DiskRequest::Hash { volume, span },
             Action::Write { buffer, durable, .. } => {
+                *self.local.reading.entry(buffer).or_insert(0) += 1;
                 DiskRequest::Write { volume, span, buffer, durable }
             }
             Action::Zero { unmap, durable } => DiskRequest::Zero { volume, span, unmap, durable },
@@ -270,7 +277,10 @@ impl Shard {
             self.disk_failed(out);
         }
         match flight {
-            Flight::Local(id) => self.local_done(id, answer, out),
+            Flight::Local(id) => {
+                self.read_by_disk(id, out);
+                self.local_done(id, answer, out);
+            }
             Flight::Flush(purpose) => self.on_local(purpose, answer, out),
             Flight::LogPage { volume, page } => {
                 // A page that failed names nothing for sure; the disk is given up, so nothing waits for it.
@@ -291,6 +301,40 @@ impl Shard {
             Flight::SaveBitmap => {
                 self.local.saving -= 1;
                 self.next_bitmaps(out);
+            }
+        }
+    }
+
+    /// A write in flight ended: its buffer is released now if it was given up before.
+    fn read_by_disk(&mut self, id: u64, out: &mut Out) {
+        let Some(Action::Write { buffer, .. }) = self.local.ops.get(&id).map(|op| op.action) else {
+            return;
+        };
+        let Some(count) = self.local.reading.get_mut(&buffer) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.local.reading.remove(&buffer);
+            if self.local.given_up.remove(&buffer) {
+                out.push(ShardOutput::Release { buffer });
+            }
+        }
+    }
+
+    /// Of what was said since `from`: a buffer that the disk still reads is released when it has done so.
+    /// Only a primary that stops gives up such a buffer.
+    pub(super) fn hold_releases(&mut self, from: usize, out: &mut Out) {
+        if self.local.reading.is_empty() {
+            return;
+        }
+        let mut at = from;
+        while at < out.len() {
+            if let ShardOutput::Release { buffer } = out[at]
+                && self.local.reading.contains_key(&buffer)
+            {
+                self.local.given_up.insert(buffer);
+                out.remove(at);
+            } else {
+                at += 1;
             }
         }
     }

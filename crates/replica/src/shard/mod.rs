@@ -256,6 +256,7 @@ impl Shard {
     /// One input. Outputs are appended to `out`, to be carried out in order.
     pub fn step(&mut self, now: Instant, input: ShardInput, out: &mut Vec<ShardOutput>) {
         self.now = self.now.max(now);
+        let from = out.len();
         match input {
             ShardInput::Request { id, request } => {
                 self.on_request(Client::local(id, request, self.now), out);
@@ -271,6 +272,7 @@ impl Shard {
         }
         self.tick(out);
         self.pump(out);
+        self.hold_releases(from, out);
     }
 
     fn on_member(&mut self, message: ToShard, out: &mut Out) {
