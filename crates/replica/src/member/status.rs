@@ -43,7 +43,12 @@ pub enum Suspended {
         /// Those that are not ready.
         waiting: Vec<NodeId>,
     },
-    /// Every in-sync replica must come back: their caches were lost.
+    /// No in-sync replica is in reach.
+    NoReplica {
+        /// Those of which one must come back.
+        missing: Vec<NodeId>,
+    },
+    /// Every in-sync replica must come back: caches were lost.
     CachesLost {
         /// Those that are not here.
         missing: Vec<NodeId>,
@@ -190,7 +195,12 @@ impl Member {
         let kept = self.with_standing(configuration, |standing| standing == Standing::Kept);
         if kept.is_empty() {
             let missing = self.with_standing(configuration, |standing| standing != Standing::Lost);
-            return Some(Suspended::CachesLost { missing });
+            let lost = self.with_standing(configuration, |standing| standing == Standing::Lost);
+            return Some(if lost.is_empty() {
+                Suspended::NoReplica { missing }
+            } else {
+                Suspended::CachesLost { missing }
+            });
         }
         configuration.recovering.then_some(Suspended::Recovering)
     }

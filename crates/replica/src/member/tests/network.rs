@@ -93,6 +93,19 @@ pub(super) fn voter(node: u16) -> VoterId {
 }
 
 impl World {
+    /// Two replicas and a witness whose clocks run so many parts per million fast.
+    pub(super) fn with_drifts(seed: u64, drifts: &[i64]) -> World {
+        let mut world = World::new(seed, 2, 1, 0);
+        for (node, &drift) in (1..).zip(drifts) {
+            world.crash(node);
+            world.node_mut(node).drift = drift;
+        }
+        for (node, _) in (1..).zip(drifts) {
+            world.start(node);
+        }
+        world
+    }
+
     /// `replicas` in sync, then `witnesses`, then `clients`; nodes count from 1.
     pub(super) fn new(seed: u64, replicas: u16, witnesses: u16, clients: u16) -> World {
         let entry = |node: u16| MemberEntry {
@@ -143,7 +156,11 @@ impl World {
     }
 
     pub(super) fn add_node(&mut self, node: u16, disk: Option<Record>, witness: bool) {
-        let drift = i64::try_from(self.random.below(20_001)).expect("small") - 10_000;
+        let drift = match self.random.below(3) {
+            0 => -10_000,
+            1 => 10_000,
+            _ => i64::try_from(self.random.below(20_001)).expect("small") - 10_000,
+        };
         let fresh = Node {
             member: None,
             life: 0,
@@ -218,7 +235,13 @@ impl World {
 
     /// The process ends without a word.
     pub(super) fn crash(&mut self, node: u16) {
-        self.node_mut(node).member = None;
+        let lost = self.random.once_in(2);
+        let entry = self.node_mut(node);
+        entry.member = None;
+        if lost {
+            // A write of the record that was under way never reaches the disk.
+            entry.life += 1;
+        }
         let peers: Vec<(u16, u16)> =
             self.sessions.keys().copied().filter(|at| at.0 == node || at.1 == node).collect();
         for at in peers {
@@ -442,7 +465,7 @@ impl World {
             }
             Event::ToShards { node, life, message } => {
                 if self.node(node).life == life && self.node(node).member.is_some() {
-                    self.to_shards(node, message);
+                    self.tell_shards(node, message);
                 }
             }
             Event::FromShard { node, life, shard, message } => {
@@ -484,7 +507,7 @@ impl World {
         }
     }
 
-    fn to_shards(&mut self, node: u16, message: ToShard) {
+    fn tell_shards(&mut self, node: u16, message: ToShard) {
         if self.node(node).witness {
             if let ToShard::Install { configuration, .. } = message {
                 self.note(&configuration);
@@ -579,6 +602,12 @@ impl World {
 
     fn note(&mut self, configuration: &Configuration) {
         let key = (configuration.fork, configuration.epoch);
+        if let Some(primary) = configuration.primary
+            && !self.epochs.contains_key(&key)
+        {
+            let others = self.nodes.keys().find(|&&node| node != primary.0 && self.answers(node));
+            assert_eq!(others, None, "it answers under an older reign than {key:?}");
+        }
         let known = self.epochs.entry(key).or_insert_with(|| configuration.clone());
         assert_eq!(known, configuration, "two histories");
         assert!(configuration.in_sync().next().is_some(), "nobody is in sync any more");
