@@ -456,7 +456,7 @@ impl Shard {
         match copy.purpose {
             Purpose::Reconcile => self.reconciled_range(op.volume, span, out),
             Purpose::Sync { node, session, compare } => {
-                self.sync_copied(node, session, op.volume, span, compare, out);
+                self.sync_copied(node, session, op.volume, span, compare, changed, out);
             }
             Purpose::Verify => {
                 if let Some(run) = &mut self.verify {

@@ -109,7 +109,9 @@ impl Shard {
         for node in nodes {
             let Some(peer) = self.peers.get_mut(&node) else { continue };
             if new.is_in_sync(node) {
-                peer.sync = None;
+                if let Some(sync) = peer.sync.take() {
+                    peer.last_sync = Some(sync.status(node));
+                }
                 if peer.required.take().is_some() {
                     // It took part in everything since `Require`; nothing older is in doubt at it.
                     peer.gathered = true;

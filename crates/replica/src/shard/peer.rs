@@ -1,6 +1,7 @@
 //! Other nodes, as this shard sees them.
 
 use super::op::{Kind, Origin, Own};
+use super::status::SyncStatus;
 use super::sync::Sync;
 use super::{Out, Shard};
 use crate::door::ShardOutput;
@@ -31,15 +32,17 @@ pub(super) struct Peer {
     pub(super) retired_sent: u64,
     /// Reads that it has not answered.
     pub(super) reads: u32,
+    /// How its last resync from here went.
+    pub(super) last_sync: Option<SyncStatus>,
     /// How long a read took of late, in nanoseconds, smoothed.
     pub(super) read_time: u64,
 }
 
 impl Peer {
     fn reset(&mut self, session: Option<SessionId>) {
-        let required = self.required;
-        let read_time = self.read_time;
-        *self = Peer { session, required, read_time, ..Peer::default() };
+        let (required, read_time) = (self.required, self.read_time);
+        let last_sync = self.last_sync.take();
+        *self = Peer { session, required, read_time, last_sync, ..Peer::default() };
     }
 }
 

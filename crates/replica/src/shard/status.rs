@@ -13,6 +13,8 @@ pub struct SyncStatus {
     pub node: NodeId,
     /// Sectors copied or found equal.
     pub done: u64,
+    /// Of these, sectors that were sent because they differed, or might.
+    pub sent: u64,
     /// Sectors to copy or compare when it started.
     pub total: u64,
     /// When it started.
@@ -34,6 +36,8 @@ pub struct ShardStatus {
     pub reconcile_sectors: u64,
     /// Resyncs driven from here.
     pub syncs: Vec<SyncStatus>,
+    /// The last resync of each peer that was driven from here and came to its end.
+    pub syncs_done: Vec<SyncStatus>,
     /// Hot extents.
     pub hot: usize,
     /// Hot extents allowed.
@@ -54,11 +58,9 @@ impl Shard {
         let syncs = self
             .peers
             .iter()
-            .filter_map(|(&node, peer)| {
-                let sync = peer.sync.as_ref()?;
-                Some(SyncStatus { node, done: sync.done, total: sync.total, since: sync.since })
-            })
+            .filter_map(|(&node, peer)| Some(peer.sync.as_ref()?.status(node)))
             .collect();
+        let syncs_done = self.peers.values().filter_map(|peer| peer.last_sync).collect();
         ShardStatus {
             open: self.ops.len(),
             waiting: self.waiting.len(),
@@ -66,6 +68,7 @@ impl Shard {
             doubt_sectors: self.doubt.sectors(),
             reconcile_sectors: self.reconcile.sectors(),
             syncs,
+            syncs_done,
             hot,
             hot_max,
             held: self.held.len(),

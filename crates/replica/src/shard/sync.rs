@@ -12,6 +12,7 @@
 
 use super::copy::Purpose;
 use super::op::Kind;
+use super::status::SyncStatus;
 use super::{Doubt, Out, Shard};
 use crate::door::{FromShard, ShardOutput};
 use alloc::collections::BTreeMap;
@@ -48,6 +49,8 @@ pub(super) struct Sync {
     said: Option<Instant>,
     pub(super) total: u64,
     pub(super) done: u64,
+    /// Of `done`: sectors that were sent; the others were found equal.
+    pub(super) sent: u64,
     pub(super) since: Instant,
 }
 
@@ -67,8 +70,14 @@ impl Sync {
             said: None,
             total: 0,
             done: 0,
+            sent: 0,
             since: now,
         }
+    }
+
+    pub(super) fn status(&self, node: NodeId) -> SyncStatus {
+        let Sync { done, sent, total, since, .. } = *self;
+        SyncStatus { node, done, sent, total, since }
     }
 
     fn is_ready(&self) -> bool {
@@ -367,6 +376,7 @@ impl Shard {
     }
 
     /// A copy to the target ended, or turned out to be needless.
+    #[expect(clippy::too_many_arguments, reason = "whose copy, of what, and how it went")]
     pub(super) fn sync_copied(
         &mut self,
         node: NodeId,
@@ -374,6 +384,7 @@ impl Shard {
         volume: VolumeId,
         span: Span,
         compared: bool,
+        sent: bool,
         out: &mut Out,
     ) {
         if !self.syncs_in(node, session) {
@@ -382,6 +393,7 @@ impl Shard {
         let Some(sync) = self.sync_mut(node) else { return };
         sync.in_flight = sync.in_flight.saturating_sub(1);
         sync.done += u64::from(span.count());
+        sync.sent += if sent { u64::from(span.count()) } else { 0 };
         if compared {
             sync.compare.remove(volume, span);
         }
