@@ -38,7 +38,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
-use base::{Ballot, Duration, Epoch, Incarnation, Instant, NodeId, Prng, SessionId, VoterId};
+use base::{Ballot, Epoch, Incarnation, Instant, NodeId, Prng, SessionId, VoterId};
 use wire::{Configuration, MemberMessage};
 
 /// What a step wants to be carried out, in order.
@@ -167,8 +167,8 @@ struct Prepare {
     asked: BTreeSet<NodeId>,
     promises: BTreeMap<NodeId, VoterId>,
     refused: BTreeSet<NodeId>,
-    /// The shortest rest of a lease that stood in the way.
-    left: Option<Duration>,
+    /// When the first of the leases that stood in the way ends.
+    free_at: Option<Instant>,
     /// The own promise is on its way to the disk.
     own_asked: bool,
 }

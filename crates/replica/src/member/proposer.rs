@@ -184,7 +184,7 @@ impl Member {
             asked: BTreeSet::new(),
             promises: BTreeMap::new(),
             refused: BTreeSet::new(),
-            left: None,
+            free_at: None,
             own_asked: false,
         });
         self.ask_voters(out);
@@ -312,15 +312,16 @@ impl Member {
             Role::Preparing(prepare) if prepare.ballot == ballot => {
                 prepare.refused.insert(peer);
                 if let RefuseReason::Leased { left, .. } = reason {
-                    let left = Duration(left.min(self.timing.voter_lease().0));
-                    prepare.left =
-                        Some(prepare.left.map_or(left, |old| Duration(old.0.min(left.0))));
+                    let until = self.now + Duration(left.min(self.timing.voter_lease().0));
+                    prepare.free_at = Some(prepare.free_at.map_or(until, |old| old.min(until)));
                 }
-                let configuration = &prepare.best.configuration;
+                let configuration = prepare.best.configuration.clone();
+                let refused = prepare.refused.clone();
                 let open = configuration
                     .members
                     .iter()
-                    .filter(|member| !prepare.refused.contains(&member.node))
+                    .filter(|member| !refused.contains(&member.node))
+                    .filter(|member| member.node == self.node || self.counts(member.node))
                     .count();
                 if open < configuration.majority() {
                     self.abandon(out);
@@ -341,8 +342,8 @@ impl Member {
 
     /// Gives up this attempt and the leases it took, and waits.
     pub(super) fn abandon(&mut self, out: &mut Out) {
-        let (ballot, left) = match &self.role {
-            Role::Preparing(prepare) => (prepare.ballot, prepare.left),
+        let (ballot, free_at) = match &self.role {
+            Role::Preparing(prepare) => (prepare.ballot, prepare.free_at),
             Role::Primary(reign) => (reign.ballot, None),
             Role::Idle => return,
         };
@@ -350,7 +351,8 @@ impl Member {
         self.release(ballot, out);
         let base = self.pause();
         let mut wait = Duration(base.0 / 2 + self.random_part(base).0);
-        if let Some(left) = left {
+        if let Some(free_at) = free_at {
+            let left = free_at.since(self.now);
             let extra = self.random_part(Duration(self.timing.retry.0 / 2));
             wait = Duration(wait.0.min(left.0) + extra.0);
         }

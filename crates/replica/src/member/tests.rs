@@ -173,6 +173,31 @@ fn a_voter_that_restarts_promises_nothing_while_the_lease_it_forgot_may_run() {
 }
 
 #[test]
+fn a_lease_counts_from_when_it_was_asked_for_however_late_the_answer() {
+    let mut world = serving(6, 2, 1, 0);
+    world.block(1, 2);
+    world.wait(3);
+    world.slow = Some((1, 3, 1_500 * MS));
+    world.wait(5);
+    // The answers that are on their way still reach node 1.
+    world.block(1, 3);
+    world.set_clients(2, 1);
+    world.run_until("node 2 is primary", |world| world.primary() == Some(2));
+}
+
+#[test]
+fn a_take_over_comes_soon_after_the_lease_has_run_out() {
+    for seed in 0..20 {
+        let mut world = serving(seed, 3, 0, 0);
+        world.wait(1);
+        world.crash(1);
+        world.set_clients(2, 1);
+        world.run(2_500 * MS);
+        assert!(world.primary() == Some(2), "seed {seed}: {}", world.show());
+    }
+}
+
+#[test]
 fn a_lease_ends_for_its_holder_before_any_voter_counts_it_out_whatever_the_clocks() {
     for seed in 0..40 {
         // The holder's clock is slow, those of the others are fast.

@@ -78,6 +78,8 @@ pub(super) struct World {
     pub(super) epochs: BTreeMap<(u64, Epoch), Configuration>,
     pub(super) bootstrap: Configuration,
     pub(super) delay: u64,
+    /// What travels (to, from) takes so much longer.
+    pub(super) slow: Option<(u16, u16, u64)>,
     pub(super) store_fails: BTreeSet<u16>,
     next_operation: u64,
 }
@@ -144,6 +146,7 @@ impl World {
             epochs: BTreeMap::new(),
             bootstrap,
             delay: 2 * MS,
+            slow: None,
             store_fails: BTreeSet::new(),
             next_operation: 1,
         };
@@ -287,7 +290,9 @@ impl World {
 
     /// Puts an event on its way; those of one `channel` between the same two arrive in order.
     fn plan(&mut self, to: u16, from: u16, channel: u8, event: Event) {
-        let at = self.now + 1 + self.random.below(self.delay);
+        let extra =
+            self.slow.filter(|slow| (slow.0, slow.1) == (to, from)).map_or(0, |slow| slow.2);
+        let at = self.now + 1 + extra + self.random.below(self.delay);
         let last = self.last.entry((to, from, channel)).or_default();
         *last = at.max(*last);
         self.counter += 1;
@@ -518,6 +523,12 @@ impl World {
         let mut answer = None;
         if let ToShard::Install { configuration, .. } = &message {
             self.note(configuration);
+            self.check_stored(node, configuration);
+        }
+        if let ToShard::PeerReady { peer, session, kept: true, .. } = &message
+            && (peer.0 == node || self.sessions.get(&pair(node, peer.0)) == Some(session))
+        {
+            self.check_kept(node, *peer);
         }
         let shards = &mut self.node_mut(node).shards;
         match message {
@@ -598,6 +609,27 @@ impl World {
         if reconciles {
             self.say(node, &FromShard::Reconciled { reign });
         }
+    }
+
+    /// What shards act on must be known after a crash.
+    fn check_stored(&self, node: u16, configuration: &Configuration) {
+        let Some(disk) = &self.node(node).disk else { return };
+        let Some((_, stored)) = &disk.committed else { return };
+        let stored = (stored.fork, stored.epoch) >= (configuration.fork, configuration.epoch);
+        assert!(
+            stored || self.store_fails.contains(&node),
+            "node {node} acts on what it may forget"
+        );
+    }
+
+    /// A replica that is said to be kept has the cache that the configuration names.
+    fn check_kept(&self, node: u16, peer: NodeId) {
+        let shards = &self.node(node).shards;
+        let named = shards.configuration.as_ref().and_then(|known| known.member(peer).cloned());
+        let own = self.node(peer.0).disk.as_ref().map(|disk| disk.incarnation);
+        let down = self.node(peer.0).member.is_none();
+        let same = named.map(|member| member.incarnation) == own;
+        assert!(same || down, "node {} lost its cache and counts as kept", peer.0);
     }
 
     fn note(&mut self, configuration: &Configuration) {
