@@ -204,7 +204,7 @@ impl Demo {
         let begun = Instant::now();
         let third = load_time / 3;
         self.tell(&format!(
-            "{WRITERS} clients write 4 KiB blocks at random places; every other one through node {}.",
+            "{WRITERS} clients write blocks of 4 KiB all over an eighth of the volume, half of them through node {}.",
             self.dev.file.nodes[1].name
         ))?;
         self.write_on(progress, begun, third)?;

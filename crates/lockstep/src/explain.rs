@@ -188,6 +188,13 @@ fn about_replica(
                  --node {node}, then add-replica"
             ),
         )),
+        ReplicaState::Absent if replica.in_sync => Some(serious(
+            format!(
+                "{node} cannot be reached. Nothing was written since, so its copy is still complete."
+            ),
+            format!("{node} to come back; the next write leaves it behind"),
+            format!("start it (development cluster: lockstep dev start {node})"),
+        )),
         ReplicaState::Absent if down => Some(serious(
             format!(
                 "{node} does not answer, and was left behind: its copy lacks what was written since."
@@ -220,7 +227,8 @@ fn syncing(replica: &ReplicaStatus) -> Finding {
 
 /// What may still fail.
 fn about_margin(view: &ResourceStatus) -> Option<Finding> {
-    let copies = view.replicas.iter().filter(|replica| replica.in_sync).count();
+    let good = |replica: &&ReplicaStatus| replica.state == ReplicaState::InSync;
+    let copies = view.replicas.iter().filter(good).count();
     let voters = view.replicas.iter().filter(|replica| votes(replica)).count();
     let present =
         view.replicas.iter().filter(|replica| votes(replica) && replica.connected).count();
@@ -228,7 +236,7 @@ fn about_margin(view: &ResourceStatus) -> Option<Finding> {
     match (copies, spare) {
         (0, _) => None,
         (1, _) => Some(serious(
-            "Only one copy holds everything: if its node fails now, requests wait until it is back.",
+            "Only one reachable copy holds everything: if its node fails now, requests wait until it is back.",
             "",
             format!(
                 "bring the others back, or add one: lockstep resource add-replica {} --node NODE",
@@ -236,12 +244,12 @@ fn about_margin(view: &ResourceStatus) -> Option<Finding> {
             ),
         )),
         (copies, 0) => Some(serious(
-            format!("{copies} copies hold everything, but no further voter may fail."),
+            format!("{copies} reachable copies hold everything, but no further voter may fail."),
             "",
             "bring missing nodes back, or add a witness",
         )),
         (copies, spare) => Some(fine(format!(
-            "{copies} copies hold everything; {spare} more node{} may fail without a pause longer than the lease.",
+            "{copies} reachable copies hold everything; {spare} more node{} may fail without a pause longer than the lease.",
             if spare == 1 { "" } else { "s" }
         ))),
     }

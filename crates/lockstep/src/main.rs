@@ -33,7 +33,7 @@ use clap::Parser;
 
 use cli::{Cli, Command, Form, Global};
 use output::{Style, say_json};
-use problem::Problem;
+use problem::{Problem, READER_GONE};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -62,6 +62,9 @@ fn run(cli: &Cli) -> Result<(), Problem> {
 
 /// Says on standard error what went wrong; programs that asked for JSON get JSON.
 fn complain(global: &Global, problem: &Problem) {
+    if problem.is_kind(READER_GONE) {
+        return;
+    }
     let style = Style::of(global);
     if style.form == Form::Json {
         // On standard output, where the program reads; people see the rest.

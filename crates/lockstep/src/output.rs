@@ -10,7 +10,7 @@ use std::io::{self, IsTerminal, Write};
 use serde::Serialize;
 
 use crate::cli::{Colour, Form, Global};
-use crate::problem::{FILE, Problem};
+use crate::problem::{FILE, Problem, READER_GONE};
 use crate::unit::{per_cent, show_seconds, show_size};
 
 /// Colours, by what they say.
@@ -111,7 +111,10 @@ pub(crate) fn say_json(value: &impl Serialize) -> Result<(), Problem> {
 }
 
 fn finish(written: io::Result<()>) -> Result<(), Problem> {
-    written.map_err(|error| Problem::new(FILE, format!("standard output: {error}")))
+    written.map_err(|error| {
+        let kind = if error.kind() == io::ErrorKind::BrokenPipe { READER_GONE } else { FILE };
+        Problem::new(kind, format!("standard output: {error}"))
+    })
 }
 
 /// Width of a bar in characters.

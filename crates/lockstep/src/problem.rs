@@ -52,6 +52,20 @@ pub(crate) struct Kind {
     remedy: &'static str,
 }
 
+#[cfg(test)]
+impl Kind {
+    /// As in `LS-0942`.
+    pub(crate) fn code(&self) -> &'static str {
+        self.code
+    }
+
+    /// Its row in the table of `docs/cli.md`.
+    pub(crate) fn row(&self) -> String {
+        let exit = self.exit.number();
+        format!("| {} | {exit} | {} | {} |", self.code, self.cause, self.remedy)
+    }
+}
+
 macro_rules! kinds {
     ($($name:ident = $code:literal, $exit:ident, $cause:literal, $remedy:literal;)*) => {
         $(pub(crate) const $name: Kind =
@@ -132,6 +146,9 @@ kinds! {
     CLIENT_BROKEN = "LS-0922", Failed,
         "The node closed the NBD connection, or answered with an error.",
         "Look at `lockstep status` and into the node's log.";
+    READER_GONE = "LS-0923", Failed,
+        "Whoever read this program's output has ended.",
+        "Nothing needs to be done.";
 }
 
 /// A problem, ready to be shown.

@@ -18,7 +18,9 @@ use crate::cluster::Cluster;
 use crate::output::{Style, say, say_json};
 use crate::problem::{Problem, RESOURCE_ABSENT};
 
-pub(crate) use show::{human, replica_line, size_of};
+pub(crate) use show::{human, size_of};
+#[cfg(test)]
+pub(crate) use watch::event_line;
 pub(crate) use watch::{events, wait};
 
 /// Resources as the reachable nodes see them.

@@ -24,6 +24,13 @@ pub(crate) const WRITERS: u64 = 16;
 /// Bytes of a write.
 pub(crate) const BLOCK_BYTES: usize = 4096;
 
+/// Blocks of a window: 4 MiB, the extent of the activity log.
+const WINDOW_BLOCKS: u64 = 1024;
+
+/// One window in so many is written to. Programs write in some places more than in others, and so
+/// it can be seen that a returning copy is not sent everything.
+const WINDOW_STRIDE: u64 = 8;
+
 /// Bytes of a read of the final check.
 const CHECK_BYTES: u64 = 256 * 1024;
 
@@ -114,6 +121,8 @@ impl Writer {
     /// Writes until it is told to stop.
     pub(crate) fn run(&self, progress: &Progress) -> Result<Written, Problem> {
         let mine = (self.blocks.saturating_sub(self.number)).div_ceil(WRITERS);
+        let windows = (self.blocks / (WINDOW_BLOCKS * WINDOW_STRIDE)).max(1);
+        let window = (WINDOW_BLOCKS / WRITERS).min(mine);
         let count = usize::try_from(mine).unwrap_or(usize::MAX);
         let mut written = Written { versions: vec![0; count], broken: Vec::new() };
         let mut random = Prng::new(self.seed ^ (self.number + 1));
@@ -122,7 +131,8 @@ impl Writer {
         let mut version = 0;
         while mine > 0 && !progress.stopped() {
             version += 1;
-            let index = random.below(mine);
+            let start = random.below(windows) * WINDOW_STRIDE * WINDOW_BLOCKS / WRITERS;
+            let index = start + random.below(window);
             let block = index * WRITERS + self.number;
             fill(&mut bytes, self.seed, block, version);
             connection.write_until_acknowledged(block, &bytes, &mut written)?;

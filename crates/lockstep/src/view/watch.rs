@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use wire::admin::{Event, ResourceStatus};
 
-use super::{Views, human, reached, replica_line};
+use super::show::replica_line;
+use super::{Views, human, reached};
 use crate::cli::{Form, Global, Wanted};
 use crate::cluster::Cluster;
 use crate::output::{LiveLine, Style, say, say_json};
