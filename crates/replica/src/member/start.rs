@@ -167,7 +167,9 @@ impl Member {
         let went_back = remembered
             .filter(|seen| seen.process != process && found != (0, 0) && found < seen.generation);
         if went_back.is_none() {
-            self.remember(peer, voter, incarnation, process, found);
+            // It says nothing before the record of its present life is durable.
+            let present = (found.0.saturating_add(1), 0);
+            self.remember(peer, voter, incarnation, process, present.max(found));
         }
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let first = entry.hello.is_none();

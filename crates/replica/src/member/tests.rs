@@ -99,6 +99,31 @@ fn a_replica_that_owes_an_answer_is_excluded_and_comes_back_in_the_same_session(
 }
 
 #[test]
+fn a_resync_that_shards_could_not_begin_is_asked_for_again() {
+    let mut world = serving(3, 2, 1, 0);
+    world.node_mut(1).shards.mute_sync = true;
+    world.disconnect(1, 2);
+    world.run_until("node 2 is out", |world| world.in_sync() == [1]);
+    world.wait(3);
+    assert_eq!(world.in_sync(), [1]);
+    world.node_mut(1).shards.mute_sync = false;
+    world.run_until("node 2 is back", |world| world.in_sync() == [1, 2]);
+}
+
+#[test]
+fn nobody_waits_for_a_replica_whose_include_does_not_come_about() {
+    let mut world = serving(3, 2, 1, 0);
+    world.node_mut(1).shards.mute_require = true;
+    world.disconnect(1, 2);
+    world.run_until("node 2 is let go", |world| {
+        world.node(1).shards.unrequired.contains(&NodeId(2))
+    });
+    assert_eq!(world.in_sync(), [1]);
+    world.node_mut(1).shards.mute_require = false;
+    world.run_until("node 2 is back", |world| world.in_sync() == [1, 2]);
+}
+
+#[test]
 fn a_replica_whose_disk_failed_stays_out() {
     let mut world = serving(3, 2, 1, 0);
     world.shard_says(2, FromShard::DiskFailed);

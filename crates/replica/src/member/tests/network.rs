@@ -34,6 +34,8 @@ pub(super) struct FakeShards {
     pub(super) synced: BTreeSet<NodeId>,
     /// No answer to these, to see what happens then.
     pub(super) mute_sync: bool,
+    pub(super) mute_require: bool,
+    pub(super) unrequired: BTreeSet<NodeId>,
     pub(super) mute_drain: bool,
 }
 
@@ -557,7 +559,12 @@ impl World {
                 }
             }
             ToShard::Require { peer, session } => {
-                answer = Some(FromShard::Required { peer, session });
+                if !shards.mute_require {
+                    answer = Some(FromShard::Required { peer, session });
+                }
+            }
+            ToShard::Unrequire { peer, .. } => {
+                shards.unrequired.insert(peer);
             }
             ToShard::Drain { reign } => {
                 if !shards.mute_drain {
@@ -572,7 +579,7 @@ impl World {
             ToShard::Verify { .. } => {
                 answer = Some(FromShard::Verified { compared: 1, repaired: 0 });
             }
-            ToShard::Unrequire { .. } | ToShard::PauseResync(_) | ToShard::CutDone { .. } => {}
+            ToShard::PauseResync(_) | ToShard::CutDone { .. } => {}
         }
         if let Some(answer) = answer {
             self.say(node, &answer);
