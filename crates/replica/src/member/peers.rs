@@ -61,7 +61,7 @@ impl Member {
         if entry.node == self.node {
             return self.own_standing(entry);
         }
-        let waiting = self.now < reign.gather_until;
+        let waiting = !reign.served && self.now < reign.gather_until;
         let absent = if waiting { Standing::Awaited } else { Standing::Gone };
         let Some(peer) = self.peers.get(&entry.node) else { return absent };
         let Some(hello) = &peer.hello else {
