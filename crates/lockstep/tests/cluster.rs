@@ -1,0 +1,328 @@
+//! The command line against real nodes: exit codes, JSON, a crash and the way back.
+//!
+//! Each test has a cluster of its own in a temporary directory, with addresses of its own, and leaves
+//! nothing running, also when it fails. Nothing here asserts how long anything takes; a wait has a
+//! limit only so that a broken program ends a test.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::Value;
+
+const LIMIT: &str = "60s";
+
+/// `lockstepd` beside the program under test: built with the workspace, or here if only this package is.
+fn ensure_node_program() {
+    static BUILT: Once = Once::new();
+    BUILT.call_once(|| {
+        let program = Path::new(env!("CARGO_BIN_EXE_lockstep"));
+        if program.with_file_name("lockstepd").is_file() {
+            return;
+        }
+        let target = program.parent().and_then(Path::parent).unwrap();
+        let status = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--package", "lockstepd", "--target-dir"])
+            .arg(target)
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status()
+            .unwrap();
+        assert!(status.success(), "lockstepd cannot be built");
+    });
+}
+
+struct TestCluster {
+    directory: PathBuf,
+}
+
+impl Drop for TestCluster {
+    fn drop(&mut self) {
+        let down = self.lockstep(&["dev", "down"]);
+        if std::thread::panicking() {
+            eprintln!("what is left is in {}", self.directory.display());
+            for log in ["a", "b", "c"].map(|node| self.directory.join(node).join("log")) {
+                let text = fs::read_to_string(&log).unwrap_or_default();
+                let tail = text.lines().rev().take(30).collect::<Vec<_>>();
+                for line in tail.iter().rev() {
+                    eprintln!("{}: {line}", log.display());
+                }
+            }
+        } else {
+            assert!(down.status.success());
+            fs::remove_dir_all(&self.directory).unwrap();
+        }
+    }
+}
+
+impl TestCluster {
+    fn up(nodes: u16, store: &str) -> TestCluster {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        ensure_node_program();
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("ls-test-{}-{number}", std::process::id());
+        let cluster = TestCluster { directory: std::env::temp_dir().join(name) };
+        let nodes = nodes.to_string();
+        cluster.done(&["dev", "up", "--nodes", &nodes, "--store", store, "--detach"]);
+        cluster
+    }
+
+    fn lockstep(&self, words: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_lockstep"))
+            .args(words)
+            .env("LOCKSTEP_DIR", &self.directory)
+            .env_remove("LOCKSTEPD")
+            .output()
+            .unwrap()
+    }
+
+    #[track_caller]
+    fn ends_with(&self, code: i32, words: &[&str]) -> String {
+        let output = self.lockstep(words);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let complained = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{words:?}\n{said}\n{complained}");
+        said + &complained
+    }
+
+    #[track_caller]
+    fn done(&self, words: &[&str]) -> String {
+        self.ends_with(0, words)
+    }
+
+    #[track_caller]
+    fn json(&self, words: &[&str]) -> Value {
+        let mut words = words.to_vec();
+        words.extend(["--output", "json"]);
+        let output = self.lockstep(&words);
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn wait(&self, name: &str, wanted: &str) {
+        self.done(&["wait", name, "--for", wanted, "--timeout", LIMIT]);
+    }
+
+    fn nbd(&self, node: &str) -> String {
+        let nodes = self.json(&["dev", "status"]);
+        let all = nodes["nodes"].as_array().unwrap();
+        let found = all.iter().find(|entry| entry["name"] == node).unwrap();
+        found["nbd"].as_str().unwrap().to_owned()
+    }
+
+    fn resource(&self, name: &str) -> Value {
+        self.json(&["status", name])["resources"][0].clone()
+    }
+
+    fn state(&self, name: &str, node: &str) -> String {
+        let resource = self.resource(name);
+        let all = resource["replicas"].as_array().unwrap();
+        let found = all.iter().find(|replica| replica["node"] == node).unwrap();
+        found["state"].as_str().unwrap().to_owned()
+    }
+}
+
+/// The smallest NBD client: opens an export by its oldest option and writes or reads 4 KiB.
+struct Nbd(std::net::TcpStream);
+
+impl Nbd {
+    fn open(address: &str, export: &str) -> Nbd {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting).unwrap();
+        // Fixed newstyle, no zeroes; NBD_OPT_EXPORT_NAME.
+        stream.write_all(&3u32.to_be_bytes()).unwrap();
+        stream.write_all(b"IHAVEOPT").unwrap();
+        stream.write_all(&1u32.to_be_bytes()).unwrap();
+        stream.write_all(&u32::try_from(export.len()).unwrap().to_be_bytes()).unwrap();
+        stream.write_all(export.as_bytes()).unwrap();
+        let mut answer = [0; 10];
+        stream.read_exact(&mut answer).unwrap();
+        Nbd(stream)
+    }
+
+    fn ask(&mut self, command: u16, payload: &[u8]) {
+        let mut bytes = 0x2560_9513_u32.to_be_bytes().to_vec();
+        bytes.extend(0u16.to_be_bytes());
+        bytes.extend(command.to_be_bytes());
+        bytes.extend(7u64.to_be_bytes());
+        bytes.extend(0u64.to_be_bytes());
+        bytes.extend(4096u32.to_be_bytes());
+        bytes.extend(payload);
+        self.0.write_all(&bytes).unwrap();
+        let mut reply = [0; 16];
+        self.0.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[4..8], [0; 4], "the node answered with an error");
+    }
+
+    fn write(&mut self, byte: u8) {
+        self.ask(1, &[byte; 4096]);
+    }
+
+    fn read(&mut self) -> u8 {
+        self.ask(0, &[]);
+        let mut bytes = [0; 4096];
+        self.0.read_exact(&mut bytes).unwrap();
+        assert!(bytes.iter().all(|&byte| byte == bytes[0]), "a torn block");
+        bytes[0]
+    }
+}
+
+#[test]
+fn a_cluster_comes_up_goes_down_and_comes_up_again() {
+    let cluster = TestCluster::up(3, "file");
+    let nodes = cluster.json(&["dev", "status"]);
+    assert_eq!(nodes["version"], 1);
+    let all = nodes["nodes"].as_array().unwrap();
+    let names: Vec<&str> = all.iter().map(|node| node["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    for node in all {
+        assert!(node["pid"].as_u64().is_some_and(|pid| pid > 1));
+        let address = node["address"].as_str().unwrap();
+        assert!(address.starts_with("127.77."));
+        assert_eq!(node["nbd"], format!("{address}:10809"));
+        assert!(Path::new(node["admin"].as_str().unwrap()).exists());
+    }
+    cluster.ends_with(1, &["dev", "up", "--nodes", "2", "--detach"]);
+    cluster.done(&["dev", "down"]);
+    let stopped = cluster.json(&["dev", "status"]);
+    assert!(stopped["nodes"].as_array().unwrap().iter().all(|node| node["pid"].is_null()));
+    cluster.ends_with(1, &["status"]);
+    cluster.done(&["dev", "up", "--detach"]);
+    cluster.done(&["status"]);
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_exit_code() {
+    let cluster = TestCluster::up(2, "memory");
+    cluster.ends_with(3, &["status", "nothing"]);
+    cluster.ends_with(3, &["explain", "nothing"]);
+    cluster.ends_with(3, &["wait", "nothing", "--for", "primary"]);
+    cluster.ends_with(3, &["resource", "delete", "nothing"]);
+    cluster.ends_with(3, &["resource", "promote", "nothing", "--node", "a"]);
+    cluster.ends_with(3, &["dev", "kill", "z"]);
+    cluster.ends_with(2, &["resource", "create", "x", "--size", "0"]);
+    cluster.ends_with(2, &["resource", "create", "x", "--size", "1000"]);
+    cluster.ends_with(2, &["resource", "create", "UPPER", "--size", "1MiB"]);
+    cluster.ends_with(2, &["resource", "create", "x", "--size", "1MiB", "--replicas", "3"]);
+    cluster.ends_with(3, &["resource", "create", "x", "--size", "1MiB", "--nodes", "a,z"]);
+    cluster.done(&["resource", "create", "x", "--size", "1MiB"]);
+    let refused = cluster.ends_with(1, &["resource", "create", "x", "--size", "1MiB"]);
+    assert!(refused.contains("LS-0915") && refused.contains("remedy"), "{refused}");
+    cluster.ends_with(4, &["wait", "x", "--for", "primary", "--timeout", "1ms"]);
+    cluster.ends_with(3, &["resource", "promote", "x", "--node", "z"]);
+    cluster.ends_with(3, &["resource", "remove-replica", "x", "--node", "z"]);
+    let json = cluster.ends_with(3, &["status", "nothing", "--output", "json"]);
+    let error: Value = serde_json::from_str(json.trim()).unwrap();
+    assert_eq!((&error["error"]["code"], &error["error"]["exit"]), (&"LS-0914".into(), &3.into()));
+}
+
+#[test]
+fn a_directory_without_a_cluster_is_said_to_be_one() {
+    let program = env!("CARGO_BIN_EXE_lockstep");
+    let empty = std::env::temp_dir().join(format!("ls-test-empty-{}", std::process::id()));
+    let output = Command::new(program).arg("--dir").arg(&empty).arg("status").output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let output = Command::new(program).arg("status").env_remove("LOCKSTEP_DIR").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("LOCKSTEP_DIR"));
+}
+
+#[test]
+fn a_write_outlives_the_primary_and_the_lost_copy_is_brought_back() {
+    let cluster = TestCluster::up(3, "file");
+    cluster.done(&["resource", "create", "disk", "--size", "16MiB", "--replicas", "3"]);
+    cluster.wait("disk", "in-sync");
+    Nbd::open(&cluster.nbd("a"), "disk").write(1);
+    cluster.wait("disk", "primary");
+    let primary = cluster.resource("disk")["primary"].as_str().unwrap().to_owned();
+    let other = if primary == "a" { "b" } else { "a" };
+    cluster.done(&["dev", "kill", &primary]);
+    let mut client = Nbd::open(&cluster.nbd(other), "disk");
+    assert_eq!(client.read(), 1);
+    client.write(2);
+    assert_eq!(cluster.state("disk", &primary), "absent");
+    let why = cluster.done(&["explain", "disk"]);
+    assert!(why.contains(&format!("dev start {primary}")), "{why}");
+    cluster.done(&["dev", "start", &primary]);
+    cluster.wait("disk", "in-sync");
+    assert_eq!(Nbd::open(&cluster.nbd(&primary), "disk").read(), 2);
+}
+
+#[test]
+fn a_replica_moves_to_another_node_while_it_is_used() {
+    let cluster = TestCluster::up(3, "file");
+    let create =
+        ["resource", "create", "pair", "--size", "8MiB", "--nodes", "a,b", "--volumes", "2"];
+    cluster.done(&create);
+    let mut client = Nbd::open(&cluster.nbd("c"), "pair/1");
+    client.write(3);
+    assert_eq!(cluster.state("pair", "c"), "diskless");
+    cluster.done(&["resource", "add-replica", "pair", "--node", "c"]);
+    cluster.wait("pair", "in-sync");
+    assert_eq!(cluster.state("pair", "c"), "in-sync");
+    cluster.ends_with(1, &["resource", "add-replica", "pair", "--node", "c"]);
+    cluster.done(&["resource", "remove-replica", "pair", "--node", "a"]);
+    assert_eq!(cluster.state("pair", "a"), "diskless");
+    cluster.ends_with(3, &["resource", "remove-replica", "pair", "--node", "a"]);
+    assert_eq!(Nbd::open(&cluster.nbd("a"), "pair/1").read(), 3);
+}
+
+#[test]
+fn a_deleted_resource_is_gone_everywhere_and_its_name_is_free() {
+    let cluster = TestCluster::up(3, "file");
+    let create =
+        ["resource", "create", "x", "--size", "8MiB", "--replicas", "2", "--witnesses", "1"];
+    cluster.done(&create);
+    assert_eq!(cluster.state("x", "c"), "witness");
+    Nbd::open(&cluster.nbd("b"), "x").write(4);
+    cluster.done(&["resource", "delete", "x", "--force"]);
+    cluster.ends_with(3, &["status", "x"]);
+    cluster.done(&create);
+    assert_eq!(Nbd::open(&cluster.nbd("a"), "x").read(), 0);
+    cluster.done(&["dev", "down"]);
+    cluster.done(&["dev", "up", "--detach"]);
+    assert_eq!(cluster.resource("x")["name"], "x");
+}
+
+#[test]
+fn a_creation_that_one_node_refuses_changes_nothing() {
+    let cluster = TestCluster::up(2, "file");
+    // Something is already where node b would keep its copy.
+    let volumes = cluster.directory.join("b").join("volumes");
+    fs::create_dir_all(&volumes).unwrap();
+    let good = cluster.json(&["resource", "create", "probe", "--size", "1MiB"]);
+    assert_eq!(good["resource"], "probe");
+    let made: Vec<PathBuf> =
+        fs::read_dir(&volumes).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let named = made.iter().filter_map(|path| path.to_str()).find(|path| path.contains("probe"));
+    let foreign = named.unwrap().replace("probe", "disk");
+    fs::write(&foreign, b"precious").unwrap();
+    let refused = cluster.ends_with(1, &["resource", "create", "disk", "--size", "1MiB"]);
+    assert!(refused.contains("nothing was changed"), "{refused}");
+    cluster.ends_with(3, &["status", "disk"]);
+    assert_eq!(fs::read(&foreign).unwrap(), b"precious");
+    cluster.done(&["resource", "create", "disk", "--size", "1MiB", "--force"]);
+}
+
+#[test]
+fn the_demo_shows_what_it_promises() {
+    ensure_node_program();
+    let directory = std::env::temp_dir().join(format!("ls-test-demo-{}", std::process::id()));
+    let output = Command::new(env!("CARGO_BIN_EXE_lockstep"))
+        .args(["dev", "demo", "--size", "64MiB", "--load", "2s", "--dir"])
+        .arg(&directory)
+        .env_remove("LOCKSTEPD")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}\n{complained}");
+    assert!(said.contains("\nlost 0\n") && said.contains("\nreplicas identical\n"), "{said}");
+    fs::remove_dir_all(&directory).unwrap();
+}
