@@ -34,12 +34,14 @@ const _: () = assert!(SLOTS as usize == REPLICAS_MAX - 1, "a slot for each other
 pub(crate) struct Refused {
     pub(crate) code: &'static Code,
     pub(crate) message: String,
+    /// Somebody has the store open, perhaps an earlier process of this node.
+    pub(crate) in_use: bool,
 }
 
 impl Refused {
     /// With these words.
     pub(crate) fn new(code: &'static Code, message: impl Into<String>) -> Refused {
-        Refused { code, message: message.into() }
+        Refused { code, message: message.into(), in_use: false }
     }
 
     fn store(what: &str, error: &StoreError) -> Refused {
@@ -49,7 +51,8 @@ impl Refused {
             StoreError::NoMemoryFlag => &codes::MEMORY_REFUSED,
             _ => &codes::STORE_FAILED,
         };
-        Refused::new(code, format!("{what}: {error}"))
+        let in_use = *error == StoreError::InUse;
+        Refused { in_use, ..Refused::new(code, format!("{what}: {error}")) }
     }
 
     fn disk(what: &str, error: Errno) -> Refused {

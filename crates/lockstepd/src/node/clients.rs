@@ -13,6 +13,7 @@ use nbd::{ExportInfo, Refusal};
 use replica::door::{MemberInput, ShardInput};
 use sys::{Event, Listener, Payload, Socket, SocketAddress};
 
+use super::patience::{is_taken, patiently};
 use super::{Node, Purpose, Work};
 use crate::log::{debug, info, warning};
 use crate::slab::Key;
@@ -44,7 +45,7 @@ impl Node {
     /// Listens where the configuration says.
     pub(super) fn listen_nbd(&mut self) -> Result<(), String> {
         if let Some(address) = self.config.nbd {
-            let listener = sys::listen_tcp(address)
+            let listener = patiently(|| sys::listen_tcp(address), is_taken)
                 .map_err(|error| format!("cannot serve NBD on {address}: {error}"))?;
             self.accept_nbd(listener);
         }
@@ -317,7 +318,7 @@ impl Node {
 
 /// Listens on a Unix socket whose path the error names.
 pub(super) fn listen_unix(path: &Path) -> Result<Listener, String> {
-    sys::listen_unix(path).map_err(|error| {
+    patiently(|| sys::listen_unix(path), is_taken).map_err(|error| {
         format!("cannot listen on {}: {error}", SocketAddress::Unix(path.to_path_buf()))
     })
 }

@@ -12,6 +12,7 @@ use store::Store;
 use sys::{Buffer, BufferPool, Event, Payload, Piece};
 use wire::admin::StoreKind;
 
+use super::sums::{Check, Sums, extent_of};
 use super::{Node, Purpose, Work};
 use crate::backing;
 use crate::log::error;
@@ -23,6 +24,8 @@ pub(crate) struct LocalVolume {
     pub(crate) store: Store,
     pub(crate) layout: Layout,
     pub(crate) kind: StoreKind,
+    /// Block checksums, if the resource has them.
+    pub(crate) sums: Option<Sums>,
 }
 
 /// The backing stores of a resource. The first volume's metadata holds the record.
@@ -41,9 +44,21 @@ impl LocalDisk {
 /// What an operation on a disk was for.
 pub(crate) enum DiskPurpose {
     /// A request of a shard.
-    Op { resource: Key, shard: u16, op: DiskOp, kind: OpKind },
+    Op { resource: Key, shard: u16, op: DiskOp, kind: OpKind, place: Option<(VolumeId, Span)> },
     /// A member's record.
     Record { resource: Key, number: u64 },
+    /// The pages of an extent's block checksums, for whoever waits for them.
+    Sums { waiter: SumsWaiter, extent: u64 },
+    /// An extent's block checksums are being put on stable storage.
+    Seal { resource: Key, shard: u16, op: DiskOp, volume: VolumeId, extent: u64, version: u64 },
+}
+
+/// What goes on once an extent's checksums are in memory.
+pub(crate) enum SumsWaiter {
+    /// Bytes that were read are checked.
+    Check { resource: Key, shard: u16, op: DiskOp, volume: VolumeId, span: Span, buffer: Buffer },
+    /// The extent is sealed.
+    Seal { resource: Key, shard: u16, op: DiskOp, volume: VolumeId },
 }
 
 /// What is to be answered when a shard's request is done.
@@ -82,6 +97,7 @@ impl Node {
                 self.begin_read(Starved { resource: key, shard, op, kind, volume, span });
             }
             DiskRequest::Flush => self.begin_flush(key, shard, op),
+            DiskRequest::Seal { volume, extent } => self.begin_seal(key, shard, op, volume, extent),
             change => self.begin_change(key, shard, op, change),
         }
     }
@@ -98,15 +114,23 @@ impl Node {
         let Some(entry) = disk.and_then(|disk| disk.volume(volume)) else {
             return self.answer_disk(key, shard, op, DiskAnswer::Failed);
         };
-        let purpose = DiskPurpose::Op { resource: key, shard, op, kind: OpKind::Change };
+        let purpose =
+            DiskPurpose::Op { resource: key, shard, op, kind: OpKind::Change, place: None };
         let token = self.operations.insert(Purpose::Disk(purpose)).number();
-        let (hands, store) = (&mut self.hands, &mut entry.store);
+        let (hands, store, sums) = (&mut self.hands, &mut entry.store, &mut entry.sums);
         match request {
             DiskRequest::Write { span, buffer, durable, .. } => {
-                let piece = Piece::from(self.buffers.get(buffer));
+                let bytes = self.buffers.get(buffer);
+                if let Some(sums) = sums {
+                    sums.write(span, &bytes);
+                }
+                let piece = Piece::from(bytes);
                 store.write(hands, token, span.offset_bytes(), piece, durable);
             }
             DiskRequest::Zero { span, unmap, durable, .. } => {
+                if let Some(sums) = sums {
+                    sums.zero(span);
+                }
                 let (at, length) = (span.offset_bytes(), span.length_bytes());
                 store.zero(hands, token, at, length, unmap, durable);
             }
@@ -125,7 +149,8 @@ impl Node {
         };
         resource.flushes.insert((shard, op), (disk.volumes.len(), true));
         for entry in &mut disk.volumes {
-            let purpose = DiskPurpose::Op { resource: key, shard, op, kind: OpKind::Flush };
+            let purpose =
+                DiskPurpose::Op { resource: key, shard, op, kind: OpKind::Flush, place: None };
             let token = self.operations.insert(Purpose::Disk(purpose)).number();
             entry.store.flush(&mut self.hands, token);
         }
@@ -140,8 +165,9 @@ impl Node {
         let Some(buffer) = self.buffers.pool().take(length) else {
             return self.starved.push_back(read);
         };
-        let Starved { resource, shard, op, kind, span, .. } = read;
-        let purpose = DiskPurpose::Op { resource, shard, op, kind };
+        let Starved { resource, shard, op, kind, volume, span } = read;
+        let place = Some((volume, span));
+        let purpose = DiskPurpose::Op { resource, shard, op, kind, place };
         let token = self.operations.insert(Purpose::Disk(purpose)).number();
         entry.store.read(&mut self.hands, token, span.offset_bytes(), buffer, 0..length);
     }
@@ -175,19 +201,37 @@ impl Node {
                 let input = MemberInput::Stored { number, ok };
                 self.work.push_back(Work::Member(resource, input));
             }
-            DiskPurpose::Op { resource, shard, op, kind } => {
+            DiskPurpose::Sums { waiter, extent } => self.on_sums(waiter, extent, event),
+            DiskPurpose::Seal { resource, shard, op, volume, extent, version } => {
+                let sums = self.sums_of(resource, volume);
+                if let (Some(sums), true) = (sums, event.result.is_ok()) {
+                    sums.sealed(extent, version);
+                }
+                let ok = event.result.is_ok();
+                let answer = if ok { DiskAnswer::Done } else { DiskAnswer::Failed };
+                self.answer_disk(resource, shard, op, answer);
+            }
+            DiskPurpose::Op { resource, shard, op, kind, place } => {
                 if let Err(errno) = event.result {
                     error!(
                         "{}: its disk failed a request ({kind:?}): {errno}",
                         self.name_of(resource)
                     );
                 }
-                self.on_op(resource, shard, op, kind, event);
+                self.on_op(resource, shard, op, kind, place, event);
             }
         }
     }
 
-    fn on_op(&mut self, key: Key, shard: u16, op: DiskOp, kind: OpKind, event: Event) {
+    fn on_op(
+        &mut self,
+        key: Key,
+        shard: u16,
+        op: DiskOp,
+        kind: OpKind,
+        place: Option<(VolumeId, Span)>,
+        event: Event,
+    ) {
         let ok = event.result.is_ok();
         let answer = match (kind, event.payload) {
             (OpKind::Flush, _) => {
@@ -205,12 +249,119 @@ impl Node {
             }
             _ if !ok => DiskAnswer::Failed,
             (OpKind::Data, Payload::Buffer(buffer)) => {
-                DiskAnswer::Data(Some(self.buffers.name(buffer)))
+                let (volume, span) = place.expect("a read has a place");
+                return self.check_read(key, shard, op, volume, span, buffer);
             }
-            (OpKind::Hash, Payload::Buffer(buffer)) => DiskAnswer::Hash(hash(&buffer)),
+            (OpKind::Hash, Payload::Buffer(buffer)) => {
+                let (volume, span) = place.expect("a comparison has a place");
+                if let Some(sums) = self.sums_of(key, volume) {
+                    sums.learn(span, &buffer);
+                }
+                DiskAnswer::Hash(hash(&buffer))
+            }
             _ => DiskAnswer::Done,
         };
         self.answer_disk(key, shard, op, answer);
+    }
+
+    fn sums_of(&mut self, key: Key, volume: VolumeId) -> Option<&mut Sums> {
+        self.resources.get_mut(key)?.disk.as_mut()?.volume(volume)?.sums.as_mut()
+    }
+
+    /// Bytes were read: they are answered if they are those that were written, as far as is known.
+    fn check_read(
+        &mut self,
+        key: Key,
+        shard: u16,
+        op: DiskOp,
+        volume: VolumeId,
+        span: Span,
+        buffer: Buffer,
+    ) {
+        let check = self.sums_of(key, volume).map_or(Check::Good, |sums| sums.check(span, &buffer));
+        match check {
+            Check::Good if store::is_zero(&buffer) => {
+                self.answer_disk(key, shard, op, DiskAnswer::Data(None));
+            }
+            Check::Good => {
+                let answer = DiskAnswer::Data(Some(self.buffers.name(buffer)));
+                self.answer_disk(key, shard, op, answer);
+            }
+            Check::Rotten => {
+                error!(
+                    "{}: volume {volume}, sectors {}..{}: not what was written; read elsewhere",
+                    self.name_of(key),
+                    span.first(),
+                    span.end()
+                );
+                self.answer_disk(key, shard, op, DiskAnswer::Rotten);
+            }
+            Check::Unknown => {
+                let waiter = SumsWaiter::Check { resource: key, shard, op, volume, span, buffer };
+                self.read_sums(key, volume, extent_of(span), waiter);
+            }
+        }
+    }
+
+    /// Reads the pages of an extent's checksums.
+    fn read_sums(&mut self, key: Key, volume: VolumeId, extent: u64, waiter: SumsWaiter) {
+        let pool = self.buffers.pool().clone();
+        let disk = self.resources.get_mut(key).and_then(|entry| entry.disk.as_mut());
+        let Some(entry) = disk.and_then(|disk| disk.volume(volume)) else { return };
+        let length = 2 * 4096;
+        let spare = || BufferPool::new(1 << 20).take(length);
+        let buffer = pool.take(length).or_else(spare).expect("memory for two pages");
+        let purpose = DiskPurpose::Sums { waiter, extent };
+        let token = self.operations.insert(Purpose::Disk(purpose)).number();
+        let at = entry.layout.sums_offset(extent);
+        entry.store.read_metadata(&mut self.hands, token, at, buffer, 0..length);
+    }
+
+    fn on_sums(&mut self, waiter: SumsWaiter, extent: u64, event: Event) {
+        let (resource, volume) = match &waiter {
+            SumsWaiter::Check { resource, volume, .. }
+            | SumsWaiter::Seal { resource, volume, .. } => (*resource, *volume),
+        };
+        // Pages that cannot be read are pages of which nothing is known.
+        let mut pages = [[0; 4096]; 2];
+        if let (Ok(_), Payload::Buffer(buffer)) = (&event.result, &event.payload) {
+            for (page, bytes) in pages.iter_mut().zip(buffer.chunks_exact(4096)) {
+                page.copy_from_slice(bytes);
+            }
+        }
+        if let Some(sums) = self.sums_of(resource, volume) {
+            sums.loaded(extent, [&pages[0], &pages[1]]);
+        }
+        match waiter {
+            SumsWaiter::Check { resource, shard, op, volume, span, buffer } => {
+                self.check_read(resource, shard, op, volume, span, buffer);
+            }
+            SumsWaiter::Seal { resource, shard, op, volume } => {
+                self.begin_seal(resource, shard, op, volume, extent);
+            }
+        }
+    }
+
+    /// Puts an extent's checksums on stable storage.
+    fn begin_seal(&mut self, key: Key, shard: u16, op: DiskOp, volume: VolumeId, extent: u64) {
+        let Some(sums) = self.sums_of(key, volume) else {
+            return self.answer_disk(key, shard, op, DiskAnswer::Done);
+        };
+        if sums.needs_pages(extent) {
+            let waiter = SumsWaiter::Seal { resource: key, shard, op, volume };
+            return self.read_sums(key, volume, extent, waiter);
+        }
+        let Some((pages, version)) = sums.seal(extent) else {
+            return self.answer_disk(key, shard, op, DiskAnswer::Done);
+        };
+        let bytes: Vec<u8> = pages.iter().flat_map(|page| page.iter().copied()).collect();
+        let piece = in_buffer(self.buffers.pool(), &bytes);
+        let disk = self.resources.get_mut(key).and_then(|entry| entry.disk.as_mut());
+        let Some(entry) = disk.and_then(|disk| disk.volume(volume)) else { return };
+        let purpose = DiskPurpose::Seal { resource: key, shard, op, volume, extent, version };
+        let token = self.operations.insert(Purpose::Disk(purpose)).number();
+        let at = entry.layout.sums_offset(extent);
+        entry.store.write_metadata(&mut self.hands, token, at, piece, true);
     }
 
     /// Puts a member's record on stable storage.

@@ -22,7 +22,9 @@ use wire::admin::{ResourceFile, StoreKind, codes};
 
 use super::admin::no_resource;
 use super::disk::{LocalDisk, LocalVolume};
+use super::patience::patiently;
 use super::resource::Resource;
+use super::sums::Sums;
 use super::{Node, Work};
 use crate::backing::{self, Blocking, Plan, Refused};
 use crate::log::{error, info, warning};
@@ -93,7 +95,8 @@ impl Node {
         let found = if plans.is_empty() {
             Ok(None)
         } else if self.is_created(&plans) {
-            load(&plans, cluster, id).map(Some)
+            let in_use = |refused: &Refused| refused.in_use;
+            patiently(|| load(&plans, cluster, id), in_use).map(Some)
         } else {
             info!("{name}: defined, not created here");
             return;
@@ -157,7 +160,9 @@ impl Node {
             }
             let kind = plan.kind;
             let layout = plan.layout;
-            volumes.push(LocalVolume { volume: plan.volume, store, layout, kind });
+            let checked = file.options.data_checksum == Some(true);
+            let sums = checked.then(Sums::default);
+            volumes.push(LocalVolume { volume: plan.volume, store, layout, kind, sums });
         }
         Ok((Some(found), volumes))
     }
@@ -170,7 +175,7 @@ impl Node {
     }
 
     /// Makes the machines of a resource.
-    fn begin(&mut self, file: &ResourceFile, found: Found, volumes: Vec<LocalVolume>) -> Key {
+    fn begin(&mut self, file: &ResourceFile, found: Found, mut volumes: Vec<LocalVolume>) -> Key {
         let now = self.hands.now_fresh();
         let node = self.config.node;
         let is_replica = file
@@ -199,6 +204,12 @@ impl Node {
         let mut outputs = Vec::new();
         let mut shards = Vec::new();
         for setup in setups.shards {
+            for entry in &mut volumes {
+                if let Some(sums) = &mut entry.sums {
+                    let hot = setup.inherited.iter().filter(|(at, _)| *at == entry.volume);
+                    sums.distrust(hot.map(|&(_, extent)| extent));
+                }
+            }
             let mut out = Vec::new();
             shards.push(Shard::new(now, setup, &mut out));
             outputs.push(out);

@@ -19,10 +19,12 @@ mod disk;
 mod dump;
 mod helper;
 mod lifecycle;
+mod patience;
 mod peers;
 mod resource;
 mod status;
 mod stop;
+mod sums;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::process::ExitCode;

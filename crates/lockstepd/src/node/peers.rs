@@ -20,6 +20,7 @@ use wire::{
     Frame, GoodbyeReason, Hello, MemberMessage, Message, NodeMessage, RESOURCES_MAX, ShardMessage,
 };
 
+use super::patience::{is_taken, patiently};
 use super::{Node, Purpose, Work};
 use crate::log::{debug, info, warning};
 use crate::slab::{Key, Slab};
@@ -140,7 +141,7 @@ impl Node {
             .map_err(|error| format!("this node's identity: {error}"))?;
         self.peers.config = Some(config);
         let address = self.config.listen;
-        let listener = sys::listen_tcp(address)
+        let listener = patiently(|| sys::listen_tcp(address), is_taken)
             .map_err(|error| format!("cannot listen for peers on {address}: {error}"))?;
         self.accept_peers(listener);
         for peer in self.config.peers.clone() {

@@ -244,6 +244,9 @@ impl Node {
                 "every in-sync replica lost its cache; all must come back; missing: {}",
                 names(missing)
             ),
+            Suspended::NoReplica { missing } => {
+                format!("no in-sync replica can be reached; missing: {}", names(missing))
+            }
             Suspended::Recovering => {
                 "replicas are made equal after all lost their caches".to_owned()
             }

@@ -8,6 +8,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use base::{ClusterId, NodeId};
@@ -20,11 +21,14 @@ use wire::admin::{
 /// What a slow machine may take for anything that tests wait for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Clusters that this process has made.
+static CLUSTERS: AtomicU16 = AtomicU16::new(0);
+
 /// Nodes 1..=count of one cluster.
 pub(crate) struct Cluster {
     directory: PathBuf,
-    /// First three numbers of every address.
-    network: String,
+    /// First three numbers of every address, and what is added to a node's number in the last.
+    network: (String, u16),
     nodes: Vec<Option<Child>>,
 }
 
@@ -33,8 +37,11 @@ impl Cluster {
     pub(crate) fn new(name: &str, count: u16) -> Cluster {
         let process = std::process::id();
         let directory = std::env::temp_dir().join(format!("lockstepd-{name}-{process}"));
-        let mark = name.bytes().fold(process, |sum, byte| sum.wrapping_mul(31) + u32::from(byte));
-        let network = format!("127.77.{}", mark % 250);
+        // Tests of one process run at once: each cluster has sixteen addresses of its own.
+        let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
+        assert!(number < 15 && count < 16, "a process has addresses for 15 clusters of 15 nodes");
+        let network = (format!("127.77.{}", process % 250), 16 * number);
+        let mark = process << 8 | u32::from(number);
         std::fs::create_dir_all(&directory).expect("a temporary directory");
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
         let authority =
@@ -76,8 +83,7 @@ impl Cluster {
     }
 
     pub(crate) fn address(&self, node: u16) -> String {
-        // A number of its own in the third place would do as well; the last is shorter to read.
-        format!("{}.{node}", self.network)
+        format!("{}.{}", self.network.0, self.network.1 + node)
     }
 
     /// Starts a node and waits until it answers.

@@ -1,0 +1,51 @@
+//! Waiting for what an earlier process of this node still holds.
+//!
+//! When a process is killed, the kernel ends its operations after it is gone, and keeps sockets and
+//! files open as long. So a node that starts again at once may find its own addresses and stores in
+//! use, and waits until they are not: then nothing of the old process is in flight any more.
+//!
+//! Not here: anything while the node serves; this blocks.
+
+use std::time::{Duration, Instant};
+
+/// How long that may take before someone else is to blame.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Tries until it works, fails for another reason than `in_use`, or has taken too long.
+pub(super) fn patiently<T, E>(
+    mut attempt: impl FnMut() -> Result<T, E>,
+    in_use: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        match attempt() {
+            Err(error) if in_use(&error) && Instant::now() < deadline => std::thread::sleep(PAUSE),
+            other => return other,
+        }
+    }
+}
+
+/// Whether an address is taken.
+pub(super) fn is_taken(errno: &sys::Errno) -> bool {
+    // EADDRINUSE of errno(3), the same on every Linux that io_uring runs on.
+    errno.0 == 98
+}
+
+#[cfg(test)]
+mod tests {
+    use super::patiently;
+
+    #[test]
+    fn what_is_in_use_is_tried_again_and_what_is_wrong_is_not() {
+        let mut tries = 0;
+        let mut attempt = |ends: Result<u8, &'static str>| {
+            tries += 1;
+            if tries < 3 { Err("in use") } else { ends }
+        };
+        assert_eq!(patiently(|| attempt(Ok(7)), |error| *error == "in use"), Ok(7));
+        assert_eq!(tries, 3);
+        assert_eq!(patiently(|| Err::<u8, _>("wrong"), |error| *error == "in use"), Err("wrong"));
+    }
+}

@@ -1,0 +1,199 @@
+//! Block checksums of a volume, as far as they are in memory.
+//!
+//! Every block of 4 KiB has a checksum in the metadata. In memory are those of extents that were
+//! written or read of late. An extent's are put on stable storage when it leaves the activity log, so
+//! after a crash those of hot extents are not to be believed: they start out unknown, and the
+//! comparison that settles the extent fills them in.
+//!
+//! Always: a checksum in memory is that of the newest write handed to the disk, or unknown; an extent
+//! whose checksums on disk are not known yet is not checked before they are read.
+//!
+//! Not here: bytes on disk (`replica::disk`), reading and writing them (`disk`).
+
+use std::collections::BTreeMap;
+
+use base::{SECTOR_BYTES, Span};
+use replica::disk::{SUMS_BLOCKS, block_sum, decode_sums, encode_sums};
+use replica::door::Page;
+
+const BLOCK_BYTES: usize = 4096;
+const BLOCK_SECTORS: u64 = BLOCK_BYTES as u64 / SECTOR_BYTES;
+const EXTENT_SECTORS: u64 = SUMS_BLOCKS as u64 * BLOCK_SECTORS;
+/// Extents whose checksums are kept in memory though they are saved: 512, 4 KiB each.
+const CLEAN_MAX: usize = 512;
+
+#[derive(Debug)]
+struct ExtentSums {
+    sums: Box<[u32; SUMS_BLOCKS]>,
+    /// Blocks whose checksum here is newer than that on disk.
+    changed: Box<[bool; SUMS_BLOCKS]>,
+    /// What is on disk was read, or is not to be believed.
+    loaded: bool,
+    /// Counts changes, to tell whether one came while the pages were being written.
+    version: u64,
+    saved: u64,
+}
+
+impl ExtentSums {
+    fn new(loaded: bool) -> ExtentSums {
+        ExtentSums {
+            sums: Box::new([0; SUMS_BLOCKS]),
+            changed: Box::new([false; SUMS_BLOCKS]),
+            loaded,
+            version: 0,
+            saved: 0,
+        }
+    }
+}
+
+/// What a look at bytes that were read gave.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Check {
+    /// Every whole block is as it was written, as far as is known.
+    Good,
+    /// A block is not what was written.
+    Rotten,
+    /// The extent's checksums must be read first.
+    Unknown,
+}
+
+/// The checksums of a volume.
+#[derive(Debug, Default)]
+pub(crate) struct Sums {
+    extents: BTreeMap<u64, ExtentSums>,
+}
+
+/// The extent in which a span lies.
+pub(crate) fn extent_of(span: Span) -> u64 {
+    span.first() / EXTENT_SECTORS
+}
+
+/// Whole blocks of the span: (number in the extent, where it starts in the span's bytes).
+fn whole_blocks(span: Span) -> impl Iterator<Item = (usize, usize)> {
+    let first = span.first().div_ceil(BLOCK_SECTORS);
+    let end = span.end() / BLOCK_SECTORS;
+    let start = span.first();
+    (first..end).map(move |block| {
+        let number = usize::try_from(block % SUMS_BLOCKS as u64).expect("below 1024");
+        let at = usize::try_from((block * BLOCK_SECTORS - start) * SECTOR_BYTES)
+            .expect("inside what was read at once");
+        (number, at)
+    })
+}
+
+impl Sums {
+    /// What is on disk for these extents is not to be believed: they were hot at a crash.
+    pub(crate) fn distrust(&mut self, extents: impl Iterator<Item = u64>) {
+        for extent in extents {
+            let mut sums = ExtentSums::new(true);
+            sums.changed.fill(true);
+            sums.version = 1;
+            self.extents.insert(extent, sums);
+        }
+    }
+
+    fn change(&mut self, span: Span, sum_at: impl Fn(usize) -> u32) {
+        let entry = self.extents.entry(extent_of(span)).or_insert_with(|| ExtentSums::new(false));
+        entry.version += 1;
+        let first = span.first() / BLOCK_SECTORS;
+        let last = (span.end() - 1) / BLOCK_SECTORS;
+        for block in [first, last] {
+            let number = usize::try_from(block % SUMS_BLOCKS as u64).expect("below 1024");
+            // A block that is written in part only is unknown; whole ones are set below.
+            entry.sums[number] = 0;
+            entry.changed[number] = true;
+        }
+        for (number, at) in whole_blocks(span) {
+            entry.sums[number] = sum_at(at);
+            entry.changed[number] = true;
+        }
+    }
+
+    /// These bytes are about to be written.
+    pub(crate) fn write(&mut self, span: Span, bytes: &[u8]) {
+        self.change(span, |at| block_sum(&bytes[at..at + BLOCK_BYTES]));
+    }
+
+    /// The span is about to be made zero.
+    pub(crate) fn zero(&mut self, span: Span) {
+        let sum = block_sum(&[0; BLOCK_BYTES]);
+        self.change(span, |_| sum);
+    }
+
+    /// Looks at bytes that were read.
+    pub(crate) fn check(&self, span: Span, bytes: &[u8]) -> Check {
+        let Some(entry) = self.extents.get(&extent_of(span)) else { return Check::Unknown };
+        for (number, at) in whole_blocks(span) {
+            if !entry.loaded && !entry.changed[number] {
+                return Check::Unknown;
+            }
+            let sum = entry.sums[number];
+            if sum != 0 && sum != block_sum(&bytes[at..at + BLOCK_BYTES]) {
+                return Check::Rotten;
+            }
+        }
+        Check::Good
+    }
+
+    /// A comparison read these bytes: blocks of which nothing is known get their checksum from them.
+    pub(crate) fn learn(&mut self, span: Span, bytes: &[u8]) {
+        let Some(entry) = self.extents.get_mut(&extent_of(span)) else { return };
+        for (number, at) in whole_blocks(span) {
+            if entry.loaded && entry.sums[number] == 0 {
+                entry.sums[number] = block_sum(&bytes[at..at + BLOCK_BYTES]);
+                entry.changed[number] = true;
+                entry.version += 1;
+            }
+        }
+    }
+
+    /// Whether the extent's pages must be read before they can be written.
+    pub(crate) fn needs_pages(&self, extent: u64) -> bool {
+        self.extents.get(&extent).is_some_and(|entry| !entry.loaded)
+    }
+
+    /// The extent's pages were read.
+    pub(crate) fn loaded(&mut self, extent: u64, pages: [&Page; 2]) {
+        let entry = self.extents.entry(extent).or_insert_with(|| ExtentSums::new(false));
+        if entry.loaded {
+            return;
+        }
+        entry.loaded = true;
+        let halves = [decode_sums(extent, 0, pages[0]), decode_sums(extent, 1, pages[1])];
+        for (number, &sum) in halves.iter().flatten().enumerate() {
+            if !entry.changed[number] {
+                entry.sums[number] = sum;
+            }
+        }
+        self.forget_some(extent);
+    }
+
+    /// Saved extents beyond the limit are forgotten, lowest first, but not `kept`.
+    fn forget_some(&mut self, kept: u64) {
+        let saved = |entry: &ExtentSums| entry.version == entry.saved;
+        let clean = self.extents.values().filter(|entry| saved(entry)).count();
+        let mut over = clean.saturating_sub(CLEAN_MAX);
+        self.extents.retain(|&extent, entry| {
+            let forget = over > 0 && extent != kept && saved(entry);
+            over -= usize::from(forget);
+            !forget
+        });
+    }
+
+    /// The pages to put on stable storage, and the version to hand to `sealed`; `None`: nothing is new.
+    pub(crate) fn seal(&self, extent: u64) -> Option<([Box<Page>; 2], u64)> {
+        let entry = self.extents.get(&extent)?;
+        (entry.version != entry.saved)
+            .then(|| (encode_sums(extent, &entry.sums[..]), entry.version))
+    }
+
+    /// The pages are on stable storage.
+    pub(crate) fn sealed(&mut self, extent: u64, version: u64) {
+        let Some(entry) = self.extents.get_mut(&extent) else { return };
+        entry.saved = version;
+        if entry.version == version {
+            entry.changed.fill(false);
+        }
+        self.forget_some(extent);
+    }
+}
