@@ -36,6 +36,9 @@ impl Shard {
         self.install_bits(&new, slots);
         self.drop_outsiders(&new, out);
         self.seats.retain(|node| new.member(node).is_some());
+        for node in new.replicas() {
+            self.seats.give(node);
+        }
         out.push(ShardOutput::Member(FromShard::Installed { epoch: new.epoch }));
         if new_reign && new.primary == Some(self.node) {
             self.begin_reign();

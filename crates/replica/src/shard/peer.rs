@@ -65,6 +65,7 @@ impl Shard {
         if let Some(sequence) = waits_for_doubt {
             self.asked.remove(&sequence);
         }
+        self.forget_asked_bits(node);
         self.forget_answers(node, out);
         self.drop_requests_of(node, session, out);
         self.unforward(node, out);

@@ -37,6 +37,8 @@ pub(super) struct Sync {
     gathering: Option<u64>,
     /// A primary without a bitmap: the node that was asked for its bits, and the question.
     asking_bits: Option<(NodeId, u64)>,
+    /// ... which was answered.
+    bits_known: bool,
     /// ... and what it said is dirty.
     remote: Option<Ranges>,
     /// What only a comparison can settle.
@@ -60,6 +62,7 @@ impl Sync {
             session,
             gathering: None,
             asking_bits: None,
+            bits_known: false,
             remote: None,
             compare: Doubt::default(),
             cursor: (VolumeId(0), 0),
@@ -81,7 +84,7 @@ impl Sync {
     }
 
     fn is_ready(&self) -> bool {
-        self.gathering.is_none() && self.asking_bits.is_none()
+        self.gathering.is_none() && (self.remote.is_none() || self.bits_known)
     }
 }
 
@@ -114,19 +117,40 @@ impl Shard {
         self.send(node, ShardMessage::Gather { epoch, sequence, bits_of: None }, None, out);
         if !self.is_own_in_sync() {
             sync.remote = Some(Ranges::new());
-            if let Some(source) = self.sources(&[]).first().copied() {
-                let sequence = self.sequence();
-                sync.asking_bits = Some((source, sequence));
-                let bits_of = Some(node);
-                self.send(source, ShardMessage::Gather { epoch, sequence, bits_of }, None, out);
-            } else {
-                return;
-            }
         }
         out.push(ShardOutput::Mark("resync starts"));
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.complained = false;
             peer.sync = Some(sync);
+        }
+        self.ask_bits(node, out);
+    }
+
+    /// A primary without a bitmap asks an in-sync replica for its bits: one that acts on this very
+    /// configuration, because under an older one the target may have been another, or none.
+    fn ask_bits(&mut self, target: NodeId, out: &mut Out) {
+        let due = self.sync_mut(target).is_some_and(|sync| {
+            sync.remote.is_some() && !sync.bits_known && sync.asking_bits.is_none()
+        });
+        let epoch = self.epoch();
+        let source = self.sources(&[]).into_iter().find(|node| {
+            self.peers.get(node).is_some_and(|peer| peer.ready.is_some_and(|ready| ready >= epoch))
+        });
+        let Some(source) = source.filter(|_| due) else { return };
+        let sequence = self.sequence();
+        if let Some(sync) = self.sync_mut(target) {
+            sync.asking_bits = Some((source, sequence));
+        }
+        let bits_of = Some(target);
+        self.send(source, ShardMessage::Gather { epoch, sequence, bits_of }, None, out);
+    }
+
+    /// A source went away: whoever is asked for bits next answers in full.
+    pub(super) fn forget_asked_bits(&mut self, source: NodeId) {
+        for sync in self.peers.values_mut().filter_map(|peer| peer.sync.as_mut()) {
+            if sync.asking_bits.is_some_and(|(asked, _)| asked == source) {
+                sync.asking_bits = None;
+            }
         }
     }
 
@@ -149,6 +173,7 @@ impl Shard {
             } else if sync.asking_bits == Some((from, sequence)) {
                 if last {
                     sync.asking_bits = None;
+                    sync.bits_known = true;
                 }
                 let remote = sync.remote.get_or_insert_default();
                 for run in runs {
@@ -238,14 +263,17 @@ impl Shard {
         if self.sync_paused || !self.reconcile.is_empty() {
             return;
         }
-        let targets: Vec<NodeId> = self
+        let targets: Vec<(NodeId, bool)> = self
             .peers
             .iter()
-            .filter(|(_, peer)| peer.sync.as_ref().is_some_and(Sync::is_ready))
-            .map(|(&node, _)| node)
+            .filter_map(|(&node, peer)| Some((node, peer.sync.as_ref()?.is_ready())))
             .collect();
-        for target in targets {
-            self.pump_sync(target, out);
+        for (target, ready) in targets {
+            if ready {
+                self.pump_sync(target, out);
+            } else {
+                self.ask_bits(target, out);
+            }
         }
     }
 
