@@ -142,7 +142,10 @@ impl World {
             return;
         }
         let backups = self.nodes[node].backups.len() as u64;
-        if restore && backups == 0 {
+        // Nobody is told the generation of a primary's own disk.
+        let newest = self.oracle.newest.as_ref();
+        let primary = newest.is_some_and(|newest| newest.primary == Some(self.nodes[node].id));
+        if restore && (backups == 0 || primary) {
             return;
         }
         self.stop(node, false, length);

@@ -236,6 +236,7 @@ impl World {
 
     fn to_all_shards(&mut self, node: usize, life: u64, message: &ToShard) {
         if let ToShard::Install { configuration, .. } = message {
+            self.note(node, || format!("installs {}", crate::oracle::short(configuration)));
             self.installed(node, configuration);
         }
         for shard in 0..self.shards_of(node) {
