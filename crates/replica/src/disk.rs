@@ -14,6 +14,7 @@ mod bytes;
 mod layout;
 mod log;
 mod record;
+mod sums;
 mod superblock;
 
 #[cfg(test)]
@@ -25,6 +26,7 @@ pub use log::{
     LOG_PAGE_EXTENTS_MAX, LogFound, LogPage, decode_log_page, encode_log_page, hot_extents,
 };
 pub use record::newest_record;
+pub use sums::{SUMS_BLOCKS, SUMS_PAGES, block_sum, decode_sums, encode_sums};
 pub use superblock::{LayoutKind, Region, RegionKind, SUPERBLOCK_BYTES, Superblock};
 
 use crate::door::{SeenGeneration, Slot};

@@ -165,6 +165,14 @@ pub enum DiskRequest {
     },
     /// Put everything answered before on stable storage, data of every volume.
     Flush,
+    /// Put the block checksums of an extent on stable storage: it is about to leave the activity log. Asked
+    /// only of resources with data checksums. Answered by `Done`.
+    Seal {
+        /// Which volume.
+        volume: VolumeId,
+        /// Which extent.
+        extent: u64,
+    },
     /// Write a page of metadata and put it on stable storage.
     Meta {
         /// Which volume's metadata.
@@ -187,6 +195,17 @@ pub enum DiskAnswer {
     Hash(u128),
     /// The disk failed.
     Failed,
+    /// The disk gave bytes whose checksum is not that of what was written there. Only to `Read`.
+    Rotten,
+}
+
+/// Why a replica could not give the bytes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ReadFailure {
+    /// Its disk failed.
+    Disk,
+    /// Its bytes are not those that were written.
+    Rotten,
 }
 
 /// What `Member` tells its node's shards.

@@ -151,6 +151,7 @@ impl Disk {
                 self.put(*volume, *span, &zeroes, *durable);
                 Outcome::Plain(DiskAnswer::Done)
             }
+            DiskRequest::Seal { .. } => Outcome::Plain(DiskAnswer::Done),
             DiskRequest::Flush => {
                 self.flush(entry.mark);
                 Outcome::Plain(DiskAnswer::Done)
@@ -293,7 +294,7 @@ impl Disk {
                     self.flush(entry.mark);
                 }
             }
-            DiskRequest::Read { .. } | DiskRequest::Hash { .. } => {}
+            DiskRequest::Read { .. } | DiskRequest::Hash { .. } | DiskRequest::Seal { .. } => {}
         }
     }
 
@@ -335,7 +336,7 @@ fn place(request: &DiskRequest) -> Option<(VolumeId, Span, bool)> {
         DiskRequest::Write { volume, span, .. } | DiskRequest::Zero { volume, span, .. } => {
             Some((*volume, *span, true))
         }
-        DiskRequest::Flush | DiskRequest::Meta { .. } => None,
+        DiskRequest::Flush | DiskRequest::Meta { .. } | DiskRequest::Seal { .. } => None,
     }
 }
 

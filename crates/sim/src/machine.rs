@@ -322,7 +322,7 @@ impl World {
             return;
         };
         let time = match &request {
-            DiskRequest::Meta { .. } | DiskRequest::Flush => {
+            DiskRequest::Meta { .. } | DiskRequest::Flush | DiskRequest::Seal { .. } => {
                 50 * MICRO + self.random.below(2 * MILLI)
             }
             DiskRequest::Read { .. }

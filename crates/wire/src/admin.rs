@@ -21,8 +21,8 @@ pub use file::{
     OptionsChange, ResourceFile, StoreKind,
 };
 pub use status::{
-    Event, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus, Resync, Status,
-    VolumeStatus,
+    Event, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus, Resync, ResyncDone,
+    Status, VolumeStatus,
 };
 
 use alloc::boxed::Box;

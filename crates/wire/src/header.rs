@@ -33,6 +33,7 @@ pub(crate) const FLAG_RESYNC: u32 = 1 << 3;
 pub(crate) const FLAG_EARLY: u32 = 1 << 4;
 pub(crate) const FLAG_OK: u32 = 1 << 5;
 pub(crate) const FLAG_LAST: u32 = 1 << 6;
+pub(crate) const FLAG_ROTTEN: u32 = 1 << 7;
 
 /// The fields whose meaning the kind decides.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

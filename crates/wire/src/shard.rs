@@ -125,6 +125,8 @@ pub enum ShardMessage {
         ok: bool,
         /// It is all zeroes; there is no payload.
         zero: bool,
+        /// Not `ok`, because the bytes are not those that were written: their checksum differs.
+        rotten: bool,
     },
     /// Primary to replica: hash this. Also marks it for absent peers when `resync`.
     Compare {

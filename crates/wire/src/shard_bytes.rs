@@ -6,7 +6,8 @@
 use crate::codec::{Put, Reader};
 use crate::frame::{FrameError, PAYLOAD_BYTES_MAX};
 use crate::header::{
-    FLAG_EARLY, FLAG_FUA, FLAG_LAST, FLAG_OK, FLAG_RESYNC, FLAG_UNMAP, FLAG_ZERO, Fields, flag,
+    FLAG_EARLY, FLAG_FUA, FLAG_LAST, FLAG_OK, FLAG_RESYNC, FLAG_ROTTEN, FLAG_UNMAP, FLAG_ZERO,
+    Fields, flag,
 };
 use crate::{DoubtRun, ShardMessage, WriteFlags};
 use alloc::vec::Vec;
@@ -103,8 +104,8 @@ pub(crate) fn fields(message: &ShardMessage) -> (u16, Fields) {
         ShardMessage::Read { epoch, sequence, volume, span } => {
             (READ, addressed(*epoch, *sequence, *volume, *span))
         }
-        ShardMessage::Data { sequence, ok, zero } => {
-            let flags = flag(FLAG_OK, *ok) | flag(FLAG_ZERO, *zero);
+        ShardMessage::Data { sequence, ok, zero, rotten } => {
+            let flags = flag(FLAG_OK, *ok) | flag(FLAG_ZERO, *zero) | flag(FLAG_ROTTEN, *rotten);
             (DATA, Fields { sequence: *sequence, flags, ..none })
         }
         ShardMessage::Compare { epoch, sequence, volume, span, resync } => {
@@ -178,7 +179,10 @@ pub(crate) fn take(kind: u16, from: &Fields, body: &[u8]) -> Result<ShardMessage
         FLUSH => ShardMessage::Flush { epoch, sequence },
         FLUSHED => ShardMessage::Flushed { sequence, ok },
         READ => ShardMessage::Read { epoch, sequence, volume, span: from.span()? },
-        DATA => ShardMessage::Data { sequence, ok, zero },
+        DATA => {
+            let rotten = from.has(FLAG_ROTTEN);
+            ShardMessage::Data { sequence, ok, zero, rotten }
+        }
         COMPARE => {
             let (span, resync) = (from.span()?, from.has(FLAG_RESYNC));
             ShardMessage::Compare { epoch, sequence, volume, span, resync }

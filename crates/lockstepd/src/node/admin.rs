@@ -333,6 +333,10 @@ impl Node {
             Wish::Force {} => Operation::Force,
             Wish::SetOptions { options } => {
                 let old = configuration.map(|known| known.options.clone()).unwrap_or_default();
+                if options.data_checksum.is_some_and(|wanted| wanted != old.data_checksum) {
+                    let message = format!("{name}: data checksums are chosen at creation only");
+                    return Err(Refused::new(&codes::UNSUPPORTED, message));
+                }
                 Operation::SetOptions(options.applied(&old))
             }
             Wish::Cut {} => Operation::Cut,

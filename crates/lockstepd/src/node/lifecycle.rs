@@ -160,7 +160,7 @@ impl Node {
             }
             let kind = plan.kind;
             let layout = plan.layout;
-            let checked = file.options.data_checksum == Some(true);
+            let checked = file.options.data_checksum;
             let sums = checked.then(Sums::default);
             volumes.push(LocalVolume { volume: plan.volume, store, layout, kind, sums });
         }

@@ -1,13 +1,14 @@
 //! Where everything stands in the metadata area of a volume.
 //!
-//! In this order: superblock, the copies of the record, the activity log, the bitmaps. Offsets are in
-//! bytes from the start of the area, and multiples of 4096.
+//! In this order: superblock, the copies of the record, the activity log, the bitmaps, the block
+//! checksums. Offsets are in bytes from the start of the area, and multiples of 4096.
 //!
 //! Always: two metadata pages never share a byte; every region has a place for every volume size that
 //! fits in a `u64` of bytes.
 //!
 //! Not here: where the area itself starts (`store`).
 
+use super::sums::{SUMS_BLOCKS, SUMS_PAGES};
 use crate::door::MetaPage;
 
 /// Bytes of one copy of the record.
@@ -44,6 +45,8 @@ pub struct Layout {
     pub log: u64,
     /// The first page of the first bitmap.
     pub bitmap: u64,
+    /// The first page of the block checksums.
+    pub sums: u64,
     /// Length of the whole area.
     pub total_bytes: u64,
 }
@@ -57,7 +60,9 @@ impl Layout {
         let records = superblock + PAGE_BYTES;
         let log = records + RECORD_COPIES * RECORD_BYTES;
         let bitmap = log + LOG_HALVES * u64::from(LOG_PAGES) * LOG_COPIES * PAGE_BYTES;
-        let total_bytes = bitmap + u64::from(slots) * bitmap_pages * PAGE_BYTES;
+        let sums = bitmap + u64::from(slots) * bitmap_pages * PAGE_BYTES;
+        let extents = volume_sectors.div_ceil(SUMS_BLOCKS as u64 * BLOCK_SECTORS);
+        let total_bytes = sums + extents * SUMS_PAGES * PAGE_BYTES;
         Layout {
             slots,
             log_pages: LOG_PAGES,
@@ -66,6 +71,7 @@ impl Layout {
             records,
             log,
             bitmap,
+            sums,
             total_bytes,
         }
     }
@@ -74,6 +80,12 @@ impl Layout {
     #[must_use]
     pub fn record_offset(&self, copy: u8) -> u64 {
         self.records + u64::from(copy) % RECORD_COPIES * RECORD_BYTES
+    }
+
+    /// Where the pages of an extent's block checksums stand, one after the other.
+    #[must_use]
+    pub fn sums_offset(&self, extent: u64) -> u64 {
+        self.sums + extent * SUMS_PAGES * PAGE_BYTES
     }
 
     /// Where a page stands.

@@ -46,6 +46,8 @@ pub enum RegionKind {
     Log,
     /// The dirty bitmaps, all slots.
     Bitmap,
+    /// Block checksums, two pages for each extent.
+    Checksums,
 }
 
 /// A run of bytes of the metadata area.
@@ -94,7 +96,8 @@ impl Superblock {
         [
             (RegionKind::Records, layout.records, RECORD_COPIES * RECORD_BYTES),
             (RegionKind::Log, layout.log, log),
-            (RegionKind::Bitmap, layout.bitmap, layout.total_bytes - layout.bitmap),
+            (RegionKind::Bitmap, layout.bitmap, layout.sums - layout.bitmap),
+            (RegionKind::Checksums, layout.sums, layout.total_bytes - layout.sums),
         ]
         .into_iter()
         .map(|(kind, offset, length)| Region { kind, offset, length })
@@ -134,6 +137,7 @@ impl Superblock {
                 RegionKind::Records => 1,
                 RegionKind::Log => 2,
                 RegionKind::Bitmap => 3,
+                RegionKind::Checksums => 4,
             });
             bytes.put_u64(region.offset);
             bytes.put_u64(region.length);
@@ -200,6 +204,7 @@ fn take(reader: &mut Reader<'_>) -> Option<Superblock> {
             1 => RegionKind::Records,
             2 => RegionKind::Log,
             3 => RegionKind::Bitmap,
+            4 => RegionKind::Checksums,
             // A compatible feature may have regions of its own.
             _ => {
                 reader.take(16)?;

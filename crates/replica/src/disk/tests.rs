@@ -1,9 +1,9 @@
 //! Tests of the bytes on disk: what is written is read, what is damaged is found.
 
 use super::{
-    BadMetadata, LOG_PAGE_EXTENTS_MAX, Layout, LayoutKind, RECORD_BYTES, Record, Superblock,
-    decode_bitmap_page, decode_log_page, encode_bitmap_page, encode_log_page, hot_extents,
-    newest_record,
+    BadMetadata, LOG_PAGE_EXTENTS_MAX, Layout, LayoutKind, RECORD_BYTES, Record, SUMS_BLOCKS,
+    Superblock, decode_bitmap_page, decode_log_page, decode_sums, encode_bitmap_page,
+    encode_log_page, encode_sums, hot_extents, newest_record,
 };
 use crate::door::{MetaPage, Page, SeenGeneration, Slot};
 use alloc::boxed::Box;
@@ -93,6 +93,11 @@ fn no_two_pages_of_a_layout_share_a_place() {
     places.extend((0..4).map(|page| layout.record_offset(0) + page * 4096));
     places.extend((0..4).map(|page| layout.record_offset(1) + page * 4096));
     places.push(layout.superblock);
+    let extents = (3 * 31 * 1024 * 8 + 1_u64).div_ceil(8192);
+    places.extend(
+        (0..extents)
+            .flat_map(|extent| [layout.sums_offset(extent), layout.sums_offset(extent) + 4096]),
+    );
     let distinct: BTreeSet<u64> = places.iter().copied().collect();
     assert_eq!(distinct.len(), places.len());
     assert_eq!(layout.total_bytes, 4096 * u64::try_from(places.len()).expect("small"));
@@ -267,6 +272,23 @@ fn a_superblock_is_read_as_it_was_written_and_refused_when_not_understood() {
     }
 }
 
+fn sums() -> Vec<u32> {
+    (0..u32::try_from(SUMS_BLOCKS).expect("small")).map(|block| block * 77).collect()
+}
+
+#[test]
+fn checksums_of_an_extent_are_read_as_they_were_written_and_unknown_when_damaged() {
+    let pages = encode_sums(9, &sums());
+    assert_eq!(decode_sums(9, 0, &pages[0])[..], sums()[..512]);
+    assert_eq!(decode_sums(9, 1, &pages[1])[..], sums()[512..]);
+    assert_eq!(decode_sums(8, 0, &pages[0]), [0; 512], "another extent's page");
+    assert_eq!(decode_sums(9, 1, &pages[0]), [0; 512], "the other page");
+    let mut broken = pages[0].clone();
+    broken[100] ^= 1;
+    assert_eq!(decode_sums(9, 0, &broken), [0; 512]);
+    assert_eq!(decode_sums(9, 0, &[0; 4096]), [0; 512], "a page never written");
+}
+
 #[test]
 fn fixtures_of_version_1_are_read_for_ever() {
     let found = Record::decode(include_bytes!("../../fixtures/record-1.bin"));
@@ -286,6 +308,13 @@ fn fixtures_of_version_1_are_still_written_so() {
     assert!(superblock().encode()[..] == include_bytes!("../../fixtures/superblock-1.bin")[..]);
     let log = encode_log_page(1, 3, 0, 8, 4, &extents(&[1, 70_000]));
     assert!(log[..] == include_bytes!("../../fixtures/log-1.bin")[..]);
+    for (half, page) in encode_sums(9, &sums()).iter().enumerate() {
+        let fixture = [
+            include_bytes!("../../fixtures/sums-1-0.bin"),
+            include_bytes!("../../fixtures/sums-1-1.bin"),
+        ];
+        assert!(page[..] == fixture[half][..]);
+    }
     let bitmap = encode_bitmap_page(2, 5, 6, &[0b110, 1]);
     assert!(bitmap[..] == include_bytes!("../../fixtures/bitmap-1.bin")[..]);
 }

@@ -193,9 +193,11 @@ impl Member {
         if !known.is_replica(self.node) || self.record.is_none() {
             return Err(OperationError::NoReplica);
         }
+        let proposal = self.reign().and_then(|reign| reign.proposal.as_ref());
         let elsewhere = known.members.iter().any(|member| {
             member.node != self.node
                 && member.in_sync
+                && proposal.is_none_or(|proposal| proposal.next.is_in_sync(member.node))
                 && self.peers.get(&member.node).is_some_and(|peer| {
                     peer.hello.as_ref().is_some_and(|hello| {
                         hello.attached && hello.incarnation == member.incarnation

@@ -372,7 +372,7 @@ impl Member {
     }
 
     /// The identity under which the memory on `node` votes now, if it may be counted.
-    fn voter_of(&self, node: NodeId) -> Option<VoterId> {
+    pub(super) fn voter_of(&self, node: NodeId) -> Option<VoterId> {
         if node == self.node {
             return self.own_voter();
         }

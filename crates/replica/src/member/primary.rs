@@ -352,10 +352,14 @@ impl Member {
     pub(super) fn check_refused(&mut self, out: &mut Out) {
         let Role::Primary(reign) = &self.role else { return };
         let open = |configuration: &Configuration| {
+            // One that came back as another memory will not accept it either.
             let left = configuration
                 .members
                 .iter()
                 .filter(|member| !reign.refused.contains(&member.node))
+                .filter(|member| {
+                    self.voter_of(member.node).is_none_or(|voter| voter == member.voter)
+                })
                 .count();
             left >= configuration.majority()
         };

@@ -10,7 +10,7 @@
 use super::local::{Action, Purpose as LocalPurpose};
 use super::op::{Content, Kind};
 use super::{Out, Shard};
-use crate::door::{FromShard, ShardOutput};
+use crate::door::{FromShard, ReadFailure, ShardOutput};
 use alloc::vec::Vec;
 use base::{BufferId, NodeId, SessionId, Span, VolumeId};
 use wire::{ShardMessage, WriteFlags};
@@ -319,7 +319,7 @@ impl Shard {
         &mut self,
         id: u64,
         node: NodeId,
-        result: Result<Option<BufferId>, ()>,
+        result: Result<Option<BufferId>, ReadFailure>,
         out: &mut Out,
     ) {
         let expected = self.copy_mut(id).is_some_and(|copy| {
@@ -336,14 +336,23 @@ impl Shard {
                 copy.data = Some(buffer);
                 self.copy_write(id, out);
             }
-            Err(()) => {
+            Err(failure) => {
                 copy.tried.push(node);
-                if node != self.node {
-                    self.complain(node, true, out);
+                if !self.is_repaired_by(id, failure) {
+                    self.on_read_failure(id, node, failure, out);
                 }
                 self.copy_read(id, out);
             }
         }
+    }
+
+    /// Whether the copy will itself write good bytes over those that rotted.
+    fn is_repaired_by(&self, id: u64, failure: ReadFailure) -> bool {
+        let writes_to_all = matches!(
+            self.ops.get(&id).map(|op| &op.kind),
+            Some(Kind::Copy(Copy { purpose: Purpose::Reconcile | Purpose::Verify, .. }))
+        );
+        failure == ReadFailure::Rotten && writes_to_all
     }
 
     fn copy_write(&mut self, id: u64, out: &mut Out) {

@@ -234,8 +234,13 @@ impl Shard {
             return;
         }
         out.push(ShardOutput::Mark("extents turn cold"));
+        let seals = self.configuration.as_ref().is_some_and(|known| known.options.data_checksum);
         let mut pages_left = 0;
         for &(volume, extent) in &victims {
+            if seals {
+                self.submit(Flight::CoolBitmap, DiskRequest::Seal { volume, extent }, out);
+                pages_left += 1;
+            }
             let (first, end) = (extent * extent_sectors, (extent + 1) * extent_sectors);
             for (slot, page, bytes) in self.bitmaps.take_unsaved(volume, first, end) {
                 let page = MetaPage::Bitmap { slot, page };

@@ -6,7 +6,7 @@
 use super::local::{Action, Purpose};
 use super::op::{Kind, Read};
 use super::{Out, Shard};
-use crate::door::{DiskAnswer, ShardOutput};
+use crate::door::{DiskAnswer, ReadFailure, ShardOutput};
 use alloc::vec::Vec;
 use base::{AnswerError, BufferId, NodeId, Span};
 use wire::{ReadPolicy, ShardMessage};
@@ -130,7 +130,7 @@ impl Shard {
         &mut self,
         node: NodeId,
         sequence: u64,
-        result: Result<Option<BufferId>, ()>,
+        result: Result<Option<BufferId>, ReadFailure>,
         out: &mut Out,
     ) {
         let buffer = result.unwrap_or(None);
@@ -148,12 +148,37 @@ impl Shard {
         self.on_read_done(id, node, result, out);
     }
 
+    /// `node` could not give the bytes of an operation's range: a disk that fails is complained about, bytes
+    /// that rotted are repaired from another replica.
+    pub(super) fn on_read_failure(
+        &mut self,
+        id: u64,
+        node: NodeId,
+        failure: ReadFailure,
+        out: &mut Out,
+    ) {
+        let Some(op) = self.ops.get(&id) else { return };
+        let (volume, span) = (op.volume, op.span);
+        match failure {
+            ReadFailure::Disk if node != self.node => self.complain(node, true, out),
+            ReadFailure::Disk => {}
+            ReadFailure::Rotten => {
+                out.push(ShardOutput::Mark("rotten bytes are to be repaired"));
+                let block = self.geometry.block_sectors;
+                let first = span.first() / block * block;
+                let end = span.end().div_ceil(block) * block;
+                let end = end.min(self.volume_sectors(volume));
+                self.reconcile.add(volume, first, end, false);
+            }
+        }
+    }
+
     /// A source has answered a read or the read of a copy.
     pub(super) fn on_read_done(
         &mut self,
         id: u64,
         node: NodeId,
-        result: Result<Option<BufferId>, ()>,
+        result: Result<Option<BufferId>, ReadFailure>,
         out: &mut Out,
     ) {
         match self.ops.get_mut(&id).map(|op| &mut op.kind) {
@@ -162,10 +187,8 @@ impl Shard {
                     read.data = Some(buffer);
                     self.finish_op(id, out);
                 }
-                Err(()) => {
-                    if node != self.node {
-                        self.complain(node, true, out);
-                    }
+                Err(failure) => {
+                    self.on_read_failure(id, node, failure, out);
                     self.read_again(id, Some(node), out);
                 }
             },
@@ -179,15 +202,20 @@ impl Shard {
         match answer {
             DiskAnswer::Data(buffer) => self.on_read_done(id, self.node, Ok(buffer), out),
             DiskAnswer::Hash(hash) => self.on_hash_of(id, self.node, Some(hash), out),
+            DiskAnswer::Rotten => {
+                self.on_read_done(id, self.node, Err(ReadFailure::Rotten), out);
+            }
             DiskAnswer::Done | DiskAnswer::Failed => match self.ops.get(&id).map(|op| &op.kind) {
                 Some(Kind::Write(_)) => self.on_own_written(id, answer, out),
                 Some(Kind::Flush(_)) => self.on_own_flushed(id, answer, out),
-                Some(Kind::Read(_)) => self.on_read_done(id, self.node, Err(()), out),
+                Some(Kind::Read(_)) => {
+                    self.on_read_done(id, self.node, Err(ReadFailure::Disk), out);
+                }
                 Some(Kind::Copy(copy)) => {
                     if copy.is_comparing() {
                         self.on_hash_of(id, self.node, None, out);
                     } else {
-                        self.on_copy_data(id, self.node, Err(()), out);
+                        self.on_copy_data(id, self.node, Err(ReadFailure::Disk), out);
                     }
                 }
                 None => {}

@@ -8,7 +8,7 @@
 
 use super::local::{Action, PeerAsk, Purpose};
 use super::{Out, Shard};
-use crate::door::{DiskAnswer, ShardOutput};
+use crate::door::{DiskAnswer, ReadFailure, ShardOutput};
 use alloc::vec::Vec;
 use base::{BufferId, Epoch, NodeId, SessionId, Span, VolumeId};
 use wire::{ShardMessage, WriteFlags};
@@ -33,8 +33,10 @@ impl Shard {
             ShardMessage::Forwarded { id, result, zero: _ } => {
                 self.on_forwarded(node, id, result, buffer, out);
             }
-            ShardMessage::Data { sequence, ok, zero } => {
-                let result = if ok && (zero || buffer.is_some()) { Ok(buffer) } else { Err(()) };
+            ShardMessage::Data { sequence, ok, zero, rotten } => {
+                let failure = if rotten { ReadFailure::Rotten } else { ReadFailure::Disk };
+                let result =
+                    if ok && (zero || buffer.is_some()) { Ok(buffer) } else { Err(failure) };
                 if result.is_err() {
                     self.release(buffer, out);
                 }
@@ -215,12 +217,16 @@ impl Shard {
         out: &mut Out,
     ) {
         let buffer = if let DiskAnswer::Data(buffer) = answer { buffer } else { None };
-        let ok = answer != DiskAnswer::Failed;
+        let rotten = answer == DiskAnswer::Rotten;
+        let ok = answer != DiskAnswer::Failed && !rotten;
         if self.peers.get(&node).is_some_and(|peer| peer.session == Some(session)) {
             let message = match kind {
                 PeerAsk::Write => ShardMessage::Written { sequence, ok },
                 PeerAsk::Flush => ShardMessage::Flushed { sequence, ok },
-                PeerAsk::Read => ShardMessage::Data { sequence, ok, zero: ok && buffer.is_none() },
+                PeerAsk::Read => {
+                    let zero = ok && buffer.is_none();
+                    ShardMessage::Data { sequence, ok, zero, rotten }
+                }
                 PeerAsk::Hash => {
                     let hash = if let DiskAnswer::Hash(hash) = answer { Some(hash) } else { None };
                     ShardMessage::Hash { sequence, hash }

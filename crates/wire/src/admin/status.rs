@@ -56,6 +56,9 @@ pub struct ResourceStatus {
     /// Requests of this node's clients that are not answered yet.
     #[serde(default)]
     pub requests_in_flight: u64,
+    /// NBD clients that have it open on this node.
+    #[serde(default)]
+    pub clients: u64,
     /// Whether everything between nodes is encrypted.
     #[serde(default)]
     pub link_encryption: bool,
@@ -98,6 +101,18 @@ pub struct ReplicaStatus {
     /// What its store is made of: `file`, `device`, `memory`; unknown for another node's.
     #[serde(default)]
     pub store: Option<String>,
+    /// How its last resync went that this node drove to its end, since this node's start.
+    #[serde(default)]
+    pub last_resync: Option<ResyncDone>,
+}
+
+/// A resync that came to its end.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct ResyncDone {
+    /// Sent, because it differed or might.
+    pub copied_bytes: u64,
+    /// Compared by checksum and found equal.
+    pub equal_bytes: u64,
 }
 
 /// How a replica is.

@@ -139,7 +139,7 @@ pub(super) fn shard_message(kind: u64, random: &mut Prng) -> (ShardMessage, usiz
         8 => (ShardMessage::Read { epoch, sequence, volume, span }, 0),
         9 => {
             let bytes = if ok && !zero { span_bytes } else { 0 };
-            (ShardMessage::Data { sequence, ok, zero }, bytes)
+            (ShardMessage::Data { sequence, ok, zero, rotten: false }, bytes)
         }
         10 => (ShardMessage::Compare { epoch, sequence, volume, span, resync: ok }, 0),
         11 => {
