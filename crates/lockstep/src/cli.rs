@@ -216,7 +216,7 @@ pub(crate) enum Store {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Resource {
     /// Make a resource
-    Create(Create),
+    Create(Box<Create>),
     /// List resources
     List,
     /// Show all about a resource

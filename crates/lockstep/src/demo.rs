@@ -245,18 +245,18 @@ impl Demo {
         line.end()
     }
 
-    /// Waits until the returned node is in sync again. Returns the bytes it was sent or compared.
+    /// Waits until the returned node is in sync again. Returns the bytes it was sent.
     fn resync(&self, node: &str) -> Result<u64, Problem> {
         let begun = Instant::now();
         let mut line = LiveLine::new(self.style);
-        let mut most = 0;
+        let mut seen = 0;
         loop {
             self.check_stop()?;
             let views = Views::gather(&self.cluster, Some(NAME))?;
             for (_, view) in views.resources.get(NAME).into_iter().flatten() {
                 let replica = view.replicas.iter().find(|replica| replica.node == node);
                 let Some(resync) = replica.and_then(|replica| replica.resync) else { continue };
-                most = most.max(resync.done_bytes);
+                seen = resync.done_bytes.max(seen);
                 line.show(&format!(
                     "         {}",
                     bar(
@@ -270,8 +270,19 @@ impl Demo {
             if reached(&views, &self.cluster, NAME, Wanted::InSync).is_ok() {
                 line.end()?;
                 let took = begun.elapsed().as_millis();
-                self.tell(&format!("All copies are in sync again after {took} ms."))?;
-                return Ok(most);
+                let done = views
+                    .best(NAME)
+                    .and_then(|view| view.replicas.iter().find(|replica| replica.node == node))
+                    .and_then(|replica| replica.last_resync);
+                // A resync that came to its end under another primary leaves only what was seen.
+                let (copied, equal) =
+                    done.map_or((seen, 0), |done| (done.copied_bytes, done.equal_bytes));
+                self.tell(&format!(
+                    "All copies are in sync again after {took} ms: {} copied, {} compared and found equal.",
+                    show_size(copied),
+                    show_size(equal)
+                ))?;
+                return Ok(copied);
             }
             if begun.elapsed() > RESYNC_LIMIT {
                 line.end()?;

@@ -178,6 +178,17 @@ impl Problem {
         }
     }
 
+    /// A problem of a kind that nodes have too.
+    pub(crate) fn from_code(code: &Code, message: impl Into<String>) -> Problem {
+        Problem {
+            code: code.code.to_owned(),
+            message: message.into(),
+            cause: code.cause.to_owned(),
+            remedy: code.remedy.to_owned(),
+            exit: Exit::of(code.exit).number(),
+        }
+    }
+
     /// A problem that a node named.
     pub(crate) fn from_node(node: &str, failure: Failure) -> Problem {
         Problem {

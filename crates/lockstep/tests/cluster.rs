@@ -280,7 +280,11 @@ fn a_deleted_resource_is_gone_everywhere_and_its_name_is_free() {
         ["resource", "create", "x", "--size", "8MiB", "--replicas", "2", "--witnesses", "1"];
     cluster.done(&create);
     assert_eq!(cluster.state("x", "c"), "witness");
-    Nbd::open(&cluster.nbd("b"), "x").write(4);
+    let mut client = Nbd::open(&cluster.nbd("b"), "x");
+    client.write(4);
+    let refused = cluster.ends_with(1, &["resource", "delete", "x"]);
+    assert!(refused.contains("LS-0015") && refused.contains("node b"), "{refused}");
+    client.write(5);
     cluster.done(&["resource", "delete", "x", "--force"]);
     cluster.ends_with(3, &["status", "x"]);
     cluster.done(&create);

@@ -375,13 +375,23 @@ pub(crate) fn delete(
         problem.remedy = format!("Start {silent}, or leave its part behind with --force.");
         return Err(problem);
     }
+    let used = |(node, view): &(String, ResourceStatus)| (view.clients > 0).then(|| node.clone());
+    let users: Vec<String> =
+        views.resources.get(name).into_iter().flatten().filter_map(used).collect();
+    if !users.is_empty() && !force {
+        let message = format!(
+            "{name} is open for NBD clients of node {}; nothing was changed",
+            users.join(", ")
+        );
+        return Err(Problem::from_code(&codes::IN_USE, message));
+    }
     remove_everywhere(cluster, &views, name, force)?;
     done(style, name, "deleted, with its data, on all nodes")
 }
 
 /// Deletes a resource on every node that answers. The first refusal is heard before anything is
 /// removed: from the primary, which knows whether the resource is in use.
-pub(crate) fn remove_everywhere(
+fn remove_everywhere(
     cluster: &Cluster,
     views: &Views,
     name: &str,

@@ -8,8 +8,8 @@ use base::{NodeId, SECTOR_BYTES};
 use link::LinkMode;
 use replica::member::{MemberStatus, Suspended};
 use wire::admin::{
-    NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus, Resync, Status, StoreKind,
-    VolumeStatus, codes,
+    NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus, Resync, ResyncDone,
+    Status, StoreKind, VolumeStatus, codes,
 };
 use wire::{Configuration, MemberKind};
 
@@ -101,6 +101,7 @@ impl Node {
             warnings.push("it was forced: other copies may hold writes that this one lacks".into());
         }
         let suspended = member.as_ref().and_then(|member| member.suspended.as_ref());
+        let in_flight = running.map_or(0, in_flight);
         let no_quorum = matches!(
             suspended,
             Some(Suspended::NoQuorum { .. } | Suspended::Starting | Suspended::NoConfiguration)
@@ -111,7 +112,10 @@ impl Node {
             epoch: configuration.as_ref().map_or(0, |known| known.epoch.0),
             primary: primary.map(|node| self.node_name(&name, node)),
             quorum: running.is_some() && !no_quorum,
-            suspended: suspended.map(|suspended| self.words(&name, suspended)),
+            suspended: suspended
+                // Without a primary and without a request nothing waits: the first one makes one.
+                .filter(|&why| primary.is_some() || in_flight > 0 || *why != Suspended::NoPrimary)
+                .map(|suspended| self.words(&name, suspended)),
             replicas: configuration
                 .as_ref()
                 .map_or(Vec::new(), |known_as| self.replicas(known, known_as, member.as_ref())),
@@ -125,7 +129,8 @@ impl Node {
                 .unwrap_or_default(),
             lease_left_ms: lease.map(base::Duration::as_millis),
             volumes: configuration.as_ref().map_or(Vec::new(), |known| self.volumes(&name, known)),
-            requests_in_flight: running.map_or(0, in_flight),
+            requests_in_flight: in_flight,
+            clients: running.map_or(0, |resource| u64::from(resource.clients)),
             link_encryption: self.config.link_mode == LinkMode::Encrypted,
             warnings,
             name,
@@ -195,6 +200,7 @@ impl Node {
                     node_id: node.0,
                     connected,
                     store: running.filter(|_| own).and_then(store_of),
+                    last_resync: running.and_then(|resource| last_resync(resource, node)),
                 }
             })
             .collect()
@@ -256,6 +262,23 @@ impl Node {
             Suspended::Operator => "an operator holds requests back".to_owned(),
         }
     }
+}
+
+/// How the last resync of a node went, all shards together.
+fn last_resync(resource: &Resource, node: NodeId) -> Option<ResyncDone> {
+    let mut done = resource
+        .shards
+        .iter()
+        .flat_map(|shard| shard.status().syncs_done)
+        .filter(|sync| sync.node == node)
+        .peekable();
+    done.peek()?;
+    let mut all = ResyncDone { copied_bytes: 0, equal_bytes: 0 };
+    for sync in done {
+        all.copied_bytes += sync.sent * SECTOR_BYTES;
+        all.equal_bytes += sync.done.saturating_sub(sync.sent) * SECTOR_BYTES;
+    }
+    Some(all)
 }
 
 fn in_flight(resource: &Resource) -> u64 {
