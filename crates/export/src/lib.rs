@@ -7,6 +7,8 @@
 //! Not here: sockets and their operations (`sys`, called by the node), which shard a piece belongs to,
 //! and what is done with it.
 
+#![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "tests count in small numbers"))]
+
 mod nbd_connection;
 
 pub use nbd_connection::{

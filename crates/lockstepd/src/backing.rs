@@ -444,7 +444,7 @@ pub(crate) fn remove(plan: &Plan) -> Result<(), Refused> {
     }
     for path in plan_paths(plan) {
         if path.is_file() {
-            std::fs::remove_file(&path).map_err(|error| {
+            std::fs::remove_file(path).map_err(|error| {
                 Refused::new(&codes::STORE_FAILED, format!("{}: {error}", path.display()))
             })?;
         }

@@ -175,11 +175,6 @@ impl Config {
             peers,
         })
     }
-
-    /// The peer with this number.
-    pub(crate) fn peer(&self, node: NodeId) -> Option<&PeerConfig> {
-        self.peers.iter().find(|peer| peer.id == node)
-    }
 }
 
 fn refuse(key: &str, why: &str) -> ConfigError {

@@ -5,6 +5,7 @@
 
 mod backing;
 mod config;
+mod inspect;
 mod log;
 mod node;
 mod slab;
@@ -33,10 +34,22 @@ enum Verb {
         #[arg(long)]
         verbose: bool,
     },
+    /// Check the metadata of a backing file or device that no node has open.
+    Check {
+        /// The file or device.
+        file: PathBuf,
+    },
+    /// Print the metadata of a backing file or device that no node has open.
+    Dump {
+        /// The file or device.
+        file: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
     match Line::parse().verb {
+        Verb::Check { file } => inspect::check(&file),
+        Verb::Dump { file } => inspect::dump(&file),
         Verb::Node { dir, verbose } => {
             if verbose {
                 log::set_level(log::Level::Debug);

@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::{Cluster, content, find_program, run, text};
+use harness::{Cluster, content, find_program, run, run_status, text};
 use wire::admin::Command;
 
 const MIB: u64 = 1 << 20;
@@ -25,7 +25,17 @@ fn one_node_serves_a_volume_and_keeps_it_over_a_kill() {
     let mut volume = cluster.open(1, "alpha");
     assert_eq!(volume.read(4 * MIB - 4096, 3 << 20).expect("read"), bytes);
     drop(volume);
+    let image = cluster.home(1).join("volumes/alpha-0.img");
+    let check = || run_status(&["check", text(&image)]);
+    assert!(!check(), "a node has it open");
     assert!(cluster.stop(1), "a stop in good order ends well");
+    assert!(check(), "its metadata is good");
+    assert!(run_status(&["dump", text(&image)]), "and can be shown");
+    let mut bytes = std::fs::read(&image).expect("there");
+    let end = bytes.len();
+    bytes[64 << 20..end].iter_mut().skip(4096).step_by(4096).for_each(|byte| *byte ^= 1);
+    std::fs::write(&image, bytes).expect("written");
+    assert!(!check(), "every page of its metadata is damaged");
 }
 
 #[test]

@@ -1,1 +1,258 @@
+//! A client's bytes in, requests and replies out, with a disk of a few lines behind it.
 
+use super::{Demand, NbdConnection, PIECE_BYTES};
+use base::{AnswerError, Op};
+use nbd::{Client, ClientEvent, ExportInfo, Goal, Replies, Reply};
+use sys::{Buffer, BufferPool};
+
+const MIB: usize = 1 << 20;
+
+/// A connection, the bytes it has sent, and the volume behind it.
+struct Bench {
+    connection: NbdConnection,
+    pool: BufferPool,
+    sent: Vec<u8>,
+    disk: Vec<u8>,
+    asked: Vec<(Op, u64, u64)>,
+    refuse: Option<AnswerError>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let pool = BufferPool::new(64 * MIB);
+        let zeroes = pool.take_zeroed(MIB).expect("room");
+        Bench {
+            connection: NbdConnection::new(pool.clone(), zeroes),
+            pool,
+            sent: Vec::new(),
+            disk: vec![0; 8 * MIB],
+            asked: Vec::new(),
+            refuse: None,
+        }
+    }
+
+    /// A bench whose client has opened the export.
+    fn entered(structured: bool) -> Bench {
+        let mut bench = Bench::new();
+        let goal = Goal::Use { name: "alpha".to_owned(), structured, allocation: false };
+        let mut client = Client::new(goal, false);
+        loop {
+            bench.settle();
+            let mut send = Vec::new();
+            let (used, event) = client.feed(&bench.sent, &mut send).expect("an honest server");
+            bench.sent.drain(..used);
+            if let Some(ClientEvent::Ready(ready)) = event {
+                assert_eq!(ready.size_bytes, 8 << 20);
+                return bench;
+            }
+            bench.receive(&send);
+        }
+    }
+
+    /// The client's bytes arrive, as far as the connection takes some.
+    fn receive(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let (mut buffer, range) = self.connection.receive_into().expect("it takes more");
+            let count = range.len().min(bytes.len());
+            let target = &mut buffer.as_mut().expect("nobody else has it")[range];
+            target[..count].copy_from_slice(&bytes[..count]);
+            bytes = &bytes[count..];
+            let mut demands = Vec::new();
+            self.connection.received(buffer, count, &mut demands);
+            self.carry_out(demands);
+            self.settle();
+        }
+    }
+
+    fn carry_out(&mut self, demands: Vec<Demand>) {
+        for demand in demands {
+            match demand {
+                Demand::Lookup { enters, .. } => self.connection.found(&info(), enters, 2),
+                Demand::List => self.connection.exports([("alpha", "")]),
+                Demand::Ask(ask) => {
+                    let (at, length) = (ask.span.offset_bytes(), ask.span.length_bytes());
+                    self.asked.push((ask.op, at, length));
+                    let range = usize::try_from(at).expect("small");
+                    let range = range..range + usize::try_from(length).expect("small");
+                    let answer = self.touch(ask.op, &range, ask.buffer);
+                    self.connection.answer(ask.tag, self.refuse.map_or(Ok(()), Err), answer);
+                }
+            }
+        }
+    }
+
+    fn touch(
+        &mut self,
+        op: Op,
+        range: &std::ops::Range<usize>,
+        buffer: Option<Buffer>,
+    ) -> Option<Buffer> {
+        match op {
+            Op::Write => {
+                let bytes = buffer.expect("a write has bytes");
+                self.disk[range.clone()].copy_from_slice(&bytes);
+            }
+            Op::Zero { .. } => self.disk[range.clone()].fill(0),
+            Op::Read if self.disk[range.clone()].iter().any(|&byte| byte != 0) => {
+                let mut buffer = self.pool.take(range.len()).expect("room");
+                buffer.as_mut().expect("new").copy_from_slice(&self.disk[range.clone()]);
+                return Some(buffer);
+            }
+            Op::Read | Op::Flush => {}
+        }
+        None
+    }
+
+    /// Takes everything that is to be sent, and goes on.
+    fn settle(&mut self) {
+        let mut demands = Vec::new();
+        self.connection.proceed(&mut demands);
+        self.carry_out(demands);
+        for piece in self.connection.take_send() {
+            self.sent.extend_from_slice(piece.as_slice());
+            self.connection.sent(piece.len() as u64);
+        }
+    }
+
+    /// One request; the data of the answer, or the words of its error.
+    fn request(
+        &mut self,
+        op: nbd::Op,
+        at: usize,
+        length: usize,
+        payload: &[u8],
+    ) -> Result<Vec<u8>, String> {
+        let mut send = Vec::new();
+        nbd::encode_request(9, op, at as u64, length as u32, false, &mut send);
+        send.extend_from_slice(payload);
+        self.receive(&send);
+        let mut data = vec![0; length];
+        let mut replies = Replies::new();
+        loop {
+            let (used, reply) = replies.feed(&self.sent).expect("an honest server");
+            self.sent.drain(..used);
+            match reply.expect("everything is answered at once") {
+                Reply::Data { offset_bytes, length_bytes, done, .. } => {
+                    let start = offset_bytes as usize - at;
+                    let part = &mut data[start..start + length_bytes as usize];
+                    part.copy_from_slice(&self.sent[..length_bytes as usize]);
+                    self.sent.drain(..length_bytes as usize);
+                    if done {
+                        return Ok(data);
+                    }
+                }
+                Reply::Hole { done: false, .. } => {}
+                Reply::Simple { error: None, .. } if matches!(op, nbd::Op::Read { .. }) => {
+                    return Ok(self.sent.drain(..length).collect());
+                }
+                Reply::Hole { .. } | Reply::Simple { error: None, .. } | Reply::Done { .. } => {
+                    return Ok(data);
+                }
+                Reply::Simple { error: Some(code), .. } => return Err(format!("{code:?}")),
+                Reply::Error { message, .. } => return Err(message),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+fn info() -> ExportInfo {
+    ExportInfo {
+        name: "alpha".to_owned(),
+        description: String::new(),
+        size_bytes: 8 << 20,
+        block_bytes_min: 512,
+        block_bytes_preferred: 4096,
+        read_only: false,
+        rotational: false,
+        trim: true,
+        fast_zero: false,
+        multi_conn: true,
+        allocation: false,
+    }
+}
+
+fn content(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at % 251) as u8 + 1).collect()
+}
+
+#[test]
+fn what_is_written_is_read_in_both_forms_of_replies_wherever_it_lies() {
+    for structured in [true, false] {
+        let mut bench = Bench::entered(structured);
+        let bytes = content(3 * MIB + 512);
+        let (at, length) = (MIB - 4096, bytes.len());
+        bench.request(nbd::Op::Write, at, length, &bytes).expect("written");
+        let read = bench.request(nbd::Op::Read { whole: false }, at, length, &[]);
+        assert!(read.expect("read") == bytes, "structured: {structured}");
+        let around = bench.request(nbd::Op::Read { whole: false }, 0, 8 * MIB, &[]);
+        assert!(around.expect("read") == bench.disk, "holes and data together");
+    }
+}
+
+#[test]
+fn no_piece_crosses_a_piece_and_no_zeroing_an_extent() {
+    let mut bench = Bench::entered(true);
+    bench.request(nbd::Op::Write, MIB / 2, 2 * MIB, &content(2 * MIB)).expect("written");
+    bench.request(nbd::Op::Zero { no_hole: false, fast: false }, 512, 7 * MIB, &[]).expect("zero");
+    assert_eq!(bench.asked.len(), 4 + 2);
+    for &(op, at, length) in &bench.asked {
+        let unit = if matches!(op, Op::Zero { .. }) { 4 * PIECE_BYTES } else { PIECE_BYTES };
+        assert_eq!(at / unit, (at + length - 1) / unit, "{op:?} at {at} of {length}");
+    }
+}
+
+#[test]
+fn a_flush_goes_to_every_shard_and_is_answered_once() {
+    let mut bench = Bench::entered(true);
+    bench.request(nbd::Op::Flush, 0, 0, &[]).expect("flushed");
+    assert_eq!(bench.asked.iter().filter(|(op, ..)| *op == Op::Flush).count(), 2);
+    assert!(bench.sent.is_empty(), "one answer");
+}
+
+#[test]
+fn a_read_that_must_stay_whole_is_one_chunk_over_several_pieces() {
+    let mut bench = Bench::entered(true);
+    bench.request(nbd::Op::Write, MIB - 4096, 4096, &content(4096)).expect("written");
+    let read = bench.request(nbd::Op::Read { whole: true }, MIB - 4096, 8192, &[]).expect("read");
+    assert_eq!(read, bench.disk[MIB - 4096..MIB + 4096]);
+}
+
+#[test]
+fn a_session_that_lost_writes_is_told_so_again_until_it_opens_anew() {
+    let mut bench = Bench::entered(true);
+    bench.refuse = Some(AnswerError::SessionLost);
+    assert!(bench.request(nbd::Op::Write, 0, 4096, &content(4096)).is_err());
+    bench.refuse = None;
+    assert!(bench.request(nbd::Op::Read { whole: false }, 0, 4096, &[]).is_err());
+    let mut anew = Bench::entered(true);
+    assert!(anew.request(nbd::Op::Read { whole: false }, 0, 4096, &[]).is_ok());
+}
+
+#[test]
+fn bytes_that_come_one_at_a_time_make_the_same_requests() {
+    let mut bench = Bench::entered(true);
+    let mut send = Vec::new();
+    nbd::encode_request(1, nbd::Op::Write, 512, 1024, false, &mut send);
+    send.extend_from_slice(&content(1024));
+    for byte in send {
+        bench.receive(&[byte]);
+    }
+    assert_eq!(bench.disk[512..1536], content(1024));
+}
+
+#[test]
+fn a_client_that_meets_an_empty_pool_waits_and_is_served_later() {
+    let mut bench = Bench::entered(true);
+    let hoard: Vec<Buffer> = std::iter::from_fn(|| bench.pool.take(MIB)).collect();
+    let small: Vec<Buffer> = std::iter::from_fn(|| bench.pool.take(4096)).collect();
+    let mut send = Vec::new();
+    nbd::encode_request(1, nbd::Op::Write, 0, 4096, false, &mut send);
+    bench.receive(&send);
+    assert!(bench.connection.starved(), "there is no room for the payload");
+    assert!(bench.connection.receive_into().is_none(), "nothing is taken meanwhile");
+    drop((hoard, small));
+    bench.settle();
+    bench.receive(&content(4096));
+    assert_eq!(bench.disk[..4096], content(4096));
+}

@@ -46,9 +46,4 @@ impl Buffers {
         assert!(place.is_some(), "a machine releases what it has, once");
         self.free.push(id.0);
     }
-
-    /// Names in use.
-    pub(crate) fn named(&self) -> usize {
-        self.table.len() - self.free.len()
-    }
 }

@@ -309,11 +309,6 @@ impl Node {
         client.connection.answer(asked.tag, result, buffer);
         self.stir_client(asked.client);
     }
-
-    /// Requests of clients that no shard has answered yet.
-    pub(super) fn requests_open(&self) -> usize {
-        self.asked.len()
-    }
 }
 
 /// Listens on a Unix socket whose path the error names.

@@ -403,6 +403,12 @@ pub(crate) fn run(program: &str, arguments: &[&str]) {
     );
 }
 
+/// Runs the program under test to its end; whether it ended well.
+pub(crate) fn run_status(arguments: &[&str]) -> bool {
+    let program = env!("CARGO_BIN_EXE_lockstepd");
+    Process::new(program).args(arguments).output().expect("it is built").status.success()
+}
+
 /// A path as an argument.
 pub(crate) fn text(path: &Path) -> &str {
     path.to_str().expect("temporary paths are plain")
