@@ -6,7 +6,6 @@
 use std::fmt;
 use std::io::Write;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How much a line matters.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -44,13 +43,13 @@ pub(crate) fn write(level: Level, what: fmt::Arguments<'_>) {
         Level::Info => "info",
         Level::Debug => "debug",
     };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let line = format!("{} {name:5} {what}\n", Utc(now.as_secs(), now.subsec_millis()));
+    let now = sys::wall_clock_ms();
+    let line = format!("{} {name:5} {what}\n", Utc(now / 1000, now % 1000));
     std::io::stderr().lock().write_all(line.as_bytes()).ok();
 }
 
 /// Seconds since 1970 and milliseconds, shown as RFC 3339.
-struct Utc(u64, u32);
+struct Utc(u64, u64);
 
 impl fmt::Display for Utc {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

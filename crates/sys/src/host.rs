@@ -19,6 +19,13 @@ pub fn clock() -> Instant {
     Instant(seconds * 1_000_000_000 + rest)
 }
 
+/// Milliseconds since 1970 by the wall clock, which may jump: for people, never for decisions.
+#[must_use]
+pub fn wall_clock_ms() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
+}
+
 /// The identity of this boot of the machine, `None` where `/proc` does not tell.
 #[must_use]
 pub fn boot_id() -> Option<u128> {

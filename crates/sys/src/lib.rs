@@ -39,6 +39,9 @@ pub use device::DeviceFacts;
 pub use errno::Errno;
 pub use file::{Access, OpenOptions};
 pub use hands::{EngineChoice, Event, Hands, HandsConfig, HandsError, OPERATIONS_MAX, Payload};
-pub use host::{block_signals, boot_id, clock, notify, raise_open_files, random_bytes, random_u64};
+pub use host::{
+    block_signals, boot_id, clock, notify, raise_open_files, random_bytes, random_u64,
+    wall_clock_ms,
+};
 pub use socket::{SocketAddress, listen_tcp, listen_unix};
 pub use wake::Waker;

@@ -484,7 +484,8 @@ impl Listening {
                 None => self.told.remove(&resource),
             };
             self.number += 1;
-            let event = admin::Event { number: self.number, at_ms: unix_ms(), resource, status };
+            let event =
+                admin::Event { number: self.number, at_ms: sys::wall_clock_ms(), resource, status };
             replies.push(Reply::result(self.id, Answer::Event(event)));
         }
         replies
@@ -499,11 +500,6 @@ fn is_same(one: &admin::ResourceStatus, other: &admin::ResourceStatus) -> bool {
         ..status.clone()
     };
     still(one) == still(other)
-}
-
-fn unix_ms() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
 }
 
 pub(super) fn no_resource(name: &str) -> Refused {

@@ -6,22 +6,22 @@
 //!
 //! Not here: anything while the node serves; this blocks.
 
-use std::time::{Duration, Instant};
+use base::Duration;
 
 /// How long that may take before someone else is to blame.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Between two tries.
-const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// Tries until it works, fails for another reason than `in_use`, or has taken too long.
 pub(super) fn patiently<T, E>(
     mut attempt: impl FnMut() -> Result<T, E>,
     in_use: impl Fn(&E) -> bool,
 ) -> Result<T, E> {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = sys::clock() + LIMIT;
     loop {
         match attempt() {
-            Err(error) if in_use(&error) && Instant::now() < deadline => std::thread::sleep(PAUSE),
+            Err(error) if in_use(&error) && sys::clock() < deadline => std::thread::sleep(PAUSE),
             other => return other,
         }
     }
