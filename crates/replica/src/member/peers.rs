@@ -140,7 +140,9 @@ impl Member {
             return;
         };
         for (&node, peer) in &mut self.peers {
-            if !known.is_in_sync(node) && peer.late.is_some_and(|late| peer.answered > late) {
+            // The last in-sync replica is never excluded: it counts again as soon as it answers.
+            let may = !known.is_in_sync(node) || known.in_sync().count() == 1;
+            if may && peer.late.is_some_and(|late| peer.answered > late) {
                 peer.late = None;
             }
         }
