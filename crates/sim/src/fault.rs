@@ -149,6 +149,7 @@ impl World {
             return;
         }
         self.stop(node, false, length);
+        self.nodes[node].swapped = Some(self.nodes[node].incarnation);
         self.nodes[node].incarnation = Incarnation(0);
         if restore {
             let at = usize::try_from(self.random.below(backups)).expect("few backups");

@@ -6,6 +6,7 @@
 use crate::queue::{MILLI, SECOND, Time};
 use crate::world::{Event, LIVENESS, World, node_index};
 use base::{Ballot, Epoch, Incarnation, VoterId};
+use replica::Operation;
 use replica::disk::Record;
 use std::collections::{BTreeMap, BTreeSet};
 use wire::{Configuration, MemberKind};
@@ -94,6 +95,16 @@ impl World {
             .iter()
             .filter(|member| member.in_sync)
             .any(|member| self.is_kept(node_index(member.node), member.incarnation));
+        // A disk that was replaced or put back while it was needed: nothing is promised any more.
+        let hopeless = newest
+            .members
+            .iter()
+            .filter(|member| member.in_sync)
+            .any(|member| self.nodes[node_index(member.node)].swapped == Some(member.incarnation));
+        if !any_kept && hopeless {
+            self.mark("sim: the last copy's disk was lost");
+            self.done = true;
+        }
         if !any_kept {
             self.mark("sim: every in-sync cache lost");
             let (now, step) = (self.queue.now(), self.step);
@@ -157,8 +168,27 @@ impl World {
                 self.print_state();
                 self.fail("liveness", text);
             }
+            Some(what) if what.contains("is no member") => {
+                // It was taken out in order to come back; the primary that knew so is gone.
+                self.mark("sim: an operator adds a member again");
+                self.add_missing();
+                self.queue.after(500 * MILLI, Event::Look);
+            }
             Some(_) => {
                 self.queue.after(100 * MILLI, Event::Look);
+            }
+        }
+    }
+
+    /// Replicas that are no members any more are added again.
+    fn add_missing(&mut self) {
+        let Some(newest) = self.oracle.newest.clone() else { return };
+        let Some(primary) = newest.primary.map(node_index) else { return };
+        for node in self.plan.replicas() {
+            let (id, voter) = (self.nodes[node].id, self.nodes[node].voter);
+            if newest.member(id).is_none() {
+                let kind = MemberKind::Replica;
+                self.want(primary, Operation::AddMember { node: id, kind, voter });
             }
         }
     }

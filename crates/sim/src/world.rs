@@ -113,6 +113,8 @@ pub(crate) struct Node {
     pub(crate) deferred: VecDeque<Event>,
     /// Present life of the disk's cache; 0 after it was lost.
     pub(crate) incarnation: Incarnation,
+    /// What it was on a disk that is gone.
+    pub(crate) swapped: Option<Incarnation>,
     pub(crate) disk_errors: u64,
     pub(crate) stalled_until: Time,
     /// A shard saw its disk fail in this life.
@@ -216,6 +218,7 @@ impl World {
                 paused: false,
                 deferred: VecDeque::new(),
                 incarnation: Incarnation(0),
+                swapped: None,
                 disk_errors: 0,
                 stalled_until: 0,
                 disk_failed: false,
