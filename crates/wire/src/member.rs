@@ -100,6 +100,8 @@ pub enum MemberMessage {
         epoch: Epoch,
         /// Its clock when it sent this.
         sent: Instant,
+        /// Generation of its own metadata: (life, log writes); (0, 0) without a disk.
+        generation: (u64, u64),
     },
     /// The lease is renewed from `sent` on, if the ballot is still good; else `Refused`.
     HeartbeatAnswer {

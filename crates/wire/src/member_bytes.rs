@@ -89,10 +89,11 @@ pub(crate) fn put_body(message: &MemberMessage, out: &mut Vec<u8>) {
         MemberMessage::Learned { epoch } | MemberMessage::HandOver { epoch } => {
             out.put_u64(epoch.0);
         }
-        MemberMessage::Heartbeat { ballot, epoch, sent } => {
+        MemberMessage::Heartbeat { ballot, epoch, sent, generation } => {
             put_ballot(out, *ballot);
             out.put_u64(epoch.0);
             out.put_u64(sent.0);
+            put_pair(out, *generation);
         }
         MemberMessage::HeartbeatAnswer { ballot, sent, voter, epoch, generation, wants } => {
             put_ballot(out, *ballot);
@@ -139,6 +140,7 @@ pub(crate) fn take(kind: u16, body: &[u8]) -> Result<MemberMessage, FrameError> 
             ballot: take_ballot(&mut body)?,
             epoch: Epoch(body.u64()?),
             sent: Instant(body.u64()?),
+            generation: take_pair(&mut body)?,
         },
         HEARTBEAT_ANSWER => MemberMessage::HeartbeatAnswer {
             ballot: take_ballot(&mut body)?,

@@ -457,7 +457,8 @@ impl Member {
                 self.tell_learned(peer, out);
             }
             MemberMessage::Learned { epoch } => self.on_learned(peer, epoch),
-            MemberMessage::Heartbeat { ballot, epoch, sent } => {
+            MemberMessage::Heartbeat { ballot, epoch, sent, generation } => {
+                self.remember_primary(peer, generation);
                 self.on_heartbeat(peer, session, ballot, epoch, sent, out);
             }
             answer @ MemberMessage::HeartbeatAnswer { .. } => {

@@ -99,8 +99,10 @@ impl Member {
         let Some(epoch) = self.known.as_ref().map(|known| known.configuration.epoch) else {
             return;
         };
+        let generation = self.generation();
         for peer in self.connected() {
-            self.send(peer, MemberMessage::Heartbeat { ballot, epoch, sent: now }, out);
+            let message = MemberMessage::Heartbeat { ballot, epoch, sent: now, generation };
+            self.send(peer, message, out);
         }
         let behind: Vec<NodeId> = self
             .peers

@@ -244,6 +244,16 @@ impl Member {
         }
     }
 
+    /// A primary tells its generation with its heartbeats, as the others do with their answers.
+    pub(super) fn remember_primary(&mut self, peer: NodeId, generation: (u64, u64)) {
+        let Some(known) = self.peers.get(&peer) else { return };
+        let Some(hello) = known.hello.clone() else { return };
+        let process = known.process;
+        if generation != (0, 0) {
+            self.remember(peer, hello.voter, hello.incarnation, process, generation);
+        }
+    }
+
     /// Keeps the highest generation that a peer reported under its present identity.
     pub(super) fn remember(
         &mut self,

@@ -230,7 +230,10 @@ pub(super) fn member_message(kind: u64, random: &mut Prng) -> MemberMessage {
         }
         6 => MemberMessage::Learn { ballot, configuration: value },
         7 => MemberMessage::Learned { epoch },
-        8 => MemberMessage::Heartbeat { ballot, epoch, sent },
+        8 => {
+            let generation = pair(random);
+            MemberMessage::Heartbeat { ballot, epoch, sent, generation }
+        }
         9 => {
             let (generation, wants) = (pair(random), flag(random));
             MemberMessage::HeartbeatAnswer { ballot, sent, voter, epoch, generation, wants }
