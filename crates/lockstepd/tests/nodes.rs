@@ -155,3 +155,51 @@ fn what_cannot_be_is_refused_by_name_and_changes_nothing() {
     cluster.ask(1, delete).expect("deleted");
     assert!(!image.exists());
 }
+
+#[test]
+fn garbage_from_anywhere_closes_its_connection_and_nothing_else() {
+    use std::io::{Read, Write};
+    let mut cluster = Cluster::new("garbage", 2);
+    cluster.start(1);
+    cluster.start(2);
+    cluster.create(&cluster.resource("alpha", 16 * MIB, &[1, 2]));
+    let mut volume = cluster.open(1, "alpha");
+    volume.write(0, &content(1, 4096)).expect("written");
+    for port in [7800, 10_809] {
+        for seed in 0..16 {
+            let address = format!("{}:{port}", cluster.address(1));
+            let mut socket = std::net::TcpStream::connect(address).expect("it listens");
+            // The other end may have closed already.
+            socket.write_all(&content(seed, 4096)).ok();
+            socket.shutdown(std::net::Shutdown::Write).ok();
+            socket.read_to_end(&mut Vec::new()).ok();
+        }
+    }
+    for line in [&b"{}\n"[..], b"nonsense\n", b"\xff\xfe\n", b"{\"version\":9,\"id\":1}\n", b"[["] {
+        let path = cluster.home(1).join("admin.sock");
+        let mut socket = std::os::unix::net::UnixStream::connect(path).expect("it listens");
+        socket.write_all(line).expect("sent");
+        socket.shutdown(std::net::Shutdown::Write).ok();
+        socket.read_to_end(&mut Vec::new()).ok();
+    }
+    assert_eq!(volume.read(0, 4096).expect("read"), content(1, 4096));
+    cluster.wait_in_sync(1, "alpha", &[1, 2]);
+}
+
+#[test]
+fn a_resource_that_is_deleted_in_use_leaves_the_node_well() {
+    let mut cluster = Cluster::new("deleted", 1);
+    cluster.start(1);
+    let file = cluster.resource("alpha", 64 * MIB, &[1]);
+    cluster.create(&file);
+    let mut volume = cluster.open(1, "alpha");
+    volume.write(0, &content(1, 1 << 20)).expect("written");
+    let delete =
+        |force| cluster.ask(1, Command::ResourceDelete { resource: "alpha".to_owned(), force });
+    assert!(delete(false).expect_err("in use").starts_with("LS-0015"));
+    delete(true).expect("by force");
+    assert!(volume.read(0, 4096).is_err(), "it is gone");
+    cluster.create(&file);
+    let mut volume = cluster.open(1, "alpha");
+    assert!(volume.read(0, 1 << 20).expect("read").iter().all(|&byte| byte == 0));
+}

@@ -62,31 +62,12 @@ impl Node {
 
     fn step_shard(&mut self, key: Key, shard: u16, input: ShardInput) {
         let now = self.hands.now();
-        let Some(resource) = self.resources.get_mut(key) else {
-            return self.refuse_orphan(input);
-        };
+        let Some(resource) = self.resources.get_mut(key) else { return };
         let mut outputs = std::mem::take(&mut self.shard_out);
         resource.shards[usize::from(shard)].step(now, input, &mut outputs);
         self.touch(key);
         self.carry_shard(key, shard, &mut outputs);
         self.shard_out = outputs;
-    }
-
-    /// What was on its way to a resource that is gone.
-    fn refuse_orphan(&mut self, input: ShardInput) {
-        match input {
-            ShardInput::Request { id, request } => {
-                if let Some(buffer) = request.buffer {
-                    self.buffers.release(buffer);
-                }
-                self.on_answer(id, Err(base::AnswerError::Gone), None);
-            }
-            ShardInput::Frame { buffer: Some(buffer), .. }
-            | ShardInput::Disk { answer: replica::door::DiskAnswer::Data(Some(buffer)), .. } => {
-                self.buffers.release(buffer);
-            }
-            _ => {}
-        }
     }
 
     /// Carries out what a shard asks for.

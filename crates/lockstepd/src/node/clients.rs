@@ -38,6 +38,8 @@ pub(crate) struct Client {
 #[derive(Clone, Copy)]
 pub(crate) struct Asked {
     client: Key,
+    /// Whose shard has it.
+    resource: Key,
     tag: Tag,
 }
 
@@ -290,11 +292,24 @@ impl Node {
             base::Op::Flush => ask.tag.piece,
             _ => entry.shard_of(ask.span),
         };
-        let buffer = ask.buffer.map(|buffer| self.buffers.name(buffer));
-        let asked = self.asked.insert(Asked { client, tag: ask.tag });
+        let buffer = ask.buffer.map(|buffer| self.buffers.name(resource, buffer));
+        let asked = self.asked.insert(Asked { client, tag: ask.tag, resource });
         let id = RequestId(asked.number());
         let request = Request { op: ask.op, volume, span: ask.span, buffer, fua: ask.fua };
         self.work.push_back(Work::Shard(resource, shard, ShardInput::Request { id, request }));
+    }
+
+    /// The shards of a resource are gone, and will answer nothing any more.
+    pub(super) fn forget_asked_of(&mut self, resource: Key) {
+        let gone: Vec<Key> = self
+            .asked
+            .iter()
+            .filter(|(_, asked)| asked.resource == resource)
+            .map(|(key, _)| key)
+            .collect();
+        for key in gone {
+            self.asked.remove(key);
+        }
     }
 
     /// A shard has answered.

@@ -233,6 +233,9 @@ impl Node {
         event: Event,
     ) {
         let ok = event.result.is_ok();
+        if self.resources.get(key).is_none() {
+            return;
+        }
         let answer = match (kind, event.payload) {
             (OpKind::Flush, _) => {
                 let Some(resource) = self.resources.get_mut(key) else { return };
@@ -278,13 +281,16 @@ impl Node {
         span: Span,
         buffer: Buffer,
     ) {
+        if self.resources.get(key).is_none() {
+            return;
+        }
         let check = self.sums_of(key, volume).map_or(Check::Good, |sums| sums.check(span, &buffer));
         match check {
             Check::Good if store::is_zero(&buffer) => {
                 self.answer_disk(key, shard, op, DiskAnswer::Data(None));
             }
             Check::Good => {
-                let answer = DiskAnswer::Data(Some(self.buffers.name(buffer)));
+                let answer = DiskAnswer::Data(Some(self.buffers.name(key, buffer)));
                 self.answer_disk(key, shard, op, answer);
             }
             Check::Rotten => {

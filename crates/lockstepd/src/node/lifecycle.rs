@@ -238,6 +238,10 @@ impl Node {
                 self.wakes.remove(&(wake, key));
             }
             self.fail_operations_of(key);
+            // What was on its way to its machines, and what they had, goes with them.
+            self.work.retain(|work| work.resource() != key);
+            self.forget_asked_of(key);
+            self.buffers.release_all(key);
         }
         self.tell_all_resources();
     }
@@ -403,7 +407,9 @@ impl Node {
         self.helper.start(move || {
             let mut result = Ok(());
             for plan in &plans {
-                result = result.and(backing::remove(plan));
+                // Its last operations may still be on their way to the disk.
+                let removed = patiently(|| backing::remove(plan), |refused| refused.in_use);
+                result = result.and(removed);
             }
             let removed = std::fs::remove_file(&path);
             Box::new(move |node: &mut Node| {

@@ -72,6 +72,14 @@ enum Work {
     Shard(Key, u16, ShardInput),
 }
 
+impl Work {
+    fn resource(&self) -> Key {
+        match self {
+            Work::Member(key, _) | Work::Shard(key, ..) => *key,
+        }
+    }
+}
+
 /// The node.
 pub(crate) struct Node {
     config: Config,

@@ -656,7 +656,7 @@ impl Node {
                 if usize::from(shard) >= shards {
                     return self.end_connection(key, "it names a shard that is not there", true);
                 }
-                let buffer = payload.map(|payload| self.buffers.name(payload));
+                let buffer = payload.map(|payload| self.buffers.name(resource, payload));
                 let input = ShardInput::Frame { peer, session, message, buffer };
                 self.work.push_back(Work::Shard(resource, shard, input));
             }
