@@ -3,7 +3,7 @@
 mod harness;
 
 use harness::{Cluster, content, find_program, run, run_status, text};
-use wire::admin::Command;
+use wire::admin::{Command, FileMember, Operation};
 
 const MIB: u64 = 1 << 20;
 
@@ -202,4 +202,45 @@ fn a_resource_that_is_deleted_in_use_leaves_the_node_well() {
     cluster.create(&file);
     let mut volume = cluster.open(1, "alpha");
     assert!(volume.read(0, 1 << 20).expect("read").iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn a_replica_is_added_filled_and_removed_while_the_volume_is_in_use() {
+    let mut cluster = Cluster::new("added", 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    let file = cluster.resource("alpha", 32 * MIB, &[1, 2]);
+    cluster.create(&file);
+    let mut volume = cluster.open(1, "alpha");
+    for step in 0..8 {
+        volume.write(step * 3 * MIB, &content(step, 1 << 20)).expect("written");
+    }
+    let newcomer = FileMember {
+        node: 3,
+        kind: wire::MemberKind::Replica,
+        voter: Some(0x1234_5678),
+        incarnation: Some(0x8765_4321),
+        in_sync: Some(false),
+        stores: Vec::new(),
+    };
+    let mut wider = file.clone();
+    wider.members.push(newcomer.clone());
+    cluster.ask(3, Command::ResourceDefine { file: Box::new(wider) }).expect("defined anew");
+    let create = Command::ResourceCreate { resource: "alpha".to_owned(), force: false };
+    cluster.ask(3, create).expect("created");
+    let operate =
+        |operation| cluster.ask(1, Command::Operation { resource: "alpha".to_owned(), operation });
+    let add = Operation::AddReplica { member: Box::new(newcomer), node: None };
+    operate(add).expect("added");
+    volume.write(30 * MIB, &content(99, 1 << 20)).expect("written meanwhile");
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    drop(volume);
+    let dumps: Vec<String> = (1..=3).map(|node| cluster.dump(node, "alpha")).collect();
+    assert!(dumps.windows(2).all(|pair| pair[0] == pair[1]), "copies differ: {dumps:?}");
+    let mut volume = cluster.open(1, "alpha");
+    volume.write(0, &content(7, 4096)).expect("written");
+    operate(Operation::RemoveReplica { node: 2 }).expect("removed");
+    cluster.wait_in_sync(1, "alpha", &[1, 3]);
+    assert_eq!(volume.read(30 * MIB, 1 << 20).expect("read"), content(99, 1 << 20));
 }
