@@ -24,6 +24,7 @@ use wire::admin::{Answer, Command as Ask, DumpVolume, Operation, codes};
 
 use crate::cli::{Create, Form, Store, Wanted};
 use crate::cluster::{Cluster, DevCluster, DevNode, absolute};
+use crate::dev::up::AddressLock;
 use crate::dev::{bring_up, process, stop_flag};
 use crate::output::{LiveLine, Style, Tone, bar, say, say_json};
 use crate::problem::{CLUSTER_OTHER, DEMO_FAILED, INTERRUPTED, NODE_ABSENT, Problem, TIMED_OUT};
@@ -108,7 +109,11 @@ pub(crate) fn run(
         problem
     })?;
     if own && !keep {
+        let cluster = DevCluster::read(&directory)?;
         std::fs::remove_dir_all(&directory).map_err(|error| Problem::file(&directory, &error))?;
+        if let Some(cluster) = cluster {
+            AddressLock::take()?.release(&cluster);
+        }
     }
     if style.form == Form::Json {
         return say_json(&outcome);

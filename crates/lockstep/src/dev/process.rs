@@ -30,6 +30,9 @@ const KILL_LIMIT: Duration = Duration::from_secs(10);
 /// Between two looks at something that changes soon.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
+/// Looks at a process that is just becoming another program, at most: a second in all.
+const EXEC_LOOKS_MAX: u32 = 100;
+
 /// Lines of a log that are shown when its node died.
 const LOG_LINES: usize = 8;
 
@@ -116,7 +119,16 @@ pub(crate) fn wait_until_it_answers(
 pub(crate) fn running(cluster: &DevCluster, node: &DevNode) -> Option<u32> {
     let directory = cluster.directory_of(node);
     let pid: u32 = fs::read_to_string(note_path(&directory)).ok()?.trim().parse().ok()?;
-    (is_alive(pid) && names(pid, &directory)).then_some(pid)
+    for _ in 0..EXEC_LOOKS_MAX {
+        if !is_alive(pid) {
+            return None;
+        }
+        match names(pid, &directory) {
+            Some(ours) => return ours.then_some(pid),
+            None => thread::sleep(LOOK_INTERVAL),
+        }
+    }
+    None
 }
 
 /// Ends a node as a crash would. Returns false if it was not running.
@@ -188,11 +200,12 @@ fn is_alive(pid: u32) -> bool {
     !matches!(state, None | Some('Z' | 'X'))
 }
 
-/// Whether the command line of `pid` names `directory`.
-fn names(pid: u32, directory: &Path) -> bool {
-    let Ok(line) = fs::read(format!("/proc/{pid}/cmdline")) else { return false };
+/// Whether the command line of `pid` names `directory`. `None`: it has none at this moment, because
+/// it is just becoming another program.
+fn names(pid: u32, directory: &Path) -> Option<bool> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let wanted = directory.as_os_str().as_encoded_bytes();
-    line.split(|&byte| byte == 0).any(|word| word == wanted)
+    (!line.is_empty()).then(|| line.split(|&byte| byte == 0).any(|word| word == wanted))
 }
 
 fn note_path(directory: &Path) -> PathBuf {

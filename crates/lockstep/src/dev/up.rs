@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use base::{ClusterId, NodeId};
@@ -32,15 +32,21 @@ const NODES_DEFAULT: u16 = 3;
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// Held while addresses are chosen and taken into use, so that two clusters never choose the same.
+///
+/// Beside the lock lies a note for each network in use, which names the cluster's directory: a cluster
+/// that is down keeps its addresses as long as its directory is there.
 pub(crate) struct AddressLock {
     _file: File,
+    directory: PathBuf,
 }
 
 impl AddressLock {
     /// Waits for its turn.
     pub(crate) fn take() -> Result<AddressLock, Problem> {
         let user = fs::metadata("/proc/self").map(|metadata| metadata.uid()).unwrap_or_default();
-        let path = std::env::temp_dir().join(format!("lockstep-dev-{user}.lock"));
+        let directory = std::env::temp_dir().join(format!("lockstep-dev-{user}"));
+        make_directory(&directory)?;
+        let path = directory.join("lock");
         let wrong = |error| Problem::file(&path, &error);
         let file = OpenOptions::new()
             .create(true)
@@ -49,7 +55,43 @@ impl AddressLock {
             .open(&path)
             .map_err(wrong)?;
         file.lock().map_err(wrong)?;
-        Ok(AddressLock { _file: file })
+        Ok(AddressLock { _file: file, directory })
+    }
+
+    fn note(&self, network: u8) -> PathBuf {
+        self.directory.join(format!("127.77.{network}"))
+    }
+
+    /// Whether a cluster that still exists has the network.
+    fn is_reserved(&self, network: u8) -> bool {
+        let Ok(owner) = fs::read_to_string(self.note(network)) else { return false };
+        let Ok(Some(cluster)) = DevCluster::read(Path::new(owner.trim_end())) else { return false };
+        cluster.file.nodes.iter().any(|node| network_of(node.address) == Some(network))
+    }
+
+    fn reserve(&self, cluster: &DevCluster) -> Result<(), Problem> {
+        let address = cluster.file.nodes.first().map(|node| node.address);
+        let Some(network) = address.and_then(network_of) else { return Ok(()) };
+        let note = self.note(network);
+        fs::write(&note, format!("{}\n", cluster.directory.display()))
+            .map_err(|error| Problem::file(&note, &error))
+    }
+
+    /// Gives back the network of a cluster whose directory is removed.
+    pub(crate) fn release(&self, cluster: &DevCluster) {
+        let address = cluster.file.nodes.first().map(|node| node.address);
+        if let Some(network) = address.and_then(network_of) {
+            // What cannot be removed is seen to be stale by the next who looks.
+            let _ = fs::remove_file(self.note(network));
+        }
+    }
+}
+
+/// The X of 127.77.X.n.
+fn network_of(address: IpAddr) -> Option<u8> {
+    match address {
+        IpAddr::V4(address) => Some(address.octets()[2]),
+        IpAddr::V6(_) => None,
     }
 }
 
@@ -58,7 +100,7 @@ pub(crate) fn find_or_make(
     directory: &Path,
     nodes: Option<u16>,
     store: Option<Store>,
-    _lock: &AddressLock,
+    lock: &AddressLock,
 ) -> Result<(DevCluster, bool), Problem> {
     if let Some(cluster) = DevCluster::read(directory)? {
         let count = cluster.file.nodes.len();
@@ -90,11 +132,12 @@ pub(crate) fn find_or_make(
         );
         return Err(Problem::new(FILE, message));
     }
-    let nodes = addresses(&names)?;
+    let nodes = addresses(&names, lock)?;
     let file = DevCluster::new_file(sys::random_u64() | 1, store.unwrap_or(Store::File), nodes);
     let cluster = DevCluster { directory, file };
     write_all(&cluster)?;
     cluster.write()?;
+    lock.reserve(&cluster)?;
     Ok((cluster, true))
 }
 
@@ -104,9 +147,9 @@ fn names(count: u16) -> Vec<String> {
 }
 
 /// Gives every node an address of its own in the first network where nobody listens.
-fn addresses(names: &[String]) -> Result<Vec<DevNode>, Problem> {
+fn addresses(names: &[String], lock: &AddressLock) -> Result<Vec<DevNode>, Problem> {
     let mut last = None;
-    for network in 0..=u8::MAX {
+    for network in (0..=u8::MAX).filter(|&network| !lock.is_reserved(network)) {
         let nodes: Vec<DevNode> =
             (1..).zip(names).map(|(id, name)| dev_node(network, id, name)).collect();
         let taken = nodes
