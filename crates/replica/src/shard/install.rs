@@ -134,7 +134,7 @@ impl Shard {
     }
 
     fn drop_outsiders_of(&mut self, id: u64, new: &Configuration, out: &mut Out) {
-        let own_in = new.is_in_sync(self.node) && self.has_disk;
+        let own_in = new.is_in_sync(self.node);
         let mut outside: Vec<(u32, bool)> = Vec::new();
         for (&node, peer) in &self.peers {
             if !new.is_in_sync(node)

@@ -246,8 +246,14 @@ impl Shard {
         nodes
     }
 
-    /// The own disk's part of something every in-sync replica does.
+    /// The own disk's part of something every in-sync replica does. While the configuration names this
+    /// replica as in sync and it cannot be used, nothing is complete: it has to be excluded first.
     pub(super) fn own_part(&self) -> Own {
-        if self.is_own_in_sync() { Own::Pending } else { Own::None }
+        let named = self.configuration.as_ref().is_some_and(|known| known.is_in_sync(self.node));
+        match (named, self.is_own_in_sync()) {
+            (false, _) => Own::None,
+            (true, true) => Own::Pending,
+            (true, false) => Own::Failed,
+        }
     }
 }
