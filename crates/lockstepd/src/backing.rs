@@ -25,6 +25,8 @@ const CHUNK_BYTES: u64 = 1 << 20;
 /// Bytes of a device made zero at once.
 const ZERO_BYTES: u64 = 256 << 20;
 const PAGE_BYTES: u64 = 4096;
+/// Bytes that every file is laid out for at least.
+const FILE_BYTES_MIN: u64 = 64 << 30;
 /// Bitmap slots of a volume: one for each replica besides this one.
 pub(crate) const SLOTS: u8 = 7;
 const _: () = assert!(SLOTS as usize == REPLICAS_MAX - 1, "a slot for each other replica");
@@ -73,7 +75,7 @@ pub(crate) struct Plan {
     pub(crate) kind: StoreKind,
     pub(crate) layout: Layout,
     pub(crate) spec: StoreSpec,
-    /// Bytes of data.
+    /// Bytes of data that there is room for.
     pub(crate) data_bytes: u64,
 }
 
@@ -116,11 +118,21 @@ pub(crate) fn plans(
             let metadata = store.and_then(|store| store.metadata_path.as_ref());
             let metadata = metadata.map(|path| directory.join(path));
             let volume_id = VolumeId(volume.index);
-            plan(volume_id, volume.size_bytes, kind, path, metadata, allow_memory)
+            let room = capacity_bytes(kind, volume.size_bytes);
+            plan(volume_id, room, kind, path, metadata, allow_memory)
         })
         .collect();
     plans.sort_by_key(|plan| plan.volume);
     plans
+}
+
+/// Bytes up to which a volume that begins with `size_bytes` can grow in its store: a file takes only
+/// what is written, so it and its metadata are laid out for far more.
+pub(crate) fn capacity_bytes(kind: StoreKind, size_bytes: u64) -> u64 {
+    match kind {
+        StoreKind::File => size_bytes.saturating_mul(8).max(FILE_BYTES_MIN),
+        StoreKind::Device | StoreKind::Memory => size_bytes,
+    }
 }
 
 fn plan(
@@ -367,7 +379,7 @@ pub(crate) fn open(plan: &Plan, accept_foreign: bool) -> Result<Store, Refused> 
     Store::open(spec).map_err(|error| Refused::store(&plan.what(), &error))
 }
 
-/// Writes the first metadata of a store.
+/// Writes the first metadata of a store. Files and memory are new, and read as zeroes.
 pub(crate) fn format(
     blocking: &mut Blocking,
     store: &mut Store,
@@ -376,7 +388,9 @@ pub(crate) fn format(
     record: &Record,
 ) -> Result<(), Errno> {
     let layout = &plan.layout;
-    blocking.clear(store, layout.superblock, layout.total_bytes)?;
+    if plan.kind == StoreKind::Device {
+        blocking.clear(store, layout.superblock, layout.total_bytes)?;
+    }
     let copy = layout.record_offset(record.copy());
     blocking.write(store, copy, &record_bytes(record))?;
     blocking.flush(store)?;

@@ -85,8 +85,8 @@ fn find_superblock(file: &File, size: u64) -> Result<(u64, Superblock), String> 
         return Ok((0, superblock));
     }
     let pages = size / 4096;
-    // At 8 slots of 1 bit for each 4 KiB it is no more than a 4096th part, and a few fixed pages.
-    let most = pages / 4096 + 1024;
+    // Checksums and bitmaps take less than a 256th part of the data; and there are fixed pages.
+    let most = pages / 256 + 2048;
     (1..=most.min(pages))
         .map(|back| (pages - back) * 4096)
         .find_map(|at| Some((at, read_superblock(file, at).ok()?)))

@@ -3,6 +3,7 @@
 mod harness;
 
 use harness::{Cluster, content, find_program, run, run_status, text};
+use std::path::Path;
 use wire::admin::{Command, FileMember, Operation};
 
 const MIB: u64 = 1 << 20;
@@ -31,11 +32,24 @@ fn one_node_serves_a_volume_and_keeps_it_over_a_kill() {
     assert!(cluster.stop(1), "a stop in good order ends well");
     assert!(check(), "its metadata is good");
     assert!(run_status(&["dump", text(&image)]), "and can be shown");
-    let mut bytes = std::fs::read(&image).expect("there");
-    let end = bytes.len();
-    bytes[64 << 20..end].iter_mut().skip(4096).step_by(4096).for_each(|byte| *byte ^= 1);
-    std::fs::write(&image, bytes).expect("written");
-    assert!(!check(), "every page of its metadata is damaged");
+    damage_records(&image);
+    assert!(!check(), "both copies of its record are damaged");
+}
+
+/// Changes a byte of every record in a file, wherever they stand. Most of the file is a hole.
+fn damage_records(image: &Path) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::options().read(true).write(true).open(image).expect("there");
+    let size = file.metadata().expect("there").len();
+    let mut at = size - (256 << 20);
+    let mut page = [0; 4096];
+    while at < size {
+        file.read_exact_at(&mut page, at).expect("read");
+        if page.starts_with(b"LOCKSREC") {
+            file.write_all_at(&[!page[100]], at + 100).expect("written");
+        }
+        at += 4096;
+    }
 }
 
 #[test]
@@ -243,4 +257,37 @@ fn a_replica_is_added_filled_and_removed_while_the_volume_is_in_use() {
     operate(Operation::RemoveReplica { node: 2 }).expect("removed");
     cluster.wait_in_sync(1, "alpha", &[1, 3]);
     assert_eq!(volume.read(30 * MIB, 1 << 20).expect("read"), content(99, 1 << 20));
+}
+
+#[test]
+fn a_volume_grows_and_shrinks_under_its_clients() {
+    let mut cluster = Cluster::new("resized", 2);
+    cluster.start(1);
+    cluster.start(2);
+    cluster.create(&cluster.resource("alpha", 16 * MIB, &[1, 2]));
+    let mut volume = cluster.open(1, "alpha");
+    volume.write(0, &content(1, 4096)).expect("written");
+    let resize = |size_bytes, allow_shrink| {
+        let operation = Operation::Resize { volume: 0, size_bytes, allow_shrink };
+        cluster.ask(1, Command::Operation { resource: "alpha".to_owned(), operation })
+    };
+    assert!(volume.write(20 * MIB, &content(2, 4096)).is_err(), "beyond the end");
+    resize(32 * MIB, false).expect("grown");
+    cluster.wait_for("the new size at the primary", || volume.write(20 * MIB, &content(2, 4096)));
+    let is_wide = || (cluster.open(2, "alpha").size_bytes == 32 * MIB).then_some(());
+    cluster.wait_for("the new size elsewhere", || is_wide().ok_or("not yet".to_owned()));
+    assert!(resize(8 * MIB, false).expect_err("it would lose data").starts_with("LS-0039"));
+    resize(8 * MIB, true).expect("shrunk");
+    let beyond = || volume.read(20 * MIB, 4096).map_or(Ok(()), |_| Err("not yet".to_owned()));
+    cluster.wait_for("the new end", beyond);
+    assert_eq!(volume.read(0, 4096).expect("read"), content(1, 4096));
+    assert!(resize(1 << 50, false).expect_err("no room").starts_with("LS-0022"));
+    drop(volume);
+    for node in [1, 2] {
+        cluster.kill(node);
+        cluster.start(node);
+    }
+    cluster.wait_in_sync(1, "alpha", &[1, 2]);
+    let mut volume = cluster.open(2, "alpha");
+    assert_eq!((volume.size_bytes, volume.read(0, 4096)), (8 * MIB, Ok(content(1, 4096))));
 }

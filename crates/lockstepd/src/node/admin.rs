@@ -15,14 +15,14 @@ use replica::door::{MemberInput, Operation, OperationError, OperationId};
 use sys::{Event, Listener, Payload, Piece, Socket};
 use wire::admin::{
     self, Answer, Code, Command, FileMember, Lines, Operation as Wish, Reply, Request,
-    ResourceFile, codes,
+    ResourceFile, StoreKind, codes,
 };
 
 use wire::Configuration;
 
 use super::clients::listen_unix;
 use super::{Node, Purpose, Work};
-use crate::backing::Refused;
+use crate::backing::{Refused, capacity_bytes};
 use crate::log::{debug, info, warning};
 use crate::slab::Key;
 
@@ -321,8 +321,14 @@ impl Node {
                     let message = format!("{name}: it has {} bytes", old * base::SECTOR_BYTES);
                     return Err(Refused::new(&codes::SHRINK, message));
                 }
-                let message = format!("{name}: a volume's size cannot be changed yet");
-                return Err(Refused::new(&codes::UNSUPPORTED, message));
+                let room = room_bytes(&known.file, volume);
+                if size_bytes > room {
+                    let message = format!(
+                        "{name}: its stores have room for {room} bytes; make it anew on larger ones"
+                    );
+                    return Err(Refused::new(&codes::STORE_TOO_SMALL, message));
+                }
+                Operation::Resize { volume: VolumeId(volume), sectors }
             }
             Wish::Invalidate {} => Operation::Invalidate,
             Wish::Suspend {} => Operation::Suspend(true),
@@ -441,6 +447,19 @@ impl Node {
             }
         }
     }
+}
+
+/// Bytes up to which a volume can grow in the smallest of its stores.
+fn room_bytes(file: &ResourceFile, volume: u16) -> u64 {
+    let size = file.volumes.iter().find(|entry| entry.index == volume);
+    let size_bytes = size.map_or(0, |entry| entry.size_bytes);
+    let stores = file.members.iter().flat_map(|member| &member.stores);
+    let kinds = stores.filter(|store| store.volume == volume).map(|store| store.kind);
+    kinds
+        .chain([StoreKind::File])
+        .map(|kind| capacity_bytes(kind, size_bytes))
+        .min()
+        .unwrap_or_default()
 }
 
 /// Makes a description say what the newest configuration says.

@@ -3,7 +3,8 @@
 //! Always: an output is carried out before the machine, or another, is stepped again; what one machine
 //! of a node says to another arrives later, in order.
 
-use replica::door::{MemberInput, MemberOutput, ShardInput, ShardOutput};
+use replica::door::{MemberInput, MemberOutput, ShardInput, ShardOutput, ToShard};
+use wire::Configuration;
 
 use super::{Node, Work};
 use crate::log::debug;
@@ -39,6 +40,22 @@ impl Node {
         self.member_out = outputs;
     }
 
+    /// A configuration is committed: clients are told new sizes, and what lies beyond a smaller one is
+    /// given back, so that it reads as zeroes if the volume grows again.
+    fn on_install(&mut self, key: Key, configuration: &Configuration) {
+        for entry in &configuration.volumes {
+            let Some(resource) = self.resources.get_mut(key) else { return };
+            let old = resource.sizes.insert(entry.volume, entry.sectors);
+            if old == Some(entry.sectors) {
+                continue;
+            }
+            self.resize_clients(key, entry.volume, entry.sectors * base::SECTOR_BYTES);
+            if old.is_some_and(|old| old > entry.sectors) {
+                self.give_back(key, entry.volume, entry.sectors, old.unwrap_or_default());
+            }
+        }
+    }
+
     /// Carries out what a member asks for.
     pub(super) fn carry_member(&mut self, key: Key, outputs: &mut Vec<MemberOutput>) {
         for output in outputs.drain(..) {
@@ -48,6 +65,9 @@ impl Node {
                     self.send_member(key, peer, session, &message);
                 }
                 MemberOutput::Shards(message) => {
+                    if let ToShard::Install { configuration, .. } = &message {
+                        self.on_install(key, configuration);
+                    }
                     let count = self.resources.get(key).map_or(0, |entry| entry.shards.len());
                     for shard in 0..u16::try_from(count).expect("a few") {
                         let input = ShardInput::Member(message.clone());

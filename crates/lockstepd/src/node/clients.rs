@@ -208,6 +208,17 @@ impl Node {
         }
     }
 
+    /// A volume has a new size, in bytes.
+    pub(super) fn resize_clients(&mut self, resource: Key, volume: VolumeId, bytes: u64) {
+        for key in self.clients.keys() {
+            if let Some(client) = self.clients.get_mut(key)
+                && client.opened == Some((resource, volume))
+            {
+                client.connection.resized(bytes);
+            }
+        }
+    }
+
     fn count_client(&mut self, resource: Key, comes: bool) {
         let Some(resource_entry) = self.resources.get_mut(resource) else { return };
         let count = &mut resource_entry.clients;

@@ -5,7 +5,7 @@
 //!
 //! Not here: files and devices themselves (`store`), places of metadata (`replica::disk::Layout`).
 
-use base::{Span, VolumeId};
+use base::{SECTOR_BYTES, Span, VolumeId};
 use replica::disk::{Layout, Record};
 use replica::door::{DiskAnswer, DiskOp, DiskRequest, MemberInput, ShardInput};
 use store::Store;
@@ -45,6 +45,8 @@ impl LocalDisk {
 pub(crate) enum DiskPurpose {
     /// A request of a shard.
     Op { resource: Key, shard: u16, op: DiskOp, kind: OpKind, place: Option<(VolumeId, Span)> },
+    /// Space beyond a volume's end, given back.
+    Beyond { resource: Key },
     /// A member's record.
     Record { resource: Key, number: u64 },
     /// The pages of an extent's block checksums, for whoever waits for them.
@@ -193,6 +195,12 @@ impl Node {
     /// An operation on a disk has ended.
     pub(super) fn on_disk(&mut self, purpose: DiskPurpose, event: Event) {
         match purpose {
+            DiskPurpose::Beyond { resource } => {
+                if let Err(errno) = event.result {
+                    let name = self.name_of(resource);
+                    error!("{name}: what lies beyond its end was not given back: {errno}");
+                }
+            }
             DiskPurpose::Record { resource, number } => {
                 if let Err(errno) = event.result {
                     error!("{}: its record cannot be written: {errno}", self.name_of(resource));
@@ -368,6 +376,16 @@ impl Node {
         let token = self.operations.insert(Purpose::Disk(purpose)).number();
         let at = entry.layout.sums_offset(extent);
         entry.store.write_metadata(&mut self.hands, token, at, piece, true);
+    }
+
+    /// Gives back the sectors `first..end`, which lie beyond a volume's end now.
+    pub(super) fn give_back(&mut self, key: Key, volume: VolumeId, first: u64, end: u64) {
+        let disk = self.resources.get_mut(key).and_then(|entry| entry.disk.as_mut());
+        let Some(entry) = disk.and_then(|disk| disk.volume(volume)) else { return };
+        let purpose = DiskPurpose::Beyond { resource: key };
+        let token = self.operations.insert(Purpose::Disk(purpose)).number();
+        let (at, length) = (first * SECTOR_BYTES, (end - first) * SECTOR_BYTES);
+        entry.store.zero(&mut self.hands, token, at, length, true, false);
     }
 
     /// Puts a member's record on stable storage.

@@ -270,7 +270,11 @@ impl Node {
             problem: None,
             busy: false,
         });
-        known.file = file;
+        let old = std::mem::replace(&mut known.file, file);
+        if !plans.is_empty() && known.running.is_some() {
+            // Stores are laid out for the size they were made with.
+            known.file.volumes = old.volumes;
+        }
         if known.running.is_none() && plans.is_empty() {
             self.run_found(&name, &plans, Ok(None));
         }

@@ -26,6 +26,8 @@ pub(crate) struct Resource {
     pub(crate) clients: u32,
     /// What the resource file says, until a configuration is known.
     defined: Option<Configuration>,
+    /// Sizes in sectors, as of the newest configuration installed.
+    pub(crate) sizes: BTreeMap<VolumeId, u64>,
     /// Flushes under way: volumes still to answer, and whether all went well so far.
     pub(crate) flushes: BTreeMap<(u16, DiskOp), (usize, bool)>,
     /// When time alone changes something, as it is entered in the node's list.
@@ -51,6 +53,7 @@ impl Resource {
             disk,
             clients: 0,
             defined: file.configuration().ok(),
+            sizes: BTreeMap::new(),
             flushes: BTreeMap::new(),
             wake: None,
             touched: false,
