@@ -1,0 +1,182 @@
+//! An NBD client of our own: one connection, one request at a time.
+//!
+//! Always: nothing is waited for longer than the limit it was opened with; after an error the
+//! connection is of no use any more.
+//!
+//! Not here: the protocol's bytes (`nbd`), what to do when a connection breaks (`load`).
+
+use std::fmt::Debug;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use nbd::{
+    Client, ClientEvent, Goal, Op, Ready, Replies, Reply, encode_disconnect, encode_request,
+};
+
+/// How long to wait for a connection to a node on this machine.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long an answer may take unless said otherwise: longer than any fail-over.
+pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+/// Most bytes taken from the socket at once during the handshake: less than any first reply.
+const HANDSHAKE_BYTES: usize = 512;
+
+/// Bytes of a simple reply.
+const REPLY_BYTES: usize = 16;
+
+/// An export, ready for use.
+pub(crate) struct Volume {
+    stream: TcpStream,
+    replies: Replies,
+    cookie: u64,
+    send: Vec<u8>,
+    /// What the server says of it.
+    pub(crate) ready: Ready,
+}
+
+impl Volume {
+    /// Connects to a node and opens an export; no answer may take longer than `limit`.
+    pub(crate) fn open(address: SocketAddr, export: &str, limit: Duration) -> io::Result<Volume> {
+        let goal = Goal::Use { name: export.to_owned(), structured: false, allocation: false };
+        let mut ready = None;
+        let stream = shake_hands(address, goal, limit, |event| {
+            if let ClientEvent::Ready(what) = event {
+                ready = Some(what);
+            }
+        })?;
+        let ready = ready.ok_or_else(|| broken("no export"))?;
+        Ok(Volume { stream, replies: Replies::new(), cookie: 0, send: Vec::new(), ready })
+    }
+
+    /// Writes, and returns when it is acknowledged.
+    pub(crate) fn write(&mut self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        self.ask(Op::Write, offset_bytes, length(bytes)?, bytes, false)
+    }
+
+    /// Fills `bytes` from the volume.
+    pub(crate) fn read(&mut self, offset_bytes: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.ask(Op::Read { whole: false }, offset_bytes, length(bytes)?, &[], false)?;
+        self.stream.read_exact(bytes)
+    }
+
+    /// Makes every acknowledged write stable.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        self.ask(Op::Flush, 0, 0, &[], false)
+    }
+
+    /// Sends bytes as they are, good or bad.
+    pub(crate) fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes)
+    }
+
+    /// Whether the server closes the connection before the limit passes.
+    pub(crate) fn is_closed_by_server(&mut self) -> bool {
+        let mut bytes = [0; 256];
+        loop {
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) => return error.kind() == io::ErrorKind::ConnectionReset,
+            }
+        }
+    }
+
+    fn ask(
+        &mut self,
+        op: Op,
+        offset: u64,
+        length: u32,
+        payload: &[u8],
+        fua: bool,
+    ) -> io::Result<()> {
+        self.cookie += 1;
+        self.send.clear();
+        encode_request(self.cookie, op, offset, length, fua, &mut self.send);
+        self.send.extend_from_slice(payload);
+        self.stream.write_all(&self.send)?;
+        let mut head = [0; REPLY_BYTES];
+        self.stream.read_exact(&mut head)?;
+        match self.replies.feed(&head).map_err(broken)? {
+            (REPLY_BYTES, Some(Reply::Simple { cookie, error: None })) if cookie == self.cookie => {
+                Ok(())
+            }
+            (_, Some(Reply::Simple { error: Some(error), .. })) => {
+                Err(io::Error::other(format!("the node answered {error:?}")))
+            }
+            _ => Err(broken("an answer to another question")),
+        }
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        self.send.clear();
+        encode_disconnect(&mut self.send);
+        // A goodbye is politeness; whoever does not hear it sees the end of the connection.
+        let _ = self.stream.write_all(&self.send);
+    }
+}
+
+/// The exports of a node: name and description.
+pub(crate) fn list(address: SocketAddr) -> io::Result<Vec<(String, String)>> {
+    let mut exports = Vec::new();
+    shake_hands(address, Goal::List, ANSWER_LIMIT, |event| {
+        if let ClientEvent::Export { name, description } = event {
+            exports.push((name, description));
+        }
+    })?;
+    Ok(exports)
+}
+
+/// Connects and speaks until the goal is reached.
+fn shake_hands(
+    address: SocketAddr,
+    goal: Goal,
+    limit: Duration,
+    mut hear: impl FnMut(ClientEvent),
+) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect_timeout(&address, CONNECT_LIMIT)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(limit))?;
+    stream.set_write_timeout(Some(limit))?;
+    let mut client = Client::new(goal, false);
+    let mut bytes = [0; HANDSHAKE_BYTES];
+    let mut send = Vec::new();
+    loop {
+        let count = stream.read(&mut bytes)?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut rest = &bytes[..count];
+        while !rest.is_empty() {
+            let (used, event) = client.feed(rest, &mut send).map_err(broken)?;
+            stream.write_all(&send)?;
+            send.clear();
+            rest = &rest[used..];
+            match event {
+                Some(ClientEvent::Refused { message, .. }) => {
+                    return Err(io::Error::other(format!("refused: {message}")));
+                }
+                Some(event) => {
+                    let last = matches!(event, ClientEvent::Ready(_) | ClientEvent::Listed);
+                    hear(event);
+                    if last {
+                        return Ok(stream);
+                    }
+                }
+                None if used == 0 => return Err(broken("no progress")),
+                None => {}
+            }
+        }
+    }
+}
+
+fn length(bytes: &[u8]) -> io::Result<u32> {
+    u32::try_from(bytes.len()).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+fn broken(what: impl Debug) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the node breaks the protocol: {what:?}"))
+}

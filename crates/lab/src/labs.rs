@@ -1,0 +1,103 @@
+//! The list of labs. What each does is in a file of its family.
+
+mod change;
+mod disks;
+mod freeze;
+mod kill;
+mod refuse;
+mod scale;
+mod tools;
+
+use std::time::Duration;
+
+use crate::bench::{Bench, Outcome};
+
+/// How long a lab takes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Pace {
+    /// Seconds: `make test` runs it.
+    Quick,
+    /// Up to a few minutes.
+    Full,
+    /// Only when asked for.
+    Long,
+}
+
+impl Pace {
+    /// For the list.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Pace::Quick => "quick",
+            Pace::Full => "full",
+            Pace::Long => "long",
+        }
+    }
+
+    /// After this long it has failed.
+    pub(crate) fn limit(self) -> Duration {
+        match self {
+            Pace::Quick => Duration::from_secs(300),
+            Pace::Full => Duration::from_secs(600),
+            Pace::Long => Duration::from_secs(3600),
+        }
+    }
+}
+
+/// A lab.
+pub(crate) struct Lab {
+    /// Its name; the word before the first `-` is its family.
+    pub(crate) name: &'static str,
+    /// What it shows, in a sentence.
+    pub(crate) about: &'static str,
+    /// How long it takes.
+    pub(crate) pace: Pace,
+    /// It.
+    pub(crate) run: fn(&Bench) -> Outcome,
+}
+
+macro_rules! labs {
+    ($($pace:ident $name:literal $run:path, $about:literal;)*) => {
+        &[$(Lab { name: $name, about: $about, pace: Pace::$pace, run: $run }),*]
+    };
+}
+
+/// All of them, in the order in which they run.
+pub(crate) const LABS: &[Lab] = labs! {
+    Quick "load-clean" kill::clean, "Clients of three nodes at once see one disk, and the copies are equal.";
+    Quick "kill-primary-remote" kill::primary_remote, "The primary's node is killed; clients of the other nodes see no error.";
+    Quick "kill-primary-local" kill::primary_local, "The primary's node is killed under its own clients, who go on elsewhere.";
+    Quick "kill-replica" kill::replica, "A replica's node is killed; nobody sees an error, and it copies what it missed.";
+    Quick "kill-witness" kill::witness, "A witness is killed, then a replica besides it; the volume waits and goes on.";
+    Quick "kill-all" kill::everyone, "All nodes are killed at once, and nothing acknowledged is lost.";
+    Full  "kill-turns" kill::turns, "Nodes are killed one after the other, again and again, some twice in a row.";
+    Full  "kill-rolling" kill::rolling, "Every node is restarted in good order under load; clients of the others see no error.";
+    Quick "freeze-1s" freeze::one_second, "The primary's node stands still for a second.";
+    Quick "freeze-5s" freeze::five_seconds, "The primary's node stands still for five seconds, and serves nothing stale when it wakes.";
+    Full  "freeze-replica" freeze::replica, "A replica's node stands still for five seconds and is left behind.";
+    Long  "freeze-60s" freeze::one_minute, "The primary's node stands still for a minute.";
+    Quick "tools-nbd" tools::libnbd, "nbdinfo and nbdcopy, there and back, and the list of exports.";
+    Quick "tools-qemu" tools::qemu, "qemu-img converts and compares, qemu-io writes patterns and reads them.";
+    Quick "tools-fio" tools::fio, "fio writes at random in 4K, 64K and 1M, and verifies by CRC.";
+    Quick "tools-filesystem" tools::filesystem, "mkfs.ext4, files and fsck through nbdfuse and a loop device, over a fail-over.";
+    Quick "disk-emptied" disks::emptied, "A replica's file is deleted while its node is down; it is recognised and copied anew.";
+    Quick "disk-rolled-back" disks::rolled_back, "A replica's file is replaced by an older copy of itself; it is never trusted.";
+    Full  "disk-truncated" disks::truncated, "A replica's file is cut short while its node is down; it is not used as it is.";
+    Full  "disk-swapped" disks::swapped, "The files of two resources are exchanged on one node; both are refused by name.";
+    Quick "disk-verify" disks::verify, "Bytes are flipped below a replica; verify finds and repairs them.";
+    Quick "refuse-words" refuse::words, "Bad words on the command line end with the right code, name the thing and change nothing.";
+    Quick "refuse-stores" refuse::stores, "Stores that are too small, in use, foreign or read-only are refused, and nothing is changed.";
+    Quick "refuse-strangers" refuse::strangers, "A node of another cluster, and one with a wrong certificate, are refused by name.";
+    Quick "refuse-frames" refuse::frames, "Malformed bytes at every port close that connection and nothing else.";
+    Quick "change-size" change::size, "A volume grows and shrinks in use.";
+    Quick "change-members" change::members, "A replica is added and one is removed under load.";
+    Quick "change-primary" change::primary, "Every node is made primary in turn under load.";
+    Quick "change-invalidate" change::invalidate, "A copy is declared worthless under load and made anew.";
+    Quick "change-suspend" change::suspend, "Requests wait while a resource is suspended, and go on.";
+    Quick "change-delete" change::delete, "A deleted resource leaves nothing behind, and its name is free again.";
+    Quick "scale-one" scale::one, "A resource with one replica serves, and survives a kill.";
+    Quick "scale-diskless" scale::diskless, "Clients of a node without a copy lose a replica's node and notice nothing.";
+    Full  "scale-eight" scale::eight, "Eight replicas: two are killed at once.";
+    Full  "scale-resources" scale::resources, "A hundred resources on three nodes, one kill.";
+    Full  "scale-connects" scale::connects, "A thousand connects and disconnects leave nothing open.";
+    Full  "scale-resync" scale::resync, "How fast a whole copy is made, beside a plain copy of a file; asserts nothing.";
+};

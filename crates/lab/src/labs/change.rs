@@ -1,0 +1,149 @@
+//! What an operator changes while clients use a volume.
+
+use std::time::Duration;
+
+use super::kill::{DISK, SIZE, load, roaming, settle, staying, three};
+use crate::bench::{Bench, Failure, Outcome, ensure, let_run, passed, wait_for};
+use crate::client::{ANSWER_LIMIT, Volume};
+use crate::cluster::{Cluster, SYNC_LIMIT};
+
+/// Up and down.
+pub(super) fn size(bench: &Bench) -> Outcome {
+    let cluster = three(bench)?;
+    let load = load(bench, staying(&cluster, &["a", "b"], 4)?);
+    load.progress(100)?;
+    cluster.ok(&["resource", "resize", DISK, "--size", "512MiB"])?;
+    load.progress(100)?;
+    let node = cluster.node("c")?.nbd;
+    let mut volume = Volume::open(node, DISK, ANSWER_LIMIT)?;
+    ensure!(volume.ready.size_bytes == 512 << 20, "the size is {}", volume.ready.size_bytes);
+    let bytes = vec![0x5a; 1 << 20];
+    let place = (512 << 20) - (1 << 20);
+    volume.write(place, &bytes)?;
+    let mut back = vec![0; 1 << 20];
+    Volume::open(cluster.node("b")?.nbd, DISK, ANSWER_LIMIT)?.read(place, &mut back)?;
+    ensure!(back == bytes, "the new end does not hold what was written");
+    drop(volume);
+    let summary = settle(bench, &cluster, load, &["a", "b", "c"])?;
+    cluster.compare(DISK, 0, 512 << 20, &["a", "b", "c"])?;
+    let refused = cluster.cli(&["resource", "resize", DISK, "--size", "128MiB"])?;
+    ensure!(refused.code == Some(1), "{}", refused.failure("should have been refused"));
+    ensure!(refused.words().contains("--force"), "{}", refused.failure("should name --force"));
+    cluster.ok(&["resource", "resize", DISK, "--size", "128MiB", "--force"])?;
+    let mut small = Volume::open(node, DISK, ANSWER_LIMIT)?;
+    ensure!(small.ready.size_bytes == 128 << 20, "the size is {}", small.ready.size_bytes);
+    small.write((128 << 20) - 4096, &bytes[..4096])?;
+    drop(small);
+    // All of it survives a restart of everything.
+    cluster.kill_all()?;
+    cluster.start_all()?;
+    let read = |mut volume: Volume| -> Outcome<Vec<u8>> {
+        let mut back = vec![0; 4096];
+        volume.read((128 << 20) - 4096, &mut back)?;
+        Ok(back)
+    };
+    let back = read(Volume::open(node, DISK, ANSWER_LIMIT)?)?;
+    ensure!(back == bytes[..4096], "the last block is lost");
+    cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+    cluster.compare(DISK, 0, 128 << 20, &["a", "b", "c"])?;
+    passed(summary)
+}
+
+/// In and out.
+pub(super) fn members(bench: &Bench) -> Outcome {
+    let cluster = Cluster::up(bench, 4)?;
+    cluster.create(DISK, &["--size", super::kill::SIZE_TEXT, "--replicas", "3"])?;
+    let load = load(bench, staying(&cluster, &["a", "b", "d"], 3)?);
+    load.progress(200)?;
+    cluster.ok(&["resource", "add-replica", DISK, "--node", "d"])?;
+    cluster.wait_state(DISK, "d", "in-sync")?;
+    bench.tell("d has a copy in sync");
+    load.progress(200)?;
+    let again = cluster.cli(&["resource", "add-replica", DISK, "--node", "d"])?;
+    ensure!(again.code == Some(1), "{}", again.failure("should have been refused"));
+    cluster.ok(&["resource", "remove-replica", DISK, "--node", "b"])?;
+    bench.tell("b has none any more");
+    ensure!(!cluster.image("b", DISK, 0).exists(), "the file of b's copy is still there");
+    load.progress(200)?;
+    let absent = cluster.cli(&["resource", "remove-replica", DISK, "--node", "b"])?;
+    ensure!(absent.code == Some(3), "{}", absent.failure("should have ended with 3"));
+    // The new one counts: the volume lives with d and one more.
+    cluster.kill("c")?;
+    load.progress(200)?;
+    cluster.start("c")?;
+    passed(settle(bench, &cluster, load, &["a", "c", "d"])?)
+}
+
+/// Round and round.
+pub(super) fn primary(bench: &Bench) -> Outcome {
+    let cluster = three(bench)?;
+    let load = load(bench, staying(&cluster, &["a", "b", "c"], 3)?);
+    load.progress(100)?;
+    for node in ["b", "c", "a", "c", "b", "a"] {
+        cluster.ok(&["resource", "promote", DISK, "--node", node])?;
+        load.progress(50)?;
+    }
+    passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
+}
+
+/// Everything anew.
+pub(super) fn invalidate(bench: &Bench) -> Outcome {
+    let cluster = three(bench)?;
+    let load = load(bench, staying(&cluster, &["a", "b"], 4)?);
+    load.progress(200)?;
+    cluster.ok(&["resource", "invalidate", DISK, "--node", "c"])?;
+    load.progress(100)?;
+    cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+    bench.tell("c's copy was made anew");
+    let primary = cluster.primary(DISK)?;
+    cluster.ok(&["resource", "invalidate", DISK, "--node", &primary])?;
+    load.progress(100)?;
+    bench.tell(format_args!("and the copy of {primary}, the primary"));
+    passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
+}
+
+/// Still.
+pub(super) fn suspend(bench: &Bench) -> Outcome {
+    let cluster = three(bench)?;
+    let load = load(bench, staying(&cluster, &["a", "b"], 4)?);
+    load.progress(100)?;
+    cluster.ok(&["resource", "suspend", DISK])?;
+    let before = load.acknowledged();
+    let status = cluster.status(DISK)?;
+    ensure!(status["suspended"].is_string(), "the status does not say that requests wait");
+    let_run(Duration::from_secs(1));
+    let after = load.acknowledged();
+    // Each client may have one that was answered just before.
+    ensure!(after <= before + 8, "{} writes were acknowledged while suspended", after - before);
+    cluster.ok(&["resource", "resume", DISK])?;
+    load.progress(100)?;
+    passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
+}
+
+/// Gone.
+pub(super) fn delete(bench: &Bench) -> Outcome {
+    let cluster = three(bench)?;
+    let load = load(bench, roaming(&cluster, &["a"], 2)?);
+    load.progress(50)?;
+    let refused = cluster.cli(&["resource", "delete", DISK])?;
+    ensure!(refused.code == Some(1), "{}", refused.failure("should be refused while in use"));
+    load.progress(50)?;
+    drop(load.stop()?);
+    wait_for("the resource to be deleted", Duration::from_secs(20), || {
+        cluster.ok(&["resource", "delete", DISK]).map(drop)
+    })?;
+    for node in ["a", "b", "c"] {
+        ensure!(!cluster.image(node, DISK, 0).exists(), "the file of {node}'s copy is still there");
+    }
+    let gone = cluster.cli(&["status", DISK])?;
+    ensure!(gone.code == Some(3), "{}", gone.failure("should have ended with 3"));
+    if Volume::open(cluster.node("a")?.nbd, DISK, ANSWER_LIMIT).is_ok() {
+        return Err(Failure("the deleted volume can be opened".to_owned()));
+    }
+    cluster.create(DISK, &["--size", super::kill::SIZE_TEXT, "--replicas", "3"])?;
+    let mut bytes = vec![1; 1 << 20];
+    Volume::open(cluster.node("b")?.nbd, DISK, ANSWER_LIMIT)?.read(0, &mut bytes)?;
+    ensure!(bytes.iter().all(|&byte| byte == 0), "the new volume holds what the old one held");
+    cluster.compare(DISK, 0, SIZE, &["a", "b", "c"])?;
+    passed("deleted, its name used again")
+}

@@ -1,0 +1,149 @@
+//! Disks that lose, change or forget what they hold while their node is down.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+use super::kill::{DISK, SIZE, load, settle, staying, three};
+use crate::bench::{Bench, Failure, Outcome, ensure, passed, text, tool};
+use crate::cluster::Cluster;
+
+/// What happens to the file of node c.
+fn meddle(
+    bench: &Bench,
+    what: &str,
+    before: impl Fn(&Path) -> Outcome<()>,
+    after: impl Fn(&Path) -> Outcome<()>,
+) -> Outcome<(Cluster, crate::load::Load)> {
+    let cluster = three(bench)?;
+    let load = load(bench, staying(&cluster, &["a", "b"], 4)?);
+    load.progress(200)?;
+    cluster.kill("c")?;
+    before(&cluster.image("c", DISK, 0))?;
+    cluster.start("c")?;
+    cluster.wait(DISK, "in-sync", crate::cluster::SYNC_LIMIT)?;
+    load.progress(200)?;
+    load.run_for(bench.time(Duration::from_secs(4), Duration::from_secs(1)))?;
+    cluster.kill("c")?;
+    load.progress(200)?;
+    after(&cluster.image("c", DISK, 0))?;
+    bench.tell(what);
+    Ok((cluster, load))
+}
+
+fn nothing(_: &Path) -> Outcome<()> {
+    Ok(())
+}
+
+/// Deleted.
+pub(super) fn emptied(bench: &Bench) -> Outcome {
+    let remove = |image: &Path| Ok(fs::remove_file(image)?);
+    let (cluster, load) = meddle(bench, "the file of c's copy is deleted", nothing, remove)?;
+    replaced(bench, &cluster, "c")?;
+    load.progress(200)?;
+    passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
+}
+
+/// Starts a node whose file cannot be used, and puts a new copy in its place as an operator would.
+fn replaced(bench: &Bench, cluster: &Cluster, node: &str) -> Outcome<()> {
+    cluster.start(node)?;
+    let replica = cluster.replica(DISK, node)?;
+    let state = replica["state"].as_str().unwrap_or_default();
+    bench.tell(format_args!("{node} started; its copy is {state}"));
+    if state == "in-sync" {
+        // Only trusted after everything was copied: that is what `settle` compares.
+        return Ok(());
+    }
+    if cluster.wait(DISK, "in-sync", Duration::from_secs(20)).is_ok() {
+        return Ok(());
+    }
+    let explained = cluster.ok(&["explain", DISK])?;
+    ensure!(explained.contains(node), "explain does not name {node}: {explained}");
+    cluster.ok(&["resource", "remove-replica", DISK, "--node", node])?;
+    cluster.ok(&["resource", "add-replica", DISK, "--node", node, "--force"])?;
+    Ok(())
+}
+
+/// Cut to half its size.
+pub(super) fn truncated(bench: &Bench) -> Outcome {
+    let cut = |image: &Path| {
+        let file = OpenOptions::new().write(true).open(image)?;
+        Ok(file.set_len(SIZE / 2)?)
+    };
+    let (cluster, load) = meddle(bench, "the file of c's copy is cut to half", nothing, cut)?;
+    replaced(bench, &cluster, "c")?;
+    load.progress(200)?;
+    passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
+}
+
+/// An older copy of itself.
+pub(super) fn rolled_back(bench: &Bench) -> Outcome {
+    let snapshot = bench.directory.join("snapshot");
+    let keep =
+        |image: &Path| tool("cp", &["--sparse=always", text(image), text(&snapshot)]).map(drop);
+    let restore =
+        |image: &Path| tool("cp", &["--sparse=always", text(&snapshot), text(image)]).map(drop);
+    let (cluster, load) = meddle(bench, "c's copy goes back to what it was before", keep, restore)?;
+    cluster.start("c")?;
+    load.progress(200)?;
+    passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
+}
+
+/// Two resources' files are exchanged.
+pub(super) fn swapped(bench: &Bench) -> Outcome {
+    let cluster = three(bench)?;
+    cluster.create("other", &["--size", super::kill::SIZE_TEXT, "--replicas", "3"])?;
+    let load = load(bench, staying(&cluster, &["a", "b"], 4)?);
+    load.progress(200)?;
+    cluster.kill("c")?;
+    let (one, two) = (cluster.image("c", DISK, 0), cluster.image("c", "other", 0));
+    let between = cluster.home("c").join("between");
+    exchange(&one, &two, &between)?;
+    cluster.start("c")?;
+    for name in [DISK, "other"] {
+        let replica = cluster.replica(name, "c")?;
+        ensure!(replica["state"] != "in-sync", "{name}: the other's file on c counts as in sync");
+    }
+    let log = cluster.log("c");
+    ensure!(log.contains("LS-0025"), "c's log does not say that the store is another's: {log}");
+    cluster.stop("c")?;
+    exchange(&one, &two, &between)?;
+    cluster.start("c")?;
+    passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
+}
+
+fn exchange(one: &Path, two: &Path, between: &Path) -> Outcome<()> {
+    fs::rename(one, between)?;
+    fs::rename(two, one)?;
+    fs::rename(between, two)?;
+    Ok(())
+}
+
+/// Bits that rot.
+pub(super) fn verify(bench: &Bench) -> Outcome {
+    let cluster = three(bench)?;
+    let load = load(bench, staying(&cluster, &["a", "b"], 4)?);
+    load.progress(200)?;
+    load.run_for(Duration::from_secs(1))?;
+    let summary = settle(bench, &cluster, load, &["a", "b", "c"])?;
+    // Stopped in good order, so that no extent of its log makes a resync find it by chance.
+    cluster.stop("c")?;
+    let image = OpenOptions::new().read(true).write(true).open(cluster.image("c", DISK, 0))?;
+    for at in [0, SIZE / 2 + 8192, SIZE - 4096] {
+        let mut byte = [0];
+        image.read_exact_at(&mut byte, at)?;
+        image.write_all_at(&[!byte[0]], at)?;
+    }
+    image.sync_all()?;
+    drop(image);
+    cluster.start("c")?;
+    cluster.wait(DISK, "in-sync", crate::cluster::SYNC_LIMIT)?;
+    if cluster.compare(DISK, 0, SIZE, &["a", "b", "c"]).is_ok() {
+        return Err(Failure("the flipped bytes were gone before verify ran".to_owned()));
+    }
+    cluster.ok(&["resource", "verify", DISK, "--wait"])?;
+    cluster.wait(DISK, "in-sync", crate::cluster::SYNC_LIMIT)?;
+    cluster.compare(DISK, 0, SIZE, &["a", "b", "c"])?;
+    passed(format!("three flipped bytes repaired; {summary}"))
+}

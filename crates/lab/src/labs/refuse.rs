@@ -1,0 +1,314 @@
+//! Bad input: what is refused, with which words, and that nothing has changed afterwards.
+
+use std::fs;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use base::Prng;
+use wire::admin::{Answer, Command};
+
+use super::kill::{DISK, load, settle, staying, three};
+use crate::bench::{
+    Bench, Failure, Outcome, Said, ensure, is_root, missing, passed, text, tool, wait_for,
+};
+use crate::client::{ANSWER_LIMIT, Volume};
+use crate::cluster::{Cluster, SYNC_LIMIT};
+
+/// How long a server may take to close a connection that breaks the protocol.
+const CLOSE_LIMIT: Duration = Duration::from_secs(20);
+
+/// Everything a refusal must leave as it was: resources, and files of stores.
+fn snapshot(cluster: &Cluster) -> Outcome<String> {
+    let mut all = cluster.ok(&["resource", "list", "--output", "json"])?;
+    for node in &cluster.nodes {
+        let mut files = Vec::new();
+        if let Ok(entries) = fs::read_dir(cluster.home(&node.name).join("volumes")) {
+            for entry in entries.flatten() {
+                let length = entry.metadata()?.len();
+                files.push(format!("{} {length}", entry.file_name().to_string_lossy()));
+            }
+        }
+        files.sort();
+        all.push_str(&format!("\n{}: {}", node.name, files.join(", ")));
+    }
+    Ok(all)
+}
+
+/// What was said must end with `code`, and hold all these words.
+fn check(said: &Said, code: i32, words: &[&str]) -> Outcome<()> {
+    if said.code != Some(code) {
+        return Err(said.failure(&format!("should have ended with {code}")));
+    }
+    match words.iter().find(|word| !said.words().contains(&word.to_lowercase())) {
+        None => Ok(()),
+        Some(word) => Err(said.failure(&format!("should have named {word:?}"))),
+    }
+}
+
+/// Words of the command line.
+pub(super) fn words(bench: &Bench) -> Outcome {
+    let cluster = Cluster::up(bench, 3)?;
+    cluster.create("disk", &["--size", "16MiB", "--replicas", "3"])?;
+    let before = snapshot(&cluster)?;
+    let cases: &[(&[&str], i32, &[&str])] = &[
+        (&["status", "nosuch"], 3, &["nosuch", "resource list"]),
+        (&["explain", "nosuch"], 3, &["nosuch"]),
+        (&["wait", "nosuch", "--for", "primary", "--timeout", "1s"], 3, &["nosuch"]),
+        (&["resource", "delete", "nosuch"], 3, &["nosuch"]),
+        (&["resource", "verify", "nosuch", "--wait"], 3, &["nosuch"]),
+        (&["resource", "promote", "nosuch", "--node", "a"], 3, &["nosuch"]),
+        (&["resource", "promote", "disk", "--node", "z"], 3, &["\"z\""]),
+        (&["resource", "add-replica", "disk", "--node", "z"], 3, &["\"z\""]),
+        (&["resource", "add-replica", "disk", "--node", "a"], 1, &["member"]),
+        (&["resource", "resize", "nosuch", "--size", "1GiB"], 3, &["nosuch"]),
+        (&["resource", "resize", "disk", "--size", "0"], 2, &["size"]),
+        (&["resource", "resize", "disk", "--size", "32MiB", "--volume", "7"], 3, &["7"]),
+        (&["resource", "create", "disk", "--size", "16MiB"], 1, &["disk", "another name"]),
+        (&["resource", "create", "zero", "--size", "0", "--replicas", "3"], 2, &["size"]),
+        (&["resource", "create", "huge", "--size", "9000000TiB"], 2, &["size"]),
+        (&["resource", "create", "odd", "--size", "1000001"], 2, &["4096"]),
+        (&["resource", "create", "Bad Name", "--size", "16MiB"], 2, &["name"]),
+        (&["resource", "create", "../up", "--size", "16MiB"], 2, &["name"]),
+        (&["resource", "create", "many", "--size", "16MiB", "--replicas", "4"], 2, &["4", "3"]),
+        (&["resource", "create", "nine", "--size", "16MiB", "--replicas", "9"], 2, &["9", "8"]),
+        (&["resource", "create", "twice", "--size", "16MiB", "--nodes", "a,a"], 2, &["twice"]),
+        (&["resource", "create", "none", "--size", "16MiB", "--nodes", "a,z"], 3, &["\"z\""]),
+        (&["resource", "remove-replica", "disk", "--node", "z"], 3, &["z"]),
+        (&["resource", "frobnicate"], 2, &["frobnicate"]),
+        (&["dev", "kill", "z"], 3, &["\"z\""]),
+        (&["dev", "up", "--nodes", "5"], 1, &["3 nodes"]),
+        (&["status", "--frob"], 2, &["--frob"]),
+    ];
+    let mut wrong = Vec::new();
+    for (arguments, code, words) in cases {
+        if let Err(failure) = check(&cluster.cli(arguments)?, *code, words) {
+            wrong.push(failure.0);
+        }
+    }
+    let waited = cluster.cli(&["wait", "disk", "--for", "primary", "--timeout", "300ms"])?;
+    if let Err(failure) = check(&waited, 4, &["disk"]) {
+        wrong.push(failure.0);
+    }
+    ensure!(
+        wrong.is_empty(),
+        "{} of {} are wrong: {}",
+        wrong.len(),
+        cases.len() + 1,
+        wrong.join("\n")
+    );
+    let after = snapshot(&cluster)?;
+    ensure!(before == after, "something was changed: {before}\nbecame\n{after}");
+    passed(format!("{} bad commands", cases.len() + 1))
+}
+
+/// Stores and settings.
+pub(super) fn stores(bench: &Bench) -> Outcome {
+    let cluster = Cluster::up(bench, 3)?;
+    cluster.create("disk", &["--size", "16MiB", "--replicas", "3"])?;
+    let before = snapshot(&cluster)?;
+    let create = ["resource", "create", "next", "--size", "16MiB", "--replicas", "3"];
+    let image = cluster.image("b", "next", 0);
+    let mut wrong = Vec::new();
+    let mut case = |said: Said, code: i32, words: &[&str]| {
+        if let Err(failure) = check(&said, code, words) {
+            wrong.push(failure.0);
+        }
+    };
+    // Foreign data, as a file and as a file system.
+    fs::write(&image, b"somebody's letters")?;
+    case(cluster.cli(&create)?, 1, &["next-0.img", "--force"]);
+    ensure!(fs::read(&image)? == b"somebody's letters", "the foreign file was touched");
+    if missing(&["mkfs.ext4"]).is_empty() {
+        fs::File::create(&image)?.set_len(64 << 20)?;
+        tool("mkfs.ext4", &["-q", "-F", text(&image)])?;
+        let content = fs::read(&image)?;
+        case(cluster.cli(&create)?, 1, &["next-0.img", "ext", "--force"]);
+        ensure!(fs::read(&image)? == content, "the foreign file system was touched");
+    }
+    fs::remove_file(&image)?;
+    let between = snapshot(&cluster)?;
+    ensure!(before == between, "something was changed: {before}\nbecame\n{between}");
+    // A directory that cannot be written.
+    let volumes = cluster.home("b").join("volumes");
+    let blocked = cluster.home("b").join("volumes-kept");
+    fs::rename(&volumes, &blocked)?;
+    fs::write(&volumes, b"no directory")?;
+    case(cluster.cli(&create)?, 1, &["volumes"]);
+    fs::remove_file(&volumes)?;
+    fs::rename(&blocked, &volumes)?;
+    read_only(bench, &cluster, &mut case)?;
+    let after = snapshot(&cluster)?;
+    ensure!(before == after, "something was changed: {before}\nbecame\n{after}");
+    unknown_key(&cluster, &mut case)?;
+    ensure!(wrong.is_empty(), "{} are wrong: {}", wrong.len(), wrong.join("\n"));
+    cluster.ok(&create)?;
+    passed("foreign files and file systems, full and read-only disks, unknown keys")
+}
+
+/// A disk that is full, and one that is mounted read-only.
+fn read_only(
+    bench: &Bench,
+    cluster: &Cluster,
+    case: &mut impl FnMut(Said, i32, &[&str]),
+) -> Outcome<()> {
+    if !is_root() || !missing(&["mount", "umount"]).is_empty() {
+        bench.tell("NOT RUN: full and read-only disks need root and mount");
+        return Ok(());
+    }
+    let volumes = cluster.home("b").join("volumes");
+    let create = ["resource", "create", "next", "--size", "16MiB", "--replicas", "3"];
+    tool("mount", &["-t", "tmpfs", "-o", "size=64k", "none", text(&volumes)])?;
+    fs::write(volumes.join("filler"), vec![1; 60 << 10])?;
+    case(cluster.cli(&create)?, 1, &["space"]);
+    tool("mount", &["-o", "remount,ro", text(&volumes)])?;
+    case(cluster.cli(&create)?, 1, &["read-only", "next-0.img"]);
+    tool("umount", &[text(&volumes)])?;
+    Ok(())
+}
+
+/// A misspelt key in a node's settings.
+fn unknown_key(cluster: &Cluster, case: &mut impl FnMut(Said, i32, &[&str])) -> Outcome<()> {
+    let path = cluster.settings("c");
+    let good = fs::read_to_string(&path)?;
+    cluster.stop("c")?;
+    fs::write(&path, format!("link_encrypt = false\n{good}"))?;
+    case(cluster.cli(&["dev", "start", "c"])?, 1, &["link_encrypt", "node.toml"]);
+    fs::write(&path, good)?;
+    cluster.start("c")?;
+    cluster.wait("disk", "in-sync", SYNC_LIMIT)
+}
+
+/// Nodes that do not belong.
+pub(super) fn strangers(bench: &Bench) -> Outcome {
+    let cluster = three(bench)?;
+    let load = load(bench, staying(&cluster, &["a", "b"], 3)?);
+    load.progress(100)?;
+    let stranger = Cluster::up_in(bench, "x", 3)?;
+    // With the certificate of another cluster's c.
+    let own = cluster.home("c");
+    cluster.stop("c")?;
+    swap_identity(&own, &stranger.home("c"))?;
+    cluster.start("c")?;
+    refused(&cluster, "c")?;
+    load.progress(100)?;
+    let state = cluster.replica(DISK, "c")?;
+    ensure!(state["in_sync"] == false, "c takes part with a stranger's certificate");
+    cluster.stop("c")?;
+    swap_identity(&own, &stranger.home("c"))?;
+    // With the certificate of another node of the same cluster.
+    let kept = bench.directory.join("kept");
+    fs::create_dir_all(&kept)?;
+    copy_identity(&own, &kept)?;
+    copy_identity(&cluster.home("b"), &own)?;
+    let started = cluster.cli(&["dev", "start", "c"])?;
+    if started.code == Some(0) {
+        refused(&cluster, "c")?;
+        cluster.stop("c")?;
+    } else {
+        check(&started, 1, &["certificate"])?;
+    }
+    copy_identity(&kept, &own)?;
+    load.progress(100)?;
+    cluster.start("c")?;
+    passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
+}
+
+const IDENTITY: [&str; 3] = ["certificate.pem", "key.pem", "authority.pem"];
+
+fn swap_identity(one: &Path, two: &Path) -> Outcome<()> {
+    for name in IDENTITY {
+        let (left, right) = (fs::read(one.join(name))?, fs::read(two.join(name))?);
+        fs::write(one.join(name), right)?;
+        fs::write(two.join(name), left)?;
+    }
+    Ok(())
+}
+
+fn copy_identity(from: &Path, to: &Path) -> Outcome<()> {
+    for name in IDENTITY {
+        fs::copy(from.join(name), to.join(name))?;
+    }
+    Ok(())
+}
+
+/// Nodes a and b have no session with `node`, and say why.
+fn refused(cluster: &Cluster, node: &str) -> Outcome<()> {
+    wait_for("a to say why it refuses the node", Duration::from_secs(20), || {
+        let answer = cluster.ask("a", Command::NodeStatus {})?;
+        let Answer::Node(status) = answer else { return Err("no status".into()) };
+        let peer = status.peers.iter().find(|peer| peer.node == node);
+        let peer = peer.ok_or("it is not listed")?;
+        ensure!(!peer.connected, "it is connected");
+        let reason = peer.reason.clone().unwrap_or_default().to_lowercase();
+        ensure!(
+            reason.contains("certificate") || reason.contains("cluster"),
+            "the reason is {reason:?}"
+        );
+        Ok(())
+    })
+}
+
+/// Bytes that are no protocol, at every port, while others work.
+pub(super) fn frames(bench: &Bench) -> Outcome {
+    let cluster = three(bench)?;
+    let load = load(bench, staying(&cluster, &["a", "b", "c"], 2)?);
+    load.progress(100)?;
+    let mut random = Prng::new(bench.seed);
+    let listens = listen_addresses(&cluster)?;
+    for round in 0..20 {
+        for (node, listen) in cluster.nodes.iter().zip(&listens) {
+            let length = if round % 4 == 0 { 70_000 } else { 1 + random.below(200) };
+            let bytes: Vec<u8> = (0..length).map(|_| random.next_u64().to_le_bytes()[0]).collect();
+            for address in [node.nbd, *listen] {
+                throw(address, &bytes);
+            }
+            if let Ok(mut socket) = UnixStream::connect(&node.admin) {
+                // It may be closed in the middle.
+                let _ = socket.write_all(&bytes);
+                let _ = socket.write_all(b"\n{\"version\":9,\"id\":1}\n");
+            }
+        }
+    }
+    // After a good handshake, too: a request without its magic, and one beyond the end.
+    for node in &cluster.nodes {
+        let mut volume = Volume::open(node.nbd, DISK, CLOSE_LIMIT)?;
+        volume.send_raw(&[0xff; 64])?;
+        if !volume.is_closed_by_server() {
+            return Err(Failure(format!(
+                "{} keeps a connection that breaks the protocol",
+                node.name
+            )));
+        }
+        let mut volume = Volume::open(node.nbd, DISK, ANSWER_LIMIT)?;
+        ensure!(volume.write(1 << 40, &[0; 4096]).is_err(), "a write beyond the end is taken");
+        volume.read(0, &mut [0; 4096])?;
+        if Volume::open(node.nbd, "nosuch", ANSWER_LIMIT).is_ok() {
+            return Err(Failure("an export that does not exist can be opened".to_owned()));
+        }
+    }
+    load.progress(200)?;
+    ensure!(cluster.processes()?.len() == 3, "a node ended");
+    passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
+}
+
+/// Where nodes listen for each other.
+fn listen_addresses(cluster: &Cluster) -> Outcome<Vec<SocketAddr>> {
+    let mut found = Vec::new();
+    for node in &cluster.nodes {
+        let settings = fs::read_to_string(cluster.settings(&node.name))?;
+        let line = settings.lines().find_map(|line| line.strip_prefix("listen = "));
+        let address = line.and_then(|value| value.trim_matches('"').parse().ok());
+        found.push(address.ok_or_else(|| Failure(format!("{} listens nowhere", node.name)))?);
+    }
+    Ok(found)
+}
+
+fn throw(address: SocketAddr, bytes: &[u8]) {
+    if let Ok(mut socket) = TcpStream::connect_timeout(&address, CLOSE_LIMIT) {
+        // It may be closed in the middle.
+        let _ = socket.write_all(bytes);
+    }
+}

@@ -1,0 +1,246 @@
+//! Clients that others wrote.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use base::Prng;
+
+use super::kill::three;
+use crate::bench::{
+    Bench, Failure, Outcome, Verdict, ensure, is_root, need_tools, passed, run, text, tool,
+    wait_for,
+};
+use crate::client::list;
+use crate::cluster::{Cluster, SYNC_LIMIT};
+
+/// How long a mount or a device may take to appear or go.
+const APPEAR_LIMIT: Duration = Duration::from_secs(20);
+
+/// Writes a file of bytes that do not repeat.
+fn write_file(path: &Path, length: usize, seed: u64) -> Outcome<()> {
+    let mut random = Prng::new(seed);
+    let words = std::iter::repeat_with(|| random.next_u64().to_le_bytes());
+    let bytes: Vec<u8> = words.flatten().take(length).collect();
+    fs::write(path, bytes)?;
+    Ok(())
+}
+
+fn same(one: &Path, two: &Path) -> Outcome<()> {
+    ensure!(fs::read(one)? == fs::read(two)?, "{} and {} differ", one.display(), two.display());
+    Ok(())
+}
+
+/// libnbd's.
+pub(super) fn libnbd(bench: &Bench) -> Outcome {
+    need_tools!("nbdinfo", "nbdcopy");
+    let cluster = Cluster::up(bench, 3)?;
+    cluster.create("two", &["--size", "64MiB", "--replicas", "3", "--volumes", "2"])?;
+    let (first, second) = (cluster.url("a", "two")?, cluster.url("b", "two/1")?);
+    let said = tool("nbdinfo", &["--json", &first])?;
+    let told: serde_json::Value =
+        serde_json::from_str(&said).map_err(|error| Failure(format!("{error}: {said}")))?;
+    let size = &told["exports"][0]["export-size"];
+    ensure!(size.as_u64() == Some(64 << 20), "nbdinfo says the size is {size}");
+    tool("nbdinfo", &["--map", &first])?;
+    let exports = tool("nbdinfo", &["--list", &cluster.url("c", "")?])?;
+    for export in ["\"two\"", "\"two/1\""] {
+        ensure!(exports.contains(export), "nbdinfo --list does not name {export}: {exports}");
+    }
+    let listed = list(cluster.node("c")?.nbd)?;
+    let named =
+        |wanted: &str| listed.iter().any(|(name, about)| name == wanted && !about.is_empty());
+    ensure!(named("two") && named("two/1"), "the exports with descriptions are {listed:?}");
+    let (one, two) = (bench.directory.join("one"), bench.directory.join("two"));
+    write_file(&one, 64 << 20, bench.seed)?;
+    write_file(&two, 64 << 20, bench.seed + 1)?;
+    tool("nbdcopy", &["--flush", text(&one), &first])?;
+    tool("nbdcopy", &["--flush", text(&two), &second])?;
+    let back = bench.directory.join("back");
+    for (export, written) in [("two", &one), ("two/1", &two)] {
+        for node in ["a", "b", "c"] {
+            tool("nbdcopy", &[&cluster.url(node, export)?, text(&back)])?;
+            same(written, &back)?;
+        }
+    }
+    for volume in [0, 1] {
+        cluster.compare("two", volume, 64 << 20, &["a", "b", "c"])?;
+    }
+    passed("64 MiB in through two nodes, out through three, for both volumes")
+}
+
+/// QEMU's.
+pub(super) fn qemu(bench: &Bench) -> Outcome {
+    need_tools!("qemu-img", "qemu-io");
+    let cluster = Cluster::up(bench, 3)?;
+    cluster.create("disk", &["--size", "64MiB", "--replicas", "3"])?;
+    let source = bench.directory.join("source");
+    write_file(&source, 64 << 20, bench.seed)?;
+    let urls = [cluster.url("a", "disk")?, cluster.url("b", "disk")?, cluster.url("c", "disk")?];
+    let raw = ["convert", "-n", "-f", "raw", "-O", "raw", text(&source)];
+    tool("qemu-img", &[raw.as_slice(), &[&urls[0]]].concat())?;
+    for url in &urls {
+        tool("qemu-img", &["compare", "-f", "raw", "-F", "raw", text(&source), url])?;
+    }
+    let back = bench.directory.join("back.qcow2");
+    tool("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &urls[1], text(&back)])?;
+    tool("qemu-img", &["compare", "-f", "qcow2", "-F", "raw", text(&back), &urls[2]])?;
+    let write = [
+        "-f",
+        "raw",
+        "-c",
+        "write -P 0xa5 1M 256k",
+        "-c",
+        "write -z 2M 1M",
+        "-c",
+        "discard 4M 1M",
+        "-c",
+        "write -f -P 0x5a 8M 4k",
+        "-c",
+        "flush",
+    ];
+    tool("qemu-io", &[write.as_slice(), &[&urls[2]]].concat())?;
+    let read = [
+        "-f",
+        "raw",
+        "-c",
+        "read -P 0xa5 1M 256k",
+        "-c",
+        "read -P 0 2M 1M",
+        "-c",
+        "read -P 0 4M 1M",
+        "-c",
+        "read -P 0x5a 8M 4k",
+    ];
+    for url in &urls {
+        let said = tool("qemu-io", &[read.as_slice(), &[url]].concat())?;
+        ensure!(!said.contains("verification failed"), "qemu-io through {url}: {said}");
+    }
+    cluster.compare("disk", 0, 64 << 20, &["a", "b", "c"])?;
+    passed("64 MiB converted in and out, patterns, zeroes and discards read back through each node")
+}
+
+/// fio's.
+pub(super) fn fio(bench: &Bench) -> Outcome {
+    need_tools!("fio");
+    let engines = tool("fio", &["--enghelp"])?;
+    if !engines.split_whitespace().any(|word| word == "nbd") {
+        return Ok(Verdict::NotRun("this fio has no nbd engine".to_owned()));
+    }
+    let cluster = three(bench)?;
+    let amount = if bench.quick { 16 } else { 128 };
+    for (size, node) in [("4k", "a"), ("64k", "b"), ("1M", "c")] {
+        let uri = format!("--uri={}", cluster.url(node, "disk")?);
+        let block = format!("--bs={size}");
+        let total = format!("--size={amount}M");
+        tool(
+            "fio",
+            &[
+                "--name=lab",
+                "--ioengine=nbd",
+                "--rw=randwrite",
+                "--verify=crc32c",
+                "--do_verify=1",
+                "--verify_fatal=1",
+                "--iodepth=16",
+                "--randrepeat=0",
+                &uri,
+                &block,
+                &total,
+            ],
+        )?;
+    }
+    cluster.wait("disk", "in-sync", SYNC_LIMIT)?;
+    cluster.compare("disk", 0, super::kill::SIZE, &["a", "b", "c"])?;
+    passed(format!("{amount} MiB each of 4K, 64K and 1M through another node, verified"))
+}
+
+/// A program that runs until it is told to end.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A file system on the volume, as far as this host can mount one.
+pub(super) fn filesystem(bench: &Bench) -> Outcome {
+    need_tools!("nbdfuse", "fusermount3", "losetup", "mkfs.ext4", "e2fsck", "mount", "umount");
+    if !is_root() || !Path::new("/dev/fuse").exists() || !Path::new("/dev/loop-control").exists() {
+        return Ok(Verdict::NotRun("needs root, /dev/fuse and loop devices".to_owned()));
+    }
+    let cluster = three(bench)?;
+    let place = bench.directory.join("fuse");
+    let mount = bench.directory.join("mount");
+    fs::create_dir_all(&mount)?;
+    let mut digest = None;
+    for (round, node) in ["b", "c"].into_iter().enumerate() {
+        let url = cluster.url(node, "disk")?;
+        let (fuse, file) = attach(&place.join(round.to_string()), &url)?;
+        let device = tool("losetup", &["--find", "--show", "--direct-io=on", text(&file)])?;
+        let device = device.trim().to_owned();
+        if round == 0 {
+            tool("mkfs.ext4", &["-q", "-F", &device])?;
+        }
+        tool("e2fsck", &["-f", "-n", &device])?;
+        tool("mount", &[&device, text(&mount)])?;
+        let data = mount.join("data");
+        if round == 0 {
+            write_file(&data, 48 << 20, bench.seed)?;
+            tool("sync", &["-f", text(&data)])?;
+            let primary = cluster.primary("disk")?;
+            let other = if primary == "a" { "c" } else { "a" };
+            cluster.kill(other)?;
+            bench.tell(format_args!("node {other} is killed while the file system is mounted"));
+            tool("cp", &[text(&data), text(&mount.join("copy"))])?;
+            tool("sync", &["-f", text(&mount)])?;
+            cluster.start(other)?;
+        }
+        let sum = tool("sha256sum", &[text(&data)])?;
+        let sum = sum.split_whitespace().next().unwrap_or_default().to_owned();
+        let copy = tool("sha256sum", &[text(&mount.join("copy"))])?;
+        ensure!(copy.starts_with(&sum), "the copy differs: {copy}");
+        let before = digest.get_or_insert_with(|| sum.clone());
+        ensure!(*before == sum, "through {node} the file has another content");
+        tool("umount", &[text(&mount)])?;
+        tool("e2fsck", &["-f", "-n", &device])?;
+        detach(fuse, &file, &device)?;
+        cluster.wait("disk", "in-sync", SYNC_LIMIT)?;
+    }
+    cluster.compare("disk", 0, super::kill::SIZE, &["a", "b", "c"])?;
+    passed("ext4 made, filled, checked, and mounted again through another node")
+}
+
+/// The volume as a file, by nbdfuse.
+fn attach(place: &Path, url: &str) -> Outcome<(Running, PathBuf)> {
+    fs::create_dir_all(place)?;
+    let file = place.join("nbd");
+    let child = Command::new("nbdfuse")
+        .arg(place)
+        .arg(url)
+        .stdin(Stdio::null())
+        .spawn()
+        .map_err(|error| Failure(format!("nbdfuse: {error}")))?;
+    let running = Running(child);
+    wait_for("nbdfuse to mount", APPEAR_LIMIT, || {
+        ensure!(file.exists(), "{} is not there", file.display());
+        Ok(())
+    })?;
+    Ok((running, file))
+}
+
+fn detach(fuse: Running, file: &Path, device: &str) -> Outcome<()> {
+    tool("losetup", &["-d", device])?;
+    wait_for("the loop device to let go", APPEAR_LIMIT, || {
+        let said = run(Command::new("losetup").arg(device), APPEAR_LIMIT)?;
+        ensure!(said.code != Some(0), "it has {}", said.out);
+        Ok(())
+    })?;
+    let place = file.parent().unwrap_or(file);
+    tool("fusermount3", &["-u", text(place)])?;
+    drop(fuse);
+    Ok(())
+}

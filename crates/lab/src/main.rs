@@ -1,0 +1,179 @@
+//! The lab: one program that tests the real programs, `lockstep` and `lockstepd`, from outside.
+//!
+//! Clusters of real processes on loopback addresses, which are killed, frozen and fed with bad input
+//! while clients of our own and of strangers use the volumes. What the simulator proves about
+//! decisions, the lab shows for everything around them: sockets, files, processes, the command line.
+//!
+//! `lab` runs everything, `lab --quick` what fits into a few minutes, `lab NAME…` these; it drives the
+//! programs that lie beside it and builds nothing. Described in `docs/lab.md`.
+//!
+//! Always: each lab runs in a process of its own below a directory of its own, and nothing of it is
+//! left afterwards (`supervise`).
+
+mod bench;
+mod client;
+mod cluster;
+mod history;
+mod labs;
+mod load;
+mod supervise;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::Parser;
+
+use bench::{Bench, Verdict};
+use labs::{LABS, Lab, Pace};
+use supervise::{EXIT_FAILED, EXIT_NOT_RUN, End, supervise};
+
+/// SIGINT and SIGTERM.
+const STOP_SIGNALS: [i32; 2] = [2, 15];
+
+/// The command line.
+#[derive(Debug, Parser)]
+#[command(name = "lab", about = "Tests with the real programs")]
+struct Arguments {
+    /// Which labs; all if none is named. A name's beginning stands for all that begin so
+    names: Vec<String>,
+    /// List the labs
+    #[arg(long)]
+    list: bool,
+    /// Only those that are quick, with short loads
+    #[arg(long)]
+    quick: bool,
+    /// Those that take minutes each, too
+    #[arg(long)]
+    long: bool,
+    /// Seed of everything random; by default it differs each time and is printed
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Keep the directory of a lab that failed
+    #[arg(long)]
+    keep: bool,
+    /// Be the process of one lab, in this directory
+    #[arg(long, hide = true, value_name = "DIR")]
+    inside: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if arguments.list {
+        for lab in LABS {
+            println!("{:<22} {:<6} {}", lab.name, lab.pace.word(), lab.about);
+        }
+        return ExitCode::SUCCESS;
+    }
+    match (&arguments.inside, arguments.names.as_slice()) {
+        (Some(directory), [name]) => inside(directory, name, &arguments),
+        _ => all(&arguments),
+    }
+}
+
+/// One lab, in this process.
+fn inside(directory: &Path, name: &str, arguments: &Arguments) -> ExitCode {
+    let Some(lab) = LABS.iter().find(|lab| lab.name == name) else {
+        println!("    there is no lab {name}");
+        return ExitCode::from(EXIT_FAILED);
+    };
+    let bench = Bench::new(directory.to_path_buf(), arguments.seed.unwrap_or(1), arguments.quick);
+    match (lab.run)(&bench) {
+        Ok(Verdict::Passed(note)) => {
+            println!("    {note}");
+            ExitCode::SUCCESS
+        }
+        Ok(Verdict::NotRun(reason)) => {
+            println!("    NOT RUN: {reason}");
+            ExitCode::from(EXIT_NOT_RUN)
+        }
+        Err(failure) => {
+            println!("    FAILED: {failure}");
+            ExitCode::from(EXIT_FAILED)
+        }
+    }
+}
+
+/// Every lab that is asked for, each in a process of its own.
+fn all(arguments: &Arguments) -> ExitCode {
+    let chosen: Vec<&Lab> = LABS.iter().filter(|lab| is_chosen(lab, arguments)).collect();
+    if let Some(name) = arguments.names.iter().find(|name| !LABS.iter().any(|lab| named(lab, name)))
+    {
+        eprintln!("lab: there is no lab {name}; `lab --list` names them");
+        return ExitCode::from(2);
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in STOP_SIGNALS {
+        if let Err(error) = signal_hook::flag::register(signal, Arc::clone(&stop)) {
+            eprintln!("lab: signal {signal}: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    let seed = arguments.seed.unwrap_or_else(seed_of_now);
+    println!("{} labs, seed {seed}", chosen.len());
+    let mut ends = Vec::new();
+    for (number, lab) in chosen.iter().enumerate() {
+        if stop.load(Ordering::Relaxed) {
+            ends.push((lab.name, End::Failed, Duration::ZERO));
+            continue;
+        }
+        println!("{}: {}", lab.name, lab.about);
+        let begun = Instant::now();
+        // A short path: Unix sockets below it may not be longer than 107 bytes.
+        let directory =
+            std::env::temp_dir().join(format!("lockstep-lab-{}-{number}", std::process::id()));
+        let mut words = vec!["--seed".to_owned(), seed.to_string()];
+        if arguments.quick {
+            words.push("--quick".to_owned());
+        }
+        let limit = lab.pace.limit();
+        let end = supervise(lab.name, &directory, &words, limit, arguments.keep, &stop);
+        println!("{} {} in {:.1} s", lab.name, word(end), begun.elapsed().as_secs_f64());
+        ends.push((lab.name, end, begun.elapsed()));
+    }
+    conclude(&ends)
+}
+
+fn is_chosen(lab: &Lab, arguments: &Arguments) -> bool {
+    if !arguments.names.is_empty() {
+        return arguments.names.iter().any(|name| named(lab, name));
+    }
+    match lab.pace {
+        Pace::Quick => true,
+        Pace::Full => !arguments.quick,
+        Pace::Long => arguments.long && !arguments.quick,
+    }
+}
+
+/// Whether `name` is the lab's, or that of its family: `kill` stands for `kill-replica` and the like.
+fn named(lab: &Lab, name: &str) -> bool {
+    lab.name == name || lab.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('-'))
+}
+
+fn word(end: End) -> &'static str {
+    match end {
+        End::Passed => "passed",
+        End::Failed => "FAILED",
+        End::NotRun => "NOT RUN",
+    }
+}
+
+/// Prints the table and the two lines that programs read.
+fn conclude(ends: &[(&str, End, Duration)]) -> ExitCode {
+    println!();
+    for (name, end, time) in ends {
+        println!("{name:<22} {:<8} {:>7.1} s", word(*end), time.as_secs_f64());
+    }
+    let count = |wanted: End| ends.iter().filter(|(_, end, _)| *end == wanted).count();
+    let (passed, failed) = (count(End::Passed), count(End::Failed));
+    println!("{passed} passed, {failed} failed, {} skipped", count(End::NotRun));
+    println!("{{\"runs\":{},\"failures\":{failed}}}", passed + failed);
+    if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn seed_of_now() -> u64 {
+    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::from(time.subsec_nanos()) ^ time.as_secs() << 20
+}
