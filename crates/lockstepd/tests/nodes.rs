@@ -28,6 +28,8 @@ fn one_node_serves_a_volume_and_keeps_it_over_a_kill() {
     drop(volume);
     let image = cluster.home(1).join("volumes/alpha-0.img");
     let check = || run_status(&["check", text(&image)]);
+    let home = cluster.home(1);
+    assert!(!run_status(&["node", "--dir", text(&home)]), "one process for each directory");
     assert!(!check(), "a node has it open");
     assert!(cluster.stop(1), "a stop in good order ends well");
     assert!(check(), "its metadata is good");

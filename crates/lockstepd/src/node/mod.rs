@@ -27,12 +27,16 @@ mod stop;
 mod sums;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::Path;
 use std::process::ExitCode;
 
 use base::{Duration, Instant, NodeId, ResourceId};
 use export::PIECE_BYTES;
 use replica::door::{MemberInput, MemberOutput, OperationId, ShardInput, ShardOutput};
-use sys::{Buffer, BufferPool, Event, Hands, HandsConfig, Listener, Payload};
+use sys::{
+    Access, Buffer, BufferPool, Errno, Event, File, Hands, HandsConfig, Listener, OpenOptions,
+    Payload,
+};
 
 use crate::config::Config;
 use crate::log::{error, info};
@@ -115,6 +119,8 @@ pub(crate) struct Node {
     events_at: Option<Instant>,
     helper: Helper<Node>,
     started: Instant,
+    /// Keeps a second process from this directory.
+    _lock: File,
     /// Set once a stop was asked for.
     stopping: Option<Stopping>,
 }
@@ -122,6 +128,7 @@ pub(crate) struct Node {
 impl Node {
     /// Opens everything that the configuration names.
     fn open(config: Config) -> Result<Node, String> {
+        let lock = lock_directory(&config.directory)?;
         let mut hands = Hands::new(HandsConfig::default()).map_err(|error| error.to_string())?;
         let zeroes_bytes = usize::try_from(PIECE_BYTES).expect("1 MiB");
         let zeroes = BufferPool::new(zeroes_bytes).take_zeroed(zeroes_bytes);
@@ -158,6 +165,7 @@ impl Node {
             events_at: None,
             helper,
             started: sys::clock(),
+            _lock: lock,
             stopping: None,
         };
         node.open_peers()?;
@@ -259,6 +267,26 @@ impl Node {
             _ => {}
         }
     }
+}
+
+/// Makes this process the only one that is the node of this directory.
+fn lock_directory(directory: &Path) -> Result<File, String> {
+    let path = directory.join("lock");
+    let options = OpenOptions { access: Access::ReadWrite, ..OpenOptions::default() };
+    let new = OpenOptions { create_new: true, ..options };
+    let open = || match File::open(&path, new) {
+        Err(Errno::EXISTS) => File::open(&path, options),
+        other => other,
+    };
+    let file = open().map_err(|errno| format!("{}: {errno}", path.display()))?;
+    file.lock().map_err(|errno| match errno {
+        Errno::BUSY => format!(
+            "{}: another process is the node of this directory; stop it first",
+            directory.display()
+        ),
+        errno => format!("{}: {errno}", path.display()),
+    })?;
+    Ok(file)
 }
 
 /// Runs a node until it is told to stop.
