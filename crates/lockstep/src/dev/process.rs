@@ -98,7 +98,9 @@ pub(crate) fn wait_until_it_answers(
     let admin: Node = cluster.admin_of(node);
     let begun = Instant::now();
     loop {
-        if admin.ask(wire::admin::Command::Ping {}).is_ok() {
+        let answers = admin.ask(wire::admin::Command::Ping {}).is_ok();
+        // Asked for after the answer: an answer of a node that has ended since is none.
+        if answers && running(cluster, node) == Some(pid) {
             return Ok(());
         }
         if running(cluster, node) != Some(pid) {
