@@ -79,7 +79,7 @@ impl Shard {
             }
             ShardMessage::Settled { epoch, volume, span } => {
                 if self.obeys(node, epoch, out) {
-                    self.doubt.remove(volume, span);
+                    self.on_settled(epoch, volume, span);
                     self.make_room(out);
                 }
             }
@@ -235,6 +235,21 @@ impl Shard {
             self.send(node, message, buffer, out);
         }
         self.release(buffer, out);
+    }
+
+    /// The range is the same at every member of the primary's configuration. If that is not known here
+    /// yet, a member of the one known here may be outside it: dirty for everybody, as the doubt would
+    /// have been when it is installed.
+    fn on_settled(&mut self, epoch: Epoch, volume: VolumeId, span: Span) {
+        if self.epoch() < epoch && self.doubt.overlaps(volume, span.first(), span.end()) {
+            let known = self.configuration.clone();
+            for other in known.iter().flat_map(|known| known.replicas()) {
+                if other != self.node {
+                    self.bitmaps.set(other, volume, span.first(), span.end(), true);
+                }
+            }
+        }
+        self.doubt.remove(volume, span);
     }
 
     fn on_retire(&mut self, upto: u64) {
