@@ -10,10 +10,10 @@
 //! Not here: sockets, io_uring, NBD: those are tested with real processes.
 
 pub mod alarm;
-mod buffer;
+pub mod buffer;
 pub mod campaign;
 mod client;
-mod disk;
+pub mod disk;
 mod fault;
 pub mod history;
 mod machine;

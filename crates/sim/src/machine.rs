@@ -52,7 +52,7 @@ impl World {
     }
 
     /// One step of a member.
-    pub(crate) fn to_member(&mut self, node: usize, life: u64, input: MemberInput) {
+    pub(crate) fn step_member(&mut self, node: usize, life: u64, input: MemberInput) {
         if self.nodes[node].life != life || self.failure.is_some() {
             return;
         }
@@ -75,7 +75,7 @@ impl World {
     }
 
     /// One step of a shard.
-    pub(crate) fn to_shard(&mut self, node: usize, life: u64, shard: u16, input: ShardInput) {
+    pub(crate) fn step_shard(&mut self, node: usize, life: u64, shard: u16, input: ShardInput) {
         if self.nodes[node].life != life || self.failure.is_some() {
             return;
         }
@@ -154,10 +154,10 @@ impl World {
         process.wakes[stream] = None;
         self.count_wake(at);
         if stream == usize::from(self.plan.shards) {
-            self.to_member(node, life, MemberInput::Wake);
+            self.step_member(node, life, MemberInput::Wake);
         } else {
             let shard = u16::try_from(stream).expect("few shards");
-            self.to_shard(node, life, shard, ShardInput::Wake);
+            self.step_shard(node, life, shard, ShardInput::Wake);
         }
     }
 
@@ -177,14 +177,14 @@ impl World {
             self.note(node, || format!("M > {}", brief(&output)));
         }
         match output {
-            MemberOutput::Store { number, record } => self.store(node, life, number, &record),
+            MemberOutput::Store { number, record } => self.store(node, life, number, record),
             MemberOutput::Send { peer, session, message } => {
                 if let Some((session, end)) = self.session(node, peer, session) {
                     let stream = usize::from(self.plan.shards);
                     self.send(session, end, stream, Frame::Member(message));
                 }
             }
-            MemberOutput::Shards(message) => self.to_all_shards(node, life, &message),
+            MemberOutput::Shards(message) => self.tell_shards(node, life, &message),
             MemberOutput::Done { id, result } => {
                 if let Some(wish) = self.wishes.remove(&id) {
                     self.note(node, || format!("operation {wish} ended: {result:?}"));
@@ -199,12 +199,12 @@ impl World {
         }
     }
 
-    fn store(&mut self, node: usize, life: u64, number: u64, record: &Box<replica::disk::Record>) {
+    fn store(&mut self, node: usize, life: u64, number: u64, record: Box<replica::disk::Record>) {
         let Some(disk) = &mut self.nodes[node].disk else {
             self.fail("doors", format!("node {node} has no disk and stores a record"));
             return;
         };
-        if !disk.submit_record(record.clone()) {
+        if !disk.submit_record(record) {
             self.fail("doors", format!("node {node} stores a record while another is in flight"));
             return;
         }
@@ -231,10 +231,10 @@ impl World {
         if !ok {
             self.nodes[node].disk_failed = true;
         }
-        self.to_member(node, life, MemberInput::Stored { number, ok });
+        self.step_member(node, life, MemberInput::Stored { number, ok });
     }
 
-    fn to_all_shards(&mut self, node: usize, life: u64, message: &ToShard) {
+    fn tell_shards(&mut self, node: usize, life: u64, message: &ToShard) {
         if let ToShard::Install { configuration, .. } = message {
             self.note(node, || format!("installs {}", crate::oracle::short(configuration)));
             self.installed(node, configuration);
@@ -376,7 +376,7 @@ impl World {
             }
             (answer, _) => answer,
         };
-        self.to_shard(node, life, entry.shard, ShardInput::Disk { op: entry.op, answer });
+        self.step_shard(node, life, entry.shard, ShardInput::Disk { op: entry.op, answer });
     }
 
     pub(crate) fn on_request(
@@ -393,7 +393,7 @@ impl World {
         }
         let process = self.nodes[node].process.as_mut().expect("a life has a process");
         request.buffer = content.map(|content| process.buffers.make(content));
-        self.to_shard(node, life, shard, ShardInput::Request { id, request });
+        self.step_shard(node, life, shard, ShardInput::Request { id, request });
     }
 
     /// The process of a node dies.

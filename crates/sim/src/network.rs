@@ -124,7 +124,7 @@ impl World {
         }
         self.sessions[session].ends[end].up[member] = true;
         let (peer, name) = (self.peer_of(session, end), self.sessions[session].ends[end].name);
-        self.to_member(node, life, MemberInput::PeerUp { peer: node_id(peer), session: name });
+        self.step_member(node, life, MemberInput::PeerUp { peer: node_id(peer), session: name });
         self.deliver_early(session, end, member);
     }
 
@@ -138,7 +138,7 @@ impl World {
         self.sessions[session].ends[end].up[stream] = true;
         let (peer, name) = (self.peer_of(session, end), self.sessions[session].ends[end].name);
         let input = ShardInput::PeerUp { peer: node_id(peer), session: name };
-        self.to_shard(node, life, shard, input);
+        self.step_shard(node, life, shard, input);
         self.deliver_early(session, end, stream);
     }
 
@@ -165,10 +165,10 @@ impl World {
             return;
         }
         if stream == usize::from(self.plan.shards) {
-            self.to_member(node, life, MemberInput::PeerDown { peer, session: name });
+            self.step_member(node, life, MemberInput::PeerDown { peer, session: name });
         } else {
             let shard = u16::try_from(stream).expect("few shards");
-            self.to_shard(node, life, shard, ShardInput::PeerDown { peer, session: name });
+            self.step_shard(node, life, shard, ShardInput::PeerDown { peer, session: name });
         }
     }
 
@@ -220,14 +220,14 @@ impl World {
         let (node, life, name) = (side.node, side.life, side.name);
         match frame {
             Frame::Member(message) => {
-                self.to_member(node, life, MemberInput::Frame { peer, session: name, message });
+                self.step_member(node, life, MemberInput::Frame { peer, session: name, message });
             }
             Frame::Shard(message, content) => {
                 let shard = u16::try_from(stream).expect("few shards");
                 let process = self.nodes[node].process.as_mut().expect("its life goes on");
                 let buffer = content.map(|content| process.buffers.make(content));
                 let input = ShardInput::Frame { peer, session: name, message, buffer };
-                self.to_shard(node, life, shard, input);
+                self.step_shard(node, life, shard, input);
             }
         }
     }

@@ -96,11 +96,10 @@ impl World {
             .filter(|member| member.in_sync)
             .any(|member| self.is_kept(node_index(member.node), member.incarnation));
         // A disk that was replaced or put back while it was needed: nothing is promised any more.
-        let hopeless = newest
-            .members
-            .iter()
-            .filter(|member| member.in_sync)
-            .any(|member| self.nodes[node_index(member.node)].swapped == Some(member.incarnation));
+        let hopeless =
+            newest.members.iter().filter(|member| member.in_sync).any(|member| {
+                self.nodes[node_index(member.node)].swapped == Some(member.incarnation)
+            });
         if !any_kept && hopeless {
             self.mark("sim: the last copy's disk was lost");
             self.done = true;

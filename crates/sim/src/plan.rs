@@ -172,7 +172,7 @@ pub struct Plan {
 }
 
 /// Kinds of fault, for the draw of how frequent each is.
-const KINDS: u64 = 11;
+const KINDS: usize = 11;
 
 impl Plan {
     /// The plan that a seed names.
@@ -262,7 +262,7 @@ impl Plan {
     }
 
     fn draw_faults(&self, random: &mut Prng) -> Vec<Fault> {
-        let mut weights = [0_u64; KINDS as usize];
+        let mut weights = [0_u64; KINDS];
         while weights.iter().all(|&weight| weight == 0) {
             for weight in &mut weights {
                 *weight = [0, 0, 1, 4][usize::try_from(random.below(4)).expect("below 4")];

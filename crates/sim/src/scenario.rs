@@ -78,7 +78,9 @@ fn cluster(words: &[&str], trace: bool) -> Result<Scenario, String> {
     let shards = u16::try_from(count("shards", 1)?).map_err(|_| "too many shards")?;
     let mut world = World::new(Plan::quiet(roles, shards));
     world.trace = trace;
-    Ok(Scenario { world, labels: BTreeMap::new() })
+    let mut scenario = Scenario { world, labels: BTreeMap::new() };
+    scenario.wait(500 * MILLI)?;
+    Ok(scenario)
 }
 
 fn number(word: Option<&&str>) -> Result<usize, String> {

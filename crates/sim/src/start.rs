@@ -31,7 +31,8 @@ impl World {
             let mut disk = Disk::new(&volumes);
             disk.write_through = self.plan.stable_disks;
             let boot = self.nodes[node].boot;
-            let record = Record::first(&configuration, id, boot).expect("only members keep a record");
+            let record =
+                Record::first(&configuration, id, boot).expect("only members keep a record");
             disk.submit_record(Box::new(record.clone()));
             disk.finish_record(true);
             self.nodes[node].disk = Some(disk);
@@ -142,9 +143,13 @@ impl World {
         let mut pages: Vec<_> =
             disk.pages().map(|(volume, place, bytes)| (volume, place, Some(*bytes))).collect();
         // Log pages that were never written are zeroes; bitmap pages may be left out.
-        let written: BTreeSet<_> = pages.iter().map(|&(volume, place, _)| (volume, place)).collect();
-        let volumes =
-            if self.plan.roles[node] == Role::Replica { self.plan.volumes.clone() } else { Vec::new() };
+        let written: BTreeSet<_> =
+            pages.iter().map(|&(volume, place, _)| (volume, place)).collect();
+        let volumes = if self.plan.roles[node] == Role::Replica {
+            self.plan.volumes.clone()
+        } else {
+            Vec::new()
+        };
         for (volume, _) in volumes {
             for page in 0..self.plan.geometry.log_pages {
                 for (half, copy) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
@@ -173,8 +178,7 @@ impl World {
             outputs.push(out);
         }
         let member = Member::new(now, setups.member);
-        let wakes: Vec<_> =
-            machines.iter().map(Shard::wake_at).chain([member.wake_at()]).collect();
+        let wakes: Vec<_> = machines.iter().map(Shard::wake_at).chain([member.wake_at()]).collect();
         self.nodes[node].disk_failed = false;
         self.nodes[node].process = Some(Process {
             member,

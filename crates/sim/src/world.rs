@@ -335,13 +335,13 @@ impl World {
 
     pub(crate) fn handle(&mut self, event: Event) {
         match event {
-            Event::Member { node, life, input } => self.to_member(node, life, input),
-            Event::Shard { node, life, shard, input } => self.to_shard(node, life, shard, input),
+            Event::Member { node, life, input } => self.step_member(node, life, input),
+            Event::Shard { node, life, shard, input } => self.step_shard(node, life, shard, input),
             Event::Request { node, life, shard, id, request, content } => {
                 self.on_request(node, life, shard, id, request, content);
             }
             Event::FromShard { node, life, shard, message } => {
-                self.to_member(node, life, MemberInput::Shard { shard, message });
+                self.step_member(node, life, MemberInput::Shard { shard, message });
             }
             Event::Frame { session, end, stream, frame } => {
                 self.on_frame(session, end, stream, frame);
