@@ -69,8 +69,10 @@ pub enum ShardMessage {
     Retire {
         /// The configuration under which they became so; who does not know it ignores this.
         epoch: Epoch,
-        /// The last complete one.
+        /// The last of those before which every one is complete.
         upto: u64,
+        /// Later ones that are complete too, as (first, after the last), ascending.
+        ahead: Vec<(u64, u64)>,
     },
     /// Primary to in-sync replica: these sectors are the same everywhere; drop older doubt.
     Settled {

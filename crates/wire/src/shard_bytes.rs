@@ -13,7 +13,7 @@ use crate::{DoubtRun, ShardMessage, WriteFlags};
 use alloc::vec::Vec;
 use base::{AnswerError, Epoch, NodeId, Op, RequestId, SECTOR_BYTES, Span, VolumeId};
 
-/// Runs in one `Clean` or `Doubt`; who has more sends another message. Bounds what a receiver must
+/// Runs in one `Clean`, `Doubt` or `Retire`; who has more sends another message. Bounds what a receiver must
 /// hold at once to 608 KiB.
 pub const RUNS_MAX: usize = 32_768;
 
@@ -57,6 +57,9 @@ pub(crate) fn check(message: &ShardMessage, payload_bytes: u32) -> Result<(), &'
                 && runs.len() <= RUNS_MAX
                 && runs.iter().all(|&(first, end)| first < end)
         }
+        ShardMessage::Retire { ahead, .. } => {
+            ahead.len() <= RUNS_MAX && ahead.iter().all(|&(first, end)| first < end)
+        }
         ShardMessage::Doubt { runs, .. } => {
             runs.len() <= RUNS_MAX && runs.iter().all(|run| run.first < run.end)
         }
@@ -87,7 +90,7 @@ pub(crate) fn fields(message: &ShardMessage) -> (u16, Fields) {
         }
         ShardMessage::Received { sequence } => (RECEIVED, Fields { sequence: *sequence, ..none }),
         ShardMessage::Written { sequence, ok } => (WRITTEN, answered(*sequence, *ok)),
-        ShardMessage::Retire { epoch, upto } => {
+        ShardMessage::Retire { epoch, upto, .. } => {
             (RETIRE, Fields { epoch: epoch.0, sequence: *upto, ..none })
         }
         ShardMessage::Settled { epoch, volume, span } => {
@@ -136,7 +139,7 @@ pub(crate) fn fields(message: &ShardMessage) -> (u16, Fields) {
 /// Appends the body of `message`, if its kind has one.
 pub(crate) fn put_body(message: &ShardMessage, out: &mut Vec<u8>) {
     match message {
-        ShardMessage::Clean { runs, .. } => {
+        ShardMessage::Clean { runs, .. } | ShardMessage::Retire { ahead: runs, .. } => {
             for &(first, end) in runs {
                 out.put_u64(first);
                 out.put_u64(end);
@@ -170,7 +173,10 @@ pub(crate) fn take(kind: u16, from: &Fields, body: &[u8]) -> Result<ShardMessage
         }
         RECEIVED => ShardMessage::Received { sequence },
         WRITTEN => ShardMessage::Written { sequence, ok },
-        RETIRE => ShardMessage::Retire { epoch, upto: sequence },
+        RETIRE => {
+            let ahead = take_runs(&mut body)?;
+            ShardMessage::Retire { epoch, upto: sequence, ahead }
+        }
         SETTLED => ShardMessage::Settled { epoch, volume, span: from.span()? },
         CLEAN => {
             let target = node(from.detail)?;

@@ -245,6 +245,7 @@ impl Shard {
         self.asked.clear();
         self.held.clear();
         self.unretired_own.clear();
+        self.retired_count = 0;
         self.copies = 0;
         self.verify = None;
         self.reconciling.clear();
@@ -258,7 +259,7 @@ impl Shard {
             peer.required = None;
             peer.gathered = false;
             peer.gathering = None;
-            peer.retired_sent = 0;
+            peer.retired_told = 0;
             peer.reads = 0;
         }
         let waiting = core::mem::take(&mut self.waiting);

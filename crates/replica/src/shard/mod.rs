@@ -130,6 +130,8 @@ pub struct Shard {
     next_sequence: u64,
     /// Sequences of writes that are not on every in-sync disk.
     unretired_own: BTreeSet<u64>,
+    /// Writes retired in this reign.
+    retired_count: u64,
     last_write: u64,
     /// Complete operations whose answers wait for the lease or a cut.
     held: BTreeSet<u64>,
@@ -202,6 +204,7 @@ impl Shard {
             asked: BTreeMap::new(),
             next_sequence: 1,
             unretired_own: BTreeSet::new(),
+            retired_count: 0,
             last_write: 0,
             held: BTreeSet::new(),
             waiting: VecDeque::new(),

@@ -28,8 +28,8 @@ pub(super) struct Peer {
     pub(super) required: Option<SessionId>,
     /// `PeerLate` or `PeerFailed` was said in this session.
     pub(super) complained: bool,
-    /// Told that everything up to here is retired.
-    pub(super) retired_sent: u64,
+    /// How many writes were retired when it was told last.
+    pub(super) retired_told: u64,
     /// Reads that it has not answered.
     pub(super) reads: u32,
     /// How its last resync from here went.

@@ -71,9 +71,9 @@ impl Shard {
             ShardMessage::Doubt { sequence, runs, last } => {
                 self.on_doubt(node, sequence, &runs, last, out);
             }
-            ShardMessage::Retire { epoch, upto } => {
+            ShardMessage::Retire { epoch, upto, ahead } => {
                 if self.obeys(node, epoch, out) && self.epoch() >= epoch {
-                    self.on_retire(upto);
+                    self.on_retire(upto, &ahead);
                     self.make_room(out);
                 }
             }
@@ -252,9 +252,16 @@ impl Shard {
         self.doubt.remove(volume, span);
     }
 
-    fn on_retire(&mut self, upto: u64) {
+    fn on_retire(&mut self, upto: u64, ahead: &[(u64, u64)]) {
         let open = self.unretired.split_off(&upto.saturating_add(1));
-        for (_, (volume, span)) in core::mem::replace(&mut self.unretired, open) {
+        let mut retired = core::mem::replace(&mut self.unretired, open);
+        for &(first, end) in ahead.iter().filter(|(first, end)| first < end) {
+            let found: Vec<u64> = self.unretired.range(first..end).map(|(&at, _)| at).collect();
+            for sequence in found {
+                retired.extend(self.unretired.remove_entry(&sequence));
+            }
+        }
+        for (_, (volume, span)) in retired {
             let extent = self.extent_of(volume, span);
             self.log.unhold(extent);
         }

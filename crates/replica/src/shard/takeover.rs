@@ -24,12 +24,13 @@ impl Shard {
         self.reconcile_cursor = (VolumeId(0), 0);
         self.last_write = self.next_sequence - 1;
         self.unretired_own.clear();
+        self.retired_count = 0;
         let known = self.configuration.clone().expect("a reign begins with a configuration");
         self.lease_until = base::Instant(0);
         for (&node, peer) in &mut self.peers {
             peer.gathered = !known.is_in_sync(node);
             peer.gathering = None;
-            peer.retired_sent = self.last_write;
+            peer.retired_told = 0;
             // What it confirmed before was another reign.
             peer.ready = peer.ready.filter(|&epoch| epoch >= known.reign);
         }

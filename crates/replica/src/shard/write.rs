@@ -22,6 +22,8 @@ use wire::{OnIoError, ShardMessage, WriteFlags};
 
 /// Retirements are told at the latest when so many are due.
 const RETIRE_BATCH: u64 = 64;
+/// Open writes looked at when a retirement is told.
+const RETIRE_RUNS: usize = 1000;
 
 impl Shard {
     fn write_mut(&mut self, id: u64) -> Option<&mut Write> {
@@ -192,8 +194,8 @@ impl Shard {
         let first_retired = on_every_disk && !write.retired;
         write.retired |= on_every_disk;
         let (copy, answered, sequence) = (write.copy, write.answered, write.sequence);
-        if first_retired {
-            self.unretired_own.remove(&sequence);
+        if first_retired && self.unretired_own.remove(&sequence) {
+            self.retired_count += 1;
         }
         if first_complete {
             if copy.is_none() {
@@ -246,9 +248,21 @@ impl Shard {
         self.forget_write(id, out);
     }
 
-    /// Everything up to this sequence is on every in-sync disk.
-    pub(super) fn retired_upto(&self) -> u64 {
-        self.unretired_own.first().map_or(self.last_write, |first| first - 1)
+    /// Everything up to the first is on every in-sync disk, and the later writes in these runs.
+    fn retired(&self) -> (u64, Vec<(u64, u64)>) {
+        let upto = self.unretired_own.first().map_or(self.last_write, |first| first - 1);
+        let mut ahead = Vec::new();
+        let mut at = upto + 1;
+        for &open in self.unretired_own.iter().take(RETIRE_RUNS) {
+            if at < open {
+                ahead.push((at, open));
+            }
+            at = open + 1;
+        }
+        if self.unretired_own.len() <= RETIRE_RUNS && at <= self.last_write {
+            ahead.push((at, self.last_write + 1));
+        }
+        (upto, ahead)
     }
 
     /// Who is told of retirements: in-sync peers, and those that are being brought up to date, whose logs
@@ -263,32 +277,36 @@ impl Shard {
     }
 
     /// Tells replicas what is retired: a batch of it, or all if `now`.
+    ///
+    /// Not only the writes before the first open one: a replica whose log is full of later ones could
+    /// never make room for that one.
     pub(super) fn tell_retired(&mut self, now: bool, out: &mut Out) {
         let Some(known) = self.configuration.clone() else { return };
         if !self.is_primary() {
             return;
         }
-        let (epoch, upto) = (known.epoch, self.retired_upto());
+        let (epoch, total) = (known.epoch, self.retired_count);
+        let mut told: Option<(u64, Vec<(u64, u64)>)> = None;
         for node in self.retirement_peers() {
             let Some(peer) = self.peers.get_mut(&node) else { continue };
-            let due = upto.saturating_sub(peer.retired_sent);
+            let due = total.saturating_sub(peer.retired_told);
             if peer.ready.is_some_and(|ready| ready >= epoch)
                 && (due >= RETIRE_BATCH || (now && due > 0))
             {
-                peer.retired_sent = upto;
-                self.send(node, ShardMessage::Retire { epoch, upto }, None, out);
+                peer.retired_told = total;
+                let (upto, ahead) = told.get_or_insert_with(|| self.retired()).clone();
+                self.send(node, ShardMessage::Retire { epoch, upto, ahead }, None, out);
             }
         }
     }
 
     /// Whether some replica is still to be told of a retirement.
     pub(super) fn owes_retirement(&self) -> bool {
-        let upto = self.retired_upto();
         self.is_primary()
             && self.retirement_peers().iter().any(|node| {
                 self.peers.get(node).is_some_and(|peer| {
                     peer.ready.is_some_and(|ready| ready >= self.epoch())
-                        && peer.retired_sent < upto
+                        && peer.retired_told < self.retired_count
                 })
             })
     }

@@ -128,7 +128,10 @@ pub(super) fn shard_message(kind: u64, random: &mut Prng) -> (ShardMessage, usiz
         }
         1 => (ShardMessage::Received { sequence }, 0),
         2 => (ShardMessage::Written { sequence, ok }, 0),
-        3 => (ShardMessage::Retire { epoch, upto: sequence }, 0),
+        3 => {
+            let ahead = (0..random.below(5)).map(|_| run(random)).collect();
+            (ShardMessage::Retire { epoch, upto: sequence, ahead }, 0)
+        }
         4 => (ShardMessage::Settled { epoch, volume, span }, 0),
         5 => {
             let runs = (0..random.below(20)).map(|_| run(random)).collect();
