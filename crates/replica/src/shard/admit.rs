@@ -102,6 +102,7 @@ impl Shard {
                 return;
             }
             Ask::Read => Kind::Read(Read {
+                locked: false,
                 tried: Vec::new(),
                 source: None,
                 sequence: 0,
@@ -129,10 +130,12 @@ impl Shard {
     pub(super) fn new_write(&self, content: Content, fua: bool, copy: Option<u64>) -> Kind {
         let options = self.configuration.as_ref().map(|known| &known.options);
         let through = options.is_some_and(|o| o.durability == Durability::WriteThrough);
-        let early = copy.is_none() && options.is_some_and(|o| o.protocol == Protocol::B);
+        let durable = fua || through;
+        let early =
+            copy.is_none() && !durable && options.is_some_and(|o| o.protocol == Protocol::B);
         Kind::Write(Write {
             content,
-            durable: fua || through,
+            durable,
             copy,
             sequence: 0,
             own: Own::None,
@@ -154,9 +157,12 @@ impl Shard {
         let now = self.now;
         let Some(op) = self.ops.get_mut(&id) else { return };
         op.since = now;
-        match op.kind {
+        match &mut op.kind {
             Kind::Write(_) => self.issue_write(id, out),
-            Kind::Read(_) => self.start_read(id, out),
+            Kind::Read(read) => {
+                read.locked = true;
+                self.start_read(id, out);
+            }
             Kind::Copy(_) => self.start_copy(id, out),
             Kind::Flush(_) => unreachable!("a flush takes no lock"),
         }
@@ -165,7 +171,8 @@ impl Shard {
     /// Gives the operation's lock back and starts those that waited for it.
     pub(super) fn unlock(&mut self, id: u64, out: &mut Out) {
         let Some(op) = self.ops.get(&id) else { return };
-        let (volume, span) = (op.volume, op.span);
+        let volume = op.volume;
+        let span = if let Kind::Copy(copy) = &op.kind { copy.lock } else { op.span };
         let mut granted = Vec::new();
         self.locks.release(id, volume, span, &mut granted);
         for next in granted {
@@ -220,14 +227,15 @@ impl Shard {
     /// Every operation ends without an answer: this node orders no writes any more. Local requests wait
     /// for the next primary; those of other nodes go back to them.
     pub(super) fn abandon(&mut self, out: &mut Out) {
-        self.cancel_queued(out);
-        for (_, op) in core::mem::take(&mut self.ops) {
+        let kept = self.cancel_queued(true, out);
+        for (id, op) in core::mem::take(&mut self.ops) {
             let mut answered = false;
             match op.kind {
                 Kind::Write(write) => {
                     self.abandon_write(op.volume, op.span, &write);
                     answered = write.answered;
                     if (write.answered || write.copy.is_some())
+                        && !kept.contains(&id)
                         && let Content::Bytes(buffer) = write.content
                     {
                         self.release(Some(buffer), out);
@@ -259,6 +267,7 @@ impl Shard {
             peer.required = None;
             peer.gathered = false;
             peer.gathering = None;
+            peer.complained = false;
             peer.retired_told = 0;
             peer.reads = 0;
         }
@@ -344,12 +353,34 @@ impl Shard {
                 self.answer(&client, Err(error), None, out);
                 self.settle_write(id, out);
             }
-            Kind::Flush(_) => {
+            Kind::Flush(flush) => {
+                let sequence = flush.sequence;
+                self.asked.remove(&sequence);
                 self.held.remove(&id);
                 self.answer(&client, Err(error), None, out);
                 self.ops.remove(&id);
             }
-            Kind::Write(_) | Kind::Read(_) | Kind::Copy(_) => {}
+            Kind::Write(write) if write.answered => {}
+            Kind::Write(_) | Kind::Read(_) => {
+                self.held.remove(&id);
+                self.answer(&client, Err(error), None, out);
+                self.drop_request(id, out);
+            }
+            Kind::Copy(_) => {}
+        }
+    }
+
+    /// A read, or a write that was not issued, is no more. Whoever waited for its lock goes on.
+    fn drop_request(&mut self, id: u64, out: &mut Out) {
+        self.forget_question(id);
+        self.unlock(id, out);
+        let Some(op) = self.ops.remove(&id) else { return };
+        match op.kind {
+            Kind::Read(read) => self.release(read.data.flatten(), out),
+            Kind::Write(_) => {
+                self.release(op.client.and_then(|client| client.request.buffer), out);
+            }
+            Kind::Flush(_) | Kind::Copy(_) => {}
         }
     }
 

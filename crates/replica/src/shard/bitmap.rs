@@ -135,6 +135,9 @@ impl Bitmaps {
         end: u64,
     ) -> Option<(u64, u64)> {
         let peer = self.peers.get(&node)?;
+        if from >= end {
+            return None;
+        }
         let mut block = from / self.block_sectors;
         let last = end.div_ceil(self.block_sectors);
         while block < last {

@@ -39,6 +39,8 @@ enum Phase {
 #[derive(Debug)]
 pub(super) struct Copy {
     pub(super) purpose: Purpose,
+    /// What is locked: more than is copied if the volume shrank meanwhile.
+    pub(super) lock: Span,
     phase: Phase,
     locked: bool,
     /// Messages that await answers, by node.
@@ -87,6 +89,7 @@ impl Shard {
     ) {
         let copy = Copy {
             purpose,
+            lock: span,
             phase: Phase::Idle,
             locked: false,
             asked: Vec::new(),
@@ -162,9 +165,22 @@ impl Shard {
         if !self.may_copy(&purpose) {
             return;
         }
-        if span.end() > self.volume_sectors(volume) || self.is_moot(&purpose, volume, span) {
+        let Some(span) = self.cut_copy(id, span) else {
             self.copy_done(id, false, out);
             return;
+        };
+        if self.is_moot(&purpose, volume, span) {
+            self.copy_done(id, false, out);
+            return;
+        }
+        if let Purpose::Sync { node, .. } = purpose {
+            if !self.may_sync(node) {
+                self.copy_dropped(id, out);
+                return;
+            }
+            if self.is_unretired(volume, span) {
+                return;
+            }
         }
         let others: Vec<NodeId> = self.copy_peers(&purpose);
         if !others.iter().all(|&node| self.is_ready(node)) {
@@ -179,6 +195,37 @@ impl Shard {
             self.compare(id, &others, out);
         } else {
             self.copy_read(id, out);
+        }
+    }
+
+    /// Cuts a copy to its volume's present size; `None`: nothing of it is left.
+    fn cut_copy(&mut self, id: u64, span: Span) -> Option<Span> {
+        let op = self.ops.get_mut(&id)?;
+        let size = self.configuration.as_ref()?.volume(op.volume).map_or(0, |entry| entry.sectors);
+        if span.end() > size {
+            let left = size.saturating_sub(span.first());
+            op.span = Span::new(span.first(), u32::try_from(left).unwrap_or(0))?;
+        }
+        Some(op.span)
+    }
+
+    /// Whether an answered write of the span is not on every in-sync disk (protocol B): a fail-over may
+    /// undo it.
+    fn is_unretired(&self, volume: VolumeId, span: Span) -> bool {
+        self.ops.values().any(|op| {
+            matches!(&op.kind, Kind::Write(write) if write.early && write.complete && !write.retired)
+                && op.volume == volume
+                && op.span.overlaps(span)
+        })
+    }
+
+    /// A resync's copy that cannot be made now lets go of its range; a later pass finds it again.
+    fn copy_dropped(&mut self, id: u64, out: &mut Out) {
+        self.unlock(id, out);
+        let Some(op) = self.ops.remove(&id) else { return };
+        self.copies -= 1;
+        if let Kind::Copy(Copy { purpose: Purpose::Sync { node, session, .. }, .. }) = op.kind {
+            self.sync_not_copied(node, session);
         }
     }
 
@@ -365,6 +412,9 @@ impl Shard {
         let data = copy.data.take().expect("read just now");
         if let Purpose::Sync { node, .. } = purpose {
             copy.data = Some(data);
+            if let Some(op) = self.ops.get_mut(&id) {
+                op.since = self.now;
+            }
             let sequence = self.sequence();
             self.asked.insert(sequence, id);
             if let Some(copy) = self.copy_mut(id) {
@@ -463,9 +513,18 @@ impl Shard {
             self.asked.remove(&sequence);
         }
         match copy.purpose {
-            Purpose::Reconcile => self.reconciled_range(op.volume, span, out),
-            Purpose::Sync { node, session, compare } => {
-                self.sync_copied(node, session, op.volume, span, compare, changed, out);
+            Purpose::Reconcile => {
+                if let Some(set) = self.reconciling.get_mut(&op.volume) {
+                    set.remove_span(copy.lock);
+                }
+                self.reconciled_range(op.volume, span, out);
+            }
+            Purpose::Sync { node, session, .. } => {
+                if span.end() <= self.volume_sectors(op.volume) {
+                    self.sync_copied(node, session, op.volume, span, changed, out);
+                } else {
+                    self.sync_not_copied(node, session);
+                }
             }
             Purpose::Verify => {
                 if let Some(run) = &mut self.verify {
@@ -478,9 +537,6 @@ impl Shard {
     }
 
     fn reconciled_range(&mut self, volume: VolumeId, span: Span, out: &mut Out) {
-        if let Some(set) = self.reconciling.get_mut(&volume) {
-            set.remove_span(span);
-        }
         self.reconcile.remove(volume, span);
         if self.is_own_in_sync() {
             self.doubt.remove(volume, span);
@@ -493,12 +549,14 @@ impl Shard {
     }
 
     pub(super) fn start_verify(&mut self, volume: VolumeId, from: u64) {
-        self.verify = Some(VerifyRun { volume, next: from, open: 0, compared: 0, repaired: 0 });
+        // Copies of an earlier run that are under way end in this one.
+        let open = self.verify.as_ref().map_or(0, |run| run.open);
+        self.verify = Some(VerifyRun { volume, next: from, open, compared: 0, repaired: 0 });
     }
 
     /// Queues as many background copies as are due.
     pub(super) fn pump(&mut self, out: &mut Out) {
-        if !self.may_copy(&Purpose::Reconcile) {
+        if !self.may_copy(&Purpose::Reconcile) || self.draining.is_some() {
             return;
         }
         self.pump_reconcile(out);

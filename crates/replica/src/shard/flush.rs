@@ -5,7 +5,8 @@ use super::op::{Client, Flush, Kind, Own};
 use super::seats::NodeSet;
 use super::{Out, Shard};
 use crate::door::{DiskAnswer, FromShard, ShardOutput};
-use base::{NodeId, Span, VolumeId};
+use alloc::vec::Vec;
+use base::{AnswerError, NodeId, Span, VolumeId};
 use wire::ShardMessage;
 
 impl Shard {
@@ -14,22 +15,50 @@ impl Shard {
         let sequence = self.sequence();
         let own = self.own_part();
         let mut awaiting = NodeSet::default();
-        let nodes = self.required_peers();
-        for &node in &nodes {
+        for node in self.required_peers() {
             awaiting.add(self.seats.give(node));
         }
-        let flush =
-            Flush { sequence, own, awaiting, sent: NodeSet::default(), complete: false, recovery };
+        let after = self.ops.iter().filter(|(_, op)| is_in_memory_only(&op.kind));
+        let after: Vec<u64> = after.map(|(&id, _)| id).collect();
+        let sent = NodeSet::default();
+        let flush = Flush { sequence, own, awaiting, sent, after, complete: false, recovery };
         let span = Span::new(0, 1).expect("one sector");
         let id = self.insert_op(client, VolumeId(0), span, Kind::Flush(flush));
         self.asked.insert(sequence, id);
-        if own == Own::Pending {
+        self.issue_flush(id, out);
+    }
+
+    /// Asks every disk, if nothing has to come first.
+    fn issue_flush(&mut self, id: u64, out: &mut Out) {
+        let Some(Kind::Flush(flush)) = self.ops.get(&id).map(|op| &op.kind) else { return };
+        if !flush.after.is_empty() {
+            return;
+        }
+        if flush.own == Own::Pending {
             self.local_flush(Purpose::Op(id), out);
         }
-        for node in nodes {
+        for node in self.required_peers() {
             self.send_flush(id, node, out);
         }
         self.settle_flush(id, out);
+    }
+
+    /// A write is on every disk: flushes that waited for it may go on.
+    pub(super) fn flushes_after(&mut self, write: u64, out: &mut Out) {
+        let mut due: Vec<u64> = Vec::new();
+        for (&id, op) in &mut self.ops {
+            if let Kind::Flush(flush) = &mut op.kind
+                && let Some(at) = flush.after.iter().position(|&other| other == write)
+            {
+                flush.after.swap_remove(at);
+                if flush.after.is_empty() {
+                    due.push(id);
+                }
+            }
+        }
+        for id in due {
+            self.issue_flush(id, out);
+        }
     }
 
     pub(super) fn send_flush(&mut self, id: u64, node: NodeId, out: &mut Out) {
@@ -39,7 +68,7 @@ impl Shard {
         }
         let epoch = self.epoch();
         let Some(Kind::Flush(flush)) = self.ops.get_mut(&id).map(|op| &mut op.kind) else { return };
-        if !flush.awaiting.has(seat) || flush.sent.has(seat) {
+        if !flush.after.is_empty() || !flush.awaiting.has(seat) || flush.sent.has(seat) {
             return;
         }
         flush.sent.add(seat);
@@ -67,7 +96,12 @@ impl Shard {
 
     pub(super) fn on_own_flushed(&mut self, id: u64, answer: DiskAnswer, out: &mut Out) {
         if let Some(Kind::Flush(flush)) = self.ops.get_mut(&id).map(|op| &mut op.kind) {
-            flush.own = if answer == DiskAnswer::Failed { Own::Failed } else { Own::Done };
+            if flush.own == Own::Pending {
+                flush.own = if answer == DiskAnswer::Failed { Own::Failed } else { Own::Done };
+            }
+            if flush.own == Own::Failed && self.is_alone() {
+                self.fail_op(id, AnswerError::Io, out);
+            }
             self.settle_flush(id, out);
         }
     }
@@ -75,6 +109,7 @@ impl Shard {
     pub(super) fn settle_flush(&mut self, id: u64, out: &mut Out) {
         let Some(Kind::Flush(flush)) = self.ops.get_mut(&id).map(|op| &mut op.kind) else { return };
         if flush.complete
+            || !flush.after.is_empty()
             || !flush.awaiting.is_empty()
             || !matches!(flush.own, Own::None | Own::Done)
         {
@@ -99,4 +134,9 @@ impl Shard {
             self.answer(&client, Ok(()), None, out);
         }
     }
+}
+
+/// Whether a write was answered, and is not on every in-sync disk.
+fn is_in_memory_only(kind: &Kind) -> bool {
+    matches!(kind, Kind::Write(write) if write.early && write.complete && !write.retired)
 }

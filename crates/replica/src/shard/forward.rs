@@ -22,7 +22,7 @@ pub(super) struct Forwarded {
 impl Shard {
     /// Sends a request of this node to the primary; false if that cannot be done now.
     pub(super) fn forward(&mut self, client: Client, out: &mut Out) -> bool {
-        let Origin::Local(id) = client.origin else { return false };
+        let Origin::Local(_) = client.origin else { return false };
         if self.suspended {
             return false;
         }
@@ -38,6 +38,8 @@ impl Shard {
             self.release(buffer, out);
             return true;
         }
+        // Each attempt has a number of its own: an answer to an earlier one does not count.
+        let id = RequestId(self.sequence());
         self.forwards.insert(id, Forwarded { client, to: primary });
         self.send(primary, ShardMessage::Forward { id, op, volume, span, fua }, buffer, out);
         true

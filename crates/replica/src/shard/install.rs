@@ -28,6 +28,9 @@ impl Shard {
         if new_reign {
             self.doubt_unretired(out);
         }
+        if self.configuration.as_ref().is_some_and(|old| old.volumes != new.volumes) {
+            self.resized = new.epoch;
+        }
         self.configuration = Some(Arc::clone(&new));
         if self.own_left(&new) {
             self.kept = false;
@@ -121,11 +124,16 @@ impl Shard {
                 }
             } else {
                 peer.gathered = false;
+                self.forget_asked_bits(node);
+                let Some(peer) = self.peers.get_mut(&node) else { continue };
                 if !new.is_replica(node) {
                     peer.required = None;
                     peer.sync = None;
                 }
             }
+        }
+        if !new.is_in_sync(self.node) {
+            self.cancel_queued(false, out);
         }
         let ids: Vec<u64> = self.ops.keys().copied().collect();
         for id in ids {
@@ -154,7 +162,7 @@ impl Shard {
                         write.syncing.drop(seat);
                     }
                 }
-                if !own_in && write.own == Own::Failed {
+                if !own_in && write.own != Own::Done {
                     write.own = Own::None;
                 }
                 self.settle_write(id, out);
@@ -167,6 +175,9 @@ impl Shard {
                     flush.own = Own::None;
                 }
                 self.settle_flush(id, out);
+            }
+            Kind::Read(read) if read.source.is_some_and(|source| !new.is_in_sync(source)) => {
+                self.read_elsewhere(id, out);
             }
             Kind::Read(_) => self.start_read(id, out),
             Kind::Copy(_) => self.copy_restart(id, out),

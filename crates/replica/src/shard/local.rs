@@ -8,6 +8,7 @@
 
 use super::activity::Extent;
 use super::lock::LockTable;
+use super::op::Kind;
 use super::{Out, Shard};
 use crate::door::{DiskAnswer, DiskOp, DiskRequest, FromShard, MetaPage, ShardOutput};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -82,6 +83,7 @@ pub(super) struct Local {
     waiting_hot: BTreeMap<Extent, Vec<u64>>,
     flights: BTreeMap<u64, Flight>,
     cooling: Option<Cooling>,
+    log_failed: bool,
     /// Bitmap pages in flight that `save_bitmaps` wrote. A page is never written twice at once, so
     /// saving and cooling take turns.
     saving: usize,
@@ -101,6 +103,7 @@ impl Local {
             waiting_hot: BTreeMap::new(),
             flights: BTreeMap::new(),
             cooling: None,
+            log_failed: false,
             saving: 0,
             save_again: false,
             reading: BTreeMap::new(),
@@ -148,6 +151,18 @@ impl Shard {
         }
     }
 
+    /// Metadata can not be written any more: no extent turns hot or cold.
+    fn log_failed(&mut self, out: &mut Out) {
+        self.local.log_failed = true;
+        let waiting: Vec<u64> =
+            core::mem::take(&mut self.local.waiting_hot).into_values().flatten().collect();
+        for id in waiting {
+            if self.local.ops.contains_key(&id) {
+                self.local_done(id, DiskAnswer::Failed, out);
+            }
+        }
+    }
+
     fn local_granted(&mut self, id: u64, out: &mut Out) {
         let op = &self.local.ops[&id];
         let (volume, span, changes) = (op.volume, op.span, op.action.changes());
@@ -155,6 +170,10 @@ impl Shard {
             let extent = self.extent_of(volume, span);
             let doubtful = self.doubtful();
             if !self.log.touch(extent, doubtful) {
+                if self.local.log_failed {
+                    self.local_done(id, DiskAnswer::Failed, out);
+                    return;
+                }
                 out.push(ShardOutput::Mark("write waits for the activity log"));
                 self.local.waiting_hot.entry(extent).or_default().push(id);
                 self.write_log(out);
@@ -208,6 +227,9 @@ impl Shard {
 
     /// Writes the log pages that have news.
     pub(super) fn write_log(&mut self, out: &mut Out) {
+        if !self.has_disk || self.local.log_failed {
+            return;
+        }
         if self.log.wants_room() {
             self.cool(out);
         }
@@ -280,6 +302,9 @@ impl Shard {
         let flight = self.local.flights.remove(&op.0).expect("the disk answers what it was asked");
         if answer == DiskAnswer::Failed {
             self.disk_failed(out);
+            if matches!(flight, Flight::LogPage { .. } | Flight::CoolBitmap | Flight::CoolFlush) {
+                self.log_failed(out);
+            }
         }
         match flight {
             Flight::Local(id) => {
@@ -297,7 +322,8 @@ impl Shard {
             Flight::CoolBitmap => {
                 if let Some(cooling) = &mut self.local.cooling {
                     cooling.pages_left -= 1;
-                    if cooling.pages_left == 0 && answer != DiskAnswer::Failed {
+                    let goes_on = answer != DiskAnswer::Failed && self.has_disk;
+                    if cooling.pages_left == 0 && goes_on {
                         self.submit(Flight::CoolFlush, DiskRequest::Flush, out);
                     }
                 }
@@ -435,39 +461,61 @@ impl Shard {
         self.local.ops.keys().copied().filter(|id| !flying.contains(id)).collect()
     }
 
-    /// This node is primary no more: what it queued for its own disk and did not ask for yet is dropped.
-    pub(super) fn cancel_queued(&mut self, out: &mut Out) {
+    /// This node is primary no more, or without its own copy: what it queued for its own disk and did not
+    /// ask for yet is dropped. With `keep_answered`, not what was answered already (protocol B): its buffer
+    /// is released when it is written. Returns the operations of which that is true.
+    pub(super) fn cancel_queued(&mut self, keep_answered: bool, out: &mut Out) -> Vec<u64> {
+        let (mut kept, mut granted) = (Vec::new(), Vec::new());
         for id in self.queued() {
-            let Some(op) = self.local.ops.get(&id) else { continue };
-            if !matches!(op.purpose, Purpose::Op(_)) {
+            let Some(op) = self.local.ops.get_mut(&id) else { continue };
+            let Purpose::Op(asker) = op.purpose else { continue };
+            let early = match self.ops.get(&asker).map(|op| &op.kind) {
+                Some(Kind::Write(write)) => write.early && write.complete,
+                _ => false,
+            };
+            if early && keep_answered {
+                if let Action::Write { release, .. } = &mut op.action {
+                    *release = true;
+                    kept.push(asker);
+                }
                 continue;
             }
-            let (volume, span, changes) = (op.volume, op.span, op.action.changes());
-            self.local.ops.remove(&id);
-            let extent = self.extent_of(volume, span);
-            if changes {
-                self.log.unhold(extent);
-            }
-            if let Some(waiting) = self.local.waiting_hot.get_mut(&extent) {
-                waiting.retain(|&other| other != id);
-            }
-            let mut granted = Vec::new();
-            self.local.locks.release(id, volume, span, &mut granted);
-            for next in granted {
-                self.local_granted(next, out);
+            self.drop_local(id, &mut granted);
+        }
+        for id in granted {
+            if self.local.ops.contains_key(&id) {
+                self.local_granted(id, out);
             }
         }
+        kept
+    }
+
+    /// An operation that was not asked of the disk is no more. Appends those that its lock kept waiting.
+    fn drop_local(&mut self, id: u64, granted: &mut Vec<u64>) -> Option<LocalOp> {
+        let op = self.local.ops.remove(&id)?;
+        self.local.locks.release(id, op.volume, op.span, granted);
+        let extent = self.extent_of(op.volume, op.span);
+        if let Some(waiting) = self.local.waiting_hot.get_mut(&extent) {
+            waiting.retain(|&other| other != id);
+        }
+        if op.action.changes() {
+            self.log.unhold(extent);
+        }
+        Some(op)
     }
 
     /// The disk is not to be used any more: what waits fails, what is in flight ends by itself.
     pub(super) fn detach(&mut self, out: &mut Out) {
         self.has_disk = false;
         let queued = self.queued();
-        self.local.waiting_hot.clear();
-        for id in queued {
-            if self.local.ops.contains_key(&id) {
-                self.local_done(id, DiskAnswer::Failed, out);
+        let mut granted = Vec::new();
+        let dropped: Vec<LocalOp> =
+            queued.into_iter().filter_map(|id| self.drop_local(id, &mut granted)).collect();
+        for op in dropped {
+            if let Action::Write { buffer, release: true, .. } = op.action {
+                out.push(ShardOutput::Release { buffer });
             }
+            self.on_local(op.purpose, DiskAnswer::Failed, out);
         }
     }
 }

@@ -36,6 +36,8 @@ mod seats;
 mod status;
 mod sync;
 mod takeover;
+#[cfg(test)]
+mod tests;
 mod write;
 
 pub use status::{ShardStatus, SyncStatus};
@@ -106,6 +108,8 @@ pub struct Shard {
     kept: bool,
     /// The member said how it stands with this node's own disk, in this reign.
     own_ready: bool,
+    /// The newest configuration in which a volume's size changed: only who knows it is sent anything.
+    resized: Epoch,
     lease_until: Instant,
     /// The reign in which every shard of this node, as primary, has gathered.
     serving: Option<Epoch>,
@@ -186,6 +190,7 @@ impl Shard {
             configuration: None,
             kept: false,
             own_ready: false,
+            resized: Epoch(0),
             lease_until: Instant(0),
             serving: None,
             gathered: None,
@@ -290,7 +295,7 @@ impl Shard {
             }
             ToShard::Serve { reign } => self.on_serve(reign, out),
             ToShard::Resync { peer, session, gather: _ } => self.start_sync(peer, session, out),
-            ToShard::Require { peer, session } => self.on_require(peer, session, out),
+            ToShard::Require { peer, session } => self.on_require(peer, session),
             ToShard::Unrequire { peer, session } => self.on_unrequire(peer, session, out),
             ToShard::Drain { reign } => {
                 self.draining = Some(reign);

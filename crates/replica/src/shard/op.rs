@@ -100,6 +100,8 @@ pub(super) struct Write {
 
 #[derive(Debug)]
 pub(super) struct Read {
+    /// It has its lock: no overlapping write is incomplete.
+    pub(super) locked: bool,
     /// Replicas that failed it, or were lost while reading.
     pub(super) tried: Vec<NodeId>,
     /// Who reads it now.
@@ -117,6 +119,9 @@ pub(super) struct Flush {
     pub(super) own: Own,
     pub(super) awaiting: NodeSet,
     pub(super) sent: NodeSet,
+    /// Writes that were answered when some replicas had them in memory only (protocol B): the flush is
+    /// asked for when they are on every disk.
+    pub(super) after: Vec<u64>,
     pub(super) complete: bool,
     /// The flush that ends a recovery after the loss of all caches.
     pub(super) recovery: bool,

@@ -80,6 +80,9 @@ impl Shard {
             match &mut op.kind {
                 Kind::Write(write) => {
                     write.sent.drop(seat);
+                    if write.early && !write.complete && write.disk.has(seat) {
+                        write.memory.add(seat);
+                    }
                     if write.syncing.drop(seat) {
                         let (volume, span) = (op.volume, op.span);
                         self.bitmaps.set(node, volume, span.first(), span.end(), true);
@@ -90,9 +93,7 @@ impl Shard {
                     flush.sent.drop(seat);
                 }
                 Kind::Read(read) if read.source == Some(node) => {
-                    let sequence = read.sequence;
-                    self.asked.remove(&sequence);
-                    self.read_again(id, None, out);
+                    self.read_elsewhere(id, out);
                 }
                 Kind::Read(_) => {}
                 Kind::Copy(_) => self.copy_lost_peer(id, node, out),
@@ -139,10 +140,12 @@ impl Shard {
         self.check_gathered(out);
     }
 
-    /// Whether data messages may go to `node`: it acts on a configuration of this reign.
+    /// Whether data messages may go to `node`: it acts on a configuration of this reign, and knows how
+    /// large every volume is.
     pub(super) fn is_ready(&self, node: NodeId) -> bool {
         self.peers.get(&node).is_some_and(|peer| {
-            peer.session.is_some() && peer.ready.is_some_and(|epoch| epoch >= self.reign())
+            let needed = self.reign().max(self.resized);
+            peer.session.is_some() && peer.ready.is_some_and(|epoch| epoch >= needed)
         })
     }
 
@@ -232,6 +235,9 @@ impl Shard {
         };
         out.push(ShardOutput::Mark(if failed { "peer failed" } else { "peer late" }));
         out.push(ShardOutput::Member(message));
+        if self.configuration.as_ref().is_some_and(|known| !known.is_in_sync(node)) {
+            self.stop_sync(node, out);
+        }
     }
 
     /// In-sync replicas of other nodes, and those whose include is under way.
@@ -255,5 +261,12 @@ impl Shard {
             (true, true) => Own::Pending,
             (true, false) => Own::Failed,
         }
+    }
+
+    /// Whether this node's replica is the only one in sync: nobody can take its part.
+    pub(super) fn is_alone(&self) -> bool {
+        self.configuration
+            .as_ref()
+            .is_some_and(|known| known.is_in_sync(self.node) && known.in_sync().count() == 1)
     }
 }

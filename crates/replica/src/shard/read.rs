@@ -72,7 +72,7 @@ impl Shard {
         let Some(op) = self.ops.get(&id) else { return };
         let (volume, span) = (op.volume, op.span);
         let Kind::Read(read) = &op.kind else { return };
-        if read.source.is_some() || read.data.is_some() || read.failed {
+        if !read.locked || read.source.is_some() || read.data.is_some() || read.failed {
             return;
         }
         let tried = read.tried.clone();
@@ -103,16 +103,33 @@ impl Shard {
     }
 
     fn read_without_source(&mut self, id: u64, tried: &[NodeId], out: &mut Out) {
-        let all_tried = self
-            .configuration
-            .as_ref()
-            .is_some_and(|known| known.in_sync().all(|node| tried.contains(&node)));
+        let all_tried = self.configuration.as_ref().is_some_and(|known| {
+            let failing = self.disk_failing || !self.has_disk;
+            known.in_sync().all(|node| tried.contains(&node) || (node == self.node && failing))
+        });
         if all_tried {
             out.push(ShardOutput::Mark("read failed everywhere"));
             if let Some(read) = self.read_mut(id) {
                 read.failed = true;
             }
             self.finish_op(id, out);
+        }
+    }
+
+    /// The present source is not waited for any more.
+    pub(super) fn read_elsewhere(&mut self, id: u64, out: &mut Out) {
+        self.forget_question(id);
+        self.read_again(id, None, out);
+    }
+
+    /// A read's question is as if it had never been asked.
+    pub(super) fn forget_question(&mut self, id: u64) {
+        let Some(read) = self.read_mut(id) else { return };
+        let (source, sequence) = (read.source.take(), read.sequence);
+        if self.asked.remove(&sequence).is_some()
+            && let Some(peer) = source.and_then(|source| self.peers.get_mut(&source))
+        {
+            peer.reads = peer.reads.saturating_sub(1);
         }
     }
 
@@ -138,12 +155,13 @@ impl Shard {
             self.release(buffer, out);
             return;
         };
-        if let Some(peer) = self.peers.get_mut(&node) {
+        if let Some(peer) = self.peers.get_mut(&node)
+            && let Some(op) = self.ops.get(&id)
+            && matches!(op.kind, Kind::Read(_))
+        {
             peer.reads = peer.reads.saturating_sub(1);
-            if let Some(op) = self.ops.get(&id) {
-                let took = self.now.since(op.since).0;
-                peer.read_time = peer.read_time - peer.read_time / 8 + took / 8;
-            }
+            let took = self.now.since(op.since).0;
+            peer.read_time = peer.read_time - peer.read_time / 8 + took / 8;
         }
         self.on_read_done(id, node, result, out);
     }

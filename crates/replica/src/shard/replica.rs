@@ -86,7 +86,7 @@ impl Shard {
             ShardMessage::Clean { epoch, target, volume, runs } => {
                 if self.obeys(node, epoch, out) {
                     for (first, end) in runs {
-                        self.bitmaps.set(target, volume, first, end, false);
+                        self.clear_bits(target, volume, first, end);
                     }
                 }
             }
@@ -157,9 +157,8 @@ impl Shard {
             self.send(node, ShardMessage::Written { sequence, ok: false }, None, out);
             return;
         }
-        if !flags.resync && self.unretired.insert(sequence, (volume, span)).is_none() {
-            let extent = self.extent_of(volume, span);
-            self.log.hold(extent);
+        if !flags.resync {
+            self.note_unretired(sequence, volume, span);
         }
         self.mark_for_outsiders(volume, span);
         if flags.early {
@@ -175,6 +174,21 @@ impl Shard {
         };
         let kind = PeerAsk::Write;
         self.local(Purpose::Peer { node, session, sequence, kind }, volume, span, action, out);
+    }
+
+    /// A write is un-retired from now on. It may come twice, in two sessions.
+    fn note_unretired(&mut self, sequence: u64, volume: VolumeId, span: Span) {
+        let extent = self.extent_of(volume, span);
+        match self.unretired.insert(sequence, (volume, span)) {
+            Some(same) if same == (volume, span) => {}
+            Some((other_volume, other)) => {
+                // Never of a primary that keeps to the rules; the older write is not forgotten for it.
+                self.doubt.add(other_volume, other.first(), other.end(), false);
+                self.log.hold(extent);
+                self.log.unhold(self.extent_of(other_volume, other));
+            }
+            None => self.log.hold(extent),
+        }
     }
 
     fn mark_for_outsiders(&mut self, volume: VolumeId, span: Span) {

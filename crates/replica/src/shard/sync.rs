@@ -29,6 +29,17 @@ const CLEAN_RUNS: usize = 1000;
 
 type Ranges = BTreeMap<VolumeId, RangeSet>;
 
+/// How far the answer to `Require` is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Include {
+    /// Not asked for, or answered.
+    Idle,
+    /// Complete writes are missing at the target, or something is left to copy.
+    Waiting,
+    /// The target flushes all it has, under this question.
+    Flushing(u64),
+}
+
 /// A replica that is being brought up to date.
 #[derive(Debug)]
 pub(super) struct Sync {
@@ -49,6 +60,7 @@ pub(super) struct Sync {
     flushing: Option<(u64, Ranges)>,
     overwritten: Ranges,
     said: Option<Instant>,
+    include: Include,
     pub(super) total: u64,
     pub(super) done: u64,
     /// Of `done`: sectors that were sent; the others were found equal.
@@ -71,6 +83,7 @@ impl Sync {
             flushing: None,
             overwritten: Ranges::new(),
             said: None,
+            include: Include::Idle,
             total: 0,
             done: 0,
             sent: 0,
@@ -150,6 +163,32 @@ impl Shard {
         for sync in self.peers.values_mut().filter_map(|peer| peer.sync.as_mut()) {
             if sync.asking_bits.is_some_and(|(asked, _)| asked == source) {
                 sync.asking_bits = None;
+            }
+        }
+    }
+
+    /// A target that is late or failed: nothing waits for it any more, what it was sent and has not
+    /// answered is dirty for it.
+    pub(super) fn stop_sync(&mut self, node: NodeId, out: &mut Out) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if peer.sync.take().is_none() {
+            return;
+        }
+        out.push(ShardOutput::Mark("resync given up"));
+        let seat = self.seats.find(node);
+        let ids: Vec<u64> = self.ops.keys().copied().collect();
+        for id in ids {
+            let Some(op) = self.ops.get_mut(&id) else { continue };
+            let (volume, span) = (op.volume, op.span);
+            match &mut op.kind {
+                Kind::Write(write) => {
+                    if seat.is_some_and(|seat| write.syncing.drop(seat)) {
+                        self.bitmaps.set(node, volume, span.first(), span.end(), true);
+                        self.settle_write(id, out);
+                    }
+                }
+                Kind::Copy(_) => self.copy_lost_peer(id, node, out),
+                Kind::Read(_) | Kind::Flush(_) => {}
             }
         }
     }
@@ -278,6 +317,9 @@ impl Shard {
     }
 
     fn pump_sync(&mut self, target: NodeId, out: &mut Out) {
+        if !self.may_sync(target) {
+            return;
+        }
         loop {
             let allowed = self.copies_allowed();
             let Some(sync) = self.sync_mut(target) else { return };
@@ -292,6 +334,14 @@ impl Shard {
             self.queue_copy(Purpose::Sync { node: target, session, compare }, volume, span, out);
         }
         self.end_pass(target, out);
+    }
+
+    /// Whether copies may go to `target`: it acts on the present configuration, so that it marks what it
+    /// copies for every replica outside the in-sync set; and somebody can be read.
+    pub(super) fn may_sync(&self, target: NodeId) -> bool {
+        let epoch = self.epoch();
+        self.peers.get(&target).is_some_and(|peer| peer.ready.is_some_and(|ready| ready >= epoch))
+            && !self.sources(&[]).is_empty()
     }
 
     /// Nothing is left above the cursor.
@@ -313,6 +363,7 @@ impl Shard {
         }
         let (now, retry) = (self.now, self.timing.peer_late);
         if self.peers.get(&target).is_some_and(|peer| peer.required.is_some()) {
+            self.flush_before_include(target, out);
             return;
         }
         let Some(sync) = self.sync_mut(target) else { return };
@@ -321,6 +372,28 @@ impl Shard {
             let session = sync.session;
             out.push(ShardOutput::Member(FromShard::Synced { peer: target, session }));
         }
+    }
+
+    /// `Require` was asked and nothing is left to copy. Once the target has every complete write it flushes:
+    /// what clients flushed without it must not be in its cache only when it counts.
+    fn flush_before_include(&mut self, target: NodeId, out: &mut Out) {
+        let Some(seat) = self.seats.find(target) else { return };
+        if self.sync_mut(target).is_none_or(|sync| sync.include != Include::Waiting) {
+            return;
+        }
+        let lacks = self.ops.values().any(|op| match &op.kind {
+            Kind::Write(write) => {
+                write.complete && (write.disk.has(seat) || write.syncing.has(seat))
+            }
+            _ => false,
+        });
+        if lacks {
+            return;
+        }
+        let (epoch, sequence) = (self.epoch(), self.sequence());
+        let Some(sync) = self.sync_mut(target) else { return };
+        sync.include = Include::Flushing(sequence);
+        self.send(target, ShardMessage::Flush { epoch, sequence }, None, out);
     }
 
     fn flush_target(&mut self, target: NodeId, out: &mut Out) {
@@ -334,6 +407,12 @@ impl Shard {
     /// The target flushed; true if the flush was one of a resync.
     pub(super) fn on_sync_flushed(&mut self, node: NodeId, sequence: u64, out: &mut Out) -> bool {
         let Some(sync) = self.sync_mut(node) else { return false };
+        if sync.include == Include::Flushing(sequence) {
+            sync.include = Include::Idle;
+            let session = sync.session;
+            out.push(ShardOutput::Member(FromShard::Required { peer: node, session }));
+            return true;
+        }
         if sync.flushing.as_ref().is_none_or(|(asked, _)| *asked != sequence) {
             return false;
         }
@@ -376,14 +455,16 @@ impl Shard {
                 set.remove(first, end);
             }
         } else {
-            // A volume's last block may be cut short by its end; it is copied whole.
-            let end = if end == self.volume_sectors(volume) {
-                end.next_multiple_of(self.geometry.block_sectors)
-            } else {
-                end
-            };
-            self.bitmaps.set(node, volume, first, end, false);
+            self.clear_bits(node, volume, first, end);
         }
+    }
+
+    /// `node` has these sectors. A volume's last block may be cut short by its end.
+    pub(super) fn clear_bits(&mut self, node: NodeId, volume: VolumeId, first: u64, end: u64) {
+        let size = self.volume_sectors(volume);
+        let block = self.geometry.block_sectors;
+        let end = if end >= size { size.next_multiple_of(block) } else { end };
+        self.bitmaps.set(node, volume, first, end, false);
     }
 
     fn tell_clean(&self, target: NodeId, clean: &Ranges, out: &mut Out) {
@@ -404,14 +485,12 @@ impl Shard {
     }
 
     /// A copy to the target ended, or turned out to be needless.
-    #[expect(clippy::too_many_arguments, reason = "whose copy, of what, and how it went")]
     pub(super) fn sync_copied(
         &mut self,
         node: NodeId,
         session: SessionId,
         volume: VolumeId,
         span: Span,
-        compared: bool,
         sent: bool,
         out: &mut Out,
     ) {
@@ -422,9 +501,8 @@ impl Shard {
         sync.in_flight = sync.in_flight.saturating_sub(1);
         sync.done += u64::from(span.count());
         sync.sent += if sent { u64::from(span.count()) } else { 0 };
-        if compared {
-            sync.compare.remove(volume, span);
-        }
+        // Copied, it needs no comparison either.
+        sync.compare.remove(volume, span);
         sync.copied.entry(volume).or_default().insert_span(span);
         let sectors: u64 = sync.copied.values().map(RangeSet::sectors).sum();
         if sectors >= FLUSH_SECTORS && sync.flushing.is_none() {
@@ -432,14 +510,27 @@ impl Shard {
         }
     }
 
+    /// A copy to the target was not made.
+    pub(super) fn sync_not_copied(&mut self, node: NodeId, session: SessionId) {
+        if let Some(sync) = self.sync_mut(node)
+            && sync.session == session
+        {
+            sync.in_flight = sync.in_flight.saturating_sub(1);
+        }
+    }
+
     /// The peer's include is about to be proposed: every incomplete write waits for it.
-    pub(super) fn on_require(&mut self, node: NodeId, session: SessionId, out: &mut Out) {
+    /// `Required` is said when the target has every complete one (`flush_before_include`).
+    pub(super) fn on_require(&mut self, node: NodeId, session: SessionId) {
         if !self.is_primary() || !self.syncs_in(node, session) {
             return;
         }
         let seat = self.seats.give(node);
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.required = Some(session);
+            if let Some(sync) = &mut peer.sync {
+                sync.include = Include::Waiting;
+            }
         }
         for op in self.ops.values_mut() {
             if let Kind::Write(write) = &mut op.kind
@@ -455,7 +546,6 @@ impl Shard {
                 }
             }
         }
-        out.push(ShardOutput::Member(FromShard::Required { peer: node, session }));
     }
 
     pub(super) fn on_unrequire(&mut self, node: NodeId, session: SessionId, out: &mut Out) {
@@ -464,6 +554,9 @@ impl Shard {
             return;
         }
         peer.required = None;
+        if let Some(sync) = &mut peer.sync {
+            sync.include = Include::Idle;
+        }
         let syncs = peer.sync.is_some();
         let Some(seat) = self.seats.find(node) else { return };
         let ids: Vec<u64> = self.ops.keys().copied().collect();

@@ -91,8 +91,9 @@ impl Shard {
             if node == self.node || required.contains(&node) {
                 continue;
             }
-            if self.is_ready(node) && self.peers.get(&node).is_some_and(|peer| peer.sync.is_some())
-            {
+            // One that is not ready is sent it when it is: a bit set now could be cleared by a flush that
+            // does not cover this write.
+            if self.peers.get(&node).is_some_and(|peer| peer.sync.is_some()) {
                 syncing.push((node, self.seats.give(node)));
                 self.sync_overwrites(node, volume, span);
             } else {
@@ -165,14 +166,20 @@ impl Shard {
             .configuration
             .as_ref()
             .is_some_and(|known| known.options.on_io_error == OnIoError::PassOn);
+        let alone = self.is_alone();
         let Some(write) = self.write_mut(id) else { return };
         if write.own != Own::Pending {
             return;
         }
         if answer == DiskAnswer::Failed {
             write.own = Own::Failed;
-            if pass_on {
+            if pass_on || alone {
                 self.fail_op(id, AnswerError::Io, out);
+            }
+            if alone && let Some(write) = self.write_mut(id) {
+                // No other replica will take over: what was asked is over, and was answered so.
+                write.own = Own::None;
+                self.settle_write(id, out);
             }
             return;
         }
@@ -194,8 +201,12 @@ impl Shard {
         let first_retired = on_every_disk && !write.retired;
         write.retired |= on_every_disk;
         let (copy, answered, sequence) = (write.copy, write.answered, write.sequence);
+        let waited_for = first_retired && write.early;
         if first_retired && self.unretired_own.remove(&sequence) {
             self.retired_count += 1;
+        }
+        if waited_for {
+            self.flushes_after(id, out);
         }
         if first_complete {
             if copy.is_none() {

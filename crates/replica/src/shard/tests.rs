@@ -1,0 +1,7 @@
+//! Tests of the shard, in a small world of them.
+
+extern crate std;
+mod failures;
+mod flows;
+mod resync;
+mod world;

@@ -1,0 +1,321 @@
+//! Peers and disks that fail.
+
+use super::world::{SECTORS, VOLUME, World, span};
+use crate::door::{DiskRequest, FromShard, ToShard};
+use alloc::vec;
+use base::{AnswerError, NodeId, Op};
+use wire::{Protocol, ReadPolicy, ShardMessage};
+
+fn pair() -> World {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(1);
+    world
+}
+
+#[test]
+fn a_write_goes_on_without_a_peer_once_its_exclude_is_known_and_is_dirty_for_it() {
+    let mut world = pair();
+    let before = world.write(1, 0, 8, 1);
+    world.disconnect(1, 2);
+    let write = world.write(1, 130, 3, 2);
+    world.wait_ms(500);
+    assert_eq!(world.answer(1, before), Some(Ok(())));
+    assert_eq!(world.answer(1, write), None, "nobody has excluded node 2");
+    world.change(1, &[1]);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    assert!(world.dirty(1, 2).contains(&(128, 136)), "{:?}", world.dirty(1, 2));
+    let last = world.write(1, SECTORS - 1, 1, 3);
+    assert_eq!(world.answer(1, last), Some(Ok(())));
+    assert!(world.dirty(1, 2).contains(&(1016, SECTORS)), "{:?}", world.dirty(1, 2));
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn a_peer_that_does_not_answer_is_complained_about_once() {
+    let mut world = pair();
+    world.held.insert((2, 1));
+    world.write(1, 0, 8, 1);
+    world.write(1, 64, 8, 1);
+    world.wait_ms(4000);
+    let late =
+        |said: &&FromShard| matches!(said, FromShard::PeerLate { peer, .. } if *peer == NodeId(2));
+    assert_eq!(world.nodes[&1].said.iter().filter(late).count(), 1);
+}
+
+#[test]
+fn a_member_that_returns_before_it_is_excluded_gets_what_it_has_not_answered() {
+    let mut world = pair();
+    world.held.insert((1, 2));
+    let write = world.write(1, 40, 8, 9);
+    let flush = world.flush(1);
+    world.disconnect(1, 2);
+    world.held.clear();
+    world.connect(1, 2);
+    assert_eq!(world.answer(1, write), None);
+    world.ready(1, 2);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    assert_eq!(world.answer(1, flush), Some(Ok(())));
+    assert_eq!(world.at(2, 40), 9);
+    assert_eq!(world.sent(1, 2, |m| matches!(m, ShardMessage::Gather { .. })), 2);
+}
+
+#[test]
+fn with_protocol_b_memory_counts_only_in_the_session_that_lasts() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.configuration.options.protocol = Protocol::B;
+    world.lead(1);
+    for node in [1, 2] {
+        world.nodes.get_mut(&node).expect("there").disk_held = true;
+    }
+    let write = world.write(1, 40, 8, 9);
+    // Node 2 said that it received the write; then its process ends before its disk has it.
+    world.restart(2);
+    world.disk_goes_on(1);
+    assert_eq!(world.answer(1, write), None);
+    world.connect(1, 2);
+    world.install_on(2);
+    world.ready(1, 2);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    assert_eq!(world.at(2, 40), 9);
+}
+
+#[test]
+fn an_answer_of_a_session_that_ended_does_not_count() {
+    let mut world = pair();
+    world.nodes.get_mut(&2).expect("there").disk_held = true;
+    let write = world.write(1, 40, 8, 9);
+    world.disconnect(1, 2);
+    world.connect(1, 2);
+    world.disk_goes_on(2);
+    assert_eq!(world.answer(1, write), None, "what was answered belongs to the old session");
+    world.ready(1, 2);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+}
+
+#[test]
+fn a_primary_goes_on_without_its_own_disk() {
+    let mut world = pair();
+    world.write(1, 0, 8, 1);
+    world.nodes.get_mut(&1).expect("there").disk_fails = true;
+    let write = world.write(1, 0, 4, 2);
+    let read = world.read(1, 64, 1);
+    assert!(world.has_said(1, &FromShard::DiskFailed));
+    assert_eq!(world.answer(1, write), None, "its own copy is still in sync");
+    world.change(1, &[2]);
+    world.tell(1, ToShard::Detach);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    assert_eq!(world.answer(1, read), Some(Ok(())));
+    let read = world.read(1, 0, 8);
+    assert_eq!(world.got(1, read), vec![2, 2, 2, 2, 1, 1, 1, 1]);
+    assert_eq!(world.dirty(2, 1), [(0, 8)]);
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn a_disk_that_is_given_up_is_left_alone_whatever_is_queued() {
+    let mut world = pair();
+    world.nodes.get_mut(&1).expect("there").disk_held = true;
+    let writes: vec::Vec<u64> = (0..3).map(|value| world.write(1, 8, 8, value + 1)).collect();
+    for extent in 1..8 {
+        world.write(1, extent * 64, 8, 5);
+    }
+    world.write(1, 68, 8, 5);
+    world.wait_ms(100);
+    world.change(1, &[2]);
+    world.tell(1, ToShard::Detach);
+    world.disk_goes_on(1);
+    world.wait_ms(1000);
+    for write in writes {
+        assert_eq!(world.answer(1, write), Some(Ok(())));
+    }
+    assert!(world.nodes[&1].flying.is_empty());
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn a_replica_whose_disk_is_given_up_answers_everything_that_was_queued() {
+    let mut world = pair();
+    world.nodes.get_mut(&2).expect("there").disk_held = true;
+    let pending: vec::Vec<u64> = (0..10).map(|at| world.write(1, at * 64 + 8, 8, at + 1)).collect();
+    world.configuration.options.protocol = Protocol::C;
+    world.tell(2, ToShard::Detach);
+    world.disk_goes_on(2);
+    assert!(world.nodes[&2].flying.is_empty());
+    world.change(1, &[1]);
+    for write in pending {
+        assert_eq!(world.answer(1, write), Some(Ok(())));
+    }
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn a_primary_without_disk_waits_for_its_own_exclude() {
+    let mut world = pair();
+    world.tell(1, ToShard::Detach);
+    let write = world.write(1, 0, 4, 2);
+    assert_eq!(world.answer(1, write), None, "its copy is in sync and lacks the write");
+    world.change(1, &[2]);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn a_disk_that_hangs_is_waited_for_no_more_once_its_replica_is_excluded() {
+    let mut world = pair();
+    world.nodes.get_mut(&1).expect("there").disk_held = true;
+    let write = world.write(1, 0, 4, 2);
+    let behind = world.write(1, 0, 4, 3);
+    let read = world.read(1, 64, 4);
+    world.change(1, &[2]);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    assert_eq!(world.answer(1, behind), Some(Ok(())));
+    assert_eq!(world.answer(1, read), Some(Ok(())));
+    world.disk_goes_on(1);
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn a_read_that_fails_here_is_asked_elsewhere_and_fails_only_if_it_fails_everywhere() {
+    let mut world = pair();
+    world.write(1, 0, 8, 4);
+    world.nodes.get_mut(&1).expect("there").disk_fails = true;
+    let read = world.read(1, 0, 1);
+    assert_eq!(world.got(1, read), vec![4]);
+    world.nodes.get_mut(&2).expect("there").disk_fails = true;
+    let read = world.read(1, 3, 1);
+    assert_eq!(world.answer(1, read), Some(Err(AnswerError::Io)));
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn a_lone_replica_whose_disk_fails_answers_with_errors() {
+    let mut world = World::new(&[1], &[1]);
+    world.lead(1);
+    world.write(1, 0, 8, 4);
+    world.nodes.get_mut(&1).expect("there").disk_fails = true;
+    let write = world.write(1, 0, 8, 5);
+    let behind = world.read(1, 0, 8);
+    let read = world.read(1, 64, 8);
+    let cold = world.write(1, 128, 8, 5);
+    let flush = world.flush(1);
+    world.wait_ms(200);
+    for id in [write, behind, read, cold, flush] {
+        assert_eq!(world.answer(1, id), Some(Err(AnswerError::Io)), "request {id}");
+    }
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn a_read_does_not_wait_for_a_replica_that_was_excluded() {
+    let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
+    world.configuration.options.read_policy = ReadPolicy::RoundRobin;
+    world.lead(1);
+    world.held.extend([(2, 1), (3, 1)]);
+    let reads: vec::Vec<u64> = (0..3).map(|at| world.read(1, at * 64, 8)).collect();
+    world.wait_ms(2000);
+    world.change(1, &[1]);
+    for read in reads {
+        assert_eq!(world.answer(1, read), Some(Ok(())));
+    }
+    world.held.clear();
+    world.run();
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn requests_in_every_state_survive_the_end_of_a_reign() {
+    let mut world = pair();
+    world.write(1, 0, 8, 1);
+    world.nodes.get_mut(&1).expect("there").disk_held = true;
+    world.held.insert((2, 1));
+    let writes = [world.write(1, 0, 8, 2), world.write(1, 4, 8, 3)];
+    let zero = world.ask(1, Op::Zero { unmap: true }, span(64, 8), 0, false);
+    let read = world.read(1, 20, 4);
+    let flush = world.flush(1);
+    world.held.clear();
+    world.lead(2);
+    world.disk_goes_on(1);
+    world.wait_ms(500);
+    for id in writes.into_iter().chain([zero, read, flush]) {
+        assert_eq!(world.answer(1, id), Some(Ok(())), "request {id}");
+    }
+    assert_eq!((world.at(1, 6), world.at(2, 6)), (3, 3));
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn another_write_under_a_number_in_use_leaves_the_older_range_in_doubt() {
+    let mut world = pair();
+    let send = |world: &mut World, first: u64| {
+        let session = world.session(1, 2);
+        let message = ShardMessage::Write {
+            epoch: world.configuration.epoch,
+            sequence: 1000,
+            cut: 1,
+            volume: VOLUME,
+            span: span(first, 8),
+            flags: wire::WriteFlags { zero: true, ..Default::default() },
+        };
+        let (peer, buffer) = (NodeId(1), None);
+        let input = crate::door::ShardInput::Frame { peer, session, message, buffer };
+        world.step(2, input);
+        world.run();
+    };
+    send(&mut world, 0);
+    send(&mut world, 256);
+    assert!(world.nodes[&2].shard.may_differ(NodeId(9), VOLUME, 0, 8));
+    let next = world.next_with(&[2]);
+    world.install(next, &[]);
+    world.lead(2);
+}
+
+#[test]
+fn hostile_numbers_in_a_message_do_no_harm() {
+    let mut world = pair();
+    let session = world.session(1, 2);
+    let epoch = world.configuration.epoch;
+    world.change(1, &[1]);
+    for message in [
+        ShardMessage::Clean {
+            epoch,
+            target: NodeId(1),
+            volume: VOLUME,
+            runs: vec![(0, u64::MAX), (u64::MAX, 0)],
+        },
+        ShardMessage::Retire { epoch, upto: u64::MAX, ahead: vec![(0, u64::MAX), (9, 3)] },
+        ShardMessage::Written { sequence: u64::MAX, ok: false },
+        ShardMessage::Doubt {
+            sequence: 0,
+            runs: vec![wire::DoubtRun { volume: VOLUME, first: 5, end: u64::MAX, compare: true }],
+            last: true,
+        },
+    ] {
+        let (peer, buffer) = (NodeId(1), None);
+        world.step(2, crate::door::ShardInput::Frame { peer, session, message, buffer });
+        world.run();
+    }
+}
+
+#[test]
+fn a_process_that_restarts_doubts_its_hot_extents_and_keeps_its_bits() {
+    let mut world = pair();
+    world.disconnect(1, 2);
+    world.change(1, &[1]);
+    world.write(1, 70, 2, 2);
+    for extent in 4..12 {
+        world.write(1, extent * 64, 1, 2);
+        world.wait_ms(100);
+    }
+    let flying = |world: &World| {
+        world.nodes[&1].flying.iter().any(|(_, r)| matches!(r, DiskRequest::Meta { .. }))
+    };
+    assert!(!flying(&world));
+    world.restart(1);
+    assert!(world.has_said(1, &FromShard::Started));
+    world.lead(1);
+    let dirty = world.dirty(1, 2);
+    for sector in [70, 4 * 64, 7 * 64, 11 * 64] {
+        assert!(dirty.iter().any(|run| (run.0..run.1).contains(&sector)), "{sector}: {dirty:?}");
+    }
+    assert!(!dirty.iter().any(|run| (run.0..run.1).contains(&200)), "{dirty:?}");
+}

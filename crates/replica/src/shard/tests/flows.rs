@@ -1,0 +1,417 @@
+//! What a resource does while nothing fails, and when primaries change.
+
+use super::world::{World, span};
+use crate::door::{FromShard, ToShard};
+use alloc::vec;
+use base::{AnswerError, Duration, Op};
+use wire::{Protocol, ReadPolicy, ShardMessage};
+
+/// Nodes 1 and 2 with data, node 1 primary.
+fn pair() -> World {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(1);
+    world
+}
+
+#[test]
+fn a_write_is_answered_when_every_replica_has_it_on_disk() {
+    let mut world = pair();
+    world.nodes.get_mut(&2).expect("there").disk_held = true;
+    let write = world.write(1, 10, 4, 7);
+    assert_eq!(world.answer(1, write), None);
+    world.disk_goes_on(2);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    assert_eq!((world.at(1, 12), world.at(2, 12), world.at(2, 14)), (7, 7, 0));
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn with_protocol_b_a_write_is_answered_when_one_disk_and_all_memories_have_it() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.configuration.options.protocol = Protocol::B;
+    world.lead(1);
+    world.nodes.get_mut(&2).expect("there").disk_held = true;
+    let write = world.write(1, 10, 4, 7);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    assert_eq!(world.at(2, 10), 0);
+    let again = world.write(1, 10, 2, 8);
+    assert_eq!(world.answer(1, again), Some(Ok(())));
+    world.disk_goes_on(2);
+    assert_eq!((world.at(2, 10), world.at(2, 13)), (8, 7), "in order on every disk");
+    world.wait_ms(100);
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn with_protocol_b_a_durable_write_waits_for_every_disk() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.configuration.options.protocol = Protocol::B;
+    world.lead(1);
+    world.nodes.get_mut(&2).expect("there").disk_held = true;
+    let write = world.ask(1, Op::Write, span(10, 4), 7, true);
+    world.run();
+    assert_eq!(world.answer(1, write), None);
+    world.disk_goes_on(2);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    assert!(world.nodes[&2].unflushed.is_empty());
+}
+
+#[test]
+fn with_protocol_b_a_flush_covers_answered_writes_that_are_only_in_memory() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.configuration.options.protocol = Protocol::B;
+    world.lead(1);
+    world.write(1, 900, 1, 1);
+    world.nodes.get_mut(&2).expect("there").disk_held = true;
+    let write = world.write(1, 10, 4, 7);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    let flush = world.flush(1);
+    // Disk requests of different kinds are carried out in any order: the flush first.
+    let flying = &world.nodes[&2].flying;
+    if let Some(at) = flying.iter().position(|(_, r)| matches!(r, crate::door::DiskRequest::Flush))
+    {
+        world.disk_answers(2, at);
+        world.run();
+    }
+    assert_eq!(world.answer(1, flush), None, "node 2 has the write in memory only");
+    world.disk_goes_on(2);
+    assert_eq!(world.answer(1, flush), Some(Ok(())));
+    assert!(world.nodes[&2].unflushed.is_empty());
+}
+
+#[test]
+fn with_protocol_b_an_answered_write_survives_the_end_of_the_reign_on_the_primary_itself() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.configuration.options.protocol = Protocol::B;
+    world.lead(1);
+    world.nodes.get_mut(&1).expect("there").disk_held = true;
+    let first = world.write(1, 10, 4, 6);
+    let second = world.write(1, 10, 4, 7);
+    assert_eq!(world.answer(1, first), Some(Ok(())));
+    assert_eq!(world.answer(1, second), Some(Ok(())));
+    world.lead(1);
+    world.disk_goes_on(1);
+    world.wait_ms(500);
+    let read = world.read(1, 10, 4);
+    assert_eq!(world.got(1, read), vec![7; 4]);
+    assert_eq!((world.at(1, 10), world.at(2, 10)), (7, 7));
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn overlapping_requests_go_one_after_the_other() {
+    let mut world = pair();
+    world.held.insert((2, 1));
+    let one = world.write(1, 8, 8, 1);
+    let two = world.write(1, 12, 8, 2);
+    let read = world.read(1, 15, 1);
+    let beside = world.read(1, 20, 1);
+    assert_eq!(world.sent(1, 2, |m| matches!(m, ShardMessage::Write { .. })), 1);
+    assert_eq!(world.answer(1, read), None);
+    assert_eq!(world.answer(1, beside), Some(Ok(())));
+    world.held.clear();
+    world.run();
+    assert_eq!(world.answer(1, one), Some(Ok(())));
+    assert_eq!(world.answer(1, two), Some(Ok(())));
+    assert_eq!(world.got(1, read), vec![2]);
+}
+
+#[test]
+fn a_read_that_waits_for_an_overlapping_write_is_not_started_by_a_new_configuration() {
+    let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
+    world.lead(1);
+    world.held.insert((2, 1));
+    let write = world.write(1, 8, 8, 1);
+    let read = world.read(1, 8, 1);
+    // Node 3 leaves; node 2 has still not answered.
+    world.disconnect(1, 3);
+    let next = world.next_with(&[1, 2]);
+    world.install(next, &[1, 2]);
+    world.ready(1, 2);
+    assert_eq!(world.answer(1, write), None);
+    assert_eq!(world.answer(1, read), None, "it would show a write that is not complete");
+    world.held.clear();
+    world.run();
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    assert_eq!(world.got(1, read), vec![1]);
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn each_read_policy_asks_the_replica_it_names() {
+    let reads = |world: &World| {
+        (2..=3_u16)
+            .map(|to| world.sent(1, to, |m| matches!(m, ShardMessage::Read { .. })))
+            .collect::<alloc::vec::Vec<_>>()
+    };
+    for (policy, expected) in
+        [(ReadPolicy::PreferLocal, vec![0, 0]), (ReadPolicy::RoundRobin, vec![2, 2])]
+    {
+        let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
+        world.configuration.options.read_policy = policy;
+        world.lead(1);
+        for _ in 0..6 {
+            let read = world.read(1, 0, 8);
+            assert_eq!(world.answer(1, read), Some(Ok(())));
+        }
+        assert_eq!(reads(&world), expected, "{policy:?}");
+    }
+}
+
+#[test]
+fn a_read_is_answered_only_while_the_lease_runs() {
+    let mut world = pair();
+    world.now = world.now + Duration::from_secs(2000);
+    let read = world.read(1, 0, 1);
+    let write = world.write(1, 0, 1, 3);
+    assert_eq!((world.answer(1, read), world.answer(1, write)), (None, None));
+    let until = world.now + Duration::from_secs(1);
+    world.tell(1, ToShard::Lease { until });
+    assert_eq!((world.answer(1, read), world.answer(1, write)), (Some(Ok(())), Some(Ok(()))));
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn without_quorum_and_with_io_error_every_request_fails_once() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.configuration.options.on_no_quorum = wire::OnNoQuorum::IoError;
+    world.lead(1);
+    world.write(1, 100, 1, 9);
+    world.now = world.now + Duration::from_secs(2000);
+    world.disconnect(1, 2);
+    let write = world.write(1, 0, 8, 3);
+    let behind = world.write(1, 4, 8, 4);
+    let read = world.read(1, 4, 1);
+    let other = world.read(1, 100, 1);
+    let flush = world.flush(1);
+    world.wait_ms(5000);
+    for id in [write, behind, read, other, flush] {
+        assert_eq!(world.answer(1, id), Some(Err(AnswerError::NoQuorum)), "request {id}");
+    }
+    // Quorum returns without node 2: what is asked now is answered, what failed is not again.
+    let until = world.now + Duration::from_secs(1000);
+    world.tell(1, ToShard::Lease { until });
+    world.change(1, &[1]);
+    let read = world.read(1, 0, 1);
+    assert_eq!(world.answer(1, read), Some(Ok(())));
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn a_client_node_reads_and_writes_over_the_network() {
+    let mut world = World::new(&[1, 2, 3], &[1, 2]);
+    world.lead(1);
+    let write = world.write(3, 30, 3, 5);
+    assert_eq!(world.answer(3, write), Some(Ok(())));
+    let read = world.read(3, 29, 3);
+    assert_eq!(world.got(3, read), vec![0, 5, 5]);
+    let flush = world.flush(3);
+    assert_eq!(world.answer(3, flush), Some(Ok(())));
+    let beyond = world.read(3, 1016, 8);
+    assert_eq!(world.answer(3, beyond), Some(Err(AnswerError::OutOfRange)));
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn forwarded_requests_are_asked_anew_when_the_primary_changes() {
+    let mut world = World::new(&[1, 2, 3], &[1, 2]);
+    world.lead(1);
+    world.held.insert((1, 3));
+    let write = world.write(3, 30, 3, 5);
+    assert_eq!(world.answer(3, write), None);
+    world.lead(2);
+    world.wait_ms(200);
+    assert_eq!(world.answer(3, write), Some(Ok(())), "node 2 did it");
+    world.held.clear();
+    world.run();
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn an_answer_to_an_earlier_attempt_does_not_count_for_a_later_one() {
+    let mut world = World::new(&[1, 2, 3], &[1, 2]);
+    world.lead(1);
+    world.held.insert((1, 3));
+    let write = world.write(3, 30, 3, 5);
+    world.held.insert((2, 3));
+    world.lead(2);
+    world.wait_ms(100);
+    world.held.insert((3, 1));
+    world.lead(1);
+    world.wait_ms(100);
+    // The first attempt's answer arrives while the third is still on its way.
+    world.held.remove(&(1, 3));
+    world.run();
+    assert_eq!(world.answer(3, write), None);
+    world.held.clear();
+    world.wait_ms(200);
+    assert_eq!(world.answer(3, write), Some(Ok(())));
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn a_primary_that_drains_finishes_what_is_open_and_admits_nothing() {
+    let mut world = pair();
+    world.held.insert((2, 1));
+    let open = world.write(1, 0, 8, 1);
+    let reign = world.configuration.reign;
+    world.tell(1, ToShard::Drain { reign });
+    let late = world.write(1, 64, 8, 2);
+    assert!(!world.has_said(1, &FromShard::Drained { reign }));
+    world.held.clear();
+    world.run();
+    assert_eq!(world.answer(1, open), Some(Ok(())));
+    assert_eq!(world.answer(1, late), None);
+    assert!(world.has_said(1, &FromShard::Drained { reign }));
+    // The hand-over: nobody, then node 2. Nothing is in doubt, the late request goes there.
+    let mut next = world.next_with(&[1, 2]);
+    next.primary = None;
+    world.install(next, &[1, 2]);
+    assert!(world.has_said(1, &FromShard::Wants));
+    world.lead(2);
+    world.wait_ms(200);
+    assert_eq!(world.answer(1, late), Some(Ok(())));
+    assert_eq!(world.nodes[&2].shard.status().reconcile_sectors, 0);
+    assert_eq!((world.at(1, 64), world.at(2, 64)), (2, 2));
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn a_hand_over_that_does_not_come_about_lets_requests_go_on() {
+    let mut world = pair();
+    let reign = world.configuration.reign;
+    world.tell(1, ToShard::Drain { reign });
+    let late = world.write(1, 64, 8, 2);
+    assert_eq!(world.answer(1, late), None);
+    world.tell(1, ToShard::Undrain);
+    assert_eq!(world.answer(1, late), Some(Ok(())));
+}
+
+#[test]
+fn answers_of_a_new_cut_wait_until_every_shard_has_switched() {
+    let mut world = pair();
+    world.held.insert((2, 1));
+    let before = world.write(1, 0, 8, 1);
+    world.tell(1, ToShard::Cut { number: 1 });
+    assert!(world.has_said(1, &FromShard::CutReady { number: 1 }));
+    let after = world.write(1, 64, 8, 2);
+    world.held.clear();
+    world.run();
+    assert_eq!((world.answer(1, before), world.answer(1, after)), (Some(Ok(())), None));
+    world.tell(1, ToShard::CutDone { number: 1 });
+    assert_eq!(world.answer(1, after), Some(Ok(())));
+}
+
+#[test]
+fn writes_left_open_by_a_primary_are_the_same_everywhere_before_they_are_read() {
+    let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
+    world.lead(1);
+    world.held.extend([(1, 3), (2, 1), (3, 1)]);
+    let open = world.write(1, 8, 8, 5);
+    assert_eq!((world.at(2, 8), world.at(3, 8)), (5, 0));
+    assert_eq!(world.answer(1, open), None);
+    world.disconnect(1, 2);
+    world.disconnect(1, 3);
+    world.held.clear();
+    let next = world.next_with(&[2, 3]);
+    world.install(next, &[]);
+    world.lead(3);
+    let read = world.read(3, 8, 1);
+    let seen = world.got(3, read)[0];
+    assert_eq!((world.at(2, 8), world.at(3, 8)), (seen, seen));
+    world.wait_ms(200);
+    for node in [2, 3] {
+        assert_eq!(world.nodes[&node].shard.status().doubt_sectors, 0);
+    }
+    assert_eq!(world.dirty(2, 1), [(8, 16)]);
+    assert_eq!(world.dirty(3, 1), [(8, 16)]);
+}
+
+#[test]
+fn a_range_in_doubt_is_compared_and_not_copied_if_it_is_the_same() {
+    let mut world = pair();
+    world.write(1, 8, 8, 5);
+    world.restart(2);
+    world.connect(1, 2);
+    world.lead(1);
+    world.wait_ms(1000);
+    assert!(world.sent(1, 2, |m| matches!(m, ShardMessage::Compare { .. })) > 0);
+    let copies = world.sent(1, 2, |m| matches!(m, ShardMessage::Write { .. }));
+    assert_eq!(copies, 1, "the client's alone");
+    assert_eq!(world.nodes[&2].shard.status().doubt_sectors, 0);
+}
+
+#[test]
+fn a_retired_write_leaves_no_doubt_and_an_unretired_one_does() {
+    let mut world = pair();
+    world.write(1, 8, 8, 5);
+    world.wait_ms(200);
+    world.held.insert((2, 1));
+    world.write(1, 64, 4, 5);
+    world.disconnect(1, 2);
+    world.held.clear();
+    let next = world.next_with(&[2]);
+    world.install(next, &[]);
+    world.lead(2);
+    assert!(world.has_mark(2, "un-retired writes turn into doubt"));
+    assert_eq!(world.dirty(2, 1), [(64, 72)], "the retired one is not dirty for node 1");
+}
+
+#[test]
+fn extents_turn_cold_and_hot_again_when_the_log_is_full() {
+    let mut world = pair();
+    for round in 0..5 {
+        for extent in 0..15 {
+            let write = world.write(1, extent * 64 + round, 1, 10 * round + extent);
+            world.wait_ms(100);
+            assert_eq!(world.answer(1, write), Some(Ok(())), "extent {extent}");
+            for node in [1, 2] {
+                let status = world.nodes[&node].shard.status();
+                assert!(status.hot <= status.hot_max, "{} hot", status.hot);
+            }
+        }
+    }
+    assert!(world.has_mark(1, "extents turn cold"));
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn verify_finds_a_flipped_block_and_the_majority_wins() {
+    let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
+    world.lead(1);
+    world.write(1, 500, 8, 6);
+    world.nodes.get_mut(&1).expect("there").data.insert(503, 66);
+    world.tell(1, ToShard::Verify { volume: super::world::VOLUME, from: 0 });
+    world.wait_ms(1000);
+    for node in [1, 2, 3] {
+        assert_eq!(world.at(node, 503), 6, "node {node}");
+    }
+    let said = FromShard::Verified { compared: super::world::SECTORS, repaired: 32 };
+    assert!(world.has_said(1, &said), "{:?}", world.nodes[&1].said);
+}
+
+#[test]
+fn a_verify_that_is_started_again_ends() {
+    let mut world = pair();
+    world.held.insert((2, 1));
+    let verify = ToShard::Verify { volume: super::world::VOLUME, from: 0 };
+    world.tell(1, verify.clone());
+    world.tell(1, verify);
+    world.held.clear();
+    world.wait_ms(1000);
+    assert!(world.nodes[&1].said.iter().any(|said| matches!(said, FromShard::Verified { .. })));
+}
+
+#[test]
+fn a_volume_that_grew_is_written_only_where_that_is_known() {
+    let mut world = pair();
+    let mut next = world.next_with(&[1, 2]);
+    next.volumes[0].sectors = 2048;
+    world.install(next, &[1]);
+    let write = world.write(1, 1500, 8, 4);
+    world.install_on(2);
+    world.ready(1, 2);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    assert!(!world.nodes[&1].said.iter().any(|said| matches!(said, FromShard::PeerFailed { .. })));
+    assert_eq!(world.at(2, 1500), 4);
+}

@@ -1,0 +1,359 @@
+//! Bringing a replica up to date.
+
+use super::world::{SECTORS, World};
+use crate::door::{FromShard, ToShard};
+use alloc::vec;
+use base::NodeId;
+use wire::{Protocol, ShardMessage};
+
+/// Node 1 primary alone, node 2 absent; what was written meanwhile is dirty for node 2.
+fn behind() -> World {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(1);
+    world.write(1, 0, 64, 1);
+    world.disconnect(1, 2);
+    world.change(1, &[1]);
+    world.write(1, 3, 2, 2);
+    world.write(1, 500, 64 - 500 % 64, 2);
+    world.write(1, 1015, 5, 2);
+    world
+}
+
+/// It is back, and acts on the present configuration.
+fn back(world: &mut World, primary: u16, node: u16) {
+    world.connect(primary, node);
+    world.install_on(node);
+    world.ready(primary, node);
+}
+
+fn same(world: &World, one: u16, other: u16) {
+    for sector in 0..SECTORS {
+        assert_eq!(world.at(one, sector), world.at(other, sector), "sector {sector}");
+    }
+}
+
+fn copied(world: &World, from: u16, to: u16) -> u64 {
+    world
+        .seen
+        .iter()
+        .filter_map(|(a, b, message)| match message {
+            ShardMessage::Write { span, flags, .. } if flags.resync && (*a, *b) == (from, to) => {
+                Some(u64::from(span.count()))
+            }
+            _ => None,
+        })
+        .sum()
+}
+
+#[test]
+fn a_returning_replica_gets_what_changed_and_no_more() {
+    let mut world = behind();
+    back(&mut world, 1, 2);
+    world.resync(1, 2);
+    same(&world, 1, 2);
+    assert!(world.dirty(1, 2).is_empty());
+    // Blocks 0, 62 and 63 with parts of both neighbours, 126 and the half block at the end.
+    let changed = 8 + (512 - 496) + (SECTORS - 1008);
+    assert_eq!(copied(&world, 1, 2), changed);
+    let write = world.write(1, 0, 1, 7);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    assert_eq!(world.at(2, 0), 7);
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn clients_write_while_a_replica_is_brought_up_to_date() {
+    let mut world = behind();
+    back(&mut world, 1, 2);
+    world.held.insert((2, 1));
+    world.start_resync(1, 2);
+    let over = world.write(1, 3, 1, 9);
+    let beside = world.write(1, 200, 1, 9);
+    world.held.clear();
+    world.wait_ms(200);
+    assert_eq!(world.answer(1, over), Some(Ok(())));
+    assert_eq!(world.answer(1, beside), Some(Ok(())));
+    world.resync(1, 2);
+    same(&world, 1, 2);
+}
+
+#[test]
+fn a_write_that_a_syncing_replica_did_not_answer_is_dirty_for_it() {
+    let mut world = behind();
+    back(&mut world, 1, 2);
+    world.start_resync(1, 2);
+    world.wait_ms(1000);
+    world.held.insert((2, 1));
+    let write = world.write(1, 300, 1, 9);
+    assert_eq!(world.answer(1, write), Some(Ok(())), "it is not waited for");
+    world.disconnect(1, 2);
+    assert_eq!(world.dirty(1, 2), [(296, 304)]);
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn an_include_waits_for_complete_writes_that_the_target_has_not_answered() {
+    let mut world = behind();
+    back(&mut world, 1, 2);
+    world.start_resync(1, 2);
+    world.wait_ms(1000);
+    world.nodes.get_mut(&2).expect("there").disk_held = true;
+    let write = world.write(1, 300, 1, 9);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    let (peer, session) = (NodeId(2), world.session(1, 2));
+    world.tell(1, ToShard::Require { peer, session });
+    world.wait_ms(500);
+    assert!(!world.has_said(1, &FromShard::Required { peer, session }), "node 2 lacks a write");
+    world.disk_goes_on(2);
+    world.wait_ms(200);
+    assert!(world.has_said(1, &FromShard::Required { peer, session }));
+}
+
+#[test]
+fn an_include_waits_until_the_target_has_flushed_what_clients_flushed() {
+    let mut world = behind();
+    back(&mut world, 1, 2);
+    world.start_resync(1, 2);
+    world.wait_ms(1000);
+    world.write(1, 300, 1, 9);
+    let flush = world.flush(1);
+    assert_eq!(world.answer(1, flush), Some(Ok(())), "a syncing replica is not waited for");
+    assert!(world.nodes[&2].unflushed.contains(&300));
+    let (peer, session) = (NodeId(2), world.session(1, 2));
+    world.tell(1, ToShard::Require { peer, session });
+    world.wait_ms(200);
+    assert!(world.has_said(1, &FromShard::Required { peer, session }));
+    assert!(
+        !world.nodes[&2].unflushed.contains(&300),
+        "flushed for the client, lost by a power cut"
+    );
+}
+
+#[test]
+fn from_require_on_every_write_and_flush_waits_for_the_target() {
+    let mut world = behind();
+    back(&mut world, 1, 2);
+    world.start_resync(1, 2);
+    world.wait_ms(1000);
+    let (peer, session) = (NodeId(2), world.session(1, 2));
+    world.held.insert((2, 1));
+    world.tell(1, ToShard::Require { peer, session });
+    let write = world.write(1, 300, 1, 9);
+    let flush = world.flush(1);
+    assert_eq!((world.answer(1, write), world.answer(1, flush)), (None, None));
+    // The include is given up.
+    world.tell(1, ToShard::Unrequire { peer, session });
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    assert_eq!(world.answer(1, flush), Some(Ok(())));
+    world.held.clear();
+    world.wait_ms(100);
+    world.resync(1, 2);
+    same(&world, 1, 2);
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn a_write_that_waits_for_a_required_peer_is_dirty_when_the_include_is_given_up_after_it_left() {
+    let mut world = behind();
+    back(&mut world, 1, 2);
+    world.start_resync(1, 2);
+    world.wait_ms(1000);
+    let (peer, session) = (NodeId(2), world.session(1, 2));
+    world.tell(1, ToShard::Require { peer, session });
+    world.held.insert((2, 1));
+    let write = world.write(1, 300, 1, 9);
+    world.disconnect(1, 2);
+    assert_eq!(world.answer(1, write), None, "the proposal may be on its way");
+    world.tell(1, ToShard::Unrequire { peer, session });
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    assert_eq!(world.dirty(1, 2), [(296, 304)]);
+}
+
+#[test]
+fn a_target_that_fails_or_is_late_lets_go_of_the_ranges_being_copied() {
+    for fails in [true, false] {
+        let mut world = behind();
+        back(&mut world, 1, 2);
+        let node = world.nodes.get_mut(&2).expect("there");
+        node.disk_fails = fails;
+        node.disk_held = !fails;
+        world.start_resync(1, 2);
+        world.wait_ms(3000);
+        let write = world.write(1, 3, 1, 9);
+        world.wait_ms(100);
+        assert_eq!(world.answer(1, write), Some(Ok(())), "fails: {fails}");
+        assert!(world.dirty(1, 2).contains(&(0, 8)), "{:?}", world.dirty(1, 2));
+        let node = world.nodes.get_mut(&2).expect("there");
+        node.disk_fails = false;
+        world.disk_goes_on(2);
+        if !fails {
+            world.resync(1, 2);
+            same(&world, 1, 2);
+        }
+        world.wait_ms(100);
+        assert_eq!(world.buffers_held(), 0, "fails: {fails}");
+    }
+}
+
+#[test]
+fn a_write_that_only_the_returning_replica_has_is_copied_over() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(2);
+    world.held.insert((2, 1));
+    let stray = world.write(2, 77, 2, 5);
+    assert_eq!(world.answer(2, stray), None);
+    assert_eq!((world.at(2, 77), world.at(1, 77)), (5, 0));
+    world.disconnect(1, 2);
+    world.held.clear();
+    let next = world.next_with(&[1]);
+    world.install(next, &[]);
+    world.lead(1);
+    back(&mut world, 1, 2);
+    world.resync(1, 2);
+    same(&world, 1, 2);
+    assert_eq!(world.nodes[&2].shard.status().doubt_sectors, 0);
+}
+
+#[test]
+fn a_replica_that_restarted_is_compared_where_its_log_was_hot() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(1);
+    world.write(1, 70, 8, 5);
+    world.restart(2);
+    // It lost a write that was in its cache, as after a power cut.
+    world.nodes.get_mut(&2).expect("there").data.remove(&71);
+    world.change(1, &[1]);
+    back(&mut world, 1, 2);
+    world.resync(1, 2);
+    same(&world, 1, 2);
+    assert_eq!(copied(&world, 1, 2), 32, "the one window that differs");
+}
+
+#[test]
+fn a_primary_without_data_brings_a_replica_up_to_date_by_the_bits_of_another() {
+    let mut world = World::new(&[1, 2, 3], &[1, 2]);
+    world.lead(3);
+    world.disconnect(3, 2);
+    world.disconnect(1, 2);
+    world.change(3, &[1]);
+    world.write(3, 40, 9, 3);
+    assert_eq!(world.dirty(1, 2), [(40, 56)]);
+    back(&mut world, 3, 2);
+    world.resync(3, 2);
+    same(&world, 1, 2);
+    assert_eq!(copied(&world, 3, 2), 16);
+    assert!(world.dirty(1, 2).is_empty(), "a new slot");
+}
+
+#[test]
+fn a_resync_goes_on_when_the_node_asked_for_its_bits_went_away() {
+    let mut world = World::new(&[1, 2, 3, 4], &[1, 2, 4]);
+    world.lead(3);
+    world.disconnect(3, 2);
+    world.change(3, &[1, 4]);
+    world.write(3, 40, 9, 3);
+    back(&mut world, 3, 2);
+    world.held.insert((1, 3));
+    world.start_resync(3, 2);
+    world.disconnect(1, 3);
+    world.held.clear();
+    world.change(3, &[4]);
+    world.wait_ms(1000);
+    world.resync(3, 2);
+    same(&world, 4, 2);
+}
+
+#[test]
+fn a_new_member_has_bits_for_a_replica_that_left_while_it_was_brought_up_to_date() {
+    let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
+    world.lead(1);
+    // Node 2 is away while 40 is written; then node 3 goes away without the write of 200.
+    world.disconnect(1, 2);
+    world.disconnect(2, 3);
+    world.change(1, &[1, 3]);
+    world.write(1, 40, 8, 3);
+    world.held.insert((3, 1));
+    let write = world.write(1, 200, 8, 4);
+    assert_eq!(world.answer(1, write), None);
+    back(&mut world, 1, 2);
+    // The exclude of node 3 is known at node 1, and only later at node 2.
+    let next = world.next_with(&[1]);
+    world.install(next, &[1]);
+    world.disconnect(1, 3);
+    world.held.clear();
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    world.start_resync(1, 2);
+    world.wait_ms(100);
+    world.install_on(2);
+    world.ready(1, 2);
+    world.wait_ms(1000);
+    world.resync(1, 2);
+    let dirty = world.dirty(2, 3);
+    assert!(dirty.iter().any(|run| (run.0..run.1).contains(&200)), "{dirty:?}");
+}
+
+#[test]
+fn what_a_volume_lost_while_it_was_copied_does_not_count_as_copied() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(1);
+    world.disconnect(1, 2);
+    world.change(1, &[1]);
+    world.write(1, 960, 32, 2);
+    back(&mut world, 1, 2);
+    world.held.insert((1, 2));
+    let read = world.nodes.get_mut(&1).expect("there");
+    read.disk_held = true;
+    world.held.clear();
+    world.start_resync(1, 2);
+    let mut next = world.next_with(&[1]);
+    next.volumes[0].sectors = 976;
+    world.install(next, &[1, 2]);
+    world.ready(1, 2);
+    world.disk_goes_on(1);
+    world.wait_ms(1000);
+    world.resync(1, 2);
+    for sector in 960..976 {
+        assert_eq!(world.at(2, sector), 2, "sector {sector}");
+    }
+}
+
+#[test]
+fn with_protocol_b_nothing_is_copied_that_a_failover_may_undo() {
+    let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
+    world.configuration.options.protocol = Protocol::B;
+    world.lead(1);
+    world.disconnect(1, 3);
+    world.change(1, &[1, 2]);
+    world.nodes.get_mut(&2).expect("there").disk_held = true;
+    let write = world.write(1, 40, 8, 3);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    back(&mut world, 1, 3);
+    world.start_resync(1, 3);
+    world.wait_ms(500);
+    assert_eq!(world.at(3, 40), 0, "node 2 has it in memory only");
+    world.disk_goes_on(2);
+    world.wait_ms(500);
+    assert_eq!(world.at(3, 40), 3);
+}
+
+#[test]
+fn everybody_in_sync_is_told_what_the_target_has_now() {
+    let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
+    world.lead(1);
+    world.disconnect(1, 3);
+    world.disconnect(2, 3);
+    world.change(1, &[1, 2]);
+    world.write(1, 40, 8, 3);
+    world.write(1, 1016, 4, 3);
+    assert_eq!(world.dirty(2, 3), [(40, 48), (1016, SECTORS)]);
+    back(&mut world, 1, 3);
+    world.start_resync(1, 3);
+    world.wait_ms(500);
+    assert!(world.dirty(1, 3).is_empty());
+    assert!(world.dirty(2, 3).is_empty(), "{:?}", world.dirty(2, 3));
+    world.held.insert((3, 1));
+    world.write(1, 44, 1, 4);
+    world.disconnect(1, 3);
+    assert_eq!(world.dirty(1, 3), [(40, 48)]);
+    assert_eq!(world.dirty(2, 3), vec![(40, 48)]);
+}
