@@ -350,15 +350,19 @@ impl Member {
     }
 
     /// Voters that promised a higher ballot never accept this one: without a majority of the others
-    /// the reign is over.
+    /// the reign is over. Once its lease has run out, others that are gone are not waited for either: a
+    /// higher ballot may win those that refuse.
     pub(super) fn check_refused(&mut self, out: &mut Out) {
         let Role::Primary(reign) = &self.role else { return };
+        let over = reign.promoted && self.lease_until().is_none_or(|until| until <= self.now);
+        let here = |node: NodeId| node == self.node || self.counts(node);
         let open = |configuration: &Configuration| {
             // One that came back as another memory will not accept it either.
             let left = configuration
                 .members
                 .iter()
                 .filter(|member| !reign.refused.contains(&member.node))
+                .filter(|member| !over || here(member.node))
                 .filter(|member| {
                     self.voter_of(member.node).is_none_or(|voter| voter == member.voter)
                 })

@@ -244,6 +244,11 @@ impl Member {
         let Role::Preparing(prepare) = &mut self.role else { return };
         let configuration = &prepare.best.configuration;
         if is_majority(configuration, &prepare.promises) {
+            let promised = self.record.as_ref().map_or(Ballot::default(), |record| record.promised);
+            if promised > prepare.ballot {
+                // This node's own voter would refuse its reign for as long as it lasts.
+                return self.abandon(out);
+            }
             return self.propose_promote(out);
         }
         let mut with_own = prepare.promises.clone();

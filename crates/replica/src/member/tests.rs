@@ -75,6 +75,21 @@ fn two_nodes_that_want_at_once_do_not_duel_for_ever() {
 }
 
 #[test]
+fn who_won_a_duel_does_not_depend_on_voters_that_promised_the_loser() {
+    for seed in 0..200 {
+        let mut world = World::new(seed, 3, 0, 0);
+        world.connect_all();
+        world.set_clients(1, 1);
+        world.set_clients(2, 1);
+        world.run_until("one serves", |world| world.answers(1) || world.answers(2));
+        world.wait(1);
+        world.crash(3);
+        world.run_until("node 3 is out", |world| world.in_sync() == [1, 2]);
+        world.run_until("one serves on", |world| world.answers(1) || world.answers(2));
+    }
+}
+
+#[test]
 fn a_replica_that_dies_is_excluded_and_included_when_it_is_back() {
     let mut world = serving(3, 2, 1, 0);
     world.crash(2);
