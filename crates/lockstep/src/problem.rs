@@ -149,6 +149,9 @@ kinds! {
     READER_GONE = "LS-0923", Failed,
         "Whoever read this program's output has ended.",
         "Nothing needs to be done.";
+    VOLUME_ABSENT = "LS-0924", NotFound,
+        "The resource has no volume of that number; the first is 0.",
+        "`lockstep resource show NAME` lists its volumes.";
 }
 
 /// A problem, ready to be shown.

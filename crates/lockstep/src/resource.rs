@@ -16,7 +16,7 @@ use crate::admin::{Node, unexpected};
 use crate::cli::{Form, Global, OnNode, Resource};
 use crate::cluster::Cluster;
 use crate::output::{Cell, Style, Tone, say, say_json};
-use crate::problem::{Problem, TIMED_OUT, USAGE};
+use crate::problem::{Problem, TIMED_OUT, USAGE, VOLUME_ABSENT};
 use crate::unit::show_size;
 use crate::view::{Views, size_of};
 
@@ -170,9 +170,8 @@ fn resize(
     let Operation::Resize { size_bytes, .. } = operation else { return Ok(()) };
     let views = Views::gather(cluster, Some(name))?;
     let volume = views.require(name)?.volumes.iter().find(|volume| volume.volume == index);
-    if let Some(volume) = volume {
-        check_blocks(size_bytes, volume.block_bytes)?;
-    }
+    let absent = || Problem::new(VOLUME_ABSENT, format!("{name} has no volume {index}"));
+    check_blocks(size_bytes, volume.ok_or_else(absent)?.block_bytes)?;
     at_primary(cluster, name, &operation)?;
     done(style, name, &format!("volume {index} has {} now", show_size(size_bytes)))
 }

@@ -132,7 +132,7 @@ codes! {
         "Choose another size.";
     SHRINK = "LS-0039", EXIT_FAILED, "The volume would become smaller",
         "What lies beyond the new end would be lost.",
-        "Shrink what is on the volume first, then ask with --allow-shrink.";
+        "Shrink what is on the volume first, then ask with --force.";
     NO_NODE = "LS-0040", EXIT_ABSENT, "There is no such node",
         "The number or name is not among the resource's nodes.",
         "Name a node that is listed, or define the resource anew with it.";
