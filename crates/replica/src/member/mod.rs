@@ -311,7 +311,8 @@ pub struct Member {
     store: store::Store,
     slot: Slot,
     peers: BTreeMap<NodeId, Peer>,
-    seen: BTreeMap<NodeId, SeenGeneration>,
+    /// By node and identity: a disk put back to an image under an identity given up since is found too.
+    seen: BTreeMap<(NodeId, VoterId), SeenGeneration>,
     role: Role,
     round_seen: u64,
     want: Want,

@@ -44,7 +44,7 @@ impl Member {
             self.store.durable = record.stores;
             self.slots.clone_from(&record.slots);
             self.slot_generation = record.slot_generation;
-            self.seen = record.seen.iter().map(|seen| (seen.node, *seen)).collect();
+            self.seen = record.seen.iter().map(|seen| ((seen.node, seen.voter), *seen)).collect();
             self.round_seen = record.promised.round;
             if record.promised != Ballot::default() {
                 let until = self.now + self.timing.voter_lease();
@@ -163,7 +163,8 @@ impl Member {
         else {
             return;
         };
-        let remembered = self.seen.get(&peer).filter(|seen| seen.voter == voter).copied();
+        self.renounce(peer, voter);
+        let remembered = self.seen.get(&(peer, voter)).copied();
         let went_back = remembered
             .filter(|seen| seen.process != process && found != (0, 0) && found < seen.generation);
         if went_back.is_none() {
@@ -267,16 +268,44 @@ impl Member {
             return;
         }
         let fresh = SeenGeneration { node, voter, incarnation, process, generation };
-        let seen = self.seen.entry(node).or_insert(fresh);
-        if seen.voter == voter {
-            seen.generation = seen.generation.max(generation);
-            seen.incarnation = incarnation;
-            seen.process = process;
-        } else {
-            *seen = fresh;
-        }
+        let seen = self.seen.entry((node, voter)).or_insert(fresh);
+        seen.generation = seen.generation.max(generation);
+        seen.incarnation = incarnation;
+        seen.process = process;
+        self.forget_seen();
+    }
+
+    /// A node that shows another identity than the one that the configuration names has given that one
+    /// up for good: whoever comes under it later has an old image of its disk.
+    fn renounce(&mut self, node: NodeId, voter: VoterId) {
+        let named = self
+            .known
+            .as_ref()
+            .and_then(|known| known.configuration.member(node))
+            .map(|member| member.voter);
+        let Some(named) = named.filter(|&named| named != voter && voter != VoterId(0)) else {
+            return;
+        };
+        let (incarnation, generation) = (Incarnation(0), (u64::MAX, u64::MAX));
+        let gone = SeenGeneration { node, voter: named, incarnation, process: 0, generation };
+        self.seen.insert((node, named), gone);
+        self.forget_seen();
+    }
+
+    /// Whether the configuration known here names this identity.
+    pub(super) fn names(&self, node: NodeId, voter: VoterId) -> bool {
+        self.known.as_ref().is_some_and(|known| {
+            known.configuration.member(node).is_some_and(|entry| entry.voter == voter)
+        })
+    }
+
+    /// Keeps a bounded number: first of all those of identities that the configuration names.
+    fn forget_seen(&mut self) {
         while self.seen.len() > PEERS_MAX {
-            self.seen.pop_first();
+            let spare = self.seen.keys().find(|key| !self.names(key.0, key.1));
+            let spare = spare.or(self.seen.keys().next());
+            let Some(&key) = spare else { return };
+            self.seen.remove(&key);
         }
     }
 

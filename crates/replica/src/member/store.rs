@@ -73,7 +73,8 @@ impl Member {
         if !self.store.dirty || self.store.in_flight || self.store.broken {
             return;
         }
-        let seen: Vec<_> = self.seen.values().copied().collect();
+        let mut seen: Vec<_> = self.seen.values().copied().collect();
+        seen.sort_by_key(|seen| !self.names(seen.node, seen.voter));
         let Some(record) = self.record.as_mut() else { return };
         record.stores += 1;
         record.seen = seen;
