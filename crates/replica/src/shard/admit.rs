@@ -254,6 +254,7 @@ impl Shard {
         self.held.clear();
         self.unretired_own.clear();
         self.retired_count = 0;
+        self.own_reads.open = 0;
         self.copies = 0;
         self.verify = None;
         self.reconciling.clear();
@@ -269,7 +270,7 @@ impl Shard {
             peer.gathering = None;
             peer.complained = false;
             peer.retired_told = 0;
-            peer.reads = 0;
+            peer.reads.open = 0;
         }
         let waiting = core::mem::take(&mut self.waiting);
         for client in waiting {

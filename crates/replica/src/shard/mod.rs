@@ -53,7 +53,7 @@ use doubt::Doubt;
 use local::{Local, Purpose};
 use lock::LockTable;
 use op::{Client, Op};
-use peer::Peer;
+use peer::{Peer, ReadLoad};
 use seats::Seats;
 use wire::Configuration;
 
@@ -149,6 +149,7 @@ pub struct Shard {
     copies: usize,
     verify: Option<copy::VerifyRun>,
     turn: usize,
+    own_reads: ReadLoad,
     requests_in_tick: u64,
 
     local: Local,
@@ -220,6 +221,7 @@ impl Shard {
             copies: 0,
             verify: None,
             turn: 0,
+            own_reads: ReadLoad::default(),
             requests_in_tick: 0,
             local: Local::new(geometry.extent_sectors),
             log,

@@ -30,19 +30,39 @@ pub(super) struct Peer {
     pub(super) complained: bool,
     /// How many writes were retired when it was told last.
     pub(super) retired_told: u64,
-    /// Reads that it has not answered.
-    pub(super) reads: u32,
+    /// How busy it is with clients' reads.
+    pub(super) reads: ReadLoad,
     /// How its last resync from here went.
     pub(super) last_sync: Option<SyncStatus>,
+}
+
+/// How busy a replica is with clients' reads.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ReadLoad {
+    /// Reads that it has not answered.
+    pub(super) open: u32,
     /// How long a read took of late, in nanoseconds, smoothed.
-    pub(super) read_time: u64,
+    pub(super) time: u64,
+}
+
+impl ReadLoad {
+    /// A read is not waited for any more.
+    pub(super) fn ended(&mut self) {
+        self.open = self.open.saturating_sub(1);
+    }
+
+    pub(super) fn took(&mut self, time: Duration) {
+        self.ended();
+        self.time = self.time - self.time / 8 + time.0 / 8;
+    }
 }
 
 impl Peer {
     fn reset(&mut self, session: Option<SessionId>) {
-        let (required, read_time) = (self.required, self.read_time);
+        let required = self.required;
+        let reads = ReadLoad { open: 0, ..self.reads };
         let last_sync = self.last_sync.take();
-        *self = Peer { session, required, read_time, last_sync, ..Peer::default() };
+        *self = Peer { session, required, reads, last_sync, ..Peer::default() };
     }
 }
 

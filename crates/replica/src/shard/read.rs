@@ -5,6 +5,7 @@
 
 use super::local::{Action, Purpose};
 use super::op::{Kind, Read};
+use super::peer::ReadLoad;
 use super::{Out, Shard};
 use crate::door::{DiskAnswer, ReadFailure, ShardOutput};
 use alloc::vec::Vec;
@@ -41,19 +42,20 @@ impl Shard {
     fn choose(&mut self, sources: &[NodeId], span: Span) -> Option<NodeId> {
         let policy = self.configuration.as_ref().map(|known| known.options.read_policy);
         let load = |node: &NodeId| match self.peers.get(node) {
-            Some(peer) => (peer.reads, peer.read_time),
-            None => (0, 0),
+            _ if *node == self.node => self.own_reads,
+            Some(peer) => peer.reads,
+            None => ReadLoad::default(),
         };
         match policy.unwrap_or_default() {
             ReadPolicy::PreferLocal if sources.first() == Some(&self.node) => Some(self.node),
             ReadPolicy::PreferLocal | ReadPolicy::LeastPending => {
-                sources.iter().min_by_key(|node| load(node).0).copied()
+                sources.iter().min_by_key(|node| load(node).open).copied()
             }
             ReadPolicy::LatencyAware => sources
                 .iter()
                 .min_by_key(|node| {
-                    let (reads, time) = load(node);
-                    time.saturating_mul(u64::from(reads) + 1)
+                    let load = load(node);
+                    load.time.saturating_mul(u64::from(load.open) + 1)
                 })
                 .copied(),
             ReadPolicy::RoundRobin => {
@@ -90,13 +92,13 @@ impl Shard {
         let read = self.read_mut(id).expect("looked at above");
         read.source = Some(source);
         read.sequence = sequence;
+        if let Some(load) = self.read_load(source) {
+            load.open += 1;
+        }
         if own {
             self.local(Purpose::Op(id), volume, span, Action::Read, out);
         } else {
             self.asked.insert(sequence, id);
-            if let Some(peer) = self.peers.get_mut(&source) {
-                peer.reads += 1;
-            }
             let epoch = self.epoch();
             self.send(source, ShardMessage::Read { epoch, sequence, volume, span }, None, out);
         }
@@ -126,11 +128,17 @@ impl Shard {
     pub(super) fn forget_question(&mut self, id: u64) {
         let Some(read) = self.read_mut(id) else { return };
         let (source, sequence) = (read.source.take(), read.sequence);
-        if self.asked.remove(&sequence).is_some()
-            && let Some(peer) = source.and_then(|source| self.peers.get_mut(&source))
-        {
-            peer.reads = peer.reads.saturating_sub(1);
+        self.asked.remove(&sequence);
+        if let Some(load) = source.and_then(|source| self.read_load(source)) {
+            load.ended();
         }
+    }
+
+    fn read_load(&mut self, node: NodeId) -> Option<&mut ReadLoad> {
+        if node == self.node {
+            return Some(&mut self.own_reads);
+        }
+        self.peers.get_mut(&node).map(|peer| &mut peer.reads)
     }
 
     /// The present source does not answer, or failed: another one is asked.
@@ -155,14 +163,6 @@ impl Shard {
             self.release(buffer, out);
             return;
         };
-        if let Some(peer) = self.peers.get_mut(&node)
-            && let Some(op) = self.ops.get(&id)
-            && matches!(op.kind, Kind::Read(_))
-        {
-            peer.reads = peer.reads.saturating_sub(1);
-            let took = self.now.since(op.since).0;
-            peer.read_time = peer.read_time - peer.read_time / 8 + took / 8;
-        }
         self.on_read_done(id, node, result, out);
     }
 
@@ -199,6 +199,17 @@ impl Shard {
         result: Result<Option<BufferId>, ReadFailure>,
         out: &mut Out,
     ) {
+        let took = self.ops.get(&id).and_then(|op| match &op.kind {
+            Kind::Read(read) if read.source == Some(node) && read.data.is_none() => {
+                Some(self.now.since(op.since))
+            }
+            _ => None,
+        });
+        if let Some(took) = took
+            && let Some(load) = self.read_load(node)
+        {
+            load.took(took);
+        }
         match self.ops.get_mut(&id).map(|op| &mut op.kind) {
             Some(Kind::Read(read)) if read.source == Some(node) => match result {
                 Ok(buffer) => {

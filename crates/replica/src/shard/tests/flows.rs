@@ -415,3 +415,37 @@ fn a_volume_that_grew_is_written_only_where_that_is_known() {
     assert!(!world.nodes[&1].said.iter().any(|said| matches!(said, FromShard::PeerFailed { .. })));
     assert_eq!(world.at(2, 1500), 4);
 }
+
+#[test]
+fn a_read_goes_to_the_replica_with_the_fewest_reads_in_flight() {
+    let mut world = pair();
+    world.configuration.options.read_policy = ReadPolicy::LeastPending;
+    world.lead(1);
+    world.nodes.get_mut(&1).expect("there").disk_held = true;
+    world.held.insert((2, 1));
+    let reads: vec::Vec<u64> = (0..6).map(|at| world.read(1, at * 64, 8)).collect();
+    assert_eq!(world.sent(1, 2, |m| matches!(m, ShardMessage::Read { .. })), 3);
+    world.held.clear();
+    world.run();
+    let more = world.read(1, 640, 8);
+    assert_eq!(world.answer(1, more), Some(Ok(())), "node 2 has none in flight");
+    world.disk_goes_on(1);
+    for read in reads {
+        assert_eq!(world.answer(1, read), Some(Ok(())));
+    }
+}
+
+#[test]
+fn a_read_goes_to_the_replica_that_answered_fastest_of_late() {
+    let mut world = pair();
+    world.configuration.options.read_policy = ReadPolicy::LatencyAware;
+    world.lead(1);
+    world.nodes.get_mut(&1).expect("there").disk_held = true;
+    let slow = world.read(1, 0, 8);
+    assert_eq!(world.sent(1, 2, |m| matches!(m, ShardMessage::Read { .. })), 0);
+    world.wait_ms(20);
+    world.disk_goes_on(1);
+    assert_eq!(world.answer(1, slow), Some(Ok(())));
+    world.read(1, 0, 8);
+    assert_eq!(world.sent(1, 2, |m| matches!(m, ShardMessage::Read { .. })), 1);
+}
