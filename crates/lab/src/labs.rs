@@ -4,6 +4,7 @@ mod change;
 mod disks;
 mod freeze;
 mod kill;
+mod net;
 mod refuse;
 mod scale;
 mod tools;
@@ -55,6 +56,13 @@ pub(crate) struct Lab {
     pub(crate) run: fn(&Bench) -> Outcome,
 }
 
+impl Lab {
+    /// Whether it runs in a network namespace of its own.
+    pub(crate) fn needs_network(&self) -> bool {
+        self.name.starts_with("net-")
+    }
+}
+
 macro_rules! labs {
     ($($pace:ident $name:literal $run:path, $about:literal;)*) => {
         &[$(Lab { name: $name, about: $about, pace: Pace::$pace, run: $run }),*]
@@ -79,23 +87,30 @@ pub(crate) const LABS: &[Lab] = labs! {
     Quick "tools-qemu" tools::qemu, "qemu-img converts and compares, qemu-io writes patterns and reads them.";
     Quick "tools-fio" tools::fio, "fio writes at random in 4K, 64K and 1M, and verifies by CRC.";
     Quick "tools-filesystem" tools::filesystem, "mkfs.ext4, files and fsck through nbdfuse and a loop device, over a fail-over.";
+    Full  "tools-filesystem-512" tools::filesystem_512, "The same on a volume with blocks of 512 bytes.";
     Quick "disk-emptied" disks::emptied, "A replica's file is deleted while its node is down; it is recognised and copied anew.";
     Quick "disk-rolled-back" disks::rolled_back, "A replica's file is replaced by an older copy of itself; it is never trusted.";
     Full  "disk-truncated" disks::truncated, "A replica's file is cut short while its node is down; it is not used as it is.";
     Full  "disk-swapped" disks::swapped, "The files of two resources are exchanged on one node; both are refused by name.";
     Quick "disk-verify" disks::verify, "Bytes are flipped below a replica; verify finds and repairs them.";
+    Quick "disk-rotten" disks::rotten, "With checksums, bytes flipped below primary and replica are never read, and mended.";
     Quick "refuse-words" refuse::words, "Bad words on the command line end with the right code, name the thing and change nothing.";
     Quick "refuse-stores" refuse::stores, "Stores that are too small, in use, foreign or read-only are refused, and nothing is changed.";
     Quick "refuse-strangers" refuse::strangers, "A node of another cluster, and one with a wrong certificate, are refused by name.";
     Quick "refuse-frames" refuse::frames, "Malformed bytes at every port close that connection and nothing else.";
     Quick "change-size" change::size, "A volume grows and shrinks in use.";
     Quick "change-members" change::members, "A replica is added and one is removed under load.";
+    Full  "change-members-unseen" change::members_unseen, "The same, and clients of the node that loses its copy see no error.";
     Quick "change-primary" change::primary, "Every node is made primary in turn under load.";
     Quick "change-invalidate" change::invalidate, "A copy is declared worthless under load and made anew.";
     Quick "change-suspend" change::suspend, "Requests wait while a resource is suspended, and go on.";
     Quick "change-delete" change::delete, "A deleted resource leaves nothing behind, and its name is free again.";
     Quick "scale-one" scale::one, "A resource with one replica serves, and survives a kill.";
     Quick "scale-diskless" scale::diskless, "Clients of a node without a copy lose a replica's node and notice nothing.";
+    Quick "net-isolated" net::isolated, "The primary is cut off from the others; they go on, and it neither serves nor corrupts.";
+    Full  "net-replica" net::replica, "A replica is cut off, and comes back; clients see no error, its own included.";
+    Full  "net-one-way" net::one_way, "Each direction of a link fails by itself, and a link between two that both reach a third.";
+    Full  "net-flapping" net::flapping, "Links come and go at random.";
     Full  "scale-eight" scale::eight, "Eight replicas: two are killed at once.";
     Full  "scale-resources" scale::resources, "A hundred resources on three nodes, one kill.";
     Full  "scale-connects" scale::connects, "A thousand connects and disconnects leave nothing open.";

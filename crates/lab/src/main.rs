@@ -19,7 +19,7 @@ mod load;
 mod supervise;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -28,7 +28,7 @@ use clap::Parser;
 
 use bench::{Bench, Verdict};
 use labs::{LABS, Lab, Pace};
-use supervise::{EXIT_FAILED, EXIT_NOT_RUN, End, supervise};
+use supervise::{After, EXIT_FAILED, EXIT_NOT_RUN, End, supervise};
 
 /// SIGINT and SIGTERM.
 const STOP_SIGNALS: [i32; 2] = [2, 15];
@@ -54,6 +54,9 @@ struct Arguments {
     /// Keep the directory of a lab that failed
     #[arg(long)]
     keep: bool,
+    /// Leave a lab that failed as it is, processes and all
+    #[arg(long)]
+    hold: bool,
     /// Be the process of one lab, in this directory
     #[arg(long, hide = true, value_name = "DIR")]
     inside: Option<PathBuf>,
@@ -113,6 +116,11 @@ fn all(arguments: &Arguments) -> ExitCode {
     }
     let seed = arguments.seed.unwrap_or_else(seed_of_now);
     println!("{} labs, seed {seed}", chosen.len());
+    let after = match (arguments.hold, arguments.keep) {
+        (true, _) => After::Hold,
+        (false, true) => After::Keep,
+        (false, false) => After::Clean,
+    };
     let mut ends = Vec::new();
     for (number, lab) in chosen.iter().enumerate() {
         if stop.load(Ordering::Relaxed) {
@@ -129,11 +137,36 @@ fn all(arguments: &Arguments) -> ExitCode {
             words.push("--quick".to_owned());
         }
         let limit = lab.pace.limit();
-        let end = supervise(lab.name, &directory, &words, limit, arguments.keep, &stop);
+        let network = lab.needs_network();
+        let end = match network_missing(network) {
+            Some(reason) => {
+                println!("    NOT RUN: {reason}");
+                End::NotRun
+            }
+            None => supervise(lab.name, &directory, &words, network, limit, after, &stop),
+        };
         println!("{} {} in {:.1} s", lab.name, word(end), begun.elapsed().as_secs_f64());
         ends.push((lab.name, end, begun.elapsed()));
     }
     conclude(&ends)
+}
+
+/// Why a lab that needs a network of its own cannot be run here.
+fn network_missing(needed: bool) -> Option<String> {
+    if !needed {
+        return None;
+    }
+    let missing = bench::missing(&["unshare", "ip", "nft"]);
+    if !missing.is_empty() {
+        return Some(format!("not on this machine: {}", missing.join(", ")));
+    }
+    let table = "ip link set lo up && nft add table ip lab";
+    let mut command = Command::new("unshare");
+    match bench::run(command.args(["--net", "sh", "-c", table]), bench::TOOL_LIMIT) {
+        Ok(said) if said.code == Some(0) => None,
+        Ok(said) => Some(format!("no network namespaces here: {}", said.err.trim())),
+        Err(failure) => Some(failure.0),
+    }
 }
 
 fn is_chosen(lab: &Lab, arguments: &Arguments) -> bool {

@@ -31,6 +31,17 @@ pub(crate) const EXIT_FAILED: u8 = 1;
 /// It could not be run here.
 pub(crate) const EXIT_NOT_RUN: u8 = 77;
 
+/// What becomes of a lab that failed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum After {
+    /// Everything is ended and removed.
+    Clean,
+    /// Everything is ended, files are kept.
+    Keep,
+    /// Nothing is touched.
+    Hold,
+}
+
 /// How a lab ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum End {
@@ -47,30 +58,50 @@ pub(crate) fn supervise(
     name: &str,
     directory: &Path,
     words: &[String],
+    own_network: bool,
     limit: Duration,
-    keep: bool,
+    after: After,
     stop: &Arc<AtomicBool>,
 ) -> End {
-    let end = match start(name, directory, words) {
+    let end = match start(name, directory, words, own_network) {
         Ok(child) => watch(child, limit, stop),
         Err(error) => {
             println!("    cannot start it: {error}");
             End::Failed
         }
     };
-    if end == End::Failed {
+    let failed = end == End::Failed;
+    if failed {
+        show_state(directory);
         show_logs(directory);
     }
-    if let Err(left) = clean(directory, keep && end == End::Failed) {
+    if failed && after == After::Hold {
+        println!("    left as it is, processes and all: {}", directory.display());
+        return end;
+    }
+    if let Err(left) = clean(directory, failed && after == After::Keep) {
         println!("    it left behind: {left}");
         return End::Failed;
     }
     end
 }
 
-fn start(name: &str, directory: &Path, words: &[String]) -> std::io::Result<Child> {
+fn start(
+    name: &str,
+    directory: &Path,
+    words: &[String],
+    own_network: bool,
+) -> std::io::Result<Child> {
     fs::create_dir_all(directory)?;
-    Command::new(std::env::current_exe()?)
+    let own = std::env::current_exe()?;
+    let mut command = if own_network {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "sh", "-c", "ip link set lo up && exec \"$0\" \"$@\""]).arg(own);
+        command
+    } else {
+        Command::new(own)
+    };
+    command
         .arg("--inside")
         .arg(directory)
         .args(words)
@@ -112,6 +143,25 @@ fn watch(mut child: Child, limit: Duration, stop: &Arc<AtomicBool>) -> End {
     }
     let _ = child.wait();
     end
+}
+
+/// How the resources of every cluster are, as the command line tells it.
+fn show_state(directory: &Path) {
+    let Ok(program) = crate::bench::program("lockstep") else { return };
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for place in entries.flatten().map(|entry| entry.path()) {
+        if !place.join("cluster.json").is_file() {
+            continue;
+        }
+        for words in [&["status"][..], &["explain", "disk"][..]] {
+            let mut command = Command::new(&program);
+            command.arg("--dir").arg(&place).args(words);
+            let Ok(said) = crate::bench::run(&mut command, CLEAN_LIMIT) else { continue };
+            for line in said.out.lines().chain(said.err.lines()) {
+                println!("        {line}");
+            }
+        }
+    }
 }
 
 /// The end of every node's log, for whoever looks into a failure.

@@ -34,6 +34,7 @@ const STEPS: &[Step] = &[
     },
     Step { name: "sim", run: |project| sim(project, &["--runs".into(), CAMPAIGN_RUNS.into()]) },
     Step { name: "demo", run: demo },
+    Step { name: "lab", run: |project| lab(project, &["--quick".into()]) },
 ];
 
 /// Runs all steps, then prints a table of them. Returns whether all passed.
@@ -74,15 +75,14 @@ pub(crate) fn scenarios(project: &Project) -> bool {
     cargo(project, &["test", "--package", "sim", "scenario"])
 }
 
-/// Runs the lab with `rest` as its arguments.
+/// Builds the lab and what it drives, and runs it with `rest` as its arguments.
 pub(crate) fn lab(project: &Project, rest: &[String]) -> bool {
-    if !project.has("lab") {
-        eprintln!("NOT RUN: the lab does not exist yet");
+    let packages = ["--package", "lab", "--package", "lockstep", "--package", "lockstepd"];
+    if !cargo(project, &[&["build", "--release"], &packages[..]].concat()) {
         return false;
     }
-    let mut arguments = vec!["test", "--package", "lab", "--"];
-    arguments.extend(rest.iter().map(String::as_str));
-    cargo(project, &arguments)
+    let mut command = Command::new(project.target.join("release").join("lab"));
+    run(command.args(rest))
 }
 
 /// Says that there are no benchmarks yet.

@@ -6,6 +6,7 @@ use super::kill::{DISK, SIZE, load, roaming, settle, staying, three};
 use crate::bench::{Bench, Failure, Outcome, ensure, let_run, passed, wait_for};
 use crate::client::{ANSWER_LIMIT, Volume};
 use crate::cluster::{Cluster, SYNC_LIMIT};
+use crate::load::Load;
 
 /// Up and down.
 pub(super) fn size(bench: &Bench) -> Outcome {
@@ -49,11 +50,24 @@ pub(super) fn size(bench: &Bench) -> Outcome {
     passed(summary)
 }
 
-/// In and out.
+/// In and out; the clients of the node that loses its copy may have to go elsewhere.
 pub(super) fn members(bench: &Bench) -> Outcome {
     let cluster = Cluster::up(bench, 4)?;
     cluster.create(DISK, &["--size", super::kill::SIZE_TEXT, "--replicas", "3"])?;
-    let load = load(bench, staying(&cluster, &["a", "b", "d"], 3)?);
+    let mut clients = staying(&cluster, &["a", "d"], 3)?;
+    clients.extend(roaming(&cluster, &["b", "a"], 3)?);
+    members_change(bench, &cluster, load(bench, clients))
+}
+
+/// The same, and the clients of that node see no error.
+pub(super) fn members_unseen(bench: &Bench) -> Outcome {
+    let cluster = Cluster::up(bench, 4)?;
+    cluster.create(DISK, &["--size", super::kill::SIZE_TEXT, "--replicas", "3"])?;
+    let clients = staying(&cluster, &["a", "b", "d"], 3)?;
+    members_change(bench, &cluster, load(bench, clients))
+}
+
+fn members_change(bench: &Bench, cluster: &Cluster, load: Load) -> Outcome {
     load.progress(200)?;
     cluster.ok(&["resource", "add-replica", DISK, "--node", "d"])?;
     cluster.wait_state(DISK, "d", "in-sync")?;
@@ -71,7 +85,7 @@ pub(super) fn members(bench: &Bench) -> Outcome {
     cluster.kill("c")?;
     load.progress(200)?;
     cluster.start("c")?;
-    passed(settle(bench, &cluster, load, &["a", "c", "d"])?)
+    passed(settle(bench, cluster, load, &["a", "c", "d"])?)
 }
 
 /// Round and round.

@@ -7,7 +7,12 @@ use std::time::Duration;
 
 use super::kill::{DISK, SIZE, load, settle, staying, three};
 use crate::bench::{Bench, Failure, Outcome, ensure, passed, text, tool};
+use crate::client::{ANSWER_LIMIT, Volume};
 use crate::cluster::Cluster;
+use crate::load::{BLOCK_BYTES, fill};
+
+/// Where blocks rot.
+const PLACES: [u64; 4] = [0, 8 << 20, SIZE / 2, SIZE - 4096];
 
 /// What happens to the file of node c.
 fn meddle(
@@ -146,4 +151,48 @@ pub(super) fn verify(bench: &Bench) -> Outcome {
     cluster.wait(DISK, "in-sync", crate::cluster::SYNC_LIMIT)?;
     cluster.compare(DISK, 0, SIZE, &["a", "b", "c"])?;
     passed(format!("three flipped bytes repaired; {summary}"))
+}
+
+/// Bits that rot where checksums are on.
+pub(super) fn rotten(bench: &Bench) -> Outcome {
+    let cluster = Cluster::up(bench, 3)?;
+    let size = ["--size", super::kill::SIZE_TEXT, "--replicas", "3", "--data-checksum", "crc32c"];
+    cluster.create(DISK, &size)?;
+    let load = load(bench, staying(&cluster, &["a", "b", "c"], 2)?);
+    load.progress(200)?;
+    let summary = settle(bench, &cluster, load, &["a", "b", "c"])?;
+    let mut good = vec![0; BLOCK_BYTES * PLACES.len()];
+    let read_all = |node: &str, bytes: &mut [u8]| -> Outcome<()> {
+        let mut volume = Volume::open(cluster.node(node)?.nbd, DISK, ANSWER_LIMIT)?;
+        for (&place, content) in PLACES.iter().zip(bytes.chunks_exact_mut(BLOCK_BYTES)) {
+            volume.read(place, content)?;
+        }
+        Ok(())
+    };
+    let mut volume = Volume::open(cluster.node("a")?.nbd, DISK, ANSWER_LIMIT)?;
+    for (&place, content) in PLACES.iter().zip(good.chunks_exact_mut(BLOCK_BYTES)) {
+        fill(content, place, 1);
+        volume.write(place, content)?;
+    }
+    volume.flush()?;
+    drop(volume);
+    // Below two running nodes, each with other blocks, so that a good copy is left of each.
+    let primary = cluster.primary(DISK)?;
+    let second = if primary == "b" { "c" } else { "b" };
+    for (number, &place) in PLACES.iter().enumerate() {
+        let victim = if number % 2 == 0 { primary.as_str() } else { second };
+        let image = cluster.image(victim, DISK, 0);
+        let image = OpenOptions::new().read(true).write(true).open(image)?;
+        image.write_all_at(&[0x5a; 16], place + 512)?;
+        image.sync_all()?;
+    }
+    for node in [primary.as_str(), second, "a"] {
+        let mut found = vec![0; good.len()];
+        read_all(node, &mut found)?;
+        ensure!(found == good, "through {node} a rotten block was read");
+    }
+    cluster.ok(&["resource", "verify", DISK, "--wait"])?;
+    cluster.wait(DISK, "in-sync", crate::cluster::SYNC_LIMIT)?;
+    cluster.compare(DISK, 0, SIZE, &["a", "b", "c"])?;
+    passed(format!("{} rotten blocks never read and mended; {summary}", PLACES.len()))
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use base::Prng;
+use serde_json::Value;
 use wire::admin::{Answer, Command};
 
 use super::kill::{DISK, load, settle, staying, three};
@@ -22,7 +23,15 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(20);
 
 /// Everything a refusal must leave as it was: resources, and files of stores.
 fn snapshot(cluster: &Cluster) -> Outcome<String> {
-    let mut all = cluster.ok(&["resource", "list", "--output", "json"])?;
+    let listed = cluster.ok(&["resource", "list", "--output", "json"])?;
+    let listed: Value = serde_json::from_str(&listed).map_err(|error| error.to_string())?;
+    let mut all = String::new();
+    for resource in listed["resources"].as_array().into_iter().flatten() {
+        all.push_str(&format!("{} {}:", resource["name"], resource["volumes"][0]["size_bytes"]));
+        for replica in resource["replicas"].as_array().into_iter().flatten() {
+            all.push_str(&format!(" {} {}", replica["node"], replica["state"]));
+        }
+    }
     for node in &cluster.nodes {
         let mut files = Vec::new();
         if let Ok(entries) = fs::read_dir(cluster.home(&node.name).join("volumes")) {
@@ -88,10 +97,12 @@ pub(super) fn words(bench: &Bench) -> Outcome {
             wrong.push(failure.0);
         }
     }
-    let waited = cluster.cli(&["wait", "disk", "--for", "primary", "--timeout", "300ms"])?;
-    if let Err(failure) = check(&waited, 4, &["disk"]) {
+    cluster.stop("c")?;
+    let waited = cluster.cli(&["wait", "disk", "--for", "healthy", "--timeout", "300ms"])?;
+    if let Err(failure) = check(&waited, 4, &["c", "explain"]) {
         wrong.push(failure.0);
     }
+    cluster.start("c")?;
     ensure!(
         wrong.is_empty(),
         "{} of {} are wrong: {}",
@@ -164,7 +175,7 @@ fn read_only(
     fs::write(volumes.join("filler"), vec![1; 60 << 10])?;
     case(cluster.cli(&create)?, 1, &["space"]);
     tool("mount", &["-o", "remount,ro", text(&volumes)])?;
-    case(cluster.cli(&create)?, 1, &["read-only", "next-0.img"]);
+    case(cluster.cli(&create)?, 1, &["cannot be written", "next-0.img"]);
     tool("umount", &[text(&volumes)])?;
     Ok(())
 }
@@ -187,21 +198,29 @@ pub(super) fn strangers(bench: &Bench) -> Outcome {
     let load = load(bench, staying(&cluster, &["a", "b"], 3)?);
     load.progress(100)?;
     let stranger = Cluster::up_in(bench, "x", 3)?;
-    // With the certificate of another cluster's c.
+    // As node c of the other cluster, whole: its certificate, and its cluster's identity.
     let own = cluster.home("c");
     cluster.stop("c")?;
-    swap_identity(&own, &stranger.home("c"))?;
+    let (kept, settings) = (bench.directory.join("kept"), cluster.settings("c"));
+    fs::create_dir_all(&kept)?;
+    copy_identity(&own, &kept)?;
+    let good = fs::read_to_string(&settings)?;
+    copy_identity(&stranger.home("c"), &own)?;
+    let misfit = cluster.cli(&["dev", "start", "c"])?;
+    check(&misfit, 1, &["certificate", "cluster", "node.toml"])?;
+    let identity =
+        |text: &str| text.lines().find(|line| line.starts_with("cluster = ")).map(str::to_owned);
+    let theirs = identity(&fs::read_to_string(stranger.settings("c"))?).ok_or("no cluster")?;
+    let ours = identity(&good).ok_or("no cluster")?;
+    fs::write(&settings, good.replace(&ours, &theirs))?;
     cluster.start("c")?;
     refused(&cluster, "c")?;
     load.progress(100)?;
     let state = cluster.replica(DISK, "c")?;
-    ensure!(state["in_sync"] == false, "c takes part with a stranger's certificate");
+    ensure!(state["in_sync"] == false, "c takes part as a node of another cluster: {state}");
     cluster.stop("c")?;
-    swap_identity(&own, &stranger.home("c"))?;
+    fs::write(&settings, good)?;
     // With the certificate of another node of the same cluster.
-    let kept = bench.directory.join("kept");
-    fs::create_dir_all(&kept)?;
-    copy_identity(&own, &kept)?;
     copy_identity(&cluster.home("b"), &own)?;
     let started = cluster.cli(&["dev", "start", "c"])?;
     if started.code == Some(0) {
@@ -217,15 +236,6 @@ pub(super) fn strangers(bench: &Bench) -> Outcome {
 }
 
 const IDENTITY: [&str; 3] = ["certificate.pem", "key.pem", "authority.pem"];
-
-fn swap_identity(one: &Path, two: &Path) -> Outcome<()> {
-    for name in IDENTITY {
-        let (left, right) = (fs::read(one.join(name))?, fs::read(two.join(name))?);
-        fs::write(one.join(name), right)?;
-        fs::write(two.join(name), left)?;
-    }
-    Ok(())
-}
 
 fn copy_identity(from: &Path, to: &Path) -> Outcome<()> {
     for name in IDENTITY {

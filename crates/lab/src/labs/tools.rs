@@ -168,11 +168,23 @@ impl Drop for Running {
 
 /// A file system on the volume, as far as this host can mount one.
 pub(super) fn filesystem(bench: &Bench) -> Outcome {
+    // A loop device has sectors of 512 bytes unless it is told; nbdfuse passes on what it asks for.
+    mounted(bench, "4096")
+}
+
+/// With the smallest blocks there are.
+pub(super) fn filesystem_512(bench: &Bench) -> Outcome {
+    mounted(bench, "512")
+}
+
+fn mounted(bench: &Bench, block: &str) -> Outcome {
     need_tools!("nbdfuse", "fusermount3", "losetup", "mkfs.ext4", "e2fsck", "mount", "umount");
     if !is_root() || !Path::new("/dev/fuse").exists() || !Path::new("/dev/loop-control").exists() {
         return Ok(Verdict::NotRun("needs root, /dev/fuse and loop devices".to_owned()));
     }
-    let cluster = three(bench)?;
+    let cluster = Cluster::up(bench, 3)?;
+    let size = ["--size", super::kill::SIZE_TEXT, "--replicas", "3", "--block-size", block];
+    cluster.create("disk", &size)?;
     let place = bench.directory.join("fuse");
     let mount = bench.directory.join("mount");
     fs::create_dir_all(&mount)?;
@@ -180,7 +192,8 @@ pub(super) fn filesystem(bench: &Bench) -> Outcome {
     for (round, node) in ["b", "c"].into_iter().enumerate() {
         let url = cluster.url(node, "disk")?;
         let (fuse, file) = attach(&place.join(round.to_string()), &url)?;
-        let device = tool("losetup", &["--find", "--show", "--direct-io=on", text(&file)])?;
+        let find = ["--find", "--show", "--direct-io=on", "--sector-size", block, text(&file)];
+        let device = tool("losetup", &find)?;
         let device = device.trim().to_owned();
         if round == 0 {
             tool("mkfs.ext4", &["-q", "-F", &device])?;

@@ -1,0 +1,160 @@
+//! Networks that fail between nodes: cut both ways, one way, again and again.
+//!
+//! These labs run in a network namespace of their own (`supervise`), in which nft drops what one node's
+//! address sends to another's. Clients reach every node all the time.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use base::Prng;
+
+use super::kill::{DISK, load, settle, staying, three};
+use crate::bench::{Bench, Outcome, let_run, passed, tool};
+use crate::cluster::{Cluster, SYNC_LIMIT};
+use crate::load::{ClientPlan, addresses};
+
+/// Clients that look at each node and wait as long as it takes.
+const LOOKING: usize = 4;
+
+/// How long a cut lasts: longer than lease and take-over.
+const CUT: Duration = Duration::from_secs(6);
+
+/// The rules of this namespace.
+struct Network<'a> {
+    cluster: &'a Cluster,
+}
+
+impl<'a> Network<'a> {
+    /// Without any cut.
+    fn new(cluster: &'a Cluster) -> Outcome<Network<'a>> {
+        tool("nft", &["add", "table", "ip", "lab"])?;
+        tool(
+            "nft",
+            &["add", "chain", "ip", "lab", "cuts", "{ type filter hook input priority 0; }"],
+        )?;
+        Ok(Network { cluster })
+    }
+
+    fn address(&self, node: &str) -> Outcome<IpAddr> {
+        Ok(self.cluster.node(node)?.nbd.ip())
+    }
+
+    /// What `from` sends does not reach `to` any more.
+    fn cut(&self, from: &str, to: &str) -> Outcome<()> {
+        let (from, to) = (self.address(from)?.to_string(), self.address(to)?.to_string());
+        let rule = ["add", "rule", "ip", "lab", "cuts", "ip", "saddr", &from, "ip", "daddr", &to];
+        tool("nft", &[&rule[..], &["drop"]].concat()).map(drop)
+    }
+
+    /// Nothing passes between `node` and the others.
+    fn isolate(&self, node: &str) -> Outcome<()> {
+        for other in self.cluster.nodes.iter().filter(|other| other.name != node) {
+            self.cut(node, &other.name)?;
+            self.cut(&other.name, node)?;
+        }
+        Ok(())
+    }
+
+    /// Everything passes.
+    fn heal(&self) -> Outcome<()> {
+        tool("nft", &["flush", "chain", "ip", "lab", "cuts"]).map(drop)
+    }
+}
+
+/// Writers everywhere that wait as long as it takes, some that go elsewhere, and those who only look.
+fn clients(cluster: &Cluster) -> Outcome<Vec<ClientPlan>> {
+    let nodes = addresses(cluster, &["a", "b", "c"])?;
+    let limit = Duration::from_secs(90);
+    let looking = |&node| vec![ClientPlan::looking(node, CUT, limit); LOOKING];
+    let mut clients: Vec<ClientPlan> = nodes.iter().flat_map(looking).collect();
+    clients.extend(nodes.iter().map(|&node| ClientPlan { limit, ..ClientPlan::pinned(node) }));
+    let limit = Duration::from_secs(2);
+    clients.extend(vec![ClientPlan { limit, ..ClientPlan::roaming(&nodes) }; 4]);
+    Ok(clients)
+}
+
+/// The primary alone on one side.
+pub(super) fn isolated(bench: &Bench) -> Outcome {
+    let cluster = three(bench)?;
+    let network = Network::new(&cluster)?;
+    let load = load(bench, clients(&cluster)?);
+    load.progress(200)?;
+    for _ in 0..2 {
+        let primary = cluster.primary(DISK)?;
+        network.isolate(&primary)?;
+        bench.tell(format_args!("{primary}, the primary, is cut off"));
+        load.progress(100)?;
+        load.run_for(CUT)?;
+        network.heal()?;
+        load.progress(100)?;
+        cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+        bench.tell("healed, in sync");
+    }
+    passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
+}
+
+/// A replica that cannot be reached but for its clients.
+pub(super) fn replica(bench: &Bench) -> Outcome {
+    let cluster = three(bench)?;
+    let network = Network::new(&cluster)?;
+    let load = load(bench, staying(&cluster, &["a", "b", "c"], 3)?);
+    load.progress(200)?;
+    let primary = cluster.primary(DISK)?;
+    let other = if primary == "c" { "b" } else { "c" };
+    network.isolate(other)?;
+    bench.tell(format_args!("{other}, which is not primary, is cut off"));
+    load.progress(100)?;
+    load.run_for(CUT)?;
+    network.heal()?;
+    load.progress(100)?;
+    passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
+}
+
+/// Every direction by itself, and links that lead round a corner.
+pub(super) fn one_way(bench: &Bench) -> Outcome {
+    let cluster = three(bench)?;
+    let network = Network::new(&cluster)?;
+    let load = load(bench, clients(&cluster)?);
+    load.progress(200)?;
+    for (from, to) in [("a", "b"), ("b", "a"), ("c", "a"), ("a", "c")] {
+        network.cut(from, to)?;
+        bench.tell(format_args!("what {from} sends does not reach {to}"));
+        load.progress(50)?;
+        load.run_for(CUT)?;
+        network.heal()?;
+        load.progress(50)?;
+        cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+    }
+    // Both ways between two, each of which reaches the third.
+    network.cut("a", "b")?;
+    network.cut("b", "a")?;
+    bench.tell("a and b do not reach each other, c reaches both");
+    load.progress(50)?;
+    load.run_for(CUT)?;
+    network.heal()?;
+    load.progress(50)?;
+    passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
+}
+
+/// Links that come and go.
+pub(super) fn flapping(bench: &Bench) -> Outcome {
+    let cluster = three(bench)?;
+    let network = Network::new(&cluster)?;
+    let load = load(bench, clients(&cluster)?);
+    load.progress(200)?;
+    let mut random = Prng::new(bench.seed);
+    let names = ["a", "b", "c"];
+    for _ in 0..20 {
+        let from = usize::try_from(random.below(3)).unwrap_or(0);
+        let to = (from + 1 + usize::try_from(random.below(2)).unwrap_or(0)) % 3;
+        network.cut(names[from], names[to])?;
+        if random.once_in(2) {
+            network.cut(names[to], names[from])?;
+        }
+        let_run(Duration::from_millis(100 + random.below(1500)));
+        network.heal()?;
+        let_run(Duration::from_millis(random.below(700)));
+    }
+    load.progress(50)?;
+    passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
+}
