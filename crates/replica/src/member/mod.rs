@@ -180,6 +180,8 @@ enum Then {
     Promote,
     /// Nothing more than to install it.
     Nothing,
+    /// Likewise; replicas left the in-sync set.
+    Exclude,
     /// Caches were lost everywhere; requests wait again.
     Recover,
     /// The voter of this node was removed and comes back under another identity.

@@ -6,7 +6,7 @@
 //!
 //! Not here: how a change is decided (`register`), copying (`shard`).
 
-use super::{Member, Out, Peer, PeerHello, Sync, Then};
+use super::{Member, Out, Peer, PeerHello, Role, Sync, Then};
 use crate::door::{MemberOutput, ToShard};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -139,9 +139,13 @@ impl Member {
         let Some(known) = self.known.as_ref().map(|known| known.configuration.clone()) else {
             return;
         };
+        let one_stays = known
+            .members
+            .iter()
+            .any(|member| member.in_sync && self.standing(member) == Standing::Kept);
         for (&node, peer) in &mut self.peers {
-            // The last in-sync replica is never excluded: it counts again as soon as it answers.
-            let may = !known.is_in_sync(node) || known.in_sync().count() == 1;
+            // Where no kept one would stay, none is excluded: it counts again as soon as it answers.
+            let may = !known.is_in_sync(node) || !one_stays;
             if may && peer.late.is_some_and(|late| peer.answered > late) {
                 peer.late = None;
             }
@@ -353,7 +357,49 @@ impl Member {
         for member in next.members.iter_mut().filter(|member| leaves(&member.node)) {
             member.in_sync = false;
         }
-        Some((next, Then::Nothing))
+        Some((next, Then::Exclude))
+    }
+
+    /// Whether the open change may count as committed once a majority accepted it. An exclude may only if
+    /// every replica that stays in sync accepted it too and is still kept: a survivor that lost its cache
+    /// before the change was chosen must not be what is left.
+    pub(super) fn may_commit(&self) -> bool {
+        let Role::Primary(reign) = &self.role else { return false };
+        let Some(proposal) = &reign.proposal else { return false };
+        proposal.then != Then::Exclude
+            || proposal.next.members.iter().filter(|member| member.in_sync).all(|member| {
+                self.standing(member) == Standing::Kept
+                    && (member.node == self.node || proposal.accepted.contains_key(&member.node))
+            })
+    }
+
+    /// An exclude whose survivors are gone or lost, before it is committed, gives way to another one, or to
+    /// the recovery from the loss of all caches, with a higher epoch in the same ballot. The shards have installed neither, so that every write
+    /// acknowledged meanwhile is on all members of the set before, whichever of the two is ever found.
+    pub(super) fn supersede_exclude(&mut self, out: &mut Out) {
+        let Some(proposal) = self.reign().and_then(|reign| reign.proposal.clone()) else { return };
+        if proposal.then != Then::Exclude {
+            return;
+        }
+        let stays = |member: &MemberEntry| {
+            matches!(self.standing(member), Standing::Kept | Standing::Awaited)
+        };
+        if proposal.next.members.iter().filter(|member| member.in_sync).all(stays) {
+            return;
+        }
+        let change = self.change_exclude(&proposal.base);
+        let Some((mut next, then)) = change.or_else(|| self.change_recover(&proposal.base)) else {
+            return;
+        };
+        next.epoch = Epoch(proposal.next.epoch.0 + 1);
+        if then == Then::Recover {
+            next.reign = next.epoch;
+        }
+        out.push(MemberOutput::Mark("member: an exclude gave way to another"));
+        if let Some(reign) = self.reign_mut() {
+            reign.proposal = None;
+        }
+        self.propose(proposal.base, next, then, out);
     }
 
     fn change_recovered(&self, known: &Configuration) -> Option<(Configuration, Then)> {

@@ -275,7 +275,7 @@ impl Member {
                 }
                 self.finish_busy(&Operation::Force, out);
             }
-            Then::Nothing => {}
+            Then::Nothing | Then::Exclude => {}
             Then::Recover => {
                 reign.reign = proposal.next.reign;
                 reign.served = false;

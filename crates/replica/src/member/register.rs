@@ -91,6 +91,12 @@ impl Member {
         if !reign.promoted && now >= reign.began + patience {
             return self.abandon(out);
         }
+        if reign.proposal.is_none() {
+            return;
+        }
+        self.supersede_exclude(out);
+        self.consider_commit(out);
+        let Role::Primary(reign) = &mut self.role else { return };
         let Some(proposal) = &mut reign.proposal else { return };
         if now >= proposal.again_at {
             proposal.again_at = now + base::Duration(self.timing.retry.0.saturating_mul(4));
@@ -131,8 +137,16 @@ impl Member {
             return;
         }
         proposal.accepted.insert(node, voter);
+        self.consider_commit(out);
+    }
+
+    /// Commits the open change if it is accepted by as many, and such, as it needs.
+    fn consider_commit(&mut self, out: &mut Out) {
+        let Role::Primary(reign) = &self.role else { return };
+        let Some(proposal) = &reign.proposal else { return };
         if is_majority(&proposal.base, &proposal.accepted)
             && is_majority(&proposal.next, &proposal.accepted)
+            && self.may_commit()
         {
             self.commit(out);
         }

@@ -111,6 +111,10 @@ impl Member {
             out.push(MemberOutput::Mark("member: unsound accept"));
             return;
         }
+        if self.survives_in_name_only(&configuration) {
+            out.push(MemberOutput::Mark("member: no survivor of an exclude: the cache is lost"));
+            return;
+        }
         match self.accept(ballot, &configuration) {
             Err(reason) => self.send(peer, MemberMessage::Refused { ballot, reason }, out),
             Ok(false) => {}
@@ -121,6 +125,21 @@ impl Member {
                 self.persist(Effect::Send(peer, session, Box::new(accepted)), out);
             }
         }
+    }
+
+    /// Whether `next` excludes others and leaves this node's replica in sync, in a life of its cache that is
+    /// over. Who proposes it does not know yet, and will propose something else.
+    fn survives_in_name_only(&self, next: &Configuration) -> bool {
+        let Some(record) = &self.record else { return false };
+        let named = next.member(self.node).is_some_and(|own| {
+            own.in_sync && own.voter == record.voter && own.incarnation != record.incarnation
+        });
+        named
+            && self.known.as_ref().is_some_and(|known| {
+                // A promote carries a value that was found, and must be taken as it is.
+                known.configuration.reign == next.reign
+                    && known.configuration.in_sync().any(|node| !next.is_in_sync(node))
+            })
     }
 
     /// Renews the lease of `ballot`. `Ok(true)`: only once the record is durable.
