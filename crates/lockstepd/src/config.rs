@@ -8,9 +8,10 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use base::{ClusterId, NodeId};
+use base::{ClusterId, Duration, NodeId};
 use link::LinkMode;
 use serde::Deserialize;
+use store::FaultSpec;
 
 /// Peers of one node, at most: a cluster of 64 nodes.
 pub(crate) const PEERS_MAX: usize = 63;
@@ -40,6 +41,10 @@ struct File {
     #[serde(default)]
     allow_memory_store: bool,
     #[serde(default)]
+    allow_faults: bool,
+    #[serde(default)]
+    faults: Option<FileFaults>,
+    #[serde(default)]
     insecure: bool,
     #[serde(default)]
     buffer_bytes: Option<u64>,
@@ -53,6 +58,33 @@ struct FilePeer {
     id: u16,
     name: String,
     addresses: Vec<SocketAddr>,
+}
+
+/// Faults of this node's disks, for tests.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct FileFaults {
+    seed: u64,
+    read_errors_one_in: u64,
+    write_errors_one_in: u64,
+    flush_errors_one_in: u64,
+    stalls_one_in: u64,
+    stall_ms: u64,
+    volatile_cache: bool,
+}
+
+impl FileFaults {
+    fn spec(&self) -> FaultSpec {
+        FaultSpec {
+            seed: self.seed,
+            read_errors_one_in: self.read_errors_one_in,
+            write_errors_one_in: self.write_errors_one_in,
+            flush_errors_one_in: self.flush_errors_one_in,
+            stalls_one_in: self.stalls_one_in,
+            stall: Duration::from_millis(self.stall_ms),
+            volatile_cache: self.volatile_cache,
+        }
+    }
 }
 
 fn on() -> bool {
@@ -106,6 +138,11 @@ pub(crate) struct Config {
     pub(crate) link_mode: LinkMode,
     /// Stores in memory, which forget at every stop, may be made.
     pub(crate) allow_memory_store: bool,
+    /// Faults of this node's disks, for tests.
+    pub(crate) faults: Option<FaultSpec>,
+    /// Identity of the time in which disks keep what they cache: of the machine's start, or, where the
+    /// faults include a cache that dies with the process, of this process.
+    pub(crate) boot: u128,
     /// NBD may be served beyond this machine without TLS.
     pub(crate) insecure: bool,
     /// Bytes of buffers, at most.
@@ -153,6 +190,17 @@ impl Config {
                  address, or state `insecure = true`",
             ));
         }
+        if file.faults.is_some() && !file.allow_faults {
+            return Err(refuse(
+                "faults",
+                "makes disks fail on purpose, for tests; remove it, or state `allow_faults = true`",
+            ));
+        }
+        let faults = file.faults.as_ref().map(FileFaults::spec);
+        let boot = match &faults {
+            Some(faults) if faults.volatile_cache => u128::from(sys::random_u64()),
+            _ => sys::boot_id().unwrap_or_default(),
+        };
         let peers = peers(file.peers, NodeId(file.node))?;
         let admin = file.admin_socket.unwrap_or_else(|| PathBuf::from("admin.sock"));
         Ok(Config {
@@ -167,6 +215,8 @@ impl Config {
             identity,
             link_mode: if file.link_encryption { LinkMode::Encrypted } else { LinkMode::Plain },
             allow_memory_store: file.allow_memory_store,
+            faults,
+            boot,
             insecure: file.insecure,
             buffer_bytes: file
                 .buffer_bytes

@@ -61,3 +61,13 @@ fn a_peer_twice_or_with_our_own_number_is_refused() {
     assert!(refused(&GOOD.replace("id = 3", "id = 1")).contains("twice"));
     assert!(refused(&GOOD.replace("id = 3", "id = 2")).contains("this node"));
 }
+
+#[test]
+fn faults_must_be_allowed_by_name() {
+    let faults = format!("{GOOD}[faults]\nwrite_errors_one_in = 7\nvolatile_cache = true\n");
+    assert!(refused(&faults).contains("allow_faults"));
+    let allowed = faults.replace("node = 2", "node = 2\nallow_faults = true");
+    let config = Config::parse(Path::new("/x"), &allowed).expect("it is allowed");
+    assert_eq!(config.faults.expect("it is there").write_errors_one_in, 7);
+    assert!(refused(&allowed.replace("write_errors", "wright_errors")).contains("wright_errors"));
+}

@@ -79,12 +79,13 @@ impl Node {
     }
 
     fn plans(&self, file: &ResourceFile) -> Vec<Plan> {
-        backing::plans(
-            &self.config.directory,
-            file,
-            self.config.node,
-            self.config.allow_memory_store,
-        )
+        let config = &self.config;
+        let mut plans =
+            backing::plans(&config.directory, file, config.node, config.allow_memory_store);
+        for plan in &mut plans {
+            plan.spec.faults.clone_from(&config.faults);
+        }
+        plans
     }
 
     /// Loads and runs a resource on this thread: for a start.
@@ -187,7 +188,7 @@ impl Node {
             &Start {
                 node,
                 process: self.peers.process,
-                boot: sys::boot_id().unwrap_or_default(),
+                boot: self.config.boot,
                 holds_data: is_replica && record.is_some(),
                 volatile_cache: volumes.iter().any(|entry| entry.store.volatile_cache()),
                 shards: file.shards,
@@ -296,7 +297,7 @@ impl Node {
         let configuration = file
             .configuration()
             .map_err(|error| Refused::new(&codes::BAD_RESOURCE_FILE, error.0))?;
-        let (node, boot) = (self.config.node, sys::boot_id().unwrap_or_default());
+        let (node, boot) = (self.config.node, self.config.boot);
         let Some(member) = configuration.member(node) else {
             let message = format!("{}: this node is no member of it", file.name);
             return Err(Refused::new(&codes::NOT_HERE, message));

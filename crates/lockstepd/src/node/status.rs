@@ -56,6 +56,9 @@ impl Node {
         if self.config.allow_memory_store {
             warnings.push("allow_memory_store: replicas may forget at every stop".to_owned());
         }
+        if self.config.faults.is_some() {
+            warnings.push("faults: disks of this node fail on purpose".to_owned());
+        }
         if self.peers.faults > 0 {
             warnings
                 .push(format!("{} connections were closed for faults of peers", self.peers.faults));
