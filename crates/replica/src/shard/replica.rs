@@ -191,7 +191,7 @@ impl Shard {
         }
     }
 
-    fn mark_for_outsiders(&mut self, volume: VolumeId, span: Span) {
+    pub(super) fn mark_for_outsiders(&mut self, volume: VolumeId, span: Span) {
         let Some(known) = self.configuration.clone() else { return };
         let outside: Vec<NodeId> =
             known.replicas().filter(|&node| node != self.node && !known.is_in_sync(node)).collect();

@@ -264,6 +264,22 @@ impl Shard {
         set.insert_span(span);
     }
 
+    /// What was copied of this span is not what is here any more: no flush under way makes it clean.
+    pub(super) fn sync_anew(&mut self, volume: VolumeId, span: Span) {
+        let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
+        for node in nodes {
+            let Some(sync) = self.sync_mut(node) else { continue };
+            if let Some(set) = sync.copied.get_mut(&volume) {
+                set.remove_span(span);
+            }
+            if let Some((_, ranges)) = &mut sync.flushing
+                && let Some(set) = ranges.get_mut(&volume)
+            {
+                set.remove_span(span);
+            }
+        }
+    }
+
     /// The next range to copy at or after the cursor: dirty, or to be compared.
     fn next_to_copy(
         &self,

@@ -176,9 +176,17 @@ impl Shard {
             if pass_on || alone {
                 self.fail_op(id, AnswerError::Io, out);
             }
+            if alone && let Some(op) = self.ops.get(&id) {
+                // A replica that is being resynced may have it, or not: it is to get what is here.
+                let (volume, span) = (op.volume, op.span);
+                self.mark_for_outsiders(volume, span);
+                self.sync_anew(volume, span);
+            }
             if alone && let Some(write) = self.write_mut(id) {
-                // No other replica will take over: what was asked is over, and was answered so.
+                // No other replica will take over: what was asked is over, and was answered so. It is never
+                // told as retired, so that it stays in doubt where it arrived, even if this node forgets.
                 write.own = Own::None;
+                write.retired = true;
                 self.settle_write(id, out);
             }
             return;
