@@ -2,6 +2,7 @@
 
 mod change;
 mod disks;
+mod faults;
 mod freeze;
 mod kill;
 mod net;
@@ -94,6 +95,10 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "disk-swapped" disks::swapped, "The files of two resources are exchanged on one node; both are refused by name.";
     Quick "disk-verify" disks::verify, "Bytes are flipped below a replica; verify finds and repairs them.";
     Quick "disk-rotten" disks::rotten, "With checksums, bytes flipped below primary and replica are never read, and mended.";
+    Quick "faults-errors" faults::errors, "A replica's disk fails, then the primary's; clients see no error.";
+    Full  "faults-stalls" faults::stalls, "A replica's disk hangs now and then; it is left behind, and comes back.";
+    Quick "faults-power-one" faults::power_one, "Nodes whose disks forget what was not flushed lose their power, one after the other.";
+    Quick "faults-power-all" faults::power_all, "All such nodes lose their power at once: what was flushed is there.";
     Quick "refuse-words" refuse::words, "Bad words on the command line end with the right code, name the thing and change nothing.";
     Quick "refuse-stores" refuse::stores, "Stores that are too small, in use, foreign or read-only are refused, and nothing is changed.";
     Quick "refuse-strangers" refuse::strangers, "A node of another cluster, and one with a wrong certificate, are refused by name.";

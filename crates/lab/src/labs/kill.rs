@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::bench::{Bench, Outcome, ensure, passed, wait_for};
+use crate::client::{ANSWER_LIMIT, Volume};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 use crate::load::{ClientPlan, Load, LoadPlan, WINDOWS, addresses};
 
@@ -61,12 +62,19 @@ pub(super) fn settle(
     cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
     let all: Vec<SocketAddr> = cluster.nodes.iter().map(|node| node.nbd).collect();
     record.judge(&all)?;
+    flush(cluster)?;
     cluster.compare(DISK, 0, SIZE, copies)?;
     for broken in &record.broken {
         bench.tell(format_args!("a connection to {} broke: {}", broken.node, broken.why));
     }
     ensure!(record.acknowledged > 0, "nothing was acknowledged");
     Ok(record.summary())
+}
+
+/// Makes everything acknowledged stable on every copy.
+pub(super) fn flush(cluster: &Cluster) -> Outcome<()> {
+    let node = cluster.nodes.first().ok_or("a cluster without nodes")?.nbd;
+    Ok(Volume::open(node, DISK, ANSWER_LIMIT)?.flush()?)
 }
 
 /// How long the load runs between two events.

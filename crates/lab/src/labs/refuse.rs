@@ -29,7 +29,7 @@ fn snapshot(cluster: &Cluster) -> Outcome<String> {
     for resource in listed["resources"].as_array().into_iter().flatten() {
         all.push_str(&format!("{} {}:", resource["name"], resource["volumes"][0]["size_bytes"]));
         for replica in resource["replicas"].as_array().into_iter().flatten() {
-            all.push_str(&format!(" {} {}", replica["node"], replica["state"]));
+            all.push_str(&format!(" {}", replica["node"]));
         }
     }
     for node in &cluster.nodes {

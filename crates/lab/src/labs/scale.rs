@@ -40,9 +40,6 @@ pub(super) fn diskless(bench: &Bench) -> Outcome {
         bench.tell(format_args!("{victim} was killed and is back"));
     }
     load.progress(100)?;
-    let mut clients = roaming(&cluster, &["d", "a"], 2)?;
-    let other = super::kill::load(bench, std::mem::take(&mut clients));
-    drop(other.stop()?);
     passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
 }
 
