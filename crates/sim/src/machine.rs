@@ -18,15 +18,15 @@ use std::rc::Rc;
 /// A machine that asks to be woken this often at one instant never gets on.
 const WAKES_AT_ONCE: u64 = 1_000;
 
-/// A value in few words, for traces and failures: no pages, and no more than 500 bytes.
+/// A value in few words, for traces and failures: no pages, and no more than 3 000 bytes.
 pub(crate) fn brief(value: &dyn std::fmt::Debug) -> String {
     let mut text = format!("{value:?}");
     while let Some(start) = text.find("bytes: [") {
         let end = text[start..].find(']').map_or(text.len(), |length| start + length + 1);
         text.replace_range(start..end, "page");
     }
-    if text.len() > 500 {
-        let cut = (0..=500).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    if text.len() > 3_000 {
+        let cut = (0..=3_000).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
         text.truncate(cut);
         text.push('…');
     }

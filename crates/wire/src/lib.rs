@@ -40,7 +40,7 @@ pub use hello::{
     Agreed, Disagreement, GoodbyeReason, Hello, NodeMessage, RESOURCES_MAX, VERSION_MAX,
     VERSION_MIN, agree,
 };
-pub use member::{MemberMessage, RefuseReason};
+pub use member::{MemberMessage, RefuseReason, Seen};
 pub use register::{
     CONFIGURATION_BYTES_MAX, check_configuration, decode_configuration, encode_configuration,
 };

@@ -5,6 +5,7 @@
 
 use crate::Configuration;
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use base::{Ballot, Epoch, Incarnation, Instant, NodeId, VoterId};
 
 /// Why a voter did not do what it was asked.
@@ -21,6 +22,19 @@ pub enum RefuseReason {
     },
     /// It is not a voter of this resource, or no longer.
     NotVoter,
+}
+
+/// The highest generation of a node's metadata that the sender heard of.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Seen {
+    /// Which node.
+    pub node: NodeId,
+    /// Under which identity.
+    pub voter: VoterId,
+    /// In which process.
+    pub process: u64,
+    /// (life, log writes).
+    pub generation: (u64, u64),
 }
 
 /// One message between two `Member` machines of a resource.
@@ -102,6 +116,8 @@ pub enum MemberMessage {
         sent: Instant,
         /// Generation of its own metadata: (life, log writes); (0, 0) without a disk.
         generation: (u64, u64),
+        /// What it remembers of the others, so that this does not hang on its own disk.
+        seen: Vec<Seen>,
     },
     /// The lease is renewed from `sent` on, if the ballot is still good; else `Refused`.
     HeartbeatAnswer {

@@ -4,6 +4,7 @@
 
 use crate::codec::{DecodeError, Put, Reader};
 use crate::frame::FrameError;
+use crate::member::Seen;
 use crate::register::{decode_configuration, encode_configuration};
 use crate::{Configuration, MemberMessage, RefuseReason};
 use alloc::boxed::Box;
@@ -18,6 +19,8 @@ const ACCEPTED: u16 = 0x0205;
 const REFUSED: u16 = 0x0206;
 const LEARN: u16 = 0x0207;
 const LEARNED: u16 = 0x0208;
+/// Generations of others in one heartbeat, at most.
+const SEEN_MAX: usize = 64;
 const HEARTBEAT: u16 = 0x0209;
 const HEARTBEAT_ANSWER: u16 = 0x020a;
 const RELEASE: u16 = 0x020b;
@@ -89,11 +92,17 @@ pub(crate) fn put_body(message: &MemberMessage, out: &mut Vec<u8>) {
         MemberMessage::Learned { epoch } | MemberMessage::HandOver { epoch } => {
             out.put_u64(epoch.0);
         }
-        MemberMessage::Heartbeat { ballot, epoch, sent, generation } => {
+        MemberMessage::Heartbeat { ballot, epoch, sent, generation, seen } => {
             put_ballot(out, *ballot);
             out.put_u64(epoch.0);
             out.put_u64(sent.0);
             put_pair(out, *generation);
+            for seen in seen.iter().take(SEEN_MAX) {
+                out.put_u16(seen.node.0);
+                out.put_u64(seen.voter.0);
+                out.put_u64(seen.process);
+                put_pair(out, seen.generation);
+            }
         }
         MemberMessage::HeartbeatAnswer { ballot, sent, voter, epoch, generation, wants } => {
             put_ballot(out, *ballot);
@@ -141,6 +150,7 @@ pub(crate) fn take(kind: u16, body: &[u8]) -> Result<MemberMessage, FrameError> 
             epoch: Epoch(body.u64()?),
             sent: Instant(body.u64()?),
             generation: take_pair(&mut body)?,
+            seen: take_seen(&mut body)?,
         },
         HEARTBEAT_ANSWER => MemberMessage::HeartbeatAnswer {
             ballot: take_ballot(&mut body)?,
@@ -178,6 +188,21 @@ fn put_ballot(out: &mut Vec<u8>, ballot: Ballot) {
 
 fn take_ballot(body: &mut Reader<'_>) -> Result<Ballot, DecodeError> {
     Ok(Ballot { round: body.u64()?, node: NodeId(body.u16()?) })
+}
+
+/// What a primary remembers of others, to the end of the body.
+fn take_seen(body: &mut Reader<'_>) -> Result<Vec<Seen>, FrameError> {
+    let mut all = Vec::new();
+    while !body.rest().is_empty() {
+        if all.len() == SEEN_MAX {
+            return Err(FrameError::Malformed("too much is remembered"));
+        }
+        let node = NodeId(body.u16()?);
+        let voter = VoterId(body.u64()?);
+        let process = body.u64()?;
+        all.push(Seen { node, voter, process, generation: take_pair(body)? });
+    }
+    Ok(all)
 }
 
 fn put_pair(out: &mut Vec<u8>, pair: (u64, u64)) {

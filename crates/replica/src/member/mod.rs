@@ -460,8 +460,9 @@ impl Member {
                 self.tell_learned(peer, out);
             }
             MemberMessage::Learned { epoch } => self.on_learned(peer, epoch),
-            MemberMessage::Heartbeat { ballot, epoch, sent, generation } => {
+            MemberMessage::Heartbeat { ballot, epoch, sent, generation, seen } => {
                 self.remember_primary(peer, generation);
+                self.remember_told(&seen);
                 self.on_heartbeat(peer, session, ballot, epoch, sent, out);
             }
             answer @ MemberMessage::HeartbeatAnswer { .. } => {

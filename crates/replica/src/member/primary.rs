@@ -100,8 +100,20 @@ impl Member {
             return;
         };
         let generation = self.generation();
+        let seen: Vec<wire::Seen> = self
+            .seen
+            .values()
+            .filter(|seen| self.names(seen.node, seen.voter))
+            .map(|seen| wire::Seen {
+                node: seen.node,
+                voter: seen.voter,
+                process: seen.process,
+                generation: seen.generation,
+            })
+            .collect();
         for peer in self.connected() {
-            let message = MemberMessage::Heartbeat { ballot, epoch, sent: now, generation };
+            let seen = seen.clone();
+            let message = MemberMessage::Heartbeat { ballot, epoch, sent: now, generation, seen };
             self.send(peer, message, out);
         }
         let behind: Vec<NodeId> = self

@@ -255,6 +255,19 @@ impl Member {
         }
     }
 
+    /// What the primary remembers of the others: were it known there only, it would go with that disk.
+    pub(super) fn remember_told(&mut self, told: &[wire::Seen]) {
+        let own = self.node;
+        for seen in told.iter().filter(|seen| seen.node != own) {
+            let known = self.seen.get(&(seen.node, seen.voter));
+            if known.is_none_or(|known| known.generation < seen.generation) {
+                let incarnation = known.map_or(Incarnation(0), |known| known.incarnation);
+                let wire::Seen { node, voter, process, generation } = *seen;
+                self.remember(node, voter, incarnation, process, generation);
+            }
+        }
+    }
+
     /// Keeps the highest generation that a peer reported under its present identity.
     pub(super) fn remember(
         &mut self,

@@ -200,6 +200,15 @@ fn forwarded(span: Span, random: &mut Prng) -> (ShardMessage, usize) {
 }
 
 /// A message of the `kind`th kind.
+fn wire_seen(random: &mut Prng) -> crate::Seen {
+    crate::Seen {
+        node: node(random),
+        voter: VoterId(random.next_u64()),
+        process: random.next_u64(),
+        generation: pair(random),
+    }
+}
+
 pub(super) fn member_message(kind: u64, random: &mut Prng) -> MemberMessage {
     let voter = VoterId(random.next_u64());
     let epoch = Epoch(random.next_u64());
@@ -235,7 +244,8 @@ pub(super) fn member_message(kind: u64, random: &mut Prng) -> MemberMessage {
         7 => MemberMessage::Learned { epoch },
         8 => {
             let generation = pair(random);
-            MemberMessage::Heartbeat { ballot, epoch, sent, generation }
+            let seen = (0..random.below(4)).map(|_| wire_seen(random)).collect();
+            MemberMessage::Heartbeat { ballot, epoch, sent, generation, seen }
         }
         9 => {
             let (generation, wants) = (pair(random), flag(random));
