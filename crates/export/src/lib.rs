@@ -4,13 +4,18 @@
 //! client shall go, cuts requests into pieces that a shard can take, and turns answers into what is to
 //! be sent. Payload goes from the socket into the buffer that the disk and the peers get.
 //!
+//! A client that asks for TLS gets it (`guard`), if the owner offers it: it has to show a certificate
+//! of the cluster, and what is sent and received is copied once more.
+//!
 //! Not here: sockets and their operations (`sys`, called by the node), which shard a piece belongs to,
 //! and what is done with it.
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "tests count in small numbers"))]
 
+mod guard;
 mod nbd_connection;
 
 pub use nbd_connection::{
-    Ask, BYTES_OPEN_MAX, Demand, NbdConnection, PIECE_BYTES, Tag, UNSENT_BYTES_MAX,
+    Ask, BYTES_OPEN_MAX, Demand, HAGGLE_BYTES_MAX, NbdConnection, PIECE_BYTES, Tag,
+    UNSENT_BYTES_MAX,
 };

@@ -10,15 +10,20 @@
 //!   [`BYTES_OPEN_MAX`] are open or more than [`UNSENT_BYTES_MAX`] wait to be sent.
 //! - A client that was told that its session is lost is told so again until it opens anew.
 //!
-//! Not here: TLS; it stands between the socket and this.
+//! - What is received after TLS began is taken from inside TLS only, and nothing is sent beside it.
+//!
+//! Not here: TLS itself (`guard`).
 
 use std::ops::Range;
 
 use base::{AnswerError, Op, SECTOR_BYTES, Span};
+use link::{Claims, LinkError};
 use nbd::{
     CloseReason, Content, ErrorCode, Event, ExportInfo, Refusal, Request, Server, Slot, Tls, Want,
 };
 use sys::{Buffer, BufferPool, Piece};
+
+use crate::guard::Guard;
 
 /// Pieces of reads and writes never cross a multiple of this: the largest buffer there is.
 pub const PIECE_BYTES: u64 = 1 << 20;
@@ -35,6 +40,14 @@ pub const UNSENT_BYTES_MAX: u64 = 32 << 20;
 
 /// Bytes received at once where requests are expected: sixteen writes of 4 KiB with their headers.
 const RECEIVE_BYTES: usize = 64 << 10;
+
+/// Bytes of options that a client may send before it is known, by its certificate or by having opened
+/// an export. A client that means it sends some hundred.
+pub const HAGGLE_BYTES_MAX: usize = 4 << 10;
+
+/// Bytes taken from inside TLS at once where requests are expected: so few that payload is copied
+/// to its place and nowhere else.
+const GUARDED_BYTES: usize = 4 << 10;
 
 /// Names a piece of a request of this connection until it is answered.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -127,14 +140,43 @@ pub struct NbdConnection {
     pieces: Vec<Piece>,
     unsent_bytes: u64,
     closed: Option<CloseReason>,
+    /// What TLS would be begun with.
+    offer: Option<link::Config>,
+    guard: Option<Box<Guard>>,
+    /// Why TLS, or the limits of strangers, ended it.
+    broken: Option<LinkError>,
+    /// Bytes of options taken so far.
+    haggled: usize,
 }
 
 impl NbdConnection {
     /// A new connection, whose greeting is to be sent. `zeroes` is [`PIECE_BYTES`] of zeroes, shared.
     #[must_use]
     pub fn new(pool: BufferPool, zeroes: Buffer) -> NbdConnection {
+        NbdConnection::greet(pool, zeroes, Tls::Absent, None)
+    }
+
+    /// The same, whose client may switch to TLS, or has to if that is `required`; `offer` says who
+    /// this node is and whom it lets in.
+    #[must_use]
+    pub fn with_tls(
+        pool: BufferPool,
+        zeroes: Buffer,
+        offer: link::Config,
+        required: bool,
+    ) -> NbdConnection {
+        let tls = if required { Tls::Required } else { Tls::Offered };
+        NbdConnection::greet(pool, zeroes, tls, Some(offer))
+    }
+
+    fn greet(
+        pool: BufferPool,
+        zeroes: Buffer,
+        tls: Tls,
+        offer: Option<link::Config>,
+    ) -> NbdConnection {
         let mut head = Vec::new();
-        let server = Server::new(Tls::Absent, &mut head);
+        let server = Server::new(tls, &mut head);
         let mut open = Vec::new();
         open.resize_with(nbd::REQUESTS_OPEN_MAX, Open::default);
         NbdConnection {
@@ -156,7 +198,24 @@ impl NbdConnection {
             pieces: Vec::new(),
             unsent_bytes: 0,
             closed: None,
+            offer,
+            guard: None,
+            broken: None,
+            haggled: 0,
         }
+    }
+
+    /// Who the client is, once its certificate is verified.
+    #[must_use]
+    pub fn claims(&self) -> Option<&Claims> {
+        self.guard.as_ref().and_then(|guard| guard.claims())
+    }
+
+    /// Why TLS failed, or that a stranger sent too much. Nothing is taken from the client any more:
+    /// send what is to be sent, which tells it why, and close.
+    #[must_use]
+    pub fn broken(&self) -> Option<&LinkError> {
+        self.broken.as_ref()
     }
 
     /// Whether the client has opened an export.
@@ -200,8 +259,11 @@ impl NbdConnection {
     /// Where the next bytes shall go, or `None` while nothing is to be received. The range is filled
     /// from its start, in part or whole, and given back by [`NbdConnection::received`].
     pub fn receive_into(&mut self) -> Option<(Buffer, Range<usize>)> {
-        if self.closed.is_some() || self.receiving || self.starved || self.is_full() {
+        if self.is_over() || self.receiving || self.starved || self.is_full() {
             return None;
+        }
+        if self.guard.is_some() {
+            return self.receive_guarded();
         }
         if let Some(arriving) = &mut self.arriving {
             let buffer = arriving.buffer.take().expect("nothing is being received");
@@ -220,6 +282,28 @@ impl NbdConnection {
         Some((buffer, 0..RECEIVE_BYTES))
     }
 
+    /// Where the next records go: inside TLS nobody knows what comes before it came.
+    fn receive_guarded(&mut self) -> Option<(Buffer, Range<usize>)> {
+        if !matches!(self.server.wants(), Want::Header { .. } | Want::Payload { .. }) {
+            return None;
+        }
+        let guard = self.guard.as_mut()?;
+        if !guard.is_drained() {
+            return None;
+        }
+        let Some(buffer) = guard.take_buffer().or_else(|| self.pool.take(RECEIVE_BYTES)) else {
+            self.starved = true;
+            return None;
+        };
+        self.receiving = true;
+        Some((buffer, 0..RECEIVE_BYTES))
+    }
+
+    /// Nothing more is taken from the client.
+    fn is_over(&self) -> bool {
+        self.closed.is_some() || self.broken.is_some()
+    }
+
     /// `count` bytes have arrived in the buffer that [`NbdConnection::receive_into`] gave.
     ///
     /// # Panics
@@ -227,7 +311,9 @@ impl NbdConnection {
     pub fn received(&mut self, buffer: Buffer, count: usize, demands: &mut Vec<Demand>) {
         assert!(self.receiving, "nothing was to be received");
         self.receiving = false;
-        if let Some(arriving) = &mut self.arriving {
+        if let Some(guard) = &mut self.guard {
+            guard.arrived(buffer, 0..count);
+        } else if let Some(arriving) = &mut self.arriving {
             arriving.buffer = Some(buffer);
             arriving.filled += count;
         } else {
@@ -241,7 +327,7 @@ impl NbdConnection {
     /// Goes on with what has arrived, as far as limits allow.
     pub fn proceed(&mut self, demands: &mut Vec<Demand>) {
         self.starved = false;
-        while self.closed.is_none() && !self.starved && !self.is_full() {
+        while !self.is_over() && !self.starved && !self.is_full() {
             let went_on = match self.server.wants() {
                 Want::Header { .. } => self.take_header(demands),
                 Want::Payload { slot, offset_bytes, length_bytes } => {
@@ -260,20 +346,66 @@ impl NbdConnection {
             && (self.unsent_bytes > UNSENT_BYTES_MAX || self.open_bytes > BYTES_OPEN_MAX)
     }
 
+    /// Takes from inside TLS what the machine wants next; false if nothing is there.
+    fn refill(&mut self) -> bool {
+        let Want::Header { bytes } = self.server.wants() else { return false };
+        if self.input.is_none() {
+            self.input = self.pool.take(GUARDED_BYTES);
+        }
+        let (Some(guard), Some(input)) = (&mut self.guard, &mut self.input) else {
+            self.starved = true;
+            return false;
+        };
+        let place = input.as_mut().expect("nobody else has the input");
+        let count = GUARDED_BYTES.min(bytes as usize);
+        match guard.read(&mut place[..count]) {
+            Ok(count) => self.input_at = 0..count,
+            Err(why) => self.broken = Some(why),
+        }
+        !self.input_at.is_empty()
+    }
+
+    /// From here on everything is inside TLS, what has arrived already as well.
+    fn start_tls(&mut self) {
+        self.flush_head();
+        let offer = self.offer.take().expect("TLS was offered, and begins once");
+        let clear = std::mem::take(&mut self.pieces);
+        match Guard::new(&offer, &self.pool, clear) {
+            Ok(mut guard) => {
+                if let Some(buffer) = self.input.take() {
+                    guard.arrived(buffer, std::mem::take(&mut self.input_at));
+                }
+                self.guard = Some(Box::new(guard));
+                self.server.tls_started();
+            }
+            Err(why) => self.broken = Some(why),
+        }
+    }
+
     /// Feeds the machine; false if nothing is there.
     fn take_header(&mut self, demands: &mut Vec<Demand>) -> bool {
+        if self.guard.is_some() && self.input_at.is_empty() && !self.refill() {
+            return false;
+        }
         let Some(input) = self.input.as_ref().filter(|_| !self.input_at.is_empty()) else {
             return false;
         };
         let fed = self.server.feed(&input[self.input_at.clone()], &mut self.head);
         self.input_at.start += fed.consumed;
+        if !self.entered && self.claims().is_none() {
+            self.haggled += fed.consumed;
+            if self.haggled > HAGGLE_BYTES_MAX {
+                self.broken = Some(LinkError::TooMuchBeforeAuthentication);
+                return false;
+            }
+        }
         match fed.event {
             None => {}
             Some(Event::Lookup { name, enters }) => demands.push(Demand::Lookup { name, enters }),
             Some(Event::List) => demands.push(Demand::List),
             Some(Event::Request(request)) => self.begin(request, demands),
             Some(Event::Close(reason)) => self.closed = Some(reason),
-            Some(Event::StartTls) => unreachable!("TLS was not offered"),
+            Some(Event::StartTls) => self.start_tls(),
         }
         true
     }
@@ -379,6 +511,14 @@ impl NbdConnection {
             target.as_mut().expect("nobody else has it yet")[to].copy_from_slice(&input[from]);
             arriving.filled += count;
             self.input_at.start += count;
+        }
+        if let Some(guard) = &mut self.guard {
+            let target = arriving.buffer.as_mut().expect("TLS has its own buffer to receive in");
+            let place = target.as_mut().expect("nobody else has it yet");
+            match guard.read(&mut place[arriving.filled..]) {
+                Ok(count) => arriving.filled += count,
+                Err(why) => self.broken = Some(why),
+            }
         }
         if arriving.filled < arriving.length {
             return false;
@@ -540,13 +680,27 @@ impl NbdConnection {
     /// [`NbdConnection::sent`] for all its bytes.
     pub fn take_send(&mut self) -> Vec<Piece> {
         self.flush_head();
-        std::mem::take(&mut self.pieces)
+        let pieces = std::mem::take(&mut self.pieces);
+        let ends = self.finished().is_some();
+        let Some(guard) = &mut self.guard else { return pieces };
+        let plain_bytes = count_bytes(&pieces);
+        let sealed = guard.seal(pieces, ends);
+        // What began in the clear was counted when it was said.
+        self.unsent_bytes += count_bytes(&sealed.records);
+        self.unsent_bytes -= plain_bytes;
+        let mut pieces = sealed.clear;
+        pieces.extend(sealed.records);
+        pieces
     }
 
     /// So many bytes have left.
     pub fn sent(&mut self, bytes: u64) {
         self.unsent_bytes -= bytes;
     }
+}
+
+fn count_bytes(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(|piece| u64::try_from(piece.len()).expect("memory is smaller")).sum()
 }
 
 /// An error in words, for clients that can show them.

@@ -323,6 +323,16 @@ impl Identity {
         replace(&directory.join(CERTIFICATE_FILE), &self.certificate_pem, 0o644)
     }
 
+    /// Writes the same into `directory`, which exists, under the names that libnbd and QEMU look for.
+    ///
+    /// # Errors
+    /// [`IdentityError::File`].
+    pub fn save_for_client(&self, directory: &Path) -> Result<(), IdentityError> {
+        replace(&directory.join("ca-cert.pem"), &self.authority_pem, 0o644)?;
+        replace(&directory.join("client-key.pem"), &self.key_pem, 0o600)?;
+        replace(&directory.join("client-cert.pem"), &self.certificate_pem, 0o644)
+    }
+
     /// Reads what `save` wrote.
     ///
     /// # Errors

@@ -11,6 +11,9 @@
 //! [`Session::admit`], and [`Strangers`] counts how many there are at once. What an authenticated
 //! peer may send before its hello is accepted is limited by `wire::Decoder`.
 //!
+//! A program that is no node, a client of NBD, speaks TLS and knows of no opening: for it there is
+//! [`Session::accept_foreign`], which is open as soon as the certificate is verified.
+//!
 //! Always: nothing is handed out before the peer is authenticated; after an error nothing more is
 //! taken, and only what tells the peer why is sent.
 //!
@@ -63,6 +66,8 @@ pub struct Session {
     /// `None` once a plain session has left TLS.
     tls: Option<Box<Tls>>,
     mode: LinkMode,
+    /// The peer is no node: there are no openings.
+    foreign: bool,
     expected: Option<NodeId>,
     claims: Option<Claims>,
     deadline: Option<Instant>,
@@ -105,6 +110,20 @@ impl Session {
         Session::new(Tls::server(&config.server)?, config.mode, None, pool, now)
     }
 
+    /// The end that a program connected to which knows TLS and nothing else of this crate. It has to
+    /// show a certificate of the cluster, a client's or a node's. Everything stays inside TLS, and the
+    /// caller watches the time.
+    ///
+    /// # Errors
+    /// As for `dial`.
+    pub fn accept_foreign(config: &Config, pool: &BufferPool) -> Result<Session, LinkError> {
+        let tls = Tls::server(&config.server)?;
+        let mut session = Session::new(tls, LinkMode::Encrypted, None, pool, Instant(0))?;
+        session.foreign = true;
+        session.deadline = None;
+        Ok(session)
+    }
+
     fn new(
         mut tls: Tls,
         mode: LinkMode,
@@ -118,6 +137,7 @@ impl Session {
             phase: Phase::Handshake,
             tls: Some(Box::new(tls)),
             mode,
+            foreign: false,
             expected,
             claims: None,
             deadline: Some(now + HANDSHAKE_LIMIT),
@@ -255,6 +275,9 @@ impl Session {
             self.handshake_bytes += cut + before - input.len();
             if self.phase == Phase::Handshake {
                 self.meet()?;
+                if self.phase == Phase::Open {
+                    return Ok(());
+                }
             } else if !self.inside.is_empty() {
                 return self.open();
             }
@@ -280,6 +303,10 @@ impl Session {
             return Err(LinkError::OtherPeer { expected, found: claims.peer });
         }
         self.claims = Some(claims);
+        if self.foreign {
+            self.phase = Phase::Open;
+            return Ok(());
+        }
         let mode = match self.mode {
             LinkMode::Encrypted => 1,
             LinkMode::Plain => 2,

@@ -128,6 +128,17 @@ pub(crate) enum Command {
         #[arg(value_name = "RESOURCE")]
         name: String,
     },
+    /// Make a certificate for an NBD client, in the files that libnbd and QEMU look for
+    ClientCertificate {
+        /// The client's name, as logs show it: letters, digits and - _ . @
+        name: String,
+        /// Where ca-cert.pem, client-cert.pem and client-key.pem go; made if it is not there
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+        /// Directory of the authority; the development cluster's own if left out
+        #[arg(long, value_name = "DIR")]
+        authority: Option<PathBuf>,
+    },
     /// Print shell completions
     Completions {
         /// The shell

@@ -5,13 +5,14 @@
 //! without an I/O noticing.
 //!
 //! `cli` has the words, `admin` talks to one node, `cluster` knows which nodes there are; a file each
-//! for what is done: `dev`, `resource`, `view` (status, wait, watch), `explain`, `demo`.
+//! for what is done: `dev`, `resource`, `view` (status, wait, watch), `explain`, `demo`, `certificates`.
 //!
 //! Always: no input panics; whatever goes wrong ends as a `Problem` with its exit code.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests fail by panicking"))]
 
 mod admin;
+mod certificates;
 mod cli;
 mod cluster;
 mod demo;
@@ -55,6 +56,9 @@ fn run(cli: &Cli) -> Result<(), Problem> {
         Command::Wait { name, wanted, timeout } => view::wait(global, name, *wanted, *timeout),
         Command::Events { name } => view::events(global, name.as_deref()),
         Command::Explain { name } => explain::run(global, name),
+        Command::ClientCertificate { name, out, authority } => {
+            certificates::client(global, name, out, authority.as_deref())
+        }
         Command::Completions { shell } => words::completions(*shell),
         Command::Man { directory } => words::man_pages(directory),
     }

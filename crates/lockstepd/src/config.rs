@@ -27,6 +27,8 @@ struct File {
     #[serde(default)]
     nbd: Option<SocketAddr>,
     #[serde(default)]
+    nbd_tls_required: bool,
+    #[serde(default)]
     nbd_socket: Option<PathBuf>,
     #[serde(default)]
     admin_socket: Option<PathBuf>,
@@ -128,6 +130,8 @@ pub(crate) struct Config {
     pub(crate) listen: SocketAddr,
     /// Where NBD clients reach it over TCP.
     pub(crate) nbd: Option<SocketAddr>,
+    /// Whether those have to, may, or cannot use TLS.
+    pub(crate) nbd_tls: nbd::Tls,
     /// Where NBD clients reach it on this machine.
     pub(crate) nbd_socket: Option<PathBuf>,
     /// Where the operator reaches it.
@@ -180,16 +184,7 @@ impl Config {
             return Err(refuse("node", "must be between 1 and 65535, unique in the cluster"));
         }
         let identity = identity(&file, directory)?;
-        if let Some(nbd) = file.nbd
-            && !nbd.ip().is_loopback()
-            && !file.insecure
-        {
-            return Err(refuse(
-                "nbd",
-                "is reachable from other machines and is served without TLS; use a loopback \
-                 address, or state `insecure = true`",
-            ));
-        }
+        let nbd_tls = nbd_tls(&file, identity.is_some())?;
         if file.faults.is_some() && !file.allow_faults {
             return Err(refuse(
                 "faults",
@@ -210,6 +205,7 @@ impl Config {
             name: file.name,
             listen: file.listen,
             nbd: file.nbd,
+            nbd_tls,
             nbd_socket: file.nbd_socket.map(|path| directory.join(path)),
             admin_socket: directory.join(admin),
             identity,
@@ -255,6 +251,26 @@ fn identity(file: &File, directory: &Path) -> Result<Option<Identity>, ConfigErr
         key: or(&file.key, "key.pem"),
         authority: or(&file.authority, "authority.pem"),
     }))
+}
+
+/// Beyond this machine only clients with a certificate are served, unless the operator says otherwise.
+fn nbd_tls(file: &File, has_identity: bool) -> Result<nbd::Tls, ConfigError> {
+    let beyond = file.nbd.is_some_and(|address| !address.ip().is_loopback()) && !file.insecure;
+    match (has_identity, beyond || file.nbd_tls_required) {
+        (true, true) => Ok(nbd::Tls::Required),
+        (true, false) => Ok(nbd::Tls::Offered),
+        (false, false) => Ok(nbd::Tls::Absent),
+        (false, true) if !beyond => Err(refuse(
+            "nbd_tls_required",
+            "needs this node's certificate: name `certificate`, `key` and `authority`",
+        )),
+        (false, true) => Err(refuse(
+            "nbd",
+            "is reachable from other machines, and TLS needs this node's certificate: name \
+             `certificate`, `key` and `authority`, use a loopback address, or state \
+             `insecure = true`",
+        )),
+    }
 }
 
 fn peers(list: Vec<FilePeer>, own: NodeId) -> Result<Vec<PeerConfig>, ConfigError> {

@@ -47,13 +47,26 @@ fn who_has_peers_has_an_identity_in_its_own_directory_unless_told_otherwise() {
 }
 
 #[test]
-fn nbd_beyond_this_machine_must_be_stated_to_be_insecure() {
+fn nbd_beyond_this_machine_needs_tls_or_must_be_stated_to_be_insecure() {
+    let tls = |text: &str| Config::parse(Path::new("/x"), text).expect("it is good").nbd_tls;
     let wide = GOOD.replace("nbd = \"127.77.0.2", "nbd = \"0.0.0.0");
+    assert_eq!(tls(GOOD), nbd::Tls::Offered);
+    assert_eq!(tls(&wide), nbd::Tls::Required);
+    assert_eq!(tls(&wide.replace("node = 2", "node = 2\ninsecure = true")), nbd::Tls::Offered);
+    let asked = GOOD.replace("node = 2", "node = 2\nnbd_tls_required = true");
+    assert_eq!(tls(&asked), nbd::Tls::Required);
+}
+
+#[test]
+fn a_node_without_a_certificate_serves_nbd_to_its_own_machine_only() {
+    let lone = |text: &str| text.split_once("[[peers]]").expect("there are peers").0.to_owned();
+    let wide = lone(&GOOD.replace("nbd = \"127.77.0.2", "nbd = \"0.0.0.0"));
     assert!(refused(&wide).contains("insecure"));
-    assert!(
-        Config::parse(Path::new("/x"), &wide.replace("node = 2", "node = 2\ninsecure = true"))
-            .is_ok()
-    );
+    let insecure = wide.replace("node = 2", "node = 2\ninsecure = true");
+    let config = Config::parse(Path::new("/x"), &insecure).expect("it says so");
+    assert_eq!(config.nbd_tls, nbd::Tls::Absent);
+    let asked = lone(GOOD).replace("node = 2", "node = 2\nnbd_tls_required = true");
+    assert!(refused(&asked).contains("nbd_tls_required"));
 }
 
 #[test]

@@ -1,15 +1,19 @@
 //! NBD clients: their sockets, the volumes they opened, and the way of their requests to a shard.
 //!
 //! Always: a request's name is freed when its answer comes, also if its client is gone by then; a
-//! client counts for its resource from the moment it enters to the moment its socket is closed.
+//! client counts for its resource from the moment it enters to the moment its socket is closed; who
+//! came over the network and is not known, by a certificate or by having opened a volume, is one of
+//! few and has little time.
 //!
 //! Not here: the protocol and its limits (`export`).
 
+use std::collections::VecDeque;
 use std::path::Path;
 
-use base::{Request, RequestId, SECTOR_BYTES, VolumeId};
+use base::{Duration, Instant, Request, RequestId, SECTOR_BYTES, VolumeId};
 use export::{Ask, Demand, NbdConnection, Tag};
-use nbd::{ExportInfo, Refusal};
+use link::LinkError;
+use nbd::{ExportInfo, Refusal, Tls};
 use replica::door::{MemberInput, ShardInput};
 use sys::{Event, Listener, Payload, Socket, SocketAddress};
 
@@ -21,12 +25,39 @@ use crate::slab::Key;
 /// NBD clients of one node, at most: what a full hypervisor attaches, twice.
 const CLIENTS_MAX: usize = 1024;
 
+/// Clients over TCP at once that are not known yet: a machine full of guests that starts.
+const VISITORS_MAX: usize = 256;
+
+/// How long a client over TCP may stay unknown.
+const VISIT_LIMIT: Duration = Duration::from_millis(5000);
+
+/// Where a client came in.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Door {
+    /// From a network, be it only this machine's own.
+    Tcp,
+    /// By a socket whose directory guards it.
+    Unix,
+}
+
+/// Clients that are not known yet.
+#[derive(Default)]
+pub(crate) struct Visitors {
+    count: usize,
+    /// Until when each may stay unknown, in the order they came. Some may be known or gone by then.
+    until: VecDeque<(Instant, Key)>,
+    /// Clients whose TLS failed, most for their certificate.
+    pub(super) refused: u64,
+}
+
 /// One client.
 pub(crate) struct Client {
     socket: Socket,
     connection: NbdConnection,
     /// What it has opened.
     opened: Option<(Key, VolumeId)>,
+    /// It is one of those that are not known.
+    visits: bool,
     /// It is in the list of those to be served.
     restless: bool,
     /// Nothing more is received; it goes when everything is sent.
@@ -49,38 +80,93 @@ impl Node {
         if let Some(address) = self.config.nbd {
             let listener = patiently(|| sys::listen_tcp(address), is_taken)
                 .map_err(|error| format!("cannot serve NBD on {address}: {error}"))?;
-            self.accept_nbd(listener);
+            self.accept_nbd(listener, Door::Tcp);
         }
         if let Some(path) = self.config.nbd_socket.clone() {
             let listener = listen_unix(&path)?;
-            self.accept_nbd(listener);
+            self.accept_nbd(listener, Door::Unix);
         }
         Ok(())
     }
 
-    fn accept_nbd(&mut self, listener: Listener) {
-        let token = self.token(Purpose::NbdAccept(listener.clone()));
+    fn accept_nbd(&mut self, listener: Listener, door: Door) {
+        let token = self.token(Purpose::NbdAccept(listener.clone(), door));
         self.hands.accept(token, &listener);
     }
 
-    pub(super) fn on_accept_ended(&mut self, listener: &Listener, event: &Event) {
+    pub(super) fn on_accept_ended(&mut self, listener: &Listener, door: Door, event: &Event) {
         if self.stopping.is_none() {
             warning!("accepting NBD clients failed, tried again: {:?}", event.result);
-            self.accept_nbd(listener.clone());
+            self.accept_nbd(listener.clone(), door);
         }
     }
 
     /// A client has connected.
-    pub(super) fn on_client(&mut self, socket: Socket) {
+    pub(super) fn on_client(&mut self, socket: Socket, door: Door) {
         if self.clients.len() >= CLIENTS_MAX {
             warning!("an NBD client was turned away: there are {CLIENTS_MAX} already");
             return self.hands.close(&socket);
         }
-        let connection = NbdConnection::new(self.client_pool.clone(), self.zeroes.clone());
-        let client =
-            Client { socket, connection, opened: None, restless: false, closing: false, unsent: 0 };
-        let key = self.clients.insert(client);
+        let visits = door == Door::Tcp;
+        if visits && self.visitors.count >= VISITORS_MAX {
+            warning!("an NBD client was turned away: {VISITORS_MAX} others are not known yet");
+            return self.hands.close(&socket);
+        }
+        let (pool, zeroes) = (self.client_pool.clone(), self.zeroes.clone());
+        let offer = self.peers.config().filter(|_| visits && self.config.nbd_tls != Tls::Absent);
+        let connection = match offer {
+            Some(offer) => {
+                let required = self.config.nbd_tls == Tls::Required;
+                NbdConnection::with_tls(pool, zeroes, offer.clone(), required)
+            }
+            None => NbdConnection::new(pool, zeroes),
+        };
+        let key = self.clients.insert(Client {
+            socket,
+            connection,
+            opened: None,
+            visits,
+            restless: false,
+            closing: false,
+            unsent: 0,
+        });
+        if visits {
+            self.visitors.count += 1;
+            self.visitors.until.push_back((self.hands.now() + VISIT_LIMIT, key));
+        }
         self.stir_client(key);
+    }
+
+    /// When the first of those that are not known has stayed too long.
+    pub(super) fn visitors_wake_at(&self) -> Option<Instant> {
+        self.visitors.until.front().map(|(until, _)| *until)
+    }
+
+    /// Sends those away that did not say in time who they are or what they want.
+    pub(super) fn wake_visitors(&mut self) {
+        let now = self.hands.now();
+        while let Some(&(until, key)) = self.visitors.until.front()
+            && until <= now
+        {
+            self.visitors.until.pop_front();
+            if self.clients.get(key).is_some_and(|client| client.visits) {
+                self.drop_client(key, "it opened nothing in time");
+            }
+        }
+    }
+
+    /// Looks whether the client is known by now.
+    fn recognise(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let claims = client.connection.claims();
+        if !client.visits || (claims.is_none() && client.opened.is_none()) {
+            return;
+        }
+        client.visits = false;
+        self.visitors.count -= 1;
+        if let Some(claims) = claims {
+            debug!("an NBD client has shown who it is: {}", claims.peer);
+        }
     }
 
     /// The client may have something to send or to receive.
@@ -106,6 +192,7 @@ impl Node {
         let mut demands = Vec::new();
         client.connection.received(buffer, count, &mut demands);
         self.on_demands(key, demands);
+        self.recognise(key);
         self.stir_client(key);
     }
 
@@ -136,6 +223,13 @@ impl Node {
         client.connection.proceed(&mut demands);
         self.on_demands(key, demands);
         let Some(client) = self.clients.get_mut(key) else { return };
+        if let Some(why) = client.connection.broken().filter(|_| !client.closing) {
+            client.closing = true;
+            if *why != LinkError::Closed {
+                self.visitors.refused += 1;
+                warning!("an NBD client was sent away: {why}");
+            }
+        }
         let pieces = client.connection.take_send();
         if !pieces.is_empty() {
             let bytes: usize = pieces.iter().map(sys::Piece::len).sum();
@@ -144,10 +238,12 @@ impl Node {
             let token = self.operations.insert(Purpose::NbdSend(key, bytes)).number();
             self.hands.send(token, &client.socket, pieces);
         }
-        if let Some(reason) = client.connection.finished() {
+        let broken = client.connection.broken().map(LinkError::to_string);
+        let reason = client.connection.finished().map(|reason| format!("{reason:?}"));
+        if let Some(reason) = broken.or(reason) {
             client.closing = true;
             if client.unsent == 0 {
-                self.drop_client(key, &format!("{reason:?}"));
+                self.drop_client(key, &reason);
             }
             return;
         }
@@ -191,6 +287,7 @@ impl Node {
 
     fn drop_client(&mut self, key: Key, why: &str) {
         let Some(client) = self.clients.remove(key) else { return };
+        self.visitors.count -= usize::from(client.visits);
         debug!("an NBD client went: {why}");
         self.hands.close(&client.socket);
         if let Some((resource, _)) = client.opened {

@@ -43,7 +43,7 @@ use crate::log::{error, info};
 use crate::slab::{Key, Slab};
 use admin::{Admin, Pending};
 use buffers::Buffers;
-use clients::{Asked, Client};
+use clients::{Asked, Client, Door, Visitors};
 use helper::Helper;
 use lifecycle::Known;
 use peers::Peers;
@@ -56,7 +56,7 @@ const SIGNALS: [i32; 2] = [2, 15];
 /// What an operation of the hands was for.
 enum Purpose {
     Signal,
-    NbdAccept(Listener),
+    NbdAccept(Listener, Door),
     NbdReceive(Key),
     NbdSend(Key, u64),
     Disk(disk::DiskPurpose),
@@ -105,6 +105,7 @@ pub(crate) struct Node {
     touched: Vec<Key>,
     clients: Slab<Client>,
     asked: Slab<Asked>,
+    visitors: Visitors,
     /// Clients that may have something to send or receive.
     restless: Vec<Key>,
     /// Disk reads that wait for a buffer.
@@ -155,6 +156,7 @@ impl Node {
             touched: Vec::new(),
             clients: Slab::default(),
             asked: Slab::default(),
+            visitors: Visitors::default(),
             restless: Vec::new(),
             starved: VecDeque::new(),
             peers: Peers::default(),
@@ -201,6 +203,7 @@ impl Node {
     fn turn(&mut self) {
         self.wake_resources();
         self.wake_peers();
+        self.wake_visitors();
         self.stir_starved_clients();
         self.stir_starved_peers();
         loop {
@@ -221,7 +224,7 @@ impl Node {
         let now = self.hands.now();
         let first = self.wakes.first().map(|(time, _)| *time);
         let stop = self.stopping.as_ref().map(Stopping::wake_at);
-        let others = [self.peers_wake_at(), self.events_wake_at(), stop];
+        let others = [self.peers_wake_at(), self.visitors_wake_at(), self.events_wake_at(), stop];
         first.into_iter().chain(others.into_iter().flatten()).min().map(|time| time.since(now))
     }
 
@@ -232,7 +235,7 @@ impl Node {
             self.operations.get(key),
             Some(
                 Purpose::Signal
-                    | Purpose::NbdAccept(_)
+                    | Purpose::NbdAccept(..)
                     | Purpose::PeerAccept(_)
                     | Purpose::AdminAccept(_)
             )
@@ -243,7 +246,7 @@ impl Node {
         let purpose = self.operations.remove(key).expect("an operation ends once");
         match purpose {
             Purpose::Signal => error!("signals cannot be watched any more: {:?}", event.result),
-            Purpose::NbdAccept(listener) => self.on_accept_ended(&listener, &event),
+            Purpose::NbdAccept(listener, door) => self.on_accept_ended(&listener, door, &event),
             Purpose::NbdReceive(client) => self.on_client_received(client, event),
             Purpose::NbdSend(client, bytes) => self.on_client_sent(client, bytes, &event),
             Purpose::Disk(purpose) => self.on_disk(purpose, event),
@@ -260,7 +263,9 @@ impl Node {
 
     fn on_repeated(&mut self, key: Key, event: Event) {
         match (self.operations.get(key), event.payload) {
-            (Some(Purpose::NbdAccept(_)), Payload::Socket(socket)) => self.on_client(socket),
+            (Some(&Purpose::NbdAccept(_, door)), Payload::Socket(socket)) => {
+                self.on_client(socket, door);
+            }
             (Some(Purpose::PeerAccept(_)), Payload::Socket(socket)) => self.on_stranger(socket),
             (Some(Purpose::AdminAccept(_)), Payload::Socket(socket)) => self.on_admin(socket),
             (Some(Purpose::Signal), _) => self.stop(true),

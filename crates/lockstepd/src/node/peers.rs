@@ -104,6 +104,11 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
+    /// With what this node shows itself, if it has anything.
+    pub(super) fn config(&self) -> Option<&link::Config> {
+        self.config.as_ref()
+    }
+
     /// Whether so much waits for a peer that clients should wait.
     pub(super) fn congested(&self) -> bool {
         self.connections.iter().any(|(_, connection)| connection.unsent > UNSENT_BYTES_MAX)

@@ -51,7 +51,13 @@ impl Node {
             warnings.push("link_encryption is off: data travels in the clear".to_owned());
         }
         if self.config.insecure {
-            warnings.push("insecure = true: NBD is served without TLS".to_owned());
+            warnings.push("insecure = true: NBD is served to clients without TLS".to_owned());
+        }
+        if self.visitors.refused > 0 {
+            warnings.push(format!(
+                "{} NBD clients were sent away: no certificate, or none that is accepted here",
+                self.visitors.refused
+            ));
         }
         if self.config.allow_memory_store {
             warnings.push("allow_memory_store: replicas may forget at every stop".to_owned());
@@ -149,7 +155,8 @@ impl Node {
                     0 => name.to_owned(),
                     number => format!("{name}/{number}"),
                 };
-                let tcp = self.config.nbd.map(|address| format!("nbd://{address}/{export}"));
+                let scheme = if self.config.nbd_tls == nbd::Tls::Required { "nbds" } else { "nbd" };
+                let tcp = self.config.nbd.map(|address| format!("{scheme}://{address}/{export}"));
                 let unix = self
                     .config
                     .nbd_socket

@@ -3,11 +3,14 @@
 //!
 //! Waiting is asking the status again until a deadline. Everything goes when the cluster is dropped.
 
+#![allow(dead_code, reason = "each file of tests uses a part")]
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -46,6 +49,9 @@ impl Cluster {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
         let authority =
             link::Authority::create(ClusterId(u64::from(mark) + 1), now).expect("an authority");
+        let place = directory.join("authority");
+        std::fs::create_dir_all(&place).expect("made");
+        authority.save(&place).expect("written");
         let cluster = Cluster { directory, network, nodes: (0..count).map(|_| None).collect() };
         for node in 1..=count {
             let home = cluster.home(node);
@@ -76,6 +82,41 @@ impl Cluster {
             }
         }
         text
+    }
+
+    /// Who issues this cluster's certificates.
+    pub(crate) fn authority(&self) -> link::Authority {
+        link::Authority::load(&self.directory.join("authority")).expect("it was saved")
+    }
+
+    /// Gives a node a new certificate, in the files of the old one.
+    pub(crate) fn renew(&self, node: u16) -> link::Identity {
+        let address = self.address(node).parse().expect("an address");
+        let identity =
+            self.authority().issue(NodeId(node), &node_name(node), &[address], unix_now());
+        let identity = identity.expect("a certificate");
+        identity.save(&self.home(node)).expect("written");
+        identity
+    }
+
+    /// Puts further lines into a node's settings.
+    pub(crate) fn add_settings(&self, node: u16, lines: &str) {
+        let path = self.home(node).join("node.toml");
+        let text = std::fs::read_to_string(&path).expect("it is there");
+        std::fs::write(&path, format!("{lines}\n{text}")).expect("written");
+    }
+
+    /// What a node warns of.
+    pub(crate) fn warnings(&self, node: u16) -> Vec<String> {
+        match self.ask(node, Command::NodeStatus {}) {
+            Ok(Answer::Node(status)) => status.warnings,
+            other => panic!("no status: {other:?}"),
+        }
+    }
+
+    /// The process of a node that runs.
+    pub(crate) fn process(&self, node: u16) -> u32 {
+        self.nodes[usize::from(node) - 1].as_ref().expect("it runs").id()
     }
 
     pub(crate) fn home(&self, node: u16) -> PathBuf {
@@ -277,9 +318,55 @@ pub(crate) fn find_program(name: &str) -> bool {
     found
 }
 
+/// Seconds since 1970.
+pub(crate) fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
+}
+
+/// What an NBD client believes and shows over TLS.
+pub(crate) struct Secret {
+    /// Whose certificates it believes, PEM.
+    pub(crate) authority_pem: String,
+    /// What it shows, if anything.
+    pub(crate) identity: Option<link::Identity>,
+}
+
+impl Secret {
+    /// A connection that insists on the server's address in its certificate, as any TLS client does.
+    fn connect(&self, socket: TcpStream, address: &str) -> Box<dyn Stream> {
+        use rustls::pki_types::pem::PemObject;
+        use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+        let certificate =
+            |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate");
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(certificate(&self.authority_pem)).expect("an authority");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("ring has ciphers")
+            .with_root_certificates(roots);
+        let config = match &self.identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => {
+                let key = PrivateKeyDer::from_pem_slice(identity.key_pem().as_bytes());
+                let chain = vec![certificate(identity.certificate_pem())];
+                builder.with_client_auth_cert(chain, key.expect("a key")).expect("they fit")
+            }
+        };
+        let host = address.rsplit_once(':').expect("host and port").0.to_owned();
+        let name = ServerName::try_from(host).expect("an address");
+        let client = rustls::ClientConnection::new(Arc::new(config), name).expect("a client");
+        Box::new(rustls::StreamOwned::new(client, socket))
+    }
+}
+
+/// Bytes both ways, in the clear or not.
+trait Stream: Read + Write + Send {}
+impl<T: Read + Write + Send> Stream for T {}
+
 /// An NBD client that does one request after the other.
 pub(crate) struct Volume {
-    socket: TcpStream,
+    socket: Box<dyn Stream>,
     replies: Replies,
     pub(crate) size_bytes: u64,
     cookie: u64,
@@ -287,25 +374,43 @@ pub(crate) struct Volume {
 
 impl Volume {
     fn open(address: &str, export: &str) -> Volume {
-        let mut socket = TcpStream::connect(address).expect("the node serves NBD");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        Volume::try_open(address, export, None).expect("the node serves it")
+    }
+
+    /// Opens an export, over TLS if there is a secret.
+    pub(crate) fn try_open(
+        address: &str,
+        export: &str,
+        secret: Option<&Secret>,
+    ) -> Result<Volume, String> {
+        let words = |error: std::io::Error| error.to_string();
+        let plain = TcpStream::connect(address).map_err(words)?;
+        plain.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let mut socket: Box<dyn Stream> = Box::new(plain.try_clone().map_err(words)?);
         let goal = Goal::Use { name: export.to_owned(), structured: true, allocation: false };
-        let mut client = Client::new(goal, false);
+        let mut client = Client::new(goal, secret.is_some());
         let mut input = Vec::new();
         loop {
             let mut send = Vec::new();
-            let (used, event) = client.feed(&input, &mut send).expect("an honest server");
+            let (used, event) = client.feed(&input, &mut send).map_err(|e| format!("{e:?}"))?;
             input.drain(..used);
-            socket.write_all(&send).expect("the node listens");
+            socket.write_all(&send).map_err(words)?;
             match event {
                 Some(ClientEvent::Ready(ready)) => {
                     let size_bytes = ready.size_bytes;
-                    return Volume { socket, replies: Replies::new(), size_bytes, cookie: 0 };
+                    return Ok(Volume { socket, replies: Replies::new(), size_bytes, cookie: 0 });
                 }
-                Some(other) => panic!("no export {export}: {other:?}"),
+                Some(ClientEvent::StartTls) => {
+                    assert!(input.is_empty(), "nothing comes before TLS was begun");
+                    let secret = secret.expect("only then it is asked for");
+                    socket = secret.connect(plain.try_clone().map_err(words)?, address);
+                    client.tls_started(&mut send);
+                    socket.write_all(&send).map_err(words)?;
+                }
+                Some(other) => return Err(format!("no export {export}: {other:?}")),
                 None if used == 0 => {
                     let mut byte = [0];
-                    socket.read_exact(&mut byte).expect("the node answers");
+                    socket.read_exact(&mut byte).map_err(words)?;
                     input.push(byte[0]);
                 }
                 None => {}

@@ -1,0 +1,88 @@
+//! Certificates: for clients of NBD over TLS.
+//!
+//! Always: a key is readable by its owner only.
+//!
+//! Not here: certificates of a new cluster's nodes (`dev`).
+
+use std::fs;
+use std::path::Path;
+use std::time::SystemTime;
+
+use link::{Authority, Identity, IdentityError};
+use serde::Serialize;
+
+use crate::cli::{Form, Global};
+use crate::cluster::Cluster;
+use crate::output::{Style, say, say_json};
+use crate::problem::{FILE, Problem};
+
+#[derive(Serialize)]
+struct CertificateJson {
+    version: u16,
+    name: String,
+    directory: String,
+    serial: String,
+    expires_unix: u64,
+}
+
+/// Makes a certificate for a client, and writes it where it is wanted.
+pub(crate) fn client(
+    global: &Global,
+    name: &str,
+    out: &Path,
+    authority: Option<&Path>,
+) -> Result<(), Problem> {
+    let authority = open_authority(global, authority)?;
+    let identity = authority.issue_client(name, unix_now()).map_err(|error| problem(&error))?;
+    fs::create_dir_all(out).map_err(|error| Problem::file(out, &error))?;
+    identity.save_for_client(out).map_err(|error| problem(&error))?;
+    let directory = out.display();
+    say_made(
+        global,
+        name,
+        out,
+        &identity,
+        &format!(
+            "An NBD client that has {directory} is let in as {name}:\n  \
+         nbdinfo 'nbds://ADDRESS/VOLUME?tls-certificates={directory}'\n"
+        ),
+    )
+}
+
+/// The authority that was named, or the development cluster's.
+fn open_authority(global: &Global, directory: Option<&Path>) -> Result<Authority, Problem> {
+    let directory = match directory {
+        Some(directory) => directory.to_path_buf(),
+        None => Cluster::open_dev(global)?.directory.join("authority"),
+    };
+    Authority::load(&directory).map_err(|error| problem(&error))
+}
+
+fn say_made(
+    global: &Global,
+    name: &str,
+    directory: &Path,
+    identity: &Identity,
+    text: &str,
+) -> Result<(), Problem> {
+    let serial: String =
+        identity.claims().serial.iter().map(|byte| format!("{byte:02x}")).collect();
+    if Style::of(global).form == Form::Json {
+        return say_json(&CertificateJson {
+            version: 1,
+            name: name.to_owned(),
+            directory: directory.display().to_string(),
+            serial,
+            expires_unix: identity.expires_unix(),
+        });
+    }
+    say(&format!("{text}Its serial number, should it be revoked: {serial}\n"))
+}
+
+fn unix_now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+fn problem(error: &IdentityError) -> Problem {
+    Problem::new(FILE, error.to_string())
+}
