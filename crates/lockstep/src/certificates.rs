@@ -1,4 +1,4 @@
-//! Certificates: for clients of NBD over TLS.
+//! Certificates: for clients of NBD over TLS, and new ones for nodes.
 //!
 //! Always: a key is readable by its owner only.
 //!
@@ -8,8 +8,10 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
+use base::NodeId;
 use link::{Authority, Identity, IdentityError};
 use serde::Serialize;
+use wire::admin::Command as Ask;
 
 use crate::cli::{Form, Global};
 use crate::cluster::Cluster;
@@ -47,6 +49,41 @@ pub(crate) fn client(
          nbdinfo 'nbds://ADDRESS/VOLUME?tls-certificates={directory}'\n"
         ),
     )
+}
+
+/// Gives a node of the development cluster a new certificate, in the files of the old one.
+pub(crate) fn renew(global: &Global, name: &str) -> Result<(), Problem> {
+    let cluster = Cluster::open_dev(global)?;
+    let node = cluster.node(name)?;
+    let authority = open_authority(global, None)?;
+    let directory = cluster.directory_of(node);
+    let identity = authority
+        .issue(NodeId(node.id), &node.name, &[node.address], unix_now())
+        .map_err(|error| problem(&error))?;
+    identity.save(&directory).map_err(|error| problem(&error))?;
+    let text = format!(
+        "Node {name} has a new certificate. `lockstep reload --node {name}` takes it into use.\n"
+    );
+    say_made(global, name, &directory, &identity, &text)
+}
+
+/// Lets nodes read their certificates and revocations again.
+pub(crate) fn reload(global: &Global, name: Option<&str>) -> Result<(), Problem> {
+    let cluster = Cluster::open(global)?;
+    let names: Vec<String> = match name {
+        Some(name) => {
+            cluster.node(name)?.change(Ask::Reload {})?;
+            vec![name.to_owned()]
+        }
+        None => {
+            let answers = cluster.ask_all(|node| node.change(Ask::Reload {}))?;
+            answers.iter().map(|(node, ())| node.name.clone()).collect()
+        }
+    };
+    if Style::of(global).form == Form::Json {
+        return say_json(&serde_json::json!({ "version": 1, "reloaded": names }));
+    }
+    say(&format!("Reloaded: {}.\n", names.join(", ")))
 }
 
 /// The authority that was named, or the development cluster's.

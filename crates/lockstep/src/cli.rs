@@ -128,6 +128,18 @@ pub(crate) enum Command {
         #[arg(value_name = "RESOURCE")]
         name: String,
     },
+    /// Let a node read its certificate and revocations again, while it goes on serving
+    Reload {
+        /// Which node; all that can be reached if left out
+        #[arg(long, value_name = "NODE")]
+        node: Option<String>,
+    },
+    /// Give a node of the development cluster a new certificate; then reload it
+    RenewCertificate {
+        /// Which node
+        #[arg(long, value_name = "NODE")]
+        node: String,
+    },
     /// Make a certificate for an NBD client, in the files that libnbd and QEMU look for
     ClientCertificate {
         /// The client's name, as logs show it: letters, digits and - _ . @

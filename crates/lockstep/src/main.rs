@@ -56,6 +56,8 @@ fn run(cli: &Cli) -> Result<(), Problem> {
         Command::Wait { name, wanted, timeout } => view::wait(global, name, *wanted, *timeout),
         Command::Events { name } => view::events(global, name.as_deref()),
         Command::Explain { name } => explain::run(global, name),
+        Command::Reload { node } => certificates::reload(global, node.as_deref()),
+        Command::RenewCertificate { node } => certificates::renew(global, node),
         Command::ClientCertificate { name, out, authority } => {
             certificates::client(global, name, out, authority.as_deref())
         }

@@ -1,6 +1,7 @@
 //! `node.toml`: who this node is, where it listens, who its peers are.
 //!
-//! Read once at start. A key that is not known is refused, because a misspelt one would silently keep
+//! Read at start, and again when the operator asks for it: then who this node is and who is revoked
+//! take effect, the rest at the next start. A key that is not known is refused, because a misspelt one would silently keep
 //! its default. Relative paths are relative to the node's directory.
 //!
 //! Not here: resources, which have a file each (`resource_file`).
@@ -9,7 +10,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use base::{ClusterId, Duration, NodeId};
-use link::LinkMode;
+use link::{LinkMode, Revocations};
 use serde::Deserialize;
 use store::FaultSpec;
 
@@ -40,6 +41,10 @@ struct File {
     key: Option<PathBuf>,
     #[serde(default)]
     authority: Option<PathBuf>,
+    #[serde(default)]
+    revoked_nodes: Vec<u16>,
+    #[serde(default)]
+    revoked_serials: Vec<String>,
     #[serde(default)]
     allow_memory_store: bool,
     #[serde(default)]
@@ -138,6 +143,8 @@ pub(crate) struct Config {
     pub(crate) admin_socket: PathBuf,
     /// `None`: there are no peers.
     pub(crate) identity: Option<Identity>,
+    /// Who is not let in any more.
+    pub(crate) revoked: Revocations,
     /// Whether links are encrypted once both ends have proved who they are.
     pub(crate) link_mode: LinkMode,
     /// Stores in memory, which forget at every stop, may be made.
@@ -196,6 +203,7 @@ impl Config {
             Some(faults) if faults.volatile_cache => u128::from(sys::random_u64()),
             _ => sys::boot_id().unwrap_or_default(),
         };
+        let revoked = revoked(&file)?;
         let peers = peers(file.peers, NodeId(file.node))?;
         let admin = file.admin_socket.unwrap_or_else(|| PathBuf::from("admin.sock"));
         Ok(Config {
@@ -209,6 +217,7 @@ impl Config {
             nbd_socket: file.nbd_socket.map(|path| directory.join(path)),
             admin_socket: directory.join(admin),
             identity,
+            revoked,
             link_mode: if file.link_encryption { LinkMode::Encrypted } else { LinkMode::Plain },
             allow_memory_store: file.allow_memory_store,
             faults,
@@ -231,6 +240,47 @@ fn refuse(key: &str, why: &str) -> ConfigError {
 pub(crate) fn parse_id(text: &str) -> Option<u64> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     u64::from_str_radix(digits, 16).ok().filter(|&id| id != 0)
+}
+
+/// Serial numbers are written in hexadecimal, as `openssl x509 -serial` prints them.
+fn revoked(file: &File) -> Result<Revocations, ConfigError> {
+    let mut revoked = Revocations::default();
+    for &node in &file.revoked_nodes {
+        if node == 0 || node == file.node {
+            return Err(refuse("revoked_nodes", "must name other nodes, by their numbers"));
+        }
+        revoked.nodes.insert(NodeId(node));
+    }
+    for text in &file.revoked_serials {
+        let serial = parse_serial(text).ok_or_else(|| {
+            let why = format!("{text:?} is no serial number: two hexadecimal digits for each byte");
+            refuse("revoked_serials", &why)
+        })?;
+        revoked.serials.insert(serial);
+    }
+    Ok(revoked)
+}
+
+/// The bytes of a serial number, as they stand in a certificate.
+fn parse_serial(text: &str) -> Option<Vec<u8>> {
+    let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b':').collect();
+    if digits.is_empty() || !digits.len().is_multiple_of(2) {
+        return None;
+    }
+    let mut serial = Vec::new();
+    for pair in digits.chunks(2) {
+        let pair = std::str::from_utf8(pair).ok()?;
+        // A sign would pass as a digit otherwise.
+        if !pair.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return None;
+        }
+        serial.push(u8::from_str_radix(pair, 16).ok()?);
+    }
+    // An integer that begins with a high bit has a zero before it, which nobody prints.
+    if serial[0] >= 0x80 {
+        serial.insert(0, 0);
+    }
+    Some(serial)
 }
 
 /// Peers must prove who they are even where links are not encrypted afterwards.

@@ -7,8 +7,10 @@ mod harness;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command as Process;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use harness::{Cluster, Secret, Volume, find_program, unix_now};
+use wire::admin::{Answer, Command, PeerStatus};
 
 const MIB: u64 = 1 << 20;
 
@@ -220,4 +222,149 @@ fn real_nbd_clients_are_served_over_tls() {
         let compare = ["compare", "--object", &credentials, "--image-opts", &raw, &target];
         assert!(run("qemu-img", &compare).contains("identical"));
     }
+}
+
+fn peers(cluster: &Cluster, node: u16) -> Vec<PeerStatus> {
+    match cluster.ask(node, Command::NodeStatus {}) {
+        Ok(Answer::Node(status)) => status.peers,
+        other => panic!("no status: {other:?}"),
+    }
+}
+
+/// Writes and reads until told to stop; how often. Any error is the test's.
+fn load(mut volume: Volume, stop: &AtomicBool) -> u64 {
+    let mut count = 0;
+    while !stop.load(Ordering::Relaxed) || count == 0 {
+        let at = count % 512 * 8192;
+        volume.write(at, &content(count, 8192)).expect("no error during the change");
+        assert_eq!(volume.read(at, 8192).expect("no error"), content(count, 8192));
+        count += 1;
+    }
+    count
+}
+
+/// Three nodes, a load on the first and inside TLS on the second, and `change` meanwhile.
+fn under_load(cluster: &Cluster, guest: &Secret, change: impl FnOnce()) {
+    let stop = AtomicBool::new(false);
+    let address = format!("{}:10809", cluster.address(2));
+    let open = || Volume::try_open(&address, "beta", Some(guest)).expect("let in");
+    let (plain, inside) = (cluster.open(1, "alpha"), open());
+    std::thread::scope(|scope| {
+        let loads = [plain, inside].map(|volume| scope.spawn(|| load(volume, &stop)));
+        let changed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(change));
+        stop.store(true, Ordering::Relaxed);
+        for load in loads {
+            assert!(load.join().expect("the load saw no error") > 0);
+        }
+        changed.expect("the change did what it should");
+    });
+}
+
+fn three(name: &str) -> Cluster {
+    let mut cluster = Cluster::new(name, 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    for (id, name) in [(1, "alpha"), (2, "beta")] {
+        let mut file = cluster.resource(name, 16 * MIB, &[1, 2, 3]);
+        file.id = id;
+        cluster.create(&file);
+    }
+    cluster
+}
+
+fn reload(cluster: &Cluster, node: u16) -> Result<(), String> {
+    cluster.ask(node, Command::Reload {}).map(drop)
+}
+
+#[test]
+fn a_certificate_is_renewed_under_load_and_new_sessions_show_it() {
+    let mut cluster = three("renewed");
+    let guest = secret(&cluster, "guest");
+    under_load(&cluster, &guest, || {
+        let old = std::fs::read(cluster.home(2).join("certificate.pem")).unwrap();
+        let renewed = cluster.renew(2);
+        assert_ne!(old, renewed.certificate_pem().as_bytes());
+        reload(&cluster, 2).expect("reloaded");
+        for node in [1, 3] {
+            assert!(peers(&cluster, node).iter().all(|peer| peer.connected), "a session ended");
+        }
+    });
+    // The old certificate alone is revoked: who still showed it would not be let in.
+    let before = cluster.renew(2);
+    let serial: String = before.claims().serial.iter().map(|b| format!("{b:02x}")).collect();
+    reload(&cluster, 2).expect("reloaded");
+    cluster.renew(2);
+    for node in [1, 3] {
+        cluster.add_settings(node, &format!("revoked_serials = [\"{serial}\"]"));
+        reload(&cluster, node).expect("reloaded");
+    }
+    // A session that began under the revoked one is not kept; by a signal the new one is shown.
+    let hang_up = ["-HUP".to_owned(), cluster.process(2).to_string()];
+    assert!(Process::new("kill").args(hang_up).status().unwrap().success());
+    cluster.kill(3);
+    cluster.start(3);
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    cluster.wait_in_sync(3, "beta", &[1, 2, 3]);
+    // What is broken changes nothing.
+    std::fs::write(cluster.home(2).join("key.pem"), "no key").unwrap();
+    assert!(reload(&cluster, 2).expect_err("no key").starts_with("LS-0047"));
+    cluster.kill(3);
+    cluster.start(3);
+    cluster.wait_in_sync(3, "beta", &[1, 2, 3]);
+}
+
+#[test]
+fn who_is_revoked_is_sent_away_and_stays_away_while_others_go_on() {
+    let mut cluster = three("revoked");
+    let (guest, thief) = (secret(&cluster, "guest"), secret(&cluster, "thief"));
+    let address = format!("{}:10809", cluster.address(2));
+    let mut stolen = Volume::try_open(&address, "beta", Some(&thief)).expect("let in so far");
+    stolen.write(8 * MIB, &content(1, 4096)).expect("written");
+    let third_is = |connected: bool| {
+        cluster.wait_for("the third node's connections", || {
+            let seen = [1, 2].map(|node| {
+                peers(&cluster, node).into_iter().find(|peer| peer.node_id == 3).unwrap()
+            });
+            let done = seen.iter().all(|peer| peer.connected == connected);
+            if done { Ok(()) } else { Err(format!("{seen:?}")) }
+        });
+    };
+    third_is(true);
+    let serial: String = thief
+        .identity
+        .as_ref()
+        .unwrap()
+        .claims()
+        .serial
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    under_load(&cluster, &guest, || {
+        for node in [1, 2] {
+            let lines = format!("revoked_nodes = [3]\nrevoked_serials = [\"{serial}\"]");
+            cluster.add_settings(node, &lines);
+            reload(&cluster, node).expect("reloaded");
+        }
+        third_is(false);
+        assert!(stolen.read(8 * MIB, 4096).is_err(), "its session has ended");
+        let again = Volume::try_open(&address, "beta", Some(&thief));
+        assert!(again.and_then(|mut volume| volume.read(0, 4096)).is_err(), "nor a new one");
+        cluster.wait_for("a refusal of the third node by name", || {
+            let reasons: Vec<_> = [1, 2].iter().flat_map(|&node| peers(&cluster, node)).collect();
+            let refused = reasons.iter().filter(|peer| {
+                peer.reason
+                    .as_ref()
+                    .is_some_and(|why| why.contains("refused: its certificate is revoked"))
+            });
+            if refused.count() == 2 { Ok(()) } else { Err(format!("{reasons:?}")) }
+        });
+    });
+    cluster.kill(3);
+    cluster.start(3);
+    let tried = |cluster: &Cluster| peers(cluster, 3).iter().any(|peer| peer.connected);
+    assert!(!tried(&cluster));
+    let mut volume = cluster.open(1, "alpha");
+    volume.write(0, &content(9, 4096)).expect("the others go on");
+    assert!(!tried(&cluster), "it came back");
 }

@@ -112,6 +112,9 @@ pub enum Command {
         /// Drain, flush and hand over first.
         graceful: bool,
     },
+    /// Read the node's certificate, key, authorities and revocations again; sessions of who is revoked
+    /// end, everything else goes on. Answer: `Done`.
+    Reload {},
     /// A hash of what this node's replica holds; only of a replica that is not in use. Answer:
     /// `Dump`.
     Dump {

@@ -70,6 +70,20 @@ fn a_node_without_a_certificate_serves_nbd_to_its_own_machine_only() {
 }
 
 #[test]
+fn who_is_revoked_is_named_by_number_or_serial() {
+    let revoked = |lines: &str| GOOD.replace("node = 2", &format!("node = 2\n{lines}"));
+    let text = revoked("revoked_nodes = [3]\nrevoked_serials = [\"0A:ff\", \"8001\"]");
+    let config = Config::parse(Path::new("/x"), &text).expect("it is good");
+    assert!(config.revoked.nodes.contains(&base::NodeId(3)));
+    assert!(config.revoked.serials.contains(&vec![0x0a, 0xff]));
+    assert!(config.revoked.serials.contains(&vec![0, 0x80, 0x01]));
+    assert!(refused(&revoked("revoked_nodes = [2]")).contains("revoked_nodes"));
+    for bad in ["", "abc", "xy", "+1", "é"] {
+        assert!(refused(&revoked(&format!("revoked_serials = [\"{bad}\"]"))).contains("serial"));
+    }
+}
+
+#[test]
 fn a_peer_twice_or_with_our_own_number_is_refused() {
     assert!(refused(&GOOD.replace("id = 3", "id = 1")).contains("twice"));
     assert!(refused(&GOOD.replace("id = 3", "id = 2")).contains("this node"));

@@ -208,7 +208,7 @@ impl Node {
         self.reply(asker.admin, &reply);
     }
 
-    fn answer_done(&mut self, asker: Asker, result: Result<(), Refused>) {
+    pub(super) fn answer_done(&mut self, asker: Asker, result: Result<(), Refused>) {
         self.answer(asker, result.map(|()| Answer::Done {}));
     }
 
@@ -272,6 +272,7 @@ impl Node {
                 self.answer_done(asker, Ok(()));
                 self.stop(graceful);
             }
+            Command::Reload {} => self.reload(Some(asker)),
             Command::Dump { resource } => self.begin_dump(asker, &resource),
         }
     }

@@ -162,6 +162,11 @@ impl Node {
         if !client.visits || (claims.is_none() && client.opened.is_none()) {
             return;
         }
+        if claims.is_some_and(|claims| self.config.revoked.refuse(claims)) {
+            // It connected before that was known here.
+            self.visitors.refused += 1;
+            return self.drop_client(key, "its certificate is revoked");
+        }
         client.visits = false;
         self.visitors.count -= 1;
         if let Some(claims) = claims {
@@ -301,6 +306,17 @@ impl Node {
             let opened = self.clients.get(key).and_then(|client| client.opened);
             if opened.is_some_and(|(of, _)| of == resource) {
                 self.drop_client(key, why);
+            }
+        }
+    }
+
+    /// Sends those away who are revoked by now.
+    pub(super) fn drop_revoked_clients(&mut self) {
+        for key in self.clients.keys() {
+            let claims = self.clients.get(key).and_then(|client| client.connection.claims());
+            if let Some(claims) = claims.filter(|claims| self.config.revoked.refuse(claims)) {
+                info!("an NBD client is sent away: the certificate of {} is revoked", claims.peer);
+                self.drop_client(key, "its certificate is revoked");
             }
         }
     }

@@ -9,7 +9,7 @@
 //! would is a job of the `helper`.
 //!
 //! Not here: one file each: outputs (`carry`), the disk (`disk`), NBD clients (`clients`), other nodes
-//! (`peers`), the operator (`admin`), coming and going of resources (`lifecycle`).
+//! (`peers`), who this node is (`identity`), the operator (`admin`), coming and going of resources (`lifecycle`).
 
 mod admin;
 mod buffers;
@@ -18,6 +18,7 @@ mod clients;
 mod disk;
 mod dump;
 mod helper;
+mod identity;
 mod lifecycle;
 mod patience;
 mod peers;
@@ -50,8 +51,11 @@ use peers::Peers;
 use resource::Resource;
 use stop::Stopping;
 
-/// Signals that end the node in good order: SIGINT, SIGTERM.
-const SIGNALS: [i32; 2] = [2, 15];
+/// Signals that are heard: SIGINT and SIGTERM end the node in good order, SIGHUP is as a reload.
+const SIGNALS: [i32; 3] = [2, 15, RELOAD_SIGNAL];
+
+/// SIGHUP.
+const RELOAD_SIGNAL: i32 = 1;
 
 /// What an operation of the hands was for.
 enum Purpose {
@@ -268,6 +272,9 @@ impl Node {
             }
             (Some(Purpose::PeerAccept(_)), Payload::Socket(socket)) => self.on_stranger(socket),
             (Some(Purpose::AdminAccept(_)), Payload::Socket(socket)) => self.on_admin(socket),
+            (Some(Purpose::Signal), _) if event.result == Ok(RELOAD_SIGNAL.unsigned_abs()) => {
+                self.reload(None);
+            }
             (Some(Purpose::Signal), _) => self.stop(true),
             _ => {}
         }

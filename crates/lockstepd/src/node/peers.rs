@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use base::{Duration, Instant, NodeId, ResourceId, SessionId};
-use link::{Link, LinkError, LinkEvent, LinkWant, Paths, Peer as Who, Strangers};
+use link::{Link, LinkError, LinkEvent, LinkWant, Paths, Revocations, Strangers};
 use replica::door::{MemberInput, ShardInput};
 use sys::{Buffer, Event, Listener, Payload, Piece, Socket, SocketAddress};
 use wire::{
@@ -21,7 +21,7 @@ use wire::{
 };
 
 use super::patience::{is_taken, patiently};
-use super::{Node, Purpose, Work};
+use super::{Node, Purpose, Work, identity};
 use crate::log::{debug, info, warning};
 use crate::slab::{Key, Slab};
 
@@ -37,6 +37,9 @@ const QUIET: Duration = Duration::from_secs(1);
 
 /// A connection on which nothing was heard for this long is closed.
 const SILENT: Duration = Duration::from_secs(5);
+
+/// Why who is revoked has to go.
+const REVOKED: &str = "its certificate is revoked here";
 
 /// Another node of the cluster.
 pub(crate) struct Peer {
@@ -81,6 +84,12 @@ pub(crate) struct Connection {
     closing: bool,
 }
 
+impl Connection {
+    fn is_revoked(&self, revoked: &Revocations) -> bool {
+        self.link.as_ref().is_some_and(|link| link.is_revoked(revoked))
+    }
+}
+
 /// What came of bytes of a peer.
 enum Came {
     Ready(Hello),
@@ -92,7 +101,8 @@ enum Came {
 pub(crate) struct Peers {
     pub(crate) nodes: BTreeMap<NodeId, Peer>,
     connections: Slab<Connection>,
-    config: Option<link::Config>,
+    /// With what this node shows itself, and whom it believes.
+    pub(super) config: Option<link::Config>,
     pub(super) process: u64,
     next_session: u64,
     strangers: Strangers,
@@ -119,31 +129,10 @@ impl Node {
     /// Listens for peers and begins to dial those that this node dials.
     pub(super) fn open_peers(&mut self) -> Result<(), String> {
         self.peers.process = sys::random_u64() | 1;
-        let Some(identity) = &self.config.identity else { return Ok(()) };
-        let read = |path: &std::path::Path| {
-            std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
-        };
-        let identity = link::Identity::from_pem(
-            read(&identity.certificate)?,
-            read(&identity.key)?,
-            read(&identity.authority)?,
-        )
-        .map_err(|error| format!("this node's identity: {error}"))?;
-        if identity.cluster() != self.config.cluster
-            || identity.peer() != &Who::Node(self.config.node)
-        {
-            return Err(format!(
-                "the certificate is for {} of cluster {:016x}, but node.toml says node {} of cluster \
-                 {:016x}: name this node's own certificate",
-                identity.peer(),
-                identity.cluster().0,
-                self.config.node,
-                self.config.cluster.0
-            ));
+        if self.config.identity.is_none() {
+            return Ok(());
         }
-        let mode = self.config.link_mode;
-        let config = link::Config::new(&identity, mode, link::Revocations::default())
-            .map_err(|error| format!("this node's identity: {error}"))?;
+        let config = identity::read(&self.config)?;
         self.peers.config = Some(config);
         let address = self.config.listen;
         let listener = patiently(|| sys::listen_tcp(address), is_taken)
@@ -350,6 +339,16 @@ impl Node {
         }
     }
 
+    /// Sends those away who are revoked by now.
+    pub(super) fn end_revoked_peers(&mut self) {
+        for key in self.peers.connections.keys() {
+            let connection = self.peers.connections.get(key);
+            if connection.is_some_and(|connection| connection.is_revoked(&self.config.revoked)) {
+                self.end_connection(key, REVOKED, false);
+            }
+        }
+    }
+
     /// The connection may have something to send or receive.
     fn stir_peer(&mut self, key: Key) {
         if let Some(connection) = self.peers.connections.get_mut(key)
@@ -549,6 +548,10 @@ impl Node {
             self.peers.strangers.leave();
         }
         connection.node = Some(node);
+        if connection.is_revoked(&self.config.revoked) {
+            // It began before that was known here.
+            return self.end_connection(key, REVOKED, false);
+        }
         if !self.peers.nodes.contains_key(&node) {
             return self.end_connection(key, "this node does not know it", false);
         }

@@ -154,6 +154,9 @@ codes! {
     PEER_REFUSED = "LS-0046", EXIT_FAILED, "A peer refused",
         "It runs another release, belongs to another cluster, or was told something else.",
         "The message names the peer and its reason; mend it there.";
+    BAD_IDENTITY = "LS-0047", EXIT_FAILED, "The node's settings or certificate cannot be used",
+        "A file is missing, a key does not belong to its certificate, or a value is misspelt.",
+        "Mend what the message names and ask again; until then the node goes on with what it had.";
 }
 
 /// The entry with this number, as in `LS-0042`.

@@ -53,6 +53,7 @@ fn commands() -> Vec<Command> {
         Command::Status { resource: None },
         Command::Events { resource: Some(resource()) },
         Command::Stop { graceful: true },
+        Command::Reload {},
         Command::Dump { resource: resource() },
         Command::ResourceFile { resource: resource() },
     ];

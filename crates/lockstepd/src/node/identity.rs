@@ -1,0 +1,95 @@
+//! Who this node is and whom it believes: read at the start, and again when the operator says so.
+//!
+//! A renewed certificate is shown in sessions that begin from then on; those under way go on as they
+//! are. Sessions of who is revoked end at once, and no new one begins. No request is held back
+//! meanwhile.
+//!
+//! Always: what cannot be used changes nothing, and is told to who asked and to the log.
+//!
+//! Not here: issuing certificates (`lockstep`), what a certificate has to be (`link`).
+
+use std::path::Path;
+
+use link::Peer;
+use wire::admin::codes;
+
+use super::Node;
+use super::admin::Asker;
+use crate::backing::Refused;
+use crate::config::Config;
+use crate::log::{info, warning};
+
+/// Reads certificate, key and authorities, and checks that they are this node's.
+pub(super) fn read(config: &Config) -> Result<link::Config, String> {
+    let files = config.identity.as_ref().ok_or("node.toml names no certificate")?;
+    let read = |path: &Path| {
+        std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    let identity = link::Identity::from_pem(
+        read(&files.certificate)?,
+        read(&files.key)?,
+        read(&files.authority)?,
+    )
+    .map_err(|error| format!("this node's identity: {error}"))?;
+    if identity.cluster() != config.cluster || identity.peer() != &Peer::Node(config.node) {
+        return Err(format!(
+            "the certificate is for {} of cluster {:016x}, but node.toml says node {} of cluster \
+             {:016x}: name this node's own certificate",
+            identity.peer(),
+            identity.cluster().0,
+            config.node,
+            config.cluster.0
+        ));
+    }
+    link::Config::new(&identity, config.link_mode, config.revoked.clone())
+        .map_err(|error| format!("this node's identity: {error}"))
+}
+
+impl Node {
+    /// Reads the files again; who asked hears how it went.
+    pub(super) fn reload(&mut self, asker: Option<Asker>) {
+        let running = self.config.clone();
+        self.helper.start(move || {
+            let result = again(&running);
+            Box::new(move |node: &mut Node| {
+                let result = result.map(|(config, identity)| node.renew(config, identity));
+                if let Err(why) = &result {
+                    warning!("nothing is reloaded: {why}");
+                }
+                if let Some(asker) = asker {
+                    let refused = |why| Refused::new(&codes::BAD_IDENTITY, why);
+                    node.answer_done(asker, result.map_err(refused));
+                }
+            })
+        });
+    }
+
+    /// From now on the node is this, and believes no one who is revoked.
+    fn renew(&mut self, config: Config, identity: link::Config) {
+        self.config = config;
+        self.peers.config = Some(identity);
+        info!("certificate and revocations are reloaded");
+        self.end_revoked_peers();
+        self.drop_revoked_clients();
+    }
+}
+
+/// The settings in force, with identity and revocations as the files have them now.
+fn again(running: &Config) -> Result<(Config, link::Config), String> {
+    let mut read_now = Config::read(&running.directory).map_err(|error| error.to_string())?;
+    // With a disk that forgets on purpose each reading counts as a new boot of the machine.
+    read_now.boot = running.boot;
+    if running.identity.is_none() {
+        return Err("this node was started without a certificate: start it again".to_owned());
+    }
+    let mut config = running.clone();
+    config.identity.clone_from(&read_now.identity);
+    config.revoked.clone_from(&read_now.revoked);
+    if config != read_now {
+        warning!(
+            "node.toml has changed in more than identity and revocations: start the node again"
+        );
+    }
+    let identity = read(&config)?;
+    Ok((config, identity))
+}
