@@ -330,3 +330,32 @@ fn the_demo_shows_what_it_promises() {
     assert!(said.contains("\nlost 0\n") && said.contains("\nreplicas identical\n"), "{said}");
     fs::remove_dir_all(&directory).unwrap();
 }
+
+#[test]
+fn certificates_are_made_renewed_and_reloaded_while_nodes_serve() {
+    use std::os::unix::fs::PermissionsExt;
+    let cluster = TestCluster::up(2, "memory");
+    cluster.done(&["resource", "create", "disk", "--size", "16MiB", "--replicas", "2"]);
+    let mut disk = Nbd::open(&cluster.nbd("a"), "disk");
+    disk.write(7);
+    let out = cluster.directory.join("guest");
+    let place = out.to_str().unwrap();
+    let made = cluster.json(&["client-certificate", "guest-1", "--out", place]);
+    assert_eq!(made["name"], "guest-1");
+    for file in ["ca-cert.pem", "client-cert.pem", "client-key.pem"] {
+        assert!(fs::read_to_string(out.join(file)).unwrap().starts_with("-----BEGIN"));
+    }
+    let mode = fs::metadata(out.join("client-key.pem")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    cluster.ends_with(1, &["client-certificate", "no name", "--out", place]);
+    let own = cluster.directory.join("b/certificate.pem");
+    let old = fs::read(&own).unwrap();
+    cluster.done(&["renew-certificate", "--node", "b"]);
+    assert_ne!(fs::read(&own).unwrap(), old);
+    assert_eq!(cluster.json(&["reload", "--node", "b"])["reloaded"][0], "b");
+    assert_eq!(cluster.json(&["reload"])["reloaded"].as_array().unwrap().len(), 2);
+    cluster.ends_with(3, &["reload", "--node", "z"]);
+    fs::write(cluster.directory.join("a/key.pem"), "no key").unwrap();
+    cluster.ends_with(1, &["reload", "--node", "a"]);
+    assert_eq!(disk.read(), 7);
+}
