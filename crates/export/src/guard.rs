@@ -93,3 +93,6 @@ impl Guard {
         Sealed { clear: std::mem::take(&mut self.clear), records: self.session.outgoing() }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,7 +19,8 @@ use std::ops::Range;
 use base::{AnswerError, Op, SECTOR_BYTES, Span};
 use link::{Claims, LinkError};
 use nbd::{
-    CloseReason, Content, ErrorCode, Event, ExportInfo, Refusal, Request, Server, Slot, Tls, Want,
+    CloseReason, Content, ErrorCode, Event, ExportInfo, Extent, Refusal, Request, Server, Slot,
+    Tls, Want,
 };
 use sys::{Buffer, BufferPool, Piece};
 
@@ -87,6 +88,13 @@ pub enum Demand {
     List,
     /// Carry this out; answer by [`NbdConnection::answer`].
     Ask(Ask),
+    /// Which parts are holes? Answer by [`NbdConnection::holes`].
+    Holes {
+        /// Comes back with the answer.
+        tag: Tag,
+        /// Bytes of the export.
+        range: Range<u64>,
+    },
 }
 
 /// An open request.
@@ -435,7 +443,12 @@ impl NbdConnection {
                 }
                 self.submitted(slot);
             }
-            nbd::Op::BlockStatus { .. } => unreachable!("allocation was not offered"),
+            nbd::Op::BlockStatus { .. } => {
+                open.waiting = 1;
+                let slot = u8::try_from(slot.index()).expect("below 128");
+                let range = request.offset_bytes..end;
+                demands.push(Demand::Holes { tag: Tag { slot, piece: 0 }, range });
+            }
         }
     }
 
@@ -590,6 +603,32 @@ impl NbdConnection {
             Err(error) => open.failed = Some(error),
         }
         self.settle(slot);
+    }
+
+    /// The parts of what was asked about that are known to be holes: ascending, not empty, inside it.
+    /// The rest counts as data.
+    ///
+    /// # Panics
+    /// If the question is not open.
+    pub fn holes(&mut self, tag: Tag, holes: &[Range<u64>]) {
+        let open = std::mem::take(&mut self.open[usize::from(tag.slot)]);
+        let (slot, request) = open.request.expect("a question is answered once");
+        let end = request.offset_bytes + u64::from(request.length_bytes);
+        let mut extents = Vec::new();
+        let mut at = request.offset_bytes;
+        let mut put = |from: u64, to: u64, hole: bool| {
+            if from < to {
+                let length_bytes = u32::try_from(to - from).expect("a part of a request");
+                extents.push(Extent { length_bytes, hole, zero: hole });
+            }
+        };
+        for hole in holes {
+            put(at, hole.start, false);
+            put(hole.start, hole.end, true);
+            at = hole.end;
+        }
+        put(at, end, false);
+        self.server.reply_extents(slot, &extents, &mut self.head);
     }
 
     /// Replies if every piece is answered.

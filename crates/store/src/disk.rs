@@ -83,6 +83,13 @@ impl Backing {
         }
     }
 
+    pub(crate) fn regular_file(&self) -> Option<&File> {
+        match self {
+            Backing::File { file, facts, .. } if !facts.block_device => Some(file),
+            _ => None,
+        }
+    }
+
     pub(crate) fn block_bytes(&self) -> u32 {
         match self {
             Backing::File { facts, .. } => facts.logical_block_bytes,

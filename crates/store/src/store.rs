@@ -104,6 +104,16 @@ impl Store {
         self.data.range.end
     }
 
+    /// The file under the data, and where in it they begin, if it is a regular file that can tell
+    /// where it has holes. Only for looking: what is read or written goes through the store.
+    #[must_use]
+    pub fn sparse_file(&self) -> Option<(sys::File, u64)> {
+        let disk = &self.disks[self.data.disk];
+        let exact = disk.cache.is_none() && self.faults.is_none();
+        let file = disk.backing.regular_file().filter(|_| exact)?;
+        Some((file.clone(), self.data.range.start))
+    }
+
     /// Size of the metadata area in bytes; 0 if there is none.
     #[must_use]
     pub fn metadata_bytes(&self) -> u64 {

@@ -4,6 +4,7 @@
 //! and are for start, stop and tests.
 
 use std::ffi::CString;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -168,6 +169,48 @@ impl File {
             done += u64::try_from(rest).expect("at most 2^20");
         }
         Ok(())
+    }
+
+    /// Where nothing lies in a range of a regular file, so that it reads as zeroes: ascending, and at
+    /// most `count_max` of them, the first ones. Beyond the end there is nothing. Blocks where the
+    /// file system has to look at its own tables; a file system that keeps none names no holes.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn holes_now(&self, range: Range<u64>, count_max: usize) -> Result<Vec<Range<u64>>, Errno> {
+        let mut holes = Vec::new();
+        let mut at = range.start;
+        while at < range.end && holes.len() < count_max {
+            let hole = self.seek(at, libc::SEEK_HOLE)?.unwrap_or(at);
+            if hole >= range.end {
+                break;
+            }
+            let data = self.seek(hole, libc::SEEK_DATA)?.unwrap_or(range.end).min(range.end);
+            if data <= at {
+                // It changes while it is looked at; what is not named may be anything.
+                break;
+            }
+            if hole < data {
+                holes.push(hole..data);
+            }
+            at = data;
+        }
+        Ok(holes)
+    }
+
+    /// The next place of a kind; `None` if there is none before the end. Nothing here depends on the
+    /// position that this moves.
+    fn seek(&self, offset: u64, kind: i32) -> Result<Option<u64>, Errno> {
+        let at = position(offset, 0)?;
+        // SAFETY: plain call on an open descriptor.
+        let answer = unsafe { libc::lseek(self.0.number(), at, kind) };
+        if let Ok(found) = u64::try_from(answer) {
+            return Ok(Some(found));
+        }
+        match Errno::last() {
+            Errno(libc::ENXIO) => Ok(None),
+            errno => Err(errno),
+        }
     }
 
     /// Sets the length of a regular file; what is new reads as zeroes and takes no space.

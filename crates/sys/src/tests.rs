@@ -284,6 +284,29 @@ fn direct(path: &std::path::Path) -> File {
 }
 
 #[test]
+fn holes_of_a_file_are_where_nothing_was_written() {
+    let scratch = Scratch::new();
+    let path = scratch.0.join("disk");
+    std::fs::File::create(&path).unwrap().set_len(8 << 20).unwrap();
+    let options = OpenOptions { access: Access::ReadWrite, ..Default::default() };
+    let file = File::open(&path, options).unwrap();
+    file.write_now(&vec![7; 1 << 20], 2 << 20).unwrap();
+    let all = file.holes_now(0..8 << 20, 9).unwrap();
+    let is_hole = |at: u64| all.iter().any(|hole| hole.contains(&at));
+    assert!(!is_hole(2 << 20) && !is_hole((3 << 20) - 1), "{all:?}");
+    assert!(all.windows(2).all(|pair| pair[0].end < pair[1].start), "{all:?}");
+    // A file system that keeps no holes names none.
+    if !all.is_empty() {
+        assert_eq!(all, [0..2 << 20, 3 << 20..8 << 20]);
+        let part = file.holes_now(1 << 20..(3 << 20) + 4096, 9).unwrap();
+        assert_eq!(part, [1 << 20..2 << 20, 3 << 20..(3 << 20) + 4096]);
+        assert_eq!(file.holes_now(0..8 << 20, 1).unwrap(), [0..2 << 20]);
+        assert_eq!(file.holes_now(7 << 20..9 << 20, 9).unwrap(), [7 << 20..9 << 20]);
+    }
+    assert_eq!(file.holes_now(5..5, 9).unwrap(), []);
+}
+
+#[test]
 fn files_are_written_read_punched_and_flushed() {
     on_both(|hands| {
         let scratch = Scratch::new();

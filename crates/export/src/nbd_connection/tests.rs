@@ -33,8 +33,12 @@ impl Bench {
 
     /// A bench whose client has opened the export.
     fn entered(structured: bool) -> Bench {
+        let name = "alpha".to_owned();
+        Bench::entered_with(Goal::Use { name, structured, allocation: false })
+    }
+
+    fn entered_with(goal: Goal) -> Bench {
         let mut bench = Bench::new();
-        let goal = Goal::Use { name: "alpha".to_owned(), structured, allocation: false };
         let mut client = Client::new(goal, false);
         loop {
             bench.settle();
@@ -68,6 +72,9 @@ impl Bench {
         for demand in demands {
             match demand {
                 Demand::Lookup { enters, .. } => self.connection.found(&info(), enters, 2),
+                Demand::Holes { tag, .. } => {
+                    self.connection.holes(tag, &[4096..8192, 1 << 20..2 << 20]);
+                }
                 Demand::List => self.connection.exports([("alpha", "")]),
                 Demand::Ask(ask) => {
                     let (at, length) = (ask.span.offset_bytes(), ask.span.length_bytes());
@@ -168,7 +175,7 @@ fn info() -> ExportInfo {
         trim: true,
         fast_zero: false,
         multi_conn: true,
-        allocation: false,
+        allocation: true,
     }
 }
 
@@ -200,6 +207,30 @@ fn no_piece_crosses_a_piece_and_no_zeroing_an_extent() {
         let unit = if matches!(op, Op::Zero { .. }) { 4 * PIECE_BYTES } else { PIECE_BYTES };
         assert_eq!(at / unit, (at + length - 1) / unit, "{op:?} at {at} of {length}");
     }
+}
+
+#[test]
+fn holes_are_told_in_order_and_the_rest_is_data() {
+    let mut bench = Bench::entered_with(Goal::Use {
+        name: "alpha".to_owned(),
+        structured: true,
+        allocation: true,
+    });
+    let mut send = Vec::new();
+    nbd::encode_request(9, nbd::Op::BlockStatus { one: false }, 0, 4 << 20, false, &mut send);
+    bench.receive(&send);
+    let descriptors: Vec<nbd::Extent> = bench.sent[bench.sent.len() - 40..]
+        .chunks(8)
+        .map(|bytes| nbd::Extent::decode(bytes.try_into().expect("eight bytes")))
+        .collect();
+    let told: Vec<(u32, bool)> =
+        descriptors.iter().map(|extent| (extent.length_bytes, extent.hole)).collect();
+    let mib = 1 << 20;
+    assert_eq!(
+        told,
+        [(4096, false), (4096, true), (mib - 8192, false), (mib, true), (2 * mib, false)]
+    );
+    assert!(descriptors.iter().all(|extent| extent.hole == extent.zero));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! came over the network and is not known, by a certificate or by having opened a volume, is one of
 //! few and has little time.
 //!
-//! Not here: the protocol and its limits (`export`).
+//! Not here: the protocol and its limits (`export`); what is a hole (`holes`).
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -53,9 +53,9 @@ pub(crate) struct Visitors {
 /// One client.
 pub(crate) struct Client {
     socket: Socket,
-    connection: NbdConnection,
+    pub(super) connection: NbdConnection,
     /// What it has opened.
-    opened: Option<(Key, VolumeId)>,
+    pub(super) opened: Option<(Key, VolumeId)>,
     /// It is one of those that are not known.
     visits: bool,
     /// It is in the list of those to be served.
@@ -175,7 +175,7 @@ impl Node {
     }
 
     /// The client may have something to send or to receive.
-    fn stir_client(&mut self, key: Key) {
+    pub(super) fn stir_client(&mut self, key: Key) {
         if let Some(client) = self.clients.get_mut(key)
             && !client.restless
         {
@@ -346,6 +346,7 @@ impl Node {
                 Demand::Lookup { name, enters } => self.look_up(key, &name, enters),
                 Demand::List => self.list_exports(key),
                 Demand::Ask(ask) => self.on_ask(key, ask),
+                Demand::Holes { tag, range } => self.look_for_holes(key, tag, range),
             }
         }
     }
@@ -402,7 +403,7 @@ impl Node {
             trim: true,
             fast_zero: false,
             multi_conn: true,
-            allocation: false,
+            allocation: true,
         };
         Some((key, volume, info))
     }

@@ -5,18 +5,22 @@
 //!
 //! Always: a job is answered once, on the loop's thread.
 
+use std::cell::Cell;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use sys::Waker;
 
 /// A job's second half, which the loop runs with the node at hand.
 pub(crate) type Finish<N> = Box<dyn FnOnce(&mut N) + Send>;
-type Job<N> = Box<dyn FnOnce() -> Finish<N> + Send>;
+/// Answers as well whether it was one that may take long.
+type Job<N> = Box<dyn FnOnce() -> (bool, Finish<N>) + Send>;
 
 /// The door to the helping thread. `N` is what jobs finish on.
 pub(crate) struct Helper<N: 'static> {
     jobs: Option<Sender<Job<N>>>,
-    done: Receiver<Finish<N>>,
+    /// Jobs that are not done and may take long.
+    long: Cell<usize>,
+    done: Receiver<(bool, Finish<N>)>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -33,18 +37,35 @@ impl<N> Helper<N> {
                 waker.wake();
             }
         })?;
-        Ok(Helper { jobs: Some(jobs), done, thread: Some(thread) })
+        Ok(Helper { jobs: Some(jobs), long: Cell::new(0), done, thread: Some(thread) })
     }
 
     /// Does `job` on the thread; what it returns is run on the loop.
     pub(crate) fn start(&self, job: impl FnOnce() -> Finish<N> + Send + 'static) {
+        self.long.set(self.long.get() + 1);
+        self.send(move || (true, job()));
+    }
+
+    /// The same for a job that takes as long as a look at a file's tables, unless longer ones are
+    /// under way: then false, and nothing is done.
+    pub(crate) fn start_short(&self, job: impl FnOnce() -> Finish<N> + Send + 'static) -> bool {
+        let free = self.long.get() == 0;
+        if free {
+            self.send(move || (false, job()));
+        }
+        free
+    }
+
+    fn send(&self, job: impl FnOnce() -> (bool, Finish<N>) + Send + 'static) {
         let jobs = self.jobs.as_ref().expect("the helper lives as long as the node");
         jobs.send(Box::new(job)).expect("the helper ends only with the node");
     }
 
     /// A job that is done, if there is one.
     pub(crate) fn finished(&self) -> Option<Finish<N>> {
-        self.done.try_recv().ok()
+        let (long, finish) = self.done.try_recv().ok()?;
+        self.long.set(self.long.get() - usize::from(long));
+        Some(finish)
     }
 }
 

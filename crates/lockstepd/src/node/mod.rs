@@ -18,6 +18,7 @@ mod clients;
 mod disk;
 mod dump;
 mod helper;
+mod holes;
 mod identity;
 mod lifecycle;
 mod patience;

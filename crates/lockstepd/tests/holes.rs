@@ -1,0 +1,73 @@
+//! Holes as clients see them, with real processes and a real client.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod harness;
+
+use std::process::Command as Process;
+
+use harness::{Cluster, find_program};
+
+const MIB: u64 = 1 << 20;
+
+/// Runs a program that has to end well; what it printed.
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Process::new(program).args(arguments).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {text}{errors}");
+    text
+}
+
+/// Bytes that are said to be holes, and bytes in all.
+fn map(uri: &str) -> (u64, u64) {
+    let (mut holes, mut all) = (0, 0);
+    for line in run("nbdinfo", &["--map", uri]).lines() {
+        let mut words = line.split_whitespace();
+        let _offset = words.next();
+        let length: u64 = words.next().unwrap().parse().unwrap();
+        all += length;
+        holes += if line.contains("hole") { length } else { 0 };
+    }
+    (holes, all)
+}
+
+#[test]
+fn the_primary_tells_holes_of_its_own_file_and_others_say_it_is_all_data() {
+    if !find_program("nbdinfo") || !find_program("nbdcopy") {
+        return;
+    }
+    let mut cluster = Cluster::new("holes", 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource("alpha", 16 * MIB, &[1, 2, 3]));
+    let mut volume = cluster.open(1, "alpha");
+    let expected = {
+        let mut bytes = vec![0_u8; 16 << 20];
+        bytes[4 << 20..5 << 20].fill(7);
+        bytes[9 << 20..(9 << 20) + 4096].fill(8);
+        bytes
+    };
+    volume.write(4 * MIB, &expected[4 << 20..5 << 20]).unwrap();
+    volume.write(9 * MIB, &expected[9 << 20..(9 << 20) + 4096]).unwrap();
+    let uri = |node| format!("nbd://{}:10809/alpha", cluster.address(node));
+    let (holes, all) = map(&uri(1));
+    assert_eq!(all, 16 * MIB);
+    assert!(holes <= 15 * MIB - 4096, "what was written is no hole: {holes}");
+    assert_eq!(map(&uri(2)), (0, 16 * MIB), "only the primary knows");
+    // Where the temporary directory's file system keeps no holes, there are none to tell.
+    let probe = cluster.home(1).join("probe");
+    std::fs::File::create(&probe).unwrap().set_len(16 * MIB).unwrap();
+    if std::os::unix::fs::MetadataExt::blocks(&probe.metadata().unwrap()) == 0 {
+        assert!(holes >= 12 * MIB, "most of it was never written: {holes}");
+    } else {
+        println!("NOT RUN: the file system keeps no holes");
+    }
+    for node in 1..=2 {
+        let copy = cluster.home(1).join("copy").display().to_string();
+        run("nbdcopy", &[&uri(node), &copy]);
+        assert!(std::fs::read(&copy).unwrap() == expected, "node {node}");
+        std::fs::remove_file(&copy).unwrap();
+    }
+}
