@@ -227,6 +227,7 @@ impl Node {
         let mut demands = Vec::new();
         client.connection.proceed(&mut demands);
         self.on_demands(key, demands);
+        self.recognise(key);
         let Some(client) = self.clients.get_mut(key) else { return };
         if let Some(why) = client.connection.broken().filter(|_| !client.closing) {
             client.closing = true;
