@@ -198,6 +198,17 @@ impl Member {
         self.raise_best(ballot, &configuration);
     }
 
+    /// What the shards are told: a reign of an earlier process of this node is nobody's. They would take it
+    /// for theirs, and hold for settled what only a new reign can settle.
+    fn as_shards_see(&self, configuration: &Arc<Configuration>) -> Arc<Configuration> {
+        let reigns =
+            matches!(&self.role, Role::Primary(reign) if reign.reign == configuration.reign);
+        if configuration.primary != Some(self.node) || reigns {
+            return configuration.clone();
+        }
+        Arc::new(Configuration { primary: None, ..(**configuration).clone() })
+    }
+
     /// Tells the shards, which then refuse every older reign.
     pub(super) fn install(
         &mut self,
@@ -211,7 +222,8 @@ impl Member {
         self.tell_hold(&configuration, out);
         self.emitted = Some(configuration.clone());
         let epoch = configuration.epoch;
-        Self::tell_shards(ToShard::Install { configuration: configuration.clone(), slots }, out);
+        let shown = self.as_shards_see(&configuration);
+        Self::tell_shards(ToShard::Install { configuration: shown, slots }, out);
         self.tell_own_ready(&configuration, out);
         if self.shards.is_empty() {
             self.installed = epoch;
