@@ -218,6 +218,9 @@ pub enum ToShard {
         configuration: Arc<Configuration>,
         /// Bitmap slots.
         slots: Vec<Slot>,
+        /// This process is the primary that the configuration names. Without it a node that is named was
+        /// primary in an earlier process: its shards must not take that reign for theirs.
+        reigns: bool,
     },
     /// The peer acts on this configuration, on all its shards, in this session. `kept`: its disk cache
     /// is the one that the configuration names.

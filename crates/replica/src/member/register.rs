@@ -198,15 +198,11 @@ impl Member {
         self.raise_best(ballot, &configuration);
     }
 
-    /// What the shards are told: a reign of an earlier process of this node is nobody's. They would take it
-    /// for theirs, and hold for settled what only a new reign can settle.
-    fn as_shards_see(&self, configuration: &Arc<Configuration>) -> Arc<Configuration> {
-        let reigns =
-            matches!(&self.role, Role::Primary(reign) if reign.reign == configuration.reign);
-        if configuration.primary != Some(self.node) || reigns {
-            return configuration.clone();
-        }
-        Arc::new(Configuration { primary: None, ..(**configuration).clone() })
+    /// Whether this process is the primary that the configuration names. A reign of an earlier process of
+    /// this node is nobody's.
+    fn reigns_in(&self, configuration: &Configuration) -> bool {
+        configuration.primary == Some(self.node)
+            && matches!(&self.role, Role::Primary(reign) if reign.reign == configuration.reign)
     }
 
     /// Tells the shards, which then refuse every older reign.
@@ -222,8 +218,9 @@ impl Member {
         self.tell_hold(&configuration, out);
         self.emitted = Some(configuration.clone());
         let epoch = configuration.epoch;
-        let shown = self.as_shards_see(&configuration);
-        Self::tell_shards(ToShard::Install { configuration: shown, slots }, out);
+        let reigns = self.reigns_in(&configuration);
+        let install = ToShard::Install { configuration: configuration.clone(), slots, reigns };
+        Self::tell_shards(install, out);
         self.tell_own_ready(&configuration, out);
         if self.shards.is_empty() {
             self.installed = epoch;

@@ -13,7 +13,13 @@ use base::{NodeId, Span, VolumeId};
 use wire::Configuration;
 
 impl Shard {
-    pub(super) fn install(&mut self, new: Arc<Configuration>, slots: &[Slot], out: &mut Out) {
+    pub(super) fn install(
+        &mut self,
+        new: Arc<Configuration>,
+        slots: &[Slot],
+        reigns: bool,
+        out: &mut Out,
+    ) {
         let (old_epoch, old_reign) = (self.epoch(), self.reign());
         if self.configuration.is_some() && new.epoch <= old_epoch {
             out.push(ShardOutput::Member(FromShard::Installed { epoch: new.epoch }));
@@ -21,7 +27,8 @@ impl Shard {
         }
         let was_primary = self.is_primary();
         let new_reign = new.reign > old_reign;
-        if was_primary && (new_reign || new.primary != Some(self.node)) {
+        let reigns = reigns && new.primary == Some(self.node);
+        if was_primary && (new_reign || !reigns) {
             out.push(ShardOutput::Mark("primary no more"));
             self.abandon(out);
         }
@@ -32,6 +39,7 @@ impl Shard {
             self.resized = new.epoch;
         }
         self.configuration = Some(Arc::clone(&new));
+        self.reigns = reigns;
         if self.own_left(&new) {
             self.kept = false;
         }
@@ -43,7 +51,7 @@ impl Shard {
             self.seats.give(node);
         }
         out.push(ShardOutput::Member(FromShard::Installed { epoch: new.epoch }));
-        if new_reign && new.primary == Some(self.node) {
+        if new_reign && reigns {
             self.begin_reign();
         }
         self.unforward_all_but(new.primary.filter(|&node| node != self.node), out);

@@ -104,6 +104,8 @@ pub struct Shard {
     started: bool,
 
     configuration: Option<Arc<Configuration>>,
+    /// This process is the primary that the configuration names, if that is this node.
+    reigns: bool,
     /// This node's disk cache is the one that the configuration names.
     kept: bool,
     /// The member said how it stands with this node's own disk, in this reign.
@@ -189,6 +191,7 @@ impl Shard {
             disk_failing: false,
             started: false,
             configuration: None,
+            reigns: false,
             kept: false,
             own_ready: false,
             resized: Epoch(0),
@@ -287,7 +290,9 @@ impl Shard {
 
     fn on_member(&mut self, message: ToShard, out: &mut Out) {
         match message {
-            ToShard::Install { configuration, slots } => self.install(configuration, &slots, out),
+            ToShard::Install { configuration, slots, reigns } => {
+                self.install(configuration, &slots, reigns, out);
+            }
             ToShard::PeerReady { peer, session, epoch, kept } => {
                 self.on_peer_ready(peer, session, epoch, kept, out);
             }
@@ -334,7 +339,8 @@ impl Shard {
 
     /// Whether this node is primary in the configuration it knows.
     fn is_primary(&self) -> bool {
-        self.configuration.as_ref().is_some_and(|known| known.primary == Some(self.node))
+        self.reigns
+            && self.configuration.as_ref().is_some_and(|known| known.primary == Some(self.node))
     }
 
     fn reign(&self) -> Epoch {

@@ -408,7 +408,8 @@ impl World {
             }
         }
         let slots = at.slots.clone();
-        self.tell(node, ToShard::Install { configuration, slots });
+        let reigns = configuration.primary == Some(node);
+        self.tell(node, ToShard::Install { configuration, slots, reigns });
         let own = NodeId(node);
         let epoch = self.configuration.epoch;
         let kept = self.configuration.is_in_sync(own);
