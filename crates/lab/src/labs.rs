@@ -81,7 +81,7 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "kill-turns" kill::turns, "Nodes are killed one after the other, again and again, some twice in a row.";
     Full  "kill-rolling" kill::rolling, "Every node is restarted in good order under load; clients of the others see no error.";
     Quick "freeze-1s" freeze::one_second, "The primary's node stands still for a second.";
-    Quick "freeze-5s" freeze::five_seconds, "The primary's node stands still for five seconds, and serves nothing stale when it wakes.";
+    Full  "freeze-5s" freeze::five_seconds, "The primary's node stands still for five seconds, and serves nothing stale when it wakes.";
     Full  "freeze-replica" freeze::replica, "A replica's node stands still for five seconds and is left behind.";
     Long  "freeze-60s" freeze::one_minute, "The primary's node stands still for a minute.";
     Quick "tools-nbd" tools::libnbd, "nbdinfo and nbdcopy, there and back, and the list of exports.";
@@ -105,14 +105,14 @@ pub(crate) const LABS: &[Lab] = labs! {
     Quick "refuse-frames" refuse::frames, "Malformed bytes at every port close that connection and nothing else.";
     Quick "change-size" change::size, "A volume grows and shrinks in use.";
     Quick "change-members" change::members, "A replica is added and one is removed under load.";
-    Full  "change-members-unseen" change::members_unseen, "The same, and clients of the node that loses its copy see no error.";
-    Quick "change-primary" change::primary, "Every node is made primary in turn under load.";
+    Full  "change-members-unseen" change::members_unseen, "The same, and clients of those two nodes see no error.";
+    Full  "change-primary" change::primary, "Every node is made primary in turn under load.";
     Quick "change-invalidate" change::invalidate, "A copy is declared worthless under load and made anew.";
     Quick "change-suspend" change::suspend, "Requests wait while a resource is suspended, and go on.";
     Quick "change-delete" change::delete, "A deleted resource leaves nothing behind, and its name is free again.";
     Quick "scale-one" scale::one, "A resource with one replica serves, and survives a kill.";
     Quick "scale-diskless" scale::diskless, "Clients of a node without a copy lose a replica's node and notice nothing.";
-    Quick "net-isolated" net::isolated, "The primary is cut off from the others; they go on, and it neither serves nor corrupts.";
+    Full  "net-isolated" net::isolated, "The primary is cut off from the others; they go on, and it neither serves nor corrupts.";
     Full  "net-replica" net::replica, "A replica is cut off, and comes back; clients see no error, its own included.";
     Full  "net-one-way" net::one_way, "Each direction of a link fails by itself, and a link between two that both reach a third.";
     Full  "net-flapping" net::flapping, "Links come and go at random.";

@@ -50,12 +50,13 @@ pub(super) fn size(bench: &Bench) -> Outcome {
     passed(summary)
 }
 
-/// In and out; the clients of the node that loses its copy may have to go elsewhere.
+/// In and out; clients of the nodes that get a copy or lose theirs may have to go elsewhere.
 pub(super) fn members(bench: &Bench) -> Outcome {
     let cluster = Cluster::up(bench, 4)?;
     cluster.create(DISK, &["--size", super::kill::SIZE_TEXT, "--replicas", "3"])?;
-    let mut clients = staying(&cluster, &["a", "d"], 3)?;
+    let mut clients = staying(&cluster, &["a"], 3)?;
     clients.extend(roaming(&cluster, &["b", "a"], 3)?);
+    clients.extend(roaming(&cluster, &["d", "a"], 3)?);
     members_change(bench, &cluster, load(bench, clients))
 }
 

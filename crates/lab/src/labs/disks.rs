@@ -60,7 +60,7 @@ fn replaced(bench: &Bench, cluster: &Cluster, node: &str) -> Outcome<()> {
         // Only trusted after everything was copied: that is what `settle` compares.
         return Ok(());
     }
-    if cluster.wait(DISK, "in-sync", Duration::from_secs(20)).is_ok() {
+    if state != "detached" && cluster.wait(DISK, "in-sync", Duration::from_secs(20)).is_ok() {
         return Ok(());
     }
     let explained = cluster.ok(&["explain", DISK])?;
