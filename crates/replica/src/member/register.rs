@@ -201,8 +201,7 @@ impl Member {
     /// Whether this process is the primary that the configuration names. A reign of an earlier process of
     /// this node is nobody's.
     fn reigns_in(&self, configuration: &Configuration) -> bool {
-        configuration.primary == Some(self.node)
-            && matches!(&self.role, Role::Primary(reign) if reign.reign == configuration.reign)
+        configuration.primary == Some(self.node) && matches!(self.role, Role::Primary(_))
     }
 
     /// Tells the shards, which then refuse every older reign.

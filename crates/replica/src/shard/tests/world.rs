@@ -408,7 +408,7 @@ impl World {
             }
         }
         let slots = at.slots.clone();
-        let reigns = configuration.primary == Some(node);
+        let reigns = configuration.primary == Some(NodeId(node));
         self.tell(node, ToShard::Install { configuration, slots, reigns });
         let own = NodeId(node);
         let epoch = self.configuration.epoch;
