@@ -2,9 +2,9 @@
 //!
 //! One `Member` per node and resource. Every node may propose and be primary; a node with a record on
 //! stable storage also votes. Each role is a file: `start` (from nothing to the first word said),
-//! `store` (what must be durable before it is said), `voter`, `proposer` (prepare and promise),
-//! `register` (accept, commit, learn), `primary` (reign, lease, hand-over), `peers` (exclude, include,
-//! replace), `operations`, `status`.
+//! `store` (what must be durable before it is said), `voter`, `proposer` (prepare and promise), `raise`
+//! (a higher ballot in the same reign), `register` (accept, commit, learn), `primary` (reign, lease,
+//! hand-over), `peers` (exclude, include, replace), `operations`, `status`.
 //!
 //! Always:
 //! - nothing is promised, accepted or acted on before the record that says so is on stable storage;
@@ -17,6 +17,7 @@ mod operations;
 mod peers;
 mod primary;
 mod proposer;
+mod raise;
 mod register;
 mod start;
 mod status;
@@ -233,6 +234,10 @@ struct Reign {
     grants: BTreeMap<NodeId, (VoterId, Instant)>,
     /// Voters that promised a higher ballot.
     refused: BTreeSet<NodeId>,
+    /// A higher ballot is asked for.
+    raise: Option<raise::Raise>,
+    /// Not before, the next one is asked for.
+    raise_at: Instant,
     heartbeat_at: Instant,
     /// Until then absent members are waited for.
     gather_until: Instant,
@@ -312,6 +317,8 @@ pub struct Member {
     slot_generation: u64,
     store: store::Store,
     slot: Slot,
+    /// Until then shards here may answer as primary, though the reign be over.
+    leased_until: Instant,
     peers: BTreeMap<NodeId, Peer>,
     /// By node and identity: a disk put back to an image under an identity given up since is found too.
     seen: BTreeMap<(NodeId, VoterId), SeenGeneration>,
@@ -350,6 +357,7 @@ impl Member {
             slot_generation: 0,
             store: store::Store::default(),
             slot: Slot { holder: None, ballot: Ballot::default(), until: now },
+            leased_until: now,
             peers: BTreeMap::new(),
             seen: BTreeMap::new(),
             role: Role::Idle,

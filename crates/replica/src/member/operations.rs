@@ -211,7 +211,7 @@ impl Member {
             .members
             .iter()
             .filter(|member| member.node != self.node)
-            .filter(|member| self.counts(member.node))
+            .filter(|member| self.voter_of(member.node) == Some(member.voter))
             .count();
         if others < known.majority() {
             // Its old vote would be missing to have it replaced.

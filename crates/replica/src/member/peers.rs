@@ -14,6 +14,9 @@ use alloc::vec::Vec;
 use base::{Duration, Epoch, Incarnation, Instant, NodeId, SessionId, VoterId};
 use wire::{Configuration, MemberEntry, MemberKind};
 
+/// An include is given up when shards have not confirmed it after so many times `Timing::peer_late`.
+const REQUIRE_LATES: u64 = 10;
+
 /// How an in-sync replica stands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Standing {
@@ -174,7 +177,8 @@ impl Member {
 
     fn advance_resync(&mut self, node: NodeId, shards: usize, out: &mut Out) {
         let now = self.now;
-        let patience = self.timing.peer_late;
+        // The answer needs a flush of the target's disk. A target that is late is complained about anyway.
+        let patience = Duration(self.timing.peer_late.0.saturating_mul(REQUIRE_LATES));
         let Some(peer) = self.peers.get_mut(&node) else { return };
         let Some(session) = peer.session else { return };
         if let Some(since) = peer.sync.requiring {

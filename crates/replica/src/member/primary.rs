@@ -36,6 +36,8 @@ impl Reign {
             proposal: None,
             grants,
             refused: BTreeSet::new(),
+            raise: None,
+            raise_at: now,
             heartbeat_at: now,
             gather_until: now,
             gathered: BTreeSet::new(),
@@ -61,6 +63,7 @@ impl Member {
             return consider(reign.began + Duration(self.timing.retry.0.saturating_mul(16)));
         }
         consider(reign.heartbeat_at);
+        self.raise_deadline(consider);
         if reign.gather_until > self.now {
             consider(reign.gather_until);
         }
@@ -77,6 +80,7 @@ impl Member {
         if self.reign().is_none() {
             return;
         }
+        self.run_raise(out);
         self.beat(out);
         self.consider_hand_over(out);
         self.run_drain(out);
@@ -136,7 +140,7 @@ impl Member {
         }
     }
 
-    fn grant(&mut self, node: NodeId, voter: VoterId, sent: Instant) {
+    pub(super) fn grant(&mut self, node: NodeId, voter: VoterId, sent: Instant) {
         let Some(reign) = self.reign_mut() else { return };
         let grant = reign.grants.entry(node).or_insert((voter, sent));
         if grant.0 != voter || grant.1 < sent {
@@ -160,6 +164,9 @@ impl Member {
         }
         let now = self.now;
         let counts = self.counts(peer);
+        if let Some(reign) = self.reign_mut() {
+            reign.refused.remove(&peer);
+        }
         let Some(known) = self.peers.get_mut(&peer) else { return };
         known.answered = now;
         known.learned = known.learned.max(epoch);
@@ -211,6 +218,7 @@ impl Member {
         let Some(reign) = self.reign_mut() else { return };
         if installed == Some(reign.reign) && until > reign.lease_told {
             reign.lease_told = until;
+            self.leased_until = until;
             Self::tell_shards(ToShard::Lease { until }, out);
         }
     }
@@ -320,7 +328,11 @@ impl Member {
     /// The configuration without a primary is committed: give everything back.
     fn end_reign(&mut self, out: &mut Out) {
         let Role::Primary(reign) = core::mem::replace(&mut self.role, Role::Idle) else { return };
+        self.leased_until = self.now;
         self.release(reign.ballot, out);
+        if let Some(raise) = &reign.raise {
+            self.release(raise.ballot, out);
+        }
         self.fail_rounds(&reign, out);
         self.finish_busy(&Operation::Demote, out);
         self.want.shard = false;

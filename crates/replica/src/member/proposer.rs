@@ -214,6 +214,10 @@ impl Member {
         out: &mut Out,
     ) {
         let counts = self.counts(peer);
+        if counts && self.reign().is_some() {
+            let accepted = accepted.as_ref().map(|(ballot, value)| (*ballot, &**value));
+            return self.on_raise_promise(peer, ballot, voter, accepted, out);
+        }
         let Role::Preparing(prepare) = &mut self.role else { return };
         if prepare.ballot != ballot || !counts {
             return;
@@ -267,8 +271,13 @@ impl Member {
 
     pub(super) fn on_own_promise(&mut self, ballot: Ballot, out: &mut Out) {
         let best = self.best_known();
-        let voter = self.own_voter();
-        let (Role::Preparing(prepare), Some(voter)) = (&mut self.role, voter) else { return };
+        let Some(voter) = self.own_voter() else { return };
+        if self.reign().is_some() {
+            let accepted = self.record.as_ref().and_then(|record| record.accepted.clone());
+            let accepted = accepted.as_ref().map(|(ballot, value)| (*ballot, &**value));
+            return self.on_raise_promise(self.node, ballot, voter, accepted, out);
+        }
+        let Role::Preparing(prepare) = &mut self.role else { return };
         if prepare.ballot != ballot {
             return;
         }
@@ -336,7 +345,9 @@ impl Member {
                 if let Some(peer) = self.peers.get_mut(&peer) {
                     peer.answered = self.now;
                 }
-                if matches!(reason, RefuseReason::Promised(_)) {
+                // One that promised the higher ballot that is asked for just now is on this node's side.
+                let own = |other: base::Ballot| reign.raise.is_some() && other.node == self.node;
+                if matches!(reason, RefuseReason::Promised(other) if !own(other)) {
                     reign.refused.insert(peer);
                     self.check_refused(out);
                 }
@@ -353,7 +364,10 @@ impl Member {
             Role::Idle => return,
         };
         self.role = Role::Idle;
-        self.release(ballot, out);
+        // A lease of a reign that others ended may still run here, under the same slots.
+        if self.now >= self.leased_until {
+            self.release(ballot, out);
+        }
         let base = self.pause();
         let mut wait = Duration(base.0 / 2 + self.random_part(base).0);
         if let Some(free_at) = free_at {

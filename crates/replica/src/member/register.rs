@@ -56,7 +56,7 @@ impl Member {
         nodes
     }
 
-    fn send_accepts(&mut self, out: &mut Out) {
+    pub(super) fn send_accepts(&mut self, out: &mut Out) {
         let nodes = self.outstanding();
         let Role::Primary(reign) = &self.role else { return };
         let Some(proposal) = &reign.proposal else { return };
@@ -69,7 +69,7 @@ impl Member {
         }
     }
 
-    fn accept_own(&mut self, out: &mut Out) {
+    pub(super) fn accept_own(&mut self, out: &mut Out) {
         if !self.outstanding().contains(&self.node) {
             return;
         }

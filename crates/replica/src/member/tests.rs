@@ -4,12 +4,12 @@ extern crate std;
 mod network;
 
 use crate::disk::Record;
-use crate::door::{FromShard, Operation, OperationError};
+use crate::door::{FromShard, MemberInput, Operation, OperationError};
 use crate::member::{RoleStatus, Suspended};
 use alloc::vec;
-use base::{Epoch, Incarnation, NodeId, SessionId, VoterId};
+use base::{Ballot, Epoch, Incarnation, NodeId, SessionId, VoterId};
 use network::{MS, World, voter};
-use wire::{MemberKind, Options};
+use wire::{MemberKind, MemberMessage, Options};
 
 /// A world in which node 1 has a client and serves it.
 fn serving(seed: u64, replicas: u16, witnesses: u16, clients: u16) -> World {
@@ -87,6 +87,28 @@ fn who_won_a_duel_does_not_depend_on_voters_that_promised_the_loser() {
         world.run_until("node 3 is out", |world| world.in_sync() == [1, 2]);
         world.run_until("one serves on", |world| world.answers(1) || world.answers(2));
     }
+}
+
+#[test]
+fn a_reign_wins_a_voter_back_that_promised_a_node_that_lost() {
+    let mut world = serving(3, 3, 0, 0);
+    let reign = world.newest().reign;
+    world.block(1, 2);
+    world.run_until("node 2 is out", |world| world.in_sync() == [1, 3]);
+    world.wait(3);
+    let ballot = Ballot { round: 9, node: NodeId(3) };
+    let session = world.session(2, 3);
+    let message = MemberMessage::Prepare { ballot };
+    world.input(2, MemberInput::Frame { peer: NodeId(3), session, message });
+    world.wait(1);
+    world.heal();
+    world.run_until("node 2 is back", |world| world.in_sync() == [1, 2, 3]);
+    let mark = "member: the reign goes on under a higher ballot";
+    world.run_until("the ballot is raised", |world| world.node(1).marks.contains(mark));
+    world.crash(3);
+    world.run_until("node 3 is out", |world| world.in_sync() == [1, 2]);
+    assert_eq!(world.newest().reign, reign, "a voter that promised another ended the reign");
+    assert!(world.answers(1));
 }
 
 #[test]

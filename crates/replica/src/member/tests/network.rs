@@ -317,7 +317,7 @@ impl World {
         self.input(node, MemberInput::Shard { shard: 0, message });
     }
 
-    fn input(&mut self, node: u16, input: MemberInput) {
+    pub(super) fn input(&mut self, node: u16, input: MemberInput) {
         let local = self.local(node, self.now);
         let mut out = Vec::new();
         let Some(member) = self.node_mut(node).member.as_mut() else { return };
