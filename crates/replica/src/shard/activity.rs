@@ -49,6 +49,8 @@ pub(super) struct ActivityLog {
     /// Extents that want to be hot and find no room.
     queue: VecDeque<Extent>,
     users: BTreeMap<Extent, u32>,
+    /// An extent lost its last user since `take_idle`.
+    idle: bool,
     clock: u64,
     writes: u64,
 }
@@ -72,6 +74,7 @@ impl ActivityLog {
             pages: BTreeMap::new(),
             queue: VecDeque::new(),
             users: BTreeMap::new(),
+            idle: false,
             clock: 0,
             writes: 0,
         }
@@ -97,7 +100,13 @@ impl ActivityLog {
         *users -= 1;
         if *users == 0 {
             self.users.remove(&extent);
+            self.idle = true;
         }
+    }
+
+    /// Whether an extent lost its last user since this was asked, so that room may be found.
+    pub(super) fn take_idle(&mut self) -> bool {
+        core::mem::take(&mut self.idle)
     }
 
     /// Number of hot extents for which `doubtful` holds. They cannot turn cold before they are reconciled
@@ -106,19 +115,19 @@ impl ActivityLog {
         self.hot.keys().filter(|&&extent| doubtful(extent)).count()
     }
 
-    /// Whether the extent is hot on stable storage; asks for it if not. `doubtful`: hot extents that do
-    /// not count.
+    /// Whether the extent is hot on stable storage; asks for it if not, behind those that asked before: the
+    /// logs of two replicas that admit in another order can wait for each other for ever. `doubtful`: hot
+    /// extents that do not count.
     pub(super) fn touch(&mut self, extent: Extent, doubtful: usize) -> bool {
         self.clock += 1;
         if let Some(hot) = self.hot.get_mut(&extent) {
             hot.last_used = self.clock;
             return hot.durable;
         }
-        if (self.hot.len() >= self.budget + doubtful || !self.place(extent))
-            && !self.queue.contains(&extent)
-        {
+        if !self.queue.contains(&extent) {
             self.queue.push_back(extent);
         }
+        self.admit(doubtful);
         false
     }
 
@@ -220,6 +229,11 @@ impl ActivityLog {
             let state = self.pages.get_mut(&(extent.0, page)).expect("the page that holds it");
             state.extents.remove(&extent.1);
         }
+        self.admit(doubtful);
+    }
+
+    /// Gives those that wait the room that there is, first come, first served.
+    pub(super) fn admit(&mut self, doubtful: usize) {
         while self.hot.len() < self.budget + doubtful {
             let Some(extent) = self.queue.pop_front() else { break };
             let wanted = self.users.contains_key(&extent) && !self.hot.contains_key(&extent);

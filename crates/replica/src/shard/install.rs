@@ -57,6 +57,7 @@ impl Shard {
         self.unforward_all_but(new.primary.filter(|&node| node != self.node), out);
         self.retry_waiting(out);
         self.check_gathered(out);
+        self.make_room(out);
         self.save_bitmaps(out);
     }
 

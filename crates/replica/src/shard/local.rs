@@ -231,6 +231,10 @@ impl Shard {
             return;
         }
         if self.log.wants_room() {
+            let doubtful = self.doubtful();
+            self.log.admit(doubtful);
+        }
+        if self.log.wants_room() {
             self.cool(out);
         }
         for (volume, place, bytes) in self.log.take_writes() {

@@ -285,6 +285,9 @@ impl Shard {
         }
         self.tick(out);
         self.pump(out);
+        if self.log.take_idle() {
+            self.make_room(out);
+        }
         self.hold_releases(from, out);
     }
 
