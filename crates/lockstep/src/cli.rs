@@ -377,7 +377,7 @@ pub(crate) struct Create {
     /// What happens when a replica's disk fails
     #[arg(long, value_name = "DO", default_value = "detach", value_parser = ["detach", "pass-on"])]
     pub(crate) on_io_error: String,
-    /// Whether changes need a majority of voters
+    /// Whether changes need a majority of voters; `off` is not built yet and refused: add a witness
     #[arg(long, value_name = "Q", default_value = "majority", value_parser = ["majority", "off"])]
     pub(crate) quorum: String,
     /// Which replica serves a read

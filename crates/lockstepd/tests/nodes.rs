@@ -155,6 +155,10 @@ fn what_cannot_be_is_refused_by_name_and_changes_nothing() {
         cluster.ask(1, Command::ResourceDefine { file: Box::new(file.clone()) })
     };
     assert!(define(&empty).expect_err("no size").starts_with("LS-0012"));
+    let mut alone = good.clone();
+    alone.options.quorum = wire::Quorum::Off;
+    let refused = define(&alone).expect_err("nobody may do without quorum");
+    assert!(refused.starts_with("LS-0044") && refused.contains("add a witness"), "{refused}");
     define(&good).expect("good");
     let mut other = good.clone();
     other.id += 1;
@@ -167,6 +171,11 @@ fn what_cannot_be_is_refused_by_name_and_changes_nothing() {
     std::fs::remove_file(&image).expect("removed");
     create("alpha").expect("nothing is in its way");
     assert!(create("alpha").expect_err("it is there").starts_with("LS-0011"));
+    let quorum = Some(wire::Quorum::Off);
+    let options = wire::admin::OptionsChange { quorum, ..wire::admin::OptionsChange::default() };
+    let operation = wire::admin::Operation::SetOptions { options };
+    let change = Command::Operation { resource: "alpha".to_owned(), operation };
+    assert!(cluster.ask(1, change).expect_err("not later either").starts_with("LS-0044"));
     let delete = Command::ResourceDelete { resource: "alpha".to_owned(), force: false };
     cluster.ask(1, delete).expect("deleted");
     assert!(!image.exists());

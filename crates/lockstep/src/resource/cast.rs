@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use wire::MemberKind;
 use wire::admin::{
     Answer, Command, FileMember, FileNode, FileStore, FileTiming, FileVolume, NodeStatus,
     Operation, ReplicaState, ResourceFile, ResourceStatus, StoreKind, codes,
 };
+use wire::{MemberKind, Quorum};
 
 use super::{at_primary, check_blocks, doer, done, file_of};
 use crate::admin::Node;
@@ -61,6 +61,10 @@ pub(crate) fn make_new<'a>(
     wanted: &Create,
 ) -> Result<(Cast<'a>, u64), Problem> {
     check_blocks(wanted.size, wanted.block_bytes())?;
+    if wanted.options().quorum == Quorum::Off {
+        let message = format!("{}: {}", wanted.name, codes::WITHOUT_QUORUM);
+        return Err(Problem::from_code(&codes::UNSUPPORTED, message));
+    }
     let cast = choose(cluster, wanted)?;
     let views = Views::gather(cluster, Some(&wanted.name))?;
     if views.best(&wanted.name).is_some() {

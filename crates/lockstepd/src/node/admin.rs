@@ -21,6 +21,7 @@ use wire::admin::{
 use wire::Configuration;
 
 use super::clients::listen_unix;
+use super::lifecycle::refuse_without_quorum;
 use super::{Node, Purpose, Work};
 use crate::backing::{Refused, capacity_bytes};
 use crate::log::{debug, info, warning};
@@ -344,6 +345,7 @@ impl Node {
                     let message = format!("{name}: data checksums are chosen at creation only");
                     return Err(Refused::new(&codes::UNSUPPORTED, message));
                 }
+                refuse_without_quorum(name, options.quorum.unwrap_or_default())?;
                 Operation::SetOptions(options.applied(&old))
             }
             Wish::Cut {} => Operation::Cut,

@@ -17,8 +17,8 @@ use replica::door::{MemberInput, Timing};
 use replica::start::{Found, Start, start};
 use replica::{Geometry, Member, Shard};
 use store::{Place, Store};
-use wire::MemberKind;
 use wire::admin::{ResourceFile, StoreKind, codes};
+use wire::{MemberKind, Quorum};
 
 use super::admin::no_resource;
 use super::disk::{LocalDisk, LocalVolume};
@@ -251,6 +251,7 @@ impl Node {
     pub(super) fn define(&mut self, file: ResourceFile) -> Result<(), Refused> {
         file.check().map_err(|error| Refused::new(&codes::BAD_RESOURCE_FILE, error.0))?;
         let name = file.name.clone();
+        refuse_without_quorum(&name, file.options.quorum)?;
         if !file.nodes.iter().any(|node| node.id == self.config.node.0) {
             let own = &self.config.name;
             let message = format!("{name}: this node, {own}, is not among its nodes");
@@ -446,6 +447,18 @@ impl Node {
     /// The running resource of this identity.
     pub(super) fn resource_by_id(&self, id: ResourceId) -> Option<Key> {
         self.by_id.get(&id).copied().filter(|key| self.resources.get(*key).is_some())
+    }
+}
+
+/// Changes without a majority are not built: an option that promised them would promise what is not
+/// so.
+pub(super) fn refuse_without_quorum(name: &str, quorum: Quorum) -> Result<(), Refused> {
+    match quorum {
+        Quorum::Majority => Ok(()),
+        Quorum::Off => {
+            let message = format!("{name}: {}", codes::WITHOUT_QUORUM);
+            Err(Refused::new(&codes::UNSUPPORTED, message))
+        }
     }
 }
 

@@ -159,6 +159,10 @@ codes! {
         "Mend what the message names and ask again; until then the node goes on with what it had.";
 }
 
+/// Said with `UNSUPPORTED` of a resource that is to do without quorum: what is missing, and what to do.
+pub const WITHOUT_QUORUM: &str = "a resource without quorum (quorum = off) is not supported by this \
+     release; keep quorum = majority, and with two replicas add a witness on a third node";
+
 /// The entry with this number, as in `LS-0042`.
 #[must_use]
 pub fn find(code: &str) -> Option<&'static Code> {
