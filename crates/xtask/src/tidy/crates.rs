@@ -9,7 +9,8 @@ const FLOORS: &[(u32, &[&str])] = &[
     (1, &["wire", "nbd"]),
     (2, &["replica"]),
     (3, &["sys"]),
-    (4, &["store", "link", "export"]),
+    (4, &["store", "link"]),
+    (5, &["export"]),
     (6, &["lockstepd", "lockstep"]),
     (7, &["sim", "lab", "xtask"]),
 ];

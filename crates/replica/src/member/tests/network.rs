@@ -554,14 +554,10 @@ impl World {
             ToShard::Serve { reign } => shards.serving = Some(reign),
             ToShard::Resync { peer, session, .. } => {
                 shards.synced.insert(peer);
-                if !shards.mute_sync {
-                    answer = Some(FromShard::Synced { peer, session });
-                }
+                answer = (!shards.mute_sync).then_some(FromShard::Synced { peer, session });
             }
             ToShard::Require { peer, session } => {
-                if !shards.mute_require {
-                    answer = Some(FromShard::Required { peer, session });
-                }
+                answer = (!shards.mute_require).then_some(FromShard::Required { peer, session });
             }
             ToShard::Unrequire { peer, .. } => {
                 shards.unrequired.insert(peer);
