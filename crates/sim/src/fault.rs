@@ -154,37 +154,45 @@ impl World {
         if restore {
             let at = usize::try_from(self.random.below(backups)).expect("few backups");
             self.nodes[node].disk = Some(self.nodes[node].backups[at].clone());
+            self.nodes[node].restored = Some(VoterId(0));
             self.mark("sim: disk restored");
         } else {
             let mut disk = Disk::new(&self.plan.volumes);
             disk.write_through = self.plan.stable_disks;
             self.nodes[node].disk = Some(disk);
+            self.nodes[node].restored = None;
             self.blank(node);
             self.mark("sim: disk replaced");
         }
         self.look_for_loss();
     }
 
-    /// Another in-sync member is kept and running, and a majority of voters is without this node.
+    /// Another in-sync member is kept and running, and a majority of voters is without this node: also by
+    /// the configurations that the nodes know, from which the newest has to be found again.
     fn can_lose_disk(&self, node: usize) -> bool {
         let Some(newest) = &self.oracle.newest else { return false };
-        let others = newest
-            .members
-            .iter()
-            .map(|member| (member, node_index(member.node)))
-            .filter(|&(_, index)| index != node);
-        let running = |index: usize| self.nodes[index].process.is_some();
-        let voters = others
-            .clone()
-            .filter(|&(member, index)| running(index) && self.nodes[index].voter == member.voter)
-            .count();
-        let kept = others
-            .filter(|&(member, index)| member.in_sync && self.is_kept(index, member.incarnation))
-            .any(|(_, index)| running(index));
+        let intact = |index: usize| {
+            let other = &self.nodes[index];
+            index != node && other.process.is_some() && other.restored.is_none()
+        };
+        let kept = newest.members.iter().any(|member| {
+            let index = node_index(member.node);
+            member.in_sync && intact(index) && self.is_kept(index, member.incarnation)
+        });
+        let decides = |configuration: &Configuration| {
+            let voters = configuration.members.iter().filter(|member| {
+                let index = node_index(member.node);
+                intact(index) && self.nodes[index].voter == member.voter
+            });
+            voters.count() >= configuration.majority() && configuration.members.len() > 2
+        };
+        let known = self.nodes.iter().filter_map(|other| other.process.as_ref());
         self.nodes[node].process.is_some()
-            && voters >= newest.majority()
-            && newest.members.len() > 2
             && kept
+            && decides(newest)
+            && known
+                .filter_map(|process| process.member.status().configuration)
+                .all(|configuration| decides(&configuration))
     }
 
     /// An operator begins, or ends, to want something.

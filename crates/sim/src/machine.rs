@@ -226,6 +226,10 @@ impl World {
         {
             self.nodes[node].incarnation = record.incarnation;
             self.nodes[node].voter = record.voter;
+            self.nodes[node].restored = match self.nodes[node].restored {
+                Some(old) if old == VoterId(0) || old == record.voter => Some(record.voter),
+                _ => None,
+            };
             self.stored(node, &record);
         }
         if !ok {

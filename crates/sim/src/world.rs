@@ -121,6 +121,9 @@ pub(crate) struct Node {
     pub(crate) disk_failed: bool,
     /// Identity of its memory, as last stored.
     pub(crate) voter: VoterId,
+    /// Its disk was put back to an old copy: the identity on it, once stored again; until it takes another,
+    /// nobody may have noticed.
+    pub(crate) restored: Option<VoterId>,
 }
 
 /// An open request.
