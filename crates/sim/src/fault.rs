@@ -8,7 +8,7 @@ use crate::queue::MILLI;
 use crate::world::{Event, World, node_index};
 use base::{Incarnation, VoterId};
 use replica::{MemberInput, Operation, OperationId};
-use wire::MemberKind;
+use wire::{Configuration, MemberKind};
 
 impl World {
     pub(crate) fn on_fault(&mut self, index: usize) {

@@ -8,7 +8,7 @@
 use crate::buffer::Content;
 use crate::queue::{MICRO, MILLI, Time};
 use crate::world::{Event, Frame, World};
-use base::{BufferId, Incarnation, RequestId};
+use base::{BufferId, Incarnation, RequestId, VoterId};
 use replica::{
     DiskAnswer, DiskOp, DiskRequest, FromShard, MemberInput, MemberOutput, ShardInput, ShardOutput,
     ToShard,

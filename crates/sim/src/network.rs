@@ -63,7 +63,8 @@ impl World {
             return;
         }
         for (node, peer) in [(one, other), (other, one)] {
-            let process = self.nodes[node].process.as_ref().expect("looked at above");
+            // The end of a session may crash a node.
+            let Some(process) = self.nodes[node].process.as_ref() else { return };
             if let Some(&session) = process.sessions.get(&peer) {
                 if !self.sessions[session].broken {
                     return;
@@ -71,7 +72,9 @@ impl World {
                 self.finish_down(session, node);
             }
         }
-        self.open_session(one, other);
+        if [one, other].iter().all(|&node| self.nodes[node].process.is_some()) {
+            self.open_session(one, other);
+        }
     }
 
     /// Every thread of `node` learns now that the session ended.

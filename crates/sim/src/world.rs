@@ -226,6 +226,7 @@ impl World {
                 stalled_until: 0,
                 disk_failed: false,
                 voter: VoterId(0),
+                restored: None,
             })
             .collect();
         let count = nodes.len();
