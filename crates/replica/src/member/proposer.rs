@@ -119,7 +119,8 @@ impl Member {
         let own_kept = self.is_own_kept(configuration);
         let others = configuration.members.iter().filter(|member| member.node != self.node);
         let mut all_lost = true;
-        let mut needy = configuration.recovering;
+        // What its voter accepted may be chosen, and is to be found out.
+        let mut needy = configuration.recovering || self.holds_newer(configuration);
         for member in others {
             let hello = self.peers.get(&member.node).and_then(|peer| peer.hello.as_ref());
             let Some(hello) = hello else {
@@ -135,6 +136,12 @@ impl Member {
             all_lost &= !member.in_sync || (same && hello.attached && !kept);
         }
         (own_kept && needy) || (!own_kept && all_lost)
+    }
+
+    /// Whether this node's voter accepted a newer configuration than the one known.
+    fn holds_newer(&self, known: &Configuration) -> bool {
+        let accepted = self.record.as_ref().and_then(|record| record.accepted.as_ref());
+        accepted.is_some_and(|(_, value)| super::rank(value) > super::rank(known))
     }
 
     /// Whether enough of the voters known here are connected to decide anything.
