@@ -379,8 +379,16 @@ impl Node {
             .flat_map(|(_, resource)| resource.exports())
             .map(|(name, _)| name)
             .collect();
+        let exports: Vec<(String, String)> = names
+            .into_iter()
+            .filter_map(|name| {
+                let (_, _, info) = self.find_export(&name)?;
+                Some((name, info.description))
+            })
+            .collect();
         if let Some(client) = self.clients.get_mut(key) {
-            client.connection.exports(names.iter().map(|name| (name.as_str(), "")));
+            let exports = exports.iter().map(|(name, about)| (name.as_str(), about.as_str()));
+            client.connection.exports(exports);
         }
     }
 
@@ -393,10 +401,11 @@ impl Node {
         let (key, resource) =
             self.resources.iter().find(|(_, resource)| resource.name == resource_name)?;
         let entry = resource.volume(volume)?;
+        let size_bytes = entry.sectors * SECTOR_BYTES;
         let info = ExportInfo {
             name: name.to_owned(),
-            description: String::new(),
-            size_bytes: entry.sectors * SECTOR_BYTES,
+            description: format!("volume {volume} of {resource_name}, {} MiB", size_bytes >> 20),
+            size_bytes,
             block_bytes_min: entry.block_bytes,
             block_bytes_preferred: entry.block_bytes.max(4096),
             read_only: false,
