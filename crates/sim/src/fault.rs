@@ -173,7 +173,10 @@ impl World {
         let Some(newest) = &self.oracle.newest else { return false };
         let intact = |index: usize| {
             let other = &self.nodes[index];
-            index != node && other.process.is_some() && other.restored.is_none()
+            index != node
+                && other.process.is_some()
+                && !other.disk_failed
+                && other.restored.is_none()
         };
         let kept = newest.members.iter().any(|member| {
             let index = node_index(member.node);
