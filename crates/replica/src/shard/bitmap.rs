@@ -200,6 +200,15 @@ impl Bitmaps {
         pages
     }
 
+    /// A page that was taken could not be saved.
+    pub(super) fn not_saved(&mut self, volume: VolumeId, slot: u8, number: u64) {
+        for peer in self.peers.values_mut().filter(|peer| peer.slot.number == slot) {
+            if let Some(page) = peer.pages.get_mut(&(volume, number)) {
+                page.unsaved = true;
+            }
+        }
+    }
+
     /// Every page that differs from disk, as (volume, page number).
     pub(super) fn unsaved(&self) -> Vec<(VolumeId, u64)> {
         let mut keys: Vec<(VolumeId, u64)> = self

@@ -64,7 +64,7 @@ enum Flight {
     LogPage { volume: VolumeId, page: u32 },
     CoolBitmap,
     CoolFlush,
-    SaveBitmap,
+    SaveBitmap { volume: VolumeId, slot: u8, page: u64 },
 }
 
 /// Extents on their way out of the activity log.
@@ -294,9 +294,10 @@ impl Shard {
         for (volume, number) in self.bitmaps.unsaved() {
             let (first, end) = (number * page_sectors, (number + 1) * page_sectors);
             for (slot, page, bytes) in self.bitmaps.take_unsaved(volume, first, end) {
+                let flight = Flight::SaveBitmap { volume, slot, page };
                 let page = MetaPage::Bitmap { slot, page };
                 self.local.saving += 1;
-                self.submit(Flight::SaveBitmap, DiskRequest::Meta { volume, page, bytes }, out);
+                self.submit(flight, DiskRequest::Meta { volume, page, bytes }, out);
             }
         }
     }
@@ -333,8 +334,12 @@ impl Shard {
                 }
             }
             Flight::CoolFlush => self.cooled(answer, out),
-            Flight::SaveBitmap => {
+            Flight::SaveBitmap { volume, slot, page } => {
                 self.local.saving -= 1;
+                if answer == DiskAnswer::Failed {
+                    // Its extent stays hot until it is saved after all.
+                    self.bitmaps.not_saved(volume, slot, page);
+                }
                 self.next_bitmaps(out);
             }
         }
