@@ -342,7 +342,7 @@ impl Member {
                     .members
                     .iter()
                     .filter(|member| !refused.contains(&member.node))
-                    .filter(|member| member.node == self.node || self.counts(member.node))
+                    .filter(|member| self.voter_of(member.node) == Some(member.voter))
                     .count();
                 if open < configuration.majority() {
                     self.abandon(out);
