@@ -29,10 +29,12 @@ pub(super) struct Raise {
 }
 
 impl Member {
-    /// Whether a voter that is here refuses the ballot of this reign.
+    /// Whether a voter that is here refuses the ballot of this reign; or a higher one was asked for and not
+    /// won, so that those who promised it refuse this one.
     fn is_raise_due(&self) -> bool {
         self.reign().is_some_and(|reign| {
-            reign.refused.iter().any(|&node| node == self.node || self.counts(node))
+            let refuses = |&node: &NodeId| node == self.node || self.counts(node);
+            reign.raise.is_some() || reign.refused.iter().any(refuses)
         })
     }
 
