@@ -52,7 +52,7 @@ pub(super) struct Copy {
 }
 
 impl Copy {
-    pub(super) fn waits_for(&self, node: NodeId, _seat: u32) -> bool {
+    pub(super) fn waits_for(&self, node: NodeId) -> bool {
         self.asked.iter().any(|&(asked, _)| asked == node)
     }
 

@@ -232,7 +232,7 @@ impl Shard {
                         }
                         Kind::Flush(flush) => flush.sent.has(seat) && flush.awaiting.has(seat),
                         Kind::Read(read) => read.source == Some(node),
-                        Kind::Copy(copy) => copy.waits_for(node, seat),
+                        Kind::Copy(copy) => copy.waits_for(node),
                     }
             });
             if late {
