@@ -9,7 +9,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use wire::{Durability, OnIoError, OnNoQuorum, Protocol, Quorum, REPLICAS_MAX, ReadPolicy};
+use wire::{
+    AfterSplitBrain, Durability, OnIoError, OnNoQuorum, Protocol, Quorum, REPLICAS_MAX, ReadPolicy,
+};
 
 use crate::unit::{parse_size, parse_time};
 
@@ -316,6 +318,14 @@ pub(crate) enum Resource {
     },
     /// Go on from a node's copy although the rules say to wait: other copies may be newer
     Force(OnNode),
+    /// End a split brain: give up the side of one node, whose copy is then made anew from the others
+    Resolve {
+        /// The resource
+        name: String,
+        /// A node on the side whose changes are given up; its clients must have left
+        #[arg(long, value_name = "NODE")]
+        discard: String,
+    },
     /// Remove a resource and its data from all nodes
     Delete {
         /// The resource
@@ -380,6 +390,10 @@ pub(crate) struct Create {
     /// Whether changes need a majority of voters; `off` is not built yet and refused: add a witness
     #[arg(long, value_name = "Q", default_value = "majority", value_parser = ["majority", "off"])]
     pub(crate) quorum: String,
+    /// Whose changes are given up when two sides that went on without each other meet again
+    #[arg(long, value_name = "DO", default_value = "disconnect",
+          value_parser = ["disconnect", "discard-younger", "discard-older"])]
+    pub(crate) after_split_brain: String,
     /// Which replica serves a read
     #[arg(long, value_name = "POLICY", default_value = "prefer-local",
           value_parser = ["prefer-local", "round-robin", "least-pending", "latency-aware", "striped"])]
@@ -418,6 +432,7 @@ impl Default for Create {
             on_no_quorum: "suspend-io".to_owned(),
             on_io_error: "detach".to_owned(),
             quorum: "majority".to_owned(),
+            after_split_brain: "disconnect".to_owned(),
             read_policy: "prefer-local".to_owned(),
             in_sync_min: 1,
             data_checksum: "off".to_owned(),
@@ -457,6 +472,11 @@ impl Create {
             },
             in_sync_min: self.in_sync_min,
             data_checksum: self.data_checksum == "crc32c",
+            after_split_brain: match self.after_split_brain.as_str() {
+                "discard-younger" => AfterSplitBrain::DiscardYounger,
+                "discard-older" => AfterSplitBrain::DiscardOlder,
+                _ => AfterSplitBrain::Disconnect,
+            },
         }
     }
 

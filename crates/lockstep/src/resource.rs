@@ -16,7 +16,7 @@ use crate::admin::{Node, unexpected};
 use crate::cli::{Form, Global, OnNode, Resource};
 use crate::cluster::Cluster;
 use crate::output::{Cell, Style, Tone, say, say_json};
-use crate::problem::{Problem, TIMED_OUT, USAGE, VOLUME_ABSENT};
+use crate::problem::{NO_MEMBER, Problem, TIMED_OUT, USAGE, VOLUME_ABSENT};
 use crate::unit::show_size;
 use crate::view::{Views, size_of};
 
@@ -70,6 +70,7 @@ pub(crate) fn run(global: &Global, command: &Resource) -> Result<(), Problem> {
             change(&cluster, style, name, Operation::ResumeResync {}, "resync goes on")
         }
         Resource::Force(on) => force(&cluster, style, on),
+        Resource::Resolve { name, discard } => resolve(&cluster, style, name, discard),
         Resource::Delete { name, force } => cast::delete(&cluster, style, name, *force),
     }
 }
@@ -158,6 +159,35 @@ fn force(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(), Problem> {
     cluster.node(&on.node)?.operate(&on.name, Operation::Force {})?;
     let words = format!("goes on from the copy on {}; other copies are given up", on.node);
     done(style, &on.name, &words)
+}
+
+/// The other side is asked: the first of its nodes that knows of the split brain does it.
+fn resolve(cluster: &Cluster, style: Style, name: &str, discard: &str) -> Result<(), Problem> {
+    let views = Views::gather(cluster, Some(name))?;
+    let absent = || {
+        let message = format!("node {discard} is no member of {name}");
+        Problem::new(NO_MEMBER, message)
+    };
+    let view = views.require(name)?;
+    let member = view.replicas.iter().find(|replica| replica.node == discard).ok_or_else(absent)?;
+    let operation = Operation::Resolve { discard: member.node_id };
+    let mut last = None;
+    for node in cluster.nodes.iter().filter(|node| node.name != discard) {
+        if views.of(name, &node.name).is_none() {
+            continue;
+        }
+        match node.operate(name, operation.clone()) {
+            Ok(()) => {
+                let words = format!("{} goes on; the side of {discard} is given up", node.name);
+                return done(style, name, &words);
+            }
+            Err(problem) if last.is_none() || !problem.is(&codes::NO_SPLIT_BRAIN) => {
+                last = Some(problem);
+            }
+            Err(_) => {}
+        }
+    }
+    Err(last.unwrap_or_else(|| crate::view::absent(name, &views.silent)))
 }
 
 fn resize(

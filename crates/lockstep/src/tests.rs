@@ -151,6 +151,7 @@ fn the_defaults_of_create_are_those_of_the_command_line() {
 fn options_become_what_nodes_know() {
     let line = "lockstep resource create x --size 1MiB --protocol B --durability write-through \
                 --on-no-quorum io-error --on-io-error pass-on --quorum off --read-policy striped \
+                --after-split-brain discard-older \
                 --in-sync-min 2 --data-checksum crc32c";
     let Command::Resource(Resource::Create(create)) =
         Cli::try_parse_from(line.split_whitespace()).unwrap().command
@@ -163,6 +164,7 @@ fn options_become_what_nodes_know() {
     assert_eq!(options.on_no_quorum, wire::OnNoQuorum::IoError);
     assert_eq!(options.on_io_error, wire::OnIoError::PassOn);
     assert_eq!(options.quorum, wire::Quorum::Off);
+    assert_eq!(options.after_split_brain, wire::AfterSplitBrain::DiscardOlder);
     assert_eq!(options.read_policy, wire::ReadPolicy::Striped);
     assert_eq!((options.in_sync_min, options.data_checksum), (2, true));
 }

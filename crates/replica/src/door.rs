@@ -513,6 +513,11 @@ pub enum Operation {
     Verify,
     /// End the present cut; done when every shard has switched.
     Cut,
+    /// End a split brain: this node's side goes on, that of `discard` is given up.
+    Resolve {
+        /// A node whose history went another way than this node's.
+        discard: NodeId,
+    },
 }
 
 /// Why an operation was not done.
@@ -536,6 +541,10 @@ pub enum OperationError {
     BadSize,
     /// The primary that was asked to do it is not known or cannot be reached.
     NoPrimary,
+    /// The node to be discarded is not connected, or its history did not go another way.
+    NoSplitBrain,
+    /// A node does not discard its own side: another is to be asked.
+    OwnSide,
 }
 
 /// Everything that can happen to a member.

@@ -203,7 +203,10 @@ impl World {
         let Some(operation) = self.operation(node, wish, begin) else { return };
         let primary = self.oracle.newest.as_ref().and_then(|newest| newest.primary).map(node_index);
         let at = match operation {
-            Operation::Promote | Operation::Demote | Operation::Invalidate => node,
+            Operation::Promote
+            | Operation::Demote
+            | Operation::Invalidate
+            | Operation::Resolve { .. } => node,
             Operation::AddMember { .. }
             | Operation::RemoveMember { .. }
             | Operation::Resize { .. }

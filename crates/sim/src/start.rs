@@ -76,6 +76,7 @@ impl World {
             members,
             volumes,
             options: self.plan.options.clone(),
+            lineage: Vec::new(),
             unknown: Vec::new(),
         }
     }

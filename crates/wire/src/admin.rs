@@ -168,6 +168,11 @@ pub enum Operation {
     Verify {},
     /// Go on from this node's copy although the rules say to wait: makes a fork.
     Force {},
+    /// End a split brain: this node's side goes on, that of another node is given up.
+    Resolve {
+        /// Number of a node on the side that is given up.
+        discard: u16,
+    },
     /// Change options.
     SetOptions {
         /// The ones to change.

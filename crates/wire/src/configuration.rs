@@ -6,7 +6,7 @@
 //! in sync.
 
 use alloc::vec::Vec;
-use base::{Epoch, Incarnation, NodeId, VolumeId, VoterId};
+use base::{Ballot, Epoch, Incarnation, NodeId, VolumeId, VoterId};
 use serde::{Deserialize, Serialize};
 
 /// Replicas and witnesses together in one resource.
@@ -15,6 +15,9 @@ pub const MEMBERS_MAX: usize = 16;
 pub const REPLICAS_MAX: usize = 8;
 /// Volumes in one resource.
 pub const VOLUMES_MAX: usize = 64;
+
+/// Generations that a configuration remembers.
+pub const LINEAGE_MAX: usize = 16;
 
 /// What a member holds.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq, Serialize, Deserialize)]
@@ -107,6 +110,27 @@ pub enum Quorum {
     Off,
 }
 
+/// Whose changes are given up when two sides that went on without each other meet again.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AfterSplitBrain {
+    /// Nobody's: they stay apart until an operator says.
+    #[default]
+    Disconnect,
+    /// Those of the side that began to go on alone later, by the wall clocks of the two nodes.
+    DiscardYounger,
+    /// Those of the side that began to go on alone earlier, by the wall clocks of the two nodes.
+    DiscardOlder,
+    /// Those of the side that this node is on.
+    DiscardNode(u16),
+}
+
+impl AfterSplitBrain {
+    fn is_default(&self) -> bool {
+        *self == AfterSplitBrain::Disconnect
+    }
+}
+
 /// Which in-sync replica serves a read.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -144,6 +168,9 @@ pub struct Options {
     pub in_sync_min: u8,
     /// Whether blocks carry checksums on disk.
     pub data_checksum: bool,
+    /// What happens when two sides that went on without each other meet again. Only without quorum.
+    #[serde(skip_serializing_if = "AfterSplitBrain::is_default")]
+    pub after_split_brain: AfterSplitBrain,
 }
 
 impl Default for Options {
@@ -157,8 +184,23 @@ impl Default for Options {
             read_policy: ReadPolicy::PreferLocal,
             in_sync_min: 1,
             data_checksum: false,
+            after_split_brain: AfterSplitBrain::Disconnect,
         }
     }
+}
+
+/// A stretch of history that began with a change decided without a majority. The stretch before it ends,
+/// for those who are on this one, at (`ballot`, `epoch`).
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Generation {
+    /// Random; never 0, which stands for the stretch that began with the resource.
+    pub id: u64,
+    /// Ballot of the last configuration of the stretch before.
+    pub ballot: Ballot,
+    /// Epoch of the last configuration of the stretch before.
+    pub epoch: Epoch,
+    /// When it began, by the wall clock of the node that began it: milliseconds since 1970; 0 if unknown.
+    pub at_ms: u64,
 }
 
 /// A configuration of a resource.
@@ -182,6 +224,9 @@ pub struct Configuration {
     pub volumes: Vec<VolumeEntry>,
     /// What the operator chose.
     pub options: Options,
+    /// Stretches of history that began without a majority, the newest last; the last `LINEAGE_MAX` of
+    /// them. Empty as long as a majority decided everything.
+    pub lineage: Vec<Generation>,
     /// Sections that this version does not understand, kept as they are.
     pub unknown: Vec<u8>,
 }

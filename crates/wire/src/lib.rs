@@ -28,8 +28,9 @@ mod tests;
 
 pub use codec::DecodeError;
 pub use configuration::{
-    Configuration, Durability, MEMBERS_MAX, MemberEntry, MemberKind, OnIoError, OnNoQuorum,
-    Options, Protocol, Quorum, REPLICAS_MAX, ReadPolicy, VOLUMES_MAX, VolumeEntry,
+    AfterSplitBrain, Configuration, Durability, Generation, LINEAGE_MAX, MEMBERS_MAX, MemberEntry,
+    MemberKind, OnIoError, OnNoQuorum, Options, Protocol, Quorum, REPLICAS_MAX, ReadPolicy,
+    VOLUMES_MAX, VolumeEntry,
 };
 pub use frame::{
     BODY_BYTES_MAX, Decoder, EARLY_BYTES_MAX, Frame, FrameError, Guard, Message, PAYLOAD_BYTES_MAX,

@@ -10,14 +10,15 @@
 
 use crate::codec::{DecodeError, Put, Reader};
 use crate::{
-    Configuration, Durability, MEMBERS_MAX, MemberEntry, MemberKind, OnIoError, OnNoQuorum,
-    Options, Protocol, Quorum, REPLICAS_MAX, ReadPolicy, VOLUMES_MAX, VolumeEntry,
+    AfterSplitBrain, Configuration, Durability, Generation, LINEAGE_MAX, MEMBERS_MAX, MemberEntry,
+    MemberKind, OnIoError, OnNoQuorum, Options, Protocol, Quorum, REPLICAS_MAX, ReadPolicy,
+    VOLUMES_MAX, VolumeEntry,
 };
 use alloc::vec::Vec;
-use base::{Epoch, Incarnation, NodeId, SECTOR_BYTES, VolumeId, VoterId};
+use base::{Ballot, Epoch, Incarnation, NodeId, SECTOR_BYTES, VolumeId, VoterId};
 
 /// Longest encoding of a configuration, in bytes, so that a voter's record and a message have a known
-/// size. A full one (16 members, 64 volumes) takes 1 273; the rest is room for later sections.
+/// size. A full one (16 members, 64 volumes, 16 generations) takes 1 824; the rest is room for later sections.
 pub const CONFIGURATION_BYTES_MAX: usize = 3072;
 
 /// Number of the form written here. A newer one may mean anything; sections are how this one grows.
@@ -28,9 +29,13 @@ const TAG_MEMBERS: u16 = 2;
 const TAG_VOLUMES: u16 = 3;
 const TAG_OPTIONS: u16 = 4;
 const LAST_TAG: u16 = TAG_OPTIONS;
+/// Left out where everything in it is as it is with a majority. Sections not known here may come before
+/// and behind it.
+const TAG_WITHOUT_QUORUM: u16 = 16;
 
 const MEMBER_BYTES: usize = 20;
 const VOLUME_BYTES: usize = 14;
+const GENERATION_BYTES: usize = 34;
 
 /// Checks what `configuration` states as always true, and that its encoding is not too long.
 ///
@@ -48,6 +53,7 @@ pub fn check_configuration(configuration: &Configuration) -> Result<(), &'static
     if !(1..=8).contains(&configuration.options.in_sync_min) {
         return Err("in-sync-min is not in 1..=8");
     }
+    check_lineage(configuration)?;
     check_unknown(&configuration.unknown)?;
     if encoded_bytes(configuration) > CONFIGURATION_BYTES_MAX {
         return Err("the configuration is too long");
@@ -71,6 +77,20 @@ fn check_members(members: &[MemberEntry]) -> Result<(), &'static str> {
     let replicas = members.iter().filter(|member| member.kind == MemberKind::Replica);
     if replicas.count() > REPLICAS_MAX {
         return Err("more than 8 replicas");
+    }
+    Ok(())
+}
+
+fn check_lineage(configuration: &Configuration) -> Result<(), &'static str> {
+    let lineage = &configuration.lineage;
+    if lineage.len() > LINEAGE_MAX {
+        return Err("more than 16 generations");
+    }
+    if lineage.iter().any(|generation| generation.id == 0) {
+        return Err("generation 0 is the first one");
+    }
+    if configuration.options.after_split_brain == AfterSplitBrain::DiscardNode(0) {
+        return Err("node 0 is no node");
     }
     Ok(())
 }
@@ -106,6 +126,9 @@ fn check_unknown(unknown: &[u8]) -> Result<(), &'static str> {
         if tag <= newest {
             return Err("sections do not ascend by tag");
         }
+        if tag == TAG_WITHOUT_QUORUM {
+            return Err("a known section is said to be unknown");
+        }
         newest = tag;
     }
     Ok(())
@@ -116,7 +139,30 @@ fn encoded_bytes(configuration: &Configuration) -> usize {
     let members = 4 + configuration.members.len() * MEMBER_BYTES;
     let volumes = 4 + configuration.volumes.len() * VOLUME_BYTES;
     let options = 4 + 8;
-    head + members + volumes + options + configuration.unknown.len()
+    let without_quorum = if is_without_quorum(configuration) {
+        4 + 3 + configuration.lineage.len() * GENERATION_BYTES
+    } else {
+        0
+    };
+    head + members + volumes + options + without_quorum + configuration.unknown.len()
+}
+
+/// How many bytes the sections take that come before the one about doing without quorum.
+fn below(sections: &[u8]) -> usize {
+    let mut reader = Reader::new(sections);
+    loop {
+        let left = reader.rest().len();
+        match section(&mut reader) {
+            Ok((tag, _)) if tag < TAG_WITHOUT_QUORUM => {}
+            _ => return sections.len() - left,
+        }
+    }
+}
+
+/// Whether the section about that has anything to say.
+fn is_without_quorum(configuration: &Configuration) -> bool {
+    !configuration.lineage.is_empty()
+        || configuration.options.after_split_brain != AfterSplitBrain::Disconnect
 }
 
 /// Appends the bytes of `configuration` to `out`: `CONFIGURATION_BYTES_MAX` of them at most.
@@ -143,7 +189,12 @@ pub fn encode_configuration(configuration: &Configuration, out: &mut Vec<u8>) {
         }
     });
     put_section(out, TAG_OPTIONS, |out| put_options(out, &configuration.options));
-    out.extend_from_slice(&configuration.unknown);
+    let (before, behind) = configuration.unknown.split_at(below(&configuration.unknown));
+    out.extend_from_slice(before);
+    if is_without_quorum(configuration) {
+        put_section(out, TAG_WITHOUT_QUORUM, |out| put_without_quorum(out, configuration));
+    }
+    out.extend_from_slice(behind);
     assert_eq!(out.len() - start, encoded_bytes(configuration), "the length was foretold wrongly");
 }
 
@@ -166,6 +217,14 @@ pub fn decode_configuration(bytes: &[u8]) -> Result<Configuration, DecodeError> 
     let members = known(&mut reader, TAG_MEMBERS)?;
     let volumes = known(&mut reader, TAG_VOLUMES)?;
     let options = known(&mut reader, TAG_OPTIONS)?;
+    let rest = reader.rest();
+    let (before, rest) = rest.split_at(below(rest));
+    let mut reader = Reader::new(rest);
+    let without_quorum = if Reader::new(rest).u16() == Ok(TAG_WITHOUT_QUORUM) {
+        Some(known(&mut reader, TAG_WITHOUT_QUORUM)?)
+    } else {
+        None
+    };
     let epoch = Epoch(head.u64()?);
     let reign = Epoch(head.u64()?);
     let primary = match head.u16()? {
@@ -176,7 +235,7 @@ pub fn decode_configuration(bytes: &[u8]) -> Result<Configuration, DecodeError> 
     let fork = head.u64()?;
     let feature_level = head.u32()?;
     head.finish()?;
-    let configuration = Configuration {
+    let mut configuration = Configuration {
         epoch,
         reign,
         primary,
@@ -186,8 +245,12 @@ pub fn decode_configuration(bytes: &[u8]) -> Result<Configuration, DecodeError> 
         members: take_members(members)?,
         volumes: take_volumes(volumes)?,
         options: take_options(options)?,
-        unknown: reader.rest().to_vec(),
+        lineage: Vec::new(),
+        unknown: [before, reader.rest()].concat(),
     };
+    if let Some(section) = without_quorum {
+        take_without_quorum(section, &mut configuration)?;
+    }
     check_configuration(&configuration).map_err(DecodeError::Damaged)?;
     Ok(configuration)
 }
@@ -342,7 +405,54 @@ fn take_options(mut reader: Reader<'_>) -> Result<Options, DecodeError> {
         },
         in_sync_min: reader.u8()?,
         data_checksum: reader.bool()?,
+        after_split_brain: AfterSplitBrain::Disconnect,
     };
     reader.finish()?;
     Ok(options)
+}
+
+fn put_without_quorum(out: &mut Vec<u8>, configuration: &Configuration) {
+    let (policy, node) = match configuration.options.after_split_brain {
+        AfterSplitBrain::Disconnect => (0, 0),
+        AfterSplitBrain::DiscardYounger => (1, 0),
+        AfterSplitBrain::DiscardOlder => (2, 0),
+        AfterSplitBrain::DiscardNode(node) => (3, node),
+    };
+    out.put_u8(policy);
+    out.put_u16(node);
+    for generation in &configuration.lineage {
+        out.put_u64(generation.id);
+        out.put_u64(generation.ballot.round);
+        out.put_u16(generation.ballot.node.0);
+        out.put_u64(generation.epoch.0);
+        out.put_u64(generation.at_ms);
+    }
+}
+
+fn take_without_quorum(
+    mut reader: Reader<'_>,
+    configuration: &mut Configuration,
+) -> Result<(), DecodeError> {
+    configuration.options.after_split_brain = match (reader.u8()?, reader.u16()?) {
+        (0, 0) => AfterSplitBrain::Disconnect,
+        (1, 0) => AfterSplitBrain::DiscardYounger,
+        (2, 0) => AfterSplitBrain::DiscardOlder,
+        (3, node) => AfterSplitBrain::DiscardNode(node),
+        _ => return Err(DecodeError::Damaged("an option has an unknown value")),
+    };
+    while !reader.is_empty() {
+        if configuration.lineage.len() == LINEAGE_MAX {
+            return Err(DecodeError::Damaged("more than 16 generations"));
+        }
+        configuration.lineage.push(Generation {
+            id: reader.u64()?,
+            ballot: Ballot { round: reader.u64()?, node: NodeId(reader.u16()?) },
+            epoch: Epoch(reader.u64()?),
+            at_ms: reader.u64()?,
+        });
+    }
+    if !is_without_quorum(configuration) {
+        return Err(DecodeError::Damaged("a section that says nothing"));
+    }
+    Ok(())
 }

@@ -339,6 +339,7 @@ impl Node {
             Wish::ResumeResync {} => Operation::PauseResync(false),
             Wish::Verify {} => Operation::Verify,
             Wish::Force {} => Operation::Force,
+            Wish::Resolve { discard } => Operation::Resolve { discard: NodeId(discard) },
             Wish::SetOptions { options } => {
                 let old = configuration.map(|known| known.options.clone()).unwrap_or_default();
                 if options.data_checksum.is_some_and(|wanted| wanted != old.data_checksum) {
@@ -405,6 +406,8 @@ impl Node {
             OperationError::NoReplica => &codes::NO_REPLICA,
             OperationError::BadSize => &codes::BAD_SIZE,
             OperationError::NoPrimary => &codes::NO_PRIMARY,
+            OperationError::NoSplitBrain => &codes::NO_SPLIT_BRAIN,
+            OperationError::OwnSide => &codes::OWN_SIDE,
         };
         let message = match error {
             OperationError::OtherPrimary(node) => {

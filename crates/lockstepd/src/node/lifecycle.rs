@@ -216,7 +216,8 @@ impl Node {
             outputs.push(out);
         }
         let disk = (!volumes.is_empty()).then_some(LocalDisk { volumes, record });
-        let member = Member::new(now, setups.member);
+        let mut member = Member::new(now, setups.member);
+        member.set_wall_clock(sys::wall_clock_ms().saturating_sub(now.0 / 1_000_000));
         let resource = Resource::new(file, Geometry::default(), member, shards, disk);
         let key = self.resources.insert(resource);
         self.by_id.insert(ResourceId(file.id), key);

@@ -109,6 +109,13 @@ impl Node {
         if configuration.as_ref().is_some_and(|known| known.fork > 0) {
             warnings.push("it was forced: other copies may hold writes that this one lacks".into());
         }
+        warnings.extend(member.iter().flat_map(|member| &member.peers).filter_map(|peer| {
+            let node = peer.split_brain.then(|| self.node_name(&name, peer.node))?;
+            Some(format!(
+                "disconnected: split brain: this node and {node} went on without each other and keep \
+                 their data; `lockstep resource resolve {name} --discard NODE` gives up one side"
+            ))
+        }));
         let suspended = member.as_ref().and_then(|member| member.suspended.as_ref());
         let in_flight = running.map_or(0, in_flight);
         let no_quorum = matches!(

@@ -129,6 +129,7 @@ fn configuration() -> Configuration {
             block_bytes: 4096,
         }],
         options: Options::default(),
+        lineage: Vec::new(),
         unknown: Vec::new(),
     }
 }

@@ -4,7 +4,7 @@
 //! stable storage also votes. Each role is a file: `start` (from nothing to the first word said),
 //! `store` (what must be durable before it is said), `voter`, `proposer` (prepare and promise), `raise`
 //! (a higher ballot in the same reign), `register` (accept, commit, learn), `primary` (reign, lease,
-//! hand-over), `peers` (exclude, include, replace), `operations`, `status`.
+//! hand-over), `peers` (exclude, include, replace), `operations`, `lineage` (without quorum), `status`.
 //!
 //! Always:
 //! - nothing is promised, accepted or acted on before the record that says so is on stable storage;
@@ -13,6 +13,7 @@
 //!
 //! Not here: requests and data (`shard`), bytes (`disk`, `wire`), connections (`link`).
 
+mod lineage;
 mod operations;
 mod peers;
 mod primary;
@@ -39,7 +40,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
-use base::{Ballot, Epoch, Incarnation, Instant, NodeId, Prng, SessionId, VoterId};
+use base::{Ballot, Duration, Epoch, Incarnation, Instant, NodeId, Prng, SessionId, VoterId};
 use wire::{Configuration, MemberMessage};
 
 /// What a step wants to be carried out, in order.
@@ -145,6 +146,8 @@ struct Peer {
     late: Option<Instant>,
     /// When the newest configuration was last sent to it.
     taught: Instant,
+    /// What it knows, if its history went another way than this node's.
+    split: Option<Known>,
 }
 
 /// The voter's lease slot.
@@ -201,6 +204,10 @@ struct Proposal {
     accepted: BTreeMap<NodeId, VoterId>,
     again_at: Instant,
     then: Then,
+    /// Where the base stands in the history.
+    from: (Ballot, Epoch),
+    /// Those who decide it without a majority; `None`: a majority does.
+    party: Option<BTreeSet<NodeId>>,
 }
 
 /// A reign that is being ended in good order.
@@ -252,6 +259,8 @@ struct Reign {
     replacing: BTreeMap<NodeId, wire::MemberKind>,
     cut: Option<Round>,
     verify: Option<Round>,
+    /// Generation that this reign began, as long as nobody else can have gone on with it.
+    segment: Option<u64>,
 }
 
 /// What this node does about being primary.
@@ -331,6 +340,10 @@ pub struct Member {
     operator_hold: bool,
     hold_told: bool,
     cut: u64,
+    /// Not before, this node decides alone, where it may.
+    alone_from: Instant,
+    /// Wall clock at `Instant(0)`, if it was told.
+    wall_origin_ms: Option<u64>,
 }
 
 impl Member {
@@ -368,6 +381,8 @@ impl Member {
             operator_hold: false,
             hold_told: false,
             cut: 0,
+            alone_from: now + Duration(setup.timing.lease.0.saturating_mul(lineage::ALONE_LEASES)),
+            wall_origin_ms: None,
             record: setup.record,
         };
         member.inherit(setup.bootstrap);
@@ -423,6 +438,7 @@ impl Member {
             self.store_start(out);
         }
         if self.phase == Phase::Running {
+            self.check_given_up(out);
             self.run_operations(out);
             self.run_proposer(out);
             self.check_disk(out);
@@ -448,6 +464,9 @@ impl Member {
         if self.phase != Phase::Running {
             return;
         }
+        if self.is_split(peer) && !matches!(message, MemberMessage::Learn { .. }) {
+            return;
+        }
         match message {
             MemberMessage::Hello { .. } => {}
             MemberMessage::Prepare { ballot } => self.on_prepare(peer, session, ballot, out),
@@ -464,7 +483,7 @@ impl Member {
                 self.on_refused(peer, ballot, reason, out);
             }
             MemberMessage::Learn { ballot, configuration } => {
-                self.learn(ballot, *configuration, out);
+                self.meet(peer, ballot, configuration, out);
                 self.tell_learned(peer, out);
             }
             MemberMessage::Learned { epoch } => self.on_learned(peer, epoch),

@@ -113,6 +113,12 @@ impl Member {
             }
             Operation::Invalidate => return Some(self.invalidate(out)),
             Operation::Force => return self.run_force(pending, out),
+            Operation::Resolve { discard } if discard == self.node => {
+                return Some(Err(OperationError::OwnSide));
+            }
+            Operation::Resolve { discard } if !self.is_split_from(discard) => {
+                return Some(Err(OperationError::NoSplitBrain));
+            }
             _ => {}
         }
         if self.reign().is_none() {
@@ -213,7 +219,7 @@ impl Member {
             .filter(|member| member.node != self.node)
             .filter(|member| self.voter_of(member.node) == Some(member.voter))
             .count();
-        if others < known.majority() {
+        if others < known.majority() && known.options.quorum == wire::Quorum::Majority {
             // Its old vote would be missing to have it replaced.
             return Err(OperationError::NoQuorum);
         }
@@ -277,7 +283,8 @@ impl Member {
         self.slot = super::Slot { holder: Some(self.node), ballot, until: self.now };
         let grants = BTreeMap::from([(self.node, (voter, self.now))]);
         self.role = Role::Primary(Box::new(Reign::new(ballot, self.now, next.epoch, grants)));
-        self.propose(Arc::new(base), next, Then::Promote, out);
+        let base = Known { ballot: known.ballot, configuration: Arc::new(base) };
+        self.propose(base, next, Then::Promote, out);
     }
 
     /// The next change that an operator asked for.
@@ -305,6 +312,9 @@ impl Member {
                     }
                 }
                 Operation::Force => Ok(Some(self.forced(known))),
+                Operation::Resolve { discard } => {
+                    Self::resolved(known, *discard).map(Some).ok_or(OperationError::LastReplica)
+                }
                 _ => continue,
             };
             match change {

@@ -6,7 +6,7 @@
 //!
 //! Not here: how a change is decided (`register`), copying (`shard`).
 
-use super::{Member, Out, Peer, PeerHello, Role, Sync, Then};
+use super::{Known, Member, Out, Peer, PeerHello, Role, Sync, Then};
 use crate::door::{MemberOutput, ToShard};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -67,6 +67,9 @@ impl Member {
         let waiting = !reign.served && self.now < reign.gather_until;
         let absent = if waiting { Standing::Awaited } else { Standing::Gone };
         let Some(peer) = self.peers.get(&entry.node) else { return absent };
+        if peer.split.is_some() {
+            return Standing::Gone;
+        }
         let Some(hello) = &peer.hello else {
             let fresh = peer.session.is_some() && self.now < peer.since + self.timing.gather;
             return if fresh { Standing::Awaited } else { absent };
@@ -104,7 +107,7 @@ impl Member {
         self.run_resync(out);
         if self.reign().is_some_and(|reign| reign.proposal.is_none())
             && let Some((next, then)) = self.next_change(out)
-            && let Some(base) = self.known.as_ref().map(|known| known.configuration.clone())
+            && let Some(base) = self.known.clone()
         {
             self.propose(base, next, then, out);
         }
@@ -208,6 +211,7 @@ impl Member {
             peer.learned == emitted.epoch
                 && !peer.failed
                 && peer.late.is_none()
+                && peer.split.is_none()
                 && !self.is_silent(peer)
                 && peer
                     .hello
@@ -309,7 +313,8 @@ impl Member {
         if self.reign()?.drain.is_some() {
             return self.change_demote();
         }
-        self.change_replace(&known)
+        self.change_resolve(&known)
+            .or_else(|| self.change_replace(&known))
             .or_else(|| self.change_operation(&known, out))
             .or_else(|| self.change_include(&known))
     }
@@ -403,7 +408,8 @@ impl Member {
         if let Some(reign) = self.reign_mut() {
             reign.proposal = None;
         }
-        self.propose(proposal.base, next, then, out);
+        let base = Known { ballot: proposal.from.0, configuration: proposal.base };
+        self.propose(base, next, then, out);
     }
 
     fn change_recovered(&self, known: &Configuration) -> Option<(Configuration, Then)> {
@@ -428,7 +434,8 @@ impl Member {
         if node == self.node {
             return self.own_voter();
         }
-        let hello = self.peers.get(&node)?.hello.as_ref()?;
+        let peer = self.peers.get(&node).filter(|peer| peer.split.is_none())?;
+        let hello = peer.hello.as_ref()?;
         (!hello.rolled_back && hello.voter != VoterId(0)).then_some(hello.voter)
     }
 
@@ -442,6 +449,7 @@ impl Member {
             .filter(|member| self.voter_of(member.node) == Some(member.voter))
             .count();
         count >= configuration.majority()
+            || self.is_alone_decided(configuration, |member| !reign.refused.contains(&member.node))
     }
 
     /// A memory that came back as another is removed, and then added as what it is now.

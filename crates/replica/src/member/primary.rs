@@ -49,6 +49,7 @@ impl Reign {
             replacing: BTreeMap::new(),
             cut: None,
             verify: None,
+            segment: None,
         }
     }
 }
@@ -76,6 +77,7 @@ impl Member {
 
     /// Everything a primary does by itself.
     pub(super) fn run_primary(&mut self, out: &mut Out) {
+        self.watch_generation();
         self.run_proposal(out);
         if self.reign().is_none() {
             return;
@@ -205,7 +207,8 @@ impl Member {
             .map(|grant| grant.1)
             .collect();
         sent.sort_unstable_by(|one, other| other.cmp(one));
-        sent.get(configuration.majority() - 1).map(|&sent| sent + self.timing.lease)
+        let majority = sent.get(configuration.majority() - 1).map(|&sent| sent + self.timing.lease);
+        majority.max(self.alone_lease(configuration, grants))
     }
 
     /// Tells the shards of a lease that lasts longer than the one they know.
@@ -392,6 +395,8 @@ impl Member {
                 })
                 .count();
             left >= configuration.majority()
+                || self
+                    .is_alone_decided(configuration, |member| !reign.refused.contains(&member.node))
         };
         let known = self.known.as_ref().is_none_or(|known| open(&known.configuration));
         let proposed = reign

@@ -8,6 +8,7 @@
 //!
 //! Not here: the value that is proposed then (`register`), the reign (`primary`).
 
+use super::lineage::{is_lineal, supersedes};
 use super::store::Effect;
 use super::{Known, Member, Out, Phase, Prepare, Reign, Role, Then, is_majority, rank_value};
 use crate::door::{MemberOutput, Operation};
@@ -46,6 +47,7 @@ impl Member {
             || (self.clients > 0 && !self.want.demoted)
             || self.operations.iter().any(|pending| is_promoting(&pending.operation))
             || self.want.auto_at.is_some_and(|at| self.now >= at)
+            || self.wants_to_resolve()
     }
 
     pub(super) fn proposer_deadlines(&self, consider: &mut impl FnMut(Instant)) {
@@ -65,6 +67,9 @@ impl Member {
                 } else if self.wants() && self.want.hold_until > self.now {
                     consider(self.want.hold_until);
                 }
+                if let Some(at) = self.alone_deadline() {
+                    consider(at);
+                }
             }
         }
     }
@@ -79,6 +84,9 @@ impl Member {
             Role::Preparing(prepare) => {
                 if self.now >= prepare.deadline {
                     self.abandon(out);
+                } else if is_lineal(&prepare.best.configuration) {
+                    // Those who have not answered may be gone.
+                    self.check_promises(out);
                 }
             }
             Role::Idle => {
@@ -123,7 +131,7 @@ impl Member {
         let mut needy = configuration.recovering || self.holds_newer(configuration);
         for member in others {
             let hello = self.peers.get(&member.node).and_then(|peer| peer.hello.as_ref());
-            let Some(hello) = hello else {
+            let Some(hello) = hello.filter(|_| !self.is_split(member.node)) else {
                 all_lost &= !member.in_sync;
                 continue;
             };
@@ -158,7 +166,7 @@ impl Member {
                 self.peers.get(&member.node).is_some_and(|peer| peer.hello.is_some())
             })
             .count();
-        count >= configuration.majority()
+        count >= configuration.majority() || self.may_act_alone(configuration)
     }
 
     /// The highest value that this node itself knows of.
@@ -167,7 +175,7 @@ impl Member {
         let accepted = self.record.as_ref().and_then(|record| record.accepted.as_ref());
         match accepted {
             Some((ballot, value))
-                if rank_value(*ballot, value) > rank_value(known.ballot, &known.configuration)
+                if is_above((*ballot, value), (known.ballot, &known.configuration))
                     && super::rank(value) > super::rank(&known.configuration) =>
             {
                 Some(Known { ballot: *ballot, configuration: Arc::new((**value).clone()) })
@@ -247,14 +255,18 @@ impl Member {
             .get(&peer)
             .and_then(|peer| peer.hello.as_ref())
             .is_some_and(|hello| !hello.rolled_back)
+            && !self.is_split(peer)
     }
 
     /// Enough promises: propose. Enough but for the own one: ask the own voter.
     fn check_promises(&mut self, out: &mut Out) {
         let own = self.own_voter();
-        let Role::Preparing(prepare) = &mut self.role else { return };
-        let configuration = &prepare.best.configuration;
-        if is_majority(configuration, &prepare.promises) {
+        let Role::Preparing(prepare) = &self.role else { return };
+        if is_lineal(&prepare.best.configuration) && prepare.best.ballot >= prepare.ballot {
+            // It was decided elsewhere, without those who promise here: ask anew, with a higher ballot.
+            return self.abandon(out);
+        }
+        if self.is_consent(&prepare.best.configuration, &prepare.promises) {
             let promised = self.record.as_ref().map_or(Ballot::default(), |record| record.promised);
             if promised > prepare.ballot {
                 // This node's own voter would refuse its reign for as long as it lasts.
@@ -266,7 +278,9 @@ impl Member {
         if let Some(voter) = own {
             with_own.insert(self.node, voter);
         }
-        if !prepare.own_asked && is_majority(configuration, &with_own) {
+        let enough = self.is_consent(&prepare.best.configuration, &with_own);
+        let Role::Preparing(prepare) = &mut self.role else { return };
+        if !prepare.own_asked && enough {
             let ballot = prepare.ballot;
             prepare.own_asked = true;
             match self.promise(ballot) {
@@ -274,6 +288,18 @@ impl Member {
                 Err(reason) => self.on_refused(self.node, ballot, reason, out),
             }
         }
+    }
+
+    /// Whether those who promised may decide.
+    pub(super) fn is_consent(
+        &self,
+        configuration: &Configuration,
+        promises: &BTreeMap<NodeId, VoterId>,
+    ) -> bool {
+        is_majority(configuration, promises)
+            || self.is_alone_decided(configuration, |member| {
+                promises.get(&member.node) == Some(&member.voter)
+            })
     }
 
     pub(super) fn on_own_promise(&mut self, ballot: Ballot, out: &mut Out) {
@@ -307,15 +333,16 @@ impl Member {
         let Role::Preparing(prepare) = core::mem::replace(&mut self.role, Role::Idle) else {
             return;
         };
-        let base = prepare.best.configuration.clone();
+        let best = prepare.best;
+        let base = &best.configuration;
         let epoch = Epoch(base.epoch.0 + 1);
         let next =
-            Configuration { epoch, reign: epoch, primary: Some(self.node), ..(*base).clone() };
+            Configuration { epoch, reign: epoch, primary: Some(self.node), ..(**base).clone() };
         let sent = prepare.sent;
         let grants = prepare.promises.iter().map(|(&node, &voter)| (node, (voter, sent))).collect();
         let reign = Reign::new(prepare.ballot, self.now, epoch, grants);
         self.role = Role::Primary(Box::new(reign));
-        self.propose(base, next, Then::Promote, out);
+        self.propose(best, next, Then::Promote, out);
     }
 
     /// A voter, perhaps this node's own, did not do what it was asked.
@@ -344,7 +371,9 @@ impl Member {
                     .filter(|member| !refused.contains(&member.node))
                     .filter(|member| self.voter_of(member.node) == Some(member.voter))
                     .count();
-                if open < configuration.majority() {
+                let alone =
+                    self.is_alone_decided(&configuration, |member| !refused.contains(&member.node));
+                if open < configuration.majority() && !alone {
                     self.abandon(out);
                 }
             }
@@ -408,11 +437,19 @@ impl Member {
 
 impl Prepare {
     fn raise(&mut self, ballot: Ballot, value: Arc<Configuration>) {
-        let old = rank_value(self.best.ballot, &self.best.configuration);
-        if rank_value(ballot, &value) > old {
+        if is_above((ballot, &value), (self.best.ballot, &self.best.configuration)) {
             self.best = Known { ballot, configuration: value };
         }
     }
+}
+
+/// Whether a value that was found is to be gone on from, rather than another. One of a history that
+/// went another way was never acted on by whoever gave it: else it would have said so first.
+pub(super) fn is_above(value: (Ballot, &Configuration), than: (Ballot, &Configuration)) -> bool {
+    if is_lineal(value.1) || is_lineal(than.1) {
+        return supersedes(value, than);
+    }
+    rank_value(value.0, value.1) > rank_value(than.0, than.1)
 }
 
 /// Operations for which this node becomes primary if nobody is.
@@ -425,7 +462,8 @@ fn is_promoting(operation: &Operation) -> bool {
         | Operation::SetOptions(_)
         | Operation::Verify
         | Operation::Cut
-        | Operation::Force => true,
+        | Operation::Force
+        | Operation::Resolve { .. } => true,
         Operation::Demote
         | Operation::Invalidate
         | Operation::Suspend(_)

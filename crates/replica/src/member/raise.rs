@@ -10,8 +10,9 @@
 //!
 //! Not here: the first ballot of a reign (`proposer`).
 
+use super::proposer::is_above;
 use super::store::Effect;
-use super::{Member, Out, Role, is_majority, rank_value};
+use super::{Member, Out, Role};
 use crate::door::MemberOutput;
 use alloc::collections::{BTreeMap, BTreeSet};
 use base::{Ballot, Duration, Instant, NodeId, VoterId};
@@ -95,14 +96,13 @@ impl Member {
             return;
         };
         let newest = reign.proposal.as_ref().map_or(&known, |proposal| &proposal.next);
-        if accepted
-            .is_some_and(|(at, value)| rank_value(at, value) > rank_value(reign.ballot, newest))
-        {
+        if accepted.is_some_and(|value| is_above(value, (reign.ballot, newest))) {
             out.push(MemberOutput::Mark("member: a value of another node found in a reign"));
             return self.abdicate(out);
         }
         raise.promises.insert(node, voter);
-        if is_majority(&known, &raise.promises) && is_majority(newest, &raise.promises) {
+        let (newest, promises) = (newest.clone(), raise.promises.clone());
+        if self.is_consent(&known, &promises) && self.is_consent(&newest, &promises) {
             self.change_ballot(out);
         }
     }

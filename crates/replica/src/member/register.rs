@@ -23,18 +23,27 @@ pub(super) fn is_sound(configuration: &Configuration) -> bool {
 
 impl Member {
     /// Proposes `next` in the ballot of this reign.
-    pub(super) fn propose(
-        &mut self,
-        base: Arc<Configuration>,
-        next: Configuration,
-        then: Then,
-        out: &mut Out,
-    ) {
-        let Role::Primary(reign) = &mut self.role else { return };
+    pub(super) fn propose(&mut self, base: Known, next: Configuration, then: Then, out: &mut Out) {
+        let Role::Primary(reign) = &self.role else { return };
         assert!(reign.proposal.is_none(), "one change is open at a time");
-        let again_at = self.now + self.timing.retry;
-        let next = Arc::new(next);
-        reign.proposal = Some(Proposal { base, next, accepted: BTreeMap::new(), again_at, then });
+        let from = (base.ballot, base.configuration.epoch);
+        let mut proposal = Proposal {
+            base: base.configuration,
+            next: Arc::new(next),
+            accepted: BTreeMap::new(),
+            again_at: self.now + self.timing.retry,
+            then,
+            from,
+            party: None,
+        };
+        self.prepare_alone(&mut proposal);
+        let Role::Primary(reign) = &mut self.role else { return };
+        reign.proposal = Some(proposal);
+        self.send_proposal(out);
+    }
+
+    /// Asks everybody to accept the open change.
+    pub(super) fn send_proposal(&mut self, out: &mut Out) {
         self.send_accepts(out);
         self.accept_own(out);
     }
@@ -95,6 +104,7 @@ impl Member {
             return;
         }
         self.supersede_exclude(out);
+        self.go_on_alone(out);
         self.consider_commit(out);
         let Role::Primary(reign) = &mut self.role else { return };
         let Some(proposal) = &mut reign.proposal else { return };
@@ -144,10 +154,9 @@ impl Member {
     fn consider_commit(&mut self, out: &mut Out) {
         let Role::Primary(reign) = &self.role else { return };
         let Some(proposal) = &reign.proposal else { return };
-        if is_majority(&proposal.base, &proposal.accepted)
-            && is_majority(&proposal.next, &proposal.accepted)
-            && self.may_commit()
-        {
+        let majority = is_majority(&proposal.base, &proposal.accepted)
+            && is_majority(&proposal.next, &proposal.accepted);
+        if (majority || self.is_proposal_decided_alone()) && self.may_commit() {
             self.commit(out);
         }
     }

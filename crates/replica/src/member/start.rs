@@ -32,6 +32,7 @@ impl Peer {
             failed: false,
             late: None,
             taught: now,
+            split: None,
         }
     }
 }
@@ -213,7 +214,7 @@ impl Member {
     ) {
         let theirs = known.as_ref().map(|(_, configuration)| super::rank(configuration));
         if let Some((ballot, configuration)) = known {
-            self.learn(ballot, *configuration, out);
+            self.meet(peer, ballot, configuration, out);
         }
         let ours = self.known.as_ref().map(|known| super::rank(&known.configuration));
         if ours > theirs {

@@ -83,6 +83,8 @@ pub struct PeerStatus {
     pub behind: bool,
     /// Its disk went back in time, or failed.
     pub failed: bool,
+    /// Its history went another way than this node's: neither follows the other.
+    pub split_brain: bool,
 }
 
 /// What a member knows and does.
@@ -143,6 +145,7 @@ impl Member {
                     syncing: peer.sync.told,
                     learned: peer.learned,
                     behind: known.as_ref().is_some_and(|known| peer.learned < known.epoch),
+                    split_brain: peer.split.is_some(),
                     failed: peer.failed || hello.is_some_and(|hello| hello.rolled_back),
                 }
             })
@@ -178,6 +181,9 @@ impl Member {
     }
 
     fn no_primary(&self, configuration: &Configuration) -> Suspended {
+        if self.may_act_alone(configuration) {
+            return Suspended::NoPrimary;
+        }
         let here = configuration
             .members
             .iter()

@@ -1,6 +1,7 @@
 //! Tests of the member, in a small world of them.
 
 extern crate std;
+mod lineage;
 mod network;
 
 use crate::disk::Record;

@@ -115,6 +115,9 @@ impl Member {
             out.push(MemberOutput::Mark("member: no survivor of an exclude: the cache is lost"));
             return;
         }
+        if !self.is_on_this_side(ballot, &configuration) {
+            return self.teach(peer, out);
+        }
         match self.accept(ballot, &configuration) {
             Err(reason) => self.send(peer, MemberMessage::Refused { ballot, reason }, out),
             Ok(false) => {}

@@ -157,6 +157,12 @@ codes! {
     BAD_IDENTITY = "LS-0047", EXIT_FAILED, "The node's settings or certificate cannot be used",
         "A file is missing, a key does not belong to its certificate, or a value is misspelt.",
         "Mend what the message names and ask again; until then the node goes on with what it had.";
+    NO_SPLIT_BRAIN = "LS-0048", EXIT_FAILED, "There is no split brain with that node",
+        "The node is not connected, follows the same history, or its side was given up already.",
+        "Bring the node back and look at the status: it names those whose history went another way.";
+    OWN_SIDE = "LS-0049", EXIT_USAGE, "A node does not discard its own side",
+        "The node that was asked is the one whose side is to be given up.",
+        "Ask a node of the side that is to go on.";
 }
 
 /// Said with `UNSUPPORTED` of a resource that is to do without quorum: what is missing, and what to do.

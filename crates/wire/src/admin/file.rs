@@ -7,8 +7,8 @@
 use super::hex;
 use crate::register::check_configuration;
 use crate::{
-    Configuration, Durability, MEMBERS_MAX, MemberEntry, MemberKind, OnIoError, OnNoQuorum,
-    Options, Protocol, Quorum, ReadPolicy, VolumeEntry,
+    AfterSplitBrain, Configuration, Durability, MEMBERS_MAX, MemberEntry, MemberKind, OnIoError,
+    OnNoQuorum, Options, Protocol, Quorum, ReadPolicy, VolumeEntry,
 };
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -190,6 +190,9 @@ pub struct OptionsChange {
     /// Whether blocks carry checksums on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_checksum: Option<bool>,
+    /// What happens when two sides that went on without each other meet again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_split_brain: Option<AfterSplitBrain>,
 }
 
 impl OptionsChange {
@@ -205,6 +208,7 @@ impl OptionsChange {
             read_policy: self.read_policy.unwrap_or(options.read_policy),
             in_sync_min: self.in_sync_min.unwrap_or(options.in_sync_min),
             data_checksum: self.data_checksum.unwrap_or(options.data_checksum),
+            after_split_brain: self.after_split_brain.unwrap_or(options.after_split_brain),
         }
     }
 }
@@ -264,6 +268,7 @@ impl ResourceFile {
             members,
             volumes,
             options: self.options.clone(),
+            lineage: Vec::new(),
             unknown: Vec::new(),
         };
         check_configuration(&configuration).map_err(|what| FileError(String::from(what)))?;

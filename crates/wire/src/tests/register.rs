@@ -88,3 +88,30 @@ fn what_a_configuration_says_is_always_true_is_checked() {
     }
     assert_eq!(check_configuration(&good), Ok(()));
 }
+
+#[test]
+fn nothing_is_written_about_doing_without_quorum_where_nothing_is_to_be_said() {
+    let mut random = Prng::new(6);
+    let mut configuration = sample::configuration(&mut random);
+    configuration.lineage.clear();
+    configuration.options.after_split_brain = AfterSplitBrain::Disconnect;
+    configuration.unknown.clear();
+    let without = encoded(&configuration);
+    assert_eq!(
+        without.len(),
+        2 + 4
+            + 31
+            + 4
+            + configuration.members.len() * 20
+            + 4
+            + configuration.volumes.len() * 14
+            + 4
+            + 8
+    );
+    let empty = [&without[..], &[16, 0, 3, 0, 0, 0, 0]].concat();
+    assert!(decode_configuration(&empty).is_err(), "one value has one encoding");
+    configuration.options.after_split_brain = AfterSplitBrain::DiscardYounger;
+    assert_eq!(encoded(&configuration), [&without[..], &[16, 0, 3, 0, 1, 0, 0]].concat());
+    configuration.unknown = vec![16, 0, 0, 0];
+    assert!(check_configuration(&configuration).is_err(), "tag 16 is a known section");
+}

@@ -28,6 +28,21 @@ pub(super) fn options(random: &mut Prng) -> Options {
         ][random.below(5) as usize],
         in_sync_min: 1 + random.below(8) as u8,
         data_checksum: flag(random),
+        after_split_brain: [
+            AfterSplitBrain::Disconnect,
+            AfterSplitBrain::DiscardYounger,
+            AfterSplitBrain::DiscardOlder,
+            AfterSplitBrain::DiscardNode(1 + random.below(9) as u16),
+        ][random.below(4) as usize],
+    }
+}
+
+fn generation(random: &mut Prng) -> Generation {
+    Generation {
+        id: random.id(),
+        ballot: Ballot { round: random.below(99), node: NodeId(random.below(9) as u16) },
+        epoch: Epoch(random.below(1 << 40)),
+        at_ms: random.below(1 << 42),
     }
 }
 
@@ -58,7 +73,7 @@ pub(super) fn configuration(random: &mut Prng) -> Configuration {
         .collect();
     let mut unknown = Vec::new();
     if flag(random) {
-        for tag in [5u16, 9] {
+        for tag in [5u16, 20] {
             let length = random.below(600) as u16;
             unknown.extend_from_slice(&tag.to_le_bytes());
             unknown.extend_from_slice(&length.to_le_bytes());
@@ -75,6 +90,7 @@ pub(super) fn configuration(random: &mut Prng) -> Configuration {
         members,
         volumes,
         options: options(random),
+        lineage: (0..random.below(17) * random.below(2)).map(|_| generation(random)).collect(),
         unknown,
     }
 }

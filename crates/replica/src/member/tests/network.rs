@@ -23,6 +23,8 @@ const SHARDS: u16 = 2;
 pub(super) struct FakeShards {
     pub(super) configuration: Option<Arc<Configuration>>,
     own_kept: bool,
+    /// Every write waits for these, too.
+    required: BTreeSet<NodeId>,
     ready: BTreeMap<NodeId, (SessionId, Epoch, bool)>,
     pub(super) lease_until: Instant,
     pub(super) serving: Option<Epoch>,
@@ -83,6 +85,13 @@ pub(super) struct World {
     /// What travels (to, from) takes so much longer.
     pub(super) slow: Option<(u16, u16, u64)>,
     pub(super) store_fails: BTreeSet<u16>,
+    /// Without quorum: there may be two histories, and two nodes that answer.
+    pub(super) without_quorum: bool,
+    /// Without quorum: the writes that each node's copy holds, those that were answered, and those that
+    /// went with a copy that was given up.
+    pub(super) data: BTreeMap<u16, BTreeSet<u64>>,
+    pub(super) answered: BTreeSet<u64>,
+    pub(super) given_up: BTreeSet<u64>,
     next_operation: u64,
 }
 
@@ -110,6 +119,23 @@ impl World {
         world
     }
 
+    /// A world of replicas without quorum.
+    pub(super) fn without_quorum(seed: u64, replicas: u16, options: Options) -> World {
+        let mut world = World::new(seed, replicas, 0, 0);
+        for node in 1..=replicas {
+            world.crash(node);
+        }
+        world.events.clear();
+        world.without_quorum = true;
+        world.bootstrap.options = options;
+        for node in 1..=replicas {
+            world.node_mut(node).disk = Record::first(&world.bootstrap, NodeId(node), 1);
+            world.start(node);
+        }
+        world.connect_all();
+        world
+    }
+
     /// `replicas` in sync, then `witnesses`, then `clients`; nodes count from 1.
     pub(super) fn new(seed: u64, replicas: u16, witnesses: u16, clients: u16) -> World {
         let entry = |node: u16| MemberEntry {
@@ -133,6 +159,7 @@ impl World {
                 block_bytes: 512,
             }],
             options: Options::default(),
+            lineage: Vec::new(),
             unknown: Vec::new(),
         };
         let mut world = World {
@@ -150,6 +177,10 @@ impl World {
             delay: 2 * MS,
             slow: None,
             store_fails: BTreeSet::new(),
+            without_quorum: false,
+            data: BTreeMap::new(),
+            answered: BTreeSet::new(),
+            given_up: BTreeSet::new(),
             next_operation: 1,
         };
         for node in 1..=replicas + witnesses + clients {
@@ -223,7 +254,9 @@ impl World {
             attached: entry.attached,
             bootstrap,
         };
-        entry.member = Some(Member::new(local, setup));
+        let mut member = Member::new(local, setup);
+        member.set_wall_clock(1_000_000);
+        entry.member = Some(member);
         let (clients, life) = (entry.clients, entry.life);
         if !entry.witness {
             for shard in 0..SHARDS {
@@ -413,7 +446,66 @@ impl World {
             self.input(node, MemberInput::Wake);
         }
         self.check();
+        if self.without_quorum {
+            self.write();
+        }
         true
+    }
+
+    /// Every node that has clients and answers writes something, to all that its shards take for in sync.
+    fn write(&mut self) {
+        let nodes: Vec<u16> = self.nodes.keys().copied().collect();
+        for node in nodes {
+            if !self.answers(node) || self.node(node).clients == 0 || !self.random.once_in(8) {
+                continue;
+            }
+            let Some(known) = self.node(node).shards.configuration.clone() else { continue };
+            let mut to: BTreeSet<u16> = known.in_sync().map(|node| node.0).collect();
+            to.extend(self.node(node).shards.required.iter().map(|node| node.0));
+            let heard = to.iter().all(|&peer| {
+                let theirs = self.node(peer).shards.configuration.as_ref();
+                peer == node
+                    || self.sessions.contains_key(&pair(node, peer))
+                        && theirs.is_some_and(|theirs| theirs.reign == known.reign)
+            });
+            let write = self.random.id();
+            if heard {
+                for peer in to {
+                    self.data.entry(peer).or_default().insert(write);
+                }
+                self.answered.insert(write);
+            }
+        }
+    }
+
+    fn give_up(&mut self, node: u16) {
+        let lost = self.data.remove(&node).unwrap_or_default();
+        self.given_up.extend(lost);
+    }
+
+    /// What a primary's shards have copied when every write waits for a replica.
+    fn copy(&mut self, primary: u16, peer: NodeId) {
+        let Some(known) = self.node(primary).shards.configuration.clone() else { return };
+        if known.is_in_sync(peer) {
+            return;
+        }
+        let own = known.is_in_sync(NodeId(primary)).then_some(primary);
+        let Some(from) = own.or_else(|| known.in_sync().next().map(|node| node.0)) else { return };
+        let source = self.data.entry(from).or_default().clone();
+        let target = self.data.insert(peer.0, source.clone()).unwrap_or_default();
+        let lost = target.difference(&source).next();
+        assert_eq!(lost, None, "node {} is overwritten\n{}", peer.0, self.show());
+        self.node_mut(primary).shards.required.insert(peer);
+    }
+
+    /// Every copy is the same, and no answered write is gone but with a copy that was given up.
+    pub(super) fn check_data(&self, nodes: u16) {
+        let first = self.data.get(&1).cloned().unwrap_or_default();
+        for node in 2..=nodes {
+            assert_eq!(self.data.get(&node).cloned().unwrap_or_default(), first, "node {node}");
+        }
+        let gone = self.answered.difference(&first).find(|write| !self.given_up.contains(write));
+        assert_eq!(gone, None, "an answered write is gone");
     }
 
     fn may_connect(&self, at: (u16, u16)) -> bool {
@@ -484,6 +576,8 @@ impl World {
                 let entry = self.node_mut(node);
                 // A write may reach the disk although the process died meanwhile.
                 let alive = entry.life == life && entry.member.is_some();
+                let given_up =
+                    ok && entry.disk.as_ref().is_some_and(|old| old.voter != record.voter);
                 if ok && (alive || entry.life == life && entry.member.is_none()) {
                     let boot = entry.disk.as_ref().map(|old| (old.boot, old.incarnation));
                     entry.disk = Some(*record);
@@ -494,6 +588,9 @@ impl World {
                         disk.boot = boot;
                         disk.incarnation = incarnation;
                     }
+                }
+                if given_up && self.node(node).life == life {
+                    self.give_up(node);
                 }
                 if alive {
                     self.input(node, MemberInput::Stored { number, ok });
@@ -514,6 +611,36 @@ impl World {
         }
     }
 
+    /// What must hold of a message to shards, and what the model of the data makes of it.
+    fn look_at(&mut self, node: u16, message: &ToShard) {
+        if let ToShard::Install { configuration, .. } = message {
+            self.note(configuration);
+            self.check_stored(node, configuration);
+            if self.without_quorum {
+                let next = configuration.clone();
+                let voter = self.node(node).disk.as_ref().map(|disk| disk.voter);
+                let old = self.node(node).shards.configuration.as_ref().map(|old| old.fork);
+                let named = next.member(NodeId(node)).map(|member| member.voter);
+                if old.is_some_and(|old| old < next.fork) && named != voter {
+                    // What still came in while it changed sides.
+                    self.give_up(node);
+                }
+            }
+        }
+        if let ToShard::PeerReady { peer, session, kept: true, .. } = message
+            && (peer.0 == node || self.sessions.get(&pair(node, peer.0)) == Some(session))
+        {
+            self.check_kept(node, *peer);
+        }
+        if let ToShard::Require { peer, session } = message
+            && self.without_quorum
+            && !self.node(node).shards.mute_require
+            && self.sessions.get(&pair(node, peer.0)) == Some(session)
+        {
+            self.copy(node, *peer);
+        }
+    }
+
     fn tell_shards(&mut self, node: u16, message: ToShard) {
         if self.node(node).witness {
             if let ToShard::Install { configuration, .. } = message {
@@ -523,15 +650,7 @@ impl World {
             return;
         }
         let mut answer = None;
-        if let ToShard::Install { configuration, .. } = &message {
-            self.note(configuration);
-            self.check_stored(node, configuration);
-        }
-        if let ToShard::PeerReady { peer, session, kept: true, .. } = &message
-            && (peer.0 == node || self.sessions.get(&pair(node, peer.0)) == Some(session))
-        {
-            self.check_kept(node, *peer);
-        }
+        self.look_at(node, &message);
         let shards = &mut self.node_mut(node).shards;
         match message {
             ToShard::Install { configuration, .. } => {
@@ -539,7 +658,9 @@ impl World {
                 if shards.configuration.as_ref().is_none_or(|old| old.reign != reign) {
                     shards.drained = false;
                     shards.ready.clear();
+                    shards.required.clear();
                 }
+                shards.required.retain(|peer| !configuration.is_in_sync(*peer));
                 answer = Some(FromShard::Installed { epoch: configuration.epoch });
                 shards.configuration = Some(configuration);
             }
@@ -561,6 +682,7 @@ impl World {
             }
             ToShard::Unrequire { peer, .. } => {
                 shards.unrequired.insert(peer);
+                shards.required.remove(&peer);
             }
             ToShard::Drain { reign } => {
                 if !shards.mute_drain {
@@ -631,11 +753,20 @@ impl World {
         let named = shards.configuration.as_ref().and_then(|known| known.member(peer).cloned());
         let own = self.node(peer.0).disk.as_ref().map(|disk| disk.incarnation);
         let down = self.node(peer.0).member.is_none();
+        let voter = self.node(peer.0).disk.as_ref().map(|disk| disk.voter);
+        if self.without_quorum && named.as_ref().map(|member| member.voter) != voter {
+            // It was discarded since this was said; that is on its way too.
+            return;
+        }
         let same = named.map(|member| member.incarnation) == own;
         assert!(same || down, "node {} lost its cache and counts as kept", peer.0);
     }
 
     fn note(&mut self, configuration: &Configuration) {
+        assert!(configuration.in_sync().next().is_some(), "nobody is in sync any more");
+        if self.without_quorum {
+            return;
+        }
         let key = (configuration.fork, configuration.epoch);
         if let Some(primary) = configuration.primary
             && !self.epochs.contains_key(&key)
@@ -645,7 +776,6 @@ impl World {
         }
         let known = self.epochs.entry(key).or_insert_with(|| configuration.clone());
         assert_eq!(known, configuration, "two histories");
-        assert!(configuration.in_sync().next().is_some(), "nobody is in sync any more");
     }
 
     /// Whether a request to the shards of `node` would be answered now.
@@ -667,7 +797,7 @@ impl World {
         let answering: Vec<u16> =
             self.nodes.keys().copied().filter(|&node| self.answers(node)).collect();
         assert!(
-            answering.len() <= 1,
+            answering.len() <= 1 || self.without_quorum,
             "split brain: {answering:?} at {}\n{}",
             self.now,
             self.show()

@@ -110,6 +110,7 @@ pub(super) fn first_configuration(replicas: &[u16]) -> Configuration {
         members: replicas.iter().map(|&node| member(node, true)).collect(),
         volumes: vec![VolumeEntry { volume: VOLUME, sectors: SECTORS, block_bytes: 512 }],
         options: Options::default(),
+        lineage: Vec::new(),
         unknown: Vec::new(),
     }
 }

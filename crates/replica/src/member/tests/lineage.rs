@@ -1,0 +1,342 @@
+//! Without quorum: going on alone, meeting again, choosing a side.
+
+use super::network::{MS, World};
+use crate::door::{Operation, OperationError};
+use crate::member::{RoleStatus, Suspended};
+use alloc::vec::Vec;
+use base::NodeId;
+use wire::{AfterSplitBrain, Configuration, MemberKind, Options, Quorum};
+
+fn off(after_split_brain: AfterSplitBrain) -> Options {
+    Options { quorum: Quorum::Off, after_split_brain, ..Options::default() }
+}
+
+/// Replicas without quorum, of which node 1 has a client and serves it.
+fn serving(seed: u64, replicas: u16, after: AfterSplitBrain) -> World {
+    let mut world = World::without_quorum(seed, replicas, off(after));
+    world.set_clients(1, 1);
+    world.run_until("node 1 serves", |world| world.answers(1));
+    // Longer than a process waits before it acts alone.
+    world.wait(10);
+    world
+}
+
+fn known(world: &World, node: u16) -> Configuration {
+    (*world.status(node).configuration.expect("it knows one")).clone()
+}
+
+fn in_sync(world: &World, node: u16) -> Vec<u16> {
+    known(world, node).in_sync().map(|node| node.0).collect()
+}
+
+fn is_split(world: &World, node: u16, from: u16) -> bool {
+    world.status(node).peers.iter().any(|peer| peer.node == NodeId(from) && peer.split_brain)
+}
+
+/// Both sides of a cut between nodes 1 and 2 go on, node 1 first.
+fn split(seed: u64, after: AfterSplitBrain) -> World {
+    let mut world = serving(seed, 2, after);
+    world.block(1, 2);
+    world.run_until("node 1 goes on", |world| in_sync(world, 1) == [1]);
+    world.wait(1);
+    world.set_clients(2, 1);
+    world.run_until("node 2 goes on", |world| in_sync(world, 2) == [2] && world.answers(2));
+    assert!(world.answers(1), "{}", world.show());
+    world
+}
+
+fn meet(world: &mut World) {
+    world.blocked.clear();
+    world.connect_all();
+}
+
+/// Everybody follows one history, and every copy is in sync.
+fn is_whole(world: &World, replicas: u16) -> bool {
+    let all: Vec<u16> = (1..=replicas).collect();
+    (1..=replicas).all(|node| in_sync(world, node) == all && known(world, node) == known(world, 1))
+        && (1..=replicas).filter(|&node| world.answers(node)).count() == 1
+}
+
+#[test]
+fn a_primary_whose_peer_dies_goes_on_at_once() {
+    for seed in 0..20 {
+        let mut world = serving(seed, 2, AfterSplitBrain::Disconnect);
+        world.crash(2);
+        world.run(1_000 * MS);
+        assert_eq!(in_sync(&world, 1), [1], "{}", world.show());
+        assert!(world.answers(1), "{}", world.show());
+        world.wait(10);
+        assert!(world.answers(1), "{}", world.show());
+        world.start(2);
+        world.connect_all();
+        world.run_until("both are in sync", |world| is_whole(world, 2));
+    }
+}
+
+#[test]
+fn a_survivor_takes_over_when_the_lease_of_the_dead_primary_has_run_out() {
+    for seed in 0..20 {
+        let mut world = serving(seed, 2, AfterSplitBrain::Disconnect);
+        world.crash(1);
+        world.set_clients(2, 1);
+        world.run(1_500 * MS);
+        assert!(!world.answers(2), "the lease of node 1 may still run");
+        world.run_until("node 2 serves", |world| world.answers(2));
+        assert_eq!(in_sync(&world, 2), [2]);
+        world.set_clients(1, 0);
+        world.start(1);
+        world.connect_all();
+        world.run_until("both are in sync", |world| is_whole(world, 2));
+        assert!(!is_split(&world, 1, 2) && !is_split(&world, 2, 1));
+        assert_eq!(known(&world, 1).fork, 0);
+    }
+}
+
+#[test]
+fn a_side_that_changed_nothing_follows_the_other_with_the_identity_it_had() {
+    let mut world = serving(3, 2, AfterSplitBrain::Disconnect);
+    let before = known(&world, 1).members;
+    world.block(1, 2);
+    world.run_until("node 1 goes on", |world| in_sync(world, 1) == [1]);
+    assert_eq!(in_sync(&world, 2), [1, 2], "nobody told it");
+    world.wait(30);
+    meet(&mut world);
+    world.run_until("both are in sync", |world| is_whole(world, 2));
+    assert_eq!(known(&world, 2).members, before);
+    assert!(!known(&world, 2).lineage.is_empty());
+}
+
+#[test]
+fn an_ancestor_is_known_after_many_changes_and_restarts_of_the_other_side() {
+    let mut world = serving(4, 2, AfterSplitBrain::Disconnect);
+    world.crash(2);
+    for _ in 0..12 {
+        world
+            .run_until("node 1 serves alone", |world| world.answers(1) && in_sync(world, 1) == [1]);
+        world.crash(1);
+        world.start(1);
+    }
+    world.start(2);
+    world.run_until("node 1 serves alone", |world| world.answers(1));
+    meet(&mut world);
+    world.run_until("both are in sync", |world| is_whole(world, 2));
+    assert_eq!(known(&world, 1).fork, 0);
+}
+
+#[test]
+fn two_sides_that_both_went_on_keep_their_data_and_stay_apart() {
+    for seed in 0..20 {
+        let mut world = split(seed, AfterSplitBrain::Disconnect);
+        meet(&mut world);
+        world.run_until("both see it", |world| is_split(world, 1, 2) && is_split(world, 2, 1));
+        world.wait(20);
+        assert_eq!((in_sync(&world, 1), in_sync(&world, 2)), ([1].into(), [2].into()));
+        assert!(world.answers(1) && world.answers(2), "{}", world.show());
+        assert_ne!(known(&world, 1).lineage, known(&world, 2).lineage);
+        for node in [1, 2] {
+            world.crash(node);
+            world.start(node);
+        }
+        world.connect_all();
+        world.run_until("still", |world| is_split(world, 1, 2) && is_split(world, 2, 1));
+    }
+}
+
+#[test]
+fn an_operator_chooses_the_side_that_goes_on() {
+    for seed in 0..20 {
+        let mut world = split(seed, AfterSplitBrain::Disconnect);
+        let early = world.operate(1, Operation::Resolve { discard: NodeId(2) });
+        world.wait(1);
+        assert_eq!(world.node(1).done[&early], Err(OperationError::NoSplitBrain));
+        meet(&mut world);
+        world.run_until("both see it", |world| is_split(world, 1, 2) && is_split(world, 2, 1));
+        let own = world.operate(2, Operation::Resolve { discard: NodeId(2) });
+        world.wait(1);
+        assert_eq!(world.node(2).done[&own], Err(OperationError::OwnSide));
+        let voters = known(&world, 1).members;
+        let id = world.operate(1, Operation::Resolve { discard: NodeId(2) });
+        world.run_until("chosen", |world| world.is_done(1, id));
+        assert_eq!(world.node(1).done[&id], Ok(()));
+        world.wait(10);
+        assert_eq!(in_sync(&world, 2), [2], "its client would see its writes vanish");
+        world.set_clients(2, 0);
+        world.run_until("both are in sync", |world| is_whole(world, 2));
+        assert!(world.answers(1));
+        assert_eq!(known(&world, 1).fork, 1);
+        let voter = |node| known(&world, 1).member(NodeId(node)).map(|member| member.voter);
+        assert_eq!(voter(1), Some(voters[0].voter));
+        assert_ne!(voter(2), Some(voters[1].voter), "it is copied as a whole");
+        assert!(world.node(1).shards.synced.contains(&NodeId(2)));
+    }
+}
+
+/// Who goes on after a split brain under a policy, node 2 having begun later.
+fn winner(seed: u64, after: AfterSplitBrain) -> u16 {
+    let mut world = split(seed, after);
+    world.set_clients(1, 0);
+    world.set_clients(2, 0);
+    let before = [1, 2].map(|node| known(&world, node).members[usize::from(node) - 1].voter);
+    meet(&mut world);
+    world.run_until("both are in sync", |world| is_whole(world, 2));
+    world.set_clients(1, 0);
+    world.wait(2);
+    world.check_data(2);
+    assert!(!world.given_up.is_empty(), "both sides wrote");
+    let members = known(&world, 1).members;
+    let kept: Vec<u16> = (1..=2)
+        .filter(|&node| members[usize::from(node) - 1].voter == before[usize::from(node) - 1])
+        .collect();
+    assert_eq!(kept.len(), 1, "one side was given up: {kept:?}");
+    kept[0]
+}
+
+#[test]
+fn each_policy_gives_up_the_side_that_it_names() {
+    for seed in 0..10 {
+        assert_eq!(winner(seed, AfterSplitBrain::DiscardYounger), 1);
+        assert_eq!(winner(seed, AfterSplitBrain::DiscardOlder), 2);
+        assert_eq!(winner(seed, AfterSplitBrain::DiscardNode(1)), 2);
+        assert_eq!(winner(seed, AfterSplitBrain::DiscardNode(2)), 1);
+    }
+}
+
+#[test]
+fn of_three_nodes_one_and_two_may_both_go_on_and_are_found_out() {
+    for seed in 0..20 {
+        let mut world = serving(seed, 3, AfterSplitBrain::DiscardNode(1));
+        world.split(&[1]);
+        world.run_until("node 1 goes on", |world| in_sync(world, 1) == [1]);
+        world.set_clients(2, 1);
+        world.run_until("node 2 goes on", |world| in_sync(world, 2) == [2, 3] && world.answers(2));
+        assert!(world.answers(1));
+        assert!(known(&world, 2).lineage.is_empty(), "a majority decided");
+        world.set_clients(1, 0);
+        meet(&mut world);
+        world.run_until("all are in sync", |world| is_whole(world, 3));
+        assert!(world.answers(2), "{}", world.show());
+    }
+}
+
+#[test]
+fn a_minority_that_only_lost_its_peers_and_changed_nothing_follows() {
+    let mut world = serving(7, 3, AfterSplitBrain::Disconnect);
+    world.split(&[3]);
+    world.run_until("node 3 is out", |world| in_sync(world, 1) == [1, 2]);
+    world.wait(10);
+    meet(&mut world);
+    world.run_until("all are in sync", |world| is_whole(world, 3));
+    assert!(known(&world, 1).lineage.is_empty());
+}
+
+#[test]
+fn connected_members_have_one_primary() {
+    let mut world = serving(8, 2, AfterSplitBrain::Disconnect);
+    world.set_clients(2, 1);
+    world.wait(20);
+    assert!(world.answers(1) && !world.answers(2));
+    let id = world.operate(2, Operation::Promote);
+    world.run_until("handed over", |world| world.is_done(2, id) && world.answers(2));
+    assert!(!world.answers(1));
+    assert!(known(&world, 2).lineage.is_empty(), "both took part");
+}
+
+#[test]
+fn a_copy_that_is_not_in_sync_is_not_primary_on_its_own() {
+    let mut world = serving(9, 2, AfterSplitBrain::Disconnect);
+    world.node_mut(1).shards.mute_sync = true;
+    world.disconnect(1, 2);
+    world.run_until("node 2 is out", |world| in_sync(world, 1) == [1] && in_sync(world, 2) == [1]);
+    world.crash(1);
+    world.set_clients(2, 1);
+    world.wait(30);
+    assert_ne!(world.status(2).role, RoleStatus::Primary);
+    assert_eq!(world.status(2).suspended, Some(Suspended::NoQuorum { missing: 1 }));
+}
+
+#[test]
+fn with_a_majority_a_cut_leaves_nothing_behind() {
+    let mut world = super::serving(1, 2, 1, 0);
+    world.split(&[2]);
+    world.run_until("node 2 is out", |world| world.in_sync() == [1]);
+    assert!(world.newest().lineage.is_empty());
+}
+
+/// One life of a world without quorum in which everything happens, then heals: one side goes on. 1 if
+/// there was a split brain.
+fn ordeal(seed: u64) -> u64 {
+    let replicas = 2 + (seed % 2) as u16;
+    let mut world = World::without_quorum(seed, replicas, off(AfterSplitBrain::DiscardYounger));
+    world.wait(9);
+    let count = u64::from(replicas);
+    for _ in 0..25 {
+        let node = world.random.below(count) as u16 + 1;
+        let other = world.random.below(count) as u16 + 1;
+        match world.random.below(10) {
+            0 => world.crash(node),
+            1 | 2 => {
+                if world.node(node).member.is_none() {
+                    world.start(node);
+                }
+            }
+            3 if node != other => world.block(node, other),
+            4 => world.split(&[node]),
+            5 | 6 => meet(&mut world),
+            7 => {
+                let clients = u32::from(world.node(node).clients == 0);
+                world.set_clients(node, clients);
+            }
+            8 => {
+                world.operate(node, Operation::Promote);
+            }
+            _ => {
+                world.operate(node, Operation::Demote);
+            }
+        }
+        let pause = world.random.below(4_000 * MS);
+        world.run(pause);
+    }
+    for node in 1..=replicas {
+        world.set_clients(node, 0);
+    }
+    world.heal();
+    world.wait(60);
+    for _ in 0..2 * replicas {
+        // What no policy decides, an operator does.
+        for node in 1..=replicas {
+            for other in 1..=replicas {
+                if node != other && is_split(&world, node, other) {
+                    world.operate(node, Operation::Resolve { discard: NodeId(other) });
+                    world.wait(40);
+                }
+            }
+        }
+    }
+    for node in 1..=replicas {
+        // A reign that ends between the two changes of a replacement leaves the member out.
+        let voter = world.node(node).disk.as_ref().map(|disk| disk.voter);
+        let Some(voter) = voter else { continue };
+        for at in 1..=replicas {
+            if known(&world, at).member(NodeId(node)).is_none() {
+                let kind = MemberKind::Replica;
+                world.operate(at, Operation::AddMember { node: NodeId(node), kind, voter });
+                world.wait(20);
+            }
+        }
+    }
+    world.set_clients(1, 1);
+    world.run_until(&alloc::format!("seed {seed}: everything is well"), |world| {
+        is_whole(world, replicas)
+    });
+    world.set_clients(1, 0);
+    world.wait(5);
+    world.check_data(replicas);
+    u64::from(known(&world, 1).fork > 0)
+}
+
+#[test]
+fn through_crashes_and_partitions_every_split_brain_is_found_and_can_be_ended() {
+    let seeds = super::seeds() / 3;
+    let split: u64 = (0..seeds).map(ordeal).sum();
+    assert!(split > seeds / 10 && split < seeds, "{split} of {seeds} had a split brain");
+}
