@@ -324,7 +324,7 @@ impl Member {
                     // Excluding is a step on the way; the operation goes on after it.
                     let step = matches!(pending.operation, Operation::RemoveMember { .. })
                         && next.members.len() == known.members.len();
-                    let then = if step { Then::Nothing } else { Then::Operation(pending.id) };
+                    let then = if step { Then::Exclude } else { Then::Operation(pending.id) };
                     if !step {
                         self.mark(pending.id, |pending| pending.busy = true);
                     }

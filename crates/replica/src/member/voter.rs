@@ -1,7 +1,7 @@
 //! The voter: promises, accepts, renews leases.
 //!
-//! Always: no promise to a node while another holds the slot; no answer before the record is durable;
-//! no older value after a newer one; no lease for a ballot below the promise.
+//! Always: no promise to a node while another holds the slot; no ballot is promised twice; no answer before
+//! the record is durable; no older value after a newer one; no lease for a ballot below the promise.
 //!
 //! Not here: what the answers lead to (`proposer`, `register`, `primary`).
 
@@ -39,13 +39,15 @@ impl Member {
     pub(super) fn promise(&mut self, ballot: Ballot) -> Result<(), RefuseReason> {
         if let Some(reason) = self.slot_in_the_way(ballot.node) {
             let promised = self.record.as_ref().map_or(Ballot::default(), |record| record.promised);
-            let old = promised > ballot;
+            let old = promised >= ballot;
             return Err(if old { RefuseReason::Promised(promised) } else { reason });
         }
         let Some(record) = self.record.as_mut().filter(|_| !self.store.broken) else {
             return Err(RefuseReason::NotVoter);
         };
-        if record.promised > ballot {
+        if record.promised >= ballot {
+            // Each ballot is asked for once. A node that restarted may ask for one that it used before, and
+            // would propose another value in it.
             return Err(RefuseReason::Promised(record.promised));
         }
         record.promised = ballot;
@@ -131,18 +133,26 @@ impl Member {
     }
 
     /// Whether `next` excludes others and leaves this node's replica in sync, in a life of its cache that is
-    /// over. Who proposes it does not know yet, and will propose something else.
+    /// over. Who proposes it does not know yet, and will propose something else. Without the configuration
+    /// that `next` changes nobody can tell whether it excludes; the proposer teaches it and asks again.
     fn survives_in_name_only(&self, next: &Configuration) -> bool {
         let Some(record) = &self.record else { return false };
         let named = next.member(self.node).is_some_and(|own| {
             own.in_sync && own.voter == record.voter && own.incarnation != record.incarnation
         });
-        named
-            && self.known.as_ref().is_some_and(|known| {
-                // A promote carries a value that was found, and must be taken as it is.
-                known.configuration.reign == next.reign
-                    && known.configuration.in_sync().any(|node| !next.is_in_sync(node))
-            })
+        // A promote carries a value that was found, and must be taken as it is.
+        if !named || next.epoch == next.reign {
+            return false;
+        }
+        let knows_base = |known: &Configuration| {
+            known.fork == next.fork
+                && known.reign == next.reign
+                && known.epoch.0.saturating_add(1) >= next.epoch.0
+        };
+        !self.known.as_ref().is_some_and(|known| {
+            knows_base(&known.configuration)
+                && known.configuration.in_sync().all(|node| next.is_in_sync(node))
+        })
     }
 
     /// Renews the lease of `ballot`. `Ok(true)`: only once the record is durable.
