@@ -233,6 +233,8 @@ struct Round {
 struct Reign {
     ballot: Ballot,
     began: Instant,
+    /// Of its promote.
+    first: Epoch,
     reign: Epoch,
     /// The promote is committed.
     promoted: bool,

@@ -371,10 +371,15 @@ impl Member {
 
     /// Whether the open change may count as committed once a majority accepted it. An exclude may only if
     /// every replica that stays in sync accepted it too and is still kept: a survivor that lost its cache
-    /// before the change was chosen must not be what is left.
+    /// before the change was chosen must not be what is left. A change of voters may only if the lease that
+    /// this node's shards were told is granted by a majority of the new voters too: a majority of those who come
+    /// after them need not meet the voters of today.
     pub(super) fn may_commit(&self) -> bool {
         let Role::Primary(reign) = &self.role else { return false };
         let Some(proposal) = &reign.proposal else { return false };
+        if !self.is_lease_granted_by(&proposal.base, &proposal.next, &reign.grants) {
+            return false;
+        }
         proposal.then != Then::Exclude
             || proposal.next.members.iter().filter(|member| member.in_sync).all(|member| {
                 self.standing(member) == Standing::Kept

@@ -31,6 +31,7 @@ impl Reign {
         Reign {
             ballot,
             began: now,
+            first: reign,
             reign,
             promoted: false,
             proposal: None,
@@ -209,6 +210,22 @@ impl Member {
         sent.sort_unstable_by(|one, other| other.cmp(one));
         let majority = sent.get(configuration.majority() - 1).map(|&sent| sent + self.timing.lease);
         majority.max(self.alone_lease(configuration, grants))
+    }
+
+    /// Whether what is left of the lease that the shards were told is granted by the voters of `next` too, if
+    /// they are others than those of `base`.
+    pub(super) fn is_lease_granted_by(
+        &self,
+        base: &Configuration,
+        next: &Configuration,
+        grants: &BTreeMap<NodeId, (VoterId, Instant)>,
+    ) -> bool {
+        let voters = |of: &Configuration| -> Vec<(NodeId, VoterId)> {
+            of.members.iter().map(|member| (member.node, member.voter)).collect()
+        };
+        self.leased_until <= self.now
+            || voters(base) == voters(next)
+            || self.lease_under(next, grants) >= Some(self.leased_until)
     }
 
     /// Tells the shards of a lease that lasts longer than the one they know.

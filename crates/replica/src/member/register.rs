@@ -208,9 +208,10 @@ impl Member {
     }
 
     /// Whether this process is the primary that the configuration names. A reign of an earlier process of
-    /// this node is nobody's.
+    /// this node is nobody's, also while this one's own promote is on its way.
     fn reigns_in(&self, configuration: &Configuration) -> bool {
-        configuration.primary == Some(self.node) && matches!(self.role, Role::Primary(_))
+        configuration.primary == Some(self.node)
+            && matches!(&self.role, Role::Primary(reign) if configuration.reign >= reign.first)
     }
 
     /// Tells the shards, which then refuse every older reign.

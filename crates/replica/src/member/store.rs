@@ -49,9 +49,10 @@ pub(super) struct Store {
 }
 
 impl Member {
-    /// Carries `effect` out when the record as it is now is durable; at once on a node without one.
+    /// Carries `effect` out when the record as it is now is durable; at once on a node without one, or
+    /// whose disk takes none any more: it goes on as a client.
     pub(super) fn persist(&mut self, effect: Effect, out: &mut Out) {
-        if self.record.is_none() {
+        if self.record.is_none() || self.store.broken {
             return self.carry_out(effect, out);
         }
         self.store.dirty = true;

@@ -3,6 +3,7 @@
 extern crate std;
 mod lineage;
 mod network;
+mod register;
 
 use crate::disk::Record;
 use crate::door::{FromShard, MemberInput, Operation, OperationError};

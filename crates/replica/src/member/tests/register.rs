@@ -1,0 +1,226 @@
+//! Tests of what the register and the lease promise, where only a certain order of events shows it.
+
+use super::network::{MS, World, voter};
+use super::serving;
+use crate::disk::Record;
+use crate::door::{FromShard, MemberInput, MemberOutput, Operation, Timing, ToShard};
+use crate::member::{Member, MemberSetup, RoleStatus};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use base::{Ballot, Epoch, Incarnation, Instant, NodeId, SessionId};
+use wire::{Configuration, MemberKind, MemberMessage, RefuseReason};
+
+/// A member by itself, whose disk answers at once, or when it is told. Nodes 1 and 2 are in-sync replicas, 3
+/// is a witness.
+struct Alone {
+    member: Member,
+    now: Instant,
+    /// Stores wait.
+    slow: bool,
+    held: Option<u64>,
+    installed: Vec<(Epoch, bool)>,
+}
+
+impl Alone {
+    fn new(node: u16, configuration: &Configuration) -> Alone {
+        let record = Record::first(configuration, NodeId(node), 1).expect("a member");
+        Alone::with(node, record, 0)
+    }
+
+    fn with(node: u16, record: Record, shards: u16) -> Alone {
+        let setup = MemberSetup {
+            node: NodeId(node),
+            process: 7,
+            shards,
+            timing: Timing::default(),
+            seed: 1,
+            record: Some(record),
+            attached: true,
+            found: (1, 0),
+            bootstrap: None,
+        };
+        let now = Instant(1_000 * MS);
+        let member = Member::new(now, setup);
+        let (held, installed) = (None, Vec::new());
+        let mut alone = Alone { member, now, slow: false, held, installed };
+        alone.step(MemberInput::Wake);
+        for shard in 0..shards {
+            alone.step(MemberInput::Shard { shard, message: FromShard::Started });
+        }
+        alone
+    }
+
+    /// One step; what it sends, with what follows when its record is stored.
+    fn step(&mut self, input: MemberInput) -> Vec<MemberMessage> {
+        let mut sent = Vec::new();
+        let mut inputs = Vec::from([input]);
+        while let Some(input) = inputs.pop() {
+            let mut out = Vec::new();
+            self.member.step(self.now, input, &mut out);
+            for output in out {
+                match output {
+                    MemberOutput::Store { number, .. } if self.slow => self.held = Some(number),
+                    MemberOutput::Store { number, .. } => {
+                        inputs.push(MemberInput::Stored { number, ok: true });
+                    }
+                    MemberOutput::Shards(ToShard::Install { configuration, reigns, .. }) => {
+                        self.installed.push((configuration.epoch, reigns));
+                    }
+                    MemberOutput::Send { message, .. } => sent.push(message),
+                    _ => {}
+                }
+            }
+        }
+        sent
+    }
+
+    /// A session begins and the peer says who it is.
+    fn meet(&mut self, peer: u16, session: u64, known: Option<(Ballot, Box<Configuration>)>) {
+        let (peer, session) = (NodeId(peer), SessionId(session));
+        self.step(MemberInput::PeerUp { peer, session });
+        let message = MemberMessage::Hello {
+            known,
+            voter: voter(peer.0),
+            incarnation: Incarnation(u64::from(peer.0)),
+            found: (1, 0),
+            seen: (0, 0),
+            process: session.0,
+            attached: true,
+        };
+        self.step(MemberInput::Frame { peer, session, message });
+    }
+
+    fn hear(&mut self, peer: u16, session: u64, message: MemberMessage) -> Vec<MemberMessage> {
+        let (peer, session) = (NodeId(peer), SessionId(session));
+        self.step(MemberInput::Frame { peer, session, message })
+    }
+}
+
+#[test]
+fn a_ballot_that_an_earlier_process_of_its_node_used_is_not_promised_again() {
+    let world = World::new(1, 2, 1, 0);
+    let mut voter = Alone::new(2, &world.bootstrap);
+    let ballot = Ballot { round: 5, node: NodeId(4) };
+    voter.meet(4, 1, None);
+    let answer = voter.hear(4, 1, MemberMessage::Prepare { ballot });
+    assert!(matches!(answer[..], [MemberMessage::Promise { .. }]), "{answer:?}");
+    // A new process, which does not know what the one before it did under this ballot.
+    voter.meet(4, 2, None);
+    let answer = voter.hear(4, 2, MemberMessage::Prepare { ballot });
+    let reason = RefuseReason::Promised(ballot);
+    assert_eq!(answer, [MemberMessage::Refused { ballot, reason }]);
+}
+
+#[test]
+fn a_reign_of_an_earlier_process_is_not_taken_for_the_one_that_is_being_proposed() {
+    let world = World::new(1, 2, 1, 0);
+    let record = Record::first(&world.bootstrap, NodeId(1), 1).expect("a member");
+    let mut node = Alone::with(1, record, 1);
+    node.meet(2, 1, None);
+    // What the process before this one committed is learned, but not stored yet.
+    node.slow = true;
+    let (epoch, primary) = (Epoch(2), Some(NodeId(1)));
+    let old = Configuration { epoch, reign: epoch, primary, ..world.bootstrap.clone() };
+    let ballot = Ballot { round: 1, node: NodeId(1) };
+    node.hear(2, 1, MemberMessage::Learn { ballot, configuration: Box::new(old) });
+    node.meet(3, 2, None);
+    let sent = node.step(MemberInput::Clients { count: 1 });
+    let [MemberMessage::Prepare { ballot }, ..] = sent[..] else { panic!("{sent:?}") };
+    for (peer, session) in [(2, 1), (3, 2)] {
+        let promise = MemberMessage::Promise { ballot, voter: voter(peer), accepted: None };
+        node.hear(peer, session, promise);
+    }
+    assert_eq!(node.member.status().role, RoleStatus::Asking, "its promote is on its way");
+    node.slow = false;
+    let number = node.held.expect("a record is on its way");
+    node.step(MemberInput::Stored { number, ok: true });
+    assert_eq!(node.installed.last(), Some(&(Epoch(2), false)));
+}
+
+#[test]
+fn a_removed_replica_is_waited_for_until_those_that_stay_are_known_to_be_kept() {
+    for seed in 0..20 {
+        // Node 4 serves as a client of both replicas.
+        let mut world = World::new(seed, 2, 1, 1);
+        world.connect_all();
+        world.set_clients(4, 1);
+        world.run_until("node 4 serves", |world| world.answers(4));
+        world.wait(1);
+        world.power_cut(2);
+        world.operate(4, Operation::RemoveMember { node: NodeId(1) });
+        world.wait(1);
+        world.start(2);
+        world.run_until("both are in sync", |world| world.in_sync() == [1, 2] && world.answers(4));
+        let kept = world.epochs.values().all(|known| known.is_in_sync(NodeId(1)));
+        assert!(kept, "seed {seed}: node 1 had everything and was given up");
+    }
+}
+
+#[test]
+fn a_lease_from_voters_that_were_replaced_since_keeps_others_from_serving() {
+    for seed in 0..20 {
+        let mut world = serving(seed, 2, 1, 0);
+        world.add_node(4, Some(Record::empty(voter(4), Incarnation(0), 1)), true);
+        world.connect_all();
+        world.wait(1);
+        // After a restart, nodes 2 and 4 renew no lease for a while, but accept.
+        let since = world.now;
+        for node in [2, 4] {
+            world.crash(node);
+            world.start(node);
+        }
+        world.run_until("node 2 is out", |world| world.in_sync() == [1]);
+        world.run_until("node 2 is back", |world| world.in_sync() == [1, 2]);
+        world.run(since + 1_850 * MS - world.now);
+        world.operate(1, Operation::RemoveMember { node: NodeId(3) });
+        let kind = MemberKind::Witness;
+        world.operate(1, Operation::AddMember { node: NodeId(4), kind, voter: voter(4) });
+        world.run(100 * MS);
+        world.split(&[1]);
+        world.set_clients(2, 1);
+        // Two that would answer at once are noticed by the world.
+        world.wait(10);
+    }
+}
+
+#[test]
+fn a_primary_whose_record_cannot_be_stored_goes_on_as_a_client() {
+    let mut world = serving(21, 3, 0, 0);
+    world.store_fails.insert(1);
+    world.crash(3);
+    world.wait(1);
+    world.start(3);
+    world.run_until("node 1 is out", |world| !world.in_sync().contains(&1));
+    world.run_until("somebody serves", |world| (1..=3).any(|node| world.answers(node)));
+    world.wait(5);
+    world.run_until("the others are in sync", |world| {
+        world.in_sync() == [2, 3] && (1..=3).any(|node| world.answers(node))
+    });
+}
+
+#[test]
+fn a_replica_that_lost_its_cache_does_not_accept_an_exclude_before_it_knows_what_it_changes() {
+    let world = World::new(1, 2, 1, 0);
+    let ballot = Ballot { round: 5, node: NodeId(4) };
+    let mut record = Record::first(&world.bootstrap, NodeId(2), 1).expect("a member");
+    record.incarnation = Incarnation(99);
+    let mut reborn = Alone::with(2, record, 0);
+    reborn.meet(4, 1, None);
+    let promote = Configuration {
+        epoch: Epoch(2),
+        reign: Epoch(2),
+        primary: Some(NodeId(4)),
+        ..world.bootstrap.clone()
+    };
+    let mut exclude = Configuration { epoch: Epoch(3), ..promote.clone() };
+    exclude.members[0].in_sync = false;
+    let accept = MemberMessage::Accept { ballot, configuration: Box::new(exclude) };
+    assert_eq!(reborn.hear(4, 1, accept.clone()), []);
+    // A promote carries what was found and is taken as it is; then it knows.
+    let configuration = Box::new(promote);
+    let taken =
+        reborn.hear(4, 1, MemberMessage::Accept { ballot, configuration: configuration.clone() });
+    assert!(matches!(taken[..], [MemberMessage::Accepted { .. }]), "{taken:?}");
+    reborn.hear(4, 1, MemberMessage::Learn { ballot, configuration });
+    assert_eq!(reborn.hear(4, 1, accept), []);
+}
