@@ -11,7 +11,7 @@ use wire::{Durability, OnNoQuorum, Protocol, ShardMessage};
 
 impl Shard {
     pub(super) fn on_request(&mut self, client: Client, out: &mut Out) {
-        self.requests_in_tick += 1;
+        self.pace.request_comes(self.now);
         if self.may_start() {
             self.admit(client, out);
         } else if self.is_primary() || !self.forward(client, out) {
@@ -216,6 +216,9 @@ impl Shard {
             self.held.insert(id);
             return;
         }
+        if let (Some(client), Kind::Write(_) | Kind::Read(_)) = (&op.client, &op.kind) {
+            self.pace.request_ends(self.now, client.since);
+        }
         match op.kind {
             Kind::Write(_) => self.write_answered(id, out),
             Kind::Read(_) => self.read_answered(id, out),
@@ -256,6 +259,7 @@ impl Shard {
         self.retired_count = 0;
         self.own_reads.open = 0;
         self.copies = 0;
+        self.pace.no_copies();
         self.verify = None;
         self.reconciling.clear();
         self.reconcile = super::Doubt::default();

@@ -15,6 +15,9 @@ use alloc::vec::Vec;
 use base::{BufferId, NodeId, SessionId, Span, VolumeId};
 use wire::{ShardMessage, WriteFlags};
 
+/// Ranges that are reconciled at once at least, however busy clients are.
+const RECONCILED_AT_ONCE: usize = 2;
+
 /// What a copy is for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Purpose {
@@ -99,6 +102,7 @@ impl Shard {
             data: None,
         };
         self.copies += 1;
+        self.pace.copy_begins(self.now);
         let id = self.insert_op(None, volume, span, Kind::Copy(copy));
         if self.locks.acquire(id, volume, span, true) {
             self.start(id, out);
@@ -107,7 +111,11 @@ impl Shard {
 
     /// The part of `first..end` at its start that one copy takes: inside one window of `copy_sectors`.
     pub(super) fn piece(&self, first: u64, end: u64) -> Span {
-        let window = self.geometry.copy_sectors;
+        Shard::piece_of(self.geometry.copy_sectors, first, end)
+    }
+
+    /// The same, inside one of any windows of so many sectors.
+    pub(super) fn piece_of(window: u64, first: u64, end: u64) -> Span {
         let stop = end.min((first / window + 1) * window);
         let count = u32::try_from(stop - first).expect("a window is far below 2^32 sectors");
         Span::new(first, count).expect("the caller's range is not empty")
@@ -224,6 +232,7 @@ impl Shard {
         self.unlock(id, out);
         let Some(op) = self.ops.remove(&id) else { return };
         self.copies -= 1;
+        self.pace.copy_ends(self.now);
         if let Kind::Copy(Copy { purpose: Purpose::Sync { node, session, .. }, .. }) = op.kind {
             self.sync_not_copied(node, session);
         }
@@ -508,6 +517,7 @@ impl Shard {
         let Some(op) = self.ops.remove(&id) else { return };
         let Kind::Copy(copy) = op.kind else { return };
         self.copies -= 1;
+        self.pace.copy_ends(self.now);
         self.release(copy.data.flatten(), out);
         for (_, sequence) in copy.asked {
             self.asked.remove(&sequence);
@@ -568,14 +578,9 @@ impl Shard {
         self.pump_verify(out);
     }
 
-    /// How many copies may be under way: fewer while clients are busy.
-    pub(super) fn copies_allowed(&self) -> usize {
-        let busy = self.requests_in_tick > 0;
-        if busy { (self.geometry.copies_max / 8).max(1) } else { self.geometry.copies_max }
-    }
-
+    /// Reconciliation does not rest: requests wait for it.
     fn pump_reconcile(&mut self, out: &mut Out) {
-        while self.copies < self.copies_allowed() {
+        while self.copies < self.pace.pressure(self.now).copies.max(RECONCILED_AT_ONCE) {
             let Some((volume, first, end)) = self.reconcile.next(self.reconcile_cursor) else {
                 let start = (VolumeId(0), 0);
                 if self.reconcile_cursor == start {
@@ -612,7 +617,7 @@ impl Shard {
     }
 
     fn pump_verify(&mut self, out: &mut Out) {
-        while self.copies < self.copies_allowed() {
+        while self.pace.may_begin(self.now) {
             let Some(run) = &self.verify else { return };
             let (volume, next, end) = (run.volume, run.next, self.volume_sectors(run.volume));
             if next >= end {
@@ -624,7 +629,7 @@ impl Shard {
                 }
                 return;
             }
-            let piece = self.piece(next, end);
+            let piece = Shard::piece_of(self.pace.pressure(self.now).sectors, next, end);
             let own_extent = next / self.geometry.extent_sectors;
             let mine = Shard::owner(&self.geometry, self.shards, own_extent) == self.index;
             if let Some(run) = &mut self.verify {

@@ -29,6 +29,7 @@ mod install;
 mod local;
 mod lock;
 mod op;
+mod pace;
 mod peer;
 mod read;
 mod replica;
@@ -53,6 +54,7 @@ use doubt::Doubt;
 use local::{Local, Purpose};
 use lock::LockTable;
 use op::{Client, Op};
+use pace::Pace;
 use peer::{Peer, ReadLoad};
 use seats::Seats;
 use wire::Configuration;
@@ -152,7 +154,7 @@ pub struct Shard {
     verify: Option<copy::VerifyRun>,
     turn: usize,
     own_reads: ReadLoad,
-    requests_in_tick: u64,
+    pace: Pace,
 
     local: Local,
     log: ActivityLog,
@@ -225,7 +227,7 @@ impl Shard {
             verify: None,
             turn: 0,
             own_reads: ReadLoad::default(),
-            requests_in_tick: 0,
+            pace: Pace::new(geometry.copies_max, geometry.copy_sectors, geometry.block_sectors),
             local: Local::new(geometry.extent_sectors),
             log,
             bitmaps: Bitmaps::new(&geometry, setup.index, setup.shards),

@@ -119,7 +119,10 @@ impl Shard {
             || (self.is_primary() && !self.reconcile.is_empty())
             || self.peers.values().any(|peer| peer.sync.is_some())
             || self.owes_retirement();
-        busy.then(|| self.last_tick + self.tick_length())
+        let tick = self.last_tick + self.tick_length();
+        let copies = self.peers.values().any(|peer| peer.sync.is_some()) || self.verify.is_some();
+        let rested = self.pace.wake_at().filter(|&wake| copies && wake > self.now);
+        busy.then(|| rested.map_or(tick, |rested| rested.min(tick)))
     }
 
     /// What is due now and then.
@@ -130,7 +133,6 @@ impl Shard {
             return;
         }
         self.last_tick = self.now;
-        self.requests_in_tick = 0;
         self.tell_retired(true, out);
         self.check_late(out);
         self.retry_copies(out);

@@ -285,6 +285,7 @@ impl Shard {
         &self,
         node: NodeId,
         cursor: (VolumeId, u64),
+        window: u64,
     ) -> Option<(VolumeId, Span, bool)> {
         let known = self.configuration.as_ref()?;
         let sync = self.peers.get(&node)?.sync.as_ref()?;
@@ -308,7 +309,7 @@ impl Shard {
             };
             let end = end.min(entry.sectors);
             if first < end {
-                return Some((entry.volume, self.piece(first, end), compares));
+                return Some((entry.volume, Shard::piece_of(window, first, end), compares));
             }
         }
         None
@@ -318,12 +319,17 @@ impl Shard {
         if self.sync_paused || !self.reconcile.is_empty() {
             return;
         }
-        let targets: Vec<(NodeId, bool)> = self
+        let mut targets: Vec<(NodeId, bool, u64)> = self
             .peers
             .iter()
-            .filter_map(|(&node, peer)| Some((node, peer.sync.as_ref()?.is_ready())))
+            .filter_map(|(&node, peer)| {
+                let sync = peer.sync.as_ref()?;
+                Some((node, sync.is_ready(), sync.done))
+            })
             .collect();
-        for (target, ready) in targets {
+        // Who is behind goes first: where few copies may be made, each target gets its share.
+        targets.sort_by_key(|&(_, _, done)| done);
+        for (target, ready, _) in targets {
             if ready {
                 self.pump_sync(target, out);
             } else {
@@ -337,14 +343,21 @@ impl Shard {
             return;
         }
         loop {
-            let allowed = self.copies_allowed();
+            let may_begin = self.pace.may_begin(self.now);
+            let window = self.pace.pressure(self.now).sectors;
             let Some(sync) = self.sync_mut(target) else { return };
-            if sync.in_flight >= allowed {
+            if !may_begin && sync.in_flight > 0 {
                 return;
             }
             let (cursor, session) = (sync.cursor, sync.session);
-            let Some((volume, span, compare)) = self.next_to_copy(target, cursor) else { break };
+            let next = self.next_to_copy(target, cursor, window);
+            let Some((volume, span, compare)) = next else { break };
             let Some(sync) = self.sync_mut(target) else { return };
+            if !may_begin {
+                // Where the search goes on when it may.
+                sync.cursor = (volume, span.first());
+                return;
+            }
             sync.cursor = (volume, span.end());
             sync.in_flight += 1;
             self.queue_copy(Purpose::Sync { node: target, session, compare }, volume, span, out);
@@ -371,7 +384,8 @@ impl Shard {
             self.flush_target(target, out);
             return;
         }
-        if self.next_to_copy(target, (VolumeId(0), 0)).is_some() {
+        let window = self.geometry.copy_sectors;
+        if self.next_to_copy(target, (VolumeId(0), 0), window).is_some() {
             if let Some(sync) = self.sync_mut(target) {
                 sync.cursor = (VolumeId(0), 0);
             }

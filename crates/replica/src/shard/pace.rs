@@ -1,0 +1,352 @@
+//! How fast background copies go: as fast as the application's requests allow.
+//!
+//! While no request came for a second, copies are large and many. Else they go at one of several
+//! *levels*, each with about half the pressure of the one above: fewer copies at once, then smaller
+//! ones, then one small copy at a time with a rest after it. The level is found by comparing the
+//! requests' 99th percentile with what it is for requests that met no copy: the latter are those that
+//! lived in a rest, and where the level has no rests a short probe makes some.
+//!
+//! Always: copies never stop. A rest is a multiple of the time that the copy before it took, and at
+//! most `REST_MAX`.
+//!
+//! Not here: which range is copied next (`sync`, `copy`).
+
+use base::{Duration, Instant};
+
+#[cfg(test)]
+mod tests;
+
+/// The application is there while it asked for something within this time.
+const PRESENCE: Duration = Duration::from_secs(1);
+/// The longest rest after a copy.
+const REST_MAX: Duration = Duration::from_millis(250);
+/// The fewest sectors of a copy under load: 16 KiB. Its cost is below that of one request and its
+/// network round trip.
+const SECTORS_MIN: u64 = 32;
+/// Latencies from which a 99th percentile is taken: it is then not just the largest.
+const WINDOW_REQUESTS: u32 = 256;
+/// ... over at least this time, several copies long,
+const WINDOW_MIN: Duration = Duration::from_millis(20);
+/// ... or as many as there are after this time.
+const WINDOW_MAX: Duration = Duration::from_millis(500);
+/// Windows without a request that met no copy, after which a probe makes some.
+const PROBE_AFTER: u32 = 24;
+/// A probe lasts until so many requests met no copy,
+const PROBE_REQUESTS: u32 = 128;
+/// ... or this long.
+const PROBE_MAX: Duration = Duration::from_millis(250);
+/// The level of a probe has rests of so many times a copy.
+const PROBE_REST: u64 = 15;
+/// The longest rest, in times the copy before it: fewer than one request in a hundred meets a copy.
+const REST_FACTOR_MAX: u64 = 127;
+/// A request is slow that takes more than these hundredths of the percentile without copies: less than
+/// the 200 that are promised.
+const SLOW_ABOVE: u64 = 170;
+/// So many slow requests may be chance; more, if they are more than one in a hundred, lower the level.
+const SLOW_FEW: u32 = 2;
+/// Below these hundredths the level rises.
+const RISE_BELOW: u64 = 140;
+/// Requests in good windows before it does,
+const RISE_AFTER: u32 = 2 * WINDOW_REQUESTS;
+/// ... twice as many each time that it was followed by a fall, up to these: the slow ones of each trial
+/// are then few among them.
+const RISE_AFTER_MAX: u32 = 64 * WINDOW_REQUESTS;
+
+/// What copies may do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Pressure {
+    /// In flight at once.
+    pub(super) copies: usize,
+    /// Sectors of each at most: a power of two.
+    pub(super) sectors: u64,
+    /// Rest after one, in times what it took.
+    rest: u64,
+}
+
+/// How often latencies fell into steps of an eighth of an octave.
+#[derive(Clone, Debug)]
+struct Latencies {
+    count: u32,
+    steps: [u32; Latencies::STEPS],
+}
+
+impl Latencies {
+    /// From 1 µs to more than an hour.
+    const STEPS: usize = 32 * 8;
+
+    fn new() -> Latencies {
+        Latencies { count: 0, steps: [0; Latencies::STEPS] }
+    }
+
+    fn add(&mut self, latency: Duration) {
+        let microseconds = (latency.0 / 1000).max(8);
+        let octave = microseconds.ilog2();
+        let eighth = microseconds >> (octave - 3) & 7;
+        let step = usize::try_from(u64::from(octave - 3) * 8 + eighth).unwrap_or(usize::MAX);
+        self.steps[step.min(Latencies::STEPS - 1)] += 1;
+        self.count += 1;
+    }
+
+    /// The latency that 99 of 100 do not exceed; `None` without any.
+    fn percentile(&self) -> Option<Duration> {
+        let beyond = self.count / 100;
+        let mut seen = 0;
+        for step in (0..Latencies::STEPS).rev() {
+            seen += self.steps[step];
+            if seen > beyond {
+                let step = u64::try_from(step).expect("a few hundred steps");
+                let (octave, eighth) = (step / 8, step % 8);
+                // The middle of the step.
+                return Some(Duration(((16 + 2 * eighth + 1) << octave) * 500));
+            }
+        }
+        None
+    }
+
+    fn clear(&mut self) {
+        *self = Latencies::new();
+    }
+}
+
+/// The pace of one shard's copies.
+#[derive(Clone, Debug)]
+pub(super) struct Pace {
+    copies_max: usize,
+    sectors_max: u64,
+    sectors_min: u64,
+    /// 0 is the highest.
+    level: u32,
+    levels: u32,
+    in_flight: usize,
+    /// When the newest copy began.
+    copy_began: Instant,
+    /// From when on nothing is felt of a copy: as long after it as it took, for those who waited for it
+    /// make others wait.
+    calm_from: Instant,
+    rest_until: Instant,
+    last_request: Option<Instant>,
+    window_began: Instant,
+    /// Copies in flight that began before the level changed: until they end nothing is judged.
+    old_copies: usize,
+    /// Of requests that came in this window.
+    all: Latencies,
+    /// Of these, the slow ones.
+    slow: u32,
+    /// Of requests that met no copy.
+    alone: Latencies,
+    /// The percentile of those, over some windows.
+    usual: Option<Duration>,
+    /// Windows since it was renewed.
+    stale: u32,
+    /// Requests in good windows since the level changed.
+    good: u32,
+    /// How many of them allow the next rise.
+    patience: u32,
+    /// The last change of the level was a rise.
+    rose: bool,
+    /// Copies were made in this window.
+    copied: bool,
+    probe_since: Option<Instant>,
+}
+
+impl Pace {
+    /// At most `copies_max` copies at once, of `sectors_max` each; all are whole blocks.
+    pub(super) fn new(copies_max: usize, sectors_max: u64, block_sectors: u64) -> Pace {
+        let sectors_min = SECTORS_MIN.max(block_sectors).min(sectors_max);
+        let levels = copies_max.max(1).ilog2()
+            + (sectors_max / sectors_min).max(1).ilog2()
+            + (REST_FACTOR_MAX + 1).ilog2();
+        Pace {
+            copies_max,
+            sectors_max,
+            sectors_min,
+            level: copies_max.max(1).ilog2(),
+            levels,
+            in_flight: 0,
+            copy_began: Instant(0),
+            calm_from: Instant(0),
+            rest_until: Instant(0),
+            last_request: None,
+            window_began: Instant(0),
+            old_copies: 0,
+            all: Latencies::new(),
+            slow: 0,
+            alone: Latencies::new(),
+            usual: None,
+            stale: 0,
+            good: 0,
+            patience: RISE_AFTER,
+            rose: false,
+            copied: false,
+            probe_since: None,
+        }
+    }
+
+    /// What copies may do now.
+    pub(super) fn pressure(&self, now: Instant) -> Pressure {
+        if !self.is_watched(now) {
+            return Pressure { copies: self.copies_max, sectors: self.sectors_max, rest: 0 };
+        }
+        if self.probe_since.is_some() {
+            return Pressure { copies: 1, sectors: self.sectors_min, rest: PROBE_REST };
+        }
+        let fewer = self.level.min(self.copies_max.max(1).ilog2());
+        let smaller =
+            (self.level - fewer).min((self.sectors_max / self.sectors_min).max(1).ilog2());
+        let longer = self.level - fewer - smaller;
+        Pressure {
+            copies: (self.copies_max >> fewer).max(1),
+            sectors: self.sectors_max >> smaller,
+            rest: (1 << longer) - 1,
+        }
+    }
+
+    /// Whether an application is there whose latency counts.
+    fn is_watched(&self, now: Instant) -> bool {
+        self.last_request.is_some_and(|last| now.since(last) < PRESENCE)
+    }
+
+    /// Whether one more copy may begin.
+    pub(super) fn may_begin(&self, now: Instant) -> bool {
+        let pressure = self.pressure(now);
+        self.in_flight < pressure.copies && (pressure.rest == 0 || now >= self.rest_until)
+    }
+
+    /// When a copy may begin that may not now, as far as time alone decides.
+    pub(super) fn wake_at(&self) -> Option<Instant> {
+        (self.in_flight == 0).then_some(self.rest_until)
+    }
+
+    /// A copy begins.
+    pub(super) fn copy_begins(&mut self, now: Instant) {
+        self.in_flight += 1;
+        self.copy_began = now;
+        self.copied = true;
+    }
+
+    /// A copy ended, or was given up.
+    pub(super) fn copy_ends(&mut self, now: Instant) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        let took = now.since(self.copy_began);
+        self.calm_from = now + took;
+        let rest = took.0.saturating_mul(self.pressure(now).rest);
+        self.rest_until = now + Duration(rest.min(REST_MAX.0));
+        if self.old_copies > 0 {
+            self.old_copies -= 1;
+            self.start_window(now);
+        }
+    }
+
+    /// No copy is under way any more.
+    pub(super) fn no_copies(&mut self) {
+        (self.in_flight, self.old_copies) = (0, 0);
+    }
+
+    /// Somebody asks for something.
+    pub(super) fn request_comes(&mut self, now: Instant) {
+        if !self.is_watched(now) {
+            // Perhaps another application: what was usual is found out anew.
+            self.usual = None;
+            self.alone.clear();
+            self.change(now);
+            self.probe_since = Some(now);
+        }
+        self.last_request = Some(now);
+    }
+
+    /// A request that came at `since` is answered.
+    pub(super) fn request_ends(&mut self, now: Instant, since: Instant) {
+        let latency = now.since(since);
+        if self.in_flight == 0 && self.calm_from <= since {
+            self.alone.add(latency);
+        }
+        if let Some(begun) = self.probe_since {
+            if self.alone.count >= PROBE_REQUESTS || now.since(begun) >= PROBE_MAX {
+                self.probe_since = None;
+                self.learn();
+                self.change(now);
+            }
+            return;
+        }
+        if self.old_copies > 0 || since < self.window_began {
+            return;
+        }
+        self.all.add(latency);
+        self.slow += u32::from(self.exceeds(latency, SLOW_ABOVE));
+        let passed = now.since(self.window_began);
+        if self.slow > SLOW_FEW.max(self.all.count / 100) {
+            self.sink(now);
+        } else if (self.all.count >= WINDOW_REQUESTS && passed >= WINDOW_MIN)
+            || passed >= WINDOW_MAX
+        {
+            self.end_window(now);
+        }
+    }
+
+    /// Whether a latency is above so many hundredths of the usual percentile.
+    fn exceeds(&self, latency: Duration, hundredths: u64) -> bool {
+        self.usual.is_some_and(|usual| latency.0.saturating_mul(100) > usual.0 * hundredths)
+    }
+
+    fn start_window(&mut self, now: Instant) {
+        self.window_began = now;
+        self.all.clear();
+        self.slow = 0;
+        self.copied = self.in_flight > 0;
+    }
+
+    /// What copies may do is another from now on.
+    fn change(&mut self, now: Instant) {
+        self.old_copies = self.in_flight;
+        self.start_window(now);
+    }
+
+    /// Renews what is usual without copies, from what was seen.
+    fn learn(&mut self) {
+        let Some(seen) = self.alone.percentile() else { return };
+        self.stale = 0;
+        self.alone.clear();
+        // Quickly down, slowly up: it is the application that should not suffer from an error.
+        self.usual = Some(match self.usual {
+            None => seen,
+            Some(usual) if seen < usual => Duration((usual.0 + seen.0 * 3) / 4),
+            Some(usual) => Duration((usual.0 * 3 + seen.0) / 4),
+        });
+    }
+
+    fn end_window(&mut self, now: Instant) {
+        let (felt, count, copied) = (self.all.percentile(), self.all.count, self.copied);
+        self.start_window(now);
+        self.stale += 1;
+        if self.alone.count >= PROBE_REQUESTS {
+            self.learn();
+        }
+        if !copied {
+            return;
+        }
+        if self.usual.is_none() || self.stale >= PROBE_AFTER {
+            self.probe_since = Some(now);
+            return;
+        }
+        if felt.is_some_and(|felt| !self.exceeds(felt, RISE_BELOW)) {
+            self.good = self.good.saturating_add(count);
+            if self.good >= self.patience {
+                (self.good, self.rose) = (0, true);
+                self.level = self.level.saturating_sub(1);
+                self.change(now);
+            }
+        }
+    }
+
+    /// Requests feel the copies too much: the level falls by as many steps as would halve that away.
+    fn sink(&mut self, now: Instant) {
+        let usual = self.usual.map_or(0, |usual| usual.0).max(1);
+        let excess = self.all.percentile().map_or(0, |felt| felt.0 / (usual * 2));
+        // Right after a rise: that was too much, and is not tried again soon.
+        let rose = self.good < self.patience && self.rose;
+        self.patience = if rose { (self.patience * 2).min(RISE_AFTER_MAX) } else { RISE_AFTER };
+        (self.good, self.rose) = (0, false);
+        self.level = (self.level + 1 + excess.max(1).ilog2()).min(self.levels);
+        self.change(now);
+    }
+}

@@ -1,0 +1,201 @@
+//! The pace beside simulated applications: one queue that requests and copies share.
+
+use super::{Latencies, PRESENCE, Pace, REST_MAX};
+use alloc::collections::BinaryHeap;
+use alloc::vec::Vec;
+use base::{Duration, Instant, Prng};
+use core::cmp::Reverse;
+
+/// A disk, a link or a core: it serves one thing after the other.
+#[derive(Clone, Copy)]
+struct Server {
+    /// Nanoseconds for a request, half of it or up to twice as much by chance.
+    request: u64,
+    /// Nanoseconds for a copy of any size,
+    copy: u64,
+    /// and for each KiB of it.
+    kibibyte: u64,
+}
+
+/// Requests in flight at once, each followed by another after a while: from nothing to twice `think`.
+#[derive(Clone, Copy)]
+struct Load {
+    depth: u64,
+    think: u64,
+}
+
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Happens {
+    Asked,
+    Answered(u64),
+    Copied,
+    Wake,
+}
+
+#[derive(Debug)]
+struct Outcome {
+    /// 99th percentile, in nanoseconds.
+    percentile: u64,
+    copied_kib: u64,
+    /// The longest time from one copy's end to the next one's, in nanoseconds.
+    longest_gap: u64,
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Runs `load` for `seconds`, the first of which do not count; with copies or without.
+fn run(server: Server, load: Load, copies: bool, seconds: u64) -> Outcome {
+    let mut pace = Pace::new(16, 512, 8);
+    let mut random = Prng::new(7);
+    let mut queue: BinaryHeap<Reverse<(u64, Happens)>> = BinaryHeap::new();
+    for number in 0..load.depth {
+        queue.push(Reverse((SECOND + number * 1000, Happens::Asked)));
+    }
+    queue.push(Reverse((SECOND, Happens::Wake)));
+    let (mut free, mut last_copy, start) = (SECOND, SECOND, SECOND);
+    let (mut latencies, mut copied_kib, mut longest_gap) = (Vec::new(), 0, 0);
+    while let Some(Reverse((now, happens))) = queue.pop() {
+        if now > start + seconds * SECOND {
+            break;
+        }
+        let time = Instant(now);
+        match happens {
+            Happens::Asked => {
+                pace.request_comes(time);
+                free = free.max(now) + server.request / 2 + random.below(server.request * 3 / 2);
+                queue.push(Reverse((free, Happens::Answered(now))));
+            }
+            Happens::Answered(since) => {
+                pace.request_ends(time, Instant(since));
+                if now > start + SECOND {
+                    latencies.push(now - since);
+                }
+                let think = random.below(2 * load.think + 1);
+                queue.push(Reverse((now + think, Happens::Asked)));
+            }
+            Happens::Copied => {
+                pace.copy_ends(time);
+                longest_gap = longest_gap.max(now - last_copy);
+                last_copy = now;
+            }
+            Happens::Wake => {}
+        }
+        while copies && pace.may_begin(time) {
+            let kib = pace.pressure(time).sectors / 2;
+            pace.copy_begins(time);
+            copied_kib += kib;
+            free = free.max(now) + server.copy + kib * server.kibibyte;
+            queue.push(Reverse((free, Happens::Copied)));
+        }
+        if copies && let Some(wake) = pace.wake_at().filter(|wake| wake.0 > now) {
+            queue.push(Reverse((wake.0, Happens::Wake)));
+        }
+    }
+    latencies.sort_unstable();
+    let percentile = latencies.get(latencies.len() * 99 / 100).copied().unwrap_or(0);
+    Outcome { percentile, copied_kib, longest_gap }
+}
+
+/// A fast node in memory, a disk, and a slow disk.
+const SERVERS: [Server; 3] = [
+    Server { request: 8_000, copy: 15_000, kibibyte: 500 },
+    Server { request: 40_000, copy: 40_000, kibibyte: 1_000 },
+    Server { request: 1_000_000, copy: 2_000_000, kibibyte: 8_000 },
+];
+
+#[test]
+fn requests_beside_a_resync_take_at_most_twice_as_long_at_the_99th_percentile() {
+    for server in SERVERS {
+        for load in [
+            Load { depth: 1, think: 0 },
+            Load { depth: 1, think: 20_000_000 },
+            Load { depth: 16, think: 0 },
+            Load { depth: 64, think: 2_000_000 },
+        ] {
+            let (alone, beside) = (run(server, load, false, 20), run(server, load, true, 20));
+            let (usual, felt) = (alone.percentile, beside.percentile);
+            assert!(
+                felt <= 2 * usual,
+                "{} ns: {load_depth} deep: {usual} ns, beside copies {felt}",
+                server.request,
+                load_depth = load.depth
+            );
+        }
+    }
+}
+
+#[test]
+fn a_resync_never_stops_whatever_the_load() {
+    for server in SERVERS {
+        for load in [Load { depth: 1, think: 0 }, Load { depth: 64, think: 0 }] {
+            let copied = run(server, load, true, 10);
+            let one = (server.copy + 16 * server.kibibyte + server.request * 64 * 2) * 4;
+            assert!(copied.longest_gap <= REST_MAX.0 + one, "{copied:?}");
+        }
+    }
+}
+
+#[test]
+fn a_light_load_slows_a_resync_and_no_more() {
+    let server = SERVERS[1];
+    let idle = run(server, Load { depth: 0, think: 0 }, true, 5).copied_kib;
+    let light = Load { depth: 4, think: 2_000_000 };
+    let beside = run(server, light, true, 5).copied_kib;
+    assert!(beside * 12 >= idle, "{beside} KiB beside a load of 8 %, {idle} KiB alone");
+}
+
+#[test]
+fn nothing_is_held_back_while_nobody_asks() {
+    let mut pace = Pace::new(16, 512, 8);
+    let now = Instant(SECOND);
+    assert_eq!((pace.pressure(now).copies, pace.pressure(now).sectors), (16, 512));
+    pace.request_comes(now);
+    pace.request_ends(now + Duration(1000), now);
+    assert!(pace.pressure(now).copies < 16);
+    let later = now + PRESENCE;
+    assert_eq!((pace.pressure(later).copies, pace.pressure(later).sectors), (16, 512));
+}
+
+#[test]
+fn a_percentile_is_right_to_a_sixteenth() {
+    let mut latencies = Latencies::new();
+    assert_eq!(latencies.percentile(), None);
+    for microseconds in 1..=1000 {
+        latencies.add(Duration(microseconds * 1000));
+    }
+    let found = latencies.percentile().map_or(0, |found| found.0);
+    assert!((990_000 * 15 / 16..=990_000 * 17 / 16).contains(&found), "{found}");
+}
+
+/// Requests one after the other, each of which takes so long.
+fn ask(pace: &mut Pace, now: &mut Instant, microseconds: u64, count: u64) {
+    for _ in 0..count {
+        pace.request_comes(*now);
+        let end = *now + Duration(microseconds * 1000);
+        pace.request_ends(end, *now);
+        *now = end;
+    }
+}
+
+#[test]
+fn another_application_is_not_judged_by_the_one_before() {
+    let mut pace = Pace::new(16, 512, 8);
+    let mut now = Instant(SECOND);
+    ask(&mut pace, &mut now, 5000, 1000);
+    now = now + PRESENCE;
+    ask(&mut pace, &mut now, 50, 1000);
+    assert!(pace.usual.is_some_and(|usual| usual < Duration(60_000)), "{:?}", pace.usual);
+    let level = pace.level;
+    pace.copy_begins(now);
+    ask(&mut pace, &mut now, 150, 10);
+    assert!(pace.level > level, "three times as long as usual is too long");
+}
+
+#[test]
+fn an_application_that_changes_its_habits_is_judged_by_the_new_ones_soon() {
+    let mut pace = Pace::new(16, 512, 8);
+    let mut now = Instant(SECOND);
+    ask(&mut pace, &mut now, 5000, 1000);
+    ask(&mut pace, &mut now, 50, 2000);
+    assert!(pace.usual.is_some_and(|usual| usual < Duration(100_000)), "{:?}", pace.usual);
+}
