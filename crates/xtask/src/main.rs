@@ -46,8 +46,15 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<String>,
     },
-    /// Measures speed against the head and against the raw disk
-    Bench,
+    /// Measures speed beside other servers and the raw disk: `cargo xtask bench --full`
+    Bench {
+        /// Another revision, measured by turns with this tree
+        #[arg(long, value_name = "REV")]
+        compare: Option<String>,
+        /// Handed to the benchmark as they are; its own `--help` says what there is
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        rest: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -66,7 +73,7 @@ fn main() -> ExitCode {
         Command::Sim { rest } => steps::sim(&project, &rest),
         Command::Scenarios => steps::scenarios(&project),
         Command::Lab { rest } => steps::lab(&project, &rest),
-        Command::Bench => steps::bench(),
+        Command::Bench { compare, rest } => steps::bench(&project, compare.as_deref(), &rest),
     };
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -5,7 +5,7 @@
 
 use crate::project::{Project, shown};
 use crate::tidy;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -85,10 +85,62 @@ pub(crate) fn lab(project: &Project, rest: &[String]) -> bool {
     run(command.args(rest))
 }
 
-/// Says that there are no benchmarks yet.
-pub(crate) fn bench() -> bool {
-    eprintln!("NOT RUN: the benchmark room does not exist yet");
-    false
+/// Builds the benchmark, what it measures, and the programs of another revision if asked for, and runs it
+/// with `rest` as its arguments.
+pub(crate) fn bench(project: &Project, compare: Option<&str>, rest: &[String]) -> bool {
+    let packages = ["--package", "bench", "--package", "lockstep", "--package", "lockstepd"];
+    if !cargo(project, &[&["build", "--release"], &packages[..]].concat()) {
+        return false;
+    }
+    let mut command = Command::new(project.target.join("release").join("bench"));
+    command.current_dir(&project.root).args(["--label", &revision(project, "HEAD")]);
+    if let Some(other) = compare {
+        let Some(programs) = build_other(project, other) else { return false };
+        let label = revision(project, other);
+        command.arg("--compare").arg(format!("{label}={}", programs.display()));
+    }
+    run(command.args(rest))
+}
+
+/// The short name of a revision, and whether the tree differs from it if it is the head.
+fn revision(project: &Project, name: &str) -> String {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").current_dir(&project.root).args(arguments).output();
+        let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+        text.unwrap_or_default().trim().to_owned()
+    };
+    let short = git(&["rev-parse", "--short", name]);
+    let changed = name == "HEAD" && !git(&["status", "--porcelain", "--", "crates"]).is_empty();
+    format!("{short}{}", if changed { " with changes" } else { "" })
+}
+
+/// Builds the programs of another revision beside the target folder; returns where they lie.
+fn build_other(project: &Project, name: &str) -> Option<PathBuf> {
+    let short = revision(project, name);
+    let tree = project.target.join("bench").join(&short);
+    let archive = project.target.join("bench").join(format!("{short}.tar"));
+    if let Err(error) = std::fs::create_dir_all(&tree) {
+        eprintln!("bench: {}: {error}", tree.display());
+        return None;
+    }
+    let mut pack = Command::new("git");
+    pack.current_dir(&project.root).args(["archive", "--output"]).arg(&archive).arg(name);
+    let mut unpack = Command::new("tar");
+    unpack.arg("-C").arg(&tree).arg("-xf").arg(&archive);
+    if !run(&mut pack) || !run(&mut unpack) {
+        return None;
+    }
+    let target = project.target.join("bench").join("target");
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(&tree).env("CARGO_TARGET_DIR", &target);
+    command.args(["build", "--release", "--package", "lockstep", "--package", "lockstepd"]);
+    let built = run(&mut command);
+    let programs = project.target.join("bench").join(format!("{short}-programs"));
+    let keep = |name: &str| std::fs::copy(target.join("release").join(name), programs.join(name));
+    let kept = built
+        && std::fs::create_dir_all(&programs).is_ok()
+        && ["lockstep", "lockstepd"].into_iter().all(|name| keep(name).is_ok());
+    kept.then_some(programs)
 }
 
 /// Builds both programs and runs the demo in a folder of its own, which is removed when it passed.

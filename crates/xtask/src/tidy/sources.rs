@@ -12,7 +12,7 @@ const PURE_CRATES: &[&str] = &["base", "wire", "nbd", "replica"];
 
 /// Crates that may read a clock: the hands, the command line, and what is never shipped but for
 /// the simulator, whose time is an input like any other.
-const CLOCK_CRATES: &[&str] = &["sys", "lockstep", "xtask", "lab"];
+const CLOCK_CRATES: &[&str] = &["sys", "lockstep", "xtask", "lab", "bench"];
 
 /// Macros that mark something unfinished.
 const MACROS: &[&str] = &["todo!", "unimplemented!", "dbg!"];

@@ -1,0 +1,192 @@
+//! fio: one job, and what it saw.
+//!
+//! Always: direct I/O, random offsets from a new seed each time, latencies from fio's own histograms.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::machine::{run, shown};
+use crate::outcome::Outcome;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, serde::Serialize)]
+pub(crate) struct Workload {
+    pub(crate) name: &'static str,
+    /// fio's `rw`.
+    pub(crate) pattern: &'static str,
+    pub(crate) block_kib: u32,
+    pub(crate) depth: u32,
+    /// Per cent of reads.
+    pub(crate) reads: u32,
+}
+
+/// Whom it is asked of.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    /// fio's nbd engine.
+    Nbd(String),
+    /// io_uring on a file, direct.
+    File(PathBuf),
+}
+
+/// What fio saw.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) requests: u64,
+    pub(crate) iops: f64,
+    pub(crate) mb_per_second: f64,
+    pub(crate) mean_us: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) p999_us: f64,
+    pub(crate) max_us: f64,
+    /// Processor time of fio itself, in ms per 1000 requests.
+    pub(crate) fio_ms: f64,
+}
+
+/// A job that was started.
+pub(crate) struct Job {
+    child: Child,
+    output: PathBuf,
+    words: String,
+}
+
+fn command(target: &Target, workload: &Workload, size_mib: u64) -> Command {
+    let mut command = Command::new("fio");
+    command.args(["--name=bench", "--randrepeat=0", "--norandommap", "--group_reporting"]);
+    command.arg(format!("--rw={}", workload.pattern));
+    command.arg(format!("--bs={}k", workload.block_kib));
+    command.arg(format!("--iodepth={}", workload.depth));
+    command.arg(format!("--size={size_mib}M"));
+    if workload.pattern == "randrw" {
+        command.arg(format!("--rwmixread={}", workload.reads));
+    }
+    match target {
+        Target::Nbd(url) => command.args(["--ioengine=nbd".to_owned(), format!("--uri={url}")]),
+        Target::File(path) => command.args([
+            "--ioengine=io_uring".to_owned(),
+            "--direct=1".to_owned(),
+            format!("--filename={}", path.display()),
+        ]),
+    };
+    command
+}
+
+/// Writes everything once, in random bytes, so that reads find data and writes find blocks.
+pub(crate) fn fill(target: &Target, size_mib: u64) -> Outcome<()> {
+    let whole = Workload { name: "fill", pattern: "write", block_kib: 1024, depth: 8, reads: 0 };
+    run(command(target, &whole, size_mib).arg("--output-format=terse")).map(drop)
+}
+
+/// Starts a job of `threads` instances; its report goes to a file below `scratch`.
+pub(crate) fn start(
+    target: &Target,
+    workload: &Workload,
+    size_mib: u64,
+    seconds: f64,
+    threads: u32,
+    scratch: &Path,
+) -> Outcome<Job> {
+    static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let output = scratch.join(format!("fio-{number}.json"));
+    let mut command = command(target, workload, size_mib);
+    command.args(["--time_based", "--output-format=json"]);
+    command.arg(format!("--runtime={:.0}ms", seconds * 1000.0));
+    command.arg(format!("--numjobs={threads}"));
+    command.arg(format!("--output={}", output.display()));
+    let words = shown(&command);
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| format!("{words}: {error}"))?;
+    Ok(Job { child, output, words })
+}
+
+impl Job {
+    /// Waits for its end.
+    pub(crate) fn finish(mut self) -> Outcome<Seen> {
+        let status = self.child.wait().map_err(|error| error.to_string())?;
+        let text = fs::read_to_string(&self.output).unwrap_or_default();
+        // What is gone already need not be removed.
+        let _ = fs::remove_file(&self.output);
+        if !status.success() {
+            return Err(format!("{}: {status}\n{text}", self.words));
+        }
+        parse(&text).ok_or_else(|| format!("{}: not understood:\n{text}", self.words))
+    }
+
+    /// Ends it; what it saw is not asked for.
+    pub(crate) fn end(mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_file(&self.output);
+    }
+}
+
+/// Runs a job to its end.
+pub(crate) fn measure(
+    target: &Target,
+    workload: &Workload,
+    size_mib: u64,
+    seconds: f64,
+    threads: u32,
+    scratch: &Path,
+) -> Outcome<Seen> {
+    start(target, workload, size_mib, seconds, threads, scratch)?.finish()
+}
+
+/// fio's report; the nbd engine says a line of its own before it.
+fn parse(text: &str) -> Option<Seen> {
+    let value: Value = serde_json::from_str(&text[text.find('{')?..]).ok()?;
+    let job = value["jobs"].get(0)?;
+    let of = |side: &str| {
+        let number = |value: &Value| value.as_f64().unwrap_or_default();
+        let side = &job[side];
+        let latency = &side["clat_ns"];
+        let percentile = |name: &str| number(&latency["percentile"][name]) / 1000.0;
+        Seen {
+            requests: side["total_ios"].as_u64().unwrap_or_default(),
+            iops: number(&side["iops"]),
+            mb_per_second: number(&side["bw_bytes"]) / 1e6,
+            mean_us: number(&latency["mean"]) / 1000.0,
+            p50_us: percentile("50.000000"),
+            p99_us: percentile("99.000000"),
+            p999_us: percentile("99.900000"),
+            max_us: number(&latency["max"]) / 1000.0,
+            fio_ms: 0.0,
+        }
+    };
+    let (read, write) = (of("read"), of("write"));
+    let requests = read.requests + write.requests;
+    // Of a mixture the latencies of the slower side are shown.
+    let slower = if read.p99_us > write.p99_us { read } else { write };
+    let share =
+        |a: f64, b: f64| (a * read.iops + b * write.iops) / (read.iops + write.iops).max(1.0);
+    let busy = job["usr_cpu"].as_f64()? + job["sys_cpu"].as_f64()?;
+    let run_ms = job["job_runtime"].as_f64()?;
+    (requests > 0).then(|| Seen {
+        requests,
+        iops: read.iops + write.iops,
+        mb_per_second: read.mb_per_second + write.mb_per_second,
+        mean_us: share(read.mean_us, write.mean_us),
+        fio_ms: busy / 100.0 * run_ms / float(requests) * 1000.0,
+        ..slower
+    })
+}
+
+/// A count as a number to divide by; counts here are far below 2^52.
+pub(crate) fn float(count: u64) -> f64 {
+    let (high, low) = (count >> 32, count & u64::from(u32::MAX));
+    let part = |number: u64| u32::try_from(number).map_or(0.0, f64::from);
+    part(high) * 4_294_967_296.0 + part(low)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,29 @@
+use super::{float, parse};
+
+const REPORT: &str = r#"fio: connected to NBD server
+{"jobs": [{"job_runtime": 2000, "usr_cpu": 10.0, "sys_cpu": 30.0,
+  "read": {"total_ios": 3000, "iops": 1500.0, "bw_bytes": 6144000, "clat_ns": {"max": 900000, "mean": 100000.0,
+    "percentile": {"50.000000": 90000, "99.000000": 300000, "99.900000": 400000}}},
+  "write": {"total_ios": 1000, "iops": 500.0, "bw_bytes": 2048000, "clat_ns": {"max": 800000, "mean": 200000.0,
+    "percentile": {"50.000000": 150000, "99.000000": 500000, "99.900000": 600000}}}}]}"#;
+
+#[test]
+fn a_mixture_is_counted_whole_and_shown_with_the_latencies_of_its_slower_side() {
+    let seen = parse(REPORT).expect("a report");
+    assert_eq!((seen.requests, seen.iops, seen.mb_per_second), (4000, 2000.0, 8.192));
+    assert_eq!((seen.p50_us, seen.p99_us, seen.p999_us), (150.0, 500.0, 600.0));
+    assert!((seen.mean_us - 125.0).abs() < 1e-9);
+    // 40 % of two seconds for 4000 requests.
+    assert!((seen.fio_ms - 200.0).abs() < 1e-9);
+}
+
+#[test]
+fn a_job_that_did_nothing_is_no_measurement() {
+    assert!(parse(&REPORT.replace("3000", "0").replace("1000,", "0,")).is_none());
+    assert!(parse("fio: connection refused").is_none());
+}
+
+#[test]
+fn counts_become_numbers_without_loss() {
+    assert!((float(5_000_000_000) - 5e9).abs() < f64::EPSILON);
+}

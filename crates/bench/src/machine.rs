@@ -1,0 +1,87 @@
+//! The machine that measures: what it is, which tools it has, and what processes cost on it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::outcome::{Outcome, fail};
+
+/// Ticks of the kernel's clock in a second, in which `/proc` counts (`USER_HZ` of every Linux).
+const TICKS_PER_SECOND: u64 = 100;
+
+/// What figures of this run hold for.
+#[derive(Clone, Debug, serde::Serialize)]
+pub(crate) struct Machine {
+    pub(crate) processor: String,
+    pub(crate) cores: usize,
+    pub(crate) memory_mib: u64,
+    pub(crate) kernel: String,
+    /// Load average of a minute when the run began: above 1 others used the machine too.
+    pub(crate) load_before: String,
+}
+
+impl Machine {
+    pub(crate) fn describe() -> Machine {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let field = |text: &str, name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name));
+            let value = line.and_then(|line| line.split(':').nth(1)).unwrap_or("unknown");
+            value.trim().to_owned()
+        };
+        let memory = field(&read("/proc/meminfo"), "MemTotal");
+        let kibibytes: u64 =
+            memory.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or_default();
+        Machine {
+            processor: field(&read("/proc/cpuinfo"), "model name"),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_mib: kibibytes >> 10,
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            load_before: read("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned(),
+        }
+    }
+}
+
+/// Where a tool is, if it is on the search path.
+pub(crate) fn find(tool: &str) -> Option<PathBuf> {
+    let searched = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&searched).chain(["/usr/sbin".into(), "/sbin".into()]);
+    places.map(|place| place.join(tool)).find(|path| path.is_file())
+}
+
+/// Milliseconds of processor time that these processes have used, all their threads together.
+pub(crate) fn processor_ms(pids: &[u32]) -> Outcome<u64> {
+    let mut ticks = 0;
+    for pid in pids {
+        let path = format!("/proc/{pid}/stat");
+        let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+        // The name in parentheses may hold anything.
+        let rest = text.rsplit(')').next().unwrap_or_default();
+        let words: Vec<&str> = rest.split_whitespace().collect();
+        let word = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok());
+        match (word(11), word(12)) {
+            (Some(user), Some(system)) => ticks += user + system,
+            _ => return fail(format!("{path} is not as expected")),
+        }
+    }
+    Ok(ticks * 1000 / TICKS_PER_SECOND)
+}
+
+/// Runs a program to its end; its standard output, if it succeeded.
+pub(crate) fn run(command: &mut Command) -> Outcome<String> {
+    let shown = shown(command);
+    let output =
+        command.stdin(Stdio::null()).output().map_err(|error| format!("{shown}: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(text);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    fail(format!("{shown}: {}\n{text}{said}", output.status))
+}
+
+/// The words of a command.
+pub(crate) fn shown(command: &Command) -> String {
+    let mut words = vec![command.get_program().to_string_lossy()];
+    words.extend(command.get_args().map(|word| word.to_string_lossy()));
+    words.join(" ")
+}

@@ -1,0 +1,168 @@
+//! Pictures of the tables, as SVG, drawn by hand: axes, lines, a legend.
+
+use std::fmt::Write as _;
+
+use crate::report::Report;
+use crate::tables::{Row, Table};
+
+const WIDTH: f64 = 720.0;
+const HEIGHT: f64 = 420.0;
+const LEFT: f64 = 80.0;
+const BOTTOM: f64 = 50.0;
+const TOP: f64 = 40.0;
+const RIGHT: f64 = 210.0;
+const COLOURS: [&str; 6] = ["#1b6ca8", "#c8553d", "#3a7d44", "#8e5ea2", "#e0a030", "#555555"];
+
+/// A line with its name, through points (x, y).
+struct Line {
+    name: String,
+    points: Vec<(f64, f64)>,
+}
+
+/// Key, title and picture of everything that can be drawn.
+pub(crate) fn all(report: &Report) -> Vec<(&'static str, &'static str, String)> {
+    let mut pictures = Vec::new();
+    if let Some(table) = report.tables.iter().find(|table| table.key == "depth") {
+        let title = "Latency against throughput as the depth grows, 4K random write";
+        let lines = lines(table, |row| {
+            let of = |what: fn(&crate::sample::Sample) -> f64| row.repeats.median(what);
+            (of(|sample| sample.iops), of(|sample| sample.mean_us))
+        });
+        pictures.push(("depth", title, draw(title, "IOPS", "mean µs", &lines)));
+    }
+    if let Some(failover) = &report.failover {
+        let title = "The longest wait of a client";
+        let bars: Vec<(String, f64)> =
+            failover.pauses.iter().map(|pause| (pause.event.clone(), pause.pause_ms)).collect();
+        pictures.push(("pauses", title, bars_of(title, "ms", &bars)));
+    }
+    pictures
+}
+
+/// One line for each subject with one job.
+fn lines(table: &Table, point: impl Fn(&Row) -> (f64, f64)) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for row in table.rows.iter().filter(|row| row.threads == 1) {
+        match lines.iter_mut().find(|line| line.name == row.subject) {
+            Some(line) => line.points.push(point(row)),
+            None => lines.push(Line { name: row.subject.clone(), points: vec![point(row)] }),
+        }
+    }
+    lines
+}
+
+fn frame(title: &str) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
+         font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
+         <text x=\"{LEFT}\" y=\"22\" font-size=\"14\">{title}</text>\n"
+    )
+}
+
+fn draw(title: &str, across: &str, up: &str, lines: &[Line]) -> String {
+    let points = || lines.iter().flat_map(|line| &line.points);
+    let right = ceiling(points().map(|point| point.0).fold(1.0, f64::max));
+    let top = ceiling(points().map(|point| point.1).fold(1.0, f64::max));
+    let x = |value: f64| LEFT + value / right * (WIDTH - LEFT - RIGHT);
+    let y = |value: f64| HEIGHT - BOTTOM - value / top * (HEIGHT - BOTTOM - TOP);
+    let mut out = frame(title);
+    for step in 0..=4 {
+        let part = f64::from(step) / 4.0;
+        let (at, height) = (x(right * part), y(top * part));
+        write!(
+            out,
+            "<line x1=\"{LEFT}\" y1=\"{height:.1}\" x2=\"{:.1}\" y2=\"{height:.1}\" stroke=\"#dddddd\"/>\n\
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{:.0}</text>\n\
+             <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{:.0}</text>\n",
+            x(right),
+            LEFT - 6.0,
+            height + 4.0,
+            top * part,
+            HEIGHT - BOTTOM + 18.0,
+            right * part
+        )
+        .expect("a string takes all");
+    }
+    write!(
+        out,
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{across}</text>\n\
+         <text x=\"14\" y=\"{:.1}\">{up}</text>\n",
+        x(right / 2.0),
+        HEIGHT - 10.0,
+        TOP - 4.0
+    )
+    .expect("a string takes all");
+    for (line, (number, colour)) in lines.iter().zip((0_u32..).zip(COLOURS.iter().cycle())) {
+        let points: Vec<String> = line
+            .points
+            .iter()
+            .map(|point| format!("{:.1},{:.1}", x(point.0), y(point.1)))
+            .collect();
+        write!(
+            out,
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\n\
+             <text x=\"{:.1}\" y=\"{:.1}\" fill=\"{colour}\">{}</text>\n",
+            points.join(" "),
+            WIDTH - RIGHT + 10.0,
+            TOP + 16.0 + 18.0 * f64::from(number),
+            line.name
+        )
+        .expect("a string takes all");
+    }
+    out + "</svg>\n"
+}
+
+fn bars_of(title: &str, unit: &str, bars: &[(String, f64)]) -> String {
+    let longest = ceiling(bars.iter().map(|bar| bar.1).fold(1.0, f64::max));
+    let mut out = frame(title);
+    for ((name, value), number) in bars.iter().zip(0_u32..) {
+        let y = TOP + 10.0 + 44.0 * f64::from(number);
+        let length = value / longest * (WIDTH - LEFT - RIGHT);
+        write!(
+            out,
+            "<text x=\"{LEFT}\" y=\"{:.1}\">{name}</text>\n\
+             <rect x=\"{LEFT}\" y=\"{:.1}\" width=\"{length:.1}\" height=\"16\" fill=\"{}\"/>\n\
+             <text x=\"{:.1}\" y=\"{:.1}\">{value:.0} {unit}</text>\n",
+            y + 10.0,
+            y + 16.0,
+            COLOURS[0],
+            LEFT + length + 6.0,
+            y + 29.0
+        )
+        .expect("a string takes all");
+    }
+    out + "</svg>\n"
+}
+
+/// The next 1, 2 or 5 with zeroes.
+fn ceiling(value: f64) -> f64 {
+    let mut power = 1.0;
+    while power * 10.0 < value {
+        power *= 10.0;
+    }
+    [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .map(|step| step * power)
+        .find(|&top| top >= value)
+        .unwrap_or(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Line, ceiling, draw};
+
+    #[test]
+    fn axes_end_at_round_numbers_above_everything() {
+        assert_eq!(
+            [0.5, 1.0, 3.0, 49.0, 50.1, 700.0].map(ceiling),
+            [1.0, 1.0, 5.0, 50.0, 100.0, 1000.0]
+        );
+    }
+
+    #[test]
+    fn every_line_is_drawn_inside_the_frame() {
+        let line = Line { name: "one".to_owned(), points: vec![(0.0, 0.0), (10.0, 10.0)] };
+        let picture = draw("t", "x", "y", &[line]);
+        assert!(picture.contains("80.0,370.0 510.0,40.0"), "{picture}");
+    }
+}

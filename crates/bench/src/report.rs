@@ -1,0 +1,196 @@
+//! What a run found, as JSON for programs and as Markdown for people.
+//!
+//! Always: both are made of the same values, and name what was not run.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::failover::Failover;
+use crate::machine::Machine;
+use crate::outcome::Outcome;
+use crate::plot;
+use crate::sample::change;
+use crate::tables::{Row, Table};
+
+/// Everything.
+#[derive(Serialize)]
+pub(crate) struct Report {
+    pub(crate) version: u32,
+    pub(crate) name: String,
+    /// `quick`, `full` or `sanity`.
+    pub(crate) mode: &'static str,
+    pub(crate) revisions: Vec<String>,
+    pub(crate) machine: Machine,
+    pub(crate) tables: Vec<Table>,
+    pub(crate) failover: Option<Failover>,
+}
+
+impl Report {
+    /// Writes NAME.json, NAME.md and the plots.
+    pub(crate) fn write(&self, directory: &Path) -> Outcome<()> {
+        fs::create_dir_all(directory).map_err(|error| error.to_string())?;
+        let mut files = vec![(
+            format!("{}.json", self.name),
+            serde_json::to_string_pretty(self).map_err(|error| error.to_string())? + "\n",
+        )];
+        let mut page = self.markdown();
+        for (key, title, picture) in plot::all(self) {
+            let file = format!("{}-{key}.svg", self.name);
+            write!(page, "\n![{title}]({file})\n").expect("a string takes all");
+            files.push((file, picture));
+        }
+        files.push((format!("{}.md", self.name), page));
+        for (file, text) in files {
+            let path = directory.join(file);
+            fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+            println!("{}", path.display());
+        }
+        Ok(())
+    }
+
+    fn markdown(&self) -> String {
+        let Machine { processor, cores, memory_mib, kernel, load_before } = &self.machine;
+        let mut page = format!(
+            "# Speed: {}\n\nWritten by `make bench`, mode {}. Revision {}. {processor}, {cores} cores, {} GiB, \
+             Linux {kernel}; load average {load_before} when it began. Everything (nodes, fio, disk) is on \
+             this one machine. Figures are medians of the repeats, in brackets the smallest and the \
+             largest: compare only inside one table.\n\n\
+             CPU is the time of all server processes, in ms per 1 000 requests; *own* is that less what \
+             the same requests cost fio on the disk itself. `x` is the ratio to the table's reference.\n",
+            self.name,
+            self.mode,
+            self.revisions.join(" and "),
+            memory_mib >> 10
+        );
+        for table in &self.tables {
+            table_text(table, &mut page);
+            changes_text(table, &self.revisions, &mut page);
+        }
+        if let Some(failover) = &self.failover {
+            failover_text(failover, &mut page);
+        }
+        page
+    }
+}
+
+fn table_text(table: &Table, page: &mut String) {
+    write!(
+        page,
+        "\n## {}\n\nAnswers {}. Reference: {}.\n\n\
+         | workload | subject | jobs | IOPS | x | MB/s | mean µs | p50 | p99 | p99.9 | CPU | own | calls |\n\
+         |---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+        table.title, table.seed, table.reference
+    )
+    .expect("a string takes all");
+    for row in &table.rows {
+        let of = |what: fn(&crate::sample::Sample) -> f64| row.repeats.median(what);
+        let (low, high) = row.repeats.range(|sample| sample.iops);
+        let ratio = reference(table, row).map_or("-".to_owned(), |other| {
+            format!("{:.2}", of(|sample| sample.iops) / other.repeats.median(|sample| sample.iops))
+        });
+        let optional =
+            |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
+        writeln!(
+            page,
+            "| {} | {} | {} | {:.0} ({low:.0}..{high:.0}) | {ratio} | {:.0} | {:.0} | {:.0} | {:.0} | {:.0} | {:.2} \
+             | {} | {} |",
+            row.workload.name,
+            row.subject,
+            row.threads,
+            of(|sample| sample.iops),
+            of(|sample| sample.mb_per_second),
+            of(|sample| sample.mean_us),
+            of(|sample| sample.p50_us),
+            of(|sample| sample.p99_us),
+            of(|sample| sample.p999_us),
+            of(|sample| sample.cpu_ms),
+            optional(row.own_ms),
+            optional(row.system_calls),
+        )
+        .expect("a string takes all");
+    }
+}
+
+/// The same workload on the table's reference.
+fn reference<'a>(table: &'a Table, row: &Row) -> Option<&'a Row> {
+    table.rows.iter().find(|other| {
+        other.subject == table.reference
+            && other.workload == row.workload
+            && other.threads == row.threads
+    })
+}
+
+/// What differs between two revisions by more than the spread.
+fn changes_text(table: &Table, revisions: &[String], page: &mut String) {
+    let [ours, theirs] = revisions else { return };
+    write!(page, "\n{ours} against {theirs}, where the repeats do not overlap:\n\n")
+        .expect("a string takes all");
+    let mut none = true;
+    for row in &table.rows {
+        let Some(subject) = row.subject.strip_suffix(&format!(" @ {ours}")) else { continue };
+        let other = table.rows.iter().find(|other| {
+            other.workload == row.workload
+                && other.threads == row.threads
+                && other.subject == format!("{subject} @ {theirs}")
+        });
+        let Some(other) = other else { continue };
+        let mut parts = Vec::new();
+        let mut part = |name: &str, of: fn(&crate::sample::Sample) -> f64| {
+            if let Some(change) = change(&row.repeats, &other.repeats, of) {
+                parts.push(format!("{name} {change:+.0} %"));
+            }
+        };
+        part("IOPS", |sample| sample.iops);
+        part("p99", |sample| sample.p99_us);
+        part("CPU", |sample| sample.cpu_ms);
+        if !parts.is_empty() {
+            none = false;
+            let (workload, jobs) = (row.workload.name, row.threads);
+            writeln!(page, "- {workload}, {subject}, jobs {jobs}: {}", parts.join(", "))
+                .expect("a string takes all");
+        }
+    }
+    if none {
+        page.push_str("- nothing\n");
+    }
+}
+
+fn failover_text(failover: &Failover, page: &mut String) {
+    page.push_str(
+        "\n## Table 6, fail-over and recovery\n\nThe longest that a request of a client waited, whose own node \
+         lives (4K random write, depth 16, in memory).\n\n| event | pause ms | |\n|---|--:|---|\n",
+    );
+    for pause in &failover.pauses {
+        let (low, high) = pause.range_ms;
+        writeln!(page, "| {} | {:.0} | {low:.0}..{high:.0} |", pause.event, pause.pause_ms)
+            .expect("a string takes all");
+    }
+    page.push_str(
+        "\n| resync | MiB | MiB/s | longest stop ms | p99 µs without | with | x | IOPS without | with |\n\
+         |---|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+    );
+    for resync in &failover.resyncs {
+        let ratio = resync.beside_p99_us / resync.alone_p99_us.max(1e-9);
+        let ratio = if resync.alone_p99_us > 0.0 { format!("{ratio:.2}") } else { "-".to_owned() };
+        writeln!(
+            page,
+            "| {} | {:.0} | {:.0} | {:.0} | {:.0} | {:.0} | {ratio} | {:.0} | {:.0} |",
+            resync.kind,
+            resync.copied_mib,
+            resync.mib_per_second,
+            resync.longest_stop_ms,
+            resync.alone_p99_us,
+            resync.beside_p99_us,
+            resync.alone_iops,
+            resync.beside_iops
+        )
+        .expect("a string takes all");
+    }
+    if let Some(speed) = failover.copy_mib_per_second {
+        write!(page, "\n`nbdcopy` from file to file on the same disk: {speed:.0} MiB/s.\n")
+            .expect("a string takes all");
+    }
+}

@@ -1,0 +1,161 @@
+//! One run of the benchmark: what it measures, how long, where its files lie.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::cluster::Programs;
+use crate::fio::{self, Seen, Target, Workload, float};
+use crate::machine;
+use crate::outcome::Outcome;
+use crate::sample::Sample;
+
+/// How thorough.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// A few minutes, or an hour.
+    pub(crate) full: bool,
+    /// Only shows that every row can be made.
+    pub(crate) sanity: bool,
+}
+
+impl Pace {
+    /// Seconds of one measurement.
+    pub(crate) fn seconds(self) -> f64 {
+        match self {
+            Pace { sanity: true, .. } => 0.2,
+            Pace { full: true, .. } => 10.0,
+            Pace { .. } => 1.0,
+        }
+    }
+
+    /// Seconds before it that do not count.
+    pub(crate) fn warm_seconds(self) -> f64 {
+        match self {
+            Pace { sanity: true, .. } => 0.0,
+            Pace { full: true, .. } => 2.0,
+            Pace { .. } => 0.2,
+        }
+    }
+
+    /// Measurements of each thing, which alternate with those of others.
+    pub(crate) fn repeats(self) -> u32 {
+        match self {
+            Pace { sanity: true, .. } => 1,
+            Pace { full: true, .. } => 5,
+            Pace { .. } => 3,
+        }
+    }
+
+    /// Size of volumes in memory.
+    pub(crate) fn memory_mib(self) -> u64 {
+        if self.sanity { 32 } else { 256 }
+    }
+
+    /// Size of volumes on the disk.
+    pub(crate) fn file_mib(self) -> u64 {
+        match self {
+            Pace { sanity: true, .. } => 32,
+            Pace { full: true, .. } => 2048,
+            Pace { .. } => 512,
+        }
+    }
+}
+
+/// One run.
+pub(crate) struct Run {
+    /// The revision in this tree, and another to compare with.
+    pub(crate) programs: Vec<Programs>,
+    pub(crate) pace: Pace,
+    /// A directory of its own, with a short path because sockets lie below it.
+    pub(crate) scratch: PathBuf,
+}
+
+impl Run {
+    /// Whether a tool is there; says which part is left out if not.
+    pub(crate) fn has(&self, tool: &str, part: &str) -> bool {
+        let there = machine::find(tool).is_some();
+        if !there {
+            println!("NOT RUN: {part}: no {tool} on this machine");
+        }
+        there
+    }
+
+    /// What tells one revision's rows from the other's.
+    pub(crate) fn suffix(&self, programs: &Programs) -> String {
+        if self.programs.len() > 1 { format!(" @ {}", programs.label) } else { String::new() }
+    }
+}
+
+/// Something that is measured.
+pub(crate) struct Subject {
+    pub(crate) name: String,
+    pub(crate) target: Target,
+    /// Processes whose time counts.
+    pub(crate) pids: Vec<u32>,
+    pub(crate) size_mib: u64,
+    /// On how many disks a write ends.
+    pub(crate) copies: u32,
+}
+
+impl Subject {
+    /// Measures one workload with so many instances.
+    pub(crate) fn measure(&self, run: &Run, workload: &Workload, threads: u32) -> Outcome<Sample> {
+        let fio = |seconds| {
+            fio::measure(&self.target, workload, self.size_mib, seconds, threads, &run.scratch)
+        };
+        if run.pace.warm_seconds() > 0.0 {
+            fio(run.pace.warm_seconds())?;
+        }
+        let before = machine::processor_ms(&self.pids)?;
+        let Seen {
+            requests, iops, mb_per_second, mean_us, p50_us, p99_us, p999_us, fio_ms, ..
+        } = fio(run.pace.seconds())?;
+        let used = machine::processor_ms(&self.pids)?.saturating_sub(before);
+        let cpu_ms = float(used) * 1000.0 / float(requests);
+        Ok(Sample { iops, mb_per_second, mean_us, p50_us, p99_us, p999_us, cpu_ms, fio_ms })
+    }
+
+    /// System calls of its processes per request, as `perf` counts them in a run of their own; `None`
+    /// where that cannot be had, or for the disk itself.
+    pub(crate) fn system_calls(&self, run: &Run, workload: &Workload) -> Outcome<Option<f64>> {
+        if self.pids.is_empty() || machine::find("perf").is_none() {
+            return Ok(None);
+        }
+        let report = run.scratch.join("perf.txt");
+        let pids: Vec<String> = self.pids.iter().map(u32::to_string).collect();
+        let mut counter = Command::new("perf")
+            .args(["stat", "-x,", "-e", "raw_syscalls:sys_enter", "-p", &pids.join(","), "-o"])
+            .arg(&report)
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("perf: {error}"))?;
+        let seconds = run.pace.seconds().min(2.0);
+        let seen = fio::measure(&self.target, workload, self.size_mib, seconds, 1, &run.scratch);
+        let mut interrupt = Command::new("kill");
+        // Where it may not count it has ended by now.
+        let _ = machine::run(interrupt.args(["-INT", &counter.id().to_string()]));
+        counter.wait().map_err(|error| error.to_string())?;
+        let text = std::fs::read_to_string(&report).unwrap_or_default();
+        let requests = float(seen?.requests);
+        Ok(total_calls(&text).map(|calls| float(calls) / requests))
+    }
+}
+
+/// The count in a report of `perf stat -x,`.
+fn total_calls(report: &str) -> Option<u64> {
+    let line = report.lines().find(|line| line.contains("raw_syscalls:sys_enter"))?;
+    line.split(',').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::total_calls;
+
+    #[test]
+    fn the_count_of_perf_is_read() {
+        let text = "# started on some day\n\n144,,raw_syscalls:sys_enter,1422160,100.00,,\n";
+        assert_eq!(total_calls(text), Some(144));
+        let text = "<not supported>,,raw_syscalls:sys_enter,0,100.00,,";
+        assert_eq!(total_calls(text), None);
+    }
+}

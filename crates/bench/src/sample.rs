@@ -1,0 +1,87 @@
+//! Repeated measurements, and what may be said of them.
+
+use serde::Serialize;
+
+/// One measurement of one workload.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Sample {
+    pub(crate) iops: f64,
+    pub(crate) mb_per_second: f64,
+    pub(crate) mean_us: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) p999_us: f64,
+    /// Processor time of all server processes, in ms per 1000 requests.
+    pub(crate) cpu_ms: f64,
+    /// Of fio.
+    pub(crate) fio_ms: f64,
+}
+
+/// Repeats of one thing.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Repeats {
+    pub(crate) samples: Vec<Sample>,
+}
+
+impl Repeats {
+    /// The median of something.
+    pub(crate) fn median(&self, of: impl Fn(&Sample) -> f64) -> f64 {
+        median(self.samples.iter().map(of).collect())
+    }
+
+    /// The smallest and the largest of something.
+    pub(crate) fn range(&self, of: impl Fn(&Sample) -> f64) -> (f64, f64) {
+        let all = self.samples.iter().map(of);
+        all.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), one| {
+            (low.min(one), high.max(one))
+        })
+    }
+}
+
+/// The middle of some numbers; 0 of none.
+pub(crate) fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    let middle = numbers.len() / 2;
+    match numbers.as_slice() {
+        [] => 0.0,
+        all if all.len() % 2 == 1 => all[middle],
+        all => f64::midpoint(all[middle - 1], all[middle]),
+    }
+}
+
+/// How one revision stands against another, in per cent of the other; `None`: the ranges overlap, so
+/// that the difference may be chance.
+pub(crate) fn change(
+    ours: &Repeats,
+    theirs: &Repeats,
+    of: impl Fn(&Sample) -> f64 + Copy,
+) -> Option<f64> {
+    let ((low, high), (their_low, their_high)) = (ours.range(of), theirs.range(of));
+    let apart = low > their_high || high < their_low;
+    apart.then(|| (ours.median(of) / theirs.median(of) - 1.0) * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Repeats, Sample, change, median};
+
+    fn of(all: &[f64]) -> Repeats {
+        let sample = |&iops| Sample { iops, ..Sample::default() };
+        Repeats { samples: all.iter().map(sample).collect() }
+    }
+
+    #[test]
+    fn a_median_lies_in_the_middle() {
+        assert_eq!(median(vec![]), 0.0);
+        assert_eq!(median(vec![9.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 9.0]), 3.0);
+    }
+
+    #[test]
+    fn a_difference_smaller_than_the_spread_is_no_change() {
+        let iops = |sample: &Sample| sample.iops;
+        assert_eq!(change(&of(&[10.0, 12.0, 11.0]), &of(&[12.0, 13.0, 14.0]), iops), None);
+        let changed = change(&of(&[20.0, 22.0, 21.0]), &of(&[10.0, 10.5, 11.0]), iops);
+        assert_eq!(changed, Some(100.0));
+    }
+}

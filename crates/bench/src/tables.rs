@@ -1,0 +1,301 @@
+//! The tables, each headed by the publication that it answers: what is measured in which.
+//!
+//! Always: everything of one table runs at the same time on the machine and is measured by turns, one
+//! repeat after the other, so that what changes on the machine changes for all.
+//!
+//! Not here: pauses and resync (`failover`).
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::cluster::{Cluster, Programs, Wanted};
+use crate::fio::{Target, Workload, fill};
+use crate::outcome::Outcome;
+use crate::run::{Run, Subject};
+use crate::sample::Repeats;
+use crate::server::Server;
+
+const READ: &str = "randread";
+const WRITE: &str = "randwrite";
+
+/// The rows of the record.
+const RECORD: [Workload; 7] = [
+    workload("4K random read, depth 64", READ, 4, 64),
+    workload("4K random write, depth 64", WRITE, 4, 64),
+    Workload {
+        name: "4K random 70/30, depth 64",
+        pattern: "randrw",
+        block_kib: 4,
+        depth: 64,
+        reads: 70,
+    },
+    workload("128K sequential read, depth 16", "read", 128, 16),
+    workload("128K sequential write, depth 16", "write", 128, 16),
+    workload("4K random read, depth 1", READ, 4, 1),
+    workload("4K random write, depth 1", WRITE, 4, 1),
+];
+
+/// The columns of the depth table.
+const DEPTHS: [Workload; 7] = [
+    workload("depth 1", WRITE, 4, 1),
+    workload("depth 2", WRITE, 4, 2),
+    workload("depth 4", WRITE, 4, 4),
+    workload("depth 8", WRITE, 4, 8),
+    workload("depth 16", WRITE, 4, 16),
+    workload("depth 32", WRITE, 4, 32),
+    workload("depth 64", WRITE, 4, 64),
+];
+
+const fn workload(
+    name: &'static str,
+    pattern: &'static str,
+    block_kib: u32,
+    depth: u32,
+) -> Workload {
+    let reads = if matches!(pattern.as_bytes(), b"randread" | b"read") { 100 } else { 0 };
+    Workload { name, pattern, block_kib, depth, reads }
+}
+
+/// One row: a workload on a subject.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) workload: Workload,
+    pub(crate) subject: String,
+    /// Instances of fio at once.
+    pub(crate) threads: u32,
+    pub(crate) repeats: Repeats,
+    /// Median of server time less what the same requests cost fio on the disk itself, in ms per 1000.
+    pub(crate) own_ms: Option<f64>,
+    pub(crate) system_calls: Option<f64>,
+}
+
+/// One table.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Table {
+    pub(crate) key: &'static str,
+    pub(crate) title: &'static str,
+    /// Whose figures it answers, and what they were.
+    pub(crate) seed: &'static str,
+    /// The subject to which others are put in relation.
+    pub(crate) reference: &'static str,
+    pub(crate) rows: Vec<Row>,
+}
+
+const RECORD_SEED: &str = "LINBIT's record (12 servers, 3 replicas): per server with a local replica 1.84 M \
+    IOPS read, 417 k written, 883 k 70/30, 9.25 GB/s read, 1.93 GB/s written; 82 µs read, 84 µs write";
+
+/// Table 1, replicas in memory: the software's own speed.
+pub(crate) fn record_memory(run: &Run) -> Outcome<Table> {
+    let size_mib = run.pace.memory_mib();
+    let mut clusters = Vec::new();
+    let mut subjects = Vec::new();
+    for programs in &run.programs {
+        clusters.extend(replicated(run, programs, "memory", size_mib, &mut subjects)?);
+        if run.pace.full {
+            let wanted = Wanted { nodes: 3, store: "memory", encryption: true };
+            let name = "3 replicas, links enciphered";
+            clusters.push(one(run, programs, wanted, 3, (name, size_mib), &mut subjects)?);
+        }
+    }
+    let server = if run.has("nbdkit", "nbdkit's memory plugin") {
+        Some(Server::nbdkit_memory(&run.scratch, size_mib)?)
+    } else {
+        None
+    };
+    if let Some(server) = &server {
+        subjects.push(of_server("nbdkit memory", server, size_mib));
+    }
+    let mut table = Table {
+        key: "record-memory",
+        title: "Table 1, in memory",
+        seed: RECORD_SEED,
+        reference: "nbdkit memory",
+        rows: Vec::new(),
+    };
+    measure(run, &subjects, &RECORD, &instances(run), &mut table)?;
+    Ok(table)
+}
+
+/// Table 1, replicas in files on one disk that all of them share.
+pub(crate) fn record_file(run: &Run) -> Outcome<Table> {
+    let size_mib = run.pace.file_mib();
+    let mut clusters = Vec::new();
+    let mut subjects = Vec::new();
+    for programs in &run.programs {
+        clusters.extend(replicated(run, programs, "file", size_mib, &mut subjects)?);
+    }
+    let file = |name: &str| run.scratch.join(name);
+    let mut servers = Vec::new();
+    for (tool, part) in [("nbdkit", "nbdkit file"), ("qemu-nbd", "qemu-nbd")] {
+        if !run.has(tool, part) {
+            continue;
+        }
+        let backing = file(&format!("{tool}.img"));
+        fill(&Target::File(backing.clone()), size_mib)?;
+        let server = match tool {
+            "nbdkit" => Server::nbdkit_file(&run.scratch, &backing)?,
+            _ => Server::qemu(&run.scratch, &backing)?,
+        };
+        subjects.push(of_server(part, &server, size_mib));
+        servers.push(server);
+    }
+    let target = Target::File(file("raw.img"));
+    subjects.push(Subject {
+        name: "raw".to_owned(),
+        target,
+        pids: Vec::new(),
+        size_mib,
+        copies: 1,
+    });
+    let mut table = Table {
+        key: "record-file",
+        title: "Table 1, on the disk",
+        seed: RECORD_SEED,
+        reference: "raw",
+        rows: Vec::new(),
+    };
+    measure(run, &subjects, &RECORD, &instances(run), &mut table)?;
+    Ok(table)
+}
+
+/// Table 3: how one volume on two nodes goes with the depth.
+pub(crate) fn depth(run: &Run) -> Outcome<Table> {
+    let size_mib = run.pace.memory_mib();
+    let (mut clusters, mut subjects) = (Vec::new(), Vec::new());
+    for programs in &run.programs {
+        let wanted = Wanted { nodes: 2, store: "memory", encryption: false };
+        let name = "2 replicas";
+        clusters.push(one(run, programs, wanted, 2, (name, size_mib), &mut subjects)?);
+    }
+    let server = if run.has("nbdkit", "nbdkit's memory plugin") {
+        Some(Server::nbdkit_memory(&run.scratch, size_mib)?)
+    } else {
+        None
+    };
+    if let Some(server) = &server {
+        subjects.push(of_server("nbdkit memory", server, size_mib));
+    }
+    let mut table = Table {
+        key: "depth",
+        title: "Table 3, 4K random write by depth",
+        seed: "DRBD 10: one volume on two nodes, 8 jobs, depth 1 to 64; up to 68 % by finer locks",
+        reference: "nbdkit memory",
+        rows: Vec::new(),
+    };
+    let jobs = if run.pace.full { vec![1, 8] } else { vec![1] };
+    measure(run, &subjects, &DEPTHS, &jobs, &mut table)?;
+    Ok(table)
+}
+
+fn instances(run: &Run) -> Vec<u32> {
+    if run.pace.full { vec![1, 2, 4, 8] } else { vec![1] }
+}
+
+/// Three replicas with a client beside one of them, with a client on a fourth node, and one replica alone.
+fn replicated(
+    run: &Run,
+    programs: &Programs,
+    store: &'static str,
+    size_mib: u64,
+    subjects: &mut Vec<Subject>,
+) -> Outcome<Vec<Cluster>> {
+    let wanted = |nodes| Wanted { nodes, store, encryption: false };
+    let three = one(run, programs, wanted(3), 3, ("3 replicas", size_mib), subjects)?;
+    let without = "3 replicas, client without one";
+    let four = one(run, programs, wanted(4), 3, (without, size_mib), subjects)?;
+    let single = one(run, programs, wanted(1), 1, ("1 replica", size_mib), subjects)?;
+    Ok(vec![three, four, single])
+}
+
+/// A cluster with one volume, which its last node serves; filled.
+fn one(
+    run: &Run,
+    programs: &Programs,
+    wanted: Wanted,
+    replicas: usize,
+    (name, size_mib): (&str, u64),
+    subjects: &mut Vec<Subject>,
+) -> Outcome<Cluster> {
+    const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+    let directory = run.scratch.join(format!("c{}", subjects.len()));
+    let cluster = Cluster::up(programs, &directory, wanted)?;
+    cluster.create("v", size_mib, &NAMES[..replicas])?;
+    let target = Target::Nbd(cluster.url(NAMES[usize::from(wanted.nodes) - 1], "v"));
+    fill(&target, size_mib)?;
+    subjects.push(Subject {
+        name: format!("{name}{}", run.suffix(programs)),
+        target,
+        pids: cluster.pids()?,
+        size_mib,
+        copies: u32::try_from(replicas).unwrap_or(1),
+    });
+    Ok(cluster)
+}
+
+fn of_server(name: &str, server: &Server, size_mib: u64) -> Subject {
+    let (target, pids) = (Target::Nbd(server.url()), vec![server.pid()]);
+    Subject { name: name.to_owned(), target, pids, size_mib, copies: 1 }
+}
+
+/// Measures every workload on every subject, by turns.
+fn measure(
+    run: &Run,
+    subjects: &[Subject],
+    workloads: &[Workload],
+    threads: &[u32],
+    table: &mut Table,
+) -> Outcome<()> {
+    for subject in subjects.iter().filter(|subject| subject.pids.is_empty() || subject.copies == 1)
+    {
+        fill(&subject.target, subject.size_mib)?;
+    }
+    let mut repeats: BTreeMap<(usize, u32, usize), Repeats> = BTreeMap::new();
+    for number in 0..run.pace.repeats() {
+        println!("{}: repeat {} of {}", table.title, number + 1, run.pace.repeats());
+        for (place, workload) in workloads.iter().enumerate() {
+            for &threads in threads {
+                for (who, subject) in subjects.iter().enumerate() {
+                    let sample = subject.measure(run, workload, threads)?;
+                    repeats.entry((place, threads, who)).or_default().samples.push(sample);
+                }
+            }
+        }
+    }
+    for ((place, threads, who), repeats) in repeats {
+        let (workload, subject) = (workloads[place], &subjects[who]);
+        let system_calls = match threads {
+            1 => subject.system_calls(run, &workload)?,
+            _ => None,
+        };
+        let subject = subject.name.clone();
+        table.rows.push(Row { workload, subject, threads, repeats, own_ms: None, system_calls });
+    }
+    own_times(table, subjects);
+    Ok(())
+}
+
+/// Enters what is left of each row's server time without what the disk's requests cost anyone.
+fn own_times(table: &mut Table, subjects: &[Subject]) {
+    let disk: Vec<(Workload, u32, f64)> = table
+        .rows
+        .iter()
+        .filter(|row| row.subject == "raw")
+        .map(|row| (row.workload, row.threads, row.repeats.median(|sample| sample.fio_ms)))
+        .collect();
+    for row in &mut table.rows {
+        let Some(subject) = subjects.iter().find(|subject| subject.name == row.subject) else {
+            continue;
+        };
+        let raw = disk
+            .iter()
+            .find(|(workload, threads, _)| *workload == row.workload && *threads == row.threads);
+        if subject.pids.is_empty() {
+            continue;
+        }
+        let reads = f64::from(row.workload.reads) / 100.0;
+        let requests = reads + (1.0 - reads) * f64::from(subject.copies);
+        let theirs = raw.map_or(0.0, |&(_, _, fio_ms)| fio_ms * requests);
+        row.own_ms = Some(row.repeats.median(|sample| sample.cpu_ms) - theirs);
+    }
+}
