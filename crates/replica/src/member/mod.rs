@@ -298,8 +298,8 @@ struct Pending {
     deadline: Instant,
     /// A change for it is open, or shards are asked.
     busy: bool,
-    /// The primary was asked to hand over.
-    asked: bool,
+    /// The primary is asked to hand over from then on: again, if it did not hear or was no longer it.
+    ask_at: Instant,
 }
 
 /// One node's share of a resource's configuration.

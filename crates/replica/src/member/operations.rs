@@ -19,6 +19,9 @@ use wire::{Configuration, MEMBERS_MAX, MemberEntry, MemberKind, MemberMessage, R
 const OPERATIONS_MAX: usize = 64;
 /// How long an operation waits for a primary, or for a majority, in leases.
 const PATIENCE_LEASES: u64 = 8;
+/// Between two requests to a primary to hand over, in `Timing::retry`: it may be about to hand over to
+/// somebody else, and then the next one has to be asked.
+const ASK_RETRIES: u64 = 4;
 /// Epochs that a forced configuration leaves out, so that what the other side of the fork did
 /// meanwhile is older for every shard.
 const FORK_EPOCHS: u64 = 1 << 32;
@@ -31,6 +34,9 @@ impl Member {
             if pending.operation == Operation::Force && alone > self.now {
                 consider(alone);
             }
+            if pending.operation == Operation::Promote && pending.ask_at > self.now {
+                consider(pending.ask_at);
+            }
         }
     }
 
@@ -40,7 +46,7 @@ impl Member {
         if operation == Operation::Promote {
             self.want.demoted = false;
         }
-        self.operations.push(Pending { id, operation, deadline, busy: false, asked: false });
+        self.operations.push(Pending { id, operation, deadline, busy: false, ask_at: self.now });
     }
 
     /// Answers an operation, if it is still open.
@@ -141,10 +147,11 @@ impl Member {
             return Some(Ok(()));
         }
         if let Some(primary) = self.live_primary()
-            && !pending.asked
+            && self.now >= pending.ask_at
         {
             self.send(primary, MemberMessage::WantPrimary, out);
-            self.mark(pending.id, |pending| pending.asked = true);
+            let again = self.now + Duration(self.timing.retry.0.saturating_mul(ASK_RETRIES));
+            self.mark(pending.id, |pending| pending.ask_at = again);
         }
         None
     }

@@ -291,6 +291,23 @@ fn a_promote_asks_the_primary_to_hand_over_without_waiting_for_its_lease() {
 }
 
 #[test]
+fn a_promote_that_meets_a_primary_on_its_way_out_asks_the_next_one() {
+    for seed in 0..50 {
+        let mut world = serving(seed, 3, 0, 0);
+        world.set_clients(2, 1);
+        world.set_clients(3, 1);
+        let first = world.operate(2, Operation::Promote);
+        // Node 1 makes way for node 2, or has just done so, when this comes.
+        world.run((1 + seed % 12) * MS);
+        let second = world.operate(3, Operation::Promote);
+        world.run_until("node 3 is primary", |world| world.node(3).done.contains_key(&second));
+        assert_eq!(world.node(3).done[&second], Ok(()), "seed {seed}");
+        world.run_until("node 2 was", |world| world.node(2).done.contains_key(&first));
+        assert_eq!(world.node(2).done[&first], Ok(()), "seed {seed}");
+    }
+}
+
+#[test]
 fn a_drain_that_does_not_end_is_given_up() {
     let mut world = serving(7, 2, 1, 0);
     world.node_mut(1).shards.mute_drain = true;
