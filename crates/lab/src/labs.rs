@@ -97,6 +97,7 @@ pub(crate) const LABS: &[Lab] = labs! {
     Quick "disk-rotten" disks::rotten, "With checksums, bytes flipped below primary and replica are never read, and mended.";
     Quick "faults-errors" faults::errors, "A replica's disk fails, then the primary's; clients see no error.";
     Full  "faults-stalls" faults::stalls, "A replica's disk hangs now and then; it is left behind, and comes back.";
+    Quick "faults-hangs" faults::hangs, "A disk hangs without an error, the primary's and a replica's; it is left behind, clients see no error.";
     Quick "faults-power-one" faults::power_one, "Nodes whose disks forget what was not flushed lose their power, one after the other.";
     Quick "faults-power-all" faults::power_all, "All such nodes lose their power at once: what was flushed is there.";
     Quick "refuse-words" refuse::words, "Bad words on the command line end with the right code, name the thing and change nothing.";
@@ -105,7 +106,8 @@ pub(crate) const LABS: &[Lab] = labs! {
     Quick "refuse-frames" refuse::frames, "Malformed bytes at every port close that connection and nothing else.";
     Quick "change-size" change::size, "A volume grows and shrinks in use.";
     Quick "change-members" change::members, "A replica is added and one is removed under load.";
-    Full  "change-members-unseen" change::members_unseen, "The same, and clients of those two nodes see no error.";
+    Quick "change-members-unseen" change::members_unseen, "The same, the primary's copy is removed, and clients of those nodes see no error.";
+    Quick "change-late" change::late, "Nodes that were away hear that a resource was made, a copy removed, a resource deleted.";
     Full  "change-primary" change::primary, "Every node is made primary in turn under load.";
     Quick "change-invalidate" change::invalidate, "A copy is declared worthless under load and made anew.";
     Quick "change-suspend" change::suspend, "Requests wait while a resource is suspended, and go on.";

@@ -55,6 +55,8 @@ struct File {
     insecure: bool,
     #[serde(default)]
     buffer_bytes: Option<u64>,
+    #[serde(default = "disk_late_ms")]
+    disk_late_ms: u32,
     #[serde(default)]
     peers: Vec<FilePeer>,
 }
@@ -97,6 +99,15 @@ impl FileFaults {
 fn on() -> bool {
     true
 }
+
+/// Longer than a disk takes that mends a bad block by itself (7 s is usual for disks made for arrays),
+/// shorter than clients' patience (30 s is usual).
+fn disk_late_ms() -> u32 {
+    10_000
+}
+
+/// Below this a loaded disk would be taken for a dead one.
+const DISK_LATE_MS_MIN: u32 = 1_000;
 
 /// A node that this one talks to.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -158,6 +169,8 @@ pub(crate) struct Config {
     pub(crate) insecure: bool,
     /// Bytes of buffers, at most.
     pub(crate) buffer_bytes: usize,
+    /// What a disk of this node has not done after so long has failed.
+    pub(crate) disk_late: Duration,
     /// Ascending by id, without this node.
     pub(crate) peers: Vec<PeerConfig>,
 }
@@ -203,6 +216,9 @@ impl Config {
             Some(faults) if faults.volatile_cache => u128::from(sys::random_u64()),
             _ => sys::boot_id().unwrap_or_default(),
         };
+        if file.disk_late_ms < DISK_LATE_MS_MIN {
+            return Err(refuse("disk_late_ms", "must be 1000 or more: a busy disk is no dead one"));
+        }
         let revoked = revoked(&file)?;
         let peers = peers(file.peers, NodeId(file.node))?;
         let admin = file.admin_socket.unwrap_or_else(|| PathBuf::from("admin.sock"));
@@ -227,6 +243,7 @@ impl Config {
                 .buffer_bytes
                 .and_then(|bytes| usize::try_from(bytes).ok())
                 .unwrap_or(sys::POOL_BYTES_DEFAULT),
+            disk_late: Duration::from_millis(u64::from(file.disk_late_ms)),
             peers,
         })
     }

@@ -9,6 +9,8 @@ impl Errno {
     pub const CANCELED: Errno = Errno(libc::ECANCELED);
     /// The device or file failed.
     pub const IO: Errno = Errno(libc::EIO);
+    /// It was not done in time.
+    pub const TIMED_OUT: Errno = Errno(libc::ETIMEDOUT);
     /// A range or argument the file cannot serve (alignment, bounds).
     pub const INVALID: Errno = Errno(libc::EINVAL);
     /// No space left.

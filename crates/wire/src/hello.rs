@@ -25,6 +25,8 @@ pub const AUTHENTICATE_BYTES_MAX: usize = 1024;
 pub const HELLO_UNKNOWN_BYTES_MAX: usize = 1024;
 /// Resources named in one message; who has more sends another.
 pub const RESOURCES_MAX: usize = 4096;
+/// What a resource is said to be, in bytes; the largest description takes a quarter of it.
+pub const DESCRIPTION_BYTES_MAX: usize = 256 * 1024;
 
 const HELLO: u16 = 0x0101;
 const AUTHENTICATE: u16 = 0x0102;
@@ -32,6 +34,10 @@ const RESOURCES: u16 = 0x0103;
 const PING: u16 = 0x0104;
 const PONG: u16 = 0x0105;
 const GOODBYE: u16 = 0x0106;
+const JOINED: u16 = 0x0107;
+const DESCRIBE: u16 = 0x0108;
+const DESCRIPTION: u16 = 0x0109;
+const DELETED: u16 = 0x010a;
 
 /// Who calls, and what it can do.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
@@ -119,9 +125,32 @@ pub enum NodeMessage {
     /// former.
     Resources {
         /// `RESOURCES_MAX` at most, ascending.
-        resources: Vec<ResourceId>,
+        resources: Vec<ResourceLife>,
         /// No more parts follow.
         last: bool,
+    },
+    /// What follows about these resources is for these lives of them at the receiver; what came
+    /// before was for earlier ones.
+    Joined {
+        /// `RESOURCES_MAX` at most, ascending.
+        resources: Vec<ResourceLife>,
+    },
+    /// What is this resource?
+    Describe {
+        /// One that the receiver has.
+        resource: ResourceId,
+    },
+    /// The answer, if the asker is one of its nodes.
+    Description {
+        /// Which.
+        resource: ResourceId,
+        /// A `ResourceFile` in JSON, `DESCRIPTION_BYTES_MAX` at most.
+        text: Vec<u8>,
+    },
+    /// These resources are deleted for good.
+    Deleted {
+        /// `RESOURCES_MAX` at most, ascending.
+        resources: Vec<ResourceId>,
     },
     /// Answer this.
     Ping {
@@ -138,6 +167,15 @@ pub enum NodeMessage {
         /// Why.
         reason: GoodbyeReason,
     },
+}
+
+/// A resource as long as a node runs it without a break.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct ResourceLife {
+    /// Which.
+    pub resource: ResourceId,
+    /// Never twice the same for one process.
+    pub life: u64,
 }
 
 /// What two nodes go by that sent each other `ours` and `theirs`. Both ends come to the same result.
@@ -170,7 +208,7 @@ pub fn agree(ours: &Hello, theirs: &Hello) -> Result<Agreed, Disagreement> {
 
 /// Whether `kind` is one of those above.
 pub(crate) fn is_known(kind: u16) -> bool {
-    (HELLO..=GOODBYE).contains(&kind)
+    (HELLO..=DELETED).contains(&kind)
 }
 
 /// Whether a frame of `kind` may come before its sender has proved who it is.
@@ -187,6 +225,10 @@ pub(crate) fn kind(message: &NodeMessage) -> u16 {
         NodeMessage::Ping { .. } => PING,
         NodeMessage::Pong { .. } => PONG,
         NodeMessage::Goodbye { .. } => GOODBYE,
+        NodeMessage::Joined { .. } => JOINED,
+        NodeMessage::Describe { .. } => DESCRIBE,
+        NodeMessage::Description { .. } => DESCRIPTION,
+        NodeMessage::Deleted { .. } => DELETED,
     }
 }
 
@@ -197,14 +239,25 @@ pub(crate) fn check(message: &NodeMessage) -> Result<(), &'static str> {
         NodeMessage::Authenticate { proof, .. } if proof.len() > AUTHENTICATE_BYTES_MAX => {
             Err("too long a proof")
         }
-        NodeMessage::Resources { resources, .. } if resources.len() > RESOURCES_MAX => {
-            Err("too many resources in one message")
+        NodeMessage::Resources { resources, .. } | NodeMessage::Joined { resources } => {
+            check_list(resources, |entry| entry.resource)
         }
-        NodeMessage::Resources { resources, .. } if !resources.is_sorted_by(|a, b| a < b) => {
-            Err("resources do not ascend")
+        NodeMessage::Deleted { resources } => check_list(resources, |&resource| resource),
+        NodeMessage::Description { text, .. } if text.len() > DESCRIPTION_BYTES_MAX => {
+            Err("too long a description")
         }
         _ => Ok(()),
     }
+}
+
+fn check_list<T>(list: &[T], resource: impl Fn(&T) -> ResourceId) -> Result<(), &'static str> {
+    if list.len() > RESOURCES_MAX {
+        return Err("too many resources in one message");
+    }
+    if !list.is_sorted_by(|a, b| resource(a) < resource(b)) {
+        return Err("resources do not ascend");
+    }
+    Ok(())
 }
 
 fn check_hello(hello: &Hello) -> Result<(), &'static str> {
@@ -247,6 +300,15 @@ pub(crate) fn put_body(message: &NodeMessage, out: &mut Vec<u8>) {
         }
         NodeMessage::Resources { resources, last } => {
             out.put_bool(*last);
+            put_lives(resources, out);
+        }
+        NodeMessage::Joined { resources } => put_lives(resources, out),
+        NodeMessage::Describe { resource } => out.put_u64(resource.0),
+        NodeMessage::Description { resource, text } => {
+            out.put_u64(resource.0);
+            out.extend_from_slice(text);
+        }
+        NodeMessage::Deleted { resources } => {
             for resource in resources {
                 out.put_u64(resource.0);
             }
@@ -260,6 +322,13 @@ pub(crate) fn put_body(message: &NodeMessage, out: &mut Vec<u8>) {
             GoodbyeReason::Disagreed => 5,
             GoodbyeReason::Fault => 6,
         }),
+    }
+}
+
+fn put_lives(lives: &[ResourceLife], out: &mut Vec<u8>) {
+    for entry in lives {
+        out.put_u64(entry.resource.0);
+        out.put_u64(entry.life);
     }
 }
 
@@ -277,11 +346,20 @@ pub(crate) fn take(kind: u16, body: &[u8]) -> Result<NodeMessage, FrameError> {
         }
         RESOURCES => {
             let last = body.bool()?;
+            NodeMessage::Resources { resources: take_lives(&mut body)?, last }
+        }
+        JOINED => NodeMessage::Joined { resources: take_lives(&mut body)? },
+        DESCRIBE => NodeMessage::Describe { resource: ResourceId(body.u64()?) },
+        DESCRIPTION => {
+            let resource = ResourceId(body.u64()?);
+            return Ok(NodeMessage::Description { resource, text: body.rest().to_vec() });
+        }
+        DELETED => {
             let mut resources = Vec::with_capacity(body.rest().len() / 8);
             while !body.is_empty() {
                 resources.push(ResourceId(body.u64()?));
             }
-            NodeMessage::Resources { resources, last }
+            NodeMessage::Deleted { resources }
         }
         PING => NodeMessage::Ping { number: body.u64()? },
         PONG => NodeMessage::Pong { number: body.u64()? },
@@ -290,6 +368,14 @@ pub(crate) fn take(kind: u16, body: &[u8]) -> Result<NodeMessage, FrameError> {
     };
     body.finish()?;
     Ok(message)
+}
+
+fn take_lives(body: &mut Reader<'_>) -> Result<Vec<ResourceLife>, DecodeError> {
+    let mut lives = Vec::with_capacity(body.rest().len() / 16);
+    while !body.is_empty() {
+        lives.push(ResourceLife { resource: ResourceId(body.u64()?), life: body.u64()? });
+    }
+    Ok(lives)
 }
 
 fn take_hello(body: &mut Reader<'_>) -> Result<Hello, DecodeError> {

@@ -38,8 +38,8 @@ pub use frame::{
 };
 pub use header::HEADER_BYTES;
 pub use hello::{
-    Agreed, Disagreement, GoodbyeReason, Hello, NodeMessage, RESOURCES_MAX, VERSION_MAX,
-    VERSION_MIN, agree,
+    Agreed, DESCRIPTION_BYTES_MAX, Disagreement, GoodbyeReason, Hello, NodeMessage, RESOURCES_MAX,
+    ResourceLife, VERSION_MAX, VERSION_MIN, agree,
 };
 pub use member::{MemberMessage, RefuseReason, Seen};
 pub use register::{

@@ -65,7 +65,56 @@ pub(super) fn members_unseen(bench: &Bench) -> Outcome {
     let cluster = Cluster::up(bench, 4)?;
     cluster.create(DISK, &["--size", super::kill::SIZE_TEXT, "--replicas", "3"])?;
     let clients = staying(&cluster, &["a", "b", "d"], 3)?;
-    members_change(bench, &cluster, load(bench, clients))
+    let load = load(bench, clients);
+    // Who loses its copy is the one that orders the writes.
+    load.progress(200)?;
+    cluster.ok(&["resource", "promote", DISK, "--node", "b"])?;
+    members_change(bench, &cluster, load)
+}
+
+/// Nodes that were away while a resource was made, lost a copy, and was deleted.
+pub(super) fn late(bench: &Bench) -> Outcome {
+    let cluster = Cluster::up(bench, 4)?;
+    cluster.kill("d")?;
+    cluster.create(DISK, &["--size", super::kill::SIZE_TEXT, "--replicas", "3"])?;
+    let bytes = vec![0x5a; 1 << 20];
+    Volume::open(cluster.node("a")?.nbd, DISK, ANSWER_LIMIT)?.write(0, &bytes)?;
+    cluster.start("d")?;
+    let mut back = vec![0; 1 << 20];
+    let limit = Duration::from_secs(20);
+    wait_for("d to serve what was made without it", limit, || {
+        Ok(Volume::open(cluster.node("d")?.nbd, DISK, ANSWER_LIMIT)?.read(0, &mut back)?)
+    })?;
+    ensure!(back == bytes, "d serves something else");
+    bench.tell("d serves what was made while it was away");
+    cluster.kill("c")?;
+    cluster.ok(&["resource", "remove-replica", DISK, "--node", "c"])?;
+    ensure!(cluster.image("c", DISK, 0).exists(), "who removed it? its node is down");
+    cluster.start("c")?;
+    wait_for("c to remove its copy", limit, || {
+        ensure!(!cluster.image("c", DISK, 0).exists(), "it is still there");
+        Ok(())
+    })?;
+    Volume::open(cluster.node("c")?.nbd, DISK, ANSWER_LIMIT)?.read(0, &mut back)?;
+    ensure!(back == bytes, "c serves something else");
+    bench.tell("c became a client");
+    cluster.kill("c")?;
+    cluster.kill("d")?;
+    let refused = cluster.cli(&["resource", "delete", DISK])?;
+    ensure!(refused.code == Some(1), "{}", refused.failure("should be refused: nodes are away"));
+    cluster.ok(&["resource", "delete", DISK, "--force"])?;
+    cluster.start("c")?;
+    cluster.start("d")?;
+    wait_for("c and d to hear that it is deleted", limit, || {
+        let listed = cluster.cli(&["status", DISK])?;
+        ensure!(listed.code == Some(3), "{}", listed.failure("should have ended with 3"));
+        Ok(())
+    })?;
+    // Its name is free again on every node.
+    cluster.create(DISK, &["--size", super::kill::SIZE_TEXT, "--replicas", "3"])?;
+    Volume::open(cluster.node("d")?.nbd, DISK, ANSWER_LIMIT)?.read(0, &mut back)?;
+    ensure!(back.iter().all(|&byte| byte == 0), "the new volume holds what the old one held");
+    passed("late nodes heard of a resource made, a copy removed, a resource deleted")
 }
 
 fn members_change(bench: &Bench, cluster: &Cluster, load: Load) -> Outcome {

@@ -64,6 +64,36 @@ pub(super) fn stalls(bench: &Bench) -> Outcome {
     passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
 }
 
+/// The disk of the primary, then that of a replica, hangs without an error for longer than anybody lives.
+pub(super) fn hangs(bench: &Bench) -> Outcome {
+    let cluster = three(bench)?;
+    let mut clients = staying(&cluster, &["b"], 4)?;
+    clients.extend(roaming(&cluster, &["a", "b"], 2)?);
+    let load = load(bench, clients);
+    load.progress(200)?;
+    for node in ["a", "c"] {
+        // Not among the first operations, which a start waits for.
+        let path = cluster.settings(node);
+        let text = fs::read_to_string(&path)?;
+        fs::write(&path, format!("disk_late_ms = 2000\n{text}"))?;
+        restart_with(&cluster, node, "seed = 7\nstalls_one_in = 1000\nstall_ms = 3600000")?;
+        if node == "a" {
+            cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+            cluster.ok(&["resource", "promote", DISK, "--node", "a"])?;
+        }
+        cluster.wait_state(DISK, node, "detached")?;
+        ensure!(
+            cluster.log(node).contains("has not answered for"),
+            "the log of {node} does not say that its disk hangs"
+        );
+        bench.tell(format_args!("{node}'s disk hangs, and its copy is out"));
+        load.progress(500)?;
+        restart_with(&cluster, node, "")?;
+        cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+    }
+    passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
+}
+
 const FORGETS: &str = "volatile_cache = true";
 
 /// Nodes whose disks forget what was not flushed when they are killed.

@@ -5,6 +5,7 @@
 //! is undone, and it is said if that failed too.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use wire::admin::{
@@ -23,6 +24,11 @@ use crate::problem::{
 };
 use crate::unit::show_size;
 use crate::view::Views;
+
+/// How long a node may take to end its part once it is no member.
+const CLEAR_LIMIT: Duration = Duration::from_secs(20);
+/// Between two looks whether it has.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 #[derive(Serialize)]
 struct CreatedJson<'a> {
@@ -233,15 +239,11 @@ fn make(cast: &Cast<'_>, file: &ResourceFile, force: bool) -> Result<(), Problem
     Err(problem)
 }
 
-/// Removes a node's part, and its store only if that was made just now.
+/// Removes a node's part, and its store only if that was made just now: without force a node touches
+/// no store that it does not use.
 fn undo(node: &Node, name: &str, created: bool) -> Result<(), Problem> {
     let resource = name.to_owned();
-    if created {
-        absent_is_fine(
-            node.change(Command::ResourceDelete { resource: resource.clone(), force: true }),
-        )?;
-    }
-    absent_is_fine(node.change(Command::ResourceForget { resource }))
+    absent_is_fine(node.change(Command::ResourceDelete { resource, force: created }))
 }
 
 fn absent_is_fine(outcome: Result<(), Problem>) -> Result<(), Problem> {
@@ -307,10 +309,8 @@ pub(crate) fn add_replica(
     let made = node.change(Command::ResourceCreate { resource: name.to_owned(), force });
     let joined = made.clone().and_then(|()| at_primary(cluster, name, &operation));
     if let Err(mut problem) = joined {
-        let undone = undo(node, name, made.is_ok());
         file.members.retain(|member| member.node != status.node_id);
-        let again = node.change(Command::ResourceDefine { file: Box::new(file) });
-        if undone.and(again).is_ok() {
+        if node.change(Command::ResourceDefine { file: Box::new(file) }).is_ok() {
             problem.message.push_str("; nothing was changed");
         }
         return Err(problem);
@@ -351,13 +351,21 @@ pub(crate) fn remove_replica(cluster: &Cluster, style: Style, on: &OnNode) -> Re
     done(style, name, &format!("{} holds no replica any more", on.node))
 }
 
-/// Removes the store of a former member, which then goes on as a client.
+/// Waits until a former member has removed its store and goes on as a client. It does so by itself as
+/// soon as it hears that it is no member.
 fn clear(cluster: &Cluster, node: &Node, name: &str, id: u16) -> Result<(), Problem> {
-    undo(node, name, true)?;
     let views = Views::gather(cluster, Some(name))?;
     let mut file = file_of(doer(cluster, &views, name)?, name)?;
     file.members.retain(|member| member.node != id);
-    node.change(Command::ResourceDefine { file: Box::new(file) })
+    let deadline = Instant::now() + CLEAR_LIMIT;
+    loop {
+        match node.change(Command::ResourceDefine { file: Box::new(file.clone()) }) {
+            Err(problem) if problem.is(&codes::BUSY) && Instant::now() < deadline => {
+                std::thread::sleep(LOOK_EVERY);
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 /// `lockstep resource delete`.

@@ -40,6 +40,16 @@ fn an_unknown_key_is_refused_by_name() {
 }
 
 #[test]
+fn a_disk_has_ten_seconds_unless_told_otherwise_and_never_less_than_one() {
+    let late =
+        |text: &str| Config::parse(Path::new("/nowhere"), text).map(|config| config.disk_late);
+    assert_eq!(late(GOOD).expect("it is good"), base::Duration::from_secs(10));
+    let set = |ms: u32| GOOD.replace("node = 2", &format!("node = 2\ndisk_late_ms = {ms}"));
+    assert_eq!(late(&set(1_500)).expect("it is good"), base::Duration::from_millis(1_500));
+    assert!(refused(&set(999)).contains("disk_late_ms"));
+}
+
+#[test]
 fn who_has_peers_has_an_identity_in_its_own_directory_unless_told_otherwise() {
     let config = Config::parse(Path::new("/nowhere"), GOOD).expect("it is good");
     let identity = config.identity.expect("there are peers");

@@ -240,8 +240,7 @@ impl Node {
                 self.answer(asker, result);
             }
             Command::ResourceDefine { file } => {
-                let result = self.define(*file);
-                self.answer_done(asker, result);
+                self.redefine(*file, move |node, result| node.answer_done(asker, result));
             }
             Command::ResourceCreate { resource, force } => {
                 self.create(&resource, force, move |node, result| node.answer_done(asker, result));
@@ -278,7 +277,7 @@ impl Node {
         }
     }
 
-    fn resource_file(&self, name: &str) -> Result<ResourceFile, Refused> {
+    pub(super) fn resource_file(&self, name: &str) -> Result<ResourceFile, Refused> {
         let known = self.known.get(name).ok_or_else(|| no_resource(name))?;
         let mut file = known.file.clone();
         let running = known.running.and_then(|key| self.resources.get(key));
@@ -361,12 +360,18 @@ impl Node {
     }
 
     /// Asks a member for an operation.
-    pub(super) fn wish(&mut self, resource: Key, asker: Option<Asker>, operation: Operation) {
+    pub(super) fn wish(
+        &mut self,
+        resource: Key,
+        asker: Option<Asker>,
+        operation: Operation,
+    ) -> OperationId {
         self.next_operation += 1;
         let id = OperationId(self.next_operation);
         info!("{}: an operator asks: {operation:?}", self.name_of(resource));
         self.pending.insert(id, Pending { resource, asker });
         self.work.push_back(Work::Member(resource, MemberInput::Operation { id, operation }));
+        id
     }
 
     /// A member has finished an operation.

@@ -67,6 +67,7 @@ impl Node {
                 MemberOutput::Shards(message) => {
                     if let ToShard::Install { configuration, .. } = &message {
                         self.on_install(key, configuration);
+                        self.note_membership(key, configuration);
                     }
                     let count = self.resources.get(key).map_or(0, |entry| entry.shards.len());
                     for shard in 0..u16::try_from(count).expect("a few") {

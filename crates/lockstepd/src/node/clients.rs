@@ -70,7 +70,7 @@ pub(crate) struct Client {
 pub(crate) struct Asked {
     client: Key,
     /// Whose shard has it.
-    resource: Key,
+    pub(super) resource: Key,
     tag: Tag,
 }
 
@@ -311,6 +311,18 @@ impl Node {
         }
     }
 
+    /// The machines of a resource are exchanged, and its clients go on with the new ones.
+    pub(super) fn move_clients(&mut self, old: Key, new: Key) {
+        for key in self.clients.keys() {
+            if let Some(client) = self.clients.get_mut(key)
+                && let Some((resource, _)) = client.opened.as_mut()
+                && *resource == old
+            {
+                *resource = new;
+            }
+        }
+    }
+
     /// Sends those away who are revoked by now.
     pub(super) fn drop_revoked_clients(&mut self) {
         for key in self.clients.keys() {
@@ -419,9 +431,11 @@ impl Node {
     }
 
     /// A piece of a request goes to its shard.
-    fn on_ask(&mut self, client: Key, ask: Ask) {
-        let opened = self.clients.get(client).and_then(|client| client.opened);
-        let (resource, volume) = opened.expect("requests come after an export was opened");
+    pub(super) fn on_ask(&mut self, client: Key, ask: Ask) {
+        // A request that was held may come when its client is gone.
+        let Some(entry) = self.clients.get(client) else { return };
+        let (resource, volume) = entry.opened.expect("requests come after an export was opened");
+        let Some(ask) = self.hold(resource, client, ask) else { return };
         let Some(entry) = self.resources.get(resource) else { return };
         let shard = match ask.op {
             base::Op::Flush => ask.tag.piece,

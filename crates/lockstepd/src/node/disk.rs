@@ -55,6 +55,22 @@ pub(crate) enum DiskPurpose {
     Seal { resource: Key, shard: u16, op: DiskOp, volume: VolumeId, extent: u64, version: u64 },
 }
 
+impl DiskPurpose {
+    /// Whose disk it is.
+    pub(super) fn resource(&self) -> Key {
+        match self {
+            DiskPurpose::Op { resource, .. }
+            | DiskPurpose::Beyond { resource }
+            | DiskPurpose::Record { resource, .. }
+            | DiskPurpose::Seal { resource, .. }
+            | DiskPurpose::Sums {
+                waiter: SumsWaiter::Check { resource, .. } | SumsWaiter::Seal { resource, .. },
+                ..
+            } => *resource,
+        }
+    }
+}
+
 /// What goes on once an extent's checksums are in memory.
 pub(crate) enum SumsWaiter {
     /// Bytes that were read are checked.
@@ -118,7 +134,7 @@ impl Node {
         };
         let purpose =
             DiskPurpose::Op { resource: key, shard, op, kind: OpKind::Change, place: None };
-        let token = self.operations.insert(Purpose::Disk(purpose)).number();
+        let token = self.operations.insert(Purpose::Disk(purpose, self.hands.now())).number();
         let (hands, store, sums) = (&mut self.hands, &mut entry.store, &mut entry.sums);
         match request {
             DiskRequest::Write { span, buffer, durable, .. } => {
@@ -153,7 +169,7 @@ impl Node {
         for entry in &mut disk.volumes {
             let purpose =
                 DiskPurpose::Op { resource: key, shard, op, kind: OpKind::Flush, place: None };
-            let token = self.operations.insert(Purpose::Disk(purpose)).number();
+            let token = self.operations.insert(Purpose::Disk(purpose, self.hands.now())).number();
             entry.store.flush(&mut self.hands, token);
         }
     }
@@ -170,7 +186,7 @@ impl Node {
         let Starved { resource, shard, op, kind, volume, span } = read;
         let place = Some((volume, span));
         let purpose = DiskPurpose::Op { resource, shard, op, kind, place };
-        let token = self.operations.insert(Purpose::Disk(purpose)).number();
+        let token = self.operations.insert(Purpose::Disk(purpose, self.hands.now())).number();
         entry.store.read(&mut self.hands, token, span.offset_bytes(), buffer, 0..length);
     }
 
@@ -326,7 +342,7 @@ impl Node {
         let spare = || BufferPool::new(1 << 20).take(length);
         let buffer = pool.take(length).or_else(spare).expect("memory for two pages");
         let purpose = DiskPurpose::Sums { waiter, extent };
-        let token = self.operations.insert(Purpose::Disk(purpose)).number();
+        let token = self.operations.insert(Purpose::Disk(purpose, self.hands.now())).number();
         let at = entry.layout.sums_offset(extent);
         entry.store.read_metadata(&mut self.hands, token, at, buffer, 0..length);
     }
@@ -373,7 +389,7 @@ impl Node {
         let disk = self.resources.get_mut(key).and_then(|entry| entry.disk.as_mut());
         let Some(entry) = disk.and_then(|disk| disk.volume(volume)) else { return };
         let purpose = DiskPurpose::Seal { resource: key, shard, op, volume, extent, version };
-        let token = self.operations.insert(Purpose::Disk(purpose)).number();
+        let token = self.operations.insert(Purpose::Disk(purpose, self.hands.now())).number();
         let at = entry.layout.sums_offset(extent);
         entry.store.write_metadata(&mut self.hands, token, at, piece, true);
     }
@@ -383,7 +399,7 @@ impl Node {
         let disk = self.resources.get_mut(key).and_then(|entry| entry.disk.as_mut());
         let Some(entry) = disk.and_then(|disk| disk.volume(volume)) else { return };
         let purpose = DiskPurpose::Beyond { resource: key };
-        let token = self.operations.insert(Purpose::Disk(purpose)).number();
+        let token = self.operations.insert(Purpose::Disk(purpose, self.hands.now())).number();
         let (at, length) = (first * SECTOR_BYTES, (end - first) * SECTOR_BYTES);
         entry.store.zero(&mut self.hands, token, at, length, true, false);
     }
@@ -400,7 +416,7 @@ impl Node {
         };
         disk.record = Some(record);
         let purpose = DiskPurpose::Record { resource: key, number };
-        let token = self.operations.insert(Purpose::Disk(purpose)).number();
+        let token = self.operations.insert(Purpose::Disk(purpose, self.hands.now())).number();
         let entry = disk.volumes.first_mut().expect("a disk has a volume");
         let at = entry.layout.record_offset(copy);
         entry.store.write_metadata(&mut self.hands, token, at, piece, true);

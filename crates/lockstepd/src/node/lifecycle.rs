@@ -23,6 +23,7 @@ use wire::{MemberKind, Quorum};
 use super::admin::no_resource;
 use super::disk::{LocalDisk, LocalVolume};
 use super::patience::patiently;
+use super::recast::{Done, Part};
 use super::resource::Resource;
 use super::sums::Sums;
 use super::{Node, Work};
@@ -41,7 +42,7 @@ pub(crate) struct Known {
 }
 
 impl Node {
-    fn resource_path(&self, name: &str) -> PathBuf {
+    pub(super) fn resource_path(&self, name: &str) -> PathBuf {
         self.config.directory.join("resources").join(format!("{name}.toml"))
     }
 
@@ -78,7 +79,7 @@ impl Node {
         }
     }
 
-    fn plans(&self, file: &ResourceFile) -> Vec<Plan> {
+    pub(super) fn plans(&self, file: &ResourceFile) -> Vec<Plan> {
         let config = &self.config;
         let mut plans =
             backing::plans(&config.directory, file, config.node, config.allow_memory_store);
@@ -106,7 +107,12 @@ impl Node {
     }
 
     /// Runs a resource with what was found on its disk; without its disk if that failed.
-    fn run_found(&mut self, name: &str, plans: &[Plan], found: Result<Option<Found>, Refused>) {
+    pub(super) fn run_found(
+        &mut self,
+        name: &str,
+        plans: &[Plan],
+        found: Result<Option<Found>, Refused>,
+    ) {
         let Some(known) = self.known.get(name) else { return };
         let file = known.file.clone();
         let attached = match found {
@@ -215,10 +221,17 @@ impl Node {
             shards.push(Shard::new(now, setup, &mut out));
             outputs.push(out);
         }
+        let committed = record.as_ref().and_then(|record| record.committed.as_ref());
+        let named_in = committed
+            .filter(|(_, known)| known.member(node).is_some())
+            .map(|(_, known)| known.fork);
         let disk = (!volumes.is_empty()).then_some(LocalDisk { volumes, record });
         let mut member = Member::new(now, setups.member);
         member.set_wall_clock(sys::wall_clock_ms().saturating_sub(now.0 / 1_000_000));
-        let resource = Resource::new(file, Geometry::default(), member, shards, disk);
+        let mut resource = Resource::new(file, Geometry::default(), member, shards, disk);
+        self.lives += 1;
+        resource.life = self.lives;
+        resource.named_in = named_in;
         let key = self.resources.insert(resource);
         self.by_id.insert(ResourceId(file.id), key);
         for (shard, mut out) in (0_u16..).zip(outputs) {
@@ -230,11 +243,14 @@ impl Node {
 
     /// Stops a resource's machines. Its clients are dropped; its stores close when what is on its way
     /// to them has ended.
-    fn end(&mut self, name: &str, why: &str) {
+    pub(super) fn end(&mut self, name: &str, why: &str) {
         let Some(known) = self.known.get_mut(name) else { return };
         let Some(key) = known.running.take() else { return };
         self.drop_clients_of(key, why);
-        if let Some(resource) = self.resources.remove(key) {
+        if let Some(mut resource) = self.resources.remove(key) {
+            if let Some(recast) = resource.recast.take() {
+                self.end_recast(*recast, why);
+            }
             self.by_id.remove(&resource.id);
             if let Some(wake) = resource.wake {
                 self.wakes.remove(&(wake, key));
@@ -248,7 +264,54 @@ impl Node {
         self.tell_all_resources();
     }
 
-    /// `ResourceDefine`.
+    /// `ResourceDefine`: `done` is told how it went.
+    pub(super) fn redefine(
+        &mut self,
+        file: ResourceFile,
+        done: impl FnOnce(&mut Node, Result<(), Refused>) + Send + 'static,
+    ) {
+        let (name, own) = (file.name.clone(), self.config.node);
+        if self.is_changing(&name) {
+            let message = format!("{name}: this node's part in it is changing");
+            return done(self, Err(Refused::new(&codes::BUSY, message)));
+        }
+        self.deleted.recall(ResourceId(file.id));
+        let leaves = self.known.get(&name).filter(|known| {
+            let member = |file: &ResourceFile| file.members.iter().any(|m| m.node == own.0);
+            known.file.id == file.id && member(&known.file) && !member(&file)
+        });
+        let Some(known) = leaves else {
+            let result = self.define(file);
+            return done(self, result);
+        };
+        let (old, running) = (known.file.clone(), known.running);
+        let counted = running.is_some_and(|key| self.is_counted_on(key, own));
+        let result = match file.check() {
+            Err(error) => Err(Refused::new(&codes::BAD_RESOURCE_FILE, error.0)),
+            Ok(()) if counted => {
+                let message = format!("{name}: the resource still counts on what this node holds");
+                Err(Refused::new(&codes::BUSY, message))
+            }
+            Ok(()) => Ok(()),
+        };
+        match result {
+            Ok(()) => {
+                if let Err(refused) = self.become_client(&name, &old, file, false, Box::new(done)) {
+                    warning!("{name}: {refused}");
+                }
+            }
+            refused => done(self, refused),
+        }
+    }
+
+    /// Whether stores are being made or removed, or machines are about to be exchanged.
+    fn is_changing(&self, name: &str) -> bool {
+        let Some(known) = self.known.get(name) else { return false };
+        let running = known.running.and_then(|key| self.resources.get(key));
+        known.busy || running.is_some_and(|resource| resource.recast.is_some())
+    }
+
+    /// Knows a resource, or knows it anew.
     pub(super) fn define(&mut self, file: ResourceFile) -> Result<(), Refused> {
         file.check().map_err(|error| Refused::new(&codes::BAD_RESOURCE_FILE, error.0))?;
         let name = file.name.clone();
@@ -285,7 +348,7 @@ impl Node {
     }
 
     /// Puts a resource's file in its place, whole or not at all.
-    fn save(&self, file: &ResourceFile) -> Result<(), Refused> {
+    pub(super) fn save(&self, file: &ResourceFile) -> Result<(), Refused> {
         let path = self.resource_path(&file.name);
         let failed = |error: String| {
             Refused::new(&codes::STORE_FAILED, format!("{}: {error}", path.display()))
@@ -344,25 +407,35 @@ impl Node {
                 if let Some(known) = node.known.get_mut(&name) {
                     known.busy = false;
                 }
-                let result = match found {
-                    Ok(found) => {
-                        node.end(&name, "the resource is created anew");
-                        node.run_found(&name, &plans, Ok(Some(found)));
-                        node.known
-                            .get(&name)
-                            .and_then(|known| known.problem.clone())
-                            .map_or(Ok(()), |problem| {
-                                Err(Refused::new(&codes::STORE_FAILED, problem))
-                            })
-                    }
-                    Err(refused) => Err(refused),
-                };
-                if result.is_ok() {
-                    info!("{name}: created");
+                match found {
+                    Ok(found) => node.on_made(&name, plans, found, Box::new(done)),
+                    Err(refused) => done(node, Err(refused)),
                 }
-                done(node, result);
             })
         });
+    }
+
+    /// The stores of a resource are made: it runs with them. Clients that have it open here stay.
+    fn on_made(&mut self, name: &str, plans: Vec<Plan>, found: Found, done: Done) {
+        let known = self.known.get(name);
+        let running = known.and_then(|known| known.running);
+        info!("{name}: created");
+        let Some(key) = running else {
+            self.run_found(name, &plans, Ok(Some(found)));
+            let problem = self.known.get(name).and_then(|known| known.problem.clone());
+            let result =
+                problem.map_or(Ok(()), |problem| Err(Refused::new(&codes::STORE_FAILED, problem)));
+            return done(self, result);
+        };
+        let (name, made) = (name.to_owned(), plans.clone());
+        let or_removed = move |node: &mut Node, result: Result<(), Refused>| match result {
+            Ok(()) => done(node, Ok(())),
+            Err(refused) => {
+                let done = Box::new(move |node: &mut Node, _| done(node, Err(refused)));
+                node.remove_stores(&name, made, done);
+            }
+        };
+        self.recast(key, Part::Member(plans, Box::new(found)), false, Box::new(or_removed));
     }
 
     fn prepare_create(&mut self, name: &str) -> Result<(ResourceFile, Vec<Plan>, Record), Refused> {
@@ -406,10 +479,12 @@ impl Node {
             let message = format!("{name}: a store is being made");
             return done(self, Err(Refused::new(&codes::BUSY, message)));
         }
+        let id = ResourceId(known.file.id);
         let had_disk = running.is_some_and(|resource| resource.disk.is_some());
         let plans = if had_disk || force { self.plans(&known.file.clone()) } else { Vec::new() };
         self.end(name, "the resource is deleted");
         self.known.remove(name);
+        self.note_deleted(id);
         let (name, path) = (name.to_owned(), self.resource_path(name));
         self.helper.start(move || {
             let mut result = Ok(());
@@ -437,8 +512,10 @@ impl Node {
             let message = format!("{name}: clients have it open on this node");
             return Err(Refused::new(&codes::IN_USE, message));
         }
+        let id = ResourceId(known.file.id);
         self.end(name, "the resource is forgotten");
         self.known.remove(name);
+        self.deleted.forget(id);
         let path = self.resource_path(name);
         std::fs::remove_file(&path).map_err(|error| {
             Refused::new(&codes::STORE_FAILED, format!("{}: {error}", path.display()))
@@ -503,7 +580,7 @@ fn read_file(path: &std::path::Path) -> Result<ResourceFile, String> {
 }
 
 /// Writes a file so that it is there whole, or as it was, whatever happens.
-fn replace_file(path: &std::path::Path, bytes: &[u8]) -> std::io::Result<()> {
+pub(super) fn replace_file(path: &std::path::Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::io::Write;
     let new = path.with_extension("new");
     let mut file = std::fs::File::create(&new)?;

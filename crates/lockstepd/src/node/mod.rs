@@ -6,23 +6,27 @@
 //! the next wait, in one submission.
 //!
 //! Always: nothing here decides about replication; no call in a turn waits for a disk or a peer, what
-//! would is a job of the `helper`.
+//! would is a job of the `helper`; a disk that hangs has failed (`late`).
 //!
 //! Not here: one file each: outputs (`carry`), the disk (`disk`), NBD clients (`clients`), other nodes
-//! (`peers`), who this node is (`identity`), the operator (`admin`), coming and going of resources (`lifecycle`).
+//! (`peers`), who this node is (`identity`), the operator (`admin`), coming and going of resources
+//! (`lifecycle`), a node's part that changes (`recast`), what nodes tell each other of resources (`definitions`).
 
 mod admin;
 mod buffers;
 mod carry;
 mod clients;
+mod definitions;
 mod disk;
 mod dump;
 mod helper;
 mod holes;
 mod identity;
+mod late;
 mod lifecycle;
 mod patience;
 mod peers;
+mod recast;
 mod resource;
 mod status;
 mod stop;
@@ -46,6 +50,7 @@ use crate::slab::{Key, Slab};
 use admin::{Admin, Pending};
 use buffers::Buffers;
 use clients::{Asked, Client, Door, Visitors};
+use definitions::Deleted;
 use helper::Helper;
 use lifecycle::Known;
 use peers::Peers;
@@ -64,7 +69,10 @@ enum Purpose {
     NbdAccept(Listener, Door),
     NbdReceive(Key),
     NbdSend(Key, u64),
-    Disk(disk::DiskPurpose),
+    /// And when it began.
+    Disk(disk::DiskPurpose, Instant),
+    /// It took too long, and whoever waited for it was told that it failed.
+    Late,
     PeerAccept(Listener),
     PeerConnect(NodeId),
     PeerReceive(Key),
@@ -105,6 +113,12 @@ pub(crate) struct Node {
     /// Those that run.
     resources: Slab<Resource>,
     by_id: BTreeMap<ResourceId, Key>,
+    /// Lives of resources, counted.
+    lives: u64,
+    /// Resources in which this node's part is changing.
+    recasting: Vec<Key>,
+    /// Resources that are no more.
+    deleted: Deleted,
     /// When time alone changes something for a resource.
     wakes: BTreeSet<(Instant, Key)>,
     touched: Vec<Key>,
@@ -113,6 +127,8 @@ pub(crate) struct Node {
     visitors: Visitors,
     /// Clients that may have something to send or receive.
     restless: Vec<Key>,
+    /// When disks are looked at for what they have not done in time.
+    disk_look_at: Instant,
     /// Disk reads that wait for a buffer.
     starved: VecDeque<disk::Starved>,
     peers: Peers,
@@ -135,6 +151,7 @@ impl Node {
     /// Opens everything that the configuration names.
     fn open(config: Config) -> Result<Node, String> {
         let lock = lock_directory(&config.directory)?;
+        let deleted = Deleted::read(&config.directory)?;
         let mut hands = Hands::new(HandsConfig::default()).map_err(|error| error.to_string())?;
         let zeroes_bytes = usize::try_from(PIECE_BYTES).expect("1 MiB");
         let zeroes = BufferPool::new(zeroes_bytes).take_zeroed(zeroes_bytes);
@@ -157,12 +174,16 @@ impl Node {
             known: BTreeMap::new(),
             resources: Slab::default(),
             by_id: BTreeMap::new(),
+            lives: 0,
+            recasting: Vec::new(),
+            deleted,
             wakes: BTreeSet::new(),
             touched: Vec::new(),
             clients: Slab::default(),
             asked: Slab::default(),
             visitors: Visitors::default(),
             restless: Vec::new(),
+            disk_look_at: Instant(0),
             starved: VecDeque::new(),
             peers: Peers::default(),
             admins: Slab::default(),
@@ -206,6 +227,7 @@ impl Node {
 
     /// Everything between two waits, once the events are in.
     fn turn(&mut self) {
+        self.watch_disks();
         self.wake_resources();
         self.wake_peers();
         self.wake_visitors();
@@ -216,7 +238,9 @@ impl Node {
             self.feed_starved();
             self.serve_clients();
             self.serve_peers();
-            if self.work.is_empty() && self.restless.is_empty() && !self.peers_are_restless() {
+            let recast = self.go_on_recasting();
+            let idle = self.work.is_empty() && self.restless.is_empty();
+            if idle && !recast && !self.peers_are_restless() {
                 break;
             }
         }
@@ -229,7 +253,14 @@ impl Node {
         let now = self.hands.now();
         let first = self.wakes.first().map(|(time, _)| *time);
         let stop = self.stopping.as_ref().map(Stopping::wake_at);
-        let others = [self.peers_wake_at(), self.visitors_wake_at(), self.events_wake_at(), stop];
+        let others = [
+            self.peers_wake_at(),
+            self.visitors_wake_at(),
+            self.events_wake_at(),
+            self.recasts_wake_at(),
+            self.late_disks_wake_at(),
+            stop,
+        ];
         first.into_iter().chain(others.into_iter().flatten()).min().map(|time| time.since(now))
     }
 
@@ -254,7 +285,8 @@ impl Node {
             Purpose::NbdAccept(listener, door) => self.on_accept_ended(&listener, door, &event),
             Purpose::NbdReceive(client) => self.on_client_received(client, event),
             Purpose::NbdSend(client, bytes) => self.on_client_sent(client, bytes, &event),
-            Purpose::Disk(purpose) => self.on_disk(purpose, event),
+            Purpose::Disk(purpose, _) => self.on_disk(purpose, event),
+            Purpose::Late => {}
             Purpose::PeerAccept(listener) => self.on_peer_accept_ended(&listener, &event),
             Purpose::PeerConnect(node) => self.on_peer_connected(node, &event),
             Purpose::PeerReceive(key) => self.on_peer_received(key, event),

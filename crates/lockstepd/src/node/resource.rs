@@ -12,11 +12,16 @@ use wire::admin::ResourceFile;
 use wire::{Configuration, VolumeEntry};
 
 use super::disk::LocalDisk;
+use super::recast::Recast;
 
 /// A resource that runs.
 pub(crate) struct Resource {
     pub(crate) name: String,
     pub(crate) id: ResourceId,
+    /// New whenever its machines begin; peers tell by it what was meant for earlier ones.
+    pub(crate) life: u64,
+    /// The fork in which a committed configuration named this node as a member.
+    pub(crate) named_in: Option<u64>,
     pub(crate) geometry: Geometry,
     pub(crate) member: Member,
     pub(crate) shards: Vec<Shard>,
@@ -33,6 +38,8 @@ pub(crate) struct Resource {
     /// When time alone changes something, as it is entered in the node's list.
     pub(crate) wake: Option<Instant>,
     pub(crate) touched: bool,
+    /// This node's part in it is changing.
+    pub(crate) recast: Option<Box<Recast>>,
 }
 
 impl Resource {
@@ -47,6 +54,8 @@ impl Resource {
         Resource {
             name: file.name.clone(),
             id: ResourceId(file.id),
+            life: 0,
+            named_in: None,
             geometry,
             member,
             shards,
@@ -57,6 +66,7 @@ impl Resource {
             flushes: BTreeMap::new(),
             wake: None,
             touched: false,
+            recast: None,
         }
     }
 

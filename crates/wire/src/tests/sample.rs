@@ -98,7 +98,7 @@ pub(super) fn configuration(random: &mut Prng) -> Configuration {
 /// Number of kinds that `shard_message`, `member_message` and `node_message` take.
 pub(super) const SHARD_KINDS: u64 = 17;
 pub(super) const MEMBER_KINDS: u64 = 13;
-pub(super) const NODE_KINDS: u64 = 6;
+pub(super) const NODE_KINDS: u64 = 10;
 
 fn node(random: &mut Prng) -> NodeId {
     NodeId(1 + random.below(65_000) as u16)
@@ -289,6 +289,15 @@ pub(super) fn hello(random: &mut Prng) -> Hello {
     }
 }
 
+fn lives(random: &mut Prng) -> Vec<ResourceLife> {
+    let mut resource = 0;
+    let mut next = || {
+        resource += 1 + random.below(1 << 50);
+        ResourceLife { resource: ResourceId(resource), life: random.next_u64() }
+    };
+    (0..12).map(|_| next()).collect()
+}
+
 /// A message of the `kind`th kind.
 pub(super) fn node_message(kind: u64, random: &mut Prng) -> NodeMessage {
     let number = random.next_u64();
@@ -298,18 +307,19 @@ pub(super) fn node_message(kind: u64, random: &mut Prng) -> NodeMessage {
             step: number as u8,
             proof: (0..random.below(100)).map(|_| random.next_u64() as u8).collect(),
         },
-        2 => {
-            let mut resource = 0;
-            let resources = (0..random.below(20))
-                .map(|_| {
-                    resource += 1 + random.below(1 << 50);
-                    ResourceId(resource)
-                })
-                .collect();
-            NodeMessage::Resources { resources, last: flag(random) }
-        }
+        2 => NodeMessage::Resources { resources: lives(random), last: flag(random) },
         3 => NodeMessage::Ping { number },
         4 => NodeMessage::Pong { number },
+        6 => NodeMessage::Joined { resources: lives(random) },
+        7 => NodeMessage::Describe { resource: ResourceId(number) },
+        8 => NodeMessage::Description {
+            resource: ResourceId(number),
+            text: (0..random.below(100)).map(|_| random.next_u64() as u8).collect(),
+        },
+        9 => {
+            let resources = lives(random).iter().map(|entry| entry.resource).collect();
+            NodeMessage::Deleted { resources }
+        }
         _ => {
             let reasons = [
                 GoodbyeReason::Stopping,

@@ -1,0 +1,81 @@
+//! Disks that do not answer.
+//!
+//! A disk can hang without an error: then nothing that waits for it would ever end. So what a disk has
+//! not done after `disk_late_ms` has failed, and everything else that the same resource waits for with
+//! it: the replica steps out as after an error, the others go on, and clients see what the resource's
+//! `on_io_error` says.
+//!
+//! Always: what the disk says afterwards is not heard; the bytes of such an operation stay where they
+//! are until it ends, since the kernel may still read or write them.
+//!
+//! Not here: what follows from a failed disk (`replica`); peers' disks, which the primary gives up much
+//! sooner (`peer_late_ms`); a disk that hangs while a node starts.
+
+use base::Instant;
+use sys::{Errno, Event};
+
+use super::{Node, Purpose};
+use crate::log::error;
+use crate::slab::Key;
+
+/// Looks at disks in the time after which one is late: an operation is found late at most this part of
+/// it after it is.
+const LOOKS: u64 = 4;
+
+impl Node {
+    /// When disks are to be looked at again; never while there is none.
+    pub(super) fn late_disks_wake_at(&self) -> Option<Instant> {
+        let has_disk = self.resources.iter().any(|(_, resource)| resource.disk.is_some());
+        has_disk.then_some(self.disk_look_at)
+    }
+
+    /// Fails what disks have not done in time.
+    pub(super) fn watch_disks(&mut self) {
+        let now = self.hands.now();
+        if now < self.disk_look_at {
+            return;
+        }
+        let limit = self.config.disk_late;
+        let every = base::Duration(limit.0 / LOOKS);
+        if now > self.disk_look_at + every {
+            // This process itself stood still, or had nothing to look at: what a disk has done meanwhile
+            // may not have been heard yet.
+            self.disk_look_at = now + limit;
+            return;
+        }
+        self.disk_look_at = now + every;
+        let mut hung: Vec<(Key, u64)> = Vec::new();
+        for (_, purpose) in self.operations.iter() {
+            let Purpose::Disk(disk, since) = purpose else { continue };
+            let late = now.since(*since);
+            if late >= limit && !hung.iter().any(|(resource, _)| *resource == disk.resource()) {
+                hung.push((disk.resource(), late.as_millis()));
+            }
+        }
+        for (resource, late_ms) in hung {
+            error!(
+                "{}: its disk has not answered for {late_ms} ms: it is taken as failed",
+                self.name_of(resource)
+            );
+            self.fail_disk(resource);
+        }
+    }
+
+    /// Everything that waits for the disk of a resource has failed.
+    fn fail_disk(&mut self, resource: Key) {
+        let waiting: Vec<Key> = self
+            .operations
+            .iter()
+            .filter(|(_, purpose)| {
+                matches!(purpose, Purpose::Disk(disk, _) if disk.resource() == resource)
+            })
+            .map(|(key, _)| key)
+            .collect();
+        for key in waiting {
+            let Some(entry) = self.operations.get_mut(key) else { continue };
+            if let Purpose::Disk(purpose, _) = std::mem::replace(entry, Purpose::Late) {
+                self.on_disk(purpose, Event::plain(key.number(), Err(Errno::TIMED_OUT)));
+            }
+        }
+    }
+}

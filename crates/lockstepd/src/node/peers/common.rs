@@ -1,0 +1,391 @@
+//! Which resources a connection is about, and the way of their frames to machines and back.
+//!
+//! Both ends list the resources that they run, each with its *life*: a number that is new whenever a
+//! resource's machines begin. Who sees a new life says `Joined`: what follows is for that life. So
+//! machines that begin anew while the connection lasts hear nothing that was meant for their
+//! forerunners, and no other resource notices.
+//!
+//! Always: machines hear `PeerUp` once both ends have joined each other's present lives, with a session
+//! that is new each time, and `PeerDown` before either life ends; a frame about a resource that is not
+//! common is counted and dropped.
+//!
+//! Not here: what frames mean (`replica`), resources that only one end knows (`definitions`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::{NodeId, ResourceId, SessionId};
+use replica::door::{MemberInput, ShardInput};
+use sys::{Buffer, Piece};
+use wire::{MemberMessage, Message, NodeMessage, RESOURCES_MAX, ResourceLife, ShardMessage};
+
+use crate::log::debug;
+use crate::node::{Node, Work};
+use crate::slab::Key;
+
+/// A resource that both ends talk about.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Shared {
+    /// What the machines here know the other end by.
+    pub(super) session: SessionId,
+    /// Here and at the other end.
+    lives: (u64, u64),
+}
+
+/// What one connection knows of resources.
+#[derive(Debug, Default)]
+pub(super) struct Common {
+    /// What the peer runs, in which life.
+    theirs: BTreeMap<ResourceId, u64>,
+    /// Its next list, as far as it has come.
+    arriving: BTreeMap<ResourceId, u64>,
+    /// Lives, here and there, for which `Joined` was sent.
+    joined: BTreeMap<ResourceId, (u64, u64)>,
+    /// Lives here that the peer has joined.
+    joined_by_peer: BTreeMap<ResourceId, u64>,
+    /// What machines were told.
+    shared: BTreeMap<ResourceId, Shared>,
+    /// What the peer was asked to describe.
+    asked: BTreeSet<ResourceId>,
+}
+
+/// What is to be done after a look at both lists.
+#[derive(Debug, Default, Eq, PartialEq)]
+struct Change {
+    join: Vec<ResourceLife>,
+    gone: Vec<(ResourceId, SessionId)>,
+    new: Vec<(ResourceId, SessionId)>,
+}
+
+impl Common {
+    /// The peer's list, or a part of it, has come. Whether it is whole.
+    fn listed(&mut self, resources: Vec<ResourceLife>, last: bool) -> bool {
+        self.arriving.extend(resources.into_iter().map(|entry| (entry.resource, entry.life)));
+        if last {
+            let theirs = std::mem::take(&mut self.arriving);
+            // What the peer joined in an earlier life it has to join again.
+            self.joined_by_peer.retain(|id, _| theirs.get(id) == self.theirs.get(id));
+            self.asked.retain(|id| theirs.contains_key(id));
+            self.theirs = theirs;
+        }
+        last
+    }
+
+    fn compare(&mut self, ours: &BTreeMap<ResourceId, u64>, last_session: &mut u64) -> Change {
+        let mut change = Change::default();
+        let both: BTreeMap<ResourceId, (u64, u64)> = self
+            .theirs
+            .iter()
+            .filter_map(|(id, &theirs)| ours.get(id).map(|&ours| (*id, (ours, theirs))))
+            .collect();
+        self.joined.retain(|id, lives| both.get(id) == Some(lives));
+        for (&resource, &lives) in &both {
+            if self.joined.insert(resource, lives).is_none() {
+                change.join.push(ResourceLife { resource, life: lives.1 });
+            }
+        }
+        let by_peer = &self.joined_by_peer;
+        let holds = |id: &ResourceId, lives: (u64, u64)| {
+            both.get(id) == Some(&lives) && by_peer.get(id) == Some(&lives.0)
+        };
+        self.shared.retain(|id, shared| {
+            let stays = holds(id, shared.lives);
+            if !stays {
+                change.gone.push((*id, shared.session));
+            }
+            stays
+        });
+        for (&id, &lives) in both.iter().filter(|(id, lives)| holds(id, **lives)) {
+            self.shared.entry(id).or_insert_with(|| {
+                *last_session += 1;
+                let session = SessionId(*last_session);
+                change.new.push((id, session));
+                Shared { session, lives }
+            });
+        }
+        change
+    }
+
+    /// The session about this resource.
+    pub(super) fn session(&self, id: ResourceId) -> Option<SessionId> {
+        self.shared.get(&id).map(|shared| shared.session)
+    }
+
+    /// Everything that machines were told, to be taken back.
+    pub(super) fn end(&mut self) -> BTreeMap<ResourceId, Shared> {
+        std::mem::take(&mut self.shared)
+    }
+}
+
+impl Node {
+    /// Tells a peer which resources this node has.
+    pub(super) fn tell_resources(&mut self, key: Key) {
+        let mut resources: Vec<ResourceLife> = self
+            .resources
+            .iter()
+            .map(|(_, resource)| ResourceLife { resource: resource.id, life: resource.life })
+            .collect();
+        resources.sort_unstable();
+        let Some(connection) = self.peers.connections.get_mut(key) else { return };
+        let Some(link) = connection.link.as_mut() else { return };
+        let mut parts: Vec<Vec<ResourceLife>> =
+            resources.chunks(RESOURCES_MAX).map(<[ResourceLife]>::to_vec).collect();
+        let end = parts.pop().unwrap_or_default();
+        for resources in parts {
+            link.send_node(&NodeMessage::Resources { resources, last: false });
+        }
+        link.send_node(&NodeMessage::Resources { resources: end, last: true });
+        self.stir_peer(key);
+    }
+
+    /// The resources of this node have changed.
+    pub(in crate::node) fn tell_all_resources(&mut self) {
+        for key in self.sessions() {
+            self.tell_resources(key);
+            self.compare_resources(key);
+        }
+    }
+
+    /// Connections with peers that have proved who they are.
+    pub(super) fn sessions(&self) -> Vec<Key> {
+        let connections = self.peers.connections.iter();
+        connections.filter(|(_, entry)| entry.session.is_some()).map(|(key, _)| key).collect()
+    }
+
+    /// Tells the peer and the machines what both ends have, as far as that has changed.
+    fn compare_resources(&mut self, key: Key) {
+        let ours: BTreeMap<ResourceId, u64> =
+            self.resources.iter().map(|(_, resource)| (resource.id, resource.life)).collect();
+        let Some(connection) = self.peers.connections.get_mut(key) else { return };
+        let (Some(peer), Some(_)) = (connection.node, connection.session) else { return };
+        let change = connection.common.compare(&ours, &mut self.peers.next_session);
+        if let Some(link) = connection.link.as_mut() {
+            for resources in change.join.chunks(RESOURCES_MAX) {
+                link.send_node(&NodeMessage::Joined { resources: resources.to_vec() });
+            }
+        }
+        for (id, session) in change.gone {
+            self.say_peer(id, peer, session, false);
+        }
+        for (id, session) in change.new {
+            self.say_peer(id, peer, session, true);
+        }
+        self.stir_peer(key);
+    }
+
+    /// Tells the machines of a resource that a session with a peer begins or has ended.
+    pub(super) fn say_peer(&mut self, id: ResourceId, peer: NodeId, session: SessionId, up: bool) {
+        let Some(resource) = self.resource_by_id(id) else { return };
+        let shards = self.resources.get(resource).map_or(0, |entry| entry.shards.len());
+        let member = if up {
+            MemberInput::PeerUp { peer, session }
+        } else {
+            MemberInput::PeerDown { peer, session }
+        };
+        self.work.push_back(Work::Member(resource, member));
+        for shard in 0..u16::try_from(shards).expect("a few") {
+            let input = if up {
+                ShardInput::PeerUp { peer, session }
+            } else {
+                ShardInput::PeerDown { peer, session }
+            };
+            self.work.push_back(Work::Shard(resource, shard, input));
+        }
+    }
+
+    pub(super) fn on_frame(&mut self, key: Key, message: Message, payload: Option<Buffer>) {
+        let Some(connection) = self.peers.connections.get_mut(key) else { return };
+        let (Some(peer), Some(_)) = (connection.node, connection.session) else { return };
+        match message {
+            Message::Node(message) => self.on_node_message(key, peer, message),
+            Message::Member { resource, message } => {
+                let Some((resource, session)) = self.shared(key, resource) else { return };
+                let input = MemberInput::Frame { peer, session, message };
+                self.work.push_back(Work::Member(resource, input));
+            }
+            Message::Shard { resource, shard, message } => {
+                let Some((resource, session)) = self.shared(key, resource) else { return };
+                let shards = self.resources.get(resource).map_or(0, |entry| entry.shards.len());
+                if usize::from(shard) >= shards {
+                    return self.end_connection(key, "it names a shard that is not there", true);
+                }
+                let buffer = payload.map(|payload| self.buffers.name(resource, payload));
+                let input = ShardInput::Frame { peer, session, message, buffer };
+                self.work.push_back(Work::Shard(resource, shard, input));
+            }
+        }
+    }
+
+    /// The resource of a frame and its session, if both ends have joined it.
+    fn shared(&mut self, key: Key, id: ResourceId) -> Option<(Key, SessionId)> {
+        let session = self.peers.connections.get(key)?.common.session(id);
+        let found = self.resource_by_id(id).zip(session);
+        if found.is_none() {
+            self.peers.strays += 1;
+            debug!("a frame for resource {:016x}, which is not here, was dropped", id.0);
+        }
+        found
+    }
+
+    fn on_node_message(&mut self, key: Key, peer: NodeId, message: NodeMessage) {
+        let Some(connection) = self.peers.connections.get_mut(key) else { return };
+        match message {
+            NodeMessage::Resources { resources, last } => {
+                if connection.common.listed(resources, last) {
+                    self.compare_resources(key);
+                    self.ask_for_descriptions(key);
+                }
+            }
+            NodeMessage::Joined { resources } => {
+                let lives = resources.into_iter().map(|entry| (entry.resource, entry.life));
+                connection.common.joined_by_peer.extend(lives);
+                self.compare_resources(key);
+            }
+            NodeMessage::Describe { resource } => {
+                if let Some(text) = self.describe(resource, peer) {
+                    self.send_node(key, &NodeMessage::Description { resource, text });
+                }
+            }
+            NodeMessage::Description { resource, text } => {
+                self.on_description(peer, resource, &text);
+            }
+            NodeMessage::Deleted { resources } => self.on_deleted(peer, &resources),
+            NodeMessage::Ping { number } => self.send_node(key, &NodeMessage::Pong { number }),
+            NodeMessage::Goodbye { reason } => {
+                self.end_connection(key, &format!("the peer says goodbye: {reason:?}"), false);
+            }
+            NodeMessage::Pong { .. } | NodeMessage::Hello(_) | NodeMessage::Authenticate { .. } => {
+            }
+        }
+    }
+
+    /// Asks a peer what those of its resources are that are not known here.
+    fn ask_for_descriptions(&mut self, key: Key) {
+        let Some(connection) = self.peers.connections.get(key) else { return };
+        let theirs = connection.common.theirs.keys().copied();
+        let unknown: Vec<ResourceId> = theirs.filter(|&id| self.is_unheard_of(id)).collect();
+        for resource in unknown {
+            let Some(connection) = self.peers.connections.get_mut(key) else { return };
+            if connection.common.asked.insert(resource) {
+                self.send_node(key, &NodeMessage::Describe { resource });
+            }
+        }
+    }
+
+    /// Says something to a peer as a node.
+    pub(super) fn send_node(&mut self, key: Key, message: &NodeMessage) {
+        let Some(connection) = self.peers.connections.get_mut(key) else { return };
+        if let Some(link) = connection.link.as_mut() {
+            link.send_node(message);
+        }
+        self.stir_peer(key);
+    }
+
+    /// Says to every peer which resources are deleted.
+    pub(in crate::node) fn tell_deleted(&mut self) {
+        for key in self.sessions() {
+            self.tell_deleted_to(key);
+        }
+    }
+
+    /// Says to a peer which resources are deleted.
+    pub(super) fn tell_deleted_to(&mut self, key: Key) {
+        let resources = self.deleted.ids();
+        if !resources.is_empty() {
+            self.send_node(key, &NodeMessage::Deleted { resources });
+        }
+    }
+
+    /// Sends what a member says, if the session still lasts.
+    pub(in crate::node) fn send_member(
+        &mut self,
+        resource: Key,
+        peer: NodeId,
+        session: SessionId,
+        message: &MemberMessage,
+    ) {
+        let Some((key, id)) = self.way(resource, peer, session) else { return };
+        let Some(connection) = self.peers.connections.get_mut(key) else { return };
+        if let Some(link) = connection.link.as_mut() {
+            link.send_member(id, message);
+        }
+        self.stir_peer(key);
+    }
+
+    /// Sends what a shard says, if the session still lasts.
+    pub(in crate::node) fn send_shard(
+        &mut self,
+        resource: Key,
+        shard: u16,
+        (peer, session): (NodeId, SessionId),
+        message: &ShardMessage,
+        payload: Option<Buffer>,
+    ) {
+        let Some((key, id)) = self.way(resource, peer, session) else { return };
+        let Some(connection) = self.peers.connections.get_mut(key) else { return };
+        if let Some(link) = connection.link.as_mut() {
+            link.send_shard(id, shard, message, payload.map(Piece::from));
+        }
+        self.stir_peer(key);
+    }
+
+    /// The connection of a session that still lasts, and the resource's name in it.
+    fn way(&self, resource: Key, peer: NodeId, session: SessionId) -> Option<(Key, ResourceId)> {
+        let id = self.resources.get(resource)?.id;
+        let key = self.peers.nodes.get(&peer)?.connection?;
+        let connection = self.peers.connections.get(key)?;
+        let lasts = connection.common.session(id) == Some(session) && !connection.closing;
+        lasts.then_some((key, id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Change, Common};
+    use base::{ResourceId, SessionId};
+    use std::collections::BTreeMap;
+    use wire::ResourceLife;
+
+    const DISK: ResourceId = ResourceId(7);
+
+    fn life(life: u64) -> Vec<ResourceLife> {
+        vec![ResourceLife { resource: DISK, life }]
+    }
+
+    /// Both ends of one connection; `ours` is the life here.
+    fn look(common: &mut Common, ours: u64, sessions: &mut u64) -> Change {
+        common.compare(&BTreeMap::from([(DISK, ours)]), sessions)
+    }
+
+    #[test]
+    fn machines_hear_of_a_peer_once_both_ends_have_joined_the_present_lives() {
+        let (mut common, mut sessions) = (Common::default(), 0);
+        assert_eq!(look(&mut common, 1, &mut sessions), Change::default());
+        assert!(common.listed(life(4), true));
+        let change = look(&mut common, 1, &mut sessions);
+        assert_eq!((change.join, change.new), (life(4), Vec::new()), "the peer has not joined");
+        common.joined_by_peer.insert(DISK, 1);
+        let change = look(&mut common, 1, &mut sessions);
+        assert_eq!(change.new, [(DISK, SessionId(1))]);
+        assert_eq!(look(&mut common, 1, &mut sessions), Change::default(), "nothing has changed");
+    }
+
+    #[test]
+    fn what_was_joined_in_an_earlier_life_has_to_be_joined_again() {
+        let (mut common, mut sessions) = (Common::default(), 0);
+        common.listed(life(4), true);
+        common.joined_by_peer.insert(DISK, 1);
+        look(&mut common, 1, &mut sessions);
+        // Here it begins anew: what the peer still sends is for the life before.
+        let change = look(&mut common, 2, &mut sessions);
+        assert_eq!(change.gone, [(DISK, SessionId(1))]);
+        assert_eq!((change.join, change.new), (life(4), Vec::new()));
+        assert_eq!(common.session(DISK), None);
+        common.joined_by_peer.insert(DISK, 2);
+        assert_eq!(look(&mut common, 2, &mut sessions).new, [(DISK, SessionId(2))]);
+        // There it begins anew.
+        common.listed(life(5), true);
+        let change = look(&mut common, 2, &mut sessions);
+        assert_eq!(change.gone, [(DISK, SessionId(2))]);
+        assert_eq!((change.join, change.new), (life(5), Vec::new()));
+    }
+}
