@@ -198,10 +198,15 @@ fn clean(directory: &Path, keep: bool) -> Result<(), String> {
         for &pid in &processes {
             let _ = kill_process(pid, Signal::KILL);
         }
-        unmount(directory);
+        // A loop device names the file that it stands on by a path, which is lost with the mount that the
+        // file is on: loop devices go before those.
+        unmount(directory, |source| source.starts_with("/dev/loop"));
         detach_loops(directory);
-        let mounts = mounts_below(directory);
         let loops = loops_below(directory);
+        if loops.is_empty() {
+            unmount(directory, |_| true);
+        }
+        let mounts = mounts_below(directory, |_| true);
         let left = processes.len() + mounts.len() + loops.len();
         if left == 0 {
             break;
@@ -250,11 +255,14 @@ fn is_zombie(pid: Pid) -> bool {
     matches!(state, None | Some('Z' | 'X'))
 }
 
-fn mounts_below(directory: &Path) -> Vec<String> {
+/// Where something is mounted below `directory` whose source is wanted.
+fn mounts_below(directory: &Path, wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let Ok(text) = fs::read_to_string("/proc/self/mounts") else { return Vec::new() };
     let mut found: Vec<String> = text
         .lines()
-        .filter_map(|line| line.split(' ').nth(1))
+        .filter_map(|line| line.split(' ').next().zip(line.split(' ').nth(1)))
+        .filter(|(source, _)| wanted(source))
+        .map(|(_, place)| place)
         .filter(|place| Path::new(place).starts_with(directory))
         .map(str::to_owned)
         .collect();
@@ -263,8 +271,8 @@ fn mounts_below(directory: &Path) -> Vec<String> {
     found
 }
 
-fn unmount(directory: &Path) {
-    for place in mounts_below(directory) {
+fn unmount(directory: &Path, wanted: impl Fn(&str) -> bool) {
+    for place in mounts_below(directory, wanted) {
         let quiet = |command: &mut Command| {
             let _ = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
         };

@@ -5,15 +5,18 @@
 //!
 //! Not here: what the words do.
 
+mod options;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use wire::{
-    AfterSplitBrain, Durability, OnIoError, OnNoQuorum, Protocol, Quorum, REPLICAS_MAX, ReadPolicy,
-};
+use wire::REPLICAS_MAX;
 
 use crate::unit::{parse_size, parse_time};
+
+pub(crate) use options::SetOptions;
+use options::protocol_parser;
 
 /// Nodes of a development cluster, at most: they are named by letters.
 pub(crate) const DEV_NODES_MAX: u16 = 26;
@@ -286,6 +289,8 @@ pub(crate) enum Resource {
         #[arg(long)]
         force: bool,
     },
+    /// Change options of a resource; those not named stay
+    SetOptions(SetOptions),
     /// Compare all replicas and repair what differs
     Verify {
         /// The resource
@@ -352,8 +357,15 @@ pub(crate) struct Create {
     /// Its name: lower-case letters, digits, - _ and .
     pub(crate) name: String,
     /// Size of each volume, as in 1GiB
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub(crate) size: u64,
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, required_unless_present = "from")]
+    pub(crate) size: Option<u64>,
+    /// Everything about it from a file in TOML instead: see docs/formats/admin.md
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "size", "replicas", "witnesses", "volumes", "nodes", "block_size", "store", "shards", "protocol",
+        "durability", "on_no_quorum", "on_io_error", "quorum", "after_split_brain", "read_policy",
+        "in_sync_min", "data_checksum",
+    ])]
+    pub(crate) from: Option<PathBuf>,
     /// Number of full copies
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=REPLICAS_MAX as i64))]
     pub(crate) replicas: u16,
@@ -409,17 +421,13 @@ pub(crate) struct Create {
     pub(crate) force: bool,
 }
 
-fn protocol_parser() -> clap::builder::PossibleValuesParser {
-    use clap::builder::PossibleValue;
-    [PossibleValue::new("b").alias("B"), PossibleValue::new("c").alias("C")].into()
-}
-
 impl Default for Create {
     /// What the command line's defaults are; without name and size.
     fn default() -> Create {
         Create {
             name: String::new(),
-            size: 0,
+            size: None,
+            from: None,
             replicas: 2,
             witnesses: 0,
             volumes: 1,
@@ -445,38 +453,15 @@ impl Create {
     /// The chosen options, as nodes know them. The words were checked when they were parsed.
     pub(crate) fn options(&self) -> wire::Options {
         wire::Options {
-            protocol: if self.protocol.eq_ignore_ascii_case("b") {
-                Protocol::B
-            } else {
-                Protocol::C
-            },
-            durability: match self.durability.as_str() {
-                "write-through" => Durability::WriteThrough,
-                _ => Durability::Flush,
-            },
-            quorum: if self.quorum == "off" { Quorum::Off } else { Quorum::Majority },
-            on_no_quorum: match self.on_no_quorum.as_str() {
-                "io-error" => OnNoQuorum::IoError,
-                _ => OnNoQuorum::SuspendIo,
-            },
-            on_io_error: match self.on_io_error.as_str() {
-                "pass-on" => OnIoError::PassOn,
-                _ => OnIoError::Detach,
-            },
-            read_policy: match self.read_policy.as_str() {
-                "round-robin" => ReadPolicy::RoundRobin,
-                "least-pending" => ReadPolicy::LeastPending,
-                "latency-aware" => ReadPolicy::LatencyAware,
-                "striped" => ReadPolicy::Striped,
-                _ => ReadPolicy::PreferLocal,
-            },
+            protocol: options::protocol(&self.protocol),
+            durability: options::durability(&self.durability),
+            quorum: options::quorum(&self.quorum),
+            on_no_quorum: options::on_no_quorum(&self.on_no_quorum),
+            on_io_error: options::on_io_error(&self.on_io_error),
+            read_policy: options::read_policy(&self.read_policy),
             in_sync_min: self.in_sync_min,
             data_checksum: self.data_checksum == "crc32c",
-            after_split_brain: match self.after_split_brain.as_str() {
-                "discard-younger" => AfterSplitBrain::DiscardYounger,
-                "discard-older" => AfterSplitBrain::DiscardOlder,
-                _ => AfterSplitBrain::Disconnect,
-            },
+            after_split_brain: options::after_split_brain(&self.after_split_brain),
         }
     }
 

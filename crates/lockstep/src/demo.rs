@@ -458,7 +458,7 @@ fn broken_elsewhere(written: &[Written], victim: SocketAddr) -> u64 {
 }
 
 fn new_resource(size: u64) -> Create {
-    Create { name: NAME.to_owned(), size, replicas: NODES, ..Create::default() }
+    Create { name: NAME.to_owned(), size: Some(size), replicas: NODES, ..Create::default() }
 }
 
 /// What to do next.

@@ -6,6 +6,7 @@
 //! Not here: making, growing and deleting, where several nodes take part (`cast`).
 
 mod cast;
+mod description;
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::cluster::Cluster;
 use crate::output::{Cell, Style, Tone, say, say_json};
 use crate::problem::{NO_MEMBER, Problem, TIMED_OUT, USAGE, VOLUME_ABSENT};
 use crate::unit::show_size;
-use crate::view::{Views, size_of};
+use crate::view::{Views, Watching, size_of};
 
 pub(crate) use cast::make_new;
 
@@ -54,6 +55,10 @@ pub(crate) fn run(global: &Global, command: &Resource) -> Result<(), Problem> {
             let operation =
                 Operation::Resize { volume: *volume, size_bytes: *size, allow_shrink: *force };
             resize(&cluster, style, name, *volume, operation)
+        }
+        Resource::SetOptions(wanted) => {
+            let operation = Operation::SetOptions { options: wanted.change() };
+            change(&cluster, style, &wanted.name, operation, "the options are changed")
         }
         Resource::Verify { name, wait } => verify(&cluster, style, name, *wait),
         Resource::Invalidate(on) => invalidate(&cluster, style, on),
@@ -218,7 +223,10 @@ pub(crate) fn check_blocks(size_bytes: u64, block_bytes: u32) -> Result<(), Prob
 
 fn verify(cluster: &Cluster, style: Style, name: &str, wait: bool) -> Result<(), Problem> {
     if wait {
-        at_primary(cluster, name, &Operation::Verify {})?;
+        let watching = Watching::begin(cluster, style, name);
+        let result = at_primary(cluster, name, &Operation::Verify {});
+        watching.end();
+        result?;
         return done(style, name, "all replicas were compared; what differed is repaired");
     }
     let views = Views::gather(cluster, Some(name))?;

@@ -21,7 +21,7 @@ use crate::problem::{Problem, RESOURCE_ABSENT};
 pub(crate) use show::{human, size_of};
 #[cfg(test)]
 pub(crate) use watch::event_line;
-pub(crate) use watch::{events, wait};
+pub(crate) use watch::{Watching, events, wait};
 
 /// Resources as the reachable nodes see them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

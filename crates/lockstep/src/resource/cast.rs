@@ -5,8 +5,10 @@
 //! is undone, and it is said if that failed too.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use base::NodeId;
 use serde::Serialize;
 use wire::admin::{
     Answer, Command, FileMember, FileNode, FileStore, FileTiming, FileVolume, NodeStatus,
@@ -14,7 +16,7 @@ use wire::admin::{
 };
 use wire::{MemberKind, Quorum};
 
-use super::{at_primary, check_blocks, doer, done, file_of};
+use super::{at_primary, check_blocks, description, doer, done, file_of};
 use crate::admin::Node;
 use crate::cli::{Create, Form, OnNode, Store};
 use crate::cluster::{Cluster, node_status};
@@ -66,20 +68,70 @@ pub(crate) fn make_new<'a>(
     cluster: &'a Cluster,
     wanted: &Create,
 ) -> Result<(Cast<'a>, u64), Problem> {
-    check_blocks(wanted.size, wanted.block_bytes())?;
+    if let Some(path) = &wanted.from {
+        return make_described(cluster, wanted, path);
+    }
+    check_blocks(wanted.size.unwrap_or_default(), wanted.block_bytes())?;
     if wanted.options().quorum == Quorum::Off {
         let message = format!("{}: {}", wanted.name, codes::WITHOUT_QUORUM);
         return Err(Problem::from_code(&codes::UNSUPPORTED, message));
     }
     let cast = choose(cluster, wanted)?;
-    let views = Views::gather(cluster, Some(&wanted.name))?;
-    if views.best(&wanted.name).is_some() {
-        let message = format!("there is a resource {:?} already", wanted.name);
-        return Err(Problem::new(RESOURCE_EXISTS, message));
-    }
+    refuse_known(cluster, &wanted.name)?;
     let store = wanted.store.or(cluster.dev.as_ref().map(|dev| dev.store())).unwrap_or(Store::File);
     let file = describe(wanted, &cast, store);
     file.check().map_err(|error| Problem::new(USAGE, error.0))?;
+    make(&cast, &file, wanted.force)?;
+    Ok((cast, file.id))
+}
+
+fn refuse_known(cluster: &Cluster, name: &str) -> Result<(), Problem> {
+    let views = Views::gather(cluster, Some(name))?;
+    if views.best(name).is_some() {
+        let message = format!("there is a resource {name:?} already");
+        return Err(Problem::new(RESOURCE_EXISTS, message));
+    }
+    Ok(())
+}
+
+/// Makes what a file describes.
+fn make_described<'a>(
+    cluster: &'a Cluster,
+    wanted: &Create,
+    path: &Path,
+) -> Result<(Cast<'a>, u64), Problem> {
+    let answers = cluster.ask_all(node_status)?;
+    let (mut nodes, mut ids) = (BTreeMap::new(), BTreeMap::new());
+    for (node, status) in &answers {
+        ids.insert(node.name.clone(), status.node_id);
+        know(&mut nodes, status);
+    }
+    let known = nodes
+        .iter()
+        .map(|(&id, name)| FileNode { id, name: name.clone(), addresses: Vec::new() })
+        .collect();
+    let file = description::read(path, &wanted.name, known)?;
+    refuse_known(cluster, &wanted.name)?;
+    let answers_as = |id: u16| answers.iter().find(|(_, status)| status.node_id == id);
+    let (mut replicas, mut witnesses) = (Vec::new(), Vec::new());
+    for member in &file.members {
+        let Some((node, _)) = answers_as(member.node) else {
+            let name = file.node_name(NodeId(member.node)).unwrap_or("?");
+            return Err(Problem::new(NODE_DOWN, format!("node {name} does not answer")));
+        };
+        match member.kind {
+            MemberKind::Witness => witnesses.push(*node),
+            _ => replicas.push(*node),
+        }
+    }
+    let listed = |status: &NodeStatus| file.nodes.iter().any(|node| node.id == status.node_id);
+    let member = |status: &NodeStatus| file.members.iter().any(|one| one.node == status.node_id);
+    let clients = answers
+        .iter()
+        .filter(|(_, status)| listed(status) && !member(status))
+        .map(|(node, _)| *node)
+        .collect();
+    let cast = Cast { replicas, witnesses, clients, nodes, ids };
     make(&cast, &file, wanted.force)?;
     Ok((cast, file.id))
 }
@@ -102,8 +154,10 @@ pub(super) fn create(cluster: &Cluster, style: Style, wanted: &Create) -> Result
     if wanted.volumes > 1 {
         text.push_str(&format!(" {} volumes of", wanted.volumes));
     }
-    let size = show_size(wanted.size);
-    text.push_str(&format!(" {size} on {}", names(&cast.replicas).join(", ")));
+    if let Some(size) = wanted.size {
+        text.push_str(&format!(" {}", show_size(size)));
+    }
+    text.push_str(&format!(" on {}", names(&cast.replicas).join(", ")));
     if !cast.witnesses.is_empty() {
         text.push_str(&format!(", witness {}", names(&cast.witnesses).join(", ")));
     }
@@ -196,7 +250,7 @@ fn describe(wanted: &Create, cast: &Cast<'_>, store: Store) -> ResourceFile {
         volumes: (0..wanted.volumes)
             .map(|index| FileVolume {
                 index,
-                size_bytes: wanted.size,
+                size_bytes: wanted.size.unwrap_or_default(),
                 block_bytes: wanted.block_bytes(),
             })
             .collect(),

@@ -1,6 +1,8 @@
 //! What goes on: waiting for a state, showing it again and again, telling every change.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,7 +12,7 @@ use super::show::replica_line;
 use super::{Views, human, reached};
 use crate::cli::{Form, Global, Wanted};
 use crate::cluster::Cluster;
-use crate::output::{LiveLine, Style, say, say_json};
+use crate::output::{LiveLine, Style, bar, say, say_json};
 use crate::problem::{PROTOCOL, Problem, TIMED_OUT, UNREACHED};
 
 /// Between two looks when waiting: an answer costs a node less than this by far.
@@ -59,9 +61,66 @@ pub(crate) fn wait_for(
             return Err(Problem::new(TIMED_OUT, format!("{name}: {missing}")));
         }
         if style.form == Form::Human {
-            line.show(&format!("waiting: {missing}"))?;
+            let copied = resyncs(cluster, name);
+            line.show(&if copied.is_empty() { format!("waiting: {missing}") } else { copied })?;
         }
         thread::sleep(WAIT_INTERVAL.min(limit.saturating_sub(begun.elapsed())));
+    }
+}
+
+/// A bar for each replica that is being resynced, in one line.
+fn resyncs(cluster: &Cluster, name: &str) -> String {
+    let Ok(views) = Views::gather(cluster, Some(name)) else { return String::new() };
+    let Some(view) = views.best(name) else { return String::new() };
+    let bars = view.replicas.iter().filter_map(|replica| {
+        let at = replica.resync?;
+        let bar = bar(at.done_bytes, at.total_bytes, at.rate_bytes_per_second, at.eta_seconds);
+        Some(format!("{} {bar}", replica.node))
+    });
+    bars.collect::<Vec<_>>().join("   ")
+}
+
+/// A bar on a terminal while something else is waited for: how far the comparison of replicas is.
+pub(crate) struct Watching {
+    over: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Watching {
+    /// Begins to show it, where somebody looks.
+    pub(crate) fn begin(cluster: &Cluster, style: Style, name: &str) -> Watching {
+        let over = Arc::new(AtomicBool::new(false));
+        if !style.terminal || style.form != Form::Human {
+            return Watching { over, thread: None };
+        }
+        let (ended, cluster, name) = (over.clone(), cluster.clone(), name.to_owned());
+        let thread = thread::spawn(move || {
+            let mut line = LiveLine::new(style);
+            let begun = Instant::now();
+            while !ended.load(Ordering::Relaxed) {
+                let at = Views::gather(&cluster, Some(&name)).ok();
+                let at = at.and_then(|views| views.best(&name)?.verify);
+                if let Some(at) = at {
+                    let milliseconds = begun.elapsed().as_millis().max(1);
+                    let rate = u128::from(at.done_bytes) * 1000 / milliseconds;
+                    let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+                    let left = at.total_bytes.saturating_sub(at.done_bytes).checked_div(rate);
+                    let shown = bar(at.done_bytes, at.total_bytes, rate, left);
+                    line.show(&format!("compared {shown}")).ok();
+                }
+                thread::sleep(WAIT_INTERVAL);
+            }
+            line.end().ok();
+        });
+        Watching { over, thread: Some(thread) }
+    }
+
+    /// It is over.
+    pub(crate) fn end(mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().ok();
+        }
     }
 }
 

@@ -222,16 +222,14 @@ impl Node {
             outputs.push(out);
         }
         let committed = record.as_ref().and_then(|record| record.committed.as_ref());
-        let named_in = committed
-            .filter(|(_, known)| known.member(node).is_some())
-            .map(|(_, known)| known.fork);
+        let named = committed.and_then(|(_, known)| Some((known.member(node)?.voter, known.fork)));
         let disk = (!volumes.is_empty()).then_some(LocalDisk { volumes, record });
         let mut member = Member::new(now, setups.member);
         member.set_wall_clock(sys::wall_clock_ms().saturating_sub(now.0 / 1_000_000));
         let mut resource = Resource::new(file, Geometry::default(), member, shards, disk);
         self.lives += 1;
         resource.life = self.lives;
-        resource.named_in = named_in;
+        resource.named = named;
         let key = self.resources.insert(resource);
         self.by_id.insert(ResourceId(file.id), key);
         for (shard, mut out) in (0_u16..).zip(outputs) {

@@ -235,22 +235,25 @@ impl Node {
         });
     }
 
-    /// Looks whether a committed configuration leaves this node out, which an earlier one named: then
-    /// it becomes a client. One of another fork says nothing about this node's copy.
+    /// Looks whether a committed configuration leaves this node out, which an earlier one named with the
+    /// very identity that it still has: then it was removed, and becomes a client. A copy that is made
+    /// anew under a new identity is left out only for a moment; another fork says nothing about this one.
     pub(super) fn note_membership(&mut self, key: Key, known: &Configuration) {
         let own = self.config.node;
         let Some(resource) = self.resources.get_mut(key) else { return };
-        if known.member(own).is_some() {
+        if let Some(member) = known.member(own) {
             // The first one is what the resource's file says, not what anybody has decided.
             if known.epoch > Epoch(1) {
-                resource.named_in = Some(known.fork);
+                resource.named = Some((member.voter, known.fork));
             }
             return;
         }
-        if resource.named_in != Some(known.fork) || resource.recast.is_some() {
+        let record = resource.disk.as_ref().and_then(|disk| disk.record.as_ref());
+        let same = record.map(|record| (record.voter, known.fork));
+        if same.is_none() || resource.named != same || resource.recast.is_some() {
             return;
         }
-        resource.named_in = None;
+        resource.named = None;
         let name = resource.name.clone();
         let Some(file) = self.known.get(&name).map(|known| known.file.clone()) else { return };
         info!("{name}: this node is no member of it any more");

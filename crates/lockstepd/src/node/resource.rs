@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::{Instant, ResourceId, SECTOR_BYTES, Span, VolumeId};
+use base::{Instant, ResourceId, SECTOR_BYTES, Span, VolumeId, VoterId};
 use replica::door::DiskOp;
 use replica::{Geometry, Member, Shard};
 use wire::admin::ResourceFile;
@@ -20,8 +20,8 @@ pub(crate) struct Resource {
     pub(crate) id: ResourceId,
     /// New whenever its machines begin; peers tell by it what was meant for earlier ones.
     pub(crate) life: u64,
-    /// The fork in which a committed configuration named this node as a member.
-    pub(crate) named_in: Option<u64>,
+    /// As whom, and in which fork, a committed configuration last named this node as a member.
+    pub(crate) named: Option<(VoterId, u64)>,
     pub(crate) geometry: Geometry,
     pub(crate) member: Member,
     pub(crate) shards: Vec<Shard>,
@@ -55,7 +55,7 @@ impl Resource {
             name: file.name.clone(),
             id: ResourceId(file.id),
             life: 0,
-            named_in: None,
+            named: None,
             geometry,
             member,
             shards,

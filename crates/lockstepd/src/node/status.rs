@@ -9,7 +9,7 @@ use link::LinkMode;
 use replica::member::{MemberStatus, Suspended};
 use wire::admin::{
     NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus, Resync, ResyncDone,
-    Status, StoreKind, VolumeStatus, codes,
+    Status, StoreKind, Verifying, VolumeStatus, codes,
 };
 use wire::{Configuration, MemberKind};
 
@@ -148,6 +148,9 @@ impl Node {
             requests_in_flight: in_flight,
             clients: running.map_or(0, |resource| u64::from(resource.clients)),
             link_encryption: self.config.link_mode == LinkMode::Encrypted,
+            verify: running
+                .zip(configuration.as_ref())
+                .and_then(|(own, known)| verifying(own, known)),
             warnings,
             name,
         }
@@ -296,6 +299,22 @@ fn last_resync(resource: &Resource, node: NodeId) -> Option<ResyncDone> {
         all.equal_bytes += sync.done.saturating_sub(sync.sent) * SECTOR_BYTES;
     }
     Some(all)
+}
+
+/// How far a comparison that this node drives is: as far as the slowest shard.
+fn verifying(resource: &Resource, known: &Configuration) -> Option<Verifying> {
+    let runs = resource.shards.iter().filter_map(|shard| shard.status().verify);
+    let (volume, next) = runs.min()?;
+    let mut volumes: Vec<_> =
+        known.volumes.iter().map(|entry| (entry.volume, entry.sectors)).collect();
+    volumes.sort_unstable();
+    let before: u64 =
+        volumes.iter().filter(|(other, _)| *other < volume).map(|(_, sectors)| sectors).sum();
+    let total: u64 = volumes.iter().map(|(_, sectors)| sectors).sum();
+    Some(Verifying {
+        done_bytes: (before + next).min(total) * SECTOR_BYTES,
+        total_bytes: total * SECTOR_BYTES,
+    })
 }
 
 fn in_flight(resource: &Resource) -> u64 {

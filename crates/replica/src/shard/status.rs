@@ -46,8 +46,9 @@ pub struct ShardStatus {
     pub held: usize,
     /// Requests may start here: this node is primary and ready.
     pub serving: bool,
-    /// Sectors compared by the present verify, and its end; `None`: no verify.
-    pub verify: Option<(u64, u64)>,
+    /// The volume that is being compared by the present verify, and up to which sector it is; `None`: no
+    /// verify.
+    pub verify: Option<(base::VolumeId, u64)>,
 }
 
 impl Shard {
@@ -73,7 +74,7 @@ impl Shard {
             hot_max,
             held: self.held.len(),
             serving: self.may_start() && self.may_answer(),
-            verify: self.verify.as_ref().map(|run| (run.next, self.volume_sectors(run.volume))),
+            verify: self.verify.as_ref().map(|run| (run.volume, run.next)),
         }
     }
 

@@ -62,6 +62,9 @@ pub struct ResourceStatus {
     /// Whether everything between nodes is encrypted.
     #[serde(default)]
     pub link_encryption: bool,
+    /// How far the comparison of all replicas is; `None` if there is none. Told by the primary.
+    #[serde(default)]
+    pub verify: Option<Verifying>,
     /// What an operator should know, one sentence each.
     #[serde(default)]
     pub warnings: Vec<String>,
@@ -133,6 +136,15 @@ pub enum ReplicaState {
     Diskless,
     /// It votes and holds no data.
     Witness,
+}
+
+/// How far a comparison of all replicas is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct Verifying {
+    /// Compared, of all volumes.
+    pub done_bytes: u64,
+    /// To be compared in all.
+    pub total_bytes: u64,
 }
 
 /// How far a resync is.

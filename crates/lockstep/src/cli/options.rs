@@ -1,0 +1,106 @@
+//! Words for a resource's options, and a change of them.
+//!
+//! Always: a word that stands here was checked when it was parsed; what is not given stays as it is.
+//!
+//! Not here: which changes a node allows.
+
+use clap::Args;
+use wire::admin::OptionsChange;
+use wire::{AfterSplitBrain, Durability, OnIoError, OnNoQuorum, Protocol, Quorum, ReadPolicy};
+
+/// Options to change.
+#[derive(Args, Clone, Debug)]
+#[group(id = "change", required = true, multiple = true, args = [
+    "protocol", "durability", "on_no_quorum", "on_io_error", "quorum", "after_split_brain",
+    "read_policy", "in_sync_min",
+])]
+pub(crate) struct SetOptions {
+    /// The resource
+    pub(crate) name: String,
+    /// When a write counts as complete: on every in-sync disk (c), or in every in-sync memory and on one disk (b)
+    #[arg(long, value_name = "P", value_parser = protocol_parser())]
+    pub(crate) protocol: Option<String>,
+    /// What makes a write survive a power cut
+    #[arg(long, value_name = "D", value_parser = ["flush", "write-through"])]
+    pub(crate) durability: Option<String>,
+    /// What requests do without a quorum
+    #[arg(long, value_name = "DO", value_parser = ["suspend-io", "io-error"])]
+    pub(crate) on_no_quorum: Option<String>,
+    /// What happens when a replica's disk fails
+    #[arg(long, value_name = "DO", value_parser = ["detach", "pass-on"])]
+    pub(crate) on_io_error: Option<String>,
+    /// Whether changes need a majority of voters
+    #[arg(long, value_name = "Q", value_parser = ["majority", "off"])]
+    pub(crate) quorum: Option<String>,
+    /// Whose changes are given up when two sides that went on without each other meet again
+    #[arg(long, value_name = "DO", value_parser = ["disconnect", "discard-younger", "discard-older"])]
+    pub(crate) after_split_brain: Option<String>,
+    /// Which replica serves a read
+    #[arg(long, value_name = "POLICY",
+          value_parser = ["prefer-local", "round-robin", "least-pending", "latency-aware", "striped"])]
+    pub(crate) read_policy: Option<String>,
+    /// Requests wait while fewer replicas are in sync
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub(crate) in_sync_min: Option<u8>,
+}
+
+impl SetOptions {
+    /// What is to change.
+    pub(crate) fn change(&self) -> OptionsChange {
+        OptionsChange {
+            protocol: self.protocol.as_deref().map(protocol),
+            durability: self.durability.as_deref().map(durability),
+            quorum: self.quorum.as_deref().map(quorum),
+            on_no_quorum: self.on_no_quorum.as_deref().map(on_no_quorum),
+            on_io_error: self.on_io_error.as_deref().map(on_io_error),
+            read_policy: self.read_policy.as_deref().map(read_policy),
+            in_sync_min: self.in_sync_min,
+            data_checksum: None,
+            after_split_brain: self.after_split_brain.as_deref().map(after_split_brain),
+        }
+    }
+}
+
+/// `b` or `c`, in either case.
+pub(crate) fn protocol_parser() -> clap::builder::PossibleValuesParser {
+    use clap::builder::PossibleValue;
+    [PossibleValue::new("b").alias("B"), PossibleValue::new("c").alias("C")].into()
+}
+
+pub(super) fn protocol(word: &str) -> Protocol {
+    if word.eq_ignore_ascii_case("b") { Protocol::B } else { Protocol::C }
+}
+
+pub(super) fn durability(word: &str) -> Durability {
+    if word == "write-through" { Durability::WriteThrough } else { Durability::Flush }
+}
+
+pub(super) fn quorum(word: &str) -> Quorum {
+    if word == "off" { Quorum::Off } else { Quorum::Majority }
+}
+
+pub(super) fn on_no_quorum(word: &str) -> OnNoQuorum {
+    if word == "io-error" { OnNoQuorum::IoError } else { OnNoQuorum::SuspendIo }
+}
+
+pub(super) fn on_io_error(word: &str) -> OnIoError {
+    if word == "pass-on" { OnIoError::PassOn } else { OnIoError::Detach }
+}
+
+pub(super) fn read_policy(word: &str) -> ReadPolicy {
+    match word {
+        "round-robin" => ReadPolicy::RoundRobin,
+        "least-pending" => ReadPolicy::LeastPending,
+        "latency-aware" => ReadPolicy::LatencyAware,
+        "striped" => ReadPolicy::Striped,
+        _ => ReadPolicy::PreferLocal,
+    }
+}
+
+pub(super) fn after_split_brain(word: &str) -> AfterSplitBrain {
+    match word {
+        "discard-younger" => AfterSplitBrain::DiscardYounger,
+        "discard-older" => AfterSplitBrain::DiscardOlder,
+        _ => AfterSplitBrain::Disconnect,
+    }
+}
