@@ -39,6 +39,11 @@ impl Buffers {
         self.held.remove(&id).is_some()
     }
 
+    /// First sector of every buffer held.
+    pub fn tokens(&self) -> impl Iterator<Item = Token> + '_ {
+        self.held.values().filter_map(|content| content.first().copied())
+    }
+
     /// Number of buffers held.
     #[must_use]
     pub fn count(&self) -> usize {

@@ -3,6 +3,7 @@
 //!
 //! Not here: what a run is (`world`), command lines (`main`).
 
+use crate::feature::Choice;
 use crate::plan::{Fault, Plan};
 use crate::world::{Failure, Report, World};
 use std::cell::RefCell;
@@ -81,12 +82,12 @@ pub struct Outcome {
     pub time: u64,
     /// Requests answered without an error.
     pub answered: u64,
-    /// Faults that happened.
-    pub faults: u64,
+    /// Faults that happened, by kind.
+    pub faults: BTreeMap<&'static str, u64>,
 }
 
 /// How long a campaign goes on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Limits {
     /// First seed.
     pub from: u64,
@@ -96,11 +97,13 @@ pub struct Limits {
     pub time: Option<Duration>,
     /// Ends sooner after this many failures.
     pub failures: usize,
+    /// Which features runs have.
+    pub choice: Choice,
 }
 
 /// Runs seed after seed.
 #[must_use]
-pub fn campaign(limits: Limits) -> Outcome {
+pub fn campaign(limits: &Limits) -> Outcome {
     let next = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
     let outcome = Mutex::new(Outcome::default());
@@ -115,7 +118,7 @@ pub fn campaign(limits: Limits) -> Outcome {
                         return;
                     }
                     let seed = limits.from.wrapping_add(number);
-                    let report = run_checked(seed);
+                    let report = run_checked(seed, &limits.choice);
                     let mut outcome = outcome.lock().expect("a panic in a run is caught");
                     add(&mut outcome, seed, &report);
                     if outcome.failures.len() >= limits.failures {
@@ -129,8 +132,8 @@ pub fn campaign(limits: Limits) -> Outcome {
 }
 
 /// One seed; now and then twice.
-fn run_checked(seed: u64) -> Report {
-    let plan = Plan::new(seed);
+fn run_checked(seed: u64, choice: &Choice) -> Report {
+    let plan = Plan::chosen(seed, choice);
     let mut report = run(&plan, STEPS_MAX, false);
     if seed.is_multiple_of(TWICE_ONE_IN) && report.failure.is_none() {
         let again = run(&plan, STEPS_MAX, false);
@@ -151,7 +154,9 @@ fn add(outcome: &mut Outcome, seed: u64, report: &Report) {
     outcome.steps += report.steps;
     outcome.time += report.time;
     outcome.answered += report.answered;
-    outcome.faults += report.faults;
+    for (kind, count) in &report.faults {
+        *outcome.faults.entry(kind).or_default() += count;
+    }
     for (mark, count) in &report.marks {
         *outcome.marks.entry(mark).or_default() += count;
     }

@@ -8,6 +8,11 @@ use crate::queue::{MICRO, MILLI, Time};
 use crate::world::{Event, Open, World};
 use base::{AnswerError, Op, Request, RequestId, Span, VolumeId};
 use replica::MemberInput;
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// Between the names of one volume in the history, before and after a growth.
+const GROWTH_NAMES: u16 = 100;
 
 impl World {
     /// A client may ask for something, and comes again.
@@ -55,7 +60,7 @@ impl World {
         self.asked += 1;
         let (volume, span) = self.draw_span();
         let fua = self.random.once_in(8);
-        let token = self.history.len() as Token + 1;
+        let token = self.fresh_token();
         match self.random.below(16) {
             0..=5 => self.call(client, volume, span, Effect::Read(Vec::new()), false),
             6 => self.flush(client, volume),
@@ -64,11 +69,78 @@ impl World {
         }
     }
 
+    /// A number for a write of its own.
+    pub(crate) fn fresh_token(&mut self) -> Token {
+        let token = self.next_token;
+        self.next_token += 1;
+        token
+    }
+
+    /// The name of a volume in the history: what lies beyond its first size begins anew with each growth.
+    pub(crate) fn history_volume(&self, volume: VolumeId, sector: u64) -> VolumeId {
+        let at = self.plan.volumes.iter().position(|(known, _)| *known == volume);
+        let Some(at) = at.filter(|&at| sector >= self.plan.volumes[at].1) else { return volume };
+        VolumeId(volume.0 + GROWTH_NAMES * self.growths[at])
+    }
+
+    /// A configuration is about to be committed: where a volume grows, nobody says what is there at first.
+    pub(crate) fn resized(&mut self, configuration: &wire::Configuration) {
+        let old = self.sizes();
+        for (at, (volume, first)) in self.plan.volumes.clone().into_iter().enumerate() {
+            let before = old.iter().find(|(known, _)| *known == volume).map_or(first, |old| old.1);
+            let Some(entry) = configuration.volume(volume) else { continue };
+            if entry.sectors <= before || before > first {
+                continue;
+            }
+            self.mark("sim: a volume grew");
+            let last = self.history_volume(volume, first);
+            self.growths[at] += 1;
+            let name = self.history_volume(volume, first);
+            self.begin_growth(volume, last, name, first..entry.sectors);
+        }
+    }
+
+    /// The history of what was added begins with anything that some disk holds there, or may come to hold.
+    fn begin_growth(
+        &mut self,
+        volume: VolumeId,
+        last: VolumeId,
+        name: VolumeId,
+        range: Range<u64>,
+    ) {
+        let mut values: BTreeSet<(u64, Token)> = BTreeSet::new();
+        for disk in self.nodes.iter().filter_map(|node| node.disk.as_ref()) {
+            for (sector, tokens) in (0..range.end).zip(disk.every_value(volume)) {
+                values.extend(tokens.into_iter().map(|token| (sector, token)));
+            }
+        }
+        for index in 0..self.history.len() {
+            let operation = self.history.operation(index);
+            if let Effect::Write(token) = operation.effect
+                && operation.volume == last
+                && !operation.ok
+            {
+                values.extend((operation.span.first()..operation.span.end()).map(|at| (at, token)));
+            }
+        }
+        let (now, step) = (self.queue.now(), self.step);
+        for (sector, token) in values {
+            if range.contains(&sector) && token != 0 {
+                let write = crate::fork::one_sector(name, sector, token);
+                let index = self.history.call(now, step, write);
+                self.history.abandon(now, step, index);
+            }
+        }
+    }
+
     /// A span inside one extent, often in the first few.
     fn draw_span(&mut self) -> (VolumeId, Span) {
         let volumes = self.plan.volumes.len() as u64;
-        let (volume, sectors) =
-            self.plan.volumes[usize::try_from(self.random.below(volumes)).expect("few volumes")];
+        let at = usize::try_from(self.random.below(volumes)).expect("few volumes");
+        let (volume, base_sectors) = self.plan.volumes[at];
+        let sizes = self.sizes();
+        let sectors = sizes.iter().find(|(known, _)| *known == volume);
+        let sectors = sectors.map_or(base_sectors, |&(_, sectors)| sectors).max(base_sectors);
         let extent_sectors = self.plan.geometry.extent_sectors;
         let extents = sectors.div_ceil(extent_sectors);
         let extent = if self.random.once_in(2) {
@@ -76,13 +148,20 @@ impl World {
         } else {
             self.random.below(extents)
         };
-        let unit = if self.random.once_in(2) { 1 } else { self.plan.geometry.block_sectors };
-        let end = ((extent + 1) * extent_sectors).min(sectors);
-        let units = (end - extent * extent_sectors) / unit;
+        let aligned = self.plan.options.data_checksum || self.random.once_in(2);
+        let unit = if !aligned { 1 } else { self.plan.geometry.block_sectors };
+        let mut start = extent * extent_sectors;
+        let mut end = (start + extent_sectors).min(sectors);
+        if start < base_sectors {
+            end = end.min(base_sectors);
+        } else {
+            start = start.max(base_sectors);
+        }
+        let units = (end - start) / unit;
         let first = self.random.below(units);
         let count = 1 + self.random.below((units - first).min(6));
         let span = Span::new(
-            extent * extent_sectors + first * unit,
+            start + first * unit,
             u32::try_from(count * unit).expect("an extent is small"),
         );
         (volume, span.expect("count is 1 or more and volumes are small"))
@@ -107,10 +186,14 @@ impl World {
         let stable = fua || self.plan.options.durability == wire::Durability::WriteThrough;
         let now = self.queue.now();
         let effect_is_read = matches!(effect, Effect::Read(_));
+        if let Effect::Write(token) = effect {
+            self.cut_called(token);
+        }
+        let name = self.history_volume(volume, span.first());
         let index = self.history.call(
             now,
             self.step,
-            as_operation(volume, span, effect, stable && !effect_is_read),
+            as_operation(name, span, effect, stable && !effect_is_read),
         );
         self.submit(client, index, shard, Request { op, volume, span, buffer: None, fua }, content);
     }
@@ -198,8 +281,9 @@ impl World {
                 }
                 self.history.answer(now, step, open.op, result.is_ok(), seen);
             }
-            Effect::Write(_) => {
+            Effect::Write(token) => {
                 self.history.answer(now, step, open.op, result.is_ok(), Vec::new());
+                self.cut_answered(token);
             }
         }
         if result.is_ok() {
@@ -231,10 +315,16 @@ impl World {
         let node = self.plan.clients[client];
         self.count_clients(node, 1);
         let extent_sectors = self.plan.geometry.extent_sectors;
-        for (volume, sectors) in self.plan.volumes.clone() {
+        for (volume, sectors) in self.sizes() {
+            let base = self.plan.volumes.iter().find(|(known, _)| *known == volume);
+            let base = base.map_or(0, |&(_, sectors)| sectors);
             let mut first: Time = 0;
             while first < sectors {
-                let end = (first + extent_sectors).min(sectors);
+                let mut end =
+                    (first / extent_sectors * extent_sectors + extent_sectors).min(sectors);
+                if first < base {
+                    end = end.min(base);
+                }
                 let count = u32::try_from(end - first).expect("an extent is small");
                 let span = Span::new(first, count).expect("not empty");
                 self.call(client, volume, span, Effect::Read(Vec::new()), false);

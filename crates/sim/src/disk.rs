@@ -12,10 +12,11 @@
 
 use crate::history::Token;
 use crate::machine::brief;
+use crate::plan::BadPage;
 use base::{Prng, Span, VolumeId};
 use replica::disk::{Record, newest_record};
 use replica::{DiskAnswer, DiskOp, DiskRequest, MetaPage, Page};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// One sector: what is stable, and what the cache took since, oldest first.
@@ -68,7 +69,18 @@ pub struct Disk {
     made: u64,
     /// Writes are stable once answered.
     pub write_through: bool,
+    /// Sectors that changed by themselves, and what was written there; block checksums know of them.
+    rotten: BTreeMap<(VolumeId, u64), Token>,
+    /// Extents whose block checksums are on stable storage, not written since.
+    sealed: BTreeSet<(VolumeId, u64)>,
+    /// Sectors in an extent.
+    pub extent_sectors: u64,
+    /// What becomes of the next write of a page.
+    trick: Option<BadPage>,
 }
+
+/// What rot makes of a sector.
+const ROT: Token = 1 << 50;
 
 /// A shard broke its duty towards the disk.
 pub type Overlap = String;
@@ -79,17 +91,17 @@ impl Disk {
     pub fn new(volumes: &[(VolumeId, u64)]) -> Disk {
         let mut disk = Disk::default();
         for &(volume, sectors) in volumes {
-            disk.resize(volume, sectors);
+            disk.resize(volume, sectors, 0);
         }
         disk
     }
 
-    /// Makes room for `sectors` of a volume.
-    pub fn resize(&mut self, volume: VolumeId, sectors: u64) {
+    /// Makes room for `sectors` of a volume; what is new holds `token`.
+    pub fn resize(&mut self, volume: VolumeId, sectors: u64, token: Token) {
         let sectors = usize::try_from(sectors).expect("simulated volumes are small");
         let held = self.volumes.entry(volume).or_default();
         if held.len() < sectors {
-            held.resize(sectors, Sector::default());
+            held.resize(sectors, Sector { stable: token, cached: Vec::new() });
         }
     }
 
@@ -130,6 +142,9 @@ impl Disk {
     pub fn finish(&mut self, id: u64) -> Option<(InFlight, Outcome)> {
         let entry = self.in_flight.remove(&id)?;
         let outcome = match &entry.request {
+            DiskRequest::Read { volume, span } if self.is_rotten(*volume, *span) => {
+                Outcome::Plain(DiskAnswer::Rotten)
+            }
             DiskRequest::Read { volume, span } => {
                 let tokens = self.tokens(*volume, *span);
                 if tokens.iter().all(|&token| token == 0) && span.first() % 3 != 0 {
@@ -151,17 +166,134 @@ impl Disk {
                 self.put(*volume, *span, &zeroes, *durable);
                 Outcome::Plain(DiskAnswer::Done)
             }
-            DiskRequest::Seal { .. } => Outcome::Plain(DiskAnswer::Done),
+            DiskRequest::Seal { volume, extent } => {
+                self.sealed.insert((*volume, *extent));
+                Outcome::Plain(DiskAnswer::Done)
+            }
             DiskRequest::Flush => {
                 self.flush(entry.mark);
                 Outcome::Plain(DiskAnswer::Done)
             }
             DiskRequest::Meta { volume, page, bytes } => {
-                self.meta.insert((*volume, *page), bytes.clone());
+                match self.trick.take() {
+                    None | Some(BadPage::Flipped) => {
+                        self.meta.insert((*volume, *page), bytes.clone());
+                    }
+                    Some(BadPage::Stale) => {}
+                    Some(BadPage::Astray) => {
+                        let place = self.meta.keys().rev().find(|key| **key != (*volume, *page));
+                        if let Some(&place) = place {
+                            self.meta.insert(place, bytes.clone());
+                        }
+                    }
+                }
                 Outcome::Plain(DiskAnswer::Done)
             }
         };
         Some((entry, outcome))
+    }
+
+    fn is_rotten(&self, volume: VolumeId, span: Span) -> bool {
+        self.rots_in(volume, span.first(), span.end())
+    }
+
+    /// Sectors that changed by themselves and were not written since.
+    #[must_use]
+    pub fn rotten_count(&self) -> usize {
+        self.rotten.len()
+    }
+
+    /// Makes everything well.
+    pub fn unrot_all(&mut self) {
+        let known: Vec<(VolumeId, u64)> = self.rotten.keys().copied().collect();
+        for (volume, sector) in known {
+            self.unrot(volume, sector, sector + 1);
+        }
+    }
+
+    fn extent_of(&self, sector: u64) -> u64 {
+        sector / self.extent_sectors.max(1)
+    }
+
+    /// Checksums of extents that were written since they were sealed are not believed after a crash:
+    /// what rotted there could not be told, and is made well.
+    fn distrust(&mut self) {
+        let known: Vec<(VolumeId, u64)> = self.rotten.keys().copied().collect();
+        for (volume, sector) in known {
+            if !self.sealed.contains(&(volume, self.extent_of(sector))) {
+                self.unrot(volume, sector, sector + 1);
+            }
+        }
+    }
+
+    /// A stable sector changes by itself; false if it is not stable, or its checksum not yet.
+    pub fn rot(&mut self, volume: VolumeId, sector: u64) -> bool {
+        let at = usize::try_from(sector).expect("simulated volumes are small");
+        let Some(held) = self.volumes.get_mut(&volume).and_then(|held| held.get_mut(at)) else {
+            return false;
+        };
+        let extent = sector / self.extent_sectors.max(1);
+        let known = self.sealed.contains(&(volume, extent));
+        if !known || !held.cached.is_empty() || self.rotten.contains_key(&(volume, sector)) {
+            return false;
+        }
+        self.rotten.insert((volume, sector), held.stable);
+        held.stable ^= ROT;
+        true
+    }
+
+    /// Makes well what rotted in these sectors.
+    pub fn unrot(&mut self, volume: VolumeId, first: u64, end: u64) {
+        let found: Vec<u64> =
+            self.rotten.range((volume, first)..(volume, end)).map(|((_, at), _)| *at).collect();
+        for sector in found {
+            let token = self.rotten.remove(&(volume, sector)).expect("listed above");
+            let at = usize::try_from(sector).expect("simulated volumes are small");
+            if let Some(held) = self.volumes.get_mut(&volume).and_then(|held| held.get_mut(at)) {
+                held.stable = token;
+            }
+        }
+    }
+
+    /// Whether a sector of this range changed by itself.
+    #[must_use]
+    pub fn rots_in(&self, volume: VolumeId, first: u64, end: u64) -> bool {
+        self.rotten.range((volume, first)..(volume, end)).next().is_some()
+    }
+
+    /// A page goes bad, now or with its next write; false if there is none.
+    pub fn spoil(&mut self, how: BadPage, random: &mut Prng) -> bool {
+        if how != BadPage::Flipped {
+            self.trick = Some(how);
+            return true;
+        }
+        let records = self.records.iter().filter(|copy| !copy.is_empty()).count() as u64;
+        let draw = random.below(self.meta.len() as u64 + records);
+        let draw = usize::try_from(draw).expect("few pages");
+        let bit = usize::try_from(random.below(4096)).expect("in a page");
+        if let Some(page) = self.meta.values_mut().nth(draw) {
+            page[bit] ^= 1;
+        } else {
+            let copy = draw - self.meta.len();
+            if let Some(byte) = self.records[copy].get_mut(bit) {
+                *byte ^= 1;
+            }
+            // The other copy is bad already, or not there: that would be a disk that is lost.
+            if self.record().is_none()
+                && let Some(byte) = self.records[copy].get_mut(bit)
+            {
+                *byte ^= 1;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether request `id` writes data.
+    #[must_use]
+    pub fn needs_room(&self, id: u64) -> bool {
+        let entry = self.in_flight.get(&id);
+        entry.is_some_and(|entry| matches!(entry.request, DiskRequest::Write { .. }))
     }
 
     /// Gives up request `id`: a write may have been carried out for some of its sectors.
@@ -185,11 +317,15 @@ impl Disk {
 
     fn put(&mut self, volume: VolumeId, span: Span, tokens: &[Token], durable: bool) {
         self.sequence += 1;
+        self.sealed.remove(&(volume, self.extent_of(span.first())));
         let durable = durable || self.write_through;
         let held = self.volumes.entry(volume).or_default();
         for (sector, &token) in (span.first()..span.end()).zip(tokens) {
+            let rotten = self.rotten.remove(&(volume, sector));
             let at = usize::try_from(sector).expect("simulated volumes are small");
             if let Some(sector) = held.get_mut(at) {
+                // What is written is well, and so is what a power cut may take it back to.
+                sector.stable = rotten.unwrap_or(sector.stable);
                 if durable {
                     sector.stable = token;
                     sector.cached.clear();
@@ -238,6 +374,7 @@ impl Disk {
         }
         let written = random.once_in(2);
         self.finish_record(written);
+        self.distrust();
     }
 
     /// The power went: what was in flight is torn, each sector that was not flushed falls back to any
@@ -262,6 +399,7 @@ impl Disk {
             }
             sector.cached.clear();
         }
+        self.distrust();
     }
 
     fn tear(&mut self, entry: &InFlight, random: &mut Prng, power: bool) {
@@ -301,6 +439,30 @@ impl Disk {
     /// Every page of metadata.
     pub fn pages(&self) -> impl Iterator<Item = (VolumeId, MetaPage, &Page)> + '_ {
         self.meta.iter().map(|(&(volume, page), bytes)| (volume, page, &**bytes))
+    }
+
+    /// Sectors of a volume as they were written, whatever rotted since.
+    #[must_use]
+    pub fn written(&self, volume: VolumeId) -> Vec<Token> {
+        let mut all = self.all(volume);
+        for (&(_, sector), &token) in self.rotten.range((volume, 0)..(volume, u64::MAX)) {
+            if let Some(held) = usize::try_from(sector).ok().and_then(|at| all.get_mut(at)) {
+                *held = token;
+            }
+        }
+        all
+    }
+
+    /// For each sector, what is stable and what the cache took since, oldest first.
+    #[must_use]
+    pub fn every_value(&self, volume: VolumeId) -> Vec<Vec<Token>> {
+        let Some(held) = self.volumes.get(&volume) else { return Vec::new() };
+        held.iter()
+            .map(|sector| {
+                let cached = sector.cached.iter().map(|&(_, token)| token);
+                core::iter::once(sector.stable).chain(cached).collect()
+            })
+            .collect()
     }
 
     /// Sectors of a volume, as reads see them now.

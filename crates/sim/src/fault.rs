@@ -2,13 +2,13 @@
 //!
 //! Not here: which faults a run meets (`plan`).
 
-use crate::disk::Disk;
+use crate::feature::Feature;
 use crate::plan::{Fault, FaultKind, Role, Wish};
 use crate::queue::MILLI;
 use crate::world::{Event, World, node_index};
-use base::{Incarnation, VoterId};
+use base::VoterId;
 use replica::{MemberInput, Operation, OperationId};
-use wire::{Configuration, MemberKind};
+use wire::MemberKind;
 
 impl World {
     pub(crate) fn on_fault(&mut self, index: usize) {
@@ -21,33 +21,21 @@ impl World {
             return;
         }
         let Fault { kind, length, .. } = self.plan.faults[index].clone();
-        self.faults += 1;
+        *self.faults.entry(kind.name()).or_default() += 1;
         if self.trace {
             println!("---- fault {index}: {kind:?} for {} ms", length / MILLI);
         }
+        if self.happen_once(&kind, length, speaker) {
+            return;
+        }
         match kind {
-            FaultKind::Crash { node } => {
-                self.stop(speaker.unwrap_or(node), false, length);
-                return;
+            FaultKind::Force { node } => {
+                if !self.force(node, index) {
+                    return;
+                }
             }
-            FaultKind::PowerCut { nodes } => {
-                let hit = nodes | speaker.map_or(0, |node| 1 << node);
-                self.power_cut(hit, length);
-                return;
-            }
-            FaultKind::Break { one, other } => {
-                let notice = MILLI * (1 + self.random.below(300));
-                self.break_between(one, other, notice);
-                return;
-            }
-            FaultKind::DiskReplaced { node } => {
-                self.replace_disk(node, length, false);
-                return;
-            }
-            FaultKind::DiskRestored { node } => {
-                self.replace_disk(node, length, true);
-                return;
-            }
+            FaultKind::Full { node } => self.nodes[node].disk_full = true,
+            FaultKind::Flap { period, .. } => self.queue.after(period, Event::Flap(index)),
             FaultKind::Pause { node } => {
                 self.nodes[node].paused = self.nodes[node].process.is_some();
             }
@@ -62,9 +50,49 @@ impl World {
                 self.nodes[node].stalled_until = until;
             }
             FaultKind::Operator { node, wish } => self.operate(node, wish, true),
+            FaultKind::Crash { .. }
+            | FaultKind::PowerCut { .. }
+            | FaultKind::Break { .. }
+            | FaultKind::DiskReplaced { .. }
+            | FaultKind::DiskRestored { .. }
+            | FaultKind::Hold { .. }
+            | FaultKind::Reconnect { .. }
+            | FaultKind::Rot { .. }
+            | FaultKind::BadPage { .. } => return,
         }
         self.active.insert(index);
         self.queue.after(length, Event::FaultEnd(index));
+    }
+
+    /// Carries out a fault that has no end of its own; false for those that last.
+    fn happen_once(&mut self, kind: &FaultKind, length: u64, speaker: Option<usize>) -> bool {
+        match *kind {
+            FaultKind::Crash { node } => self.stop(speaker.unwrap_or(node), false, length),
+            FaultKind::PowerCut { nodes } => {
+                let hit = nodes | speaker.map_or(0, |node| 1 << node);
+                self.power_cut(hit, length);
+            }
+            FaultKind::Break { one, other } => {
+                let notice = MILLI * (1 + self.random.below(300));
+                self.break_between(one, other, notice);
+            }
+            FaultKind::DiskReplaced { node } => self.replace_disk(node, length, false),
+            FaultKind::DiskRestored { node } => self.replace_disk(node, length, true),
+            FaultKind::Reconnect { one, other } => self.reconnect(one, other),
+            FaultKind::Rot { node } => self.rot(node),
+            FaultKind::BadPage { node, how } => self.bad_page(node, how),
+            FaultKind::Hold { from, to, message } => self.holds.push((from, to, message, length)),
+            FaultKind::Pause { .. }
+            | FaultKind::Block { .. }
+            | FaultKind::Slow { .. }
+            | FaultKind::DiskErrors { .. }
+            | FaultKind::DiskStall { .. }
+            | FaultKind::Operator { .. }
+            | FaultKind::Full { .. }
+            | FaultKind::Flap { .. }
+            | FaultKind::Force { .. } => return false,
+        }
+        true
     }
 
     pub(crate) fn on_fault_end(&mut self, index: usize) {
@@ -88,12 +116,45 @@ impl World {
                 }
             }
             FaultKind::DiskStall { node } => self.nodes[node].stalled_until = 0,
+            FaultKind::Full { node } => {
+                self.nodes[node].disk_full = false;
+                if self.has_detached(node) {
+                    self.stop(node, false, 0);
+                }
+            }
+            FaultKind::Flap { .. } => self.flap(index, false),
+            FaultKind::Force { .. } => self.on_rejoin(index),
             FaultKind::Operator { node, wish } => self.operate(node, wish, false),
             FaultKind::Crash { .. }
             | FaultKind::PowerCut { .. }
             | FaultKind::Break { .. }
             | FaultKind::DiskReplaced { .. }
-            | FaultKind::DiskRestored { .. } => {}
+            | FaultKind::DiskRestored { .. }
+            | FaultKind::Hold { .. }
+            | FaultKind::Reconnect { .. }
+            | FaultKind::Rot { .. }
+            | FaultKind::BadPage { .. } => {}
+        }
+    }
+
+    /// A flapping link turns, and will again until its fault ends.
+    pub(crate) fn on_flap(&mut self, index: usize) {
+        if !self.active.contains(&index) {
+            return;
+        }
+        let block = !self.flapped.contains(&index);
+        self.flap(index, block);
+        if let FaultKind::Flap { period, .. } = self.plan.faults[index].kind {
+            self.queue.after(period, Event::Flap(index));
+        }
+    }
+
+    fn flap(&mut self, index: usize, block: bool) {
+        let FaultKind::Flap { one, other, both, .. } = self.plan.faults[index].kind else { return };
+        let act = if block { World::block } else { World::unblock };
+        let turns = if block { self.flapped.insert(index) } else { self.flapped.remove(&index) };
+        if turns && one != other {
+            self.each_link(1 << one, 1 << other, both, act);
         }
     }
 
@@ -111,7 +172,7 @@ impl World {
     }
 
     /// The process dies and starts again after `length`.
-    fn stop(&mut self, node: usize, power: bool, length: u64) {
+    pub(crate) fn stop(&mut self, node: usize, power: bool, length: u64) {
         if self.nodes[node].process.is_none() && !power {
             return;
         }
@@ -125,6 +186,7 @@ impl World {
     }
 
     fn power_cut(&mut self, nodes: u32, length: u64) {
+        let nodes = self.spared(nodes);
         for node in 0..self.nodes.len() {
             if nodes & (1 << node) != 0 {
                 self.kill(node, true);
@@ -136,68 +198,6 @@ impl World {
         self.look_for_loss();
     }
 
-    /// A disk is replaced by an empty or an older one, if the others can live without it.
-    fn replace_disk(&mut self, node: usize, length: u64, restore: bool) {
-        if !self.can_lose_disk(node) {
-            return;
-        }
-        let backups = self.nodes[node].backups.len() as u64;
-        // Nobody is told the generation of a primary's own disk.
-        let newest = self.oracle.newest.as_ref();
-        let primary = newest.is_some_and(|newest| newest.primary == Some(self.nodes[node].id));
-        if restore && (backups == 0 || primary) {
-            return;
-        }
-        self.stop(node, false, length);
-        self.nodes[node].swapped = Some(self.nodes[node].incarnation);
-        self.nodes[node].incarnation = Incarnation(0);
-        if restore {
-            let at = usize::try_from(self.random.below(backups)).expect("few backups");
-            self.nodes[node].disk = Some(self.nodes[node].backups[at].clone());
-            self.nodes[node].restored = Some(VoterId(0));
-            self.mark("sim: disk restored");
-        } else {
-            let mut disk = Disk::new(&self.plan.volumes);
-            disk.write_through = self.plan.stable_disks;
-            self.nodes[node].disk = Some(disk);
-            self.nodes[node].restored = None;
-            self.blank(node);
-            self.mark("sim: disk replaced");
-        }
-        self.look_for_loss();
-    }
-
-    /// Another in-sync member is kept and running, and a majority of voters is without this node: also by
-    /// the configurations that the nodes know, from which the newest has to be found again.
-    fn can_lose_disk(&self, node: usize) -> bool {
-        let Some(newest) = &self.oracle.newest else { return false };
-        let intact = |index: usize| {
-            let other = &self.nodes[index];
-            index != node
-                && other.process.is_some()
-                && !other.disk_failed
-                && other.restored.is_none()
-        };
-        let kept = newest.members.iter().any(|member| {
-            let index = node_index(member.node);
-            member.in_sync && intact(index) && self.is_kept(index, member.incarnation)
-        });
-        let decides = |configuration: &Configuration| {
-            let voters = configuration.members.iter().filter(|member| {
-                let index = node_index(member.node);
-                intact(index) && self.nodes[index].voter == member.voter
-            });
-            voters.count() >= configuration.majority() && configuration.members.len() > 2
-        };
-        let known = self.nodes.iter().filter_map(|other| other.process.as_ref());
-        self.nodes[node].process.is_some()
-            && kept
-            && decides(newest)
-            && known
-                .filter_map(|process| process.member.status().configuration)
-                .all(|configuration| decides(&configuration))
-    }
-
     /// An operator begins, or ends, to want something.
     fn operate(&mut self, node: usize, wish: Wish, begin: bool) {
         let Some(operation) = self.operation(node, wish, begin) else { return };
@@ -206,12 +206,12 @@ impl World {
             Operation::Promote
             | Operation::Demote
             | Operation::Invalidate
+            | Operation::Force
             | Operation::Resolve { .. } => node,
             Operation::AddMember { .. }
             | Operation::RemoveMember { .. }
             | Operation::Resize { .. }
             | Operation::SetOptions(_)
-            | Operation::Force
             | Operation::Suspend(_)
             | Operation::PauseResync(_)
             | Operation::Verify
@@ -233,7 +233,7 @@ impl World {
         }
         self.next_operation += 1;
         let id = OperationId(self.next_operation);
-        self.wishes.insert(id, format!("{operation:?}"));
+        self.wishes.insert(id, (node, format!("{operation:?}")));
         let life = self.nodes[node].life;
         let input = MemberInput::Operation { id, operation };
         self.queue.after(0, Event::Member { node, life, input });
@@ -249,6 +249,26 @@ impl World {
             Wish::Cut => once(Operation::Cut),
             Wish::PauseResync => Some(Operation::PauseResync(begin)),
             Wish::Suspend => Some(Operation::Suspend(begin)),
+            Wish::Replica => {
+                let (id, voter) = (self.nodes[node].id, self.nodes[node].voter);
+                let kind = MemberKind::Replica;
+                if begin {
+                    self.can_lose_disk(node).then_some(Operation::RemoveMember { node: id })
+                } else {
+                    Some(Operation::AddMember { node: id, kind, voter })
+                }
+            }
+            Wish::Resize { volume, draw } => {
+                let extent = self.plan.geometry.extent_sectors;
+                let (volume, first) = self.plan.volumes[volume];
+                let at = self.plan.volumes.iter().position(|(known, _)| *known == volume);
+                let grew = at.is_some_and(|at| self.growths[at] > 0);
+                let large = self.sizes().iter().any(|&(known, now)| known == volume && now > first);
+                let sectors = if large { first } else { first + (1 + draw) * extent };
+                // What lies beyond the end of a volume that shrank is not the same everywhere.
+                let anew = self.plan.features.contains(&Feature::StaleGrowth);
+                once(Operation::Resize { volume, sectors }).filter(|_| large || !grew || anew)
+            }
             Wish::Witness => {
                 let witness =
                     (0..self.nodes.len()).find(|&at| self.plan.roles[at] == Role::Witness)?;

@@ -179,6 +179,9 @@ impl World {
         match output {
             MemberOutput::Store { number, record } => self.store(node, life, number, record),
             MemberOutput::Send { peer, session, message } => {
+                if let wire::MemberMessage::Accept { configuration, .. } = &message {
+                    self.proposed_now(configuration);
+                }
                 if let Some((session, end)) = self.session(node, peer, session) {
                     let stream = usize::from(self.plan.shards);
                     self.send(session, end, stream, Frame::Member(message));
@@ -186,7 +189,7 @@ impl World {
             }
             MemberOutput::Shards(message) => self.tell_shards(node, life, &message),
             MemberOutput::Done { id, result } => {
-                if let Some(wish) = self.wishes.remove(&id) {
+                if let Some((_, wish)) = self.wishes.remove(&id) {
                     self.note(node, || format!("operation {wish} ended: {result:?}"));
                     self.mark(if result.is_ok() {
                         "sim: wish granted"
@@ -230,6 +233,7 @@ impl World {
                 Some(old) if old == VoterId(0) || old == record.voter => Some(record.voter),
                 _ => None,
             };
+            self.nodes[node].spoiled &= self.nodes[node].restored.is_some();
             self.stored(node, &record);
         }
         if !ok {
@@ -242,6 +246,7 @@ impl World {
         if let ToShard::Install { configuration, .. } = message {
             self.note(node, || format!("installs {}", crate::oracle::short(configuration)));
             self.installed(node, configuration);
+            self.nodes[node].installed = Some((**configuration).clone());
         }
         for shard in 0..self.shards_of(node) {
             let at = self.way_to_shard(node, shard);
@@ -258,6 +263,7 @@ impl World {
             ShardOutput::Disk { op, request } => self.disk_request(node, life, shard, op, request),
             ShardOutput::Send { peer, session, message, buffer } => {
                 let Some(content) = self.payload(node, buffer, "sent") else { return };
+                self.see_cut(node, &message, content.as_ref());
                 if let Some((session, end)) = self.session(node, peer, session) {
                     self.send(session, end, usize::from(shard), Frame::Shard(message, content));
                 }
@@ -354,8 +360,10 @@ impl World {
             return;
         }
         let errors = self.nodes[node].disk_errors;
+        let full = self.nodes[node].disk_full;
         let disk = self.nodes[node].disk.as_mut().expect("a request goes to a disk");
-        let (entry, answer, data) = if errors > 0 && self.random.once_in(errors) {
+        let full = full && disk.needs_room(id);
+        let (entry, answer, data) = if full || (errors > 0 && self.random.once_in(errors)) {
             let Some(entry) = disk.fail(id, &mut self.random) else { return };
             (entry, DiskAnswer::Failed, None)
         } else {
@@ -414,6 +422,7 @@ impl World {
         let random = &mut self.random;
         let held = &mut self.nodes[node];
         held.life += 1;
+        held.forgot |= held.process.is_some();
         held.process = None;
         held.paused = false;
         held.deferred.clear();
@@ -431,8 +440,12 @@ impl World {
                 held.incarnation = Incarnation(0);
             }
         }
+        self.wishes.retain(|_, (of, _)| *of != node);
         self.history.disrupt();
         self.abandon(node);
+        if self.plan.options.protocol == wire::Protocol::B {
+            self.look_for_loss();
+        }
         self.note(node, || if power { "loses power" } else { "dies" }.to_owned());
     }
 }

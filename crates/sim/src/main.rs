@@ -4,13 +4,18 @@
 //! in a copy of the project and sees whether they are found. The last line is JSON.
 
 use sim::campaign::{self, Limits, STEPS_MAX};
+use sim::feature::{Choice, Feature};
 use sim::plan::Plan;
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
 const HELP: &str = "\
 sim [--runs N] [--from SEED] [--hours H] [--failures N]   many seeds
 sim --seed SEED [--until STEP] [--trace] [--shrink]       one seed
+    --only NAME,NAME…   exactly these features; `none`: the plain plan
+    --with NAME,NAME…   these too, each in one of two seeds
+    --without NAME,…    never these
 sim alarm [NAME…] [--runs N]                              planted bugs: is each found?
 ";
 
@@ -23,6 +28,7 @@ struct Arguments {
     shrink: bool,
     failures: usize,
     time: Option<Duration>,
+    choice: Choice,
     words: Vec<String>,
 }
 
@@ -36,10 +42,20 @@ fn parse() -> Result<Arguments, String> {
         shrink: false,
         failures: 10,
         time: None,
+        choice: Choice::default(),
         words: Vec::new(),
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
+        if let "--only" | "--with" | "--without" = word.as_str() {
+            let names = features(&words.next().unwrap_or_default())?;
+            match word.as_str() {
+                "--only" => found.choice.only = Some(names),
+                "--with" => found.choice.with = names,
+                _ => found.choice.without = names,
+            }
+            continue;
+        }
         let mut number =
             || words.next().as_deref().and_then(number).ok_or(format!("{word}: which?"));
         match word.as_str() {
@@ -61,6 +77,16 @@ fn parse() -> Result<Arguments, String> {
         }
     }
     Ok(found)
+}
+
+fn features(text: &str) -> Result<BTreeSet<Feature>, String> {
+    let names = text.split(',').filter(|name| !name.is_empty() && *name != "none");
+    names
+        .map(|name| {
+            let known = || Feature::names().collect::<Vec<_>>().join(", ");
+            Feature::find(name).ok_or_else(|| format!("{name} is none of {}", known()))
+        })
+        .collect()
 }
 
 fn number(text: &str) -> Option<u64> {
@@ -100,7 +126,7 @@ fn alarm(arguments: &Arguments) -> ExitCode {
 }
 
 fn one(seed: u64, arguments: &Arguments) -> ExitCode {
-    let mut plan = Plan::new(seed);
+    let mut plan = Plan::chosen(seed, &arguments.choice);
     if arguments.trace {
         println!("{plan:#?}");
     }
@@ -116,7 +142,7 @@ fn one(seed: u64, arguments: &Arguments) -> ExitCode {
         report.steps,
         report.time / sim::queue::SECOND,
         report.answered,
-        report.faults,
+        report.faults.values().sum::<u64>(),
         report.hash
     );
     match &report.failure {
@@ -124,7 +150,7 @@ fn one(seed: u64, arguments: &Arguments) -> ExitCode {
             for fault in campaign::faults(&plan) {
                 println!("      {fault}");
             }
-            explain(seed, failure);
+            explain(&plan, failure);
             println!("{{\"runs\":1,\"failures\":1}}");
             ExitCode::FAILURE
         }
@@ -135,14 +161,18 @@ fn one(seed: u64, arguments: &Arguments) -> ExitCode {
     }
 }
 
-fn explain(seed: u64, failure: &sim::world::Failure) {
+fn explain(plan: &Plan, failure: &sim::world::Failure) {
+    let seed = plan.seed;
+    let names: Vec<&str> = plan.features.iter().map(|feature| feature.name()).collect();
+    let names = if names.is_empty() { "none".to_owned() } else { names.join(",") };
     println!("FAIL  {}: {}", failure.checker, failure.text);
     println!(
         "      seed {seed:#x}  step {}  t={} ms",
         failure.step,
         failure.at / sim::queue::MILLI
     );
-    println!("replay: cargo xtask sim --seed {seed:#x} --until {} --trace", failure.step);
+    let step = failure.step;
+    println!("replay: cargo xtask sim --seed {seed:#x} --only {names} --until {step} --trace");
 }
 
 fn many(arguments: &Arguments) -> ExitCode {
@@ -151,8 +181,12 @@ fn many(arguments: &Arguments) -> ExitCode {
         runs: arguments.runs,
         time: arguments.time,
         failures: arguments.failures,
+        choice: arguments.choice.clone(),
     };
-    let outcome = campaign::campaign(limits);
+    let outcome = campaign::campaign(&limits);
+    for (kind, count) in &outcome.faults {
+        println!("{count:>10}  fault: {kind}");
+    }
     for (mark, count) in &outcome.marks {
         println!("{count:>10}  {mark}");
     }
@@ -162,17 +196,17 @@ fn many(arguments: &Arguments) -> ExitCode {
         outcome.steps,
         outcome.time / sim::queue::SECOND,
         outcome.answered,
-        outcome.faults
+        outcome.faults.values().sum::<u64>()
     );
     if let Some((seed, failure)) = outcome.failures.first() {
-        let plan = campaign::shrink(&Plan::new(*seed), failure);
+        let plan = campaign::shrink(&Plan::chosen(*seed, &limits.choice), failure);
         println!("faults that seed {seed:#x} needs:");
         for fault in campaign::faults(&plan) {
             println!("      {fault}");
         }
     }
     for (seed, failure) in &outcome.failures {
-        explain(*seed, failure);
+        explain(&Plan::chosen(*seed, &limits.choice), failure);
     }
     println!("{{\"runs\":{},\"failures\":{}}}", outcome.runs, outcome.failures.len());
     if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

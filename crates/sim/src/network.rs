@@ -10,6 +10,7 @@ use crate::queue::{MICRO, MILLI, Time};
 use crate::world::{Event, Frame, World, node_id};
 use base::SessionId;
 use replica::{MemberInput, ShardInput};
+use wire::{MemberMessage, ShardMessage};
 
 /// One direction between two nodes.
 #[derive(Debug, Default)]
@@ -47,6 +48,89 @@ pub(crate) struct End {
 pub(crate) struct Session {
     pub(crate) ends: [End; 2],
     pub(crate) broken: bool,
+}
+
+/// Kinds of messages; one that is held holds its stream.
+pub(crate) const KINDS: [&str; 30] = [
+    "hello",
+    "prepare",
+    "promise",
+    "accept",
+    "accepted",
+    "refused",
+    "learn",
+    "learned",
+    "heartbeat",
+    "heartbeat answer",
+    "release",
+    "want primary",
+    "hand over",
+    "write",
+    "received",
+    "written",
+    "retire",
+    "settled",
+    "clean",
+    "flush",
+    "flushed",
+    "read",
+    "data",
+    "compare",
+    "hash",
+    "gather",
+    "doubt",
+    "forward",
+    "forwarded",
+    "stale",
+];
+
+/// The kind of a message, as a place in `KINDS`.
+fn kind_of(frame: &Frame) -> usize {
+    let name = match frame {
+        Frame::Member(message) => member_kind(message),
+        Frame::Shard(message, _) => shard_kind(message),
+    };
+    KINDS.iter().position(|kind| *kind == name).expect("every kind is listed")
+}
+
+fn member_kind(message: &MemberMessage) -> &'static str {
+    match message {
+        MemberMessage::Hello { .. } => "hello",
+        MemberMessage::Prepare { .. } => "prepare",
+        MemberMessage::Promise { .. } => "promise",
+        MemberMessage::Accept { .. } => "accept",
+        MemberMessage::Accepted { .. } => "accepted",
+        MemberMessage::Refused { .. } => "refused",
+        MemberMessage::Learn { .. } => "learn",
+        MemberMessage::Learned { .. } => "learned",
+        MemberMessage::Heartbeat { .. } => "heartbeat",
+        MemberMessage::HeartbeatAnswer { .. } => "heartbeat answer",
+        MemberMessage::Release { .. } => "release",
+        MemberMessage::WantPrimary => "want primary",
+        MemberMessage::HandOver { .. } => "hand over",
+    }
+}
+
+fn shard_kind(message: &ShardMessage) -> &'static str {
+    match message {
+        ShardMessage::Write { .. } => "write",
+        ShardMessage::Received { .. } => "received",
+        ShardMessage::Written { .. } => "written",
+        ShardMessage::Retire { .. } => "retire",
+        ShardMessage::Settled { .. } => "settled",
+        ShardMessage::Clean { .. } => "clean",
+        ShardMessage::Flush { .. } => "flush",
+        ShardMessage::Flushed { .. } => "flushed",
+        ShardMessage::Read { .. } => "read",
+        ShardMessage::Data { .. } => "data",
+        ShardMessage::Compare { .. } => "compare",
+        ShardMessage::Hash { .. } => "hash",
+        ShardMessage::Gather { .. } => "gather",
+        ShardMessage::Doubt { .. } => "doubt",
+        ShardMessage::Forward { .. } => "forward",
+        ShardMessage::Forwarded { .. } => "forwarded",
+        ShardMessage::Stale { .. } => "stale",
+    }
 }
 
 impl World {
@@ -201,11 +285,49 @@ impl World {
         if extra > 0 {
             delay += self.random.below(extra);
         }
+        delay += self.held_for(from, to, &frame);
         let now = self.queue.now();
         let arrives = &mut self.sessions[session].ends[end].arrives[stream];
         *arrives = (*arrives).max(now + delay);
         let at = *arrives;
         self.queue.at(at, Event::Frame { session, end, stream, frame });
+    }
+
+    /// How long a fault holds this message; it ends with that.
+    fn held_for(&mut self, from: usize, to: usize, frame: &Frame) -> Time {
+        if self.holds.is_empty() {
+            return 0;
+        }
+        let kind = kind_of(frame);
+        let Some(at) = self.holds.iter().position(|&(source, target, message, _)| {
+            (source, target, message) == (from, to, kind)
+        }) else {
+            return 0;
+        };
+        let (_, _, _, length) = self.holds.swap_remove(at);
+        self.note(from, || format!("{} to n{} is held", KINDS[kind], node_id(to)));
+        self.mark("sim: message held");
+        length
+    }
+
+    /// A second connection is made: each end ends the first one before it uses the second.
+    pub(crate) fn reconnect(&mut self, one: usize, other: usize) {
+        let able = |node: usize| self.nodes[node].process.is_some() && !self.nodes[node].paused;
+        let open = self.links[one][other].blocked == 0 && self.links[other][one].blocked == 0;
+        if one == other || !able(one) || !able(other) || !open {
+            return;
+        }
+        self.mark("sim: second connection");
+        self.break_between(one, other, MILLI);
+        for (node, peer) in [(one, other), (other, one)] {
+            let Some(process) = self.nodes[node].process.as_ref() else { return };
+            if let Some(&session) = process.sessions.get(&peer) {
+                self.finish_down(session, node);
+            }
+        }
+        if [one, other].iter().all(|&node| self.nodes[node].process.is_some()) {
+            self.open_session(one, other);
+        }
     }
 
     /// A message arrives at an end.

@@ -20,6 +20,12 @@ pub(crate) struct Oracle {
     pub(crate) newest: Option<Configuration>,
     /// What was installed under each epoch.
     installed: BTreeMap<(u64, Epoch), Configuration>,
+    /// Configurations that were proposed and are newer than `newest`.
+    pub(crate) proposed: Vec<Configuration>,
+    /// Blocks that differed at the last look though nobody knew.
+    pub(crate) differences: Vec<crate::inspect::Difference>,
+    /// What cuts writes belong to.
+    pub(crate) cuts: crate::inspect::Cuts,
     /// Instant and number of wake-ups at it.
     pub(crate) woken: (Time, u64),
 }
@@ -54,8 +60,24 @@ impl World {
             if reign != Some(configuration.reign) {
                 self.history.disrupt();
             }
+            let forked =
+                self.oracle.newest.as_ref().is_some_and(|old| old.fork < configuration.fork);
+            self.resized(configuration);
             self.oracle.newest = Some(configuration.clone());
+            let at = (configuration.fork, configuration.epoch);
+            self.oracle.proposed.retain(|value| (value.fork, value.epoch) > at);
+            if forked {
+                self.on_fork();
+            }
+            self.spare_rot();
             self.look_for_loss();
+        }
+    }
+
+    /// A configuration is on its way to a voter.
+    pub(crate) fn proposed_now(&mut self, configuration: &Configuration) {
+        if !self.oracle.proposed.contains(configuration) {
+            self.oracle.proposed.push(configuration.clone());
         }
     }
 
@@ -87,6 +109,13 @@ impl World {
             .is_some_and(|node| incarnation != Incarnation(0) && node.incarnation == incarnation)
     }
 
+    /// Whether it still has every write that was acknowledged: with protocol B one that was in memory
+    /// counted.
+    fn remembers(&self, node: usize, incarnation: Incarnation) -> bool {
+        let early = self.plan.options.protocol == wire::Protocol::B;
+        self.is_kept(node, incarnation) && !(early && self.nodes[node].forgot)
+    }
+
     /// Notes a loss of all in-sync caches.
     pub(crate) fn look_for_loss(&mut self) {
         let Some(newest) = &self.oracle.newest else { return };
@@ -94,7 +123,7 @@ impl World {
             .members
             .iter()
             .filter(|member| member.in_sync)
-            .any(|member| self.is_kept(node_index(member.node), member.incarnation));
+            .any(|member| self.remembers(node_index(member.node), member.incarnation));
         // A disk that was replaced or put back while it was needed: nothing is promised any more.
         let hopeless =
             newest.members.iter().filter(|member| member.in_sync).any(|member| {
@@ -117,6 +146,7 @@ impl World {
     /// Looks at the node that just answered a request.
     pub(crate) fn check_answer(&mut self, node: usize) {
         self.mix(node as u64);
+        self.check_primaries();
     }
 
     /// From now on nothing goes wrong.
@@ -130,9 +160,14 @@ impl World {
             self.on_fault_end(fault);
         }
         self.at_output.clear();
+        self.holds.clear();
         for node in 0..self.nodes.len() {
+            if self.is_away(node) {
+                continue;
+            }
             self.nodes[node].stalled_until = 0;
             self.nodes[node].disk_errors = 0;
+            self.nodes[node].disk_full = false;
             self.resume(node);
             // A node whose disk failed is started again by its operator.
             if self.nodes[node].process.is_some() && self.has_detached(node) {
@@ -153,6 +188,18 @@ impl World {
         }
         let late = self.queue.now() > self.plan.heal_at + LIVENESS;
         match self.missing() {
+            None if self.rotten() => {
+                // Nobody need have read what rotted: an operator looks for it.
+                if !self.wishes.values().any(|(_, wish)| wish == "Verify") {
+                    let primary = self.oracle.newest.as_ref().and_then(|newest| newest.primary);
+                    self.mark("sim: a verify looks for rot");
+                    self.want(primary.map_or(0, node_index), Operation::Verify);
+                }
+                self.queue.after(100 * MILLI, Event::Look);
+                if late {
+                    self.fail("rot", "a verify leaves what rotted as it is".to_owned());
+                }
+            }
             None if self.finals => {
                 self.compare();
                 self.done = true;
@@ -177,6 +224,12 @@ impl World {
                 self.queue.after(100 * MILLI, Event::Look);
             }
         }
+    }
+
+    /// Something that rotted is still there.
+    fn rotten(&self) -> bool {
+        let disks = self.nodes.iter().filter_map(|node| node.disk.as_ref());
+        disks.map(crate::disk::Disk::rotten_count).sum::<usize>() > 0
     }
 
     /// Replicas that are no members any more are added again.
@@ -208,6 +261,9 @@ impl World {
 
     /// What is not well.
     fn missing(&self) -> Option<String> {
+        if self.forcing.is_some() {
+            return Some("nodes come back to one that was forced".to_owned());
+        }
         if let Some((id, open)) = self.open.iter().next() {
             let operation = self.history.operation(open.op);
             return Some(format!(
@@ -246,10 +302,18 @@ impl World {
         None
     }
 
+    /// Sizes of the volumes now.
+    pub(crate) fn sizes(&self) -> Vec<(base::VolumeId, u64)> {
+        let newest = self.oracle.newest.as_ref();
+        newest.map_or(self.plan.volumes.clone(), |newest| {
+            newest.volumes.iter().map(|entry| (entry.volume, entry.sectors)).collect()
+        })
+    }
+
     /// Every replica holds the same.
     pub(crate) fn compare(&mut self) {
         let replicas = self.plan.replicas();
-        for (volume, sectors) in self.plan.volumes.clone() {
+        for (volume, sectors) in self.sizes() {
             let mut first: Option<(usize, Vec<u64>)> = None;
             for &node in &replicas {
                 let Some(disk) = &self.nodes[node].disk else { continue };

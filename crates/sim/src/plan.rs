@@ -5,9 +5,11 @@
 //!
 //! Not here: carrying faults out (`world`, `fault`), shrinking the list (`campaign`).
 
+use crate::feature::{self, Choice, Feature};
 use crate::queue::{MILLI, SECOND, Time};
 use base::{Duration, Prng, VolumeId};
 use replica::{Geometry, Timing};
+use std::collections::BTreeSet;
 use wire::{Durability, Options, ReadPolicy};
 
 /// What a node is for.
@@ -93,6 +95,96 @@ pub enum FaultKind {
         /// What.
         wish: Wish,
     },
+    /// The disk of a node takes no data for `length`: writes fail, reads and metadata do not.
+    Full {
+        /// Index of the node.
+        node: usize,
+    },
+    /// A link is blocked and open by turns for `length`.
+    Flap {
+        /// Index of one node.
+        one: usize,
+        /// Index of the other.
+        other: usize,
+        /// Both ways.
+        both: bool,
+        /// Time of each turn.
+        period: Time,
+    },
+    /// The next message of one kind takes `length` longer, and so does what follows it in its stream.
+    Hold {
+        /// Index of the sender.
+        from: usize,
+        /// Index of the receiver.
+        to: usize,
+        /// Which kind, in `network::KINDS`.
+        message: usize,
+    },
+    /// A new connection is made although the old one lasts.
+    Reconnect {
+        /// Index of one node.
+        one: usize,
+        /// Index of the other.
+        other: usize,
+    },
+    /// A sector of data changes by itself, on one disk.
+    Rot {
+        /// Index of the node.
+        node: usize,
+    },
+    /// A page of metadata is not what was written last.
+    BadPage {
+        /// Index of the node.
+        node: usize,
+        /// In which way.
+        how: BadPage,
+    },
+    /// Every other node dies; an operator forces this one; the others come back after `length`.
+    Force {
+        /// Index of the node.
+        node: usize,
+    },
+}
+
+/// How a page of metadata goes bad while nobody looks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum BadPage {
+    /// A bit of it changed.
+    Flipped,
+    /// The next write of a page is answered and never carried out.
+    Stale,
+    /// The next write of a page goes to where another page belongs.
+    Astray,
+}
+
+impl FaultKind {
+    /// In a word, for counts.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            FaultKind::Crash { .. } => "crash",
+            FaultKind::PowerCut { .. } => "power cut",
+            FaultKind::Pause { .. } => "pause",
+            FaultKind::Block { both: true, .. } => "partition",
+            FaultKind::Block { both: false, .. } => "partition, one way",
+            FaultKind::Break { .. } => "session broken",
+            FaultKind::Slow { .. } => "slow link",
+            FaultKind::DiskErrors { .. } => "disk errors",
+            FaultKind::DiskStall { .. } => "disk stalls",
+            FaultKind::DiskReplaced { .. } => "disk replaced",
+            FaultKind::DiskRestored { .. } => "disk put back",
+            FaultKind::Operator { wish, .. } => wish.name(),
+            FaultKind::Full { .. } => "disk full",
+            FaultKind::Flap { .. } => "flapping link",
+            FaultKind::Hold { .. } => "message held",
+            FaultKind::Reconnect { .. } => "second connection",
+            FaultKind::Rot { .. } => "data rots",
+            FaultKind::BadPage { how: BadPage::Flipped, .. } => "metadata rots",
+            FaultKind::BadPage { how: BadPage::Stale, .. } => "metadata write lost",
+            FaultKind::BadPage { how: BadPage::Astray, .. } => "metadata write astray",
+            FaultKind::Force { .. } => "all but one die, forced",
+        }
+    }
 }
 
 /// What operators want.
@@ -114,6 +206,34 @@ pub enum Wish {
     Cut,
     /// Take a witness out, and put it back after the fault's length.
     Witness,
+    /// Take this replica out, and put it back after the fault's length.
+    Replica,
+    /// Make a volume larger, or as small as it was at first.
+    Resize {
+        /// Its index among the plan's volumes.
+        volume: usize,
+        /// This many extents and one more, when it grows.
+        draw: u64,
+    },
+}
+
+impl Wish {
+    /// In a word, for counts.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Wish::Promote => "operator: promote",
+            Wish::Demote => "operator: demote",
+            Wish::Verify => "operator: verify",
+            Wish::PauseResync => "operator: pause resync",
+            Wish::Suspend => "operator: suspend",
+            Wish::Invalidate => "operator: invalidate",
+            Wish::Cut => "operator: cut",
+            Wish::Witness => "operator: witness out and in",
+            Wish::Replica => "operator: replica out and in",
+            Wish::Resize { .. } => "operator: resize",
+        }
+    }
 }
 
 /// When a fault happens.
@@ -169,15 +289,31 @@ pub struct Plan {
     pub faults: Vec<Fault>,
     /// From then on nothing goes wrong any more.
     pub heal_at: Time,
+    /// What is on beyond the plain plan.
+    pub features: BTreeSet<Feature>,
 }
 
 /// Kinds of fault, for the draw of how frequent each is.
 const KINDS: usize = 11;
 
 impl Plan {
-    /// The plan that a seed names.
+    /// The plan that a seed names, with the features that it draws.
     #[must_use]
     pub fn new(seed: u64) -> Plan {
+        Plan::chosen(seed, &Choice::default())
+    }
+
+    /// The plan that a seed names, with features as they were chosen.
+    #[must_use]
+    pub fn chosen(seed: u64, choice: &Choice) -> Plan {
+        let mut plan = Plan::plain(seed);
+        plan.features = choice.draw(seed);
+        feature::apply(&mut plan);
+        plan
+    }
+
+    /// The plan that a seed names, without any feature.
+    fn plain(seed: u64) -> Plan {
         let mut random = Prng::new(seed ^ 0x5eed_0000_0000_0001);
         let roles = roles(&mut random);
         let shards = u16::try_from(1 + random.below(3)).expect("at most 3");
@@ -212,6 +348,7 @@ impl Plan {
             stable_disks: random.once_in(8),
             faults: Vec::new(),
             heal_at,
+            features: BTreeSet::new(),
             clients,
             roles,
         };
@@ -248,6 +385,7 @@ impl Plan {
             stable_disks: false,
             faults: Vec::new(),
             heal_at: Time::MAX / 4,
+            features: BTreeSet::new(),
         }
     }
 

@@ -160,7 +160,7 @@ impl Scenario {
         let client = self.client(words.get(2))?;
         let span = span(words.get(3))?;
         let index = self.world.history.len();
-        let token = index as Token + 1;
+        let token = self.world.fresh_token();
         self.labels.insert(label, token);
         let fua = words.get(4) == Some(&"fua");
         self.world.count_clients(self.world.plan.clients[client], 1);

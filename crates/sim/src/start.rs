@@ -4,15 +4,20 @@
 
 use crate::buffer::Buffers;
 use crate::disk::Disk;
+use crate::feature::Feature;
 use crate::plan::Role;
 use crate::world::{Process, World, node_id};
-use base::{Epoch, Incarnation, Instant, VoterId};
+use base::{Epoch, Incarnation, Instant, VolumeId, VoterId};
 use replica::disk::Record;
 use replica::start::{Found, Setups, Start, start};
 use replica::{Member, MetaPage, Shard};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::{Configuration, MemberEntry, MemberKind, VolumeEntry};
 
+/// Extents that a volume may have more than at first.
+pub(crate) const GROWTH_MAX: u64 = 8;
+/// What lies beyond a volume on a disk that was used for something else before.
+const STALE: u64 = 1 << 51;
 /// Older copies of a disk that are kept, at most.
 const BACKUPS_MAX: usize = 4;
 
@@ -28,8 +33,7 @@ impl World {
             } else {
                 Vec::new()
             };
-            let mut disk = Disk::new(&volumes);
-            disk.write_through = self.plan.stable_disks;
+            let mut disk = self.empty_disk(node, &volumes);
             let boot = self.nodes[node].boot;
             let record =
                 Record::first(&configuration, id, boot).expect("only members keep a record");
@@ -41,6 +45,20 @@ impl World {
         }
         self.committed(&configuration);
         self.first = Some(configuration);
+    }
+
+    /// A disk with room for these volumes, as large as they may become.
+    pub(crate) fn empty_disk(&self, node: usize, volumes: &[(VolumeId, u64)]) -> Disk {
+        let mut disk = Disk::new(volumes);
+        disk.write_through = self.plan.stable_disks;
+        disk.extent_sectors = self.plan.geometry.extent_sectors;
+        let more = GROWTH_MAX * self.plan.geometry.extent_sectors;
+        for &(volume, sectors) in volumes {
+            let stale = self.plan.features.contains(&Feature::StaleGrowth);
+            let token = if stale { STALE + node as u64 } else { 0 };
+            disk.resize(volume, sectors + more, token);
+        }
+        disk
     }
 
     fn first_configuration(&mut self) -> Configuration {
@@ -108,6 +126,9 @@ impl World {
         if self.nodes[node].life != life || self.nodes[node].process.is_some() {
             return;
         }
+        if self.is_away(node) && !self.rejoining {
+            return;
+        }
         let now = self.clock(node);
         let found = self.found(node);
         let replica = self.plan.roles[node] == Role::Replica;
@@ -124,8 +145,12 @@ impl World {
             bootstrap: self.first.clone(),
         };
         let setups = start(&begin, found);
-        if setups.damaged.is_some() {
+        if let Some(bad) = setups.damaged {
             self.mark("sim: log damaged");
+            if !self.nodes[node].spoiled {
+                let text = format!("node {}: nothing was done to the log: {bad:?}", node_id(node));
+                self.fail("metadata", text);
+            }
         }
         if let Some(disk) = &self.nodes[node].disk {
             let backup = disk.clone();
@@ -141,6 +166,10 @@ impl World {
     fn found(&mut self, node: usize) -> Found {
         let Some(disk) = &self.nodes[node].disk else { return Found::default() };
         let record = disk.record();
+        if record.is_none() {
+            self.fail("metadata", format!("node {}: no record can be read", node_id(node)));
+            return Found::default();
+        }
         let mut pages: Vec<_> =
             disk.pages().map(|(volume, place, bytes)| (volume, place, Some(*bytes))).collect();
         // Log pages that were never written are zeroes; bitmap pages may be left out.
@@ -181,6 +210,7 @@ impl World {
         let member = Member::new(now, setups.member);
         let wakes: Vec<_> = machines.iter().map(Shard::wake_at).chain([member.wake_at()]).collect();
         self.nodes[node].disk_failed = false;
+        self.nodes[node].installed = None;
         self.nodes[node].process = Some(Process {
             member,
             shards: machines,

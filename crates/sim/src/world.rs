@@ -8,7 +8,7 @@
 
 use crate::buffer::{Buffers, Content};
 use crate::disk::Disk;
-use crate::history::{History, OpIndex};
+use crate::history::{History, OpIndex, Token};
 use crate::network::{Link, Session};
 use crate::oracle::Oracle;
 use crate::plan::{Plan, When};
@@ -20,6 +20,8 @@ use wire::{MemberMessage, ShardMessage};
 
 /// After healing, everything must be well within this time.
 pub const LIVENESS: Time = 60 * SECOND;
+/// Time between two looks at everything.
+pub(crate) const INSPECT: Time = 230 * MILLI;
 
 /// What happens in the world.
 #[derive(Debug)]
@@ -63,6 +65,12 @@ pub(crate) enum Event {
     Fault(usize),
     /// A fault ends.
     FaultEnd(usize),
+    /// A flapping link turns.
+    Flap(usize),
+    /// Nodes that were thought lost come back to the one that was forced.
+    Rejoin(usize),
+    /// Look at everything from above.
+    Inspect,
     /// A client may ask for something.
     Client { client: usize },
     /// All is made well.
@@ -117,6 +125,14 @@ pub(crate) struct Node {
     pub(crate) swapped: Option<Incarnation>,
     pub(crate) disk_errors: u64,
     pub(crate) stalled_until: Time,
+    /// What its shards were told of last.
+    pub(crate) installed: Option<wire::Configuration>,
+    /// A page of its metadata went bad on the present disk.
+    pub(crate) spoiled: bool,
+    /// Its disk takes no data.
+    pub(crate) disk_full: bool,
+    /// Its process died with writes in memory that others counted on (protocol B).
+    pub(crate) forgot: bool,
     /// A shard saw its disk fail in this life.
     pub(crate) disk_failed: bool,
     /// Identity of its memory, as last stored.
@@ -161,8 +177,8 @@ pub struct Report {
     pub marks: BTreeMap<&'static str, u64>,
     /// Requests answered without an error.
     pub answered: u64,
-    /// Faults that happened.
-    pub faults: u64,
+    /// Faults that happened, by kind.
+    pub faults: BTreeMap<&'static str, u64>,
 }
 
 /// The run.
@@ -184,12 +200,23 @@ pub struct World {
     pub(crate) answered: u64,
     pub(crate) next_request: u64,
     pub(crate) next_operation: u64,
-    pub(crate) wishes: BTreeMap<OperationId, String>,
+    pub(crate) wishes: BTreeMap<OperationId, (usize, String)>,
     pub(crate) outputs: u64,
     /// Faults that wait for an output, by number of output.
     pub(crate) at_output: BTreeMap<u64, Vec<usize>>,
     pub(crate) active: BTreeSet<usize>,
-    pub(crate) faults: u64,
+    /// Flapping links that are blocked now, by fault.
+    pub(crate) flapped: BTreeSet<usize>,
+    /// Messages to be held: from, to, kind, how long.
+    pub(crate) holds: Vec<(usize, usize, usize, Time)>,
+    /// The fault that forces a node, while the others are away.
+    pub(crate) forcing: Option<usize>,
+    /// They are on their way back.
+    pub(crate) rejoining: bool,
+    /// How often each volume of the plan grew.
+    pub(crate) growths: Vec<u16>,
+    pub(crate) next_token: Token,
+    pub(crate) faults: BTreeMap<&'static str, u64>,
     pub(crate) healed: bool,
     pub(crate) finals: bool,
     /// What every member was created with.
@@ -224,6 +251,10 @@ impl World {
                 swapped: None,
                 disk_errors: 0,
                 stalled_until: 0,
+                installed: None,
+                spoiled: false,
+                disk_full: false,
+                forgot: false,
                 disk_failed: false,
                 voter: VoterId(0),
                 restored: None,
@@ -251,7 +282,13 @@ impl World {
             outputs: 0,
             at_output: BTreeMap::new(),
             active: BTreeSet::new(),
-            faults: 0,
+            flapped: BTreeSet::new(),
+            holds: Vec::new(),
+            forcing: None,
+            rejoining: false,
+            growths: vec![0; plan.volumes.len()],
+            next_token: 1,
+            faults: BTreeMap::new(),
             healed: false,
             finals: false,
             first: None,
@@ -287,6 +324,7 @@ impl World {
             }
         }
         self.queue.at(self.plan.heal_at, Event::Heal);
+        self.queue.after(INSPECT, Event::Inspect);
     }
 
     /// Runs to the end, or to the first broken rule, or until `until` steps are taken.
@@ -318,7 +356,7 @@ impl World {
             hash: self.hash,
             marks: self.marks.clone(),
             answered: self.answered,
-            faults: self.faults,
+            faults: self.faults.clone(),
         }
     }
 
@@ -361,6 +399,9 @@ impl World {
             Event::Start { node, life } => self.on_start(node, life),
             Event::Fault(index) => self.on_fault(index),
             Event::FaultEnd(index) => self.on_fault_end(index),
+            Event::Flap(index) => self.on_flap(index),
+            Event::Rejoin(index) => self.on_rejoin(index),
+            Event::Inspect => self.on_inspect(),
             Event::Client { client } => self.on_client(client),
             Event::Heal => self.on_heal(),
             Event::Look => self.on_look(),
@@ -386,6 +427,9 @@ impl World {
             | Event::Start { .. }
             | Event::Fault(_)
             | Event::FaultEnd(_)
+            | Event::Flap(_)
+            | Event::Rejoin(_)
+            | Event::Inspect
             | Event::Client { .. }
             | Event::Heal
             | Event::Look => None,

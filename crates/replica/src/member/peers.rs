@@ -276,7 +276,8 @@ impl Member {
     /// What follows on this node when the shards were told of a configuration.
     pub(super) fn after_install(&mut self, configuration: &Arc<Configuration>, out: &mut Out) {
         for (&node, peer) in &mut self.peers {
-            if configuration.is_in_sync(node) {
+            // What a replica had before it was taken out says nothing of it once it is added again.
+            if configuration.is_in_sync(node) || !configuration.is_replica(node) {
                 peer.sync = Sync::default();
             }
         }

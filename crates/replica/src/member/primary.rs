@@ -232,9 +232,6 @@ impl Member {
     fn tell_lease(&mut self, out: &mut Out) {
         let Some(until) = self.lease_until() else { return };
         let installed = self.emitted.as_ref().map(|emitted| emitted.reign);
-        if self.hold_told {
-            return;
-        }
         let Some(reign) = self.reign_mut() else { return };
         if installed == Some(reign.reign) && until > reign.lease_told {
             reign.lease_told = until;

@@ -211,7 +211,10 @@ impl Shard {
     /// A complete operation: answered if it may be, else held.
     pub(super) fn finish_op(&mut self, id: u64, out: &mut Out) {
         let Some(op) = self.ops.get(&id) else { return };
-        if op.client.is_some() && !(self.may_answer() && self.cut_allows(op)) {
+        // A read that waits for its answer keeps others, a resync too, from its range: that must not wait
+        // until enough replicas are in sync. What changes something does.
+        let held_back = self.suspended && !matches!(op.kind, Kind::Read(_));
+        if op.client.is_some() && (held_back || !(self.may_answer() && self.cut_allows(op))) {
             out.push(ShardOutput::Mark("answer waits for lease or cut"));
             self.held.insert(id);
             return;

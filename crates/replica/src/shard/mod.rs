@@ -321,6 +321,7 @@ impl Shard {
             ToShard::Suspend(on) => {
                 self.suspended = on;
                 self.retry_waiting(out);
+                self.answer_held(out);
             }
             ToShard::PauseResync(on) => self.sync_paused = on,
             ToShard::Verify { volume, from } => self.start_verify(volume, from),

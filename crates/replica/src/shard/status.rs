@@ -97,6 +97,12 @@ impl Shard {
             })
     }
 
+    /// Whether a request could be answered here at this reading of the node's clock. For checks.
+    #[must_use]
+    pub fn would_answer(&self, now: Instant) -> bool {
+        self.is_primary() && self.may_start() && now < self.lease_until
+    }
+
     /// Whether nothing of this node's disk is queued or in flight. For checks, and for a stop in good
     /// order.
     #[must_use]

@@ -172,6 +172,21 @@ fn a_read_is_answered_only_while_the_lease_runs() {
 }
 
 #[test]
+fn while_requests_are_held_back_a_read_that_is_done_is_answered_and_a_write_is_not() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(1);
+    world.nodes.get_mut(&1).expect("there").disk_held = true;
+    let (read, write) = (world.read(1, 0, 1), world.write(1, 8, 1, 3));
+    world.tell(1, ToShard::Suspend(true));
+    world.disk_goes_on(1);
+    assert_eq!(world.answer(1, read), Some(Ok(())), "its lock would keep a resync waiting");
+    assert_eq!(world.answer(1, write), None, "too few replicas may have it");
+    world.tell(1, ToShard::Suspend(false));
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
 fn without_quorum_and_with_io_error_every_request_fails_once() {
     let mut world = World::new(&[1, 2], &[1, 2]);
     world.configuration.options.on_no_quorum = wire::OnNoQuorum::IoError;

@@ -1,0 +1,200 @@
+//! Disks that are lost, put back, or go bad by themselves, and which of that a history stays fair with.
+//!
+//! Always: as long as an acknowledged write must be there, some disk that was not tampered with has it,
+//! and a majority of voters remembers who that is. What a run may do besides has no other limit: every
+//! cache may be lost at once.
+//!
+//! Not here: what the disk does (`disk`), which faults a run meets (`plan`, `feature`).
+
+use crate::disk::Disk;
+use crate::plan::BadPage;
+use crate::world::{World, node_index};
+use base::{Incarnation, VoterId};
+use wire::Configuration;
+
+impl World {
+    /// A disk is replaced by an empty or an older one, if the others can live without it.
+    pub(crate) fn replace_disk(&mut self, node: usize, length: u64, restore: bool) {
+        if !self.can_lose_disk(node) {
+            return;
+        }
+        let backups = self.nodes[node].backups.len() as u64;
+        // Nobody is told the generation of a primary's own disk.
+        let newest = self.oracle.newest.as_ref();
+        let primary = newest.is_some_and(|newest| newest.primary == Some(self.nodes[node].id));
+        if restore && (backups == 0 || primary) {
+            return;
+        }
+        self.stop(node, false, length);
+        self.nodes[node].swapped = Some(self.nodes[node].incarnation);
+        self.nodes[node].incarnation = Incarnation(0);
+        if restore {
+            let at = usize::try_from(self.random.below(backups)).expect("few backups");
+            self.nodes[node].disk = Some(self.nodes[node].backups[at].clone());
+            self.nodes[node].restored = Some(VoterId(0));
+            self.mark("sim: disk restored");
+        } else {
+            let disk = self.empty_disk(node, &self.plan.volumes);
+            self.nodes[node].disk = Some(disk);
+            self.nodes[node].restored = None;
+            self.blank(node);
+            self.mark("sim: disk replaced");
+        }
+        self.look_for_loss();
+    }
+
+    /// Another in-sync member is kept and running, and a majority of voters is without this node: also by
+    /// the configurations that the nodes know, from which the newest has to be found again.
+    pub(crate) fn can_lose_disk(&self, node: usize) -> bool {
+        let Some(newest) = &self.oracle.newest else { return false };
+        let intact = |index: usize| {
+            let other = &self.nodes[index];
+            index != node && other.process.is_some() && self.is_sound(index)
+        };
+        let kept = newest.members.iter().any(|member| {
+            let index = node_index(member.node);
+            member.in_sync && intact(index) && self.is_kept(index, member.incarnation)
+        });
+        let decides = |configuration: &Configuration| {
+            let voters = configuration.members.iter().filter(|member| {
+                let index = node_index(member.node);
+                intact(index) && self.nodes[index].voter == member.voter
+            });
+            voters.count() >= configuration.majority() && configuration.members.len() > 2
+        };
+        let settled = self.proposed().all(|proposed| {
+            proposed.members.iter().any(|member| {
+                let index = node_index(member.node);
+                member.in_sync && intact(index) && self.is_kept(index, member.incarnation)
+            })
+        });
+        let known = self.nodes.iter().filter_map(|other| other.process.as_ref());
+        self.nodes[node].process.is_some()
+            && kept
+            && settled
+            && decides(newest)
+            && known
+                .filter_map(|process| process.member.status().configuration)
+                .all(|configuration| decides(&configuration))
+    }
+
+    /// Nothing was done to the node's disk that a later start could trip over.
+    pub(crate) fn is_sound(&self, node: usize) -> bool {
+        let node = &self.nodes[node];
+        !node.disk_failed && node.restored.is_none() && node.swapped != Some(node.incarnation)
+    }
+
+    /// Configurations that some voter has accepted and that are newer than the newest committed one, and
+    /// those that are on their way to a voter: any of them may be chosen.
+    fn proposed(&self) -> impl Iterator<Item = Configuration> {
+        let newest = self.oracle.newest.as_ref().map(|newest| (newest.fork, newest.epoch));
+        let records = self.nodes.iter().filter_map(|node| node.disk.as_ref()?.record());
+        let accepted = records.filter_map(|record| record.accepted.map(|(_, value)| *value));
+        let sent = self.oracle.proposed.iter().cloned();
+        let newer = move |value: &Configuration| Some((value.fork, value.epoch)) > newest;
+        accepted.chain(sent).filter(newer).collect::<Vec<_>>().into_iter()
+    }
+
+    /// Of the nodes about to lose their power, those that may: if a disk that the newest configuration
+    /// counts on is gone or bad, one good copy is spared, for it is all there is.
+    pub(crate) fn spared(&mut self, nodes: u32) -> u32 {
+        let Some(newest) = &self.oracle.newest else { return nodes };
+        if self.plan.stable_disks {
+            return nodes;
+        }
+        let in_sync: Vec<_> = newest.members.iter().filter(|member| member.in_sync).collect();
+        let is_bad = |member: &wire::MemberEntry| {
+            let held = &self.nodes[node_index(member.node)];
+            held.swapped == Some(member.incarnation) || held.restored.is_some()
+        };
+        let good = |member: &&&wire::MemberEntry| {
+            self.is_kept(node_index(member.node), member.incarnation) && !is_bad(member)
+        };
+        let bad = in_sync.iter().any(|member| is_bad(member));
+        let left =
+            in_sync.iter().filter(good).any(|member| nodes & (1 << node_index(member.node)) == 0);
+        let spared = in_sync.iter().find(good).map(|member| node_index(member.node));
+        match spared {
+            Some(node) if bad && !left => {
+                self.mark("sim: a power cut spares the last good copy");
+                nodes & !(1 << node)
+            }
+            _ => nodes,
+        }
+    }
+
+    /// A stable sector of a node's disk changes by itself, if a good copy of it is elsewhere.
+    pub(crate) fn rot(&mut self, node: usize) {
+        for _ in 0..16 {
+            let volumes = self.plan.volumes.len() as u64;
+            let at = usize::try_from(self.random.below(volumes)).expect("few volumes");
+            let (volume, sectors) = self.plan.volumes[at];
+            let sector = self.random.below(sectors);
+            if !self.can_lose_sector(node, volume, sector) {
+                continue;
+            }
+            let Some(disk) = &mut self.nodes[node].disk else { return };
+            if disk.rot(volume, sector) {
+                self.mark("sim: a sector rots");
+                self.note(node, || format!("volume {volume} sector {sector} rots"));
+            }
+        }
+    }
+
+    /// What rotted on the only good copy that is left is made well: nothing could repair it.
+    pub(crate) fn spare_rot(&mut self) {
+        let Some(newest) = &self.oracle.newest else { return };
+        let mut kept: Vec<usize> = Vec::new();
+        for member in newest.members.iter().filter(|member| member.in_sync) {
+            let node = node_index(member.node);
+            if self.is_kept(node, member.incarnation) && self.is_sound(node) {
+                kept.push(node);
+            }
+        }
+        let rotten = |node: usize| self.nodes[node].disk.as_ref().map_or(0, Disk::rotten_count) > 0;
+        if kept.len() != 1 || !rotten(kept[0]) {
+            return;
+        }
+        self.mark("sim: rot on the last good copy is taken back");
+        if let Some(disk) = &mut self.nodes[kept[0]].disk {
+            disk.unrot_all();
+        }
+    }
+
+    /// Every replica is in sync, kept and running, and no other one is bad there.
+    fn can_lose_sector(&self, node: usize, volume: base::VolumeId, sector: u64) -> bool {
+        let Some(newest) = &self.oracle.newest else { return false };
+        let replicas = self.plan.replicas();
+        // What is copied at once is good on one replica or the other.
+        let copy = self.plan.geometry.copy_sectors;
+        let range = (sector / copy * copy, (sector / copy + 1) * copy);
+        let good = replicas.iter().filter(|&&other| {
+            let held = &self.nodes[other];
+            let kept = newest
+                .member(held.id)
+                .is_some_and(|member| member.in_sync && self.is_kept(other, member.incarnation));
+            let rotten = held
+                .disk
+                .as_ref()
+                .is_none_or(|disk| other != node && disk.rots_in(volume, range.0, range.1));
+            kept && held.process.is_some() && self.is_sound(other) && !rotten
+        });
+        replicas.len() > 1 && good.count() == replicas.len() && replicas.contains(&node)
+    }
+
+    /// A page of a node's metadata goes bad, if the others can live without its disk.
+    pub(crate) fn bad_page(&mut self, node: usize, how: BadPage) {
+        if !self.can_lose_disk(node) {
+            return;
+        }
+        let voter = self.nodes[node].voter;
+        let random = &mut self.random;
+        let Some(disk) = &mut self.nodes[node].disk else { return };
+        if disk.spoil(how, random) {
+            self.nodes[node].restored = Some(voter);
+            self.nodes[node].spoiled = true;
+            self.mark("sim: a page of metadata goes bad");
+            self.note(node, || format!("a page of metadata goes bad: {how:?}"));
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! What a run may meet beyond the plain plan: each thing has a name, is on or off in a given seed, and
+//! draws from random numbers of its own, so that turning one off changes nothing else.
+//!
+//! A seed that failed is saved with the names of what was on (`seeds/`), and so keeps its meaning when
+//! features are added.
+//!
+//! Not here: carrying out (`fault`), the plain plan (`plan`).
+
+use crate::plan::{BadPage, Fault, FaultKind, Plan, When, Wish};
+use crate::queue::{MILLI, Time};
+use base::{Prng, VolumeId};
+use std::collections::BTreeSet;
+use wire::{OnIoError, OnNoQuorum, Protocol};
+
+/// One thing that may be on in a run.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Feature {
+    /// `protocol = B`.
+    ProtocolB,
+    /// `on-no-quorum = io-error`.
+    IoError,
+    /// `on-io-error = pass-on`.
+    PassOn,
+    /// `in-sync-min = 2`.
+    InSyncMin,
+    /// `data-checksum`, and sectors of data that rot.
+    Rot,
+    /// Pages of metadata that rot, go astray, or were never written though the disk said so.
+    BadPages,
+    /// A disk that takes no more data.
+    Full,
+    /// Links that come and go.
+    Flap,
+    /// A message of one kind, and what follows it in its stream, is held.
+    Hold,
+    /// A second connection before the first one is known to have ended.
+    Reconnect,
+    /// Volumes that grow, and shrink again.
+    Resize,
+    /// What lies beyond the end of a volume differs from disk to disk.
+    StaleGrowth,
+    /// An operator takes a replica out, and adds it again.
+    Replica,
+    /// Up to four volumes.
+    Volumes,
+    /// Four shards.
+    Shards,
+    /// An operator forces the last node that is left.
+    Force,
+    /// Clocks that drift by more than the bound.
+    Drift,
+}
+
+/// Every feature, its name, and one in how many seeds it is on; 0: only if asked for.
+const FEATURES: [(Feature, &str, u64); 17] = [
+    (Feature::ProtocolB, "protocol-b", 0),
+    (Feature::IoError, "io-error", 0),
+    (Feature::PassOn, "pass-on", 6),
+    (Feature::InSyncMin, "in-sync-min", 0),
+    (Feature::Rot, "rot", 6),
+    (Feature::BadPages, "bad-pages", 0),
+    (Feature::Full, "full", 8),
+    (Feature::Flap, "flap", 6),
+    (Feature::Hold, "hold", 4),
+    (Feature::Reconnect, "reconnect", 6),
+    (Feature::Resize, "resize", 0),
+    (Feature::StaleGrowth, "stale-growth", 0),
+    (Feature::Replica, "replica", 0),
+    (Feature::Volumes, "volumes", 8),
+    (Feature::Shards, "shards", 8),
+    (Feature::Force, "force", 0),
+    (Feature::Drift, "drift", 0),
+];
+
+impl Feature {
+    /// Its name, as in `--with` and in `seeds/`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        FEATURES.iter().find(|(feature, _, _)| *feature == self).map_or("", |(_, name, _)| name)
+    }
+
+    /// The feature of this name.
+    #[must_use]
+    pub fn find(name: &str) -> Option<Feature> {
+        FEATURES.iter().find(|(_, known, _)| *known == name).map(|(feature, _, _)| *feature)
+    }
+
+    /// Names of all.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        FEATURES.iter().map(|(_, name, _)| *name)
+    }
+}
+
+/// Which features a run has.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Choice {
+    /// Exactly these; `None`: as the seed draws.
+    pub only: Option<BTreeSet<Feature>>,
+    /// These besides, in one of two seeds each.
+    pub with: BTreeSet<Feature>,
+    /// Never these.
+    pub without: BTreeSet<Feature>,
+}
+
+impl Choice {
+    /// What is on in a seed.
+    #[must_use]
+    pub fn draw(&self, seed: u64) -> BTreeSet<Feature> {
+        if let Some(only) = &self.only {
+            return only.clone();
+        }
+        let mut found = BTreeSet::new();
+        for (number, &(feature, _, one_in)) in FEATURES.iter().enumerate() {
+            let mut random = stream(seed, number, 0);
+            let one_in = if self.with.contains(&feature) { 2 } else { one_in };
+            if one_in > 0 && random.once_in(one_in) && !self.without.contains(&feature) {
+                found.insert(feature);
+            }
+        }
+        found
+    }
+}
+
+/// Random numbers of one feature in one seed.
+fn stream(seed: u64, number: usize, use_of: u64) -> Prng {
+    let number = number as u64 + 1;
+    Prng::new(seed ^ (number << 48) ^ (use_of << 40) ^ 0x0fea_0000_0000_0000)
+}
+
+/// Lets the features of a plan change it.
+pub(crate) fn apply(plan: &mut Plan) {
+    for (number, &(feature, _, _)) in FEATURES.iter().enumerate() {
+        if plan.features.contains(&feature) {
+            let mut random = stream(plan.seed, number, 1);
+            apply_one(plan, feature, &mut random);
+        }
+    }
+}
+
+fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
+    match feature {
+        Feature::ProtocolB => plan.options.protocol = Protocol::B,
+        Feature::IoError => plan.options.on_no_quorum = OnNoQuorum::IoError,
+        Feature::PassOn => plan.options.on_io_error = OnIoError::PassOn,
+        Feature::InSyncMin => {
+            plan.options.in_sync_min = if plan.replicas().len() > 1 { 2 } else { 1 };
+        }
+        Feature::Volumes => {
+            let first = plan.volumes.len();
+            for volume in first..=first + small(random, 2) {
+                let extents = 4 + random.below(8);
+                let volume = VolumeId(u16::try_from(volume).expect("few volumes"));
+                plan.volumes.push((volume, extents * plan.geometry.extent_sectors));
+            }
+        }
+        Feature::Shards => {
+            plan.shards = 4;
+            let pages = usize::try_from(plan.geometry.log_pages / 4).expect("few pages");
+            let room = pages * plan.geometry.log_page_extents;
+            plan.geometry.log_extents = plan.geometry.log_extents.min(room);
+        }
+        Feature::Drift => {
+            for drift in &mut plan.drift_ppm {
+                *drift = if random.once_in(2) { 400_000 } else { -400_000 };
+            }
+        }
+        Feature::StaleGrowth => {}
+        Feature::Rot => {
+            plan.options.data_checksum = true;
+            let fault = |plan: &Plan, random: &mut Prng| FaultKind::Rot { node: any(plan, random) };
+            add(plan, random, 8, fault);
+        }
+        Feature::BadPages => add(plan, random, 4, |plan, random| FaultKind::BadPage {
+            node: any(plan, random),
+            how: [BadPage::Flipped, BadPage::Stale, BadPage::Astray][small(random, 3)],
+        }),
+        Feature::Full => {
+            add(plan, random, 3, |plan, random| FaultKind::Full { node: any(plan, random) })
+        }
+        Feature::Flap => add(plan, random, 4, |plan, random| {
+            let (one, other) = pair(plan, random);
+            let period = MILLI * (1 + random.below(300));
+            FaultKind::Flap { one, other, both: random.once_in(2), period }
+        }),
+        Feature::Hold => add(plan, random, 8, |plan, random| {
+            let (from, to) = pair(plan, random);
+            FaultKind::Hold { from, to, message: small(random, crate::network::KINDS.len()) }
+        }),
+        Feature::Reconnect => add(plan, random, 6, |plan, random| {
+            let (one, other) = pair(plan, random);
+            FaultKind::Reconnect { one, other }
+        }),
+        Feature::Resize => add(plan, random, 5, |plan, random| FaultKind::Operator {
+            node: any(plan, random),
+            wish: Wish::Resize { volume: small(random, plan.volumes.len()), draw: random.below(8) },
+        }),
+        Feature::Replica => add(plan, random, 2, |plan, random| FaultKind::Operator {
+            node: any(plan, random),
+            wish: Wish::Replica,
+        }),
+        Feature::Force => {
+            let node = any(plan, random);
+            let at = plan.heal_at / 4 + random.below(plan.heal_at / 2);
+            let length = MILLI * (3_000 + random.below(3_000));
+            let kind = FaultKind::Force { node };
+            plan.faults.push(Fault { when: When::At(at), length, kind });
+        }
+    }
+}
+
+/// Adds one to `most` faults.
+fn add(
+    plan: &mut Plan,
+    random: &mut Prng,
+    most: usize,
+    kind: impl Fn(&Plan, &mut Prng) -> FaultKind,
+) {
+    for _ in 0..=small(random, most) {
+        let at = MILLI * 200 + random.below(plan.heal_at - MILLI * 200);
+        let length = length(random);
+        let kind = kind(plan, random);
+        plan.faults.push(Fault { when: When::At(at), length, kind });
+    }
+}
+
+fn length(random: &mut Prng) -> Time {
+    match random.below(3) {
+        0 => MILLI * (1 + random.below(50)),
+        1 => MILLI * (50 + random.below(1000)),
+        _ => MILLI * (500 + random.below(3000)),
+    }
+}
+
+/// One of the replicas.
+fn any(plan: &Plan, random: &mut Prng) -> usize {
+    let replicas = plan.replicas();
+    replicas[small(random, replicas.len())]
+}
+
+/// Two nodes, which may be the same.
+fn pair(plan: &Plan, random: &mut Prng) -> (usize, usize) {
+    (small(random, plan.roles.len()), small(random, plan.roles.len()))
+}
+
+fn small(random: &mut Prng, bound: usize) -> usize {
+    usize::try_from(random.below(bound as u64)).expect("below a usize")
+}

@@ -1,0 +1,171 @@
+//! Forcing: every node but one is away, and an operator lets that one go on from its copy.
+//!
+//! What was acknowledged before and is not on that copy is lost, by the operator's word. So the history
+//! is judged up to the fork, and a new one begins with what the copy holds. The others come back only when
+//! the operator is done, and may speak with each other only when each knows of the fork: an operator who
+//! forces both sides asks for a split brain.
+//!
+//! Not here: what forcing does (`replica`).
+
+use crate::history::{Effect, History, OpIndex, Operation, Token};
+use crate::plan::FaultKind;
+use crate::queue::MILLI;
+use crate::world::{Event, Failure, World, node_index};
+use base::{Span, VolumeId};
+use std::collections::{BTreeMap, BTreeSet};
+
+impl World {
+    /// Every other node dies, and an operator forces this one; false if nothing came of it.
+    pub(crate) fn force(&mut self, node: usize, index: usize) -> bool {
+        let id = self.nodes[node].id;
+        let replica = self.oracle.newest.as_ref().is_some_and(|newest| newest.is_replica(id));
+        let able = self.nodes[node].process.is_some() && self.is_sound(node) && replica;
+        if !able || self.forcing.is_some() || self.nodes.len() < 2 {
+            return false;
+        }
+        self.forcing = Some(index);
+        for other in 0..self.nodes.len() {
+            if other != node {
+                self.kill(other, false);
+            }
+        }
+        self.resume(node);
+        self.want(node, replica::Operation::Force);
+        self.mark("sim: forced");
+        true
+    }
+
+    /// Whether the node stays away while another one is forced.
+    pub(crate) fn is_away(&self, node: usize) -> bool {
+        let Some(index) = self.forcing else { return false };
+        let FaultKind::Force { node: forced } = self.plan.faults[index].kind else { return false };
+        node != forced
+    }
+
+    /// The others come back, if the operator is done; and are let together once all know of the fork.
+    pub(crate) fn on_rejoin(&mut self, index: usize) {
+        let FaultKind::Force { node: forced } = self.plan.faults[index].kind else { return };
+        if self.forcing != Some(index) {
+            return;
+        }
+        self.queue.after(100 * MILLI, Event::Rejoin(index));
+        if !self.rejoining {
+            if self.wishes.values().any(|(node, wish)| *node == forced && wish == "Force") {
+                return;
+            }
+            self.rejoining = true;
+            self.each_pair_without(forced, World::block);
+            for node in 0..self.nodes.len() {
+                if node != forced && self.nodes[node].process.is_none() {
+                    let life = self.nodes[node].life;
+                    self.queue.after(MILLI, Event::Start { node, life });
+                }
+            }
+            return;
+        }
+        let fork = self.oracle.newest.as_ref().map_or(0, |newest| newest.fork);
+        let know = self.nodes.iter().all(|node| {
+            node.process.as_ref().is_some_and(|process| {
+                let known = process.member.status().configuration;
+                known.is_some_and(|configuration| configuration.fork >= fork)
+            })
+        });
+        if know {
+            self.each_pair_without(forced, World::unblock);
+            self.rejoining = false;
+            self.forcing = None;
+        }
+    }
+
+    fn each_pair_without(&mut self, node: usize, act: fn(&mut World, usize, usize)) {
+        for one in 0..self.nodes.len() {
+            for other in 0..self.nodes.len() {
+                if one != other && one != node && other != node {
+                    act(self, one, other);
+                }
+            }
+        }
+    }
+
+    /// A fork begins: what was so far is judged, and from now on its copy is the truth.
+    pub(crate) fn on_fork(&mut self) {
+        let Some(node) = self.oracle.newest.as_ref().and_then(|newest| newest.primary) else {
+            return;
+        };
+        self.mark("sim: a fork begins");
+        if let Err(found) = self.history.check() {
+            let (text, step, at) = (found.text, found.step, found.at);
+            self.failure.get_or_insert(Failure { checker: "linearizable", text, step, at });
+            return;
+        }
+        let old = std::mem::take(&mut self.history);
+        self.begin_with_copy(node_index(node), &old);
+        self.carry_open(&old);
+    }
+
+    /// The history begins with what a disk holds, and what may still be on its way there.
+    fn begin_with_copy(&mut self, node: usize, old: &History) {
+        let Some(disk) = &self.nodes[node].disk else { return };
+        let mut values: Vec<(VolumeId, u64, Token)> = Vec::new();
+        for (volume, _) in &self.plan.volumes {
+            for (sector, tokens) in (0..).zip(disk.every_value(*volume)) {
+                let of = self.history_volume(*volume, sector);
+                values.extend(tokens.into_iter().map(|token| (of, sector, token)));
+            }
+        }
+        let (now, step) = (self.queue.now(), self.step);
+        for (volume, sector, token) in values {
+            let index = self.history.call(now, step, one_sector(volume, sector, token));
+            self.history.answer(now, step, index, true, Vec::new());
+        }
+        let process = self.nodes[node].process.as_ref();
+        let held: BTreeSet<Token> =
+            process.map_or(BTreeSet::new(), |process| process.buffers.tokens().collect());
+        for index in 0..old.len() {
+            let operation = old.operation(index);
+            let Effect::Write(token) = operation.effect else { continue };
+            if held.contains(&token) || (token == 0 && !operation.ok) {
+                let index = self.history.call(now, step, fresh(operation));
+                self.history.abandon(now, step, index);
+            }
+        }
+    }
+
+    /// Requests that wait go on waiting in the new history.
+    fn carry_open(&mut self, old: &History) {
+        let (now, step) = (self.queue.now(), self.step);
+        let mut carried: BTreeMap<OpIndex, OpIndex> = BTreeMap::new();
+        let ids: Vec<_> = self.open.keys().copied().collect();
+        for id in ids {
+            let Some(open) = self.open.get_mut(&id) else { continue };
+            let history = &mut self.history;
+            let index = *carried
+                .entry(open.op)
+                .or_insert_with(|| history.call(now, step, fresh(old.operation(open.op))));
+            open.op = index;
+        }
+        self.history.disrupt();
+        self.pieces = std::mem::take(&mut self.pieces)
+            .into_iter()
+            .filter_map(|(op, left)| Some((*carried.get(&op)?, left)))
+            .collect();
+    }
+}
+
+/// The operation, asked for again.
+fn fresh(operation: &Operation) -> Operation {
+    Operation { ok: false, ended: false, disrupted: false, ..operation.clone() }
+}
+
+/// A write of one sector.
+pub(crate) fn one_sector(volume: VolumeId, sector: u64, token: Token) -> Operation {
+    Operation {
+        volume,
+        span: Span::new(sector, 1).expect("a sector of a small volume is a span"),
+        effect: Effect::Write(token),
+        fua: false,
+        ok: false,
+        ended: false,
+        disrupted: false,
+    }
+}
