@@ -241,13 +241,7 @@ impl Cluster {
         ensure!(nodes.len() > 1, "one copy is no comparison");
         let images: Vec<PathBuf> =
             nodes.iter().map(|node| self.image(node, resource, volume)).collect();
-        for other in &images[1..] {
-            if let Some(at) = first_difference(&images[0], other, size_bytes)? {
-                let (one, two) = (images[0].display(), other.display());
-                return Err(Failure(format!("{one} and {two} differ at byte {at}")));
-            }
-        }
-        Ok(())
+        compare_files(&images, size_bytes)
     }
 
     /// Speaks to a node's admin socket.
@@ -286,6 +280,17 @@ fn signal(pid: Pid, signal: Signal) -> Outcome<()> {
         Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
         Err(error) => Err(Failure(format!("signal {signal:?}: {error}"))),
     }
+}
+
+/// Compares the first bytes of files.
+pub(crate) fn compare_files(files: &[PathBuf], size_bytes: u64) -> Outcome<()> {
+    for other in &files[1..] {
+        if let Some(at) = first_difference(&files[0], other, size_bytes)? {
+            let (one, two) = (files[0].display(), other.display());
+            return Err(Failure(format!("{one} and {two} differ at byte {at}")));
+        }
+    }
+    Ok(())
 }
 
 /// Where two files differ first, within their first bytes.

@@ -1,0 +1,281 @@
+//! What an operator may choose: block devices, metadata elsewhere, odd sizes, protocol B, plain links.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use super::kill::{DISK, SIZE, SIZE_TEXT, flush, load, roaming, settle, staying, three};
+use crate::bench::{
+    Bench, Outcome, Verdict, ensure, is_root, need_tools, passed, text, tool, wait_for,
+};
+use crate::client::{ANSWER_LIMIT, Volume};
+use crate::cluster::{Cluster, SYNC_LIMIT, compare_files};
+
+/// Room for metadata beside the data of a volume of `SIZE`.
+const METADATA_BYTES: u64 = 64 << 20;
+
+/// Whether this host can make block devices of files.
+fn has_loops() -> bool {
+    is_root() && Path::new("/dev/loop-control").exists()
+}
+
+/// A block device made of a new file.
+struct Device {
+    file: PathBuf,
+    device: String,
+}
+
+impl Device {
+    fn new(bench: &Bench, name: &str, bytes: u64) -> Outcome<Device> {
+        let file = bench.directory.join(name);
+        File::create(&file)?.set_len(bytes)?;
+        let said = tool("losetup", &["--find", "--show", "--direct-io=on", text(&file)])?;
+        Ok(Device { file, device: said.trim().to_owned() })
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // One that is still in use goes when its user does; the supervisor sees to the rest.
+        let _ = tool("losetup", &["-d", &self.device]);
+    }
+}
+
+/// A member with one store, as a part of a resource file.
+fn member(node: &str, kind: &str, path: &str, metadata: Option<&Path>) -> String {
+    let metadata = metadata
+        .map(|path| format!(", metadata_path = \"{}\"", path.display()))
+        .unwrap_or_default();
+    format!(
+        "[[members]]\nnode = \"{node}\"\n\
+         stores = [{{ volume = 0, kind = \"{kind}\", path = \"{path}\"{metadata} }}]\n"
+    )
+}
+
+fn resource_file(bench: &Bench, name: &str, members: &[String], size: &str) -> Outcome<PathBuf> {
+    let path = bench.directory.join(format!("{name}.toml"));
+    let volumes = format!("[[volumes]]\nsize = \"{size}\"\n");
+    fs::write(&path, format!("{}{volumes}", members.concat()))?;
+    Ok(path)
+}
+
+/// A device, a device with its metadata in a file, a file with its metadata on a device.
+pub(super) fn devices(bench: &Bench) -> Outcome {
+    need_tools!("losetup");
+    if !has_loops() {
+        return Ok(Verdict::NotRun("needs root and loop devices".to_owned()));
+    }
+    let one = Device::new(bench, "one", SIZE + METADATA_BYTES)?;
+    let two = Device::new(bench, "two", SIZE)?;
+    let beside = Device::new(bench, "beside", 4 * METADATA_BYTES)?;
+    let cluster = Cluster::up(bench, 3)?;
+    let (file, elsewhere) = (bench.directory.join("three"), bench.directory.join("two.metadata"));
+    // A new volume reads zeroes, whatever its device held.
+    fs::write(&one.file, vec![0xee; 1 << 20])?;
+    File::options().write(true).open(&one.file)?.set_len(SIZE + METADATA_BYTES)?;
+    let members = [
+        member("a", "device", &one.device, None),
+        member("b", "device", &two.device, Some(&elsewhere)),
+        member("c", "file", text(&file), Some(Path::new(&beside.device))),
+    ];
+    let path = resource_file(bench, DISK, &members, SIZE_TEXT)?;
+    cluster.create(DISK, &["--from", text(&path)])?;
+    let mut bytes = vec![1; 1 << 20];
+    Volume::open(cluster.node("a")?.nbd, DISK, ANSWER_LIMIT)?.read(0, &mut bytes)?;
+    ensure!(bytes.iter().all(|&byte| byte == 0), "a new volume shows what its device held");
+    let mut clients = staying(&cluster, &["a"], 3)?;
+    clients.extend(roaming(&cluster, &["b", "c", "a"], 3)?);
+    let load = load(bench, clients);
+    for victim in ["b", "c"] {
+        load.progress(300)?;
+        cluster.kill(victim)?;
+        bench.tell(format_args!("{victim} is killed"));
+        load.progress(300)?;
+        cluster.start(victim)?;
+        cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+    }
+    load.progress(300)?;
+    cluster.ok(&["resource", "verify", DISK, "--wait"])?;
+    let mut record = load.stop()?;
+    let all: Vec<_> = cluster.nodes.iter().map(|node| node.nbd).collect();
+    record.judge(&all)?;
+    flush(&cluster)?;
+    compare_files(&[one.file.clone(), two.file.clone(), file], SIZE)?;
+    let grown = cluster.cli(&["resource", "resize", DISK, "--size", "1GiB"])?;
+    ensure!(grown.code == Some(1), "{}", grown.failure("there is no room on these devices"));
+    cluster.ok(&["resource", "delete", DISK])?;
+    ensure!(!elsewhere.exists(), "the file of b's metadata is still there");
+    passed(record.summary())
+}
+
+/// Devices that are not free.
+pub(super) fn devices_refused(bench: &Bench) -> Outcome {
+    need_tools!("losetup", "mkfs.ext4", "mount", "umount");
+    if !has_loops() {
+        return Ok(Verdict::NotRun("needs root and loop devices".to_owned()));
+    }
+    let device = Device::new(bench, "device", 128 << 20)?;
+    let cluster = Cluster::up(bench, 3)?;
+    let attempt = |size: &str, path: &str, more: &[&str]| {
+        let members = [member("a", "device", path, None)];
+        let file = resource_file(bench, "next", &members, size)?;
+        cluster.cli(&[&["resource", "create", "next", "--from", text(&file)], more].concat())
+    };
+    let refused = |said: crate::bench::Said, words: &[&str]| -> Outcome<()> {
+        ensure!(said.code == Some(1), "{}", said.failure("should have been refused"));
+        for word in words.iter().chain(&["nothing was changed"]) {
+            ensure!(said.words().contains(word), "{}", said.failure(&format!("lacks {word:?}")));
+        }
+        Ok(())
+    };
+    refused(attempt("512MiB", &device.device, &[])?, &[&device.device, "needs"])?;
+    refused(attempt("64MiB", "/dev/nosuchdevice", &[])?, &["/dev/nosuchdevice"])?;
+    tool("mkfs.ext4", &["-q", "-F", &device.device])?;
+    let before = fs::read(&device.file)?;
+    refused(attempt("64MiB", &device.device, &[])?, &[&device.device, "ext", "--force"])?;
+    ensure!(fs::read(&device.file)? == before, "the file system was touched");
+    let mount = bench.directory.join("mount");
+    fs::create_dir_all(&mount)?;
+    tool("mount", &[&device.device, text(&mount)])?;
+    let while_mounted = attempt("64MiB", &device.device, &["--force"])?;
+    tool("umount", &[text(&mount)])?;
+    refused(while_mounted, &[&device.device, "in use"])?;
+    let made = attempt("64MiB", &device.device, &["--force"])?;
+    ensure!(made.code == Some(0), "{}", made.failure("--force should take it"));
+    // It is a replica now: another resource does not get it.
+    let members = [member("b", "device", &device.device, None)];
+    let file = resource_file(bench, "other", &members, "64MiB")?;
+    let taken = cluster.cli(&["resource", "create", "other", "--from", text(&file)])?;
+    refused(taken, &[&device.device])?;
+    passed("too small, missing, foreign, mounted, in use by another node")
+}
+
+/// Blocks of 512 bytes, two volumes, and sizes that end within an extent and within a page of the bitmap.
+pub(super) fn odd(bench: &Bench) -> Outcome {
+    let cluster = Cluster::up(bench, 3)?;
+    let size: u64 = (70 << 20) + 7 * 512;
+    let path = bench.directory.join("odd.toml");
+    let members: String =
+        ["a", "b", "c"].map(|n| format!("[[members]]\nnode = \"{n}\"\n")).concat();
+    let volume = |index: u16, bytes: u64| {
+        format!("[[volumes]]\nindex = {index}\nsize_bytes = {bytes}\nblock_bytes = 512\n")
+    };
+    fs::write(&path, format!("{members}{}{}", volume(0, size), volume(1, size - 512)))?;
+    cluster.create("odd", &["--from", text(&path)])?;
+    let open = |node: &str, export: &str| -> Outcome<Volume> {
+        Ok(Volume::open(cluster.node(node)?.nbd, export, ANSWER_LIMIT)?)
+    };
+    let last = |export: &str| if export == "odd" { size - 512 } else { size - 1024 };
+    for (byte, victim) in [(1, "b"), (2, "c")] {
+        cluster.kill(victim)?;
+        for export in ["odd", "odd/1"] {
+            let mut volume = open("a", export)?;
+            ensure!(volume.ready.size_bytes == last(export) + 512, "{export} has another size");
+            // The last block, one in the last page, one over the border of extents.
+            for place in [last(export), last(export) - 512 * 9, (4 << 20) - 512] {
+                volume.write(place, &[byte; 512])?;
+            }
+            ensure!(
+                volume.write(last(export) + 512, &[9; 512]).is_err(),
+                "there is a block beyond"
+            );
+        }
+        cluster.start(victim)?;
+        cluster.wait("odd", "in-sync", SYNC_LIMIT)?;
+        for export in ["odd", "odd/1"] {
+            let mut back = [0; 512];
+            let mut volume = open(victim, export)?;
+            volume.read(last(export), &mut back)?;
+            ensure!(back == [byte; 512], "the last block of {export} was not copied");
+            volume.flush()?;
+        }
+    }
+    cluster.ok(&["resource", "resize", "odd", "--volume", "1", "--size", "71MiB"])?;
+    cluster.compare("odd", 0, size, &["a", "b", "c"])?;
+    cluster.compare("odd", 1, size - 512, &["a", "b", "c"])?;
+    passed("two volumes of 512-byte blocks that end anywhere")
+}
+
+/// Acknowledged once every in-sync memory and one disk has a write; and options that change meanwhile.
+pub(super) fn protocol_b(bench: &Bench) -> Outcome {
+    let cluster = Cluster::up(bench, 3)?;
+    cluster.create(DISK, &["--size", SIZE_TEXT, "--replicas", "3", "--protocol", "b"])?;
+    let mut clients = staying(&cluster, &["b", "c"], 3)?;
+    clients.extend(roaming(&cluster, &["a", "b"], 2)?);
+    let load = load(bench, clients);
+    load.progress(300)?;
+    cluster.ok(&["resource", "promote", DISK, "--node", "a"])?;
+    cluster.kill("a")?;
+    bench.tell("a, the primary, is killed");
+    load.progress(300)?;
+    cluster.start("a")?;
+    cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+    let change = |more: &[&str]| {
+        cluster.ok(&[&["resource", "set-options", DISK], more].concat())?;
+        load.progress(100)
+    };
+    change(&["--protocol", "c", "--read-policy", "round-robin"])?;
+    change(&["--read-policy", "striped", "--durability", "write-through"])?;
+    change(&["--read-policy", "least-pending"])?;
+    change(&["--read-policy", "latency-aware", "--in-sync-min", "2"])?;
+    change(&["--protocol", "b", "--durability", "flush"])?;
+    let shown = cluster.ok(&["resource", "show", DISK, "--output", "json"])?;
+    for word in ["latency-aware", "\"in_sync_min\":2"] {
+        ensure!(shown.contains(word), "the options are not as they were set: {shown}");
+    }
+    passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
+}
+
+/// Links in the clear, as a closed network may have them.
+pub(super) fn plain_links(bench: &Bench) -> Outcome {
+    let cluster = three(bench)?;
+    for node in ["a", "b", "c"] {
+        cluster.stop(node)?;
+        let path = cluster.settings(node);
+        let text = fs::read_to_string(&path)?;
+        fs::write(&path, format!("link_encryption = false\n{text}"))?;
+    }
+    cluster.start_all()?;
+    cluster.wait(DISK, "healthy", SYNC_LIMIT)?;
+    let status = cluster.status(DISK)?;
+    ensure!(status["link_encryption"] == false, "the status does not tell of it: {status}");
+    let load = load(bench, staying(&cluster, &["a", "b"], 4)?);
+    load.progress(300)?;
+    cluster.kill("c")?;
+    load.progress(300)?;
+    cluster.start("c")?;
+    let summary = settle(bench, &cluster, load, &["a", "b", "c"])?;
+    // One end that asks for encryption and one that does not never talk.
+    cluster.stop("c")?;
+    let path = cluster.settings("c");
+    let text = fs::read_to_string(&path)?.replace("link_encryption = false\n", "");
+    fs::write(&path, text)?;
+    cluster.start("c")?;
+    let mut volume = Volume::open(cluster.node("a")?.nbd, DISK, ANSWER_LIMIT)?;
+    volume.write(0, &[7; 4096])?;
+    let state = cluster.replica(DISK, "c")?;
+    ensure!(state["in_sync"] == false, "c is in sync over a link that should not be: {state}");
+    passed(summary)
+}
+
+/// Two copies, a witness on a node of its own, and a fourth node that only uses the volume.
+pub(super) fn witness(bench: &Bench) -> Outcome {
+    let cluster = Cluster::up(bench, 4)?;
+    let more = ["--size", SIZE_TEXT, "--replicas", "2", "--witnesses", "1", "--nodes", "a,b,d"];
+    cluster.create(DISK, &more)?;
+    let load = load(bench, staying(&cluster, &["c"], 6)?);
+    load.progress(300)?;
+    for victim in ["a", "d", "b"] {
+        cluster.kill(victim)?;
+        bench.tell(format_args!("{victim} is killed"));
+        load.progress(200)?;
+        cluster.start(victim)?;
+        cluster.wait(DISK, "healthy", SYNC_LIMIT)?;
+        load.progress(100)?;
+    }
+    wait_for("the status to name the witness", SYNC_LIMIT, || {
+        let state = cluster.replica(DISK, "d")?;
+        ensure!(state["state"] == "witness", "d is {state}");
+        Ok(())
+    })?;
+    passed(settle(bench, &cluster, load, &["a", "b"])?)
+}
