@@ -34,10 +34,13 @@ use clap::Parser;
 
 use cli::{Cli, Command, Form, Global};
 use output::{Style, say_json};
-use problem::{Problem, READER_GONE};
+use problem::{Problem, READER_GONE, USAGE};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return slip(&error),
+    };
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
@@ -64,6 +67,26 @@ fn run(cli: &Cli) -> Result<(), Problem> {
         Command::Completions { shell } => words::completions(*shell),
         Command::Man { directory } => words::man_pages(directory),
     }
+}
+
+/// Words that make no command; or a question for help, which is none.
+fn slip(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        error.exit();
+    }
+    let text = error.to_string();
+    let text = text.trim().trim_start_matches("error:").trim_start();
+    // What was asked for is not known yet, but whether a program asks can be seen.
+    let words: Vec<String> = std::env::args().collect();
+    let json = words.windows(2).any(|pair| pair[0] == "--output" && pair[1] == "json")
+        || words.iter().any(|word| word == "--output=json");
+    let problem = Problem::new(USAGE, text);
+    if json {
+        say_json(&serde_json::json!({ "version": 1, "error": &problem })).ok();
+    } else {
+        eprintln!("error {}: {text}", problem.code);
+    }
+    ExitCode::from(problem.exit)
 }
 
 /// Says on standard error what went wrong; programs that asked for JSON get JSON.

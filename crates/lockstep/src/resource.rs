@@ -11,7 +11,9 @@ mod description;
 use std::time::Duration;
 
 use serde::Serialize;
-use wire::admin::{Answer, Command, Operation, ReplicaState, ResourceFile, ResourceStatus, codes};
+use wire::admin::{
+    Answer, Command, Operation, OptionsChange, ReplicaState, ResourceFile, ResourceStatus, codes,
+};
 
 use crate::admin::{Node, unexpected};
 use crate::cli::{Form, Global, OnNode, Resource};
@@ -57,7 +59,11 @@ pub(crate) fn run(global: &Global, command: &Resource) -> Result<(), Problem> {
             resize(&cluster, style, name, *volume, operation)
         }
         Resource::SetOptions(wanted) => {
-            let operation = Operation::SetOptions { options: wanted.change() };
+            let options = wanted.change();
+            if options == OptionsChange::default() {
+                return Err(Problem::new(USAGE, "no option to change is named"));
+            }
+            let operation = Operation::SetOptions { options };
             change(&cluster, style, &wanted.name, operation, "the options are changed")
         }
         Resource::Verify { name, wait } => verify(&cluster, style, name, *wait),

@@ -10,10 +10,6 @@ use wire::{AfterSplitBrain, Durability, OnIoError, OnNoQuorum, Protocol, Quorum,
 
 /// Options to change.
 #[derive(Args, Clone, Debug)]
-#[group(id = "change", required = true, multiple = true, args = [
-    "protocol", "durability", "on_no_quorum", "on_io_error", "quorum", "after_split_brain",
-    "read_policy", "in_sync_min",
-])]
 pub(crate) struct SetOptions {
     /// The resource
     pub(crate) name: String,

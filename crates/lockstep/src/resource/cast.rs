@@ -63,11 +63,11 @@ impl Cast<'_> {
     }
 }
 
-/// Makes a resource; says who takes part and what its identity is.
+/// Makes a resource; says who takes part and what it is.
 pub(crate) fn make_new<'a>(
     cluster: &'a Cluster,
     wanted: &Create,
-) -> Result<(Cast<'a>, u64), Problem> {
+) -> Result<(Cast<'a>, ResourceFile), Problem> {
     if let Some(path) = &wanted.from {
         return make_described(cluster, wanted, path);
     }
@@ -82,7 +82,7 @@ pub(crate) fn make_new<'a>(
     let file = describe(wanted, &cast, store);
     file.check().map_err(|error| Problem::new(USAGE, error.0))?;
     make(&cast, &file, wanted.force)?;
-    Ok((cast, file.id))
+    Ok((cast, file))
 }
 
 fn refuse_known(cluster: &Cluster, name: &str) -> Result<(), Problem> {
@@ -99,7 +99,7 @@ fn make_described<'a>(
     cluster: &'a Cluster,
     wanted: &Create,
     path: &Path,
-) -> Result<(Cast<'a>, u64), Problem> {
+) -> Result<(Cast<'a>, ResourceFile), Problem> {
     let answers = cluster.ask_all(node_status)?;
     let (mut nodes, mut ids) = (BTreeMap::new(), BTreeMap::new());
     for (node, status) in &answers {
@@ -133,29 +133,30 @@ fn make_described<'a>(
         .collect();
     let cast = Cast { replicas, witnesses, clients, nodes, ids };
     make(&cast, &file, wanted.force)?;
-    Ok((cast, file.id))
+    Ok((cast, file))
 }
 
 /// `lockstep resource create`.
 pub(super) fn create(cluster: &Cluster, style: Style, wanted: &Create) -> Result<(), Problem> {
-    let (cast, id) = make_new(cluster, wanted)?;
+    let (cast, file) = make_new(cluster, wanted)?;
     let nbd = urls(&cast, &wanted.name);
     if style.form == Form::Json {
         return say_json(&CreatedJson {
             version: 1,
             resource: &wanted.name,
-            id: format!("{id:016x}"),
+            id: format!("{:016x}", file.id),
             replicas: names(&cast.replicas),
             witnesses: names(&cast.witnesses),
             nbd,
         });
     }
     let mut text = format!("Made {}:", wanted.name);
-    if wanted.volumes > 1 {
-        text.push_str(&format!(" {} volumes of", wanted.volumes));
-    }
-    if let Some(size) = wanted.size {
-        text.push_str(&format!(" {}", show_size(size)));
+    if let [volume] = file.volumes.as_slice() {
+        text.push_str(&format!(" {}", show_size(volume.size_bytes)));
+    } else {
+        let sizes = file.volumes.iter().map(|volume| show_size(volume.size_bytes));
+        let sizes: Vec<String> = sizes.collect();
+        text.push_str(&format!(" {} volumes ({})", sizes.len(), sizes.join(", ")));
     }
     text.push_str(&format!(" on {}", names(&cast.replicas).join(", ")));
     if !cast.witnesses.is_empty() {

@@ -95,11 +95,12 @@ impl Shard {
     }
 
     pub(super) fn on_own_flushed(&mut self, id: u64, answer: DiskAnswer, out: &mut Out) {
+        let told = self.is_alone() || self.passes_errors_on();
         if let Some(Kind::Flush(flush)) = self.ops.get_mut(&id).map(|op| &mut op.kind) {
             if flush.own == Own::Pending {
                 flush.own = if answer == DiskAnswer::Failed { Own::Failed } else { Own::Done };
             }
-            if flush.own == Own::Failed && self.is_alone() {
+            if flush.own == Own::Failed && told {
                 self.fail_op(id, AnswerError::Io, out);
             }
             self.settle_flush(id, out);

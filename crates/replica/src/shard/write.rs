@@ -161,11 +161,15 @@ impl Shard {
         self.settle_write(id, out);
     }
 
+    /// Whether clients are told when the primary's own disk fails a write or flush, although other copies
+    /// may have it.
+    pub(super) fn passes_errors_on(&self) -> bool {
+        let known = self.configuration.as_ref();
+        known.is_some_and(|known| known.options.on_io_error == OnIoError::PassOn)
+    }
+
     pub(super) fn on_own_written(&mut self, id: u64, answer: DiskAnswer, out: &mut Out) {
-        let pass_on = self
-            .configuration
-            .as_ref()
-            .is_some_and(|known| known.options.on_io_error == OnIoError::PassOn);
+        let pass_on = self.passes_errors_on();
         let alone = self.is_alone();
         let Some(write) = self.write_mut(id) else { return };
         if write.own != Own::Pending {

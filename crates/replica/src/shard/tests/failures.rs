@@ -4,7 +4,7 @@ use super::world::{SECTORS, VOLUME, World, span};
 use crate::door::{DiskRequest, FromShard, ToShard};
 use alloc::vec;
 use base::{AnswerError, NodeId, Op};
-use wire::{Protocol, ReadPolicy, ShardMessage};
+use wire::{OnIoError, Protocol, ReadPolicy, ShardMessage};
 
 fn pair() -> World {
     let mut world = World::new(&[1, 2], &[1, 2]);
@@ -184,6 +184,28 @@ fn a_read_that_fails_here_is_asked_elsewhere_and_fails_only_if_it_fails_everywhe
     world.nodes.get_mut(&2).expect("there").disk_fails = true;
     let read = world.read(1, 3, 1);
     assert_eq!(world.answer(1, read), Some(Err(AnswerError::Io)));
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn clients_are_told_of_the_primarys_own_disk_if_its_errors_are_passed_on() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.configuration.options.on_io_error = OnIoError::PassOn;
+    world.lead(1);
+    world.write(1, 0, 8, 4);
+    world.nodes.get_mut(&1).expect("there").disk_fails = true;
+    let write = world.write(1, 0, 8, 5);
+    let flush = world.flush(1);
+    let read = world.read(1, 64, 8);
+    assert_eq!(world.answer(1, write), Some(Err(AnswerError::Io)));
+    assert_eq!(world.answer(1, flush), Some(Err(AnswerError::Io)));
+    assert_eq!(world.answer(1, read), Some(Ok(())), "another copy can be read");
+    assert!(world.has_said(1, &FromShard::DiskFailed), "its copy lacks what failed, and steps out");
+    world.change(1, &[2]);
+    world.tell(1, ToShard::Detach);
+    let (write, flush) = (world.write(1, 0, 8, 6), world.flush(1));
+    assert_eq!(world.answer(1, write), Some(Ok(())), "the disk is out");
+    assert_eq!(world.answer(1, flush), Some(Ok(())));
     assert_eq!(world.buffers_held(), 0);
 }
 

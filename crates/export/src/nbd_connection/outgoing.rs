@@ -1,0 +1,182 @@
+//! What goes to a client: answers gathered from their pieces, replies, and the bytes to be sent.
+//!
+//! Always: a request is answered once, when every piece of it is; bytes are counted from when they are
+//! said to when they have left.
+//!
+//! Not here: what comes from the client (`incoming`).
+
+use std::ops::Range;
+
+use base::AnswerError;
+use nbd::{Content, ErrorCode, Extent, Request, Slot};
+use sys::{Buffer, Piece};
+
+use super::{NbdConnection, Open, PIECE_BYTES, Tag};
+
+impl NbdConnection {
+    /// A piece was carried out, or failed. `buffer`: the bytes of a read; `None` is all zeroes.
+    ///
+    /// # Panics
+    /// If the piece is not open.
+    pub fn answer(&mut self, tag: Tag, result: Result<(), AnswerError>, buffer: Option<Buffer>) {
+        let open = &mut self.open[usize::from(tag.slot)];
+        let (slot, request) = *open.request.as_ref().expect("a piece is answered once");
+        assert!(open.waiting > 0, "a piece is answered once");
+        open.waiting -= 1;
+        match result {
+            Ok(()) if matches!(request.op, nbd::Op::Read { .. }) => {
+                open.data[usize::from(tag.piece)] = buffer;
+            }
+            Ok(()) => {}
+            Err(error) => open.failed = Some(error),
+        }
+        self.settle(slot);
+    }
+
+    /// The parts of what was asked about that are known to be holes: ascending, not empty, inside it.
+    /// The rest counts as data.
+    ///
+    /// # Panics
+    /// If the question is not open.
+    pub fn holes(&mut self, tag: Tag, holes: &[Range<u64>]) {
+        let open = std::mem::take(&mut self.open[usize::from(tag.slot)]);
+        let (slot, request) = open.request.expect("a question is answered once");
+        let end = request.offset_bytes + u64::from(request.length_bytes);
+        let mut extents = Vec::new();
+        let mut at = request.offset_bytes;
+        let mut put = |from: u64, to: u64, hole: bool| {
+            if from < to {
+                let length_bytes = u32::try_from(to - from).expect("a part of a request");
+                extents.push(Extent { length_bytes, hole, zero: hole });
+            }
+        };
+        for hole in holes {
+            put(at, hole.start, false);
+            put(hole.start, hole.end, true);
+            at = hole.end;
+        }
+        put(at, end, false);
+        self.server.reply_extents(slot, &extents, &mut self.head);
+    }
+
+    /// Replies if every piece is answered.
+    pub(super) fn settle(&mut self, slot: Slot) {
+        let open = &mut self.open[slot.index()];
+        if open.waiting > 0 || !open.complete {
+            return;
+        }
+        let Open { request, failed, data, .. } = std::mem::take(open);
+        let (_, request) = request.expect("it is open");
+        if matches!(request.op, nbd::Op::Read { .. } | nbd::Op::Write) {
+            self.open_bytes -= u64::from(request.length_bytes);
+        }
+        if failed == Some(AnswerError::SessionLost) && !self.lost {
+            self.lost = true;
+            self.server.shut_down();
+        }
+        if let Some(error) = failed {
+            let code = ErrorCode::from(error);
+            let closed = self.server.reply_error(slot, code, words(error), &mut self.head);
+            self.closed = self.closed.or(closed);
+        } else if let nbd::Op::Read { whole } = request.op {
+            self.reply_data(&request, whole, data);
+        } else {
+            self.server.reply_done(slot, &mut self.head);
+        }
+    }
+
+    fn reply_data(&mut self, request: &Request, whole: bool, data: Vec<Option<Buffer>>) {
+        let slot = request.slot;
+        if whole && data.iter().any(Option::is_some) {
+            let length = request.length_bytes;
+            let follows = self.server.reply_read(slot, 0, length, Content::Data, &mut self.head);
+            assert!(follows, "data always follow");
+            self.for_each_piece(request, data, |this, _, length, buffer| this.put(buffer, length));
+            return;
+        }
+        if whole {
+            let length = request.length_bytes;
+            let follows = self.server.reply_read(slot, 0, length, Content::Zeroes, &mut self.head);
+            if follows {
+                self.for_each_piece(request, data, |this, _, length, _| this.put(None, length));
+            }
+            return;
+        }
+        self.for_each_piece(request, data, |this, offset, length, buffer| {
+            let content = if buffer.is_some() { Content::Data } else { Content::Zeroes };
+            if this.server.reply_read(slot, offset, length, content, &mut this.head) {
+                this.put(buffer, length);
+            }
+        });
+    }
+
+    /// Calls `what` with offset in the request, length and bytes of each piece of a read.
+    fn for_each_piece(
+        &mut self,
+        request: &Request,
+        data: Vec<Option<Buffer>>,
+        mut what: impl FnMut(&mut NbdConnection, u32, u32, Option<Buffer>),
+    ) {
+        let end = request.offset_bytes + u64::from(request.length_bytes);
+        let mut at = request.offset_bytes;
+        for buffer in data {
+            let piece_end = ((at / PIECE_BYTES + 1) * PIECE_BYTES).min(end);
+            let small = |bytes: u64| u32::try_from(bytes).expect("a read is at most 32 MiB");
+            what(self, small(at - request.offset_bytes), small(piece_end - at), buffer);
+            at = piece_end;
+        }
+    }
+
+    /// Sends the buffer's bytes, or zeroes, behind what was said so far.
+    fn put(&mut self, buffer: Option<Buffer>, length: u32) {
+        let length = length as usize;
+        let buffer = buffer.unwrap_or_else(|| self.zeroes.clone());
+        self.flush_head();
+        self.unsent_bytes += u64::from(u32::try_from(length).expect("at most a piece"));
+        self.pieces.push(Piece::part(&buffer, 0..length));
+    }
+
+    pub(super) fn flush_head(&mut self) {
+        if !self.head.is_empty() {
+            self.unsent_bytes += u64::try_from(self.head.len()).expect("a few bytes");
+            self.pieces.push(Piece::from(std::mem::take(&mut self.head)));
+        }
+    }
+
+    /// What is to be sent now, in order; empty if nothing is. To be followed by
+    /// [`NbdConnection::sent`] for all its bytes.
+    pub fn take_send(&mut self) -> Vec<Piece> {
+        self.flush_head();
+        let pieces = std::mem::take(&mut self.pieces);
+        let ends = self.finished().is_some();
+        let Some(guard) = &mut self.guard else { return pieces };
+        let plain_bytes = count_bytes(&pieces);
+        let sealed = guard.seal(pieces, ends);
+        // What began in the clear was counted when it was said.
+        self.unsent_bytes += count_bytes(&sealed.records);
+        self.unsent_bytes -= plain_bytes;
+        let mut pieces = sealed.clear;
+        pieces.extend(sealed.records);
+        pieces
+    }
+
+    /// So many bytes have left.
+    pub fn sent(&mut self, bytes: u64) {
+        self.unsent_bytes -= bytes;
+    }
+}
+
+fn count_bytes(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(|piece| u64::try_from(piece.len()).expect("memory is smaller")).sum()
+}
+
+/// An error in words, for clients that can show them.
+fn words(error: AnswerError) -> &'static str {
+    match error {
+        AnswerError::OutOfRange => "outside the volume, or not aligned to its blocks",
+        AnswerError::NoQuorum => "no quorum, and the resource is told to fail then",
+        AnswerError::Io => "no reachable replica could do it",
+        AnswerError::SessionLost => "writes may be lost: every cache was lost; open it anew",
+        AnswerError::Gone => "the resource is being removed, or the node is stopping",
+    }
+}
