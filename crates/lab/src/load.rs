@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 use base::Prng;
 
 use crate::bench::{Failure, Outcome, ensure, let_run, wait_for};
-use crate::client::{ANSWER_LIMIT, Volume};
 use crate::cluster::Cluster;
 use crate::history::{self, Event, NEVER, Time, Value};
+use client::{ANSWER_LIMIT, Volume};
 
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: usize = 4096;

@@ -11,7 +11,6 @@
 //! left afterwards (`supervise`).
 
 mod bench;
-mod client;
 mod cluster;
 mod history;
 mod labs;

@@ -9,7 +9,6 @@
 //!
 //! Not here: the clients (`load`, `disk`).
 
-mod disk;
 mod load;
 
 use std::net::SocketAddr;
@@ -31,7 +30,7 @@ use crate::problem::{CLUSTER_OTHER, DEMO_FAILED, INTERRUPTED, NODE_ABSENT, Probl
 use crate::resource::make_new;
 use crate::unit::show_size;
 use crate::view::{Views, reached};
-use disk::Disk;
+use client::{ANSWER_LIMIT, Volume};
 use load::{BLOCK_BYTES, Expected, Progress, WRITERS, Writer, Written};
 
 /// Name of the resource.
@@ -301,7 +300,7 @@ impl Demo {
     /// acknowledged.
     fn read_back(&self, expected: &Expected, progress: &Progress) -> Result<u64, Problem> {
         let nodes: Vec<SocketAddr> = self.dev.file.nodes.iter().map(|node| node.nbd).collect();
-        let flushed = Disk::open(nodes[0], NAME).and_then(|mut disk| disk.flush());
+        let flushed = Volume::open(nodes[0], NAME, ANSWER_LIMIT).and_then(|mut disk| disk.flush());
         flushed.map_err(|error| {
             Problem::new(crate::problem::CLIENT_BROKEN, format!("flush: {error}"))
         })?;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::kill::{DISK, SIZE, load, roaming, settle, staying, three};
 use crate::bench::{Bench, Failure, Outcome, ensure, let_run, passed, wait_for};
-use crate::client::{ANSWER_LIMIT, Volume};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 use crate::load::Load;
+use client::{ANSWER_LIMIT, Volume};
 
 /// Up and down.
 pub(super) fn size(bench: &Bench) -> Outcome {

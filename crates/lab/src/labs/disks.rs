@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::kill::{DISK, SIZE, load, settle, staying, three};
 use crate::bench::{Bench, Failure, Outcome, ensure, passed, text, tool};
-use crate::client::{ANSWER_LIMIT, Volume};
 use crate::cluster::Cluster;
 use crate::load::{BLOCK_BYTES, fill};
+use client::{ANSWER_LIMIT, Volume};
 
 /// Where blocks rot.
 const PLACES: [u64; 4] = [0, 8 << 20, SIZE / 2, SIZE - 4096];

@@ -7,9 +7,9 @@ use base::Prng;
 
 use super::kill::{DISK, SIZE, flush, load, roaming, settle, staying, three};
 use crate::bench::{Bench, Outcome, ensure, passed};
-use crate::client::{ANSWER_LIMIT, Volume};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 use crate::load::{BLOCK_BYTES, fill};
+use client::{ANSWER_LIMIT, Volume};
 
 /// Stops a node, and starts it with these faults, or without any.
 fn restart_with(cluster: &Cluster, node: &str, faults: &str) -> Outcome<()> {

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::bench::{Bench, Outcome, ensure, passed, wait_for};
-use crate::client::{ANSWER_LIMIT, Volume};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 use crate::load::{ClientPlan, Load, LoadPlan, WINDOWS, addresses};
+use client::{ANSWER_LIMIT, Volume};
 
 /// Name of the resource.
 pub(super) const DISK: &str = "disk";

@@ -7,8 +7,8 @@ use super::kill::{DISK, SIZE, SIZE_TEXT, flush, load, roaming, settle, staying, 
 use crate::bench::{
     Bench, Outcome, Verdict, ensure, is_root, need_tools, passed, text, tool, wait_for,
 };
-use crate::client::{ANSWER_LIMIT, Volume};
 use crate::cluster::{Cluster, SYNC_LIMIT, compare_files};
+use client::{ANSWER_LIMIT, Volume};
 
 /// Room for metadata beside the data of a volume of `SIZE`.
 const METADATA_BYTES: u64 = 64 << 20;

@@ -15,8 +15,8 @@ use super::kill::{DISK, load, settle, staying, three};
 use crate::bench::{
     Bench, Failure, Outcome, Said, ensure, is_root, missing, passed, text, tool, wait_for,
 };
-use crate::client::{ANSWER_LIMIT, Volume};
 use crate::cluster::{Cluster, SYNC_LIMIT};
+use client::{ANSWER_LIMIT, Volume};
 
 /// How long a server may take to close a connection that breaks the protocol.
 const CLOSE_LIMIT: Duration = Duration::from_secs(20);

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::kill::{DISK, SIZE, SIZE_TEXT, load, roaming, settle, staying, three};
 use crate::bench::{Bench, Outcome, ensure, passed, wait_for};
-use crate::client::{ANSWER_LIMIT, Volume};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 use crate::load::{BLOCK_BYTES, fill};
+use client::{ANSWER_LIMIT, Volume};
 
 /// One.
 pub(super) fn one(bench: &Bench) -> Outcome {

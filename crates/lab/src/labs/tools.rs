@@ -12,8 +12,8 @@ use crate::bench::{
     Bench, Failure, Outcome, Verdict, ensure, is_root, need_tools, passed, run, text, tool,
     wait_for,
 };
-use crate::client::list;
 use crate::cluster::{Cluster, SYNC_LIMIT};
+use client::list;
 
 /// How long a mount or a device may take to appear or go.
 const APPEAR_LIMIT: Duration = Duration::from_secs(20);

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use base::Prng;
 
-use super::disk::Disk;
 use crate::problem::{CLIENT_BROKEN, Problem};
+use client::{ANSWER_LIMIT, Volume};
 
 /// Writes under way at once.
 pub(crate) const WRITERS: u64 = 16;
@@ -149,7 +149,7 @@ impl Writer {
 
 struct Connection<'a> {
     writer: &'a Writer,
-    disk: Option<Disk>,
+    disk: Option<Volume>,
     choice: usize,
 }
 
@@ -194,7 +194,7 @@ impl Connection<'_> {
         let node = self.node();
         let disk = match &mut self.disk {
             Some(disk) => disk,
-            None => self.disk.insert(Disk::open(node, &self.writer.export)?),
+            None => self.disk.insert(Volume::open(node, &self.writer.export, ANSWER_LIMIT)?),
         };
         disk.write(block * BLOCK_BYTES as u64, bytes)
     }
@@ -275,7 +275,7 @@ impl Expected {
         parts: u64,
         progress: &Progress,
     ) -> io::Result<Vec<u64>> {
-        let mut disk = Disk::open(node, export)?;
+        let mut disk = Volume::open(node, export, ANSWER_LIMIT)?;
         let total = self.blocks * BLOCK_BYTES as u64;
         let mut piece = vec![0; usize::try_from(CHECK_BYTES).unwrap_or(BLOCK_BYTES)];
         let mut wanted = vec![0; BLOCK_BYTES];

@@ -8,7 +8,7 @@ const FLOORS: &[(u32, &[&str])] = &[
     (0, &["base"]),
     (1, &["wire", "nbd"]),
     (2, &["replica"]),
-    (3, &["sys"]),
+    (3, &["sys", "client"]),
     (4, &["store", "link"]),
     (5, &["export"]),
     (6, &["lockstepd", "lockstep"]),

@@ -1,9 +1,10 @@
-//! An NBD client of our own: one connection, one request at a time.
+//! A small NBD client that waits: one connection, one request at a time. For the demonstration, the lab,
+//! and whoever else is to see a volume as any client does.
 //!
 //! Always: nothing is waited for longer than the limit it was opened with; after an error the
 //! connection is of no use any more.
 //!
-//! Not here: the protocol's bytes (`nbd`), what to do when a connection breaks (`load`).
+//! Not here: the protocol's bytes (`nbd`), what to do when a connection breaks (its user's).
 
 use std::fmt::Debug;
 use std::io::{self, Read, Write};
@@ -18,7 +19,7 @@ use nbd::{
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long an answer may take unless said otherwise: longer than any fail-over.
-pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 /// Most bytes taken from the socket at once during the handshake: less than any first reply.
 const HANDSHAKE_BYTES: usize = 512;
@@ -27,18 +28,18 @@ const HANDSHAKE_BYTES: usize = 512;
 const REPLY_BYTES: usize = 16;
 
 /// An export, ready for use.
-pub(crate) struct Volume {
+pub struct Volume {
     stream: TcpStream,
     replies: Replies,
     cookie: u64,
     send: Vec<u8>,
     /// What the server says of it.
-    pub(crate) ready: Ready,
+    pub ready: Ready,
 }
 
 impl Volume {
     /// Connects to a node and opens an export; no answer may take longer than `limit`.
-    pub(crate) fn open(address: SocketAddr, export: &str, limit: Duration) -> io::Result<Volume> {
+    pub fn open(address: SocketAddr, export: &str, limit: Duration) -> io::Result<Volume> {
         let goal = Goal::Use { name: export.to_owned(), structured: false, allocation: false };
         let mut ready = None;
         let stream = shake_hands(address, goal, limit, |event| {
@@ -51,28 +52,28 @@ impl Volume {
     }
 
     /// Writes, and returns when it is acknowledged.
-    pub(crate) fn write(&mut self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+    pub fn write(&mut self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
         self.ask(Op::Write, offset_bytes, length(bytes)?, bytes, false)
     }
 
     /// Fills `bytes` from the volume.
-    pub(crate) fn read(&mut self, offset_bytes: u64, bytes: &mut [u8]) -> io::Result<()> {
+    pub fn read(&mut self, offset_bytes: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.ask(Op::Read { whole: false }, offset_bytes, length(bytes)?, &[], false)?;
         self.stream.read_exact(bytes)
     }
 
     /// Makes every acknowledged write stable.
-    pub(crate) fn flush(&mut self) -> io::Result<()> {
+    pub fn flush(&mut self) -> io::Result<()> {
         self.ask(Op::Flush, 0, 0, &[], false)
     }
 
     /// Sends bytes as they are, good or bad.
-    pub(crate) fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
     }
 
     /// Whether the server closes the connection before the limit passes.
-    pub(crate) fn is_closed_by_server(&mut self) -> bool {
+    pub fn is_closed_by_server(&mut self) -> bool {
         let mut bytes = [0; 256];
         loop {
             match self.stream.read(&mut bytes) {
@@ -120,7 +121,7 @@ impl Drop for Volume {
 }
 
 /// The exports of a node: name and description.
-pub(crate) fn list(address: SocketAddr) -> io::Result<Vec<(String, String)>> {
+pub fn list(address: SocketAddr) -> io::Result<Vec<(String, String)>> {
     let mut exports = Vec::new();
     shake_hands(address, Goal::List, ANSWER_LIMIT, |event| {
         if let ClientEvent::Export { name, description } = event {
