@@ -264,6 +264,12 @@ impl NbdConnection {
         }
     }
 
+    /// What this client has seen is not so any more: from now on it is refused until it opens anew.
+    pub fn lose(&mut self) {
+        self.lost = true;
+        self.server.shut_down();
+    }
+
     /// The export that was looked up; `flush_parts` is its number of shards.
     pub fn found(&mut self, info: &ExportInfo, enters: bool, flush_parts: u16) {
         self.flush_parts = flush_parts;

@@ -399,12 +399,13 @@ pub(crate) struct Create {
     /// What happens when a replica's disk fails
     #[arg(long, value_name = "DO", default_value = "detach", value_parser = ["detach", "pass-on"])]
     pub(crate) on_io_error: String,
-    /// Whether changes need a majority of voters; `off` is not built yet and refused: add a witness
+    /// Whether changes need a majority of voters; `off`: two nodes that lose each other may both go on
     #[arg(long, value_name = "Q", default_value = "majority", value_parser = ["majority", "off"])]
     pub(crate) quorum: String,
     /// Whose changes are given up when two sides that went on without each other meet again
-    #[arg(long, value_name = "DO", default_value = "disconnect",
-          value_parser = ["disconnect", "discard-younger", "discard-older"])]
+    /// (without quorum): disconnect, discard-younger, discard-older, discard-least-changes,
+    /// discard-zero-changes, discard-node=NODE
+    #[arg(long, value_name = "DO", default_value = "disconnect", value_parser = options::parse_after_split_brain)]
     pub(crate) after_split_brain: String,
     /// Which replica serves a read
     #[arg(long, value_name = "POLICY", default_value = "prefer-local",
@@ -450,6 +451,11 @@ impl Default for Create {
 }
 
 impl Create {
+    /// The node whose side is given up after a split brain, if one is named.
+    pub(crate) fn discarded_node(&self) -> Option<&str> {
+        options::discarded_node(&self.after_split_brain)
+    }
+
     /// The chosen options, as nodes know them. The words were checked when they were parsed.
     pub(crate) fn options(&self) -> wire::Options {
         wire::Options {

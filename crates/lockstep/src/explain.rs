@@ -13,7 +13,7 @@ use crate::cluster::Cluster;
 use crate::output::{Style, Tone, say, say_json};
 use crate::problem::Problem;
 use crate::unit::{per_cent, show_seconds, show_size};
-use crate::view::Views;
+use crate::view::{Views, split};
 
 /// One thing about a resource.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
@@ -41,7 +41,11 @@ pub(crate) fn run(global: &Global, name: &str) -> Result<(), Problem> {
     let cluster = Cluster::open(global)?;
     let views = Views::gather(&cluster, Some(name))?;
     let view = views.require(name)?;
-    let findings = explain(view, &views.silent);
+    let mut findings = explain(view, &views.silent);
+    if let Some((node, view)) = split::seen_by(&views, name) {
+        let about = |split| about_split(&split::words(&views, name, node, split));
+        findings.splice(0..0, view.split_brain.iter().map(about));
+    }
     if style.form == Form::Json {
         return say_json(&ExplainJson { version: 1, resource: name, findings: &findings });
     }
@@ -86,6 +90,17 @@ pub(crate) fn explain(view: &ResourceStatus, silent: &[(String, String)]) -> Vec
         findings.push(fine(warning.clone()));
     }
     findings
+}
+
+/// Two histories: the first thing to know.
+pub(crate) fn about_split(words: &split::Words) -> Finding {
+    let commands: Vec<String> =
+        words.commands.iter().map(|(command, effect)| format!("{command}   ({effect})")).collect();
+    serious(
+        format!("{} {}.", words.what, words.sides.join("; ")),
+        words.waits_for.clone(),
+        commands.join("\n               "),
+    )
 }
 
 fn about_primary(view: &ResourceStatus) -> Finding {
@@ -147,9 +162,12 @@ fn about_service(view: &ResourceStatus) -> Vec<Finding> {
     }
     if view.fork > 0 {
         findings.push(serious(
-            format!("An operator forced it past its rules: this is fork {}.", view.fork),
+            format!(
+                "A side was chosen, or forced: this is fork {}, history {}. What other copies wrote on                  histories that were left is not here.",
+                view.fork, view.history
+            ),
             "",
-            "compare with the copies that were left behind before they are given up",
+            "",
         ));
     }
     findings
@@ -188,6 +206,8 @@ fn about_replica(
                  --node {node}, then add-replica"
             ),
         )),
+        // Said first of all (`about_split`).
+        ReplicaState::SplitBrain => None,
         ReplicaState::Absent if replica.in_sync => Some(serious(
             format!(
                 "{node} cannot be reached. Nothing was written since, so its copy is still complete."

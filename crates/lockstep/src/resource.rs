@@ -16,7 +16,7 @@ use wire::admin::{
 };
 
 use crate::admin::{Node, unexpected};
-use crate::cli::{Form, Global, OnNode, Resource};
+use crate::cli::{Form, Global, OnNode, Resource, SetOptions};
 use crate::cluster::Cluster;
 use crate::output::{Cell, Style, Tone, say, say_json};
 use crate::problem::{NO_MEMBER, Problem, TIMED_OUT, USAGE, VOLUME_ABSENT};
@@ -58,14 +58,7 @@ pub(crate) fn run(global: &Global, command: &Resource) -> Result<(), Problem> {
                 Operation::Resize { volume: *volume, size_bytes: *size, allow_shrink: *force };
             resize(&cluster, style, name, *volume, operation)
         }
-        Resource::SetOptions(wanted) => {
-            let options = wanted.change();
-            if options == OptionsChange::default() {
-                return Err(Problem::new(USAGE, "no option to change is named"));
-            }
-            let operation = Operation::SetOptions { options };
-            change(&cluster, style, &wanted.name, operation, "the options are changed")
-        }
+        Resource::SetOptions(wanted) => set_options(&cluster, style, wanted),
         Resource::Verify { name, wait } => verify(&cluster, style, name, *wait),
         Resource::Invalidate(on) => invalidate(&cluster, style, on),
         Resource::Suspend { name } => {
@@ -143,6 +136,28 @@ fn change(
     done(style, name, words)
 }
 
+fn set_options(cluster: &Cluster, style: Style, wanted: &SetOptions) -> Result<(), Problem> {
+    let mut options = wanted.change();
+    if options == OptionsChange::default() {
+        return Err(Problem::new(USAGE, "no option to change is named"));
+    }
+    if let Some(node) = wanted.discarded_node() {
+        let views = Views::gather(cluster, Some(&wanted.name))?;
+        let id = member_id(&views, &wanted.name, node)?;
+        options.after_split_brain = Some(wire::AfterSplitBrain::DiscardNode(id));
+    }
+    let operation = Operation::SetOptions { options };
+    change(cluster, style, &wanted.name, operation, "the options are changed")
+}
+
+/// Number of a node that the resource knows.
+fn member_id(views: &Views, name: &str, node: &str) -> Result<u16, Problem> {
+    let view = views.require(name)?;
+    let member = view.replicas.iter().find(|replica| replica.node == node);
+    let absent = || Problem::new(NO_MEMBER, format!("node {node} is no member of {name}"));
+    member.map(|member| member.node_id).ok_or_else(absent)
+}
+
 fn promote(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(), Problem> {
     let node = cluster.node(&on.node)?;
     match node.operate(&on.name, Operation::Promote {}) {
@@ -172,16 +187,23 @@ fn force(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(), Problem> {
     done(style, &on.name, &words)
 }
 
+/// What is lost with the side of a node, in words.
+fn goes_with(views: &Views, name: &str, discard: &str) -> String {
+    let split = views.of(name, discard).and_then(|view| view.split_brain.first());
+    split.map_or(String::new(), |split| {
+        format!(
+            " with up to {} written on history {}",
+            show_size(split.mine_changed_bytes),
+            split.mine
+        )
+    })
+}
+
 /// The other side is asked: the first of its nodes that knows of the split brain does it.
 fn resolve(cluster: &Cluster, style: Style, name: &str, discard: &str) -> Result<(), Problem> {
     let views = Views::gather(cluster, Some(name))?;
-    let absent = || {
-        let message = format!("node {discard} is no member of {name}");
-        Problem::new(NO_MEMBER, message)
-    };
-    let view = views.require(name)?;
-    let member = view.replicas.iter().find(|replica| replica.node == discard).ok_or_else(absent)?;
-    let operation = Operation::Resolve { discard: member.node_id };
+    let operation = Operation::Resolve { discard: member_id(&views, name, discard)? };
+    let goes = goes_with(&views, name, discard);
     let mut last = None;
     for node in cluster.nodes.iter().filter(|node| node.name != discard) {
         if views.of(name, &node.name).is_none() {
@@ -189,7 +211,8 @@ fn resolve(cluster: &Cluster, style: Style, name: &str, discard: &str) -> Result
         }
         match node.operate(name, operation.clone()) {
             Ok(()) => {
-                let words = format!("{} goes on; the side of {discard} is given up", node.name);
+                let words =
+                    format!("{} goes on; the side of {discard} is given up{goes}", node.name);
                 return done(style, name, &words);
             }
             Err(problem) if last.is_none() || !problem.is(&codes::NO_SPLIT_BRAIN) => {

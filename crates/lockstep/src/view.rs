@@ -6,6 +6,7 @@
 //! Not here: why it is so (`explain`).
 
 mod show;
+pub(crate) mod split;
 mod watch;
 
 use std::collections::BTreeMap;

@@ -254,6 +254,47 @@ fn a_write_outlives_the_primary_and_the_lost_copy_is_brought_back() {
     assert_eq!(Nbd::open(&cluster.nbd(&primary), "disk").read(), 2);
 }
 
+/// Node a wrote while b was dead, then b while a was; both are back.
+fn parted(cluster: &TestCluster) {
+    cluster.done(&["dev", "kill", "b"]);
+    Nbd::open(&cluster.nbd("a"), "disk").write(2);
+    cluster.done(&["dev", "kill", "a"]);
+    cluster.done(&["dev", "start", "b"]);
+    Nbd::open(&cluster.nbd("b"), "disk").write(3);
+    cluster.done(&["dev", "start", "a"]);
+    let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while cluster.resource("disk")["split_brain"].as_array().unwrap().is_empty() {
+        assert!(std::time::Instant::now() < limit, "{}", cluster.resource("disk"));
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn two_nodes_without_quorum_go_on_alone_and_the_operator_chooses() {
+    let cluster = TestCluster::up(2, "file");
+    let create = ["resource", "create", "disk", "--size", "16MiB", "--replicas", "2"];
+    let witness = [&create[..], &["--quorum", "off", "--witnesses", "1"]].concat();
+    assert!(cluster.ends_with(2, &witness).contains("without a witness"));
+    cluster.done(&[&create[..], &["--quorum", "off"]].concat());
+    cluster.wait("disk", "in-sync");
+    Nbd::open(&cluster.nbd("a"), "disk").write(1);
+    parted(&cluster);
+    let commands = ["disk --discard a", "disk --discard b", "nbdcopy '"];
+    for told in [cluster.done(&["status", "disk"]), cluster.done(&["explain", "disk"])] {
+        assert!(told.contains("SPLIT BRAIN: "), "{told}");
+        assert!(commands.iter().all(|command| told.contains(command)), "{told}");
+        assert!(told.contains("up to 4MiB"), "what goes is counted: {told}");
+    }
+    let chosen = cluster.done(&["resource", "resolve", "disk", "--discard", "b"]);
+    assert!(chosen.contains("a goes on") && chosen.contains("up to "), "{chosen}");
+    cluster.wait("disk", "in-sync");
+    assert_eq!(Nbd::open(&cluster.nbd("a"), "disk").read(), 2);
+    assert_eq!(Nbd::open(&cluster.nbd("b"), "disk").read(), 2);
+    let status = cluster.done(&["status", "disk"]);
+    let name = cluster.resource("disk")["history"].as_str().unwrap().to_owned();
+    assert!(status.contains(&format!("FORK 1, history {name}")), "{status}");
+}
+
 #[test]
 fn a_replica_moves_to_another_node_while_it_is_used() {
     let cluster = TestCluster::up(3, "file");

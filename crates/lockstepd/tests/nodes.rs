@@ -157,8 +157,13 @@ fn what_cannot_be_is_refused_by_name_and_changes_nothing() {
     assert!(define(&empty).expect_err("no size").starts_with("LS-0012"));
     let mut alone = good.clone();
     alone.options.quorum = wire::Quorum::Off;
-    let refused = define(&alone).expect_err("nobody may do without quorum");
-    assert!(refused.starts_with("LS-0044") && refused.contains("add a witness"), "{refused}");
+    let witness = wire::MemberKind::Witness;
+    let stores = Vec::new();
+    alone.members.push(FileMember { node: 2, kind: witness, stores, ..good.members[0].clone() });
+    alone.nodes.push(wire::admin::FileNode { id: 2, ..good.nodes[0].clone() });
+    alone.nodes[1].name = "n2".to_owned();
+    let refused = define(&alone).expect_err("a witness that nobody asks");
+    assert!(refused.starts_with("LS-0044") && refused.contains("without a witness"), "{refused}");
     define(&good).expect("good");
     let mut other = good.clone();
     other.id += 1;
@@ -171,11 +176,6 @@ fn what_cannot_be_is_refused_by_name_and_changes_nothing() {
     std::fs::remove_file(&image).expect("removed");
     create("alpha").expect("nothing is in its way");
     assert!(create("alpha").expect_err("it is there").starts_with("LS-0011"));
-    let quorum = Some(wire::Quorum::Off);
-    let options = wire::admin::OptionsChange { quorum, ..wire::admin::OptionsChange::default() };
-    let operation = wire::admin::Operation::SetOptions { options };
-    let change = Command::Operation { resource: "alpha".to_owned(), operation };
-    assert!(cluster.ask(1, change).expect_err("not later either").starts_with("LS-0044"));
     let delete = Command::ResourceDelete { resource: "alpha".to_owned(), force: false };
     cluster.ask(1, delete).expect("deleted");
     assert!(!image.exists());

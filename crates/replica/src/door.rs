@@ -221,6 +221,8 @@ pub enum ToShard {
         /// This process is the primary that the configuration names. Without it a node that is named was
         /// primary in an earlier process: its shards must not take that reign for theirs.
         reigns: bool,
+        /// This node leaves the history it was on: requests that wait here were meant for that one, and fail.
+        leaves: bool,
     },
     /// The peer acts on this configuration, on all its shards, in this session. `kept`: its disk cache
     /// is the one that the configuration names.
@@ -233,6 +235,11 @@ pub enum ToShard {
         epoch: Epoch,
         /// The incarnation registered for it is the one it has.
         kept: bool,
+    },
+    /// Say how much is here that this node, whose history went another way, lacks.
+    Count {
+        /// Which peer.
+        peer: NodeId,
     },
     /// Requests may be answered while the clock reads less than this.
     Lease {
@@ -332,6 +339,13 @@ pub enum FromShard {
         peer: NodeId,
         /// In which session.
         session: SessionId,
+    },
+    /// Answer to `Count`.
+    Counted {
+        /// Which peer.
+        peer: NodeId,
+        /// Sectors, in whole blocks.
+        sectors: u64,
     },
     /// Nothing is open any more.
     Drained {
@@ -631,8 +645,49 @@ pub enum MemberOutput {
         /// How.
         result: Result<(), OperationError>,
     },
+    /// Something about the resource's history that an operator is told in so many words.
+    Notice(Notice),
     /// A rare branch was taken. Counted by tests.
     Mark(&'static str),
+}
+
+/// What happens to a resource's history. Stretches of it go by their ids; 0 is the one that began with it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Notice {
+    /// A stretch began here that not a majority decided, or that an operator forced.
+    Began {
+        /// Its name.
+        history: u64,
+        /// Number of times that a side was chosen.
+        fork: u64,
+    },
+    /// A peer's history went another way than this node's.
+    Parted {
+        /// Which peer.
+        peer: NodeId,
+        /// The stretch here with which they parted.
+        mine: u64,
+        /// The one there.
+        theirs: u64,
+    },
+    /// That peer's side was chosen. This one is given up once its clients have left.
+    Chosen {
+        /// Which peer.
+        peer: NodeId,
+        /// Clients of this node that are waited for.
+        clients: u32,
+    },
+    /// This node's side is given up now: its shards still hold what is about to be overwritten.
+    GivesUp {
+        /// Whose side goes on.
+        peer: NodeId,
+        /// The stretch here with which they parted.
+        mine: u64,
+        /// The newest stretch there.
+        theirs: u64,
+        /// Number of times that a side was chosen, there.
+        fork: u64,
+    },
 }
 
 /// The bitmap slot of a replica other than this node.

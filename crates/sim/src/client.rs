@@ -28,6 +28,12 @@ impl World {
             return;
         }
         self.queue.after(think, Event::Client { client });
+        if self.sides.as_ref().is_some_and(|sides| sides.leaving.contains(&node)) {
+            if self.open_of_client[client] == 0 {
+                self.count_clients(node, 0);
+            }
+            return;
+        }
         if self.nodes[node].process.is_none() || enough {
             return;
         }
@@ -224,6 +230,7 @@ impl World {
         self.note(node, || format!("client asks {id} (operation {op}): {request:?}"));
         self.open.insert(id, Open { node, client, op });
         self.open_of_client[client] += 1;
+        self.side_asked(node, op);
         let life = self.nodes[node].life;
         let delay = MICRO + self.random.below(20 * MICRO);
         self.queue.after(delay, Event::Request { node, life, shard, id, request, content });
@@ -237,6 +244,9 @@ impl World {
         result: Result<(), AnswerError>,
         content: Option<Content>,
     ) {
+        if self.is_departed(id) {
+            return;
+        }
         let Some(open) = self.open.remove(&id) else {
             self.fail("answers", format!("node {node} answers request {id}, which is not open"));
             return;
@@ -258,6 +268,7 @@ impl World {
         } else {
             self.answered += 1;
         }
+        self.side_answered(open.op);
         let operation = self.history.operation(open.op);
         let (effect, span) = (operation.effect.clone(), operation.span);
         match effect {

@@ -100,6 +100,8 @@ pub struct Choice {
     pub with: BTreeSet<Feature>,
     /// Never these.
     pub without: BTreeSet<Feature>,
+    /// Another kind of plan: a resource without quorum (`alone`), which has none of them.
+    pub quorum_off: bool,
 }
 
 impl Choice {

@@ -74,6 +74,17 @@ pub struct History {
     open: BTreeSet<OpIndex>,
 }
 
+/// What an operation is to a history that it may not belong to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Fate {
+    /// What it is.
+    Same,
+    /// It may have taken effect, but its answer was given elsewhere.
+    Unanswered,
+    /// It cannot have taken effect.
+    Elsewhere,
+}
+
 /// No order of the operations explains what a read returned.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NotLinear {
@@ -125,6 +136,31 @@ impl History {
         for &index in &self.open {
             self.operations[index].disrupted = true;
         }
+    }
+
+    /// The same, as seen from a history that only some operations belong to.
+    #[must_use]
+    pub fn seen_by(&self, fate: impl Fn(OpIndex) -> Fate) -> History {
+        let mut seen = History { operations: self.operations.clone(), ..History::default() };
+        for &(at, step, event) in &self.events {
+            let (index, answer) = match event {
+                Event::Loss => {
+                    seen.events.push((at, step, event));
+                    continue;
+                }
+                Event::Call(index) | Event::Abandon(index) => (index, false),
+                Event::Answer(index) => (index, true),
+            };
+            match fate(index) {
+                Fate::Elsewhere => {}
+                Fate::Unanswered if answer => {
+                    seen.operations[index].ok = false;
+                    seen.events.push((at, step, Event::Abandon(index)));
+                }
+                Fate::Same | Fate::Unanswered => seen.events.push((at, step, event)),
+            }
+        }
+        seen
     }
 
     /// Number of operations.

@@ -43,6 +43,10 @@ impl World {
 
     /// At most one node may answer: its shards reign, and its lease runs by its own clock.
     pub(crate) fn check_primaries(&mut self) {
+        // Without quorum each side has one.
+        if self.sides.is_some() {
+            return;
+        }
         let mut found: Option<(usize, u64)> = None;
         for index in 0..self.nodes.len() {
             if self.nodes[index].paused {

@@ -10,6 +10,7 @@
 //! Not here: sockets, io_uring, NBD: those are tested with real processes.
 
 pub mod alarm;
+mod alone;
 pub mod buffer;
 pub mod campaign;
 mod client;
@@ -26,6 +27,7 @@ mod oracle;
 pub mod plan;
 pub mod queue;
 pub mod scenario;
+mod sides;
 mod start;
 pub mod world;
 

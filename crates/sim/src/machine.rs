@@ -59,6 +59,9 @@ impl World {
         if self.trace {
             self.note(node, || format!("M < {}", brief(&input)));
         }
+        if let MemberInput::Clients { count } = input {
+            self.side_counts(node, count);
+        }
         let now = self.clock(node);
         let mut out = Vec::new();
         let process = self.nodes[node].process.as_mut().expect("a life has a process");
@@ -81,6 +84,9 @@ impl World {
         }
         if self.trace {
             self.note(node, || format!("S{shard} < {}", brief(&input)));
+        }
+        if self.sides.is_some() {
+            self.side_input(node, shard, &input);
         }
         let now = self.clock(node);
         let mut out = Vec::new();
@@ -198,7 +204,13 @@ impl World {
                     });
                 }
             }
-            MemberOutput::Mark(mark) => self.mark(mark),
+            MemberOutput::Notice(_) => {}
+            MemberOutput::Mark(mark) => {
+                self.mark(mark);
+                if mark == "member: own side discarded" {
+                    self.side_decides(node);
+                }
+            }
         }
     }
 
@@ -262,6 +274,9 @@ impl World {
         match output {
             ShardOutput::Disk { op, request } => self.disk_request(node, life, shard, op, request),
             ShardOutput::Send { peer, session, message, buffer } => {
+                if let wire::ShardMessage::Forwarded { id, result: Some(_), .. } = message {
+                    self.side_forwards(node, shard, peer, id);
+                }
                 let Some(content) = self.payload(node, buffer, "sent") else { return };
                 self.see_cut(node, &message, content.as_ref());
                 if let Some((session, end)) = self.session(node, peer, session) {
@@ -446,6 +461,7 @@ impl World {
         if self.plan.options.protocol == wire::Protocol::B {
             self.look_for_loss();
         }
+        self.side_died(node);
         self.note(node, || if power { "loses power" } else { "dies" }.to_owned());
     }
 }

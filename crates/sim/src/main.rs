@@ -16,6 +16,7 @@ sim --seed SEED [--until STEP] [--trace] [--shrink]       one seed
     --only NAME,NAME…   exactly these features; `none`: the plain plan
     --with NAME,NAME…   these too, each in one of two seeds
     --without NAME,…    never these
+sim --quorum-off ...                                      likewise, of a resource without quorum
 sim alarm [NAME…] [--runs N]                              planted bugs: is each found?
 ";
 
@@ -71,6 +72,7 @@ fn parse() -> Result<Arguments, String> {
             "--seconds" => found.time = Some(Duration::from_secs(number()?)),
             "--trace" => found.trace = true,
             "--shrink" => found.shrink = true,
+            "--quorum-off" => found.choice.quorum_off = true,
             "--help" | "-h" => return Err(String::new()),
             option if option.starts_with('-') => return Err(format!("{option} is no option")),
             _ => found.words.push(word),
@@ -172,7 +174,9 @@ fn explain(plan: &Plan, failure: &sim::world::Failure) {
         failure.at / sim::queue::MILLI
     );
     let step = failure.step;
-    println!("replay: cargo xtask sim --seed {seed:#x} --only {names} --until {step} --trace");
+    let off = plan.options.quorum == wire::Quorum::Off;
+    let mode = if off { "--quorum-off".to_owned() } else { format!("--only {names}") };
+    println!("replay: cargo xtask sim {mode} --seed {seed:#x} --until {step} --trace");
 }
 
 fn many(arguments: &Arguments) -> ExitCode {

@@ -107,7 +107,8 @@ fn member_kind(message: &MemberMessage) -> &'static str {
         MemberMessage::HeartbeatAnswer { .. } => "heartbeat answer",
         MemberMessage::Release { .. } => "release",
         MemberMessage::WantPrimary => "want primary",
-        MemberMessage::HandOver { .. } => "hand over",
+        // Said without quorum only, where nothing is held.
+        MemberMessage::HandOver { .. } | MemberMessage::Diverged { .. } => "hand over",
     }
 }
 

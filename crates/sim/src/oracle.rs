@@ -33,6 +33,9 @@ pub(crate) struct Oracle {
 impl World {
     /// A record reached a node's stable storage.
     pub(crate) fn stored(&mut self, node: usize, record: &Record) {
+        if self.sides.is_some() {
+            return;
+        }
         if let Some((ballot, configuration)) = &record.accepted {
             let voters = self.oracle.accepted.entry((configuration.epoch, *ballot)).or_default();
             voters.insert(record.voter);
@@ -83,6 +86,10 @@ impl World {
 
     /// A node's shards are told of a configuration.
     pub(crate) fn installed(&mut self, node: usize, configuration: &Configuration) {
+        if self.sides.is_some() {
+            self.history.disrupt();
+            return self.side_installed(node, configuration);
+        }
         self.agree(node, configuration);
         self.committed(configuration);
     }
@@ -118,6 +125,9 @@ impl World {
 
     /// Notes a loss of all in-sync caches.
     pub(crate) fn look_for_loss(&mut self) {
+        if self.sides.is_some() {
+            return;
+        }
         let Some(newest) = &self.oracle.newest else { return };
         let any_kept = newest
             .members
@@ -186,6 +196,9 @@ impl World {
         if self.done {
             return;
         }
+        if self.sides.is_some() {
+            return self.look_at_sides();
+        }
         let late = self.queue.now() > self.plan.heal_at + LIVENESS;
         match self.missing() {
             None if self.rotten() => {
@@ -246,7 +259,7 @@ impl World {
     }
 
     /// For the trace: what every machine is doing.
-    fn print_state(&self) {
+    pub(crate) fn print_state(&self) {
         if !self.trace {
             return;
         }
@@ -264,19 +277,8 @@ impl World {
         if self.forcing.is_some() {
             return Some("nodes come back to one that was forced".to_owned());
         }
-        if let Some((id, open)) = self.open.iter().next() {
-            let operation = self.history.operation(open.op);
-            return Some(format!(
-                "{} requests wait, one of them {id} of node {}: {:?} of volume {} {:?}",
-                self.open.len(),
-                self.nodes[open.node].id,
-                operation.effect,
-                operation.volume,
-                operation.span,
-            ));
-        }
-        if self.asked < self.plan.requests {
-            return Some(format!("{} requests were asked", self.asked));
+        if let Some(what) = self.unanswered() {
+            return Some(what);
         }
         let newest = self.oracle.newest.as_ref()?;
         for member in newest.members.iter().filter(|member| member.kind == MemberKind::Replica) {
@@ -293,6 +295,30 @@ impl World {
                 ));
             }
         }
+        self.held_buffers()
+    }
+
+    /// Requests that wait, or were not even asked.
+    pub(crate) fn unanswered(&self) -> Option<String> {
+        if let Some((id, open)) = self.open.iter().next() {
+            let operation = self.history.operation(open.op);
+            return Some(format!(
+                "{} requests wait, one of them {id} of node {}: {:?} of volume {} {:?}",
+                self.open.len(),
+                self.nodes[open.node].id,
+                operation.effect,
+                operation.volume,
+                operation.span,
+            ));
+        }
+        if self.asked < self.plan.requests {
+            return Some(format!("{} requests were asked", self.asked));
+        }
+        None
+    }
+
+    /// Buffers that nobody needs any more.
+    pub(crate) fn held_buffers(&self) -> Option<String> {
         for node in &self.nodes {
             let held = node.process.as_ref().map_or(0, |process| process.buffers.count());
             if held > 0 {

@@ -306,6 +306,9 @@ impl Plan {
     /// The plan that a seed names, with features as they were chosen.
     #[must_use]
     pub fn chosen(seed: u64, choice: &Choice) -> Plan {
+        if choice.quorum_off {
+            return Plan::without_quorum(seed);
+        }
         let mut plan = Plan::plain(seed);
         plan.features = choice.draw(seed);
         feature::apply(&mut plan);
@@ -313,7 +316,7 @@ impl Plan {
     }
 
     /// The plan that a seed names, without any feature.
-    fn plain(seed: u64) -> Plan {
+    pub(crate) fn plain(seed: u64) -> Plan {
         let mut random = Prng::new(seed ^ 0x5eed_0000_0000_0001);
         let roles = roles(&mut random);
         let shards = u16::try_from(1 + random.below(3)).expect("at most 3");

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! cluster replicas 3 witnesses 0 diskless 0 shards 1
+//! cluster replicas 2 quorum off             without quorum
 //! write a 1 0+8          the client on node 1 writes sectors 0..8 and is answered; call it a
 //! write b 1 0+8 fua      ... and it survives a power cut
 //! submit c 1 0+8         asks, and does not wait for the answer
@@ -15,8 +16,10 @@
 //! pause 1, resume 1      the process stands still
 //! cut 1 | 2 3            no message passes between the sides; `mend` ends every cut
 //! demote 1, promote 2, verify 1
+//! resolve 1 2            an operator ends a split brain: node 1 goes on, the side of node 2 is given up
+//! leave 2                the clients of node 2 are gone
 //! wait 300               milliseconds pass
-//! until primary 2        time passes until it is so: `primary N`, `in-sync N…`, `answered`
+//! until primary 2        time passes until it is so: `primary N`, `in-sync N…`, `answered`, `split N M`
 //! waits                  something that was submitted is still not answered
 //! identical              all replicas hold the same
 //! ```
@@ -76,7 +79,11 @@ fn cluster(words: &[&str], trace: bool) -> Result<Scenario, String> {
     roles.extend(vec![Role::Witness; count("witnesses", 0)?]);
     roles.extend(vec![Role::Diskless; count("diskless", 0)?]);
     let shards = u16::try_from(count("shards", 1)?).map_err(|_| "too many shards")?;
-    let mut world = World::new(Plan::quiet(roles, shards));
+    let mut plan = Plan::quiet(roles, shards);
+    if words.windows(2).any(|pair| pair == ["quorum", "off"]) {
+        plan.options.quorum = wire::Quorum::Off;
+    }
+    let mut world = World::new(plan);
     world.trace = trace;
     let mut scenario = Scenario { world, labels: BTreeMap::new() };
     scenario.wait(500 * MILLI)?;
@@ -121,6 +128,19 @@ impl Scenario {
             "demote" => self.operation(words, Operation::Demote),
             "promote" => self.operation(words, Operation::Promote),
             "verify" => self.operation(words, Operation::Verify),
+            "resolve" => {
+                let &[at, discard] = self.nodes(&words[1..])?.as_slice() else {
+                    return Err("resolve HERE DISCARDED".to_owned());
+                };
+                self.world.resolve(at, node_id(discard));
+                self.broken()
+            }
+            "leave" => {
+                for node in self.nodes(&words[1..])? {
+                    self.world.count_clients(node, 0);
+                }
+                Ok(())
+            }
             "wait" => self.wait(number(words.get(1))? as u64 * MILLI),
             "until" => self.until(&words[1..]),
             "waits" => {
@@ -265,6 +285,20 @@ impl Scenario {
     }
 
     fn is_so(&self, words: &[&str]) -> Result<bool, String> {
+        if let (Some(sides), Some(&what)) = (&self.world.sides, words.first())
+            && what != "answered"
+        {
+            let nodes = self.nodes(&words[1..])?;
+            return match (what, nodes.as_slice()) {
+                ("split", &[one, other]) => {
+                    let splits = self.world.splits();
+                    Ok(splits.contains(&(one, other)) && splits.contains(&(other, one)))
+                }
+                ("primary", &[node]) => Ok(sides.is_primary(node)),
+                ("in-sync", nodes) => Ok(sides.are_in_sync(nodes)),
+                _ => Err("until primary N, in-sync N…, split N M, or answered".to_owned()),
+            };
+        }
         let Some(newest) = &self.world.oracle.newest else { return Ok(false) };
         match words.first() {
             Some(&"answered") => Ok(self.world.history.open_count() == 0),
@@ -286,6 +320,6 @@ impl Scenario {
 
     fn end(self) -> Result<(), String> {
         self.broken()?;
-        self.world.history.check().map_err(|found| format!("not linear: {}", found.text))
+        self.world.check_history().map_err(|found| format!("not linear: {}", found.text))
     }
 }

@@ -6,6 +6,7 @@ use crate::buffer::Buffers;
 use crate::disk::Disk;
 use crate::feature::Feature;
 use crate::plan::Role;
+use crate::queue::MILLI;
 use crate::world::{Process, World, node_id};
 use base::{Epoch, Incarnation, Instant, VolumeId, VoterId};
 use replica::disk::Record;
@@ -14,6 +15,8 @@ use replica::{Member, MetaPage, Shard};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::{Configuration, MemberEntry, MemberKind, VolumeEntry};
 
+/// What wall clocks show when a run begins, in milliseconds since 1970.
+const WALL_MS: u64 = 1_700_000_000_000;
 /// Extents that a volume may have more than at first.
 pub(crate) const GROWTH_MAX: u64 = 8;
 /// What lies beyond a volume on a disk that was used for something else before.
@@ -207,7 +210,9 @@ impl World {
             machines.push(Shard::new(now, setup, &mut out));
             outputs.push(out);
         }
-        let member = Member::new(now, setups.member);
+        let mut member = Member::new(now, setups.member);
+        let wall = WALL_MS + self.queue.now() / MILLI;
+        member.set_wall_clock(wall.saturating_sub(now.0 / MILLI));
         let wakes: Vec<_> = machines.iter().map(Shard::wake_at).chain([member.wake_at()]).collect();
         self.nodes[node].disk_failed = false;
         self.nodes[node].installed = None;

@@ -225,14 +225,29 @@ fn every_saved_seed_keeps_its_promise() {
         let text = std::fs::read_to_string(&path).expect("seeds can be read");
         for line in text.lines() {
             let words = line.split('#').next().unwrap_or("");
+            let (quorum_off, words) = match words.strip_prefix("quorum-off") {
+                Some(words) => (true, words),
+                None => (false, words),
+            };
             let mut words = words.split_whitespace();
             let Some(seed) = words.next() else { continue };
             let seed = seed.parse().expect("a line begins with a seed");
             let only = words.map(|name| Feature::find(name).expect("a feature has this name"));
-            let choice = Choice { only: Some(only.collect()), ..Choice::default() };
+            let choice = Choice { only: Some(only.collect()), quorum_off, ..Choice::default() };
             let plan = Plan::chosen(seed, &choice);
             let report = campaign::run(&plan, campaign::STEPS_MAX, false);
             assert_eq!(report.failure, None, "seed {line}");
         }
     }
+}
+
+#[test]
+fn runs_without_quorum_have_split_brains_and_end_them() {
+    let choice = Choice { quorum_off: true, ..Choice::default() };
+    let limits = campaign::Limits { from: 1, runs: 40, time: None, failures: 1, choice };
+    let outcome = campaign::campaign(&limits);
+    assert_eq!(outcome.failures, []);
+    let count = |mark: &str| outcome.marks.get(mark).copied().unwrap_or_default();
+    assert!(count("sim: a split brain is named by both sides") > 0);
+    assert!(count("sim: a side was given up") > 0);
 }

@@ -13,6 +13,7 @@ use crate::network::{Link, Session};
 use crate::oracle::Oracle;
 use crate::plan::{Plan, When};
 use crate::queue::{MILLI, Queue, SECOND, Time};
+use crate::sides::Sides;
 use base::{Incarnation, Instant, NodeId, Prng, RequestId, SessionId, VoterId};
 use replica::{FromShard, Member, MemberInput, OperationId, Shard, ShardInput};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -191,6 +192,8 @@ pub struct World {
     pub(crate) links: Vec<Vec<Link>>,
     pub(crate) history: History,
     pub(crate) oracle: Oracle,
+    /// Of a resource without quorum.
+    pub(crate) sides: Option<Sides>,
     pub(crate) open: BTreeMap<RequestId, Open>,
     /// Pieces of a flush that are not answered, by operation.
     pub(crate) pieces: BTreeMap<OpIndex, (usize, bool)>,
@@ -261,15 +264,15 @@ impl World {
             })
             .collect();
         let count = nodes.len();
-        let links = (0..count).map(|_| (0..count).map(|_| Link::default()).collect()).collect();
         let mut world = World {
             queue: Queue::default(),
             random,
             nodes,
             sessions: Vec::new(),
-            links,
+            links: (0..count).map(|_| (0..count).map(|_| Link::default()).collect()).collect(),
             history: History::default(),
             oracle: Oracle::default(),
+            sides: Sides::of(&plan),
             open: BTreeMap::new(),
             pieces: BTreeMap::new(),
             open_of_client: vec![0; plan.clients.len()],
@@ -335,7 +338,7 @@ impl World {
             }
         }
         if self.failure.is_none()
-            && let Err(found) = self.history.check()
+            && let Err(found) = self.check_history()
         {
             self.failure = Some(Failure {
                 checker: "linearizable",
@@ -343,6 +346,14 @@ impl World {
                 step: found.step,
                 at: found.at,
             });
+        }
+    }
+
+    /// Looks for an order that explains what clients saw: of all of it, or of each side.
+    pub(crate) fn check_history(&self) -> Result<(), crate::history::NotLinear> {
+        match &self.sides {
+            Some(sides) => sides.check(&self.history),
+            None => self.history.check(),
         }
     }
 

@@ -22,7 +22,7 @@ pub use file::{
 };
 pub use status::{
     Event, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus, Resync, ResyncDone,
-    Status, Verifying, VolumeStatus,
+    SplitBrain, Status, Verifying, VolumeStatus,
 };
 
 use alloc::boxed::Box;

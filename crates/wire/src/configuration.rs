@@ -121,6 +121,10 @@ pub enum AfterSplitBrain {
     DiscardYounger,
     /// Those of the side that began to go on alone earlier, by the wall clocks of the two nodes.
     DiscardOlder,
+    /// Those of the side that changed less; of the higher node if both changed as much.
+    DiscardLeastChanges,
+    /// Those of a side that changed nothing, if the other one did; else nobody's.
+    DiscardZeroChanges,
     /// Those of the side that this node is on.
     DiscardNode(u16),
 }
@@ -192,7 +196,7 @@ impl Default for Options {
 /// A stretch of history that began with a change decided without a majority. The stretch before it ends,
 /// for those who are on this one, at (`ballot`, `epoch`).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Generation {
+pub struct Stretch {
     /// Random; never 0, which stands for the stretch that began with the resource.
     pub id: u64,
     /// Ballot of the last configuration of the stretch before.
@@ -226,7 +230,7 @@ pub struct Configuration {
     pub options: Options,
     /// Stretches of history that began without a majority, the newest last; the last `LINEAGE_MAX` of
     /// them. Empty as long as a majority decided everything.
-    pub lineage: Vec<Generation>,
+    pub lineage: Vec<Stretch>,
     /// Sections that this version does not understand, kept as they are.
     pub unknown: Vec<u8>,
 }
@@ -261,6 +265,13 @@ impl Configuration {
             .iter()
             .filter(|member| member.kind == MemberKind::Replica)
             .map(|member| member.node)
+    }
+
+    /// Whether copies may hold changes of a history that was given up: it went on without a majority, or an
+    /// operator forced it.
+    #[must_use]
+    pub fn may_have_parted(&self) -> bool {
+        self.fork > 0 || self.options.quorum == Quorum::Off || !self.lineage.is_empty()
     }
 
     /// Number of voters whose consent decides.

@@ -28,8 +28,8 @@ mod tests;
 
 pub use codec::DecodeError;
 pub use configuration::{
-    AfterSplitBrain, Configuration, Durability, Generation, LINEAGE_MAX, MEMBERS_MAX, MemberEntry,
-    MemberKind, OnIoError, OnNoQuorum, Options, Protocol, Quorum, REPLICAS_MAX, ReadPolicy,
+    AfterSplitBrain, Configuration, Durability, LINEAGE_MAX, MEMBERS_MAX, MemberEntry, MemberKind,
+    OnIoError, OnNoQuorum, Options, Protocol, Quorum, REPLICAS_MAX, ReadPolicy, Stretch,
     VOLUMES_MAX, VolumeEntry,
 };
 pub use frame::{

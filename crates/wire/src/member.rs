@@ -146,4 +146,9 @@ pub enum MemberMessage {
         /// Of the configuration that has no primary.
         epoch: Epoch,
     },
+    /// To a node whose history went another way: how much was changed here since.
+    Diverged {
+        /// Sectors, counted in whole blocks.
+        sectors: u64,
+    },
 }

@@ -26,6 +26,7 @@ const HEARTBEAT_ANSWER: u16 = 0x020a;
 const RELEASE: u16 = 0x020b;
 const WANT_PRIMARY: u16 = 0x020c;
 const HAND_OVER: u16 = 0x020d;
+const DIVERGED: u16 = 0x020e;
 
 const REASON_PROMISED: u8 = 1;
 const REASON_LEASED: u8 = 2;
@@ -33,7 +34,7 @@ const REASON_NOT_VOTER: u8 = 3;
 
 /// Whether `kind` is one of those above.
 pub(crate) fn is_known(kind: u16) -> bool {
-    (HELLO..=HAND_OVER).contains(&kind)
+    (HELLO..=DIVERGED).contains(&kind)
 }
 
 /// The number of `message`'s kind.
@@ -52,6 +53,7 @@ pub(crate) fn kind(message: &MemberMessage) -> u16 {
         MemberMessage::Release { .. } => RELEASE,
         MemberMessage::WantPrimary => WANT_PRIMARY,
         MemberMessage::HandOver { .. } => HAND_OVER,
+        MemberMessage::Diverged { .. } => DIVERGED,
     }
 }
 
@@ -113,6 +115,7 @@ pub(crate) fn put_body(message: &MemberMessage, out: &mut Vec<u8>) {
             out.put_bool(*wants);
         }
         MemberMessage::WantPrimary => {}
+        MemberMessage::Diverged { sectors } => out.put_u64(*sectors),
     }
 }
 
@@ -163,6 +166,7 @@ pub(crate) fn take(kind: u16, body: &[u8]) -> Result<MemberMessage, FrameError> 
         RELEASE => MemberMessage::Release { ballot: take_ballot(&mut body)? },
         WANT_PRIMARY => MemberMessage::WantPrimary,
         HAND_OVER => MemberMessage::HandOver { epoch: Epoch(body.u64()?) },
+        DIVERGED => MemberMessage::Diverged { sectors: body.u64()? },
         other => return Err(FrameError::UnknownKind(other)),
     };
     body.finish()?;

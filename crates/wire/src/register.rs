@@ -10,15 +10,15 @@
 
 use crate::codec::{DecodeError, Put, Reader};
 use crate::{
-    AfterSplitBrain, Configuration, Durability, Generation, LINEAGE_MAX, MEMBERS_MAX, MemberEntry,
-    MemberKind, OnIoError, OnNoQuorum, Options, Protocol, Quorum, REPLICAS_MAX, ReadPolicy,
+    AfterSplitBrain, Configuration, Durability, LINEAGE_MAX, MEMBERS_MAX, MemberEntry, MemberKind,
+    OnIoError, OnNoQuorum, Options, Protocol, Quorum, REPLICAS_MAX, ReadPolicy, Stretch,
     VOLUMES_MAX, VolumeEntry,
 };
 use alloc::vec::Vec;
 use base::{Ballot, Epoch, Incarnation, NodeId, SECTOR_BYTES, VolumeId, VoterId};
 
 /// Longest encoding of a configuration, in bytes, so that a voter's record and a message have a known
-/// size. A full one (16 members, 64 volumes, 16 generations) takes 1 824; the rest is room for later sections.
+/// size. A full one (16 members, 64 volumes, 16 stretches) takes 1 824; the rest is room for later sections.
 pub const CONFIGURATION_BYTES_MAX: usize = 3072;
 
 /// Number of the form written here. A newer one may mean anything; sections are how this one grows.
@@ -35,7 +35,7 @@ const TAG_WITHOUT_QUORUM: u16 = 16;
 
 const MEMBER_BYTES: usize = 20;
 const VOLUME_BYTES: usize = 14;
-const GENERATION_BYTES: usize = 34;
+const STRETCH_BYTES: usize = 34;
 
 /// Checks what `configuration` states as always true, and that its encoding is not too long.
 ///
@@ -84,10 +84,10 @@ fn check_members(members: &[MemberEntry]) -> Result<(), &'static str> {
 fn check_lineage(configuration: &Configuration) -> Result<(), &'static str> {
     let lineage = &configuration.lineage;
     if lineage.len() > LINEAGE_MAX {
-        return Err("more than 16 generations");
+        return Err("more than 16 stretches");
     }
-    if lineage.iter().any(|generation| generation.id == 0) {
-        return Err("generation 0 is the first one");
+    if lineage.iter().any(|stretch| stretch.id == 0) {
+        return Err("stretch 0 is the first one");
     }
     if configuration.options.after_split_brain == AfterSplitBrain::DiscardNode(0) {
         return Err("node 0 is no node");
@@ -140,7 +140,7 @@ fn encoded_bytes(configuration: &Configuration) -> usize {
     let volumes = 4 + configuration.volumes.len() * VOLUME_BYTES;
     let options = 4 + 8;
     let without_quorum = if is_without_quorum(configuration) {
-        4 + 3 + configuration.lineage.len() * GENERATION_BYTES
+        4 + 3 + configuration.lineage.len() * STRETCH_BYTES
     } else {
         0
     };
@@ -417,15 +417,17 @@ fn put_without_quorum(out: &mut Vec<u8>, configuration: &Configuration) {
         AfterSplitBrain::DiscardYounger => (1, 0),
         AfterSplitBrain::DiscardOlder => (2, 0),
         AfterSplitBrain::DiscardNode(node) => (3, node),
+        AfterSplitBrain::DiscardLeastChanges => (4, 0),
+        AfterSplitBrain::DiscardZeroChanges => (5, 0),
     };
     out.put_u8(policy);
     out.put_u16(node);
-    for generation in &configuration.lineage {
-        out.put_u64(generation.id);
-        out.put_u64(generation.ballot.round);
-        out.put_u16(generation.ballot.node.0);
-        out.put_u64(generation.epoch.0);
-        out.put_u64(generation.at_ms);
+    for stretch in &configuration.lineage {
+        out.put_u64(stretch.id);
+        out.put_u64(stretch.ballot.round);
+        out.put_u16(stretch.ballot.node.0);
+        out.put_u64(stretch.epoch.0);
+        out.put_u64(stretch.at_ms);
     }
 }
 
@@ -438,13 +440,15 @@ fn take_without_quorum(
         (1, 0) => AfterSplitBrain::DiscardYounger,
         (2, 0) => AfterSplitBrain::DiscardOlder,
         (3, node) => AfterSplitBrain::DiscardNode(node),
+        (4, 0) => AfterSplitBrain::DiscardLeastChanges,
+        (5, 0) => AfterSplitBrain::DiscardZeroChanges,
         _ => return Err(DecodeError::Damaged("an option has an unknown value")),
     };
     while !reader.is_empty() {
         if configuration.lineage.len() == LINEAGE_MAX {
-            return Err(DecodeError::Damaged("more than 16 generations"));
+            return Err(DecodeError::Damaged("more than 16 stretches"));
         }
-        configuration.lineage.push(Generation {
+        configuration.lineage.push(Stretch {
             id: reader.u64()?,
             ballot: Ballot { round: reader.u64()?, node: NodeId(reader.u16()?) },
             epoch: Epoch(reader.u64()?),

@@ -176,7 +176,9 @@ fn words(error: AnswerError) -> &'static str {
         AnswerError::OutOfRange => "outside the volume, or not aligned to its blocks",
         AnswerError::NoQuorum => "no quorum, and the resource is told to fail then",
         AnswerError::Io => "no reachable replica could do it",
-        AnswerError::SessionLost => "writes may be lost: every cache was lost; open it anew",
+        AnswerError::SessionLost => {
+            "writes may be gone: what was seen is not so any more; open it anew"
+        }
         AnswerError::Gone => "the resource is being removed, or the node is stopping",
     }
 }

@@ -29,7 +29,9 @@ pub(crate) struct SetOptions {
     #[arg(long, value_name = "Q", value_parser = ["majority", "off"])]
     pub(crate) quorum: Option<String>,
     /// Whose changes are given up when two sides that went on without each other meet again
-    #[arg(long, value_name = "DO", value_parser = ["disconnect", "discard-younger", "discard-older"])]
+    /// (without quorum): disconnect, discard-younger, discard-older, discard-least-changes,
+    /// discard-zero-changes, discard-node=NODE
+    #[arg(long, value_name = "DO", value_parser = parse_after_split_brain)]
     pub(crate) after_split_brain: Option<String>,
     /// Which replica serves a read
     #[arg(long, value_name = "POLICY",
@@ -41,6 +43,11 @@ pub(crate) struct SetOptions {
 }
 
 impl SetOptions {
+    /// The node whose side is given up after a split brain, if one is named.
+    pub(crate) fn discarded_node(&self) -> Option<&str> {
+        self.after_split_brain.as_deref().and_then(discarded_node)
+    }
+
     /// What is to change.
     pub(crate) fn change(&self) -> OptionsChange {
         OptionsChange {
@@ -97,6 +104,30 @@ pub(super) fn after_split_brain(word: &str) -> AfterSplitBrain {
     match word {
         "discard-younger" => AfterSplitBrain::DiscardYounger,
         "discard-older" => AfterSplitBrain::DiscardOlder,
+        "discard-least-changes" => AfterSplitBrain::DiscardLeastChanges,
+        "discard-zero-changes" => AfterSplitBrain::DiscardZeroChanges,
+        // A node's number is known when the nodes are (`discarded_node`).
         _ => AfterSplitBrain::Disconnect,
     }
+}
+
+/// Words of `--after-split-brain`; a node follows the last one.
+const AFTER_SPLIT_BRAIN: [&str; 5] = [
+    "disconnect",
+    "discard-younger",
+    "discard-older",
+    "discard-least-changes",
+    "discard-zero-changes",
+];
+
+pub(super) fn parse_after_split_brain(text: &str) -> Result<String, String> {
+    if discarded_node(text).is_some() || AFTER_SPLIT_BRAIN.contains(&text) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("one of {}, discard-node=NODE", AFTER_SPLIT_BRAIN.join(", ")))
+}
+
+/// The node whose side is given up, if the word names one.
+pub(crate) fn discarded_node(word: &str) -> Option<&str> {
+    word.strip_prefix("discard-node=").filter(|node| !node.is_empty())
 }

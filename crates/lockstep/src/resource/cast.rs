@@ -14,7 +14,7 @@ use wire::admin::{
     Answer, Command, FileMember, FileNode, FileStore, FileTiming, FileVolume, NodeStatus,
     Operation, ReplicaState, ResourceFile, ResourceStatus, StoreKind, codes,
 };
-use wire::{MemberKind, Quorum};
+use wire::{AfterSplitBrain, MemberKind, Quorum};
 
 use super::{at_primary, check_blocks, description, doer, done, file_of};
 use crate::admin::Node;
@@ -72,14 +72,20 @@ pub(crate) fn make_new<'a>(
         return make_described(cluster, wanted, path);
     }
     check_blocks(wanted.size.unwrap_or_default(), wanted.block_bytes())?;
-    if wanted.options().quorum == Quorum::Off {
-        let message = format!("{}: {}", wanted.name, codes::WITHOUT_QUORUM);
+    if wanted.options().quorum == Quorum::Off && wanted.witnesses > 0 {
+        let message = format!("{}: {}", wanted.name, codes::WITNESS_WITHOUT_QUORUM);
         return Err(Problem::from_code(&codes::UNSUPPORTED, message));
     }
     let cast = choose(cluster, wanted)?;
     refuse_known(cluster, &wanted.name)?;
     let store = wanted.store.or(cluster.dev.as_ref().map(|dev| dev.store())).unwrap_or(Store::File);
-    let file = describe(wanted, &cast, store);
+    let mut file = describe(wanted, &cast, store);
+    if let Some(node) = wanted.discarded_node() {
+        let id = cast.ids.get(node).copied().ok_or_else(|| {
+            Problem::new(NO_MEMBER, format!("{node} holds no copy of {}", wanted.name))
+        })?;
+        file.options.after_split_brain = AfterSplitBrain::DiscardNode(id);
+    }
     file.check().map_err(|error| Problem::new(USAGE, error.0))?;
     make(&cast, &file, wanted.force)?;
     Ok((cast, file))

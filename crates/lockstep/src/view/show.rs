@@ -20,6 +20,7 @@ pub(crate) fn human(style: Style, views: &Views) -> String {
             text.push('\n');
         }
         text.push_str(&block(style, resource));
+        text.push_str(&split_block(style, views, &resource.name));
     }
     if !views.silent.is_empty() {
         let names: Vec<&str> = views.silent.iter().map(|(name, _)| name.as_str()).collect();
@@ -62,7 +63,9 @@ fn block(style: Style, resource: &ResourceStatus) -> String {
     }
     if resource.fork > 0 {
         text.push_str("  ");
-        text.push_str(&style.paint(Tone::Bad, &format!("FORK {}", resource.fork)));
+        let name = if resource.history.is_empty() { "" } else { ", history " };
+        let fork = format!("FORK {}{name}{}", resource.fork, resource.history);
+        text.push_str(&style.paint(Tone::Bad, &fork));
     }
     text.push('\n');
     let rows: Vec<Vec<Cell>> = resource
@@ -82,6 +85,24 @@ fn block(style: Style, resource: &ResourceStatus) -> String {
     for warning in &resource.warnings {
         text.push_str(&style.paint(Tone::Doubtful, &format!("  note: {warning}")));
         text.push('\n');
+    }
+    text
+}
+
+/// What a split brain is, on either side, and how to go on.
+fn split_block(style: Style, views: &Views, name: &str) -> String {
+    let Some((node, view)) = super::split::seen_by(views, name) else { return String::new() };
+    let mut text = String::new();
+    for split in &view.split_brain {
+        let words = super::split::words(views, name, node, split);
+        text.push_str(&style.paint(Tone::Bad, &format!("  {}", words.what)));
+        text.push('\n');
+        for side in &words.sides {
+            text.push_str(&format!("    {side}\n"));
+        }
+        for (command, effect) in &words.commands {
+            text.push_str(&format!("    {command}\n        {effect}\n"));
+        }
     }
     text
 }
@@ -112,6 +133,7 @@ fn state_of(replica: &ReplicaStatus) -> (String, Tone) {
         ReplicaState::Behind => ("behind", Tone::Doubtful),
         ReplicaState::Detached => ("detached", Tone::Bad),
         ReplicaState::Absent => ("absent", Tone::Bad),
+        ReplicaState::SplitBrain => ("SPLIT BRAIN", Tone::Bad),
         ReplicaState::Diskless => ("diskless", Tone::Plain),
         ReplicaState::Witness if replica.connected => ("witness", Tone::Good),
         ReplicaState::Witness => ("witness, not reached", Tone::Bad),

@@ -231,6 +231,10 @@ pub(crate) fn event_line(event: &Event, before: Option<&ResourceStatus>) -> Stri
     if !nodes.is_empty() {
         line.push_str(&format!("  {}", nodes.join(", ")));
     }
+    for split in &status.split_brain {
+        let goes = if split.discarded { ", and this side is given up" } else { "" };
+        line.push_str(&format!("  SPLIT BRAIN with {}{goes}", split.node));
+    }
     if let Some(reason) = &status.suspended {
         line.push_str(&format!("  requests wait: {reason}"));
     }

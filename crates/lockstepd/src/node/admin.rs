@@ -14,14 +14,14 @@ use base::{Duration, Instant, NodeId, VolumeId};
 use replica::door::{MemberInput, Operation, OperationError, OperationId};
 use sys::{Event, Listener, Payload, Piece, Socket};
 use wire::admin::{
-    self, Answer, Code, Command, FileMember, Lines, Operation as Wish, Reply, Request,
-    ResourceFile, StoreKind, codes,
+    self, Answer, Code, Command, FileMember, Lines, Operation as Wish, OptionsChange, Reply,
+    Request, ResourceFile, StoreKind, codes,
 };
 
 use wire::Configuration;
 
 use super::clients::listen_unix;
-use super::lifecycle::refuse_without_quorum;
+use super::lifecycle::refuse_witness;
 use super::{Node, Purpose, Work};
 use crate::backing::{Refused, capacity_bytes};
 use crate::log::{debug, info, warning};
@@ -310,6 +310,8 @@ impl Node {
                     Refused::new(&codes::BAD_RESOURCE_FILE, message)
                 })?;
                 let (node, kind) = (NodeId(member.node), member.kind);
+                let quorum = configuration.map(|known| known.options.quorum).unwrap_or_default();
+                refuse_witness(name, quorum, [kind].into_iter())?;
                 Operation::AddMember { node, kind, voter: base::VoterId(voter) }
             }
             Wish::RemoveReplica { node } => Operation::RemoveMember { node: NodeId(node) },
@@ -339,15 +341,7 @@ impl Node {
             Wish::Verify {} => Operation::Verify,
             Wish::Force {} => Operation::Force,
             Wish::Resolve { discard } => Operation::Resolve { discard: NodeId(discard) },
-            Wish::SetOptions { options } => {
-                let old = configuration.map(|known| known.options.clone()).unwrap_or_default();
-                if options.data_checksum.is_some_and(|wanted| wanted != old.data_checksum) {
-                    let message = format!("{name}: data checksums are chosen at creation only");
-                    return Err(Refused::new(&codes::UNSUPPORTED, message));
-                }
-                refuse_without_quorum(name, options.quorum.unwrap_or_default())?;
-                Operation::SetOptions(options.applied(&old))
-            }
+            Wish::SetOptions { options } => new_options(name, configuration.as_deref(), &options)?,
             Wish::Cut {} => Operation::Cut,
         };
         let open = self.pending.values().filter(|pending| pending.resource == key).count();
@@ -460,6 +454,23 @@ impl Node {
     }
 }
 
+/// The options after a change, if they may be so.
+fn new_options(
+    name: &str,
+    known: Option<&Configuration>,
+    change: &OptionsChange,
+) -> Result<Operation, Refused> {
+    let old = known.map(|known| known.options.clone()).unwrap_or_default();
+    if change.data_checksum.is_some_and(|wanted| wanted != old.data_checksum) {
+        let message = format!("{name}: data checksums are chosen at creation only");
+        return Err(Refused::new(&codes::UNSUPPORTED, message));
+    }
+    let options = change.applied(&old);
+    let members = known.into_iter().flat_map(|known| &known.members);
+    refuse_witness(name, options.quorum, members.map(|member| member.kind))?;
+    Ok(Operation::SetOptions(options))
+}
+
 /// Bytes up to which a volume can grow in the smallest of its stores.
 fn room_bytes(file: &ResourceFile, volume: u16) -> u64 {
     let size = file.volumes.iter().find(|entry| entry.index == volume);
@@ -527,6 +538,11 @@ fn is_same(one: &admin::ResourceStatus, other: &admin::ResourceStatus) -> bool {
     let still = |status: &admin::ResourceStatus| admin::ResourceStatus {
         lease_left_ms: None,
         requests_in_flight: 0,
+        split_brain: status
+            .split_brain
+            .iter()
+            .map(|split| admin::SplitBrain { mine_changed_bytes: 0, ..split.clone() })
+            .collect(),
         ..status.clone()
     };
     still(one) == still(other)

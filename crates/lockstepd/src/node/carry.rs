@@ -3,11 +3,12 @@
 //! Always: an output is carried out before the machine, or another, is stepped again; what one machine
 //! of a node says to another arrives later, in order.
 
-use replica::door::{MemberInput, MemberOutput, ShardInput, ShardOutput, ToShard};
+use replica::door::{MemberInput, MemberOutput, Notice, ShardInput, ShardOutput, ToShard};
 use wire::Configuration;
 
+use super::status::{changed_bytes, stretch_name};
 use super::{Node, Work};
-use crate::log::debug;
+use crate::log::{debug, warning};
 use crate::slab::Key;
 
 impl Node {
@@ -56,6 +57,45 @@ impl Node {
         }
     }
 
+    /// What happens to the history of a resource, for the log: named, and counted before it goes.
+    fn tell_notice(&self, key: Key, notice: Notice) {
+        let name = self.name_of(key);
+        let node = |node| self.node_name(name, node);
+        let stretch = |history| match history {
+            0 => "that began with the resource".to_owned(),
+            _ => stretch_name(history),
+        };
+        match notice {
+            Notice::Began { history, fork } => {
+                let history = stretch(history);
+                warning!("{name}: fork: history {history} (fork {fork}) begins on this node");
+            }
+            Notice::Parted { peer, mine, theirs } => warning!(
+                "{name}: SPLIT BRAIN: this node is on history {}, {} is on {}; both keep their data; give \
+                 one side up: lockstep resource resolve {name} --discard NODE",
+                stretch(mine),
+                node(peer),
+                stretch(theirs)
+            ),
+            Notice::Chosen { peer, clients } => warning!(
+                "{name}: the side of {} was chosen: what was written here is given up as soon as {clients} \
+                 NBD clients of this node have left",
+                node(peer)
+            ),
+            Notice::GivesUp { peer, mine, theirs, fork } => {
+                let resource = self.resources.get(key);
+                let bytes = resource.map_or(0, |resource| changed_bytes(resource, peer));
+                warning!(
+                    "{name}: gives up its side: {bytes} bytes written here on history {} are discarded; \
+                     the history of {} goes on: {} (fork {fork})",
+                    stretch(mine),
+                    node(peer),
+                    stretch(theirs)
+                );
+            }
+        }
+    }
+
     /// Carries out what a member asks for.
     pub(super) fn carry_member(&mut self, key: Key, outputs: &mut Vec<MemberOutput>) {
         for output in outputs.drain(..) {
@@ -65,9 +105,12 @@ impl Node {
                     self.send_member(key, peer, session, &message);
                 }
                 MemberOutput::Shards(message) => {
-                    if let ToShard::Install { configuration, .. } = &message {
+                    if let ToShard::Install { configuration, leaves, .. } = &message {
                         self.on_install(key, configuration);
                         self.note_membership(key, configuration);
+                        if *leaves {
+                            self.lose_clients(key);
+                        }
                     }
                     let count = self.resources.get(key).map_or(0, |entry| entry.shards.len());
                     for shard in 0..u16::try_from(count).expect("a few") {
@@ -76,6 +119,7 @@ impl Node {
                     }
                 }
                 MemberOutput::Done { id, result } => self.on_done(id, result),
+                MemberOutput::Notice(notice) => self.tell_notice(key, notice),
                 MemberOutput::Mark(name) => debug!("{}: {name}", self.name_of(key)),
             }
         }

@@ -345,6 +345,17 @@ impl Node {
         }
     }
 
+    /// What clients of the resource have seen is not so any more: whoever is here has to open it anew.
+    pub(super) fn lose_clients(&mut self, resource: Key) {
+        for key in self.clients.keys() {
+            if let Some(client) = self.clients.get_mut(key)
+                && client.opened.is_some_and(|(opened, _)| opened == resource)
+            {
+                client.connection.lose();
+            }
+        }
+    }
+
     fn count_client(&mut self, resource: Key, comes: bool) {
         let Some(resource_entry) = self.resources.get_mut(resource) else { return };
         let count = &mut resource_entry.clients;

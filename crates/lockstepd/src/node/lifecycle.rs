@@ -313,7 +313,8 @@ impl Node {
     pub(super) fn define(&mut self, file: ResourceFile) -> Result<(), Refused> {
         file.check().map_err(|error| Refused::new(&codes::BAD_RESOURCE_FILE, error.0))?;
         let name = file.name.clone();
-        refuse_without_quorum(&name, file.options.quorum)?;
+        let kinds = file.members.iter().map(|member| member.kind);
+        refuse_witness(&name, file.options.quorum, kinds)?;
         if !file.nodes.iter().any(|node| node.id == self.config.node.0) {
             let own = &self.config.name;
             let message = format!("{name}: this node, {own}, is not among its nodes");
@@ -526,16 +527,17 @@ impl Node {
     }
 }
 
-/// Changes without a majority are not built: an option that promised them would promise what is not
-/// so.
-pub(super) fn refuse_without_quorum(name: &str, quorum: Quorum) -> Result<(), Refused> {
-    match quorum {
-        Quorum::Majority => Ok(()),
-        Quorum::Off => {
-            let message = format!("{name}: {}", codes::WITHOUT_QUORUM);
-            Err(Refused::new(&codes::UNSUPPORTED, message))
-        }
+/// A witness makes a majority possible; a resource that has one and does not use it is a mistake.
+pub(super) fn refuse_witness(
+    name: &str,
+    quorum: Quorum,
+    mut kinds: impl Iterator<Item = MemberKind>,
+) -> Result<(), Refused> {
+    if quorum == Quorum::Off && kinds.any(|kind| kind == MemberKind::Witness) {
+        let message = format!("{name}: {}", codes::WITNESS_WITHOUT_QUORUM);
+        return Err(Refused::new(&codes::UNSUPPORTED, message));
     }
+    Ok(())
 }
 
 /// Whether this node joins a resource that the others have already: then it learns from them what the

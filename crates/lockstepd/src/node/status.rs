@@ -9,7 +9,7 @@ use link::LinkMode;
 use replica::member::{MemberStatus, Suspended};
 use wire::admin::{
     NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus, Resync, ResyncDone,
-    Status, StoreKind, Verifying, VolumeStatus, codes,
+    SplitBrain, Status, StoreKind, Verifying, VolumeStatus, codes,
 };
 use wire::{Configuration, MemberKind};
 
@@ -106,16 +106,6 @@ impl Node {
         if running.is_none() && known.problem.is_none() {
             warnings.push(format!("{}: {}", codes::NOT_CREATED.title, codes::NOT_CREATED.remedy));
         }
-        if configuration.as_ref().is_some_and(|known| known.fork > 0) {
-            warnings.push("it was forced: other copies may hold writes that this one lacks".into());
-        }
-        warnings.extend(member.iter().flat_map(|member| &member.peers).filter_map(|peer| {
-            let node = peer.split_brain.then(|| self.node_name(&name, peer.node))?;
-            Some(format!(
-                "disconnected: split brain: this node and {node} went on without each other and keep \
-                 their data; `lockstep resource resolve {name} --discard NODE` gives up one side"
-            ))
-        }));
         let suspended = member.as_ref().and_then(|member| member.suspended.as_ref());
         let in_flight = running.map_or(0, in_flight);
         let no_quorum = matches!(
@@ -152,6 +142,8 @@ impl Node {
                 .zip(configuration.as_ref())
                 .and_then(|(own, known)| verifying(own, known)),
             warnings,
+            history: configuration.as_ref().map_or(String::new(), history_name),
+            split_brain: self.split_brain(&name, running, member.as_ref()),
             name,
         }
     }
@@ -222,6 +214,30 @@ impl Node {
                     store: running.filter(|_| own).and_then(store_of),
                     last_resync: running.and_then(|resource| last_resync(resource, node)),
                 }
+            })
+            .collect()
+    }
+
+    /// Peers whose history went another way, and how much there is on either side.
+    fn split_brain(
+        &self,
+        name: &str,
+        running: Option<&Resource>,
+        member: Option<&MemberStatus>,
+    ) -> Vec<SplitBrain> {
+        let peers = member.iter().flat_map(|member| &member.peers);
+        let splits = peers.filter_map(|peer| Some((peer.node, peer.split?)));
+        splits
+            .map(|(node, split)| SplitBrain {
+                node: self.node_name(name, node),
+                node_id: node.0,
+                mine: stretch_name(split.mine),
+                theirs: stretch_name(split.theirs),
+                mine_since_ms: split.mine_since_ms,
+                theirs_since_ms: split.theirs_since_ms,
+                mine_changed_bytes: running.map_or(0, |resource| changed_bytes(resource, node)),
+                theirs_changed_bytes: split.theirs_changed.map(|sectors| sectors * SECTOR_BYTES),
+                discarded: split.discarded,
             })
             .collect()
     }
@@ -317,6 +333,20 @@ fn verifying(resource: &Resource, known: &Configuration) -> Option<Verifying> {
     })
 }
 
+/// Bytes in blocks that were written here and that `node` lacks.
+pub(super) fn changed_bytes(resource: &Resource, node: NodeId) -> u64 {
+    resource.shards.iter().map(|shard| shard.changed_sectors(node) * SECTOR_BYTES).sum()
+}
+
+/// The name of a stretch of history; empty for the one that began with the resource.
+pub(super) fn stretch_name(history: u64) -> String {
+    if history == 0 { String::new() } else { format!("{history:016x}") }
+}
+
+fn history_name(configuration: &Configuration) -> String {
+    stretch_name(configuration.lineage.last().map_or(0, |stretch| stretch.id))
+}
+
 fn in_flight(resource: &Resource) -> u64 {
     let open: usize = resource
         .shards
@@ -341,6 +371,7 @@ fn peer_state(said: Option<&replica::member::PeerStatus>, in_sync: bool) -> Repl
     match said {
         Some(said) if !said.connected => ReplicaState::Absent,
         None => ReplicaState::Absent,
+        Some(said) if said.split_brain => ReplicaState::SplitBrain,
         Some(said) if said.failed => ReplicaState::Detached,
         Some(said) if said.syncing && !in_sync => ReplicaState::Syncing,
         Some(_) if in_sync => ReplicaState::InSync,

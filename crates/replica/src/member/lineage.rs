@@ -1,47 +1,40 @@
-//! Without quorum: who decides then, which history came from which, and what becomes of two.
+//! Without quorum: who decides then, and which history came from which.
 //!
 //! With `quorum = off` a change is decided by a majority, or by every member that is connected, if this
-//! node's own replica is in sync. A change of the second kind begins a new generation, which the
+//! node's own replica is in sync. A change of the second kind begins a new stretch, which the
 //! configuration remembers together with the point at which it left the one before.
 //!
-//! Always: within a generation history is one line, ordered by ballot and epoch; a history that is not
-//! known to have come from another is taken for one that went its own way. Nothing is given up but by
-//! the operator, by the policy that both sides have, or by a node that changed nothing.
+//! Always: within a stretch history is one line, ordered by ballot and epoch; a history that is not
+//! known to have come from another is taken for one that went its own way.
 //!
-//! Not here: everything else about a change (`register`), what a discarded copy does (`start`).
+//! Not here: everything else about a change (`register`), what becomes of two histories (`split`).
 
-use super::{Known, Member, Out, Proposal, Then};
+use super::{Member, Out, Proposal, Then};
 use crate::door::MemberOutput;
-use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use base::{Ballot, Epoch, Instant, NodeId, VoterId};
-use wire::{AfterSplitBrain, Configuration, Generation, LINEAGE_MAX, MemberEntry, Quorum};
+use wire::{Configuration, LINEAGE_MAX, MemberEntry, Quorum, Stretch};
 
 /// Leases that a process waits after its start before it decides anything alone: the others may only be
 /// slower to start.
 pub(super) const ALONE_LEASES: u64 = 4;
-/// Epochs that a resolved split brain leaves out, so that what the other side did is older for every
-/// shard.
-const FORK_EPOCHS: u64 = 1 << 32;
-
 fn is_off(configuration: &Configuration) -> bool {
     configuration.options.quorum == Quorum::Off
 }
 
-/// Whether generations matter to a configuration at all.
+/// Whether stretches matter to a configuration at all.
 pub(super) fn is_lineal(configuration: &Configuration) -> bool {
     is_off(configuration) || !configuration.lineage.is_empty()
 }
 
 /// Whether a configuration, committed under its ballot, is in the past of another, or the same.
-fn is_ancestor(one: (Ballot, &Configuration), of: (Ballot, &Configuration)) -> bool {
-    let id = one.1.lineage.last().map_or(0, |generation| generation.id);
+pub(super) fn is_ancestor(one: (Ballot, &Configuration), of: (Ballot, &Configuration)) -> bool {
+    let id = one.1.lineage.last().map_or(0, |stretch| stretch.id);
     let after = if id == 0 {
         Some(0)
     } else {
-        of.1.lineage.iter().position(|generation| generation.id == id).map(|at| at + 1)
+        of.1.lineage.iter().position(|stretch| stretch.id == id).map(|at| at + 1)
     };
     let Some(after) = after else { return false };
     let end = of.1.lineage.get(after).map_or((of.0, of.1.epoch), |next| (next.ballot, next.epoch));
@@ -56,15 +49,6 @@ pub(super) fn supersedes(new: (Ballot, &Configuration), old: (Ballot, &Configura
     is_ancestor(old, new) && !is_ancestor(new, old)
 }
 
-/// When the first generation began that `mine` has and `theirs` has not.
-fn parted_at(mine: &Configuration, theirs: &Configuration) -> Option<u64> {
-    mine.lineage
-        .iter()
-        .find(|one| theirs.lineage.iter().all(|other| other.id != one.id))
-        .map(|generation| generation.at_ms)
-        .filter(|&at| at != 0)
-}
-
 impl Member {
     /// Tells the wall clock: milliseconds since 1970 at `Instant(0)` of the clock that `step` is given.
     /// Only the policies about the younger and the older side need it.
@@ -73,7 +57,7 @@ impl Member {
     }
 
     /// Whether the member's memory is connected, and on this side of the history.
-    fn takes_part(&self, entry: &MemberEntry) -> bool {
+    pub(super) fn takes_part(&self, entry: &MemberEntry) -> bool {
         self.voter_of(entry.node) == Some(entry.voter)
     }
 
@@ -109,23 +93,26 @@ impl Member {
         (off && self.alone_from > self.now).then_some(self.alone_from)
     }
 
-    /// When the lease ends that every connected in-sync member granted.
-    pub(super) fn alone_lease(
+    /// When the lease ends, if `majority` is when that of a majority does. Without quorum every in-sync member
+    /// must have granted it, also one that is gone: it may go on alone once its slot is free, and what is
+    /// read here after that would be old. Who is gone is excluded, and then not asked.
+    pub(super) fn lease_with(
         &self,
         configuration: &Configuration,
         grants: &BTreeMap<NodeId, (VoterId, Instant)>,
+        majority: Option<Instant>,
     ) -> Option<Instant> {
-        if !self.may_act_alone(configuration) {
-            return None;
+        if !is_off(configuration) {
+            return majority;
         }
         let granted = configuration
             .members
             .iter()
-            .filter(|entry| entry.in_sync && self.takes_part(entry))
+            .filter(|entry| entry.in_sync)
             .map(|entry| grants.get(&entry.node).filter(|grant| grant.0 == entry.voter))
             .map(|grant| grant.map(|grant| grant.1));
-        let sent = granted.min()??;
-        Some(sent + self.timing.lease)
+        let all = granted.min()?? + self.timing.lease;
+        if self.may_act_alone(configuration) { Some(all) } else { Some(all.min(majority?)) }
     }
 
     /// Whether a majority can still consent to the change, those counted that did.
@@ -144,19 +131,23 @@ impl Member {
         count >= configuration.majority()
     }
 
-    fn generation_from(&mut self, from: (Ballot, Epoch)) -> Generation {
+    fn stretch_from(&mut self, from: (Ballot, Epoch)) -> Stretch {
         let at_ms =
             self.wall_origin_ms.map_or(0, |origin| origin.saturating_add(self.now.0 / 1_000_000));
-        Generation { id: self.random.id(), ballot: from.0, epoch: from.1, at_ms }
+        Stretch { id: self.random.id(), ballot: from.0, epoch: from.1, at_ms }
     }
 
     /// Makes a proposal one that the connected members alone decide, if a majority is not there.
     pub(super) fn prepare_alone(&mut self, proposal: &mut Proposal) {
-        if !is_off(&proposal.base) {
-            return;
-        }
         let forks =
             self.known.as_ref().is_some_and(|known| known.configuration.fork < proposal.next.fork);
+        if !is_off(&proposal.base) {
+            // A fork has a name, whoever decides it.
+            if forks {
+                self.begin_stretch(proposal);
+            }
+            return;
+        }
         let none = BTreeMap::new();
         let majority =
             self.has_majority(&proposal.base, &none) && self.has_majority(&proposal.next, &none);
@@ -164,9 +155,9 @@ impl Member {
             return;
         }
         let begun = self.reign_segment();
-        let newest = proposal.base.lineage.last().map(|generation| generation.id);
+        let newest = proposal.base.lineage.last().map(|stretch| stretch.id);
         if forks || begun.is_none() || begun != newest {
-            self.begin_generation(proposal);
+            self.begin_stretch(proposal);
         }
         proposal.party = Some(self.party(&proposal.base));
     }
@@ -178,11 +169,11 @@ impl Member {
         }
     }
 
-    fn begin_generation(&mut self, proposal: &mut Proposal) {
-        let generation = self.generation_from(proposal.from);
+    fn begin_stretch(&mut self, proposal: &mut Proposal) {
+        let stretch = self.stretch_from(proposal.from);
         let mut next = (*proposal.next).clone();
         next.lineage.clone_from(&proposal.base.lineage);
-        next.lineage.push(generation);
+        next.lineage.push(stretch);
         if next.lineage.len() > LINEAGE_MAX {
             // Who is on the first stretch still finds where it was left.
             let oldest = next.lineage.remove(0);
@@ -193,12 +184,12 @@ impl Member {
         }
         proposal.next = Arc::new(next);
         if let super::Role::Primary(reign) = &mut self.role {
-            reign.segment = Some(generation.id);
+            reign.segment = Some(stretch.id);
         }
     }
 
-    /// A generation is gone on with only while nobody else can have gone on with it.
-    pub(super) fn watch_generation(&mut self) {
+    /// A stretch is gone on with only while nobody else can have gone on with it.
+    pub(super) fn watch_stretch(&mut self) {
         let others = self.known.as_ref().is_some_and(|known| {
             let own = self.node;
             self.party(&known.configuration).iter().any(|&node| node != own)
@@ -222,7 +213,7 @@ impl Member {
     }
 
     /// Those on whom the open change waits are gone: it is made part of a later one, of another
-    /// generation, which is decided without them.
+    /// stretch, which is decided without them.
     pub(super) fn go_on_alone(&mut self, out: &mut Out) {
         let super::Role::Primary(reign) = &self.role else { return };
         let Some(proposal) = &reign.proposal else { return };
@@ -252,7 +243,7 @@ impl Member {
         let reign_begins = next.reign;
         again.next = Arc::new(next);
         again.accepted.clear();
-        self.begin_generation(&mut again);
+        self.begin_stretch(&mut again);
         again.party = Some(self.party(&again.base));
         let super::Role::Primary(reign) = &mut self.role else { return };
         if begins && again.then == Then::Promote {
@@ -261,187 +252,5 @@ impl Member {
         reign.proposal = Some(again);
         out.push(MemberOutput::Mark("member: change decided by those that are left"));
         self.send_proposal(out);
-    }
-
-    /// A peer says that this is committed where it is. Its history may have gone another way.
-    pub(super) fn meet(
-        &mut self,
-        peer: NodeId,
-        ballot: Ballot,
-        configuration: Box<Configuration>,
-        out: &mut Out,
-    ) {
-        let lineal = is_lineal(&configuration)
-            || self.known.as_ref().is_some_and(|known| is_lineal(&known.configuration));
-        let sound = super::register::is_sound(&configuration);
-        let (true, true, Some(known)) = (lineal, sound, self.known.clone()) else {
-            return self.learn(ballot, *configuration, out);
-        };
-        let mine = (known.ballot, &*known.configuration);
-        let theirs = (ballot, &*configuration);
-        if is_ancestor(mine, theirs) && mine.1.fork <= theirs.1.fork {
-            self.end_split(peer);
-            self.learn(ballot, *configuration, out);
-            self.pass_on(peer, known.configuration.epoch, out);
-        } else if is_ancestor(theirs, mine) && theirs.1.fork <= mine.1.fork {
-            self.end_split(peer);
-        } else {
-            let lost = theirs.1.fork > mine.1.fork;
-            let theirs = Known { ballot, configuration: Arc::new(*configuration) };
-            self.begin_split(peer, theirs.clone(), out);
-            if lost {
-                self.give_up(peer, theirs, out);
-            }
-        }
-    }
-
-    /// Others may be on another side than the one that was just taken: they hear of it before they hear
-    /// that this node acts on a configuration, which goes by its number alone.
-    fn pass_on(&mut self, from: NodeId, before: Epoch, out: &mut Out) {
-        if self.known.as_ref().is_some_and(|known| known.configuration.epoch == before) {
-            return;
-        }
-        for peer in self.connected().into_iter().filter(|&peer| peer != from) {
-            self.teach(peer, out);
-        }
-    }
-
-    /// Whether a value comes from the history that this node is on.
-    pub(super) fn is_on_this_side(&self, ballot: Ballot, value: &Configuration) -> bool {
-        let Some(known) = &self.known else { return true };
-        let lineal = is_lineal(value) || is_lineal(&known.configuration);
-        !lineal
-            || value.fork > known.configuration.fork
-            || is_ancestor((known.ballot, &known.configuration), (ballot, value))
-    }
-
-    fn end_split(&mut self, peer: NodeId) {
-        if let Some(peer) = self.peers.get_mut(&peer) {
-            peer.split = None;
-        }
-    }
-
-    fn begin_split(&mut self, node: NodeId, theirs: Known, out: &mut Out) {
-        let Some(peer) = self.peers.get_mut(&node) else { return };
-        let fresh = peer.split.replace(theirs).is_none();
-        peer.learned = Epoch(0);
-        peer.ready = None;
-        if fresh {
-            out.push(MemberOutput::Mark("member: split brain"));
-            self.stop_sync(node, out);
-            self.teach(node, out);
-        }
-    }
-
-    /// Another side was chosen earlier, and nothing is in the way any more.
-    pub(super) fn check_given_up(&mut self, out: &mut Out) {
-        if self.clients > 0 {
-            return;
-        }
-        let Some(fork) = self.known.as_ref().map(|known| known.configuration.fork) else { return };
-        let chosen = self.peers.iter().find_map(|(&node, peer)| {
-            let theirs = peer.split.as_ref()?;
-            (theirs.configuration.fork > fork).then(|| (node, theirs.clone()))
-        });
-        if let Some((peer, theirs)) = chosen {
-            self.give_up(peer, theirs, out);
-        }
-    }
-
-    /// The other side was chosen. This node's copy becomes a new one, to be compared and copied as a
-    /// whole. Clients that saw its writes must have left: those would silently be gone for them.
-    fn give_up(&mut self, peer: NodeId, theirs: Known, out: &mut Out) {
-        if self.clients > 0 || self.phase != super::Phase::Running {
-            return out.push(MemberOutput::Mark("member: discarded, waits for its clients"));
-        }
-        out.push(MemberOutput::Mark("member: own side discarded"));
-        self.abandon_or_abdicate(out);
-        self.end_split(peer);
-        self.renew_identity(out);
-        self.know(theirs.ballot, theirs.configuration, out);
-        self.introduce(out);
-    }
-
-    fn abandon_or_abdicate(&mut self, out: &mut Out) {
-        if self.reign().is_some() {
-            self.abdicate(out);
-        } else {
-            self.abandon(out);
-        }
-    }
-
-    /// Whether the peer is on another side of the history.
-    pub(super) fn is_split(&self, peer: NodeId) -> bool {
-        self.peers.get(&peer).is_some_and(|peer| peer.split.is_some())
-    }
-
-    /// Peers with the same right as this node, whose history went another way.
-    fn splits(&self) -> Vec<(NodeId, Arc<Configuration>)> {
-        let Some(fork) = self.known.as_ref().map(|known| known.configuration.fork) else {
-            return Vec::new();
-        };
-        self.peers
-            .iter()
-            .filter_map(|(&node, peer)| Some((node, peer.split.as_ref()?.configuration.clone())))
-            .filter(|(_, theirs)| theirs.fork == fork)
-            .collect()
-    }
-
-    /// Whether an operator may choose this node's side against that of `discard`.
-    pub(super) fn is_split_from(&self, discard: NodeId) -> bool {
-        self.splits().iter().any(|(node, _)| *node == discard)
-    }
-
-    /// The peer whose side is to be given up, by the policy that both sides have.
-    fn discarded_by_policy(&self) -> Option<NodeId> {
-        let mine = self.known.as_ref()?.configuration.clone();
-        if !self.may_act_alone(&mine) {
-            return None;
-        }
-        self.splits()
-            .into_iter()
-            .find(|(node, theirs)| self.wins(*node, &mine, theirs))
-            .map(|(node, _)| node)
-    }
-
-    fn wins(&self, peer: NodeId, mine: &Configuration, theirs: &Configuration) -> bool {
-        let policy = mine.options.after_split_brain;
-        if policy != theirs.options.after_split_brain {
-            return false;
-        }
-        let times = parted_at(mine, theirs).zip(parted_at(theirs, mine));
-        match policy {
-            AfterSplitBrain::Disconnect => false,
-            AfterSplitBrain::DiscardYounger => times.is_some_and(|(mine, other)| mine < other),
-            AfterSplitBrain::DiscardOlder => times.is_some_and(|(mine, other)| mine > other),
-            AfterSplitBrain::DiscardNode(node) => {
-                let node = NodeId(node);
-                node == peer
-                    || (node != self.node && theirs.is_in_sync(node) && !mine.is_in_sync(node))
-            }
-        }
-    }
-
-    /// Whether this node would be primary only to end a split brain as the policy says.
-    pub(super) fn wants_to_resolve(&self) -> bool {
-        self.discarded_by_policy().is_some()
-    }
-
-    /// The change that the policy asks for.
-    pub(super) fn change_resolve(&self, known: &Configuration) -> Option<(Configuration, Then)> {
-        let discard = self.discarded_by_policy()?;
-        Some((Self::resolved(known, discard)?, Then::Nothing))
-    }
-
-    /// This side's history goes on, and that of `discard` does not. `None`: it is the only copy here.
-    pub(super) fn resolved(known: &Configuration, discard: NodeId) -> Option<Configuration> {
-        let mut next = Self::successor(known);
-        next.epoch = Epoch(known.epoch.0 + FORK_EPOCHS);
-        next.fork += 1;
-        for member in next.members.iter_mut().filter(|member| member.node == discard) {
-            member.in_sync = false;
-        }
-        let any = next.in_sync().next().is_some();
-        any.then_some(next)
     }
 }

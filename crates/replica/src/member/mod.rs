@@ -4,7 +4,7 @@
 //! stable storage also votes. Each role is a file: `start` (from nothing to the first word said),
 //! `store` (what must be durable before it is said), `voter`, `proposer` (prepare and promise), `raise`
 //! (a higher ballot in the same reign), `register` (accept, commit, learn), `primary` (reign, lease,
-//! hand-over), `peers` (exclude, include, replace), `operations`, `lineage` (without quorum), `status`.
+//! hand-over), `peers` (exclude, include, replace), `operations`, `lineage` (without quorum), `split` (two histories meet), `status`.
 //!
 //! Always:
 //! - nothing is promised, accepted or acted on before the record that says so is on stable storage;
@@ -20,6 +20,7 @@ mod primary;
 mod proposer;
 mod raise;
 mod register;
+mod split;
 mod start;
 mod status;
 mod store;
@@ -29,7 +30,7 @@ mod voter;
 #[expect(clippy::cast_possible_truncation, reason = "small numbers of nodes and seeds")]
 mod tests;
 
-pub use status::{MemberStatus, PeerStatus, RoleStatus, Suspended};
+pub use status::{MemberStatus, PeerStatus, RoleStatus, SplitStatus, Suspended};
 
 use crate::disk::Record;
 use crate::door::{
@@ -147,7 +148,7 @@ struct Peer {
     /// When the newest configuration was last sent to it.
     taught: Instant,
     /// What it knows, if its history went another way than this node's.
-    split: Option<Known>,
+    split: Option<split::Split>,
 }
 
 /// The voter's lease slot.
@@ -346,6 +347,11 @@ pub struct Member {
     alone_from: Instant,
     /// Wall clock at `Instant(0)`, if it was told.
     wall_origin_ms: Option<u64>,
+    /// It leaves the history it was on; shards are told with the next configuration.
+    leaves: bool,
+    /// The first configuration of the history that it is on since it gave up another. What shards say of
+    /// earlier ones is about that other one.
+    side_from: Epoch,
 }
 
 impl Member {
@@ -385,6 +391,8 @@ impl Member {
             cut: 0,
             alone_from: now + Duration(setup.timing.lease.0.saturating_mul(lineage::ALONE_LEASES)),
             wall_origin_ms: None,
+            leaves: false,
+            side_from: Epoch(0),
             record: setup.record,
         };
         member.inherit(setup.bootstrap);
@@ -466,7 +474,9 @@ impl Member {
         if self.phase != Phase::Running {
             return;
         }
-        if self.is_split(peer) && !matches!(message, MemberMessage::Learn { .. }) {
+        let about_split =
+            matches!(message, MemberMessage::Learn { .. } | MemberMessage::Diverged { .. });
+        if self.is_split(peer) && !about_split {
             return;
         }
         match message {
@@ -500,6 +510,7 @@ impl Member {
             MemberMessage::Release { ballot } => self.on_release(peer, ballot),
             MemberMessage::WantPrimary => self.on_want_primary(peer, session, out),
             MemberMessage::HandOver { epoch } => self.on_hand_over(epoch),
+            MemberMessage::Diverged { sectors } => self.on_diverged(peer, sectors),
         }
     }
 
@@ -515,6 +526,7 @@ impl Member {
             FromShard::Logged { writes } => view.logged = view.logged.max(writes),
             FromShard::Wants => self.want.shard = true,
             FromShard::DiskFailed => self.disk_failed = true,
+            FromShard::Counted { peer, sectors } => self.on_counted(shard, peer, sectors, out),
             FromShard::Gathered { reign } => self.on_gathered(shard, reign),
             FromShard::Reconciled { reign } => self.on_reconciled(shard, reign),
             FromShard::Drained { reign } => self.on_drained(shard, reign),

@@ -290,8 +290,8 @@ impl Member {
         self.slot = super::Slot { holder: Some(self.node), ballot, until: self.now };
         let grants = BTreeMap::from([(self.node, (voter, self.now))]);
         self.role = Role::Primary(Box::new(Reign::new(ballot, self.now, next.epoch, grants)));
-        let base = Known { ballot: known.ballot, configuration: Arc::new(base) };
-        self.propose(base, next, Then::Promote, out);
+        let from = (known.ballot, known.configuration.epoch);
+        self.propose_from(from, Arc::new(base), next, Then::Promote, out);
     }
 
     /// The next change that an operator asked for.
@@ -320,7 +320,7 @@ impl Member {
                 }
                 Operation::Force => Ok(Some(self.forced(known))),
                 Operation::Resolve { discard } => {
-                    Self::resolved(known, *discard).map(Some).ok_or(OperationError::LastReplica)
+                    self.resolved(known, *discard).map(Some).ok_or(OperationError::LastReplica)
                 }
                 _ => continue,
             };

@@ -78,7 +78,7 @@ impl Member {
 
     /// Everything a primary does by itself.
     pub(super) fn run_primary(&mut self, out: &mut Out) {
-        self.watch_generation();
+        self.watch_stretch();
         self.run_proposal(out);
         if self.reign().is_none() {
             return;
@@ -209,7 +209,7 @@ impl Member {
             .collect();
         sent.sort_unstable_by(|one, other| other.cmp(one));
         let majority = sent.get(configuration.majority() - 1).map(|&sent| sent + self.timing.lease);
-        majority.max(self.alone_lease(configuration, grants))
+        self.lease_with(configuration, grants, majority)
     }
 
     /// Whether what is left of the lease that the shards were told is granted by the voters of `next` too, if

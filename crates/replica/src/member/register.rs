@@ -6,9 +6,10 @@
 //!
 //! Not here: which change comes next (`peers`, `operations`, `primary`).
 
+use super::split::newest_stretch;
 use super::store::Effect;
 use super::{Known, Member, Out, Proposal, Role, Then, is_majority, rank};
-use crate::door::{MemberOutput, Slot, ToShard};
+use crate::door::{MemberOutput, Notice, Slot, ToShard};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -24,11 +25,23 @@ pub(super) fn is_sound(configuration: &Configuration) -> bool {
 impl Member {
     /// Proposes `next` in the ballot of this reign.
     pub(super) fn propose(&mut self, base: Known, next: Configuration, then: Then, out: &mut Out) {
+        let from = (base.ballot, base.configuration.epoch);
+        self.propose_from(from, base.configuration, next, then, out);
+    }
+
+    /// Likewise; `from` is the place in the history that it goes on from.
+    pub(super) fn propose_from(
+        &mut self,
+        from: (Ballot, Epoch),
+        base: Arc<Configuration>,
+        next: Configuration,
+        then: Then,
+        out: &mut Out,
+    ) {
         let Role::Primary(reign) = &self.role else { return };
         assert!(reign.proposal.is_none(), "one change is open at a time");
-        let from = (base.ballot, base.configuration.epoch);
         let mut proposal = Proposal {
-            base: base.configuration,
+            base,
             next: Arc::new(next),
             accepted: BTreeMap::new(),
             again_at: self.now + self.timing.retry,
@@ -167,6 +180,11 @@ impl Member {
         let Some(proposal) = reign.proposal.take() else { return };
         let ballot = reign.ballot;
         self.know(ballot, proposal.next.clone(), out);
+        let history = newest_stretch(&proposal.next);
+        if history != newest_stretch(&proposal.base) {
+            let fork = proposal.next.fork;
+            out.push(MemberOutput::Notice(Notice::Began { history, fork }));
+        }
         for peer in self.connected() {
             self.teach(peer, out);
         }
@@ -228,7 +246,9 @@ impl Member {
         self.emitted = Some(configuration.clone());
         let epoch = configuration.epoch;
         let reigns = self.reigns_in(&configuration);
-        let install = ToShard::Install { configuration: configuration.clone(), slots, reigns };
+        let leaves = core::mem::take(&mut self.leaves);
+        let install =
+            ToShard::Install { configuration: configuration.clone(), slots, reigns, leaves };
         Self::tell_shards(install, out);
         self.tell_own_ready(&configuration, out);
         if self.shards.is_empty() {
@@ -271,10 +291,12 @@ impl Member {
     }
 
     /// Gives each replica other than this node's a bitmap slot. Its bits start anew, all clear, when the
-    /// replica has come into sync, and all dirty when it is there under a new identity.
+    /// replica has come into sync (or, after a split brain, when this node's has come to it), and all dirty when it is there under a new identity.
     pub(super) fn update_slots(&mut self, configuration: &Configuration) {
         let own = self.node;
         let old = self.known.as_ref().map(|known| known.configuration.clone());
+        let own_in_sync = configuration.is_in_sync(own);
+        let own_was_in_sync = old.as_ref().is_some_and(|old| old.is_in_sync(own));
         self.slots.retain(|slot| slot.node != own && configuration.is_replica(slot.node));
         for member in &configuration.members {
             if member.node == own || member.kind != MemberKind::Replica {
@@ -283,7 +305,13 @@ impl Member {
             let had = self.slots.iter().position(|slot| slot.node == member.node);
             let same = had.is_some_and(|at| self.slots[at].voter == member.voter);
             let was_in_sync = old.as_ref().is_some_and(|old| old.is_in_sync(member.node));
-            if same && (!member.in_sync || was_in_sync || old.is_none()) {
+            let keeps = if configuration.may_have_parted() && member.in_sync {
+                // What this copy alone may hold is needed until it is in sync itself.
+                old.is_none() || !own_in_sync || (own_was_in_sync && was_in_sync)
+            } else {
+                !member.in_sync || was_in_sync || old.is_none()
+            };
+            if same && keeps {
                 continue;
             }
             self.slot_generation += 1;

@@ -241,9 +241,15 @@ impl Member {
 
     /// Says what every shard of this node acts on.
     pub(super) fn tell_learned(&self, peer: NodeId, out: &mut Out) {
-        if self.installed > Epoch(0) {
-            self.send(peer, MemberMessage::Learned { epoch: self.installed }, out);
+        let epoch = self.acts_on();
+        if epoch > Epoch(0) {
+            self.send(peer, MemberMessage::Learned { epoch }, out);
         }
+    }
+
+    /// What every shard here acts on; 0 as long as it is of a history that was given up.
+    pub(super) fn acts_on(&self) -> Epoch {
+        if self.installed < self.side_from { Epoch(0) } else { self.installed }
     }
 
     /// A primary tells its generation with its heartbeats, as the others do with their answers.

@@ -85,6 +85,25 @@ pub struct PeerStatus {
     pub failed: bool,
     /// Its history went another way than this node's: neither follows the other.
     pub split_brain: bool,
+    /// What is known of that.
+    pub split: Option<SplitStatus>,
+}
+
+/// Two histories of one resource, as one of the nodes sees them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct SplitStatus {
+    /// The stretch of history here with which they parted: the name of this side.
+    pub mine: u64,
+    /// The one there: the name of the other side.
+    pub theirs: u64,
+    /// When this side began to go on alone: milliseconds since 1970, if known.
+    pub mine_since_ms: Option<u64>,
+    /// When the other side did.
+    pub theirs_since_ms: Option<u64>,
+    /// Sectors that the other side had changed when the two met.
+    pub theirs_changed: Option<u64>,
+    /// The other side was chosen: this one is given up when its clients have left.
+    pub discarded: bool,
 }
 
 /// What a member knows and does.
@@ -102,6 +121,8 @@ pub struct MemberStatus {
     pub lease_left: Option<Duration>,
     /// Every other node that was heard of, ascending.
     pub peers: Vec<PeerStatus>,
+    /// Another side of a split brain was chosen: this one is given up as soon as no client is left here.
+    pub discarded: bool,
 }
 
 impl Member {
@@ -124,6 +145,7 @@ impl Member {
             suspended,
             lease_left,
             peers: self.peer_statuses(),
+            discarded: self.chosen_side().is_some(),
         }
     }
 
@@ -146,6 +168,7 @@ impl Member {
                     learned: peer.learned,
                     behind: known.as_ref().is_some_and(|known| peer.learned < known.epoch),
                     split_brain: peer.split.is_some(),
+                    split: self.split_status(node),
                     failed: peer.failed || hello.is_some_and(|hello| hello.rolled_back),
                 }
             })

@@ -210,7 +210,7 @@ impl Member {
             ballot,
             sent,
             voter,
-            epoch: self.installed,
+            epoch: self.acts_on(),
             generation: self.generation(),
             wants: self.clients > 0 && !self.want.demoted,
         };

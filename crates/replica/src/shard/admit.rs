@@ -302,7 +302,7 @@ impl Shard {
         }
     }
 
-    fn give_back(&mut self, client: Client, out: &mut Out) {
+    pub(super) fn give_back(&mut self, client: Client, out: &mut Out) {
         match client.origin {
             Origin::Local(_) => {
                 self.waiting_since.get_or_insert(self.now);

@@ -15,7 +15,7 @@ use wire::ShardMessage;
 /// A request that the primary has.
 #[derive(Debug)]
 pub(super) struct Forwarded {
-    client: Client,
+    pub(super) client: Client,
     to: NodeId,
 }
 
@@ -62,7 +62,7 @@ impl Shard {
         let origin = Origin::Peer { node, session, id };
         let request = Request { op, volume, span, buffer, fua };
         let client = Client { origin, request, since: self.now };
-        if self.is_primary() {
+        if self.is_primary() && self.follows(node) {
             self.on_request(client, out);
             return;
         }
@@ -70,6 +70,17 @@ impl Shard {
         let message = ShardMessage::Forwarded { id, result: None, zero: false };
         self.send(node, message, None, out);
         self.release(buffer, out);
+    }
+
+    /// Whether a node that forwards is known to be on this history. Where there may be two, one that has not
+    /// heard yet that this node left the other would have its writes carried out on data it never saw.
+    fn follows(&self, node: NodeId) -> bool {
+        let Some(known) = &self.configuration else { return false };
+        !known.may_have_parted()
+            || self
+                .peers
+                .get(&node)
+                .is_some_and(|peer| peer.ready.is_some_and(|ready| ready >= known.reign))
     }
 
     /// The primary's answer to a forwarded request.

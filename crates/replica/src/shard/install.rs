@@ -4,12 +4,12 @@
 //! is in doubt; for every replica outside the in-sync set, everything un-retired, open or in doubt here is
 //! dirty.
 
-use super::op::{Kind, Own};
+use super::op::{Kind, Origin, Own};
 use super::{Out, Shard};
 use crate::door::{FromShard, ShardOutput, Slot};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use base::{NodeId, Span, VolumeId};
+use base::{AnswerError, NodeId, Span, VolumeId};
 use wire::Configuration;
 
 impl Shard {
@@ -18,6 +18,7 @@ impl Shard {
         new: Arc<Configuration>,
         slots: &[Slot],
         reigns: bool,
+        leaves: bool,
         out: &mut Out,
     ) {
         let (old_epoch, old_reign) = (self.epoch(), self.reign());
@@ -31,6 +32,9 @@ impl Shard {
         if was_primary && (new_reign || !reigns) {
             out.push(ShardOutput::Mark("primary no more"));
             self.abandon(out);
+        }
+        if leaves {
+            self.lose_sessions(out);
         }
         if new_reign {
             self.doubt_unretired(out);
@@ -59,6 +63,25 @@ impl Shard {
         self.check_gathered(out);
         self.make_room(out);
         self.save_bitmaps(out);
+    }
+
+    /// Everything that waits here was asked of a history that this node leaves: it is not carried out on
+    /// another.
+    fn lose_sessions(&mut self, out: &mut Out) {
+        out.push(ShardOutput::Mark("requests of a history that was given up fail"));
+        let forwards = core::mem::take(&mut self.forwards);
+        let waiting = core::mem::take(&mut self.waiting);
+        let clients =
+            waiting.into_iter().chain(forwards.into_values().map(|forward| forward.client));
+        for client in clients.collect::<Vec<_>>() {
+            match client.origin {
+                Origin::Local(_) => {
+                    self.answer(&client, Err(AnswerError::SessionLost), None, out);
+                    self.release(client.request.buffer, out);
+                }
+                Origin::Peer { .. } => self.give_back(client, out),
+            }
+        }
     }
 
     fn own_left(&self, new: &Configuration) -> bool {

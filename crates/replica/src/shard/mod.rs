@@ -295,8 +295,12 @@ impl Shard {
 
     fn on_member(&mut self, message: ToShard, out: &mut Out) {
         match message {
-            ToShard::Install { configuration, slots, reigns } => {
-                self.install(configuration, &slots, reigns, out);
+            ToShard::Install { configuration, slots, reigns, leaves } => {
+                self.install(configuration, &slots, reigns, leaves, out);
+            }
+            ToShard::Count { peer } => {
+                let sectors = self.changed_sectors(peer);
+                out.push(ShardOutput::Member(crate::door::FromShard::Counted { peer, sectors }));
             }
             ToShard::PeerReady { peer, session, epoch, kept } => {
                 self.on_peer_ready(peer, session, epoch, kept, out);

@@ -264,6 +264,17 @@ impl Shard {
             }
         }
         self.doubt.remove(volume, span);
+        self.settle_own_changes(volume, span);
+    }
+
+    /// A copy that was given up holds nothing of its own there any more.
+    fn settle_own_changes(&mut self, volume: VolumeId, span: Span) {
+        let Some(known) = self.configuration.clone() else { return };
+        if !known.is_in_sync(self.node) && known.may_have_parted() {
+            for node in known.in_sync() {
+                self.clear_bits(node, volume, span.first(), span.end());
+            }
+        }
     }
 
     fn on_retire(&mut self, upto: u64, ahead: &[(u64, u64)]) {

@@ -133,7 +133,11 @@ impl Shard {
         out: &mut Out,
     ) {
         let runs = match bits_of {
-            None => self.doubt.runs(),
+            None => {
+                let mut runs = self.doubt.runs();
+                runs.extend(self.own_changes());
+                runs
+            }
             Some(node) => self.dirty_runs(node),
         };
         let mut parts: Vec<Vec<DoubtRun>> =
@@ -146,6 +150,24 @@ impl Shard {
             let message = ShardMessage::Doubt { sequence, runs, last: at + 1 == count };
             self.send(primary, message, None, out);
         }
+    }
+
+    /// What this copy alone may hold: it went on without those that are in sync now, and was given up. Known
+    /// only while it is not in sync itself.
+    fn own_changes(&self) -> Vec<DoubtRun> {
+        let Some(known) = &self.configuration else { return Vec::new() };
+        if known.is_in_sync(self.node) || !known.may_have_parted() {
+            return Vec::new();
+        }
+        known.in_sync().flat_map(|node| self.dirty_runs(node)).collect()
+    }
+
+    /// Sectors that `node` lacks, in whole blocks.
+    #[must_use]
+    pub fn changed_sectors(&self, node: NodeId) -> u64 {
+        let Some(known) = &self.configuration else { return 0 };
+        let volumes = known.volumes.iter();
+        volumes.map(|entry| self.bitmaps.dirty_sectors(node, entry.volume, entry.sectors)).sum()
     }
 
     fn dirty_runs(&self, node: NodeId) -> Vec<DoubtRun> {

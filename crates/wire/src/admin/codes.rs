@@ -165,9 +165,9 @@ codes! {
         "Ask a node of the side that is to go on.";
 }
 
-/// Said with `UNSUPPORTED` of a resource that is to do without quorum: what is missing, and what to do.
-pub const WITHOUT_QUORUM: &str = "a resource without quorum (quorum = off) is not supported by this \
-     release; keep quorum = majority, and with two replicas add a witness on a third node";
+/// Said with `UNSUPPORTED` of a resource that is to do without quorum, and has a witness.
+pub const WITNESS_WITHOUT_QUORUM: &str = "quorum = off is for resources without a witness; with one, keep \
+     quorum = majority: it goes on as well when a node is lost, and never splits";
 
 /// The entry with this number, as in `LS-0042`.
 #[must_use]

@@ -68,6 +68,36 @@ pub struct ResourceStatus {
     /// What an operator should know, one sentence each.
     #[serde(default)]
     pub warnings: Vec<String>,
+    /// Name of the stretch of history that this node is on, hexadecimal; empty for the one that began with
+    /// the resource. Another begins when a side goes on alone, is chosen, or is forced.
+    #[serde(default)]
+    pub history: String,
+    /// Nodes whose history went another way than this one's.
+    #[serde(default)]
+    pub split_brain: Vec<SplitBrain>,
+}
+
+/// Two histories of one resource, as one of the nodes sees them.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct SplitBrain {
+    /// Name of the node on the other side.
+    pub node: String,
+    /// Its number.
+    pub node_id: u16,
+    /// Name of this side: of the stretch of history with which it parted.
+    pub mine: String,
+    /// Name of the other side's.
+    pub theirs: String,
+    /// When this side went on alone: milliseconds since 1970, by the clock of the node that did.
+    pub mine_since_ms: Option<u64>,
+    /// When the other side did.
+    pub theirs_since_ms: Option<u64>,
+    /// Bytes in blocks that were written here since.
+    pub mine_changed_bytes: u64,
+    /// Bytes in blocks that had been written there when the sides met.
+    pub theirs_changed_bytes: Option<u64>,
+    /// The other side was chosen: this one is given up when its clients have left.
+    pub discarded: bool,
 }
 
 /// One volume.
@@ -136,6 +166,8 @@ pub enum ReplicaState {
     Diskless,
     /// It votes and holds no data.
     Witness,
+    /// It is reachable, and its history went another way.
+    SplitBrain,
 }
 
 /// How far a comparison of all replicas is.

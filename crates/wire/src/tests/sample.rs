@@ -32,13 +32,15 @@ pub(super) fn options(random: &mut Prng) -> Options {
             AfterSplitBrain::Disconnect,
             AfterSplitBrain::DiscardYounger,
             AfterSplitBrain::DiscardOlder,
+            AfterSplitBrain::DiscardLeastChanges,
+            AfterSplitBrain::DiscardZeroChanges,
             AfterSplitBrain::DiscardNode(1 + random.below(9) as u16),
-        ][random.below(4) as usize],
+        ][random.below(6) as usize],
     }
 }
 
-fn generation(random: &mut Prng) -> Generation {
-    Generation {
+fn stretch(random: &mut Prng) -> Stretch {
+    Stretch {
         id: random.id(),
         ballot: Ballot { round: random.below(99), node: NodeId(random.below(9) as u16) },
         epoch: Epoch(random.below(1 << 40)),
@@ -90,14 +92,14 @@ pub(super) fn configuration(random: &mut Prng) -> Configuration {
         members,
         volumes,
         options: options(random),
-        lineage: (0..random.below(17) * random.below(2)).map(|_| generation(random)).collect(),
+        lineage: (0..random.below(17) * random.below(2)).map(|_| stretch(random)).collect(),
         unknown,
     }
 }
 
 /// Number of kinds that `shard_message`, `member_message` and `node_message` take.
 pub(super) const SHARD_KINDS: u64 = 17;
-pub(super) const MEMBER_KINDS: u64 = 13;
+pub(super) const MEMBER_KINDS: u64 = 14;
 pub(super) const NODE_KINDS: u64 = 10;
 
 fn node(random: &mut Prng) -> NodeId {
@@ -269,7 +271,8 @@ pub(super) fn member_message(kind: u64, random: &mut Prng) -> MemberMessage {
         }
         10 => MemberMessage::Release { ballot },
         11 => MemberMessage::WantPrimary,
-        _ => MemberMessage::HandOver { epoch },
+        12 => MemberMessage::HandOver { epoch },
+        _ => MemberMessage::Diverged { sectors: random.next_u64() },
     }
 }
 

@@ -1,7 +1,7 @@
 //! Without quorum: going on alone, meeting again, choosing a side.
 
 use super::network::{MS, World};
-use crate::door::{Operation, OperationError};
+use crate::door::{Notice, Operation, OperationError};
 use crate::member::{RoleStatus, Suspended};
 use alloc::vec::Vec;
 use base::NodeId;
@@ -154,7 +154,8 @@ fn an_operator_chooses_the_side_that_goes_on() {
         let own = world.operate(2, Operation::Resolve { discard: NodeId(2) });
         world.wait(1);
         assert_eq!(world.node(2).done[&own], Err(OperationError::OwnSide));
-        let voters = known(&world, 1).members;
+        let mut voters = known(&world, 1).members;
+        voters[1].in_sync = true;
         let id = world.operate(1, Operation::Resolve { discard: NodeId(2) });
         world.run_until("chosen", |world| world.is_done(1, id));
         assert_eq!(world.node(1).done[&id], Ok(()));
@@ -164,9 +165,7 @@ fn an_operator_chooses_the_side_that_goes_on() {
         world.run_until("both are in sync", |world| is_whole(world, 2));
         assert!(world.answers(1));
         assert_eq!(known(&world, 1).fork, 1);
-        let voter = |node| known(&world, 1).member(NodeId(node)).map(|member| member.voter);
-        assert_eq!(voter(1), Some(voters[0].voter));
-        assert_ne!(voter(2), Some(voters[1].voter), "it is copied as a whole");
+        assert_eq!(known(&world, 1).members, voters, "by what either side changed, not as a whole");
         assert!(world.node(1).shards.synced.contains(&NodeId(2)));
     }
 }
@@ -176,19 +175,18 @@ fn winner(seed: u64, after: AfterSplitBrain) -> u16 {
     let mut world = split(seed, after);
     world.set_clients(1, 0);
     world.set_clients(2, 0);
-    let before = [1, 2].map(|node| known(&world, node).members[usize::from(node) - 1].voter);
+    let before = [1, 2].map(|node| known(&world, node).lineage.last().map(|last| last.id));
     meet(&mut world);
     world.run_until("both are in sync", |world| is_whole(world, 2));
     world.set_clients(1, 0);
     world.wait(2);
     world.check_data(2);
     assert!(!world.given_up.is_empty(), "both sides wrote");
-    let members = known(&world, 1).members;
-    let kept: Vec<u16> = (1..=2)
-        .filter(|&node| members[usize::from(node) - 1].voter == before[usize::from(node) - 1])
-        .collect();
+    let after = known(&world, 1).lineage;
+    let goes_on = |at: &usize| after.iter().any(|one| Some(one.id) == before[*at]);
+    let kept: Vec<usize> = (0..2).filter(goes_on).collect();
     assert_eq!(kept.len(), 1, "one side was given up: {kept:?}");
-    kept[0]
+    kept[0] as u16 + 1
 }
 
 #[test]
@@ -198,6 +196,8 @@ fn each_policy_gives_up_the_side_that_it_names() {
         assert_eq!(winner(seed, AfterSplitBrain::DiscardOlder), 2);
         assert_eq!(winner(seed, AfterSplitBrain::DiscardNode(1)), 2);
         assert_eq!(winner(seed, AfterSplitBrain::DiscardNode(2)), 1);
+        // Shards of this world say that as many sectors are changed as their node has for a number.
+        assert_eq!(winner(seed, AfterSplitBrain::DiscardLeastChanges), 2);
     }
 }
 
@@ -260,6 +260,55 @@ fn with_a_majority_a_cut_leaves_nothing_behind() {
     world.split(&[2]);
     world.run_until("node 2 is out", |world| world.in_sync() == [1]);
     assert!(world.newest().lineage.is_empty());
+}
+
+#[test]
+fn with_a_majority_nobody_decides_alone() {
+    // Two replicas and no witness: neither is a majority.
+    for seed in 0..20 {
+        let mut world = super::serving(seed, 2, 0, 0);
+        world.block(1, 2);
+        world.set_clients(2, 1);
+        world.operate(2, Operation::Promote);
+        world.wait(30);
+        for node in [1, 2] {
+            assert!(!world.answers(node), "{}", world.show());
+            assert_eq!(in_sync(&world, node), [1, 2]);
+            assert!(known(&world, node).lineage.is_empty());
+        }
+        meet(&mut world);
+        world.run_until("one serves", |world| world.answers(1) || world.answers(2));
+        assert!(!is_split(&world, 1, 2) && !is_split(&world, 2, 1));
+        assert_eq!(known(&world, 1).fork, 0);
+    }
+}
+
+#[test]
+fn a_forced_node_names_its_fork_and_who_was_left_behind_gives_its_side_up_under_no_client() {
+    for seed in 0..20 {
+        let mut world = super::serving(seed, 2, 1, 0);
+        world.crash(1);
+        world.crash(3);
+        // Longer than node 1 is taken for a primary that lives.
+        world.wait(3);
+        let id = world.operate(2, Operation::Force);
+        world.run_until("forced", |world| world.is_done(2, id));
+        assert_eq!(world.node(2).done[&id], Ok(()));
+        let forced = known(&world, 2);
+        let name = forced.lineage.last().map(|stretch| stretch.id);
+        assert_eq!((forced.fork, forced.lineage.len()), (1, 1));
+        let began = |notice: &Notice| matches!(notice, Notice::Began { history, fork: 1 } if Some(*history) == name);
+        assert!(world.node(2).notices.iter().any(began), "it is told by name");
+        // Node 1 had a client, and has one again.
+        world.start(1);
+        world.connect_all();
+        world.run_until("node 1 knows", |world| world.status(1).discarded);
+        world.wait(5);
+        assert_eq!(known(&world, 1).fork, 0, "its client has not left");
+        assert!(!world.answers(1), "and is not served by anybody else");
+        world.set_clients(1, 0);
+        world.run_until("node 1 follows", |world| known(world, 1).fork == 1);
+    }
 }
 
 /// One life of a world without quorum in which everything happens, then heals: one side goes on. 1 if

@@ -5,7 +5,8 @@
 
 use crate::disk::Record;
 use crate::door::{
-    FromShard, MemberInput, MemberOutput, Operation, OperationError, OperationId, Timing, ToShard,
+    FromShard, MemberInput, MemberOutput, Notice, Operation, OperationError, OperationId, Timing,
+    ToShard,
 };
 use crate::member::{Member, MemberSetup, MemberStatus};
 use alloc::boxed::Box;
@@ -55,6 +56,7 @@ pub(super) struct Node {
     pub(super) clients: u32,
     pub(super) done: BTreeMap<u64, Result<(), OperationError>>,
     pub(super) marks: BTreeSet<&'static str>,
+    pub(super) notices: Vec<Notice>,
 }
 
 #[derive(Debug)]
@@ -208,6 +210,7 @@ impl World {
             clients: 0,
             done: BTreeMap::new(),
             marks: BTreeSet::new(),
+            notices: Vec::new(),
         };
         self.nodes.insert(node, fresh);
         self.start(node);
@@ -390,6 +393,8 @@ impl World {
                 let old = self.node_mut(node).done.insert(id.0, result);
                 assert!(old.is_none(), "operation {id:?} was answered twice");
             }
+            MemberOutput::Notice(Notice::GivesUp { .. }) => self.give_up(node),
+            MemberOutput::Notice(notice) => self.node_mut(node).notices.push(notice),
             MemberOutput::Mark(mark) => {
                 self.node_mut(node).marks.insert(mark);
             }
@@ -576,8 +581,6 @@ impl World {
                 let entry = self.node_mut(node);
                 // A write may reach the disk although the process died meanwhile.
                 let alive = entry.life == life && entry.member.is_some();
-                let given_up =
-                    ok && entry.disk.as_ref().is_some_and(|old| old.voter != record.voter);
                 if ok && (alive || entry.life == life && entry.member.is_none()) {
                     let boot = entry.disk.as_ref().map(|old| (old.boot, old.incarnation));
                     entry.disk = Some(*record);
@@ -588,9 +591,6 @@ impl World {
                         disk.boot = boot;
                         disk.incarnation = incarnation;
                     }
-                }
-                if given_up && self.node(node).life == life {
-                    self.give_up(node);
                 }
                 if alive {
                     self.input(node, MemberInput::Stored { number, ok });
@@ -613,18 +613,12 @@ impl World {
 
     /// What must hold of a message to shards, and what the model of the data makes of it.
     fn look_at(&mut self, node: u16, message: &ToShard) {
-        if let ToShard::Install { configuration, .. } = message {
+        if let ToShard::Install { configuration, leaves, .. } = message {
             self.note(configuration);
             self.check_stored(node, configuration);
-            if self.without_quorum {
-                let next = configuration.clone();
-                let voter = self.node(node).disk.as_ref().map(|disk| disk.voter);
-                let old = self.node(node).shards.configuration.as_ref().map(|old| old.fork);
-                let named = next.member(NodeId(node)).map(|member| member.voter);
-                if old.is_some_and(|old| old < next.fork) && named != voter {
-                    // What still came in while it changed sides.
-                    self.give_up(node);
-                }
+            if *leaves {
+                // What still came in while it changed sides.
+                self.give_up(node);
             }
         }
         if let ToShard::PeerReady { peer, session, kept: true, .. } = message
@@ -693,6 +687,10 @@ impl World {
             ToShard::Undrain => shards.drained = false,
             ToShard::Detach => shards.detached = true,
             ToShard::Suspend(on) => shards.suspended = on,
+            ToShard::Count { peer } => {
+                let sectors = u64::from(node);
+                answer = Some(FromShard::Counted { peer, sectors });
+            }
             ToShard::Cut { number } => answer = Some(FromShard::CutReady { number }),
             ToShard::Verify { .. } => {
                 answer = Some(FromShard::Verified { compared: 1, repaired: 0 });

@@ -410,7 +410,7 @@ impl World {
         }
         let slots = at.slots.clone();
         let reigns = configuration.primary == Some(NodeId(node));
-        self.tell(node, ToShard::Install { configuration, slots, reigns });
+        self.tell(node, ToShard::Install { configuration, slots, reigns, leaves: false });
         let own = NodeId(node);
         let epoch = self.configuration.epoch;
         let kept = self.configuration.is_in_sync(own);

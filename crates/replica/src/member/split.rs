@@ -1,0 +1,354 @@
+//! Two histories of one resource meet: telling, choosing, giving one up.
+//!
+//! To each other the sides are gone: no vote, no data, no lease; only configurations, and how much each has
+//! changed, are still said. The side that goes on is chosen by an operator or by the policy that both
+//! sides have; it says so by a configuration with a higher fork.
+//!
+//! Always: nothing is given up but by that, and only while no client is here; a copy that was given up is in
+//! sync again only when all that either side changed was copied.
+//!
+//! Not here: what is an ancestor (`lineage`), what only this copy holds (`shard`).
+
+use super::lineage::{is_ancestor, is_lineal};
+use super::{Known, Member, Out, SplitStatus, Then};
+use crate::door::{MemberOutput, Notice, ToShard};
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use base::{Ballot, Epoch, NodeId};
+use wire::{AfterSplitBrain, Configuration, MemberMessage, Stretch};
+
+/// Epochs that a resolved split brain leaves out, so that what the other side did is older for every
+/// shard.
+const FORK_EPOCHS: u64 = 1 << 32;
+
+/// A peer on another side of the history.
+#[derive(Clone, Debug)]
+pub(super) struct Split {
+    /// What is committed there.
+    pub(super) theirs: Known,
+    /// Sectors that each shard here has and they lack, when the sides met.
+    counted: BTreeMap<u16, u64>,
+    /// ... all together, as they were told.
+    mine_changed: Option<u64>,
+    /// What they said of theirs.
+    pub(super) theirs_changed: Option<u64>,
+    /// It was told that this side is not the one that goes on.
+    announced: bool,
+}
+
+/// The name of the newest stretch of a history.
+pub(super) fn newest_stretch(configuration: &Configuration) -> u64 {
+    configuration.lineage.last().map_or(0, |stretch| stretch.id)
+}
+
+/// The first stretch that `mine` has and `theirs` has not.
+fn parting<'a>(mine: &'a Configuration, theirs: &Configuration) -> Option<&'a Stretch> {
+    mine.lineage.iter().find(|one| theirs.lineage.iter().all(|other| other.id != one.id))
+}
+
+/// When that began.
+fn parted_at(mine: &Configuration, theirs: &Configuration) -> Option<u64> {
+    parting(mine, theirs).map(|stretch| stretch.at_ms).filter(|&at| at != 0)
+}
+
+/// The name of a side: that of the stretch with which it parted, which stays while it goes on.
+fn side_name(mine: &Configuration, theirs: &Configuration) -> u64 {
+    parting(mine, theirs).map_or_else(|| newest_stretch(mine), |stretch| stretch.id)
+}
+
+impl Member {
+    /// A peer says that this is committed where it is. Its history may have gone another way.
+    pub(super) fn meet(
+        &mut self,
+        peer: NodeId,
+        ballot: Ballot,
+        configuration: Box<Configuration>,
+        out: &mut Out,
+    ) {
+        let lineal = is_lineal(&configuration)
+            || self.known.as_ref().is_some_and(|known| is_lineal(&known.configuration));
+        let sound = super::register::is_sound(&configuration);
+        let (true, true, Some(known)) = (lineal, sound, self.known.clone()) else {
+            return self.learn(ballot, *configuration, out);
+        };
+        let mine = (known.ballot, &*known.configuration);
+        let theirs = (ballot, &*configuration);
+        // A fork that leaves this copy out may go on from one that lacks what this one has.
+        let left_out = theirs.1.fork > mine.1.fork
+            && mine.1.is_in_sync(self.node)
+            && !theirs.1.is_in_sync(self.node);
+        if is_ancestor(mine, theirs) && mine.1.fork <= theirs.1.fork && !left_out {
+            self.end_split(peer);
+            self.learn(ballot, *configuration, out);
+            self.pass_on(peer, known.configuration.epoch, out);
+            if self.known.as_ref().is_some_and(|now| now.configuration != known.configuration) {
+                self.judge_again(out);
+            }
+        } else if is_ancestor(theirs, mine) && theirs.1.fork <= mine.1.fork {
+            self.end_split(peer);
+        } else {
+            let lost = theirs.1.fork > mine.1.fork;
+            let theirs = Known { ballot, configuration: Arc::new(*configuration) };
+            self.begin_split(peer, theirs.clone(), out);
+            if lost {
+                self.give_up(peer, theirs, out);
+            }
+        }
+    }
+
+    /// Others may be on another side than the one that was just taken: they hear of it before they hear
+    /// that this node acts on a configuration, which goes by its number alone.
+    fn pass_on(&mut self, from: NodeId, before: Epoch, out: &mut Out) {
+        if self.known.as_ref().is_some_and(|known| known.configuration.epoch == before) {
+            return;
+        }
+        for peer in self.connected().into_iter().filter(|&peer| peer != from) {
+            self.teach(peer, out);
+        }
+    }
+
+    /// Whether a value comes from the history that this node is on.
+    pub(super) fn is_on_this_side(&self, ballot: Ballot, value: &Configuration) -> bool {
+        let Some(known) = &self.known else { return true };
+        let lineal = is_lineal(value) || is_lineal(&known.configuration);
+        !lineal
+            || value.fork > known.configuration.fork
+            || is_ancestor((known.ballot, &known.configuration), (ballot, value))
+    }
+
+    fn end_split(&mut self, peer: NodeId) {
+        if let Some(peer) = self.peers.get_mut(&peer) {
+            peer.split = None;
+        }
+    }
+
+    fn begin_split(&mut self, node: NodeId, theirs: Known, out: &mut Out) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        peer.learned = Epoch(0);
+        peer.ready = None;
+        if let Some(split) = &mut peer.split {
+            split.theirs = theirs;
+            return;
+        }
+        let counted = BTreeMap::new();
+        let there = theirs.configuration.clone();
+        peer.split = Some(Split {
+            theirs,
+            counted,
+            mine_changed: None,
+            theirs_changed: None,
+            announced: false,
+        });
+        if let Some(known) = &self.known {
+            let here = &known.configuration;
+            let (mine, theirs) = (side_name(here, &there), side_name(&there, here));
+            out.push(MemberOutput::Notice(Notice::Parted { peer: node, mine, theirs }));
+        }
+        out.push(MemberOutput::Mark("member: split brain"));
+        self.stop_sync(node, out);
+        self.teach(node, out);
+        Self::tell_shards(ToShard::Count { peer: node }, out);
+    }
+
+    /// A shard says how much it has that a node on another side lacks. Both sides go by the numbers of their
+    /// meeting, so that they come to one conclusion although writes go on.
+    pub(super) fn on_counted(&mut self, shard: u16, node: NodeId, sectors: u64, out: &mut Out) {
+        let shards = self.shards.len();
+        let Some(split) = self.peers.get_mut(&node).and_then(|peer| peer.split.as_mut()) else {
+            return;
+        };
+        split.counted.insert(shard, sectors);
+        if split.counted.len() == shards && split.mine_changed.is_none() {
+            let sectors = split.counted.values().sum();
+            split.mine_changed = Some(sectors);
+            self.send(node, MemberMessage::Diverged { sectors }, out);
+        }
+    }
+
+    pub(super) fn on_diverged(&mut self, node: NodeId, sectors: u64) {
+        if let Some(split) = self.peers.get_mut(&node).and_then(|peer| peer.split.as_mut()) {
+            split.theirs_changed = Some(sectors);
+        }
+    }
+
+    /// Another side was chosen earlier, and nothing is in the way any more.
+    pub(super) fn check_given_up(&mut self, out: &mut Out) {
+        if self.clients > 0 {
+            return;
+        }
+        if let Some((peer, theirs)) = self.chosen_side() {
+            self.give_up(peer, theirs, out);
+        }
+    }
+
+    /// The side that goes on, if this one does not.
+    pub(super) fn chosen_side(&self) -> Option<(NodeId, Known)> {
+        let fork = self.known.as_ref().map(|known| known.configuration.fork)?;
+        self.peers.iter().find_map(|(&node, peer)| {
+            let theirs = &peer.split.as_ref()?.theirs;
+            (theirs.configuration.fork > fork).then(|| (node, theirs.clone()))
+        })
+    }
+
+    /// The other side was chosen: this node takes that history, and its copy is brought up to date by what
+    /// either side changed. Clients that saw its writes must have left: those would silently be gone for them.
+    fn give_up(&mut self, peer: NodeId, theirs: Known, out: &mut Out) {
+        if self.clients > 0 || self.phase != super::Phase::Running {
+            return self.announce(peer, out);
+        }
+        out.push(MemberOutput::Mark("member: own side discarded"));
+        if let Some(known) = &self.known {
+            let (here, there) = (&known.configuration, &theirs.configuration);
+            let (mine, theirs) = (side_name(here, there), newest_stretch(there));
+            let fork = there.fork;
+            out.push(MemberOutput::Notice(Notice::GivesUp { peer, mine, theirs, fork }));
+        }
+        self.abandon_or_abdicate(out);
+        self.end_split(peer);
+        self.leaves = true;
+        self.side_from = theirs.configuration.epoch;
+        if theirs.configuration.is_in_sync(self.node) {
+            // That side does not know yet that this copy went another way: it becomes a new one.
+            self.renew_identity(out);
+        } else if let Some(record) = self.record.as_mut() {
+            record.accepted = None;
+        }
+        self.know(theirs.ballot, theirs.configuration, out);
+        self.introduce(out);
+        self.judge_again(out);
+    }
+
+    /// This side is not the one that goes on, and clients are in the way.
+    fn announce(&mut self, peer: NodeId, out: &mut Out) {
+        let clients = self.clients;
+        let split = self.peers.get_mut(&peer).and_then(|peer| peer.split.as_mut());
+        if let Some(split) = split.filter(|split| !split.announced) {
+            split.announced = true;
+            out.push(MemberOutput::Mark("member: discarded, waits for its clients"));
+            out.push(MemberOutput::Notice(Notice::Chosen { peer, clients }));
+        }
+    }
+
+    /// This node knows more than when it found that others are on another side: some may be on its own now.
+    fn judge_again(&mut self, out: &mut Out) {
+        let splits: Vec<(NodeId, Known)> = self
+            .peers
+            .iter()
+            .filter_map(|(&node, peer)| Some((node, peer.split.as_ref()?.theirs.clone())))
+            .collect();
+        for (node, theirs) in splits {
+            let configuration = Box::new((*theirs.configuration).clone());
+            self.meet(node, theirs.ballot, configuration, out);
+        }
+    }
+
+    fn abandon_or_abdicate(&mut self, out: &mut Out) {
+        if self.reign().is_some() {
+            self.abdicate(out);
+        } else {
+            self.abandon(out);
+        }
+    }
+
+    /// Whether the peer is on another side of the history.
+    pub(super) fn is_split(&self, peer: NodeId) -> bool {
+        self.peers.get(&peer).is_some_and(|peer| peer.split.is_some())
+    }
+
+    /// Peers with the same right as this node, whose history went another way.
+    fn splits(&self) -> Vec<(NodeId, Arc<Configuration>)> {
+        let Some(fork) = self.known.as_ref().map(|known| known.configuration.fork) else {
+            return Vec::new();
+        };
+        self.peers
+            .iter()
+            .filter_map(|(&node, peer)| {
+                Some((node, peer.split.as_ref()?.theirs.configuration.clone()))
+            })
+            .filter(|(_, theirs)| theirs.fork == fork)
+            .collect()
+    }
+
+    /// Whether an operator may choose this node's side against that of `discard`.
+    pub(super) fn is_split_from(&self, discard: NodeId) -> bool {
+        self.splits().iter().any(|(node, _)| *node == discard)
+    }
+
+    /// The peer whose side is to be given up, by the policy that both sides have.
+    fn discarded_by_policy(&self) -> Option<NodeId> {
+        let mine = self.known.as_ref()?.configuration.clone();
+        if !self.may_act_alone(&mine) {
+            return None;
+        }
+        self.splits()
+            .into_iter()
+            .find(|(node, theirs)| self.wins(*node, &mine, theirs))
+            .map(|(node, _)| node)
+    }
+
+    fn wins(&self, peer: NodeId, mine: &Configuration, theirs: &Configuration) -> bool {
+        let policy = mine.options.after_split_brain;
+        if policy != theirs.options.after_split_brain {
+            return false;
+        }
+        let times = parted_at(mine, theirs).zip(parted_at(theirs, mine));
+        let split = self.peers.get(&peer).and_then(|peer| peer.split.as_ref());
+        let changes = split.and_then(|split| split.mine_changed.zip(split.theirs_changed));
+        match policy {
+            AfterSplitBrain::Disconnect => false,
+            AfterSplitBrain::DiscardYounger => times.is_some_and(|(mine, other)| mine < other),
+            AfterSplitBrain::DiscardOlder => times.is_some_and(|(mine, other)| mine > other),
+            AfterSplitBrain::DiscardLeastChanges => changes
+                .is_some_and(|(mine, other)| mine > other || (mine == other && self.node < peer)),
+            AfterSplitBrain::DiscardZeroChanges => {
+                changes.is_some_and(|(mine, other)| mine > 0 && other == 0)
+            }
+            AfterSplitBrain::DiscardNode(node) => {
+                let node = NodeId(node);
+                node == peer
+                    || (node != self.node && theirs.is_in_sync(node) && !mine.is_in_sync(node))
+            }
+        }
+    }
+
+    /// Whether this node would be primary only to end a split brain as the policy says.
+    pub(super) fn wants_to_resolve(&self) -> bool {
+        self.discarded_by_policy().is_some()
+    }
+
+    /// The change that the policy asks for.
+    pub(super) fn change_resolve(&self, known: &Configuration) -> Option<(Configuration, Then)> {
+        let discard = self.discarded_by_policy()?;
+        Some((self.resolved(known, discard)?, Then::Nothing))
+    }
+
+    /// This side's history goes on, and that of `discard` does not. `None`: it is the only copy here.
+    /// Whoever is not on this side now has a copy that may have gone another way.
+    pub(super) fn resolved(&self, known: &Configuration, discard: NodeId) -> Option<Configuration> {
+        let mut next = Self::successor(known);
+        next.epoch = Epoch(known.epoch.0 + FORK_EPOCHS);
+        next.fork += 1;
+        for member in &mut next.members {
+            member.in_sync &= member.node != discard && self.takes_part(member);
+        }
+        let any = next.in_sync().next().is_some();
+        any.then_some(next)
+    }
+
+    /// What a person may know of the split from a peer.
+    pub(super) fn split_status(&self, node: NodeId) -> Option<SplitStatus> {
+        let split = self.peers.get(&node)?.split.as_ref()?;
+        let mine = &self.known.as_ref()?.configuration;
+        let theirs = &split.theirs.configuration;
+        Some(SplitStatus {
+            mine: side_name(mine, theirs),
+            theirs: side_name(theirs, mine),
+            mine_since_ms: parted_at(mine, theirs),
+            theirs_since_ms: parted_at(theirs, mine),
+            theirs_changed: split.theirs_changed,
+            discarded: theirs.fork > mine.fork,
+        })
+    }
+}

@@ -1,0 +1,416 @@
+//! What must hold without quorum, seen from above: histories that part, and one that goes on.
+//!
+//! A *place* is a configuration in the tree of histories: its stretch and its epoch. The tree is read off
+//! the lineages of what is installed. Every operation is known by the place of the node where it was asked
+//! for and by that of the primary that answered it.
+//!
+//! Checked:
+//! - within a stretch there is one configuration for each epoch;
+//! - each side, the one that goes on and each that was given up, is a history that a register explains, made
+//!   of nothing but what happened on it and before it parted;
+//! - a side is given up only when the operator or the policy says so, and while its node has no clients;
+//! - after healing, sides that parted name each other in their status, and once all but one are given up,
+//!   all is well and every copy is the same.
+//!
+//! Not here: the same for resources with quorum (`oracle`).
+
+use crate::history::{Fate, History, NotLinear, OpIndex};
+use crate::oracle::short;
+use crate::plan::{Plan, Role};
+use crate::queue::{MILLI, SECOND, Time};
+use crate::world::{Event, LIVENESS, World, node_index};
+use base::{Epoch, NodeId, RequestId};
+use replica::{Operation, ShardInput, ToShard};
+use std::collections::{BTreeMap, BTreeSet};
+use wire::{AfterSplitBrain, Configuration, MemberKind, Quorum, ShardMessage};
+
+/// How long a policy may take before an operator decides.
+const POLICY_PATIENCE: Time = 8 * SECOND;
+
+/// A place in the tree of histories: stretch and epoch.
+pub(crate) type Place = (u64, Epoch);
+
+/// What is known from above of a resource without quorum.
+#[derive(Debug, Default)]
+pub(crate) struct Sides {
+    /// Where each stretch left the one before.
+    parents: BTreeMap<u64, Place>,
+    /// What was installed at each place.
+    installed: BTreeMap<Place, Configuration>,
+    /// The newest that each node's shards were told of.
+    nodes: BTreeMap<usize, Place>,
+    /// What each shard acts on.
+    shards: BTreeMap<(usize, u16), Place>,
+    /// Under which a primary answered what was forwarded to it.
+    forwarded: BTreeMap<(NodeId, usize, u16, RequestId), Place>,
+    /// Under which the step under way would answer.
+    answering: Option<Place>,
+    asked: BTreeMap<OpIndex, Place>,
+    answered: BTreeMap<OpIndex, Place>,
+    /// Ends of histories that were given up.
+    given_up: BTreeSet<Place>,
+    /// An operator said which side is to go on.
+    resolved: u64,
+    /// Both sides were seen to name each other.
+    named: bool,
+    /// When an operator looks again.
+    patient_until: Time,
+    /// Nodes whose clients leave, because their side was given up.
+    pub(crate) leaving: BTreeSet<usize>,
+    /// Requests of clients that left: answers to them go nowhere.
+    departed: BTreeSet<RequestId>,
+    /// Clients that each member knows of.
+    told_clients: BTreeMap<usize, u32>,
+}
+
+fn place(configuration: &Configuration) -> Place {
+    let stretch = configuration.lineage.last().map_or(0, |stretch| stretch.id);
+    (stretch, configuration.epoch)
+}
+
+impl Sides {
+    /// Of a resource without quorum.
+    pub(crate) fn of(plan: &Plan) -> Option<Sides> {
+        (plan.options.quorum == Quorum::Off).then(Sides::default)
+    }
+
+    fn learn(&mut self, configuration: &Configuration) {
+        let mut before = 0;
+        for (at, stretch) in configuration.lineage.iter().enumerate() {
+            // The first of a list that was cut short does not say where it came from.
+            if at > 0 || configuration.lineage.len() < wire::LINEAGE_MAX {
+                self.parents.entry(stretch.id).or_insert((before, stretch.epoch));
+            }
+            before = stretch.id;
+        }
+    }
+
+    /// Whether `old` is in the past of `new`, or the same.
+    fn is_past(&self, old: Place, new: Place) -> bool {
+        let mut at = new;
+        loop {
+            if at.0 == old.0 {
+                return old.1 <= at.1;
+            }
+            match self.parents.get(&at.0) {
+                Some(&parent) => at = parent,
+                None => return false,
+            }
+        }
+    }
+
+    fn at(&self, node: usize) -> Option<&Configuration> {
+        self.installed.get(self.nodes.get(&node)?)
+    }
+
+    /// Whether a node is primary, as far as it knows.
+    pub(crate) fn is_primary(&self, node: usize) -> bool {
+        self.at(node).is_some_and(|known| known.primary.map(node_index) == Some(node))
+    }
+
+    /// Whether these nodes know one and the same configuration, in which they and no others are in sync.
+    pub(crate) fn are_in_sync(&self, nodes: &[usize]) -> bool {
+        let places: BTreeSet<_> = nodes.iter().map(|node| self.nodes.get(node)).collect();
+        let known = nodes.first().and_then(|&node| self.at(node));
+        places.len() == 1
+            && known.is_some_and(|known| known.in_sync().map(node_index).eq(nodes.iter().copied()))
+    }
+
+    /// What the history up to `end` has to do with an operation.
+    fn fate(&self, end: Place, index: OpIndex) -> Fate {
+        let on = |place: Option<&Place>| place.is_none_or(|&place| self.is_past(place, end));
+        if !on(self.asked.get(&index)) {
+            Fate::Elsewhere
+        } else if !on(self.answered.get(&index)) {
+            Fate::Unanswered
+        } else {
+            Fate::Same
+        }
+    }
+
+    /// The first side that no register explains.
+    pub(crate) fn check(&self, history: &History) -> Result<(), NotLinear> {
+        let ends: BTreeSet<Place> =
+            self.given_up.iter().chain(self.nodes.values()).copied().collect();
+        for end in ends {
+            history.seen_by(|index| self.fate(end, index)).check().map_err(|mut found| {
+                found.text = format!("side {:#x} up to epoch {}: {}", end.0, end.1, found.text);
+                found
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl World {
+    /// A node's shards are told of a configuration.
+    pub(crate) fn side_installed(&mut self, node: usize, configuration: &Configuration) {
+        let place = place(configuration);
+        let Some(sides) = &mut self.sides else { return };
+        sides.learn(configuration);
+        let known = sides.installed.entry(place).or_insert_with(|| configuration.clone());
+        if known != configuration {
+            let (here, there) = (short(configuration), short(known));
+            let text = format!("epoch {} is {here} here, and {there} elsewhere", place.1);
+            return self.fail("one line", text);
+        }
+        let before = sides.nodes.insert(node, place);
+        if before.is_none_or(|before| sides.is_past(before, place)) {
+            return;
+        }
+        let before = before.expect("checked on the line above");
+        sides.given_up.insert(before);
+        let said = sides.resolved > 0
+            || self.plan.options.after_split_brain != AfterSplitBrain::Disconnect;
+        self.mark("sim: a side was given up");
+        if !said {
+            let text = format!("node {}: its side was given up, and nobody said so", node + 1);
+            self.fail("sides", text);
+        }
+    }
+
+    /// What the member is told of clients, and whether it gives its side up although there are some.
+    pub(crate) fn side_counts(&mut self, node: usize, count: u32) {
+        if let Some(sides) = &mut self.sides {
+            sides.told_clients.insert(node, count);
+        }
+    }
+
+    /// A member decided to leave its side.
+    pub(crate) fn side_decides(&mut self, node: usize) {
+        let Some(sides) = &self.sides else { return };
+        let clients = sides.told_clients.get(&node).copied().unwrap_or(0);
+        if clients > 0 {
+            let text = format!("node {} gives its side up under {clients} clients", node + 1);
+            self.fail("sides", text);
+        }
+    }
+
+    /// A shard acts on a configuration.
+    fn side_acts(&mut self, node: usize, shard: u16, configuration: &Configuration) {
+        let place = place(configuration);
+        if let Some(sides) = &mut self.sides {
+            sides.shards.insert((node, shard), place);
+        }
+    }
+
+    /// A process died: a node without a disk remembers nothing.
+    pub(crate) fn side_died(&mut self, node: usize) {
+        if let Some(sides) = &mut self.sides
+            && self.nodes[node].disk.is_none()
+        {
+            sides.nodes.remove(&node);
+        }
+        self.side_counts(node, 0);
+    }
+
+    /// A shard is about to take a step.
+    pub(crate) fn side_input(&mut self, node: usize, shard: u16, input: &ShardInput) {
+        match input {
+            ShardInput::Member(ToShard::Install { configuration, .. }) => {
+                self.side_acts(node, shard, configuration);
+                self.side_steps(node, shard, None);
+            }
+            ShardInput::Frame { peer, message: ShardMessage::Forwarded { id, .. }, .. } => {
+                self.side_steps(node, shard, Some((*peer, *id)));
+            }
+            _ => self.side_steps(node, shard, None),
+        }
+    }
+
+    /// In this step it answers as primary, or what `forwarded` says.
+    fn side_steps(&mut self, node: usize, shard: u16, forwarded: Option<(NodeId, RequestId)>) {
+        let Some(sides) = &mut self.sides else { return };
+        let told =
+            forwarded.and_then(|(peer, id)| sides.forwarded.get(&(peer, node, shard, id)).copied());
+        sides.answering = told.or_else(|| sides.shards.get(&(node, shard)).copied());
+    }
+
+    /// A primary answers what `peer` forwarded.
+    pub(crate) fn side_forwards(&mut self, node: usize, shard: u16, peer: NodeId, id: RequestId) {
+        let from = self.nodes[node].id;
+        let Some(sides) = &mut self.sides else { return };
+        if let Some(&place) = sides.shards.get(&(node, shard)) {
+            sides.forwarded.insert((from, node_index(peer), shard, id), place);
+        }
+    }
+
+    pub(crate) fn side_asked(&mut self, node: usize, index: OpIndex) {
+        let Some(sides) = &mut self.sides else { return };
+        if let Some(&place) = sides.nodes.get(&node) {
+            sides.asked.insert(index, place);
+        }
+    }
+
+    pub(crate) fn side_answered(&mut self, index: OpIndex) {
+        let Some(sides) = &mut self.sides else { return };
+        if let Some(place) = sides.answering {
+            // Of the pieces of a flush, one on another side is enough.
+            let before = sides.answered.get(&index).copied();
+            if before.is_none_or(|before| sides.is_past(before, place)) {
+                sides.answered.insert(index, place);
+            }
+        }
+    }
+
+    /// Looks whether all is well by now, and does what an operator would.
+    pub(crate) fn look_at_sides(&mut self) {
+        let late = self.queue.now() > self.plan.heal_at + LIVENESS;
+        match self.missing_on_sides() {
+            None if self.finals => {
+                self.compare();
+                self.done = true;
+            }
+            None => {
+                self.finals = true;
+                self.final_reads();
+                self.queue.after(100 * MILLI, Event::Look);
+            }
+            Some(what) if late => {
+                let text = format!("{} s after healing: {what}", LIVENESS / SECOND);
+                self.print_state();
+                self.fail("liveness", text);
+            }
+            Some(_) => {
+                self.resolve_sides();
+                self.queue.after(100 * MILLI, Event::Look);
+            }
+        }
+    }
+
+    fn missing_on_sides(&self) -> Option<String> {
+        if let Some(what) = self.unanswered() {
+            return Some(what);
+        }
+        let sides = self.sides.as_ref()?;
+        let replicas = self.plan.replicas();
+        let places: BTreeSet<Place> =
+            replicas.iter().filter_map(|node| sides.nodes.get(node).copied()).collect();
+        let (Some(&place), 1) = (places.first(), places.len()) else {
+            return Some(format!("nodes are at {places:x?}"));
+        };
+        let known = sides.installed.get(&place)?;
+        for &node in &replicas {
+            let entry = known.member(self.nodes[node].id);
+            if entry.is_none_or(|entry| !entry.in_sync || !self.is_kept(node, entry.incarnation)) {
+                return Some(format!("node {} is not in sync: {}", node + 1, short(known)));
+            }
+        }
+        self.held_buffers()
+    }
+
+    /// Who is split from whom, by what nodes say of themselves.
+    pub(crate) fn splits(&self) -> BTreeSet<(usize, usize)> {
+        let mut splits = BTreeSet::new();
+        for (node, entry) in self.nodes.iter().enumerate() {
+            let Some(process) = &entry.process else { continue };
+            let peers = process.member.status().peers;
+            splits.extend(
+                peers
+                    .iter()
+                    .filter(|peer| peer.split_brain)
+                    .map(|peer| (node, node_index(peer.node))),
+            );
+        }
+        splits
+    }
+
+    /// The operator: clients of a side that was given up leave it; where no policy decides, one side is
+    /// chosen; who was taken out is added again.
+    fn resolve_sides(&mut self) {
+        let now = self.queue.now();
+        let splits = self.splits();
+        let leaving: BTreeSet<usize> = (0..self.nodes.len())
+            .filter(|&node| {
+                self.nodes[node]
+                    .process
+                    .as_ref()
+                    .is_some_and(|process| process.member.status().discarded)
+            })
+            .collect();
+        let mutual = splits
+            .iter()
+            .copied()
+            .find(|&(one, other)| one < other && splits.contains(&(other, one)));
+        let policy = self.plan.options.after_split_brain;
+        let nobody_leaves = leaving.is_empty();
+        for &node in &leaving {
+            self.depart(node);
+        }
+        let Some(sides) = &mut self.sides else { return };
+        sides.leaving = leaving;
+        if mutual.is_some() && !sides.named {
+            sides.named = true;
+            if policy != AfterSplitBrain::Disconnect {
+                sides.patient_until = now + POLICY_PATIENCE;
+            }
+            self.mark("sim: a split brain is named by both sides");
+            return;
+        }
+        if now < sides.patient_until || !nobody_leaves {
+            return;
+        }
+        if let Some((one, other)) = mutual {
+            sides.patient_until = now + 3 * SECOND;
+            let (at, discard) = if self.random.once_in(2) { (one, other) } else { (other, one) };
+            if self.plan.roles[at] != Role::Replica || self.plan.roles[discard] != Role::Replica {
+                return;
+            }
+            let discard = self.nodes[discard].id;
+            self.mark("sim: an operator ends a split brain");
+            return self.resolve(at, discard);
+        }
+        self.add_on_sides();
+    }
+
+    /// The clients of a node are gone, and what they asked for goes unheard.
+    fn depart(&mut self, node: usize) {
+        let open = self.open.iter().filter(|(_, open)| open.node == node);
+        let ids: Vec<RequestId> = open.map(|(&id, _)| id).collect();
+        if let Some(sides) = &mut self.sides {
+            sides.departed.extend(ids);
+        }
+        let count = self.client_count[node];
+        self.abandon(node);
+        self.client_count[node] = count;
+        self.count_clients(node, 0);
+    }
+
+    /// Whether an answer is to a client that left.
+    pub(crate) fn is_departed(&self, id: RequestId) -> bool {
+        self.sides.as_ref().is_some_and(|sides| sides.departed.contains(&id))
+    }
+
+    /// An operator says whose side is to go on.
+    pub(crate) fn resolve(&mut self, at: usize, discard: NodeId) {
+        if let Some(sides) = &mut self.sides {
+            sides.resolved += 1;
+        }
+        self.want(at, Operation::Resolve { discard });
+    }
+
+    /// Replicas that are no members any more are added again, where somebody is primary.
+    fn add_on_sides(&mut self) {
+        let now = self.queue.now();
+        let Some(sides) = &mut self.sides else { return };
+        let primaries: Vec<(usize, Configuration)> = sides
+            .nodes
+            .iter()
+            .filter_map(|(&node, place)| Some((node, sides.installed.get(place)?.clone())))
+            .filter(|(node, known)| known.primary.map(node_index) == Some(*node))
+            .collect();
+        for (at, known) in primaries {
+            for node in self.plan.replicas() {
+                let (id, voter) = (self.nodes[node].id, self.nodes[node].voter);
+                if known.member(id).is_none() {
+                    self.mark("sim: an operator adds a member again");
+                    let add = Operation::AddMember { node: id, kind: MemberKind::Replica, voter };
+                    self.want(at, add);
+                    if let Some(sides) = &mut self.sides {
+                        sides.patient_until = now + SECOND;
+                    }
+                }
+            }
+        }
+    }
+}
