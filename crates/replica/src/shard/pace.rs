@@ -7,7 +7,7 @@
 //! lived in a rest, and where the level has no rests a short probe makes some.
 //!
 //! Always: copies never stop. A rest is a multiple of the time that the copy before it took, and at
-//! most `REST_MAX`.
+//! most `REST_MAX`. Where requests are slow for other reasons, copies are not made small for it.
 //!
 //! Not here: which range is copied next (`sync`, `copy`).
 
@@ -18,11 +18,15 @@ mod tests;
 
 /// The application is there while it asked for something within this time.
 const PRESENCE: Duration = Duration::from_secs(1);
-/// The longest rest after a copy.
-const REST_MAX: Duration = Duration::from_millis(250);
+/// The longest rest after a copy. On a machine that is slow for other reasons copies take long, and so
+/// would rests.
+const REST_MAX: Duration = Duration::from_millis(10);
 /// The fewest sectors of a copy under load: 16 KiB. Its cost is below that of one request and its
 /// network round trip.
 const SECTORS_MIN: u64 = 32;
+/// Time that a disk or link may need for a sector: 100 MB/s, which slow ones reach. A copy that takes no
+/// more than half of what requests take anyway is not made smaller: that would help nobody.
+const SECTOR_TIME: Duration = Duration(5_120);
 /// Latencies from which a 99th percentile is taken: it is then not just the largest.
 const WINDOW_REQUESTS: u32 = 256;
 /// ... over at least this time, several copies long,
@@ -196,9 +200,16 @@ impl Pace {
         let longer = self.level - fewer - smaller;
         Pressure {
             copies: (self.copies_max >> fewer).max(1),
-            sectors: self.sectors_max >> smaller,
+            sectors: (self.sectors_max >> smaller).max(self.sectors_harmless()),
             rest: (1 << longer) - 1,
         }
+    }
+
+    /// Sectors of a copy that takes at most half the usual time of requests: a power of two.
+    fn sectors_harmless(&self) -> u64 {
+        let sectors = self.usual.map_or(0, |usual| usual.0 / 2 / SECTOR_TIME.0);
+        let whole = sectors.checked_ilog2().map_or(0, |log| 1 << log);
+        whole.clamp(self.sectors_min, self.sectors_max)
     }
 
     /// Whether an application is there whose latency counts.
@@ -230,7 +241,8 @@ impl Pace {
         let took = now.since(self.copy_began);
         self.calm_from = now + took;
         let rest = took.0.saturating_mul(self.pressure(now).rest);
-        self.rest_until = now + Duration(rest.min(REST_MAX.0));
+        let longest = if self.probe_since.is_some() { PROBE_MAX } else { REST_MAX };
+        self.rest_until = now + Duration(rest.min(longest.0));
         if self.old_copies > 0 {
             self.old_copies -= 1;
             self.start_window(now);
@@ -257,7 +269,8 @@ impl Pace {
     /// A request that came at `since` is answered.
     pub(super) fn request_ends(&mut self, now: Instant, since: Instant) {
         let latency = now.since(since);
-        if self.in_flight == 0 && self.calm_from <= since {
+        let alone = self.in_flight == 0 && self.calm_from <= since;
+        if alone {
             self.alone.add(latency);
         }
         if let Some(begun) = self.probe_since {
@@ -272,7 +285,8 @@ impl Pace {
             return;
         }
         self.all.add(latency);
-        self.slow += u32::from(self.exceeds(latency, SLOW_ABOVE));
+        // What is slow although no copy was there says nothing of copies.
+        self.slow += u32::from(!alone && self.exceeds(latency, SLOW_ABOVE));
         let passed = now.since(self.window_began);
         if self.slow > SLOW_FEW.max(self.all.count / 100) {
             self.sink(now);
@@ -306,11 +320,9 @@ impl Pace {
         let Some(seen) = self.alone.percentile() else { return };
         self.stale = 0;
         self.alone.clear();
-        // Quickly down, slowly up: it is the application that should not suffer from an error.
         self.usual = Some(match self.usual {
             None => seen,
-            Some(usual) if seen < usual => Duration((usual.0 + seen.0 * 3) / 4),
-            Some(usual) => Duration((usual.0 * 3 + seen.0) / 4),
+            Some(usual) => Duration(u64::midpoint(usual.0, seen.0)),
         });
     }
 

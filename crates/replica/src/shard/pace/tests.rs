@@ -15,7 +15,12 @@ struct Server {
     copy: u64,
     /// and for each KiB of it.
     kibibyte: u64,
+    /// One in so many of both is late by `STALL`, whoever else is there; 0: none.
+    stalls_one_in: u64,
 }
+
+/// What a scheduler with too much to do makes of an answer now and then.
+const STALL: u64 = 15_000_000;
 
 /// Requests in flight at once, each followed by another after a while: from nothing to twice `think`.
 #[derive(Clone, Copy)]
@@ -30,6 +35,11 @@ enum Happens {
     Answered(u64),
     Copied,
     Wake,
+}
+
+fn stall(random: &mut Prng, server: Server) -> u64 {
+    let stalls = server.stalls_one_in > 0 && random.once_in(server.stalls_one_in);
+    if stalls { STALL } else { 0 }
 }
 
 #[derive(Debug)]
@@ -63,7 +73,8 @@ fn run(server: Server, load: Load, copies: bool, seconds: u64) -> Outcome {
             Happens::Asked => {
                 pace.request_comes(time);
                 free = free.max(now) + server.request / 2 + random.below(server.request * 3 / 2);
-                queue.push(Reverse((free, Happens::Answered(now))));
+                let late = stall(&mut random, server);
+                queue.push(Reverse((free + late, Happens::Answered(now))));
             }
             Happens::Answered(since) => {
                 pace.request_ends(time, Instant(since));
@@ -85,7 +96,8 @@ fn run(server: Server, load: Load, copies: bool, seconds: u64) -> Outcome {
             pace.copy_begins(time);
             copied_kib += kib;
             free = free.max(now) + server.copy + kib * server.kibibyte;
-            queue.push(Reverse((free, Happens::Copied)));
+            let late = stall(&mut random, server);
+            queue.push(Reverse((free + late, Happens::Copied)));
         }
         if copies && let Some(wake) = pace.wake_at().filter(|wake| wake.0 > now) {
             queue.push(Reverse((wake.0, Happens::Wake)));
@@ -98,9 +110,9 @@ fn run(server: Server, load: Load, copies: bool, seconds: u64) -> Outcome {
 
 /// A fast node in memory, a disk, and a slow disk.
 const SERVERS: [Server; 3] = [
-    Server { request: 8_000, copy: 15_000, kibibyte: 500 },
-    Server { request: 40_000, copy: 40_000, kibibyte: 1_000 },
-    Server { request: 1_000_000, copy: 2_000_000, kibibyte: 8_000 },
+    Server { request: 8_000, copy: 15_000, kibibyte: 500, stalls_one_in: 0 },
+    Server { request: 40_000, copy: 40_000, kibibyte: 1_000, stalls_one_in: 0 },
+    Server { request: 1_000_000, copy: 1_000_000, kibibyte: 8_000, stalls_one_in: 0 },
 ];
 
 #[test]
@@ -142,6 +154,15 @@ fn a_light_load_slows_a_resync_and_no_more() {
     let light = Load { depth: 4, think: 2_000_000 };
     let beside = run(server, light, true, 5).copied_kib;
     assert!(beside * 12 >= idle, "{beside} KiB beside a load of 8 %, {idle} KiB alone");
+}
+
+#[test]
+fn a_machine_that_is_slow_for_other_reasons_does_not_starve_a_resync() {
+    for stalls_one_in in [3, 10, 50, 150] {
+        let server = Server { request: 200_000, copy: 200_000, kibibyte: 2_000, stalls_one_in };
+        let beside = run(server, Load { depth: 8, think: 0 }, true, 10).copied_kib;
+        assert!(beside > 10 * 2 * 1024, "one in {stalls_one_in}: {beside} KiB in ten seconds");
+    }
 }
 
 #[test]
@@ -196,6 +217,6 @@ fn an_application_that_changes_its_habits_is_judged_by_the_new_ones_soon() {
     let mut pace = Pace::new(16, 512, 8);
     let mut now = Instant(SECOND);
     ask(&mut pace, &mut now, 5000, 1000);
-    ask(&mut pace, &mut now, 50, 2000);
+    ask(&mut pace, &mut now, 50, 8000);
     assert!(pace.usual.is_some_and(|usual| usual < Duration(100_000)), "{:?}", pace.usual);
 }
