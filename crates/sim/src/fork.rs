@@ -63,6 +63,7 @@ impl World {
             }
             return;
         }
+        self.leave_discarded();
         let fork = self.oracle.newest.as_ref().map_or(0, |newest| newest.fork);
         let know = self.nodes.iter().all(|node| {
             node.process.as_ref().is_some_and(|process| {

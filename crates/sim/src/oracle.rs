@@ -18,6 +18,8 @@ pub(crate) struct Oracle {
     accepted: BTreeMap<(Epoch, Ballot), BTreeSet<VoterId>>,
     /// The newest committed configuration.
     pub(crate) newest: Option<Configuration>,
+    /// Requests of clients that left: answers to them go nowhere.
+    pub(crate) departed: BTreeSet<base::RequestId>,
     /// What was installed under each epoch.
     installed: BTreeMap<(u64, Epoch), Configuration>,
     /// Configurations that were proposed and are newer than `newest`.
@@ -199,6 +201,7 @@ impl World {
         if self.sides.is_some() {
             return self.look_at_sides();
         }
+        self.leave_discarded();
         let late = self.queue.now() > self.plan.heal_at + LIVENESS;
         match self.missing() {
             None if self.rotten() => {

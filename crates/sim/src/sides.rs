@@ -57,8 +57,6 @@ pub(crate) struct Sides {
     patient_until: Time,
     /// Nodes whose clients leave, because their side was given up.
     pub(crate) leaving: BTreeSet<usize>,
-    /// Requests of clients that left: answers to them go nowhere.
-    departed: BTreeSet<RequestId>,
     /// Clients that each member knows of.
     told_clients: BTreeMap<usize, u32>,
 }
@@ -363,13 +361,21 @@ impl World {
         self.add_on_sides();
     }
 
+    /// Clients of a side that was given up, or left behind by a fork, leave: their nodes wait for that.
+    pub(crate) fn leave_discarded(&mut self) {
+        for node in 0..self.nodes.len() {
+            let process = self.nodes[node].process.as_ref();
+            if process.is_some_and(|process| process.member.status().discarded) {
+                self.depart(node);
+            }
+        }
+    }
+
     /// The clients of a node are gone, and what they asked for goes unheard.
-    fn depart(&mut self, node: usize) {
+    pub(crate) fn depart(&mut self, node: usize) {
         let open = self.open.iter().filter(|(_, open)| open.node == node);
         let ids: Vec<RequestId> = open.map(|(&id, _)| id).collect();
-        if let Some(sides) = &mut self.sides {
-            sides.departed.extend(ids);
-        }
+        self.oracle.departed.extend(ids);
         let count = self.client_count[node];
         self.abandon(node);
         self.client_count[node] = count;
@@ -378,7 +384,7 @@ impl World {
 
     /// Whether an answer is to a client that left.
     pub(crate) fn is_departed(&self, id: RequestId) -> bool {
-        self.sides.as_ref().is_some_and(|sides| sides.departed.contains(&id))
+        self.oracle.departed.contains(&id)
     }
 
     /// An operator says whose side is to go on.
