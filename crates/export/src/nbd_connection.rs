@@ -29,9 +29,6 @@ use crate::guard::Guard;
 /// Pieces of reads and writes never cross a multiple of this: the largest buffer there is.
 pub const PIECE_BYTES: u64 = 1 << 20;
 
-/// Pieces of zeroings never cross a multiple of this: an extent, the most that one shard takes.
-const ZERO_BYTES: u64 = 4 << 20;
-
 /// Bytes of reads and writes that one client may have open before no further request is begun: four
 /// times the depth of 64 with 128 KiB. One request of 32 MiB may come on top.
 pub const BYTES_OPEN_MAX: u64 = 32 << 20;

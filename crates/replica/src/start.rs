@@ -94,10 +94,11 @@ pub fn start(start: &Start, found: Found) -> Setups {
         record.as_ref().map_or((1, 0), |record| (record.life + 1, record.log_half ^ 1));
     let shards = (0..start.shards)
         .map(|index| {
-            let owner = |extent: u64| Shard::owner(&start.geometry, start.shards, extent);
+            let mine = |extent| Shard::owner(&start.geometry, start.shards, extent) == index;
             let stripe = start.geometry.stripe_extents;
             ShardSetup {
                 node: start.node,
+                process: start.process,
                 index,
                 shards: start.shards,
                 geometry: start.geometry,
@@ -105,15 +106,11 @@ pub fn start(start: &Start, found: Found) -> Setups {
                 attached,
                 life,
                 log_half: half,
-                inherited: inherited
-                    .iter()
-                    .copied()
-                    .filter(|&(_, at)| owner(at) == index)
-                    .collect(),
+                inherited: inherited.iter().copied().filter(|&(_, at)| mine(at)).collect(),
                 slots: slots.clone(),
                 bitmaps: bitmaps
                     .iter()
-                    .filter(|(_, _, page, _)| owner(page * stripe) == index)
+                    .filter(|(_, _, page, _)| mine(page * stripe))
                     .cloned()
                     .collect(),
             }

@@ -346,5 +346,5 @@ impl World {
 }
 
 fn as_operation(volume: VolumeId, span: Span, effect: Effect, fua: bool) -> Operation {
-    Operation { volume, span, effect, fua, ok: false, ended: false, disrupted: false }
+    Operation { volume, span, effect, fua, ok: false, ended: false }
 }

@@ -145,7 +145,6 @@ impl World {
                 .or_insert_with(|| history.call(now, step, fresh(old.operation(open.op))));
             open.op = index;
         }
-        self.history.disrupt();
         self.pieces = std::mem::take(&mut self.pieces)
             .into_iter()
             .filter_map(|(op, left)| Some((*carried.get(&op)?, left)))
@@ -155,7 +154,7 @@ impl World {
 
 /// The operation, asked for again.
 fn fresh(operation: &Operation) -> Operation {
-    Operation { ok: false, ended: false, disrupted: false, ..operation.clone() }
+    Operation { ok: false, ended: false, ..operation.clone() }
 }
 
 /// A write of one sector.
@@ -167,6 +166,5 @@ pub(crate) fn one_sector(volume: VolumeId, sector: u64, token: Token) -> Operati
         fua: false,
         ok: false,
         ended: false,
-        disrupted: false,
     }
 }

@@ -8,8 +8,6 @@
 //!
 //! What is allowed beyond a register:
 //! - a write without an answer, or answered by an error, takes effect once or not at all, at any time;
-//! - a write that was open while a primary or a session was lost may be carried out again until it is
-//!   answered;
 //! - when every in-sync cache is lost, a sector falls back to a value that it had at the last flush, or
 //!   later; from then on it is a register again.
 //!
@@ -51,8 +49,6 @@ pub struct Operation {
     pub ok: bool,
     /// Ended: answered, or its client died.
     pub ended: bool,
-    /// A session or a primary was lost while it was open.
-    pub disrupted: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -131,14 +127,7 @@ impl History {
         self.events.push((at, step, Event::Loss));
     }
 
-    /// A primary or a session was lost: what is open may be carried out again.
-    pub fn disrupt(&mut self) {
-        for &index in &self.open {
-            self.operations[index].disrupted = true;
-        }
-    }
-
-    /// The same, as seen from a history that only some operations belong to.
+    /// The history, as seen from a history that only some operations belong to.
     #[must_use]
     pub fn seen_by(&self, fate: impl Fn(OpIndex) -> Fate) -> History {
         let mut seen = History { operations: self.operations.clone(), ..History::default() };
@@ -264,8 +253,6 @@ struct Register<'a> {
     writes: BTreeSet<OpIndex>,
     /// Writes that will never be answered so.
     floating: BTreeSet<OpIndex>,
-    /// Those of them whose client died or was told of an error.
-    abandoned: BTreeSet<OpIndex>,
     /// Every write called, in order.
     called: Vec<OpIndex>,
     /// Values at the call of each open flush, and the writes called that may be younger.
@@ -294,7 +281,6 @@ impl<'a> Register<'a> {
             reads: BTreeSet::new(),
             writes: BTreeSet::new(),
             floating: BTreeSet::new(),
-            abandoned: BTreeSet::new(),
             called: Vec::new(),
             flushes: BTreeMap::new(),
             floor: Floor { values: BTreeSet::from([0]), ..Floor::default() },
@@ -415,22 +401,6 @@ impl<'a> Register<'a> {
 
     fn abandon(&mut self, index: OpIndex) {
         self.flushes.remove(&index);
-        self.abandoned.insert(index);
-        if !self.floating.contains(&index) || !self.operation(index).disrupted {
-            return;
-        }
-        // It may have been sent anew just before its client died: once more, at most.
-        let again: Vec<Way> = self
-            .ways
-            .iter()
-            .filter(|way| way.done.contains(&index))
-            .cloned()
-            .map(|mut way| {
-                way.done.remove(&index);
-                way
-            })
-            .collect();
-        self.ways.extend(again);
     }
 
     /// Adds every way that open operations can make, as far as an open read, or `target`, asks for it.
@@ -457,9 +427,7 @@ impl<'a> Register<'a> {
             .collect();
         let mut wanted = Vec::new();
         for &write in self.writes.iter().chain(&self.floating) {
-            let operation = self.operation(write);
-            let again = operation.disrupted && !self.abandoned.contains(&write);
-            let may = again || !way.done.contains(&write);
+            let may = !way.done.contains(&write);
             if may && (target == Some(write) || values.contains(&self.token(write))) {
                 wanted.push(write);
             }

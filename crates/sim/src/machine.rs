@@ -456,7 +456,6 @@ impl World {
             }
         }
         self.wishes.retain(|_, (of, _)| *of != node);
-        self.history.disrupt();
         self.abandon(node);
         if self.plan.options.protocol == wire::Protocol::B {
             self.look_for_loss();

@@ -51,7 +51,7 @@ pub(crate) struct Session {
 }
 
 /// Kinds of messages; one that is held holds its stream.
-pub(crate) const KINDS: [&str; 30] = [
+pub(crate) const KINDS: [&str; 32] = [
     "hello",
     "prepare",
     "promise",
@@ -82,6 +82,8 @@ pub(crate) const KINDS: [&str; 30] = [
     "forward",
     "forwarded",
     "stale",
+    "remembers",
+    "remember",
 ];
 
 /// The kind of a message, as a place in `KINDS`.
@@ -131,6 +133,8 @@ fn shard_kind(message: &ShardMessage) -> &'static str {
         ShardMessage::Forward { .. } => "forward",
         ShardMessage::Forwarded { .. } => "forwarded",
         ShardMessage::Stale { .. } => "stale",
+        ShardMessage::Remembers { .. } => "remembers",
+        ShardMessage::Remember { .. } => "remember",
     }
 }
 
@@ -364,7 +368,6 @@ impl World {
             return;
         }
         self.sessions[session].broken = true;
-        self.history.disrupt();
         let now = self.queue.now();
         let (one, other) =
             (self.sessions[session].ends[0].node, self.sessions[session].ends[1].node);

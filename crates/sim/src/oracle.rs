@@ -61,10 +61,6 @@ impl World {
             (configuration.fork, configuration.epoch) > (newest.fork, newest.epoch)
         });
         if newer {
-            let reign = self.oracle.newest.as_ref().map(|newest| newest.reign);
-            if reign != Some(configuration.reign) {
-                self.history.disrupt();
-            }
             let forked =
                 self.oracle.newest.as_ref().is_some_and(|old| old.fork < configuration.fork);
             self.resized(configuration);
@@ -89,7 +85,6 @@ impl World {
     /// A node's shards are told of a configuration.
     pub(crate) fn installed(&mut self, node: usize, configuration: &Configuration) {
         if self.sides.is_some() {
-            self.history.disrupt();
             return self.side_installed(node, configuration);
         }
         self.agree(node, configuration);

@@ -14,7 +14,6 @@ fn operation(effect: Effect) -> Operation {
         fua: false,
         ok: false,
         ended: false,
-        disrupted: false,
     }
 }
 
@@ -127,6 +126,17 @@ fn a_write_without_an_answer_does_not_come_back_after_it_was_overwritten() {
     assert!(script.is_linear());
     script.read(2);
     assert!(!script.is_linear());
+}
+
+#[test]
+fn an_open_write_that_was_seen_and_overwritten_does_not_take_effect_again() {
+    let mut script = Script::default();
+    let open = script.call(Effect::Write(1));
+    script.read(1);
+    script.write(2);
+    script.read(1);
+    script.done(open);
+    assert!(script.history.check().is_err());
 }
 
 #[test]

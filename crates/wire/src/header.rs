@@ -3,7 +3,7 @@
 //! Always: one layout for every kind of frame, so that whoever carries frames on (a proxy, a capture)
 //! needs to understand nothing else. A field that a kind does not use is zero, and who decodes checks
 //! it. Two fields stand apart though they are equal today, the span on the member and on the volume,
-//! and three are zero today: origin session, targets and compression; their places are kept for
+//! and two are zero today: targets and compression; their places are kept for
 //! features that both ends must first agree on.
 //!
 //! Not here: what the fields mean in each kind (`shard_bytes`, `member_bytes`, `hello`), the order of
@@ -34,6 +34,8 @@ pub(crate) const FLAG_EARLY: u32 = 1 << 4;
 pub(crate) const FLAG_OK: u32 = 1 << 5;
 pub(crate) const FLAG_LAST: u32 = 1 << 6;
 pub(crate) const FLAG_ROTTEN: u32 = 1 << 7;
+pub(crate) const FLAG_UNDONE: u32 = 1 << 8;
+pub(crate) const FLAG_FIRST: u32 = 1 << 9;
 
 /// The fields whose meaning the kind decides.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

@@ -45,5 +45,5 @@ pub use member::{MemberMessage, RefuseReason, Seen};
 pub use register::{
     CONFIGURATION_BYTES_MAX, check_configuration, decode_configuration, encode_configuration,
 };
-pub use shard::{DoubtRun, ShardMessage, WriteFlags};
-pub use shard_bytes::RUNS_MAX;
+pub use shard::{DoubtRun, Memory, NamedWrite, ShardMessage, WriteFlags, WriteName, WriteOrigin};
+pub use shard_bytes::{MEMORY_SESSIONS_MAX, MEMORY_WRITES_MAX, RUNS_MAX};

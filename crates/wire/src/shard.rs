@@ -4,7 +4,7 @@
 //! writes to one block never overtake each other on the way. Payload travels beside the message.
 
 use alloc::vec::Vec;
-use base::{AnswerError, Epoch, Op, RequestId, Span, VolumeId};
+use base::{AnswerError, Epoch, NodeId, Op, RequestId, Span, VolumeId};
 
 /// A run of sectors that a replica may hold differently from the others.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -20,6 +20,66 @@ pub struct DoubtRun {
     pub compare: bool,
 }
 
+/// Names a write of a client: the same name whenever it is asked for, wherever the primary is by then.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct WriteName {
+    /// The process of the node that its client is connected to, never 0: the node in the upper 16 bits,
+    /// below them a random number of the process.
+    pub session: u64,
+    /// Counts up from 1 within a session and shard.
+    pub number: u64,
+}
+
+impl WriteName {
+    /// The session of a process, of which `process` is a random number.
+    #[must_use]
+    pub fn session_of(node: NodeId, process: u64) -> u64 {
+        u64::from(node.0) << PROCESS_BITS | process & ((1 << PROCESS_BITS) - 1)
+    }
+
+    /// The node of a session.
+    #[must_use]
+    pub fn node_of(session: u64) -> u64 {
+        session >> PROCESS_BITS
+    }
+}
+
+/// Bits of a session that are random.
+const PROCESS_BITS: u32 = 48;
+
+/// Where a write comes from, as it travels beside it.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct WriteOrigin {
+    /// Its name.
+    pub name: WriteName,
+    /// Every write of its session with a lower number was answered, and is never asked for again. Not
+    /// above the write's own number, and less than 2^32 below it.
+    pub answered_below: u64,
+}
+
+/// A write that took effect, and may be asked for again.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct NamedWrite {
+    /// Its name.
+    pub name: WriteName,
+    /// Which volume.
+    pub volume: VolumeId,
+    /// Which sectors.
+    pub span: Span,
+}
+
+/// Writes that took effect on a replica, or part of them.
+#[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
+pub struct Memory {
+    /// A write that was first asked for in this reign or later and is not in `writes`, nor answered, did not take
+    /// effect. `None`: nothing can be said of those that are not in it. Never 0.
+    pub since: Option<Epoch>,
+    /// Of sessions: every write with a lower number than the second was answered.
+    pub answered: Vec<(u64, u64)>,
+    /// Those that took effect.
+    pub writes: Vec<NamedWrite>,
+}
+
 /// What a write carries besides its address.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct WriteFlags {
@@ -33,6 +93,8 @@ pub struct WriteFlags {
     pub resync: bool,
     /// Acknowledge when received already, and again when written (protocol B).
     pub early: bool,
+    /// It repairs a span of which the named write is no part: from now on that write never took effect.
+    pub undone: bool,
 }
 
 /// One message between two `Shard` machines.
@@ -52,6 +114,8 @@ pub enum ShardMessage {
         span: Span,
         /// How.
         flags: WriteFlags,
+        /// The client's write that this is; of a repair, the one that it settles.
+        origin: Option<WriteOrigin>,
     },
     /// Replica to primary: it is in memory (answer to `early`).
     Received {
@@ -88,7 +152,7 @@ pub enum ShardMessage {
         /// The primary's configuration.
         epoch: Epoch,
         /// The node whose bits are cleared, as a number.
-        target: base::NodeId,
+        target: NodeId,
         /// Which volume.
         volume: VolumeId,
         /// Which sectors, as (first, end).
@@ -157,7 +221,7 @@ pub enum ShardMessage {
         /// Of the question; same numbers as writes.
         sequence: u64,
         /// Also send the bits held for this node (the primary has no bitmap of its own).
-        bits_of: Option<base::NodeId>,
+        bits_of: Option<NodeId>,
     },
     /// Answer to `Gather`, in one or more parts.
     Doubt {
@@ -167,6 +231,24 @@ pub enum ShardMessage {
         runs: Vec<DoubtRun>,
         /// No more parts follow.
         last: bool,
+    },
+    /// Answer to `Gather`, before the last `Doubt`: what took effect here. In parts, which add up; `since` stands
+    /// in the last.
+    Remembers {
+        /// Of the question.
+        sequence: u64,
+        /// A part of it.
+        memory: Memory,
+    },
+    /// Primary to replica: what took effect, instead of all that it remembers. In parts; `since` stands in the
+    /// last.
+    Remember {
+        /// The primary's configuration.
+        epoch: Epoch,
+        /// The first part: forget all else.
+        first: bool,
+        /// A part of it.
+        memory: Memory,
     },
     /// Client to primary: do this for me (payload beside it for a write).
     Forward {
@@ -180,6 +262,10 @@ pub enum ShardMessage {
         span: Span,
         /// Durable before it is answered.
         fua: bool,
+        /// Of a write, its name.
+        origin: Option<WriteOrigin>,
+        /// Of a write, the oldest reign in which it may have been carried out; 0: it is asked for the first time.
+        asked: Epoch,
     },
     /// Answer to `Forward`: payload beside it for a read that is `Ok` and not `zero`.
     Forwarded {
@@ -189,6 +275,8 @@ pub enum ShardMessage {
         result: Option<Result<(), AnswerError>>,
         /// The read gave only zeroes; there is no payload.
         zero: bool,
+        /// Without a result: what `Forward` is to say next time.
+        asked: Epoch,
     },
     /// Replica to primary: refused, because a newer reign is known here.
     Stale {

@@ -6,16 +6,21 @@
 use crate::codec::{Put, Reader};
 use crate::frame::{FrameError, PAYLOAD_BYTES_MAX};
 use crate::header::{
-    FLAG_EARLY, FLAG_FUA, FLAG_LAST, FLAG_OK, FLAG_RESYNC, FLAG_ROTTEN, FLAG_UNMAP, FLAG_ZERO,
-    Fields, flag,
+    FLAG_EARLY, FLAG_FIRST, FLAG_FUA, FLAG_LAST, FLAG_OK, FLAG_RESYNC, FLAG_ROTTEN, FLAG_UNDONE,
+    FLAG_UNMAP, FLAG_ZERO, Fields, flag,
 };
-use crate::{DoubtRun, ShardMessage, WriteFlags};
+use crate::{DoubtRun, Memory, NamedWrite, ShardMessage, WriteFlags, WriteName, WriteOrigin};
 use alloc::vec::Vec;
 use base::{AnswerError, Epoch, NodeId, Op, RequestId, SECTOR_BYTES, Span, VolumeId};
 
 /// Runs in one `Clean`, `Doubt` or `Retire`; who has more sends another message. Bounds what a receiver must
 /// hold at once to 608 KiB.
 pub const RUNS_MAX: usize = 32_768;
+
+/// Writes in one `Remember` or `Remembers`; who has more sends another. They take 480 KiB.
+pub const MEMORY_WRITES_MAX: usize = 16_384;
+/// Sessions in one of them.
+pub const MEMORY_SESSIONS_MAX: usize = 4096;
 
 const WRITE: u16 = 0x0301;
 const RECEIVED: u16 = 0x0302;
@@ -34,13 +39,16 @@ const DOUBT: u16 = 0x030e;
 const FORWARD: u16 = 0x030f;
 const FORWARDED: u16 = 0x0310;
 const STALE: u16 = 0x0311;
+const REMEMBERS: u16 = 0x0312;
+const REMEMBER: u16 = 0x0313;
 
 const RUN_BYTES: usize = 16;
 const DOUBT_RUN_BYTES: usize = 19;
+const NAMED_WRITE_BYTES: usize = 30;
 
 /// Whether `kind` is one of those above.
 pub(crate) fn is_known(kind: u16) -> bool {
-    (WRITE..=STALE).contains(&kind)
+    (WRITE..=REMEMBER).contains(&kind)
 }
 
 /// What is wrong with `message` or with the length of the payload beside it.
@@ -49,8 +57,19 @@ pub(crate) fn check(message: &ShardMessage, payload_bytes: u32) -> Result<(), &'
         return Err("the payload is not as long as the message says");
     }
     let good = match message {
-        ShardMessage::Read { span, .. } | ShardMessage::Forward { op: Op::Read, span, .. } => {
-            span.length_bytes() <= u64::from(PAYLOAD_BYTES_MAX)
+        ShardMessage::Read { span, .. } => is_short(*span),
+        ShardMessage::Write { origin, .. } => origin.is_none_or(is_origin),
+        ShardMessage::Forward { op, span, origin, asked, .. } => {
+            (*op != Op::Read || is_short(*span))
+                && origin.is_none_or(is_origin)
+                && (origin.is_some() || *asked == Epoch(0))
+        }
+        ShardMessage::Forwarded { result, asked, .. } => result.is_none() || *asked == Epoch(0),
+        ShardMessage::Remembers { memory, .. } | ShardMessage::Remember { memory, .. } => {
+            memory.since != Some(Epoch(0))
+                && memory.writes.len() <= MEMORY_WRITES_MAX
+                && memory.answered.len() <= MEMORY_SESSIONS_MAX
+                && memory.writes.iter().all(|write| write.name.session != 0)
         }
         ShardMessage::Clean { runs, target, .. } => {
             *target != NodeId(0)
@@ -66,7 +85,24 @@ pub(crate) fn check(message: &ShardMessage, payload_bytes: u32) -> Result<(), &'
         ShardMessage::Gather { bits_of, .. } => *bits_of != Some(NodeId(0)),
         _ => true,
     };
-    if good { Ok(()) } else { Err("too long a read, too many runs, an empty run, or node 0") }
+    if good {
+        Ok(())
+    } else {
+        Err("too long a read, too many runs, an empty run, an impossible origin, or node 0")
+    }
+}
+
+fn is_short(span: Span) -> bool {
+    span.length_bytes() <= u64::from(PAYLOAD_BYTES_MAX)
+}
+
+fn is_origin(origin: WriteOrigin) -> bool {
+    origin.name.session != 0
+        && origin
+            .name
+            .number
+            .checked_sub(origin.answered_below)
+            .is_some_and(|ago| u32::try_from(ago).is_ok())
 }
 
 fn payload_fits(message: &ShardMessage, payload_bytes: u64) -> bool {
@@ -84,9 +120,10 @@ fn payload_fits(message: &ShardMessage, payload_bytes: u64) -> bool {
 pub(crate) fn fields(message: &ShardMessage) -> (u16, Fields) {
     let none = Fields::default();
     match message {
-        ShardMessage::Write { epoch, sequence, cut, volume, span, flags } => {
+        ShardMessage::Write { epoch, sequence, cut, volume, span, flags, origin } => {
             let fields = addressed(*epoch, *sequence, *volume, *span);
-            (WRITE, Fields { cut: *cut, flags: put_write_flags(*flags), ..fields })
+            let (cut, flags) = (*cut, put_write_flags(*flags));
+            (WRITE, put_origin(Fields { cut, flags, ..fields }, *origin))
         }
         ShardMessage::Received { sequence } => (RECEIVED, Fields { sequence: *sequence, ..none }),
         ShardMessage::Written { sequence, ok } => (WRITTEN, answered(*sequence, *ok)),
@@ -123,16 +160,22 @@ pub(crate) fn fields(message: &ShardMessage) -> (u16, Fields) {
         ShardMessage::Doubt { sequence, last, .. } => {
             (DOUBT, Fields { sequence: *sequence, flags: flag(FLAG_LAST, *last), ..none })
         }
-        ShardMessage::Forward { id, op, volume, span, fua } => {
-            let fields = addressed(Epoch(0), 0, *volume, *span);
-            let (flags, detail) = (flag(FLAG_FUA, *fua), put_op(*op));
-            (FORWARD, Fields { origin_number: id.0, detail, flags, ..fields })
+        ShardMessage::Forward { id, op, volume, span, fua, origin, asked } => {
+            let fields = put_origin(addressed(*asked, id.0, *volume, *span), *origin);
+            // `detail` belongs to the origin: the operation stands in `cut`.
+            (FORWARD, Fields { cut: put_op(*op), flags: flag(FLAG_FUA, *fua), ..fields })
         }
-        ShardMessage::Forwarded { id, result, zero } => {
+        ShardMessage::Forwarded { id, result, zero, asked } => {
             let (flags, detail) = (flag(FLAG_ZERO, *zero), put_result(*result));
-            (FORWARDED, Fields { origin_number: id.0, detail, flags, ..none })
+            (FORWARDED, Fields { epoch: asked.0, sequence: id.0, detail, flags, ..none })
         }
         ShardMessage::Stale { epoch } => (STALE, Fields { epoch: epoch.0, ..none }),
+        ShardMessage::Remembers { sequence, .. } => {
+            (REMEMBERS, Fields { sequence: *sequence, ..none })
+        }
+        ShardMessage::Remember { epoch, first, .. } => {
+            (REMEMBER, Fields { epoch: epoch.0, flags: flag(FLAG_FIRST, *first), ..none })
+        }
     }
 }
 
@@ -146,6 +189,9 @@ pub(crate) fn put_body(message: &ShardMessage, out: &mut Vec<u8>) {
             }
         }
         ShardMessage::Hash { hash: Some(hash), .. } => out.extend_from_slice(&hash.to_le_bytes()),
+        ShardMessage::Remembers { memory, .. } | ShardMessage::Remember { memory, .. } => {
+            put_memory(memory, out);
+        }
         ShardMessage::Doubt { runs, .. } => {
             for run in runs {
                 out.put_u16(run.volume.0);
@@ -169,7 +215,8 @@ pub(crate) fn take(kind: u16, from: &Fields, body: &[u8]) -> Result<ShardMessage
     let message = match kind {
         WRITE => {
             let (cut, span, flags) = (from.cut, from.span()?, take_write_flags(from));
-            ShardMessage::Write { epoch, sequence, cut, volume, span, flags }
+            let origin = take_origin(from)?;
+            ShardMessage::Write { epoch, sequence, cut, volume, span, flags, origin }
         }
         RECEIVED => ShardMessage::Received { sequence },
         WRITTEN => ShardMessage::Written { sequence, ok },
@@ -206,14 +253,20 @@ pub(crate) fn take(kind: u16, from: &Fields, body: &[u8]) -> Result<ShardMessage
             ShardMessage::Doubt { sequence, runs, last }
         }
         FORWARD => {
-            let (id, op, span) = (RequestId(from.origin_number), take_op(from)?, from.span()?);
-            ShardMessage::Forward { id, op, volume, span, fua: from.has(FLAG_FUA) }
+            let (id, op, span) = (RequestId(sequence), take_op(from)?, from.span()?);
+            let (fua, origin) = (from.has(FLAG_FUA), take_origin(from)?);
+            ShardMessage::Forward { id, op, volume, span, fua, origin, asked: epoch }
         }
         FORWARDED => {
-            let (id, result) = (RequestId(from.origin_number), take_result(from)?);
-            ShardMessage::Forwarded { id, result, zero }
+            let (id, result) = (RequestId(sequence), take_result(from)?);
+            ShardMessage::Forwarded { id, result, zero, asked: epoch }
         }
         STALE => ShardMessage::Stale { epoch },
+        REMEMBERS => ShardMessage::Remembers { sequence, memory: take_memory(&mut body)? },
+        REMEMBER => {
+            let memory = take_memory(&mut body)?;
+            ShardMessage::Remember { epoch, first: from.has(FLAG_FIRST), memory }
+        }
         other => return Err(FrameError::UnknownKind(other)),
     };
     body.finish()?;
@@ -234,6 +287,7 @@ fn put_write_flags(flags: WriteFlags) -> u32 {
         | flag(FLAG_UNMAP, flags.unmap)
         | flag(FLAG_RESYNC, flags.resync)
         | flag(FLAG_EARLY, flags.early)
+        | flag(FLAG_UNDONE, flags.undone)
 }
 
 fn take_write_flags(from: &Fields) -> WriteFlags {
@@ -243,14 +297,71 @@ fn take_write_flags(from: &Fields) -> WriteFlags {
         unmap: from.has(FLAG_UNMAP),
         resync: from.has(FLAG_RESYNC),
         early: from.has(FLAG_EARLY),
+        undone: from.has(FLAG_UNDONE),
     }
+}
+
+/// `detail` holds how far below the write's own number the answered ones end.
+fn put_origin(fields: Fields, origin: Option<WriteOrigin>) -> Fields {
+    let Some(WriteOrigin { name, answered_below }) = origin else { return fields };
+    let detail = u32::try_from(name.number - answered_below).expect("checked before");
+    Fields { origin_session: name.session, origin_number: name.number, detail, ..fields }
+}
+
+fn take_origin(from: &Fields) -> Result<Option<WriteOrigin>, FrameError> {
+    let name = WriteName { session: from.origin_session, number: from.origin_number };
+    if name.session == 0 {
+        return Ok(None);
+    }
+    let answered_below = name
+        .number
+        .checked_sub(u64::from(from.detail))
+        .ok_or(FrameError::Malformed("an impossible origin"))?;
+    Ok(Some(WriteOrigin { name, answered_below }))
+}
+
+fn put_memory(memory: &Memory, out: &mut Vec<u8>) {
+    out.put_u64(memory.since.map_or(0, |since| since.0));
+    out.put_u32(u32::try_from(memory.answered.len()).expect("checked before"));
+    for &(session, below) in &memory.answered {
+        out.put_u64(session);
+        out.put_u64(below);
+    }
+    for write in &memory.writes {
+        out.put_u64(write.name.session);
+        out.put_u64(write.name.number);
+        out.put_u16(write.volume.0);
+        out.put_u64(write.span.first());
+        out.put_u32(write.span.count());
+    }
+}
+
+fn take_memory(body: &mut Reader<'_>) -> Result<Memory, FrameError> {
+    let since = Some(Epoch(body.u64()?)).filter(|&since| since != Epoch(0));
+    let sessions = usize::try_from(body.u32()?).unwrap_or(usize::MAX);
+    if sessions > MEMORY_SESSIONS_MAX {
+        return Err(FrameError::Malformed("too many sessions"));
+    }
+    let mut answered = Vec::with_capacity(sessions);
+    for _ in 0..sessions {
+        answered.push((body.u64()?, body.u64()?));
+    }
+    let mut writes = Vec::with_capacity(body.rest().len() / NAMED_WRITE_BYTES);
+    while !body.is_empty() {
+        let name = WriteName { session: body.u64()?, number: body.u64()? };
+        let volume = VolumeId(body.u16()?);
+        let span = Span::new(body.u64()?, body.u32()?)
+            .ok_or(FrameError::Malformed("an impossible span"))?;
+        writes.push(NamedWrite { name, volume, span });
+    }
+    Ok(Memory { since, answered, writes })
 }
 
 fn node(detail: u32) -> Result<NodeId, FrameError> {
     u16::try_from(detail).map(NodeId).map_err(|_| FrameError::Malformed("no such node"))
 }
 
-fn put_op(op: Op) -> u32 {
+fn put_op(op: Op) -> u64 {
     match op {
         Op::Read => 1,
         Op::Write => 2,
@@ -261,7 +372,7 @@ fn put_op(op: Op) -> u32 {
 }
 
 fn take_op(from: &Fields) -> Result<Op, FrameError> {
-    match from.detail {
+    match from.cut {
         1 => Ok(Op::Read),
         2 => Ok(Op::Write),
         3 => Ok(Op::Zero { unmap: false }),

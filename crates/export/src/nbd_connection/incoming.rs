@@ -13,7 +13,7 @@ use sys::Buffer;
 
 use super::{
     Arriving, Ask, BYTES_OPEN_MAX, Demand, GUARDED_BYTES, HAGGLE_BYTES_MAX, NbdConnection, Open,
-    PIECE_BYTES, RECEIVE_BYTES, Tag, UNSENT_BYTES_MAX, ZERO_BYTES,
+    PIECE_BYTES, RECEIVE_BYTES, Tag, UNSENT_BYTES_MAX,
 };
 use crate::guard::Guard;
 
@@ -185,11 +185,11 @@ impl NbdConnection {
             }
             nbd::Op::Zero { no_hole, .. } => {
                 let op = Op::Zero { unmap: !no_hole };
-                self.submit_all(slot, op, request.offset_bytes, end, ZERO_BYTES, demands);
+                self.submit_all(slot, op, request.offset_bytes, end, PIECE_BYTES, demands);
             }
             nbd::Op::Trim => {
                 let op = Op::Zero { unmap: true };
-                self.submit_all(slot, op, request.offset_bytes, end, ZERO_BYTES, demands);
+                self.submit_all(slot, op, request.offset_bytes, end, PIECE_BYTES, demands);
             }
             nbd::Op::Flush => {
                 for _ in 0..self.flush_parts {

@@ -17,6 +17,7 @@ fn write(sequence: u64, sectors: u64) -> ShardMessage {
         volume: VolumeId(0),
         span: Span::new(sequence * 8, sectors as u32).unwrap(),
         flags: WriteFlags::default(),
+        origin: None,
     }
 }
 

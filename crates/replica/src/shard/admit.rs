@@ -12,7 +12,7 @@ use wire::{Durability, OnNoQuorum, Protocol, ShardMessage};
 impl Shard {
     pub(super) fn on_request(&mut self, client: Client, out: &mut Out) {
         self.pace.request_comes(self.now);
-        if self.may_start() {
+        if self.may_start() && !self.is_far_ahead(&client) {
             self.admit(client, out);
         } else if self.is_primary() || !self.forward(client, out) {
             self.waiting_since.get_or_insert(self.now);
@@ -149,6 +149,9 @@ impl Shard {
             answered: false,
             retired: false,
             holds: false,
+            origin: None,
+            undone: false,
+            was_in_effect: false,
         })
     }
 
@@ -158,7 +161,11 @@ impl Shard {
         let Some(op) = self.ops.get_mut(&id) else { return };
         op.since = now;
         match &mut op.kind {
-            Kind::Write(_) => self.issue_write(id, out),
+            Kind::Write(_) => {
+                if !self.is_not_to_be_issued(id, out) {
+                    self.issue_write(id, out);
+                }
+            }
             Kind::Read(read) => {
                 read.locked = true;
                 self.start_read(id, out);
@@ -182,17 +189,19 @@ impl Shard {
 
     /// Tells whoever asked.
     pub(super) fn answer(
-        &self,
+        &mut self,
         client: &Client,
         result: Result<(), AnswerError>,
         buffer: Option<BufferId>,
         out: &mut Out,
     ) {
+        self.was_answered(client);
         match client.origin {
             Origin::Local(id) => out.push(ShardOutput::Answer { id, result, buffer }),
             Origin::Peer { node, session, id } => {
                 let zero = client.request.op == Ask::Read && result.is_ok() && buffer.is_none();
-                let message = ShardMessage::Forwarded { id, result: Some(result), zero };
+                let message =
+                    ShardMessage::Forwarded { id, result: Some(result), zero, asked: Epoch(0) };
                 out.push(ShardOutput::Send { peer: node, session, message, buffer });
             }
         }
@@ -255,6 +264,7 @@ impl Shard {
                 self.give_back(client, out);
             }
         }
+        self.end_settlement();
         self.locks.clear();
         self.asked.clear();
         self.held.clear();
@@ -309,7 +319,8 @@ impl Shard {
                 self.waiting.push_back(client);
             }
             Origin::Peer { node, session, id } => {
-                let message = ShardMessage::Forwarded { id, result: None, zero: false };
+                let asked = client.asked;
+                let message = ShardMessage::Forwarded { id, result: None, zero: false, asked };
                 out.push(ShardOutput::Send { peer: node, session, message, buffer: None });
                 self.release(client.request.buffer, out);
             }
@@ -327,7 +338,8 @@ impl Shard {
             return;
         }
         let lapsed = !self.is_primary() || self.now >= self.lease_until + limit;
-        let old = |client: &Client| self.now.since(client.since) > limit;
+        let now = self.now;
+        let old = |client: &Client| now.since(client.since) > limit;
         let (fail, keep): (Vec<Client>, Vec<Client>) =
             self.waiting.iter().partition(|client| lapsed && old(client));
         self.waiting = keep.into();
@@ -366,6 +378,7 @@ impl Shard {
                 self.asked.remove(&sequence);
                 self.held.remove(&id);
                 self.answer(&client, Err(error), None, out);
+                self.release(client.request.buffer, out);
                 self.ops.remove(&id);
             }
             Kind::Write(write) if write.answered => {}
@@ -379,7 +392,7 @@ impl Shard {
     }
 
     /// A read, or a write that was not issued, is no more. Whoever waited for its lock goes on.
-    fn drop_request(&mut self, id: u64, out: &mut Out) {
+    pub(super) fn drop_request(&mut self, id: u64, out: &mut Out) {
         self.forget_question(id);
         self.unlock(id, out);
         let Some(op) = self.ops.remove(&id) else { return };

@@ -82,6 +82,10 @@ impl Shard {
         }
     }
 
+    fn copy_purpose(&mut self, id: u64) -> Option<Purpose> {
+        self.copy_mut(id).map(|copy| copy.purpose)
+    }
+
     /// Queues a copy.
     pub(super) fn queue_copy(
         &mut self,
@@ -135,7 +139,7 @@ impl Shard {
             if found != volume || first >= end {
                 break;
             }
-            let piece = self.piece(first, run_end.min(end));
+            let piece = self.reconcile_piece(volume, first, run_end.min(end));
             at = piece.end();
             if !self.is_reconciling(volume, piece) {
                 out.push(ShardOutput::Mark("request waits for reconciliation"));
@@ -240,14 +244,20 @@ impl Shard {
 
     /// Whether there is nothing (more) to do.
     fn is_moot(&self, purpose: &Purpose, volume: VolumeId, span: Span) -> bool {
-        let members = usize::from(self.is_own_in_sync()) + self.required_peers().len();
+        let members = self.copy_members();
         match purpose {
-            Purpose::Reconcile => {
-                members < 2 || !self.reconcile.overlaps(volume, span.first(), span.end())
-            }
+            // A member alone agrees with itself, but a write that was open there may still be on its way
+            // to the disk: reading the range waits for it.
+            Purpose::Reconcile if members < 2 => !self.reconcile.is_open(volume, span),
+            Purpose::Reconcile => !self.reconcile.overlaps(volume, span.first(), span.end()),
             Purpose::Verify => members < 2,
             Purpose::Sync { node, session, .. } => !self.syncs_in(*node, *session),
         }
+    }
+
+    /// How many copies are in sync, or about to be.
+    fn copy_members(&self) -> usize {
+        usize::from(self.is_own_in_sync()) + self.required_peers().len()
     }
 
     /// The nodes besides this one that take part in a copy.
@@ -344,9 +354,21 @@ impl Shard {
         let Kind::Copy(copy) = &op.kind else { return };
         let tried = copy.tried.clone();
         let wanted = copy.source.filter(|source| !tried.contains(source));
-        let sources = self.sources(&tried);
+        let sources = if copy.purpose == Purpose::Reconcile {
+            self.reconcile_sources(&tried, out)
+        } else {
+            self.sources(&tried)
+        };
         let source = wanted.filter(|node| sources.contains(node)).or(sources.first().copied());
         let Some(source) = source else {
+            let alone =
+                self.copy_purpose(id) == Some(Purpose::Reconcile) && self.copy_members() < 2;
+            if alone && (!tried.is_empty() || self.disk_failing) {
+                // The only copy cannot be read here; nobody knows what it holds.
+                self.lose_effects(out);
+                self.copy_done(id, false, out);
+                return;
+            }
             if let Some(copy) = self.copy_mut(id) {
                 copy.tried.clear();
             }
@@ -419,6 +441,12 @@ impl Shard {
         copy.phase = Phase::Writing;
         let purpose = copy.purpose;
         let data = copy.data.take().expect("read just now");
+        if purpose == Purpose::Reconcile && self.copy_members() < 2 {
+            self.release(data, out);
+            self.copy_done(id, false, out);
+            return;
+        }
+        let Some(copy) = self.copy_mut(id) else { return };
         if let Purpose::Sync { node, .. } = purpose {
             copy.data = Some(data);
             if let Some(op) = self.ops.get_mut(&id) {
@@ -430,13 +458,22 @@ impl Shard {
                 copy.asked = alloc::vec![(node, sequence)];
             }
             let zero = data.is_none();
-            let flags = WriteFlags { fua: false, zero, unmap: zero, resync: true, early: false };
-            let message = ShardMessage::Write { epoch, sequence, cut, volume, span, flags };
+            let flags = WriteFlags { zero, unmap: zero, resync: true, ..WriteFlags::default() };
+            let message =
+                ShardMessage::Write { epoch, sequence, cut, volume, span, flags, origin: None };
             self.send(node, message, data, out);
             return;
         }
+        let source = copy.source;
         let content = data.map_or(Content::Zero { unmap: true }, Content::Bytes);
-        let kind = self.new_write(content, false, Some(id));
+        let mut kind = self.new_write(content, false, Some(id));
+        let settles = source.filter(|_| purpose == Purpose::Reconcile);
+        if let Kind::Write(write) = &mut kind
+            && let Some((origin, undone)) =
+                settles.and_then(|source| self.settles(volume, span, source))
+        {
+            (write.origin, write.undone) = (Some(origin), undone);
+        }
         let write = self.insert_op(None, volume, span, kind);
         self.issue_write(write, out);
     }
@@ -527,6 +564,7 @@ impl Shard {
                 if let Some(set) = self.reconciling.get_mut(&op.volume) {
                     set.remove_span(copy.lock);
                 }
+                self.settle(op.volume, span, copy.source.filter(|_| changed));
                 self.reconciled_range(op.volume, span, out);
             }
             Purpose::Sync { node, session, .. } => {
@@ -556,6 +594,7 @@ impl Shard {
         for node in self.required_peers() {
             self.send(node, ShardMessage::Settled { epoch, volume, span }, None, out);
         }
+        self.check_settled(out);
     }
 
     pub(super) fn start_verify(&mut self, volume: VolumeId, from: u64) {
@@ -592,7 +631,7 @@ impl Shard {
                 }
                 continue;
             };
-            let piece = self.piece(first, end);
+            let piece = self.reconcile_piece(volume, first, end);
             self.reconcile_cursor = (volume, piece.end());
             if !self.is_reconciling(volume, piece) {
                 self.queue_reconcile(volume, piece, out);

@@ -133,6 +133,8 @@ impl Shard {
         let Some(op) = self.ops.remove(&id) else { return };
         if let Some(client) = op.client {
             self.answer(&client, Ok(()), None, out);
+            // A write that had taken effect, and had only to be made stable.
+            self.release(client.request.buffer, out);
         }
     }
 }

@@ -8,9 +8,9 @@ use super::{Out, Shard};
 use crate::door::ShardOutput;
 use alloc::vec::Vec;
 use base::{
-    AnswerError, BufferId, NodeId, Op as Ask, Request, RequestId, SessionId, Span, VolumeId,
+    AnswerError, BufferId, Epoch, NodeId, Op as Ask, Request, RequestId, SessionId, Span, VolumeId,
 };
-use wire::ShardMessage;
+use wire::{ShardMessage, WriteOrigin};
 
 /// A request that the primary has.
 #[derive(Debug)]
@@ -38,10 +38,19 @@ impl Shard {
             self.release(buffer, out);
             return true;
         }
+        if self.is_far_ahead(&client) {
+            return false;
+        }
         // Each attempt has a number of its own: an answer to an earlier one does not count.
         let id = RequestId(self.sequence());
+        let (origin, asked) = (self.origin_of(&client), client.asked);
+        let mut client = client;
+        if origin.is_some() && asked == Epoch(0) {
+            client.asked = self.reign();
+        }
         self.forwards.insert(id, Forwarded { client, to: primary });
-        self.send(primary, ShardMessage::Forward { id, op, volume, span, fua }, buffer, out);
+        let message = ShardMessage::Forward { id, op, volume, span, fua, origin, asked };
+        self.send(primary, message, buffer, out);
         true
     }
 
@@ -56,18 +65,20 @@ impl Shard {
         volume: VolumeId,
         span: Span,
         fua: bool,
+        write: Option<WriteOrigin>,
+        asked: Epoch,
         buffer: Option<BufferId>,
         out: &mut Out,
     ) {
         let origin = Origin::Peer { node, session, id };
         let request = Request { op, volume, span, buffer, fua };
-        let client = Client { origin, request, since: self.now };
+        let client = Client { origin, request, since: self.now, write, asked };
         if self.is_primary() && self.follows(node) {
             self.on_request(client, out);
             return;
         }
         out.push(ShardOutput::Mark("forwarded to a node that is not primary"));
-        let message = ShardMessage::Forwarded { id, result: None, zero: false };
+        let message = ShardMessage::Forwarded { id, result: None, zero: false, asked };
         self.send(node, message, None, out);
         self.release(buffer, out);
     }
@@ -89,6 +100,7 @@ impl Shard {
         node: NodeId,
         id: RequestId,
         result: Option<Result<(), AnswerError>>,
+        asked: Epoch,
         buffer: Option<BufferId>,
         out: &mut Out,
     ) {
@@ -104,7 +116,7 @@ impl Shard {
             }
             None => {
                 self.waiting_since.get_or_insert(self.now);
-                self.waiting.push_back(forward.client);
+                self.waiting.push_back(Client { asked, ..forward.client });
             }
         }
         self.release(buffer, out);

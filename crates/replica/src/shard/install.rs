@@ -42,8 +42,10 @@ impl Shard {
         if self.configuration.as_ref().is_some_and(|old| old.volumes != new.volumes) {
             self.resized = new.epoch;
         }
+        let was_in_sync = self.configuration.as_ref().is_some_and(|old| old.is_in_sync(self.node));
         self.configuration = Some(Arc::clone(&new));
         self.reigns = reigns;
+        self.install_effects(was_in_sync, new_reign);
         if self.own_left(&new) {
             self.kept = false;
         }
@@ -61,6 +63,7 @@ impl Shard {
         self.unforward_all_but(new.primary.filter(|&node| node != self.node), out);
         self.retry_waiting(out);
         self.check_gathered(out);
+        self.check_remembering(out);
         self.make_room(out);
         self.save_bitmaps(out);
     }
@@ -156,6 +159,7 @@ impl Shard {
                 }
             } else {
                 peer.gathered = false;
+                peer.reminded &= peer.required.is_some();
                 self.forget_asked_bits(node);
                 let Some(peer) = self.peers.get_mut(&node) else { continue };
                 if !new.is_replica(node) {

@@ -428,6 +428,9 @@ impl Shard {
         if op.action.changes() {
             let extent = self.extent_of(op.volume, op.span);
             self.log.unhold(extent);
+            if answer == DiskAnswer::Failed {
+                self.note_lost_write(op.purpose, op.volume, op.span);
+            }
         }
         self.on_local(op.purpose, answer, out);
         self.make_room(out);
@@ -454,6 +457,7 @@ impl Shard {
     fn disk_failed(&mut self, out: &mut Out) {
         if self.has_disk && !self.disk_failing {
             self.disk_failing = true;
+            self.forget_effects();
             out.push(ShardOutput::Mark("own disk failed"));
             out.push(ShardOutput::Member(FromShard::DiskFailed));
         }
@@ -489,6 +493,7 @@ impl Shard {
                 }
                 continue;
             }
+            self.take_back_effect(asker);
             self.drop_local(id, &mut granted);
         }
         for id in granted {

@@ -4,6 +4,7 @@
 //! - *client*: requests of this node go to wherever the primary is (`forward`);
 //! - *primary*: it orders requests (`admit`, `lock`), carries them to every replica (`write`, `read`,
 //!   `flush`), and copies what replicas lack or doubt (`copy`, `sync`, `takeover`);
+//!   it carries out no write twice (`once`);
 //! - *replica*: it does what the primary says, and remembers what that leaves open (`replica`).
 //!
 //! Beneath them: this node's disk (`local`), the activity log (`activity`), the bitmaps (`bitmap`) and
@@ -28,6 +29,7 @@ mod forward;
 mod install;
 mod local;
 mod lock;
+mod once;
 mod op;
 mod pace;
 mod peer;
@@ -53,11 +55,12 @@ use bitmap::Bitmaps;
 use doubt::Doubt;
 use local::{Local, Purpose};
 use lock::LockTable;
+use once::Once;
 use op::{Client, Op};
 use pace::Pace;
 use peer::{Peer, ReadLoad};
 use seats::Seats;
-use wire::Configuration;
+use wire::{Configuration, WriteName};
 
 type Out = Vec<ShardOutput>;
 
@@ -66,6 +69,8 @@ type Out = Vec<ShardOutput>;
 pub struct ShardSetup {
     /// This node.
     pub node: NodeId,
+    /// Random number of this process.
+    pub process: u64,
     /// Which shard, from 0.
     pub index: u16,
     /// How many shards serve the resource on every node, 1..=8.
@@ -146,6 +151,7 @@ pub struct Shard {
     /// Requests that cannot start: no primary, or not ready.
     waiting: VecDeque<Client>,
     forwards: BTreeMap<RequestId, forward::Forwarded>,
+    once: Once,
     reconcile: Doubt,
     /// Of `reconcile`, what copies are under way for.
     reconciling: BTreeMap<VolumeId, RangeSet>,
@@ -220,6 +226,7 @@ impl Shard {
             held: BTreeSet::new(),
             waiting: VecDeque::new(),
             forwards: BTreeMap::new(),
+            once: Once::new(WriteName::session_of(setup.node, setup.process)),
             reconcile: Doubt::default(),
             reconciling: BTreeMap::new(),
             reconcile_cursor: (VolumeId(0), 0),
@@ -274,7 +281,8 @@ impl Shard {
         let from = out.len();
         match input {
             ShardInput::Request { id, request } => {
-                self.on_request(Client::local(id, request, self.now), out);
+                let client = self.local_client(id, request);
+                self.on_request(client, out);
             }
             ShardInput::Member(message) => self.on_member(message, out),
             ShardInput::PeerUp { peer, session } => self.on_peer_up(peer, session, out),
@@ -287,6 +295,7 @@ impl Shard {
         }
         self.tick(out);
         self.pump(out);
+        self.retry_far_ahead(out);
         if self.log.take_idle() {
             self.make_room(out);
         }
@@ -311,7 +320,7 @@ impl Shard {
             }
             ToShard::Serve { reign } => self.on_serve(reign, out),
             ToShard::Resync { peer, session, gather: _ } => self.start_sync(peer, session, out),
-            ToShard::Require { peer, session } => self.on_require(peer, session),
+            ToShard::Require { peer, session } => self.on_require(peer, session, out),
             ToShard::Unrequire { peer, session } => self.on_unrequire(peer, session, out),
             ToShard::Drain { reign } => {
                 self.draining = Some(reign);

@@ -4,7 +4,10 @@ use super::Shard;
 use super::copy::Copy;
 use super::seats::NodeSet;
 use alloc::vec::Vec;
-use base::{BufferId, Instant, NodeId, Op as Ask, Request, RequestId, SessionId, Span, VolumeId};
+use base::{
+    BufferId, Epoch, Instant, NodeId, Op as Ask, Request, RequestId, SessionId, Span, VolumeId,
+};
+use wire::WriteOrigin;
 
 /// Who waits for the answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -22,12 +25,10 @@ pub(super) struct Client {
     pub(super) request: Request,
     /// When it came in.
     pub(super) since: Instant,
-}
-
-impl Client {
-    pub(super) fn local(id: RequestId, request: Request, since: Instant) -> Client {
-        Client { origin: Origin::Local(id), request, since }
-    }
+    /// Of a write, its name.
+    pub(super) write: Option<WriteOrigin>,
+    /// Of a write, the oldest reign in which it may have been carried out; 0: it was asked for the first time.
+    pub(super) asked: Epoch,
 }
 
 /// One operation of a primary.
@@ -96,6 +97,12 @@ pub(super) struct Write {
     pub(super) retired: bool,
     /// It keeps its extent hot here.
     pub(super) holds: bool,
+    /// The client's write that it is, or that it settles.
+    pub(super) origin: Option<WriteOrigin>,
+    /// It settles that write as one that never took effect.
+    pub(super) undone: bool,
+    /// That write was known to have taken effect when this one was issued.
+    pub(super) was_in_effect: bool,
 }
 
 #[derive(Debug)]

@@ -20,6 +20,8 @@ pub(super) struct Peer {
     pub(super) kept: bool,
     /// Its doubt is known, in this reign and session.
     pub(super) gathered: bool,
+    /// It was told in this session and reign what took effect.
+    pub(super) reminded: bool,
     /// The question that asks for its doubt.
     pub(super) gathering: Option<u64>,
     /// It is being brought up to date.
@@ -156,6 +158,7 @@ impl Shard {
         peer.ready = Some(epoch);
         peer.kept = kept;
         self.gather_from(node, out);
+        self.remind(node, out);
         self.catch_up(node, out);
         self.check_gathered(out);
     }

@@ -11,7 +11,7 @@ use super::{Out, Shard};
 use crate::door::{DiskAnswer, ReadFailure, ShardOutput};
 use alloc::vec::Vec;
 use base::{BufferId, Epoch, NodeId, SessionId, Span, VolumeId};
-use wire::{ShardMessage, WriteFlags};
+use wire::{ShardMessage, WriteFlags, WriteOrigin};
 
 impl Shard {
     pub(super) fn on_frame(
@@ -27,11 +27,13 @@ impl Shard {
             return;
         }
         match message {
-            ShardMessage::Forward { id, op, volume, span, fua } => {
-                self.on_forward(node, session, id, op, volume, span, fua, buffer, out);
+            ShardMessage::Forward { id, op, volume, span, fua, origin, asked } => {
+                self.on_forward(
+                    node, session, id, op, volume, span, fua, origin, asked, buffer, out,
+                );
             }
-            ShardMessage::Forwarded { id, result, zero: _ } => {
-                self.on_forwarded(node, id, result, buffer, out);
+            ShardMessage::Forwarded { id, result, zero: _, asked } => {
+                self.on_forwarded(node, id, result, asked, buffer, out);
             }
             ShardMessage::Data { sequence, ok, zero, rotten } => {
                 let failure = if rotten { ReadFailure::Rotten } else { ReadFailure::Disk };
@@ -42,9 +44,10 @@ impl Shard {
                 }
                 self.on_data(node, sequence, result, out);
             }
-            ShardMessage::Write { epoch, sequence, volume, span, flags, .. } => {
+            ShardMessage::Write { epoch, sequence, volume, span, flags, origin, cut: _ } => {
                 if self.obeys(node, epoch, out) {
-                    self.on_write(node, session, sequence, volume, span, flags, buffer, out);
+                    let write = (volume, span, flags, origin);
+                    self.on_write(node, session, sequence, write, buffer, out);
                 } else {
                     self.release(buffer, out);
                 }
@@ -64,13 +67,6 @@ impl Shard {
         out: &mut Out,
     ) {
         match message {
-            ShardMessage::Received { sequence } => self.on_received(node, sequence, out),
-            ShardMessage::Written { sequence, ok } => self.on_written(node, sequence, ok, out),
-            ShardMessage::Flushed { sequence, ok } => self.on_flushed(node, sequence, ok, out),
-            ShardMessage::Hash { sequence, hash } => self.on_hash(node, sequence, hash, out),
-            ShardMessage::Doubt { sequence, runs, last } => {
-                self.on_doubt(node, sequence, &runs, last, out);
-            }
             ShardMessage::Retire { epoch, upto, ahead } => {
                 if self.obeys(node, epoch, out) && self.epoch() >= epoch {
                     self.on_retire(upto, &ahead);
@@ -116,13 +112,32 @@ impl Shard {
                     self.answer_gather(node, sequence, bits_of, out);
                 }
             }
+            ShardMessage::Remember { epoch, first, memory } => {
+                if self.obeys(node, epoch, out) {
+                    self.on_remember(first, &memory);
+                }
+            }
             ShardMessage::Stale { .. } => {
                 out.push(ShardOutput::Mark("told that a newer reign began"));
             }
-            ShardMessage::Forward { .. }
-            | ShardMessage::Forwarded { .. }
-            | ShardMessage::Data { .. }
-            | ShardMessage::Write { .. } => unreachable!("taken by the caller"),
+            other => self.on_answer(node, other, out),
+        }
+    }
+
+    /// A replica's answer to this primary.
+    fn on_answer(&mut self, node: NodeId, message: ShardMessage, out: &mut Out) {
+        match message {
+            ShardMessage::Received { sequence } => self.on_received(node, sequence, out),
+            ShardMessage::Written { sequence, ok } => self.on_written(node, sequence, ok, out),
+            ShardMessage::Flushed { sequence, ok } => self.on_flushed(node, sequence, ok, out),
+            ShardMessage::Hash { sequence, hash } => self.on_hash(node, sequence, hash, out),
+            ShardMessage::Remembers { sequence, memory } => {
+                self.on_remembers(node, sequence, &memory);
+            }
+            ShardMessage::Doubt { sequence, runs, last } => {
+                self.on_doubt(node, sequence, &runs, last, out);
+            }
+            other => unreachable!("taken by the callers: {other:?}"),
         }
     }
 
@@ -139,15 +154,12 @@ impl Shard {
         obeys
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the fields of one message and its session")]
     fn on_write(
         &mut self,
         node: NodeId,
         session: SessionId,
         sequence: u64,
-        volume: VolumeId,
-        span: Span,
-        flags: WriteFlags,
+        (volume, span, flags, origin): (VolumeId, Span, WriteFlags, Option<WriteOrigin>),
         buffer: Option<BufferId>,
         out: &mut Out,
     ) {
@@ -159,6 +171,7 @@ impl Shard {
         }
         if !flags.resync {
             self.note_unretired(sequence, volume, span);
+            self.note_effect_here(origin, flags.undone, volume, span);
         }
         self.mark_for_outsiders(volume, span);
         if flags.early {
@@ -213,7 +226,7 @@ impl Shard {
         out: &mut Out,
     ) {
         let purpose = Purpose::Peer { node, session, sequence, kind };
-        if self.is_place(volume, span) {
+        if self.is_place(volume, span) && !self.is_unlike_told(volume, span) {
             self.local(purpose, volume, span, action, out);
         } else {
             self.on_local(purpose, DiskAnswer::Failed, out);

@@ -148,6 +148,8 @@ impl Shard {
         if !self.waiting.is_empty() {
             self.retry_waiting(out);
         }
+        self.check_remembering(out);
+        self.check_settled(out);
         if !self.forwards.is_empty() {
             let lost = self.configuration.as_ref().and_then(|known| known.primary);
             self.unforward_all_but(lost.filter(|&node| node != self.node), out);

@@ -551,7 +551,7 @@ impl Shard {
 
     /// The peer's include is about to be proposed: every incomplete write waits for it.
     /// `Required` is said when the target has every complete one (`flush_before_include`).
-    pub(super) fn on_require(&mut self, node: NodeId, session: SessionId) {
+    pub(super) fn on_require(&mut self, node: NodeId, session: SessionId, out: &mut Out) {
         if !self.is_primary() || !self.syncs_in(node, session) {
             return;
         }
@@ -576,6 +576,7 @@ impl Shard {
                 }
             }
         }
+        self.remind(node, out);
     }
 
     pub(super) fn on_unrequire(&mut self, node: NodeId, session: SessionId, out: &mut Out) {

@@ -34,6 +34,7 @@ impl Shard {
             // What it confirmed before was another reign.
             peer.ready = peer.ready.filter(|&epoch| epoch >= known.reign);
         }
+        self.begin_settlement();
         self.own_ready = false;
         self.cut_done = self.cut_done.max(self.cut - 1);
     }
@@ -51,6 +52,7 @@ impl Shard {
         }
         self.next_sequence += 1;
         peer.gathering = Some(sequence);
+        self.asks_effects(node);
         let message = ShardMessage::Gather { epoch: known.epoch, sequence, bits_of: None };
         self.send(node, message, None, out);
     }
@@ -78,6 +80,9 @@ impl Shard {
             out.push(ShardOutput::Mark("a member has doubt"));
         }
         self.reconcile.add_runs(&runs);
+        if last && self.gathered == Some(self.reign()) {
+            self.told_again(node, out);
+        }
         self.check_gathered(out);
     }
 
@@ -113,6 +118,7 @@ impl Shard {
             self.reconcile.add_runs(&own);
         }
         self.gathered = Some(known.reign);
+        self.compare_effects(out);
         out.push(ShardOutput::Member(FromShard::Gathered { reign: known.reign }));
     }
 
@@ -132,6 +138,9 @@ impl Shard {
         bits_of: Option<NodeId>,
         out: &mut Out,
     ) {
+        if bits_of.is_none() {
+            self.tell_effects(primary, sequence, out);
+        }
         let runs = match bits_of {
             None => {
                 let mut runs = self.doubt.runs();

@@ -3,5 +3,6 @@
 extern crate std;
 mod failures;
 mod flows;
+mod once;
 mod resync;
 mod world;

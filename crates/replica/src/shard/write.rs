@@ -64,6 +64,7 @@ impl Shard {
             write.syncing.add(seat);
         }
         let (content, durable) = (write.content, write.durable);
+        self.note_effect(id);
         if own == Own::Pending {
             let action = match content {
                 Content::Bytes(buffer) => Action::Write { buffer, durable, release: false },
@@ -121,10 +122,10 @@ impl Shard {
             Content::Bytes(buffer) => (false, false, Some(buffer)),
             Content::Zero { unmap } => (true, unmap, None),
         };
-        let flags =
-            WriteFlags { fua: write.durable, zero, unmap, resync: false, early: write.early };
-        let sequence = write.sequence;
-        let message = ShardMessage::Write { epoch, sequence, cut, volume, span, flags };
+        let (fua, early, undone) = (write.durable, write.early, write.undone);
+        let flags = WriteFlags { fua, zero, unmap, resync: false, early, undone };
+        let (sequence, origin) = (write.sequence, write.origin);
+        let message = ShardMessage::Write { epoch, sequence, cut, volume, span, flags, origin };
         self.send(node, message, buffer, out);
     }
 

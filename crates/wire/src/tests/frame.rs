@@ -242,6 +242,7 @@ fn a_link_without_cipher_takes_no_payload_without_checksum() {
         volume: VolumeId(0),
         span,
         flags: WriteFlags::default(),
+        origin: None,
     };
     let mut bytes = Vec::new();
     encode_shard(&mut bytes, ResourceId(1), 0, 0, &message, Payload::unchecked(512));

@@ -98,7 +98,7 @@ pub(super) fn configuration(random: &mut Prng) -> Configuration {
 }
 
 /// Number of kinds that `shard_message`, `member_message` and `node_message` take.
-pub(super) const SHARD_KINDS: u64 = 17;
+pub(super) const SHARD_KINDS: u64 = 19;
 pub(super) const MEMBER_KINDS: u64 = 14;
 pub(super) const NODE_KINDS: u64 = 10;
 
@@ -139,9 +139,10 @@ pub(super) fn shard_message(kind: u64, random: &mut Prng) -> (ShardMessage, usiz
                 unmap: flag(random),
                 resync: flag(random),
                 early: flag(random),
+                undone: flag(random),
             };
-            let cut = random.next_u64();
-            let message = ShardMessage::Write { epoch, sequence, cut, volume, span, flags };
+            let (cut, origin) = (random.next_u64(), origin(random));
+            let message = ShardMessage::Write { epoch, sequence, cut, volume, span, flags, origin };
             (message, if zero { 0 } else { span_bytes })
         }
         1 => (ShardMessage::Received { sequence }, 0),
@@ -182,8 +183,29 @@ pub(super) fn shard_message(kind: u64, random: &mut Prng) -> (ShardMessage, usiz
         }
         14 => forward(span, random),
         15 => forwarded(span, random),
-        _ => (ShardMessage::Stale { epoch }, 0),
+        16 => (ShardMessage::Stale { epoch }, 0),
+        17 => (ShardMessage::Remembers { sequence, memory: memory(random) }, 0),
+        _ => (ShardMessage::Remember { epoch, first: ok, memory: memory(random) }, 0),
     }
+}
+
+fn origin(random: &mut Prng) -> Option<WriteOrigin> {
+    let name = WriteName { session: 1 + random.below(1 << 60), number: 1 + random.below(1 << 40) };
+    let answered_below = name.number - random.below(name.number.min(1 << 32));
+    flag(random).then_some(WriteOrigin { name, answered_below })
+}
+
+fn memory(random: &mut Prng) -> Memory {
+    let since = flag(random).then(|| Epoch(1 + random.below(1 << 40)));
+    let answered = (0..random.below(5)).map(|_| run(random)).collect();
+    let writes = (0..random.below(20))
+        .map(|_| NamedWrite {
+            name: WriteName { session: 1 + random.below(1 << 60), number: random.next_u64() },
+            volume: VolumeId(random.next_u64() as u16),
+            span: span(random),
+        })
+        .collect();
+    Memory { since, answered, writes }
 }
 
 fn forward(span: Span, random: &mut Prng) -> (ShardMessage, usize) {
@@ -197,7 +219,9 @@ fn forward(span: Span, random: &mut Prng) -> (ShardMessage, usize) {
         (Op::Flush, 0),
     ];
     let (op, bytes) = ops[random.below(5) as usize];
-    (ShardMessage::Forward { id, op, volume, span, fua: ok }, bytes)
+    let origin = origin(random);
+    let asked = Epoch(if origin.is_some() { random.below(1 << 40) } else { 0 });
+    (ShardMessage::Forward { id, op, volume, span, fua: ok, origin, asked }, bytes)
 }
 
 fn forwarded(span: Span, random: &mut Prng) -> (ShardMessage, usize) {
@@ -214,7 +238,8 @@ fn forwarded(span: Span, random: &mut Prng) -> (ShardMessage, usize) {
     ];
     let result = results[random.below(7) as usize];
     let bytes = if result == Some(Ok(())) && !zero && whole { span_bytes } else { 0 };
-    (ShardMessage::Forwarded { id, result, zero }, bytes)
+    let asked = Epoch(if result.is_none() { random.below(1 << 40) } else { 0 });
+    (ShardMessage::Forwarded { id, result, zero, asked }, bytes)
 }
 
 /// A message of the `kind`th kind.

@@ -277,6 +277,7 @@ fn another_write_under_a_number_in_use_leaves_the_older_range_in_doubt() {
             volume: VOLUME,
             span: span(first, 8),
             flags: wire::WriteFlags { zero: true, ..Default::default() },
+            origin: None,
         };
         let (peer, buffer) = (NodeId(1), None);
         let input = crate::door::ShardInput::Frame { peer, session, message, buffer };

@@ -148,6 +148,7 @@ impl World {
         let slots = old.as_ref().map_or_else(|| self.first_slots(node), |old| old.slots.clone());
         let setup = ShardSetup {
             node: NodeId(node),
+            process: life,
             index: 0,
             shards: 1,
             geometry: geometry(),

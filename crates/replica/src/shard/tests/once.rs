@@ -1,0 +1,182 @@
+//! Writes that are asked for again.
+
+use super::world::{World, span};
+use alloc::vec::Vec;
+use base::{AnswerError, Op};
+use wire::ShardMessage;
+
+/// Three replicas and a client, led by node 1.
+fn three_and_a_client() -> World {
+    let mut world = World::new(&[1, 2, 3, 4], &[1, 2, 3]);
+    world.lead(1);
+    world
+}
+
+/// Node 1 is cut off, and node 2 leads without it.
+fn lose_first_primary(world: &mut World) {
+    for other in [2, 3, 4] {
+        world.disconnect(1, other);
+    }
+    world.configuration = world.next_with(&[2, 3]);
+    world.lead(2);
+}
+
+fn stored(world: &World, node: u16, first: u64, count: u64) -> Vec<u64> {
+    (first..first + count).map(|sector| world.at(node, sector)).collect()
+}
+
+#[test]
+fn a_write_that_took_effect_is_answered_and_not_carried_out_again_over_a_newer_one() {
+    let mut world = three_and_a_client();
+    world.held.insert((1, 4));
+    let lost = world.write(4, 40, 8, 7);
+    assert_eq!(stored(&world, 3, 40, 8), [7; 8]);
+    world.held.insert((4, 2));
+    lose_first_primary(&mut world);
+    let newer = world.write(3, 40, 4, 8);
+    assert_eq!(world.answer(3, newer), Some(Ok(())));
+    world.held.clear();
+    world.wait_ms(500);
+    assert_eq!(world.answer(4, lost), Some(Ok(())));
+    for node in [2, 3] {
+        assert_eq!(stored(&world, node, 40, 8), [8, 8, 8, 8, 7, 7, 7, 7], "node {node}");
+    }
+    assert!(world.has_mark(2, "a write asked for again had taken effect"));
+    assert_eq!(world.nodes[&4].shard.status().forwarded, 0);
+}
+
+#[test]
+fn a_write_that_had_taken_effect_is_flushed_before_its_answer_if_it_is_to_be_stable() {
+    let mut world = three_and_a_client();
+    world.held.insert((1, 4));
+    let lost = world.ask(4, Op::Write, span(40, 8), 7, true);
+    world.run();
+    lose_first_primary(&mut world);
+    world.held.clear();
+    let flushes = |world: &World| world.sent(2, 3, |m| matches!(m, ShardMessage::Flush { .. }));
+    let before = flushes(&world);
+    world.wait_ms(500);
+    assert_eq!(world.answer(4, lost), Some(Ok(())));
+    assert!(before + flushes(&world) > 0, "nobody was asked to flush");
+    assert!(world.nodes[&3].unflushed.is_empty());
+}
+
+#[test]
+fn a_write_that_only_the_source_holds_takes_effect_once() {
+    let mut world = three_and_a_client();
+    // Node 3 never hears of it, nor does the client.
+    world.held.extend([(1, 3), (1, 4), (4, 2)]);
+    let lost = world.write(4, 40, 8, 7);
+    assert_eq!((world.at(2, 40), world.at(3, 40)), (7, 0));
+    lose_first_primary(&mut world);
+    let newer = world.write(3, 44, 4, 8);
+    assert_eq!(world.answer(3, newer), Some(Ok(())));
+    assert!(world.has_mark(2, "a write is to be settled"));
+    world.held.clear();
+    world.wait_ms(500);
+    assert_eq!(world.answer(4, lost), Some(Ok(())));
+    for node in [2, 3] {
+        assert_eq!(stored(&world, node, 40, 8), [7, 7, 7, 7, 8, 8, 8, 8], "node {node}");
+    }
+}
+
+#[test]
+fn a_write_that_the_source_lacks_is_undone_and_carried_out_when_it_is_asked_for_again() {
+    let mut world = three_and_a_client();
+    world.held.extend([(1, 2), (1, 4), (4, 2), (4, 3)]);
+    let lost = world.write(4, 40, 8, 7);
+    assert_eq!((world.at(2, 40), world.at(3, 40)), (0, 7));
+    lose_first_primary(&mut world);
+    let read = world.read(3, 40, 8);
+    assert_eq!(world.got(3, read), [0; 8]);
+    assert_eq!(world.at(3, 40), 0, "it was undone");
+    // The next primary hears from both that it never took effect.
+    world.lead(3);
+    let newer = world.write(3, 44, 4, 8);
+    assert_eq!(world.answer(3, newer), Some(Ok(())));
+    world.held.clear();
+    world.wait_ms(500);
+    assert_eq!(world.answer(4, lost), Some(Ok(())));
+    for node in [2, 3] {
+        assert_eq!(stored(&world, node, 40, 8), [7; 8], "node {node}");
+    }
+}
+
+#[test]
+fn a_write_that_nobody_remembers_gets_an_error_and_a_new_one_does_not() {
+    let mut world = three_and_a_client();
+    world.held.insert((1, 4));
+    let lost = world.write(4, 40, 8, 7);
+    for node in [1, 2, 3] {
+        world.restart(node);
+    }
+    world.held.clear();
+    for (one, other) in [(1, 2), (1, 3), (2, 3), (1, 4), (2, 4), (3, 4)] {
+        world.connect(one, other);
+    }
+    world.lead(2);
+    world.wait_ms(1000);
+    assert_eq!(world.answer(4, lost), Some(Err(AnswerError::SessionLost)));
+    let fresh = world.write(4, 40, 8, 9);
+    assert_eq!(world.answer(4, fresh), Some(Ok(())));
+    assert_eq!(stored(&world, 3, 40, 8), [9; 8]);
+}
+
+#[test]
+fn a_replica_that_restarts_is_told_what_took_effect() {
+    let mut world = three_and_a_client();
+    world.held.insert((1, 4));
+    let lost = world.write(4, 40, 8, 7);
+    for node in [2, 3] {
+        world.restart(node);
+        for other in [1, 2, 3] {
+            if other != node {
+                world.connect(node, other);
+            }
+        }
+        world.connect(node, 4);
+        world.install_on(node);
+        world.ready(1, node);
+        world.wait_ms(500);
+    }
+    world.held.insert((4, 2));
+    lose_first_primary(&mut world);
+    let newer = world.write(3, 40, 8, 8);
+    assert_eq!(world.answer(3, newer), Some(Ok(())));
+    world.held.clear();
+    world.wait_ms(500);
+    assert_eq!(world.answer(4, lost), Some(Ok(())));
+    assert_eq!(stored(&world, 3, 40, 8), [8; 8]);
+}
+
+#[test]
+fn requests_far_ahead_of_an_unanswered_one_wait_for_it() {
+    let mut world = three_and_a_client();
+    world.held.insert((1, 4));
+    let first = world.write(4, 40, 8, 7);
+    let others: Vec<u64> =
+        (0..1100).map(|_| world.ask(4, Op::Write, span(64, 8), 1, false)).collect();
+    world.run();
+    assert_eq!(world.nodes[&4].shard.status().forwarded, 1024);
+    world.held.clear();
+    world.wait_ms(500);
+    for id in others.into_iter().chain([first]) {
+        assert_eq!(world.answer(4, id), Some(Ok(())));
+    }
+}
+
+#[test]
+fn a_write_on_its_way_to_the_only_disk_is_answered_when_it_is_there() {
+    let mut world = World::new(&[1, 2], &[2]);
+    world.lead(1);
+    world.nodes.get_mut(&2).expect("there").disk_held = true;
+    let write = world.write(2, 40, 8, 7);
+    world.disconnect(1, 2);
+    world.lead(2);
+    world.wait_ms(500);
+    assert_eq!(world.answer(2, write), None, "the disk does not have it");
+    world.disk_goes_on(2);
+    world.wait_ms(500);
+    assert_eq!(world.answer(2, write), Some(Ok(())));
+    assert_eq!(stored(&world, 2, 40, 8), [7; 8]);
+}
