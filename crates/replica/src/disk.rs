@@ -29,11 +29,11 @@ pub use record::newest_record;
 pub use sums::{SUMS_BLOCKS, SUMS_PAGES, block_sum, decode_sums, encode_sums};
 pub use superblock::{LayoutKind, Region, RegionKind, SUPERBLOCK_BYTES, Superblock};
 
-use crate::door::{SeenGeneration, Slot};
+use crate::door::Slot;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use base::{Ballot, Incarnation, VoterId};
-use wire::Configuration;
+use wire::{Configuration, Life, Seen};
 
 /// Why bytes read from a disk are not what should be there.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -61,8 +61,10 @@ pub struct Record {
     pub voter: VoterId,
     /// Present life of the disk cache.
     pub incarnation: Incarnation,
-    /// Number of starts of a process on this record: the first half of its generation.
+    /// Number of starts of a process on this record.
     pub life: u64,
+    /// Lives under this identity that others may have heard of, at most `wire::LIVES_MAX`, ascending.
+    pub lives: Vec<Life>,
     /// Which half of the activity log this life writes.
     pub log_half: u8,
     /// No lower ballot is promised or accepted.
@@ -75,8 +77,8 @@ pub struct Record {
     pub slots: Vec<Slot>,
     /// The highest generation that any slot ever had.
     pub slot_generation: u64,
-    /// Highest generations that peers reported.
-    pub seen: Vec<SeenGeneration>,
+    /// What peers reported of their lives.
+    pub seen: Vec<Seen>,
     /// The boot of the machine in which this record was written.
     pub boot: u128,
     /// The process stopped in good order: everything is flushed and nothing is in doubt.

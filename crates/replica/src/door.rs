@@ -7,8 +7,8 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use base::{
-    AnswerError, BufferId, Duration, Epoch, Incarnation, Instant, NodeId, Request, RequestId,
-    SessionId, Span, VolumeId, VoterId,
+    AnswerError, BufferId, Duration, Epoch, Instant, NodeId, Request, RequestId, SessionId, Span,
+    VolumeId, VoterId,
 };
 use wire::{Configuration, MemberKind, MemberMessage, Options, ShardMessage};
 
@@ -708,19 +708,4 @@ pub struct Slot {
     pub generation: u64,
     /// What a page without bits of this generation means: everything dirty, or nothing.
     pub full: bool,
-}
-
-/// What is kept of a peer's metadata, to tell a disk that went back in time.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct SeenGeneration {
-    /// Of which node.
-    pub node: NodeId,
-    /// Under which identity.
-    pub voter: VoterId,
-    /// In which life of its cache.
-    pub incarnation: Incarnation,
-    /// In which process: a peer that only reconnects tells the generation of its start again.
-    pub process: u64,
-    /// The highest generation it reported: (life, log writes).
-    pub generation: (u64, u64),
 }

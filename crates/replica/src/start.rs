@@ -67,12 +67,11 @@ pub fn start(start: &Start, found: Found) -> Setups {
     let mut record = found.record;
     let mut damaged = None;
     let mut inherited = Vec::new();
-    let mut generation = (0, 0);
+    let mut found_writes = 0;
     if let Some(record) = record.as_mut() {
-        generation.0 = record.life;
         match read_logs(record, &found.pages) {
             Ok(log) => {
-                generation.1 = log.writes;
+                found_writes = log.writes;
                 inherited = log.extents;
                 record.life = record.life.max(log.last_life);
             }
@@ -124,7 +123,7 @@ pub fn start(start: &Start, found: Found) -> Setups {
         seed: start.seed,
         record,
         attached,
-        found: generation,
+        found_writes,
         bootstrap: start.bootstrap.clone(),
     };
     Setups { member, shards, damaged }

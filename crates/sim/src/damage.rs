@@ -26,14 +26,12 @@ impl World {
             return;
         }
         self.stop(node, false, length);
-        self.nodes[node].swapped = Some(self.nodes[node].incarnation);
-        self.nodes[node].incarnation = Incarnation(0);
         if restore {
             let at = usize::try_from(self.random.below(backups)).expect("few backups");
-            self.nodes[node].disk = Some(self.nodes[node].backups[at].clone());
-            self.nodes[node].restored = Some(VoterId(0));
-            self.mark("sim: disk restored");
+            self.restore_disk(node, at);
         } else {
+            self.nodes[node].swapped = Some(self.nodes[node].incarnation);
+            self.nodes[node].incarnation = Incarnation(0);
             let disk = self.empty_disk(node, &self.plan.volumes);
             self.nodes[node].disk = Some(disk);
             self.nodes[node].restored = None;
@@ -41,6 +39,16 @@ impl World {
             self.mark("sim: disk replaced");
         }
         self.look_for_loss();
+    }
+
+    /// The disk of a node without a process becomes what it was at one of the starts before.
+    pub(crate) fn restore_disk(&mut self, node: usize, at: usize) {
+        let held = &mut self.nodes[node];
+        held.swapped = Some(held.incarnation);
+        held.incarnation = Incarnation(0);
+        held.disk = Some(held.backups[at].clone());
+        held.restored = Some(VoterId(0));
+        self.mark("sim: disk restored");
     }
 
     /// Another in-sync member is kept and running, and a majority of voters is without this node: also by

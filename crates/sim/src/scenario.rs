@@ -13,6 +13,7 @@
 //! read 2 0+8 is a        is answered with what a wrote; `zero`: zeroes
 //! crash 2                the process dies; `start 2` starts it again
 //! power 1 2 3            the power goes, and every cache with it
+//! restore 2              the process dies and its disk is what it was at its first start
 //! pause 1, resume 1      the process stands still
 //! cut 1 | 2 3            no message passes between the sides; `mend` ends every cut
 //! demote 1, promote 2, verify 1
@@ -113,7 +114,7 @@ impl Scenario {
                 self.answered(index)
             }
             "read" => self.read(words),
-            "crash" | "power" | "start" | "pause" | "resume" => self.process(words),
+            "crash" | "power" | "restore" | "start" | "pause" | "resume" => self.process(words),
             "cut" => self.cut(words),
             "mend" => {
                 for one in 0..self.world.nodes.len() {
@@ -213,6 +214,10 @@ impl Scenario {
             match words[0] {
                 "crash" => self.world.kill(node, false),
                 "power" => self.world.kill(node, true),
+                "restore" => {
+                    self.world.kill(node, false);
+                    self.world.restore_disk(node, 0);
+                }
                 "start" => {
                     let life = self.world.nodes[node].life;
                     self.world.on_start(node, life);

@@ -41,7 +41,7 @@ pub use hello::{
     Agreed, DESCRIPTION_BYTES_MAX, Disagreement, GoodbyeReason, Hello, NodeMessage, RESOURCES_MAX,
     ResourceLife, VERSION_MAX, VERSION_MIN, agree,
 };
-pub use member::{MemberMessage, RefuseReason, Seen};
+pub use member::{LIVES_MAX, Life, MemberMessage, RefuseReason, Seen};
 pub use register::{
     CONFIGURATION_BYTES_MAX, check_configuration, decode_configuration, encode_configuration,
 };

@@ -24,17 +24,33 @@ pub enum RefuseReason {
     NotVoter,
 }
 
-/// The highest generation of a node's metadata that the sender heard of.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// Lives of one identity that its record names, at most: those that others may have heard of. 64 restarts
+/// while one and the same peer hears of none of them.
+pub const LIVES_MAX: usize = 64;
+
+/// One life of a process on a node's metadata.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Life {
+    /// Grows with each start.
+    pub number: u64,
+    /// Random number of the process: two histories of one disk have other ones.
+    pub process: u64,
+    /// Writes of record and log. As the node itself tells it: what the next start found, and `u64::MAX` in the
+    /// present life. As others remember it: the most that they were told.
+    pub writes: u64,
+}
+
+/// The last that was heard of a node's metadata in one of its lives.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Seen {
     /// Which node.
     pub node: NodeId,
     /// Under which identity.
     pub voter: VoterId,
-    /// In which process.
-    pub process: u64,
-    /// (life, log writes).
-    pub generation: (u64, u64),
+    /// In which life.
+    pub life: Life,
+    /// Newest configuration that was known where it was heard.
+    pub epoch: Epoch,
 }
 
 /// One message between two `Member` machines of a resource.
@@ -48,10 +64,10 @@ pub enum MemberMessage {
         voter: VoterId,
         /// Present life of the disk cache; 0 without a disk.
         incarnation: Incarnation,
-        /// Generation found in the metadata when this process started: (life, log writes).
-        found: (u64, u64),
-        /// Highest generation of the *receiver* that was ever seen here: (life, log writes).
-        seen: (u64, u64),
+        /// Lives of this identity that others may have heard of, at most `LIVES_MAX`, the present one last.
+        lives: Vec<Life>,
+        /// What was heard of the *receiver* that is not in its history: its disk went back in time.
+        seen: Option<Seen>,
         /// Random number of this process's life: tells a reconnect from a restart.
         process: u64,
         /// The disk is attached and usable.

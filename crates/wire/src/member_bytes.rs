@@ -4,7 +4,7 @@
 
 use crate::codec::{DecodeError, Put, Reader};
 use crate::frame::FrameError;
-use crate::member::Seen;
+use crate::member::{LIVES_MAX, Life, Seen};
 use crate::register::{decode_configuration, encode_configuration};
 use crate::{Configuration, MemberMessage, RefuseReason};
 use alloc::boxed::Box;
@@ -60,13 +60,20 @@ pub(crate) fn kind(message: &MemberMessage) -> u16 {
 /// Appends the body of `message`.
 pub(crate) fn put_body(message: &MemberMessage, out: &mut Vec<u8>) {
     match message {
-        MemberMessage::Hello { known, voter, incarnation, found, seen, process, attached } => {
+        MemberMessage::Hello { known, voter, incarnation, lives, seen, process, attached } => {
             out.put_u64(voter.0);
             out.put_u64(incarnation.0);
-            put_pair(out, *found);
-            put_pair(out, *seen);
             out.put_u64(*process);
             out.put_bool(*attached);
+            let lives = &lives[lives.len().saturating_sub(LIVES_MAX)..];
+            out.put_u16(u16::try_from(lives.len()).expect("64 at most"));
+            for life in lives {
+                put_life(out, life);
+            }
+            out.put_bool(seen.is_some());
+            if let Some(seen) = seen {
+                put_seen(out, seen);
+            }
             put_value(out, known.as_ref());
         }
         MemberMessage::Prepare { ballot } | MemberMessage::Release { ballot } => {
@@ -100,10 +107,7 @@ pub(crate) fn put_body(message: &MemberMessage, out: &mut Vec<u8>) {
             out.put_u64(sent.0);
             put_pair(out, *generation);
             for seen in seen.iter().take(SEEN_MAX) {
-                out.put_u16(seen.node.0);
-                out.put_u64(seen.voter.0);
-                out.put_u64(seen.process);
-                put_pair(out, seen.generation);
+                put_seen(out, seen);
             }
         }
         MemberMessage::HeartbeatAnswer { ballot, sent, voter, epoch, generation, wants } => {
@@ -177,10 +181,10 @@ fn take_hello(body: &mut Reader<'_>) -> Result<MemberMessage, DecodeError> {
     Ok(MemberMessage::Hello {
         voter: VoterId(body.u64()?),
         incarnation: Incarnation(body.u64()?),
-        found: take_pair(body)?,
-        seen: take_pair(body)?,
         process: body.u64()?,
         attached: body.bool()?,
+        lives: take_lives(body)?,
+        seen: if body.bool()? { Some(take_one_seen(body)?) } else { None },
         known: take_value(body)?,
     })
 }
@@ -201,12 +205,39 @@ fn take_seen(body: &mut Reader<'_>) -> Result<Vec<Seen>, FrameError> {
         if all.len() == SEEN_MAX {
             return Err(FrameError::Malformed("too much is remembered"));
         }
-        let node = NodeId(body.u16()?);
-        let voter = VoterId(body.u64()?);
-        let process = body.u64()?;
-        all.push(Seen { node, voter, process, generation: take_pair(body)? });
+        all.push(take_one_seen(body)?);
     }
     Ok(all)
+}
+
+fn put_seen(out: &mut Vec<u8>, seen: &Seen) {
+    out.put_u16(seen.node.0);
+    out.put_u64(seen.voter.0);
+    put_life(out, &seen.life);
+    out.put_u64(seen.epoch.0);
+}
+
+fn take_one_seen(body: &mut Reader<'_>) -> Result<Seen, DecodeError> {
+    let (node, voter) = (NodeId(body.u16()?), VoterId(body.u64()?));
+    Ok(Seen { node, voter, life: take_life(body)?, epoch: Epoch(body.u64()?) })
+}
+
+fn put_life(out: &mut Vec<u8>, life: &Life) {
+    out.put_u64(life.number);
+    out.put_u64(life.process);
+    out.put_u64(life.writes);
+}
+
+fn take_life(body: &mut Reader<'_>) -> Result<Life, DecodeError> {
+    Ok(Life { number: body.u64()?, process: body.u64()?, writes: body.u64()? })
+}
+
+fn take_lives(body: &mut Reader<'_>) -> Result<Vec<Life>, DecodeError> {
+    let count = usize::from(body.u16()?);
+    if count > LIVES_MAX {
+        return Err(DecodeError::Damaged("more than 64 lives"));
+    }
+    (0..count).map(|_| take_life(body)).collect()
 }
 
 fn put_pair(out: &mut Vec<u8>, pair: (u64, u64)) {

@@ -7,11 +7,11 @@
 
 use super::bytes::{Reader, Writer, is_sealed, seal};
 use super::{BadMetadata, RECORD_BYTES, Record};
-use crate::door::{SeenGeneration, Slot};
+use crate::door::Slot;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use base::{Ballot, Incarnation, NodeId, VoterId};
-use wire::{CONFIGURATION_BYTES_MAX, Configuration, MemberKind};
+use base::{Ballot, Epoch, Incarnation, NodeId, VoterId};
+use wire::{CONFIGURATION_BYTES_MAX, Configuration, LIVES_MAX, Life, MemberKind, Seen};
 
 /// First bytes of every copy.
 const RECORD_MAGIC: [u8; 8] = *b"LOCKSREC";
@@ -19,8 +19,8 @@ const RECORD_MAGIC: [u8; 8] = *b"LOCKSREC";
 const RECORD_FORMAT: u32 = 1;
 /// Copies are whole pages.
 const PAGE_BYTES: usize = 4096;
-/// Bitmap slots and remembered generations, at most, that a copy is believed to have.
-const ENTRIES_MAX: usize = 64;
+/// Bitmap slots, lives and remembered lives of others, at most, that a copy is believed to have.
+const ENTRIES_MAX: usize = LIVES_MAX;
 
 impl Record {
     /// The record with which `node` begins as a member of a new resource: every member starts from the
@@ -87,6 +87,7 @@ impl Record {
         put_value(&mut bytes, self.committed.as_ref());
         bytes.put_u64(self.slot_generation);
         put_entries(&mut bytes, &self.slots, put_slot);
+        put_entries(&mut bytes, &self.lives, put_life);
         put_entries(&mut bytes, &self.seen, put_seen);
         let length = (bytes.len() + super::bytes::CHECKSUM_BYTES).next_multiple_of(PAGE_BYTES);
         let stated = u32::try_from(length).expect("a few pages");
@@ -170,13 +171,17 @@ fn put_slot(bytes: &mut Vec<u8>, slot: &Slot) {
     bytes.put_u8(u8::from(slot.full));
 }
 
-fn put_seen(bytes: &mut Vec<u8>, seen: &SeenGeneration) {
+fn put_life(bytes: &mut Vec<u8>, life: &Life) {
+    bytes.put_u64(life.number);
+    bytes.put_u64(life.process);
+    bytes.put_u64(life.writes);
+}
+
+fn put_seen(bytes: &mut Vec<u8>, seen: &Seen) {
     bytes.put_u16(seen.node.0);
     bytes.put_u64(seen.voter.0);
-    bytes.put_u64(seen.incarnation.0);
-    bytes.put_u64(seen.process);
-    bytes.put_u64(seen.generation.0);
-    bytes.put_u64(seen.generation.1);
+    put_life(bytes, &seen.life);
+    bytes.put_u64(seen.epoch.0);
 }
 
 fn take_record(reader: &mut Reader<'_>) -> Result<Record, BadMetadata> {
@@ -193,11 +198,13 @@ fn take_record(reader: &mut Reader<'_>) -> Result<Record, BadMetadata> {
     let committed = take_value(reader)?;
     let slot_generation = reader.u64().ok_or(torn)?;
     let slots = take_entries(reader, take_slot).ok_or(torn)?;
+    let lives = take_entries(reader, take_life).ok_or(torn)?;
     let seen = take_entries(reader, take_seen).ok_or(torn)?;
     Ok(Record {
         voter,
         incarnation,
         life,
+        lives,
         log_half,
         promised,
         accepted,
@@ -265,12 +272,15 @@ fn take_slot(reader: &mut Reader<'_>) -> Option<Slot> {
     })
 }
 
-fn take_seen(reader: &mut Reader<'_>) -> Option<SeenGeneration> {
-    Some(SeenGeneration {
+fn take_life(reader: &mut Reader<'_>) -> Option<Life> {
+    Some(Life { number: reader.u64()?, process: reader.u64()?, writes: reader.u64()? })
+}
+
+fn take_seen(reader: &mut Reader<'_>) -> Option<Seen> {
+    Some(Seen {
         node: NodeId(reader.u16()?),
         voter: VoterId(reader.u64()?),
-        incarnation: Incarnation(reader.u64()?),
-        process: reader.u64()?,
-        generation: (reader.u64()?, reader.u64()?),
+        life: take_life(reader)?,
+        epoch: Epoch(reader.u64()?),
     })
 }

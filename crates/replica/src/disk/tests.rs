@@ -5,12 +5,12 @@ use super::{
     Superblock, decode_bitmap_page, decode_log_page, decode_sums, encode_bitmap_page,
     encode_log_page, encode_sums, hot_extents, newest_record,
 };
-use crate::door::{MetaPage, Page, SeenGeneration, Slot};
+use crate::door::{MetaPage, Page, Slot};
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{Ballot, ClusterId, Epoch, Incarnation, NodeId, ResourceId, VolumeId, VoterId};
-use wire::{Configuration, MemberEntry, MemberKind, Options, VolumeEntry};
+use wire::{Configuration, Life, MemberEntry, MemberKind, Options, Seen, VolumeEntry};
 
 fn extents(numbers: &[u64]) -> Vec<(VolumeId, u64)> {
     numbers.iter().map(|&number| (VolumeId(0), number)).collect()
@@ -140,18 +140,21 @@ fn record() -> Record {
         voter: VoterId(11),
         incarnation: Incarnation(13),
         life: 4,
+        lives: alloc::vec![
+            Life { number: 2, process: 70, writes: 31 },
+            Life { number: 4, process: 71, writes: u64::MAX },
+        ],
         log_half: 1,
         promised: Ballot { round: 6, node: NodeId(2) },
         accepted: Some((Ballot { round: 6, node: NodeId(2) }, Box::new(configuration()))),
         committed: Some((Ballot { round: 5, node: NodeId(1) }, Box::new(configuration()))),
         slots: alloc::vec![slot],
         slot_generation: 5,
-        seen: alloc::vec![SeenGeneration {
+        seen: alloc::vec![Seen {
             node: NodeId(2),
             voter: VoterId(22),
-            incarnation: Incarnation(26),
-            process: 77,
-            generation: (3, 99),
+            life: Life { number: 3, process: 77, writes: 99 },
+            epoch: Epoch(8),
         }],
         boot: 1 << 100,
         clean: true,
@@ -242,17 +245,14 @@ fn the_largest_configuration_fits_twice_in_a_record() {
         .collect();
     let first = Record::first(&large, NodeId(3), 1).expect("a member");
     let value = Some((Ballot::default(), Box::new(large)));
-    let seen = |node: u16| SeenGeneration {
-        node: NodeId(node),
-        voter: VoterId(1),
-        incarnation: Incarnation(1),
-        process: 1,
-        generation: (1, 1),
-    };
+    let life = |number| Life { number, process: 1, writes: 1 };
+    let seen =
+        |node| Seen { node: NodeId(node), voter: VoterId(1), life: life(1), epoch: Epoch(1) };
     let full = Record {
         accepted: value.clone(),
         committed: value,
-        seen: (0..16).map(seen).collect(),
+        lives: (1..=64).map(life).collect(),
+        seen: (0..64).map(seen).collect(),
         ..first
     };
     assert_eq!(Record::decode(&full.encode()), Ok(full));

@@ -1,7 +1,8 @@
 //! The configuration register, the lease, the in-sync set and who is primary.
 //!
 //! One `Member` per node and resource. Every node may propose and be primary; a node with a record on
-//! stable storage also votes. Each role is a file: `start` (from nothing to the first word said),
+//! stable storage also votes. Each role is a file: `start` (from nothing to the first word said), `lives`
+//! (disks that went back in time),
 //! `store` (what must be durable before it is said), `voter`, `proposer` (prepare and promise), `raise`
 //! (a higher ballot in the same reign), `register` (accept, commit, learn), `primary` (reign, lease,
 //! hand-over), `peers` (exclude, include, replace), `operations`, `lineage` (without quorum), `split` (two histories meet), `status`.
@@ -14,6 +15,7 @@
 //! Not here: requests and data (`shard`), bytes (`disk`, `wire`), connections (`link`).
 
 mod lineage;
+mod lives;
 mod operations;
 mod peers;
 mod primary;
@@ -34,15 +36,15 @@ pub use status::{MemberStatus, PeerStatus, RoleStatus, SplitStatus, Suspended};
 
 use crate::disk::Record;
 use crate::door::{
-    FromShard, MemberInput, MemberOutput, Operation, OperationId, SeenGeneration,
-    Slot as BitmapSlot, Timing, ToShard,
+    FromShard, MemberInput, MemberOutput, Operation, OperationId, Slot as BitmapSlot, Timing,
+    ToShard,
 };
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use base::{Ballot, Duration, Epoch, Incarnation, Instant, NodeId, Prng, SessionId, VoterId};
-use wire::{Configuration, MemberMessage};
+use wire::{Configuration, Life, MemberMessage, Seen};
 
 /// What a step wants to be carried out, in order.
 type Out = Vec<MemberOutput>;
@@ -65,8 +67,8 @@ pub struct MemberSetup {
     pub record: Option<Record>,
     /// There is a usable disk with data.
     pub attached: bool,
-    /// Generation found on disk at start: (life, log writes), before life was raised.
-    pub found: (u64, u64),
+    /// Log writes of the life before, as found on disk at start.
+    pub found_writes: u64,
     /// Who the members are, for a node that knows nothing yet.
     pub bootstrap: Option<Configuration>,
 }
@@ -76,7 +78,7 @@ pub struct MemberSetup {
 enum Phase {
     /// Shards record what they inherited.
     Starting,
-    /// The record of this life is on its way to the disk.
+    /// The record of this life is on its way to the disk; or, when the first peer comes, its name.
     Storing,
     /// Takes part.
     Running,
@@ -103,6 +105,9 @@ struct PeerHello {
     voter: VoterId,
     incarnation: Incarnation,
     attached: bool,
+    /// Its history, as it tells it, and the newest configuration that it knew.
+    lives: Arc<[Life]>,
+    epoch: Epoch,
     /// Its disk went back in time: its votes and its data do not count.
     rolled_back: bool,
 }
@@ -317,8 +322,8 @@ pub struct Member {
     /// Its disk failed in this process: not to be touched.
     disk_failed: bool,
     detach_told: bool,
-    found: (u64, u64),
-    renewed: bool,
+    /// Writes of record and log that this process found at its start.
+    found_writes: u64,
     shards: Vec<ShardView>,
     known: Option<Known>,
     /// What was last told to the shards.
@@ -332,8 +337,9 @@ pub struct Member {
     /// Until then shards here may answer as primary, though the reign be over.
     leased_until: Instant,
     peers: BTreeMap<NodeId, Peer>,
-    /// By node and identity: a disk put back to an image under an identity given up since is found too.
-    seen: BTreeMap<(NodeId, VoterId), SeenGeneration>,
+    /// By node, identity and process: a disk put back to an image under an identity given up since is found
+    /// too, and what others tell does not replace what was heard here.
+    seen: BTreeMap<(NodeId, VoterId, u64), Seen>,
     role: Role,
     round_seen: u64,
     want: Want,
@@ -368,8 +374,7 @@ impl Member {
             attached: setup.attached && setup.record.is_some(),
             disk_failed: false,
             detach_told: false,
-            found: setup.found,
-            renewed: false,
+            found_writes: setup.found_writes,
             shards: vec![ShardView::default(); usize::from(setup.shards)],
             known: None,
             emitted: None,
@@ -501,7 +506,7 @@ impl Member {
             MemberMessage::Learned { epoch } => self.on_learned(peer, epoch),
             MemberMessage::Heartbeat { ballot, epoch, sent, generation, seen } => {
                 self.remember_primary(peer, generation);
-                self.remember_told(&seen);
+                self.remember_told(&seen, out);
                 self.on_heartbeat(peer, session, ballot, epoch, sent, out);
             }
             answer @ MemberMessage::HeartbeatAnswer { .. } => {
@@ -539,9 +544,11 @@ impl Member {
         }
     }
 
-    /// Sends to a peer in its present session, if there is one.
+    /// Sends to a peer in its present session, if there is one and this life may be heard of.
     fn send(&self, peer: NodeId, message: MemberMessage, out: &mut Out) {
-        if let Some(session) = self.peers.get(&peer).and_then(|peer| peer.session) {
+        if self.phase == Phase::Running
+            && let Some(session) = self.peers.get(&peer).and_then(|peer| peer.session)
+        {
             out.push(MemberOutput::Send { peer, session, message });
         }
     }

@@ -107,17 +107,8 @@ impl Member {
             return;
         };
         let generation = self.generation();
-        let seen: Vec<wire::Seen> = self
-            .seen
-            .values()
-            .filter(|seen| self.names(seen.node, seen.voter))
-            .map(|seen| wire::Seen {
-                node: seen.node,
-                voter: seen.voter,
-                process: seen.process,
-                generation: seen.generation,
-            })
-            .collect();
+        let seen: Vec<wire::Seen> =
+            self.seen.values().filter(|seen| self.names(seen.node, seen.voter)).copied().collect();
         for peer in self.connected() {
             let seen = seen.clone();
             let message = MemberMessage::Heartbeat { ballot, epoch, sent: now, generation, seen };
@@ -174,13 +165,9 @@ impl Member {
         known.answered = now;
         known.learned = known.learned.max(epoch);
         known.wants = if wants { known.wants.saturating_add(1) } else { 0 };
-        let Some(hello) = known.hello.clone() else { return };
-        let process = known.process;
         if counts && voter != VoterId(0) {
             self.grant(peer, voter, sent);
-            if voter == hello.voter {
-                self.remember(peer, voter, hello.incarnation, process, generation);
-            }
+            self.remember_present(peer, voter, generation);
         }
         self.tell_lease(out);
     }

@@ -278,7 +278,7 @@ impl Member {
         }
     }
 
-    fn tell_all_learned(&self, out: &mut Out) {
+    pub(super) fn tell_all_learned(&self, out: &mut Out) {
         for peer in self.connected() {
             self.tell_learned(peer, out);
         }

@@ -3,18 +3,20 @@
 //! Always: nothing is sent to a peer before this life's record is durable; a voter that restarts acts
 //! as if its lease slot were taken, unless it never promised anybody anything.
 //!
-//! Not here: what is done with what peers say about the register (`register`).
+//! Not here: what is done with what peers say about the register (`register`), whether a disk went back in
+//! time (`lives`).
 
 use super::store::Effect;
 use super::{Known, Member, Out, Peer, PeerHello, Phase, Slot, Sync};
-use crate::door::{MemberOutput, SeenGeneration};
+use crate::door::MemberOutput;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use base::{Ballot, Epoch, Incarnation, Instant, NodeId, SessionId, VoterId};
-use wire::{Configuration, MemberMessage};
+use wire::{Configuration, MemberMessage, Seen};
 
 /// Peers of one resource that are remembered, at most: members and clients. 64.
-const PEERS_MAX: usize = 64;
+pub(super) const PEERS_MAX: usize = 64;
 
 impl Peer {
     fn new(now: Instant) -> Peer {
@@ -41,11 +43,11 @@ impl Member {
     /// What the record and the resource file say.
     pub(super) fn inherit(&mut self, bootstrap: Option<Configuration>) {
         if let Some(record) = &self.record {
-            self.found.1 = self.found.1.saturating_add(record.stores);
+            self.found_writes = self.found_writes.saturating_add(record.stores);
             self.store.durable = record.stores;
             self.slots.clone_from(&record.slots);
             self.slot_generation = record.slot_generation;
-            self.seen = record.seen.iter().map(|seen| ((seen.node, seen.voter), *seen)).collect();
+            self.seen = record.seen.iter().map(|seen| (super::lives::key(seen), *seen)).collect();
             self.round_seen = record.promised.round;
             if record.promised != Ballot::default() {
                 let until = self.now + self.timing.voter_lease();
@@ -77,14 +79,21 @@ impl Member {
     pub(super) fn store_start(&mut self, out: &mut Out) {
         self.phase = Phase::Storing;
         if let Some(record) = self.record.as_mut() {
-            record.life += 1;
             record.log_half ^= 1;
             record.clean = false;
+        }
+        self.begin_life();
+        if !self.connected().is_empty() {
+            self.name_life();
         }
         self.persist(Effect::Started, out);
     }
 
     pub(super) fn on_start_stored(&mut self, out: &mut Out) {
+        if !self.is_life_named() && !self.connected().is_empty() {
+            self.name_life();
+            return self.persist(Effect::Started, out);
+        }
         self.phase = Phase::Running;
         self.introduce(out);
         if let Some(known) = self.known.clone() {
@@ -111,9 +120,23 @@ impl Member {
         let fresh =
             Peer { session: Some(session), process, heard: Some(self.now), ..Peer::new(self.now) };
         self.peers.insert(peer, fresh);
-        if self.phase == Phase::Running {
-            self.say_hello(peer, (0, 0), out);
+        if self.phase != Phase::Running {
+            return;
         }
+        if self.is_life_named() {
+            return self.say_hello(peer, None, out);
+        }
+        // The first that hear of this life: it must be on the record before.
+        self.name_life();
+        self.phase = Phase::Storing;
+        self.persist(Effect::Named, out);
+    }
+
+    pub(super) fn on_life_named(&mut self, out: &mut Out) {
+        self.phase = Phase::Running;
+        self.introduce(out);
+        // Hellos that came meanwhile were not answered.
+        self.tell_all_learned(out);
     }
 
     pub(super) fn on_peer_down(&mut self, peer: NodeId, session: SessionId, out: &mut Out) {
@@ -133,11 +156,11 @@ impl Member {
             return;
         }
         for peer in self.connected() {
-            self.say_hello(peer, (0, 0), out);
+            self.say_hello(peer, None, out);
         }
     }
 
-    fn say_hello(&self, peer: NodeId, seen: (u64, u64), out: &mut Out) {
+    pub(super) fn say_hello(&self, peer: NodeId, seen: Option<Seen>, out: &mut Out) {
         let (voter, incarnation) = match &self.record {
             Some(record) if !self.store.broken => (record.voter, record.incarnation),
             _ => (VoterId(0), Incarnation(0)),
@@ -150,7 +173,7 @@ impl Member {
             known,
             voter,
             incarnation: if self.attached { incarnation } else { Incarnation(0) },
-            found: if self.renewed { (0, 0) } else { self.found },
+            lives: self.record.as_ref().map_or_else(Vec::new, |record| record.lives.clone()),
             seen,
             process: self.process,
             attached: self.attached,
@@ -159,20 +182,14 @@ impl Member {
     }
 
     pub(super) fn on_hello(&mut self, peer: NodeId, hello: MemberMessage, out: &mut Out) {
-        let MemberMessage::Hello { known, voter, incarnation, found, seen, process, attached } =
+        let MemberMessage::Hello { known, voter, incarnation, lives, seen, process, attached } =
             hello
         else {
             return;
         };
         self.renounce(peer, voter);
-        let remembered = self.seen.get(&(peer, voter)).copied();
-        let went_back = remembered
-            .filter(|seen| seen.process != process && found != (0, 0) && found < seen.generation);
-        if went_back.is_none() {
-            // It says nothing before the record of its present life is durable.
-            let present = (found.0.saturating_add(1), 0);
-            self.remember(peer, voter, incarnation, process, present.max(found));
-        }
+        let epoch = known.as_ref().map_or(Epoch(0), |(_, configuration)| configuration.epoch);
+        let went_back = self.meet_lives(peer, voter, &lives, epoch);
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let first = entry.hello.is_none();
         let changed = entry
@@ -185,7 +202,8 @@ impl Member {
         }
         entry.process = process;
         let rolled_back = went_back.is_some();
-        entry.hello = Some(PeerHello { voter, incarnation, attached, rolled_back });
+        let lives = lives.into();
+        entry.hello = Some(PeerHello { voter, incarnation, attached, lives, epoch, rolled_back });
         if changed {
             entry.ready = None;
             self.stop_sync(peer, out);
@@ -195,11 +213,10 @@ impl Member {
         }
         if let Some(seen) = went_back {
             out.push(MemberOutput::Mark("member: a peer's disk went back in time"));
-            self.say_hello(peer, seen.generation, out);
+            self.say_hello(peer, Some(seen), out);
         }
-        if seen > self.found && self.record.is_some() && !self.renewed {
-            out.push(MemberOutput::Mark("member: own disk went back in time"));
-            self.renew_identity(out);
+        if let Some(seen) = seen {
+            self.hear_of_own(&seen, out);
         }
         self.exchange(peer, first, known, out);
     }
@@ -250,94 +267,5 @@ impl Member {
     /// What every shard here acts on; 0 as long as it is of a history that was given up.
     pub(super) fn acts_on(&self) -> Epoch {
         if self.installed < self.side_from { Epoch(0) } else { self.installed }
-    }
-
-    /// A primary tells its generation with its heartbeats, as the others do with their answers.
-    pub(super) fn remember_primary(&mut self, peer: NodeId, generation: (u64, u64)) {
-        let Some(known) = self.peers.get(&peer) else { return };
-        let Some(hello) = known.hello.clone() else { return };
-        let process = known.process;
-        if generation != (0, 0) {
-            self.remember(peer, hello.voter, hello.incarnation, process, generation);
-        }
-    }
-
-    /// What the primary remembers of the others: were it known there only, it would go with that disk.
-    pub(super) fn remember_told(&mut self, told: &[wire::Seen]) {
-        let own = self.node;
-        for seen in told.iter().filter(|seen| seen.node != own) {
-            let known = self.seen.get(&(seen.node, seen.voter));
-            if known.is_none_or(|known| known.generation < seen.generation) {
-                let incarnation = known.map_or(Incarnation(0), |known| known.incarnation);
-                let wire::Seen { node, voter, process, generation } = *seen;
-                self.remember(node, voter, incarnation, process, generation);
-            }
-        }
-    }
-
-    /// Keeps the highest generation that a peer reported under its present identity.
-    pub(super) fn remember(
-        &mut self,
-        node: NodeId,
-        voter: VoterId,
-        incarnation: Incarnation,
-        process: u64,
-        generation: (u64, u64),
-    ) {
-        if voter == VoterId(0) {
-            return;
-        }
-        let fresh = SeenGeneration { node, voter, incarnation, process, generation };
-        let seen = self.seen.entry((node, voter)).or_insert(fresh);
-        seen.generation = seen.generation.max(generation);
-        seen.incarnation = incarnation;
-        seen.process = process;
-        self.forget_seen();
-    }
-
-    /// A node that shows another identity than the one that the configuration names has given that one
-    /// up for good: whoever comes under it later has an old image of its disk.
-    fn renounce(&mut self, node: NodeId, voter: VoterId) {
-        let named = self
-            .known
-            .as_ref()
-            .and_then(|known| known.configuration.member(node))
-            .map(|member| member.voter);
-        let Some(named) = named.filter(|&named| named != voter && voter != VoterId(0)) else {
-            return;
-        };
-        let (incarnation, generation) = (Incarnation(0), (u64::MAX, u64::MAX));
-        let gone = SeenGeneration { node, voter: named, incarnation, process: 0, generation };
-        self.seen.insert((node, named), gone);
-        self.forget_seen();
-    }
-
-    /// Whether the configuration known here names this identity.
-    pub(super) fn names(&self, node: NodeId, voter: VoterId) -> bool {
-        self.known.as_ref().is_some_and(|known| {
-            known.configuration.member(node).is_some_and(|entry| entry.voter == voter)
-        })
-    }
-
-    /// Keeps a bounded number: first of all those of identities that the configuration names.
-    fn forget_seen(&mut self) {
-        while self.seen.len() > PEERS_MAX {
-            let spare = self.seen.keys().find(|key| !self.names(key.0, key.1));
-            let spare = spare.or(self.seen.keys().next());
-            let Some(&key) = spare else { return };
-            self.seen.remove(&key);
-        }
-    }
-
-    /// This memory is not what it was: it becomes a new, empty member.
-    pub(super) fn renew_identity(&mut self, out: &mut Out) {
-        let (voter, incarnation) = (VoterId(self.random.id()), Incarnation(self.random.id()));
-        let Some(record) = self.record.as_mut() else { return };
-        record.voter = voter;
-        record.incarnation = incarnation;
-        record.promised = Ballot::default();
-        record.accepted = None;
-        self.renewed = true;
-        self.persist(Effect::Introduce, out);
     }
 }

@@ -17,6 +17,9 @@ use wire::{Configuration, MemberMessage};
 /// dropped, and whoever needs one asks again.
 const EFFECTS_MAX: usize = 256;
 
+/// Lives of others that are stored, at most: of each of 16 members what was heard, and what was told.
+const SEEN_STORED_MAX: usize = 2 * wire::MEMBERS_MAX;
+
 /// What follows when the record is durable.
 #[derive(Clone, Debug)]
 pub(super) enum Effect {
@@ -30,6 +33,8 @@ pub(super) enum Effect {
     Install(Arc<Configuration>, Vec<Slot>),
     /// The start is over.
     Started,
+    /// The present life is named: the first peers may hear of it.
+    Named,
     /// Who this node is has changed: say it to everybody.
     Introduce,
 }
@@ -39,7 +44,7 @@ pub(super) enum Effect {
 pub(super) struct Store {
     number: u64,
     in_flight: bool,
-    dirty: bool,
+    pub(super) dirty: bool,
     covered: Vec<Effect>,
     waiting: Vec<Effect>,
     /// A store failed.
@@ -79,7 +84,7 @@ impl Member {
         let Some(record) = self.record.as_mut() else { return };
         record.stores += 1;
         record.seen = seen;
-        record.seen.truncate(wire::MEMBERS_MAX);
+        record.seen.truncate(SEEN_STORED_MAX);
         self.store.dirty = false;
         self.store.in_flight = true;
         self.store.number += 1;
@@ -136,6 +141,7 @@ impl Member {
             Effect::OwnAccepted(ballot, epoch) => self.on_own_accepted(ballot, epoch, out),
             Effect::Install(configuration, slots) => self.install(configuration, slots, out),
             Effect::Started => self.on_start_stored(out),
+            Effect::Named => self.on_life_named(out),
             Effect::Introduce => self.introduce(out),
         }
     }

@@ -2,6 +2,7 @@
 
 extern crate std;
 mod lineage;
+mod lives;
 mod network;
 mod register;
 
@@ -501,40 +502,6 @@ fn cut_verify_and_suspend_end() {
     assert_eq!(world.status(1).suspended, Some(Suspended::Operator));
     world.operate(1, Operation::Suspend(false));
     world.run_until("node 1 serves", |world| world.answers(1));
-}
-
-#[test]
-fn a_disk_that_went_back_in_time_becomes_a_new_member() {
-    let mut world = serving(16, 3, 0, 0);
-    let old = world.node(2).disk.clone();
-    world.crash(2);
-    world.start(2);
-    world.wait(3);
-    world.crash(2);
-    world.node_mut(2).disk = old;
-    world.start(2);
-    world.run_until("node 2 has a new identity", |world| {
-        world.newest().member(NodeId(2)).is_some_and(|member| member.voter != voter(2))
-    });
-    world.run_until("node 2 is in sync", |world| world.in_sync() == [1, 2, 3]);
-    assert!(world.node(2).marks.contains("member: own disk went back in time"));
-}
-
-#[test]
-fn a_peer_that_restarts_or_reconnects_is_not_taken_for_one_that_went_back() {
-    let mut world = serving(16, 3, 0, 0);
-    for round in 0..6 {
-        world.wait(2);
-        if round % 2 == 0 {
-            world.disconnect(1, 2);
-            world.disconnect(2, 3);
-        } else {
-            world.crash(2);
-            world.start(2);
-        }
-    }
-    world.run_until("all are in sync", |world| world.in_sync() == [1, 2, 3]);
-    assert_eq!(world.newest().member(NodeId(2)).map(|member| member.voter), Some(voter(2)));
 }
 
 #[test]

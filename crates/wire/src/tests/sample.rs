@@ -247,9 +247,14 @@ fn wire_seen(random: &mut Prng) -> crate::Seen {
     crate::Seen {
         node: node(random),
         voter: VoterId(random.next_u64()),
-        process: random.next_u64(),
-        generation: pair(random),
+        life: life(random),
+        epoch: Epoch(random.next_u64()),
     }
+}
+
+fn life(random: &mut Prng) -> crate::Life {
+    let (number, process) = pair(random);
+    crate::Life { number, process, writes: random.next_u64() }
 }
 
 pub(super) fn member_message(kind: u64, random: &mut Prng) -> MemberMessage {
@@ -263,8 +268,8 @@ pub(super) fn member_message(kind: u64, random: &mut Prng) -> MemberMessage {
             known: flag(random).then_some((ballot, value)),
             voter,
             incarnation: Incarnation(random.next_u64()),
-            found: pair(random),
-            seen: pair(random),
+            lives: (0..random.below(65) * random.below(2)).map(|_| life(random)).collect(),
+            seen: flag(random).then(|| wire_seen(random)),
             process: random.next_u64(),
             attached: flag(random),
         },

@@ -252,7 +252,7 @@ impl World {
             shards: if entry.witness { 0 } else { SHARDS },
             timing: Timing::default(),
             seed: process ^ 99,
-            found: entry.disk.as_ref().map_or((0, 0), |record| (record.life, 0)),
+            found_writes: 0,
             record: entry.disk.clone(),
             attached: entry.attached,
             bootstrap,

@@ -8,11 +8,11 @@ use crate::member::{Member, MemberSetup, RoleStatus};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use base::{Ballot, Epoch, Incarnation, Instant, NodeId, SessionId};
-use wire::{Configuration, MemberKind, MemberMessage, RefuseReason};
+use wire::{Configuration, Life, MemberKind, MemberMessage, RefuseReason};
 
 /// A member by itself, whose disk answers at once, or when it is told. Nodes 1 and 2 are in-sync replicas, 3
 /// is a witness.
-struct Alone {
+pub(super) struct Alone {
     member: Member,
     now: Instant,
     /// Stores wait.
@@ -22,7 +22,7 @@ struct Alone {
 }
 
 impl Alone {
-    fn new(node: u16, configuration: &Configuration) -> Alone {
+    pub(super) fn new(node: u16, configuration: &Configuration) -> Alone {
         let record = Record::first(configuration, NodeId(node), 1).expect("a member");
         Alone::with(node, record, 0)
     }
@@ -36,7 +36,7 @@ impl Alone {
             seed: 1,
             record: Some(record),
             attached: true,
-            found: (1, 0),
+            found_writes: 0,
             bootstrap: None,
         };
         let now = Instant(1_000 * MS);
@@ -51,7 +51,7 @@ impl Alone {
     }
 
     /// One step; what it sends, with what follows when its record is stored.
-    fn step(&mut self, input: MemberInput) -> Vec<MemberMessage> {
+    pub(super) fn step(&mut self, input: MemberInput) -> Vec<MemberMessage> {
         let mut sent = Vec::new();
         let mut inputs = Vec::from([input]);
         while let Some(input) = inputs.pop() {
@@ -75,22 +75,32 @@ impl Alone {
     }
 
     /// A session begins and the peer says who it is.
-    fn meet(&mut self, peer: u16, session: u64, known: Option<(Ballot, Box<Configuration>)>) {
+    pub(super) fn meet(
+        &mut self,
+        peer: u16,
+        session: u64,
+        known: Option<(Ballot, Box<Configuration>)>,
+    ) {
         let (peer, session) = (NodeId(peer), SessionId(session));
         self.step(MemberInput::PeerUp { peer, session });
         let message = MemberMessage::Hello {
             known,
             voter: voter(peer.0),
             incarnation: Incarnation(u64::from(peer.0)),
-            found: (1, 0),
-            seen: (0, 0),
+            lives: Vec::from([Life { number: session.0, process: session.0, writes: u64::MAX }]),
+            seen: None,
             process: session.0,
             attached: true,
         };
         self.step(MemberInput::Frame { peer, session, message });
     }
 
-    fn hear(&mut self, peer: u16, session: u64, message: MemberMessage) -> Vec<MemberMessage> {
+    pub(super) fn hear(
+        &mut self,
+        peer: u16,
+        session: u64,
+        message: MemberMessage,
+    ) -> Vec<MemberMessage> {
         let (peer, session) = (NodeId(peer), SessionId(session));
         self.step(MemberInput::Frame { peer, session, message })
     }

@@ -1,0 +1,240 @@
+//! Tests of what shows that a disk went back in time.
+
+use super::network::{MS, World, voter};
+use super::register::Alone;
+use super::serving;
+use crate::door::MemberInput;
+use crate::member::lives::is_before;
+use alloc::vec::Vec;
+use base::{Ballot, Epoch, Incarnation, Instant, NodeId, SessionId};
+use wire::{LIVES_MAX, Life, MemberMessage, Seen};
+
+const OPEN: u64 = u64::MAX;
+
+fn life(number: u64, process: u64, writes: u64) -> Life {
+    Life { number, process, writes }
+}
+
+fn seen(node: u16, life: Life, epoch: u64) -> Seen {
+    Seen { node: NodeId(node), voter: voter(node), life, epoch: Epoch(epoch) }
+}
+
+/// Says hello to `alone` as node 3, in a new session, and returns what it is answered.
+fn hello(alone: &mut Alone, session: u64, lives: &[Life]) -> Vec<MemberMessage> {
+    let (peer, session) = (NodeId(3), SessionId(session));
+    alone.step(MemberInput::PeerUp { peer, session });
+    let message = MemberMessage::Hello {
+        known: None,
+        voter: voter(3),
+        incarnation: Incarnation(3),
+        lives: Vec::from(lives),
+        seen: None,
+        process: lives.last().map_or(0, |life| life.process),
+        attached: true,
+    };
+    alone.step(MemberInput::Frame { peer, session, message })
+}
+
+fn heartbeat(seen: Seen) -> MemberMessage {
+    MemberMessage::Heartbeat {
+        ballot: Ballot { round: 9, node: NodeId(1) },
+        epoch: Epoch(1),
+        sent: Instant(5),
+        generation: (0, 0),
+        seen: Vec::from([seen]),
+    }
+}
+
+/// What a node was told of its own past that it does not have.
+fn claims(sent: &[MemberMessage]) -> Vec<Seen> {
+    let claim = |message: &MemberMessage| match message {
+        MemberMessage::Hello { seen, .. } => *seen,
+        _ => None,
+    };
+    sent.iter().filter_map(claim).collect()
+}
+
+fn own_voter(sent: &[MemberMessage]) -> Option<base::VoterId> {
+    let mut hellos = sent.iter().filter_map(|message| match message {
+        MemberMessage::Hello { voter, .. } => Some(*voter),
+        _ => None,
+    });
+    hellos.next_back()
+}
+
+#[test]
+fn a_disk_that_went_back_in_time_becomes_a_new_member() {
+    let mut world = serving(16, 3, 0, 0);
+    let old = world.node(2).disk.clone();
+    world.crash(2);
+    world.start(2);
+    world.wait(3);
+    world.crash(2);
+    world.node_mut(2).disk = old;
+    world.start(2);
+    world.run_until("node 2 has a new identity", |world| {
+        world.newest().member(NodeId(2)).is_some_and(|member| member.voter != voter(2))
+    });
+    world.run_until("node 2 is in sync", |world| world.in_sync() == [1, 2, 3]);
+    assert!(world.node(2).marks.contains("member: own disk went back in time"));
+}
+
+#[test]
+fn a_disk_that_went_back_is_found_however_often_it_was_started_before_it_met_anybody() {
+    for (node, starts) in [(2, 1), (2, 2), (2, 5), (4, 3)] {
+        let mut world = serving(16, 3, 2, 0);
+        let old = world.node(node).disk.clone();
+        world.crash(node);
+        world.start(node);
+        world.wait(3);
+        world.crash(node);
+        world.node_mut(node).disk = old;
+        world.split(&[node]);
+        for _ in 0..starts {
+            world.start(node);
+            world.wait(1);
+            world.crash(node);
+        }
+        world.start(node);
+        world.heal();
+        world.run_until("it has a new identity", |world| {
+            world.newest().member(NodeId(node)).is_some_and(|member| member.voter != voter(node))
+        });
+        world.run_until("all are in sync", |world| world.in_sync() == [1, 2, 3]);
+        let resynced = world.node(1).shards.synced.contains(&NodeId(node));
+        assert!(resynced || node == 4, "it was not copied");
+        let disk = world.node(node).disk.as_ref().expect("a voter");
+        assert!(world.newest().member(NodeId(node)).is_some_and(|own| own.voter == disk.voter));
+    }
+}
+
+#[test]
+fn a_peer_that_restarts_or_reconnects_is_not_taken_for_one_that_went_back() {
+    let mut world = serving(16, 3, 0, 0);
+    for round in 0..6 {
+        world.wait(2);
+        if round % 2 == 0 {
+            world.disconnect(1, 2);
+            world.disconnect(2, 3);
+        } else {
+            world.crash(2);
+            world.start(2);
+        }
+    }
+    world.run_until("all are in sync", |world| world.in_sync() == [1, 2, 3]);
+    assert_eq!(world.newest().member(NodeId(2)).map(|member| member.voter), Some(voter(2)));
+}
+
+#[test]
+fn a_node_that_starts_often_while_it_is_alone_keeps_its_identity() {
+    let mut world = serving(16, 3, 0, 0);
+    world.crash(2);
+    world.split(&[2]);
+    for _ in 0..LIVES_MAX + 10 {
+        world.start(2);
+        world.wait(1);
+        world.crash(2);
+    }
+    world.start(2);
+    world.heal();
+    world.run_until("all are in sync", |world| world.in_sync() == [1, 2, 3]);
+    assert_eq!(world.newest().member(NodeId(2)).map(|member| member.voter), Some(voter(2)));
+}
+
+#[test]
+fn who_was_away_for_more_lives_than_are_named_takes_nobody_for_gone_back() {
+    let mut world = serving(16, 3, 0, 0);
+    world.crash(3);
+    world.run_until("node 3 is out", |world| world.in_sync() == [1, 2]);
+    for _ in 0..LIVES_MAX + 10 {
+        for node in [1, 2] {
+            world.crash(node);
+            world.run(20 * MS);
+            world.start(node);
+            world.run(500 * MS);
+        }
+    }
+    world.start(3);
+    world.run_until("all are in sync", |world| world.in_sync() == [1, 2, 3]);
+    for node in [1, 2, 3] {
+        assert_eq!(
+            world.newest().member(NodeId(node)).map(|member| member.voter),
+            Some(voter(node))
+        );
+    }
+}
+
+#[test]
+fn a_history_has_gone_back_without_the_life_that_was_heard_of_or_with_less_of_it() {
+    let lives = [life(3, 30, 12), life(5, 50, 20), life(8, 80, OPEN)];
+    let before = |life| is_before(&lives, Epoch(9), &seen(3, life, 1));
+    assert!(!before(life(5, 50, 20)) && !before(life(8, 80, 99)) && !before(life(3, 30, 0)));
+    assert!(before(life(5, 50, 21)), "its next start found less");
+    assert!(before(life(5, 51, 0)), "the same number, another process");
+    assert!(before(life(7, 70, 0)), "a life between two of them");
+    assert!(before(life(9, 90, 0)), "a later one");
+    assert!(before(life(1, 10, 0)), "an earlier one, and all are named");
+    assert!(is_before(&[], Epoch(9), &seen(3, life(1, 10, 0), 1)));
+}
+
+#[test]
+fn a_life_older_than_those_named_counts_as_lost_unless_its_node_knows_a_later_configuration() {
+    let many = LIVES_MAX as u64;
+    let lives: Vec<Life> = (0..many).map(|at| life(100 + at, at, 7)).collect();
+    let old = seen(3, life(50, 4711, 1), 6);
+    assert!(is_before(&lives, Epoch(6), &old));
+    assert!(!is_before(&lives, Epoch(7), &old));
+    assert!(is_before(&lives[1..], Epoch(7), &old), "there is room for it, and it is not there");
+    assert!(is_before(&lives, Epoch(7), &seen(3, life(120, 4711, 1), 6)));
+}
+
+#[test]
+fn a_copy_of_a_disk_and_its_original_are_not_both_believed() {
+    let world = World::new(1, 2, 1, 0);
+    let mut alone = Alone::new(2, &world.bootstrap);
+    assert!(claims(&hello(&mut alone, 1, &[life(1, 10, OPEN)])).is_empty());
+    assert!(claims(&hello(&mut alone, 2, &[life(1, 10, 5), life(2, 20, OPEN)])).is_empty());
+    // The original runs on, or starts as often as the copy.
+    for other in [&[life(1, 10, OPEN)][..], &[life(1, 10, 5), life(2, 21, OPEN)][..]] {
+        let told = claims(&hello(&mut alone, 3, other));
+        assert!(told.iter().any(|seen| seen.life.process == 20), "{told:?}");
+    }
+    assert!(claims(&hello(&mut alone, 4, &[life(1, 10, 5), life(2, 20, OPEN)])).is_empty());
+}
+
+#[test]
+fn what_others_tell_neither_hides_what_was_heard_here_nor_counts_less() {
+    let world = World::new(1, 2, 1, 0);
+    let mut alone = Alone::new(2, &world.bootstrap);
+    alone.meet(1, 1, None);
+    hello(&mut alone, 2, &[life(1, 10, 5), life(2, 20, OPEN)]);
+    // Node 1 met the disk when it had gone back, and knew nothing of it.
+    alone.hear(1, 1, heartbeat(seen(3, life(9, 90, 40), 1)));
+    let back = [life(1, 10, 5), life(9, 90, OPEN)];
+    let told = claims(&hello(&mut alone, 3, &back));
+    assert!(told.iter().any(|seen| seen.life.process == 20), "{told:?}");
+
+    // This node remembers an old life only; then it is told of a later one that the disk has not.
+    let mut alone = Alone::new(2, &world.bootstrap);
+    alone.meet(1, 1, None);
+    hello(&mut alone, 2, &[life(1, 10, OPEN)]);
+    assert!(claims(&hello(&mut alone, 3, &back)).is_empty(), "nothing speaks against it yet");
+    let told = claims(&alone.hear(1, 1, heartbeat(seen(3, life(2, 20, 6), 1))));
+    assert!(told.iter().any(|seen| seen.life.process == 20), "{told:?}");
+}
+
+#[test]
+fn a_node_that_is_told_of_a_life_it_did_not_have_takes_a_new_identity() {
+    let world = World::new(1, 2, 1, 0);
+    for node in [2, 3] {
+        let mut alone = Alone::new(node, &world.bootstrap);
+        alone.meet(1, 1, None);
+        let sent = alone.hear(1, 1, heartbeat(seen(node, life(1, 7, 1), 1)));
+        assert_eq!(own_voter(&sent), None, "that is its present life");
+        let sent = alone.hear(1, 1, heartbeat(seen(node, life(1, 8, 1), 1)));
+        assert!(own_voter(&sent).is_some_and(|own| own != voter(node)), "{sent:?}");
+        // What is told of the identity that it had counts no more.
+        let sent = alone.hear(1, 1, heartbeat(seen(node, life(1, 8, 1), 1)));
+        assert_eq!(own_voter(&sent), None);
+    }
+}
