@@ -63,7 +63,7 @@ impl Shard {
 
     pub(super) fn send_flush(&mut self, id: u64, node: NodeId, out: &mut Out) {
         let Some(seat) = self.seats.find(node) else { return };
-        if !self.is_ready(node) {
+        if !self.is_ready(node) || !self.may_flush_for_all(node) {
             return;
         }
         let epoch = self.epoch();
@@ -74,6 +74,12 @@ impl Shard {
         flush.sent.add(seat);
         let sequence = flush.sequence;
         self.send(node, ShardMessage::Flush { epoch, sequence }, None, out);
+    }
+
+    /// Whether what `node` flushes is what the flush is about: one that lost its cache may lack writes that it
+    /// answered, and is about to be excluded.
+    fn may_flush_for_all(&self, node: NodeId) -> bool {
+        self.peers.get(&node).is_some_and(|peer| peer.kept || peer.required.is_some())
     }
 
     pub(super) fn on_flushed(&mut self, node: NodeId, sequence: u64, ok: bool, out: &mut Out) {

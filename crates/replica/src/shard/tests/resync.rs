@@ -357,3 +357,20 @@ fn everybody_in_sync_is_told_what_the_target_has_now() {
     assert_eq!(world.dirty(1, 3), [(40, 48)]);
     assert_eq!(world.dirty(2, 3), vec![(40, 48)]);
 }
+
+#[test]
+fn a_flush_of_a_replica_that_lost_its_cache_does_not_count() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(1);
+    world.write(1, 40, 9, 3);
+    world.disconnect(1, 2);
+    world.connect(1, 2);
+    let (peer, session) = (NodeId(2), world.session(1, 2));
+    let epoch = world.configuration.epoch;
+    world.tell(1, ToShard::PeerReady { peer, session, epoch, kept: false });
+    let flush = world.flush(1);
+    world.wait_ms(100);
+    assert_eq!(world.answer(1, flush), None, "it may lack what it answered before");
+    world.change(1, &[1]);
+    assert_eq!(world.answer(1, flush), Some(Ok(())));
+}
