@@ -50,7 +50,7 @@ fn name_of(path: &Path) -> String {
     path.file_stem().map_or(String::new(), |stem| stem.to_string_lossy().into_owned())
 }
 
-fn root() -> io::Result<PathBuf> {
+pub(crate) fn root() -> io::Result<PathBuf> {
     let mut at = std::env::current_dir()?;
     while !at.join("crates/sim/canaries").is_dir() {
         if !at.pop() {
@@ -84,6 +84,13 @@ fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// The scenario that must ring, if the patch names one: a line `Scenario: NAME` in its head.
+fn wanted_scenario(canary: &Path) -> io::Result<Option<String>> {
+    let text = fs::read_to_string(canary)?;
+    let mut head = text.lines().take_while(|line| !line.starts_with("--- "));
+    Ok(head.find_map(|line| line.strip_prefix("Scenario: ").map(str::to_owned)))
+}
+
 /// Applies one patch, builds, runs; says what came of it.
 fn plant(tree: &Path, target: &Path, canary: &Path, runs: u64) -> io::Result<String> {
     let patched = Command::new("patch")
@@ -102,6 +109,20 @@ fn plant(tree: &Path, target: &Path, canary: &Path, runs: u64) -> io::Result<Str
     if !built.success() {
         return Ok("does not build".to_owned());
     }
+    let output =
+        Command::new(target.join("debug/sim")).arg("scenarios").current_dir(tree).output()?;
+    let rings: Vec<String> = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("FAIL  ")?.split(':').next()?.to_owned()))
+        .collect();
+    let rings = if rings.is_empty() { "none".to_owned() } else { rings.join(" ") };
+    let wanted = wanted_scenario(canary)?;
+    if wanted.as_ref().is_some_and(|wanted| !rings.split(' ').any(|name| name == wanted)) {
+        return Ok(format!(
+            "MISSED by scenario {}; scenarios: {rings}",
+            wanted.unwrap_or_default()
+        ));
+    }
     let output = Command::new(target.join("debug/sim"))
         .args(["--failures", "1", "--runs", &runs.to_string()])
         .current_dir(tree)
@@ -110,7 +131,11 @@ fn plant(tree: &Path, target: &Path, canary: &Path, runs: u64) -> io::Result<Str
     let line = |start: &str| text.lines().rev().find(|line| line.starts_with(start));
     let count = line("{\"runs\":").unwrap_or("no answer");
     Ok(match line("FAIL") {
-        Some(words) => format!("found {count} by {}", words.trim_start_matches("FAIL").trim()),
+        Some(words) => {
+            let words = words.trim_start_matches("FAIL").trim();
+            format!("found {count} by {words}; scenarios: {rings}")
+        }
+        None if wanted.is_some() => format!("found by scenarios: {rings}; not by seeds: {count}"),
         None => format!("MISSED {count}"),
     })
 }

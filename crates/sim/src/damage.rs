@@ -25,6 +25,12 @@ impl World {
         if restore && (backups == 0 || primary) {
             return;
         }
+        self.swap_disk(node, length, restore);
+    }
+
+    /// The process dies; its disk is an empty one then, or one of its older copies.
+    pub(crate) fn swap_disk(&mut self, node: usize, length: u64, restore: bool) {
+        let backups = self.nodes[node].backups.len() as u64;
         self.stop(node, false, length);
         if restore {
             let at = usize::try_from(self.random.below(backups)).expect("few backups");

@@ -22,6 +22,7 @@ mod fork;
 pub mod history;
 mod inspect;
 mod machine;
+pub mod marks;
 mod network;
 mod oracle;
 pub mod plan;

@@ -17,6 +17,8 @@ sim --seed SEED [--until STEP] [--trace] [--shrink]       one seed
     --with NAME,NAME…   these too, each in one of two seeds
     --without NAME,…    never these
 sim --quorum-off ...                                      likewise, of a resource without quorum
+    --marks             fail if a rare branch is never taken
+sim scenarios [NAME…]                                     stories one can read: does each come true?
 sim alarm [NAME…] [--runs N]                              planted bugs: is each found?
 ";
 
@@ -30,6 +32,7 @@ struct Arguments {
     failures: usize,
     time: Option<Duration>,
     choice: Choice,
+    marks: bool,
     words: Vec<String>,
 }
 
@@ -44,6 +47,7 @@ fn parse() -> Result<Arguments, String> {
         failures: 10,
         time: None,
         choice: Choice::default(),
+        marks: false,
         words: Vec::new(),
     };
     let mut words = std::env::args().skip(1);
@@ -70,6 +74,7 @@ fn parse() -> Result<Arguments, String> {
                 found.runs = u64::MAX;
             }
             "--seconds" => found.time = Some(Duration::from_secs(number()?)),
+            "--marks" => found.marks = true,
             "--trace" => found.trace = true,
             "--shrink" => found.shrink = true,
             "--quorum-off" => found.choice.quorum_off = true,
@@ -110,6 +115,9 @@ fn main() -> ExitCode {
         return alarm(&arguments);
     }
     campaign::catch_panics();
+    if arguments.words.first().is_some_and(|word| word == "scenarios") {
+        return scenarios(&arguments);
+    }
     match arguments.seed {
         Some(seed) => one(seed, &arguments),
         None => many(&arguments),
@@ -122,6 +130,19 @@ fn alarm(arguments: &Arguments) -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("alarm: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn scenarios(arguments: &Arguments) -> ExitCode {
+    match sim::scenario::run_all(&arguments.words[1..], arguments.trace) {
+        Ok((runs, failures)) => {
+            println!("{{\"runs\":{runs},\"failures\":{failures}}}");
+            if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(error) => {
+            eprintln!("scenarios: {error}");
             ExitCode::FAILURE
         }
     }
@@ -194,6 +215,11 @@ fn many(arguments: &Arguments) -> ExitCode {
     for (mark, count) in &outcome.marks {
         println!("{count:>10}  {mark}");
     }
+    let missed: Vec<&&str> =
+        sim::marks::MARKS.iter().filter(|mark| !outcome.marks.contains_key(**mark)).collect();
+    for mark in &missed {
+        println!("     never  {mark}");
+    }
     println!(
         "{} runs, {} steps, {} s simulated, {} answers, {} faults",
         outcome.runs,
@@ -213,5 +239,6 @@ fn many(arguments: &Arguments) -> ExitCode {
         explain(&Plan::chosen(*seed, &limits.choice), failure);
     }
     println!("{{\"runs\":{},\"failures\":{}}}", outcome.runs, outcome.failures.len());
-    if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let all = missed.is_empty() || !arguments.marks;
+    if outcome.failures.is_empty() && all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -4,7 +4,8 @@
 //! witnesses, then nodes without either.
 //!
 //! ```text
-//! cluster replicas 3 witnesses 0 diskless 0 shards 1
+//! cluster replicas 3 witnesses 0 diskless 0 shards 1 protocol C checksums 0 write-through 0
+//!                        hot 16 (extents in the activity log)
 //! cluster replicas 2 quorum off             without quorum
 //! write a 1 0+8          the client on node 1 writes sectors 0..8 and is answered; call it a
 //! write b 1 0+8 fua      ... and it survives a power cut
@@ -13,15 +14,25 @@
 //! read 2 0+8 is a        is answered with what a wrote; `zero`: zeroes
 //! crash 2                the process dies; `start 2` starts it again
 //! power 1 2 3            the power goes, and every cache with it
-//! restore 2              the process dies and its disk is what it was at its first start
+//! rewind 2               the process dies and its disk is what it was at its first start
 //! pause 1, resume 1      the process stands still
 //! cut 1 | 2 3            no message passes between the sides; `mend` ends every cut
-//! demote 1, promote 2, verify 1
+//! one-way 1 | 2          no message passes from the left to the right
+//! hold written 2 1 500   the next message of this kind (`network::KINDS`, spaces as `-`) from node 2 to node 1, and all
+//!                        that follows it in its stream, takes 500 ms longer
+//! keep 2, restore 2      the disk is copied; the process dies, and the disk is that copy again
+//! replace 2              the process dies, and the disk is an empty one
+//! rot 2 17               sector 17 of node 2's disk changes by itself, if its checksum is stored
+//! demote 1, promote 2, verify 1, invalidate 2, force 2
+//! remove 2, add 2        asked of the primary: a replica is taken out, or added
+//! resize 2048            asked of the primary: sectors
 //! resolve 1 2            an operator ends a split brain: node 1 goes on, the side of node 2 is given up
 //! leave 2                the clients of node 2 are gone
 //! wait 300               milliseconds pass
-//! until primary 2        time passes until it is so: `primary N`, `in-sync N…`, `answered`, `split N M`
+//! until primary 2        time passes until it is so: `primary N`, `in-sync N…`, `syncing N`, `fork N`, `answered`,
+//!                        `split N M`
 //! waits                  something that was submitted is still not answered
+//! done                   everything that operators asked for has ended
 //! identical              all replicas hold the same
 //! ```
 //!
@@ -32,7 +43,7 @@
 use crate::history::{Effect, OpIndex, Token};
 use crate::plan::{Plan, Role};
 use crate::queue::{MILLI, SECOND, Time};
-use crate::world::{World, node_id};
+use crate::world::{World, node_id, node_index};
 use base::{Span, VolumeId};
 use replica::Operation;
 use std::collections::BTreeMap;
@@ -66,6 +77,35 @@ pub fn run(text: &str, trace: bool) -> Result<(), String> {
     scenario.end()
 }
 
+/// Runs every scenario of `crates/sim/scenarios`, or those named: how many, and how many did not come true.
+///
+/// # Errors
+/// The folder cannot be found or read.
+pub fn run_all(names: &[String], trace: bool) -> std::io::Result<(u64, u64)> {
+    let folder = crate::alarm::root()?.join("crates/sim/scenarios");
+    let mut paths: Vec<_> = std::fs::read_dir(folder)?
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .collect();
+    paths.sort();
+    let (mut runs, mut failures) = (0, 0);
+    for path in paths {
+        let name =
+            path.file_stem().map_or(String::new(), |stem| stem.to_string_lossy().into_owned());
+        if !names.is_empty() && !names.contains(&name) {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path)?;
+        runs += 1;
+        let caught = std::panic::catch_unwind(|| run(&text, trace));
+        let done = caught.unwrap_or_else(|_| Err("a machine's own assertion failed".to_owned()));
+        if let Err(error) = done {
+            failures += 1;
+            println!("FAIL  {name}: {error}");
+        }
+    }
+    Ok((runs, failures))
+}
+
 struct Scenario {
     world: World,
     labels: BTreeMap<String, Token>,
@@ -84,6 +124,16 @@ fn cluster(words: &[&str], trace: bool) -> Result<Scenario, String> {
     if words.windows(2).any(|pair| pair == ["quorum", "off"]) {
         plan.options.quorum = wire::Quorum::Off;
     }
+    let protocol =
+        words.iter().position(|word| *word == "protocol").and_then(|at| words.get(at + 1));
+    if protocol == Some(&"B") {
+        plan.options.protocol = wire::Protocol::B;
+    }
+    plan.options.data_checksum = count("checksums", 0)? > 0;
+    if count("write-through", 0)? > 0 {
+        plan.options.durability = wire::Durability::WriteThrough;
+    }
+    plan.geometry.log_extents = count("hot", plan.geometry.log_extents)?;
     let mut world = World::new(plan);
     world.trace = trace;
     let mut scenario = Scenario { world, labels: BTreeMap::new() };
@@ -114,8 +164,13 @@ impl Scenario {
                 self.answered(index)
             }
             "read" => self.read(words),
-            "crash" | "power" | "restore" | "start" | "pause" | "resume" => self.process(words),
-            "cut" => self.cut(words),
+            "crash" | "power" | "rewind" | "start" | "pause" | "resume" => self.process(words),
+            "cut" | "one-way" => self.cut(words),
+            "hold" => self.hold(words),
+            "keep" | "restore" | "replace" | "rot" => self.disk(words),
+            "remove" | "add" | "resize" => self.ask_primary(words),
+            "invalidate" => self.operation(words, Operation::Invalidate),
+            "force" => self.operation(words, Operation::Force),
             "mend" => {
                 for one in 0..self.world.nodes.len() {
                     for other in 0..self.world.nodes.len() {
@@ -142,6 +197,7 @@ impl Scenario {
                 }
                 Ok(())
             }
+            "done" => self.until(&["done"]),
             "wait" => self.wait(number(words.get(1))? as u64 * MILLI),
             "until" => self.until(&words[1..]),
             "waits" => {
@@ -214,7 +270,7 @@ impl Scenario {
             match words[0] {
                 "crash" => self.world.kill(node, false),
                 "power" => self.world.kill(node, true),
-                "restore" => {
+                "rewind" => {
                     self.world.kill(node, false);
                     self.world.restore_disk(node, 0);
                 }
@@ -239,10 +295,59 @@ impl Scenario {
         for &from in &one {
             for &to in &other {
                 self.world.block(from, to);
-                self.world.block(to, from);
+                if words[0] == "cut" {
+                    self.world.block(to, from);
+                }
             }
         }
         Ok(())
+    }
+
+    fn hold(&mut self, words: &[&str]) -> Result<(), String> {
+        let name = words.get(1).map(|word| word.replace('-', " ")).unwrap_or_default();
+        let kind = crate::network::KINDS.iter().position(|kind| *kind == name);
+        let kind = kind.ok_or_else(|| format!("no message is a {name}"))?;
+        let nodes = self.nodes(words.get(2..4).ok_or("hold KIND FROM TO MS")?)?;
+        let length = number(words.get(4))? as Time * MILLI;
+        self.world.holds.push((nodes[0], nodes[1], kind, length));
+        Ok(())
+    }
+
+    fn disk(&mut self, words: &[&str]) -> Result<(), String> {
+        let node = self.nodes(words.get(1..2).ok_or("which node?")?)?[0];
+        match words[0] {
+            "keep" => {
+                let disk = self.world.nodes[node].disk.clone();
+                self.world.nodes[node].backups = disk.into_iter().collect();
+            }
+            "rot" => {
+                let sector = number(words.get(2))? as u64;
+                let disk = self.world.nodes[node].disk.as_mut().ok_or("it has no disk")?;
+                if !disk.rot(VolumeId(0), sector) {
+                    return Err("its checksum is not stored".to_owned());
+                }
+            }
+            _ => self.world.swap_disk(node, Time::MAX / 8, words[0] == "restore"),
+        }
+        Ok(())
+    }
+
+    fn ask_primary(&mut self, words: &[&str]) -> Result<(), String> {
+        let newest = self.world.oracle.newest.as_ref().ok_or("there is no configuration")?;
+        let primary = newest.primary.map(node_index).ok_or("nobody is primary")?;
+        let operation = if words[0] == "resize" {
+            Operation::Resize { volume: VolumeId(0), sectors: number(words.get(1))? as u64 }
+        } else {
+            let node = self.nodes(&words[1..2])?[0];
+            let (id, voter) = (node_id(node), self.world.nodes[node].voter);
+            if words[0] == "remove" {
+                Operation::RemoveMember { node: id }
+            } else {
+                Operation::AddMember { node: id, kind: wire::MemberKind::Replica, voter }
+            }
+        };
+        self.world.want(primary, operation);
+        self.until(&["done"])
     }
 
     fn operation(&mut self, words: &[&str], operation: Operation) -> Result<(), String> {
@@ -307,13 +412,23 @@ impl Scenario {
         let Some(newest) = &self.world.oracle.newest else { return Ok(false) };
         match words.first() {
             Some(&"answered") => Ok(self.world.history.open_count() == 0),
+            Some(&"syncing") => {
+                let target = node_id(number(words.get(1))? - 1);
+                let processes = self.world.nodes.iter().filter_map(|node| node.process.as_ref());
+                let mut shards = processes.flat_map(|process| &process.shards);
+                Ok(shards.any(|shard| shard.status().syncs.iter().any(|sync| sync.node == target)))
+            }
+            Some(&"done") => Ok(self.world.wishes.is_empty()),
+            Some(&"fork") => Ok(newest.fork == number(words.get(1))? as u64),
             Some(&"primary") => Ok(newest.primary == Some(node_id(number(words.get(1))? - 1))),
             Some(&"in-sync") => {
                 let nodes = self.nodes(&words[1..])?;
                 let wanted: Vec<base::NodeId> = nodes.into_iter().map(node_id).collect();
                 Ok(newest.in_sync().collect::<Vec<_>>() == wanted)
             }
-            _ => Err("until primary N, in-sync N…, or answered".to_owned()),
+            _ => {
+                Err("until primary N, in-sync N…, syncing N, fork N, done, or answered".to_owned())
+            }
         }
     }
 

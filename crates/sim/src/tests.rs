@@ -215,6 +215,32 @@ fn every_scenario_comes_true() {
 }
 
 #[test]
+fn every_mark_of_the_replica_code_is_listed_and_no_other() {
+    fn collect(folder: &std::path::Path, found: &mut Vec<String>) {
+        for entry in std::fs::read_dir(folder).expect("the code stands beside") {
+            let path = entry.expect("a folder can be read").path();
+            if path.is_dir() && path.file_name().is_some_and(|name| name != "tests") {
+                collect(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).expect("code can be read");
+                let words = text.split("Mark(").skip(1).filter_map(|rest| {
+                    rest.trim_start().strip_prefix('"')?.split('"').next().map(str::to_owned)
+                });
+                found.extend(words);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../replica/src");
+    collect(std::path::Path::new(folder), &mut found);
+    found.sort();
+    found.dedup();
+    let mut listed: Vec<String> = crate::marks::MARKS.iter().map(|&mark| mark.to_owned()).collect();
+    listed.sort();
+    assert_eq!(found, listed);
+}
+
+#[test]
 fn two_runs_of_one_seed_are_the_same() {
     for seed in [3, 4] {
         let plan = Plan::new(seed);
