@@ -15,6 +15,7 @@ pub const MARKS: &[&str] = &[
     "forwarded to a node that is not primary",
     "member: a higher ballot is asked for",
     "member: a peer's disk went back in time",
+    "member: a peer's disk went back in time, as others tell",
     "member: a value of another node found in a reign",
     "member: an exclude gave way to another",
     "member: answer dropped, too many wait",
