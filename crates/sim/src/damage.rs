@@ -70,17 +70,17 @@ impl World {
             member.in_sync && intact(index) && self.is_kept(index, member.incarnation)
         });
         let decides = |configuration: &Configuration| {
-            let voters = configuration.members.iter().filter(|member| {
+            let voters = configuration.voters().filter(|member| {
                 let index = node_index(member.node);
                 intact(index) && self.nodes[index].voter == member.voter
             });
-            voters.count() >= configuration.majority() && configuration.members.len() > 2
+            voters.count() >= configuration.majority() && configuration.voters().count() > 2
         };
         let settled = self.proposed().all(|proposed| {
             proposed.members.iter().any(|member| {
                 let index = node_index(member.node);
                 member.in_sync && intact(index) && self.is_kept(index, member.incarnation)
-            })
+            }) && decides(&proposed)
         });
         let known = self.nodes.iter().filter_map(|other| other.process.as_ref());
         self.nodes[node].process.is_some()

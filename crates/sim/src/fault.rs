@@ -245,7 +245,7 @@ impl World {
             Wish::Promote => once(Operation::Promote),
             Wish::Demote => once(Operation::Demote),
             Wish::Verify => once(Operation::Verify),
-            Wish::Invalidate => once(Operation::Invalidate).filter(|_| self.can_lose_disk(node)),
+            Wish::Invalidate => once(Operation::Invalidate),
             Wish::Cut => once(Operation::Cut),
             Wish::PauseResync => Some(Operation::PauseResync(begin)),
             Wish::Suspend => Some(Operation::Suspend(begin)),

@@ -51,7 +51,7 @@ pub(crate) struct Session {
 }
 
 /// Kinds of messages; one that is held holds its stream.
-pub(crate) const KINDS: [&str; 32] = [
+pub(crate) const KINDS: [&str; 33] = [
     "hello",
     "prepare",
     "promise",
@@ -84,6 +84,7 @@ pub(crate) const KINDS: [&str; 32] = [
     "stale",
     "remembers",
     "remember",
+    "invalidate",
 ];
 
 /// The kind of a message, as a place in `KINDS`.
@@ -111,6 +112,7 @@ fn member_kind(message: &MemberMessage) -> &'static str {
         MemberMessage::WantPrimary => "want primary",
         // Said without quorum only, where nothing is held.
         MemberMessage::HandOver { .. } | MemberMessage::Diverged { .. } => "hand over",
+        MemberMessage::Invalidate { .. } => "invalidate",
     }
 }
 

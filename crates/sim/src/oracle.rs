@@ -41,11 +41,8 @@ impl World {
         if let Some((ballot, configuration)) = &record.accepted {
             let voters = self.oracle.accepted.entry((configuration.epoch, *ballot)).or_default();
             voters.insert(record.voter);
-            let for_it = configuration
-                .members
-                .iter()
-                .filter(|member| voters.contains(&member.voter))
-                .count();
+            let for_it =
+                configuration.voters().filter(|member| voters.contains(&member.voter)).count();
             if for_it >= configuration.majority() {
                 self.committed(configuration);
             }
@@ -263,7 +260,13 @@ impl World {
         }
         for node in &self.nodes {
             let Some(process) = &node.process else { continue };
-            println!("node {}: {:#?}", node.id, process.member.status());
+            let status = process.member.status();
+            let known = status.configuration.as_deref().map_or(String::new(), short);
+            println!(
+                "node {}: {:?} knows {known}, suspended: {:?}",
+                node.id, status.role, status.suspended
+            );
+            println!("node {}: {:?}", node.id, process.member);
             for shard in &process.shards {
                 println!("node {}: {:?}", node.id, shard.status());
             }

@@ -29,6 +29,9 @@ pub enum MemberKind {
     Witness,
 }
 
+/// How much of an epoch tells one worthless copy from the next on the same node.
+const VOID_MASK: u64 = 0xffff_ffff;
+
 /// One replica or witness.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct MemberEntry {
@@ -36,12 +39,31 @@ pub struct MemberEntry {
     pub node: NodeId,
     /// What it holds.
     pub kind: MemberKind,
-    /// The memory that votes for it. Answers under another identity do not count.
+    /// The memory that votes for it. Answers under another identity do not count. 0: its memory was lost,
+    /// and the one that it has now does not vote yet.
     pub voter: VoterId,
     /// Whether it holds every acknowledged write, as long as its incarnation lasts.
     pub in_sync: bool,
-    /// The life of its disk cache that `in_sync` speaks of. 0 for a witness, or when unknown.
+    /// The life of its disk cache that `in_sync` speaks of. 0 for a witness; for a replica that is not in
+    /// sync: nothing that it holds counts, as in `void`.
     pub incarnation: Incarnation,
+}
+
+impl MemberEntry {
+    /// What stands for the incarnation of a replica whose copy was declared worthless in this epoch.
+    #[must_use]
+    pub fn void(epoch: Epoch) -> Incarnation {
+        Incarnation(u64::MAX - (epoch.0 & VOID_MASK))
+    }
+
+    /// Whether nothing counts of what this replica holds: all of it is to be copied. A real incarnation is
+    /// hardly ever taken for one, and then more is copied than need be.
+    #[must_use]
+    pub fn is_void(&self) -> bool {
+        let named = self.incarnation.0;
+        let nothing = named == 0 || named >= u64::MAX - VOID_MASK;
+        self.kind == MemberKind::Replica && !self.in_sync && nothing
+    }
 }
 
 /// One volume.
@@ -274,10 +296,15 @@ impl Configuration {
         self.fork > 0 || self.options.quorum == Quorum::Off || !self.lineage.is_empty()
     }
 
+    /// Members whose memory votes.
+    pub fn voters(&self) -> impl Iterator<Item = &MemberEntry> + '_ {
+        self.members.iter().filter(|member| member.voter != VoterId(0))
+    }
+
     /// Number of voters whose consent decides.
     #[must_use]
     pub fn majority(&self) -> usize {
-        self.members.len() / 2 + 1
+        self.voters().count() / 2 + 1
     }
 
     /// The volume with this index.

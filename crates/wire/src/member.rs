@@ -167,4 +167,9 @@ pub enum MemberMessage {
         /// Sectors, counted in whole blocks.
         sectors: u64,
     },
+    /// From a replica to the primary: my copy is worthless. Leave me out, and copy everything anew.
+    Invalidate {
+        /// The incarnation that the configuration names for it. If it names another, this is done.
+        incarnation: Incarnation,
+    },
 }

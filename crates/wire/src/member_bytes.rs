@@ -27,6 +27,7 @@ const RELEASE: u16 = 0x020b;
 const WANT_PRIMARY: u16 = 0x020c;
 const HAND_OVER: u16 = 0x020d;
 const DIVERGED: u16 = 0x020e;
+const INVALIDATE: u16 = 0x020f;
 
 const REASON_PROMISED: u8 = 1;
 const REASON_LEASED: u8 = 2;
@@ -34,7 +35,7 @@ const REASON_NOT_VOTER: u8 = 3;
 
 /// Whether `kind` is one of those above.
 pub(crate) fn is_known(kind: u16) -> bool {
-    (HELLO..=DIVERGED).contains(&kind)
+    (HELLO..=INVALIDATE).contains(&kind)
 }
 
 /// The number of `message`'s kind.
@@ -54,6 +55,7 @@ pub(crate) fn kind(message: &MemberMessage) -> u16 {
         MemberMessage::WantPrimary => WANT_PRIMARY,
         MemberMessage::HandOver { .. } => HAND_OVER,
         MemberMessage::Diverged { .. } => DIVERGED,
+        MemberMessage::Invalidate { .. } => INVALIDATE,
     }
 }
 
@@ -120,6 +122,7 @@ pub(crate) fn put_body(message: &MemberMessage, out: &mut Vec<u8>) {
         }
         MemberMessage::WantPrimary => {}
         MemberMessage::Diverged { sectors } => out.put_u64(*sectors),
+        MemberMessage::Invalidate { incarnation } => out.put_u64(incarnation.0),
     }
 }
 
@@ -171,6 +174,7 @@ pub(crate) fn take(kind: u16, body: &[u8]) -> Result<MemberMessage, FrameError> 
         WANT_PRIMARY => MemberMessage::WantPrimary,
         HAND_OVER => MemberMessage::HandOver { epoch: Epoch(body.u64()?) },
         DIVERGED => MemberMessage::Diverged { sectors: body.u64()? },
+        INVALIDATE => MemberMessage::Invalidate { incarnation: Incarnation(body.u64()?) },
         other => return Err(FrameError::UnknownKind(other)),
     };
     body.finish()?;

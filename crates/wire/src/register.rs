@@ -74,6 +74,9 @@ fn check_members(members: &[MemberEntry]) -> Result<(), &'static str> {
     if members.iter().any(|member| member.kind == MemberKind::Witness && member.in_sync) {
         return Err("a witness is never in sync");
     }
+    if members.iter().any(|member| member.in_sync && member.voter == VoterId(0)) {
+        return Err("a replica whose memory was lost is not in sync");
+    }
     let replicas = members.iter().filter(|member| member.kind == MemberKind::Replica);
     if replicas.count() > REPLICAS_MAX {
         return Err("more than 8 replicas");

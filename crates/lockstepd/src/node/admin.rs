@@ -305,7 +305,7 @@ impl Node {
                         node.addresses.iter().filter_map(|at| at.parse().ok()).collect();
                     self.add_peer(NodeId(node.id), &node.name, &addresses);
                 }
-                let voter = member.voter.ok_or_else(|| {
+                let voter = member.voter.filter(|&voter| voter != 0).ok_or_else(|| {
                     let message = format!("{name}: a member that is added needs its `voter`");
                     Refused::new(&codes::BAD_RESOURCE_FILE, message)
                 })?;

@@ -367,7 +367,10 @@ impl Node {
             return Err(Refused::new(&codes::NOT_HERE, message));
         };
         if joins_later(file, node) {
-            return Ok(Record::empty(member.voter, member.incarnation, boot));
+            // Between two memories of a member the configuration names none.
+            let lost = member.voter == base::VoterId(0);
+            let voter = if lost { base::VoterId(sys::random_u64() | 1) } else { member.voter };
+            return Ok(Record::empty(voter, member.incarnation, boot));
         }
         Ok(Record::first(&configuration, node, boot).expect("it names this node"))
     }

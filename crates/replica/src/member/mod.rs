@@ -5,7 +5,8 @@
 //! (disks that went back in time),
 //! `store` (what must be durable before it is said), `voter`, `proposer` (prepare and promise), `raise`
 //! (a higher ballot in the same reign), `register` (accept, commit, learn), `primary` (reign, lease,
-//! hand-over), `peers` (exclude, include, replace), `operations`, `lineage` (without quorum), `split` (two histories meet), `status`.
+//! hand-over), `peers` (exclude, include), `replace` (a memory that is another), `invalidate` (a copy that is
+//! worthless), `operations`, `lineage` (without quorum), `split` (two histories meet), `status`.
 //!
 //! Always:
 //! - nothing is promised, accepted or acted on before the record that says so is on stable storage;
@@ -14,6 +15,7 @@
 //!
 //! Not here: requests and data (`shard`), bytes (`disk`, `wire`), connections (`link`).
 
+mod invalidate;
 mod lineage;
 mod lives;
 mod operations;
@@ -22,6 +24,7 @@ mod primary;
 mod proposer;
 mod raise;
 mod register;
+mod replace;
 mod split;
 mod start;
 mod status;
@@ -150,6 +153,8 @@ struct Peer {
     failed: bool,
     /// When a shard said that it owes an answer for too long.
     late: Option<Instant>,
+    /// It said that its copy is worthless, as long as the configuration names this incarnation for it.
+    worthless: Option<Incarnation>,
     /// When the newest configuration was last sent to it.
     taught: Instant,
     /// What it knows, if its history went another way than this node's.
@@ -194,8 +199,6 @@ enum Then {
     Exclude,
     /// Caches were lost everywhere; requests wait again.
     Recover,
-    /// The voter of this node was removed and comes back under another identity.
-    Replace(NodeId),
     /// The operation is done.
     Operation(OperationId),
     /// The reign is over.
@@ -263,8 +266,6 @@ struct Reign {
     /// Not before, this node hands over for the sake of its own copy.
     calm_at: Instant,
     drain: Option<Drain>,
-    /// Voters removed in order to come back under a new identity.
-    replacing: BTreeMap<NodeId, wire::MemberKind>,
     cut: Option<Round>,
     verify: Option<Round>,
     /// Generation that this reign began, as long as nobody else can have gone on with it.
@@ -304,8 +305,11 @@ struct Pending {
     deadline: Instant,
     /// A change for it is open, or shards are asked.
     busy: bool,
-    /// The primary is asked to hand over from then on: again, if it did not hear or was no longer it.
+    /// The primary is asked (to hand over, to leave this node's copy out) from then on: again, if it did
+    /// not hear or was no longer it.
     ask_at: Instant,
+    /// Of an invalidate: what the configuration named for this node's copy. Done when it names a later mark.
+    from: Option<Incarnation>,
 }
 
 /// One node's share of a resource's configuration.
@@ -516,6 +520,7 @@ impl Member {
             MemberMessage::WantPrimary => self.on_want_primary(peer, session, out),
             MemberMessage::HandOver { epoch } => self.on_hand_over(epoch),
             MemberMessage::Diverged { sectors } => self.on_diverged(peer, sectors),
+            MemberMessage::Invalidate { incarnation } => self.on_invalidate(peer, incarnation),
         }
     }
 
@@ -594,8 +599,7 @@ fn rank_value(ballot: Ballot, configuration: &Configuration) -> (u64, Ballot, Ep
 /// Whether the voters that consented, each under the identity that `configuration` names, decide.
 fn is_majority(configuration: &Configuration, consent: &BTreeMap<NodeId, VoterId>) -> bool {
     let count = configuration
-        .members
-        .iter()
+        .voters()
         .filter(|member| consent.get(&member.node) == Some(&member.voter))
         .count();
     count >= configuration.majority()

@@ -34,7 +34,8 @@ impl Member {
             if pending.operation == Operation::Force && alone > self.now {
                 consider(alone);
             }
-            if pending.operation == Operation::Promote && pending.ask_at > self.now {
+            let asks = matches!(pending.operation, Operation::Promote | Operation::Invalidate);
+            if asks && pending.ask_at > self.now {
                 consider(pending.ask_at);
             }
         }
@@ -46,7 +47,8 @@ impl Member {
         if operation == Operation::Promote {
             self.want.demoted = false;
         }
-        self.operations.push(Pending { id, operation, deadline, busy: false, ask_at: self.now });
+        let ask_at = self.now;
+        self.operations.push(Pending { id, operation, deadline, busy: false, ask_at, from: None });
     }
 
     /// Answers an operation, if it is still open.
@@ -88,7 +90,10 @@ impl Member {
             .map(|pending| pending.id)
             .collect();
         for id in late {
+            let invalidates = self.is_pending(id, &Operation::Invalidate);
             let error = match self.live_primary() {
+                // It found no replica that would be left, or no majority.
+                _ if invalidates && self.has_primary() => OperationError::LastReplica,
                 Some(node) => OperationError::OtherPrimary(node),
                 None if self.reign().is_some() => OperationError::NoQuorum,
                 None => OperationError::NoPrimary,
@@ -117,7 +122,7 @@ impl Member {
                 Self::tell_shards(ToShard::PauseResync(on), out);
                 return Some(Ok(()));
             }
-            Operation::Invalidate => return Some(self.invalidate(out)),
+            Operation::Invalidate => return self.run_invalidate(pending, out),
             Operation::Force => return self.run_force(pending, out),
             Operation::Resolve { discard } if discard == self.node => {
                 return Some(Err(OperationError::OwnSide));
@@ -146,17 +151,30 @@ impl Member {
         if self.reign().is_some_and(|reign| reign.drain.is_none()) {
             return Some(Ok(()));
         }
-        if let Some(primary) = self.live_primary()
-            && self.now >= pending.ask_at
-        {
-            self.send(primary, MemberMessage::WantPrimary, out);
-            let again = self.now + Duration(self.timing.retry.0.saturating_mul(ASK_RETRIES));
-            self.mark(pending.id, |pending| pending.ask_at = again);
-        }
+        self.ask_primary(pending, MemberMessage::WantPrimary, out);
         None
     }
 
-    fn mark(&mut self, id: OperationId, change: impl Fn(&mut Pending)) {
+    /// Asks the primary, now and then: it may not have heard, or may be another one by now.
+    pub(super) fn ask_primary(&mut self, pending: &Pending, message: MemberMessage, out: &mut Out) {
+        if let Some(primary) = self.live_primary()
+            && self.now >= pending.ask_at
+        {
+            self.send(primary, message, out);
+            let again = self.now + Duration(self.timing.retry.0.saturating_mul(ASK_RETRIES));
+            self.mark(pending.id, |pending| pending.ask_at = again);
+        }
+    }
+
+    fn has_primary(&self) -> bool {
+        self.live_primary().is_some() || self.reign().is_some()
+    }
+
+    fn is_pending(&self, id: OperationId, operation: &Operation) -> bool {
+        self.operations.iter().any(|one| one.id == id && one.operation == *operation)
+    }
+
+    pub(super) fn mark(&mut self, id: OperationId, change: impl Fn(&mut Pending)) {
         for pending in self.operations.iter_mut().filter(|pending| pending.id == id) {
             change(pending);
         }
@@ -196,43 +214,6 @@ impl Member {
             .filter(|pending| pending.busy && pending.operation == *operation)
             .map(|pending| pending.id)
             .collect()
-    }
-
-    /// This node's copy is forgotten: it comes back as a new, empty member.
-    fn invalidate(&mut self, out: &mut Out) -> Result<(), OperationError> {
-        let Some(known) = self.known.as_ref().map(|known| known.configuration.clone()) else {
-            return Err(OperationError::NoReplica);
-        };
-        if !known.is_replica(self.node) || self.record.is_none() {
-            return Err(OperationError::NoReplica);
-        }
-        let proposal = self.reign().and_then(|reign| reign.proposal.as_ref());
-        let elsewhere = known.members.iter().any(|member| {
-            member.node != self.node
-                && member.in_sync
-                && proposal.is_none_or(|proposal| proposal.next.is_in_sync(member.node))
-                && self.peers.get(&member.node).is_some_and(|peer| {
-                    peer.hello.as_ref().is_some_and(|hello| {
-                        hello.attached && hello.incarnation == member.incarnation
-                    })
-                })
-        });
-        if !elsewhere {
-            return Err(OperationError::LastReplica);
-        }
-        let others = known
-            .members
-            .iter()
-            .filter(|member| member.node != self.node)
-            .filter(|member| self.voter_of(member.node) == Some(member.voter))
-            .count();
-        if others < known.majority() && known.options.quorum == wire::Quorum::Majority {
-            // Its old vote would be missing to have it replaced.
-            return Err(OperationError::NoQuorum);
-        }
-        out.push(MemberOutput::Mark("member: invalidated"));
-        self.renew_identity(out);
-        Ok(())
     }
 
     /// A majority is given two leases to show itself; then a forced node goes on alone.
@@ -382,12 +363,7 @@ impl Member {
         let Some(entry) = known.member(node) else { return Err(OperationError::NoMember) };
         let mut next = Self::successor(known);
         if entry.in_sync {
-            let kept_elsewhere = known.members.iter().any(|member| {
-                member.node != node
-                    && member.in_sync
-                    && self.standing(member) == super::peers::Standing::Kept
-            });
-            if !kept_elsewhere {
+            if !self.is_kept_without(known, node) {
                 return Err(OperationError::LastReplica);
             }
             for member in next.members.iter_mut().filter(|member| member.node == node) {

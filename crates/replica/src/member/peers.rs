@@ -1,4 +1,4 @@
-//! Who is in sync: telling shards who is ready, excluding, including, replacing.
+//! Who is in sync: telling shards who is ready, excluding, including.
 //!
 //! Always: only a replica in the incarnation that the configuration names is kept; the last kept one
 //! stays; a replica is included only when every shard said that it lacks nothing and that every open
@@ -11,7 +11,7 @@ use crate::door::{MemberOutput, ToShard};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use base::{Duration, Epoch, Incarnation, Instant, NodeId, SessionId, VoterId};
+use base::{Duration, Epoch, Incarnation, Instant, NodeId, SessionId};
 use wire::{Configuration, MemberEntry, MemberKind};
 
 /// An include is given up when shards have not confirmed it after so many times `Timing::peer_late`.
@@ -315,6 +315,7 @@ impl Member {
             return self.change_demote();
         }
         self.change_resolve(&known)
+            .or_else(|| self.change_invalidate(&known))
             .or_else(|| self.change_replace(&known))
             .or_else(|| self.change_operation(&known, out))
             .or_else(|| self.change_include(&known))
@@ -333,18 +334,26 @@ impl Member {
     }
 
     /// Every in-sync replica lost its cache and is back: what they hold now is agreed on. A reign of its
-    /// own, so that everybody gathers and reconciles anew, and what was open gets an error.
+    /// own, so that everybody gathers and reconciles anew, and what was open gets an error. One whose disk was
+    /// replaced never comes back as what it was; with it goes what only its cache held, which was lost anyway
+    /// where a flush had not put it on the others' disks too.
     fn change_recover(&self, known: &Configuration) -> Option<(Configuration, Then)> {
-        let mut in_sync = known.members.iter().filter(|member| member.in_sync).peekable();
-        in_sync.peek()?;
-        if !in_sync.all(|member| self.standing(member) == Standing::Lost) {
+        let is_lost = |member: &MemberEntry| self.standing(member) == Standing::Lost;
+        let mut in_sync = known.members.iter().filter(|member| member.in_sync);
+        if !in_sync.clone().any(is_lost)
+            || !in_sync.all(|member| is_lost(member) || self.is_replaced(member))
+        {
             return None;
         }
         let mut next = Self::successor(known);
         next.recovering = true;
         next.reign = next.epoch;
         for member in next.members.iter_mut().filter(|member| member.in_sync) {
-            member.incarnation = self.incarnation_of(member.node)?;
+            if is_lost(member) {
+                member.incarnation = self.incarnation_of(member.node)?;
+            } else {
+                member.in_sync = false;
+            }
         }
         Some((next, Then::Recover))
     }
@@ -433,60 +442,6 @@ impl Member {
         let mut next = Self::successor(known);
         next.recovering = false;
         Some((next, Then::Nothing))
-    }
-
-    /// The identity under which the memory on `node` votes now, if it may be counted.
-    pub(super) fn voter_of(&self, node: NodeId) -> Option<VoterId> {
-        if node == self.node {
-            return self.own_voter();
-        }
-        let peer = self.peers.get(&node).filter(|peer| peer.split.is_none())?;
-        let hello = peer.hello.as_ref()?;
-        (!hello.rolled_back && hello.voter != VoterId(0)).then_some(hello.voter)
-    }
-
-    /// Whether a majority of the voters of `configuration` would accept something now.
-    pub(super) fn is_reachable(&self, configuration: &Configuration) -> bool {
-        let Some(reign) = self.reign() else { return false };
-        let count = configuration
-            .members
-            .iter()
-            .filter(|member| !reign.refused.contains(&member.node))
-            .filter(|member| self.voter_of(member.node) == Some(member.voter))
-            .count();
-        count >= configuration.majority()
-            || self.is_alone_decided(configuration, |member| !reign.refused.contains(&member.node))
-    }
-
-    /// A memory that came back as another is removed, and then added as what it is now.
-    fn change_replace(&self, known: &Configuration) -> Option<(Configuration, Then)> {
-        let reign = self.reign()?;
-        for (&node, &kind) in &reign.replacing {
-            if known.member(node).is_some() {
-                continue;
-            }
-            let Some(voter) = self.voter_of(node) else { continue };
-            let mut next = Self::successor(known);
-            next.members.push(MemberEntry {
-                node,
-                kind,
-                voter,
-                in_sync: false,
-                incarnation: Incarnation(0),
-            });
-            next.members.sort_unstable_by_key(|member| member.node);
-            if self.is_reachable(&next) {
-                return Some((next, Then::Nothing));
-            }
-        }
-        let other = known.members.iter().find(|member| {
-            !member.in_sync && self.voter_of(member.node).is_some_and(|voter| voter != member.voter)
-        })?;
-        let mut next = Self::successor(known);
-        next.members.retain(|member| member.node != other.node);
-        let decidable =
-            !next.members.is_empty() && self.is_reachable(known) && self.is_reachable(&next);
-        decidable.then_some((next, Then::Replace(other.node)))
     }
 
     fn change_include(&self, known: &Configuration) -> Option<(Configuration, Then)> {

@@ -47,7 +47,6 @@ impl Reign {
             lease_told: Instant(0),
             calm_at: now,
             drain: None,
-            replacing: BTreeMap::new(),
             cut: None,
             verify: None,
             segment: None,
@@ -189,8 +188,7 @@ impl Member {
         grants: &BTreeMap<NodeId, (VoterId, Instant)>,
     ) -> Option<Instant> {
         let mut sent: Vec<Instant> = configuration
-            .members
-            .iter()
+            .voters()
             .filter_map(|member| grants.get(&member.node).filter(|grant| grant.0 == member.voter))
             .map(|grant| grant.1)
             .collect();
@@ -299,7 +297,9 @@ impl Member {
                 }
                 self.finish_busy(&Operation::Force, out);
             }
-            Then::Nothing | Then::Exclude => {}
+            Then::Nothing | Then::Exclude => {
+                self.forget_worthless(&proposal.base, &proposal.next, out);
+            }
             Then::Recover => {
                 reign.reign = proposal.next.reign;
                 reign.served = false;
@@ -314,11 +314,6 @@ impl Member {
                 if had_drain {
                     Self::tell_shards(ToShard::Undrain, out);
                     self.fail_demotes(out);
-                }
-            }
-            Then::Replace(node) => {
-                if let Some(member) = proposal.base.member(*node) {
-                    reign.replacing.insert(*node, member.kind);
                 }
             }
             Then::Operation(id) => {
@@ -387,8 +382,7 @@ impl Member {
         let open = |configuration: &Configuration| {
             // One that came back as another memory will not accept it either.
             let left = configuration
-                .members
-                .iter()
+                .voters()
                 .filter(|member| !reign.refused.contains(&member.node))
                 .filter(|member| !over || here(member.node))
                 .filter(|member| {

@@ -141,7 +141,8 @@ impl Member {
             if member.kind == MemberKind::Replica {
                 needy |= hello.attached && !(member.in_sync && kept);
             }
-            all_lost &= !member.in_sync || (same && hello.attached && !kept);
+            let replaced = hello.voter != member.voter && hello.voter != VoterId(0);
+            all_lost &= !member.in_sync || replaced || (same && hello.attached && !kept);
         }
         (own_kept && needy) || (!own_kept && all_lost)
     }
@@ -157,8 +158,7 @@ impl Member {
         let Some(known) = &self.known else { return false };
         let configuration = &known.configuration;
         let count = configuration
-            .members
-            .iter()
+            .voters()
             .filter(|member| {
                 if member.node == self.node {
                     return self.own_voter().is_some();
@@ -366,8 +366,7 @@ impl Member {
                 let configuration = prepare.best.configuration.clone();
                 let refused = prepare.refused.clone();
                 let open = configuration
-                    .members
-                    .iter()
+                    .voters()
                     .filter(|member| !refused.contains(&member.node))
                     .filter(|member| self.voter_of(member.node) == Some(member.voter))
                     .count();
@@ -462,11 +461,9 @@ fn is_promoting(operation: &Operation) -> bool {
         | Operation::SetOptions(_)
         | Operation::Verify
         | Operation::Cut
+        | Operation::Invalidate
         | Operation::Force
         | Operation::Resolve { .. } => true,
-        Operation::Demote
-        | Operation::Invalidate
-        | Operation::Suspend(_)
-        | Operation::PauseResync(_) => false,
+        Operation::Demote | Operation::Suspend(_) | Operation::PauseResync(_) => false,
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! Not here: which change comes next (`peers`, `operations`, `primary`).
 
+use super::invalidate::is_voided;
 use super::split::newest_stretch;
 use super::store::Effect;
 use super::{Known, Member, Out, Proposal, Role, Then, is_majority, rank};
@@ -291,7 +292,8 @@ impl Member {
     }
 
     /// Gives each replica other than this node's a bitmap slot. Its bits start anew, all clear, when the
-    /// replica has come into sync (or, after a split brain, when this node's has come to it), and all dirty when it is there under a new identity.
+    /// replica has come into sync (or, after a split brain, when this node's has come to it), and all dirty when it is
+    /// there under a new identity or was declared worthless.
     pub(super) fn update_slots(&mut self, configuration: &Configuration) {
         let own = self.node;
         let old = self.known.as_ref().map(|known| known.configuration.clone());
@@ -305,13 +307,15 @@ impl Member {
             let had = self.slots.iter().position(|slot| slot.node == member.node);
             let same = had.is_some_and(|at| self.slots[at].voter == member.voter);
             let was_in_sync = old.as_ref().is_some_and(|old| old.is_in_sync(member.node));
+            let before = old.as_ref().and_then(|old| old.member(member.node));
+            let voided = before.is_some() && is_voided(member, before);
             let keeps = if configuration.may_have_parted() && member.in_sync {
                 // What this copy alone may hold is needed until it is in sync itself.
                 old.is_none() || !own_in_sync || (own_was_in_sync && was_in_sync)
             } else {
                 !member.in_sync || was_in_sync || old.is_none()
             };
-            if same && keeps {
+            if same && !voided && keeps {
                 continue;
             }
             self.slot_generation += 1;

@@ -33,6 +33,7 @@ impl Peer {
             sync: Sync::default(),
             failed: false,
             late: None,
+            worthless: None,
             taught: now,
             split: None,
         }
@@ -50,8 +51,11 @@ impl Member {
             self.seen = record.seen.iter().map(|seen| (super::lives::key(seen), *seen)).collect();
             self.round_seen = record.promised.round;
             if record.promised != Ballot::default() {
+                // Whoever else held a lease here before that promise, or that accept, has none now: to the
+                // one a promise was given when theirs had run out, and a majority promised before the other.
                 let until = self.now + self.timing.voter_lease();
-                self.slot = Slot { holder: None, ballot: Ballot::default(), until };
+                let ballot = record.promised;
+                self.slot = Slot { holder: Some(ballot.node), ballot, until };
             }
             if let Some((ballot, configuration)) = &record.committed {
                 let configuration = Arc::new((**configuration).clone());

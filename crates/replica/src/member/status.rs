@@ -208,8 +208,7 @@ impl Member {
             return Suspended::NoPrimary;
         }
         let here = configuration
-            .members
-            .iter()
+            .voters()
             .filter(|member| {
                 member.node == self.node && self.own_voter().is_some() || self.counts(member.node)
             })

@@ -10,6 +10,7 @@ use crate::disk::Record;
 use crate::door::{FromShard, MemberInput, Operation, OperationError};
 use crate::member::{RoleStatus, Suspended};
 use alloc::vec;
+use alloc::vec::Vec;
 use base::{Ballot, Epoch, Incarnation, NodeId, SessionId, VoterId};
 use network::{MS, World, voter};
 use wire::{MemberKind, MemberMessage, Options};
@@ -514,22 +515,169 @@ fn an_emptied_disk_is_replaced_by_two_changes_of_voters() {
         world.in_sync() == [1, 2, 3]
             && world.newest().member(NodeId(2)).is_some_and(|member| member.voter == VoterId(4711))
     });
-    assert!(world.epochs.values().any(|known| known.member(NodeId(2)).is_none()));
+    let lost = |known: &wire::Configuration| {
+        known.member(NodeId(2)).is_some_and(|member| member.voter == VoterId(0))
+    };
+    assert!(world.epochs.values().any(lost));
+    assert!(world.epochs.values().all(|known| known.member(NodeId(2)).is_some()), "forgotten");
+}
+
+/// Runs an invalidate of `node` to its end: `node` was out and worthless, and kept its vote.
+fn invalidated(world: &mut World, node: u16) {
+    let first = world.newest().epoch;
+    let others: Vec<u16> = world.in_sync().into_iter().filter(|&other| other != node).collect();
+    let generation = |world: &World, at: u16| {
+        let record = world.node(at).disk.as_ref().expect("a replica");
+        let slot = record.slots.iter().find(|slot| slot.node == NodeId(node));
+        slot.map(|slot| slot.generation).expect("a slot for each other replica")
+    };
+    let before: Vec<u64> = others.iter().map(|&at| generation(world, at)).collect();
+    let id = world.operate(node, Operation::Invalidate);
+    world.run_until("invalidated", |world| world.is_done(node, id));
+    assert_eq!(world.node(node).done[&id], Ok(()));
+    let known = world.status(node).configuration.expect("it runs");
+    assert!(!known.is_in_sync(NodeId(node)), "it is done when the node has learned it");
+    let void = |known: &wire::Configuration| {
+        known
+            .member(NodeId(node))
+            .is_some_and(|member| member.is_void() && member.voter == voter(node))
+    };
+    let voids = |world: &World| {
+        world.epochs.values().filter(|known| known.epoch > first && void(known)).count()
+    };
+    world.run_until("it is worthless", |world| voids(world) > 0);
+    world.run_until("it is back", |world| world.in_sync().contains(&node));
+    let count = voids(world);
+    for (&at, before) in others.iter().zip(before) {
+        let both = |world: &World| generation(world, at) >= before + 2;
+        world.run_until("its bits were all dirty, and are all clear", both);
+    }
+    world.wait(2);
+    assert_eq!(voids(world), count, "once is enough");
 }
 
 #[test]
-fn an_invalidated_replica_is_copied_anew_under_a_new_identity() {
+fn an_invalidated_replica_is_left_out_and_copied_anew_and_keeps_its_vote() {
     let mut world = serving(18, 3, 0, 0);
-    let id = world.operate(2, Operation::Invalidate);
-    world.wait(1);
-    assert_eq!(world.node(2).done[&id], Ok(()));
-    world.run_until("node 2 is in sync", |world| {
-        world.in_sync() == [1, 2, 3]
-            && world.newest().member(NodeId(2)).is_some_and(|member| member.voter != voter(2))
-    });
+    invalidated(&mut world, 2);
+    assert_eq!(world.in_sync(), [1, 2, 3]);
     let mut alone = serving(18, 1, 2, 0);
     let id = alone.operate(1, Operation::Invalidate);
     assert_eq!(alone.node(1).done[&id], Err(OperationError::LastReplica));
+    let id = alone.operate(2, Operation::Invalidate);
+    assert_eq!(alone.node(2).done[&id], Err(OperationError::NoReplica));
+}
+
+#[test]
+fn a_copy_that_is_being_made_anew_is_made_anew_once_more() {
+    let mut world = serving(18, 3, 0, 0);
+    world.node_mut(1).shards.mute_sync = true;
+    for _ in 0..2 {
+        let before = world.newest();
+        let id = world.operate(2, Operation::Invalidate);
+        world.run_until("invalidated", |world| world.is_done(2, id));
+        assert_eq!(world.node(2).done[&id], Ok(()));
+        let mark = |known: &wire::Configuration| {
+            known.member(NodeId(2)).map(|member| (member.is_void(), member.incarnation))
+        };
+        world.run_until("it has a new mark", |world| mark(&world.newest()) != mark(&before));
+        assert!(mark(&world.newest()).is_some_and(|mark| mark.0));
+        let once = world.newest().epoch;
+        world.wait(2);
+        assert_eq!(world.newest().epoch, once, "it is asked for once");
+    }
+    world.node_mut(1).shards.mute_sync = false;
+    world.run_until("node 2 is in sync", |world| world.in_sync() == [1, 2, 3]);
+}
+
+#[test]
+fn one_of_two_voters_is_invalidated() {
+    let mut world = serving(18, 2, 0, 0);
+    invalidated(&mut world, 2);
+    invalidated(&mut world, 1);
+    world.run_until("all are in sync", |world| world.in_sync() == [1, 2]);
+}
+
+#[test]
+fn two_of_three_voters_are_invalidated_at_once() {
+    let mut world = serving(18, 3, 0, 0);
+    let ids = [1, 3].map(|node| (node, world.operate(node, Operation::Invalidate)));
+    for (node, id) in ids {
+        world.run_until("invalidated", |world| world.is_done(node, id));
+        assert_eq!(world.node(node).done[&id], Ok(()));
+    }
+    world.run_until("all are in sync", |world| world.in_sync() == [1, 2, 3]);
+}
+
+#[test]
+fn a_replica_is_invalidated_where_nobody_is_primary() {
+    let mut world = World::new(18, 2, 1, 0);
+    world.connect_all();
+    invalidated(&mut world, 2);
+}
+
+#[test]
+fn an_invalidate_that_the_primary_did_not_hear_of_is_asked_again() {
+    let mut world = serving(18, 2, 1, 0);
+    world.block(1, 2);
+    let id = world.operate(2, Operation::Invalidate);
+    world.run_until("node 2 is out", |world| world.in_sync() == [1]);
+    world.heal();
+    world.run_until("invalidated", |world| world.is_done(2, id));
+    assert_eq!(world.node(2).done[&id], Ok(()));
+    world.run_until("node 2 is in sync", |world| world.in_sync() == [1, 2]);
+}
+
+#[test]
+fn the_copy_of_the_others_is_not_given_up_for_one_that_is_worthless() {
+    let mut world = serving(18, 2, 1, 0);
+    world.crash(2);
+    world.run_until("node 2 is out", |world| world.in_sync() == [1]);
+    let id = world.operate(1, Operation::Invalidate);
+    world.run_until("refused", |world| world.is_done(1, id));
+    assert_eq!(world.node(1).done[&id], Err(OperationError::LastReplica));
+}
+
+#[test]
+fn a_member_that_is_being_replaced_is_not_forgotten_with_the_primary() {
+    let mut world = serving(17, 3, 0, 1);
+    world.set_clients(1, 0);
+    world.set_clients(4, 1);
+    world.run_until("node 4 serves", |world| world.answers(4));
+    world.crash(2);
+    world.node_mut(2).disk = Some(Record::empty(VoterId(4711), Incarnation(4711), 1));
+    world.start(2);
+    world.run_until("its old vote is out", |world| {
+        let entry = world.newest().member(NodeId(2)).cloned();
+        entry.is_none_or(|entry| entry.voter == VoterId(0))
+    });
+    world.crash(4);
+    world.run_until("node 2 is in sync", |world| world.in_sync() == [1, 2, 3]);
+}
+
+#[test]
+fn flushed_writes_are_served_on_where_one_of_two_lost_its_cache_and_the_other_its_disk() {
+    let mut world = serving(9, 2, 1, 0);
+    world.power_cut(2);
+    world.power_cut(1);
+    world.node_mut(2).disk = Some(Record::empty(VoterId(4711), Incarnation(4711), 1));
+    world.heal();
+    world.run_until("both are in sync", |world| world.in_sync() == [1, 2] && world.answers(1));
+}
+
+#[test]
+fn a_voter_that_restarts_goes_on_with_the_lease_of_the_primary_that_it_promised() {
+    let mut world = serving(6, 2, 1, 0);
+    world.crash(2);
+    world.run_until("node 2 is out", |world| world.in_sync() == [1]);
+    for _ in 0..3 {
+        world.crash(3);
+        world.start(3);
+        for _ in 0..40 {
+            world.run(50 * MS);
+            assert!(world.answers(1), "its own vote and the witness's are enough");
+        }
+    }
 }
 
 #[test]

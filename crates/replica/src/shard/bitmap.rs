@@ -62,13 +62,14 @@ impl Bitmaps {
         }
     }
 
-    /// Keeps bits for the slot's replica; under a new generation they start anew.
-    pub(super) fn ensure(&mut self, slot: Slot) {
+    /// Keeps bits for the slot's replica; under a new generation they start anew. Whether they did.
+    pub(super) fn ensure(&mut self, slot: Slot) -> bool {
         let known =
             self.peers.get(&slot.node).is_some_and(|peer| peer.slot.generation == slot.generation);
         if !known {
             self.peers.insert(slot.node, PeerBits { slot, pages: BTreeMap::new() });
         }
+        !known
     }
 
     /// Loads a page that was on disk: in it, nothing but these runs (in blocks, from the first block of the

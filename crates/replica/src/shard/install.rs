@@ -50,7 +50,7 @@ impl Shard {
             self.kept = false;
         }
         self.cut_beyond(&new);
-        self.install_bits(&new, slots);
+        self.install_bits(&new, slots, out);
         self.drop_outsiders(&new, out);
         self.seats.retain(|node| new.member(node).is_some());
         for node in new.replicas() {
@@ -112,9 +112,12 @@ impl Shard {
         }
     }
 
-    fn install_bits(&mut self, new: &Configuration, slots: &[Slot]) {
+    fn install_bits(&mut self, new: &Configuration, slots: &[Slot], out: &mut Out) {
         for &slot in slots {
-            self.bitmaps.ensure(slot);
+            if self.bitmaps.ensure(slot) && slot.full {
+                // What a resync copied so far counts for nothing.
+                self.stop_sync(slot.node, out);
+            }
         }
         self.bitmaps.retain(|node| new.is_replica(node));
         if !self.has_disk && slots.is_empty() {

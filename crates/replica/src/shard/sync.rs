@@ -1,8 +1,9 @@
 //! Resync: bringing a replica up to date, driven by the primary.
 //!
-//! To copy: what is dirty for the target, and what the target itself holds in doubt. One pass goes up
-//! through the volumes; then the target flushes, the bits of what it flushed are cleared, and if nothing
-//! is left the shard says `Synced`. Clients' writes go to the target all the while.
+//! To copy: what is dirty for the target, and what the target itself holds in doubt. The doubt comes first,
+//! because it fills the target's activity log: what lies elsewhere may find no room until it is settled. Then
+//! one pass goes up through the volumes; the target flushes, the bits of what it flushed are cleared, and if
+//! nothing is left the shard says `Synced`. Clients' writes go to the target all the while.
 //!
 //! Always:
 //! - a bit is cleared only after the target flushed what was copied, in the session in which it was;
@@ -20,8 +21,8 @@ use alloc::vec::Vec;
 use base::{Instant, NodeId, RangeSet, SessionId, Span, VolumeId};
 use wire::{DoubtRun, ShardMessage};
 
-/// Copied and not flushed sectors at which the target is asked to flush: 64 MiB.
-const FLUSH_SECTORS: u64 = 131_072;
+/// Copied and not flushed extents at which the target is asked to flush: 64 MiB.
+const FLUSH_EXTENTS: u64 = 16;
 /// Runs of client writes remembered per volume; beyond it everything counts as written.
 const OVERWRITTEN_RUNS_MAX: usize = 65_536;
 /// Runs in one `Clean`.
@@ -54,6 +55,8 @@ pub(super) struct Sync {
     remote: Option<Ranges>,
     /// What only a comparison can settle.
     compare: Doubt,
+    /// What the target holds in doubt; copied before everything else, then empty.
+    doubt: Ranges,
     cursor: (VolumeId, u64),
     in_flight: usize,
     copied: Ranges,
@@ -77,6 +80,7 @@ impl Sync {
             bits_known: false,
             remote: None,
             compare: Doubt::default(),
+            doubt: Ranges::new(),
             cursor: (VolumeId(0), 0),
             in_flight: 0,
             copied: Ranges::new(),
@@ -226,8 +230,12 @@ impl Shard {
     }
 
     fn add_target_doubt(&mut self, target: NodeId, runs: &[DoubtRun]) {
+        let block = self.geometry.block_sectors;
         for run in runs {
             let Some(sync) = self.sync_mut(target) else { return };
+            // Whole blocks, or else their bits would stay.
+            let (first, end) = (run.first / block * block, run.end.next_multiple_of(block));
+            sync.doubt.entry(run.volume).or_default().insert(first, end);
             if run.compare {
                 sync.compare.add(run.volume, run.first, run.end, true);
             } else if let Some(remote) = &mut sync.remote {
@@ -280,7 +288,7 @@ impl Shard {
         }
     }
 
-    /// The next range to copy at or after the cursor: dirty, or to be compared.
+    /// The next range to copy at or after the cursor, in the target's doubt while there is some.
     fn next_to_copy(
         &self,
         node: NodeId,
@@ -290,29 +298,53 @@ impl Shard {
         let known = self.configuration.as_ref()?;
         let sync = self.peers.get(&node)?.sync.as_ref()?;
         for entry in known.volumes.iter().filter(|entry| entry.volume >= cursor.0) {
-            let from = if entry.volume == cursor.0 { cursor.1 } else { 0 };
-            let dirty = match &sync.remote {
-                Some(remote) => remote.get(&entry.volume).and_then(|set| set.next_run(from)),
-                None => self.bitmaps.next_dirty(node, entry.volume, from, entry.sectors),
-            };
-            let compare = sync
-                .compare
-                .next((entry.volume, from))
-                .filter(|&(volume, _, _)| volume == entry.volume)
-                .map(|(_, first, end)| (first, end));
-            let (first, end, compares) = match (dirty, compare) {
-                (None, None) => continue,
-                (Some((first, end)), None) => (first, end, false),
-                (None, Some((first, end))) => (first, end, true),
-                (Some(dirty), Some(compare)) if dirty.0 <= compare.0 => (dirty.0, dirty.1, false),
-                (Some(dirty), Some(compare)) => (compare.0, compare.1.min(dirty.0), true),
-            };
-            let end = end.min(entry.sectors);
-            if first < end {
-                return Some((entry.volume, Shard::piece_of(window, first, end), compares));
+            let mut from = if entry.volume == cursor.0 { cursor.1 } else { 0 };
+            while from < entry.sectors {
+                let mut end = entry.sectors;
+                if !sync.doubt.is_empty() {
+                    let doubt = sync.doubt.get(&entry.volume).and_then(|set| set.next_run(from));
+                    let Some((first, stop)) = doubt else { break };
+                    (from, end) = (first.max(from), stop.min(end));
+                }
+                if let Some((span, compares)) =
+                    self.next_between(node, entry.volume, from, end, window)
+                {
+                    return Some((entry.volume, span, compares));
+                }
+                from = end.max(from + 1);
             }
         }
         None
+    }
+
+    /// The first piece of `from..end` that is dirty for `node`, or to be compared.
+    fn next_between(
+        &self,
+        node: NodeId,
+        volume: VolumeId,
+        from: u64,
+        end: u64,
+        window: u64,
+    ) -> Option<(Span, bool)> {
+        let sync = self.peers.get(&node)?.sync.as_ref()?;
+        let dirty = match &sync.remote {
+            Some(remote) => remote.get(&volume).and_then(|set| set.next_run(from)),
+            None => self.bitmaps.next_dirty(node, volume, from, end),
+        };
+        let compare = sync
+            .compare
+            .next((volume, from))
+            .filter(|&(found, _, _)| found == volume)
+            .map(|(_, first, end)| (first, end));
+        let (first, stop, compares) = match (dirty, compare) {
+            (None, None) => return None,
+            (Some((first, stop)), None) => (first, stop, false),
+            (None, Some((first, stop))) => (first, stop, true),
+            (Some(dirty), Some(compare)) if dirty.0 <= compare.0 => (dirty.0, dirty.1, false),
+            (Some(dirty), Some(compare)) => (compare.0, compare.1.min(dirty.0), true),
+        };
+        let stop = stop.min(end);
+        (first < stop).then(|| (Shard::piece_of(window, first, stop), compares))
     }
 
     pub(super) fn pump_syncs(&mut self, out: &mut Out) {
@@ -351,7 +383,12 @@ impl Shard {
             }
             let (cursor, session) = (sync.cursor, sync.session);
             let next = self.next_to_copy(target, cursor, window);
-            let Some((volume, span, compare)) = next else { break };
+            let Some((volume, span, compare)) = next else {
+                if self.end_pass(target, out) {
+                    continue;
+                }
+                return;
+            };
             let Some(sync) = self.sync_mut(target) else { return };
             if !may_begin {
                 // Where the search goes on when it may.
@@ -362,7 +399,6 @@ impl Shard {
             sync.in_flight += 1;
             self.queue_copy(Purpose::Sync { node: target, session, compare }, volume, span, out);
         }
-        self.end_pass(target, out);
     }
 
     /// Whether copies may go to `target`: it acts on the present configuration, so that it marks what it
@@ -373,35 +409,40 @@ impl Shard {
             && !self.sources(&[]).is_empty()
     }
 
-    /// Nothing is left above the cursor.
-    fn end_pass(&mut self, target: NodeId, out: &mut Out) {
-        let Some(sync) = self.sync_mut(target) else { return };
+    /// Nothing is left above the cursor. True if there is more to look for at once: the target's doubt is
+    /// settled.
+    fn end_pass(&mut self, target: NodeId, out: &mut Out) -> bool {
+        let Some(sync) = self.sync_mut(target) else { return false };
         if sync.in_flight > 0 || sync.flushing.is_some() {
-            return;
+            return false;
         }
         let unflushed = sync.copied.values().any(|set| !set.is_empty());
         if unflushed {
             self.flush_target(target, out);
-            return;
+            return false;
         }
         let window = self.geometry.copy_sectors;
-        if self.next_to_copy(target, (VolumeId(0), 0), window).is_some() {
-            if let Some(sync) = self.sync_mut(target) {
-                sync.cursor = (VolumeId(0), 0);
+        let more = self.next_to_copy(target, (VolumeId(0), 0), window).is_some();
+        let Some(sync) = self.sync_mut(target) else { return false };
+        if more || !sync.doubt.is_empty() {
+            sync.cursor = (VolumeId(0), 0);
+            if !more {
+                sync.doubt.clear();
             }
-            return;
+            return !more;
         }
         let (now, retry) = (self.now, self.timing.peer_late);
         if self.peers.get(&target).is_some_and(|peer| peer.required.is_some()) {
             self.flush_before_include(target, out);
-            return;
+            return false;
         }
-        let Some(sync) = self.sync_mut(target) else { return };
+        let Some(sync) = self.sync_mut(target) else { return false };
         if sync.said.is_none_or(|said| now.since(said) >= retry) {
             sync.said = Some(now);
             let session = sync.session;
             out.push(ShardOutput::Member(FromShard::Synced { peer: target, session }));
         }
+        false
     }
 
     /// `Require` was asked and nothing is left to copy. Once the target has every complete write it flushes:
@@ -527,6 +568,7 @@ impl Shard {
         if !self.syncs_in(node, session) {
             return;
         }
+        let flush_sectors = FLUSH_EXTENTS * self.geometry.extent_sectors;
         let Some(sync) = self.sync_mut(node) else { return };
         sync.in_flight = sync.in_flight.saturating_sub(1);
         sync.done += u64::from(span.count());
@@ -535,7 +577,7 @@ impl Shard {
         sync.compare.remove(volume, span);
         sync.copied.entry(volume).or_default().insert_span(span);
         let sectors: u64 = sync.copied.values().map(RangeSet::sectors).sum();
-        if sectors >= FLUSH_SECTORS && sync.flushing.is_none() {
+        if sectors >= flush_sectors && sync.flushing.is_none() {
             self.flush_target(node, out);
         }
     }

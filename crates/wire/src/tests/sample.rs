@@ -99,7 +99,7 @@ pub(super) fn configuration(random: &mut Prng) -> Configuration {
 
 /// Number of kinds that `shard_message`, `member_message` and `node_message` take.
 pub(super) const SHARD_KINDS: u64 = 19;
-pub(super) const MEMBER_KINDS: u64 = 14;
+pub(super) const MEMBER_KINDS: u64 = 15;
 pub(super) const NODE_KINDS: u64 = 10;
 
 fn node(random: &mut Prng) -> NodeId {
@@ -302,7 +302,8 @@ pub(super) fn member_message(kind: u64, random: &mut Prng) -> MemberMessage {
         10 => MemberMessage::Release { ballot },
         11 => MemberMessage::WantPrimary,
         12 => MemberMessage::HandOver { epoch },
-        _ => MemberMessage::Diverged { sectors: random.next_u64() },
+        13 => MemberMessage::Diverged { sectors: random.next_u64() },
+        _ => MemberMessage::Invalidate { incarnation: Incarnation(voter.0) },
     }
 }
 

@@ -1,7 +1,7 @@
 //! Bringing a replica up to date.
 
-use super::world::{SECTORS, World};
-use crate::door::{FromShard, ToShard};
+use super::world::{SECTORS, World, geometry};
+use crate::door::{FromShard, Geometry, ToShard};
 use alloc::vec;
 use base::NodeId;
 use wire::{Protocol, ShardMessage};
@@ -243,6 +243,59 @@ fn a_primary_without_data_brings_a_replica_up_to_date_by_the_bits_of_another() {
     same(&world, 1, 2);
     assert_eq!(copied(&world, 3, 2), 16);
     assert!(world.dirty(1, 2).is_empty(), "a new slot");
+}
+
+#[test]
+fn what_was_copied_before_a_copy_was_declared_worthless_is_copied_again() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(1);
+    world.write(1, 40, 9, 3);
+    world.disconnect(1, 2);
+    world.change(1, &[1]);
+    world.write(1, 200, 8, 4);
+    back(&mut world, 1, 2);
+    // It is copied, and the answer to the flush after it is on its way, when the bits start anew.
+    world.held.insert((2, 1));
+    world.start_resync(1, 2);
+    let is_flush = |message: &ShardMessage| matches!(message, ShardMessage::Flush { .. });
+    while world.sent(1, 2, is_flush) == 0 {
+        world.wait_ms(10);
+        assert!(world.sent(1, 2, is_flush) > 0 || world.deliver(2, 1), "it asks for a flush");
+    }
+    world.void(1, 2);
+    world.change(1, &[1]);
+    world.nodes.get_mut(&2).expect("there").data.clear();
+    world.held.clear();
+    world.resync(1, 2);
+    same(&world, 1, 2);
+}
+
+#[test]
+fn a_log_full_of_doubt_is_emptied_before_anything_else_is_copied() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(1);
+    world.disconnect(1, 2);
+    world.change(1, &[1]);
+    world.write(1, 0, 8, 5);
+    world.tell(1, ToShard::PauseResync(true));
+    let Geometry { extent_sectors, log_extents, log_pages, log_page_extents, .. } = geometry();
+    let room = log_pages as usize * log_page_extents;
+    // In each life of node 2 some more extents turn hot, until its log has room for no other.
+    let mut extent = 1;
+    while extent <= room as u64 {
+        back(&mut world, 1, 2);
+        world.start_resync(1, 2);
+        for _ in 0..log_extents {
+            world.write(1, extent * extent_sectors, 1, extent);
+            extent += 1;
+        }
+        world.restart(2);
+    }
+    back(&mut world, 1, 2);
+    assert_eq!(world.nodes[&2].shard.status().hot, room);
+    world.tell(1, ToShard::PauseResync(false));
+    world.resync(1, 2);
+    same(&world, 1, 2);
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub(super) fn geometry() -> Geometry {
         extent_sectors: 64,
         block_sectors: 8,
         stripe_extents: 4,
-        log_pages: 8,
+        log_pages: 3,
         log_page_extents: 4,
         log_extents: 4,
         copy_sectors: 32,
@@ -394,6 +394,16 @@ impl World {
         self.configuration = next;
         for &node in nodes {
             self.install_on(node);
+        }
+    }
+
+    /// The next configuration that `node` learns says that nothing of `other`'s copy counts.
+    pub(super) fn void(&mut self, node: u16, other: u16) {
+        let slots = &mut self.nodes.get_mut(&node).expect("a node").slots;
+        let top = slots.iter().map(|slot| slot.generation).max().unwrap_or(0);
+        for slot in slots.iter_mut().filter(|slot| slot.node == NodeId(other)) {
+            slot.generation = top + 1;
+            slot.full = true;
         }
     }
 

@@ -1,0 +1,124 @@
+//! A copy that is declared worthless: it is left out, and all of it is copied anew.
+//!
+//! The primary says so in the register: not in sync, and in place of the incarnation a mark of its own. Whoever
+//! learns of a new mark counts every block of the copy as dirty. The node keeps its vote, because what is in doubt is its data and not its memory:
+//! so two replicas are enough, and nothing is given up before the others hold everything by the register.
+//!
+//! Always: a replica is left out only while another one that is kept stays; it is done when this node
+//! has learned it, and nobody copies to it before.
+//!
+//! Not here: how a change is decided (`register`), the bits (`register::update_slots`, `shard`).
+
+use super::{Member, Out, Pending, Then};
+use crate::door::{MemberOutput, Operation, OperationError};
+use alloc::vec::Vec;
+use base::{Incarnation, NodeId};
+use wire::{Configuration, MemberEntry, MemberKind, MemberMessage};
+
+impl Member {
+    /// Asks the primary, until the configuration says so.
+    pub(super) fn run_invalidate(
+        &mut self,
+        pending: &Pending,
+        out: &mut Out,
+    ) -> Option<Result<(), OperationError>> {
+        let known = self.known.as_ref().map(|known| known.configuration.clone());
+        let entry = known.as_ref().and_then(|known| known.member(self.node));
+        let votes = entry.is_some_and(|entry| Some(entry.voter) == self.own_voter());
+        let (Some(known), Some(entry), true) = (&known, entry, votes) else {
+            return Some(Err(OperationError::NoReplica));
+        };
+        if entry.kind != MemberKind::Replica {
+            return Some(Err(OperationError::NoReplica));
+        }
+        let from = pending.from.filter(|_| entry.is_void()).unwrap_or(entry.incarnation);
+        if entry.is_void() && entry.incarnation != from {
+            out.push(MemberOutput::Mark("member: invalidated"));
+            return Some(Ok(()));
+        }
+        self.mark(pending.id, |pending| pending.from = Some(from));
+        if entry.in_sync && known.in_sync().count() == 1 {
+            return Some(Err(OperationError::LastReplica));
+        }
+        self.ask_primary(pending, MemberMessage::Invalidate { incarnation: from }, out);
+        None
+    }
+
+    /// What the configuration named when this node's copy was declared worthless.
+    fn is_worthless(&self) -> Option<Incarnation> {
+        let mut invalidates =
+            self.operations.iter().filter(|pending| pending.operation == Operation::Invalidate);
+        invalidates.find_map(|pending| pending.from)
+    }
+
+    /// A replica says that its copy is worthless. It says so until it learns that this is known, so that what
+    /// comes late must not count when the copy has been made anew.
+    pub(super) fn on_invalidate(&mut self, node: NodeId, incarnation: Incarnation) {
+        let known = self.known.as_ref().map(|known| known.configuration.clone());
+        let named = known.and_then(|known| known.member(node).map(|entry| entry.incarnation));
+        if let Some(peer) = self.peers.get_mut(&node)
+            && named == Some(incarnation)
+        {
+            peer.worthless = named;
+        }
+    }
+
+    /// The change that leaves a worthless copy out.
+    pub(super) fn change_invalidate(&self, known: &Configuration) -> Option<(Configuration, Then)> {
+        let worthless = |entry: &MemberEntry| {
+            let node = entry.node;
+            let said = if node == self.node {
+                self.is_worthless()
+            } else {
+                self.peers.get(&node).and_then(|peer| peer.worthless)
+            };
+            said == Some(entry.incarnation)
+                && self.voter_of(node) == Some(entry.voter)
+                && entry.kind == MemberKind::Replica
+        };
+        let entry = known.members.iter().find(|&entry| {
+            worthless(entry) && (!entry.in_sync || self.is_kept_without(known, entry.node))
+        })?;
+        let then = if entry.in_sync { Then::Exclude } else { Then::Nothing };
+        let node = entry.node;
+        let mut next = Self::successor(known);
+        let mark = MemberEntry::void(next.epoch);
+        for member in next.members.iter_mut().filter(|member| member.node == node) {
+            member.in_sync = false;
+            member.incarnation = mark;
+        }
+        Some((next, then))
+    }
+
+    /// Whether a replica on another node than `node` is kept.
+    pub(super) fn is_kept_without(&self, known: &Configuration, node: NodeId) -> bool {
+        known.members.iter().any(|member| {
+            member.node != node
+                && member.in_sync
+                && self.standing(member) == super::peers::Standing::Kept
+        })
+    }
+
+    /// A copy that was declared worthless by this change: what was copied to it counts for nothing.
+    pub(super) fn forget_worthless(
+        &mut self,
+        base: &Configuration,
+        next: &Configuration,
+        out: &mut Out,
+    ) {
+        let voided = |entry: &&MemberEntry| is_voided(entry, base.member(entry.node));
+        let nodes: Vec<NodeId> =
+            next.members.iter().filter(voided).map(|entry| entry.node).collect();
+        for node in nodes {
+            self.stop_sync(node, out);
+            if let Some(peer) = self.peers.get_mut(&node) {
+                peer.worthless = None;
+            }
+        }
+    }
+}
+
+/// Whether a replica's copy became worthless since it was what `before` says.
+pub(super) fn is_voided(entry: &MemberEntry, before: Option<&MemberEntry>) -> bool {
+    entry.is_void() && before.is_none_or(|before| before.incarnation != entry.incarnation)
+}
