@@ -307,9 +307,14 @@ impl Member {
                 reign.reconciled.clear();
                 reign.gather_until = now + gather;
                 let had_drain = reign.drain.take().is_some();
+                // The shards begin anew, and answer no question of before.
+                let rounds = [reign.cut.take(), reign.verify.take()];
                 for peer in self.peers.values_mut() {
                     peer.ready = None;
                     peer.sync = Sync::default();
+                }
+                for round in rounds.into_iter().flatten() {
+                    self.finish(round.id, Err(OperationError::NoPrimary), out);
                 }
                 if had_drain {
                     Self::tell_shards(ToShard::Undrain, out);

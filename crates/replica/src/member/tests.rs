@@ -656,6 +656,23 @@ fn a_member_that_is_being_replaced_is_not_forgotten_with_the_primary() {
 }
 
 #[test]
+fn a_verify_ends_when_all_caches_are_lost_meanwhile() {
+    let mut world = serving(9, 2, 0, 1);
+    world.set_clients(1, 0);
+    world.set_clients(3, 1);
+    world.run_until("node 3 serves", |world| world.answers(3));
+    world.node_mut(3).shards.mute_verify = true;
+    let id = world.operate(3, Operation::Verify);
+    world.wait(1);
+    assert!(!world.is_done(3, id));
+    world.power_cut(1);
+    world.power_cut(2);
+    world.heal();
+    world.run_until("it recovers", |world| world.is_done(3, id) && world.answers(3));
+    assert_eq!(world.node(3).done[&id], Err(OperationError::NoPrimary));
+}
+
+#[test]
 fn flushed_writes_are_served_on_where_one_of_two_lost_its_cache_and_the_other_its_disk() {
     let mut world = serving(9, 2, 1, 0);
     world.power_cut(2);

@@ -40,6 +40,7 @@ pub(super) struct FakeShards {
     pub(super) mute_require: bool,
     pub(super) unrequired: BTreeSet<NodeId>,
     pub(super) mute_drain: bool,
+    pub(super) mute_verify: bool,
 }
 
 #[derive(Debug)]
@@ -693,7 +694,8 @@ impl World {
             }
             ToShard::Cut { number } => answer = Some(FromShard::CutReady { number }),
             ToShard::Verify { .. } => {
-                answer = Some(FromShard::Verified { compared: 1, repaired: 0 });
+                let done = FromShard::Verified { compared: 1, repaired: 0 };
+                answer = (!shards.mute_verify).then_some(done);
             }
             ToShard::PauseResync(_) | ToShard::CutDone { .. } => {}
         }
