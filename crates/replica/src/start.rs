@@ -19,7 +19,8 @@ use wire::Configuration;
 pub struct Start {
     /// This node.
     pub node: NodeId,
-    /// Random number of this process.
+    /// Random number of this process, or of this set of machines if the process makes them anew: a life on the
+    /// record and the names of writes are told apart by it, so it is never used twice.
     pub process: u64,
     /// This boot of the machine.
     pub boot: u128,

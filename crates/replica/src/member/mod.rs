@@ -57,7 +57,7 @@ type Out = Vec<MemberOutput>;
 pub struct MemberSetup {
     /// This node.
     pub node: NodeId,
-    /// Random number of this process.
+    /// As in [`crate::start::Start`].
     pub process: u64,
     /// Shards of this node that serve the resource; 0 for a witness.
     pub shards: u16,

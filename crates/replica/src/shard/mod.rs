@@ -69,7 +69,7 @@ type Out = Vec<ShardOutput>;
 pub struct ShardSetup {
     /// This node.
     pub node: NodeId,
-    /// Random number of this process.
+    /// As in [`crate::start::Start`].
     pub process: u64,
     /// Which shard, from 0.
     pub index: u16,
