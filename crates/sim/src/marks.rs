@@ -6,6 +6,7 @@
 pub const MARKS: &[&str] = &[
     "a comparison found a difference",
     "a member has doubt",
+    "a name of a write was given twice",
     "a write asked for again had taken effect",
     "a write for which nobody waits is not carried out",
     "a write is to be settled",

@@ -266,7 +266,14 @@ impl Shard {
         }
         let Some(WriteOrigin { name, .. }) = client.write else { return false };
         let unsettled = self.once.settlement.unsettled.iter().any(|other| other.write.name == name);
-        if self.once.effects.has(name) && !unsettled {
+        let known = self.once.effects.has(name) && !unsettled;
+        if known && client.asked == Epoch(0) {
+            // Never, if names are given once. An error is better than an answer for what was not written.
+            out.push(ShardOutput::Mark("a name of a write was given twice"));
+            self.fail_op(id, AnswerError::SessionLost, out);
+            return true;
+        }
+        if known {
             out.push(ShardOutput::Mark("a write asked for again had taken effect"));
             self.answer_done(id, client, out);
             return true;

@@ -180,3 +180,23 @@ fn a_write_on_its_way_to_the_only_disk_is_answered_when_it_is_there() {
     assert_eq!(world.answer(2, write), Some(Ok(())));
     assert_eq!(stored(&world, 2, 40, 8), [7; 8]);
 }
+
+#[test]
+fn a_name_that_was_given_twice_is_an_error_and_no_answer_for_what_was_not_written() {
+    let mut world = three_and_a_client();
+    for value in [7, 8] {
+        let id = world.write(4, 40, 8, value);
+        assert_eq!(world.answer(4, id), Some(Ok(())));
+    }
+    world.same_process = true;
+    world.restart(4);
+    for other in [1, 2, 3] {
+        world.connect(4, other);
+    }
+    world.install_on(4);
+    let id = world.write(4, 40, 8, 9);
+    world.wait_ms(500);
+    assert_eq!(world.answer(4, id), Some(Err(AnswerError::SessionLost)));
+    assert_eq!(stored(&world, 2, 40, 8), [8; 8]);
+    assert!(world.has_mark(1, "a name of a write was given twice"));
+}

@@ -87,6 +87,8 @@ pub(super) struct World {
     next_request: u64,
     /// Sectors that each request asks for.
     counts: BTreeMap<u64, usize>,
+    /// Who starts does so under a number that was used before.
+    pub(super) same_process: bool,
 }
 
 pub(super) fn member(node: u16, in_sync: bool) -> MemberEntry {
@@ -129,6 +131,7 @@ impl World {
             next_session: 1,
             next_request: 1,
             counts: BTreeMap::new(),
+            same_process: false,
         };
         for &node in nodes {
             world.start(node, Vec::new(), Vec::new());
@@ -148,7 +151,7 @@ impl World {
         let slots = old.as_ref().map_or_else(|| self.first_slots(node), |old| old.slots.clone());
         let setup = ShardSetup {
             node: NodeId(node),
-            process: life,
+            process: if self.same_process { 1 } else { life },
             index: 0,
             shards: 1,
             geometry: geometry(),
