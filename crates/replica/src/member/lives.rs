@@ -73,6 +73,13 @@ impl Member {
             .is_none_or(|record| record.lives.last().is_some_and(|life| life.number == record.life))
     }
 
+    /// What was heard of a peer that is not in the history it told. Whoever speaks to it says so first: a
+    /// majority with a vote that went back could choose what was never to be chosen again.
+    pub(super) fn missing_of(&self, node: NodeId) -> Option<Seen> {
+        let hello = self.peers.get(&node)?.hello.as_ref()?;
+        self.missing_in(node, hello.voter, &hello.lives, hello.epoch)
+    }
+
     /// What was heard of `node` that is not in the history it tells.
     fn missing_in(
         &self,
@@ -152,15 +159,16 @@ impl Member {
         if hello.rolled_back {
             return;
         }
-        let (voter, lives, epoch) = (hello.voter, hello.lives.clone(), hello.epoch);
-        let Some(missing) = self.missing_in(node, voter, &lives, epoch) else { return };
+        if self.missing_of(node).is_none() {
+            return;
+        }
         out.push(MemberOutput::Mark("member: a peer's disk went back in time, as others tell"));
         let hello = self.peers.get_mut(&node).and_then(|peer| peer.hello.as_mut());
         if let Some(hello) = hello {
             hello.rolled_back = true;
         }
         self.stop_sync(node, out);
-        self.say_hello(node, Some(missing), out);
+        self.say_hello(node, out);
     }
 
     /// Somebody heard this of this node. If it is not in its history, this memory is not what it was.

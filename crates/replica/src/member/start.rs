@@ -13,7 +13,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use base::{Ballot, Epoch, Incarnation, Instant, NodeId, SessionId, VoterId};
-use wire::{Configuration, MemberMessage, Seen};
+use wire::{Configuration, MemberMessage};
 
 /// Peers of one resource that are remembered, at most: members and clients. 64.
 pub(super) const PEERS_MAX: usize = 64;
@@ -128,7 +128,7 @@ impl Member {
             return;
         }
         if self.is_life_named() {
-            return self.say_hello(peer, None, out);
+            return self.say_hello(peer, out);
         }
         // The first that hear of this life: it must be on the record before.
         self.name_life();
@@ -160,11 +160,12 @@ impl Member {
             return;
         }
         for peer in self.connected() {
-            self.say_hello(peer, None, out);
+            self.say_hello(peer, out);
         }
     }
 
-    pub(super) fn say_hello(&self, peer: NodeId, seen: Option<Seen>, out: &mut Out) {
+    /// Who this node is, and what it heard of the peer that the peer did not tell.
+    pub(super) fn say_hello(&self, peer: NodeId, out: &mut Out) {
         let (voter, incarnation) = match &self.record {
             Some(record) if !self.store.broken => (record.voter, record.incarnation),
             _ => (VoterId(0), Incarnation(0)),
@@ -178,7 +179,7 @@ impl Member {
             voter,
             incarnation: if self.attached { incarnation } else { Incarnation(0) },
             lives: self.record.as_ref().map_or_else(Vec::new, |record| record.lives.clone()),
-            seen,
+            seen: self.missing_of(peer),
             process: self.process,
             attached: self.attached,
         };
@@ -193,7 +194,7 @@ impl Member {
         };
         self.renounce(peer, voter);
         let epoch = known.as_ref().map_or(Epoch(0), |(_, configuration)| configuration.epoch);
-        let went_back = self.meet_lives(peer, voter, &lives, epoch);
+        let rolled_back = self.meet_lives(peer, voter, &lives, epoch).is_some();
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let first = entry.hello.is_none();
         let changed = entry
@@ -205,7 +206,6 @@ impl Member {
             entry.heard = None;
         }
         entry.process = process;
-        let rolled_back = went_back.is_some();
         let lives = lives.into();
         entry.hello = Some(PeerHello { voter, incarnation, attached, lives, epoch, rolled_back });
         if changed {
@@ -215,9 +215,9 @@ impl Member {
         if self.phase != Phase::Running {
             return;
         }
-        if let Some(seen) = went_back {
+        if rolled_back {
             out.push(MemberOutput::Mark("member: a peer's disk went back in time"));
-            self.say_hello(peer, Some(seen), out);
+            self.say_hello(peer, out);
         }
         if let Some(seen) = seen {
             self.hear_of_own(&seen, out);

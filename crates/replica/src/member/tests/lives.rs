@@ -3,6 +3,7 @@
 use super::network::{MS, World, voter};
 use super::register::Alone;
 use super::serving;
+use crate::disk::Record;
 use crate::door::MemberInput;
 use crate::member::lives::is_before;
 use alloc::vec::Vec;
@@ -163,6 +164,22 @@ fn who_was_away_for_more_lives_than_are_named_takes_nobody_for_gone_back() {
             Some(voter(node))
         );
     }
+}
+
+#[test]
+fn who_hears_of_a_disk_that_went_back_while_it_starts_says_so_before_anything_else() {
+    let world = World::new(1, 2, 1, 0);
+    let mut record = Record::first(&world.bootstrap, NodeId(2), 1).expect("a member");
+    record.seen.push(seen(3, life(1, 10, 5), 1));
+    let mut alone = Alone::with(2, record, 0);
+    alone.slow = true;
+    // The first that hears of this life waits until it is named; its own hello does not.
+    let told = hello(&mut alone, 1, &[life(1, 11, OPEN)]);
+    assert!(told.is_empty(), "{told:?}");
+    alone.slow = false;
+    let number = alone.held.expect("its name is on the way to the disk");
+    let told = alone.step(MemberInput::Stored { number, ok: true });
+    assert!(claims(&told).iter().any(|seen| seen.life.process == 10), "{told:?}");
 }
 
 #[test]

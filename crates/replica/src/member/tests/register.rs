@@ -16,8 +16,8 @@ pub(super) struct Alone {
     member: Member,
     now: Instant,
     /// Stores wait.
-    slow: bool,
-    held: Option<u64>,
+    pub(super) slow: bool,
+    pub(super) held: Option<u64>,
     installed: Vec<(Epoch, bool)>,
 }
 
@@ -27,7 +27,7 @@ impl Alone {
         Alone::with(node, record, 0)
     }
 
-    fn with(node: u16, record: Record, shards: u16) -> Alone {
+    pub(super) fn with(node: u16, record: Record, shards: u16) -> Alone {
         let setup = MemberSetup {
             node: NodeId(node),
             process: 7,
