@@ -455,9 +455,13 @@ impl Shard {
     }
 
     fn disk_failed(&mut self, out: &mut Out) {
-        if self.has_disk && !self.disk_failing {
+        if !self.has_disk {
+            return;
+        }
+        // Also of a disk that failed before: as the only one it stays, and was told anew what it holds.
+        self.forget_effects();
+        if !self.disk_failing {
             self.disk_failing = true;
-            self.forget_effects();
             out.push(ShardOutput::Mark("own disk failed"));
             out.push(ShardOutput::Member(FromShard::DiskFailed));
         }

@@ -182,6 +182,28 @@ fn a_write_on_its_way_to_the_only_disk_is_answered_when_it_is_there() {
 }
 
 #[test]
+fn a_write_that_the_only_disk_failed_is_not_taken_for_done_though_the_disk_had_failed_before() {
+    let mut world = World::new(&[1, 2, 3], &[2]);
+    world.lead(3);
+    world.write(3, 40, 8, 5);
+    world.nodes.get_mut(&2).expect("there").disk_fails = true;
+    world.read(3, 0, 8);
+    world.nodes.get_mut(&2).expect("there").disk_fails = false;
+    // Being the only one it stays, and the next primary tells it what took effect.
+    world.lead(1);
+    world.wait_ms(500);
+    world.nodes.get_mut(&2).expect("there").disk_fails = true;
+    let write = world.write(3, 40, 8, 7);
+    world.nodes.get_mut(&2).expect("there").disk_fails = false;
+    world.lead(3);
+    world.wait_ms(500);
+    assert_eq!(world.answer(3, write), Some(Err(AnswerError::SessionLost)));
+    let fresh = world.write(3, 40, 8, 9);
+    assert_eq!(world.answer(3, fresh), Some(Ok(())));
+    assert_eq!(stored(&world, 2, 40, 8), [9; 8]);
+}
+
+#[test]
 fn a_name_that_was_given_twice_is_an_error_and_no_answer_for_what_was_not_written() {
     let mut world = three_and_a_client();
     for value in [7, 8] {
