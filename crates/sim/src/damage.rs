@@ -9,8 +9,9 @@
 use crate::disk::Disk;
 use crate::plan::BadPage;
 use crate::world::{World, node_index};
-use base::{Incarnation, VoterId};
-use wire::Configuration;
+use base::{Incarnation, NodeId, VoterId};
+use replica::disk::Record;
+use wire::{Configuration, Life, Seen};
 
 impl World {
     /// A disk is replaced by an empty or an older one, if the others can live without it.
@@ -34,7 +35,11 @@ impl World {
         self.stop(node, false, length);
         if restore {
             let at = usize::try_from(self.random.below(backups)).expect("few backups");
-            self.restore_disk(node, at);
+            if self.is_noticed(node, at) {
+                self.restore_disk(node, at);
+            } else {
+                self.mark("sim: a disk is not put back, because too few could tell");
+            }
         } else {
             self.nodes[node].swapped = Some(self.nodes[node].incarnation);
             self.nodes[node].incarnation = Incarnation(0);
@@ -90,6 +95,31 @@ impl World {
             && known
                 .filter_map(|process| process.member.status().configuration)
                 .all(|configuration| decides(&configuration))
+    }
+
+    /// Whether those who could not tell that a node's disk went back to this copy are no majority together
+    /// with it, by any configuration that somebody knows: none of them could know better, for as long as
+    /// those who can tell are away.
+    fn is_noticed(&self, node: usize, at: usize) -> bool {
+        let Some(image) = self.nodes[node].backups[at].record() else { return true };
+        let id = self.nodes[node].id;
+        let tells = |index: usize| {
+            let record = self.nodes[index].disk.as_ref().and_then(Disk::record);
+            record.is_some_and(|record| record.seen.iter().any(|seen| is_after(seen, id, &image)))
+        };
+        let blind = |configuration: &Configuration| {
+            let voters = configuration.voters();
+            voters.filter(|member| !tells(node_index(member.node))).count()
+        };
+        let named = |configuration: &Configuration| {
+            configuration.member(id).is_some_and(|member| member.voter == image.voter)
+        };
+        let records = self.nodes.iter().filter_map(|node| node.disk.as_ref()?.record());
+        let known = records.filter_map(|record| record.committed.map(|(_, value)| *value));
+        known
+            .chain(self.proposed())
+            .chain(self.oracle.newest.clone())
+            .all(|value| !named(&value) || blind(&value) < value.majority())
     }
 
     /// Nothing was done to the node's disk that a later start could trip over.
@@ -211,4 +241,13 @@ impl World {
             self.note(node, || format!("a page of metadata goes bad: {how:?}"));
         }
     }
+}
+
+/// Whether what was heard of a node is not in the history that this record tells. The last life in it has
+/// no end yet: it is as long as it was.
+fn is_after(seen: &Seen, node: NodeId, image: &Record) -> bool {
+    let same = |life: &&Life| (life.number, life.process) == (seen.life.number, seen.life.process);
+    let told = image.lives.iter().find(same);
+    (seen.node, seen.voter) == (node, image.voter)
+        && told.is_none_or(|life| life.writes < seen.life.writes)
 }
