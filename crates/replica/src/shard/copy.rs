@@ -546,10 +546,13 @@ impl Shard {
 
     /// The range is the same wherever it should be; `changed`: it had to be copied.
     pub(super) fn copy_done(&mut self, id: u64, changed: bool, out: &mut Out) {
-        if self.copy_mut(id).is_none() {
-            return;
+        let Some(op) = self.ops.get(&id) else { return };
+        let Kind::Copy(copy) = &op.kind else { return };
+        let (volume, span) = (op.volume, op.span);
+        if copy.purpose == Purpose::Reconcile {
+            // Before the very write that is settled may get its turn.
+            self.settle(volume, span, copy.source.filter(|_| changed));
         }
-        let span = self.ops[&id].span;
         self.unlock(id, out);
         let Some(op) = self.ops.remove(&id) else { return };
         let Kind::Copy(copy) = op.kind else { return };
@@ -564,7 +567,6 @@ impl Shard {
                 if let Some(set) = self.reconciling.get_mut(&op.volume) {
                     set.remove_span(copy.lock);
                 }
-                self.settle(op.volume, span, copy.source.filter(|_| changed));
                 self.reconciled_range(op.volume, span, out);
             }
             Purpose::Sync { node, session, .. } => {

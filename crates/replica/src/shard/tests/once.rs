@@ -81,6 +81,28 @@ fn a_write_that_only_the_source_holds_takes_effect_once() {
 }
 
 #[test]
+fn a_write_that_waits_for_its_own_settlement_is_no_error() {
+    for (source_has_it, value) in [(true, 7), (false, 9)] {
+        let mut world = three_and_a_client();
+        world.held.extend([(1, if source_has_it { 3 } else { 2 }), (1, 4)]);
+        let lost = world.write(4, 40, 8, value);
+        for node in [2, 3] {
+            world.nodes.get_mut(&node).expect("a node").disk_held = true;
+        }
+        // It is asked for again at once, and waits until its place is the same everywhere.
+        lose_first_primary(&mut world);
+        assert!(world.has_mark(2, "request waits for an overlapping one"));
+        world.disk_goes_on(3);
+        world.disk_goes_on(2);
+        world.wait_ms(500);
+        assert_eq!(world.answer(4, lost), Some(Ok(())));
+        for node in [2, 3] {
+            assert_eq!(stored(&world, node, 40, 8), [value; 8], "node {node}");
+        }
+    }
+}
+
+#[test]
 fn a_write_that_the_source_lacks_is_undone_and_carried_out_when_it_is_asked_for_again() {
     let mut world = three_and_a_client();
     world.held.extend([(1, 2), (1, 4), (4, 2), (4, 3)]);
