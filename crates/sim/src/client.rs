@@ -257,6 +257,9 @@ impl World {
         }
         self.open_of_client[open.client] -= 1;
         let (now, step) = (self.queue.now(), self.step);
+        if result == Err(AnswerError::SessionLost) {
+            self.session_lost();
+        }
         if let Err(error) = result {
             self.mark(match error {
                 AnswerError::OutOfRange => "sim: answer out of range",

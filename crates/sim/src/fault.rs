@@ -25,6 +25,14 @@ impl World {
         if self.trace {
             println!("---- fault {index}: {kind:?} for {} ms", length / MILLI);
         }
+        if let FaultKind::DiskErrors { node, .. }
+        | FaultKind::DiskStall { node }
+        | FaultKind::Full { node }
+        | FaultKind::Rot { node }
+        | FaultKind::BadPage { node, .. } = kind
+        {
+            self.nodes[node].struck = true;
+        }
         if self.happen_once(&kind, length, speaker) {
             return;
         }

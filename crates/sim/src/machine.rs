@@ -425,6 +425,7 @@ impl World {
 
     /// The process of a node dies.
     pub(crate) fn kill(&mut self, node: usize, power: bool) {
+        self.nodes[node].struck = true;
         let sessions: Vec<usize> = self.nodes[node]
             .process
             .as_ref()

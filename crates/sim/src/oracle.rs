@@ -88,6 +88,19 @@ impl World {
         self.committed(configuration);
     }
 
+    /// A client was told that nobody knows what became of its write: only if there was a configuration
+    /// of which no replica in sync had been spared.
+    pub(crate) fn session_lost(&mut self) {
+        let spared = |known: &Configuration| {
+            self.nodes.iter().any(|node| !node.struck && known.is_in_sync(node.id))
+        };
+        if self.sides.is_none() && self.oracle.installed.values().all(spared) {
+            let text =
+                "a client's session is lost, and a replica that was always in sync was spared";
+            self.fail("answers", text.to_owned());
+        }
+    }
+
     fn agree(&mut self, node: usize, configuration: &Configuration) {
         let key = (configuration.fork, configuration.epoch);
         let known = self.oracle.installed.entry(key).or_insert_with(|| configuration.clone());

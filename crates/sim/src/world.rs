@@ -126,6 +126,8 @@ pub(crate) struct Node {
     pub(crate) swapped: Option<Incarnation>,
     pub(crate) disk_errors: u64,
     pub(crate) stalled_until: Time,
+    /// A fault struck its disk, or ended its process.
+    pub(crate) struck: bool,
     /// What its shards were told of last.
     pub(crate) installed: Option<wire::Configuration>,
     /// A page of its metadata went bad on the present disk.
@@ -141,6 +143,36 @@ pub(crate) struct Node {
     /// Its disk was put back to an old copy: the identity on it, once stored again; until it takes another,
     /// nobody may have noticed.
     pub(crate) restored: Option<VoterId>,
+}
+
+impl Node {
+    /// Before its first start.
+    fn new(index: usize, plan: &Plan, random: &mut Prng) -> Node {
+        Node {
+            id: node_id(index),
+            disk: None,
+            backups: Vec::new(),
+            process: None,
+            life: 0,
+            boot: u128::from(random.id()),
+            clock_start: SECOND + random.below(1000 * SECOND),
+            drift_ppm: plan.drift_ppm[index],
+            paused: false,
+            deferred: VecDeque::new(),
+            incarnation: Incarnation(0),
+            swapped: None,
+            disk_errors: 0,
+            stalled_until: 0,
+            struck: false,
+            installed: None,
+            spoiled: false,
+            disk_full: false,
+            forgot: false,
+            disk_failed: false,
+            voter: VoterId(0),
+            restored: None,
+        }
+    }
 }
 
 /// An open request.
@@ -238,31 +270,8 @@ impl World {
     #[must_use]
     pub fn new(plan: Plan) -> World {
         let mut random = Prng::new(plan.seed ^ 0x77a1_d000);
-        let nodes: Vec<Node> = (0..plan.roles.len())
-            .map(|index| Node {
-                id: node_id(index),
-                disk: None,
-                backups: Vec::new(),
-                process: None,
-                life: 0,
-                boot: u128::from(random.id()),
-                clock_start: SECOND + random.below(1000 * SECOND),
-                drift_ppm: plan.drift_ppm[index],
-                paused: false,
-                deferred: VecDeque::new(),
-                incarnation: Incarnation(0),
-                swapped: None,
-                disk_errors: 0,
-                stalled_until: 0,
-                installed: None,
-                spoiled: false,
-                disk_full: false,
-                forgot: false,
-                disk_failed: false,
-                voter: VoterId(0),
-                restored: None,
-            })
-            .collect();
+        let nodes: Vec<Node> =
+            (0..plan.roles.len()).map(|index| Node::new(index, &plan, &mut random)).collect();
         let count = nodes.len();
         let mut world = World {
             queue: Queue::default(),
