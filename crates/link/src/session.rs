@@ -45,6 +45,9 @@ const SEAL_BYTES_MAX: usize = 15 * RECORD_PLAIN_BYTES_MAX;
 /// Up to this many plain bytes, records are not worth a buffer of a pool.
 const SMALL_BYTES_MAX: usize = 4096;
 
+/// Room for the next frame's header, so that it is not made by growing.
+const HEADER_ROOM: usize = 128;
+
 const OPENING_MAGIC: [u8; 4] = *b"LKSP";
 const OPENING_VERSION: u8 = 1;
 /// Magic, version, mode, two reserved bytes. Later versions may append.
@@ -452,14 +455,15 @@ impl Session {
 
     /// Turns `batch` into what can be sent.
     fn flush(&mut self) {
-        let mut batch = std::mem::take(&mut self.batch);
-        if batch.is_empty() {
+        if self.batch.is_empty() {
             return;
         }
         if self.tls.is_none() {
+            let batch = std::mem::replace(&mut self.batch, Vec::with_capacity(HEADER_ROOM));
             self.pieces.push(Piece::from(batch));
             return;
         }
+        let mut batch = std::mem::take(&mut self.batch);
         self.seal(&batch);
         batch.clear();
         self.batch = batch;

@@ -356,6 +356,17 @@ impl Hands {
         self.posted.push_back(event);
     }
 
+    /// Events that were posted, without a wait and its system call: appended to `events`, and the clock is
+    /// read. True if there were some.
+    pub fn take_posted(&mut self, events: &mut Vec<Event>) -> bool {
+        if self.posted.is_empty() {
+            return false;
+        }
+        self.now = host::clock();
+        events.extend(self.posted.drain(..));
+        true
+    }
+
     /// Delivers an event with the first wait that ends at or after `time`, and ends a wait then.
     pub fn post_at(&mut self, time: Instant, event: Event) {
         self.delayed_count += 1;

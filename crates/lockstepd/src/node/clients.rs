@@ -194,7 +194,7 @@ impl Node {
         let Payload::Buffer(buffer) = event.payload else {
             unreachable!("a receive gives its buffer back")
         };
-        let mut demands = Vec::new();
+        let mut demands = std::mem::take(&mut self.demands);
         client.connection.received(buffer, count, &mut demands);
         self.on_demands(key, demands);
         self.recognise(key);
@@ -224,7 +224,7 @@ impl Node {
     fn serve_client(&mut self, key: Key) {
         let congested = self.peers.congested();
         let Some(client) = self.clients.get_mut(key) else { return };
-        let mut demands = Vec::new();
+        let mut demands = std::mem::take(&mut self.demands);
         client.connection.proceed(&mut demands);
         self.on_demands(key, demands);
         self.recognise(key);
@@ -364,8 +364,8 @@ impl Node {
         self.work.push_back(Work::Member(resource, MemberInput::Clients { count }));
     }
 
-    fn on_demands(&mut self, key: Key, demands: Vec<Demand>) {
-        for demand in demands {
+    fn on_demands(&mut self, key: Key, mut demands: Vec<Demand>) {
+        for demand in demands.drain(..) {
             match demand {
                 Demand::Lookup { name, enters } => self.look_up(key, &name, enters),
                 Demand::List => self.list_exports(key),
@@ -373,6 +373,7 @@ impl Node {
                 Demand::Holes { tag, range } => self.look_for_holes(key, tag, range),
             }
         }
+        self.demands = demands;
     }
 
     fn look_up(&mut self, key: Key, name: &str, enters: bool) {

@@ -37,7 +37,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use base::{Duration, Instant, NodeId, ResourceId};
-use export::PIECE_BYTES;
+use export::{Demand, PIECE_BYTES};
 use replica::door::{MemberInput, MemberOutput, OperationId, ShardInput, ShardOutput};
 use sys::{
     Access, Buffer, BufferPool, Errno, Event, File, Hands, HandsConfig, Listener, OpenOptions,
@@ -59,6 +59,10 @@ use stop::Stopping;
 
 /// Signals that are heard: SIGINT and SIGTERM end the node in good order, SIGHUP is as a reload.
 const SIGNALS: [i32; 3] = [2, 15, RELOAD_SIGNAL];
+
+/// How often in one turn what ended at once, without the kernel, is followed up: a write to memory is so
+/// answered with the submission that sends it to peers. Sockets wait meanwhile.
+const ROUNDS_MAX: usize = 4;
 
 /// SIGHUP.
 const RELOAD_SIGNAL: i32 = 1;
@@ -108,6 +112,8 @@ pub(crate) struct Node {
     work: VecDeque<Work>,
     member_out: Vec<MemberOutput>,
     shard_out: Vec<ShardOutput>,
+    /// What clients ask for, between two calls: empty, kept for its room.
+    demands: Vec<Demand>,
     /// Resources that are defined, by name.
     known: BTreeMap<String, Known>,
     /// Those that run.
@@ -171,6 +177,7 @@ impl Node {
             work: VecDeque::new(),
             member_out: Vec::new(),
             shard_out: Vec::new(),
+            demands: Vec::new(),
             known: BTreeMap::new(),
             resources: Slab::default(),
             by_id: BTreeMap::new(),
@@ -211,15 +218,21 @@ impl Node {
     fn run(&mut self) -> Result<(), String> {
         let mut events = Vec::new();
         while !self.is_over() {
-            let timeout = self.timeout();
+            // What the last round left is not kept waiting.
+            let timeout = if events.is_empty() { self.timeout() } else { Some(Duration(0)) };
             self.hands.wait(timeout, &mut events).map_err(|error| error.to_string())?;
-            for event in events.drain(..) {
-                self.on_event(event);
+            for _ in 0..ROUNDS_MAX {
+                for event in events.drain(..) {
+                    self.on_event(event);
+                }
+                while let Some(finish) = self.helper.finished() {
+                    finish(self);
+                }
+                self.turn();
+                if !self.hands.take_posted(&mut events) {
+                    break;
+                }
             }
-            while let Some(finish) = self.helper.finished() {
-                finish(self);
-            }
-            self.turn();
             self.go_on_stopping();
         }
         Ok(())

@@ -96,12 +96,20 @@ impl ActivityLog {
 
     /// Takes one reason back.
     pub(super) fn unhold(&mut self, extent: Extent) {
-        let users = self.users.get_mut(&extent).expect("held before");
+        let users = self.users.get_mut(&extent).expect("held at some time");
+        assert!(*users > 0, "held before");
         *users -= 1;
         if *users == 0 {
-            self.users.remove(&extent);
             self.idle = true;
+            // A hot extent's place stays until it turns cold: it is likely to be used again.
+            if !self.hot.contains_key(&extent) {
+                self.users.remove(&extent);
+            }
         }
+    }
+
+    fn is_used(&self, extent: Extent) -> bool {
+        self.users.get(&extent).is_some_and(|&users| users > 0)
     }
 
     /// Whether an extent lost its last user since this was asked, so that room may be found.
@@ -205,9 +213,7 @@ impl ActivityLog {
         let mut idle: Vec<(u64, Extent)> = self
             .hot
             .iter()
-            .filter(|(extent, hot)| {
-                hot.durable && !self.users.contains_key(extent) && !keep(**extent)
-            })
+            .filter(|(extent, hot)| hot.durable && !self.is_used(**extent) && !keep(**extent))
             .map(|(&extent, hot)| (hot.last_used, extent))
             .collect();
         idle.sort_unstable();
@@ -221,11 +227,12 @@ impl ActivityLog {
     pub(super) fn cooled(&mut self, victims: &[Extent], clock: u64, doubtful: usize) {
         for extent in victims {
             let Some(hot) = self.hot.get(extent) else { continue };
-            if hot.last_used > clock || self.users.contains_key(extent) {
+            if hot.last_used > clock || self.is_used(*extent) {
                 continue;
             }
             let page = hot.page;
             self.hot.remove(extent);
+            self.users.remove(extent);
             let state = self.pages.get_mut(&(extent.0, page)).expect("the page that holds it");
             state.extents.remove(&extent.1);
         }
@@ -236,7 +243,7 @@ impl ActivityLog {
     pub(super) fn admit(&mut self, doubtful: usize) {
         while self.hot.len() < self.budget + doubtful {
             let Some(extent) = self.queue.pop_front() else { break };
-            let wanted = self.users.contains_key(&extent) && !self.hot.contains_key(&extent);
+            let wanted = self.is_used(extent) && !self.hot.contains_key(&extent);
             if wanted && !self.place(extent) {
                 self.queue.push_front(extent);
                 break;

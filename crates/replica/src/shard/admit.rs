@@ -243,7 +243,7 @@ impl Shard {
     /// for the next primary; those of other nodes go back to them.
     pub(super) fn abandon(&mut self, out: &mut Out) {
         let kept = self.cancel_queued(true, out);
-        for (id, op) in core::mem::take(&mut self.ops) {
+        for (id, op) in self.ops.drain() {
             let mut answered = false;
             match op.kind {
                 Kind::Write(write) => {

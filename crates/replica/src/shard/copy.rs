@@ -9,6 +9,7 @@
 
 use super::local::{Action, Purpose as LocalPurpose};
 use super::op::{Content, Kind};
+use super::seats::Nodes;
 use super::{Out, Shard};
 use crate::door::{FromShard, ReadFailure, ShardOutput};
 use alloc::vec::Vec;
@@ -194,7 +195,7 @@ impl Shard {
                 return;
             }
         }
-        let others: Vec<NodeId> = self.copy_peers(&purpose);
+        let others = self.copy_peers(&purpose);
         if !others.iter().all(|&node| self.is_ready(node)) {
             return;
         }
@@ -261,13 +262,14 @@ impl Shard {
     }
 
     /// The nodes besides this one that take part in a copy.
-    fn copy_peers(&self, purpose: &Purpose) -> Vec<NodeId> {
+    fn copy_peers(&self, purpose: &Purpose) -> Nodes {
         match purpose {
             Purpose::Reconcile | Purpose::Verify => self.required_peers(),
             Purpose::Sync { node, .. } => {
-                let mut nodes = alloc::vec![*node];
+                let mut nodes = Nodes::new();
+                nodes.push(*node);
                 if !self.is_own_in_sync() {
-                    nodes.extend(self.sources(&[]).first());
+                    nodes.extend(self.sources(&[]).first().copied());
                 }
                 nodes
             }

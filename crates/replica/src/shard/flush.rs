@@ -46,7 +46,7 @@ impl Shard {
     /// A write is on every disk: flushes that waited for it may go on.
     pub(super) fn flushes_after(&mut self, write: u64, out: &mut Out) {
         let mut due: Vec<u64> = Vec::new();
-        for (&id, op) in &mut self.ops {
+        for (&id, op) in self.ops.iter_mut() {
             if let Kind::Flush(flush) = &mut op.kind
                 && let Some(at) = flush.after.iter().position(|&other| other == write)
             {

@@ -93,11 +93,11 @@ impl Shard {
 
     /// What the last primary left open here may be missing elsewhere.
     fn doubt_unretired(&mut self, out: &mut Out) {
-        let unretired = core::mem::take(&mut self.unretired);
+        let mut unretired = core::mem::take(&mut self.unretired);
         if !unretired.is_empty() {
             out.push(ShardOutput::Mark("un-retired writes turn into doubt"));
         }
-        for (_, (volume, span)) in unretired {
+        for (_, (volume, span)) in unretired.drain() {
             self.doubt.add(volume, span.first(), span.end(), false);
             let extent = self.extent_of(volume, span);
             self.log.unhold(extent);

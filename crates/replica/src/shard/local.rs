@@ -7,6 +7,7 @@
 //! Not here: what follows from an answer (`Shard::on_local`).
 
 use super::activity::Extent;
+use super::ids::IdMap;
 use super::lock::LockTable;
 use super::op::Kind;
 use super::{Out, Shard};
@@ -79,9 +80,9 @@ struct Cooling {
 #[derive(Debug)]
 pub(super) struct Local {
     locks: LockTable,
-    ops: BTreeMap<u64, LocalOp>,
+    ops: IdMap<LocalOp>,
     waiting_hot: BTreeMap<Extent, Vec<u64>>,
-    flights: BTreeMap<u64, Flight>,
+    flights: IdMap<Flight>,
     cooling: Option<Cooling>,
     log_failed: bool,
     /// Bitmap pages in flight that `save_bitmaps` wrote. A page is never written twice at once, so
@@ -99,9 +100,9 @@ impl Local {
     pub(super) fn new(extent_sectors: u64) -> Local {
         Local {
             locks: LockTable::new(extent_sectors),
-            ops: BTreeMap::new(),
+            ops: IdMap::new(),
             waiting_hot: BTreeMap::new(),
-            flights: BTreeMap::new(),
+            flights: IdMap::new(),
             cooling: None,
             log_failed: false,
             saving: 0,

@@ -3,34 +3,46 @@
 //! Always: two granted entries that overlap are both shared; an entry is granted only when every
 //! earlier overlapping entry with which it cannot share is gone.
 //!
-//! An entry lies inside one extent, so only entries of one extent are ever compared.
+//! An entry lies inside one extent, so only entries of one extent are ever compared. Extents share a
+//! fixed number of lists, so that taking and giving back a lock allocates nothing.
 
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::{Span, VolumeId};
+
+/// Lists of entries: a few times the requests that are usually open.
+const LISTS: usize = 256;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     id: u64,
+    volume: VolumeId,
     span: Span,
     exclusive: bool,
     granted: bool,
+}
+
+impl Entry {
+    fn conflicts(&self, volume: VolumeId, span: Span, exclusive: bool) -> bool {
+        self.volume == volume && self.span.overlaps(span) && (self.exclusive || exclusive)
+    }
 }
 
 /// Entries of one shard, by volume and extent.
 #[derive(Debug)]
 pub(super) struct LockTable {
     extent_sectors: u64,
-    extents: BTreeMap<(VolumeId, u64), Vec<Entry>>,
+    lists: Vec<Vec<Entry>>,
 }
 
 impl LockTable {
     pub(super) fn new(extent_sectors: u64) -> LockTable {
-        LockTable { extent_sectors, extents: BTreeMap::new() }
+        LockTable { extent_sectors, lists: (0..LISTS).map(|_| Vec::new()).collect() }
     }
 
-    fn key(&self, volume: VolumeId, span: Span) -> (VolumeId, u64) {
-        (volume, span.first() / self.extent_sectors)
+    fn list(&mut self, volume: VolumeId, span: Span) -> &mut Vec<Entry> {
+        let extent = span.first() / self.extent_sectors + u64::from(volume.0);
+        let at = usize::try_from(extent % u64::try_from(LISTS).expect("small")).expect("small");
+        &mut self.lists[at]
     }
 
     /// Queues an entry; true if it is granted at once.
@@ -41,11 +53,9 @@ impl LockTable {
         span: Span,
         exclusive: bool,
     ) -> bool {
-        let entries = self.extents.entry((volume, span.first() / self.extent_sectors)).or_default();
-        let granted = entries
-            .iter()
-            .all(|earlier| !earlier.span.overlaps(span) || (!earlier.exclusive && !exclusive));
-        entries.push(Entry { id, span, exclusive, granted });
+        let entries = self.list(volume, span);
+        let granted = !entries.iter().any(|earlier| earlier.conflicts(volume, span, exclusive));
+        entries.push(Entry { id, volume, span, exclusive, granted });
         granted
     }
 
@@ -57,20 +67,15 @@ impl LockTable {
         span: Span,
         granted: &mut Vec<u64>,
     ) {
-        let key = self.key(volume, span);
-        let Some(entries) = self.extents.get_mut(&key) else { return };
+        let entries = self.list(volume, span);
         entries.retain(|entry| entry.id != id);
-        if entries.is_empty() {
-            self.extents.remove(&key);
-            return;
-        }
         for at in 0..entries.len() {
             let entry = entries[at];
             if !entry.granted
-                && entry.span.overlaps(span)
-                && entries[..at].iter().all(|earlier| {
-                    !earlier.span.overlaps(entry.span) || (!earlier.exclusive && !entry.exclusive)
-                })
+                && entry.conflicts(volume, span, true)
+                && !entries[..at]
+                    .iter()
+                    .any(|earlier| earlier.conflicts(volume, entry.span, entry.exclusive))
             {
                 entries[at].granted = true;
                 granted.push(entry.id);
@@ -80,6 +85,8 @@ impl LockTable {
 
     /// Forgets every entry.
     pub(super) fn clear(&mut self) {
-        self.extents.clear();
+        for entries in &mut self.lists {
+            entries.clear();
+        }
     }
 }

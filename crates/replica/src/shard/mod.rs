@@ -26,6 +26,7 @@ mod copy;
 mod doubt;
 mod flush;
 mod forward;
+mod ids;
 mod install;
 mod local;
 mod lock;
@@ -53,6 +54,7 @@ use alloc::vec::Vec;
 use base::{Epoch, Instant, NodeId, RangeSet, RequestId, Span, VolumeId};
 use bitmap::Bitmaps;
 use doubt::Doubt;
+use ids::IdMap;
 use local::{Local, Purpose};
 use lock::LockTable;
 use once::Once;
@@ -136,15 +138,18 @@ pub struct Shard {
     peers: BTreeMap<NodeId, Peer>,
     seats: Seats,
     locks: LockTable,
-    ops: BTreeMap<u64, Op>,
+    ops: IdMap<Op>,
     next_op: u64,
     /// Sequence of a message that awaits an answer, to the operation that sent it.
-    asked: BTreeMap<u64, u64>,
+    asked: IdMap<u64>,
     next_sequence: u64,
     /// Sequences of writes that are not on every in-sync disk.
-    unretired_own: BTreeSet<u64>,
+    unretired_own: IdMap<()>,
     /// Writes retired in this reign.
     retired_count: u64,
+    /// How many must be so before some replica is due a batch of retirements, so that a step need not look
+    /// at every one. 0 when a replica is ready anew; each tick looks in any case.
+    retire_due: u64,
     last_write: u64,
     /// Complete operations whose answers wait for the lease or a cut.
     held: BTreeSet<u64>,
@@ -167,7 +172,7 @@ pub struct Shard {
     bitmaps: Bitmaps,
     doubt: Doubt,
     /// Writes of the present primary that are not known to be on every in-sync disk.
-    unretired: BTreeMap<u64, (VolumeId, Span)>,
+    unretired: IdMap<(VolumeId, Span)>,
 
     last_tick: Instant,
     last_wants: Option<Instant>,
@@ -216,12 +221,13 @@ impl Shard {
             peers: BTreeMap::new(),
             seats: Seats::new(),
             locks: LockTable::new(geometry.extent_sectors),
-            ops: BTreeMap::new(),
+            ops: IdMap::new(),
             next_op: 1,
-            asked: BTreeMap::new(),
+            asked: IdMap::new(),
             next_sequence: 1,
-            unretired_own: BTreeSet::new(),
+            unretired_own: IdMap::new(),
             retired_count: 0,
+            retire_due: 0,
             last_write: 0,
             held: BTreeSet::new(),
             waiting: VecDeque::new(),
@@ -239,7 +245,7 @@ impl Shard {
             log,
             bitmaps: Bitmaps::new(&geometry, setup.index, setup.shards),
             doubt: Doubt::default(),
-            unretired: BTreeMap::new(),
+            unretired: IdMap::new(),
             last_tick: now,
             last_wants: None,
             waiting_since: None,

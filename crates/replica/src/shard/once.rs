@@ -18,6 +18,7 @@
 
 use super::local::Purpose;
 use super::op::{Client, Kind, Origin, changes};
+use super::seats::Nodes;
 use super::{Out, Shard};
 use crate::door::ShardOutput;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -630,8 +631,8 @@ impl Shard {
     /// Of members that can be read, those whose content reconciliation may copy. While anything is
     /// unsettled these are the ones that remember; if none of them could be read, what they remember is
     /// lost, and any will do.
-    pub(super) fn reconcile_sources(&mut self, tried: &[NodeId], out: &mut Out) -> Vec<NodeId> {
-        let mut sources = self.sources(tried);
+    pub(super) fn reconcile_sources(&mut self, tried: &[NodeId], out: &mut Out) -> Nodes {
+        let sources = self.sources(tried);
         if self.once.settlement.settled || self.once.settlement.lost {
             return sources;
         }
@@ -640,10 +641,12 @@ impl Shard {
         let mut left = self.once.settlement.remembering.iter().filter(|node| in_sync(node));
         if left.all(|node| tried.contains(node)) {
             self.lose_effects(out);
-        } else {
-            sources.retain(|node| self.once.settlement.remembering.contains(node));
+            return sources;
         }
-        sources
+        let mut remembering = Nodes::new();
+        let remembers = |node: &NodeId| self.once.settlement.remembering.contains(node);
+        remembering.extend(sources.into_iter().filter(remembers));
+        remembering
     }
 
     /// Says to all members what took effect, once they agree on everything.

@@ -1,6 +1,7 @@
 //! Other nodes, as this shard sees them.
 
 use super::op::{Kind, Origin, Own};
+use super::seats::Nodes;
 use super::status::SyncStatus;
 use super::sync::Sync;
 use super::{Out, Shard};
@@ -157,6 +158,7 @@ impl Shard {
         }
         peer.ready = Some(epoch);
         peer.kept = kept;
+        self.retire_due = 0;
         self.gather_from(node, out);
         self.remind(node, out);
         self.catch_up(node, out);
@@ -178,7 +180,7 @@ impl Shard {
             return;
         }
         let mut open: Vec<(u64, u64)> = Vec::new();
-        for (&id, op) in &self.ops {
+        for (&id, op) in self.ops.iter() {
             match &op.kind {
                 Kind::Write(write) if write.sequence > 0 => open.push((write.sequence, id)),
                 Kind::Flush(flush) => open.push((flush.sequence, id)),
@@ -264,14 +266,12 @@ impl Shard {
     }
 
     /// In-sync replicas of other nodes, and those whose include is under way.
-    pub(super) fn required_peers(&self) -> Vec<NodeId> {
-        let Some(known) = &self.configuration else { return Vec::new() };
-        let mut nodes: Vec<NodeId> = known.in_sync().filter(|&node| node != self.node).collect();
-        for (&node, peer) in &self.peers {
-            if peer.required.is_some() && !nodes.contains(&node) {
-                nodes.push(node);
-            }
-        }
+    pub(super) fn required_peers(&self) -> Nodes {
+        let mut nodes = Nodes::new();
+        let Some(known) = &self.configuration else { return nodes };
+        nodes.extend(known.in_sync().filter(|&node| node != self.node));
+        let joining = self.peers.iter().filter(|(_, peer)| peer.required.is_some());
+        nodes.extend(joining.map(|(&node, _)| node));
         nodes
     }
 

@@ -6,9 +6,9 @@
 use super::local::{Action, Purpose};
 use super::op::{Kind, Read};
 use super::peer::ReadLoad;
+use super::seats::Nodes;
 use super::{Out, Shard};
 use crate::door::{DiskAnswer, ReadFailure, ShardOutput};
-use alloc::vec::Vec;
 use base::{AnswerError, BufferId, NodeId, Span};
 use wire::{ReadPolicy, ShardMessage};
 
@@ -24,9 +24,9 @@ impl Shard {
     }
 
     /// In-sync replicas that can be read now, this node's first if it is one.
-    pub(super) fn sources(&self, tried: &[NodeId]) -> Vec<NodeId> {
-        let Some(known) = &self.configuration else { return Vec::new() };
-        let mut nodes = Vec::new();
+    pub(super) fn sources(&self, tried: &[NodeId]) -> Nodes {
+        let mut nodes = Nodes::new();
+        let Some(known) = &self.configuration else { return nodes };
         if self.is_own_in_sync() && !self.disk_failing && !tried.contains(&self.node) {
             nodes.push(self.node);
         }

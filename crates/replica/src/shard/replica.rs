@@ -9,7 +9,6 @@
 use super::local::{Action, PeerAsk, Purpose};
 use super::{Out, Shard};
 use crate::door::{DiskAnswer, ReadFailure, ShardOutput};
-use alloc::vec::Vec;
 use base::{BufferId, Epoch, NodeId, SessionId, Span, VolumeId};
 use wire::{ShardMessage, WriteFlags, WriteOrigin};
 
@@ -205,10 +204,8 @@ impl Shard {
     }
 
     pub(super) fn mark_for_outsiders(&mut self, volume: VolumeId, span: Span) {
-        let Some(known) = self.configuration.clone() else { return };
-        let outside: Vec<NodeId> =
-            known.replicas().filter(|&node| node != self.node && !known.is_in_sync(node)).collect();
-        for node in outside {
+        let Some(known) = &self.configuration else { return };
+        for node in known.replicas().filter(|&node| node != self.node && !known.is_in_sync(node)) {
             self.bitmaps.set(node, volume, span.first(), span.end(), true);
         }
     }
@@ -291,17 +288,16 @@ impl Shard {
     }
 
     fn on_retire(&mut self, upto: u64, ahead: &[(u64, u64)]) {
-        let open = self.unretired.split_off(&upto.saturating_add(1));
-        let mut retired = core::mem::replace(&mut self.unretired, open);
-        for &(first, end) in ahead.iter().filter(|(first, end)| first < end) {
-            let found: Vec<u64> = self.unretired.range(first..end).map(|(&at, _)| at).collect();
-            for sequence in found {
-                retired.extend(self.unretired.remove_entry(&sequence));
+        let below = (0, upto.saturating_add(1));
+        for (first, end) in core::iter::once(below).chain(ahead.iter().copied()) {
+            let mut from = first;
+            while let Some(sequence) = self.unretired.next_key(from).filter(|&found| found < end) {
+                if let Some((volume, span)) = self.unretired.remove(&sequence) {
+                    let extent = self.extent_of(volume, span);
+                    self.log.unhold(extent);
+                }
+                from = sequence + 1;
             }
-        }
-        for (_, (volume, span)) in retired {
-            let extent = self.extent_of(volume, span);
-            self.log.unhold(extent);
         }
     }
 }

@@ -4,6 +4,7 @@
 //! configuration and every set.
 
 use base::NodeId;
+use core::ops::Deref;
 
 /// More than the members of any configuration, and those that just left.
 const SEATS_MAX: usize = 64;
@@ -30,6 +31,48 @@ impl NodeSet {
         let had = self.has(seat);
         self.0 &= !(1 << seat);
         had
+    }
+}
+
+/// A few nodes, in order, without an allocation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nodes {
+    nodes: [NodeId; SEATS_MAX],
+    count: usize,
+}
+
+impl Nodes {
+    pub(super) fn new() -> Nodes {
+        Nodes { nodes: [NodeId(0); SEATS_MAX], count: 0 }
+    }
+
+    /// Appends a node, unless it is among them.
+    pub(super) fn push(&mut self, node: NodeId) {
+        if !self.contains(&node) {
+            self.nodes[self.count] = node;
+            self.count += 1;
+        }
+    }
+}
+
+impl Deref for Nodes {
+    type Target = [NodeId];
+    fn deref(&self) -> &[NodeId] {
+        &self.nodes[..self.count]
+    }
+}
+
+impl Extend<NodeId> for Nodes {
+    fn extend<I: IntoIterator<Item = NodeId>>(&mut self, nodes: I) {
+        nodes.into_iter().for_each(|node| self.push(node));
+    }
+}
+
+impl IntoIterator for Nodes {
+    type Item = NodeId;
+    type IntoIter = core::iter::Take<core::array::IntoIter<NodeId, SEATS_MAX>>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.nodes.into_iter().take(self.count)
     }
 }
 

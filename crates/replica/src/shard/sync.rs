@@ -614,7 +614,7 @@ impl Shard {
                     write.memory.add(seat);
                 }
                 if write.sequence > 0 {
-                    self.unretired_own.insert(write.sequence);
+                    self.unretired_own.insert(write.sequence, ());
                 }
             }
         }

@@ -14,6 +14,7 @@
 
 use super::local::{Action, Purpose};
 use super::op::{Content, Kind, Own, Write};
+use super::seats::{NodeSet, Nodes};
 use super::{Out, Shard};
 use crate::door::{DiskAnswer, ShardOutput};
 use alloc::vec::Vec;
@@ -37,12 +38,14 @@ impl Shard {
     pub(super) fn issue_write(&mut self, id: u64, out: &mut Out) {
         let sequence = self.sequence();
         self.asked.insert(sequence, id);
-        self.unretired_own.insert(sequence);
+        self.unretired_own.insert(sequence, ());
         self.last_write = sequence;
         let own = self.own_part();
         let required = self.required_peers();
-        let seats: Vec<(NodeId, u32)> =
-            required.iter().map(|&node| (node, self.seats.give(node))).collect();
+        let mut seats = NodeSet::default();
+        for &node in required.iter() {
+            seats.add(self.seats.give(node));
+        }
         let op = &self.ops[&id];
         let (volume, span) = (op.volume, op.span);
         let syncing = self.mark_missing(volume, span, &required);
@@ -54,11 +57,9 @@ impl Shard {
         write.sequence = sequence;
         write.own = own;
         write.holds = own == Own::Pending;
-        for &(_, seat) in &seats {
-            write.disk.add(seat);
-            if write.early {
-                write.memory.add(seat);
-            }
+        write.disk = seats;
+        if write.early {
+            write.memory = seats;
         }
         for &(_, seat) in &syncing {
             write.syncing.add(seat);
@@ -72,7 +73,7 @@ impl Shard {
             };
             self.local(Purpose::Op(id), volume, span, action, out);
         }
-        for (node, _) in seats.into_iter().chain(syncing) {
+        for node in required.into_iter().chain(syncing.into_iter().map(|(node, _)| node)) {
             self.send_write(id, node, out);
         }
         self.settle_write(id, out);
@@ -86,10 +87,13 @@ impl Shard {
         span: base::Span,
         required: &[NodeId],
     ) -> Vec<(NodeId, u32)> {
-        let Some(known) = self.configuration.clone() else { return Vec::new() };
         let mut syncing = Vec::new();
+        let own = self.node;
+        let lacks = |node: &NodeId| *node != own && !required.contains(node);
+        let known = self.configuration.as_ref().filter(|known| known.replicas().any(|n| lacks(&n)));
+        let Some(known) = known.cloned() else { return syncing };
         for node in known.replicas() {
-            if node == self.node || required.contains(&node) {
+            if !lacks(&node) {
                 continue;
             }
             // One that is not ready is sent it when it is: a bit set now could be cleared by a flush that
@@ -215,7 +219,7 @@ impl Shard {
         write.retired |= on_every_disk;
         let (copy, answered, sequence) = (write.copy, write.answered, write.sequence);
         let waited_for = first_retired && write.early;
-        if first_retired && self.unretired_own.remove(&sequence) {
+        if first_retired && self.unretired_own.remove(&sequence).is_some() {
             self.retired_count += 1;
         }
         if waited_for {
@@ -274,10 +278,10 @@ impl Shard {
 
     /// Everything up to the first is on every in-sync disk, and the later writes in these runs.
     fn retired(&self) -> (u64, Vec<(u64, u64)>) {
-        let upto = self.unretired_own.first().map_or(self.last_write, |first| first - 1);
+        let upto = self.unretired_own.keys().next().map_or(self.last_write, |first| first - 1);
         let mut ahead = Vec::new();
         let mut at = upto + 1;
-        for &open in self.unretired_own.iter().take(RETIRE_RUNS) {
+        for &open in self.unretired_own.keys().take(RETIRE_RUNS) {
             if at < open {
                 ahead.push((at, open));
             }
@@ -291,12 +295,10 @@ impl Shard {
 
     /// Who is told of retirements: in-sync peers, and those that are being brought up to date, whose logs
     /// would fill otherwise.
-    fn retirement_peers(&self) -> Vec<NodeId> {
+    fn retirement_peers(&self) -> Nodes {
         let mut nodes = self.required_peers();
         let syncing = self.peers.iter().filter(|(_, peer)| peer.sync.is_some());
         nodes.extend(syncing.map(|(&node, _)| node));
-        nodes.sort_unstable();
-        nodes.dedup();
         nodes
     }
 
@@ -305,21 +307,28 @@ impl Shard {
     /// Not only the writes before the first open one: a replica whose log is full of later ones could
     /// never make room for that one.
     pub(super) fn tell_retired(&mut self, now: bool, out: &mut Out) {
+        if !now && self.retired_count < self.retire_due {
+            return;
+        }
         let Some(known) = self.configuration.clone() else { return };
         if !self.is_primary() {
             return;
         }
         let (epoch, total) = (known.epoch, self.retired_count);
+        self.retire_due = total + RETIRE_BATCH;
         let mut told: Option<(u64, Vec<(u64, u64)>)> = None;
         for node in self.retirement_peers() {
             let Some(peer) = self.peers.get_mut(&node) else { continue };
+            if peer.ready.is_none_or(|ready| ready < epoch) {
+                continue;
+            }
             let due = total.saturating_sub(peer.retired_told);
-            if peer.ready.is_some_and(|ready| ready >= epoch)
-                && (due >= RETIRE_BATCH || (now && due > 0))
-            {
+            if due >= RETIRE_BATCH || (now && due > 0) {
                 peer.retired_told = total;
                 let (upto, ahead) = told.get_or_insert_with(|| self.retired()).clone();
                 self.send(node, ShardMessage::Retire { epoch, upto, ahead }, None, out);
+            } else {
+                self.retire_due = self.retire_due.min(total - due + RETIRE_BATCH);
             }
         }
     }

@@ -373,6 +373,22 @@ fn a_retired_write_leaves_no_doubt_and_an_unretired_one_does() {
 }
 
 #[test]
+fn a_batch_of_retirements_is_told_at_once_in_a_later_reign_too() {
+    let mut world = pair();
+    for reign in 1..=3 {
+        for number in 0..64 {
+            world.write(1, number % 32, 1, reign);
+        }
+        let told = world.sent(1, 2, |message| matches!(message, ShardMessage::Retire { .. }));
+        assert_eq!(told, usize::try_from(reign).expect("few"), "and no time has passed");
+        for number in 0..10 {
+            world.write(1, number, 1, reign);
+        }
+        world.lead(1);
+    }
+}
+
+#[test]
 fn extents_turn_cold_and_hot_again_when_the_log_is_full() {
     let mut world = pair();
     for round in 0..5 {
