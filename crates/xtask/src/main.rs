@@ -1,4 +1,5 @@
-//! The project's own commands: `cargo xtask ci`, `test`, `tidy`, `demo`, `sim`, `scenarios`, `lab`, `bench`.
+//! The project's own commands: `cargo xtask ci`, `test`, `tidy`, `demo`, `sim`, `scenarios`, `lab`,
+//! `bench`, `counts`.
 //!
 //! Each command is a thin door: it starts a program of this workspace, or checks the tree itself
 //! (`tidy`). `ci` is everything the project's continuous integration runs, so whoever sees it pass
@@ -24,7 +25,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Everything that must pass: fmt, clippy, tidy, tests, the simulator's campaign, the demo
+    /// Everything that must pass: fmt, clippy, tidy, tests, instruction counts, the simulator's campaign, the demo, the lab
     Ci,
     /// The same as `ci`
     Test,
@@ -45,6 +46,12 @@ enum Command {
         /// Handed to the lab as they are
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<String>,
+    },
+    /// Counts the instructions of hot paths: fails if one costs more than is written down
+    Counts {
+        /// Write them down in `bench/counts.json` instead
+        #[arg(long)]
+        write: bool,
     },
     /// Measures speed beside other servers and the raw disk: `cargo xtask bench --full`
     Bench {
@@ -73,6 +80,7 @@ fn main() -> ExitCode {
         Command::Sim { rest } => steps::sim(&project, &rest),
         Command::Scenarios => steps::scenarios(&project),
         Command::Lab { rest } => steps::lab(&project, &rest),
+        Command::Counts { write } => steps::counts(&project, write),
         Command::Bench { compare, rest } => steps::bench(&project, compare.as_deref(), &rest),
     };
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -32,6 +32,7 @@ const STEPS: &[Step] = &[
         name: "test",
         run: |project| cargo(project, &["test", "--workspace", "--no-fail-fast"]),
     },
+    Step { name: "counts", run: |project| counts(project, false) },
     Step { name: "sim", run: |project| sim(project, &["--runs".into(), CAMPAIGN_RUNS.into()]) },
     Step { name: "demo", run: demo },
     Step { name: "lab", run: |project| lab(project, &["--quick".into()]) },
@@ -100,6 +101,16 @@ pub(crate) fn bench(project: &Project, compare: Option<&str>, rest: &[String]) -
         command.arg("--compare").arg(format!("{label}={}", programs.display()));
     }
     run(command.args(rest))
+}
+
+/// Counts the instructions of hot paths and compares them with what is written down, or writes them down.
+pub(crate) fn counts(project: &Project, write: bool) -> bool {
+    if !cargo(project, &["build", "--release", "--package", "bench", "--bin", "hot"]) {
+        return false;
+    }
+    let mut command = Command::new(project.target.join("release").join("hot"));
+    command.current_dir(&project.root).arg(if write { "write" } else { "check" });
+    run(command.arg("bench/counts.json"))
 }
 
 /// The short name of a revision, and whether the tree differs from it if it is the head.

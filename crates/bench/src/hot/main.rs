@@ -1,0 +1,237 @@
+//! The gate on instruction counts: what a request costs in code that decides and in code that turns it
+//! into bytes, counted by valgrind's callgrind, against counts that were written down.
+//!
+//! `hot NAME COUNT` carries out one path so often. `hot check` runs each path under callgrind twice, with
+//! different counts, so that the start cancels out, and fails if one has grown by more than
+//! [`TOLERANCE_PERCENT`]; `hot write` writes the counts down.
+//!
+//! Always: no clock, no thread, no random number that is not from a fixed seed, so that the same program
+//! counts the same each time. Counts of another compiler or architecture are not compared, and that is said.
+//!
+//! Not here: what the kernel does for a request, and time (`bench` measures both).
+
+mod bytes;
+mod shards;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+use base::Op;
+use serde::{Deserialize, Serialize};
+use shards::Shards;
+
+/// How much more a path may cost than was written down: a look at every peer, or one more allocation, is
+/// more; what the compiler inlines elsewhere is less.
+const TOLERANCE_PERCENT: f64 = 10.0;
+
+/// Requests of the shorter run under callgrind; the longer one has twice as many.
+const COUNT: u64 = 2048;
+
+/// A path: its name, what it is, and how it is carried out so often.
+struct HotPath {
+    name: &'static str,
+    what: &'static str,
+    run: fn(u64),
+}
+
+const PATHS: &[HotPath] = &[
+    HotPath {
+        name: "replica-write",
+        what: "4 KiB write, depth 64: the decisions of a primary and two replicas",
+        run: |count| Shards::new(3, 3).run(Op::Write, count),
+    },
+    HotPath {
+        name: "replica-write-behind",
+        what: "the same while one of the three is absent",
+        run: |count| Shards::new(3, 2).run(Op::Write, count),
+    },
+    HotPath {
+        name: "replica-read",
+        what: "4 KiB read at depth 64 from the primary's own disk",
+        run: |count| Shards::new(3, 3).run(Op::Read, count),
+    },
+    HotPath {
+        name: "wire-write",
+        what: "frames of a 4 KiB write and its answer, with checksums, written and read",
+        run: bytes::frames,
+    },
+    HotPath {
+        name: "nbd-write",
+        what: "a client's 4 KiB write: request and reply",
+        run: bytes::client_writes,
+    },
+    HotPath {
+        name: "nbd-read",
+        what: "a client's 4 KiB read: request and reply",
+        run: bytes::client_reads,
+    },
+];
+
+/// What was written down.
+#[derive(Debug, Deserialize, Serialize)]
+struct Counts {
+    /// As `rustc --version` says.
+    compiler: String,
+    /// The processor's architecture.
+    architecture: String,
+    /// Instructions for each request.
+    instructions: BTreeMap<String, u64>,
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let done = match words[..] {
+        ["check", file] => check(Path::new(file)),
+        ["write", file] => write(Path::new(file)),
+        [name, count] => carry_out(name, count),
+        _ => Err("hot check FILE | hot write FILE | hot NAME COUNT".to_owned()),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("hot: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn carry_out(name: &str, count: &str) -> Result<bool, String> {
+    let path = PATHS.iter().find(|path| path.name == name).ok_or(format!("no path {name}"))?;
+    let count = count.parse().map_err(|error| format!("{count}: {error}"))?;
+    (path.run)(count);
+    Ok(true)
+}
+
+/// Compares with what was written down.
+fn check(file: &Path) -> Result<bool, String> {
+    let text =
+        std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let known: Counts =
+        serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))?;
+    let Some(found) = measure() else { return Ok(true) };
+    if (&found.compiler, &found.architecture) != (&known.compiler, &known.architecture) {
+        println!(
+            "NOT RUN: instruction counts: {} is of {} on {}, here is {} on {}",
+            file.display(),
+            known.compiler,
+            known.architecture,
+            found.compiler,
+            found.architecture
+        );
+        return Ok(true);
+    }
+    let mut passed = true;
+    for path in PATHS {
+        let now = found.instructions.get(path.name).copied().ok_or("not measured")?;
+        let Some(before) = known.instructions.get(path.name).copied() else {
+            println!("{:<22} {now:>7} FAILED: nothing is written down for it", path.name);
+            passed = false;
+            continue;
+        };
+        let change = percent(now, before);
+        let word = if change > TOLERANCE_PERCENT { "FAILED" } else { "ok" };
+        passed &= change <= TOLERANCE_PERCENT;
+        println!(
+            "{:<22} {before:>7} {now:>7} {change:+6.1} %  {word:<6}  {}",
+            path.name, path.what
+        );
+    }
+    if !passed {
+        println!(
+            "A path costs more than {TOLERANCE_PERCENT} % over what {} says. Mend it, or if it is worth it: \
+             cargo xtask counts --write",
+            file.display()
+        );
+    }
+    Ok(passed)
+}
+
+fn percent(now: u64, before: u64) -> f64 {
+    let number = |count: u64| u32::try_from(count).map_or(f64::INFINITY, f64::from);
+    (number(now) / number(before).max(1.0) - 1.0) * 100.0
+}
+
+fn write(file: &Path) -> Result<bool, String> {
+    let Some(found) = measure() else { return Ok(false) };
+    let mut text = serde_json::to_string_pretty(&found).map_err(|error| error.to_string())?;
+    text.push('\n');
+    std::fs::write(file, &text).map_err(|error| format!("{}: {error}", file.display()))?;
+    print!("{text}");
+    Ok(true)
+}
+
+/// Counts every path; says why not if that cannot be.
+fn measure() -> Option<Counts> {
+    let told = |program: &str| {
+        let output = Command::new(program).arg("--version").stdin(Stdio::null()).output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        output.status.success().then_some(text)
+    };
+    if told("valgrind").is_none() {
+        println!("NOT RUN: instruction counts: no valgrind on this machine");
+        return None;
+    }
+    let compiler = told("rustc").unwrap_or_else(|| "an unknown compiler".to_owned());
+    let mut instructions = BTreeMap::new();
+    for path in PATHS {
+        match per_request(path.name) {
+            Ok(count) => instructions.insert(path.name.to_owned(), count),
+            Err(why) => {
+                println!("NOT RUN: instruction counts: {}: {why}", path.name);
+                return None;
+            }
+        };
+    }
+    let architecture = std::env::consts::ARCH.to_owned();
+    Some(Counts { compiler, architecture, instructions })
+}
+
+fn per_request(name: &str) -> Result<u64, String> {
+    let (short, long) = (count(name, COUNT)?, count(name, 2 * COUNT)?);
+    let more = long.checked_sub(short).ok_or("twice as many requests cost less")?;
+    Ok(more / COUNT)
+}
+
+/// Instructions of one run of this program under callgrind.
+fn count(name: &str, requests: u64) -> Result<u64, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(own)
+        .args([name, &requests.to_string()])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("valgrind: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    collected(&said)
+        .filter(|_| output.status.success())
+        .ok_or_else(|| format!("valgrind: {}\n{said}", output.status))
+}
+
+/// The count in what callgrind says at its end.
+fn collected(said: &str) -> Option<u64> {
+    let (_, rest) = said.rsplit_once("Collected :")?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PATHS, collected};
+
+    #[test]
+    fn every_path_can_be_carried_out() {
+        for path in PATHS {
+            (path.run)(128);
+        }
+    }
+
+    #[test]
+    fn the_count_of_callgrind_is_read() {
+        let said = "==7== Events    : Ir\n==7== Collected : 61443\n==7== \n";
+        assert_eq!(collected(said), Some(61_443));
+        assert_eq!(collected("==7== no such thing"), None);
+    }
+}
