@@ -2,7 +2,7 @@
 //!
 //! Always: a key is readable by its owner only.
 //!
-//! Not here: certificates of a new cluster's nodes (`dev`).
+//! Not here: certificates of a new cluster's nodes (`dev`, `machines`).
 
 use std::fs;
 use std::path::Path;
@@ -116,7 +116,7 @@ fn say_made(
     say(&format!("{text}Its serial number, should it be revoked: {serial}\n"))
 }
 
-fn unix_now() -> u64 {
+pub(crate) fn unix_now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use wire::REPLICAS_MAX;
 
+use crate::machines::{Machine, parse_machine};
 use crate::unit::{parse_size, parse_time};
 
 pub(crate) use options::SetOptions;
@@ -92,12 +93,38 @@ pub(crate) enum Colour {
     Never,
 }
 
+/// `lockstep cluster`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Machines {
+    /// Make an authority, and a directory for each node that is to be copied to its machine
+    Make {
+        /// Where they go; made if it is not there
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+        /// Each node, and the address by which the others and NBD clients reach it: a=192.0.2.1
+        #[arg(value_name = "NAME=ADDRESS", required = true, value_parser = parse_machine)]
+        nodes: Vec<Machine>,
+    },
+    /// Make the directory of one more node
+    AddNode {
+        /// What `lockstep cluster make` wrote
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+        /// The node, and the address by which it is reached
+        #[arg(value_name = "NAME=ADDRESS", value_parser = parse_machine)]
+        node: Machine,
+    },
+}
+
 /// What is to be done.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// A cluster of processes on this machine, to develop and to try
     #[command(subcommand)]
     Dev(Dev),
+    /// Make what nodes on machines of their own need: certificates and node.toml
+    #[command(subcommand)]
+    Cluster(Machines),
     /// Make, change and remove resources
     #[command(subcommand)]
     Resource(Resource),

@@ -84,8 +84,8 @@ kinds! {
         "Neither --dir, LOCKSTEP_DIR nor --admin says which nodes to ask.",
         "Name the cluster's directory with --dir or LOCKSTEP_DIR, or a node's socket with --admin.";
     CLUSTER_ABSENT = "LS-0902", NotFound,
-        "The directory holds no cluster.json: `lockstep dev up` has not made a cluster there.",
-        "Check the path, or make a cluster with `lockstep dev up --dir DIR`.";
+        "The directory holds no cluster: `lockstep dev up`, or `lockstep cluster make`, has not made one there.",
+        "Check the path, or make a cluster with `lockstep dev up --dir DIR` (for machines: `lockstep cluster make`).";
     CLUSTER_DAMAGED = "LS-0903", Failed,
         "The cluster's own files were changed by hand, or are of another release.",
         "Mend the file, or remove the directory and begin anew.";

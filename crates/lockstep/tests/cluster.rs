@@ -6,35 +6,17 @@
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+mod node_program;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
 const LIMIT: &str = "60s";
-
-/// `lockstepd` beside the program under test: built with the workspace, or here if only this package is.
-fn ensure_node_program() {
-    static BUILT: Once = Once::new();
-    BUILT.call_once(|| {
-        let program = Path::new(env!("CARGO_BIN_EXE_lockstep"));
-        if program.with_file_name("lockstepd").is_file() {
-            return;
-        }
-        let target = program.parent().and_then(Path::parent).unwrap();
-        let status = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--package", "lockstepd", "--target-dir"])
-            .arg(target)
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status()
-            .unwrap();
-        assert!(status.success(), "lockstepd cannot be built");
-    });
-}
 
 struct TestCluster {
     directory: PathBuf,
@@ -62,7 +44,7 @@ impl Drop for TestCluster {
 impl TestCluster {
     fn up(nodes: u16, store: &str) -> TestCluster {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        ensure_node_program();
+        node_program::node_program();
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("ls-test-{}-{number}", std::process::id());
         let cluster = TestCluster { directory: std::env::temp_dir().join(name) };
@@ -357,7 +339,7 @@ fn a_creation_that_one_node_refuses_changes_nothing() {
 
 #[test]
 fn the_demo_shows_what_it_promises() {
-    ensure_node_program();
+    node_program::node_program();
     let directory = std::env::temp_dir().join(format!("ls-test-demo-{}", std::process::id()));
     let output = Command::new(env!("CARGO_BIN_EXE_lockstep"))
         .args(["dev", "demo", "--size", "64MiB", "--load", "2s", "--dir"])

@@ -20,10 +20,10 @@ use crate::cluster::{DevCluster, DevFile, DevNode, absolute};
 use crate::problem::{CLUSTER_OTHER, FILE, NO_ADDRESS, Problem};
 
 /// Where nodes listen for peers.
-const PEER_PORT: u16 = 7789;
+pub(crate) const PEER_PORT: u16 = 7789;
 
 /// Where nodes listen for NBD clients: the port that IANA has given to NBD.
-const NBD_PORT: u16 = 10809;
+pub(crate) const NBD_PORT: u16 = 10809;
 
 /// Nodes of a cluster if it is not said how many: the fewest with which one may be lost.
 const NODES_DEFAULT: u16 = 3;

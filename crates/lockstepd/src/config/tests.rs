@@ -1,6 +1,6 @@
 //! What a configuration is refused for.
 
-use super::Config;
+use super::{Config, File};
 use std::path::Path;
 
 const GOOD: &str = r#"
@@ -107,4 +107,25 @@ fn faults_must_be_allowed_by_name() {
     let config = Config::parse(Path::new("/x"), &allowed).expect("it is allowed");
     assert_eq!(config.faults.expect("it is there").write_errors_one_in, 7);
     assert!(refused(&allowed.replace("write_errors", "wright_errors")).contains("wright_errors"));
+}
+
+#[test]
+fn every_key_is_documented_and_no_other() {
+    let error = toml::from_str::<File>("misspelt = 1").expect_err("unknown").to_string();
+    let list = error.split("expected one of").nth(1).expect("serde names the keys");
+    let keys: Vec<&str> = list.split('`').skip(1).step_by(2).collect();
+    assert!(keys.contains(&"disk_late_ms"), "{error}");
+    let page = include_str!("../../../../docs/node.md");
+    let table = page.split("## Every key").nth(1).expect("the table");
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
+    let told: Vec<&str> = rows
+        .flat_map(|row| row.split('`').skip(1).step_by(2))
+        .map(|key| key.trim_matches(['[', ']']))
+        .collect();
+    for key in &keys {
+        assert!(told.contains(key), "docs/node.md does not tell of {key}");
+    }
+    for key in told {
+        assert!(keys.contains(&key), "docs/node.md tells of {key}, which is no key");
+    }
 }

@@ -1,0 +1,289 @@
+//! `lockstep cluster`: what nodes on machines of their own need to start.
+//!
+//! It makes an authority, and for each node a directory with certificate, key and `node.toml`; whoever runs
+//! the machines copies them there. It speaks with no node and starts none.
+//!
+//! Always: what is there is never made anew, nor a number given twice; nothing is written before the wishes
+//! were found possible; keys are readable by their owner only.
+//!
+//! Not here: clusters of processes on one machine (`dev`).
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use base::{ClusterId, NodeId};
+use link::{Authority, IdentityError};
+use serde::{Deserialize, Serialize};
+
+use crate::certificates::unix_now;
+use crate::cli::{Form, Global, Machines};
+use crate::cluster::{DevNode, absolute};
+use crate::dev::up::{NBD_PORT, PEER_PORT};
+use crate::output::{Style, say, say_json};
+use crate::problem::{CLUSTER_ABSENT, CLUSTER_DAMAGED, CLUSTER_OTHER, FILE, Problem, USAGE};
+
+/// Version of the file.
+const VERSION: u16 = 1;
+
+/// What was made, beside the nodes' directories.
+const MADE: &str = "machines.json";
+
+/// Nodes of a cluster, at most.
+const NODES_MAX: usize = 64;
+
+/// A node that is wanted: `NAME=ADDRESS` or `NAME=ADDRESS:PORT`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Machine {
+    name: String,
+    listen: SocketAddr,
+}
+
+/// Takes a word of the command line apart.
+pub(crate) fn parse_machine(text: &str) -> Result<Machine, String> {
+    let Some((name, address)) = text.split_once('=') else {
+        return Err(format!("{text:?} is no node: write NAME=ADDRESS, as in a=192.0.2.1"));
+    };
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    if name.is_empty() || name.len() > 63 || !name.bytes().all(plain) || name == AUTHORITY {
+        return Err(format!(
+            "{name:?} is no name of a node: up to 63 letters, digits and -, not \"{AUTHORITY}\""
+        ));
+    }
+    let listen = address
+        .parse::<SocketAddr>()
+        .or_else(|_| address.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, PEER_PORT)))
+        .map_err(|_| {
+            format!("{address:?} is no IP address, nor one with a port (IPv6: [2001:db8::1]:7789)")
+        })?;
+    if listen.ip().is_unspecified() || listen.port() == 0 {
+        return Err(format!("{address:?} is where nobody can be reached"));
+    }
+    Ok(Machine { name: name.to_owned(), listen })
+}
+
+/// Name of the authority's directory.
+const AUTHORITY: &str = "authority";
+
+/// The cluster, as the file holds it.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Made {
+    version: u16,
+    /// Identity, hexadecimal.
+    cluster: String,
+    /// Ascending by number.
+    nodes: Vec<DevNode>,
+}
+
+#[derive(Serialize)]
+struct MadeJson<'a> {
+    version: u16,
+    cluster: &'a str,
+    nodes: Vec<NodeJson>,
+}
+
+#[derive(Serialize)]
+struct NodeJson {
+    node: u16,
+    name: String,
+    listen: SocketAddr,
+    nbd: SocketAddr,
+    directory: String,
+}
+
+/// Does what was asked.
+pub(crate) fn run(global: &Global, command: &Machines) -> Result<(), Problem> {
+    match command {
+        Machines::Make { out, nodes } => make(global, &absolute(out)?, nodes),
+        Machines::AddNode { out, node } => add(global, &absolute(out)?, node),
+    }
+}
+
+fn make(global: &Global, out: &Path, wanted: &[Machine]) -> Result<(), Problem> {
+    let path = out.join(MADE);
+    if path.exists() {
+        let message = format!("{} holds a cluster already", out.display());
+        return Err(Problem::new(CLUSTER_OTHER, message));
+    }
+    let cluster = sys::random_u64() | 1;
+    let mut made = Made { version: VERSION, cluster: format!("{cluster:016x}"), nodes: Vec::new() };
+    for machine in wanted {
+        made.add(machine)?;
+    }
+    let authority =
+        Authority::create(ClusterId(cluster), unix_now()).map_err(|error| identity(&error))?;
+    let place = out.join(AUTHORITY);
+    make_directory(&place)?;
+    authority.save(&place).map_err(|error| identity(&error))?;
+    for node in &made.nodes {
+        made.write_node(out, &authority, node)?;
+    }
+    // Last: what was not made whole may be made again.
+    made.write(&path)?;
+    let style = Style::of(global);
+    if style.form == Form::Json {
+        return made.say_json(out, &made.nodes);
+    }
+    let directory = out.display();
+    say(&format!(
+        "Made in {directory}, for {} nodes. {directory}/{AUTHORITY} holds the key that lets nodes in: keep it off \
+         the nodes.\n\nOn each machine:\n{}\nThen, where the sockets of all nodes can be reached (docs/node.md):\n  \
+         lockstep --admin a.sock --admin b.sock resource create disk --size 10GiB --replicas {}\n",
+        made.nodes.len(),
+        steps(out, &made.nodes),
+        made.nodes.len().min(3)
+    ))
+}
+
+fn add(global: &Global, out: &Path, wanted: &Machine) -> Result<(), Problem> {
+    let path = out.join(MADE);
+    let mut made = Made::read(out, &path)?;
+    let authority = Authority::load(&out.join(AUTHORITY)).map_err(|error| identity(&error))?;
+    made.add(wanted)?;
+    let node = made.nodes.last().expect("it was just added").clone();
+    made.write_node(out, &authority, &node)?;
+    made.write(&path)?;
+    let style = Style::of(global);
+    if style.form == Form::Json {
+        return made.say_json(out, &[node]);
+    }
+    say(&format!(
+        "Made {}. On the new machine:\n{}\nThe others must know it. Append to node.toml of each, and restart them one after \
+         the other,\nwaiting for `lockstep wait NAME --for in-sync` between:\n{}",
+        out.join(&node.name).display(),
+        steps(out, std::slice::from_ref(&node)),
+        peer(&node)
+    ))
+}
+
+impl Made {
+    fn read(out: &Path, path: &Path) -> Result<Made, Problem> {
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let message = format!("{} holds no {MADE}", out.display());
+                return Err(Problem::new(CLUSTER_ABSENT, message));
+            }
+            Err(error) => return Err(Problem::file(path, &error)),
+        };
+        let damaged =
+            |what: String| Problem::new(CLUSTER_DAMAGED, format!("{}: {what}", path.display()));
+        let made: Made = serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+        if made.version != VERSION {
+            return Err(damaged(format!("version {} is not {VERSION}", made.version)));
+        }
+        // A name becomes a path; it must not lead out of the directory.
+        let odd =
+            |node: &&DevNode| parse_machine(&format!("{}={}", node.name, node.listen)).is_err();
+        if let Some(node) = made.nodes.iter().find(odd) {
+            return Err(damaged(format!("{:?} is no node", node.name)));
+        }
+        Ok(made)
+    }
+
+    fn write(&self, path: &Path) -> Result<(), Problem> {
+        let beside = path.with_extension("new");
+        let text = serde_json::to_string_pretty(self).expect("plain data becomes JSON");
+        fs::write(&beside, text + "\n")
+            .and_then(|()| fs::rename(&beside, path))
+            .map_err(|error| Problem::file(path, &error))
+    }
+
+    /// Gives a node the next number.
+    fn add(&mut self, machine: &Machine) -> Result<(), Problem> {
+        let Machine { name, listen } = machine;
+        let there = |what: String| Err(Problem::new(USAGE, format!("{what} is there twice")));
+        if self.nodes.iter().any(|node| node.name == *name) {
+            return there(format!("node {name}"));
+        }
+        if self.nodes.iter().any(|node| node.listen == *listen) {
+            return there(format!("address {listen}"));
+        }
+        if self.nodes.len() == NODES_MAX {
+            return Err(Problem::new(USAGE, format!("a cluster has {NODES_MAX} nodes at most")));
+        }
+        let id = self.nodes.last().map_or(1, |last| last.id + 1);
+        let address = listen.ip();
+        let nbd = SocketAddr::new(address, NBD_PORT);
+        self.nodes.push(DevNode { id, name: name.clone(), address, listen: *listen, nbd });
+        Ok(())
+    }
+
+    fn write_node(&self, out: &Path, authority: &Authority, node: &DevNode) -> Result<(), Problem> {
+        let directory = out.join(&node.name);
+        make_directory(&directory)?;
+        authority
+            .issue(NodeId(node.id), &node.name, &[node.address], unix_now())
+            .and_then(|identity| identity.save(&directory))
+            .map_err(|error| identity(&error))?;
+        let path = directory.join("node.toml");
+        fs::write(&path, self.settings(node)).map_err(|error| Problem::file(&path, &error))
+    }
+
+    /// `node.toml` of `node`.
+    fn settings(&self, node: &DevNode) -> String {
+        let mut text = format!(
+            "# Made by `lockstep cluster make`. Every key: docs/node.md.\n\
+             cluster = \"{}\"\nnode = {}\nname = \"{}\"\n\n# Where peers reach this node.\nlisten = \"{}\"\n\n\
+             # Where NBD clients do: beyond this machine over TLS only, on it by the socket too.\n\
+             nbd = \"{}\"\nnbd_socket = \"nbd.sock\"\n",
+            self.cluster, node.id, node.name, node.listen, node.nbd
+        );
+        for other in self.nodes.iter().filter(|other| other.id != node.id) {
+            text.push('\n');
+            text.push_str(&peer(other));
+        }
+        text
+    }
+
+    fn say_json(&self, out: &Path, nodes: &[DevNode]) -> Result<(), Problem> {
+        let nodes = nodes
+            .iter()
+            .map(|node| NodeJson {
+                node: node.id,
+                name: node.name.clone(),
+                listen: node.listen,
+                nbd: node.nbd,
+                directory: out.join(&node.name).display().to_string(),
+            })
+            .collect();
+        say_json(&MadeJson { version: VERSION, cluster: &self.cluster, nodes })
+    }
+}
+
+/// What others' `node.toml` say of a node.
+fn peer(node: &DevNode) -> String {
+    let (id, name, listen) = (node.id, &node.name, node.listen);
+    format!("[[peers]]\nid = {id}\nname = \"{name}\"\naddresses = [\"{listen}\"]\n")
+}
+
+fn steps(out: &Path, nodes: &[DevNode]) -> String {
+    let mut text = String::new();
+    for node in nodes {
+        let directory: PathBuf = out.join(&node.name);
+        writeln!(
+            text,
+            "  {} ({}): copy {} to /var/lib/lockstep, then `systemctl enable --now lockstepd`",
+            node.name,
+            node.address,
+            directory.display()
+        )
+        .expect("writing into a string cannot fail");
+    }
+    text
+}
+
+fn make_directory(path: &Path) -> Result<(), Problem> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|error| Problem::file(path, &error))
+}
+
+fn identity(error: &IdentityError) -> Problem {
+    Problem::new(FILE, error.to_string())
+}

@@ -1,0 +1,164 @@
+//! Nodes made with `lockstep cluster make`, each started by itself and asked over its own socket, as on
+//! machines of their own.
+//!
+//! Nothing here asserts how long anything takes; a wait has a limit only so that a broken program ends a
+//! test.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod node_program;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// A directory that `cluster make` fills, and the nodes that run in it.
+struct Machines {
+    directory: PathBuf,
+    running: Vec<(String, Child)>,
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.running {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        if std::thread::panicking() {
+            eprintln!("what is left is in {}", self.directory.display());
+        } else {
+            fs::remove_dir_all(&self.directory).unwrap();
+        }
+    }
+}
+
+impl Machines {
+    fn new(name: &str) -> Machines {
+        let name = format!("ls-{name}-{}", std::process::id());
+        Machines { directory: std::env::temp_dir().join(name), running: Vec::new() }
+    }
+
+    /// Loopback addresses of this process's own.
+    fn address(number: u8) -> String {
+        let pid = std::process::id();
+        format!("127.{}.{}.{number}", 100 + pid / 250 % 100, pid % 250)
+    }
+
+    fn ask(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+        for (node, _) in &self.running {
+            command.arg("--admin").arg(self.directory.join(node).join("admin.sock"));
+        }
+        command.args(words).env_remove("LOCKSTEP_DIR").output().unwrap()
+    }
+
+    #[track_caller]
+    fn done(&self, words: &[&str]) -> String {
+        let output = self.ask(words);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{words:?}\n{said}\n{output:?}");
+        said
+    }
+
+    #[track_caller]
+    fn refused(&self, code: i32, words: &[&str]) -> String {
+        let output = self.ask(words);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    fn start(&mut self, node: &str) {
+        let directory = self.directory.join(node);
+        let log = fs::File::create(directory.join("log")).unwrap();
+        let child = Command::new(node_program::node_program())
+            .arg("node")
+            .arg("--dir")
+            .arg(&directory)
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.running.push((node.to_owned(), child));
+        let socket = directory.join("admin.sock");
+        let answers = || {
+            Command::new(env!("CARGO_BIN_EXE_lockstep"))
+                .arg("--admin")
+                .arg(&socket)
+                .args(["resource", "list"])
+                .output()
+                .unwrap()
+                .status
+                .success()
+        };
+        while !answers() {
+            let (_, child) = self.running.last_mut().unwrap();
+            assert!(child.try_wait().unwrap().is_none(), "node {node} ended");
+        }
+    }
+
+    fn stop(&mut self, node: &str) {
+        let at = self.running.iter().position(|(name, _)| name == node).unwrap();
+        let (_, mut child) = self.running.remove(at);
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").arg(pid).status().unwrap().success());
+        assert!(child.wait().unwrap().success(), "{node} did not stop in good order");
+    }
+}
+
+#[test]
+fn nodes_on_machines_of_their_own_form_a_cluster_and_one_more_joins() {
+    let mut machines = Machines::new("machines");
+    let out = machines.directory.to_str().unwrap().to_owned();
+    let node = |name: &str, number| format!("{name}={}", Machines::address(number));
+    let (a, b, c, d) = (node("a", 1), node("b", 2), node("c", 3), node("d", 4));
+    machines.done(&["cluster", "make", "--out", &out, &a, &b, &c]);
+    for name in ["a", "b", "c"] {
+        machines.start(name);
+    }
+    machines.done(&["resource", "create", "disk", "--size", "64MiB", "--replicas", "3"]);
+    machines.done(&["wait", "disk", "--for", "in-sync", "--timeout", "60s"]);
+
+    let said = machines.done(&["cluster", "add-node", "--out", &out, &d]);
+    let block = &said[said.find("[[peers]]").unwrap()..];
+    for name in ["a", "b", "c"] {
+        let path = machines.directory.join(name).join("node.toml");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, format!("{text}\n{block}")).unwrap();
+        machines.stop(name);
+        machines.start(name);
+        machines.done(&["wait", "disk", "--for", "in-sync", "--timeout", "60s"]);
+    }
+    machines.start("d");
+    machines.done(&["resource", "add-replica", "disk", "--node", "d"]);
+    machines.done(&["wait", "disk", "--for", "in-sync", "--timeout", "60s"]);
+    let status: Value =
+        serde_json::from_str(&machines.done(&["status", "disk", "--output", "json"])).unwrap();
+    let replicas = status["resources"][0]["replicas"].as_array().unwrap();
+    assert_eq!(replicas.iter().filter(|replica| replica["state"] == "in-sync").count(), 4);
+}
+
+#[test]
+fn what_is_there_is_never_made_anew() {
+    let machines = Machines::new("made");
+    let out = machines.directory.to_str().unwrap().to_owned();
+    machines.done(&["cluster", "make", "--out", &out, "a=192.0.2.1", "b=[2001:db8::1]:7000"]);
+    let toml = fs::read_to_string(machines.directory.join("a/node.toml")).unwrap();
+    assert!(toml.contains("addresses = [\"[2001:db8::1]:7000\"]"), "{toml}");
+    let read_key = || fs::read(machines.directory.join("authority/authority-key.pem")).unwrap();
+    let key = read_key();
+    let said = machines.refused(1, &["cluster", "make", "--out", &out, "a=192.0.2.1"]);
+    assert!(said.contains("LS-0904"), "{said}");
+    for twice in ["a=192.0.2.9", "c=192.0.2.1"] {
+        let said = machines.refused(2, &["cluster", "add-node", "--out", &out, twice]);
+        assert!(said.contains("there twice"), "{said}");
+    }
+    for odd in ["../x=192.0.2.3", "authority=192.0.2.3", "c", "c=host", "c=0.0.0.0", "=192.0.2.3"] {
+        machines.refused(2, &["cluster", "add-node", "--out", &out, odd]);
+    }
+    let elsewhere = format!("{out}/none");
+    machines.refused(3, &["cluster", "add-node", "--out", &elsewhere, "c=192.0.2.3"]);
+    assert!(!machines.directory.join("none").exists() && !machines.directory.join("c").exists());
+    assert_eq!(key, read_key());
+}
