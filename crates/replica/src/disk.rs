@@ -83,6 +83,9 @@ pub struct Record {
     pub boot: u128,
     /// The process stopped in good order: everything is flushed and nothing is in doubt.
     pub clean: bool,
+    /// Writes that count may be in the memory of the process only that stored this: if it did not stop in good order,
+    /// they are gone.
+    pub in_memory: bool,
     /// Times this record was stored: tells the newer of two copies, and which copy is next.
     pub stores: u64,
 }

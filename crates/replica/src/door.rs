@@ -316,6 +316,11 @@ pub enum FromShard {
         /// Which.
         epoch: Epoch,
     },
+    /// What was asked of this node's disk before this configuration is there. Only where memory may count.
+    Written {
+        /// Which.
+        epoch: Epoch,
+    },
     /// Every kept in-sync member's doubt is known.
     Gathered {
         /// In this reign.

@@ -17,6 +17,7 @@ extern crate alloc;
 pub mod disk;
 pub mod door;
 pub mod member;
+mod memory;
 pub mod shard;
 pub mod start;
 

@@ -8,6 +8,7 @@
 use crate::disk::{BITMAP_PAGE_BITS, BadMetadata, Record, decode_bitmap_page, hot_extents};
 use crate::door::{Geometry, MetaPage, Page, Slot, Timing};
 use crate::member::MemberSetup;
+use crate::memory;
 use crate::shard::{BitmapFound, Shard, ShardSetup};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -81,11 +82,13 @@ pub fn start(start: &Start, found: Found) -> Setups {
                 *record = forgotten(record, &mut random);
             }
         }
-        let booted = record.boot != start.boot;
-        if booted && start.volatile_cache && !record.clean {
+        let cache_lost = record.boot != start.boot && start.volatile_cache;
+        if (cache_lost || record.in_memory) && !record.clean {
             record.incarnation = Incarnation(random.id());
         }
         record.boot = start.boot;
+        let known = record.committed.as_ref().map(|(_, known)| known);
+        record.in_memory = known.is_some_and(|known| memory::counts(known, start.node));
     }
     let slots = record.as_ref().map_or(Vec::new(), |record| record.slots.clone());
     let bitmaps = if damaged.is_none() { read_bitmaps(&slots, &found.pages) } else { Vec::new() };

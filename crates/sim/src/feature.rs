@@ -53,10 +53,10 @@ pub enum Feature {
 
 /// Every feature, its name, and one in how many seeds it is on; 0: only if asked for.
 const FEATURES: [(Feature, &str, u64); 17] = [
-    (Feature::ProtocolB, "protocol-b", 0),
+    (Feature::ProtocolB, "protocol-b", 6),
     (Feature::IoError, "io-error", 6),
     (Feature::PassOn, "pass-on", 6),
-    (Feature::InSyncMin, "in-sync-min", 0),
+    (Feature::InSyncMin, "in-sync-min", 6),
     (Feature::Rot, "rot", 6),
     (Feature::BadPages, "bad-pages", 0),
     (Feature::Full, "full", 8),

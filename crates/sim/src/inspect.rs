@@ -37,7 +37,6 @@ impl World {
         self.check_primaries();
         self.check_bitmaps();
         self.check_bounds();
-        self.recall();
         self.queue.after(INSPECT, Event::Inspect);
     }
 
@@ -173,23 +172,6 @@ impl World {
                     node_id(index)
                 );
                 return self.fail("bounds", text);
-            }
-        }
-    }
-
-    /// With protocol B: once a primary has made everything the same, every member knows all again.
-    fn recall(&mut self) {
-        let Some(newest) = &self.oracle.newest else { return };
-        let Some(primary) = newest.primary.map(node_index) else { return };
-        let Some(process) = &self.nodes[primary].process else { return };
-        let settled = process.shards.iter().all(|shard| {
-            let status = shard.status();
-            status.serving && status.reconcile_sectors == 0
-        });
-        if settled {
-            let members: Vec<usize> = newest.in_sync().map(node_index).collect();
-            for member in members {
-                self.nodes[member].forgot &= self.nodes[member].process.is_none();
             }
         }
     }

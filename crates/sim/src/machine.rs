@@ -438,7 +438,6 @@ impl World {
         let random = &mut self.random;
         let held = &mut self.nodes[node];
         held.life += 1;
-        held.forgot |= held.process.is_some();
         held.process = None;
         held.paused = false;
         held.deferred.clear();
@@ -448,6 +447,11 @@ impl World {
             } else {
                 disk.crash(random);
             }
+        }
+        // With protocol B, what was in memory only counted.
+        let record = held.disk.as_ref().and_then(crate::disk::Disk::record);
+        if record.is_some_and(|record| record.in_memory) {
+            held.incarnation = Incarnation(0);
         }
         if power {
             held.boot = u128::from(random.id());

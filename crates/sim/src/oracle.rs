@@ -123,13 +123,6 @@ impl World {
             .is_some_and(|node| incarnation != Incarnation(0) && node.incarnation == incarnation)
     }
 
-    /// Whether it still has every write that was acknowledged: with protocol B one that was in memory
-    /// counted.
-    fn remembers(&self, node: usize, incarnation: Incarnation) -> bool {
-        let early = self.plan.options.protocol == wire::Protocol::B;
-        self.is_kept(node, incarnation) && !(early && self.nodes[node].forgot)
-    }
-
     /// Notes a loss of all in-sync caches.
     pub(crate) fn look_for_loss(&mut self) {
         if self.sides.is_some() {
@@ -140,7 +133,7 @@ impl World {
             .members
             .iter()
             .filter(|member| member.in_sync)
-            .any(|member| self.remembers(node_index(member.node), member.incarnation));
+            .any(|member| self.is_kept(node_index(member.node), member.incarnation));
         // A disk that was replaced or put back while it was needed: nothing is promised any more.
         let hopeless =
             newest.members.iter().filter(|member| member.in_sync).any(|member| {

@@ -134,8 +134,6 @@ pub(crate) struct Node {
     pub(crate) spoiled: bool,
     /// Its disk takes no data.
     pub(crate) disk_full: bool,
-    /// Its process died with writes in memory that others counted on (protocol B).
-    pub(crate) forgot: bool,
     /// A shard saw its disk fail in this life.
     pub(crate) disk_failed: bool,
     /// Identity of its memory, as last stored.
@@ -167,7 +165,6 @@ impl Node {
             installed: None,
             spoiled: false,
             disk_full: false,
-            forgot: false,
             disk_failed: false,
             voter: VoterId(0),
             restored: None,

@@ -81,6 +81,7 @@ impl Record {
         bytes.put_u64(self.life);
         bytes.put_u8(self.log_half);
         bytes.put_u8(u8::from(self.clean));
+        bytes.put_u8(u8::from(self.in_memory));
         bytes.put_u128(self.boot);
         put_ballot(&mut bytes, self.promised);
         put_value(&mut bytes, self.accepted.as_ref());
@@ -192,6 +193,7 @@ fn take_record(reader: &mut Reader<'_>) -> Result<Record, BadMetadata> {
     let life = reader.u64().ok_or(torn)?;
     let log_half = reader.u8().filter(|half| *half < 2).ok_or(torn)?;
     let clean = take_bool(reader).ok_or(torn)?;
+    let in_memory = take_bool(reader).ok_or(torn)?;
     let boot = reader.u128().ok_or(torn)?;
     let promised = take_ballot(reader).ok_or(torn)?;
     let accepted = take_value(reader)?;
@@ -214,6 +216,7 @@ fn take_record(reader: &mut Reader<'_>) -> Result<Record, BadMetadata> {
         seen,
         boot,
         clean,
+        in_memory,
         stores,
     })
 }

@@ -158,6 +158,7 @@ fn record() -> Record {
         }],
         boot: 1 << 100,
         clean: true,
+        in_memory: true,
         stores: 41,
     }
 }

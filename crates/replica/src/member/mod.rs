@@ -99,6 +99,8 @@ struct Known {
 struct ShardView {
     started: bool,
     installed: Epoch,
+    /// What was asked of its disk before this one is there.
+    written: Epoch,
     logged: u64,
 }
 
@@ -532,6 +534,10 @@ impl Member {
             FromShard::Installed { epoch } => {
                 view.installed = view.installed.max(epoch);
                 self.on_installed(out);
+            }
+            FromShard::Written { epoch } => {
+                view.written = view.written.max(epoch);
+                self.on_written();
             }
             FromShard::Logged { writes } => view.logged = view.logged.max(writes),
             FromShard::Wants => self.want.shard = true,

@@ -11,6 +11,7 @@ use super::split::newest_stretch;
 use super::store::Effect;
 use super::{Known, Member, Out, Proposal, Role, Then, is_majority, rank};
 use crate::door::{MemberOutput, Notice, Slot, ToShard};
+use crate::memory;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -203,6 +204,7 @@ impl Member {
         self.update_slots(&configuration);
         if let Some(record) = self.record.as_mut() {
             record.committed = Some((ballot, Box::new((*configuration).clone())));
+            record.in_memory |= memory::counts(&configuration, self.node);
         }
         self.known = Some(Known { ballot, configuration: configuration.clone() });
         let slots = self.slots.clone();
@@ -276,6 +278,21 @@ impl Member {
         if all > self.installed {
             self.installed = all;
             self.tell_all_learned(out);
+        }
+    }
+
+    /// A shard's own disk has all that was asked of it under earlier configurations. Once that is true of all, and
+    /// nothing else counts on this process's memory, its end loses nothing.
+    pub(super) fn on_written(&mut self) {
+        let Some(known) = &self.known else { return };
+        let all = self.shards.iter().map(|shard| shard.written).min().unwrap_or(Epoch(0));
+        let counts = memory::counts(&known.configuration, self.node);
+        if all < known.configuration.epoch || counts || self.disk_failed || self.store.broken {
+            return;
+        }
+        if let Some(record) = self.record.as_mut().filter(|record| record.in_memory) {
+            record.in_memory = false;
+            self.store.dirty = true;
         }
     }
 

@@ -3,6 +3,7 @@
 extern crate std;
 mod lineage;
 mod lives;
+mod memory;
 mod network;
 mod register;
 

@@ -143,7 +143,6 @@ impl Shard {
             disk: NodeSet::default(),
             syncing: NodeSet::default(),
             sent: NodeSet::default(),
-            on_a_disk: false,
             early,
             complete: false,
             answered: false,
@@ -242,15 +241,14 @@ impl Shard {
     /// Every operation ends without an answer: this node orders no writes any more. Local requests wait
     /// for the next primary; those of other nodes go back to them.
     pub(super) fn abandon(&mut self, out: &mut Out) {
-        let kept = self.cancel_queued(true, out);
-        for (id, op) in self.ops.drain() {
+        self.cancel_queued(out);
+        for (_, op) in self.ops.drain() {
             let mut answered = false;
             match op.kind {
                 Kind::Write(write) => {
                     self.abandon_write(op.volume, op.span, &write);
                     answered = write.answered;
                     if (write.answered || write.copy.is_some())
-                        && !kept.contains(&id)
                         && let Content::Bytes(buffer) = write.content
                     {
                         self.release(Some(buffer), out);

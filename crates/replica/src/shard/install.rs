@@ -57,6 +57,7 @@ impl Shard {
             self.seats.give(node);
         }
         out.push(ShardOutput::Member(FromShard::Installed { epoch: new.epoch }));
+        self.expect_written();
         if new_reign && reigns {
             self.begin_reign();
         }
@@ -172,7 +173,7 @@ impl Shard {
             }
         }
         if !new.is_in_sync(self.node) {
-            self.cancel_queued(false, out);
+            self.cancel_queued(out);
         }
         let ids: Vec<u64> = self.ops.keys().copied().collect();
         for id in ids {

@@ -9,12 +9,12 @@
 use super::activity::Extent;
 use super::ids::IdMap;
 use super::lock::LockTable;
-use super::op::Kind;
 use super::{Out, Shard};
 use crate::door::{DiskAnswer, DiskOp, DiskRequest, FromShard, MetaPage, ShardOutput};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use base::{BufferId, NodeId, SessionId, Span, VolumeId};
+use base::{BufferId, Epoch, NodeId, SessionId, Span, VolumeId};
+use wire::Protocol;
 
 /// Who asked, and for what the answer is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -94,6 +94,10 @@ pub(super) struct Local {
     /// Those of them that were given up meanwhile.
     given_up: BTreeSet<BufferId>,
     next: u64,
+    /// Protocol B was in force in this process.
+    early: bool,
+    /// A configuration, and the first operation that was asked for under it: those before are not all on the disk.
+    unwritten: Option<(Epoch, u64)>,
 }
 
 impl Local {
@@ -110,6 +114,8 @@ impl Local {
             reading: BTreeMap::new(),
             given_up: BTreeSet::new(),
             next: 1,
+            early: false,
+            unwritten: None,
         }
     }
 
@@ -480,24 +486,12 @@ impl Shard {
     }
 
     /// This node is primary no more, or without its own copy: what it queued for its own disk and did not
-    /// ask for yet is dropped. With `keep_answered`, not what was answered already (protocol B): its buffer
-    /// is released when it is written. Returns the operations of which that is true.
-    pub(super) fn cancel_queued(&mut self, keep_answered: bool, out: &mut Out) -> Vec<u64> {
-        let (mut kept, mut granted) = (Vec::new(), Vec::new());
+    /// ask for yet is dropped. None of it was answered: that waits for the own disk.
+    pub(super) fn cancel_queued(&mut self, out: &mut Out) {
+        let mut granted = Vec::new();
         for id in self.queued() {
-            let Some(op) = self.local.ops.get_mut(&id) else { continue };
+            let Some(op) = self.local.ops.get(&id) else { continue };
             let Purpose::Op(asker) = op.purpose else { continue };
-            let early = match self.ops.get(&asker).map(|op| &op.kind) {
-                Some(Kind::Write(write)) => write.early && write.complete,
-                _ => false,
-            };
-            if early && keep_answered {
-                if let Action::Write { release, .. } = &mut op.action {
-                    *release = true;
-                    kept.push(asker);
-                }
-                continue;
-            }
             self.take_back_effect(asker);
             self.drop_local(id, &mut granted);
         }
@@ -506,7 +500,27 @@ impl Shard {
                 self.local_granted(id, out);
             }
         }
-        kept
+    }
+
+    /// Says, where memory may count, when the disk has what was asked of it under earlier configurations.
+    pub(super) fn tell_written(&mut self, out: &mut Out) {
+        let Some((epoch, before)) = self.local.unwritten else { return };
+        let mut earlier = self.local.ops.iter().take_while(|(id, _)| **id < before);
+        let open = earlier.any(|(_, op)| op.action.changes());
+        if open || self.disk_failing || !self.has_disk {
+            return;
+        }
+        self.local.unwritten = None;
+        out.push(ShardOutput::Member(FromShard::Written { epoch }));
+    }
+
+    /// A configuration was installed.
+    pub(super) fn expect_written(&mut self) {
+        let Some(known) = &self.configuration else { return };
+        self.local.early |= known.options.protocol == Protocol::B;
+        if self.local.early && self.has_disk {
+            self.local.unwritten = Some((known.epoch, self.local.next));
+        }
     }
 
     /// An operation that was not asked of the disk is no more. Appends those that its lock kept waiting.

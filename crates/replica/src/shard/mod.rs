@@ -305,6 +305,7 @@ impl Shard {
         if self.log.take_idle() {
             self.make_room(out);
         }
+        self.tell_written(out);
         self.hold_releases(from, out);
     }
 

@@ -86,8 +86,6 @@ pub(super) struct Write {
     pub(super) syncing: NodeSet,
     /// Peers to which it was sent in their present session.
     pub(super) sent: NodeSet,
-    /// Some disk has it.
-    pub(super) on_a_disk: bool,
     /// Protocol B.
     pub(super) early: bool,
     /// As many have it as the protocol asks for; the lock is gone.

@@ -162,7 +162,6 @@ impl Shard {
         write.memory.drop(seat);
         write.disk.drop(seat);
         write.syncing.drop(seat);
-        write.on_a_disk = true;
         self.settle_write(id, out);
     }
 
@@ -201,18 +200,41 @@ impl Shard {
             return;
         }
         write.own = Own::Done;
-        write.on_a_disk = true;
         self.settle_write(id, out);
+    }
+
+    /// Whether enough have the write for protocol B: every in-sync replica has it in memory, and one on its disk. That
+    /// is the primary's own, if it is in sync: its clients go with its process, but what they were told stays.
+    /// The memory of a replica counts only if its record says so by now.
+    fn is_safe_in_memory(&self, write: &Write) -> bool {
+        let Some(known) = &self.configuration else { return false };
+        if !write.memory.is_empty() {
+            return false;
+        }
+        let mut on_a_disk = known.is_in_sync(self.node) && write.own == Own::Done;
+        for node in known.replicas().filter(|&node| node != self.node) {
+            let in_sync = known.is_in_sync(node);
+            if !self.seats.find(node).is_some_and(|seat| write.disk.has(seat)) {
+                on_a_disk |= in_sync && !known.is_in_sync(self.node);
+                continue;
+            }
+            let ready = self.peers.get(&node).and_then(|peer| peer.ready);
+            if !in_sync || ready.is_none_or(|ready| ready < known.epoch) {
+                return false;
+            }
+        }
+        on_a_disk
     }
 
     /// Draws the conclusions from who has the write.
     pub(super) fn settle_write(&mut self, id: u64, out: &mut Out) {
-        let Some(write) = self.write_mut(id) else { return };
+        let Some(Kind::Write(write)) = self.ops.get(&id).map(|op| &op.kind) else { return };
         if write.sequence == 0 {
             return;
         }
         let on_every_disk = matches!(write.own, Own::None | Own::Done) && write.disk.is_empty();
-        let complete = on_every_disk || (write.early && write.memory.is_empty() && write.on_a_disk);
+        let complete = on_every_disk || (write.early && self.is_safe_in_memory(write));
+        let Some(write) = self.write_mut(id) else { return };
         let first_complete = complete && !write.complete;
         write.complete |= complete;
         let first_retired = on_every_disk && !write.retired;
@@ -244,17 +266,23 @@ impl Shard {
     }
 
     /// Forgets a write of which nothing more is to be heard. Until then its extent stays hot here: a
-    /// syncing replica that misses it must find it dirty after a restart of this node.
+    /// syncing replica that misses it must find it dirty after a restart of this node. Not for as long as the answer is
+    /// held back: a full log would stop other writes, and with them the resync that the answer may wait for.
     fn forget_write(&mut self, id: u64, out: &mut Out) {
-        let Some(op) = self.ops.get(&id) else { return };
-        let extent = self.extent_of(op.volume, op.span);
-        let Kind::Write(write) = &op.kind else { return };
-        if !(write.complete && write.answered && write.retired && write.syncing.is_empty()) {
+        let Some(op) = self.ops.get_mut(&id) else { return };
+        let (volume, span) = (op.volume, op.span);
+        let Kind::Write(write) = &mut op.kind else { return };
+        if !(write.complete && write.retired && write.syncing.is_empty()) {
             return;
         }
-        let (sequence, content) = (write.sequence, write.content);
-        if write.holds {
+        let held = core::mem::take(&mut write.holds);
+        let (answered, sequence, content) = (write.answered, write.sequence, write.content);
+        if held {
+            let extent = self.extent_of(volume, span);
             self.log.unhold(extent);
+        }
+        if !answered {
+            return;
         }
         self.asked.remove(&sequence);
         self.ops.remove(&id);

@@ -14,7 +14,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use base::{Duration, Epoch, Incarnation, Instant, NodeId, Prng, SessionId, VolumeId, VoterId};
-use wire::{Configuration, MemberEntry, MemberKind, MemberMessage, Options, VolumeEntry};
+use wire::{Configuration, MemberEntry, MemberKind, MemberMessage, Options, Protocol, VolumeEntry};
 
 /// Shards of a node that is not a witness.
 const SHARDS: u16 = 2;
@@ -41,6 +41,7 @@ pub(super) struct FakeShards {
     pub(super) unrequired: BTreeSet<NodeId>,
     pub(super) mute_drain: bool,
     pub(super) mute_verify: bool,
+    pub(super) mute_written: bool,
 }
 
 #[derive(Debug)]
@@ -617,6 +618,7 @@ impl World {
         if let ToShard::Install { configuration, leaves, .. } = message {
             self.note(configuration);
             self.check_stored(node, configuration);
+            self.say_written(node, configuration);
             if *leaves {
                 // What still came in while it changed sides.
                 self.give_up(node);
@@ -703,6 +705,14 @@ impl World {
             self.say(node, &answer);
         }
         self.gather(node);
+    }
+
+    /// The disks have what was asked of them before this configuration.
+    pub(super) fn say_written(&mut self, node: u16, configuration: &Configuration) {
+        let shards = &self.node(node).shards;
+        if !shards.mute_written && configuration.options.protocol == Protocol::B {
+            self.say(node, &FromShard::Written { epoch: configuration.epoch });
+        }
     }
 
     /// As primary the shards gather every in-sync replica that is kept.

@@ -3,6 +3,7 @@
 use super::world::{SECTORS, VOLUME, World, span};
 use crate::door::{DiskRequest, FromShard, ToShard};
 use alloc::vec;
+use alloc::vec::Vec;
 use base::{AnswerError, NodeId, Op};
 use wire::{OnIoError, Protocol, ReadPolicy, ShardMessage};
 
@@ -341,4 +342,25 @@ fn a_process_that_restarts_doubts_its_hot_extents_and_keeps_its_bits() {
         assert!(dirty.iter().any(|run| (run.0..run.1).contains(&sector)), "{sector}: {dirty:?}");
     }
     assert!(!dirty.iter().any(|run| (run.0..run.1).contains(&200)), "{dirty:?}");
+}
+
+#[test]
+fn writes_whose_answers_are_held_back_leave_room_in_the_log_for_others() {
+    let mut world = pair();
+    world.disconnect(1, 2);
+    world.change(1, &[1]);
+    world.nodes.get_mut(&1).expect("there").disk_held = true;
+    let writes: Vec<u64> = (0..5).map(|at| world.write(1, at * 64, 8, at + 1)).collect();
+    world.tell(1, ToShard::Suspend(true));
+    world.disk_goes_on(1);
+    world.wait_ms(1000);
+    assert!(writes.iter().all(|&write| world.answer(1, write).is_none()), "they are held");
+    assert_eq!(world.at(1, 256), 5, "the log has room for four");
+    world.connect(1, 2);
+    world.install_on(2);
+    world.ready(1, 2);
+    world.resync(1, 2);
+    assert_eq!(world.at(2, 256), 5);
+    world.tell(1, ToShard::Suspend(false));
+    assert!(writes.iter().all(|&write| world.answer(1, write) == Some(Ok(()))));
 }

@@ -80,25 +80,6 @@ fn with_protocol_b_a_flush_covers_answered_writes_that_are_only_in_memory() {
 }
 
 #[test]
-fn with_protocol_b_an_answered_write_survives_the_end_of_the_reign_on_the_primary_itself() {
-    let mut world = World::new(&[1, 2], &[1, 2]);
-    world.configuration.options.protocol = Protocol::B;
-    world.lead(1);
-    world.nodes.get_mut(&1).expect("there").disk_held = true;
-    let first = world.write(1, 10, 4, 6);
-    let second = world.write(1, 10, 4, 7);
-    assert_eq!(world.answer(1, first), Some(Ok(())));
-    assert_eq!(world.answer(1, second), Some(Ok(())));
-    world.lead(1);
-    world.disk_goes_on(1);
-    world.wait_ms(500);
-    let read = world.read(1, 10, 4);
-    assert_eq!(world.got(1, read), vec![7; 4]);
-    assert_eq!((world.at(1, 10), world.at(2, 10)), (7, 7));
-    assert_eq!(world.buffers_held(), 0);
-}
-
-#[test]
 fn overlapping_requests_go_one_after_the_other() {
     let mut world = pair();
     world.held.insert((2, 1));
