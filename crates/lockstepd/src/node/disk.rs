@@ -12,7 +12,7 @@ use store::Store;
 use sys::{Buffer, BufferPool, Event, Payload, Piece};
 use wire::admin::StoreKind;
 
-use super::sums::{Check, Sums, extent_of};
+use super::sums::{Check, Sums, blocks_around, extent_of};
 use super::{Node, Purpose, Work};
 use crate::backing;
 use crate::log::error;
@@ -44,7 +44,7 @@ impl LocalDisk {
 /// What an operation on a disk was for.
 pub(crate) enum DiskPurpose {
     /// A request of a shard.
-    Op { resource: Key, shard: u16, op: DiskOp, kind: OpKind, place: Option<(VolumeId, Span)> },
+    Op { resource: Key, shard: u16, op: DiskOp, kind: OpKind, place: Option<Place> },
     /// Space beyond a volume's end, given back.
     Beyond { resource: Key },
     /// A member's record.
@@ -74,9 +74,20 @@ impl DiskPurpose {
 /// What goes on once an extent's checksums are in memory.
 pub(crate) enum SumsWaiter {
     /// Bytes that were read are checked.
-    Check { resource: Key, shard: u16, op: DiskOp, volume: VolumeId, span: Span, buffer: Buffer },
+    Check { resource: Key, shard: u16, op: DiskOp, place: Place, buffer: Buffer },
     /// The extent is sealed.
     Seal { resource: Key, shard: u16, op: DiskOp, volume: VolumeId },
+}
+
+/// What a read asks for, and what is read for it: where the disk has checksums, the blocks that are asked for in
+/// part are read whole, because only so can they be checked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    volume: VolumeId,
+    span: Span,
+    read: Span,
+    /// Of the checksums when it was read.
+    version: u64,
 }
 
 /// What is to be answered when a shard's request is done.
@@ -175,19 +186,26 @@ impl Node {
     }
 
     fn begin_read(&mut self, read: Starved) {
-        let disk = self.resources.get_mut(read.resource).and_then(|entry| entry.disk.as_mut());
+        let resource = self.resources.get_mut(read.resource);
+        let size = resource.as_ref().and_then(|entry| entry.sizes.get(&read.volume).copied());
+        let disk = resource.and_then(|entry| entry.disk.as_mut());
         let Some(entry) = disk.and_then(|disk| disk.volume(read.volume)) else {
             return self.answer_disk(read.resource, read.shard, read.op, DiskAnswer::Failed);
         };
-        let length = bytes(read.span);
+        let mut place = Place { volume: read.volume, span: read.span, read: read.span, version: 0 };
+        if let (Some(sums), OpKind::Data) = (&entry.sums, read.kind) {
+            place.read = blocks_around(read.span, size.unwrap_or(0));
+            place.version = sums.version(extent_of(read.span));
+        }
+        let length = bytes(place.read);
         let Some(buffer) = self.buffers.pool().take(length) else {
             return self.starved.push_back(read);
         };
-        let Starved { resource, shard, op, kind, volume, span } = read;
-        let place = Some((volume, span));
-        let purpose = DiskPurpose::Op { resource, shard, op, kind, place };
+        let Starved { resource, shard, op, kind, .. } = read;
+        let purpose = DiskPurpose::Op { resource, shard, op, kind, place: Some(place) };
         let token = self.operations.insert(Purpose::Disk(purpose, self.hands.now())).number();
-        entry.store.read(&mut self.hands, token, span.offset_bytes(), buffer, 0..length);
+        let at = place.read.offset_bytes();
+        entry.store.read(&mut self.hands, token, at, buffer, 0..length);
     }
 
     /// Starts reads that waited for buffers, as far as there are some.
@@ -253,7 +271,7 @@ impl Node {
         shard: u16,
         op: DiskOp,
         kind: OpKind,
-        place: Option<(VolumeId, Span)>,
+        place: Option<Place>,
         event: Event,
     ) {
         let ok = event.result.is_ok();
@@ -276,11 +294,11 @@ impl Node {
             }
             _ if !ok => DiskAnswer::Failed,
             (OpKind::Data, Payload::Buffer(buffer)) => {
-                let (volume, span) = place.expect("a read has a place");
-                return self.check_read(key, shard, op, volume, span, buffer);
+                let place = place.expect("a read has a place");
+                return self.check_read(key, shard, op, place, buffer);
             }
             (OpKind::Hash, Payload::Buffer(buffer)) => {
-                let (volume, span) = place.expect("a comparison has a place");
+                let Place { volume, span, .. } = place.expect("a comparison has a place");
                 if let Some(sums) = self.sums_of(key, volume) {
                     sums.learn(span, &buffer);
                 }
@@ -296,39 +314,38 @@ impl Node {
     }
 
     /// Bytes were read: they are answered if they are those that were written, as far as is known.
-    fn check_read(
-        &mut self,
-        key: Key,
-        shard: u16,
-        op: DiskOp,
-        volume: VolumeId,
-        span: Span,
-        buffer: Buffer,
-    ) {
+    fn check_read(&mut self, key: Key, shard: u16, op: DiskOp, place: Place, mut buffer: Buffer) {
         if self.resources.get(key).is_none() {
             return;
         }
-        let check = self.sums_of(key, volume).map_or(Check::Good, |sums| sums.check(span, &buffer));
+        let Place { volume, span, read, version } = place;
+        let extent = extent_of(span);
+        let sums = self.sums_of(key, volume);
+        let check = sums.as_ref().map_or(Check::Good, |sums| sums.check(read, &buffer));
         match check {
-            Check::Good if store::is_zero(&buffer) => {
-                self.answer_disk(key, shard, op, DiskAnswer::Data(None));
-            }
             Check::Good => {
-                let answer = DiskAnswer::Data(Some(self.buffers.name(key, buffer)));
-                self.answer_disk(key, shard, op, answer);
+                narrow(&mut buffer, read, span);
+                let named = !store::is_zero(&buffer);
+                let data = named.then(|| self.buffers.name(key, buffer));
+                self.answer_disk(key, shard, op, DiskAnswer::Data(data));
+            }
+            // Beside what was asked for, something was written meanwhile: the checksum may be that of newer bytes.
+            Check::Rotten if sums.is_some_and(|sums| sums.version(extent) != version) => {
+                let kind = OpKind::Data;
+                self.begin_read(Starved { resource: key, shard, op, kind, volume, span });
             }
             Check::Rotten => {
                 error!(
                     "{}: volume {volume}, sectors {}..{}: not what was written; read elsewhere",
                     self.name_of(key),
-                    span.first(),
-                    span.end()
+                    read.first(),
+                    read.end()
                 );
                 self.answer_disk(key, shard, op, DiskAnswer::Rotten);
             }
             Check::Unknown => {
-                let waiter = SumsWaiter::Check { resource: key, shard, op, volume, span, buffer };
-                self.read_sums(key, volume, extent_of(span), waiter);
+                let waiter = SumsWaiter::Check { resource: key, shard, op, place, buffer };
+                self.read_sums(key, volume, extent, waiter);
             }
         }
     }
@@ -349,8 +366,8 @@ impl Node {
 
     fn on_sums(&mut self, waiter: SumsWaiter, extent: u64, event: Event) {
         let (resource, volume) = match &waiter {
-            SumsWaiter::Check { resource, volume, .. }
-            | SumsWaiter::Seal { resource, volume, .. } => (*resource, *volume),
+            SumsWaiter::Check { resource, place, .. } => (*resource, place.volume),
+            SumsWaiter::Seal { resource, volume, .. } => (*resource, *volume),
         };
         // Pages that cannot be read are pages of which nothing is known.
         let mut pages = [[0; 4096]; 2];
@@ -363,8 +380,8 @@ impl Node {
             sums.loaded(extent, [&pages[0], &pages[1]]);
         }
         match waiter {
-            SumsWaiter::Check { resource, shard, op, volume, span, buffer } => {
-                self.check_read(resource, shard, op, volume, span, buffer);
+            SumsWaiter::Check { resource, shard, op, place, buffer } => {
+                self.check_read(resource, shard, op, place, buffer);
             }
             SumsWaiter::Seal { resource, shard, op, volume } => {
                 self.begin_seal(resource, shard, op, volume, extent);
@@ -429,6 +446,18 @@ fn in_buffer(pool: &BufferPool, bytes: &[u8]) -> Piece {
     let mut buffer = pool.take(bytes.len()).or_else(spare).expect("memory for a page");
     buffer.as_mut().expect("just taken").copy_from_slice(bytes);
     Piece::from(buffer)
+}
+
+/// Leaves the bytes of `span` of those of `read`.
+fn narrow(buffer: &mut Buffer, read: Span, span: Span) {
+    if read == span {
+        return;
+    }
+    let from = usize::try_from((span.first() - read.first()) * SECTOR_BYTES).expect("in a block");
+    let length = bytes(span);
+    let all = buffer.as_mut().expect("only the read has it");
+    all.copy_within(from..from + length, 0);
+    buffer.set_len(length);
 }
 
 /// The first half of SHA-256: nobody can make two contents that seem equal.

@@ -68,6 +68,15 @@ pub(crate) fn extent_of(span: Span) -> u64 {
     span.first() / EXTENT_SECTORS
 }
 
+/// The span with the rest of the blocks at its ends, as far as a volume of `size` sectors has all of them.
+pub(crate) fn blocks_around(span: Span, size: u64) -> Span {
+    let first = span.first() / BLOCK_SECTORS * BLOCK_SECTORS;
+    let end = span.end().next_multiple_of(BLOCK_SECTORS);
+    let end = if end <= size { end } else { span.end() };
+    let count = u32::try_from(end - first).expect("a few sectors more than a span");
+    Span::new(first, count).expect("not less than the span")
+}
+
 /// Whole blocks of the span: (number in the extent, where it starts in the span's bytes).
 fn whole_blocks(span: Span) -> impl Iterator<Item = (usize, usize)> {
     let first = span.first().div_ceil(BLOCK_SECTORS);
@@ -107,6 +116,11 @@ impl Sums {
             entry.sums[number] = sum_at(at);
             entry.changed[number] = true;
         }
+    }
+
+    /// Grows with every change of a checksum of the extent.
+    pub(crate) fn version(&self, extent: u64) -> u64 {
+        self.extents.get(&extent).map_or(0, |entry| entry.version)
     }
 
     /// These bytes are about to be written.
