@@ -62,7 +62,7 @@ impl Cache {
     /// Writes past the cache; what it held there is older.
     pub(crate) fn write_through(
         &mut self,
-        backing: &mut Backing,
+        backing: &Backing,
         offset: u64,
         source: &[u8],
     ) -> Result<(), Errno> {
@@ -80,7 +80,7 @@ impl Cache {
 
     pub(crate) fn zero(
         &mut self,
-        backing: &mut Backing,
+        backing: &Backing,
         offset: u64,
         length: u64,
         durable: bool,
@@ -103,7 +103,7 @@ impl Cache {
     }
 
     /// Writes everything back and makes it durable. What could not be written stays cached.
-    pub(crate) fn flush(&mut self, backing: &mut Backing) -> Result<(), Errno> {
+    pub(crate) fn flush(&mut self, backing: &Backing) -> Result<(), Errno> {
         let numbers: Vec<u64> = self.blocks.keys().copied().collect();
         self.write_back(backing, &numbers)?;
         self.blocks.clear();
@@ -111,7 +111,7 @@ impl Cache {
     }
 
     /// The power fails: about half the blocks, as the seed says, reached the disk.
-    pub(crate) fn power_cut(&mut self, backing: &mut Backing, seed: u64) -> Result<(), Errno> {
+    pub(crate) fn power_cut(&mut self, backing: &Backing, seed: u64) -> Result<(), Errno> {
         let mut prng = Prng::new(seed);
         let numbers: Vec<u64> = self.blocks.keys().copied().filter(|_| prng.once_in(2)).collect();
         self.write_back(backing, &numbers)?;
@@ -120,7 +120,7 @@ impl Cache {
     }
 
     /// Writes these blocks, neighbours together.
-    fn write_back(&mut self, backing: &mut Backing, numbers: &[u64]) -> Result<(), Errno> {
+    fn write_back(&mut self, backing: &Backing, numbers: &[u64]) -> Result<(), Errno> {
         let mut bounce = self.pool.take(RUN_BYTES).ok_or(Errno::NO_BUFFERS)?;
         let limit = RUN_BYTES / self.block_bytes;
         let mut rest = numbers;

@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use sys::{Access, Buffer, DeviceFacts, Errno, Event, File, Hands, OpenOptions, Piece};
 
@@ -22,9 +23,11 @@ const CLAIM_TRIES: u32 = 50;
 /// Between two tries.
 const CLAIM_PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
 
+/// Clones are the same file, device or memory, for hands of other threads.
+#[derive(Clone)]
 pub(crate) enum Backing {
-    File { file: File, facts: DeviceFacts, direct: bool, _guard: Guard },
-    Memory(Memory),
+    File { file: File, facts: DeviceFacts, direct: bool, _guard: Arc<Guard> },
+    Memory(Arc<Memory>),
 }
 
 /// Keeps others out: the claim on a device, the lock on a file. It does no I/O, so that the kernel
@@ -73,7 +76,7 @@ impl Backing {
         if !BLOCKS.contains(&facts.logical_block_bytes) {
             return Err(StoreError::Unsupported);
         }
-        Ok(Backing::File { file, facts, direct, _guard: guard })
+        Ok(Backing::File { file, facts, direct, _guard: Arc::new(guard) })
     }
 
     pub(crate) fn size_bytes(&self) -> u64 {
@@ -126,7 +129,7 @@ impl Backing {
         }
     }
 
-    pub(crate) fn write_now(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn write_now(&self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         match self {
             Backing::File { file, .. } => file.write_now(bytes, offset),
             Backing::Memory(memory) => {
@@ -136,7 +139,7 @@ impl Backing {
         }
     }
 
-    pub(crate) fn zero_now(&mut self, offset: u64, length: u64) -> Result<(), Errno> {
+    pub(crate) fn zero_now(&self, offset: u64, length: u64) -> Result<(), Errno> {
         match self {
             Backing::File { file, .. } => file.zero_now(offset, length),
             Backing::Memory(memory) => {
@@ -173,7 +176,7 @@ impl Backing {
     }
 
     pub(crate) fn write(
-        &mut self,
+        &self,
         hands: &mut Hands,
         token: u64,
         offset: u64,
@@ -190,7 +193,7 @@ impl Backing {
     }
 
     pub(crate) fn zero(
-        &mut self,
+        &self,
         hands: &mut Hands,
         token: u64,
         range: Range<u64>,

@@ -41,6 +41,7 @@ pub struct FaultSpec {
 /// The fault layer of an open store.
 #[derive(Debug)]
 pub struct Faults {
+    seed: u64,
     prng: Prng,
     one_in: [u64; KINDS],
     /// So many of the next operations fail, with this error.
@@ -56,12 +57,27 @@ impl Faults {
     pub(crate) fn new(spec: &FaultSpec) -> Faults {
         let rates = [spec.read_errors_one_in, spec.write_errors_one_in, spec.flush_errors_one_in];
         Faults {
+            seed: spec.seed,
             prng: Prng::new(spec.seed),
             one_in: rates,
             next: [(0, Errno::IO); KINDS],
             stalls_one_in: spec.stalls_one_in,
             stalls_next: 0,
             stall: spec.stall,
+            injected: 0,
+        }
+    }
+
+    /// The same rates, drawn on their own: for another share of the store.
+    pub(crate) fn share(&self, number: u64) -> Faults {
+        Faults {
+            seed: self.seed,
+            prng: Prng::new(self.seed.wrapping_add(number)),
+            one_in: self.one_in,
+            next: [(0, Errno::IO); KINDS],
+            stalls_one_in: self.stalls_one_in,
+            stalls_next: 0,
+            stall: self.stall,
             injected: 0,
         }
     }

@@ -1,4 +1,9 @@
 //! Bytes in memory that behave like a disk which never fails and never remembers.
+//!
+//! Threads that share it wait for each other only in the same chunk, and, like on a disk, see of
+//! requests that overlap at one time a mixture.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Memory is allocated in chunks of this many bytes when first written: a large volume costs what
 /// is in it.
@@ -6,7 +11,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 /// A sparse array of bytes. Ranges are checked by its caller.
 pub(crate) struct Memory {
-    chunks: Vec<Option<Box<[u8]>>>,
+    chunks: Vec<Mutex<Option<Box<[u8]>>>>,
     size_bytes: u64,
 }
 
@@ -21,37 +26,45 @@ fn chunk_bytes() -> u64 {
 impl Memory {
     pub(crate) fn new(size_bytes: u64) -> Memory {
         let count = to_usize(size_bytes.div_ceil(chunk_bytes()));
-        Memory { chunks: std::iter::repeat_with(|| None).take(count).collect(), size_bytes }
+        Memory {
+            chunks: std::iter::repeat_with(|| Mutex::new(None)).take(count).collect(),
+            size_bytes,
+        }
     }
 
     pub(crate) fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
+    fn chunk(&self, number: usize) -> MutexGuard<'_, Option<Box<[u8]>>> {
+        self.chunks[number].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn read(&self, offset: u64, target: &mut [u8]) {
         each_chunk(offset, target.len(), |chunk, inside, part| {
             let target = &mut target[part];
-            match &self.chunks[chunk] {
+            match &*self.chunk(chunk) {
                 Some(bytes) => target.copy_from_slice(&bytes[inside..inside + target.len()]),
                 None => target.fill(0),
             }
         });
     }
 
-    pub(crate) fn write(&mut self, offset: u64, source: &[u8]) {
+    pub(crate) fn write(&self, offset: u64, source: &[u8]) {
         each_chunk(offset, source.len(), |chunk, inside, part| {
             let source = &source[part];
-            let bytes =
-                self.chunks[chunk].get_or_insert_with(|| vec![0; CHUNK_BYTES].into_boxed_slice());
+            let mut chunk = self.chunk(chunk);
+            let bytes = chunk.get_or_insert_with(|| vec![0; CHUNK_BYTES].into_boxed_slice());
             bytes[inside..inside + source.len()].copy_from_slice(source);
         });
     }
 
-    pub(crate) fn zero(&mut self, offset: u64, length: u64) {
+    pub(crate) fn zero(&self, offset: u64, length: u64) {
         each_chunk(offset, to_usize(length), |chunk, inside, part| {
+            let mut chunk = self.chunk(chunk);
             if part.len() == CHUNK_BYTES {
-                self.chunks[chunk] = None;
-            } else if let Some(bytes) = &mut self.chunks[chunk] {
+                *chunk = None;
+            } else if let Some(bytes) = &mut *chunk {
                 bytes[inside..inside + part.len()].fill(0);
             }
         });

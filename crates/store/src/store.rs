@@ -7,6 +7,7 @@
 //! out at once and answered later.
 
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sys::{Buffer, BufferPool, Errno, Event, Hands, Piece};
 
@@ -23,7 +24,7 @@ pub const METADATA_PAGE_BYTES: u64 = 4096;
 /// A file, device or memory with, in tests, its forgetful cache.
 struct Disk {
     backing: Backing,
-    cache: Option<Cache>,
+    cache: Option<Arc<Mutex<Cache>>>,
 }
 
 /// A part of one of the disks.
@@ -35,9 +36,10 @@ struct Area {
     range: Range<u64>,
 }
 
-/// What lies under a volume. It belongs to the thread whose hands move it.
+/// What lies under a volume. It belongs to the thread whose hands move it; another thread has a
+/// [`Store::share`] of its own.
 ///
-/// Dropping it frees the device for others at once: first let its operations end.
+/// Dropping the last share frees the device for others at once: first let its operations end.
 pub struct Store {
     /// The first holds the data; a second, if there is one, external metadata.
     disks: Vec<Disk>,
@@ -66,7 +68,7 @@ impl Store {
             Place::Path(path) => Backing::open(path)?,
             Place::Memory { .. } if !spec.allow_memory => return Err(StoreError::NoMemoryFlag),
             Place::Memory { size_bytes } => {
-                Backing::Memory(crate::memory::Memory::new(*size_bytes))
+                Backing::Memory(Arc::new(crate::memory::Memory::new(*size_bytes)))
             }
         }];
         if let MetadataPlace::External { path, .. } = &spec.metadata {
@@ -85,7 +87,7 @@ impl Store {
         let description = describe(&spec, &backings, data.range.end);
         let forgets = spec.faults.as_ref().is_some_and(|faults| faults.volatile_cache);
         let disks = backings.into_iter().map(|backing| {
-            let cache = forgets.then(|| Cache::new(backing.block_bytes()));
+            let cache = forgets.then(|| Arc::new(Mutex::new(Cache::new(backing.block_bytes()))));
             Disk { backing, cache }
         });
         Ok(Store {
@@ -96,6 +98,21 @@ impl Store {
             ours,
             description,
         })
+    }
+
+    /// The same store for the hands of another thread. Faults come to each share on its own, by another
+    /// seed; a forgetful cache is one for all.
+    #[must_use]
+    pub fn share(&self, number: u64) -> Store {
+        let share = |disk: &Disk| Disk { backing: disk.backing.clone(), cache: disk.cache.clone() };
+        Store {
+            disks: self.disks.iter().map(share).collect(),
+            data: self.data.clone(),
+            metadata: self.metadata.clone(),
+            faults: self.faults.as_ref().map(|faults| faults.share(number)),
+            ours: self.ours,
+            description: self.description.clone(),
+        }
     }
 
     /// Size of the data area in bytes, a multiple of the block size.
@@ -243,8 +260,9 @@ impl Store {
     /// [`StoreError::Unsupported`] without a forgetful cache; the kernel's.
     pub fn power_cut(&mut self, seed: u64) -> Result<(), StoreError> {
         for disk in &mut self.disks {
-            let cache = disk.cache.as_mut().ok_or(StoreError::Unsupported)?;
-            cache.power_cut(&mut disk.backing, seed)?;
+            let cache = disk.cache.as_ref().ok_or(StoreError::Unsupported)?;
+            let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
+            cache.power_cut(&disk.backing, seed)?;
         }
         Ok(())
     }
@@ -323,8 +341,8 @@ fn refuse(hands: &mut Hands, token: u64, work: Work, errno: Errno) {
 
 impl Disk {
     /// Gives the work to the hands.
-    fn queue(&mut self, hands: &mut Hands, token: u64, offset: u64, work: Work) {
-        let backing = &mut self.backing;
+    fn queue(&self, hands: &mut Hands, token: u64, offset: u64, work: Work) {
+        let backing = &self.backing;
         match work {
             Work::Read { buffer, range } => backing.read(hands, token, offset, buffer, range),
             Work::Write { piece, durable } => backing.write(hands, token, offset, piece, durable),
@@ -336,10 +354,12 @@ impl Disk {
     }
 
     /// Does the work at once, blocking, through the cache if there is one.
-    fn perform(&mut self, token: u64, offset: u64, work: Work) -> Event {
-        let backing = &mut self.backing;
+    fn perform(&self, token: u64, offset: u64, work: Work) -> Event {
+        let backing = &self.backing;
         let done = |result: Result<(), Errno>, bytes| result.map(|()| as_count(bytes));
-        match (work, &mut self.cache) {
+        let cache = self.cache.as_deref().map(Mutex::lock);
+        let mut cache = cache.map(|locked| locked.unwrap_or_else(PoisonError::into_inner));
+        match (work, cache.as_deref_mut()) {
             (Work::Read { mut buffer, range }, cache) => {
                 let count = range.len();
                 let target = buffer.as_mut().expect("memory to be filled has one owner");

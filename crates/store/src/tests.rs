@@ -610,3 +610,42 @@ fn a_mounted_block_device_is_in_use() {
     assert_eq!(found, Some(StoreError::InUse));
     assert!(unmounted.unwrap().success());
 }
+
+#[test]
+fn shares_of_a_store_on_two_threads_see_each_others_writes_and_keep_it_until_both_are_gone() {
+    let scratch = Scratch::new();
+    let path = scratch.file("shared", 4 * MIB);
+    let forgets = FaultSpec { volatile_cache: true, ..FaultSpec::default() };
+    let spec = |place, faults| StoreSpec {
+        place,
+        metadata: MetadataPlace::None,
+        needs_bytes: MIB,
+        allow_memory: true,
+        accept_foreign: true,
+        faults,
+    };
+    let specs = [
+        spec(crate::Place::Path(path.clone()), None),
+        spec(crate::Place::Path(path.clone()), Some(forgets)),
+        spec(crate::Place::Memory { size_bytes: 4 * MIB }, None),
+    ];
+    for spec in specs {
+        let mut bench = Bench::new(spec.clone());
+        assert_eq!(bench.write(0, &[1; 4096], false), Ok(4096));
+        let share = bench.store.share(1);
+        let other = std::thread::spawn(move || {
+            let hands = Hands::new(HandsConfig::default()).unwrap();
+            let mut bench = Bench { hands, pool: BufferPool::new(1 << 20), store: share };
+            assert_eq!(bench.read(0, 4096), Ok(vec![1; 4096]));
+            assert_eq!(bench.write(4096, &[2; 4096], false), Ok(4096));
+            bench.store
+        });
+        let share = other.join().unwrap();
+        assert_eq!(bench.read(4096, 4096), Ok(vec![2; 4096]));
+        let on_disk = matches!(spec.place, crate::Place::Path(_));
+        drop(bench);
+        assert_eq!(Store::open(spec.clone()).is_err(), on_disk, "a share is left");
+        drop(share);
+        assert!(Store::open(spec).is_ok(), "nothing holds it any more");
+    }
+}

@@ -8,14 +8,14 @@
 //!   only one, so Rust code never looks at bytes that the kernel is writing.
 //! - Blocks are initialised once, when allocated. They are not wiped between uses: whoever takes a
 //!   buffer writes it before showing it to anyone.
-//!
-//! Not here: memory shared between threads. A pool and its buffers belong to one thread.
+//! - A buffer may be handed to another thread, and be dropped there: its block goes back to the pool it
+//!   is of. A pool is behind a lock that one thread takes nearly always: give each thread its own.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::cell::RefCell;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::rc::Rc;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Sizes of blocks, in bytes. A buffer takes the smallest class that holds it.
 pub const BUFFER_CLASSES_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
@@ -31,6 +31,12 @@ struct Block {
     at: NonNull<u8>,
     class: usize,
 }
+
+// SAFETY: a block is memory of its own, tied to no thread.
+unsafe impl Send for Block {}
+// SAFETY: through a shared reference its bytes are only read; who writes them has the only reference
+// (see `Buffer::as_mut` and `Buffer::address`).
+unsafe impl Sync for Block {}
 
 impl Block {
     fn layout(class: usize) -> Layout {
@@ -55,7 +61,7 @@ impl Drop for Block {
 
 /// What a pool holds; buffers keep it alive.
 struct Shelf {
-    idle: [Vec<Rc<Block>>; BUFFER_CLASSES_BYTES.len()],
+    idle: [Vec<Arc<Block>>; BUFFER_CLASSES_BYTES.len()],
     held_bytes: usize,
     used_bytes: usize,
     limit_bytes: usize,
@@ -63,13 +69,13 @@ struct Shelf {
 
 impl Shelf {
     /// A block of this class; idle blocks of other classes are given up where room is short.
-    fn take(&mut self, class: usize) -> Option<Rc<Block>> {
+    fn take(&mut self, class: usize) -> Option<Arc<Block>> {
         let bytes = BUFFER_CLASSES_BYTES[class];
         let block = match self.idle[class].pop() {
             Some(block) => block,
             None => {
                 self.make_room(bytes)?;
-                let block = Rc::new(Block::allocate(class)?);
+                let block = Arc::new(Block::allocate(class)?);
                 self.held_bytes += bytes;
                 block
             }
@@ -91,16 +97,16 @@ impl Shelf {
         Some(())
     }
 
-    fn give_back(&mut self, block: Rc<Block>) {
+    fn give_back(&mut self, block: Arc<Block>) {
         self.used_bytes -= BUFFER_CLASSES_BYTES[block.class];
         self.idle[block.class].push(block);
     }
 }
 
-/// Where one thread's buffers come from. Clones name the same pool.
+/// Where buffers come from. Clones name the same pool.
 #[derive(Clone)]
 pub struct BufferPool {
-    shelf: Rc<RefCell<Shelf>>,
+    shelf: Arc<Mutex<Shelf>>,
 }
 
 impl BufferPool {
@@ -108,7 +114,12 @@ impl BufferPool {
     #[must_use]
     pub fn new(limit_bytes: usize) -> BufferPool {
         let shelf = Shelf { idle: Default::default(), held_bytes: 0, used_bytes: 0, limit_bytes };
-        BufferPool { shelf: Rc::new(RefCell::new(shelf)) }
+        BufferPool { shelf: Arc::new(Mutex::new(shelf)) }
+    }
+
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        // What is done under the lock ends whole or not at all.
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A buffer of `length` bytes with arbitrary content; `None` when the pool's limit is met or
@@ -119,7 +130,7 @@ impl BufferPool {
         if length == 0 {
             return None;
         }
-        let block = self.shelf.borrow_mut().take(class)?;
+        let block = self.shelf().take(class)?;
         Some(Buffer { block: Some(block), length, pool: self.clone() })
     }
 
@@ -134,32 +145,32 @@ impl BufferPool {
     /// Bytes of the blocks that buffers hold now.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
-        self.shelf.borrow().used_bytes
+        self.shelf().used_bytes
     }
 
     /// Bytes of all blocks, in use or idle.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
-        self.shelf.borrow().held_bytes
+        self.shelf().held_bytes
     }
 
     /// The most it may hold, in bytes.
     #[must_use]
     pub fn limit_bytes(&self) -> usize {
-        self.shelf.borrow().limit_bytes
+        self.shelf().limit_bytes
     }
 }
 
 /// A counted reference to a block of a pool. Cloning is cheap and copies no bytes.
 pub struct Buffer {
     /// `None` only while being dropped.
-    block: Option<Rc<Block>>,
+    block: Option<Arc<Block>>,
     length: usize,
     pool: BufferPool,
 }
 
 impl Buffer {
-    fn block(&self) -> &Rc<Block> {
+    fn block(&self) -> &Arc<Block> {
         self.block.as_ref().expect("a buffer has its block until it is dropped")
     }
 
@@ -184,7 +195,10 @@ impl Buffer {
     /// True if no clone of it exists, in an operation or elsewhere.
     #[must_use]
     pub fn is_unique(&self) -> bool {
-        Rc::strong_count(self.block()) == 1
+        let unique = Arc::strong_count(self.block()) == 1;
+        // What other threads did with clones that are gone comes before what follows here.
+        fence(Ordering::Acquire);
+        unique
     }
 
     /// Changes how much of the block this reference shows; clones keep theirs.
@@ -237,10 +251,12 @@ impl Clone for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Some(block) = self.block.take()
-            && Rc::strong_count(&block) == 1
-        {
-            self.pool.shelf.borrow_mut().give_back(block);
+        let Some(mut block) = self.block.take() else { return };
+        if Arc::get_mut(&mut block).is_some() {
+            self.pool.shelf().give_back(block);
+        } else if let Some(block) = Arc::into_inner(block) {
+            // Another thread let its clone go just now.
+            self.pool.shelf().give_back(Arc::new(block));
         }
     }
 }

@@ -530,3 +530,20 @@ fn the_machine_answers_simple_questions() {
     let before = crate::clock();
     assert!(crate::clock() >= before);
 }
+
+#[test]
+fn clones_of_a_buffer_that_threads_let_go_at_once_bring_its_block_back_once() {
+    let pool = BufferPool::new(4096);
+    for _ in 0..2000 {
+        let buffer = pool.take(4096).expect("the block came back");
+        let threads = [buffer.clone(), buffer].map(|clone| {
+            std::thread::spawn(move || {
+                assert_eq!(clone.len(), 4096);
+            })
+        });
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!((pool.used_bytes(), pool.held_bytes()), (0, 4096));
+    }
+}
