@@ -135,6 +135,11 @@ impl Link {
         self.dialled
     }
 
+    /// From now on what is enciphered goes into buffers of this pool: the link is another thread's now.
+    pub fn set_pool(&mut self, pool: &BufferPool) {
+        self.session.set_pool(pool);
+    }
+
     /// When to close it unless it became ready before.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {

@@ -187,6 +187,11 @@ impl Session {
         self.is_open() && self.tls.is_none()
     }
 
+    /// What is enciphered goes into buffers of this pool.
+    pub(crate) fn set_pool(&mut self, pool: &BufferPool) {
+        self.pool = pool.clone();
+    }
+
     /// When to close it unless it was admitted before.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {

@@ -23,6 +23,8 @@ pub const VERSION_MAX: u16 = 1;
 pub const AUTHENTICATE_BYTES_MAX: usize = 1024;
 /// Bytes behind the known part of a `Hello`.
 pub const HELLO_UNKNOWN_BYTES_MAX: usize = 1024;
+/// Connections that two nodes have with each other at most: one for each thread of the node with more.
+pub const STREAMS_MAX: u16 = 16;
 /// Resources named in one message; who has more sends another.
 pub const RESOURCES_MAX: usize = 4096;
 /// What a resource is said to be, in bytes; the largest description takes a quarter of it.
@@ -58,7 +60,7 @@ pub struct Hello {
     pub process: u64,
     /// Which of the streams between the two nodes this connection is, from 0.
     pub stream: u16,
-    /// How many the sender would open, at least 1.
+    /// How many the sender needs: a power of two, `STREAMS_MAX` at most.
     pub streams: u16,
     /// What newer versions add, kept as it is.
     pub unknown: Vec<u8>,
@@ -73,7 +75,7 @@ pub struct Agreed {
     pub features: u64,
     /// Which stream this connection is.
     pub stream: u16,
-    /// How many streams there are: the smaller of both numbers.
+    /// How many streams there are: the larger of both numbers.
     pub streams: u16,
 }
 
@@ -88,7 +90,7 @@ pub enum Disagreement {
     Version,
     /// One requires these features, which the other does not offer.
     Features(u64),
-    /// They do not mean the same stream, or one beyond the number of either.
+    /// They do not mean the same stream, or one beyond the number, or no number that can be.
     Stream,
 }
 
@@ -198,8 +200,10 @@ pub fn agree(ours: &Hello, theirs: &Hello) -> Result<Agreed, Disagreement> {
     if missing != 0 {
         return Err(Disagreement::Features(missing));
     }
-    let streams = ours.streams.min(theirs.streams);
-    if ours.stream != theirs.stream || ours.stream >= streams {
+    let streams = ours.streams.max(theirs.streams);
+    let can_be = |streams: u16| streams.is_power_of_two() && streams <= STREAMS_MAX;
+    let known = can_be(ours.streams) && can_be(theirs.streams);
+    if !known || ours.stream != theirs.stream || ours.stream >= streams {
         return Err(Disagreement::Stream);
     }
     let features = ours.features_offered & theirs.features_offered;

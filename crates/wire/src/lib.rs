@@ -39,7 +39,7 @@ pub use frame::{
 pub use header::HEADER_BYTES;
 pub use hello::{
     Agreed, DESCRIPTION_BYTES_MAX, Disagreement, GoodbyeReason, Hello, NodeMessage, RESOURCES_MAX,
-    ResourceLife, VERSION_MAX, VERSION_MIN, agree,
+    ResourceLife, STREAMS_MAX, VERSION_MAX, VERSION_MIN, agree,
 };
 pub use member::{LIVES_MAX, Life, MemberMessage, RefuseReason, Seen};
 pub use register::{

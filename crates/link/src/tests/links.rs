@@ -252,7 +252,7 @@ fn disagreements_of_hellos_reach_both_logs() {
         (Hello { features_offered: 8, features_required: 8, ..hello(1) }, |e| {
             matches!(e, E::Features(8))
         }),
-        (Hello { stream: 7, streams: 8, ..hello(1) }, |e| matches!(e, E::Stream { .. })),
+        (Hello { stream: 7, streams: 4, ..hello(1) }, |e| matches!(e, E::Stream { .. })),
     ];
     let authority = authority();
     let config_of = |node| config(&identity(&authority, node), LinkMode::Encrypted);

@@ -31,7 +31,7 @@ fn pair() -> (Hello, Hello) {
 #[test]
 fn the_newest_common_version_and_the_common_features_are_agreed() {
     let (ours, theirs) = pair();
-    let agreed = Agreed { version: 3, features: 0b0101, stream: 1, streams: 2 };
+    let agreed = Agreed { version: 3, features: 0b0101, stream: 1, streams: 4 };
     assert_eq!(agree(&ours, &theirs), Ok(agreed));
 }
 
@@ -49,7 +49,11 @@ fn each_disagreement_has_its_name() {
     assert_eq!(changed(|h| h.features_offered = 0b1100), Err(Disagreement::Features(1)));
     assert_eq!(changed(|h| h.features_required = 0b1100), Err(Disagreement::Features(8)));
     assert_eq!(changed(|h| h.stream = 0), Err(Disagreement::Stream));
-    assert_eq!(changed(|h| h.streams = 1), Err(Disagreement::Stream));
+    assert_eq!(changed(|h| h.streams = 3), Err(Disagreement::Stream), "shards could not be dealt");
+    assert_eq!(changed(|h| h.streams = 2 * STREAMS_MAX), Err(Disagreement::Stream));
+    let beyond = Hello { stream: 4, ..ours.clone() };
+    let theirs = Hello { stream: 4, ..theirs.clone() };
+    assert_eq!(agree(&beyond, &theirs), Err(Disagreement::Stream));
 }
 
 #[test]

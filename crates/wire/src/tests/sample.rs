@@ -318,7 +318,7 @@ pub(super) fn hello(random: &mut Prng) -> Hello {
         node: node(random),
         process: random.next_u64(),
         stream: random.below(4) as u16,
-        streams: 1 + random.below(8) as u16,
+        streams: 1 << random.below(4),
         unknown: (0..random.below(40)).map(|_| random.next_u64() as u8).collect(),
     }
 }
