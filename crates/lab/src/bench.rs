@@ -82,13 +82,15 @@ pub(crate) struct Bench {
     pub(crate) seed: u64,
     /// Part of `--quick`: shorter loads.
     pub(crate) quick: bool,
+    /// Of each node; resources have as many shards.
+    pub(crate) threads: u16,
     begun: Instant,
 }
 
 impl Bench {
     /// For a lab that begins now.
     pub(crate) fn new(directory: PathBuf, seed: u64, quick: bool) -> Bench {
-        Bench { directory, seed, quick, begun: Instant::now() }
+        Bench { directory, seed, quick, threads: 1, begun: Instant::now() }
     }
 
     /// A line about what happens, with the time since the start.

@@ -46,6 +46,8 @@ pub(crate) struct NodeInfo {
 /// A cluster.
 pub(crate) struct Cluster {
     program: PathBuf,
+    /// Of each node; resources have as many shards.
+    threads: u16,
     /// The cluster's directory.
     pub(crate) directory: PathBuf,
     /// Its nodes, by name.
@@ -61,9 +63,11 @@ impl Cluster {
     /// Starts a new one in this part of the lab's directory.
     pub(crate) fn up_in(bench: &Bench, name: &str, nodes: u16) -> Outcome<Cluster> {
         let directory = bench.directory.join(name);
-        let mut cluster = Cluster { program: program("lockstep")?, directory, nodes: Vec::new() };
-        let count = nodes.to_string();
-        let arguments = ["dev", "up", "--nodes", &count, "--detach", "--output", "json"];
+        let (program, threads) = (program("lockstep")?, bench.threads);
+        let mut cluster = Cluster { program, threads, directory, nodes: Vec::new() };
+        let (count, threads) = (nodes.to_string(), threads.to_string());
+        let up = ["dev", "up", "--nodes", &count, "--threads", &threads];
+        let arguments = [&up[..], &["--detach", "--output", "json"]].concat();
         let said = cluster.ok(&arguments)?;
         let value: Value = parse(&said)?;
         let list = value["nodes"].as_array().ok_or("dev up names no nodes")?;
@@ -110,6 +114,16 @@ impl Cluster {
     pub(crate) fn create(&self, name: &str, more: &[&str]) -> Outcome<()> {
         let mut arguments = vec!["resource", "create", name];
         arguments.extend(more);
+        let shards = self.threads.to_string();
+        let file = more.iter().position(|word| *word == "--from").and_then(|at| more.get(at + 1));
+        match file {
+            _ if self.threads == 1 || more.contains(&"--shards") => {}
+            Some(path) => {
+                let text = fs::read_to_string(path)?;
+                fs::write(path, format!("shards = {shards}\n{text}"))?;
+            }
+            None => arguments.extend(["--shards", &shards]),
+        }
         self.ok(&arguments)?;
         self.wait(name, "in-sync", SYNC_LIMIT)
     }

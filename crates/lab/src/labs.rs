@@ -109,6 +109,7 @@ pub(crate) const LABS: &[Lab] = labs! {
     Quick "mode-odd" modes::odd, "Blocks of 512 bytes, two volumes, sizes that end within an extent.";
     Quick "mode-protocol-b" modes::protocol_b, "Protocol B through a fail-over, and options that change under load.";
     Quick "mode-plain-links" modes::plain_links, "Links without encryption work among themselves, say so, and never with encrypted ones.";
+    Quick "mode-threads" modes::threads, "Nodes with one, two and four threads serve one volume; two of them are killed as primary.";
     Quick "mode-witness" modes::witness, "Two copies, a witness and a client's node: each of the first three is killed.";
     Quick "refuse-devices" modes::devices_refused, "Devices that are too small, missing, foreign or in use are refused, and nothing is changed.";
     Quick "change-size" change::size, "A volume grows and shrinks in use.";

@@ -50,6 +50,9 @@ struct Arguments {
     /// Seed of everything random; by default it differs each time and is printed
     #[arg(long)]
     seed: Option<u64>,
+    /// Threads of each node, and shards of each resource
+    #[arg(long, default_value_t = 1)]
+    threads: u16,
     /// Keep the directory of a lab that failed
     #[arg(long)]
     keep: bool,
@@ -81,7 +84,9 @@ fn inside(directory: &Path, name: &str, arguments: &Arguments) -> ExitCode {
         println!("    there is no lab {name}");
         return ExitCode::from(EXIT_FAILED);
     };
-    let bench = Bench::new(directory.to_path_buf(), arguments.seed.unwrap_or(1), arguments.quick);
+    let mut bench =
+        Bench::new(directory.to_path_buf(), arguments.seed.unwrap_or(1), arguments.quick);
+    bench.threads = arguments.threads;
     match (lab.run)(&bench) {
         Ok(Verdict::Passed(note)) => {
             println!("    {note}");
@@ -132,6 +137,7 @@ fn all(arguments: &Arguments) -> ExitCode {
         let directory =
             std::env::temp_dir().join(format!("lockstep-lab-{}-{number}", std::process::id()));
         let mut words = vec!["--seed".to_owned(), seed.to_string()];
+        words.extend(["--threads".to_owned(), arguments.threads.to_string()]);
         if arguments.quick {
             words.push("--quick".to_owned());
         }

@@ -14,7 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use wire::REPLICAS_MAX;
 
 use crate::machines::{Machine, parse_machine};
-use crate::unit::{parse_size, parse_time};
+use crate::unit::{parse_size, parse_threads, parse_time};
 
 pub(crate) use options::SetOptions;
 use options::protocol_parser;
@@ -218,6 +218,9 @@ pub(crate) enum Dev {
         /// Where replicas are kept unless a resource says otherwise
         #[arg(long, value_name = "KIND")]
         store: Option<Store>,
+        /// Threads of each node; 1 if the directory is new
+        #[arg(long, value_name = "N", value_parser = parse_threads)]
+        threads: Option<u16>,
         /// Return when the nodes answer; without it they stop with Ctrl-C
         #[arg(long)]
         detach: bool,

@@ -34,8 +34,15 @@ pub(crate) struct DevFile {
     pub(crate) cluster: String,
     /// Where replicas are kept unless a resource says otherwise: `file` or `memory`.
     pub(crate) store: String,
+    /// Of each node.
+    #[serde(default = "one_thread")]
+    pub(crate) threads: u16,
     /// Ascending by number.
     pub(crate) nodes: Vec<DevNode>,
+}
+
+fn one_thread() -> u16 {
+    1
 }
 
 /// A node of a development cluster.
@@ -102,6 +109,7 @@ impl DevCluster {
             version: VERSION,
             cluster: format!("{cluster:016x}"),
             store: store.to_owned(),
+            threads: one_thread(),
             nodes,
         }
     }

@@ -24,7 +24,7 @@ use wire::admin::{Answer, Command as Ask, DumpVolume, Operation, codes};
 use crate::cli::{Create, Form, Store, Wanted};
 use crate::cluster::{Cluster, DevCluster, DevNode, absolute};
 use crate::dev::up::AddressLock;
-use crate::dev::{bring_up, process, stop_flag};
+use crate::dev::{Asked, bring_up, process, stop_flag};
 use crate::output::{LiveLine, Style, Tone, bar, say, say_json};
 use crate::problem::{CLUSTER_OTHER, DEMO_FAILED, INTERRUPTED, NODE_ABSENT, Problem, TIMED_OUT};
 use crate::resource::make_new;
@@ -137,7 +137,8 @@ fn show(
             directory.display()
         ))?;
     }
-    let dev = bring_up(directory, Some(NODES), Some(Store::File))?;
+    let wanted = Asked { nodes: Some(NODES), store: Some(Store::File), ..Asked::default() };
+    let dev = bring_up(directory, &wanted)?;
     let nodes = dev.file.nodes.iter().map(|node| dev.admin_of(node)).collect();
     let cluster = Cluster { dev: Some(dev.clone()), nodes };
     let demo = Demo { style, cluster, dev, keep, stop, begun, size };

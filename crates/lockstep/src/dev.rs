@@ -49,7 +49,10 @@ struct NodeJson {
 pub(crate) fn run(global: &Global, command: &Dev) -> Result<(), Problem> {
     let style = Style::of(global);
     match command {
-        Dev::Up { nodes, store, detach } => up_command(global, style, *nodes, *store, *detach),
+        Dev::Up { nodes, store, threads, detach } => {
+            let wanted = Asked { nodes: *nodes, store: *store, threads: *threads };
+            up_command(global, style, &wanted, *detach)
+        }
         Dev::Down => down(global, style),
         Dev::Status => say_nodes(&Cluster::open_dev(global)?, style),
         Dev::Kill { node } => kill(global, style, node),
@@ -61,15 +64,19 @@ pub(crate) fn run(global: &Global, command: &Dev) -> Result<(), Problem> {
     }
 }
 
+/// What is asked of a cluster; what is left out is as it is, or as usual.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked {
+    pub(crate) nodes: Option<u16>,
+    pub(crate) store: Option<Store>,
+    pub(crate) threads: Option<u16>,
+}
+
 /// Makes the cluster if it is not there, and starts every node that does not run.
-pub(crate) fn bring_up(
-    directory: &Path,
-    nodes: Option<u16>,
-    store: Option<Store>,
-) -> Result<DevCluster, Problem> {
+pub(crate) fn bring_up(directory: &Path, wanted: &Asked) -> Result<DevCluster, Problem> {
     process::program()?;
     let lock = up::AddressLock::take()?;
-    let (cluster, new) = up::find_or_make(directory, nodes, store, &lock)?;
+    let (cluster, new) = up::find_or_make(directory, wanted, &lock)?;
     let outcome = start_all(&cluster);
     if let Err(problem) = outcome {
         let all: Vec<&DevNode> = cluster.file.nodes.iter().collect();
@@ -92,18 +99,12 @@ fn start_all(cluster: &DevCluster) -> Result<(), Problem> {
     started.iter().try_for_each(|&(node, pid)| process::wait_until_it_answers(cluster, node, pid))
 }
 
-fn up_command(
-    global: &Global,
-    style: Style,
-    nodes: Option<u16>,
-    store: Option<Store>,
-    detach: bool,
-) -> Result<(), Problem> {
+fn up_command(global: &Global, style: Style, wanted: &Asked, detach: bool) -> Result<(), Problem> {
     let Some(directory) = &global.dir else {
         return Err(Problem::new(NO_CLUSTER, "it is not said where the cluster is to live"));
     };
     let stop = stop_flag()?;
-    let cluster = bring_up(directory, nodes, store)?;
+    let cluster = bring_up(directory, wanted)?;
     say_nodes(&cluster, style)?;
     if detach {
         if style.form == Form::Human {

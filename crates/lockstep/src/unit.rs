@@ -19,6 +19,12 @@ const UNITS: &[(&str, u64)] = &[
     ("B", 1),
 ];
 
+/// A number of threads: a power of two.
+pub(crate) fn parse_threads(text: &str) -> Result<u16, String> {
+    let count = text.parse().ok().filter(|count| matches!(count, 1 | 2 | 4 | 8));
+    count.ok_or_else(|| "a node has 1, 2, 4 or 8 threads".to_owned())
+}
+
 /// A size in bytes: a whole number, with or without one of the units.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());

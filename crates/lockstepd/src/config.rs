@@ -14,6 +14,8 @@ use link::{LinkMode, Revocations};
 use serde::Deserialize;
 use store::FaultSpec;
 
+use crate::node::THREADS_MAX;
+
 /// Peers of one node, at most: a cluster of 64 nodes.
 pub(crate) const PEERS_MAX: usize = 63;
 
@@ -57,6 +59,8 @@ struct File {
     buffer_bytes: Option<u64>,
     #[serde(default = "disk_late_ms")]
     disk_late_ms: u32,
+    #[serde(default = "threads")]
+    threads: u16,
     #[serde(default)]
     peers: Vec<FilePeer>,
 }
@@ -104,6 +108,12 @@ fn on() -> bool {
 /// shorter than clients' patience (30 s is usual).
 fn disk_late_ms() -> u32 {
     10_000
+}
+
+/// One serves a volume of one shard without ever passing a request on; more are for who has volumes of
+/// several shards and cores to spare.
+fn threads() -> u16 {
+    1
 }
 
 /// Below this a loaded disk would be taken for a dead one.
@@ -169,6 +179,8 @@ pub(crate) struct Config {
     pub(crate) insecure: bool,
     /// Bytes of buffers, at most.
     pub(crate) buffer_bytes: usize,
+    /// Threads that serve: 1, 2, 4 or 8.
+    pub(crate) threads: u16,
     /// What a disk of this node has not done after so long has failed.
     pub(crate) disk_late: Duration,
     /// Ascending by id, without this node.
@@ -219,6 +231,12 @@ impl Config {
         if file.disk_late_ms < DISK_LATE_MS_MIN {
             return Err(refuse("disk_late_ms", "must be 1000 or more: a busy disk is no dead one"));
         }
+        if !file.threads.is_power_of_two() || file.threads > THREADS_MAX {
+            return Err(refuse(
+                "threads",
+                "must be 1, 2, 4 or 8: shards are dealt to them in turn",
+            ));
+        }
         let revoked = revoked(&file)?;
         let peers = peers(file.peers, NodeId(file.node))?;
         let admin = file.admin_socket.unwrap_or_else(|| PathBuf::from("admin.sock"));
@@ -243,6 +261,7 @@ impl Config {
                 .buffer_bytes
                 .and_then(|bytes| usize::try_from(bytes).ok())
                 .unwrap_or(sys::POOL_BYTES_DEFAULT),
+            threads: file.threads,
             disk_late: Duration::from_millis(u64::from(file.disk_late_ms)),
             peers,
         })

@@ -13,8 +13,18 @@ const MIB: u64 = 1 << 20;
 
 #[test]
 fn a_read_of_part_of_a_block_that_rotted_gives_what_was_written() {
-    let mut cluster = Cluster::new("rot", 2);
+    read_parts_of_rotten_blocks("rot", 1);
+}
+
+#[test]
+fn a_thread_beside_the_first_reads_whole_blocks_too() {
+    read_parts_of_rotten_blocks("rot-threads", 2);
+}
+
+fn read_parts_of_rotten_blocks(name: &str, threads: u16) {
+    let mut cluster = Cluster::new(name, 2);
     for node in 1..=2 {
+        cluster.add_settings(node, &format!("threads = {threads}"));
         cluster.start(node);
     }
     let mut file = cluster.resource("alpha", 8 * MIB, &[1, 2]);

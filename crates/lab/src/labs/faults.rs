@@ -67,12 +67,15 @@ pub(super) fn stalls(bench: &Bench) -> Outcome {
 }
 
 /// A seed with which the first stall comes neither while the node starts nor while it is brought in sync.
-fn seed_of_a_late_stall() -> u64 {
-    let first = |seed: u64| {
+/// Each thread has its part of the operations, and draws by a seed of its own, counted on from this.
+fn seed_of_a_late_stall(threads: u16) -> u64 {
+    let early = 6_000 / u32::from(threads);
+    let comes_late = |seed: u64| {
         let mut random = Prng::new(seed);
-        (0..9_000).find(|_| random.once_in(1000))
+        (0..9_000).find(|_| random.once_in(1000)).is_some_and(|first| first > early)
     };
-    (1..).find(|&seed| first(seed).is_some_and(|first| first > 6_000)).expect("one in some hundred")
+    let all = |seed: u64| (0..u64::from(threads)).all(|thread| comes_late(seed + thread));
+    (1..).find(|&seed| all(seed)).expect("one in some hundred")
 }
 
 /// The disk of the primary, then that of a replica, hangs without an error for longer than anybody lives.
@@ -86,7 +89,7 @@ pub(super) fn hangs(bench: &Bench) -> Outcome {
         let path = cluster.settings(node);
         let text = fs::read_to_string(&path)?;
         fs::write(&path, format!("disk_late_ms = 2000\n{text}"))?;
-        let seed = seed_of_a_late_stall();
+        let seed = seed_of_a_late_stall(bench.threads);
         let faults = format!("seed = {seed}\nstalls_one_in = 1000\nstall_ms = 3600000");
         restart_with(&cluster, node, &faults)?;
         if node == "a" {

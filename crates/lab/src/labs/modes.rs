@@ -257,6 +257,38 @@ pub(super) fn plain_links(bench: &Bench) -> Outcome {
     passed(summary)
 }
 
+/// Nodes with one, two and four threads serve a volume of four shards.
+pub(super) fn threads(bench: &Bench) -> Outcome {
+    let cluster = Cluster::up(bench, 3)?;
+    for (node, threads) in [("a", 1), ("b", 2), ("c", 4)] {
+        cluster.stop(node)?;
+        let path = cluster.settings(node);
+        let text = fs::read_to_string(&path)?;
+        let rest = text.lines().filter(|line| !line.starts_with("threads"));
+        let rest: String = rest.flat_map(|line| [line, "\n"]).collect();
+        fs::write(&path, format!("threads = {threads}\n{rest}"))?;
+    }
+    cluster.start_all()?;
+    let size = ["--size", SIZE_TEXT, "--replicas", "3", "--shards", "4"];
+    cluster.create(DISK, &size)?;
+    let mut clients = staying(&cluster, &["a"], 3)?;
+    clients.extend(roaming(&cluster, &["b", "c", "a"], 3)?);
+    clients.extend(roaming(&cluster, &["c", "a", "b"], 3)?);
+    let load = load(bench, clients);
+    for victim in ["b", "c"] {
+        cluster.ok(&["resource", "promote", DISK, "--node", victim])?;
+        load.progress(300)?;
+        cluster.kill(victim)?;
+        bench.tell(format_args!("{victim} is killed"));
+        load.progress(300)?;
+        cluster.start(victim)?;
+        cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+    }
+    load.progress(300)?;
+    cluster.ok(&["resource", "verify", DISK, "--wait"])?;
+    passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
+}
+
 /// Two copies, a witness on a node of its own, and a fourth node that only uses the volume.
 pub(super) fn witness(bench: &Bench) -> Outcome {
     let cluster = Cluster::up(bench, 4)?;

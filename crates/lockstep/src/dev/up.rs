@@ -15,6 +15,7 @@ use std::time::SystemTime;
 use base::{ClusterId, NodeId};
 use link::{Authority, IdentityError};
 
+use super::Asked;
 use crate::cli::Store;
 use crate::cluster::{DevCluster, DevFile, DevNode, absolute};
 use crate::problem::{CLUSTER_OTHER, FILE, NO_ADDRESS, Problem};
@@ -98,19 +99,28 @@ fn network_of(address: IpAddr) -> Option<u8> {
 /// The cluster of `directory`: the one that is there, or a new one. Says whether it is new.
 pub(crate) fn find_or_make(
     directory: &Path,
-    nodes: Option<u16>,
-    store: Option<Store>,
+    asked: &Asked,
     lock: &AddressLock,
 ) -> Result<(DevCluster, bool), Problem> {
     if let Some(cluster) = DevCluster::read(directory)? {
         let count = cluster.file.nodes.len();
-        if let Some(wanted) = nodes
+        if let Some(wanted) = asked.nodes
             && usize::from(wanted) != count
         {
             let message = format!("{} holds a cluster of {count} nodes", directory.display());
             return Err(Problem::new(CLUSTER_OTHER, message));
         }
-        if let Some(wanted) = store
+        if let Some(wanted) = asked.threads
+            && wanted != cluster.file.threads
+        {
+            let message = format!(
+                "the nodes in {} have {} threads; `threads` in their node.toml changes it",
+                directory.display(),
+                cluster.file.threads
+            );
+            return Err(Problem::new(CLUSTER_OTHER, message));
+        }
+        if let Some(wanted) = asked.store
             && wanted != cluster.store()
         {
             let message = format!(
@@ -123,7 +133,7 @@ pub(crate) fn find_or_make(
         return Ok((cluster, false));
     }
     let directory = absolute(directory)?;
-    let names = names(nodes.unwrap_or(NODES_DEFAULT));
+    let names = names(asked.nodes.unwrap_or(NODES_DEFAULT));
     let longest = directory.join("a").join("admin.sock");
     if longest.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
         let message = format!(
@@ -133,7 +143,9 @@ pub(crate) fn find_or_make(
         return Err(Problem::new(FILE, message));
     }
     let nodes = addresses(&names, lock)?;
-    let file = DevCluster::new_file(sys::random_u64() | 1, store.unwrap_or(Store::File), nodes);
+    let mut file =
+        DevCluster::new_file(sys::random_u64() | 1, asked.store.unwrap_or(Store::File), nodes);
+    file.threads = asked.threads.unwrap_or(1);
     let cluster = DevCluster { directory, file };
     write_all(&cluster)?;
     cluster.write()?;
@@ -208,6 +220,9 @@ pub(crate) fn settings(cluster: &DevFile, node: &DevNode) -> String {
          certificate = \"certificate.pem\"\nkey = \"key.pem\"\nauthority = \"authority.pem\"\n",
         cluster.cluster, node.id, node.name, node.listen, node.nbd
     );
+    if cluster.threads > 1 {
+        writeln!(text, "threads = {}", cluster.threads).expect("writing into a string cannot fail");
+    }
     if cluster.store == "memory" {
         text.push_str("allow_memory_store = true\n");
     }

@@ -50,6 +50,18 @@ fn a_disk_has_ten_seconds_unless_told_otherwise_and_never_less_than_one() {
 }
 
 #[test]
+fn a_node_has_one_thread_unless_told_otherwise_and_a_power_of_two() {
+    let threads =
+        |text: &str| Config::parse(Path::new("/nowhere"), text).map(|config| config.threads);
+    assert_eq!(threads(GOOD).expect("it is good"), 1);
+    let set = |count: u32| GOOD.replace("node = 2", &format!("node = 2\nthreads = {count}"));
+    assert_eq!(threads(&set(4)).expect("it is good"), 4);
+    for bad in [0, 3, 16] {
+        assert!(refused(&set(bad)).contains("threads"), "{bad}");
+    }
+}
+
+#[test]
 fn who_has_peers_has_an_identity_in_its_own_directory_unless_told_otherwise() {
     let config = Config::parse(Path::new("/nowhere"), GOOD).expect("it is good");
     let identity = config.identity.expect("there are peers");

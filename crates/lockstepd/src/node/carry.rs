@@ -3,10 +3,13 @@
 //! Always: an output is carried out before the machine, or another, is stepped again; what one machine
 //! of a node says to another arrives later, in order.
 
-use replica::door::{MemberInput, MemberOutput, Notice, ShardInput, ShardOutput, ToShard};
+use replica::door::{
+    FromShard, MemberInput, MemberOutput, Notice, ShardInput, ShardOutput, ToShard,
+};
 use wire::Configuration;
 
 use super::status::{changed_bytes, stretch_name};
+use super::threads::Parcel;
 use super::{Node, Work};
 use crate::log::{debug, warning};
 use crate::slab::Key;
@@ -18,6 +21,7 @@ impl Node {
             match work {
                 Work::Member(key, input) => self.step_member(key, input),
                 Work::Shard(key, shard, input) => self.step_shard(key, shard, input),
+                Work::Tell(thread, parcel) => self.tell(thread, *parcel),
             }
         }
     }
@@ -33,9 +37,10 @@ impl Node {
 
     fn step_member(&mut self, key: Key, input: MemberInput) {
         let now = self.hands.now();
-        let Some(resource) = self.resources.get_mut(key) else { return };
+        let resource = self.resources.get_mut(key);
+        let Some(member) = resource.and_then(|resource| resource.member.as_mut()) else { return };
         let mut outputs = std::mem::take(&mut self.member_out);
-        resource.member.step(now, input, &mut outputs);
+        member.step(now, input, &mut outputs);
         self.touch(key);
         self.carry_member(key, &mut outputs);
         self.member_out = outputs;
@@ -112,11 +117,9 @@ impl Node {
                             self.lose_clients(key);
                         }
                     }
-                    let count = self.resources.get(key).map_or(0, |entry| entry.shards.len());
-                    for shard in 0..u16::try_from(count).expect("a few") {
-                        let input = ShardInput::Member(message.clone());
-                        self.work.push_back(Work::Shard(key, shard, input));
-                    }
+                    self.push_to_shards(key, &message);
+                    let life = self.resources.get(key).map_or(0, |resource| resource.life);
+                    self.tell_others(|| Parcel::ToShards { life, message: message.clone() });
                 }
                 MemberOutput::Done { id, result } => self.on_done(id, result),
                 MemberOutput::Notice(notice) => self.tell_notice(key, notice),
@@ -127,9 +130,10 @@ impl Node {
 
     fn step_shard(&mut self, key: Key, shard: u16, input: ShardInput) {
         let now = self.hands.now();
-        let Some(resource) = self.resources.get_mut(key) else { return };
+        let resource = self.resources.get_mut(key);
+        let Some(machine) = resource.and_then(|entry| entry.shard_mut(shard)) else { return };
         let mut outputs = std::mem::take(&mut self.shard_out);
-        resource.shards[usize::from(shard)].step(now, input, &mut outputs);
+        machine.step(now, input, &mut outputs);
         self.touch(key);
         self.carry_shard(key, shard, &mut outputs);
         self.shard_out = outputs;
@@ -149,9 +153,21 @@ impl Node {
                     self.on_answer(id, result, bytes);
                 }
                 ShardOutput::Release { buffer } => self.buffers.release(buffer),
-                ShardOutput::Member(message) => {
+                ShardOutput::Member(message) if self.threads.is_first() => {
                     let input = MemberInput::Shard { shard, message };
                     self.work.push_back(Work::Member(key, input));
+                }
+                ShardOutput::Member(message) => {
+                    let ends = matches!(
+                        message,
+                        FromShard::Installed { .. }
+                            | FromShard::Synced { .. }
+                            | FromShard::Verified { .. }
+                    );
+                    // Before what it says: who hears of an end can see what came of it.
+                    self.show(key, ends);
+                    let life = self.resources.get(key).map_or(0, |resource| resource.life);
+                    self.tell(0, Parcel::FromShard { life, shard, message });
                 }
                 ShardOutput::Mark(name) => debug!("{}: {name}", self.name_of(key)),
             }
@@ -172,10 +188,11 @@ impl Node {
             self.wakes.pop_first();
             let Some(resource) = self.resources.get_mut(key) else { continue };
             resource.wake = None;
-            if resource.member.wake_at().is_some_and(|at| at <= now) {
+            let member = resource.member.as_ref().and_then(replica::Member::wake_at);
+            if member.is_some_and(|at| at <= now) {
                 self.work.push_back(Work::Member(key, MemberInput::Wake));
             }
-            for (number, shard) in (0_u16..).zip(&resource.shards) {
+            for (number, shard) in resource.here() {
                 if shard.wake_at().is_some_and(|at| at <= now) {
                     self.work.push_back(Work::Shard(key, number, ShardInput::Wake));
                 }
@@ -186,9 +203,13 @@ impl Node {
 
     /// Enters when time alone will change something, for every resource that was stepped.
     pub(super) fn note_wakes(&mut self) {
+        let mut seen = Vec::new();
         for key in std::mem::take(&mut self.touched) {
             let Some(resource) = self.resources.get_mut(key) else { continue };
             resource.touched = false;
+            if !self.threads.is_first() {
+                seen.push(key);
+            }
             let wake = resource.wake_at();
             if wake == resource.wake {
                 continue;
@@ -200,6 +221,9 @@ impl Node {
             if let Some(new) = wake {
                 self.wakes.insert((new, key));
             }
+        }
+        for key in seen {
+            self.show(key, false);
         }
     }
 }

@@ -18,6 +18,7 @@ use replica::door::{MemberInput, ShardInput};
 use sys::{Event, Listener, Payload, Socket, SocketAddress};
 
 use super::patience::{is_taken, patiently};
+use super::threads::Parcel;
 use super::{Node, Purpose, Work};
 use crate::log::{debug, info, warning};
 use crate::slab::Key;
@@ -222,7 +223,7 @@ impl Node {
     }
 
     fn serve_client(&mut self, key: Key) {
-        let congested = self.peers.congested();
+        let congested = self.peers.congested() || self.threads.congested();
         let Some(client) = self.clients.get_mut(key) else { return };
         let mut demands = std::mem::take(&mut self.demands);
         client.connection.proceed(&mut demands);
@@ -280,6 +281,11 @@ impl Node {
                 self.stir_client(key);
             }
         }
+    }
+
+    /// Whether a client waits for a buffer.
+    pub(super) fn clients_starve(&self) -> bool {
+        self.clients.iter().any(|(_, client)| client.connection.starved())
     }
 
     /// No client's further requests are taken.
@@ -386,8 +392,7 @@ impl Node {
         let Some((resource, volume, info)) = found else {
             return client.connection.refuse(Refusal::Unknown, "no volume of this name here");
         };
-        let shards = self.resources.get(resource).map_or(1, |resource| resource.shards.len());
-        let shards = u16::try_from(shards).expect("a few");
+        let shards = self.resources.get(resource).map_or(1, |resource| resource.shard_count());
         client.connection.found(&info, enters, shards);
         if enters {
             client.opened = Some((resource, volume));
@@ -453,10 +458,17 @@ impl Node {
             base::Op::Flush => ask.tag.piece,
             _ => entry.shard_of(ask.span),
         };
-        let buffer = ask.buffer.map(|buffer| self.buffers.name(resource, buffer));
+        let (id, life) = (entry.id, entry.life);
+        let thread = self.threads.of_shard(id, shard);
         let asked = self.asked.insert(Asked { client, tag: ask.tag, resource });
         let id = RequestId(asked.number());
-        let request = Request { op: ask.op, volume, span: ask.span, buffer, fua: ask.fua };
+        let request = Request { op: ask.op, volume, span: ask.span, buffer: None, fua: ask.fua };
+        if thread != 0 {
+            let parcel = Parcel::Request { life, shard, id, request, bytes: ask.buffer };
+            return self.tell(thread, parcel);
+        }
+        let buffer = ask.buffer.map(|buffer| self.buffers.name(resource, buffer));
+        let request = Request { buffer, ..request };
         self.work.push_back(Work::Shard(resource, shard, ShardInput::Request { id, request }));
     }
 
@@ -480,7 +492,32 @@ impl Node {
         result: Result<(), base::AnswerError>,
         buffer: Option<sys::Buffer>,
     ) {
+        if !self.threads.is_first() {
+            return self.tell(0, Parcel::Answer { id, result, bytes: buffer });
+        }
         let asked = self.asked.remove(Key::from_number(id.0)).expect("a request is answered once");
+        self.answer_client(asked, result, buffer);
+    }
+
+    /// A shard of another thread has answered.
+    pub(super) fn on_far_answer(
+        &mut self,
+        id: RequestId,
+        result: Result<(), base::AnswerError>,
+        buffer: Option<sys::Buffer>,
+    ) {
+        // If the resource has ended meanwhile, nobody asks any more.
+        if let Some(asked) = self.asked.remove(Key::from_number(id.0)) {
+            self.answer_client(asked, result, buffer);
+        }
+    }
+
+    fn answer_client(
+        &mut self,
+        asked: Asked,
+        result: Result<(), base::AnswerError>,
+        buffer: Option<sys::Buffer>,
+    ) {
         let Some(client) = self.clients.get_mut(asked.client) else { return };
         client.connection.answer(asked.tag, result, buffer);
         self.stir_client(asked.client);

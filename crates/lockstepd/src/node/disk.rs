@@ -28,6 +28,19 @@ pub(crate) struct LocalVolume {
     pub(crate) sums: Option<Sums>,
 }
 
+impl LocalVolume {
+    /// The same store for another thread, whose extents have their checksums there.
+    pub(crate) fn share(&self, number: u64) -> LocalVolume {
+        LocalVolume {
+            volume: self.volume,
+            store: self.store.share(number),
+            layout: self.layout,
+            kind: self.kind,
+            sums: self.sums.as_ref().map(|_| Sums::default()),
+        }
+    }
+}
+
 /// The backing stores of a resource. The first volume's metadata holds the record.
 pub(crate) struct LocalDisk {
     pub(crate) volumes: Vec<LocalVolume>,

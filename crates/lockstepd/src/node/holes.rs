@@ -36,7 +36,7 @@ impl Node {
         let Some(source) = self.holes_source(client) else {
             return self.tell_holes(client, tag, &[]);
         };
-        let begun = self.helper.start_short(move || {
+        let begun = self.helper().start_short(move || {
             let Source { file, base, block_bytes } = source;
             let found = file.holes_now(base + range.start..base + range.end, HOLES_MAX);
             let found = found.unwrap_or_default().into_iter();
@@ -66,7 +66,7 @@ impl Node {
     fn holes_source(&self, client: Key) -> Option<Source> {
         let (resource, volume) = self.clients.get(client)?.opened?;
         let resource = self.resources.get(resource)?;
-        let status = resource.member.status();
+        let status = resource.member().status();
         let configuration = status.configuration.as_ref()?;
         let own = configuration.member(self.config.node)?;
         let sure = configuration.primary == Some(self.config.node)

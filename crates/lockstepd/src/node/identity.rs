@@ -15,6 +15,7 @@ use wire::admin::codes;
 
 use super::Node;
 use super::admin::Asker;
+use super::threads::Parcel;
 use crate::backing::Refused;
 use crate::config::Config;
 use crate::log::{info, warning};
@@ -49,7 +50,7 @@ impl Node {
     /// Reads the files again; who asked hears how it went.
     pub(super) fn reload(&mut self, asker: Option<Asker>) {
         let running = self.config.clone();
-        self.helper.start(move || {
+        self.helper().start(move || {
             let result = again(&running);
             Box::new(move |node: &mut Node| {
                 let result = result.map(|(config, identity)| node.renew(config, identity));
@@ -66,11 +67,21 @@ impl Node {
 
     /// From now on the node is this, and believes no one who is revoked.
     fn renew(&mut self, config: Config, identity: link::Config) {
+        let process = self.peers.process;
+        self.tell_others(|| {
+            let renewed = (config.clone(), identity.clone(), process);
+            Parcel::Renew(Box::new(renewed))
+        });
+        self.take_identity(config, identity);
+        info!("certificate and revocations are reloaded");
+        self.drop_revoked_clients();
+    }
+
+    /// The same, on each thread.
+    pub(super) fn take_identity(&mut self, config: Config, identity: link::Config) {
         self.config = config;
         self.peers.config = Some(identity);
-        info!("certificate and revocations are reloaded");
         self.end_revoked_peers();
-        self.drop_revoked_clients();
     }
 }
 

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use base::{ClusterId, Duration, NodeId, ResourceId};
 use replica::disk::Record;
 use replica::door::{MemberInput, Timing};
+use replica::shard::ShardSetup;
 use replica::start::{Found, Start, start};
 use replica::{Geometry, Member, Shard};
 use store::{Place, Store};
@@ -24,8 +25,9 @@ use super::admin::no_resource;
 use super::disk::{LocalDisk, LocalVolume};
 use super::patience::patiently;
 use super::recast::{Done, Part};
-use super::resource::Resource;
+use super::resource::{Resource, Seat};
 use super::sums::Sums;
+use super::threads::{Beginning, Parcel};
 use super::{Node, Work};
 use crate::backing::{self, Blocking, Plan, Refused};
 use crate::log::{error, info, warning};
@@ -209,35 +211,75 @@ impl Node {
         if let Some(damaged) = setups.damaged {
             warning!("{}: its log is damaged ({damaged:?}): it is copied anew", file.name);
         }
+        self.lives += 1;
+        let id = ResourceId(file.id);
         let mut outputs = Vec::new();
-        let mut shards = Vec::new();
-        for setup in setups.shards {
-            for entry in &mut volumes {
-                if let Some(sums) = &mut entry.sums {
-                    let hot = setup.inherited.iter().filter(|(at, _)| *at == entry.volume);
-                    sums.distrust(hot.map(|&(_, extent)| extent));
-                }
-            }
-            let mut out = Vec::new();
-            shards.push(Shard::new(now, setup, &mut out));
-            outputs.push(out);
+        let mut seats = Vec::new();
+        let (own, far): (Vec<_>, Vec<_>) =
+            setups.shards.into_iter().partition(|setup| self.threads.is_own(id, setup.index));
+        self.begin_elsewhere(file, far, &volumes);
+        seats.resize_with(usize::from(file.shards), || Seat::There(Box::default()));
+        for setup in own {
+            distrust(&mut volumes, &setup);
+            let (index, mut out) = (setup.index, Vec::new());
+            let shard = Shard::new(now, setup, &mut out);
+            seats[usize::from(index)] = Seat::Here(Box::new(shard));
+            outputs.push((index, out));
         }
         let committed = record.as_ref().and_then(|record| record.committed.as_ref());
         let named = committed.and_then(|(_, known)| Some((known.member(node)?.voter, known.fork)));
         let disk = (!volumes.is_empty()).then_some(LocalDisk { volumes, record });
         let mut member = Member::new(now, setups.member);
         member.set_wall_clock(sys::wall_clock_ms().saturating_sub(now.0 / 1_000_000));
-        let mut resource = Resource::new(file, Geometry::default(), member, shards, disk);
-        self.lives += 1;
+        let mut resource = Resource::new(file.name.clone(), id, Geometry::default(), seats, disk);
+        resource.member = Some(member);
+        resource.defined = file.configuration().ok();
         resource.life = self.lives;
         resource.named = named;
         let key = self.resources.insert(resource);
-        self.by_id.insert(ResourceId(file.id), key);
-        for (shard, mut out) in (0_u16..).zip(outputs) {
+        self.by_id.insert(id, key);
+        self.by_life.insert(self.lives, key);
+        for (shard, mut out) in outputs {
             self.carry_shard(key, shard, &mut out);
         }
         self.work.push_back(Work::Member(key, MemberInput::Wake));
         key
+    }
+
+    /// Gives the other threads their parts of a resource: of every one, so that all streams have the same
+    /// resources; with the disk where there is a shard for it.
+    fn begin_elsewhere(
+        &mut self,
+        file: &ResourceFile,
+        setups: Vec<ShardSetup>,
+        volumes: &[LocalVolume],
+    ) {
+        let count = usize::from(self.threads.count());
+        let mut parts: Vec<Vec<ShardSetup>> = Vec::new();
+        parts.resize_with(count, Vec::new);
+        for setup in setups {
+            let thread = self.threads.of_shard(ResourceId(file.id), setup.index);
+            parts[usize::from(thread)].push(setup);
+        }
+        for (thread, setups) in (0_u16..).zip(parts).skip(1) {
+            let needed = if setups.is_empty() { &[] } else { volumes };
+            let mut volumes: Vec<LocalVolume> =
+                needed.iter().map(|entry| entry.share(u64::from(thread))).collect();
+            for setup in &setups {
+                distrust(&mut volumes, setup);
+            }
+            let beginning = Beginning {
+                name: file.name.clone(),
+                id: ResourceId(file.id),
+                life: self.lives,
+                geometry: Geometry::default(),
+                nodes: file.nodes.iter().map(|node| NodeId(node.id)).collect(),
+                shards: file.shards,
+                setups,
+                volumes,
+            };
+            self.tell(thread, Parcel::Begin(Box::new(beginning)));
+        }
     }
 
     /// Stops a resource's machines. Its clients are dropped; its stores close when what is on its way
@@ -246,21 +288,33 @@ impl Node {
         let Some(known) = self.known.get_mut(name) else { return };
         let Some(key) = known.running.take() else { return };
         self.drop_clients_of(key, why);
-        if let Some(mut resource) = self.resources.remove(key) {
+        if let Some(mut resource) = self.remove_machines(key) {
             if let Some(recast) = resource.recast.take() {
                 self.end_recast(*recast, why);
             }
-            self.by_id.remove(&resource.id);
-            if let Some(wake) = resource.wake {
-                self.wakes.remove(&(wake, key));
-            }
             self.fail_operations_of(key);
-            // What was on its way to its machines, and what they had, goes with them.
-            self.work.retain(|work| work.resource() != key);
             self.forget_asked_of(key);
-            self.buffers.release_all(key);
         }
         self.tell_all_resources();
+    }
+
+    /// Takes a resource's machines from this thread, and from the others too if this is the first. What was
+    /// on its way to them, and what they had, goes with them.
+    pub(super) fn remove_machines(&mut self, key: Key) -> Option<Resource> {
+        let resource = self.resources.remove(key)?;
+        let life = resource.life;
+        if self.threads.is_first() {
+            self.tell_others(|| Parcel::End { life });
+        }
+        self.by_life.remove(&life);
+        self.by_id.remove(&resource.id);
+        self.forget_sessions(resource.id);
+        if let Some(wake) = resource.wake {
+            self.wakes.remove(&(wake, key));
+        }
+        self.work.retain(|work| work.resource() != Some(key));
+        self.buffers.release_all(key);
+        Some(resource)
     }
 
     /// `ResourceDefine`: `done` is told how it went.
@@ -396,7 +450,7 @@ impl Node {
         let labels: Vec<Vec<u8>> = plans.iter().map(|plan| self.label(&file, plan)).collect();
         let name = name.to_owned();
         let (cluster, id) = (self.config.cluster, ResourceId(file.id));
-        self.helper.start(move || {
+        self.helper().start(move || {
             let result = backing::make(&plans, &labels, &record, force);
             let only_memory = plans.iter().all(|plan| plan.kind == StoreKind::Memory);
             let found = result.and_then(|()| {
@@ -489,7 +543,7 @@ impl Node {
         self.known.remove(name);
         self.note_deleted(id);
         let (name, path) = (name.to_owned(), self.resource_path(name));
-        self.helper.start(move || {
+        self.helper().start(move || {
             let mut result = Ok(());
             for plan in &plans {
                 // Its last operations may still be on their way to the disk.
@@ -528,6 +582,16 @@ impl Node {
     /// The running resource of this identity.
     pub(super) fn resource_by_id(&self, id: ResourceId) -> Option<Key> {
         self.by_id.get(&id).copied().filter(|key| self.resources.get(*key).is_some())
+    }
+}
+
+/// Checksums of extents that were hot at a crash are not to be believed.
+fn distrust(volumes: &mut [LocalVolume], setup: &ShardSetup) {
+    for entry in volumes {
+        if let Some(sums) = &mut entry.sums {
+            let hot = setup.inherited.iter().filter(|(at, _)| *at == entry.volume);
+            sums.distrust(hot.map(|&(_, extent)| extent));
+        }
     }
 }
 

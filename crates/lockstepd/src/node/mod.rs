@@ -1,4 +1,4 @@
-//! The running node: one thread, its loop, and everything it holds.
+//! The running node: a thread, its loop, and everything it holds. A node has one thread, or more (`threads`).
 //!
 //! A turn: wait for the hands; turn what ended into inputs of machines; step machines until none has
 //! anything to say, carrying outputs out in the order in which they stand; send what clients and peers
@@ -31,6 +31,9 @@ mod resource;
 mod status;
 mod stop;
 mod sums;
+mod threads;
+
+pub(crate) use self::threads::THREADS_MAX;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
@@ -56,6 +59,7 @@ use lifecycle::Known;
 use peers::Peers;
 use resource::Resource;
 use stop::Stopping;
+use threads::{Parcel, Threads};
 
 /// Signals that are heard: SIGINT and SIGTERM end the node in good order, SIGHUP is as a reload.
 const SIGNALS: [i32; 3] = [2, 15, RELOAD_SIGNAL];
@@ -66,6 +70,9 @@ const ROUNDS_MAX: usize = 4;
 
 /// SIGHUP.
 const RELOAD_SIGNAL: i32 = 1;
+
+/// Between two looks for buffers that other threads give back: nobody wakes a thread for that.
+const STARVING_EVERY: Duration = Duration::from_millis(2);
 
 /// What an operation of the hands was for.
 enum Purpose {
@@ -78,7 +85,7 @@ enum Purpose {
     /// It took too long, and whoever waited for it was told that it failed.
     Late,
     PeerAccept(Listener),
-    PeerConnect(NodeId),
+    PeerConnect(NodeId, u16),
     PeerReceive(Key),
     PeerSend(Key, u64),
     AdminAccept(Listener),
@@ -91,19 +98,31 @@ enum Purpose {
 enum Work {
     Member(Key, MemberInput),
     Shard(Key, u16, ShardInput),
+    /// For another thread, once everything before it is done. In a box, so that the rest moves few bytes.
+    Tell(u16, Box<Parcel>),
 }
 
 impl Work {
-    fn resource(&self) -> Key {
+    fn resource(&self) -> Option<Key> {
         match self {
-            Work::Member(key, _) | Work::Shard(key, ..) => *key,
+            Work::Member(key, _) | Work::Shard(key, ..) => Some(*key),
+            Work::Tell(..) => None,
         }
     }
 }
 
-/// The node.
+/// What only the first thread has.
+struct First {
+    deleted: Deleted,
+    helper: Helper<Node>,
+    /// Keeps a second process from this directory.
+    _lock: File,
+}
+
+/// The node, as one of its threads has it.
 pub(crate) struct Node {
     config: Config,
+    threads: Threads,
     hands: Hands,
     buffers: Buffers,
     client_pool: BufferPool,
@@ -119,6 +138,7 @@ pub(crate) struct Node {
     /// Those that run.
     resources: Slab<Resource>,
     by_id: BTreeMap<ResourceId, Key>,
+    by_life: BTreeMap<u64, Key>,
     /// Lives of resources, counted.
     lives: u64,
     /// Resources in which this node's part is changing.
@@ -145,10 +165,9 @@ pub(crate) struct Node {
     next_operation: u64,
     /// When those who listen to events are told again.
     events_at: Option<Instant>,
-    helper: Helper<Node>,
+    helper: Option<Helper<Node>>,
     started: Instant,
-    /// Keeps a second process from this directory.
-    _lock: File,
+    _lock: Option<File>,
     /// Set once a stop was asked for.
     stopping: Option<Stopping>,
 }
@@ -158,22 +177,43 @@ impl Node {
     fn open(config: Config) -> Result<Node, String> {
         let lock = lock_directory(&config.directory)?;
         let deleted = Deleted::read(&config.directory)?;
-        let mut hands = Hands::new(HandsConfig::default()).map_err(|error| error.to_string())?;
+        let hands = Hands::new(HandsConfig::default()).map_err(|error| error.to_string())?;
         let zeroes_bytes = usize::try_from(PIECE_BYTES).expect("1 MiB");
-        let zeroes = BufferPool::new(zeroes_bytes).take_zeroed(zeroes_bytes);
+        let zeroes = BufferPool::new(zeroes_bytes).take_zeroed(zeroes_bytes).ok_or("no memory")?;
         let helper =
             Helper::new(hands.waker()).map_err(|error| format!("no helping thread: {error}"))?;
-        let mut operations = Slab::default();
-        let token = operations.insert(Purpose::Signal).number();
-        hands.watch_signals(token, &SIGNALS).map_err(|error| format!("signals: {error}"))?;
-        let pool = BufferPool::new(config.buffer_bytes);
-        let mut node = Node {
+        let threads = Threads::start(&config, hands.waker(), &zeroes)?;
+        let first = First { deleted, helper, _lock: lock };
+        let mut node = Node::new(config, hands, threads, zeroes, Some(first));
+        let token = node.token(Purpose::Signal);
+        node.hands.watch_signals(token, &SIGNALS).map_err(|error| format!("signals: {error}"))?;
+        node.open_peers()?;
+        node.load_resources()?;
+        node.listen_nbd()?;
+        node.open_admin()?;
+        Ok(node)
+    }
+
+    /// A thread's part of a node, with nothing in it yet.
+    fn new(
+        config: Config,
+        hands: Hands,
+        threads: Threads,
+        zeroes: Buffer,
+        first: Option<First>,
+    ) -> Node {
+        let (deleted, helper, lock) = match first {
+            Some(First { deleted, helper, _lock }) => (deleted, Some(helper), Some(_lock)),
+            None => (Deleted::default(), None, None),
+        };
+        Node {
             client_pool: BufferPool::new(config.buffer_bytes / 2),
+            buffers: Buffers::new(threads::pool(&config)),
             config,
+            threads,
             hands,
-            buffers: Buffers::new(pool),
-            zeroes: zeroes.ok_or("no memory")?,
-            operations,
+            zeroes,
+            operations: Slab::default(),
             work: VecDeque::new(),
             member_out: Vec::new(),
             shard_out: Vec::new(),
@@ -181,6 +221,7 @@ impl Node {
             known: BTreeMap::new(),
             resources: Slab::default(),
             by_id: BTreeMap::new(),
+            by_life: BTreeMap::new(),
             lives: 0,
             recasting: Vec::new(),
             deleted,
@@ -202,12 +243,12 @@ impl Node {
             started: sys::clock(),
             _lock: lock,
             stopping: None,
-        };
-        node.open_peers()?;
-        node.load_resources()?;
-        node.listen_nbd()?;
-        node.open_admin()?;
-        Ok(node)
+        }
+    }
+
+    /// The helping thread, which only the first has.
+    fn helper(&self) -> &Helper<Node> {
+        self.helper.as_ref().expect("what takes long is asked of the first thread")
     }
 
     /// A token for an operation of the hands.
@@ -225,15 +266,21 @@ impl Node {
                 for event in events.drain(..) {
                     self.on_event(event);
                 }
-                while let Some(finish) = self.helper.finished() {
+                while let Some(finish) = self.helper.as_ref().and_then(Helper::finished) {
                     finish(self);
                 }
+                self.take_parcels();
                 self.turn();
                 if !self.hands.take_posted(&mut events) {
                     break;
                 }
             }
+            if let Some(why) = self.threads.failed.take() {
+                return Err(why);
+            }
             self.go_on_stopping();
+            self.report();
+            self.threads.wake();
         }
         Ok(())
     }
@@ -272,9 +319,19 @@ impl Node {
             self.events_wake_at(),
             self.recasts_wake_at(),
             self.late_disks_wake_at(),
+            self.sight_wake_at(),
+            self.starving_wake_at(),
             stop,
         ];
         first.into_iter().chain(others.into_iter().flatten()).min().map(|time| time.since(now))
+    }
+
+    /// When to look again for buffers, where somebody waits for one that another thread may give back.
+    fn starving_wake_at(&self) -> Option<Instant> {
+        let others = self.threads.others() > 0;
+        let starving =
+            others && (!self.starved.is_empty() || self.peers.starve() || self.clients_starve());
+        starving.then(|| self.hands.now() + STARVING_EVERY)
     }
 
     fn on_event(&mut self, event: Event) {
@@ -301,7 +358,9 @@ impl Node {
             Purpose::Disk(purpose, _) => self.on_disk(purpose, event),
             Purpose::Late => {}
             Purpose::PeerAccept(listener) => self.on_peer_accept_ended(&listener, &event),
-            Purpose::PeerConnect(node) => self.on_peer_connected(node, &event),
+            Purpose::PeerConnect(node, stream) => {
+                self.on_peer_connected(node, stream, &event);
+            }
             Purpose::PeerReceive(key) => self.on_peer_received(key, event),
             Purpose::PeerSend(key, bytes) => self.on_peer_sent(key, bytes, &event),
             Purpose::AdminAccept(listener) => self.on_admin_accept_ended(&listener, &event),
@@ -360,7 +419,11 @@ pub(crate) fn run(config: Config) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    info!("node {name}: ready, {}", node.hands.describe());
+    let threads = match node.threads.count() {
+        1 => String::new(),
+        count => format!("{count} threads, "),
+    };
+    info!("node {name}: ready, {threads}{}", node.hands.describe());
     sys::notify("READY=1");
     match node.run() {
         Ok(()) => {

@@ -128,7 +128,7 @@ impl Node {
         }
         let own = self.config.node;
         let Some(resource) = self.resources.get_mut(key) else { return false };
-        let status = resource.member.status();
+        let status = resource.member().status();
         let primary = status.configuration.and_then(|known| known.primary) == Some(own);
         let Some(recast) = resource.recast.as_mut() else { return false };
         match recast.phase {
@@ -167,18 +167,12 @@ impl Node {
 
     /// New machines take the place of the old.
     fn exchange(&mut self, key: Key) {
-        let Some(mut old) = self.resources.remove(key) else { return };
+        let Some(mut old) = self.remove_machines(key) else { return };
         let Some(recast) = old.recast.take() else { return };
         let Recast { part, done, held, .. } = *recast;
-        self.by_id.remove(&old.id);
         // Before there are new machines, which know nothing of sessions of the old.
         self.tell_all_resources();
-        if let Some(wake) = old.wake {
-            self.wakes.remove(&(wake, key));
-        }
         self.fail_operations_of(key);
-        self.work.retain(|work| work.resource() != key);
-        self.buffers.release_all(key);
         let (name, count) = (old.name.clone(), old.clients);
         // Its stores close when what is on its way to them has ended.
         drop(old);
@@ -216,7 +210,7 @@ impl Node {
         if let Some(known) = self.known.get_mut(&name) {
             known.busy = true;
         }
-        self.helper.start(move || {
+        self.helper().start(move || {
             let mut result = Ok(());
             for plan in &plans {
                 let removed = patiently(|| backing::remove(plan), |refused| refused.in_use);
@@ -294,7 +288,7 @@ impl Node {
 
     /// Whether the newest configuration known here counts on what this node holds.
     pub(super) fn is_counted_on(&self, key: Key, node: NodeId) -> bool {
-        let known = self.resources.get(key).map(|entry| entry.member.status().configuration);
+        let known = self.resources.get(key).map(|entry| entry.member().status().configuration);
         known.flatten().is_some_and(|known| known.member(node).is_some())
     }
 }

@@ -1,18 +1,37 @@
-//! One resource on this node: its machines, its disk, and what the node knows about it.
+//! One resource on this node: its machines, its disk, and what the node knows about it; on a further
+//! thread that thread's part of it.
 //!
 //! Not here: how it comes and goes (`lifecycle`), what its machines ask for (`carry`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::{Instant, ResourceId, SECTOR_BYTES, Span, VolumeId, VoterId};
+use base::{Instant, NodeId, ResourceId, SECTOR_BYTES, Span, VolumeId, VoterId};
 use replica::door::DiskOp;
+use replica::shard::ShardStatus;
 use replica::{Geometry, Member, Shard};
-use wire::admin::ResourceFile;
 use wire::{Configuration, VolumeEntry};
 
 use super::disk::LocalDisk;
 use super::recast::Recast;
+use super::threads::Sight;
+
+/// A shard, as one thread knows it.
+pub(crate) enum Seat {
+    /// This thread has it.
+    Here(Box<Shard>),
+    /// Another one has: how it was a moment ago.
+    There(Box<Sight>),
+}
+
+impl Seat {
+    fn shard(&self) -> Option<&Shard> {
+        match self {
+            Seat::Here(shard) => Some(shard),
+            Seat::There(_) => None,
+        }
+    }
+}
 
 /// A resource that runs.
 pub(crate) struct Resource {
@@ -23,14 +42,17 @@ pub(crate) struct Resource {
     /// As whom, and in which fork, a committed configuration last named this node as a member.
     pub(crate) named: Option<(VoterId, u64)>,
     pub(crate) geometry: Geometry,
-    pub(crate) member: Member,
-    pub(crate) shards: Vec<Shard>,
+    /// On the first thread only.
+    pub(crate) member: Option<Member>,
+    shards: Vec<Seat>,
+    /// Nodes that may lack something.
+    pub(crate) nodes: Vec<NodeId>,
     /// `None`: this node has no usable disk for it.
     pub(crate) disk: Option<LocalDisk>,
     /// NBD clients that have it open here.
     pub(crate) clients: u32,
     /// What the resource file says, until a configuration is known.
-    defined: Option<Configuration>,
+    pub(crate) defined: Option<Configuration>,
     /// Sizes in sectors, as of the newest configuration installed.
     pub(crate) sizes: BTreeMap<VolumeId, u64>,
     /// Flushes under way: volumes still to answer, and whether all went well so far.
@@ -43,25 +65,26 @@ pub(crate) struct Resource {
 }
 
 impl Resource {
-    /// A resource with these machines.
+    /// A resource with these shards.
     pub(crate) fn new(
-        file: &ResourceFile,
+        name: String,
+        id: ResourceId,
         geometry: Geometry,
-        member: Member,
-        shards: Vec<Shard>,
+        shards: Vec<Seat>,
         disk: Option<LocalDisk>,
     ) -> Resource {
         Resource {
-            name: file.name.clone(),
-            id: ResourceId(file.id),
+            name,
+            id,
             life: 0,
             named: None,
             geometry,
-            member,
+            member: None,
             shards,
+            nodes: Vec::new(),
             disk,
             clients: 0,
-            defined: file.configuration().ok(),
+            defined: None,
             sizes: BTreeMap::new(),
             flushes: BTreeMap::new(),
             wake: None,
@@ -72,7 +95,7 @@ impl Resource {
 
     /// The newest configuration known here to be committed; else what the resource file says.
     pub(crate) fn configuration(&self) -> Option<Arc<Configuration>> {
-        let known = self.member.status().configuration;
+        let known = self.member.as_ref().and_then(|member| member.status().configuration);
         known.or_else(|| self.defined.clone().map(Arc::new))
     }
 
@@ -95,15 +118,87 @@ impl Resource {
             .collect()
     }
 
+    /// Its member, on the thread that has it.
+    ///
+    /// # Panics
+    /// On other threads.
+    pub(crate) fn member(&self) -> &Member {
+        self.member.as_ref().expect("the first thread has the members")
+    }
+
+    /// Number of its shards, on whatever threads.
+    pub(crate) fn shard_count(&self) -> u16 {
+        u16::try_from(self.shards.len()).expect("a few")
+    }
+
+    /// Numbers of the shards of this thread.
+    pub(crate) fn own_shards(&self) -> impl Iterator<Item = u16> {
+        self.here().map(|(number, _)| number)
+    }
+
+    /// The shards of this thread.
+    pub(crate) fn here(&self) -> impl Iterator<Item = (u16, &Shard)> {
+        (0_u16..).zip(&self.shards).filter_map(|(number, seat)| Some((number, seat.shard()?)))
+    }
+
+    /// Whether this thread has the shard.
+    pub(crate) fn has_shard(&self, shard: u16) -> bool {
+        self.shards.get(usize::from(shard)).is_some_and(|seat| seat.shard().is_some())
+    }
+
+    /// A shard of this thread.
+    pub(crate) fn shard_mut(&mut self, shard: u16) -> Option<&mut Shard> {
+        match self.shards.get_mut(usize::from(shard))? {
+            Seat::Here(shard) => Some(shard),
+            Seat::There(_) => None,
+        }
+    }
+
+    /// What is known of a shard.
+    pub(crate) fn seat_mut(&mut self, shard: u16) -> Option<&mut Seat> {
+        self.shards.get_mut(usize::from(shard))
+    }
+
+    /// How its shards are, or were a moment ago.
+    pub(crate) fn statuses(&self) -> Vec<ShardStatus> {
+        let status = |seat: &Seat| match seat {
+            Seat::Here(shard) => shard.status(),
+            Seat::There(sight) => sight.status.clone(),
+        };
+        self.shards.iter().map(status).collect()
+    }
+
+    /// Sectors in blocks that were written here and that `node` lacks.
+    pub(crate) fn changed_sectors(&self, node: NodeId) -> u64 {
+        let changed = |seat: &Seat| match seat {
+            Seat::Here(shard) => shard.changed_sectors(node),
+            Seat::There(sight) => sight.changed.get(&node).copied().unwrap_or_default(),
+        };
+        self.shards.iter().map(changed).sum()
+    }
+
+    /// How the shards of this thread are, for the first.
+    pub(crate) fn sights(&self) -> Vec<(u16, Sight)> {
+        let sight = |shard: &Shard| {
+            let nodes = self.nodes.iter();
+            let changed = nodes.map(|&node| (node, shard.changed_sectors(node)));
+            Sight { status: shard.status(), changed: changed.collect() }
+        };
+        self.here().map(|(number, shard)| (number, sight(shard))).collect()
+    }
+
     /// The shard that serves a span, which lies in one extent.
     pub(crate) fn shard_of(&self, span: Span) -> u16 {
-        let shards = u16::try_from(self.shards.len()).expect("a few");
-        Shard::owner(&self.geometry, shards, span.first() / self.geometry.extent_sectors)
+        Shard::owner(
+            &self.geometry,
+            self.shard_count(),
+            span.first() / self.geometry.extent_sectors,
+        )
     }
 
     /// When time alone changes something for one of its machines.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
-        let shards = self.shards.iter().filter_map(Shard::wake_at);
-        shards.chain(self.member.wake_at()).min()
+        let shards = self.here().filter_map(|(_, shard)| shard.wake_at());
+        shards.chain(self.member.as_ref().and_then(Member::wake_at)).min()
     }
 }

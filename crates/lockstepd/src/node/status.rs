@@ -37,7 +37,7 @@ impl Node {
                 .map(|(id, peer)| PeerStatus {
                     node: peer.name.clone(),
                     node_id: id.0,
-                    connected: peer.session.is_some(),
+                    connected: peer.is_connected(),
                     reason: peer.reason.clone(),
                 })
                 .collect(),
@@ -97,7 +97,7 @@ impl Node {
     fn resource_status(&self, known: &Known) -> ResourceStatus {
         let running = known.running.and_then(|key| self.resources.get(key));
         let name = known.file.name.clone();
-        let member = running.map(|resource| resource.member.status());
+        let member = running.map(|resource| resource.member().status());
         let configuration = running
             .and_then(Resource::configuration)
             .map(|configuration| (*configuration).clone())
@@ -192,7 +192,7 @@ impl Node {
                 let resync = running.and_then(|resource| self.resync(resource, node));
                 let own = node == self.config.node;
                 let peer = self.peers.nodes.get(&node);
-                let connected = own || peer.is_some_and(|peer| peer.session.is_some());
+                let connected = own || peer.is_some_and(|peer| peer.is_connected());
                 let in_sync = entry.is_some_and(|entry| entry.in_sync);
                 let state = match entry.map(|entry| entry.kind) {
                     Some(MemberKind::Witness) => ReplicaState::Witness,
@@ -246,9 +246,9 @@ impl Node {
     fn resync(&self, resource: &Resource, node: NodeId) -> Option<Resync> {
         let now = self.hands.now();
         let statuses: Vec<_> = resource
-            .shards
-            .iter()
-            .flat_map(|shard| shard.status().syncs)
+            .statuses()
+            .into_iter()
+            .flat_map(|status| status.syncs)
             .filter(|sync| sync.node == node)
             .collect();
         let since = statuses.iter().map(|sync| sync.since).min()?;
@@ -303,9 +303,9 @@ impl Node {
 /// How the last resync of a node went, all shards together.
 fn last_resync(resource: &Resource, node: NodeId) -> Option<ResyncDone> {
     let mut done = resource
-        .shards
-        .iter()
-        .flat_map(|shard| shard.status().syncs_done)
+        .statuses()
+        .into_iter()
+        .flat_map(|status| status.syncs_done)
         .filter(|sync| sync.node == node)
         .peekable();
     done.peek()?;
@@ -319,7 +319,7 @@ fn last_resync(resource: &Resource, node: NodeId) -> Option<ResyncDone> {
 
 /// How far a comparison that this node drives is: as far as the slowest shard.
 fn verifying(resource: &Resource, known: &Configuration) -> Option<Verifying> {
-    let runs = resource.shards.iter().filter_map(|shard| shard.status().verify);
+    let runs = resource.statuses().into_iter().filter_map(|status| status.verify);
     let (volume, next) = runs.min()?;
     let mut volumes: Vec<_> =
         known.volumes.iter().map(|entry| (entry.volume, entry.sectors)).collect();
@@ -335,7 +335,7 @@ fn verifying(resource: &Resource, known: &Configuration) -> Option<Verifying> {
 
 /// Bytes in blocks that were written here and that `node` lacks.
 pub(super) fn changed_bytes(resource: &Resource, node: NodeId) -> u64 {
-    resource.shards.iter().map(|shard| shard.changed_sectors(node) * SECTOR_BYTES).sum()
+    resource.changed_sectors(node) * SECTOR_BYTES
 }
 
 /// The name of a stretch of history; empty for the one that began with the resource.
@@ -349,12 +349,9 @@ fn history_name(configuration: &Configuration) -> String {
 
 fn in_flight(resource: &Resource) -> u64 {
     let open: usize = resource
-        .shards
-        .iter()
-        .map(|shard| {
-            let status = shard.status();
-            status.open + status.waiting + status.forwarded
-        })
+        .statuses()
+        .into_iter()
+        .map(|status| status.open + status.waiting + status.forwarded)
         .sum();
     u64::try_from(open).expect("a few")
 }

@@ -6,10 +6,10 @@
 //! Not here: who becomes primary instead (`replica`).
 
 use base::{Duration, Instant};
-use replica::Shard;
 use replica::door::Operation;
 
 use super::Node;
+use super::threads::Parcel;
 use crate::backing::{self, Blocking};
 use crate::log::{info, warning};
 use crate::slab::Key;
@@ -61,7 +61,7 @@ impl Node {
         self.shut_clients();
         for key in self.resources.keys() {
             let primary = self.resources.get(key).and_then(|resource| {
-                resource.member.status().configuration.and_then(|known| known.primary)
+                resource.member().status().configuration.and_then(|known| known.primary)
             });
             if primary == Some(self.config.node) {
                 self.wish(key, None, Operation::Demote);
@@ -72,7 +72,8 @@ impl Node {
 
     /// Whether the loop is to end.
     pub(super) fn is_over(&self) -> bool {
-        self.stopping.as_ref().is_some_and(|stopping| stopping.phase == Phase::Over)
+        let stopped = self.stopping.as_ref().is_some_and(|stopping| stopping.phase == Phase::Over);
+        stopped || self.threads.over
     }
 
     /// Takes the next step of a stop, if it is time for it.
@@ -91,7 +92,12 @@ impl Node {
             }
             Phase::Settling => {
                 let idle = self.resources.keys().into_iter().all(|key| self.is_idle(key));
-                if idle || late {
+                if idle && !self.threads.asked_to_settle {
+                    // Their disks are looked at by themselves.
+                    self.threads.asked_to_settle = true;
+                    self.tell_others(|| Parcel::Settle);
+                }
+                if (idle && self.threads.is_settled()) || late {
                     stopping.phase = Phase::Over;
                     self.close_disks();
                 }
@@ -106,18 +112,30 @@ impl Node {
             self.drop_clients_of(key, "the node is stopping");
         }
         self.leave_peers();
+        self.tell_others(|| Parcel::Leave);
     }
 
-    fn is_idle(&self, key: Key) -> bool {
+    /// Whether nothing of this thread's shards is on its way to the disk.
+    pub(super) fn is_idle(&self, key: Key) -> bool {
         let resource = self.resources.get(key).expect("just listed");
-        resource.shards.iter().all(Shard::is_disk_idle)
+        resource.here().all(|(_, shard)| shard.is_disk_idle())
+    }
+
+    /// Whether nothing of any thread's is, and nothing will be.
+    fn is_at_rest(&self, key: Key) -> bool {
+        let resource = self.resources.get(key).expect("just listed");
+        let elsewhere =
+            (0..resource.shard_count()).filter(|shard| !self.threads.is_own(resource.id, *shard));
+        let id = resource.id;
+        self.is_idle(key)
+            && elsewhere.into_iter().all(|shard| self.threads.is_settled_at(id, shard))
     }
 
     /// Flushes what is idle, and records that nothing is left open there.
     fn close_disks(&mut self) {
         let Ok(mut blocking) = Blocking::new() else { return };
         for key in self.resources.keys() {
-            if !self.is_idle(key) {
+            if !self.is_at_rest(key) {
                 warning!("{}: its disk is busy; it is left as after a crash", self.name_of(key));
                 continue;
             }

@@ -5,11 +5,12 @@
 //! machines that begin anew while the connection lasts hear nothing that was meant for their
 //! forerunners, and no other resource notices.
 //!
-//! Always: machines hear `PeerUp` once both ends have joined each other's present lives, with a session
-//! that is new each time, and `PeerDown` before either life ends; a frame about a resource that is not
-//! common is counted and dropped.
+//! Always: a frame goes to the machines of the lives that both ends had joined in its stream when it
+//! came, in the session of just these lives, or to nobody; what comes before that session begins here
+//! waits for it; a frame about a resource that is not common is counted and dropped.
 //!
-//! Not here: what frames mean (`replica`), resources that only one end knows (`definitions`).
+//! Not here: when a session begins and ends (`streams`), what frames mean (`replica`), resources that
+//! only one end knows (`definitions`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,18 +19,15 @@ use replica::door::{MemberInput, ShardInput};
 use sys::{Buffer, Piece};
 use wire::{MemberMessage, Message, NodeMessage, RESOURCES_MAX, ResourceLife, ShardMessage};
 
+use super::streams::Lives;
 use crate::log::debug;
+use crate::node::threads::place;
 use crate::node::{Node, Work};
 use crate::slab::Key;
 
-/// A resource that both ends talk about.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Shared {
-    /// What the machines here know the other end by.
-    pub(super) session: SessionId,
-    /// Here and at the other end.
-    lives: (u64, u64),
-}
+/// Frames of one connection that may wait for their sessions to begin: as many as a peer may have open
+/// in all its requests before it has heard of this node.
+const EARLY_MAX: usize = 4096;
 
 /// What one connection knows of resources.
 #[derive(Debug, Default)]
@@ -42,8 +40,8 @@ pub(super) struct Common {
     joined: BTreeMap<ResourceId, (u64, u64)>,
     /// Lives here that the peer has joined.
     joined_by_peer: BTreeMap<ResourceId, u64>,
-    /// What machines were told.
-    shared: BTreeMap<ResourceId, Shared>,
+    /// Lives that both ends have joined.
+    shared: BTreeMap<ResourceId, Lives>,
     /// What the peer was asked to describe.
     asked: BTreeSet<ResourceId>,
 }
@@ -52,8 +50,8 @@ pub(super) struct Common {
 #[derive(Debug, Default, Eq, PartialEq)]
 struct Change {
     join: Vec<ResourceLife>,
-    gone: Vec<(ResourceId, SessionId)>,
-    new: Vec<(ResourceId, SessionId)>,
+    gone: Vec<ResourceId>,
+    new: Vec<(ResourceId, Lives)>,
 }
 
 impl Common {
@@ -70,7 +68,7 @@ impl Common {
         last
     }
 
-    fn compare(&mut self, ours: &BTreeMap<ResourceId, u64>, last_session: &mut u64) -> Change {
+    fn compare(&mut self, ours: &BTreeMap<ResourceId, u64>) -> Change {
         let mut change = Change::default();
         let both: BTreeMap<ResourceId, (u64, u64)> = self
             .theirs
@@ -87,32 +85,25 @@ impl Common {
         let holds = |id: &ResourceId, lives: (u64, u64)| {
             both.get(id) == Some(&lives) && by_peer.get(id) == Some(&lives.0)
         };
-        self.shared.retain(|id, shared| {
-            let stays = holds(id, shared.lives);
+        self.shared.retain(|id, lives| {
+            let stays = holds(id, *lives);
             if !stays {
-                change.gone.push((*id, shared.session));
+                change.gone.push(*id);
             }
             stays
         });
         for (&id, &lives) in both.iter().filter(|(id, lives)| holds(id, **lives)) {
             self.shared.entry(id).or_insert_with(|| {
-                *last_session += 1;
-                let session = SessionId(*last_session);
-                change.new.push((id, session));
-                Shared { session, lives }
+                change.new.push((id, lives));
+                lives
             });
         }
         change
     }
 
-    /// The session about this resource.
-    pub(super) fn session(&self, id: ResourceId) -> Option<SessionId> {
-        self.shared.get(&id).map(|shared| shared.session)
-    }
-
-    /// Everything that machines were told, to be taken back.
-    pub(super) fn end(&mut self) -> BTreeMap<ResourceId, Shared> {
-        std::mem::take(&mut self.shared)
+    /// The lives of this resource that both ends have joined.
+    pub(super) fn lives(&self, id: ResourceId) -> Option<Lives> {
+        self.shared.get(&id).copied()
     }
 }
 
@@ -148,7 +139,7 @@ impl Node {
     /// Connections with peers that have proved who they are.
     pub(super) fn sessions(&self) -> Vec<Key> {
         let connections = self.peers.connections.iter();
-        connections.filter(|(_, entry)| entry.session.is_some()).map(|(key, _)| key).collect()
+        connections.filter(|(_, entry)| entry.ready && !entry.closing).map(|(key, _)| key).collect()
     }
 
     /// Tells the peer and the machines what both ends have, as far as that has changed.
@@ -156,56 +147,97 @@ impl Node {
         let ours: BTreeMap<ResourceId, u64> =
             self.resources.iter().map(|(_, resource)| (resource.id, resource.life)).collect();
         let Some(connection) = self.peers.connections.get_mut(key) else { return };
-        let (Some(peer), Some(_)) = (connection.node, connection.session) else { return };
-        let change = connection.common.compare(&ours, &mut self.peers.next_session);
+        let Some(peer) = connection.peer() else { return };
+        let change = connection.common.compare(&ours);
+        let (stream, bundle) = (connection.stream, connection.bundle);
         if let Some(link) = connection.link.as_mut() {
             for resources in change.join.chunks(RESOURCES_MAX) {
                 link.send_node(&NodeMessage::Joined { resources: resources.to_vec() });
             }
         }
-        for (id, session) in change.gone {
-            self.say_peer(id, peer, session, false);
+        for resource in change.gone {
+            self.drop_early(key, resource);
+            self.report_shared(peer, (stream, bundle), resource, None);
         }
-        for (id, session) in change.new {
-            self.say_peer(id, peer, session, true);
+        for (resource, lives) in change.new {
+            self.report_shared(peer, (stream, bundle), resource, Some(lives));
         }
         self.stir_peer(key);
     }
 
-    /// Tells the machines of a resource that a session with a peer begins or has ended.
+    /// Tells the machines that this thread has of a resource that a session with a peer begins or has
+    /// ended.
     pub(super) fn say_peer(&mut self, id: ResourceId, peer: NodeId, session: SessionId, up: bool) {
-        let Some(resource) = self.resource_by_id(id) else { return };
-        let shards = self.resources.get(resource).map_or(0, |entry| entry.shards.len());
-        let member = if up {
-            MemberInput::PeerUp { peer, session }
-        } else {
-            MemberInput::PeerDown { peer, session }
-        };
-        self.work.push_back(Work::Member(resource, member));
-        for shard in 0..u16::try_from(shards).expect("a few") {
+        let Some(key) = self.resource_by_id(id) else { return };
+        let Some(resource) = self.resources.get(key) else { return };
+        if resource.member.is_some() {
+            let member = if up {
+                MemberInput::PeerUp { peer, session }
+            } else {
+                MemberInput::PeerDown { peer, session }
+            };
+            self.work.push_back(Work::Member(key, member));
+        }
+        for shard in resource.own_shards() {
             let input = if up {
                 ShardInput::PeerUp { peer, session }
             } else {
                 ShardInput::PeerDown { peer, session }
             };
-            self.work.push_back(Work::Shard(resource, shard, input));
+            self.work.push_back(Work::Shard(key, shard, input));
         }
     }
 
     pub(super) fn on_frame(&mut self, key: Key, message: Message, payload: Option<Buffer>) {
         let Some(connection) = self.peers.connections.get_mut(key) else { return };
-        let (Some(peer), Some(_)) = (connection.node, connection.session) else { return };
+        let Some(peer) = connection.peer() else { return };
+        let id = match &message {
+            Message::Node(_) => None,
+            Message::Member { resource, .. } | Message::Shard { resource, .. } => Some(*resource),
+        };
+        let Some(id) = id else {
+            let Message::Node(message) = message else { unreachable!("it names no resource") };
+            return self.on_node_message(key, peer, message);
+        };
+        let Some(lives) = connection.common.lives(id) else {
+            self.peers.strays += 1;
+            return debug!("a frame for resource {:016x}, which is not here, was dropped", id.0);
+        };
+        let told = self.peers.sessions.get(&(peer, id));
+        match told.filter(|told| told.lives == lives).map(|told| told.session) {
+            Some(session) => self.deliver(key, (peer, session), message, payload),
+            None if connection.early.len() >= EARLY_MAX => {
+                self.end_connection(key, "too much came before a session could begin", false);
+            }
+            None => connection.early.push((id, message, payload)),
+        }
+    }
+
+    /// Gives a frame to the machine it is for.
+    fn deliver(
+        &mut self,
+        key: Key,
+        (peer, session): (NodeId, SessionId),
+        message: Message,
+        payload: Option<Buffer>,
+    ) {
+        let Some(stream) = self.peers.connections.get(key).map(|entry| entry.stream) else {
+            return;
+        };
         match message {
-            Message::Node(message) => self.on_node_message(key, peer, message),
+            Message::Node(_) => {}
             Message::Member { resource, message } => {
-                let Some((resource, session)) = self.shared(key, resource) else { return };
+                let Some(resource) = self.resource_by_id(resource) else { return };
+                if stream != 0 {
+                    return self.end_connection(key, "a member speaks in a shard's stream", true);
+                }
                 let input = MemberInput::Frame { peer, session, message };
                 self.work.push_back(Work::Member(resource, input));
             }
             Message::Shard { resource, shard, message } => {
-                let Some((resource, session)) = self.shared(key, resource) else { return };
-                let shards = self.resources.get(resource).map_or(0, |entry| entry.shards.len());
-                if usize::from(shard) >= shards {
+                let Some(resource) = self.resource_by_id(resource) else { return };
+                let known = self.resources.get(resource);
+                if !known.is_some_and(|known| known.has_shard(shard)) {
                     return self.end_connection(key, "it names a shard that is not there", true);
                 }
                 let buffer = payload.map(|payload| self.buffers.name(resource, payload));
@@ -215,19 +247,45 @@ impl Node {
         }
     }
 
-    /// The resource of a frame and its session, if both ends have joined it.
-    fn shared(&mut self, key: Key, id: ResourceId) -> Option<(Key, SessionId)> {
-        let session = self.peers.connections.get(key)?.common.session(id);
-        let found = self.resource_by_id(id).zip(session);
-        if found.is_none() {
-            self.peers.strays += 1;
-            debug!("a frame for resource {:016x}, which is not here, was dropped", id.0);
+    /// A session has begun: what came for it before goes to its machines.
+    pub(super) fn deliver_early(&mut self, peer: NodeId, id: ResourceId, session: SessionId) {
+        let ways = self.peers.ways.range((peer, 0)..=(peer, u16::MAX));
+        let keys: Vec<Key> = ways.filter_map(|(_, way)| way.connection).collect();
+        for key in keys {
+            let Some(connection) = self.peers.connections.get_mut(key) else { continue };
+            let lives = self.peers.sessions.get(&(peer, id)).map(|told| told.lives);
+            if connection.early.is_empty() || connection.common.lives(id) != lives {
+                // Nothing, or meant for lives that are newer already.
+                continue;
+            }
+            let (now, later) =
+                std::mem::take(&mut connection.early).into_iter().partition(|(of, ..)| *of == id);
+            connection.early = later;
+            let now: Vec<_> = now;
+            for (_, message, payload) in now {
+                self.deliver(key, (peer, session), message, payload);
+            }
         }
-        found
+    }
+
+    /// What came for lives that are no more goes with them.
+    fn drop_early(&mut self, key: Key, id: ResourceId) {
+        if let Some(connection) = self.peers.connections.get_mut(key) {
+            connection.early.retain(|(of, ..)| *of != id);
+        }
     }
 
     fn on_node_message(&mut self, key: Key, peer: NodeId, message: NodeMessage) {
         let Some(connection) = self.peers.connections.get_mut(key) else { return };
+        let of_nodes = matches!(
+            message,
+            NodeMessage::Describe { .. }
+                | NodeMessage::Description { .. }
+                | NodeMessage::Deleted { .. }
+        );
+        if of_nodes && connection.stream != 0 {
+            return self.end_connection(key, "a node speaks in a shard's stream", true);
+        }
         match message {
             NodeMessage::Resources { resources, last } => {
                 if connection.common.listed(resources, last) {
@@ -260,7 +318,10 @@ impl Node {
 
     /// Asks a peer what those of its resources are that are not known here.
     fn ask_for_descriptions(&mut self, key: Key) {
-        let Some(connection) = self.peers.connections.get(key) else { return };
+        let Some(connection) = self.peers.connections.get(key).filter(|entry| entry.stream == 0)
+        else {
+            return;
+        };
         let theirs = connection.common.theirs.keys().copied();
         let unknown: Vec<ResourceId> = theirs.filter(|&id| self.is_unheard_of(id)).collect();
         for resource in unknown {
@@ -289,8 +350,9 @@ impl Node {
 
     /// Says to a peer which resources are deleted.
     pub(super) fn tell_deleted_to(&mut self, key: Key) {
+        let first = self.peers.connections.get(key).is_some_and(|entry| entry.stream == 0);
         let resources = self.deleted.ids();
-        if !resources.is_empty() {
+        if first && !resources.is_empty() {
             self.send_node(key, &NodeMessage::Deleted { resources });
         }
     }
@@ -303,7 +365,7 @@ impl Node {
         session: SessionId,
         message: &MemberMessage,
     ) {
-        let Some((key, id)) = self.way(resource, peer, session) else { return };
+        let Some((key, id)) = self.way(resource, peer, session, None) else { return };
         let Some(connection) = self.peers.connections.get_mut(key) else { return };
         if let Some(link) = connection.link.as_mut() {
             link.send_member(id, message);
@@ -320,7 +382,7 @@ impl Node {
         message: &ShardMessage,
         payload: Option<Buffer>,
     ) {
-        let Some((key, id)) = self.way(resource, peer, session) else { return };
+        let Some((key, id)) = self.way(resource, peer, session, Some(shard)) else { return };
         let Some(connection) = self.peers.connections.get_mut(key) else { return };
         if let Some(link) = connection.link.as_mut() {
             link.send_shard(id, shard, message, payload.map(Piece::from));
@@ -328,12 +390,22 @@ impl Node {
         self.stir_peer(key);
     }
 
-    /// The connection of a session that still lasts, and the resource's name in it.
-    fn way(&self, resource: Key, peer: NodeId, session: SessionId) -> Option<(Key, ResourceId)> {
+    /// The connection of a session that still lasts, and the resource's name in it: of a shard, or else of
+    /// the member.
+    fn way(
+        &self,
+        resource: Key,
+        peer: NodeId,
+        session: SessionId,
+        shard: Option<u16>,
+    ) -> Option<(Key, ResourceId)> {
         let id = self.resources.get(resource)?.id;
-        let key = self.peers.nodes.get(&peer)?.connection?;
+        let told = self.peers.sessions.get(&(peer, id)).filter(|told| told.session == session)?;
+        let stream = shard.map_or(0, |shard| place(id, shard) % told.streams);
+        let key = self.peers.ways.get(&(peer, stream))?.connection?;
         let connection = self.peers.connections.get(key)?;
-        let lasts = connection.common.session(id) == Some(session) && !connection.closing;
+        // Where newer lives are joined already, nothing may follow that is meant for these.
+        let lasts = connection.common.lives(id) == Some(told.lives) && !connection.closing;
         lasts.then_some((key, id))
     }
 }
@@ -341,7 +413,7 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::{Change, Common};
-    use base::{ResourceId, SessionId};
+    use base::ResourceId;
     use std::collections::BTreeMap;
     use wire::ResourceLife;
 
@@ -352,40 +424,40 @@ mod tests {
     }
 
     /// Both ends of one connection; `ours` is the life here.
-    fn look(common: &mut Common, ours: u64, sessions: &mut u64) -> Change {
-        common.compare(&BTreeMap::from([(DISK, ours)]), sessions)
+    fn look(common: &mut Common, ours: u64) -> Change {
+        common.compare(&BTreeMap::from([(DISK, ours)]))
     }
 
     #[test]
     fn machines_hear_of_a_peer_once_both_ends_have_joined_the_present_lives() {
-        let (mut common, mut sessions) = (Common::default(), 0);
-        assert_eq!(look(&mut common, 1, &mut sessions), Change::default());
+        let mut common = Common::default();
+        assert_eq!(look(&mut common, 1), Change::default());
         assert!(common.listed(life(4), true));
-        let change = look(&mut common, 1, &mut sessions);
+        let change = look(&mut common, 1);
         assert_eq!((change.join, change.new), (life(4), Vec::new()), "the peer has not joined");
         common.joined_by_peer.insert(DISK, 1);
-        let change = look(&mut common, 1, &mut sessions);
-        assert_eq!(change.new, [(DISK, SessionId(1))]);
-        assert_eq!(look(&mut common, 1, &mut sessions), Change::default(), "nothing has changed");
+        let change = look(&mut common, 1);
+        assert_eq!(change.new, [(DISK, (1, 4))]);
+        assert_eq!(look(&mut common, 1), Change::default(), "nothing has changed");
     }
 
     #[test]
     fn what_was_joined_in_an_earlier_life_has_to_be_joined_again() {
-        let (mut common, mut sessions) = (Common::default(), 0);
+        let mut common = Common::default();
         common.listed(life(4), true);
         common.joined_by_peer.insert(DISK, 1);
-        look(&mut common, 1, &mut sessions);
+        look(&mut common, 1);
         // Here it begins anew: what the peer still sends is for the life before.
-        let change = look(&mut common, 2, &mut sessions);
-        assert_eq!(change.gone, [(DISK, SessionId(1))]);
+        let change = look(&mut common, 2);
+        assert_eq!(change.gone, [DISK]);
         assert_eq!((change.join, change.new), (life(4), Vec::new()));
-        assert_eq!(common.session(DISK), None);
+        assert_eq!(common.lives(DISK), None);
         common.joined_by_peer.insert(DISK, 2);
-        assert_eq!(look(&mut common, 2, &mut sessions).new, [(DISK, SessionId(2))]);
+        assert_eq!(look(&mut common, 2).new, [(DISK, (2, 4))]);
         // There it begins anew.
         common.listed(life(5), true);
-        let change = look(&mut common, 2, &mut sessions);
-        assert_eq!(change.gone, [(DISK, SessionId(2))]);
+        let change = look(&mut common, 2);
+        assert_eq!(change.gone, [DISK]);
         assert_eq!((change.join, change.new), (life(5), Vec::new()));
     }
 }

@@ -2,17 +2,19 @@
 //!
 //! Always: what machines were told about a session is taken back when its connection ends, and once.
 //!
-//! Not here: who dials whom and when (`super`), what frames are for (`common`).
+//! Not here: who dials whom and when (`super`), what frames are for (`common`), how several make up one
+//! session (`streams`).
 
 use std::ops::Range;
 
-use base::{Instant, NodeId, SessionId};
+use base::{Instant, NodeId, ResourceId};
 use link::{Link, LinkError, LinkEvent, LinkWant, Revocations};
 use sys::{Buffer, Event, Payload, Piece, Socket};
-use wire::{Frame, GoodbyeReason, Hello};
+use wire::{Agreed, Frame, GoodbyeReason, Hello, Message};
 
 use super::common::Common;
-use crate::log::{debug, info, warning};
+use crate::log::{debug, warning};
+use crate::node::threads::Parcel;
 use crate::node::{Node, Purpose};
 use crate::slab::Key;
 
@@ -20,23 +22,31 @@ use crate::slab::Key;
 const RECEIVE_BYTES: usize = 256 << 10;
 
 /// A connection with another node, or one that may become that.
-pub(super) struct Connection {
+pub(in crate::node) struct Connection {
     socket: Socket,
     pub(super) link: Option<Link>,
     /// Whom it leads to, once known.
     pub(super) node: Option<NodeId>,
+    /// Which of the streams with that node it is, once known.
+    pub(super) stream: u16,
+    /// Names the streams that belong together.
+    pub(super) bundle: u64,
     pub(super) stranger: bool,
-    /// Once the peer has proved who it is.
-    pub(super) session: Option<SessionId>,
+    /// The peer has proved who it is.
+    pub(super) ready: bool,
+    /// It goes to this thread once nothing is on its way from here.
+    pub(super) moves_to: Option<u16>,
     /// The resources it is about.
     pub(super) common: Common,
+    /// Frames whose sessions have not begun here.
+    pub(super) early: Vec<(ResourceId, Message, Option<Buffer>)>,
     input: Option<Buffer>,
     rest: Range<usize>,
     /// A frame whose payload is arriving, and where to.
     frame: Option<Frame>,
     place: Option<Buffer>,
     receiving: bool,
-    starved: bool,
+    pub(super) starved: bool,
     pub(super) heard: Instant,
     pub(super) asked: Instant,
     pub(super) unsent: u64,
@@ -48,11 +58,16 @@ impl Connection {
     pub(super) fn is_revoked(&self, revoked: &Revocations) -> bool {
         self.link.as_ref().is_some_and(|link| link.is_revoked(revoked))
     }
+
+    /// Whom it leads to, if that is proved.
+    pub(super) fn peer(&self) -> Option<NodeId> {
+        self.node.filter(|_| self.ready)
+    }
 }
 
 /// What came of bytes of a peer.
 enum Came {
-    Ready(Hello),
+    Ready(Hello, Agreed),
     Frame(Frame, Option<Buffer>),
 }
 
@@ -61,16 +76,20 @@ impl Node {
         &mut self,
         socket: Socket,
         link: Option<Link>,
-        node: Option<NodeId>,
+        leads: Option<(NodeId, u16)>,
         now: Instant,
     ) -> Key {
         self.peers.connections.insert(Connection {
             socket,
             stranger: link.is_some(),
             link,
-            node,
-            session: None,
+            node: leads.map(|(node, _)| node),
+            stream: leads.map_or(0, |(_, stream)| stream),
+            bundle: 0,
+            ready: false,
+            moves_to: None,
             common: Common::default(),
+            early: Vec::new(),
             input: None,
             rest: 0..0,
             frame: None,
@@ -100,6 +119,7 @@ impl Node {
             if let Some(connection) = self.peers.connections.get_mut(key) {
                 connection.restless = false;
                 self.send_to_peer(key);
+                self.go_on_moving(key);
                 self.receive_from_peer(key);
             }
         }
@@ -128,6 +148,8 @@ impl Node {
             self.drop_connection(key);
         } else if connection.closing && connection.unsent == 0 {
             self.drop_connection(key);
+        } else {
+            self.go_on_moving(key);
         }
         if held_back && !self.peers.congested() {
             self.stir_clients();
@@ -136,7 +158,8 @@ impl Node {
 
     fn receive_from_peer(&mut self, key: Key) {
         let Some(connection) = self.peers.connections.get_mut(key) else { return };
-        let idle = !connection.receiving && !connection.starved && !connection.closing;
+        let stays = !connection.closing && connection.moves_to.is_none();
+        let idle = !connection.receiving && !connection.starved && stays;
         let Some(link) = connection.link.as_ref().filter(|_| idle) else { return };
         let token = Purpose::PeerReceive(key);
         if let LinkWant::Payload { length, done, direct: true } = link.want()
@@ -228,7 +251,9 @@ impl Node {
             }
             match link.next(&mut input) {
                 Ok(None) => break,
-                Ok(Some(LinkEvent::Ready { hello, .. })) => came.push(Came::Ready(hello)),
+                Ok(Some(LinkEvent::Ready { hello, agreed })) => {
+                    came.push(Came::Ready(hello, agreed));
+                }
                 Ok(Some(LinkEvent::Frame(frame))) if frame.payload.length > 0 => {
                     connection.frame = Some(frame);
                 }
@@ -250,9 +275,7 @@ impl Node {
             let connection = self.peers.connections.get_mut(key).expect("just listed");
             if connection.starved {
                 connection.starved = false;
-                let mut came = Vec::new();
-                let result = self.read_frames(key, &mut came);
-                self.on_came(key, came, result);
+                self.read_on(key);
             }
         }
     }
@@ -260,7 +283,7 @@ impl Node {
     fn on_came(&mut self, key: Key, came: Vec<Came>, result: Result<(), LinkError>) {
         for came in came {
             match came {
-                Came::Ready(hello) => self.on_ready(key, hello.node),
+                Came::Ready(hello, agreed) => self.on_ready(key, hello.node, agreed),
                 Came::Frame(frame, payload) => self.on_frame(key, frame.message, payload),
             }
         }
@@ -279,44 +302,70 @@ impl Node {
             return;
         }
         connection.closing = true;
-        if fault {
-            self.peers.faults += 1;
-            warning!("a connection is closed for a fault of the peer: {why}");
-        }
         if let Some(link) = connection.link.as_mut() {
             link.goodbye(if fault { GoodbyeReason::Fault } else { GoodbyeReason::Replaced });
         }
-        let (node, session) = (connection.node, connection.session);
-        let shared = connection.common.end();
+        let (leads, ready) = (connection.node.zip(Some(connection.stream)), connection.ready);
+        connection.early.clear();
         if std::mem::take(&mut connection.stranger) {
             self.peers.strangers.leave();
             debug!("a connection of a stranger ended: {why}");
         }
-        if let Some(node) = node
-            && let Some(peer) = self.peers.nodes.get_mut(&node)
-            && peer.connection == Some(key)
-        {
-            peer.connection = None;
-            if peer.session.take().is_some() {
-                info!("node {}: disconnected: {why}", peer.name);
-                peer.paths.ended(now);
-            } else {
-                debug!("node {}: not connected: {why}", peer.name);
-                peer.paths.failed(now);
-            }
-            peer.reason = Some(why.to_owned());
+        if fault {
+            warning!("a connection is closed for a fault of the peer: {why}");
+            self.tell(0, Parcel::Fault);
         }
-        if let Some(node) = node {
-            for (id, shared) in shared {
-                self.say_peer(id, node, shared.session, false);
+        if let Some((node, stream)) = leads
+            && let Some(way) = self.peers.ways.get_mut(&(node, stream))
+            && way.connection == Some(key)
+        {
+            way.connection = None;
+            if ready {
+                way.paths.ended(now);
+            } else {
+                way.paths.failed(now);
             }
+            let bundle = way.bundle;
+            self.report_ended(node, (stream, bundle), ready, why);
         }
         self.send_to_peer(key);
         // Who was never let in shall learn why; who was must be gone before a newer session begins.
         let unsent = self.peers.connections.get(key).map_or(0, |connection| connection.unsent);
-        if session.is_some() || unsent == 0 {
+        if ready || unsent == 0 {
             self.drop_connection(key);
         }
+    }
+
+    /// Hands a connection over to the thread whose stream it is, once everything said here is sent.
+    fn go_on_moving(&mut self, key: Key) {
+        let Some(connection) = self.peers.connections.get_mut(key) else { return };
+        let Some(thread) = connection.moves_to else { return };
+        if connection.unsent > 0 || connection.closing || connection.receiving {
+            return;
+        }
+        let Some(mut connection) = self.peers.connections.remove(key) else { return };
+        connection.moves_to = None;
+        connection.restless = false;
+        self.tell(thread, Parcel::TakeStream(Box::new(connection)));
+    }
+
+    /// Goes on with a connection that another thread has let in.
+    pub(super) fn adopt(&mut self, mut connection: Connection) -> Key {
+        if let Some(link) = connection.link.as_mut() {
+            link.set_pool(self.buffers.pool());
+        }
+        self.peers.connections.insert(connection)
+    }
+
+    /// Takes what has come already, and then more.
+    pub(super) fn read_on(&mut self, key: Key) {
+        let mut came = Vec::new();
+        let result = self.read_frames(key, &mut came);
+        self.on_came(key, came, result);
+    }
+
+    pub(super) fn refuse(&mut self, connection: &Connection) {
+        self.hands.close(&connection.socket);
     }
 
     pub(super) fn drop_connection(&mut self, key: Key) {

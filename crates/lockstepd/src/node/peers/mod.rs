@@ -1,28 +1,32 @@
-//! Other nodes: one connection with each, and the frames of all resources in it.
+//! Other nodes: connections with each, one for each thread, and the frames of all resources in them.
 //!
-//! The node with the lower number dials, from its own address; the other accepts.
+//! The node with the lower number dials, from its own address; the other accepts, on its first thread.
 //!
-//! Always: an older connection with a node is closed, and `PeerDown` said, before a newer one is used;
+//! Always: older connections with a node are closed, and `PeerDown` said, before newer ones are used;
 //! a peer's fault closes its connection and is counted, and never more than that.
 //!
-//! Not here: one connection's bytes (`connection`), which resources are talked about in it (`common`);
-//! proving who a peer is, and frames (`link`).
+//! Not here: one connection's bytes (`connection`), which resources are talked about in it (`common`),
+//! how several are one session (`streams`); proving who a peer is, and frames (`link`).
 
 mod common;
 mod connection;
+mod streams;
+
+pub(super) use self::connection::Connection;
+pub(super) use self::streams::{Lives, Stream, Told};
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use base::{Duration, Instant, NodeId, SessionId};
+use base::{Duration, Instant, NodeId, ResourceId};
 use link::{Link, Paths, Strangers};
 use sys::{Event, Listener, Socket, SocketAddress};
 use wire::{GoodbyeReason, Hello, NodeMessage};
 
-use self::connection::Connection;
 use super::patience::{is_taken, patiently};
+use super::threads::Parcel;
 use super::{Node, Purpose, identity};
-use crate::log::{info, warning};
+use crate::log::warning;
 use crate::slab::{Key, Slab};
 
 /// Bytes that may wait for one peer before requests of this node's clients are held back. Two seconds
@@ -38,29 +42,57 @@ const SILENT: Duration = Duration::from_secs(5);
 /// Why who is revoked has to go.
 const REVOKED: &str = "its certificate is revoked here";
 
-/// Another node of the cluster.
+/// Another node of the cluster, as the first thread knows it.
 pub(crate) struct Peer {
     pub(crate) name: String,
+    /// This node dials it.
+    dials: bool,
+    addresses: Vec<SocketAddr>,
+    /// The streams in use are those of this bundle; 0: none.
+    bundle: u64,
+    /// How many it needs, and how many are there.
+    streams: u16,
+    up: u16,
+    /// Lives that both ends have joined, by stream.
+    shared: BTreeMap<ResourceId, Vec<Option<Lives>>>,
+    /// Why it is not connected.
+    pub(crate) reason: Option<String>,
+}
+
+impl Peer {
+    /// Whether machines can hear of it.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.bundle != 0 && self.up == self.streams
+    }
+}
+
+/// The way of one stream to a peer, on the thread whose it is.
+struct Way {
     /// This node dials it.
     dials: bool,
     paths: Paths,
     /// The connection being made, or in use.
     connection: Option<Key>,
-    /// The session in use.
-    pub(crate) session: Option<SessionId>,
-    /// Why there is none.
-    pub(crate) reason: Option<String>,
+    /// Which streams it belongs to.
+    bundle: u64,
 }
 
 /// Everything about other nodes.
 #[derive(Default)]
 pub(crate) struct Peers {
     pub(crate) nodes: BTreeMap<NodeId, Peer>,
+    /// Streams of this thread.
+    ways: BTreeMap<(NodeId, u16), Way>,
     connections: Slab<Connection>,
+    /// Sessions that machines here were told.
+    sessions: BTreeMap<(NodeId, ResourceId), Told>,
+    /// Sessions that have ended, in which life, and how many threads have not heard it.
+    unheard: BTreeMap<(NodeId, ResourceId), (u64, usize)>,
     /// With what this node shows itself, and whom it believes.
     pub(super) config: Option<link::Config>,
     pub(super) process: u64,
     next_session: u64,
+    next_bundle: u64,
     strangers: Strangers,
     restless: Vec<Key>,
     /// Frames of resources that are not known here.
@@ -73,6 +105,11 @@ impl Peers {
     /// With what this node shows itself, if it has anything.
     pub(super) fn config(&self) -> Option<&link::Config> {
         self.config.as_ref()
+    }
+
+    /// Whether a connection waits for a buffer.
+    pub(super) fn starve(&self) -> bool {
+        self.connections.iter().any(|(_, connection)| connection.starved)
     }
 
     /// Whether so much waits for a peer that clients should wait.
@@ -89,7 +126,12 @@ impl Node {
             return Ok(());
         }
         let config = identity::read(&self.config)?;
-        self.peers.config = Some(config);
+        self.peers.config = Some(config.clone());
+        let (process, own) = (self.peers.process, self.config.clone());
+        self.tell_others(|| {
+            let renewed = (own.clone(), config.clone(), process);
+            Parcel::Renew(Box::new(renewed))
+        });
         let address = self.config.listen;
         let listener = patiently(|| sys::listen_tcp(address), is_taken)
             .map_err(|error| format!("cannot listen for peers on {address}: {error}"))?;
@@ -118,21 +160,26 @@ impl Node {
             return;
         }
         let seed = sys::random_u64();
+        let dials = self.config.node < node && !addresses.is_empty();
         let peer = Peer {
             name: name.to_owned(),
-            dials: self.config.node < node && !addresses.is_empty(),
-            paths: Paths::new(addresses, seed, self.hands.now()),
-            connection: None,
-            session: None,
+            dials,
+            addresses: addresses.to_vec(),
+            bundle: 0,
+            streams: 1,
+            up: 0,
+            shared: BTreeMap::new(),
             reason: Some("not connected yet".to_owned()),
         };
         self.peers.nodes.insert(node, peer);
+        let paths = Paths::new(addresses, seed, self.hands.now());
+        self.peers.ways.insert((node, 0), Way { dials, paths, connection: None, bundle: 0 });
     }
 
     /// When time alone changes something between nodes.
     pub(super) fn peers_wake_at(&self) -> Option<Instant> {
-        let paths = self.peers.nodes.values().filter(|peer| peer.dials);
-        let paths = paths.filter_map(|peer| peer.paths.wake_at());
+        let paths = self.peers.ways.values().filter(|way| way.dials);
+        let paths = paths.filter_map(|way| way.paths.wake_at());
         let links = self.peers.connections.iter().filter_map(|(_, connection)| {
             let deadline = connection.link.as_ref().and_then(Link::deadline);
             deadline.or_else(|| Some(connection.heard.max(connection.asked) + QUIET))
@@ -143,8 +190,8 @@ impl Node {
     /// Dials who is due, asks who is quiet, gives up who is late.
     pub(super) fn wake_peers(&mut self) {
         let now = self.hands.now();
-        for (node, address) in self.peers_due(now) {
-            self.dial(node, address);
+        for (at, address) in self.peers_due(now) {
+            self.dial(at, address);
         }
         for key in self.peers.connections.keys() {
             let Some(connection) = self.peers.connections.get_mut(key) else { continue };
@@ -155,58 +202,59 @@ impl Node {
                 }
             } else if deadline.is_some_and(|deadline| deadline <= now) {
                 self.end_connection(key, "the peer did not prove who it is in time", false);
-            } else if connection.session.is_some() {
+            } else if connection.ready {
                 self.watch(key, now);
             }
         }
     }
 
-    fn peers_due(&mut self, now: Instant) -> Vec<(NodeId, SocketAddr)> {
+    fn peers_due(&mut self, now: Instant) -> Vec<((NodeId, u16), SocketAddr)> {
         let mut due = Vec::new();
         let mut late = Vec::new();
-        for (node, peer) in self.peers.nodes.iter_mut().filter(|(_, peer)| peer.dials) {
-            if peer.paths.is_overdue(now) {
-                late.push((*node, peer.connection));
+        for (at, way) in self.peers.ways.iter_mut().filter(|(_, way)| way.dials) {
+            if way.paths.is_overdue(now) {
+                late.push((*at, way.connection));
             }
         }
-        for (node, connection) in late {
+        for (at, connection) in late {
             match connection {
                 Some(key) => self.end_connection(key, "connecting took too long", false),
-                None => self.peer_mut(node).paths.failed(now),
+                None => self.way_mut(at).paths.failed(now),
             }
         }
-        for (node, peer) in self.peers.nodes.iter_mut().filter(|(_, peer)| peer.dials) {
-            if let Some(address) = peer.paths.next(now) {
-                due.push((*node, address));
+        for (at, way) in self.peers.ways.iter_mut().filter(|(_, way)| way.dials) {
+            if let Some(address) = way.paths.next(now) {
+                due.push((*at, address));
             }
         }
         due
     }
 
-    fn peer_mut(&mut self, node: NodeId) -> &mut Peer {
-        self.peers.nodes.get_mut(&node).expect("only known nodes are asked for")
+    fn way_mut(&mut self, at: (NodeId, u16)) -> &mut Way {
+        self.peers.ways.get_mut(&at).expect("only ways of this thread are asked for")
     }
 
-    fn dial(&mut self, node: NodeId, address: SocketAddr) {
+    fn dial(&mut self, at: (NodeId, u16), address: SocketAddr) {
         let now = self.hands.now();
         let local = Some(SocketAddr::new(self.config.listen.ip(), 0))
             .filter(|local| local.is_ipv4() == address.is_ipv4() && !local.ip().is_unspecified());
-        let key = self.operations.insert(Purpose::PeerConnect(node));
+        let key = self.operations.insert(Purpose::PeerConnect(at.0, at.1));
         match self.hands.connect(key.number(), local, &SocketAddress::Tcp(address)) {
             Ok(socket) => {
-                let connection = self.new_connection(socket, None, Some(node), now);
-                self.peer_mut(node).connection = Some(connection);
+                let connection = self.new_connection(socket, None, Some(at), now);
+                self.way_mut(at).connection = Some(connection);
             }
             Err(errno) => {
                 self.operations.remove(key);
-                let peer = self.peer_mut(node);
-                peer.reason = Some(format!("{address}: {errno}"));
-                peer.paths.failed(now);
+                let way = self.way_mut(at);
+                way.paths.failed(now);
+                let stream = (at.1, way.bundle);
+                self.report_ended(at.0, stream, false, &format!("{address}: {errno}"));
             }
         }
     }
 
-    fn hello(&self) -> Hello {
+    fn hello(&self, stream: u16) -> Hello {
         Hello {
             version_min: wire::VERSION_MIN,
             version_max: wire::VERSION_MAX,
@@ -215,21 +263,20 @@ impl Node {
             cluster: self.config.cluster,
             node: self.config.node,
             process: self.peers.process,
-            stream: 0,
-            streams: 1,
+            stream,
+            streams: self.threads.count(),
             unknown: Vec::new(),
         }
     }
 
-    pub(super) fn on_peer_connected(&mut self, node: NodeId, event: &Event) {
+    pub(super) fn on_peer_connected(&mut self, node: NodeId, stream: u16, event: &Event) {
         let now = self.hands.now();
-        let Some(key) = self.peers.nodes.get(&node).and_then(|peer| peer.connection) else {
-            return;
-        };
+        let way = self.peers.ways.get(&(node, stream));
+        let Some(key) = way.and_then(|way| way.connection) else { return };
         if let Err(errno) = event.result {
             return self.end_connection(key, &errno.to_string(), false);
         }
-        let hello = self.hello();
+        let hello = self.hello(stream);
         let config = self.peers.config.as_ref().expect("who dials has an identity");
         let link = Link::dial(config, node, hello, self.buffers.pool(), now);
         match (link, self.peers.connections.get_mut(key)) {
@@ -249,7 +296,7 @@ impl Node {
             warning!("a connection was refused: too many peers have not proved who they are");
             return self.hands.close(&socket);
         }
-        let hello = self.hello();
+        let hello = self.hello(0);
         let config = self.peers.config.as_ref().expect("who listens has an identity");
         match Link::accept(config, hello, self.buffers.pool(), now) {
             Ok(link) => {
@@ -277,40 +324,6 @@ impl Node {
     pub(super) fn peers_are_restless(&self) -> bool {
         !self.peers.restless.is_empty()
     }
-    /// A peer has proved who it is.
-    fn on_ready(&mut self, key: Key, node: NodeId) {
-        let now = self.hands.now();
-        let Some(connection) = self.peers.connections.get_mut(key) else { return };
-        if std::mem::take(&mut connection.stranger) {
-            self.peers.strangers.leave();
-        }
-        connection.node = Some(node);
-        if connection.is_revoked(&self.config.revoked) {
-            // It began before that was known here.
-            return self.end_connection(key, REVOKED, false);
-        }
-        if !self.peers.nodes.contains_key(&node) {
-            return self.end_connection(key, "this node does not know it", false);
-        }
-        let old = self.peer_mut(node).connection.filter(|&old| old != key);
-        if let Some(old) = old {
-            self.end_connection(old, "a newer connection took its place", false);
-        }
-        self.peers.next_session += 1;
-        let session = SessionId(self.peers.next_session);
-        let peer = self.peer_mut(node);
-        peer.connection = Some(key);
-        peer.session = Some(session);
-        peer.reason = None;
-        peer.paths.opened(now);
-        info!("node {}: connected", self.peers.nodes[&node].name);
-        if let Some(connection) = self.peers.connections.get_mut(key) {
-            connection.session = Some(session);
-        }
-        self.tell_resources(key);
-        self.tell_deleted_to(key);
-    }
-
     fn watch(&mut self, key: Key, now: Instant) {
         let Some(connection) = self.peers.connections.get_mut(key) else { return };
         if now.since(connection.heard) >= SILENT {

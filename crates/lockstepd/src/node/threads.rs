@@ -1,0 +1,528 @@
+//! The threads of a node, and what they say to each other.
+//!
+//! The first thread has the members, the clients and the operator. Shards are dealt to all threads in
+//! turn, those of each resource from another thread on (`place`), so that many small volumes use all
+//! of them as well as one large one. A further thread has hands, buffers, shares of the stores and
+//! streams of its own, and runs the same loop on a `Node` in which everything else is empty. Numbers
+//! of threads are powers of two, so two nodes deal shards to streams alike, however many threads
+//! each has: a frame is received, and a disk is asked, on the thread of its shard.
+//!
+//! What passes between threads is a `Parcel`. A shard and its member speak by parcels, as the simulator
+//! lets them: later, in order. A client's request for a shard of another thread travels with its
+//! bytes, and so does the answer.
+//!
+//! Always: parcels of one thread to another arrive in the order in which they were sent; nobody waits for
+//! one; a thread that fails ends the node.
+//!
+//! Not here: what parcels do, but for where they go: shards (`carry`), streams (`peers::streams`), the
+//! beginning and end of machines (`lifecycle`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use base::{AnswerError, Duration, Instant, NodeId, Request, RequestId, ResourceId};
+use replica::door::{FromShard, MemberInput, ShardInput, ToShard};
+use replica::shard::{ShardSetup, ShardStatus};
+use replica::{Geometry, Shard};
+use sys::{Buffer, BufferPool, Hands, HandsConfig, Waker};
+use wire::STREAMS_MAX;
+
+use super::disk::{LocalDisk, LocalVolume};
+use super::peers::{Connection, Lives, Stream, Told};
+use super::resource::{Resource, Seat};
+use super::{Node, Work};
+use crate::config::Config;
+use crate::log::error;
+use crate::slab::Key;
+
+/// Threads of one node, at most: a resource has no more shards.
+pub(crate) const THREADS_MAX: u16 = 8;
+
+/// Bytes of buffers of one thread, at least: a payload of 1 MiB for each of a few peers.
+const BUFFER_BYTES_MIN: usize = 16 << 20;
+
+/// Between two looks of the first thread at shards of others, for whoever asks how they are.
+const SIGHT_EVERY: Duration = Duration::from_millis(50);
+
+/// What one thread tells another.
+pub(super) enum Parcel {
+    /// To a further thread, first: how to reach all, and 1 MiB of zeroes.
+    Doors(Vec<Door>, Buffer),
+    /// A resource begins.
+    Begin(Box<Beginning>),
+    /// The machines of this life are gone.
+    End { life: u64 },
+    /// From a member to all shards of a thread.
+    ToShards { life: u64, message: ToShard },
+    /// From a shard to its member.
+    FromShard { life: u64, shard: u16, message: FromShard },
+    /// How a shard is, for status.
+    Sight { life: u64, shard: u16, sight: Box<Sight> },
+    /// A client's request; its buffer travels beside it.
+    Request { life: u64, shard: u16, id: RequestId, request: Request, bytes: Option<Buffer> },
+    /// The answer.
+    Answer { id: RequestId, result: Result<(), AnswerError>, bytes: Option<Buffer> },
+    /// A session about a resource begins.
+    PeerUp { peer: NodeId, resource: ResourceId, told: Told },
+    /// It has ended.
+    PeerDown { peer: NodeId, resource: ResourceId, life: u64 },
+    /// Machines have heard that it ended.
+    Heard { peer: NodeId, resource: ResourceId, life: u64 },
+    /// A stream with a peer is to be opened, by dialling if there are addresses.
+    OpenStream { peer: NodeId, stream: Stream, dials: Option<Vec<SocketAddr>> },
+    /// A peer has opened it.
+    TakeStream(Box<Connection>),
+    /// It is in use.
+    StreamUp { peer: NodeId, bundle: u64 },
+    /// It has ended, or could not be opened.
+    StreamEnded { peer: NodeId, stream: Stream, was_up: bool, why: String },
+    /// The bundle it belongs to has ended.
+    CloseStreams { peer: NodeId, bundle: u64 },
+    /// Lives of a resource that both ends have joined in a stream.
+    Shared { peer: NodeId, stream: Stream, resource: ResourceId, lives: Option<Lives> },
+    /// A connection was closed for a fault of the peer.
+    Fault,
+    /// So much waits for a peer, or no longer, that clients should wait.
+    Congested { thread: u16, on: bool },
+    /// Who this node is, and whom it believes.
+    Renew(Box<(Config, link::Config, u64)>),
+    /// The node stops: say goodbye to peers.
+    Leave,
+    /// End once nothing is on its way to a disk.
+    Settle,
+    /// That is so; nothing more is begun.
+    Settled { thread: u16 },
+    /// The thread cannot go on.
+    Failed(String),
+}
+
+/// What a further thread needs to have a part of a resource.
+pub(super) struct Beginning {
+    pub(super) name: String,
+    pub(super) id: ResourceId,
+    pub(super) life: u64,
+    pub(super) geometry: Geometry,
+    /// Nodes of which a shard is asked how much they lack.
+    pub(super) nodes: Vec<NodeId>,
+    /// Number of shards of all threads.
+    pub(super) shards: u16,
+    pub(super) setups: Vec<ShardSetup>,
+    /// Empty if there is no disk, or no shard for this thread.
+    pub(super) volumes: Vec<LocalVolume>,
+}
+
+/// How a shard of another thread was a moment ago.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sight {
+    pub(crate) status: ShardStatus,
+    /// Sectors that were written here and that a node lacks.
+    pub(crate) changed: BTreeMap<NodeId, u64>,
+}
+
+/// Where parcels for a thread are left.
+#[derive(Clone)]
+pub(super) struct Door {
+    parcels: Sender<Parcel>,
+    waker: Waker,
+}
+
+/// One thread's view of all.
+pub(super) struct Threads {
+    own: u16,
+    /// Of every thread, by number; none if there is only one.
+    doors: Vec<Door>,
+    /// Threads that have something new.
+    to_wake: Vec<bool>,
+    inbox: Receiver<Parcel>,
+    /// Of the first thread: others at which so much waits that clients should wait.
+    congested: Vec<bool>,
+    /// Of a further one: what it said last.
+    said_congested: bool,
+    /// Of the first thread: others that have ended in good order.
+    settled: Vec<bool>,
+    /// Of a further one: it is to end, and then has.
+    settling: bool,
+    pub(super) asked_to_settle: bool,
+    pub(super) over: bool,
+    /// Of the first thread: why another one failed.
+    pub(super) failed: Option<String>,
+    /// Of a further one: resources of which the first thread has not seen the newest, and when it will.
+    unseen: BTreeSet<Key>,
+    sight_at: Option<Instant>,
+}
+
+impl Threads {
+    fn new(own: u16, doors: Vec<Door>, inbox: Receiver<Parcel>) -> Threads {
+        let count = doors.len().max(1);
+        Threads {
+            own,
+            doors,
+            to_wake: vec![false; count],
+            inbox,
+            congested: vec![false; count],
+            said_congested: false,
+            settled: vec![false; count],
+            settling: false,
+            asked_to_settle: false,
+            over: false,
+            failed: None,
+            unseen: BTreeSet::new(),
+            sight_at: None,
+        }
+    }
+
+    /// Starts the further threads that the configuration asks for; this one is the first.
+    pub(super) fn start(config: &Config, own: Waker, zeroes: &Buffer) -> Result<Threads, String> {
+        let (parcels, inbox) = channel();
+        if config.threads == 1 {
+            return Ok(Threads::new(0, Vec::new(), inbox));
+        }
+        let mut doors = vec![Door { parcels, waker: own }];
+        for number in 1..config.threads {
+            let (parcels, inbox) = channel();
+            let (ready, waits) = channel();
+            let config = config.clone();
+            std::thread::Builder::new()
+                .name(format!("shards-{number}"))
+                .spawn(move || further(number, config, inbox, &ready))
+                .map_err(|error| format!("no thread {number}: {error}"))?;
+            let waker = waits.recv().map_err(|_| format!("thread {number} ended at once"))??;
+            doors.push(Door { parcels, waker });
+        }
+        let threads = Threads::new(0, doors.clone(), inbox);
+        for door in &doors[1..] {
+            door.parcels.send(Parcel::Doors(doors.clone(), zeroes.clone())).ok();
+        }
+        Ok(threads)
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u16 {
+        u16::try_from(self.doors.len().max(1)).expect("a few")
+    }
+
+    /// How many there are beside this one.
+    pub(super) fn others(&self) -> usize {
+        usize::from(self.count()) - 1
+    }
+
+    /// Whether this is the first.
+    pub(super) fn is_first(&self) -> bool {
+        self.own == 0
+    }
+
+    /// Whose a stream is.
+    pub(super) fn of_stream(&self, stream: u16) -> u16 {
+        stream % self.count()
+    }
+
+    /// Whose a shard is.
+    pub(super) fn of_shard(&self, resource: ResourceId, shard: u16) -> u16 {
+        place(resource, shard) % self.count()
+    }
+
+    /// Whether that is this one.
+    pub(super) fn is_own(&self, resource: ResourceId, shard: u16) -> bool {
+        self.of_shard(resource, shard) == self.own
+    }
+
+    /// Whether so much waits for a peer on another thread that clients should wait.
+    pub(super) fn congested(&self) -> bool {
+        self.congested.iter().any(|on| *on)
+    }
+
+    /// Whether what is this resource's on other threads is at rest for good.
+    pub(super) fn is_settled(&self) -> bool {
+        self.settled.iter().skip(1).all(|settled| *settled)
+    }
+
+    /// Whether the thread that has this shard is at rest for good.
+    pub(super) fn is_settled_at(&self, resource: ResourceId, shard: u16) -> bool {
+        self.settled[usize::from(self.of_shard(resource, shard))]
+    }
+
+    /// Bytes of buffers that each thread may have.
+    pub(super) fn buffer_bytes(config: &Config) -> usize {
+        let share = config.buffer_bytes / usize::from(config.threads);
+        share.max(BUFFER_BYTES_MIN.min(config.buffer_bytes))
+    }
+
+    fn send(&mut self, thread: u16, parcel: Parcel) {
+        let place = usize::from(thread);
+        // A thread that is gone needs nothing any more.
+        if self.doors[place].parcels.send(parcel).is_ok() {
+            self.to_wake[place] = true;
+        }
+    }
+
+    /// Wakes whoever has something new.
+    pub(super) fn wake(&mut self) {
+        for (door, wake) in self.doors.iter().zip(&mut self.to_wake) {
+            if std::mem::take(wake) {
+                door.waker.wake();
+            }
+        }
+    }
+}
+
+/// Where in the turn of threads, and of streams, a shard stands; both ends of a stream come to the same.
+pub(super) fn place(resource: ResourceId, shard: u16) -> u16 {
+    let first = resource.0 % u64::from(STREAMS_MAX);
+    u16::try_from(first).expect("below a few") + shard
+}
+
+/// A bug on one thread must not leave a node with half of its shards.
+struct Whole;
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+/// The life of a further thread.
+fn further(
+    number: u16,
+    config: Config,
+    inbox: Receiver<Parcel>,
+    ready: &Sender<Result<Waker, String>>,
+) {
+    let _whole = Whole;
+    let hands = match Hands::new(HandsConfig::default()) {
+        Ok(hands) => hands,
+        Err(why) => return drop(ready.send(Err(why.to_string()))),
+    };
+    if ready.send(Ok(hands.waker())).is_err() {
+        return;
+    }
+    // Sent next, or the start was given up.
+    let Ok(Parcel::Doors(doors, zeroes)) = inbox.recv() else { return };
+    let threads = Threads::new(number, doors, inbox);
+    let mut node = Node::new(config, hands, threads, zeroes, None);
+    if let Err(why) = node.run() {
+        error!("thread {number}: {why}");
+        node.tell(0, Parcel::Failed(why));
+        node.threads.wake();
+    }
+}
+
+/// A pool for one thread.
+pub(super) fn pool(config: &Config) -> BufferPool {
+    BufferPool::new(Threads::buffer_bytes(config))
+}
+
+impl Node {
+    /// Gives a parcel to a thread; to this one at once.
+    pub(super) fn tell(&mut self, thread: u16, parcel: Parcel) {
+        if thread == self.threads.own {
+            self.on_parcel(parcel);
+        } else {
+            self.threads.send(thread, parcel);
+        }
+    }
+
+    /// Gives one to every other thread.
+    pub(super) fn tell_others(&mut self, parcel: impl Fn() -> Parcel) {
+        for thread in 0..self.threads.count() {
+            if thread != self.threads.own {
+                self.threads.send(thread, parcel());
+            }
+        }
+    }
+
+    /// Takes what other threads have left.
+    pub(super) fn take_parcels(&mut self) {
+        while let Ok(parcel) = self.threads.inbox.try_recv() {
+            self.on_parcel(parcel);
+        }
+    }
+
+    fn on_parcel(&mut self, parcel: Parcel) {
+        match parcel {
+            Parcel::Doors(..) => {}
+            Parcel::Begin(beginning) => self.begin_here(*beginning),
+            Parcel::End { life } => self.end_here(life),
+            Parcel::ToShards { life, message } => {
+                let Some(key) = self.resource_of_life(life) else { return };
+                if let (ToShard::Install { configuration, .. }, Some(resource)) =
+                    (&message, self.resources.get_mut(key))
+                {
+                    let sizes = configuration.volumes.iter();
+                    resource.sizes = sizes.map(|entry| (entry.volume, entry.sectors)).collect();
+                }
+                self.push_to_shards(key, &message);
+            }
+            Parcel::FromShard { life, shard, message } => {
+                let Some(key) = self.resource_of_life(life) else { return };
+                self.work.push_back(Work::Member(key, MemberInput::Shard { shard, message }));
+            }
+            Parcel::Sight { life, shard, sight } => {
+                let Some(key) = self.resource_of_life(life) else { return };
+                let seat = self.resources.get_mut(key).and_then(|entry| entry.seat_mut(shard));
+                if let Some(seat) = seat {
+                    *seat = Seat::There(sight);
+                }
+            }
+            Parcel::Request { life, shard, id, request, bytes } => {
+                // Who asked is told when the resource ends that its machines are gone.
+                let Some(key) = self.resource_of_life(life) else { return };
+                let buffer = bytes.map(|bytes| self.buffers.name(key, bytes));
+                let request = Request { buffer, ..request };
+                self.work.push_back(Work::Shard(key, shard, ShardInput::Request { id, request }));
+            }
+            Parcel::Answer { id, result, bytes } => self.on_far_answer(id, result, bytes),
+            Parcel::Fault => self.peers.faults += 1,
+            Parcel::Congested { thread, on } => {
+                self.threads.congested[usize::from(thread)] = on;
+                if !on {
+                    self.stir_clients();
+                }
+            }
+            Parcel::Renew(renewed) => {
+                let (config, identity, process) = *renewed;
+                self.peers.process = process;
+                self.take_identity(config, identity);
+            }
+            Parcel::Leave => self.leave_peers(),
+            Parcel::Settle => self.threads.settling = true,
+            Parcel::Settled { thread } => self.threads.settled[usize::from(thread)] = true,
+            Parcel::Failed(why) => self.threads.failed = Some(why),
+            stream => self.on_stream_parcel(stream),
+        }
+    }
+
+    /// What concerns streams and sessions.
+    fn on_stream_parcel(&mut self, parcel: Parcel) {
+        match parcel {
+            Parcel::PeerUp { peer, resource, told } => self.begin_session(peer, resource, told),
+            Parcel::PeerDown { peer, resource, life } => {
+                self.on_session_ended(peer, resource, life);
+            }
+            Parcel::Heard { peer, resource, life } => self.on_heard(peer, resource, life),
+            Parcel::OpenStream { peer, stream, dials } => self.open_stream(peer, stream, dials),
+            Parcel::TakeStream(connection) => self.take_stream(*connection),
+            Parcel::StreamUp { peer, bundle } => self.on_stream_up(peer, bundle),
+            Parcel::StreamEnded { peer, stream, was_up, why } => {
+                self.on_stream_ended(peer, stream, was_up, &why);
+            }
+            Parcel::CloseStreams { peer, bundle } => self.close_streams(peer, bundle),
+            Parcel::Shared { peer, stream, resource, lives } => {
+                self.on_shared(peer, stream, resource, lives);
+            }
+            _ => unreachable!("told apart before"),
+        }
+    }
+
+    fn resource_of_life(&self, life: u64) -> Option<Key> {
+        self.by_life.get(&life).copied()
+    }
+
+    /// A member speaks to the shards that this thread has.
+    pub(super) fn push_to_shards(&mut self, key: Key, message: &ToShard) {
+        let Some(resource) = self.resources.get(key) else { return };
+        for shard in resource.own_shards() {
+            let input = ShardInput::Member(message.clone());
+            self.work.push_back(Work::Shard(key, shard, input));
+        }
+    }
+
+    /// Makes this thread's part of a resource.
+    fn begin_here(&mut self, beginning: Beginning) {
+        let Beginning { name, id, life, geometry, nodes, shards, setups, volumes } = beginning;
+        let now = self.hands.now_fresh();
+        let mut seats: Vec<Seat> = Vec::new();
+        seats.resize_with(usize::from(shards), || Seat::There(Box::default()));
+        let mut outputs = Vec::new();
+        for setup in setups {
+            let (index, mut out) = (setup.index, Vec::new());
+            let shard = Shard::new(now, setup, &mut out);
+            seats[usize::from(index)] = Seat::Here(Box::new(shard));
+            outputs.push((index, out));
+        }
+        let disk = (!volumes.is_empty()).then_some(LocalDisk { volumes, record: None });
+        let mut resource = Resource::new(name, id, geometry, seats, disk);
+        resource.life = life;
+        resource.nodes = nodes;
+        let key = self.resources.insert(resource);
+        self.by_id.insert(id, key);
+        self.by_life.insert(life, key);
+        for (shard, mut out) in outputs {
+            self.carry_shard(key, shard, &mut out);
+        }
+        self.tell_all_resources();
+    }
+
+    fn end_here(&mut self, life: u64) {
+        let Some(key) = self.resource_of_life(life) else { return };
+        self.remove_machines(key);
+        self.tell_all_resources();
+    }
+
+    /// The first thread is to see how the shards of a resource are; now, or when it is time.
+    pub(super) fn show(&mut self, key: Key, at_once: bool) {
+        if self.threads.is_first() {
+            return;
+        }
+        if !at_once {
+            self.threads.unseen.insert(key);
+            let next = self.hands.now() + SIGHT_EVERY;
+            self.threads.sight_at.get_or_insert(next);
+            return;
+        }
+        let Some(resource) = self.resources.get(key) else { return };
+        for (shard, sight) in resource.sights() {
+            let parcel = Parcel::Sight { life: resource.life, shard, sight: Box::new(sight) };
+            self.threads.send(0, parcel);
+        }
+    }
+
+    /// When a further thread has to show something.
+    pub(super) fn sight_wake_at(&self) -> Option<Instant> {
+        self.threads.sight_at
+    }
+
+    /// What a further thread does at the end of each turn.
+    pub(super) fn report(&mut self) {
+        if self.threads.is_first() {
+            return;
+        }
+        if self.threads.sight_at.is_some_and(|at| at <= self.hands.now()) {
+            self.threads.sight_at = None;
+            for key in std::mem::take(&mut self.threads.unseen) {
+                self.show(key, true);
+            }
+        }
+        let on = self.peers.congested();
+        if on != self.threads.said_congested {
+            self.threads.said_congested = on;
+            let thread = self.threads.own;
+            self.tell(0, Parcel::Congested { thread, on });
+        }
+        if self.threads.settling && self.resources.keys().iter().all(|key| self.is_idle(*key)) {
+            self.threads.over = true;
+            let thread = self.threads.own;
+            self.tell(0, Parcel::Settled { thread });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{THREADS_MAX, place};
+    use base::ResourceId;
+
+    #[test]
+    fn a_shard_and_its_stream_meet_on_one_thread_whatever_two_nodes_have() {
+        let powers = [1, 2, 4, THREADS_MAX];
+        for (ours, theirs) in powers.into_iter().flat_map(|a| powers.map(|b| (a, b))) {
+            let streams = ours.max(theirs);
+            for (id, shard) in (0..40).flat_map(|id| (0..8).map(move |shard| (id, shard))) {
+                let place = place(ResourceId(id), shard);
+                assert_eq!(place % streams % ours, place % ours, "{ours} and {theirs} threads");
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Nodes with several threads: shards of one volume on each, also where two nodes have not as many.
+
+mod harness;
+
+use harness::{Cluster, content};
+use wire::admin::{Command, Operation};
+
+const MIB: u64 = 1 << 20;
+
+/// Extents are dealt to shards in runs of this length.
+const RUN: u64 = 124 * MIB;
+
+/// Three nodes with so many threads each, and a volume of so many shards on all of them.
+fn cluster(name: &str, threads: [u16; 3], shards: u16) -> Cluster {
+    let mut cluster = Cluster::new(name, 3);
+    for (node, threads) in (1..).zip(threads) {
+        cluster.add_settings(node, &format!("threads = {threads}"));
+        cluster.start(node);
+    }
+    let mut file = cluster.resource("alpha", RUN * u64::from(shards) + 2 * MIB, &[1, 2, 3]);
+    file.shards = shards;
+    cluster.create(&file);
+    cluster
+}
+
+/// Every piece of this begins in one shard's run and ends in the next.
+fn across_runs(shards: u16) -> impl Iterator<Item = u64> {
+    (1..=u64::from(shards)).map(|run| run * RUN - MIB / 2)
+}
+
+fn write_all(volume: &mut harness::Volume, shards: u16, seed: u64) {
+    for at in across_runs(shards) {
+        volume.write(at, &content(seed + at, 1 << 20)).expect("written");
+    }
+    volume.flush().expect("flushed");
+}
+
+fn check_all(volume: &mut harness::Volume, shards: u16, seed: u64) {
+    for at in across_runs(shards) {
+        let read = volume.read(at, 1 << 20).expect("read");
+        assert!(read == content(seed + at, 1 << 20), "at {at} is what was written");
+    }
+}
+
+fn assert_equal(cluster: &Cluster) {
+    let dumps: Vec<String> = (1..=3).map(|node| cluster.dump(node, "alpha")).collect();
+    assert!(dumps.windows(2).all(|pair| pair[0] == pair[1]), "copies differ: {dumps:?}");
+}
+
+/// Writes on two nodes, a replica that misses something, a primary that dies, all of them stopped.
+fn live_through_everything(name: &str, threads: [u16; 3], shards: u16) {
+    let mut cluster = cluster(name, threads, shards);
+    let mut first = cluster.open(1, "alpha");
+    write_all(&mut first, shards, 1);
+    let mut second = cluster.open(2, "alpha");
+    check_all(&mut second, shards, 1);
+    write_all(&mut second, shards, 2);
+    check_all(&mut first, shards, 2);
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    cluster.kill(3);
+    write_all(&mut first, shards, 3);
+    cluster.start(3);
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    cluster.kill(1);
+    check_all(&mut second, shards, 3);
+    write_all(&mut second, shards, 4);
+    cluster.start(1);
+    cluster.wait_in_sync(2, "alpha", &[1, 2, 3]);
+    drop((first, second));
+    assert_equal(&cluster);
+    for node in 1..=3 {
+        assert!(cluster.stop(node), "node {node} stops in good order");
+    }
+    for node in 1..=3 {
+        let image = cluster.home(node).join("volumes/alpha-0.img");
+        assert!(harness::run_status(&["check", harness::text(&image)]), "what it left is good");
+    }
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    let mut volume = cluster.open(3, "alpha");
+    check_all(&mut volume, shards, 4);
+}
+
+#[test]
+fn two_threads_with_two_shards_serve_fail_over_resync_and_stop() {
+    live_through_everything("threads-2", [2, 2, 2], 2);
+}
+
+#[test]
+fn nodes_that_have_not_as_many_threads_understand_each_other() {
+    live_through_everything("threads-mixed", [1, 2, 4], 4);
+}
+
+#[test]
+fn more_threads_than_shards_and_more_shards_than_threads_do() {
+    live_through_everything("threads-few", [4, 2, 4], 3);
+}
+
+#[test]
+fn what_an_operator_does_reaches_the_shards_of_all_threads() {
+    let mut cluster = cluster("threads-operator", [2, 2, 2], 2);
+    let mut volume = cluster.open(1, "alpha");
+    write_all(&mut volume, 2, 1);
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    let operate = |cluster: &Cluster, node, operation| {
+        let resource = "alpha".to_owned();
+        cluster.ask(node, Command::Operation { resource, operation })
+    };
+    for operation in [Operation::Cut {}, Operation::Verify {}, Operation::Suspend {}] {
+        let words = format!("{operation:?}");
+        assert!(operate(&cluster, 1, operation).is_ok(), "{words}");
+    }
+    assert!(operate(&cluster, 1, Operation::Resume {}).is_ok());
+    assert!(operate(&cluster, 2, Operation::Promote {}).is_ok());
+    check_all(&mut volume, 2, 1);
+    write_all(&mut volume, 2, 2);
+    assert!(operate(&cluster, 3, Operation::Invalidate {}).is_ok());
+    cluster.wait_in_sync(2, "alpha", &[1, 2, 3]);
+    // Whichever node is primary by now drove it.
+    let resyncs = [1, 2].map(|node| cluster.status(node, "alpha").replicas[2].last_resync);
+    let copied = resyncs.iter().flatten().map(|done| done.copied_bytes).max();
+    assert!(copied >= Some(2 * MIB), "{copied:?} bytes are less than both shards have");
+    drop(volume);
+    assert_equal(&cluster);
+    for node in 1..=3 {
+        let resource = "alpha".to_owned();
+        cluster.ask(node, Command::ResourceDelete { resource, force: true }).expect("deleted");
+    }
+    let mut file = cluster.resource("beta", 2 * RUN, &[1, 2, 3]);
+    file.id = 0xbeef;
+    file.shards = 2;
+    cluster.create(&file);
+    let mut volume = cluster.open(2, "beta");
+    volume.write(RUN, &content(9, 4096)).expect("written");
+    assert_eq!(volume.read(RUN, 4096).expect("read"), content(9, 4096));
+    drop(volume);
+    assert!(cluster.stop(1));
+}
