@@ -93,6 +93,7 @@ pub fn start(start: &Start, found: Found) -> Setups {
     let slots = record.as_ref().map_or(Vec::new(), |record| record.slots.clone());
     let bitmaps = if damaged.is_none() { read_bitmaps(&slots, &found.pages) } else { Vec::new() };
     let attached = start.holds_data && record.is_some();
+    let untouched = record.as_ref().is_some_and(|record| is_untouched(record, start));
     let (life, half) =
         record.as_ref().map_or((1, 0), |record| (record.life + 1, record.log_half ^ 1));
     let shards = (0..start.shards)
@@ -107,6 +108,7 @@ pub fn start(start: &Start, found: Found) -> Setups {
                 geometry: start.geometry,
                 timing: start.timing,
                 attached,
+                untouched,
                 life,
                 log_half: half,
                 inherited: inherited.iter().copied().filter(|&(_, at)| mine(at)).collect(),
@@ -131,6 +133,18 @@ pub fn start(start: &Start, found: Found) -> Setups {
         bootstrap: start.bootstrap.clone(),
     };
     Setups { member, shards, damaged }
+}
+
+/// Whether this is a copy of a new resource as it was made: no primary has written to it, since whoever has one
+/// stores its configuration before shards hear of it.
+fn is_untouched(record: &Record, start: &Start) -> bool {
+    let first = start.bootstrap.as_ref().filter(|first| {
+        record.committed.as_ref().is_none_or(|(_, known)| known.epoch <= first.epoch)
+    });
+    first.and_then(|first| first.member(start.node)).is_some_and(|member| {
+        (member.voter, member.incarnation, member.in_sync)
+            == (record.voter, record.incarnation, true)
+    })
 }
 
 /// The logs of all volumes together.

@@ -159,6 +159,7 @@ fn setup(node: u16, count: u16) -> ShardSetup {
         shards: 1,
         geometry: Geometry::default(),
         timing: Timing::default(),
+        untouched: false,
         attached: true,
         life: 1,
         log_half: 0,

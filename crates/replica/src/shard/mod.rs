@@ -83,6 +83,8 @@ pub struct ShardSetup {
     pub timing: Timing,
     /// This node has a usable disk for the resource.
     pub attached: bool,
+    /// No primary ever wrote to it.
+    pub untouched: bool,
     /// The life of the process, as in the record to be stored at `FromShard::Started`.
     pub life: u64,
     /// The half of the log that this life writes.
@@ -232,7 +234,7 @@ impl Shard {
             held: BTreeSet::new(),
             waiting: VecDeque::new(),
             forwards: BTreeMap::new(),
-            once: Once::new(WriteName::session_of(setup.node, setup.process)),
+            once: Once::new(WriteName::session_of(setup.node, setup.process), setup.untouched),
             reconcile: Doubt::default(),
             reconciling: BTreeMap::new(),
             reconcile_cursor: (VolumeId(0), 0),

@@ -14,7 +14,7 @@
 //!   unless it was answered;
 //! - a write of which nobody can say whether it took effect is answered with `SessionLost`, never carried out.
 //!
-//! A replica that starts remembers nothing, until the primary tells it when nothing is unsettled any more.
+//! A replica that starts remembers nothing, unless it was never written to, until the primary tells it when nothing is unsettled any more.
 
 use super::local::Purpose;
 use super::op::{Client, Kind, Origin, changes};
@@ -190,11 +190,12 @@ pub(super) struct Once {
 }
 
 impl Once {
-    /// Of the process with this session.
-    pub(super) fn new(session: u64) -> Once {
+    /// Of the process with this session. On a copy that no primary wrote to no write took effect, ever.
+    pub(super) fn new(session: u64, untouched: bool) -> Once {
+        let since = untouched.then_some(Epoch(1));
         Once {
             names: Names::new(session),
-            effects: Effects::default(),
+            effects: Effects { since, ..Effects::default() },
             settlement: Settlement::default(),
             unlike_told: Vec::new(),
         }

@@ -244,3 +244,17 @@ fn a_name_that_was_given_twice_is_an_error_and_no_answer_for_what_was_not_writte
     assert_eq!(stored(&world, 2, 40, 8), [8; 8]);
     assert!(world.has_mark(1, "a name of a write was given twice"));
 }
+
+#[test]
+fn the_first_write_of_a_new_resource_survives_the_first_primary() {
+    let mut world = World::untouched(&[1, 2, 3, 4], &[1, 2, 3]);
+    // Node 1 never hears of node 3's doubt, so it never tells anybody what took effect.
+    world.held.insert((3, 1));
+    world.begin_reign(1);
+    let first = world.write(4, 40, 8, 7);
+    assert_eq!(world.answer(4, first), None);
+    lose_first_primary(&mut world);
+    world.wait_ms(500);
+    assert_eq!(world.answer(4, first), Some(Ok(())));
+    assert_eq!(stored(&world, 3, 40, 8), [7; 8]);
+}

@@ -89,6 +89,8 @@ pub(super) struct World {
     counts: BTreeMap<u64, usize>,
     /// Who starts does so under a number that was used before.
     pub(super) same_process: bool,
+    /// Nobody has written to the disks of those who start.
+    untouched: bool,
 }
 
 pub(super) fn member(node: u16, in_sync: bool) -> MemberEntry {
@@ -120,6 +122,15 @@ pub(super) fn first_configuration(replicas: &[u16]) -> Configuration {
 impl World {
     /// Shards on `nodes`; those that are in `replicas` hold data.
     pub(super) fn new(nodes: &[u16], replicas: &[u16]) -> World {
+        World::begin(nodes, replicas, false)
+    }
+
+    /// The same, of a new resource.
+    pub(super) fn untouched(nodes: &[u16], replicas: &[u16]) -> World {
+        World::begin(nodes, replicas, true)
+    }
+
+    fn begin(nodes: &[u16], replicas: &[u16], untouched: bool) -> World {
         let mut world = World {
             now: Instant(1_000_000_000),
             nodes: BTreeMap::new(),
@@ -132,6 +143,7 @@ impl World {
             next_request: 1,
             counts: BTreeMap::new(),
             same_process: false,
+            untouched,
         };
         for &node in nodes {
             world.start(node, Vec::new(), Vec::new());
@@ -157,6 +169,7 @@ impl World {
             geometry: geometry(),
             timing: Timing::default(),
             attached,
+            untouched: self.untouched,
             life,
             log_half: u8::from(life.is_multiple_of(2)),
             inherited,
@@ -442,6 +455,15 @@ impl World {
 
     /// Node `primary` begins a reign, with everybody it is connected to.
     pub(super) fn lead(&mut self, primary: u16) {
+        self.begin_reign(primary);
+        let reign = self.configuration.reign;
+        assert!(self.has_said(primary, &FromShard::Gathered { reign }), "doubt is gathered");
+        self.tell(primary, ToShard::Serve { reign });
+        self.tell(primary, ToShard::Lease { until: self.now + Duration::from_secs(1000) });
+    }
+
+    /// The same, before it serves.
+    pub(super) fn begin_reign(&mut self, primary: u16) {
         let mut next = self.configuration.clone();
         next.epoch = Epoch(next.epoch.0 + 1);
         next.reign = next.epoch;
@@ -453,10 +475,6 @@ impl World {
             self.install_on(other);
             self.ready(primary, other);
         }
-        let reign = self.configuration.reign;
-        assert!(self.has_said(primary, &FromShard::Gathered { reign }), "doubt is gathered");
-        self.tell(primary, ToShard::Serve { reign });
-        self.tell(primary, ToShard::Lease { until: self.now + Duration::from_secs(1000) });
     }
 
     pub(super) fn peers_of(&self, node: u16) -> Vec<u16> {
