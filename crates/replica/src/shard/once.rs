@@ -210,6 +210,8 @@ struct Settlement {
     /// Members from whose content reconciliation copies while anything is unsettled: they know what it holds.
     remembering: BTreeSet<NodeId>,
     unsettled: Vec<Unsettled>,
+    /// What members said was compared, and is what this node knows now.
+    compared: bool,
     /// The members agreed on everything once in this reign.
     settled: bool,
     /// No member was left that knew what its content holds.
@@ -388,8 +390,9 @@ impl Shard {
     /// This node is no primary any more, of a reign in which it could not yet make its copy like the others:
     /// what it knows as primary need not be true of its own copy.
     pub(super) fn end_settlement(&mut self) {
-        let own = self.once.settlement.remembering.contains(&self.node);
-        if self.disk_failing || (!own && !self.once.settlement.settled) {
+        let now = &self.once.settlement;
+        let others = now.compared && !now.remembering.contains(&self.node) && !now.settled;
+        if self.disk_failing || others {
             self.once.effects.clear();
         }
         self.once.settlement = Settlement::default();
@@ -480,6 +483,7 @@ impl Shard {
             merged.insert(write);
         }
         self.once.effects = merged;
+        self.once.settlement.compared = true;
         self.once.settlement.unsettled = unsettled;
         self.settle_together(out);
     }

@@ -258,3 +258,23 @@ fn the_first_write_of_a_new_resource_survives_the_first_primary() {
     assert_eq!(world.answer(4, first), Some(Ok(())));
     assert_eq!(stored(&world, 3, 40, 8), [7; 8]);
 }
+
+#[test]
+fn a_reign_that_gathered_nothing_takes_no_memory_away() {
+    let mut world = three_and_a_client();
+    world.held.insert((1, 4));
+    let lost = world.write(4, 40, 8, 7);
+    for other in [2, 3, 4] {
+        world.disconnect(1, other);
+    }
+    world.configuration = world.next_with(&[2, 3]);
+    world.held.extend([(3, 2), (4, 2)]);
+    world.begin_reign(2);
+    world.disconnect(2, 3);
+    world.configuration = world.next_with(&[2]);
+    world.held.clear();
+    world.lead(4);
+    world.wait_ms(500);
+    assert_eq!(world.answer(4, lost), Some(Ok(())));
+    assert!(world.has_mark(4, "a write asked for again had taken effect"));
+}
