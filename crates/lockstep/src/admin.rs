@@ -97,9 +97,10 @@ impl Node {
 fn limit_of(command: &Command) -> Duration {
     match command {
         Command::Ping {} | Command::NodeStatus {} | Command::Status { .. } => QUESTION_LIMIT,
-        Command::Dump { .. } | Command::Operation { operation: Operation::Verify {}, .. } => {
-            WHOLE_LIMIT
-        }
+        Command::Dump { .. }
+        | Command::Operation {
+            operation: Operation::Verify {} | Operation::Resize { .. }, ..
+        } => WHOLE_LIMIT,
         _ => CHANGE_LIMIT,
     }
 }

@@ -272,33 +272,53 @@ fn a_replica_is_added_filled_and_removed_while_the_volume_is_in_use() {
 
 #[test]
 fn a_volume_grows_and_shrinks_under_its_clients() {
-    let mut cluster = Cluster::new("resized", 2);
+    let mut cluster = Cluster::new("resized", 3);
     cluster.start(1);
     cluster.start(2);
-    cluster.create(&cluster.resource("alpha", 16 * MIB, &[1, 2]));
+    cluster.start(3);
+    cluster.create(&cluster.resource("alpha", 16 * MIB, &[1, 2, 3]));
     let mut volume = cluster.open(1, "alpha");
     volume.write(0, &content(1, 4096)).expect("written");
-    let resize = |size_bytes, allow_shrink| {
+    let resize = |cluster: &Cluster, size_bytes, allow_shrink| {
         let operation = Operation::Resize { volume: 0, size_bytes, allow_shrink };
         cluster.ask(1, Command::Operation { resource: "alpha".to_owned(), operation })
     };
     assert!(volume.write(20 * MIB, &content(2, 4096)).is_err(), "beyond the end");
-    resize(32 * MIB, false).expect("grown");
+    resize(&cluster, 32 * MIB, false).expect("grown");
     cluster.wait_for("the new size at the primary", || volume.write(20 * MIB, &content(2, 4096)));
     let is_wide = || (cluster.open(2, "alpha").size_bytes == 32 * MIB).then_some(());
     cluster.wait_for("the new size elsewhere", || is_wide().ok_or("not yet".to_owned()));
-    assert!(resize(8 * MIB, false).expect_err("it would lose data").starts_with("LS-0039"));
-    resize(8 * MIB, true).expect("shrunk");
+    assert!(
+        resize(&cluster, 8 * MIB, false).expect_err("it would lose data").starts_with("LS-0039")
+    );
+    resize(&cluster, 8 * MIB, true).expect("shrunk");
     let beyond = || volume.read(20 * MIB, 4096).map_or(Ok(()), |_| Err("not yet".to_owned()));
     cluster.wait_for("the new end", beyond);
     assert_eq!(volume.read(0, 4096).expect("read"), content(1, 4096));
-    assert!(resize(1 << 50, false).expect_err("no room").starts_with("LS-0022"));
+    assert!(resize(&cluster, 1 << 50, false).expect_err("no room").starts_with("LS-0022"));
+    // Node 2 is away while the volume shrinks and grows; its disk still holds what was there.
+    resize(&cluster, 32 * MIB, false).expect("grown");
+    cluster.wait_for("the new size at the primary", || volume.write(20 * MIB, &content(3, 4096)));
+    cluster.kill(2);
+    resize(&cluster, 8 * MIB + 4096, true).expect("shrunk");
+    resize(&cluster, 30 * MIB + 4096, false).expect("grown");
+    let nothing = vec![0; 4096];
+    let mut got = Vec::new();
+    let grown = || volume.read(20 * MIB, 4096).map(|bytes| got = bytes);
+    cluster.wait_for("the new size", grown);
+    assert_eq!(got, nothing);
+    cluster.start(2);
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    assert_eq!(cluster.open(2, "alpha").read(20 * MIB, 4096), Ok(nothing));
     drop(volume);
-    for node in [1, 2] {
+    let dumps: Vec<String> = (1..=3).map(|node| cluster.dump(node, "alpha")).collect();
+    assert!(dumps.windows(2).all(|pair| pair[0] == pair[1]), "copies differ: {dumps:?}");
+    resize(&cluster, 8 * MIB, true).expect("shrunk");
+    for node in [1, 2, 3] {
         cluster.kill(node);
         cluster.start(node);
     }
-    cluster.wait_in_sync(1, "alpha", &[1, 2]);
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
     let mut volume = cluster.open(2, "alpha");
     assert_eq!((volume.size_bytes, volume.read(0, 4096)), (8 * MIB, Ok(content(1, 4096))));
 }

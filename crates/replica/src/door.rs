@@ -331,6 +331,13 @@ pub enum FromShard {
         /// In this reign.
         reign: Epoch,
     },
+    /// What is added to the volume is zero on every in-sync replica, for good.
+    Grown {
+        /// Which volume.
+        volume: VolumeId,
+        /// Under this configuration the work began; its sizes are the same since.
+        since: Epoch,
+    },
     /// The peer lacks nothing here: include it. Said again if a `Require` did not follow.
     Synced {
         /// Which peer.
@@ -511,7 +518,8 @@ pub enum Operation {
         /// On which node.
         node: NodeId,
     },
-    /// Set a volume's size, in sectors. Shrinking loses what lies beyond.
+    /// Set a volume's size, in sectors. Shrinking loses what lies beyond; what is added reads as zeroes, and
+    /// is there once it is zero on every in-sync replica.
     Resize {
         /// Which volume.
         volume: VolumeId,
@@ -560,6 +568,8 @@ pub enum OperationError {
     BadSize,
     /// The primary that was asked to do it is not known or cannot be reached.
     NoPrimary,
+    /// Another resize of the volume took the place of this one.
+    Replaced,
     /// The node to be discarded is not connected, or its history did not go another way.
     NoSplitBrain,
     /// A node does not discard its own side: another is to be asked.

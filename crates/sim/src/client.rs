@@ -89,7 +89,7 @@ impl World {
         VolumeId(volume.0 + GROWTH_NAMES * self.growths[at])
     }
 
-    /// A configuration is about to be committed: where a volume grows, nobody says what is there at first.
+    /// A configuration is about to be committed: where a volume grows, what is added reads as zeroes.
     pub(crate) fn resized(&mut self, configuration: &wire::Configuration) {
         let old = self.sizes();
         for (at, (volume, first)) in self.plan.volumes.clone().into_iter().enumerate() {
@@ -99,31 +99,21 @@ impl World {
                 continue;
             }
             self.mark("sim: a volume grew");
-            let last = self.history_volume(volume, first);
             self.growths[at] += 1;
             let name = self.history_volume(volume, first);
-            self.begin_growth(volume, last, name, first..entry.sectors);
+            self.begin_growth(volume, name, first..entry.sectors);
         }
     }
 
-    /// The history of what was added begins with anything that some disk holds there, or may come to hold.
-    fn begin_growth(
-        &mut self,
-        volume: VolumeId,
-        last: VolumeId,
-        name: VolumeId,
-        range: Range<u64>,
-    ) {
+    /// The history of what was added begins with zeroes. A write of before the volume shrank that was not
+    /// answered well may be asked for again, and take effect now.
+    fn begin_growth(&mut self, volume: VolumeId, name: VolumeId, range: Range<u64>) {
         let mut values: BTreeSet<(u64, Token)> = BTreeSet::new();
-        for disk in self.nodes.iter().filter_map(|node| node.disk.as_ref()) {
-            for (sector, tokens) in (0..range.end).zip(disk.every_value(volume)) {
-                values.extend(tokens.into_iter().map(|token| (sector, token)));
-            }
-        }
         for index in 0..self.history.len() {
             let operation = self.history.operation(index);
             if let Effect::Write(token) = operation.effect
-                && operation.volume == last
+                && operation.volume.0 % GROWTH_NAMES == volume.0
+                && operation.volume != name
                 && !operation.ok
             {
                 values.extend((operation.span.first()..operation.span.end()).map(|at| (at, token)));
@@ -131,12 +121,20 @@ impl World {
         }
         let (now, step) = (self.queue.now(), self.step);
         for (sector, token) in values {
-            if range.contains(&sector) && token != 0 {
+            if range.contains(&sector) {
                 let write = crate::fork::one_sector(name, sector, token);
                 let index = self.history.call(now, step, write);
                 self.history.abandon(now, step, index);
             }
         }
+    }
+
+    /// Whether what an operation asked for lies where the volume shrank since it was asked.
+    fn was_cut_off(&self, operation: &Operation) -> bool {
+        let volume = VolumeId(operation.volume.0 % GROWTH_NAMES);
+        let size = self.sizes().into_iter().find(|(known, _)| *known == volume);
+        self.history_volume(volume, operation.span.first()) != operation.volume
+            || size.is_some_and(|(_, sectors)| operation.span.end() > sectors)
     }
 
     /// A span inside one extent, often in the first few.
@@ -163,6 +161,8 @@ impl World {
         } else {
             start = start.max(base_sectors);
         }
+        // The last block may be cut short.
+        let unit = unit.min(end - start);
         let units = (end - start) / unit;
         let first = self.random.below(units);
         let count = 1 + self.random.below((units - first).min(6));
@@ -293,7 +293,8 @@ impl World {
                         format!("read {id} of {span:?} gave {} sectors", seen.len()),
                     );
                 }
-                self.history.answer(now, step, open.op, result.is_ok(), seen);
+                let ok = result.is_ok() && !self.was_cut_off(self.history.operation(open.op));
+                self.history.answer(now, step, open.op, ok, seen);
             }
             Effect::Write(token) => {
                 self.history.answer(now, step, open.op, result.is_ok(), Vec::new());

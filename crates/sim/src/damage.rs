@@ -209,9 +209,9 @@ impl World {
     fn can_lose_sector(&self, node: usize, volume: base::VolumeId, sector: u64) -> bool {
         let Some(newest) = &self.oracle.newest else { return false };
         let replicas = self.plan.replicas();
-        // What is copied at once is good on one replica or the other.
-        let copy = self.plan.geometry.copy_sectors;
-        let range = (sector / copy * copy, (sector / copy + 1) * copy);
+        // Each block is good on one replica or the other, whatever is copied at once.
+        let block = self.plan.geometry.block_sectors;
+        let range = (sector / block * block, (sector / block + 1) * block);
         let good = replicas.iter().filter(|&&other| {
             let held = &self.nodes[other];
             let kept = newest

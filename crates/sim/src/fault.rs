@@ -2,7 +2,6 @@
 //!
 //! Not here: which faults a run meets (`plan`).
 
-use crate::feature::Feature;
 use crate::plan::{Fault, FaultKind, Role, Wish};
 use crate::queue::MILLI;
 use crate::world::{Event, World, node_index};
@@ -269,13 +268,10 @@ impl World {
             Wish::Resize { volume, draw } => {
                 let extent = self.plan.geometry.extent_sectors;
                 let (volume, first) = self.plan.volumes[volume];
-                let at = self.plan.volumes.iter().position(|(known, _)| *known == volume);
-                let grew = at.is_some_and(|at| self.growths[at] > 0);
                 let large = self.sizes().iter().any(|&(known, now)| known == volume && now > first);
-                let sectors = if large { first } else { first + (1 + draw) * extent };
-                // What lies beyond the end of a volume that shrank is not the same everywhere.
-                let anew = self.plan.features.contains(&Feature::StaleGrowth);
-                once(Operation::Resize { volume, sectors }).filter(|_| large || !grew || anew)
+                // Not a whole extent, nor a whole block, more.
+                let sectors = if large { first } else { first + (1 + draw) * extent - draw };
+                once(Operation::Resize { volume, sectors })
             }
             Wish::Witness => {
                 let witness =

@@ -4,9 +4,12 @@
 
 /// Every mark of the replica code.
 pub const MARKS: &[&str] = &[
+    "a block that no replica has",
     "a comparison found a difference",
+    "a copy goes on block by block",
     "a member has doubt",
     "a name of a write was given twice",
+    "a volume grows",
     "a write asked for again had taken effect",
     "a write for which nobody waits is not carried out",
     "a write is to be settled",

@@ -85,7 +85,12 @@ impl World {
             .plan
             .volumes
             .iter()
-            .map(|&(volume, sectors)| VolumeEntry { volume, sectors, block_bytes: 512 })
+            .map(|&(volume, sectors)| VolumeEntry {
+                volume,
+                sectors,
+                grows_to: None,
+                block_bytes: 512,
+            })
             .collect();
         Configuration {
             epoch: Epoch(1),

@@ -73,8 +73,19 @@ pub struct VolumeEntry {
     pub volume: VolumeId,
     /// Size in sectors of 512 bytes; a multiple of the block.
     pub sectors: u64,
+    /// The size that it is about to have, larger than `sectors`: what lies between is being made zero on
+    /// every replica, and is no client's yet.
+    pub grows_to: Option<u64>,
     /// Smallest unit of a request: 512 or 4096 bytes.
     pub block_bytes: u32,
+}
+
+impl VolumeEntry {
+    /// Sectors that replicas keep the same: those of clients, and those that are being added.
+    #[must_use]
+    pub fn kept_sectors(&self) -> u64 {
+        self.grows_to.unwrap_or(self.sectors)
+    }
 }
 
 /// When a write counts as complete.

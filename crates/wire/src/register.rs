@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 use base::{Ballot, Epoch, Incarnation, NodeId, SECTOR_BYTES, VolumeId, VoterId};
 
 /// Longest encoding of a configuration, in bytes, so that a voter's record and a message have a known
-/// size. A full one (16 members, 64 volumes, 16 stretches) takes 1 824; the rest is room for later sections.
+/// size. A full one (16 members, 64 volumes, 16 stretches) takes 2 468; the rest is room for later sections.
 pub const CONFIGURATION_BYTES_MAX: usize = 3072;
 
 /// Number of the form written here. A newer one may mean anything; sections are how this one grows.
@@ -32,10 +32,13 @@ const LAST_TAG: u16 = TAG_OPTIONS;
 /// Left out where everything in it is as it is with a majority. Sections not known here may come before
 /// and behind it.
 const TAG_WITHOUT_QUORUM: u16 = 16;
+/// Volumes that grow, and how far; left out where none does.
+const TAG_GROWTH: u16 = 17;
 
 const MEMBER_BYTES: usize = 20;
 const VOLUME_BYTES: usize = 14;
 const STRETCH_BYTES: usize = 34;
+const GROWTH_BYTES: usize = 10;
 
 /// Checks what `configuration` states as always true, and that its encoding is not too long.
 ///
@@ -113,8 +116,12 @@ fn check_volumes(volumes: &[VolumeEntry]) -> Result<(), &'static str> {
         if entry.sectors == 0 || !entry.sectors.is_multiple_of(block_sectors) {
             return Err("a volume's size is not a positive multiple of its block");
         }
-        if entry.sectors > u64::MAX / SECTOR_BYTES {
+        if entry.kept_sectors() > u64::MAX / SECTOR_BYTES {
             return Err("a volume's end cannot be counted in bytes");
+        }
+        let grows = |to: u64| to > entry.sectors && to.is_multiple_of(block_sectors);
+        if !entry.grows_to.is_none_or(grows) {
+            return Err("a volume grows to a size that is not larger or no multiple of its block");
         }
     }
     Ok(())
@@ -129,7 +136,7 @@ fn check_unknown(unknown: &[u8]) -> Result<(), &'static str> {
         if tag <= newest {
             return Err("sections do not ascend by tag");
         }
-        if tag == TAG_WITHOUT_QUORUM {
+        if matches!(tag, TAG_WITHOUT_QUORUM | TAG_GROWTH) {
             return Err("a known section is said to be unknown");
         }
         newest = tag;
@@ -147,7 +154,14 @@ fn encoded_bytes(configuration: &Configuration) -> usize {
     } else {
         0
     };
-    head + members + volumes + options + without_quorum + configuration.unknown.len()
+    let growing = growing(configuration).count();
+    let growth = if growing > 0 { 4 + growing * GROWTH_BYTES } else { 0 };
+    head + members + volumes + options + without_quorum + growth + configuration.unknown.len()
+}
+
+/// Volumes that grow, and how far.
+fn growing(configuration: &Configuration) -> impl Iterator<Item = (VolumeId, u64)> + '_ {
+    configuration.volumes.iter().filter_map(|entry| Some((entry.volume, entry.grows_to?)))
 }
 
 /// How many bytes the sections take that come before the one about doing without quorum.
@@ -197,6 +211,14 @@ pub fn encode_configuration(configuration: &Configuration, out: &mut Vec<u8>) {
     if is_without_quorum(configuration) {
         put_section(out, TAG_WITHOUT_QUORUM, |out| put_without_quorum(out, configuration));
     }
+    if growing(configuration).next().is_some() {
+        put_section(out, TAG_GROWTH, |out| {
+            for (volume, sectors) in growing(configuration) {
+                out.put_u16(volume.0);
+                out.put_u64(sectors);
+            }
+        });
+    }
     out.extend_from_slice(behind);
     assert_eq!(out.len() - start, encoded_bytes(configuration), "the length was foretold wrongly");
 }
@@ -223,11 +245,8 @@ pub fn decode_configuration(bytes: &[u8]) -> Result<Configuration, DecodeError> 
     let rest = reader.rest();
     let (before, rest) = rest.split_at(below(rest));
     let mut reader = Reader::new(rest);
-    let without_quorum = if Reader::new(rest).u16() == Ok(TAG_WITHOUT_QUORUM) {
-        Some(known(&mut reader, TAG_WITHOUT_QUORUM)?)
-    } else {
-        None
-    };
+    let without_quorum = optional(&mut reader, TAG_WITHOUT_QUORUM)?;
+    let growth = optional(&mut reader, TAG_GROWTH)?;
     let epoch = Epoch(head.u64()?);
     let reign = Epoch(head.u64()?);
     let primary = match head.u16()? {
@@ -254,6 +273,9 @@ pub fn decode_configuration(bytes: &[u8]) -> Result<Configuration, DecodeError> 
     if let Some(section) = without_quorum {
         take_without_quorum(section, &mut configuration)?;
     }
+    if let Some(section) = growth {
+        take_growth(section, &mut configuration.volumes)?;
+    }
     check_configuration(&configuration).map_err(DecodeError::Damaged)?;
     Ok(configuration)
 }
@@ -278,6 +300,14 @@ fn known<'a>(reader: &mut Reader<'a>, expected: u16) -> Result<Reader<'a>, Decod
         (tag, contents) if tag == expected => Ok(contents),
         _ => Err(DecodeError::Damaged("a section is missing or out of order")),
     }
+}
+
+/// The section with this tag, if it is the next one.
+fn optional<'a>(reader: &mut Reader<'a>, tag: u16) -> Result<Option<Reader<'a>>, DecodeError> {
+    if Reader::new(reader.rest()).u16() != Ok(tag) {
+        return Ok(None);
+    }
+    known(reader, tag).map(Some)
 }
 
 fn put_head(out: &mut Vec<u8>, configuration: &Configuration) {
@@ -333,9 +363,25 @@ fn take_volumes(mut reader: Reader<'_>) -> Result<Vec<VolumeEntry>, DecodeError>
             volume: VolumeId(reader.u16()?),
             sectors: reader.u64()?,
             block_bytes: reader.u32()?,
+            grows_to: None,
         });
     }
     Ok(volumes)
+}
+
+fn take_growth(mut reader: Reader<'_>, volumes: &mut [VolumeEntry]) -> Result<(), DecodeError> {
+    const BAD: DecodeError = DecodeError::Damaged("growths are not those of volumes, each once");
+    let mut from = 0;
+    if reader.is_empty() {
+        return Err(BAD);
+    }
+    while !reader.is_empty() {
+        let volume = VolumeId(reader.u16()?);
+        let at = volumes[from..].iter().position(|entry| entry.volume == volume).ok_or(BAD)?;
+        volumes[from + at].grows_to = Some(reader.u64()?);
+        from += at + 1;
+    }
+    Ok(())
 }
 
 fn put_options(out: &mut Vec<u8>, options: &Options) {

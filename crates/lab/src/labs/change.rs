@@ -35,6 +35,23 @@ pub(super) fn size(bench: &Bench) -> Outcome {
     ensure!(small.ready.size_bytes == 128 << 20, "the size is {}", small.ready.size_bytes);
     small.write((128 << 20) - 4096, &bytes[..4096])?;
     drop(small);
+    // One node is away, and its disk holds what was there, while the end goes and comes back.
+    cluster.ok(&["resource", "resize", DISK, "--size", "512MiB"])?;
+    wait_for("the new size", Duration::from_secs(20), || {
+        Ok(Volume::open(node, DISK, ANSWER_LIMIT)?.write(place, &bytes)?)
+    })?;
+    cluster.kill("b")?;
+    cluster.ok(&["resource", "resize", DISK, "--size", "128MiB", "--force"])?;
+    cluster.ok(&["resource", "resize", DISK, "--size", "512MiB"])?;
+    let mut back = vec![0x5a; 1 << 20];
+    wait_for("the new size", Duration::from_secs(20), || {
+        Ok(Volume::open(node, DISK, ANSWER_LIMIT)?.read(place, &mut back)?)
+    })?;
+    ensure!(back.iter().all(|&byte| byte == 0), "what was added does not read as zeroes");
+    cluster.start("b")?;
+    cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+    cluster.compare(DISK, 0, 512 << 20, &["a", "b", "c"])?;
+    cluster.ok(&["resource", "resize", DISK, "--size", "128MiB", "--force"])?;
     // All of it survives a restart of everything.
     cluster.kill_all()?;
     cluster.start_all()?;

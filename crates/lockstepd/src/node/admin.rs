@@ -404,6 +404,7 @@ impl Node {
             OperationError::Full => &codes::TOO_MANY_MEMBERS,
             OperationError::NoReplica => &codes::NO_REPLICA,
             OperationError::BadSize => &codes::BAD_SIZE,
+            OperationError::Replaced => &codes::RESIZE_REPLACED,
             OperationError::NoPrimary => &codes::NO_PRIMARY,
             OperationError::NoSplitBrain => &codes::NO_SPLIT_BRAIN,
             OperationError::OwnSide => &codes::OWN_SIDE,

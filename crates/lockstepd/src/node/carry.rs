@@ -47,11 +47,12 @@ impl Node {
     }
 
     /// A configuration is committed: clients are told new sizes, and what lies beyond a smaller one is
-    /// given back, so that it reads as zeroes if the volume grows again.
+    /// given back.
     fn on_install(&mut self, key: Key, configuration: &Configuration) {
         for entry in &configuration.volumes {
             let Some(resource) = self.resources.get_mut(key) else { return };
             let old = resource.sizes.insert(entry.volume, entry.sectors);
+            self.keep_from_giving_back(key, entry.volume, entry.kept_sectors());
             if old == Some(entry.sectors) {
                 continue;
             }

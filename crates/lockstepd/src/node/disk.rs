@@ -12,6 +12,7 @@ use store::Store;
 use sys::{Buffer, BufferPool, Event, Payload, Piece};
 use wire::admin::StoreKind;
 
+use super::beyond::Beyond;
 use super::sums::{Check, Sums, blocks_around, extent_of};
 use super::{Node, Purpose, Work};
 use crate::backing;
@@ -26,6 +27,8 @@ pub(crate) struct LocalVolume {
     pub(crate) kind: StoreKind,
     /// Block checksums, if the resource has them.
     pub(crate) sums: Option<Sums>,
+    /// What it gives back since it shrank.
+    pub(crate) beyond: Beyond,
 }
 
 impl LocalVolume {
@@ -37,6 +40,7 @@ impl LocalVolume {
             layout: self.layout,
             kind: self.kind,
             sums: self.sums.as_ref().map(|_| Sums::default()),
+            beyond: Beyond::default(),
         }
     }
 }
@@ -49,7 +53,7 @@ pub(crate) struct LocalDisk {
 }
 
 impl LocalDisk {
-    fn volume(&mut self, volume: VolumeId) -> Option<&mut LocalVolume> {
+    pub(super) fn volume(&mut self, volume: VolumeId) -> Option<&mut LocalVolume> {
         self.volumes.iter_mut().find(|entry| entry.volume == volume)
     }
 }
@@ -59,7 +63,7 @@ pub(crate) enum DiskPurpose {
     /// A request of a shard.
     Op { resource: Key, shard: u16, op: DiskOp, kind: OpKind, place: Option<Place> },
     /// Space beyond a volume's end, given back.
-    Beyond { resource: Key },
+    Beyond { resource: Key, volume: VolumeId },
     /// A member's record.
     Record { resource: Key, number: u64 },
     /// The pages of an extent's block checksums, for whoever waits for them.
@@ -73,7 +77,7 @@ impl DiskPurpose {
     pub(super) fn resource(&self) -> Key {
         match self {
             DiskPurpose::Op { resource, .. }
-            | DiskPurpose::Beyond { resource }
+            | DiskPurpose::Beyond { resource, .. }
             | DiskPurpose::Record { resource, .. }
             | DiskPurpose::Seal { resource, .. }
             | DiskPurpose::Sums {
@@ -155,6 +159,13 @@ impl Node {
         let disk = self.resources.get_mut(key).and_then(|entry| entry.disk.as_mut());
         let Some(entry) = disk.and_then(|disk| disk.volume(volume)) else {
             return self.answer_disk(key, shard, op, DiskAnswer::Failed);
+        };
+        let request = match request {
+            DiskRequest::Write { span, .. } | DiskRequest::Zero { span, .. } => {
+                let Some(request) = entry.beyond.hold(span, shard, op, request) else { return };
+                request
+            }
+            other => other,
         };
         let purpose =
             DiskPurpose::Op { resource: key, shard, op, kind: OpKind::Change, place: None };
@@ -242,11 +253,8 @@ impl Node {
     /// An operation on a disk has ended.
     pub(super) fn on_disk(&mut self, purpose: DiskPurpose, event: Event) {
         match purpose {
-            DiskPurpose::Beyond { resource } => {
-                if let Err(errno) = event.result {
-                    let name = self.name_of(resource);
-                    error!("{name}: what lies beyond its end was not given back: {errno}");
-                }
+            DiskPurpose::Beyond { resource, volume } => {
+                self.on_given_back(resource, volume, &event);
             }
             DiskPurpose::Record { resource, number } => {
                 if let Err(errno) = event.result {
@@ -422,16 +430,6 @@ impl Node {
         let token = self.operations.insert(Purpose::Disk(purpose, self.hands.now())).number();
         let at = entry.layout.sums_offset(extent);
         entry.store.write_metadata(&mut self.hands, token, at, piece, true);
-    }
-
-    /// Gives back the sectors `first..end`, which lie beyond a volume's end now.
-    pub(super) fn give_back(&mut self, key: Key, volume: VolumeId, first: u64, end: u64) {
-        let disk = self.resources.get_mut(key).and_then(|entry| entry.disk.as_mut());
-        let Some(entry) = disk.and_then(|disk| disk.volume(volume)) else { return };
-        let purpose = DiskPurpose::Beyond { resource: key };
-        let token = self.operations.insert(Purpose::Disk(purpose, self.hands.now())).number();
-        let (at, length) = (first * SECTOR_BYTES, (end - first) * SECTOR_BYTES);
-        entry.store.zero(&mut self.hands, token, at, length, true, false);
     }
 
     /// Puts a member's record on stable storage.

@@ -22,6 +22,7 @@ use wire::admin::{ResourceFile, StoreKind, codes};
 use wire::{MemberKind, Quorum};
 
 use super::admin::no_resource;
+use super::beyond::Beyond;
 use super::disk::{LocalDisk, LocalVolume};
 use super::patience::patiently;
 use super::recast::{Done, Part};
@@ -171,7 +172,14 @@ impl Node {
             let layout = plan.layout;
             let checked = file.options.data_checksum;
             let sums = checked.then(Sums::default);
-            volumes.push(LocalVolume { volume: plan.volume, store, layout, kind, sums });
+            volumes.push(LocalVolume {
+                volume: plan.volume,
+                store,
+                layout,
+                kind,
+                sums,
+                beyond: Beyond::default(),
+            });
         }
         Ok((Some(found), volumes))
     }

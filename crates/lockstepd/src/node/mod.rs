@@ -13,6 +13,7 @@
 //! (`lifecycle`), a node's part that changes (`recast`), what nodes tell each other of resources (`definitions`).
 
 mod admin;
+mod beyond;
 mod buffers;
 mod carry;
 mod clients;

@@ -126,6 +126,7 @@ fn configuration() -> Configuration {
         volumes: alloc::vec![VolumeEntry {
             volume: VolumeId(0),
             sectors: 1 << 21,
+            grows_to: None,
             block_bytes: 4096,
         }],
         options: Options::default(),
@@ -242,7 +243,12 @@ fn the_largest_configuration_fits_twice_in_a_record() {
         })
         .collect();
     large.volumes = (0..64)
-        .map(|volume| VolumeEntry { volume: VolumeId(volume), sectors: 8, block_bytes: 512 })
+        .map(|volume| VolumeEntry {
+            volume: VolumeId(volume),
+            sectors: 8,
+            grows_to: Some(16),
+            block_bytes: 512,
+        })
         .collect();
     let first = Record::first(&large, NodeId(3), 1).expect("a member");
     let value = Some((Ballot::default(), Box::new(large)));

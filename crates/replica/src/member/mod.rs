@@ -25,6 +25,7 @@ mod proposer;
 mod raise;
 mod register;
 mod replace;
+mod resize;
 mod split;
 mod start;
 mod status;
@@ -46,7 +47,9 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
-use base::{Ballot, Duration, Epoch, Incarnation, Instant, NodeId, Prng, SessionId, VoterId};
+use base::{
+    Ballot, Duration, Epoch, Incarnation, Instant, NodeId, Prng, SessionId, VolumeId, VoterId,
+};
 use wire::{Configuration, Life, MemberMessage, Seen};
 
 /// What a step wants to be carried out, in order.
@@ -270,6 +273,8 @@ struct Reign {
     drain: Option<Drain>,
     cut: Option<Round>,
     verify: Option<Round>,
+    /// Volumes that grow, and who has done its part.
+    growths: BTreeMap<VolumeId, resize::Growth>,
     /// Generation that this reign began, as long as nobody else can have gone on with it.
     segment: Option<u64>,
 }
@@ -312,6 +317,8 @@ struct Pending {
     ask_at: Instant,
     /// Of an invalidate: what the configuration named for this node's copy. Done when it names a later mark.
     from: Option<Incarnation>,
+    /// Of a resize: the configuration says that the volume grows to the size that was asked for.
+    grows: bool,
 }
 
 /// One node's share of a resource's configuration.
@@ -544,6 +551,7 @@ impl Member {
             FromShard::DiskFailed => self.disk_failed = true,
             FromShard::Counted { peer, sectors } => self.on_counted(shard, peer, sectors, out),
             FromShard::Gathered { reign } => self.on_gathered(shard, reign),
+            FromShard::Grown { volume, since } => self.on_grown(shard, volume, since),
             FromShard::Reconciled { reign } => self.on_reconciled(shard, reign),
             FromShard::Drained { reign } => self.on_drained(shard, reign),
             FromShard::Synced { peer, session } => self.on_synced(shard, peer, session),

@@ -48,7 +48,15 @@ impl Member {
             self.want.demoted = false;
         }
         let ask_at = self.now;
-        self.operations.push(Pending { id, operation, deadline, busy: false, ask_at, from: None });
+        self.operations.push(Pending {
+            id,
+            operation,
+            deadline,
+            busy: false,
+            ask_at,
+            from: None,
+            grows: false,
+        });
     }
 
     /// Answers an operation, if it is still open.
@@ -123,6 +131,11 @@ impl Member {
                 return Some(Ok(()));
             }
             Operation::Invalidate => return self.run_invalidate(pending, out),
+            Operation::Resize { volume, sectors } => {
+                if let Some(result) = self.watch_resize(pending, volume, sectors) {
+                    return result;
+                }
+            }
             Operation::Force => return self.run_force(pending, out),
             Operation::Resolve { discard } if discard == self.node => {
                 return Some(Err(OperationError::OwnSide));
@@ -289,7 +302,9 @@ impl Member {
                     self.add_member(known, *node, *kind, *voter)
                 }
                 Operation::RemoveMember { node } => self.remove_member(known, *node),
-                Operation::Resize { volume, sectors } => resize(known, *volume, *sectors),
+                Operation::Resize { volume, sectors } => {
+                    super::resize::resized(known, *volume, *sectors)
+                }
                 Operation::SetOptions(options) => {
                     let mut next = Self::successor(known);
                     next.options = options.clone();
@@ -312,11 +327,20 @@ impl Member {
                     // Excluding is a step on the way; the operation goes on after it.
                     let step = matches!(pending.operation, Operation::RemoveMember { .. })
                         && next.members.len() == known.members.len();
-                    let then = if step { Then::Exclude } else { Then::Operation(pending.id) };
-                    if !step {
-                        self.mark(pending.id, |pending| pending.busy = true);
+                    if step {
+                        return Some((next, Then::Exclude));
                     }
-                    return Some((next, then));
+                    // A volume that grows has its size later: `watch_resize` tells.
+                    if next
+                        .volumes
+                        .iter()
+                        .zip(&known.volumes)
+                        .any(|(next, old)| next.grows_to.is_some() && next.grows_to != old.grows_to)
+                    {
+                        return Some((next, Then::Nothing));
+                    }
+                    self.mark(pending.id, |pending| pending.busy = true);
+                    return Some((next, Then::Operation(pending.id)));
                 }
             }
         }
@@ -461,20 +485,4 @@ impl Member {
         reign.verify = None;
         self.finish(id, Ok(()), out);
     }
-}
-
-fn resize(
-    known: &Configuration,
-    volume: VolumeId,
-    sectors: u64,
-) -> Result<Option<Configuration>, OperationError> {
-    let mut next = Configuration { epoch: Epoch(known.epoch.0 + 1), ..known.clone() };
-    let Some(entry) = next.volumes.iter_mut().find(|entry| entry.volume == volume) else {
-        return Err(OperationError::NoMember);
-    };
-    entry.sectors = sectors;
-    if wire::check_configuration(&next).is_err() {
-        return Err(OperationError::BadSize);
-    }
-    Ok(Some(next))
 }

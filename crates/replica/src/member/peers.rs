@@ -314,7 +314,8 @@ impl Member {
         if self.reign()?.drain.is_some() {
             return self.change_demote();
         }
-        self.change_resolve(&known)
+        self.change_grown(&known)
+            .or_else(|| self.change_resolve(&known))
             .or_else(|| self.change_invalidate(&known))
             .or_else(|| self.change_replace(&known))
             .or_else(|| self.change_operation(&known, out))

@@ -49,6 +49,7 @@ impl Reign {
             drain: None,
             cut: None,
             verify: None,
+            growths: BTreeMap::new(),
             segment: None,
         }
     }
@@ -279,6 +280,7 @@ impl Member {
         let now = self.now;
         let gather = self.timing.gather;
         let calm = Duration(self.timing.heartbeat.0.saturating_mul(CALM_HEARTBEATS));
+        self.note_growths(proposal);
         let Role::Primary(reign) = &mut self.role else { return };
         match &proposal.then {
             Then::Promote => {

@@ -6,6 +6,7 @@ mod lives;
 mod memory;
 mod network;
 mod register;
+mod resize;
 
 use crate::disk::Record;
 use crate::door::{FromShard, MemberInput, Operation, OperationError};

@@ -1,7 +1,7 @@
 //! From a request to an operation: bounds, role, and its place in the order.
 
 use super::copy::Purpose as CopyPurpose;
-use super::op::{Client, Content, Kind, Origin, Own, Read, Write, changes};
+use super::op::{Client, Content, FlushFor, Kind, Origin, Own, Read, Write, changes};
 use super::seats::NodeSet;
 use super::{Out, Shard};
 use crate::door::{FromShard, ShardOutput};
@@ -68,21 +68,24 @@ impl Shard {
         if request.op == Ask::Flush {
             return Ok(());
         }
-        if self.is_place(request.volume, request.span) {
+        let known = self.configuration.as_ref().and_then(|known| known.volume(request.volume));
+        let inside = known.is_some_and(|entry| request.span.end() <= entry.sectors);
+        if inside && self.is_place(request.volume, request.span) {
             Ok(())
         } else {
             Err(AnswerError::OutOfRange)
         }
     }
 
-    /// Whether the span lies on the volume, on whole blocks, in one extent, and that extent here.
+    /// Whether the span lies on the volume or on what is being added to it, on whole blocks, in one extent,
+    /// and that extent here.
     pub(super) fn is_place(&self, volume: base::VolumeId, span: base::Span) -> bool {
         let Some(known) = &self.configuration else { return false };
         let Some(entry) = known.volume(volume) else { return false };
         let block = u64::from(entry.block_bytes) / SECTOR_BYTES;
         let extent = span.first() / self.geometry.extent_sectors;
         block > 0
-            && span.end() <= entry.sectors
+            && span.end() <= entry.kept_sectors()
             && span.first().is_multiple_of(block)
             && span.end().is_multiple_of(block)
             && (span.end() - 1) / self.geometry.extent_sectors == extent
@@ -98,7 +101,7 @@ impl Shard {
         let (volume, span) = (client.request.volume, client.request.span);
         let kind = match client.request.op {
             Ask::Flush => {
-                self.start_flush(Some(client), false, out);
+                self.start_flush(Some(client), FlushFor::Client, out);
                 return;
             }
             Ask::Read => Kind::Read(Read {
@@ -272,6 +275,7 @@ impl Shard {
         self.copies = 0;
         self.pace.no_copies();
         self.verify = None;
+        self.growths.clear();
         self.reconciling.clear();
         self.reconcile = super::Doubt::default();
         self.serving = None;
@@ -410,7 +414,9 @@ impl Shard {
             && self.gathered == reign
             && match purpose {
                 CopyPurpose::Reconcile => true,
-                CopyPurpose::Sync { .. } | CopyPurpose::Verify => self.serving == reign,
+                CopyPurpose::Sync { .. } | CopyPurpose::Verify | CopyPurpose::Grow { .. } => {
+                    self.serving == reign
+                }
             }
     }
 }

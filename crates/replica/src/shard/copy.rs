@@ -7,14 +7,15 @@
 //! Always: the lock is held from before the first look until every target has the bytes, so a copy never
 //! races a client's write; a copy that loses a node starts again from its beginning.
 
+use super::blocks::Parts;
 use super::local::{Action, Purpose as LocalPurpose};
-use super::op::{Content, Kind};
+use super::op::{Content, FlushFor, Kind};
 use super::seats::Nodes;
 use super::{Out, Shard};
 use crate::door::{FromShard, ReadFailure, ShardOutput};
 use alloc::vec::Vec;
 use base::{BufferId, NodeId, SessionId, Span, VolumeId};
-use wire::{ShardMessage, WriteFlags};
+use wire::{ShardMessage, VolumeEntry, WriteFlags};
 
 /// Ranges that are reconciled at once at least, however busy clients are.
 const RECONCILED_AT_ONCE: usize = 2;
@@ -28,6 +29,8 @@ pub(super) enum Purpose {
     Sync { node: NodeId, session: SessionId, compare: bool },
     /// Look for differences among in-sync members, and repair them.
     Verify,
+    /// Make what is added to a volume zero everywhere, in this run.
+    Grow { run: u64 },
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -51,7 +54,10 @@ pub(super) struct Copy {
     asked: Vec<(NodeId, u64)>,
     hashes: Vec<(NodeId, u128)>,
     source: Option<NodeId>,
-    tried: Vec<NodeId>,
+    pub(super) tried: Vec<NodeId>,
+    /// All of `tried` gave bytes that rotted: none of their disks failed.
+    pub(super) only_rot: bool,
+    pub(super) parts: Option<Parts>,
     pub(super) data: Option<Option<BufferId>>,
 }
 
@@ -62,6 +68,16 @@ impl Copy {
 
     pub(super) fn is_comparing(&self) -> bool {
         self.phase == Phase::Comparing
+    }
+
+    /// It starts again, with the next part of its range. Returns what it had asked, and what it had read.
+    pub(super) fn begin_part(&mut self) -> (Vec<(NodeId, u64)>, Option<BufferId>) {
+        self.phase = Phase::Idle;
+        self.source = None;
+        self.tried.clear();
+        self.only_rot = true;
+        self.hashes.clear();
+        (core::mem::take(&mut self.asked), self.data.take().flatten())
     }
 }
 
@@ -76,7 +92,7 @@ pub(super) struct VerifyRun {
 }
 
 impl Shard {
-    fn copy_mut(&mut self, id: u64) -> Option<&mut Copy> {
+    pub(super) fn copy_mut(&mut self, id: u64) -> Option<&mut Copy> {
         match self.ops.get_mut(&id).map(|op| &mut op.kind) {
             Some(Kind::Copy(copy)) => Some(copy),
             _ => None,
@@ -104,6 +120,8 @@ impl Shard {
             hashes: Vec::new(),
             source: None,
             tried: Vec::new(),
+            only_rot: true,
+            parts: None,
             data: None,
         };
         self.copies += 1;
@@ -132,7 +150,7 @@ impl Shard {
             return;
         }
         let block = self.geometry.block_sectors;
-        let size = self.volume_sectors(volume);
+        let size = self.kept_sectors(volume);
         let (from, end) =
             (span.first() / block * block, (span.end().div_ceil(block) * block).min(size));
         let mut at = from;
@@ -158,11 +176,15 @@ impl Shard {
         self.queue_copy(Purpose::Reconcile, volume, piece, out);
     }
 
-    pub(super) fn volume_sectors(&self, volume: VolumeId) -> u64 {
-        self.configuration
-            .as_ref()
-            .and_then(|known| known.volume(volume))
-            .map_or(0, |entry| entry.sectors)
+    fn volume_sectors(&self, volume: VolumeId) -> u64 {
+        let known = self.configuration.as_ref().and_then(|known| known.volume(volume));
+        known.map_or(0, |entry| entry.sectors)
+    }
+
+    /// The volume's size, with what is being added to it.
+    pub(super) fn kept_sectors(&self, volume: VolumeId) -> u64 {
+        let known = self.configuration.as_ref().and_then(|known| known.volume(volume));
+        known.map_or(0, VolumeEntry::kept_sectors)
     }
 
     /// The copy has its lock, or tries again.
@@ -203,6 +225,10 @@ impl Shard {
             Purpose::Reconcile => !self.reconcile.is_open(volume, span),
             Purpose::Sync { compare, .. } => compare,
             Purpose::Verify => true,
+            Purpose::Grow { .. } => {
+                self.copy_zeroes(id, out);
+                return;
+            }
         };
         if compare {
             self.compare(id, &others, out);
@@ -214,7 +240,8 @@ impl Shard {
     /// Cuts a copy to its volume's present size; `None`: nothing of it is left.
     fn cut_copy(&mut self, id: u64, span: Span) -> Option<Span> {
         let op = self.ops.get_mut(&id)?;
-        let size = self.configuration.as_ref()?.volume(op.volume).map_or(0, |entry| entry.sectors);
+        let known = self.configuration.as_ref()?.volume(op.volume);
+        let size = known.map_or(0, VolumeEntry::kept_sectors);
         if span.end() > size {
             let left = size.saturating_sub(span.first());
             op.span = Span::new(span.first(), u32::try_from(left).unwrap_or(0))?;
@@ -253,18 +280,19 @@ impl Shard {
             Purpose::Reconcile => !self.reconcile.overlaps(volume, span.first(), span.end()),
             Purpose::Verify => members < 2,
             Purpose::Sync { node, session, .. } => !self.syncs_in(*node, *session),
+            Purpose::Grow { run } => !self.grows_in(volume, *run),
         }
     }
 
     /// How many copies are in sync, or about to be.
-    fn copy_members(&self) -> usize {
+    pub(super) fn copy_members(&self) -> usize {
         usize::from(self.is_own_in_sync()) + self.required_peers().len()
     }
 
     /// The nodes besides this one that take part in a copy.
     fn copy_peers(&self, purpose: &Purpose) -> Nodes {
         match purpose {
-            Purpose::Reconcile | Purpose::Verify => self.required_peers(),
+            Purpose::Reconcile | Purpose::Verify | Purpose::Grow { .. } => self.required_peers(),
             Purpose::Sync { node, .. } => {
                 let mut nodes = Nodes::new();
                 nodes.push(*node);
@@ -371,10 +399,7 @@ impl Shard {
                 self.copy_done(id, false, out);
                 return;
             }
-            if let Some(copy) = self.copy_mut(id) {
-                copy.tried.clear();
-            }
-            self.copy_restart(id, out);
+            self.copy_without_source(id, out);
             return;
         };
         let own = source == self.node;
@@ -418,6 +443,7 @@ impl Shard {
             }
             Err(failure) => {
                 copy.tried.push(node);
+                copy.only_rot &= failure == ReadFailure::Rotten;
                 if !self.is_repaired_by(id, failure) {
                     self.on_read_failure(id, node, failure, out);
                 }
@@ -433,6 +459,14 @@ impl Shard {
             Some(Kind::Copy(Copy { purpose: Purpose::Reconcile | Purpose::Verify, .. }))
         );
         failure == ReadFailure::Rotten && writes_to_all
+    }
+
+    /// A copy that needs no source.
+    fn copy_zeroes(&mut self, id: u64, out: &mut Out) {
+        if let Some(copy) = self.copy_mut(id) {
+            copy.data = Some(None);
+            self.copy_write(id, out);
+        }
     }
 
     fn copy_write(&mut self, id: u64, out: &mut Out) {
@@ -548,9 +582,13 @@ impl Shard {
 
     /// The range is the same wherever it should be; `changed`: it had to be copied.
     pub(super) fn copy_done(&mut self, id: u64, changed: bool, out: &mut Out) {
+        if self.copy_next_part(id, changed, out) {
+            return;
+        }
         let Some(op) = self.ops.get(&id) else { return };
         let Kind::Copy(copy) = &op.kind else { return };
         let (volume, span) = (op.volume, op.span);
+        let changed = changed || copy.parts.as_ref().is_some_and(|parts| parts.changed);
         if copy.purpose == Purpose::Reconcile {
             // Before the very write that is settled may get its turn.
             self.settle(volume, span, copy.source.filter(|_| changed));
@@ -572,8 +610,11 @@ impl Shard {
                 self.reconciled_range(op.volume, span, out);
             }
             Purpose::Sync { node, session, .. } => {
-                if span.end() <= self.volume_sectors(op.volume) {
+                if span.end() <= self.kept_sectors(op.volume) {
                     self.sync_copied(node, session, op.volume, span, changed, out);
+                    for lost in copy.parts.iter().flat_map(|parts| &parts.lost) {
+                        self.sync_lost(node, session, op.volume, *lost);
+                    }
                 } else {
                     self.sync_not_copied(node, session);
                 }
@@ -585,6 +626,7 @@ impl Shard {
                     run.repaired += if changed { u64::from(span.count()) } else { 0 };
                 }
             }
+            Purpose::Grow { run } => self.grown_piece(op.volume, run, out),
         }
     }
 
@@ -617,6 +659,7 @@ impl Shard {
             self.finish_recovery(out);
             return;
         }
+        self.pump_growths(out);
         self.pump_syncs(out);
         self.pump_verify(out);
     }
@@ -647,15 +690,16 @@ impl Shard {
     fn finish_recovery(&mut self, out: &mut Out) {
         let reign = self.reign();
         let recovering = self.configuration.as_ref().is_some_and(|known| known.recovering);
-        let flushing =
-            self.ops.values().any(|op| matches!(&op.kind, Kind::Flush(flush) if flush.recovery));
+        let flushing = self.ops.values().any(
+            |op| matches!(&op.kind, Kind::Flush(flush) if flush.purpose == FlushFor::Recovery),
+        );
         if recovering
             && self.reconcile.is_empty()
             && self.copies == 0
             && self.reconciled != Some(reign)
             && !flushing
         {
-            self.start_flush(None, true, out);
+            self.start_flush(None, FlushFor::Recovery, out);
         }
     }
 

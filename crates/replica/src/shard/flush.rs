@@ -1,7 +1,7 @@
 //! Flush: every in-sync replica puts what it acknowledged on stable storage.
 
 use super::local::Purpose;
-use super::op::{Client, Flush, Kind, Own};
+use super::op::{Client, Flush, FlushFor, Kind, Own};
 use super::seats::NodeSet;
 use super::{Out, Shard};
 use crate::door::{DiskAnswer, FromShard, ShardOutput};
@@ -11,7 +11,7 @@ use wire::ShardMessage;
 
 impl Shard {
     /// Starts a flush; it covers every write that is complete now.
-    pub(super) fn start_flush(&mut self, client: Option<Client>, recovery: bool, out: &mut Out) {
+    pub(super) fn start_flush(&mut self, client: Option<Client>, purpose: FlushFor, out: &mut Out) {
         let sequence = self.sequence();
         let own = self.own_part();
         let mut awaiting = NodeSet::default();
@@ -21,7 +21,7 @@ impl Shard {
         let after = self.ops.iter().filter(|(_, op)| is_in_memory_only(&op.kind));
         let after: Vec<u64> = after.map(|(&id, _)| id).collect();
         let sent = NodeSet::default();
-        let flush = Flush { sequence, own, awaiting, sent, after, complete: false, recovery };
+        let flush = Flush { sequence, own, awaiting, sent, after, complete: false, purpose };
         let span = Span::new(0, 1).expect("one sector");
         let id = self.insert_op(client, VolumeId(0), span, Kind::Flush(flush));
         self.asked.insert(sequence, id);
@@ -108,6 +108,7 @@ impl Shard {
             }
             if flush.own == Own::Failed && told {
                 self.fail_op(id, AnswerError::Io, out);
+                self.drop_growth_flush(id);
             }
             self.settle_flush(id, out);
         }
@@ -123,15 +124,20 @@ impl Shard {
             return;
         }
         flush.complete = true;
-        let (sequence, recovery) = (flush.sequence, flush.recovery);
+        let (sequence, purpose) = (flush.sequence, flush.purpose);
         self.asked.remove(&sequence);
-        if recovery {
-            self.ops.remove(&id);
-            let reign = self.reign();
-            self.reconciled = Some(reign);
-            out.push(ShardOutput::Member(FromShard::Reconciled { reign }));
-        } else {
-            self.finish_op(id, out);
+        match purpose {
+            FlushFor::Client => self.finish_op(id, out),
+            FlushFor::Recovery => {
+                self.ops.remove(&id);
+                let reign = self.reign();
+                self.reconciled = Some(reign);
+                out.push(ShardOutput::Member(FromShard::Reconciled { reign }));
+            }
+            FlushFor::Growth { volume, run } => {
+                self.ops.remove(&id);
+                self.grown(volume, run, out);
+            }
         }
     }
 

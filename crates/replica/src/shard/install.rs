@@ -50,6 +50,7 @@ impl Shard {
             self.kept = false;
         }
         self.cut_beyond(&new);
+        self.keep_growths(&new);
         self.install_bits(&new, slots, out);
         self.drop_outsiders(&new, out);
         self.seats.retain(|node| new.member(node).is_some());
@@ -108,8 +109,8 @@ impl Shard {
     /// A volume that shrank has nothing in doubt beyond its end.
     fn cut_beyond(&mut self, new: &Configuration) {
         for entry in &new.volumes {
-            self.doubt.cut(entry.volume, entry.sectors);
-            self.reconcile.cut(entry.volume, entry.sectors);
+            self.doubt.cut(entry.volume, entry.kept_sectors());
+            self.reconcile.cut(entry.volume, entry.kept_sectors());
         }
     }
 

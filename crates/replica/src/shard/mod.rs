@@ -22,10 +22,12 @@
 mod activity;
 mod admit;
 mod bitmap;
+mod blocks;
 mod copy;
 mod doubt;
 mod flush;
 mod forward;
+mod grow;
 mod ids;
 mod install;
 mod local;
@@ -163,8 +165,11 @@ pub struct Shard {
     /// Of `reconcile`, what copies are under way for.
     reconciling: BTreeMap<VolumeId, RangeSet>,
     reconcile_cursor: (VolumeId, u64),
+    /// Blocks that no in-sync replica could give in this reign, and that were not written since.
+    lost: BTreeMap<VolumeId, RangeSet>,
     copies: usize,
     verify: Option<copy::VerifyRun>,
+    growths: BTreeMap<VolumeId, grow::Growth>,
     turn: usize,
     own_reads: ReadLoad,
     pace: Pace,
@@ -187,12 +192,7 @@ impl Shard {
     #[must_use]
     pub fn new(now: Instant, setup: ShardSetup, out: &mut Vec<ShardOutput>) -> Shard {
         let geometry = setup.geometry;
-        assert!(
-            geometry.extent_sectors.is_power_of_two()
-                && geometry.copy_sectors <= geometry.extent_sectors
-                && geometry.copy_sectors.is_multiple_of(geometry.block_sectors),
-            "copies are whole blocks inside an extent"
-        );
+        check_geometry(&geometry);
         let log =
             ActivityLog::new(&geometry, setup.index, setup.shards, setup.life, setup.log_half);
         let mut shard = Shard {
@@ -238,8 +238,10 @@ impl Shard {
             reconcile: Doubt::default(),
             reconciling: BTreeMap::new(),
             reconcile_cursor: (VolumeId(0), 0),
+            lost: BTreeMap::new(),
             copies: 0,
             verify: None,
+            growths: BTreeMap::new(),
             turn: 0,
             own_reads: ReadLoad::default(),
             pace: Pace::new(geometry.copies_max, geometry.copy_sectors, geometry.block_sectors),
@@ -395,4 +397,13 @@ impl Shard {
         self.next_sequence += 1;
         sequence
     }
+}
+
+fn check_geometry(geometry: &Geometry) {
+    assert!(
+        geometry.extent_sectors.is_power_of_two()
+            && geometry.copy_sectors <= geometry.extent_sectors
+            && geometry.copy_sectors.is_multiple_of(geometry.block_sectors),
+        "copies are whole blocks inside an extent"
+    );
 }

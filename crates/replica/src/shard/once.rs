@@ -17,7 +17,7 @@
 //! A replica that starts remembers nothing, unless it was never written to, until the primary tells it when nothing is unsettled any more.
 
 use super::local::Purpose;
-use super::op::{Client, Kind, Origin, changes};
+use super::op::{Client, FlushFor, Kind, Origin, changes};
 use super::seats::Nodes;
 use super::{Out, Shard};
 use crate::door::ShardOutput;
@@ -299,7 +299,7 @@ impl Shard {
         let Kind::Write(write) = &mut op.kind else { return };
         if write.durable {
             self.ops.remove(&id);
-            self.start_flush(Some(client), false, out);
+            self.start_flush(Some(client), FlushFor::Client, out);
             return;
         }
         write.sequence = sequence;

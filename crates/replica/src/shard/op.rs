@@ -128,8 +128,18 @@ pub(super) struct Flush {
     /// asked for when they are on every disk.
     pub(super) after: Vec<u64>,
     pub(super) complete: bool,
-    /// The flush that ends a recovery after the loss of all caches.
-    pub(super) recovery: bool,
+    pub(super) purpose: FlushFor,
+}
+
+/// What follows from a flush.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum FlushFor {
+    /// A client is answered.
+    Client,
+    /// A recovery after the loss of all caches ends.
+    Recovery,
+    /// What was added to a volume, in this run, is zero for good.
+    Growth { volume: VolumeId, run: u64 },
 }
 
 impl Shard {

@@ -109,7 +109,7 @@ impl Shard {
             let failing = self.disk_failing || !self.has_disk;
             known.in_sync().all(|node| tried.contains(&node) || (node == self.node && failing))
         });
-        if all_tried {
+        if all_tried && !self.read_after_repair(id, out) {
             out.push(ShardOutput::Mark("read failed everywhere"));
             if let Some(read) = self.read_mut(id) {
                 read.failed = true;
@@ -185,7 +185,7 @@ impl Shard {
                 let block = self.geometry.block_sectors;
                 let first = span.first() / block * block;
                 let end = span.end().div_ceil(block) * block;
-                let end = end.min(self.volume_sectors(volume));
+                let end = end.min(self.kept_sectors(volume));
                 self.reconcile.add(volume, first, end, false);
             }
         }

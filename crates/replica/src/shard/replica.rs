@@ -43,6 +43,12 @@ impl Shard {
                 }
                 self.on_data(node, sequence, result, out);
             }
+            ShardMessage::Write { epoch, sequence, volume, span, .. }
+                if self.is_cut_off(node, epoch, volume, span) =>
+            {
+                self.release(buffer, out);
+                self.send(node, ShardMessage::Written { sequence, ok: true }, None, out);
+            }
             ShardMessage::Write { epoch, sequence, volume, span, flags, origin, cut: _ } => {
                 if self.obeys(node, epoch, out) {
                     let write = (volume, span, flags, origin);
@@ -91,20 +97,8 @@ impl Shard {
                     self.local_flush(Purpose::Peer { node, session, sequence, kind }, out);
                 }
             }
-            ShardMessage::Read { epoch, sequence, volume, span } => {
-                if self.obeys(node, epoch, out) {
-                    let kind = PeerAsk::Read;
-                    self.serve(node, session, sequence, kind, volume, span, Action::Read, out);
-                }
-            }
-            ShardMessage::Compare { epoch, sequence, volume, span, resync } => {
-                if self.obeys(node, epoch, out) {
-                    if resync {
-                        self.mark_for_outsiders(volume, span);
-                    }
-                    let kind = PeerAsk::Hash;
-                    self.serve(node, session, sequence, kind, volume, span, Action::Hash, out);
-                }
+            look @ (ShardMessage::Read { .. } | ShardMessage::Compare { .. }) => {
+                self.on_look(node, session, look, out);
             }
             ShardMessage::Gather { epoch, sequence, bits_of } => {
                 if self.obeys(node, epoch, out) {
@@ -123,6 +117,39 @@ impl Shard {
         }
     }
 
+    /// The primary asks for bytes, or for their hash.
+    fn on_look(&mut self, node: NodeId, session: SessionId, message: ShardMessage, out: &mut Out) {
+        match message {
+            ShardMessage::Read { epoch, sequence, volume, span }
+                if self.is_cut_off(node, epoch, volume, span) =>
+            {
+                let message = ShardMessage::Data { sequence, ok: true, zero: true, rotten: false };
+                self.send(node, message, None, out);
+            }
+            ShardMessage::Read { epoch, sequence, volume, span } => {
+                if self.obeys(node, epoch, out) {
+                    let kind = PeerAsk::Read;
+                    self.serve(node, session, sequence, kind, volume, span, Action::Read, out);
+                }
+            }
+            ShardMessage::Compare { epoch, sequence, volume, span, .. }
+                if self.is_cut_off(node, epoch, volume, span) =>
+            {
+                self.send(node, ShardMessage::Hash { sequence, hash: Some(0) }, None, out);
+            }
+            ShardMessage::Compare { epoch, sequence, volume, span, resync } => {
+                if self.obeys(node, epoch, out) {
+                    if resync {
+                        self.mark_for_outsiders(volume, span);
+                    }
+                    let kind = PeerAsk::Hash;
+                    self.serve(node, session, sequence, kind, volume, span, Action::Hash, out);
+                }
+            }
+            other => unreachable!("taken by the caller: {other:?}"),
+        }
+    }
+
     /// A replica's answer to this primary.
     fn on_answer(&mut self, node: NodeId, message: ShardMessage, out: &mut Out) {
         match message {
@@ -138,6 +165,16 @@ impl Shard {
             }
             other => unreachable!("taken by the callers: {other:?}"),
         }
+    }
+
+    /// Whether the volume shrank and left the span outside: the primary did not know yet when it asked, or goes
+    /// on with what it began before. Nothing is there any more that anybody may be told of, and what is added
+    /// there later begins as zeroes.
+    fn is_cut_off(&self, node: NodeId, epoch: Epoch, volume: VolumeId, span: Span) -> bool {
+        let Some(known) = &self.configuration else { return false };
+        known.primary == Some(node)
+            && (known.reign..=known.epoch).contains(&epoch)
+            && known.volume(volume).is_some_and(|entry| span.end() > entry.kept_sectors())
     }
 
     /// Whether `node` is the primary known here and speaks in its reign.

@@ -122,12 +122,15 @@ impl Shard {
             || !self.waiting.is_empty()
             || !self.forwards.is_empty()
             || self.verify.is_some()
+            || self.is_growing()
             || self.draining.is_some()
             || (self.is_primary() && !self.reconcile.is_empty())
             || self.peers.values().any(|peer| peer.sync.is_some())
             || self.owes_retirement();
         let tick = self.last_tick + self.tick_length();
-        let copies = self.peers.values().any(|peer| peer.sync.is_some()) || self.verify.is_some();
+        let copies = self.peers.values().any(|peer| peer.sync.is_some())
+            || self.verify.is_some()
+            || self.is_growing();
         let rested = self.pace.wake_at().filter(|&wake| copies && wake > self.now);
         busy.then(|| rested.map_or(tick, |rested| rested.min(tick)))
     }

@@ -62,6 +62,8 @@ pub(super) struct Sync {
     copied: Ranges,
     flushing: Option<(u64, Ranges)>,
     overwritten: Ranges,
+    /// Not before, what nobody could give is looked for again.
+    rests_until: Instant,
     said: Option<Instant>,
     include: Include,
     pub(super) total: u64,
@@ -86,6 +88,7 @@ impl Sync {
             copied: Ranges::new(),
             flushing: None,
             overwritten: Ranges::new(),
+            rests_until: now,
             said: None,
             include: Include::Idle,
             total: 0,
@@ -251,7 +254,7 @@ impl Shard {
         let own: u64 = known
             .volumes
             .iter()
-            .map(|entry| self.bitmaps.dirty_sectors(target, entry.volume, entry.sectors))
+            .map(|entry| self.bitmaps.dirty_sectors(target, entry.volume, entry.kept_sectors()))
             .sum();
         if let Some(sync) = self.sync_mut(target) {
             let dirty = sync
@@ -288,6 +291,18 @@ impl Shard {
         }
     }
 
+    /// Nobody could give this span: it stays dirty for the target.
+    pub(super) fn sync_rests(&mut self, node: NodeId, volume: VolumeId, span: Span) {
+        let until = self.now + self.timing.peer_late;
+        let Some(sync) = self.sync_mut(node) else { return };
+        sync.rests_until = until;
+        if let Some(remote) = &mut sync.remote {
+            remote.entry(volume).or_default().insert_span(span);
+        } else {
+            self.bitmaps.set(node, volume, span.first(), span.end(), true);
+        }
+    }
+
     /// The next range to copy at or after the cursor, in the target's doubt while there is some.
     fn next_to_copy(
         &self,
@@ -299,8 +314,8 @@ impl Shard {
         let sync = self.peers.get(&node)?.sync.as_ref()?;
         for entry in known.volumes.iter().filter(|entry| entry.volume >= cursor.0) {
             let mut from = if entry.volume == cursor.0 { cursor.1 } else { 0 };
-            while from < entry.sectors {
-                let mut end = entry.sectors;
+            while from < entry.kept_sectors() {
+                let mut end = entry.kept_sectors();
                 if !sync.doubt.is_empty() {
                     let doubt = sync.doubt.get(&entry.volume).and_then(|set| set.next_run(from));
                     let Some((first, stop)) = doubt else { break };
@@ -423,7 +438,11 @@ impl Shard {
         }
         let window = self.geometry.copy_sectors;
         let more = self.next_to_copy(target, (VolumeId(0), 0), window).is_some();
+        let now = self.now;
         let Some(sync) = self.sync_mut(target) else { return false };
+        if more && now < sync.rests_until {
+            return false;
+        }
         if more || !sync.doubt.is_empty() {
             sync.cursor = (VolumeId(0), 0);
             if !more {
@@ -431,7 +450,7 @@ impl Shard {
             }
             return !more;
         }
-        let (now, retry) = (self.now, self.timing.peer_late);
+        let retry = self.timing.peer_late;
         if self.peers.get(&target).is_some_and(|peer| peer.required.is_some()) {
             self.flush_before_include(target, out);
             return false;
@@ -532,7 +551,7 @@ impl Shard {
 
     /// `node` has these sectors. A volume's last block may be cut short by its end.
     pub(super) fn clear_bits(&mut self, node: NodeId, volume: VolumeId, first: u64, end: u64) {
-        let size = self.volume_sectors(volume);
+        let size = self.kept_sectors(volume);
         let block = self.geometry.block_sectors;
         let end = if end >= size { size.next_multiple_of(block) } else { end };
         self.bitmaps.set(node, volume, first, end, false);

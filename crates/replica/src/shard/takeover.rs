@@ -22,6 +22,8 @@ impl Shard {
         self.reconcile = super::Doubt::default();
         self.reconciling = BTreeMap::new();
         self.reconcile_cursor = (VolumeId(0), 0);
+        self.growths.clear();
+        self.lost.clear();
         self.last_write = self.next_sequence - 1;
         self.unretired_own.clear();
         self.retired_count = 0;
@@ -92,7 +94,7 @@ impl Shard {
         let Some(known) = &self.configuration else { return Vec::new() };
         runs.iter()
             .filter_map(|run| {
-                let sectors = known.volume(run.volume)?.sectors;
+                let sectors = known.volume(run.volume)?.kept_sectors();
                 let end = run.end.min(sectors);
                 (run.first < end).then_some(DoubtRun { end, ..*run })
             })
@@ -176,7 +178,9 @@ impl Shard {
     pub fn changed_sectors(&self, node: NodeId) -> u64 {
         let Some(known) = &self.configuration else { return 0 };
         let volumes = known.volumes.iter();
-        volumes.map(|entry| self.bitmaps.dirty_sectors(node, entry.volume, entry.sectors)).sum()
+        volumes
+            .map(|entry| self.bitmaps.dirty_sectors(node, entry.volume, entry.kept_sectors()))
+            .sum()
     }
 
     fn dirty_runs(&self, node: NodeId) -> Vec<DoubtRun> {
@@ -185,7 +189,7 @@ impl Shard {
         for entry in &known.volumes {
             let mut from = 0;
             while let Some((first, end)) =
-                self.bitmaps.next_dirty(node, entry.volume, from, entry.sectors)
+                self.bitmaps.next_dirty(node, entry.volume, from, entry.kept_sectors())
             {
                 runs.push(DoubtRun { volume: entry.volume, first, end, compare: false });
                 from = end;

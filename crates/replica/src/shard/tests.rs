@@ -4,6 +4,8 @@ extern crate std;
 mod early;
 mod failures;
 mod flows;
+mod grow;
 mod once;
 mod resync;
+mod rot;
 mod world;

@@ -48,6 +48,7 @@ impl Shard {
         }
         let op = &self.ops[&id];
         let (volume, span) = (op.volume, op.span);
+        self.found_again(volume, span);
         let syncing = self.mark_missing(volume, span, &required);
         let extent = self.extent_of(volume, span);
         if own == Own::Pending {

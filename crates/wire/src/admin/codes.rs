@@ -163,6 +163,9 @@ codes! {
     OWN_SIDE = "LS-0049", EXIT_USAGE, "A node does not discard its own side",
         "The node that was asked is the one whose side is to be given up.",
         "Ask a node of the side that is to go on.";
+    RESIZE_REPLACED = "LS-0050", EXIT_FAILED, "Another resize took its place",
+        "While the volume was growing it was asked to have another size.",
+        "Look at its size with `lockstep resource show`, and ask again if it is not what you want.";
 }
 
 /// Said with `UNSUPPORTED` of a resource that is to do without quorum, and has a witness.

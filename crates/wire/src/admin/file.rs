@@ -254,6 +254,7 @@ impl ResourceFile {
             volumes.push(VolumeEntry {
                 volume: VolumeId(volume.index),
                 sectors: volume.size_bytes / SECTOR_BYTES,
+                grows_to: None,
                 block_bytes: volume.block_bytes,
             });
         }

@@ -70,7 +70,7 @@ fn what_a_configuration_says_is_always_true_is_checked() {
             break configuration;
         }
     };
-    let breaks: [fn(&mut Configuration); 9] = [
+    let breaks: [fn(&mut Configuration); 12] = [
         |c| c.reign.0 = c.epoch.0 + 1,
         |c| c.primary = Some(NodeId(0)),
         |c| c.members.reverse(),
@@ -79,6 +79,9 @@ fn what_a_configuration_says_is_always_true_is_checked() {
         |c| c.volumes.reverse(),
         |c| c.volumes[0].block_bytes = 1024,
         |c| c.volumes[0].sectors = 0,
+        |c| c.volumes[0].grows_to = Some(c.volumes[0].sectors),
+        |c| (c.volumes[0].block_bytes, c.volumes[0].grows_to) = (4096, Some((1 << 41) + 1)),
+        |c| c.volumes[0].grows_to = Some(u64::MAX / 512 + 8),
         |c| c.options.in_sync_min = 0,
     ];
     for (index, broken) in breaks.iter().enumerate() {
@@ -96,6 +99,9 @@ fn nothing_is_written_about_doing_without_quorum_where_nothing_is_to_be_said() {
     configuration.lineage.clear();
     configuration.options.after_split_brain = AfterSplitBrain::Disconnect;
     configuration.unknown.clear();
+    for entry in &mut configuration.volumes {
+        entry.grows_to = None;
+    }
     let without = encoded(&configuration);
     assert_eq!(
         without.len(),
@@ -114,4 +120,24 @@ fn nothing_is_written_about_doing_without_quorum_where_nothing_is_to_be_said() {
     assert_eq!(encoded(&configuration), [&without[..], &[16, 0, 3, 0, 1, 0, 0]].concat());
     configuration.unknown = vec![16, 0, 0, 0];
     assert!(check_configuration(&configuration).is_err(), "tag 16 is a known section");
+}
+
+#[test]
+fn growths_are_written_only_where_a_volume_grows_and_each_once() {
+    let mut configuration = sample::configuration(&mut Prng::new(7));
+    configuration.unknown.clear();
+    configuration.volumes.truncate(1);
+    let volume = configuration.volumes[0].volume;
+    configuration.volumes[0].grows_to = None;
+    let without = encoded(&configuration);
+    let sectors = configuration.volumes[0].sectors + 8;
+    configuration.volumes[0].grows_to = Some(sectors);
+    let one = [&volume.0.to_le_bytes()[..], &sectors.to_le_bytes()].concat();
+    let section = [&without[..], &[17, 0, 10, 0], &one].concat();
+    assert_eq!(encoded(&configuration), section);
+    assert_eq!(decode_configuration(&section), Ok(configuration));
+    assert!(decode_configuration(&[&without[..], &[17, 0, 0, 0]].concat()).is_err());
+    assert!(decode_configuration(&[&without[..], &[17, 0, 20, 0], &one, &one].concat()).is_err());
+    let other = [&(volume.0 + 1).to_le_bytes()[..], &sectors.to_le_bytes()].concat();
+    assert!(decode_configuration(&[&without[..], &[17, 0, 10, 0], &other].concat()).is_err());
 }

@@ -70,7 +70,8 @@ pub(super) fn configuration(random: &mut Prng) -> Configuration {
             volume += 1 + random.below(3) as u16;
             let block_bytes = [512, 4096][random.below(2) as usize];
             let sectors = (1 + random.below(1 << 40)) * u64::from(block_bytes / 512);
-            VolumeEntry { volume: VolumeId(volume), sectors, block_bytes }
+            let grows_to = flag(random).then(|| sectors + 8 * (1 + random.below(1 << 40)));
+            VolumeEntry { volume: VolumeId(volume), sectors, grows_to, block_bytes }
         })
         .collect();
     let mut unknown = Vec::new();

@@ -40,6 +40,7 @@ pub(super) struct FakeShards {
     pub(super) mute_require: bool,
     pub(super) unrequired: BTreeSet<NodeId>,
     pub(super) mute_drain: bool,
+    pub(super) mute_grow: bool,
     pub(super) mute_verify: bool,
     pub(super) mute_written: bool,
 }
@@ -160,6 +161,7 @@ impl World {
             volumes: alloc::vec![VolumeEntry {
                 volume: VolumeId(0),
                 sectors: 1 << 20,
+                grows_to: None,
                 block_bytes: 512,
             }],
             options: Options::default(),
@@ -601,7 +603,7 @@ impl World {
         }
     }
 
-    fn say(&mut self, node: u16, message: &FromShard) {
+    pub(super) fn say(&mut self, node: u16, message: &FromShard) {
         let life = self.node(node).life;
         for shard in 0..SHARDS {
             self.plan(
@@ -660,6 +662,7 @@ impl World {
                 shards.required.retain(|peer| !configuration.is_in_sync(*peer));
                 answer = Some(FromShard::Installed { epoch: configuration.epoch });
                 shards.configuration = Some(configuration);
+                self.grow(node);
             }
             ToShard::PeerReady { peer, session, epoch, kept } => {
                 if peer == NodeId(node) {
@@ -712,6 +715,20 @@ impl World {
         let shards = &self.node(node).shards;
         if !shards.mute_written && configuration.options.protocol == Protocol::B {
             self.say(node, &FromShard::Written { epoch: configuration.epoch });
+        }
+    }
+
+    /// As primary the shards make what is added to volumes zero.
+    fn grow(&mut self, node: u16) {
+        let shards = &self.node(node).shards;
+        let Some(configuration) = shards.configuration.clone().filter(|_| !shards.mute_grow) else {
+            return;
+        };
+        if configuration.primary == Some(NodeId(node)) {
+            for entry in configuration.volumes.iter().filter(|entry| entry.grows_to.is_some()) {
+                let (volume, since) = (entry.volume, configuration.epoch);
+                self.say(node, &FromShard::Grown { volume, since });
+            }
         }
     }
 

@@ -56,6 +56,8 @@ pub(super) struct Node {
     /// Requests for data wait until `disk_goes_on`.
     pub(super) disk_held: bool,
     pub(super) disk_fails: bool,
+    /// Sectors that changed by themselves, which block checksums tell.
+    pub(super) rotten: BTreeSet<u64>,
     /// Written and not flushed since.
     pub(super) unflushed: BTreeSet<u64>,
     pub(super) buffers: BTreeMap<u32, Bytes>,
@@ -112,7 +114,12 @@ pub(super) fn first_configuration(replicas: &[u16]) -> Configuration {
         fork: 0,
         feature_level: 0,
         members: replicas.iter().map(|&node| member(node, true)).collect(),
-        volumes: vec![VolumeEntry { volume: VOLUME, sectors: SECTORS, block_bytes: 512 }],
+        volumes: vec![VolumeEntry {
+            volume: VOLUME,
+            sectors: SECTORS,
+            grows_to: None,
+            block_bytes: 512,
+        }],
         options: Options::default(),
         lineage: Vec::new(),
         unknown: Vec::new(),
@@ -186,6 +193,7 @@ impl World {
             flying: VecDeque::new(),
             disk_held: false,
             disk_fails: false,
+            rotten: BTreeSet::new(),
             unflushed: BTreeSet::new(),
             buffers: BTreeMap::new(),
             next_buffer: 1,
@@ -634,6 +642,11 @@ impl Node {
             return (op, DiskAnswer::Failed);
         }
         let answer = match request {
+            DiskRequest::Read { span, .. }
+                if self.rotten.range(span.first()..span.end()).next().is_some() =>
+            {
+                DiskAnswer::Rotten
+            }
             DiskRequest::Read { span, .. } => {
                 let bytes = self.bytes(span);
                 let buffer = bytes.iter().any(|&value| value != 0).then(|| {
@@ -653,6 +666,7 @@ impl Node {
                 let bytes = self.buffers.get(&buffer.0).expect("readable until it is written");
                 for (sector, &value) in (span.first()..).zip(bytes) {
                     self.data.insert(sector, value);
+                    self.rotten.remove(&sector);
                     if !durable {
                         self.unflushed.insert(sector);
                     }
@@ -662,6 +676,7 @@ impl Node {
             DiskRequest::Zero { span, durable, .. } => {
                 for sector in span.first()..span.end() {
                     self.data.insert(sector, 0);
+                    self.rotten.remove(&sector);
                     if !durable {
                         self.unflushed.insert(sector);
                     }

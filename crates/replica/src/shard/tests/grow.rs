@@ -1,0 +1,191 @@
+//! Volumes that grow, and shrink.
+
+use super::world::{SECTORS, VOLUME, World};
+use crate::door::FromShard;
+use base::{AnswerError, Epoch, NodeId};
+use wire::{Configuration, ShardMessage};
+
+/// Neither whole blocks nor whole extents more.
+const GROWN: u64 = SECTORS + 301;
+
+/// Every disk holds something else beyond the volume's end.
+fn stale(nodes: &[u16]) -> World {
+    let mut world = World::new(nodes, nodes);
+    for &node in nodes {
+        let at = world.nodes.get_mut(&node).expect("a node");
+        at.data.extend((SECTORS..GROWN + 100).map(|sector| (sector, 1000 + u64::from(node))));
+    }
+    world.lead(1);
+    world
+}
+
+/// The configuration after this one, with these sizes.
+fn sized(world: &World, sectors: u64, grows_to: Option<u64>) -> Configuration {
+    let mut next = world.configuration.clone();
+    next.epoch = Epoch(next.epoch.0 + 1);
+    (next.volumes[0].sectors, next.volumes[0].grows_to) = (sectors, grows_to);
+    next
+}
+
+/// It is committed, and all that are connected act on it.
+fn commit(world: &mut World, primary: u16, next: Configuration) {
+    world.install(next, &[primary]);
+    for other in world.peers_of(primary) {
+        world.install_on(other);
+        world.ready(primary, other);
+    }
+    world.wait_ms(200);
+}
+
+fn grow(world: &mut World, primary: u16) -> FromShard {
+    let next = sized(world, SECTORS, Some(GROWN));
+    let since = next.epoch;
+    commit(world, primary, next);
+    FromShard::Grown { volume: VOLUME, since }
+}
+
+fn assert_zero(world: &World, nodes: &[u16]) {
+    for &node in nodes {
+        for sector in SECTORS..GROWN {
+            assert_eq!(world.at(node, sector), 0, "node {node}, sector {sector}");
+        }
+        assert_eq!(world.at(node, GROWN), 1000 + u64::from(node), "and no more than that");
+    }
+}
+
+#[test]
+fn what_is_added_is_zero_and_flushed_on_every_replica_before_it_counts() {
+    let mut world = stale(&[1, 2]);
+    world.nodes.get_mut(&2).expect("there").disk_held = true;
+    let grown = grow(&mut world, 1);
+    world.wait_ms(1000);
+    assert!(!world.has_said(1, &grown), "the disk of node 2 did nothing yet");
+    let early = world.read(1, SECTORS, 1);
+    assert_eq!(world.answer(1, early), Some(Err(AnswerError::OutOfRange)));
+    world.disk_goes_on(2);
+    world.wait_ms(1000);
+    assert!(world.has_said(1, &grown));
+    assert_zero(&world, &[1, 2]);
+    for node in [1, 2] {
+        assert!(world.nodes[&node].unflushed.iter().all(|&sector| sector < SECTORS));
+    }
+    let next = sized(&world, GROWN, None);
+    commit(&mut world, 1, next);
+    let read = world.read(1, SECTORS, 4);
+    assert_eq!(world.got(1, read), [0; 4]);
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn a_replica_that_is_away_while_a_volume_grows_gets_the_zeroes_when_it_is_back() {
+    let mut world = stale(&[1, 2]);
+    world.disconnect(1, 2);
+    world.change(1, &[1]);
+    let grown = grow(&mut world, 1);
+    assert!(world.has_said(1, &grown));
+    let next = sized(&world, GROWN, None);
+    commit(&mut world, 1, next);
+    world.connect(1, 2);
+    world.install_on(2);
+    world.ready(1, 2);
+    world.resync(1, 2);
+    assert_zero(&world, &[1, 2]);
+}
+
+#[test]
+fn a_replica_that_comes_back_while_a_volume_grows_has_the_zeroes_when_it_is_included() {
+    let mut world = stale(&[1, 2, 3]);
+    world.disconnect(1, 2);
+    world.change(1, &[1, 3]);
+    world.nodes.get_mut(&3).expect("there").disk_held = true;
+    let grown = grow(&mut world, 1);
+    world.connect(1, 2);
+    world.install_on(2);
+    world.ready(1, 2);
+    world.start_resync(1, 2);
+    world.wait_ms(300);
+    assert!(!world.has_said(1, &grown));
+    world.disk_goes_on(3);
+    world.resync(1, 2);
+    assert!(world.has_said(1, &grown));
+    assert_zero(&world, &[1, 2, 3]);
+}
+
+#[test]
+fn a_new_reign_makes_what_is_added_zero_anew() {
+    let mut world = stale(&[1, 2]);
+    world.nodes.get_mut(&2).expect("there").disk_held = true;
+    let grown = grow(&mut world, 1);
+    assert!(!world.has_said(1, &grown));
+    world.disk_goes_on(2);
+    // What the last primary did there is not known.
+    for node in [1, 2] {
+        let data = &mut world.nodes.get_mut(&node).expect("there").data;
+        data.extend((SECTORS..GROWN).map(|sector| (sector, 1000 + u64::from(node))));
+    }
+    world.lead(2);
+    world.wait_ms(1000);
+    let since = world.configuration.epoch;
+    assert!(world.has_said(2, &FromShard::Grown { volume: VOLUME, since }));
+    assert_zero(&world, &[1, 2]);
+}
+
+#[test]
+fn a_disk_that_fails_and_is_the_only_one_lets_no_volume_grow() {
+    let mut world = stale(&[1]);
+    world.nodes.get_mut(&1).expect("there").disk_fails = true;
+    let grown = grow(&mut world, 1);
+    world.wait_ms(2000);
+    assert!(world.has_said(1, &FromShard::DiskFailed));
+    assert!(!world.has_said(1, &grown));
+}
+
+#[test]
+fn a_growth_that_is_taken_back_and_asked_for_again_begins_anew() {
+    let mut world = stale(&[1, 2]);
+    world.nodes.get_mut(&2).expect("there").disk_held = true;
+    let first = grow(&mut world, 1);
+    let next = sized(&world, SECTORS, None);
+    commit(&mut world, 1, next);
+    let second = grow(&mut world, 1);
+    world.disk_goes_on(2);
+    world.wait_ms(1000);
+    assert!(!world.has_said(1, &first));
+    assert!(world.has_said(1, &second));
+    assert_zero(&world, &[1, 2]);
+}
+
+#[test]
+fn a_write_that_is_open_when_a_volume_shrinks_ends_though_nobody_keeps_it() {
+    let mut world = stale(&[1, 2]);
+    world.held.insert((1, 2));
+    let write = world.write(1, SECTORS - 4, 2, 7);
+    world.held.clear();
+    world.disconnect(1, 2);
+    let next = sized(&world, SECTORS - 8, None);
+    commit(&mut world, 1, next);
+    world.connect(1, 2);
+    world.install_on(2);
+    world.ready(1, 2);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    let session = world.session(1, 2);
+    assert!(!world.has_said(1, &FromShard::PeerFailed { peer: NodeId(2), session }));
+}
+
+#[test]
+fn a_replica_that_learns_first_that_a_volume_shrank_is_not_taken_for_failed() {
+    let mut world = stale(&[1, 2]);
+    world.held.insert((1, 2));
+    let write = world.write(1, SECTORS - 4, 2, 7);
+    let next = sized(&world, SECTORS - 8, None);
+    world.configuration = next;
+    world.install_on(2);
+    world.held.clear();
+    world.run();
+    world.wait_ms(100);
+    assert_eq!(world.answer(1, write), Some(Ok(())), "nobody can read it any more");
+    let session = world.session(1, 2);
+    let failed = FromShard::PeerFailed { peer: NodeId(2), session };
+    assert!(!world.has_said(1, &failed));
+    assert_eq!(world.sent(2, 1, |message| matches!(message, ShardMessage::Stale { .. })), 0);
+}

@@ -1,0 +1,102 @@
+//! Blocks that changed by themselves.
+
+use super::world::World;
+use crate::door::FromShard;
+use alloc::vec::Vec;
+use base::{AnswerError, NodeId};
+
+/// In one range that is copied at once, block 0 and block 1 hold values of their own.
+fn written(nodes: &[u16]) -> World {
+    let mut world = World::new(nodes, nodes);
+    world.lead(1);
+    world.write(1, 0, 8, 5);
+    world.write(1, 8, 8, 6);
+    world
+}
+
+fn rot(world: &mut World, node: u16, sector: u64) {
+    let at = world.nodes.get_mut(&node).expect("a node");
+    at.rotten.insert(sector);
+    at.data.insert(sector, 999);
+}
+
+fn assert_well(world: &World, nodes: &[u16]) {
+    for &node in nodes {
+        assert!(world.nodes[&node].rotten.is_empty(), "node {node}");
+        let content: Vec<u64> = (0..16).map(|sector| world.at(node, sector)).collect();
+        assert_eq!(content, [[5; 8], [6; 8]].concat(), "node {node}");
+    }
+}
+
+#[test]
+fn two_bad_blocks_of_one_range_on_two_replicas_are_each_read_and_repaired_from_the_other() {
+    let mut world = written(&[1, 2]);
+    rot(&mut world, 1, 3);
+    rot(&mut world, 2, 12);
+    let read = world.read(1, 0, 16);
+    world.wait_ms(1000);
+    assert_eq!(world.got(1, read), [[5; 8], [6; 8]].concat());
+    assert_well(&world, &[1, 2]);
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn a_resync_takes_each_block_from_a_replica_that_has_it() {
+    let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
+    world.lead(1);
+    world.disconnect(1, 3);
+    world.change(1, &[1, 2]);
+    world.write(1, 0, 8, 5);
+    world.write(1, 8, 8, 6);
+    rot(&mut world, 1, 3);
+    rot(&mut world, 2, 12);
+    world.connect(1, 3);
+    world.install_on(3);
+    world.ready(1, 3);
+    world.resync(1, 3);
+    world.wait_ms(1000);
+    assert_well(&world, &[1, 2, 3]);
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn a_block_that_is_bad_everywhere_fails_reads_of_it_until_it_is_written() {
+    let mut world = written(&[1, 2]);
+    rot(&mut world, 1, 3);
+    rot(&mut world, 2, 4);
+    let (both, bad) = (world.read(1, 0, 16), world.read(1, 0, 8));
+    let good = world.read(1, 8, 8);
+    world.wait_ms(1000);
+    assert_eq!(world.answer(1, both), Some(Err(AnswerError::Io)));
+    assert_eq!(world.answer(1, bad), Some(Err(AnswerError::Io)));
+    assert_eq!(world.got(1, good), [6; 8]);
+    let write = world.write(1, 0, 8, 5);
+    let read = world.read(1, 0, 16);
+    world.wait_ms(1000);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    assert_eq!(world.got(1, read), [[5; 8], [6; 8]].concat());
+    assert_well(&world, &[1, 2]);
+}
+
+#[test]
+fn a_replica_that_lacks_a_block_which_is_bad_everywhere_is_not_included_before_it_is_written() {
+    let mut world = written(&[1, 2]);
+    world.disconnect(1, 2);
+    world.change(1, &[1]);
+    world.write(1, 0, 16, 7);
+    rot(&mut world, 1, 3);
+    world.connect(1, 2);
+    world.install_on(2);
+    world.ready(1, 2);
+    world.start_resync(1, 2);
+    world.wait_ms(5000);
+    let synced = FromShard::Synced { peer: NodeId(2), session: world.session(1, 2) };
+    assert!(!world.has_said(1, &synced));
+    let read = world.read(1, 0, 8);
+    assert_eq!(world.answer(1, read), Some(Err(AnswerError::Io)), "nobody waits for ever");
+    world.write(1, 0, 8, 5);
+    world.write(1, 8, 8, 6);
+    world.wait_ms(5000);
+    assert!(world.has_said(1, &synced));
+    assert_well(&world, &[1, 2]);
+}
