@@ -1,7 +1,7 @@
 //! A small random number generator whose sequence a seed fixes for good.
 
 /// SplitMix64: passes BigCrush, 8 bytes of state. Not for secrets.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Prng(u64);
 
 impl Prng {

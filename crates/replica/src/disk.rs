@@ -55,7 +55,7 @@ pub enum BadMetadata {
 
 /// The whole durable state of a member: register, identity, bitmap slots. Written as one, twice
 /// alternately, so that a torn write loses nothing.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
 pub struct Record {
     /// Identity of this memory.
     pub voter: VoterId,

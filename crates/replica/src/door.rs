@@ -56,7 +56,7 @@ impl Default for Geometry {
 }
 
 /// How long things may take.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Timing {
     /// Between two heartbeats of a primary. 250 ms.
     pub heartbeat: Duration,
@@ -498,7 +498,7 @@ pub enum ShardOutput {
 pub struct OperationId(pub u64);
 
 /// What an operator, or the node on its own, asks of a resource.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Operation {
     /// Make this node primary (by hand-over if another is).
     Promote,

@@ -31,6 +31,11 @@ pub fn catch_panics() {
     }));
 }
 
+/// What the last panic of this thread said, in one line.
+pub(crate) fn panic_words() -> String {
+    PANIC.with(|words| words.borrow().replace('\n', ": "))
+}
+
 /// Runs one plan to its end, or until `until` steps are taken.
 #[must_use]
 pub fn run(plan: &Plan, until: u64, trace: bool) -> Report {
@@ -39,7 +44,7 @@ pub fn run(plan: &Plan, until: u64, trace: bool) -> Report {
     let caught = catch_unwind(AssertUnwindSafe(|| world.run(until)));
     let mut report = world.report();
     if caught.is_err() {
-        let text = PANIC.with(|words| words.borrow().replace('\n', ": "));
+        let text = panic_words();
         report.failure =
             Some(Failure { checker: "assert", text, step: report.steps, at: report.time });
     } else if report.failure.is_none() && until >= STEPS_MAX && report.steps >= until {

@@ -13,6 +13,7 @@ pub mod alarm;
 mod alone;
 pub mod buffer;
 pub mod campaign;
+pub mod check;
 mod client;
 mod damage;
 pub mod disk;

@@ -4,6 +4,7 @@
 //! in a copy of the project and sees whether they are found. The last line is JSON.
 
 use sim::campaign::{self, Limits, STEPS_MAX};
+use sim::check::Effort;
 use sim::feature::{Choice, Feature};
 use sim::plan::Plan;
 use std::collections::BTreeSet;
@@ -20,6 +21,8 @@ sim --quorum-off ...                                      likewise, of a resourc
     --marks             fail if a rare branch is never taken
 sim scenarios [NAME…]                                     stories one can read: does each come true?
 sim alarm [NAME…] [--runs N]                              planted bugs: is each found?
+sim check [NAME…] [--deep]                                every schedule near the plain one
+sim check NAME… --trace                                   the plain one
 ";
 
 struct Arguments {
@@ -29,6 +32,7 @@ struct Arguments {
     until: u64,
     trace: bool,
     shrink: bool,
+    deep: bool,
     failures: usize,
     time: Option<Duration>,
     choice: Choice,
@@ -44,6 +48,7 @@ fn parse() -> Result<Arguments, String> {
         until: STEPS_MAX,
         trace: false,
         shrink: false,
+        deep: false,
         failures: 10,
         time: None,
         choice: Choice::default(),
@@ -78,6 +83,7 @@ fn parse() -> Result<Arguments, String> {
             "--trace" => found.trace = true,
             "--shrink" => found.shrink = true,
             "--quorum-off" => found.choice.quorum_off = true,
+            "--deep" => found.deep = true,
             "--help" | "-h" => return Err(String::new()),
             option if option.starts_with('-') => return Err(format!("{option} is no option")),
             _ => found.words.push(word),
@@ -117,6 +123,15 @@ fn main() -> ExitCode {
     campaign::catch_panics();
     if arguments.words.first().is_some_and(|word| word == "scenarios") {
         return scenarios(&arguments);
+    }
+    if arguments.words.first().is_some_and(|word| word == "check") {
+        if arguments.trace {
+            sim::check::show(&arguments.words[1..]);
+            return ExitCode::SUCCESS;
+        }
+        let effort = if arguments.deep { Effort::Deep } else { Effort::Quick };
+        let passed = sim::check::check(&arguments.words[1..], effort);
+        return if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     match arguments.seed {
         Some(seed) => one(seed, &arguments),

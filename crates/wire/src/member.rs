@@ -54,7 +54,7 @@ pub struct Seen {
 }
 
 /// One message between two `Member` machines of a resource.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum MemberMessage {
     /// First in every session: who I am and what I know.
     Hello {

@@ -1,5 +1,5 @@
-//! The project's own commands: `cargo xtask ci`, `test`, `tidy`, `demo`, `sim`, `scenarios`, `lab`,
-//! `bench`, `counts`.
+//! The project's own commands: `cargo xtask ci`, `test`, `tidy`, `demo`, `sim`, `check`, `alarm`, `scenarios`,
+//! `lab`, `bench`, `counts`.
 //!
 //! Each command is a thin door: it starts a program of this workspace, or checks the tree itself
 //! (`tidy`). `ci` is everything the project's continuous integration runs, so whoever sees it pass
@@ -36,6 +36,18 @@ enum Command {
     /// Runs the simulator: `cargo xtask sim --runs 1000`, `cargo xtask sim --seed 7`
     Sim {
         /// Handed to the simulator as they are; its own `--help` says what there is
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        rest: Vec<String>,
+    },
+    /// Searches the schedules of the configuration register: `cargo xtask check`, `cargo xtask check --deep`
+    Check {
+        /// Names of scenarios (none: all), and `--deep` for one deviation more in each
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        rest: Vec<String>,
+    },
+    /// Plants known bugs in a copy of the project and sees that each is found: `cargo xtask alarm NAME…`
+    Alarm {
+        /// Names of canaries (none: all), and `--runs N` for the seeds of those that a campaign must find
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<String>,
     },
@@ -78,6 +90,8 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(&project),
         Command::Demo => steps::demo(&project),
         Command::Sim { rest } => steps::sim(&project, &rest),
+        Command::Check { rest } => steps::check(&project, &rest),
+        Command::Alarm { rest } => steps::alarm(&project, &rest),
         Command::Scenarios => steps::scenarios(&project),
         Command::Lab { rest } => steps::lab(&project, &rest),
         Command::Counts { write } => steps::counts(&project, write),

@@ -34,6 +34,7 @@ const STEPS: &[Step] = &[
     },
     Step { name: "counts", run: |project| counts(project, false) },
     Step { name: "sim", run: |project| sim(project, &["--runs".into(), CAMPAIGN_RUNS.into()]) },
+    Step { name: "check", run: |project| check(project, &[]) },
     Step { name: "demo", run: demo },
     Step { name: "lab", run: |project| lab(project, &["--quick".into()]) },
 ];
@@ -67,6 +68,20 @@ fn table(done: &[(&str, bool, Duration)]) -> String {
 /// Runs the simulator with `rest` as its arguments.
 pub(crate) fn sim(project: &Project, rest: &[String]) -> bool {
     let mut arguments = vec!["run", "--profile", "sim", "--package", "sim", "--"];
+    arguments.extend(rest.iter().map(String::as_str));
+    cargo(project, &arguments)
+}
+
+/// Searches the schedules of the register with `rest` as arguments.
+pub(crate) fn check(project: &Project, rest: &[String]) -> bool {
+    let mut arguments = vec!["run", "--profile", "sim", "--package", "sim", "--", "check"];
+    arguments.extend(rest.iter().map(String::as_str));
+    cargo(project, &arguments)
+}
+
+/// Plants bugs with `rest` as arguments.
+pub(crate) fn alarm(project: &Project, rest: &[String]) -> bool {
+    let mut arguments = vec!["run", "--profile", "sim", "--package", "sim", "--", "alarm"];
     arguments.extend(rest.iter().map(String::as_str));
     cargo(project, &arguments)
 }

@@ -80,7 +80,7 @@ pub struct MemberSetup {
 }
 
 /// How far the start has come.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 enum Phase {
     /// Shards record what they inherited.
     Starting,
@@ -91,14 +91,14 @@ enum Phase {
 }
 
 /// A committed configuration and the ballot it was committed in.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Known {
     ballot: Ballot,
     configuration: Arc<Configuration>,
 }
 
 /// What is known of one of this node's shards.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 struct ShardView {
     started: bool,
     installed: Epoch,
@@ -108,7 +108,7 @@ struct ShardView {
 }
 
 /// What a peer said of itself in this session.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct PeerHello {
     voter: VoterId,
     incarnation: Incarnation,
@@ -121,7 +121,7 @@ struct PeerHello {
 }
 
 /// How far the resync of a peer has come, in this session.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 struct Sync {
     /// `Resync` was told to the shards; it is told again with the next heartbeat.
     told: bool,
@@ -135,7 +135,7 @@ struct Sync {
 }
 
 /// What is known of another node.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Peer {
     session: Option<SessionId>,
     /// When the session began or ended.
@@ -167,7 +167,7 @@ struct Peer {
 }
 
 /// The voter's lease slot.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 struct Slot {
     /// Who has it; `None`: nobody that is known.
     holder: Option<NodeId>,
@@ -178,7 +178,7 @@ struct Slot {
 }
 
 /// A question to the voters.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Prepare {
     ballot: Ballot,
     sent: Instant,
@@ -194,7 +194,7 @@ struct Prepare {
 }
 
 /// What follows when a change is committed.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
 enum Then {
     /// The reign begins.
     Promote,
@@ -211,7 +211,7 @@ enum Then {
 }
 
 /// A change on its way to the voters.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Proposal {
     base: Arc<Configuration>,
     next: Arc<Configuration>,
@@ -225,7 +225,7 @@ struct Proposal {
 }
 
 /// A reign that is being ended in good order.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Drain {
     /// Who asked to be primary.
     to: Option<(NodeId, SessionId)>,
@@ -234,7 +234,7 @@ struct Drain {
 }
 
 /// A question to all shards that an operator waits for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Round {
     id: OperationId,
     answered: BTreeSet<u16>,
@@ -243,7 +243,7 @@ struct Round {
 }
 
 /// This node's time as primary, from the moment it proposes its own promote.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Reign {
     ballot: Ballot,
     began: Instant,
@@ -280,7 +280,7 @@ struct Reign {
 }
 
 /// What this node does about being primary.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 enum Role {
     Idle,
     Preparing(Prepare),
@@ -288,7 +288,7 @@ enum Role {
 }
 
 /// Why this node would like to be primary.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 struct Want {
     /// A shard holds requests.
     shard: bool,
@@ -305,7 +305,7 @@ struct Want {
 }
 
 /// An operation that was not answered yet.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Pending {
     id: OperationId,
     operation: Operation,
@@ -322,7 +322,7 @@ struct Pending {
 }
 
 /// One node's share of a resource's configuration.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Member {
     now: Instant,
     node: NodeId,

@@ -22,7 +22,7 @@ use wire::{Configuration, MemberMessage};
 const RAISE_HEARTBEATS: u64 = 4;
 
 /// A higher ballot, asked for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Raise {
     pub(super) ballot: Ballot,
     sent: Instant,

@@ -24,7 +24,7 @@ use wire::{AfterSplitBrain, Configuration, MemberMessage, Stretch};
 const FORK_EPOCHS: u64 = 1 << 32;
 
 /// A peer on another side of the history.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Split {
     /// What is committed there.
     pub(super) theirs: Known,

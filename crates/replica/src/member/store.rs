@@ -21,7 +21,7 @@ const EFFECTS_MAX: usize = 256;
 const SEEN_STORED_MAX: usize = 2 * wire::MEMBERS_MAX;
 
 /// What follows when the record is durable.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) enum Effect {
     /// Say it, if the session still lasts.
     Send(NodeId, SessionId, Box<MemberMessage>),
@@ -40,7 +40,7 @@ pub(super) enum Effect {
 }
 
 /// The record's way to the disk.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Store {
     number: u64,
     in_flight: bool,

@@ -28,8 +28,8 @@ pub(super) fn unsafe_code(source: &Source) -> Vec<Finding> {
     each_word(source, "unsafe", "unsafe", "move it to crates/sys, behind a safe function")
 }
 
-/// Files of other crates that may: the first times a campaign, not the simulated world.
-const CLOCK_FILES: &[&str] = &["crates/sim/src/campaign.rs"];
+/// Files of other crates that may: they time a campaign and a search, not the simulated world.
+const CLOCK_FILES: &[&str] = &["crates/sim/src/campaign.rs", "crates/sim/src/check/search.rs"];
 
 /// Nobody reads a clock but who may, and tests of whole processes, which wait for real ones.
 pub(super) fn clocks(source: &Source) -> Vec<Finding> {

@@ -234,3 +234,27 @@ fn a_replica_that_lost_its_cache_does_not_accept_an_exclude_before_it_knows_what
     reborn.hear(4, 1, MemberMessage::Learn { ballot, configuration });
     assert_eq!(reborn.hear(4, 1, accept), []);
 }
+
+#[test]
+fn an_older_value_of_the_same_ballot_is_not_taken_after_a_newer_one() {
+    let world = World::new(1, 2, 1, 0);
+    let ballot = Ballot { round: 5, node: NodeId(4) };
+    let mut voter = Alone::new(2, &world.bootstrap);
+    voter.meet(4, 1, None);
+    let (epoch, primary) = (Epoch(2), Some(NodeId(4)));
+    let promote = Configuration { epoch, reign: epoch, primary, ..world.bootstrap.clone() };
+    let newer = Configuration { epoch: Epoch(3), ..promote.clone() };
+    let accept = |value: &Configuration| MemberMessage::Accept {
+        ballot,
+        configuration: Box::new(value.clone()),
+    };
+    let taken = voter.hear(4, 1, accept(&newer));
+    assert!(matches!(taken[..], [MemberMessage::Accepted { .. }]), "{taken:?}");
+    assert_eq!(voter.hear(4, 1, accept(&promote)), []);
+    let higher = Ballot { round: 6, node: NodeId(4) };
+    let answer = voter.hear(4, 1, MemberMessage::Prepare { ballot: higher });
+    let [MemberMessage::Promise { accepted: Some((_, value)), .. }] = &answer[..] else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(value.epoch, Epoch(3));
+}
