@@ -36,7 +36,8 @@ pub struct Geometry {
     /// Sectors copied or compared at once by resync, reconciliation and verify. 512 (256 KiB). A power
     /// of two, at most an extent.
     pub copy_sectors: u64,
-    /// Copies in flight at once, per shard.
+    /// Copies in flight at once, per shard. 32: two extents' worth, so that the log page that makes the next
+    /// extent hot at the target is written while the one before it is copied. 8 MiB of buffers at each end.
     pub copies_max: usize,
 }
 
@@ -50,7 +51,7 @@ impl Default for Geometry {
             log_page_extents: 155,
             log_extents: 1237,
             copy_sectors: 512,
-            copies_max: 16,
+            copies_max: 32,
         }
     }
 }

@@ -249,19 +249,48 @@ impl Shard {
         }
     }
 
+    /// Counts what is dirty, and what is only to be compared.
     fn count_sync(&mut self, target: NodeId) {
-        let Some(known) = self.configuration.clone() else { return };
-        let own: u64 = known
-            .volumes
-            .iter()
-            .map(|entry| self.bitmaps.dirty_sectors(target, entry.volume, entry.kept_sectors()))
-            .sum();
+        let Some(known) = &self.configuration else { return };
+        let Some(sync) = self.peers.get(&target).and_then(|peer| peer.sync.as_ref()) else {
+            return;
+        };
+        let volumes = known.volumes.iter();
+        let mut total: u64 =
+            volumes.map(|entry| self.lacking(target, entry.volume, 0, entry.kept_sectors())).sum();
+        let mut from = (VolumeId(0), 0);
+        while let Some((volume, first, end)) = sync.compare.next(from) {
+            total += end - first - self.lacking(target, volume, first, end);
+            from = (volume, end);
+        }
         if let Some(sync) = self.sync_mut(target) {
-            let dirty = sync
-                .remote
-                .as_ref()
-                .map_or(own, |remote| remote.values().map(RangeSet::sectors).sum());
-            sync.total = dirty + sync.compare.sectors();
+            sync.total = total;
+        }
+    }
+
+    /// Sectors of a range that are dirty for the target.
+    fn lacking(&self, target: NodeId, volume: VolumeId, first: u64, end: u64) -> u64 {
+        let (mut from, mut sum) = (first, 0);
+        while let Some((run_first, run_end)) = self.next_lacking(target, volume, from, end) {
+            sum += run_end.min(end) - run_first;
+            from = run_end;
+        }
+        sum
+    }
+
+    /// The first run in a range that is dirty for the target, by this node's bits or by those that a source
+    /// told; it may end beyond the range.
+    fn next_lacking(
+        &self,
+        target: NodeId,
+        volume: VolumeId,
+        from: u64,
+        end: u64,
+    ) -> Option<(u64, u64)> {
+        let sync = self.peers.get(&target)?.sync.as_ref()?;
+        match &sync.remote {
+            Some(remote) => remote.get(&volume)?.next_run(from).filter(|&(first, _)| first < end),
+            None => self.bitmaps.next_dirty(target, volume, from, end),
         }
     }
 
@@ -342,10 +371,7 @@ impl Shard {
         window: u64,
     ) -> Option<(Span, bool)> {
         let sync = self.peers.get(&node)?.sync.as_ref()?;
-        let dirty = match &sync.remote {
-            Some(remote) => remote.get(&volume).and_then(|set| set.next_run(from)),
-            None => self.bitmaps.next_dirty(node, volume, from, end),
-        };
+        let dirty = self.next_lacking(node, volume, from, end);
         let compare = sync
             .compare
             .next((volume, from))

@@ -62,6 +62,17 @@ fn a_returning_replica_gets_what_changed_and_no_more() {
 }
 
 #[test]
+fn what_is_both_dirty_and_to_be_compared_counts_once_in_the_progress() {
+    let mut world = behind();
+    world.restart(2);
+    back(&mut world, 1, 2);
+    world.resync(1, 2);
+    let done = &world.nodes[&1].shard.status().syncs_done;
+    assert_eq!(done.len(), 1);
+    assert_eq!(done[0].done, done[0].total);
+}
+
+#[test]
 fn clients_write_while_a_replica_is_brought_up_to_date() {
     let mut world = behind();
     back(&mut world, 1, 2);
