@@ -343,6 +343,17 @@ impl Shard {
         }
     }
 
+    /// The only disk failed a write of this primary. It may hold a part of it, and no other disk says: asked
+    /// for again it is neither taken for done nor carried out.
+    pub(super) fn doubt_effect(&mut self, id: u64) {
+        let Some(op) = self.ops.get(&id) else { return };
+        let Kind::Write(write) = &op.kind else { return };
+        let Some(origin) = write.origin else { return };
+        self.once.effects.undo(origin.name);
+        let later = Epoch(self.reign().0.saturating_add(1));
+        self.once.effects.since = self.once.effects.since.map(|since| since.max(later));
+    }
+
     /// A write of the primary arrived at this replica.
     pub(super) fn note_effect_here(
         &mut self,

@@ -26,6 +26,11 @@ impl NodeSet {
         self.0 |= 1 << seat;
     }
 
+    /// Takes out who is not in the other set.
+    pub(super) fn keep(&mut self, other: NodeSet) {
+        self.0 &= other.0;
+    }
+
     /// Takes it out; true if it was in.
     pub(super) fn drop(&mut self, seat: u32) -> bool {
         let had = self.has(seat);

@@ -191,9 +191,13 @@ impl Shard {
                 self.mark_for_outsiders(volume, span);
                 self.sync_anew(volume, span);
             }
+            if alone {
+                self.doubt_effect(id);
+            }
             if alone && let Some(write) = self.write_mut(id) {
                 // No other replica will take over: what was asked is over, and was answered so. It is never
                 // told as retired, so that it stays in doubt where it arrived, even if this node forgets.
+                write.syncing.keep(write.sent);
                 write.own = Own::None;
                 write.retired = true;
                 self.settle_write(id, out);

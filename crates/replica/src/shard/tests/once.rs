@@ -226,6 +226,26 @@ fn a_write_that_the_only_disk_failed_is_not_taken_for_done_though_the_disk_had_f
 }
 
 #[test]
+fn a_write_that_the_primarys_only_disk_failed_is_not_taken_for_done_when_its_error_was_lost() {
+    let mut world = World::new(&[1, 2, 3], &[2]);
+    world.lead(2);
+    world.write(3, 40, 8, 5);
+    world.held.insert((2, 3));
+    world.nodes.get_mut(&2).expect("there").disk_fails = true;
+    let write = world.write(3, 40, 8, 7);
+    world.nodes.get_mut(&2).expect("there").disk_fails = false;
+    assert_eq!(world.answer(3, write), None, "its answer is on the way");
+    world.disconnect(2, 3);
+    world.held.clear();
+    world.connect(2, 3);
+    world.wait_ms(500);
+    assert_eq!(world.answer(3, write), Some(Err(AnswerError::SessionLost)));
+    assert_eq!(stored(&world, 2, 40, 8), [5; 8]);
+    let fresh = world.write(3, 40, 8, 9);
+    assert_eq!(world.answer(3, fresh), Some(Ok(())));
+}
+
+#[test]
 fn a_name_that_was_given_twice_is_an_error_and_no_answer_for_what_was_not_written() {
     let mut world = three_and_a_client();
     for value in [7, 8] {
