@@ -80,6 +80,12 @@ impl Member {
         {
             out.push(MemberOutput::Done { id: last.id, result: Err(OperationError::Full) });
         }
+        if self.reign().is_some() && !self.is_leased() {
+            // No majority is left to decide what was forced in this reign: this node goes on alone.
+            for pending in &mut self.operations {
+                pending.busy &= pending.operation != Operation::Force;
+            }
+        }
         let waiting: Vec<Pending> =
             self.operations.iter().filter(|pending| !pending.busy).cloned().collect();
         for pending in waiting {
@@ -229,6 +235,11 @@ impl Member {
             .collect()
     }
 
+    /// Whether this node is primary and a majority of the voters has said so lately.
+    fn is_leased(&self) -> bool {
+        self.lease_until().is_some_and(|until| until > self.now)
+    }
+
     /// A majority is given two leases to show itself; then a forced node goes on alone.
     fn alone_at(&self, pending: &Pending) -> Instant {
         let rest = self.timing.lease.0.saturating_mul(PATIENCE_LEASES - 2);
@@ -244,7 +255,7 @@ impl Member {
         let usable = known.configuration.is_replica(self.node) && self.attached;
         let voter = self.own_voter().filter(|_| usable);
         let Some(voter) = voter else { return Some(Err(OperationError::NoReplica)) };
-        if self.reign().is_some() {
+        if self.is_leased() {
             return None;
         }
         if let Some(node) = self.live_primary() {
@@ -261,7 +272,9 @@ impl Member {
     /// Without a majority: this node's copy and vote are all there is from now on.
     fn force_alone(&mut self, known: &Known, voter: base::VoterId, out: &mut Out) {
         out.push(MemberOutput::Mark("member: forced alone"));
-        if !matches!(self.role, Role::Idle) {
+        if self.reign().is_some() {
+            self.abdicate(out);
+        } else if !matches!(self.role, Role::Idle) {
             self.abandon(out);
         }
         let mut base = (*known.configuration).clone();
@@ -314,6 +327,7 @@ impl Member {
                         Err(OperationError::BadSize)
                     }
                 }
+                Operation::Force if !self.is_leased() || !self.is_reachable(known) => continue,
                 Operation::Force => Ok(Some(self.forced(known))),
                 Operation::Resolve { discard } => {
                     self.resolved(known, *discard).map(Some).ok_or(OperationError::LastReplica)

@@ -120,7 +120,7 @@ impl Member {
     fn is_needed_as_primary(&self) -> bool {
         let Some(known) = &self.known else { return false };
         let configuration = &known.configuration;
-        let Some(own) = configuration.member(self.node) else { return false };
+        let Some(own) = configuration.member(self.node) else { return self.may_be_added() };
         if !own.in_sync || !self.attached || Some(own.voter) != self.own_voter() {
             return false;
         }
@@ -145,6 +145,18 @@ impl Member {
             all_lost &= !member.in_sync || replaced || (same && hello.attached && !kept);
         }
         (own_kept && needy) || (!own_kept && all_lost)
+    }
+
+    /// Whether this node's voter accepted a newer configuration than the one known, which makes it a replica. It may
+    /// be chosen, by votes of which no member that is known so far has one.
+    fn may_be_added(&self) -> bool {
+        let Some(known) = &self.known else { return false };
+        let accepted = self.record.as_ref().and_then(|record| record.accepted.as_ref());
+        let names = accepted.is_some_and(|(_, value)| {
+            value.is_replica(self.node)
+                && value.member(self.node).map(|own| own.voter) == self.own_voter()
+        });
+        names && self.attached && self.holds_newer(&known.configuration)
     }
 
     /// Whether this node's voter accepted a newer configuration than the one known.

@@ -22,13 +22,18 @@ impl Member {
         (!hello.rolled_back && hello.voter != VoterId(0)).then_some(hello.voter)
     }
 
-    /// Whether a majority of the voters of `configuration` would accept something now.
+    /// Whether a majority of the voters of `configuration` would accept something now. One that is silent, or owes
+    /// an answer, may never come back as what it was.
     pub(super) fn is_reachable(&self, configuration: &Configuration) -> bool {
         let Some(reign) = self.reign() else { return false };
         let count = configuration
             .voters()
             .filter(|member| !reign.refused.contains(&member.node))
             .filter(|member| self.voter_of(member.node) == Some(member.voter))
+            .filter(|member| {
+                let peer = self.peers.get(&member.node);
+                peer.is_none_or(|peer| peer.late.is_none() && !self.is_silent(peer))
+            })
             .count();
         count >= configuration.majority()
             || self.is_alone_decided(configuration, |member| !reign.refused.contains(&member.node))

@@ -258,3 +258,70 @@ fn an_older_value_of_the_same_ballot_is_not_taken_after_a_newer_one() {
     };
     assert_eq!(value.epoch, Epoch(3));
 }
+
+#[test]
+fn a_voter_is_not_taken_out_while_one_of_those_that_stay_is_silent() {
+    let mut world = serving(1, 2, 1, 0);
+    // Its session lasts, and nothing comes of it.
+    world.slow = Some((1, 2, 3_000 * MS));
+    world.run_until("node 2 is out", |world| world.in_sync() == [1]);
+    world.operate(1, Operation::RemoveMember { node: NodeId(3) });
+    world.run(500 * MS);
+    let accepted = |world: &World| {
+        let record = world.node(3).disk.as_ref().expect("a voter");
+        record.accepted.as_ref().is_some_and(|(_, value)| value.member(NodeId(3)).is_some())
+    };
+    assert!(
+        accepted(&world),
+        "nodes 1 and 2 would have to decide it, and node 2 may never come back"
+    );
+    world.slow = None;
+    world.run_until("node 2 is back", |world| world.in_sync() == [1, 2]);
+    let again = world.operate(1, Operation::RemoveMember { node: NodeId(3) });
+    world.run_until("it is taken out", |world| world.is_done(1, again));
+    assert!(world.newest().member(NodeId(3)).is_none());
+}
+
+#[test]
+fn who_accepted_that_it_is_added_asks_whether_that_was_chosen() {
+    let world = World::new(1, 2, 1, 0);
+    let ballot = Ballot { round: 1, node: NodeId(1) };
+    let mut next = world.bootstrap.clone();
+    next.epoch = Epoch(next.epoch.0 + 1);
+    let mut own = next.members[0].clone();
+    (own.node, own.voter, own.in_sync, own.incarnation) =
+        (NodeId(4), voter(4), false, Incarnation(0));
+    for in_it in [true, false] {
+        let mut record = Record::empty(voter(4), Incarnation(4), 1);
+        record.promised = ballot;
+        record.committed = Some((Ballot::default(), Box::new(world.bootstrap.clone())));
+        let mut value = next.clone();
+        if in_it {
+            value.members.push(own.clone());
+        }
+        record.accepted = Some((ballot, Box::new(value)));
+        let mut node = Alone::with(4, record, 1);
+        node.meet(2, 1, None);
+        node.meet(3, 2, None);
+        node.now = node.now + Timing::default().lease;
+        let mut sent = node.step(MemberInput::Wake);
+        node.now = node.now + Timing::default().lease;
+        sent.extend(node.step(MemberInput::Wake));
+        let asks = sent.iter().any(|message| matches!(message, MemberMessage::Prepare { .. }));
+        assert_eq!(asks, in_it, "{sent:?}");
+    }
+}
+
+#[test]
+fn a_primary_that_lost_its_majority_is_forced_to_go_on_alone() {
+    for (seed, wait) in [(1, 0), (2, 100), (3, 400), (4, 3_000)] {
+        let mut world = serving(seed, 3, 0, 0);
+        world.crash(2);
+        world.crash(3);
+        world.run(wait * MS);
+        let forced = world.operate(1, Operation::Force);
+        world.run_until("it is forced", |world| world.is_done(1, forced));
+        world.run_until("it serves alone", |world| world.answers(1));
+        assert_eq!((world.newest().fork, world.in_sync()), (1, [1].to_vec()), "{}", world.show());
+    }
+}
