@@ -10,6 +10,7 @@ use crate::disk::Disk;
 use crate::plan::BadPage;
 use crate::world::{World, node_index};
 use base::{Incarnation, NodeId, VoterId};
+use replica::Operation;
 use replica::disk::Record;
 use wire::{Configuration, Life, Seen};
 
@@ -68,7 +69,7 @@ impl World {
         let Some(newest) = &self.oracle.newest else { return false };
         let intact = |index: usize| {
             let other = &self.nodes[index];
-            index != node && other.process.is_some() && self.is_sound(index)
+            index != node && other.process.is_some() && self.is_sound(index) && !self.leaves(index)
         };
         let kept = newest.members.iter().any(|member| {
             let index = node_index(member.node);
@@ -95,6 +96,25 @@ impl World {
             && known
                 .filter_map(|process| process.member.status().configuration)
                 .all(|configuration| decides(&configuration))
+    }
+
+    /// Whether the memory of another voter than `node` is gone or went back, and the register does not say so yet:
+    /// an operator who takes one out besides would take out the majority.
+    pub(crate) fn has_lost_votes(&self, node: usize) -> bool {
+        let newest = self.oracle.newest.as_ref();
+        newest.is_some_and(|newest| {
+            newest.members.iter().any(|member| {
+                let index = node_index(member.node);
+                let held = &self.nodes[index];
+                index != node && (held.voter != member.voter || held.restored.is_some())
+            })
+        })
+    }
+
+    /// Whether an operator is just taking a node out: it is to be counted on no more.
+    fn leaves(&self, node: usize) -> bool {
+        let removal = format!("{:?}", Operation::RemoveMember { node: self.nodes[node].id });
+        self.wishes.values().any(|(_, wish)| *wish == removal)
     }
 
     /// Whether those who could not tell that a node's disk went back to this copy are no majority together

@@ -278,7 +278,8 @@ impl World {
                     (0..self.nodes.len()).find(|&at| self.plan.roles[at] == Role::Witness)?;
                 let (node, voter) = (self.nodes[witness].id, self.nodes[witness].voter);
                 let add = Operation::AddMember { node, kind: MemberKind::Witness, voter };
-                Some(if begin { Operation::RemoveMember { node } } else { add })
+                let fair = !begin || !self.has_lost_votes(witness);
+                fair.then_some(if begin { Operation::RemoveMember { node } } else { add })
             }
         }
     }

@@ -47,9 +47,12 @@ pub enum Feature {
     Shards,
     /// An operator forces the last node that is left.
     Force,
-    /// Clocks that drift by more than the bound.
+    /// Clocks that drift by more than the bound that leases allow for: a promise breaks, and is meant to.
     Drift,
 }
+
+/// How far clocks are off with `Drift`, in parts per million: forty times the bound that leases allow for.
+const DRIFT_PPM: i64 = 400_000;
 
 /// Every feature, its name, and one in how many seeds it is on; 0: only if asked for.
 const FEATURES: [(Feature, &str, u64); 17] = [
@@ -65,7 +68,7 @@ const FEATURES: [(Feature, &str, u64); 17] = [
     (Feature::Reconnect, "reconnect", 6),
     (Feature::Resize, "resize", 6),
     (Feature::StaleGrowth, "stale-growth", 3),
-    (Feature::Replica, "replica", 0),
+    (Feature::Replica, "replica", 8),
     (Feature::Volumes, "volumes", 8),
     (Feature::Shards, "shards", 8),
     (Feature::Force, "force", 0),
@@ -161,11 +164,7 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
             let room = pages * plan.geometry.log_page_extents;
             plan.geometry.log_extents = plan.geometry.log_extents.min(room);
         }
-        Feature::Drift => {
-            for drift in &mut plan.drift_ppm {
-                *drift = if random.once_in(2) { 400_000 } else { -400_000 };
-            }
-        }
+        Feature::Drift => drift(plan, random),
         Feature::StaleGrowth => {}
         Feature::Rot => {
             plan.options.data_checksum = true;
@@ -206,6 +205,24 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
             let length = MILLI * (3_000 + random.below(3_000));
             let kind = FaultKind::Force { node };
             plan.faults.push(Fault { when: When::At(at), length, kind });
+        }
+    }
+}
+
+/// The clock of one node is slow and all others are fast. It shows where that node is primary and cut off, and
+/// another one waits for its lease to run out.
+fn drift(plan: &mut Plan, random: &mut Prng) {
+    let (slow, _) = pair(plan, random);
+    for (node, drift) in plan.drift_ppm.iter_mut().enumerate() {
+        *drift = if node == slow { -DRIFT_PPM } else { DRIFT_PPM };
+    }
+    for _ in 0..4 {
+        let at = MILLI * 200 + random.below(plan.heal_at - MILLI * 200);
+        let promote = FaultKind::Operator { node: slow, wish: Wish::Promote };
+        let cut = FaultKind::Block { from: 1 << slow, to: !(1 << slow), both: true };
+        for (after, kind) in [(0, promote), (300, cut)] {
+            let when = When::At(at + MILLI * after);
+            plan.faults.push(Fault { when, length: MILLI * 1_000, kind });
         }
     }
 }

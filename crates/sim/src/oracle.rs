@@ -64,10 +64,11 @@ impl World {
             self.oracle.newest = Some(configuration.clone());
             let at = (configuration.fork, configuration.epoch);
             self.oracle.proposed.retain(|value| (value.fork, value.epoch) > at);
+            // First: what rotted on the copy of a fork is not what the fork begins with.
+            self.spare_rot();
             if forked {
                 self.on_fork();
             }
-            self.spare_rot();
             self.look_for_loss();
         }
     }
@@ -249,7 +250,10 @@ impl World {
     /// Replicas that are no members any more are added again.
     fn add_missing(&mut self) {
         let Some(newest) = self.oracle.newest.clone() else { return };
-        let Some(primary) = newest.primary.map(node_index) else { return };
+        // One that holds the data becomes primary for it, if nobody is.
+        let Some(primary) = newest.primary.or(newest.in_sync().next()).map(node_index) else {
+            return;
+        };
         for node in self.plan.replicas() {
             let (id, voter) = (self.nodes[node].id, self.nodes[node].voter);
             if newest.member(id).is_none() {

@@ -6,6 +6,9 @@ use crate::history::{Effect, History, OpIndex, Operation};
 use crate::plan::Plan;
 use base::{Span, VolumeId};
 
+/// Of so many seeds some show what clocks beyond the bound do: about one in four does.
+const DRIFT_SEEDS: u64 = 32;
+
 fn operation(effect: Effect) -> Operation {
     Operation {
         volume: VolumeId(0),
@@ -275,6 +278,25 @@ fn every_saved_seed_keeps_its_promise() {
             assert_eq!(report.failure, None, "seed {line}");
         }
     }
+}
+
+#[test]
+fn clocks_beyond_the_bound_break_a_promise_and_at_the_bound_they_do_not() {
+    let only = Some([Feature::Drift].into());
+    let choice = Choice { only, ..Choice::default() };
+    let mut broken = 0;
+    for seed in 1..=DRIFT_SEEDS {
+        let mut plan = Plan::chosen(seed, &choice);
+        let report = campaign::run(&plan, campaign::STEPS_MAX, false);
+        broken += u64::from(report.failure.is_some_and(|found| found.checker == "one primary"));
+        let bound = i64::try_from(plan.timing.drift_ppm).expect("a small number");
+        for drift in &mut plan.drift_ppm {
+            *drift = drift.signum() * bound;
+        }
+        let report = campaign::run(&plan, campaign::STEPS_MAX, false);
+        assert_eq!(report.failure, None, "seed {seed}, with clocks at the bound");
+    }
+    assert!(broken > 0, "clocks may run as they like, and nobody sees it");
 }
 
 #[test]
