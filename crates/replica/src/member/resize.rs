@@ -16,7 +16,7 @@ use base::{Epoch, Instant, VolumeId};
 use wire::{Configuration, VolumeEntry};
 
 /// A volume that grows in a reign.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Growth {
     entry: VolumeEntry,
     /// Since when the volume's sizes are these. What a shard began before is of no use.

@@ -941,7 +941,12 @@ fn first_configuration(scenario: &Scenario) -> Configuration {
         fork: 0,
         feature_level: 1,
         members: (1..).zip(&scenario.kinds).filter_map(member).collect(),
-        volumes: vec![VolumeEntry { volume: base::VolumeId(0), sectors: 8, block_bytes: 512 }],
+        volumes: vec![VolumeEntry {
+            volume: base::VolumeId(0),
+            sectors: 8,
+            grows_to: None,
+            block_bytes: 512,
+        }],
         options: Options::default(),
         lineage: Vec::new(),
         unknown: Vec::new(),
