@@ -197,7 +197,12 @@ fn configuration(count: u16, in_sync: u16) -> Configuration {
         fork: 0,
         feature_level: 0,
         members: (FIRST..=count).map(member).collect(),
-        volumes: vec![VolumeEntry { volume: VOLUME, sectors: SECTORS, grows_to: None, block_bytes: 512 }],
+        volumes: vec![VolumeEntry {
+            volume: VOLUME,
+            sectors: SECTORS,
+            grows_to: None,
+            block_bytes: 512,
+        }],
         options: Options::default(),
         lineage: Vec::new(),
         unknown: Vec::new(),

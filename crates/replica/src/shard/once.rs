@@ -183,6 +183,8 @@ struct Unsettled {
 pub(super) struct Once {
     names: Names,
     effects: Effects,
+    /// What the primary says that this copy holds, as far as it has come.
+    arriving: Effects,
     settlement: Settlement,
     /// Where this disk did not take a write of an earlier reign, though this one's primary may have been told that
     /// it holds it. Such a range is not read for others.
@@ -196,6 +198,7 @@ impl Once {
         Once {
             names: Names::new(session),
             effects: Effects { since, ..Effects::default() },
+            arriving: Effects::default(),
             settlement: Settlement::default(),
             unlike_told: Vec::new(),
         }
@@ -446,13 +449,16 @@ impl Shard {
         }
     }
 
-    /// Replaces what this replica remembers.
+    /// Replaces what this replica remembers once the last part has come: the primary may be lost before.
     pub(super) fn on_remember(&mut self, first: bool, memory: &Memory) {
         if first {
-            self.once.effects.clear();
+            self.once.arriving.clear();
+        }
+        self.once.arriving.add(memory);
+        if memory.since.is_some() {
+            self.once.effects = core::mem::take(&mut self.once.arriving);
             self.once.unlike_told.clear();
         }
-        self.once.effects.add(memory);
     }
 
     /// Everything was gathered: what took effect, what did not, and what is still to be settled.

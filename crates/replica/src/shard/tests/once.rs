@@ -298,3 +298,32 @@ fn a_reign_that_gathered_nothing_takes_no_memory_away() {
     assert_eq!(world.answer(4, lost), Some(Ok(())));
     assert!(world.has_mark(4, "a write asked for again had taken effect"));
 }
+
+#[test]
+fn half_a_reminder_takes_no_memory_away() {
+    let mut world = three_and_a_client();
+    world.held.insert((1, 4));
+    let lost = world.write(4, 40, 8, 7);
+    // Nothing is in doubt, so that there is nothing to do before the reminder.
+    world.wait_ms(500);
+    world.held.insert((3, 1));
+    world.begin_reign(1);
+    world.held.remove(&(3, 1));
+    world.held.insert((1, 3));
+    let arrived = world.sent(1, 3, |_| true);
+    while world.deliver(3, 1) {}
+    let to_3 = world.seen.iter().filter(|(from, to, _)| (*from, *to) == (1, 3)).skip(arrived);
+    let first = |m: &ShardMessage| matches!(m, ShardMessage::Remember { first: true, .. });
+    let before = to_3.take_while(|(_, _, message)| !first(message)).count();
+    for _ in 0..=before {
+        assert!(world.deliver(1, 3), "node 1 reminds node 3");
+    }
+    for other in [2, 3, 4] {
+        world.disconnect(1, other);
+    }
+    world.configuration = world.next_with(&[3]);
+    world.held.clear();
+    world.lead(4);
+    world.wait_ms(500);
+    assert_eq!(world.answer(4, lost), Some(Ok(())));
+}
