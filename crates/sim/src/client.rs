@@ -323,8 +323,14 @@ impl World {
         self.client_count[node] = 0;
     }
 
+    /// One of the last reads of every extent was answered with an error.
+    pub(crate) fn final_reads_failed(&self) -> bool {
+        (self.finals_from..self.history.len()).any(|op| !self.history.operation(op).ok)
+    }
+
     /// Every extent is read once more, by some client.
     pub(crate) fn final_reads(&mut self) {
+        self.finals_from = self.history.len();
         let client = usize::try_from(self.random.below(self.plan.clients.len() as u64))
             .expect("few clients");
         let node = self.plan.clients[client];

@@ -215,7 +215,16 @@ impl World {
                     self.fail("rot", "a verify leaves what rotted as it is".to_owned());
                 }
             }
+            // Where requests fail without a quorum it may not be there yet.
+            None if self.finals && !late && self.final_reads_failed() => {
+                self.mark("sim: final reads are asked again");
+                self.finals = false;
+                self.queue.after(100 * MILLI, Event::Look);
+            }
             None if self.finals => {
+                if self.final_reads_failed() {
+                    self.fail("liveness", "reads fail long after healing".to_owned());
+                }
                 self.compare();
                 self.done = true;
             }

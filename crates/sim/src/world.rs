@@ -251,6 +251,8 @@ pub struct World {
     pub(crate) faults: BTreeMap<&'static str, u64>,
     pub(crate) healed: bool,
     pub(crate) finals: bool,
+    /// The first operation of those.
+    pub(crate) finals_from: OpIndex,
     /// What every member was created with.
     pub(crate) first: Option<wire::Configuration>,
     pub(crate) done: bool,
@@ -300,6 +302,7 @@ impl World {
             faults: BTreeMap::new(),
             healed: false,
             finals: false,
+            finals_from: 0,
             first: None,
             done: false,
             step: 0,
