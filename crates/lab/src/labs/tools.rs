@@ -143,6 +143,8 @@ pub(super) fn fio(bench: &Bench) -> Outcome {
                 "--verify=crc32c",
                 "--do_verify=1",
                 "--verify_fatal=1",
+                // Else it leaves a file where the lab was started.
+                "--verify_state_save=0",
                 "--iodepth=16",
                 "--randrepeat=0",
                 &uri,
