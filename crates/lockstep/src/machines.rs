@@ -131,9 +131,10 @@ fn make(global: &Global, out: &Path, wanted: &[Machine]) -> Result<(), Problem> 
     say(&format!(
         "Made in {directory}, for {} nodes. {directory}/{AUTHORITY} holds the key that lets nodes in: keep it off \
          the nodes.\n\nOn each machine:\n{}\nThen, where the sockets of all nodes can be reached (docs/node.md):\n  \
-         lockstep --admin a.sock --admin b.sock resource create disk --size 10GiB --replicas {}\n",
+         lockstep {}resource create disk --size 10GiB --replicas {}\n",
         made.nodes.len(),
         steps(out, &made.nodes),
+        made.nodes.iter().map(|node| format!("--admin {}.sock ", node.name)).collect::<String>(),
         made.nodes.len().min(3)
     ))
 }
