@@ -230,7 +230,6 @@ impl World {
         self.note(node, || format!("client asks {id} (operation {op}): {request:?}"));
         self.open.insert(id, Open { node, client, op });
         self.open_of_client[client] += 1;
-        self.side_asked(node, op);
         let life = self.nodes[node].life;
         let delay = MICRO + self.random.below(20 * MICRO);
         self.queue.after(delay, Event::Request { node, life, shard, id, request, content });

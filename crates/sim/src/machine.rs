@@ -183,7 +183,10 @@ impl World {
             self.note(node, || format!("M > {}", brief(&output)));
         }
         match output {
-            MemberOutput::Store { number, record } => self.store(node, life, number, record),
+            MemberOutput::Store { number, record } => {
+                self.side_stores(&record);
+                self.store(node, life, number, record);
+            }
             MemberOutput::Send { peer, session, message } => {
                 if let wire::MemberMessage::Accept { configuration, .. } = &message {
                     self.proposed_now(configuration);

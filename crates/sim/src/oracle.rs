@@ -215,24 +215,7 @@ impl World {
                     self.fail("rot", "a verify leaves what rotted as it is".to_owned());
                 }
             }
-            // Where requests fail without a quorum it may not be there yet.
-            None if self.finals && !late && self.final_reads_failed() => {
-                self.mark("sim: final reads are asked again");
-                self.finals = false;
-                self.queue.after(100 * MILLI, Event::Look);
-            }
-            None if self.finals => {
-                if self.final_reads_failed() {
-                    self.fail("liveness", "reads fail long after healing".to_owned());
-                }
-                self.compare();
-                self.done = true;
-            }
-            None => {
-                self.finals = true;
-                self.final_reads();
-                self.queue.after(100 * MILLI, Event::Look);
-            }
+            None => self.conclude(late),
             Some(what) if late => {
                 let text = format!("{} s after healing: {what}", LIVENESS / SECOND);
                 self.print_state();
@@ -248,6 +231,25 @@ impl World {
                 self.queue.after(100 * MILLI, Event::Look);
             }
         }
+    }
+
+    /// Nothing is missing any more: everything is read once more, until all of it is answered, and then the
+    /// copies are compared. Where requests fail without a quorum it may not be there yet.
+    pub(crate) fn conclude(&mut self, late: bool) {
+        if !self.finals {
+            self.finals = true;
+            self.final_reads();
+        } else if !self.final_reads_failed() {
+            self.compare();
+            self.done = true;
+            return;
+        } else if late {
+            return self.fail("liveness", "reads fail long after healing".to_owned());
+        } else {
+            self.mark("sim: final reads are asked again");
+            self.finals = false;
+        }
+        self.queue.after(100 * MILLI, Event::Look);
     }
 
     /// Something that rotted is still there.

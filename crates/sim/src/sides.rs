@@ -19,7 +19,7 @@ use crate::oracle::short;
 use crate::plan::{Plan, Role};
 use crate::queue::{MILLI, SECOND, Time};
 use crate::world::{Event, LIVENESS, World, node_index};
-use base::{Epoch, NodeId, RequestId};
+use base::{Ballot, Epoch, NodeId, RequestId};
 use replica::{Operation, ShardInput, ToShard};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::{AfterSplitBrain, Configuration, MemberKind, Quorum, ShardMessage};
@@ -33,8 +33,11 @@ pub(crate) type Place = (u64, Epoch);
 /// What is known from above of a resource without quorum.
 #[derive(Debug, Default)]
 pub(crate) struct Sides {
-    /// Where each stretch left the one before.
-    parents: BTreeMap<u64, Place>,
+    /// Where each stretch left the one before: at the last place of it with no higher ballot and epoch.
+    parents: BTreeMap<u64, (u64, (Ballot, Epoch))>,
+    /// Under which ballot each place was committed, as far as somebody stored it. Two nodes may have made
+    /// places of one stretch and epoch, of which only one came to be: it is known by its ballot.
+    ballots: BTreeMap<Place, Ballot>,
     /// What was installed at each place.
     installed: BTreeMap<Place, Configuration>,
     /// The newest that each node's shards were told of.
@@ -77,7 +80,8 @@ impl Sides {
         for (at, stretch) in configuration.lineage.iter().enumerate() {
             // The first of a list that was cut short does not say where it came from.
             if at > 0 || configuration.lineage.len() < wire::LINEAGE_MAX {
-                self.parents.entry(stretch.id).or_insert((before, stretch.epoch));
+                let end = (before, (stretch.ballot, stretch.epoch));
+                self.parents.entry(stretch.id).or_insert(end);
             }
             before = stretch.id;
         }
@@ -85,16 +89,18 @@ impl Sides {
 
     /// Whether `old` is in the past of `new`, or the same.
     fn is_past(&self, old: Place, new: Place) -> bool {
-        let mut at = new;
-        loop {
-            if at.0 == old.0 {
-                return old.1 <= at.1;
-            }
-            match self.parents.get(&at.0) {
-                Some(&parent) => at = parent,
-                None => return false,
-            }
+        if old.0 == new.0 {
+            return old.1 <= new.1;
         }
+        let from = (self.ballots.get(&old).copied().unwrap_or_default(), old.1);
+        let mut at = new.0;
+        while let Some(&(before, end)) = self.parents.get(&at) {
+            if before == old.0 {
+                return from <= end;
+            }
+            at = before;
+        }
+        false
     }
 
     fn at(&self, node: usize) -> Option<&Configuration> {
@@ -202,9 +208,21 @@ impl World {
         self.side_counts(node, 0);
     }
 
+    /// A member stores what is committed, and under which ballot.
+    pub(crate) fn side_stores(&mut self, record: &replica::disk::Record) {
+        let (Some(sides), Some((ballot, committed))) = (&mut self.sides, &record.committed) else {
+            return;
+        };
+        sides.ballots.insert(place(committed), *ballot);
+    }
+
     /// A shard is about to take a step.
     pub(crate) fn side_input(&mut self, node: usize, shard: u16, input: &ShardInput) {
         match input {
+            ShardInput::Request { id, .. } => {
+                self.side_asked(node, shard, *id);
+                self.side_steps(node, shard, None);
+            }
             ShardInput::Member(ToShard::Install { configuration, .. }) => {
                 self.side_acts(node, shard, configuration);
                 self.side_steps(node, shard, None);
@@ -233,10 +251,11 @@ impl World {
         }
     }
 
-    pub(crate) fn side_asked(&mut self, node: usize, index: OpIndex) {
-        let Some(sides) = &mut self.sides else { return };
-        if let Some(&place) = sides.nodes.get(&node) {
-            sides.asked.insert(index, place);
+    /// A request belongs to the side of the shard that it reaches, not to that of its node when it was sent.
+    fn side_asked(&mut self, node: usize, shard: u16, id: RequestId) {
+        let (Some(sides), Some(open)) = (&mut self.sides, self.open.get(&id)) else { return };
+        if let Some(&place) = sides.shards.get(&(node, shard)) {
+            sides.asked.entry(open.op).or_insert(place);
         }
     }
 
@@ -255,15 +274,7 @@ impl World {
     pub(crate) fn look_at_sides(&mut self) {
         let late = self.queue.now() > self.plan.heal_at + LIVENESS;
         match self.missing_on_sides() {
-            None if self.finals => {
-                self.compare();
-                self.done = true;
-            }
-            None => {
-                self.finals = true;
-                self.final_reads();
-                self.queue.after(100 * MILLI, Event::Look);
-            }
+            None => self.conclude(late),
             Some(what) if late => {
                 let text = format!("{} s after healing: {what}", LIVENESS / SECOND);
                 self.print_state();

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Simulated histories per `ci`: enough to ring on a planted fault, short enough to wait for.
-const CAMPAIGN_RUNS: &str = "200";
+/// Simulated histories per `ci`, with quorum and without: enough to ring on a planted fault, short enough
+/// to wait for.
+const CAMPAIGN_RUNS: [&str; 2] = ["2000", "1000"];
 
 /// One step of `ci`.
 struct Step {
@@ -33,7 +34,7 @@ const STEPS: &[Step] = &[
         run: |project| cargo(project, &["test", "--workspace", "--no-fail-fast"]),
     },
     Step { name: "counts", run: |project| counts(project, false) },
-    Step { name: "sim", run: |project| sim(project, &["--runs".into(), CAMPAIGN_RUNS.into()]) },
+    Step { name: "sim", run: campaigns },
     Step { name: "check", run: |project| check(project, &[]) },
     Step { name: "demo", run: demo },
     Step { name: "lab", run: |project| lab(project, &["--quick".into()]) },
@@ -70,6 +71,13 @@ pub(crate) fn sim(project: &Project, rest: &[String]) -> bool {
     let mut arguments = vec!["run", "--profile", "sim", "--package", "sim", "--"];
     arguments.extend(rest.iter().map(String::as_str));
     cargo(project, &arguments)
+}
+
+/// What `ci` runs of the simulator.
+fn campaigns(project: &Project) -> bool {
+    let [with, without] = CAMPAIGN_RUNS;
+    let with = sim(project, &["--runs".into(), with.into()]);
+    sim(project, &["--quorum-off".into(), "--runs".into(), without.into()]) && with
 }
 
 /// Searches the schedules of the register with `rest` as arguments.
