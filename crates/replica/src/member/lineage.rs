@@ -188,13 +188,17 @@ impl Member {
         }
     }
 
-    /// A stretch is gone on with only while nobody else can have gone on with it.
+    /// A stretch is gone on with only while nobody else can have gone on with it: no other member was told of it, not
+    /// even one on another side, which may give that up and come to this one.
     pub(super) fn watch_stretch(&mut self) {
-        let others = self.known.as_ref().is_some_and(|known| {
-            let own = self.node;
-            self.party(&known.configuration).iter().any(|&node| node != own)
+        let told = self.known.as_ref().is_some_and(|known| {
+            let mut others = known.configuration.members.iter().map(|entry| entry.node);
+            others.any(|node| {
+                node != self.node
+                    && self.peers.get(&node).is_some_and(|peer| peer.session.is_some())
+            })
         });
-        if others && let Some(reign) = self.reign_mut() {
+        if told && let Some(reign) = self.reign_mut() {
             reign.segment = None;
         }
     }

@@ -255,12 +255,15 @@ impl Member {
         }
     }
 
-    /// The resync of a peer has failed. Unless its include was proposed, nobody waits for it any more.
+    /// The resync of a peer has failed. Unless its include was proposed, nobody waits for it any more. What was
+    /// proposed in a reign that is over may be chosen yet: then the shards wait until another begins.
     pub(super) fn stop_sync(&mut self, node: NodeId, out: &mut Out) {
-        let proposed =
-            self.reign().and_then(|reign| reign.proposal.as_ref()).is_some_and(|proposal| {
-                !proposal.base.is_in_sync(node) && proposal.next.is_in_sync(node)
-            });
+        let proposed = self.reign().is_none_or(|reign| {
+            !reign.promoted
+                || reign.proposal.as_ref().is_some_and(|proposal| {
+                    !proposal.base.is_in_sync(node) && proposal.next.is_in_sync(node)
+                })
+        });
         let in_sync = self.known.as_ref().is_some_and(|known| known.configuration.is_in_sync(node));
         let Some(peer) = self.peers.get_mut(&node) else { return };
         let sync = core::mem::take(&mut peer.sync);

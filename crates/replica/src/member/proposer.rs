@@ -334,10 +334,13 @@ impl Member {
         self.check_promises(out);
     }
 
-    /// A value became known while asking.
+    /// A configuration became known while asking. This node is on that history now: what it found does not
+    /// count unless it came from there.
     pub(super) fn raise_best(&mut self, ballot: Ballot, value: &Arc<Configuration>) {
-        if let Role::Preparing(prepare) = &mut self.role {
-            prepare.raise(ballot, value.clone());
+        if let Role::Preparing(prepare) = &mut self.role
+            && !is_above((prepare.best.ballot, &prepare.best.configuration), (ballot, value))
+        {
+            prepare.best = Known { ballot, configuration: value.clone() };
         }
     }
 

@@ -10,12 +10,12 @@ mod resize;
 
 use crate::disk::Record;
 use crate::door::{FromShard, MemberInput, Operation, OperationError};
-use crate::member::{RoleStatus, Suspended};
+use crate::member::{Role, RoleStatus, Suspended};
 use alloc::vec;
 use alloc::vec::Vec;
 use base::{Ballot, Epoch, Incarnation, NodeId, SessionId, VoterId};
 use network::{MS, World, voter};
-use wire::{MemberKind, MemberMessage, Options};
+use wire::{MemberKind, MemberMessage, Options, RefuseReason};
 
 /// A world in which node 1 has a client and serves it.
 fn serving(seed: u64, replicas: u16, witnesses: u16, clients: u16) -> World {
@@ -164,6 +164,40 @@ fn nobody_waits_for_a_replica_whose_include_does_not_come_about() {
     assert_eq!(world.in_sync(), [1]);
     world.node_mut(1).shards.mute_require = false;
     world.run_until("node 2 is back", |world| world.in_sync() == [1, 2]);
+}
+
+#[test]
+fn a_replica_whose_include_may_be_chosen_yet_is_waited_for_after_the_reign() {
+    let mut world = serving(3, 2, 1, 0);
+    world.node_mut(1).shards.mute_require = true;
+    world.disconnect(1, 2);
+    world.run_until("node 2 was resynced", |world| {
+        let member = world.node(1).member.as_ref().expect("it runs");
+        member.peers.get(&NodeId(2)).is_some_and(|peer| peer.sync.requiring.is_some())
+    });
+    let session = world.session(1, 2);
+    for shard in 0..2 {
+        let message = FromShard::Required { peer: NodeId(2), session };
+        world.input(1, MemberInput::Shard { shard, message });
+    }
+    let role = |world: &World| world.node(1).member.as_ref().expect("it runs").role.clone();
+    let Role::Primary(reign) = role(&world) else { panic!("node 1 is not primary") };
+    assert!(reign.proposal.is_some(), "no include is proposed");
+    let ballot = reign.ballot;
+    let reason = RefuseReason::Promised(Ballot { round: ballot.round + 1, node: NodeId(2) });
+    for peer in [2, 3] {
+        let session = world.session(1, peer);
+        let message = MemberMessage::Refused { ballot, reason };
+        world.input(1, MemberInput::Frame { peer: NodeId(peer), session, message });
+    }
+    assert!(
+        matches!(role(&world), Role::Idle),
+        "two of three voters refuse, and the reign goes on"
+    );
+    let message = FromShard::PeerLate { peer: NodeId(2), session };
+    world.input(1, MemberInput::Shard { shard: 0, message });
+    world.wait(1);
+    assert!(!world.node(1).shards.unrequired.contains(&NodeId(2)));
 }
 
 #[test]

@@ -112,6 +112,8 @@ impl Shard {
             }
             ShardMessage::Stale { .. } => {
                 out.push(ShardOutput::Mark("told that a newer reign began"));
+                // A question that it did not answer stays open for ever, if it comes to this side only now.
+                self.stop_sync(node, out);
             }
             other => self.on_answer(node, other, out),
         }

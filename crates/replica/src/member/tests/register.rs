@@ -7,8 +7,10 @@ use crate::door::{FromShard, MemberInput, MemberOutput, Operation, Timing, ToSha
 use crate::member::{Member, MemberSetup, RoleStatus};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use base::{Ballot, Epoch, Incarnation, Instant, NodeId, SessionId};
-use wire::{Configuration, Life, MemberKind, MemberMessage, RefuseReason};
+use base::{Ballot, Duration, Epoch, Incarnation, Instant, NodeId, SessionId};
+use wire::{
+    Configuration, Life, MemberKind, MemberMessage, Options, Quorum, RefuseReason, Stretch,
+};
 
 /// A member by itself, whose disk answers at once, or when it is told. Nodes 1 and 2 are in-sync replicas, 3
 /// is a witness.
@@ -119,6 +121,39 @@ fn a_ballot_that_an_earlier_process_of_its_node_used_is_not_promised_again() {
     let answer = voter.hear(4, 2, MemberMessage::Prepare { ballot });
     let reason = RefuseReason::Promised(ballot);
     assert_eq!(answer, [MemberMessage::Refused { ballot, reason }]);
+}
+
+#[test]
+fn who_learned_of_another_side_while_asking_does_not_go_on_from_what_it_had_accepted() {
+    let options = Options { quorum: Quorum::Off, ..Options::default() };
+    let first = World::without_quorum(1, 3, options).bootstrap;
+    let third = Ballot { round: 1, node: NodeId(3) };
+    let reign = |epoch| Configuration {
+        epoch: Epoch(epoch),
+        reign: Epoch(2),
+        primary: Some(NodeId(3)),
+        ..first.clone()
+    };
+    let mut record = Record::first(&first, NodeId(1), 1).expect("a member");
+    // Node 3 proposed this, and went on without it, alone.
+    record.accepted = Some((third, Box::new(reign(2))));
+    let mut side = reign(3);
+    side.lineage.push(Stretch { id: 77, ballot: Ballot::default(), epoch: Epoch(1), at_ms: 0 });
+    for member in side.members.iter_mut().filter(|member| member.node != NodeId(3)) {
+        member.in_sync = false;
+    }
+    let mut alone = Alone::with(1, record, 1);
+    alone.meet(2, 1, None);
+    alone.now = alone.now + Duration(10_000 * MS);
+    let asked = alone.step(MemberInput::Clients { count: 1 });
+    assert!(matches!(asked[..], [.., MemberMessage::Prepare { .. }]), "{asked:?}");
+    alone.hear(2, 1, MemberMessage::Learn { ballot: third, configuration: Box::new(side) });
+    alone.step(MemberInput::PeerDown { peer: NodeId(2), session: SessionId(1) });
+    for _ in 0..100 {
+        alone.now = alone.now + Duration(100 * MS);
+        alone.step(MemberInput::Wake);
+    }
+    assert_eq!(alone.installed.last(), Some(&(Epoch(3), false)), "{:?}", alone.installed);
 }
 
 #[test]
