@@ -638,7 +638,11 @@ impl Shard {
         }
         let epoch = self.epoch();
         for node in self.required_peers() {
-            self.send(node, ShardMessage::Settled { epoch, volume, span }, None, out);
+            // One that came back without its cache was compared before it lost that. One that kept it is asked
+            // for its doubt again, and told after that.
+            if self.is_ready(node) && self.peers.get(&node).is_some_and(|peer| peer.kept) {
+                self.send(node, ShardMessage::Settled { epoch, volume, span }, None, out);
+            }
         }
         self.check_settled(out);
     }

@@ -338,6 +338,32 @@ fn a_range_in_doubt_is_compared_and_not_copied_if_it_is_the_same() {
 }
 
 #[test]
+fn what_a_comparison_with_an_earlier_process_found_settles_no_doubt_of_the_next() {
+    let mut world = pair();
+    world.write(1, 8, 8, 5);
+    world.restart(2);
+    world.connect(1, 2);
+    world.nodes.get_mut(&1).expect("a node").disk_held = true;
+    world.lead(1);
+    world.wait_ms(50);
+    let asked = |world: &World| world.sent(1, 2, |m| matches!(m, ShardMessage::Compare { .. }));
+    assert!(asked(&world) > 0);
+    // It has answered, and loses its cache: what it has now was compared with nothing.
+    world.restart(2);
+    world.install_on(2);
+    world.connect(1, 2);
+    let doubt = |world: &World| world.nodes[&2].shard.status().doubt_sectors;
+    let before = doubt(&world);
+    assert!(before > 0);
+    world.disk_goes_on(1);
+    assert_eq!(doubt(&world), before);
+    // One that kept its cache is asked for its doubt again.
+    world.ready(1, 2);
+    world.wait_ms(1000);
+    assert_eq!(doubt(&world), 0);
+}
+
+#[test]
 fn a_retired_write_leaves_no_doubt_and_an_unretired_one_does() {
     let mut world = pair();
     world.write(1, 8, 8, 5);
