@@ -6,8 +6,8 @@
 //!
 //! Not here: who is in sync (`peers`), the answers of voters (`voter`).
 
+use super::lineage::is_lineal;
 use super::peers::Standing;
-use super::split::newest_stretch;
 use super::{Drain, Member, Out, Peer, Proposal, Reign, Role, Sync, Then};
 use crate::door::{MemberOutput, Operation, OperationError, ToShard};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -215,15 +215,17 @@ impl Member {
             || self.lease_under(next, grants) >= Some(self.leased_until)
     }
 
-    /// Tells the shards of a lease that lasts longer than the one they know. One that this node grants itself
-    /// in a history of its own is nothing to them before they are told of that history: what they answer under
-    /// it is part of no other.
+    /// Tells the shards of a lease that lasts longer than the one they know. Without quorum it must hold by what
+    /// they act on, too: in a history of its own this node grants itself what in the one before others had to
+    /// grant, and what is answered before the shards are told of that history is part of no other.
     fn tell_lease(&mut self, out: &mut Out) {
-        let Some(until) = self.lease_until() else { return };
-        let stretch = self.known.as_ref().map(|known| newest_stretch(&known.configuration));
-        let installed =
-            self.emitted.as_ref().filter(|emitted| Some(newest_stretch(emitted)) == stretch);
-        let installed = installed.map(|emitted| emitted.reign);
+        let Some(mut until) = self.lease_until() else { return };
+        let (Some(emitted), Some(reign)) = (&self.emitted, self.reign()) else { return };
+        if is_lineal(emitted) {
+            let Some(acted_on) = self.lease_under(emitted, &reign.grants) else { return };
+            until = until.min(acted_on);
+        }
+        let installed = Some(emitted.reign);
         let Some(reign) = self.reign_mut() else { return };
         if installed == Some(reign.reign) && until > reign.lease_told {
             reign.lease_told = until;
