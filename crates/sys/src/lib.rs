@@ -14,6 +14,7 @@
 //!
 //! Not here: decisions, protocols, retries; what lies under a volume (`store`).
 
+mod allocation;
 mod buffer;
 mod descriptor;
 mod device;
@@ -33,6 +34,7 @@ mod workers;
 #[cfg(test)]
 mod tests;
 
+pub use allocation::Counted;
 pub use buffer::{BUFFER_CLASSES_BYTES, Buffer, BufferPool, POOL_BYTES_DEFAULT, Piece};
 pub use descriptor::{File, Listener, Socket};
 pub use device::DeviceFacts;

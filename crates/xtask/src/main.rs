@@ -1,5 +1,5 @@
 //! The project's own commands: `cargo xtask ci`, `test`, `tidy`, `demo`, `sim`, `check`, `alarm`, `scenarios`,
-//! `lab`, `bench`, `counts`.
+//! `lab`, `bench`, `counts`, `fuzz`.
 //!
 //! Each command is a thin door: it starts a program of this workspace, or checks the tree itself
 //! (`tidy`). `ci` is everything the project's continuous integration runs, so whoever sees it pass
@@ -53,6 +53,12 @@ enum Command {
     },
     /// Runs the simulator's readable scenarios: `cargo test --package sim scenario`
     Scenarios,
+    /// Feeds parsers with damaged input: `cargo xtask fuzz`, `cargo xtask fuzz frames --minutes 10`
+    Fuzz {
+        /// Handed to the fuzzer as they are; its own `--help` says what there is
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        rest: Vec<String>,
+    },
     /// Runs the tests that need real processes, kernels and clients
     Lab {
         /// Handed to the lab as they are
@@ -93,6 +99,7 @@ fn main() -> ExitCode {
         Command::Check { rest } => steps::check(&project, &rest),
         Command::Alarm { rest } => steps::alarm(&project, &rest),
         Command::Scenarios => steps::scenarios(&project),
+        Command::Fuzz { rest } => steps::fuzz(&project, &rest),
         Command::Lab { rest } => steps::lab(&project, &rest),
         Command::Counts { write } => steps::counts(&project, write),
         Command::Bench { compare, rest } => steps::bench(&project, compare.as_deref(), &rest),

@@ -99,6 +99,13 @@ pub(crate) fn scenarios(project: &Project) -> bool {
     cargo(project, &["test", "--package", "sim", "scenario"])
 }
 
+/// Runs the fuzzer with `rest` as its arguments. Not in `ci`, whose tests hold a short run.
+pub(crate) fn fuzz(project: &Project, rest: &[String]) -> bool {
+    let mut arguments = vec!["run", "--profile", "sim", "--package", "fuzz", "--"];
+    arguments.extend(rest.iter().map(String::as_str));
+    cargo(project, &arguments)
+}
+
 /// Builds the lab and what it drives, and runs it with `rest` as its arguments.
 pub(crate) fn lab(project: &Project, rest: &[String]) -> bool {
     let packages = ["--package", "lab", "--package", "lockstep", "--package", "lockstepd"];

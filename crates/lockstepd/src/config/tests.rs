@@ -1,6 +1,7 @@
 //! What a configuration is refused for.
 
-use super::{Config, File};
+use super::{Config, File, NodeId, PEERS_MAX};
+use fuzz::{Target, nothing, outcome, run};
 use std::path::Path;
 
 const GOOD: &str = r#"
@@ -140,4 +141,61 @@ fn every_key_is_documented_and_no_other() {
     for key in told {
         assert!(keys.contains(&key), "docs/node.md tells of {key}, which is no key");
     }
+}
+
+/// `node.toml`, for the fuzzer; a longer run than the one below: `NODE_FILE_RUNS=10000000 cargo test --package
+/// lockstepd node_file`.
+const NODE_FILE: Target = Target {
+    name: "node-file",
+    what: "a node's own file",
+    valid: |_| GOOD.as_bytes().to_vec(),
+    mend: nothing,
+    judge: |input| {
+        let Ok(text) = std::str::from_utf8(input) else { return outcome(&"no text") };
+        match Config::parse(Path::new("/nowhere"), text) {
+            Ok(config) => {
+                assert!(config.node != NodeId(0) && config.peers.len() <= PEERS_MAX);
+                assert!(config.peers.windows(2).all(|pair| pair[0].id < pair[1].id));
+                assert!(config.peers.iter().all(|peer| peer.id != config.node));
+                assert!(config.threads.is_power_of_two());
+                outcome(&(config.peers.len(), config.nbd_tls, config.faults.is_some()))
+            }
+            // Its last line says what is wrong, and from the first backtick on it may repeat the file.
+            Err(error) => {
+                let last = error.0.trim_end().lines().last().unwrap_or("");
+                outcome(&last.split('`').next())
+            }
+        }
+    },
+    words: &[
+        "[[peers]]\n",
+        "[faults]\n",
+        "allow_faults = true\n",
+        "threads = 8\n",
+        "disk_late_ms = ",
+        "= \"\"",
+        "= -1",
+        "revoked_nodes = [",
+        "revoked_serials = [\"0a:ff\"]\n",
+        "nbd_tls_required = true\n",
+        "certificate = \"a\"\n",
+        "\"[::1]:1\"",
+        "buffer_bytes = 1e9",
+        "0x",
+        "ff",
+        "é",
+        "]",
+        "\n",
+    ],
+};
+
+#[test]
+fn no_node_file_does_harm() {
+    let runs = std::env::var("NODE_FILE_RUNS").ok().and_then(|runs| runs.parse().ok());
+    let runs = runs.unwrap_or(4_000);
+    let report = run(&NODE_FILE, 1, &mut |number, _| number < runs);
+    if let Some(found) = report.found {
+        panic!("{}: {:?}", found.why, String::from_utf8_lossy(&found.input));
+    }
+    assert!(report.outcomes > 20, "{} outcomes: too few to mean much", report.outcomes);
 }

@@ -12,7 +12,7 @@ const FLOORS: &[(u32, &[&str])] = &[
     (4, &["store", "link"]),
     (5, &["export"]),
     (6, &["lockstepd", "lockstep"]),
-    (7, &["sim", "lab", "bench", "xtask"]),
+    (7, &["sim", "lab", "bench", "fuzz", "xtask"]),
 ];
 
 /// What a program may hold.

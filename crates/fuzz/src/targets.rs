@@ -1,0 +1,30 @@
+//! Every parser of bytes from outside.
+//!
+//! Not here: how inputs are made and judged (the crate's root).
+
+mod disk;
+mod files;
+mod nbd;
+mod peers;
+
+use crate::Target;
+
+/// All of them, in the order in which a run of all goes.
+pub const TARGETS: &[&Target] = &[
+    &peers::FRAMES,
+    &peers::FRAMES_EARLY,
+    &peers::CONFIGURATION,
+    &peers::CERTIFICATE,
+    &peers::LINK,
+    &files::ADMIN,
+    &files::RESOURCE,
+    &files::IDENTITY,
+    &nbd::SERVER,
+    &nbd::CLIENT,
+    &disk::SUPERBLOCK,
+    &disk::RECORD,
+    &disk::LOG,
+    &disk::BITMAP,
+    &disk::SUMS,
+    &disk::SIGNATURE,
+];
