@@ -200,6 +200,7 @@ impl World {
             MemberOutput::Done { id, result } => {
                 if let Some((_, wish)) = self.wishes.remove(&id) {
                     self.note(node, || format!("operation {wish} ended: {result:?}"));
+                    self.ended = Some(result);
                     self.mark(if result.is_ok() {
                         "sim: wish granted"
                     } else {

@@ -6,6 +6,7 @@
 //! ```text
 //! cluster replicas 3 witnesses 0 diskless 0 shards 1 protocol C checksums 0 write-through 0
 //!                        hot 16 (extents in the activity log)
+//!                        volumes 1 (a span of another one: 1:0+8)  in-sync-min 1  on-no-quorum suspend-io
 //! cluster replicas 2 quorum off             without quorum
 //! write a 1 0+8          the client on node 1 writes sectors 0..8 and is answered; call it a
 //! write b 1 0+8 fua      ... and it survives a power cut
@@ -28,10 +29,23 @@
 //! resize 2048            asked of the primary: sectors
 //! resolve 1 2            an operator ends a split brain: node 1 goes on, the side of node 2 is given up
 //! leave 2                the clients of node 2 are gone
+//! zero 1 0+8             the client zeroes these sectors, and is answered
+//! fails write d 1 0+8    is answered by an error; so is `fails read 1 0+8`
+//! errors 2               from now on every request to the disk of node 2 fails; `full 2`: every write of data. `well 2`
+//!                        ends both
+//! stall 2 500            the disk answers nothing for 500 ms
+//! slow 1 2 30            messages between the two take up to 30 ms longer; `slow 1 2 0`: as before
+//! break 1 2              their connection breaks, and is made again; `reconnect 1 2`: although the old one lasts
+//! suspend 1, go-on 1     an operator holds all requests back; `hold-resync 1`, `let-resync 1`: resync
+//! set on-no-quorum io-error       asked of the primary: `on-no-quorum`, `protocol`, `in-sync-min`, `read-policy`
+//! repeat 5 ... end       the lines between, five times; a repeat has no other inside
 //! wait 300               milliseconds pass
 //! until primary 2        time passes until it is so: `primary N`, `in-sync N…`, `syncing N`, `fork N`, `answered`,
 //!                        `split N M`
 //! waits                  something that was submitted is still not answered
+//! stale 2                node 2 does not count as in sync now
+//! copied 2 8             the last resync of node 2 sent it 8 sectors at most; `compared 2 64`: no more than 64 had to be looked at
+//! refused                the last thing that an operator asked for was refused
 //! done                   everything that operators asked for has ended
 //! identical              all replicas hold the same
 //! ```
@@ -39,6 +53,9 @@
 //! At the end everything that was read must be linear.
 //!
 //! Not here: random faults (`plan`).
+
+mod acts;
+mod looks;
 
 use crate::history::{Effect, OpIndex, Token};
 use crate::plan::{Plan, Role};
@@ -57,11 +74,7 @@ const PATIENCE: Time = 20 * SECOND;
 /// The line that did not come true or could not be understood, and why.
 pub fn run(text: &str, trace: bool) -> Result<(), String> {
     let mut scenario: Option<Scenario> = None;
-    for (number, line) in text.lines().enumerate() {
-        let line = line.split('#').next().unwrap_or("").trim();
-        if line.is_empty() {
-            continue;
-        }
+    for (number, line) in unroll(text)? {
         let words: Vec<&str> = line.split_whitespace().collect();
         if trace {
             println!("==== {line}");
@@ -75,6 +88,32 @@ pub fn run(text: &str, trace: bool) -> Result<(), String> {
     }
     let Some(scenario) = scenario else { return Err("an empty scenario".to_owned()) };
     scenario.end()
+}
+
+/// The lines of a scenario as they are carried out, each with its number from 0.
+fn unroll(text: &str) -> Result<Vec<(usize, &str)>, String> {
+    let mut lines = Vec::new();
+    // How often, and where in `lines` it begins.
+    let mut repeat: Option<(usize, usize)> = None;
+    for (number, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or("").trim();
+        match (line.split_once(' ').map_or((line, ""), |parts| parts), repeat) {
+            (("", _), _) => {}
+            (("repeat", count), None) => {
+                let count =
+                    count.trim().parse().map_err(|_| format!("line {}: how often?", number + 1))?;
+                repeat = Some((count, lines.len()));
+            }
+            (("end", _), Some((count, from))) => {
+                let body = lines[from..].to_vec();
+                (1..count).for_each(|_| lines.extend_from_slice(&body));
+                repeat = None;
+            }
+            (("repeat" | "end", _), _) => return Err(format!("line {}: no pair", number + 1)),
+            _ => lines.push((number, line)),
+        }
+    }
+    if repeat.is_some() { Err("a repeat without its end".to_owned()) } else { Ok(lines) }
 }
 
 /// Runs every scenario of `crates/sim/scenarios`, or those named: how many, and how many did not come true.
@@ -108,7 +147,8 @@ pub fn run_all(names: &[String], trace: bool) -> std::io::Result<(u64, u64)> {
 
 struct Scenario {
     world: World,
-    labels: BTreeMap<String, Token>,
+    /// What each named write wrote, a token for each extent.
+    labels: BTreeMap<String, Vec<Token>>,
 }
 
 fn cluster(words: &[&str], trace: bool) -> Result<Scenario, String> {
@@ -134,6 +174,14 @@ fn cluster(words: &[&str], trace: bool) -> Result<Scenario, String> {
         plan.options.durability = wire::Durability::WriteThrough;
     }
     plan.geometry.log_extents = count("hot", plan.geometry.log_extents)?;
+    for volume in 1..u16::try_from(count("volumes", 1)?).map_err(|_| "too many volumes")? {
+        plan.volumes.push((VolumeId(volume), plan.volumes[0].1));
+    }
+    for option in ["in-sync-min", "on-no-quorum"] {
+        if let Some(at) = words.iter().position(|word| *word == option) {
+            acts::set_option(&mut plan.options, option, words.get(at + 1))?;
+        }
+    }
     let mut world = World::new(plan);
     world.trace = trace;
     let mut scenario = Scenario { world, labels: BTreeMap::new() };
@@ -141,22 +189,47 @@ fn cluster(words: &[&str], trace: bool) -> Result<Scenario, String> {
     Ok(scenario)
 }
 
+/// What an operator asks of single nodes by this word.
+fn wish(word: &str) -> Option<Operation> {
+    Some(match word {
+        "promote" => Operation::Promote,
+        "demote" => Operation::Demote,
+        "verify" => Operation::Verify,
+        "invalidate" => Operation::Invalidate,
+        "force" => Operation::Force,
+        "suspend" => Operation::Suspend(true),
+        "go-on" => Operation::Suspend(false),
+        "hold-resync" => Operation::PauseResync(true),
+        "let-resync" => Operation::PauseResync(false),
+        _ => return None,
+    })
+}
+
 fn number(word: Option<&&str>) -> Result<usize, String> {
     word.and_then(|word| word.parse().ok()).ok_or_else(|| "a number is missing".to_owned())
 }
 
-fn span(word: Option<&&str>) -> Result<Span, String> {
-    let (first, count) =
-        word.and_then(|word| word.split_once('+')).ok_or("a span is FIRST+COUNT")?;
+/// `FIRST+COUNT`, or `VOLUME:FIRST+COUNT`.
+fn span(word: Option<&&str>) -> Result<(VolumeId, Span), String> {
+    let word = word.copied().ok_or("a span is missing")?;
+    let (volume, word) = word.split_once(':').unwrap_or(("0", word));
+    let volume = VolumeId(volume.parse().map_err(|_| "a volume is a number")?);
+    let (first, count) = word.split_once('+').ok_or("a span is FIRST+COUNT")?;
     let first = first.parse().map_err(|_| "a span is FIRST+COUNT")?;
     let count = count.parse().map_err(|_| "a span is FIRST+COUNT")?;
-    Span::new(first, count).ok_or_else(|| "an empty span".to_owned())
+    let span = Span::new(first, count).ok_or_else(|| "an empty span".to_owned())?;
+    Ok((volume, span))
 }
 
 impl Scenario {
     fn line(&mut self, words: &[&str]) -> Result<(), String> {
         match words[0] {
             "write" | "submit" => self.write(words),
+            "zero" => self.zero(words),
+            "fails" => self.fails(&words[1..]),
+            "errors" | "full" | "well" | "stall" => self.disk_trouble(words),
+            "slow" | "break" | "reconnect" => self.link_trouble(words),
+            "set" => self.set(words),
             "flush" => {
                 let client = self.client(words.get(1))?;
                 let index = self.world.history.len();
@@ -169,8 +242,6 @@ impl Scenario {
             "hold" => self.hold(words),
             "keep" | "restore" | "replace" | "rot" => self.disk(words),
             "remove" | "add" | "resize" => self.ask_primary(words),
-            "invalidate" => self.operation(words, Operation::Invalidate),
-            "force" => self.operation(words, Operation::Force),
             "mend" => {
                 for one in 0..self.world.nodes.len() {
                     for other in 0..self.world.nodes.len() {
@@ -181,9 +252,6 @@ impl Scenario {
                 }
                 Ok(())
             }
-            "demote" => self.operation(words, Operation::Demote),
-            "promote" => self.operation(words, Operation::Promote),
-            "verify" => self.operation(words, Operation::Verify),
             "resolve" => {
                 let &[at, discard] = self.nodes(&words[1..])?.as_slice() else {
                     return Err("resolve HERE DISCARDED".to_owned());
@@ -197,20 +265,10 @@ impl Scenario {
                 }
                 Ok(())
             }
-            "done" => self.until(&["done"]),
-            "wait" => self.wait(number(words.get(1))? as u64 * MILLI),
-            "until" => self.until(&words[1..]),
-            "waits" => {
-                if self.world.history.open_count() > 0 {
-                    return Ok(());
-                }
-                Err("everything is answered".to_owned())
-            }
-            "identical" => {
-                self.world.compare();
-                self.broken()
-            }
-            _ => Err("an unknown command".to_owned()),
+            word => match wish(word) {
+                Some(operation) => self.operation(words, operation),
+                None => self.look(words),
+            },
         }
     }
 
@@ -235,33 +293,56 @@ impl Scenario {
     fn write(&mut self, words: &[&str]) -> Result<(), String> {
         let label = (*words.get(1).ok_or("a write needs a name")?).to_owned();
         let client = self.client(words.get(2))?;
-        let span = span(words.get(3))?;
-        let index = self.world.history.len();
-        let token = self.world.fresh_token();
-        self.labels.insert(label, token);
+        let (volume, span) = span(words.get(3))?;
         let fua = words.get(4) == Some(&"fua");
         self.world.count_clients(self.world.plan.clients[client], 1);
-        self.world.call(client, VolumeId(0), span, Effect::Write(token), fua);
-        if words[0] == "write" { self.answered(index) } else { Ok(()) }
+        let mut calls = Vec::new();
+        let mut tokens = Vec::new();
+        for piece in self.pieces(span) {
+            let token = self.world.fresh_token();
+            tokens.push(token);
+            calls.push(self.world.history.len());
+            self.world.call(client, volume, piece, Effect::Write(token), fua);
+        }
+        self.labels.insert(label, tokens);
+        if words[0] == "write" {
+            calls.into_iter().try_for_each(|index| self.answered(index))?;
+        }
+        Ok(())
+    }
+
+    /// The parts of a span that lie in one extent each, as nodes cut requests.
+    fn pieces(&self, span: Span) -> Vec<Span> {
+        let extent = self.world.plan.geometry.extent_sectors;
+        let mut pieces = Vec::new();
+        let mut first = span.first();
+        while first < span.end() {
+            let end = span.end().min((first / extent + 1) * extent);
+            let count = u32::try_from(end - first).expect("a part of a span");
+            pieces.extend(Span::new(first, count));
+            first = end;
+        }
+        pieces
     }
 
     fn read(&mut self, words: &[&str]) -> Result<(), String> {
         let client = self.client(words.get(1))?;
-        let span = span(words.get(2))?;
+        let (volume, span) = span(words.get(2))?;
         let index = self.world.history.len();
         self.world.count_clients(self.world.plan.clients[client], 1);
-        self.world.call(client, VolumeId(0), span, Effect::Read(Vec::new()), false);
+        self.world.call(client, volume, span, Effect::Read(Vec::new()), false);
         self.answered(index)?;
         let Some(&label) = words.get(4) else { return Ok(()) };
+        let zero = vec![0];
         let expected = match label {
-            "zero" => 0,
-            _ => *self.labels.get(label).ok_or("no write has that name")?,
+            "zero" => &zero,
+            _ => self.labels.get(label).ok_or("no write has that name")?,
         };
         let Effect::Read(seen) = &self.world.history.operation(index).effect else { return Ok(()) };
-        if seen.iter().all(|&token| token == expected) {
+        if seen.iter().all(|token| expected.contains(token)) {
             return Ok(());
         }
-        Err(format!("read {seen:?}, not {expected}"))
+        Err(format!("read {seen:?}, not {expected:?}"))
     }
 
     fn process(&mut self, words: &[&str]) -> Result<(), String> {
@@ -343,11 +424,15 @@ impl Scenario {
             if words[0] == "remove" {
                 Operation::RemoveMember { node: id }
             } else {
-                Operation::AddMember { node: id, kind: wire::MemberKind::Replica, voter }
+                let witness = self.world.plan.roles[node] == Role::Witness;
+                let kind = [wire::MemberKind::Replica, wire::MemberKind::Witness];
+                Operation::AddMember { node: id, kind: kind[usize::from(witness)], voter }
             }
         };
         self.world.want(primary, operation);
-        self.until(&["done"])
+        self.until(&["done"])?;
+        // It is committed; the shards are still to hear of it.
+        self.wait(50 * MILLI)
     }
 
     fn operation(&mut self, words: &[&str], operation: Operation) -> Result<(), String> {
@@ -367,6 +452,14 @@ impl Scenario {
     }
 
     fn answered(&mut self, index: OpIndex) -> Result<(), String> {
+        if self.outcome(index)? {
+            return Ok(());
+        }
+        Err("is answered by an error".to_owned())
+    }
+
+    /// Whether it ended well, once it has ended.
+    fn outcome(&mut self, index: OpIndex) -> Result<bool, String> {
         let end = self.world.queue.now() + PATIENCE;
         while !self.world.history.operation(index).ended {
             if self.world.queue.now() > end {
@@ -375,10 +468,7 @@ impl Scenario {
             self.world.advance();
             self.broken()?;
         }
-        if self.world.history.operation(index).ok {
-            return Ok(());
-        }
-        Err("is answered by an error".to_owned())
+        Ok(self.world.history.operation(index).ok)
     }
 
     fn until(&mut self, words: &[&str]) -> Result<(), String> {
@@ -392,44 +482,6 @@ impl Scenario {
             self.broken()?;
         }
         Ok(())
-    }
-
-    fn is_so(&self, words: &[&str]) -> Result<bool, String> {
-        if let (Some(sides), Some(&what)) = (&self.world.sides, words.first())
-            && what != "answered"
-        {
-            let nodes = self.nodes(&words[1..])?;
-            return match (what, nodes.as_slice()) {
-                ("split", &[one, other]) => {
-                    let splits = self.world.splits();
-                    Ok(splits.contains(&(one, other)) && splits.contains(&(other, one)))
-                }
-                ("primary", &[node]) => Ok(sides.is_primary(node)),
-                ("in-sync", nodes) => Ok(sides.are_in_sync(nodes)),
-                _ => Err("until primary N, in-sync N…, split N M, or answered".to_owned()),
-            };
-        }
-        let Some(newest) = &self.world.oracle.newest else { return Ok(false) };
-        match words.first() {
-            Some(&"answered") => Ok(self.world.history.open_count() == 0),
-            Some(&"syncing") => {
-                let target = node_id(number(words.get(1))? - 1);
-                let processes = self.world.nodes.iter().filter_map(|node| node.process.as_ref());
-                let mut shards = processes.flat_map(|process| &process.shards);
-                Ok(shards.any(|shard| shard.status().syncs.iter().any(|sync| sync.node == target)))
-            }
-            Some(&"done") => Ok(self.world.wishes.is_empty()),
-            Some(&"fork") => Ok(newest.fork == number(words.get(1))? as u64),
-            Some(&"primary") => Ok(newest.primary == Some(node_id(number(words.get(1))? - 1))),
-            Some(&"in-sync") => {
-                let nodes = self.nodes(&words[1..])?;
-                let wanted: Vec<base::NodeId> = nodes.into_iter().map(node_id).collect();
-                Ok(newest.in_sync().collect::<Vec<_>>() == wanted)
-            }
-            _ => {
-                Err("until primary N, in-sync N…, syncing N, fork N, done, or answered".to_owned())
-            }
-        }
     }
 
     /// The rule that was broken, if one was.

@@ -309,3 +309,47 @@ fn runs_without_quorum_have_split_brains_and_end_them() {
     assert!(count("sim: a split brain is named by both sides") > 0);
     assert!(count("sim: a side was given up") > 0);
 }
+
+/// Tests of DRBD's suite, beside the four groups that the table's last words are about.
+const DRBD_TESTS: usize = 143;
+
+/// Whether a file below `folder` holds `text`.
+fn is_written_below(folder: &std::path::Path, text: &str) -> bool {
+    let entries = std::fs::read_dir(folder).expect("the code stands beside");
+    entries.map(|entry| entry.expect("a folder can be read").path()).any(|path| {
+        let code = path.extension().is_some_and(|extension| extension == "rs");
+        (path.is_dir() && is_written_below(&path, text))
+            || (code && std::fs::read_to_string(&path).is_ok_and(|held| held.contains(text)))
+    })
+}
+
+#[test]
+fn every_test_of_drbd_s_suite_has_a_row_and_every_row_is_true() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let table = std::fs::read_to_string(root.join("docs/drbd-tests.md")).expect("it is there");
+    let labs =
+        std::fs::read_to_string(root.join("crates/lab/src/labs.rs")).expect("they are there");
+    let mut names = std::collections::BTreeSet::new();
+    for line in table.lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let &["", name, kind, by, ""] = cells.as_slice() else { continue };
+        if name.starts_with("DRBD") || name.starts_with("--") {
+            continue;
+        }
+        assert!(names.insert(name.to_owned()), "{name} is there twice");
+        let ours: Vec<&str> = by.split('`').skip(1).step_by(2).collect();
+        let is_there = |one: &str| match kind {
+            "scenario" => root.join(format!("crates/sim/scenarios/{one}.txt")).exists(),
+            "lab" => labs.contains(&format!("\"{one}\"")),
+            "test" => is_written_below(&root.join("crates"), &format!("fn {one}()")),
+            "n/a" | "open" => true,
+            _ => panic!("{name}: {kind} is no kind of row"),
+        };
+        let reason = matches!(kind, "n/a" | "open");
+        assert!(reason && by.len() > 8 || !reason && !ours.is_empty(), "{name}: by nothing");
+        for one in ours {
+            assert!(is_there(one), "{name}: there is no {kind} {one}");
+        }
+    }
+    assert_eq!(names.len(), DRBD_TESTS);
+}

@@ -233,6 +233,8 @@ pub struct World {
     pub(crate) next_request: u64,
     pub(crate) next_operation: u64,
     pub(crate) wishes: BTreeMap<OperationId, (usize, String)>,
+    /// How the last operation ended.
+    pub(crate) ended: Option<Result<(), replica::OperationError>>,
     pub(crate) outputs: u64,
     /// Faults that wait for an output, by number of output.
     pub(crate) at_output: BTreeMap<u64, Vec<usize>>,
@@ -290,6 +292,7 @@ impl World {
             next_request: 0,
             next_operation: 0,
             wishes: BTreeMap::new(),
+            ended: None,
             outputs: 0,
             at_output: BTreeMap::new(),
             active: BTreeSet::new(),

@@ -1,0 +1,108 @@
+//! What a scenario does beyond plain requests and deaths: bad disks, bad links, requests that must fail, options.
+//!
+//! Not here: what it looks at (`looks`).
+
+use super::{Scenario, number, span};
+use crate::history::Effect;
+use crate::queue::{MILLI, Time};
+use replica::Operation;
+use wire::{OnNoQuorum, Options, Protocol, ReadPolicy};
+
+/// Sets the option of this name.
+pub(super) fn set_option(
+    options: &mut Options,
+    name: &str,
+    value: Option<&&str>,
+) -> Result<(), String> {
+    match (name, value.copied().unwrap_or("")) {
+        ("on-no-quorum", "io-error") => options.on_no_quorum = OnNoQuorum::IoError,
+        ("on-no-quorum", "suspend-io") => options.on_no_quorum = OnNoQuorum::SuspendIo,
+        ("protocol", "B") => options.protocol = Protocol::B,
+        ("protocol", "C") => options.protocol = Protocol::C,
+        ("read-policy", "round-robin") => options.read_policy = ReadPolicy::RoundRobin,
+        ("read-policy", "prefer-local") => options.read_policy = ReadPolicy::PreferLocal,
+        ("in-sync-min", _) => {
+            options.in_sync_min = u8::try_from(number(value)?).map_err(|_| "too many")?;
+        }
+        _ => return Err(format!("no option {name} has this value")),
+    }
+    Ok(())
+}
+
+impl Scenario {
+    /// Sectors are zeroed, and that is answered.
+    pub(super) fn zero(&mut self, words: &[&str]) -> Result<(), String> {
+        let client = self.client(words.get(1))?;
+        let (volume, span) = span(words.get(2))?;
+        self.world.count_clients(self.world.plan.clients[client], 1);
+        for piece in self.pieces(span) {
+            let index = self.world.history.len();
+            self.world.call(client, volume, piece, Effect::Write(0), false);
+            self.answered(index)?;
+        }
+        Ok(())
+    }
+
+    /// A write or read that must be answered by an error.
+    pub(super) fn fails(&mut self, words: &[&str]) -> Result<(), String> {
+        let index = self.world.history.len();
+        match words.first() {
+            Some(&"write") => {
+                let submit = [&["submit"], &words[1..]].concat();
+                self.write(&submit)?;
+            }
+            Some(&"read") => {
+                let client = self.client(words.get(1))?;
+                let (volume, span) = span(words.get(2))?;
+                self.world.count_clients(self.world.plan.clients[client], 1);
+                self.world.call(client, volume, span, Effect::Read(Vec::new()), false);
+            }
+            _ => return Err("fails write NAME NODE SPAN, or fails read NODE SPAN".to_owned()),
+        }
+        if self.outcome(index)? { Err("is answered well".to_owned()) } else { Ok(()) }
+    }
+
+    /// The disk of a node fails, is full, stands still, or is well again.
+    pub(super) fn disk_trouble(&mut self, words: &[&str]) -> Result<(), String> {
+        let at = self.nodes(words.get(1..2).ok_or("which node?")?)?[0];
+        let until = self.world.queue.now() + number(words.get(2)).unwrap_or(0) as Time * MILLI;
+        let node = &mut self.world.nodes[at];
+        node.struck = true;
+        match words[0] {
+            "errors" => node.disk_errors = 1,
+            "full" => node.disk_full = true,
+            "stall" => node.stalled_until = until,
+            _ => {
+                node.disk_errors = 0;
+                node.disk_full = false;
+            }
+        }
+        Ok(())
+    }
+
+    /// The link between two nodes is slow, or breaks.
+    pub(super) fn link_trouble(&mut self, words: &[&str]) -> Result<(), String> {
+        let nodes = self.nodes(words.get(1..3).ok_or("which two nodes?")?)?;
+        let (one, other) = (nodes[0], nodes[1]);
+        match words[0] {
+            "slow" => {
+                let extra = number(words.get(3))? as Time * MILLI;
+                self.world.links[one][other].extra = extra;
+                self.world.links[other][one].extra = extra;
+            }
+            "break" => self.world.break_between(one, other, MILLI),
+            _ => self.world.reconnect(one, other),
+        }
+        self.broken()
+    }
+
+    /// The primary is asked for another option.
+    pub(super) fn set(&mut self, words: &[&str]) -> Result<(), String> {
+        let newest = self.world.oracle.newest.as_ref().ok_or("there is no configuration")?;
+        let primary = newest.primary.map(crate::world::node_index).ok_or("nobody is primary")?;
+        let mut options = newest.options.clone();
+        set_option(&mut options, words.get(1).unwrap_or(&""), words.get(2))?;
+        self.world.want(primary, Operation::SetOptions(options));
+        self.until(&["done"])
+    }
+}

@@ -1,0 +1,111 @@
+//! What a scenario looks at: conditions that it waits for, and what must be so now.
+//!
+//! Not here: what it does (`acts`, the parent).
+
+use super::{Scenario, number};
+use crate::queue::MILLI;
+use crate::world::{node_id, node_index};
+
+impl Scenario {
+    /// Lines that change nothing: they wait, or look.
+    pub(super) fn look(&mut self, words: &[&str]) -> Result<(), String> {
+        match words[0] {
+            "done" => self.until(&["done"]),
+            "wait" => self.wait(number(words.get(1))? as u64 * MILLI),
+            "until" => self.until(&words[1..]),
+            "waits" => {
+                if self.world.history.open_count() > 0 {
+                    return Ok(());
+                }
+                Err("everything is answered".to_owned())
+            }
+            "identical" => {
+                self.world.compare();
+                self.broken()
+            }
+            "stale" => self.stale(words),
+            "copied" | "compared" => {
+                // The shard that drove it is still to hear that it has ended.
+                self.wait(50 * MILLI)?;
+                self.resynced(words)
+            }
+            "refused" => match &self.world.ended {
+                Some(Err(_)) => Ok(()),
+                other => Err(format!("it ended with {other:?}")),
+            },
+            _ => Err("an unknown command".to_owned()),
+        }
+    }
+
+    /// Whether what `until` waits for is so.
+    pub(super) fn is_so(&self, words: &[&str]) -> Result<bool, String> {
+        if let (Some(sides), Some(&what)) = (&self.world.sides, words.first())
+            && what != "answered"
+        {
+            let nodes = self.nodes(&words[1..])?;
+            return match (what, nodes.as_slice()) {
+                ("split", &[one, other]) => {
+                    let splits = self.world.splits();
+                    Ok(splits.contains(&(one, other)) && splits.contains(&(other, one)))
+                }
+                ("primary", &[node]) => Ok(sides.is_primary(node)),
+                ("in-sync", nodes) => Ok(sides.are_in_sync(nodes)),
+                _ => Err("until primary N, in-sync N…, split N M, or answered".to_owned()),
+            };
+        }
+        let Some(newest) = &self.world.oracle.newest else { return Ok(false) };
+        match words.first() {
+            Some(&"answered") => Ok(self.world.history.open_count() == 0),
+            Some(&"syncing") => {
+                let target = node_id(number(words.get(1))? - 1);
+                let processes = self.world.nodes.iter().filter_map(|node| node.process.as_ref());
+                let mut shards = processes.flat_map(|process| &process.shards);
+                Ok(shards.any(|shard| shard.status().syncs.iter().any(|sync| sync.node == target)))
+            }
+            Some(&"done") => Ok(self.world.wishes.is_empty()),
+            Some(&"fork") => Ok(newest.fork == number(words.get(1))? as u64),
+            Some(&"primary") if words.get(1) == Some(&"none") => Ok(newest.primary.is_none()),
+            Some(&"primary") => Ok(newest.primary == Some(node_id(number(words.get(1))? - 1))),
+            Some(&"in-sync") => {
+                let nodes = self.nodes(&words[1..])?;
+                let wanted: Vec<base::NodeId> = nodes.into_iter().map(node_id).collect();
+                Ok(newest.in_sync().collect::<Vec<_>>() == wanted)
+            }
+            _ => {
+                Err("until primary N, in-sync N…, syncing N, fork N, done, or answered".to_owned())
+            }
+        }
+    }
+
+    /// A node does not count as in sync.
+    fn stale(&self, words: &[&str]) -> Result<(), String> {
+        let newest = self.world.oracle.newest.as_ref().ok_or("there is no configuration")?;
+        for node in self.nodes(&words[1..])? {
+            if newest.is_in_sync(node_id(node)) {
+                return Err(format!("node {} is in sync", node + 1));
+            }
+        }
+        Ok(())
+    }
+
+    /// How much the last resync of a node was sent, or had to look at, in all shards of the primary.
+    fn resynced(&self, words: &[&str]) -> Result<(), String> {
+        let target = node_id(number(words.get(1))?.wrapping_sub(1));
+        let limit = number(words.get(2))? as u64;
+        let newest = self.world.oracle.newest.as_ref().ok_or("there is no configuration")?;
+        let primary = newest.primary.map(node_index).ok_or("nobody is primary")?;
+        let process = self.world.nodes[primary].process.as_ref().ok_or("the primary is dead")?;
+        let done: Vec<_> = process
+            .shards
+            .iter()
+            .flat_map(|shard| shard.status().syncs_done)
+            .filter(|sync| sync.node == target)
+            .collect();
+        if done.is_empty() {
+            return Err("no resync of it has ended".to_owned());
+        }
+        let sectors: u64 =
+            done.iter().map(|sync| if words[0] == "copied" { sync.sent } else { sync.total }).sum();
+        if sectors <= limit { Ok(()) } else { Err(format!("they were {sectors} sectors")) }
+    }
+}
