@@ -18,6 +18,8 @@ pub struct DoubtRun {
     /// Nothing but a comparison tells whether it differs (a hot extent after a restart); else a write
     /// was open there.
     pub compare: bool,
+    /// It keeps extents in this replica's activity log.
+    pub hot: bool,
 }
 
 /// Names a write of a client: the same name whenever it is asked for, wherever the primary is by then.

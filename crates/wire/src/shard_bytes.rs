@@ -43,7 +43,7 @@ const REMEMBERS: u16 = 0x0312;
 const REMEMBER: u16 = 0x0313;
 
 const RUN_BYTES: usize = 16;
-const DOUBT_RUN_BYTES: usize = 19;
+const DOUBT_RUN_BYTES: usize = 20;
 const NAMED_WRITE_BYTES: usize = 30;
 
 /// Whether `kind` is one of those above.
@@ -198,6 +198,7 @@ pub(crate) fn put_body(message: &ShardMessage, out: &mut Vec<u8>) {
                 out.put_u64(run.first);
                 out.put_u64(run.end);
                 out.put_bool(run.compare);
+                out.put_bool(run.hot);
             }
         }
         _ => {}
@@ -423,6 +424,7 @@ fn take_doubt(body: &mut Reader<'_>) -> Result<Vec<DoubtRun>, FrameError> {
             first: body.u64()?,
             end: body.u64()?,
             compare: body.bool()?,
+            hot: body.bool()?,
         });
     }
     Ok(runs)

@@ -154,8 +154,10 @@ struct Peer {
     /// What was last told to the shards: (epoch, kept).
     ready: Option<(Epoch, bool)>,
     sync: Sync,
-    /// A shard said that its disk failed.
-    failed: bool,
+    /// A shard said that its disk failed: until when it is left alone.
+    failed: Option<Instant>,
+    /// How often, since it was in sync.
+    failures: u32,
     /// When a shard said that it owes an answer for too long.
     late: Option<Instant>,
     /// It said that its copy is worthless, as long as the configuration names this incarnation for it.

@@ -17,6 +17,9 @@ use wire::{Configuration, MemberEntry, MemberKind};
 /// An include is given up when shards have not confirmed it after so many times `Timing::peer_late`.
 const REQUIRE_LATES: u64 = 10;
 
+/// Doublings of the pause before a replica that failed is tried again, at most: 64 times `Timing::peer_late`.
+const FAILURES_MAX: u32 = 6;
+
 /// How an in-sync replica stands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Standing {
@@ -56,6 +59,9 @@ impl Member {
                     consider(at);
                 }
             }
+            if let Some(until) = peer.failed.filter(|&until| until > self.now) {
+                consider(until);
+            }
         }
     }
 
@@ -74,7 +80,11 @@ impl Member {
             let fresh = peer.session.is_some() && self.now < peer.since + self.timing.gather;
             return if fresh { Standing::Awaited } else { absent };
         };
-        if !is_same_voter(hello, entry) || !hello.attached || peer.failed || peer.late.is_some() {
+        if !is_same_voter(hello, entry)
+            || !hello.attached
+            || peer.failed.is_some()
+            || peer.late.is_some()
+        {
             return Standing::Gone;
         }
         if hello.incarnation != entry.incarnation {
@@ -102,7 +112,7 @@ impl Member {
 
     /// Everything a primary does about its peers.
     pub(super) fn run_peers(&mut self, out: &mut Out) {
-        self.forgive_late();
+        self.forgive();
         self.tell_ready(out);
         self.run_resync(out);
         if self.reign().is_some_and(|reign| reign.proposal.is_none())
@@ -140,8 +150,9 @@ impl Member {
         }
     }
 
-    /// A peer that was excluded for being late and answers again may come back.
-    fn forgive_late(&mut self) {
+    /// A peer that was excluded for being late and answers again may come back. So may one that failed, after a
+    /// pause: if its disk did fail, it says so itself; else it may have been asked for what it could not know.
+    fn forgive(&mut self) {
         let Some(known) = self.known.as_ref().map(|known| known.configuration.clone()) else {
             return;
         };
@@ -149,11 +160,15 @@ impl Member {
             .members
             .iter()
             .any(|member| member.in_sync && self.standing(member) == Standing::Kept);
+        let now = self.now;
         for (&node, peer) in &mut self.peers {
             // Where no kept one would stay, none is excluded: it counts again as soon as it answers.
             let may = !known.is_in_sync(node) || !one_stays;
             if may && peer.late.is_some_and(|late| peer.answered > late) {
                 peer.late = None;
+            }
+            if may && peer.failed.is_some_and(|until| now >= until) {
+                peer.failed = None;
             }
         }
     }
@@ -209,7 +224,7 @@ impl Member {
     fn may_sync(&self, entry: &MemberEntry, emitted: &Configuration) -> bool {
         self.peers.get(&entry.node).is_some_and(|peer| {
             peer.learned == emitted.epoch
-                && !peer.failed
+                && peer.failed.is_none()
                 && peer.late.is_none()
                 && peer.split.is_none()
                 && !self.is_silent(peer)
@@ -241,8 +256,11 @@ impl Member {
     }
 
     pub(super) fn on_peer_failed(&mut self, node: NodeId, session: SessionId, out: &mut Out) {
+        let (now, patience) = (self.now, self.timing.peer_late);
         if let Some(peer) = self.in_session(node, session) {
-            peer.failed = true;
+            let pause = Duration(patience.0.saturating_mul(1 << peer.failures.min(FAILURES_MAX)));
+            peer.failures += 1;
+            peer.failed = Some(now + pause);
             self.stop_sync(node, out);
         }
     }
@@ -279,6 +297,9 @@ impl Member {
     /// What follows on this node when the shards were told of a configuration.
     pub(super) fn after_install(&mut self, configuration: &Arc<Configuration>, out: &mut Out) {
         for (&node, peer) in &mut self.peers {
+            if configuration.is_in_sync(node) {
+                peer.failures = 0;
+            }
             // What a replica had before it was taken out says nothing of it once it is added again.
             if configuration.is_in_sync(node) || !configuration.is_replica(node) {
                 peer.sync = Sync::default();
@@ -454,7 +475,7 @@ impl Member {
                 && member.kind == MemberKind::Replica
                 && self.peers.get(&member.node).is_some_and(|peer| {
                     peer.sync.required.len() == self.shards.len()
-                        && !peer.failed
+                        && peer.failed.is_none()
                         && peer.late.is_none()
                         && !self.is_silent(peer)
                         && peer

@@ -301,7 +301,8 @@ impl Member {
                     peer.answered = now;
                     peer.ready = None;
                     peer.sync = Sync::default();
-                    peer.failed = false;
+                    peer.failed = None;
+                    peer.failures = 0;
                     peer.late = None;
                     peer.wants = 0;
                 }

@@ -15,6 +15,7 @@ use crate::door::{MemberOutput, Operation};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use base::{Ballot, Duration, Epoch, Instant, NodeId, VoterId};
 use wire::{Configuration, MemberKind, MemberMessage, RefuseReason};
 
@@ -70,12 +71,22 @@ impl Member {
                 if let Some(at) = self.alone_deadline() {
                     consider(at);
                 }
+                if self.live_primary().is_none() {
+                    for at in self.peers.values().filter_map(|peer| self.teaches_at(peer)) {
+                        if at > self.now {
+                            consider(at);
+                        }
+                    }
+                }
             }
         }
     }
 
     /// Asks, asks again, gives up: whatever the time and the state say.
     pub(super) fn run_proposer(&mut self, out: &mut Out) {
+        if matches!(self.role, Role::Idle) && self.live_primary().is_none() {
+            self.teach_behind(out);
+        }
         if self.shards.is_empty() {
             return;
         }
@@ -106,6 +117,29 @@ impl Member {
         }
     }
 
+    /// When a peer that is behind is told again. The primary tells everybody; what one learned from a primary that
+    /// is gone, others learn from that one, for whoever is to step in may be among them.
+    fn teaches_at(&self, peer: &super::Peer) -> Option<Instant> {
+        let known = self.known.as_ref()?;
+        let behind = peer.hello.is_some()
+            && peer.split.is_none()
+            && peer.learned < known.configuration.epoch
+            && !is_lineal(&known.configuration);
+        behind.then(|| peer.taught + Duration(self.timing.heartbeat.0.saturating_mul(4)))
+    }
+
+    fn teach_behind(&mut self, out: &mut Out) {
+        let due: Vec<NodeId> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| self.teaches_at(peer).is_some_and(|at| self.now >= at))
+            .map(|(&node, _)| node)
+            .collect();
+        for peer in due {
+            self.teach(peer, out);
+        }
+    }
+
     /// Without a primary nobody brings a replica back: an in-sync one does it by itself.
     fn consider_stepping_in(&mut self) {
         if !self.is_needed_as_primary() {
@@ -120,8 +154,11 @@ impl Member {
     fn is_needed_as_primary(&self) -> bool {
         let Some(known) = &self.known else { return false };
         let configuration = &known.configuration;
-        let Some(own) = configuration.member(self.node) else { return self.may_be_added() };
-        if !own.in_sync || !self.attached || Some(own.voter) != self.own_voter() {
+        let Some(own) = configuration.member(self.node) else { return self.may_have_come() };
+        if !own.in_sync {
+            return self.may_have_come();
+        }
+        if !self.attached || Some(own.voter) != self.own_voter() {
             return false;
         }
         let own_kept = self.is_own_kept(configuration);
@@ -147,14 +184,19 @@ impl Member {
         (own_kept && needy) || (!own_kept && all_lost)
     }
 
-    /// Whether this node's voter accepted a newer configuration than the one known, which makes it a replica. It may
-    /// be chosen, by votes of which no member that is known so far has one.
-    fn may_be_added(&self) -> bool {
+    /// Whether this node's voter accepted a newer configuration than the one known, which makes it a replica, or puts it
+    /// in sync. It may be chosen, by votes of which no member that is known so far has one; or those who would step in
+    /// by what is known so far may have lost what they had.
+    fn may_have_come(&self) -> bool {
         let Some(known) = &self.known else { return false };
         let accepted = self.record.as_ref().and_then(|record| record.accepted.as_ref());
         let names = accepted.is_some_and(|(_, value)| {
-            value.is_replica(self.node)
-                && value.member(self.node).map(|own| own.voter) == self.own_voter()
+            let comes = if known.configuration.member(self.node).is_some() {
+                value.is_in_sync(self.node)
+            } else {
+                value.is_replica(self.node)
+            };
+            comes && value.member(self.node).map(|own| own.voter) == self.own_voter()
         });
         names && self.attached && self.holds_newer(&known.configuration)
     }
@@ -222,7 +264,7 @@ impl Member {
     fn ask_voters(&mut self, out: &mut Out) {
         let Role::Preparing(prepare) = &mut self.role else { return };
         let ballot = prepare.ballot;
-        let nodes: alloc::vec::Vec<NodeId> =
+        let nodes: Vec<NodeId> =
             prepare.best.configuration.members.iter().map(|member| member.node).collect();
         for node in nodes {
             let Role::Preparing(prepare) = &mut self.role else { return };

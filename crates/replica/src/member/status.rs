@@ -169,7 +169,7 @@ impl Member {
                     behind: known.as_ref().is_some_and(|known| peer.learned < known.epoch),
                     split_brain: peer.split.is_some(),
                     split: self.split_status(node),
-                    failed: peer.failed || hello.is_some_and(|hello| hello.rolled_back),
+                    failed: peer.failed.is_some() || hello.is_some_and(|hello| hello.rolled_back),
                 }
             })
             .collect()

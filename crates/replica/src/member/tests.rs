@@ -142,6 +142,34 @@ fn a_replica_that_owes_an_answer_is_excluded_and_comes_back_in_the_same_session(
 }
 
 #[test]
+fn a_replica_that_failed_is_tried_again_in_the_same_session() {
+    let mut world = serving(3, 2, 1, 0);
+    for _ in 0..2 {
+        let session = world.session(1, 2);
+        world.shard_says(1, FromShard::PeerFailed { peer: NodeId(2), session });
+        world.run_until("node 2 is out", |world| world.in_sync() == [1]);
+        world.run_until("node 2 is back", |world| world.in_sync() == [1, 2]);
+        assert_eq!(world.session(1, 2), session, "it came back only in another session");
+    }
+}
+
+#[test]
+fn what_only_a_witness_learned_from_a_primary_that_is_gone_it_tells_the_others() {
+    let mut world = serving(3, 2, 1, 0);
+    world.block(1, 2);
+    world.run_until("node 2 is out", |world| world.in_sync() == [1]);
+    world.run_until("the witness knows", |world| learned(world, 3) == [1]);
+    world.crash(1);
+    world.run_until("node 2 knows", |world| learned(world, 2) == [1]);
+}
+
+/// Who is in sync by what the shards of `node` were told.
+fn learned(world: &World, node: u16) -> Vec<u16> {
+    let known = world.node(node).shards.configuration.clone();
+    known.iter().flat_map(|known| known.in_sync()).map(|node| node.0).collect()
+}
+
+#[test]
 fn a_resync_that_shards_could_not_begin_is_asked_for_again() {
     let mut world = serving(3, 2, 1, 0);
     world.node_mut(1).shards.mute_sync = true;

@@ -139,6 +139,10 @@ impl ActivityLog {
         false
     }
 
+    pub(super) fn is_hot(&self, extent: Extent) -> bool {
+        self.hot.contains_key(&extent)
+    }
+
     fn place(&mut self, extent: Extent) -> bool {
         let mut page = self.index;
         while page < self.geometry.log_pages {

@@ -287,7 +287,7 @@ impl Shard {
             peer.required = None;
             peer.gathered = false;
             peer.gathering = None;
-            peer.complained = false;
+            peer.complained = None;
             peer.retired_told = 0;
             peer.reads.open = 0;
         }

@@ -92,6 +92,7 @@ impl Doubt {
                     first,
                     end,
                     compare,
+                    hot: false,
                 }));
             }
         }

@@ -84,6 +84,7 @@ impl Shard {
 
     pub(super) fn on_flushed(&mut self, node: NodeId, sequence: u64, ok: bool, out: &mut Out) {
         if !ok {
+            self.flush_failed(node, sequence);
             self.complain(node, true, out);
             return;
         }
@@ -97,6 +98,15 @@ impl Shard {
         {
             flush.awaiting.drop(seat);
             self.settle_flush(id, out);
+        }
+    }
+
+    /// If the peer is not excluded for it, it is asked again.
+    fn flush_failed(&mut self, node: NodeId, sequence: u64) {
+        let Some(&id) = self.asked.get(&sequence) else { return };
+        let Some(seat) = self.seats.find(node) else { return };
+        if let Some(Kind::Flush(flush)) = self.ops.get_mut(&id).map(|op| &mut op.kind) {
+            flush.sent.drop(seat);
         }
     }
 

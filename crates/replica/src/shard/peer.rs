@@ -7,7 +7,7 @@ use super::sync::Sync;
 use super::{Out, Shard};
 use crate::door::ShardOutput;
 use alloc::vec::Vec;
-use base::{BufferId, Duration, Epoch, NodeId, SessionId};
+use base::{BufferId, Duration, Epoch, Instant, NodeId, SessionId};
 use wire::ShardMessage;
 
 /// Another node.
@@ -29,8 +29,8 @@ pub(super) struct Peer {
     pub(super) sync: Option<Sync>,
     /// Its include is about to be, or was, proposed.
     pub(super) required: Option<SessionId>,
-    /// `PeerLate` or `PeerFailed` was said in this session.
-    pub(super) complained: bool,
+    /// When `PeerLate` or `PeerFailed` was said in this session.
+    pub(super) complained: Option<Instant>,
     /// How many writes were retired when it was told last.
     pub(super) retired_told: u64,
     /// How busy it is with clients' reads.
@@ -219,7 +219,7 @@ impl Shard {
         }
     }
 
-    /// Complains once per session about peers that owe an answer for too long.
+    /// Complains about peers that owe an answer for too long.
     pub(super) fn check_late(&mut self, out: &mut Out) {
         if !self.is_primary() {
             return;
@@ -242,17 +242,32 @@ impl Shard {
             });
             if late {
                 self.complain(node, false, out);
+            } else {
+                self.ask_again(node, out);
             }
         }
     }
 
-    /// Tells the member that the peer is late, or that its disk failed; once per session.
+    /// A peer that failed what it was asked for, some time ago, and was not excluded for it, is asked again.
+    fn ask_again(&mut self, node: NodeId, out: &mut Out) {
+        let (now, pause) = (self.now, self.timing.peer_late);
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if peer.complained.is_some_and(|at| now >= at + pause) {
+            peer.complained = None;
+            self.catch_up(node, out);
+        }
+    }
+
+    /// Tells the member that the peer is late, or that its disk failed. Not again at once, but again: what the
+    /// member makes of it may be over before what was complained about is.
     pub(super) fn complain(&mut self, node: NodeId, failed: bool, out: &mut Out) {
+        let (now, pause) = (self.now, self.timing.peer_late);
         let Some(peer) = self.peers.get_mut(&node) else { return };
         let Some(session) = peer.session else { return };
-        if core::mem::replace(&mut peer.complained, true) {
+        if peer.complained.is_some_and(|at| now < at + pause) {
             return;
         }
+        peer.complained = Some(now);
         let message = if failed {
             crate::door::FromShard::PeerFailed { peer: node, session }
         } else {

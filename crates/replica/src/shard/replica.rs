@@ -171,11 +171,12 @@ impl Shard {
 
     /// Whether the volume shrank and left the span outside: the primary did not know yet when it asked, or goes
     /// on with what it began before. Nothing is there any more that anybody may be told of, and what is added
-    /// there later begins as zeroes.
+    /// there later begins as zeroes. Who speaks under a configuration not known here has not changed the size since
+    /// this node said what it knows: else it would have waited.
     fn is_cut_off(&self, node: NodeId, epoch: Epoch, volume: VolumeId, span: Span) -> bool {
         let Some(known) = &self.configuration else { return false };
         known.primary == Some(node)
-            && (known.reign..=known.epoch).contains(&epoch)
+            && epoch >= known.reign
             && known.volume(volume).is_some_and(|entry| span.end() > entry.kept_sectors())
     }
 

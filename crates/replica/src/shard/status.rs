@@ -166,9 +166,14 @@ impl Shard {
             self.draining = None;
             return;
         }
-        let open = self.ops.values().any(|op| match &op.kind {
+        // An answer that waits for another in-sync replica must not keep a reign that stands in the way of that:
+        // the next primary, which is asked for it again, knows what took effect.
+        let held = |id: &u64| self.suspended && self.held.contains(id);
+        let open = self.ops.iter().any(|(id, op)| match &op.kind {
             Kind::Copy(_) => false,
-            Kind::Write(_) | Kind::Read(_) | Kind::Flush(_) => true,
+            Kind::Write(write) => !(write.retired && held(id)),
+            Kind::Flush(_) => !held(id),
+            Kind::Read(_) => true,
         });
         if open || self.drained == Some(reign) {
             return;

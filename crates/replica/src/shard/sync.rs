@@ -1,7 +1,7 @@
 //! Resync: bringing a replica up to date, driven by the primary.
 //!
-//! To copy: what is dirty for the target, and what the target itself holds in doubt. The doubt comes first,
-//! because it fills the target's activity log: what lies elsewhere may find no room until it is settled. Then
+//! To copy: what is dirty for the target, and what the target itself holds in doubt. The doubt comes first that
+//! fills the target's activity log: what lies elsewhere may find no room until it is settled. Then
 //! one pass goes up through the volumes; the target flushes, the bits of what it flushed are cleared, and if
 //! nothing is left the shard says `Synced`. Clients' writes go to the target all the while.
 //!
@@ -55,7 +55,7 @@ pub(super) struct Sync {
     remote: Option<Ranges>,
     /// What only a comparison can settle.
     compare: Doubt,
-    /// What the target holds in doubt; copied before everything else, then empty.
+    /// What the target holds in doubt, and in its log; copied before everything else, then empty.
     doubt: Ranges,
     cursor: (VolumeId, u64),
     in_flight: usize,
@@ -140,7 +140,7 @@ impl Shard {
         }
         out.push(ShardOutput::Mark("resync starts"));
         if let Some(peer) = self.peers.get_mut(&node) {
-            peer.complained = false;
+            peer.complained = None;
             peer.sync = Some(sync);
         }
         self.ask_bits(node, out);
@@ -238,7 +238,9 @@ impl Shard {
             let Some(sync) = self.sync_mut(target) else { return };
             // Whole blocks, or else their bits would stay.
             let (first, end) = (run.first / block * block, run.end.next_multiple_of(block));
-            sync.doubt.entry(run.volume).or_default().insert(first, end);
+            if run.hot {
+                sync.doubt.entry(run.volume).or_default().insert(first, end);
+            }
             if run.compare {
                 sync.compare.add(run.volume, run.first, run.end, true);
             } else if let Some(remote) = &mut sync.remote {

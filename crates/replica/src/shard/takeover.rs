@@ -145,7 +145,7 @@ impl Shard {
         }
         let runs = match bits_of {
             None => {
-                let mut runs = self.doubt.runs();
+                let mut runs = self.mark_hot(self.doubt.runs());
                 runs.extend(self.own_changes());
                 runs
             }
@@ -161,6 +161,25 @@ impl Shard {
             let message = ShardMessage::Doubt { sequence, runs, last: at + 1 == count };
             self.send(primary, message, None, out);
         }
+    }
+
+    /// Says of doubt whether it is in the activity log: a write that never found room there is not.
+    fn mark_hot(&self, runs: Vec<DoubtRun>) -> Vec<DoubtRun> {
+        let mut marked: Vec<DoubtRun> = Vec::new();
+        for run in runs {
+            let mut first = run.first;
+            while first < run.end {
+                let extent = first / self.geometry.extent_sectors;
+                let end = run.end.min((extent + 1) * self.geometry.extent_sectors);
+                let hot = self.log.is_hot((run.volume, extent));
+                match marked.last_mut() {
+                    Some(last) if first > run.first && last.hot == hot => last.end = end,
+                    _ => marked.push(DoubtRun { first, end, hot, ..run }),
+                }
+                first = end;
+            }
+        }
+        marked
     }
 
     /// What this copy alone may hold: it went on without those that are in sync now, and was given up. Known
@@ -191,7 +210,13 @@ impl Shard {
             while let Some((first, end)) =
                 self.bitmaps.next_dirty(node, entry.volume, from, entry.kept_sectors())
             {
-                runs.push(DoubtRun { volume: entry.volume, first, end, compare: false });
+                runs.push(DoubtRun {
+                    volume: entry.volume,
+                    first,
+                    end,
+                    compare: false,
+                    hot: false,
+                });
                 from = end;
             }
         }

@@ -157,6 +157,8 @@ impl Shard {
             return;
         }
         if !ok {
+            // If it is not excluded for it, it is asked again.
+            write.sent.drop(seat);
             self.complain(node, true, out);
             return;
         }

@@ -177,7 +177,7 @@ pub(super) fn shard_message(kind: u64, random: &mut Prng) -> (ShardMessage, usiz
             let runs = (0..random.below(20))
                 .map(|_| {
                     let (first, end) = run(random);
-                    DoubtRun { volume, first, end, compare: flag(random) }
+                    DoubtRun { volume, first, end, compare: flag(random), hot: flag(random) }
                 })
                 .collect();
             (ShardMessage::Doubt { sequence, runs, last: ok }, 0)

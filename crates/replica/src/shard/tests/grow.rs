@@ -173,6 +173,23 @@ fn a_write_that_is_open_when_a_volume_shrinks_ends_though_nobody_keeps_it() {
 }
 
 #[test]
+fn a_write_that_waited_while_a_volume_shrank_is_no_failure_of_who_lags_by_another_change() {
+    let mut world = stale(&[1, 2, 3]);
+    world.held.insert((3, 1));
+    world.write(1, SECTORS - 4, 2, 7);
+    let waits = world.write(1, SECTORS - 4, 2, 8);
+    let next = sized(&world, SECTORS - 8, None);
+    commit(&mut world, 1, next);
+    assert_eq!(world.answer(1, waits), None);
+    let next = world.next_with(&[1, 2]);
+    world.install(next, &[1]);
+    world.wait_ms(100);
+    assert_eq!(world.answer(1, waits), Some(Ok(())), "nobody can read it any more");
+    let session = world.session(1, 2);
+    assert!(!world.has_said(1, &FromShard::PeerFailed { peer: NodeId(2), session }));
+}
+
+#[test]
 fn a_replica_that_learns_first_that_a_volume_shrank_is_not_taken_for_failed() {
     let mut world = stale(&[1, 2]);
     world.held.insert((1, 2));

@@ -281,8 +281,8 @@ fn what_was_copied_before_a_copy_was_declared_worthless_is_copied_again() {
     same(&world, 1, 2);
 }
 
-#[test]
-fn a_log_full_of_doubt_is_emptied_before_anything_else_is_copied() {
+/// Node 1 alone is in sync; node 2's log is full of doubt, and no resync begins.
+fn full_of_doubt() -> World {
     let mut world = World::new(&[1, 2], &[1, 2]);
     world.lead(1);
     world.disconnect(1, 2);
@@ -304,6 +304,24 @@ fn a_log_full_of_doubt_is_emptied_before_anything_else_is_copied() {
     }
     back(&mut world, 1, 2);
     assert_eq!(world.nodes[&2].shard.status().hot, room);
+    world
+}
+
+#[test]
+fn a_log_full_of_doubt_is_emptied_before_anything_else_is_copied() {
+    let mut world = full_of_doubt();
+    world.tell(1, ToShard::PauseResync(false));
+    world.resync(1, 2);
+    same(&world, 1, 2);
+}
+
+#[test]
+fn doubt_about_a_write_that_found_no_room_in_the_log_comes_last() {
+    let mut world = full_of_doubt();
+    world.start_resync(1, 2);
+    world.write(1, 0, 8, 9);
+    assert_eq!(world.at(2, 0), 0, "it waits for room");
+    world.lead(1);
     world.tell(1, ToShard::PauseResync(false));
     world.resync(1, 2);
     same(&world, 1, 2);
