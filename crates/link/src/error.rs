@@ -117,6 +117,19 @@ impl LinkError {
     pub fn needs_attention(&self) -> bool {
         !matches!(self, LinkError::Closed | LinkError::CutShort)
     }
+
+    /// What came cannot be: damage, or no node of ours. Not merely somebody who is not let in.
+    #[must_use]
+    pub fn is_fault(&self) -> bool {
+        matches!(
+            self,
+            LinkError::Version(_)
+                | LinkError::TooMuchBeforeAuthentication
+                | LinkError::Tls(_)
+                | LinkError::Frame(_)
+                | LinkError::Hello(HelloError::Missing)
+        )
+    }
 }
 
 impl fmt::Display for LinkError {

@@ -80,12 +80,17 @@ fn serious(
 
 /// Everything that is to be said, the resource first, then its members.
 pub(crate) fn explain(view: &ResourceStatus, silent: &[(String, String)]) -> Vec<Finding> {
+    let is_silent = |node: &str| silent.iter().any(|(silent, _)| silent == node);
     let mut findings = vec![about_primary(view)];
     findings.extend(about_service(view));
     for replica in &view.replicas {
+        let silent = is_silent(&replica.node);
         findings.extend(about_replica(view, replica, silent));
+        if silent && is_counted_on(replica) {
+            findings.push(about_silence(replica));
+        }
     }
-    findings.extend(about_margin(view));
+    findings.extend(about_margin(view, &is_silent));
     for warning in &view.warnings {
         findings.push(fine(warning.clone()));
     }
@@ -134,7 +139,7 @@ fn about_service(view: &ResourceStatus) -> Vec<Finding> {
             .collect();
         findings.push(serious(
             format!("There is no quorum: of {voters} voters too few answer."),
-            format!("{} more than half of the voters", lost.join(", ")).trim().to_owned(),
+            format!("more than half of the voters; missing: {}", lost.join(", ")),
             format!(
                 "bring nodes back. Only if they are lost for good: lockstep resource force {} --node NODE \
                  (other copies may be newer; it makes a named fork)",
@@ -173,20 +178,16 @@ fn about_service(view: &ResourceStatus) -> Vec<Finding> {
     findings
 }
 
-fn about_replica(
-    view: &ResourceStatus,
-    replica: &ReplicaStatus,
-    silent: &[(String, String)],
-) -> Option<Finding> {
+fn about_replica(view: &ResourceStatus, replica: &ReplicaStatus, down: bool) -> Option<Finding> {
     let node = &replica.node;
     let name = &view.name;
-    let down = silent.iter().any(|(silent, _)| silent == node);
+    let gone = since(replica);
     match replica.state {
         ReplicaState::InSync => None,
         ReplicaState::Diskless => None,
         ReplicaState::Witness if replica.connected => None,
         ReplicaState::Witness => Some(serious(
-            format!("The witness {node} cannot be reached: one vote is missing."),
+            format!("The witness {node} cannot be reached{gone}: one vote is missing."),
             node.clone(),
             format!("start it (development cluster: lockstep dev start {node})"),
         )),
@@ -210,20 +211,25 @@ fn about_replica(
         ReplicaState::SplitBrain => None,
         ReplicaState::Absent if replica.in_sync => Some(serious(
             format!(
-                "{node} cannot be reached. Nothing was written since, so its copy is still complete."
+                "{node} cannot be reached{gone}. Nothing was written since, so its copy is still complete."
             ),
             format!("{node} to come back; the next write leaves it behind"),
             format!("start it (development cluster: lockstep dev start {node})"),
         )),
         ReplicaState::Absent if down => Some(serious(
             format!(
-                "{node} does not answer, and was left behind: its copy lacks what was written since."
+                "{node} does not answer{gone}, and was left behind: its copy lacks what was written since."
             ),
             format!("{node} to come back; then it copies what it missed, and no more"),
             format!("start it (development cluster: lockstep dev start {node})"),
         )),
         ReplicaState::Absent => Some(serious(
-            format!("{node} runs, but the others cannot reach it."),
+            match &replica.reason {
+                Some(why) => {
+                    format!("{node} runs, but the others have no session with it{gone}: {why}.")
+                }
+                None => format!("{node} runs, but the others cannot reach it{gone}."),
+            },
             "the link between the nodes",
             "check the network; lockstep status on both sides",
         )),
@@ -245,13 +251,48 @@ fn syncing(replica: &ReplicaStatus) -> Finding {
     finding
 }
 
-/// What may still fail.
-fn about_margin(view: &ResourceStatus) -> Option<Finding> {
-    let good = |replica: &&ReplicaStatus| replica.state == ReplicaState::InSync;
+/// Whether the others take it to be there.
+fn is_counted_on(replica: &ReplicaStatus) -> bool {
+    replica.connected && !matches!(replica.state, ReplicaState::Absent | ReplicaState::Diskless)
+}
+
+/// The others count on a node that does not answer here: it may have ended a moment ago.
+fn about_silence(replica: &ReplicaStatus) -> Finding {
+    let node = &replica.node;
+    let heard = replica
+        .heard_ms_ago
+        .map_or("have not missed it yet".to_owned(), |ms| format!("heard it {} ago", age(ms)));
+    serious(
+        format!(
+            "{node} does not answer this program, though the others {heard}: it may just have ended. \
+             Its copy and its vote are not counted on below."
+        ),
+        "the others, who miss it within 5 seconds, or its answer",
+        format!(
+            "ask again; start it if it does not run (development cluster: lockstep dev start {node})"
+        ),
+    )
+}
+
+/// Since when a node is not reached, if that is known.
+fn since(replica: &ReplicaStatus) -> String {
+    replica.heard_ms_ago.map_or(String::new(), |ms| format!(" (last heard {} ago)", age(ms)))
+}
+
+fn age(ms: u64) -> String {
+    if ms < 10_000 { format!("{ms} ms") } else { show_seconds(ms / 1000) }
+}
+
+/// What may still fail, by what was heard last.
+fn about_margin(view: &ResourceStatus, is_silent: &dyn Fn(&str) -> bool) -> Option<Finding> {
+    let here = |replica: &&ReplicaStatus| !is_silent(&replica.node);
+    let good = |replica: &&ReplicaStatus| replica.state == ReplicaState::InSync && here(replica);
     let copies = view.replicas.iter().filter(good).count();
     let voters = view.replicas.iter().filter(|replica| votes(replica)).count();
-    let present =
-        view.replicas.iter().filter(|replica| votes(replica) && replica.connected).count();
+    let present = view.replicas.iter().filter(here);
+    let present = present.filter(|replica| votes(replica) && replica.connected).count();
+    let oldest = view.replicas.iter().filter(good).filter_map(|replica| replica.heard_ms_ago).max();
+    let heard = oldest.map_or(String::new(), |ms| format!(" (each heard in the last {})", age(ms)));
     let spare = present.saturating_sub(voters / 2 + 1).min(copies.saturating_sub(1));
     match (copies, spare) {
         (0, _) => None,
@@ -264,12 +305,14 @@ fn about_margin(view: &ResourceStatus) -> Option<Finding> {
             ),
         )),
         (copies, 0) => Some(serious(
-            format!("{copies} reachable copies hold everything, but no further voter may fail."),
+            format!(
+                "{copies} reachable copies{heard} hold everything, but no further voter may fail."
+            ),
             "",
             "bring missing nodes back, or add a witness",
         )),
         (copies, spare) => Some(fine(format!(
-            "{copies} reachable copies hold everything; {spare} more node{} may fail without a pause longer than the lease.",
+            "{copies} reachable copies{heard} hold everything; {spare} more node{} may fail without a pause longer than the lease.",
             if spare == 1 { "" } else { "s" }
         ))),
     }

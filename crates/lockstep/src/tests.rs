@@ -271,6 +271,34 @@ fn an_explanation_says_what_is_missing_and_what_to_do() {
 }
 
 #[test]
+fn a_node_that_was_just_killed_is_not_counted_on_though_the_others_have_not_missed_it() {
+    let mut view = resource();
+    for replica in &mut view.replicas {
+        (replica.state, replica.in_sync, replica.connected) = (ReplicaState::InSync, true, true);
+        replica.heard_ms_ago = (replica.node != "a").then_some(700);
+    }
+    let said = |silent: &[(String, String)]| -> String {
+        let findings = crate::explain::explain(&view, silent);
+        findings.iter().map(|finding| format!("{}\n", finding.what)).collect()
+    };
+    let all = said(&[]);
+    assert!(all.contains("3 reachable copies (each heard in the last 700 ms)"), "{all}");
+    let silent = [("c".to_owned(), "refused".to_owned())];
+    let without = said(&silent);
+    assert!(without.contains("c does not answer this program"), "{without}");
+    assert!(without.contains("heard it 700 ms ago"), "{without}");
+    assert!(
+        without.contains("2 reachable copies") && !without.contains("3 reachable"),
+        "{without}"
+    );
+    let mut views = views(&[("a", view.clone())]);
+    views.silent = silent.to_vec();
+    let nodes = cluster(&["a", "b", "c"]);
+    let missing = reached(&views, &nodes, "disk", Wanted::InSync).unwrap_err();
+    assert!(missing.contains("c does not answer"), "{missing}");
+}
+
+#[test]
 fn an_event_tells_only_the_nodes_that_changed() {
     let mut before = resource();
     before.replicas[1].resync = None;

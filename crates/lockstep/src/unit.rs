@@ -4,8 +4,7 @@
 
 use std::time::Duration;
 
-/// Largest volume: 1 PiB.
-pub(crate) const VOLUME_BYTES_MAX: u64 = 1 << 50;
+use wire::admin::VOLUME_BYTES_MAX;
 
 /// Longest time that may be asked for, in seconds: a year. More is a slip of the hand.
 const SECONDS_MAX: u64 = 366 * 24 * 3600;

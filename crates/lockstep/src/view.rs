@@ -119,6 +119,9 @@ pub(crate) fn reached(
     if matches!(wanted, Wanted::InSync | Wanted::Healthy) {
         for replica in &view.replicas {
             let data = !matches!(replica.state, ReplicaState::Witness | ReplicaState::Diskless);
+            if data && views.silent.iter().any(|(silent, _)| *silent == replica.node) {
+                return Err(format!("the node {} does not answer", replica.node));
+            }
             if data && !(replica.in_sync && replica.state == ReplicaState::InSync) {
                 return Err(format!("the replica on {} is not in sync", replica.node));
             }

@@ -7,6 +7,7 @@
 //!
 //! Not here: the data path (`node::disk`), what metadata means (`replica::disk`).
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use base::{ClusterId, NodeId, ResourceId, SECTOR_BYTES, VolumeId};
@@ -17,11 +18,13 @@ use replica::door::{MetaPage, Page};
 use replica::start::Found;
 use store::{MetadataPlace, Place, Store, StoreError, StoreSpec};
 use sys::{BufferPool, Errno, Event, Hands, HandsConfig, Payload, Piece};
-use wire::admin::{Code, ResourceFile, StoreKind, codes};
+use wire::admin::{Code, ResourceFile, StoreKind, VOLUME_BYTES_MAX, codes};
 use wire::{MemberKind, REPLICAS_MAX};
 
 /// Bytes read or written at once.
 const CHUNK_BYTES: u64 = 1 << 20;
+/// Pages of a bitmap read before the empty ones among them are dropped.
+const BITMAP_PAGES_AT_ONCE: u64 = 1024;
 /// Bytes of a device made zero at once.
 const ZERO_BYTES: u64 = 256 << 20;
 const PAGE_BYTES: u64 = 4096;
@@ -48,7 +51,9 @@ impl Refused {
 
     fn store(what: &str, error: &StoreError) -> Refused {
         let code = match error {
-            StoreError::TooSmall { .. } => &codes::STORE_TOO_SMALL,
+            StoreError::TooSmall { .. } | StoreError::BeyondFileSystem { .. } => {
+                &codes::STORE_TOO_SMALL
+            }
             StoreError::ForeignData { .. } => &codes::STORE_NOT_EMPTY,
             StoreError::NoMemoryFlag => &codes::MEMORY_REFUSED,
             _ => &codes::STORE_FAILED,
@@ -130,7 +135,10 @@ pub(crate) fn plans(
 /// what is written, so it and its metadata are laid out for far more.
 pub(crate) fn capacity_bytes(kind: StoreKind, size_bytes: u64) -> u64 {
     match kind {
-        StoreKind::File => size_bytes.saturating_mul(8).max(FILE_BYTES_MIN),
+        StoreKind::File => {
+            let wide = size_bytes.saturating_mul(8).clamp(FILE_BYTES_MIN, VOLUME_BYTES_MAX);
+            wide.max(size_bytes)
+        }
         StoreKind::Device | StoreKind::Memory => size_bytes,
     }
 }
@@ -502,20 +510,44 @@ pub(crate) fn load(
             found.record = Some(load_record(blocking, store, layout)?);
         }
         let slots = found.record.as_ref().map_or(Vec::new(), |record| record.slots.clone());
-        let mut places: Vec<MetaPage> = layout.log_places().collect();
+        let log: Vec<MetaPage> = layout.log_places().collect();
+        let pages = read_pages(blocking, store, layout, &log);
+        found.pages.extend(pages.into_iter().map(|(place, bytes)| (*volume, place, bytes)));
         for slot in slots.iter().filter(|slot| slot.number < layout.slots) {
-            places.extend(
-                (0..layout.bitmap_pages).map(|page| MetaPage::Bitmap { slot: slot.number, page }),
-            );
-        }
-        for (place, bytes) in read_pages(blocking, store, layout, &places) {
-            let unwritten = bytes.as_ref().is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0));
-            if !(unwritten && matches!(place, MetaPage::Bitmap { .. })) {
-                found.pages.push((*volume, place, bytes));
+            let mut next = 0;
+            while let Some(pages) = written_pages(store, layout, slot.number, next) {
+                next = pages.end;
+                let number = slot.number;
+                let places = pages.map(|page| MetaPage::Bitmap { slot: number, page });
+                let places: Vec<MetaPage> = places.collect();
+                let read = read_pages(blocking, store, layout, &places).into_iter();
+                let unwritten = |bytes: &Page| bytes.iter().all(|&byte| byte == 0);
+                let written =
+                    read.filter(|(_, bytes)| bytes.as_ref().is_none_or(|page| !unwritten(page)));
+                found.pages.extend(written.map(|(place, bytes)| (*volume, place, bytes)));
             }
         }
     }
     Ok(found)
+}
+
+/// The next pages of a bitmap from `next` on, a few, that may have been written; `None` if no more. Where the
+/// store can tell its holes they are passed over: a bitmap of 1 PiB has 35 GB.
+fn written_pages(store: &Store, layout: &Layout, slot: u8, next: u64) -> Option<Range<u64>> {
+    let end = layout.bitmap_pages;
+    if next >= end {
+        return None;
+    }
+    let mut first = next;
+    if let Some((file, base)) = store.sparse_metadata() {
+        let offset = |page| base + layout.page_offset(MetaPage::Bitmap { slot, page });
+        let range = offset(next)..offset(end - 1) + PAGE_BYTES;
+        let hole = file.holes_now(range.clone(), 1).ok().and_then(|holes| holes.first().cloned());
+        if let Some(hole) = hole.filter(|hole| hole.start == range.start) {
+            first = next + (hole.end - range.start) / PAGE_BYTES;
+        }
+    }
+    (first < end).then(|| first..end.min(first + BITMAP_PAGES_AT_ONCE))
 }
 
 /// Reads pages, neighbours together; one that cannot be read is `None`.

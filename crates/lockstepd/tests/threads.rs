@@ -137,3 +137,49 @@ fn what_an_operator_does_reaches_the_shards_of_all_threads() {
     drop(volume);
     assert!(cluster.stop(1));
 }
+
+#[test]
+fn space_beyond_a_smaller_end_is_given_back_by_the_threads_whose_it_was() {
+    use std::os::unix::fs::MetadataExt;
+    let cluster = cluster("threads-smaller", [2, 1, 4], 2);
+    let mut volume = cluster.open(1, "alpha");
+    // In both shards' runs, and below the end that stays.
+    for at in [0, 64 * MIB, RUN + 64 * MIB] {
+        for step in 0..8 {
+            volume.write(at + step * MIB, &content(at + step, 1 << 20)).expect("written");
+        }
+    }
+    volume.flush().expect("flushed");
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    let blocks = |node: u16| {
+        let image = cluster.home(node).join("volumes/alpha-0.img");
+        std::fs::metadata(image).expect("it is there").blocks() * 512
+    };
+    let full: Vec<u64> = (1..=3).map(blocks).collect();
+    if full.iter().any(|&bytes| bytes >= RUN) {
+        println!("NOT RUN: the file system keeps no holes");
+        return;
+    }
+    let resize = |size_bytes| {
+        let operation = Operation::Resize { volume: 0, size_bytes, allow_shrink: true };
+        let resource = "alpha".to_owned();
+        cluster.ask(1, Command::Operation { resource, operation }).expect("resized");
+    };
+    resize(16 * MIB);
+    for (node, full) in (1..=3).zip(full) {
+        cluster.wait_for("the space of both shards to be given back", || {
+            let left = blocks(node);
+            if left + 15 * MIB <= full { Ok(()) } else { Err(format!("{left} of {full}")) }
+        });
+    }
+    resize(RUN * 2);
+    let mut read = Vec::new();
+    cluster.wait_for("the larger size", || {
+        volume.read(RUN + 64 * MIB, 1 << 20).map(|bytes| read = bytes)
+    });
+    assert!(read.iter().all(|&byte| byte == 0), "what was cut off is gone");
+    assert!(volume.read(0, 1 << 20).expect("read") == content(0, 1 << 20), "what stayed is there");
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    drop(volume);
+    assert_equal(&cluster);
+}

@@ -110,6 +110,25 @@ pub enum CloseReason {
     ReadFailedMidway,
 }
 
+impl CloseReason {
+    /// Whether the client broke the protocol.
+    #[must_use]
+    pub fn is_fault(self) -> bool {
+        match self {
+            CloseReason::ClientDone
+            | CloseReason::ExportRefused
+            | CloseReason::ReadFailedMidway => false,
+            CloseReason::UnknownClientFlags
+            | CloseReason::BadOptionMagic
+            | CloseReason::NotFixedNewstyle
+            | CloseReason::TooManyOptions
+            | CloseReason::OptionTooLarge
+            | CloseReason::BadRequestMagic
+            | CloseReason::PayloadTooLarge => true,
+        }
+    }
+}
+
 /// What came of feeding.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Fed {

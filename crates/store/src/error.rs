@@ -16,6 +16,11 @@ pub enum StoreError {
         /// Bytes there are.
         has_bytes: u64,
     },
+    /// The file system has no files as large as that.
+    BeyondFileSystem {
+        /// Bytes needed, metadata included.
+        needs_bytes: u64,
+    },
     /// It holds something that is not ours, which would be destroyed.
     ForeignData {
         /// What, in words for the user.
@@ -50,6 +55,11 @@ impl std::fmt::Display for StoreError {
             StoreError::TooSmall { needs_bytes, has_bytes } => {
                 write!(out, "it has {has_bytes} bytes and needs {needs_bytes}")
             }
+            StoreError::BeyondFileSystem { needs_bytes } => write!(
+                out,
+                "its file system has no files of {needs_bytes} bytes: choose a smaller volume, or another file \
+                 system (XFS has larger files than ext4)"
+            ),
             StoreError::ForeignData { what } => write!(out, "it holds {what}"),
             StoreError::ReadOnly => write!(out, "it cannot be written"),
             StoreError::NoMemoryFlag => {

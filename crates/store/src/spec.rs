@@ -101,6 +101,7 @@ pub fn size_of(path: &Path) -> Result<u64, StoreError> {
 /// store now, the kernel's otherwise.
 pub fn create_file(path: &Path, size_bytes: u64, force: bool) -> Result<(), StoreError> {
     let options = OpenOptions { access: Access::ReadWrite, ..OpenOptions::default() };
+    let mut is_new = true;
     let file = match File::open(path, OpenOptions { create_new: true, ..options }) {
         Err(sys::Errno::EXISTS) => {
             let file = File::open(path, options)?;
@@ -111,13 +112,23 @@ pub fn create_file(path: &Path, size_bytes: u64, force: bool) -> Result<(), Stor
                 return checked;
             }
             file.set_size(0)?;
+            is_new = false;
             file
         }
         other => other?,
     };
-    file.set_size(size_bytes)?;
-    file.sync_now()?;
+    let sized = file.set_size(size_bytes).and_then(|()| file.sync_now());
     file.unlock();
+    if let Err(errno) = sized {
+        if is_new {
+            // Nothing of it stays; if that fails too, the first error says more.
+            std::fs::remove_file(path).ok();
+        }
+        return Err(match errno {
+            sys::Errno::TOO_LARGE => StoreError::BeyondFileSystem { needs_bytes: size_bytes },
+            other => other.into(),
+        });
+    }
     sync_directory(path)
 }
 

@@ -131,6 +131,16 @@ impl Store {
         Some((file.clone(), self.data.range.start))
     }
 
+    /// The same for the metadata.
+    #[must_use]
+    pub fn sparse_metadata(&self) -> Option<(sys::File, u64)> {
+        let area = self.metadata.as_ref()?;
+        let disk = &self.disks[area.disk];
+        let exact = disk.cache.is_none() && self.faults.is_none();
+        let file = disk.backing.regular_file().filter(|_| exact)?;
+        Some((file.clone(), area.range.start))
+    }
+
     /// Size of the metadata area in bytes; 0 if there is none.
     #[must_use]
     pub fn metadata_bytes(&self) -> u64 {

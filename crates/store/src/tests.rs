@@ -308,6 +308,20 @@ fn foreign_data_is_refused_until_accepted_and_never_asked_about_under_our_metada
 }
 
 #[test]
+fn a_file_that_is_too_large_for_its_file_system_leaves_nothing_behind() {
+    let scratch = Scratch::new();
+    let path = scratch.0.join("large");
+    // 4 EiB: some file systems have such files.
+    match create_file(&path, 1 << 62, false) {
+        Ok(()) => println!("NOT RUN: this file system has files of 4 EiB"),
+        Err(error) => {
+            assert_eq!(error, StoreError::BeyondFileSystem { needs_bytes: 1 << 62 });
+            assert!(!path.exists(), "an empty file is left, which would be in the way");
+        }
+    }
+}
+
+#[test]
 fn creating_a_file_spares_what_exists() {
     let scratch = Scratch::new();
     let path = scratch.0.join("new");

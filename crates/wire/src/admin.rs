@@ -18,11 +18,11 @@ mod status;
 pub use codes::Code;
 pub use file::{
     FileError, FileMember, FileNode, FileStore, FileTiming, FileVolume, NAME_BYTES_MAX,
-    OptionsChange, ResourceFile, StoreKind,
+    OptionsChange, ResourceFile, StoreKind, VOLUME_BYTES_MAX,
 };
 pub use status::{
-    Event, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus, Resync, ResyncDone,
-    SplitBrain, Status, Verifying, VolumeStatus,
+    Event, Faults, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus, Resync,
+    ResyncDone, SplitBrain, Status, Verifying, VolumeStatus,
 };
 
 use alloc::boxed::Box;

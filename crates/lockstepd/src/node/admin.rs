@@ -166,21 +166,27 @@ impl Node {
         };
         if admin.lines.push(&buffer[..count as usize]).is_err() {
             let reply = Reply::error(0, &codes::MALFORMED_REQUEST, "the line is too long");
-            self.reply(key, &reply);
-            if let Some(admin) = self.admins.get_mut(key) {
-                admin.closing = true;
-            }
-            return;
+            return self.dismiss_admin(key, &reply);
         }
         while let Some(line) = self.admins.get_mut(key).and_then(|admin| admin.lines.next_line()) {
             match Request::decode(&line) {
                 Ok(request) => {
                     self.on_command(Asker { admin: key, id: request.id }, request.command)
                 }
-                Err(reply) => self.reply(key, &reply),
+                Err(reply) => return self.dismiss_admin(key, &reply),
             }
         }
         self.stir_admin(key);
+    }
+
+    /// What came is no request: it is said why, and nothing more is taken.
+    fn dismiss_admin(&mut self, key: Key, reply: &Reply) {
+        self.reply(key, reply);
+        if let Some(admin) = self.admins.get_mut(key) {
+            admin.closing = true;
+            self.admin_faults += 1;
+            warning!("an admin connection is closed: what came over it is no request");
+        }
     }
 
     fn drop_admin(&mut self, key: Key) {
@@ -323,6 +329,10 @@ impl Node {
                 if sectors < old && !allow_shrink {
                     let message = format!("{name}: it has {} bytes", old * base::SECTOR_BYTES);
                     return Err(Refused::new(&codes::SHRINK, message));
+                }
+                if size_bytes > admin::VOLUME_BYTES_MAX {
+                    let message = format!("{name}: more than 1PiB, the largest there is");
+                    return Err(Refused::new(&codes::BAD_SIZE, message));
                 }
                 let room = room_bytes(&known.file, volume);
                 if size_bytes > room {
@@ -543,6 +553,15 @@ fn is_same(one: &admin::ResourceStatus, other: &admin::ResourceStatus) -> bool {
             .split_brain
             .iter()
             .map(|split| admin::SplitBrain { mine_changed_bytes: 0, ..split.clone() })
+            .collect(),
+        replicas: status
+            .replicas
+            .iter()
+            .map(|replica| admin::ReplicaStatus {
+                heard_ms_ago: None,
+                reason: None,
+                ..replica.clone()
+            })
             .collect(),
         ..status.clone()
     };

@@ -3,13 +3,14 @@
 //! Always: what a shard changes in a piece that is under way waits for it, so nothing written after the
 //! volume grew again is given back; and what belongs to the volume again is not begun.
 //!
-//! Where several threads serve the node nothing is given back: what a shard of another thread writes would not
-//! wait for a piece.
+//! Each thread gives back what its own shards serve, so that what a shard changes and what is given back are
+//! ordered by one thread.
 //!
 //! Not here: why it reads as zeroes when the volume grows again (a growth writes them: `replica`).
 
 use base::{RangeSet, SECTOR_BYTES, Span, VolumeId};
 use replica::door::{DiskOp, DiskRequest};
+use replica::shard::Shard;
 use sys::Event;
 
 use super::disk::DiskPurpose;
@@ -58,9 +59,6 @@ impl Beyond {
 impl Node {
     /// The sectors `first..end` lie beyond a volume's end now.
     pub(super) fn give_back(&mut self, key: Key, volume: VolumeId, first: u64, end: u64) {
-        if self.threads.count() > 1 {
-            return;
-        }
         let Some(beyond) = self.beyond(key, volume) else { return };
         beyond.left.insert(first, end);
         self.give_next_back(key, volume);
@@ -79,20 +77,32 @@ impl Node {
     }
 
     fn give_next_back(&mut self, key: Key, volume: VolumeId) {
+        let Some((first, end)) = self.next_beyond(key, volume) else { return };
         let disk = self.resources.get_mut(key).and_then(|entry| entry.disk.as_mut());
         let Some(entry) = disk.and_then(|disk| disk.volume(volume)) else { return };
-        let beyond = &mut entry.beyond;
-        if beyond.piece.is_some() {
-            return;
-        }
-        let Some((first, end)) = beyond.left.next_run(0) else { return };
-        let end = end.min(first + PIECE_SECTORS);
-        beyond.left.remove(first, end);
-        beyond.piece = Some((first, end));
+        entry.beyond.piece = Some((first, end));
         let purpose = DiskPurpose::Beyond { resource: key, volume };
         let token = self.operations.insert(Purpose::Disk(purpose, self.hands.now())).number();
         let (at, length) = (first * SECTOR_BYTES, (end - first) * SECTOR_BYTES);
         entry.store.zero(&mut self.hands, token, at, length, true, false);
+    }
+
+    /// The next piece that a shard of this thread serves, if none is under way; others are passed over.
+    fn next_beyond(&mut self, key: Key, volume: VolumeId) -> Option<(u64, u64)> {
+        let resource = self.resources.get_mut(key)?;
+        let (id, geometry, shards) = (resource.id, resource.geometry, resource.shard_count());
+        let stripe = geometry.stripe_extents * geometry.extent_sectors;
+        let beyond = &mut resource.disk.as_mut()?.volume(volume)?.beyond;
+        while beyond.piece.is_none() {
+            let (first, end) = beyond.left.next_run(0)?;
+            let end = end.min(first + PIECE_SECTORS).min((first / stripe + 1) * stripe);
+            beyond.left.remove(first, end);
+            let shard = Shard::owner(&geometry, shards, first / geometry.extent_sectors);
+            if self.threads.is_own(id, shard) {
+                return Some((first, end));
+            }
+        }
+        None
     }
 
     /// A piece was given back, or was not: its space is lost until it is written again.

@@ -46,9 +46,9 @@ impl Node {
         self.member_out = outputs;
     }
 
-    /// A configuration is committed: clients are told new sizes, and what lies beyond a smaller one is
-    /// given back.
-    fn on_install(&mut self, key: Key, configuration: &Configuration) {
+    /// A configuration is committed, and every thread hears of it: clients are told new sizes, and what lies
+    /// beyond a smaller one is given back.
+    pub(super) fn on_install(&mut self, key: Key, configuration: &Configuration) {
         for entry in &configuration.volumes {
             let Some(resource) = self.resources.get_mut(key) else { return };
             let old = resource.sizes.insert(entry.volume, entry.sectors);

@@ -49,6 +49,8 @@ pub(crate) struct Visitors {
     until: VecDeque<(Instant, Key)>,
     /// Clients whose TLS failed, most for their certificate.
     pub(super) refused: u64,
+    /// Clients who broke the protocol.
+    pub(super) faults: u64,
 }
 
 /// One client.
@@ -246,8 +248,13 @@ impl Node {
             self.hands.send(token, &client.socket, pieces);
         }
         let broken = client.connection.broken().map(LinkError::to_string);
-        let reason = client.connection.finished().map(|reason| format!("{reason:?}"));
+        let finished = client.connection.finished();
+        let reason = finished.map(|reason| format!("{reason:?}"));
         if let Some(reason) = broken.or(reason) {
+            if finished.is_some_and(nbd::CloseReason::is_fault) && !client.closing {
+                self.visitors.faults += 1;
+                warning!("an NBD client broke the protocol and was sent away: {reason}");
+            }
             client.closing = true;
             if client.unsent == 0 {
                 self.drop_client(key, &reason);

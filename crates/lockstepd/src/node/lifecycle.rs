@@ -373,7 +373,7 @@ impl Node {
     }
 
     /// Knows a resource, or knows it anew.
-    pub(super) fn define(&mut self, file: ResourceFile) -> Result<(), Refused> {
+    pub(super) fn define(&mut self, mut file: ResourceFile) -> Result<(), Refused> {
         file.check().map_err(|error| Refused::new(&codes::BAD_RESOURCE_FILE, error.0))?;
         let name = file.name.clone();
         let kinds = file.members.iter().map(|member| member.kind);
@@ -389,20 +389,23 @@ impl Node {
                 return Err(Refused::new(&codes::RESOURCE_EXISTS, message));
             }
         }
+        let plans = self.plans(&file);
+        if let Some(known) = self.known.get(&name)
+            && known.running.is_some()
+            && !plans.is_empty()
+        {
+            // Stores are laid out for the size they were made with, also after the next start.
+            file.volumes.clone_from(&known.file.volumes);
+        }
         self.save(&file)?;
         self.learn_nodes(&file);
-        let plans = self.plans(&file);
         let known = self.known.entry(name.clone()).or_insert(Known {
             file: file.clone(),
             running: None,
             problem: None,
             busy: false,
         });
-        let old = std::mem::replace(&mut known.file, file);
-        if !plans.is_empty() && known.running.is_some() {
-            // Stores are laid out for the size they were made with.
-            known.file.volumes = old.volumes;
-        }
+        known.file = file;
         if known.running.is_none() && plans.is_empty() {
             self.run_found(&name, &plans, Ok(None));
         }

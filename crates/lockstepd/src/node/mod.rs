@@ -161,6 +161,8 @@ pub(crate) struct Node {
     peers: Peers,
     admins: Slab<Admin>,
     restless_admins: Vec<Key>,
+    /// Admin connections that were closed because what came over them was no request.
+    admin_faults: u64,
     /// Operations that members have not finished.
     pending: BTreeMap<OperationId, Pending>,
     next_operation: u64,
@@ -237,6 +239,7 @@ impl Node {
             peers: Peers::default(),
             admins: Slab::default(),
             restless_admins: Vec::new(),
+            admin_faults: 0,
             pending: BTreeMap::new(),
             next_operation: 0,
             events_at: None,

@@ -8,8 +8,8 @@ use base::{NodeId, SECTOR_BYTES};
 use link::LinkMode;
 use replica::member::{MemberStatus, Suspended};
 use wire::admin::{
-    NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus, Resync, ResyncDone,
-    SplitBrain, Status, StoreKind, Verifying, VolumeStatus, codes,
+    Faults, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus, Resync,
+    ResyncDone, SplitBrain, Status, StoreKind, Verifying, VolumeStatus, codes,
 };
 use wire::{Configuration, MemberKind};
 
@@ -42,7 +42,14 @@ impl Node {
                 })
                 .collect(),
             warnings: self.node_warnings(),
+            faults: self.faults(),
         }
+    }
+
+    /// Connections closed because of what came over them.
+    fn faults(&self) -> Faults {
+        let (peers, nbd) = (self.peers.faults, self.visitors.faults);
+        Faults { peers, nbd, admin: self.admin_faults }
     }
 
     fn node_warnings(&self) -> Vec<String> {
@@ -65,9 +72,15 @@ impl Node {
         if self.config.faults.is_some() {
             warnings.push("faults: disks of this node fail on purpose".to_owned());
         }
-        if self.peers.faults > 0 {
-            warnings
-                .push(format!("{} connections were closed for faults of peers", self.peers.faults));
+        let faults = self.faults();
+        for (count, whose) in [
+            (faults.peers, "other nodes, or of strangers at their port"),
+            (faults.nbd, "NBD clients"),
+            (faults.admin, "who used the admin socket"),
+        ] {
+            if count > 0 {
+                warnings.push(format!("{count} connections were closed for faults of {whose}"));
+            }
         }
         warnings
     }
@@ -211,6 +224,8 @@ impl Node {
                     resync,
                     node_id: node.0,
                     connected,
+                    reason: peer.filter(|_| !connected).and_then(|peer| peer.reason.clone()),
+                    heard_ms_ago: self.heard_ms_ago(node),
                     store: running.filter(|_| own).and_then(store_of),
                     last_resync: running.and_then(|resource| last_resync(resource, node)),
                 }

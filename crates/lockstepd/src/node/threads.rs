@@ -347,11 +347,8 @@ impl Node {
             Parcel::End { life } => self.end_here(life),
             Parcel::ToShards { life, message } => {
                 let Some(key) = self.resource_of_life(life) else { return };
-                if let (ToShard::Install { configuration, .. }, Some(resource)) =
-                    (&message, self.resources.get_mut(key))
-                {
-                    let sizes = configuration.volumes.iter();
-                    resource.sizes = sizes.map(|entry| (entry.volume, entry.sectors)).collect();
+                if let ToShard::Install { configuration, .. } = &message {
+                    self.on_install(key, configuration);
                 }
                 self.push_to_shards(key, &message);
             }

@@ -19,6 +19,8 @@ use serde::{Deserialize, Serialize};
 
 /// Longest name of a resource or node in bytes: it is part of file names and NBD export names.
 pub const NAME_BYTES_MAX: usize = 48;
+/// Largest volume: 1 PiB.
+pub const VOLUME_BYTES_MAX: u64 = 1 << 50;
 /// Nodes of one resource, clients included.
 const NODES_MAX: usize = 64;
 /// Shards of one resource: more threads than that do not serve one resource faster.
@@ -250,6 +252,10 @@ impl ResourceFile {
         for volume in &self.volumes {
             if !volume.size_bytes.is_multiple_of(SECTOR_BYTES) {
                 return refuse(format!("volume {}: not whole sectors", volume.index));
+            }
+            if volume.size_bytes > VOLUME_BYTES_MAX {
+                let index = volume.index;
+                return refuse(format!("volume {index}: more than 1PiB, the largest there is"));
             }
             volumes.push(VolumeEntry {
                 volume: VolumeId(volume.index),

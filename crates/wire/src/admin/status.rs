@@ -134,6 +134,13 @@ pub struct ReplicaStatus {
     /// What its store is made of: `file`, `device`, `memory`; unknown for another node's.
     #[serde(default)]
     pub store: Option<String>,
+    /// Why there is no session with it, if that is known.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// How long ago this node heard from it last; `None` for itself, and for one that it has not heard
+    /// since it started. Where nothing else is to be said, nodes speak to each other every second.
+    #[serde(default)]
+    pub heard_ms_ago: Option<u64>,
     /// How its last resync went that this node drove to its end, since this node's start.
     #[serde(default)]
     pub last_resync: Option<ResyncDone>,
@@ -212,6 +219,21 @@ pub struct NodeStatus {
     /// What an operator should know, one sentence each.
     #[serde(default)]
     pub warnings: Vec<String>,
+    /// Connections that were closed because of what came over them, since its process started.
+    #[serde(default)]
+    pub faults: Faults,
+}
+
+/// Connections that were closed because what came over them cannot be: damage, a program that is not
+/// what it should be, or somebody who tries.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
+pub struct Faults {
+    /// With other nodes, or with who came to their port.
+    pub peers: u64,
+    /// With NBD clients.
+    pub nbd: u64,
+    /// On the admin socket.
+    pub admin: u64,
 }
 
 /// Another node, as this one sees it.

@@ -134,6 +134,7 @@ fn every_reply_comes_back_as_it_was() {
             resources: 1,
             peers: Vec::new(),
             warnings: Vec::new(),
+            faults: Faults { peers: 1, nbd: 2, admin: 3 },
         }),
     ];
     let mut replies: Vec<Reply> =
@@ -256,7 +257,7 @@ fn a_description_gives_every_node_the_same_first_configuration() {
 
 #[test]
 fn a_wrong_description_is_refused() {
-    let breaks: [fn(&mut ResourceFile); 17] = [
+    let breaks: [fn(&mut ResourceFile); 18] = [
         |f| f.name = "../etc".to_string(),
         |f| f.name = String::new(),
         |f| f.nodes[0].id = 0,
@@ -270,6 +271,7 @@ fn a_wrong_description_is_refused() {
         |f| f.volumes.clear(),
         |f| f.volumes[0].size_bytes = 100,
         |f| f.volumes[0].size_bytes = 512,
+        |f| f.volumes[0].size_bytes = VOLUME_BYTES_MAX + 4096,
         |f| f.volumes[0].block_bytes = 0,
         |f| f.options.in_sync_min = 9,
         |f| f.timing.lease_ms = 300,

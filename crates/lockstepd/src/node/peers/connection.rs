@@ -289,8 +289,7 @@ impl Node {
         }
         self.stir_peer(key);
         if let Err(error) = result {
-            let fault = matches!(error, LinkError::Frame(_) | LinkError::Tls(_));
-            self.end_connection(key, &error.to_string(), fault);
+            self.end_connection(key, &error.to_string(), error.is_fault());
         }
     }
     /// The connection is of no more use: machines hear of it, and it closes once what tells the peer
@@ -302,14 +301,28 @@ impl Node {
             return;
         }
         connection.closing = true;
+        if let Some(node) = connection.peer()
+            && let Some(peer) = self.peers.nodes.get_mut(&node)
+        {
+            peer.heard = peer.heard.max(Some(connection.heard));
+        }
         if let Some(link) = connection.link.as_mut() {
             link.goodbye(if fault { GoodbyeReason::Fault } else { GoodbyeReason::Replaced });
         }
         let (leads, ready) = (connection.node.zip(Some(connection.stream)), connection.ready);
         connection.early.clear();
+        let claims = connection.link.as_ref().and_then(|link| match link.peer() {
+            Some(link::Peer::Node(node)) => Some(*node),
+            _ => None,
+        });
         if std::mem::take(&mut connection.stranger) {
             self.peers.strangers.leave();
             debug!("a connection of a stranger ended: {why}");
+            // One that its certificate names, and that is not let in all the same: the operator asks why.
+            let peer = claims.and_then(|node| self.peers.nodes.get_mut(&node));
+            if let Some(peer) = peer.filter(|peer| !peer.is_connected()) {
+                peer.reason = Some(why.to_owned());
+            }
         }
         if fault {
             warning!("a connection is closed for a fault of the peer: {why}");

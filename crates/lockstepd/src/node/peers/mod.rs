@@ -57,6 +57,8 @@ pub(crate) struct Peer {
     shared: BTreeMap<ResourceId, Vec<Option<Lives>>>,
     /// Why it is not connected.
     pub(crate) reason: Option<String>,
+    /// When a session with it that has ended heard it last.
+    heard: Option<Instant>,
 }
 
 impl Peer {
@@ -170,6 +172,7 @@ impl Node {
             up: 0,
             shared: BTreeMap::new(),
             reason: Some("not connected yet".to_owned()),
+            heard: None,
         };
         self.peers.nodes.insert(node, peer);
         let paths = Paths::new(addresses, seed, self.hands.now());
@@ -309,6 +312,15 @@ impl Node {
                 self.hands.close(&socket);
             }
         }
+    }
+
+    /// How long ago this node was heard, by whatever it said.
+    pub(super) fn heard_ms_ago(&self, node: NodeId) -> Option<u64> {
+        let open = self.peers.connections.iter().map(|(_, connection)| connection);
+        let open = open.filter(|connection| connection.peer() == Some(node));
+        let ended = self.peers.nodes.get(&node).and_then(|peer| peer.heard);
+        let last = open.map(|connection| connection.heard).chain(ended).max()?;
+        Some(self.hands.now().since(last).as_millis())
     }
 
     /// Sends those away who are revoked by now.

@@ -1,0 +1,160 @@
+//! Peers that are not what they should be: of another version, or with frames that cannot be, though their
+//! certificates are good.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod harness;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use base::{ClusterId, Instant, NodeId};
+use harness::{Cluster, PATIENCE, content, node_name, unix_now};
+use link::{Config, HelloError, Link, LinkError, LinkMode, Revocations, Session};
+use sys::{BufferPool, Piece};
+use wire::Hello;
+use wire::admin::{Answer, Command, NodeStatus};
+
+const MIB: u64 = 1 << 20;
+
+fn status(cluster: &Cluster, node: u16) -> NodeStatus {
+    match cluster.ask(node, Command::NodeStatus {}) {
+        Ok(Answer::Node(status)) => status,
+        other => panic!("no status: {other:?}"),
+    }
+}
+
+/// What a node of this number shows, with a good certificate.
+fn config(cluster: &Cluster, node: u16) -> Config {
+    let address = cluster.address(node).parse().unwrap();
+    let identity =
+        cluster.authority().issue(NodeId(node), &node_name(node), &[address], unix_now()).unwrap();
+    Config::new(&identity, LinkMode::Encrypted, Revocations::default()).unwrap()
+}
+
+/// What a node of this number says that is of a version far ahead.
+fn hello(cluster: ClusterId, node: u16) -> Hello {
+    Hello {
+        version_min: 40,
+        version_max: 41,
+        features_offered: 0,
+        features_required: 0,
+        cluster,
+        node: NodeId(node),
+        process: 7,
+        stream: 0,
+        streams: 1,
+        unknown: Vec::new(),
+    }
+}
+
+fn send(socket: &mut TcpStream, pieces: Vec<Piece>) {
+    for piece in pieces {
+        // The other end may have closed already.
+        socket.write_all(piece.as_slice()).ok();
+    }
+}
+
+/// Goes on until the connection ends, and says why it did.
+fn converse(mut link: Link, mut socket: TcpStream) -> LinkError {
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut bytes = [0; 4096];
+    loop {
+        send(&mut socket, link.outgoing());
+        let count = socket.read(&mut bytes).unwrap_or(0);
+        if count == 0 {
+            return link.ended();
+        }
+        let mut input = &mut bytes[..count];
+        while !input.is_empty() {
+            match link.next(&mut input) {
+                Ok(Some(event)) => panic!("they agree: {event:?}"),
+                Ok(None) => {}
+                Err(error) => {
+                    send(&mut socket, link.outgoing());
+                    return error;
+                }
+            }
+        }
+    }
+}
+
+fn assert_other_version(error: &LinkError) {
+    let seen = matches!(error, LinkError::Hello(HelloError::Version { local: (40, 41), .. }));
+    assert!(seen, "{error}");
+}
+
+/// The node names the peer, and what to do.
+fn wait_for_reason(cluster: &Cluster, node: u16, peer: u16) {
+    cluster.wait_for("the node to say why it refuses the peer", || {
+        let peers = status(cluster, node).peers;
+        let peer = peers.iter().find(|one| one.node_id == peer).unwrap();
+        let reason = peer.reason.clone().unwrap_or_default();
+        assert!(!peer.connected, "{peer:?}");
+        let named = reason.contains("40 to 41") && reason.contains("upgrade the older node");
+        if named { Ok(()) } else { Err(reason) }
+    });
+}
+
+#[test]
+fn a_peer_of_another_version_is_refused_by_name_whoever_dials() {
+    let mut cluster = Cluster::new("version", 3);
+    cluster.start(2);
+    let identity = cluster.authority().cluster();
+    let pool = BufferPool::new(4 << 20);
+    // Node 2 dials node 3, who listens here.
+    let listener = TcpListener::bind(format!("{}:7800", cluster.address(3))).unwrap();
+    let (socket, _) = listener.accept().unwrap();
+    let link = Link::accept(&config(&cluster, 3), hello(identity, 3), &pool, Instant(0)).unwrap();
+    assert_other_version(&converse(link, socket));
+    wait_for_reason(&cluster, 2, 3);
+    // Node 1 dials node 2.
+    let socket = TcpStream::connect(format!("{}:7800", cluster.address(2))).unwrap();
+    let own = config(&cluster, 1);
+    let link = Link::dial(&own, NodeId(2), hello(identity, 1), &pool, Instant(0)).unwrap();
+    assert_other_version(&converse(link, socket));
+    wait_for_reason(&cluster, 2, 1);
+    assert_eq!(status(&cluster, 2).faults.peers, 0, "to be of another version is no fault");
+}
+
+#[test]
+fn frames_that_cannot_be_close_a_known_peer_s_connection_and_are_counted() {
+    let mut cluster = Cluster::new("bad-frames", 2);
+    cluster.start(2);
+    let mut file = cluster.resource("alpha", 16 * MIB, &[2]);
+    file.nodes.retain(|node| node.id == 2);
+    cluster.create(&file);
+    let mut volume = cluster.open(2, "alpha");
+    let own = config(&cluster, 1);
+    let pool = BufferPool::new(4 << 20);
+    for round in 1..=8 {
+        let mut socket = TcpStream::connect(format!("{}:7800", cluster.address(2))).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut session = Session::dial(&own, Some(NodeId(2)), &pool, Instant(0)).unwrap();
+        let mut bytes = [0; 4096];
+        let mut thrown = false;
+        loop {
+            if session.is_open() && !thrown {
+                thrown = true;
+                session.write(|out| out.extend(content(round, 300)));
+            }
+            send(&mut socket, session.outgoing());
+            let count = socket.read(&mut bytes).unwrap_or(0);
+            let mut input = &mut bytes[..count];
+            while !input.is_empty() && session.fill(&mut input).is_ok() {
+                // What the node says is not listened to.
+                session.consume(session.inside().len());
+            }
+            if count == 0 {
+                break;
+            }
+        }
+        assert!(thrown, "it was let in, by its certificate");
+        cluster.wait_for("the fault to be counted", || {
+            let count = status(&cluster, 2).faults.peers;
+            if count == round { Ok(()) } else { Err(format!("{count}, not {round}")) }
+        });
+    }
+    volume.write(0, &content(1, 4096)).expect("the node lives");
+    assert_eq!(volume.read(0, 4096).expect("the node lives"), content(1, 4096));
+}
