@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::machine::run;
+use crate::machine::{run, run_still};
 use crate::outcome::{Outcome, fail};
 
 /// Where the programs of one revision lie, and how it is called in tables.
@@ -121,7 +121,9 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        if let Err(why) = self.ok(&["dev", "down"]) {
+        let mut down = Command::new(&self.program);
+        down.arg("--dir").arg(&self.directory).args(["dev", "down"]);
+        if let Err(why) = run_still(&mut down) {
             eprintln!("bench: {why}");
         }
         if let Err(error) = fs::remove_dir_all(&self.directory) {

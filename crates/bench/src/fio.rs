@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::machine::{run, shown};
 use crate::outcome::Outcome;
+use crate::stop;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, serde::Serialize)]
@@ -111,10 +112,8 @@ pub(crate) fn start(
 impl Job {
     /// Waits for its end.
     pub(crate) fn finish(mut self) -> Outcome<Seen> {
-        let status = self.child.wait().map_err(|error| error.to_string())?;
+        let status = stop::wait(&mut self.child)?;
         let text = fs::read_to_string(&self.output).unwrap_or_default();
-        // What is gone already need not be removed.
-        let _ = fs::remove_file(&self.output);
         if !status.success() {
             return Err(format!("{}: {status}\n{text}", self.words));
         }
@@ -122,8 +121,14 @@ impl Job {
     }
 
     /// Ends it; what it saw is not asked for.
-    pub(crate) fn end(mut self) {
-        // It may have ended by itself.
+    pub(crate) fn end(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // It may have ended by itself, and what is gone already need not be removed.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = fs::remove_file(&self.output);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::outcome::{Outcome, fail};
+use crate::stop;
 
 /// Ticks of the kernel's clock in a second, in which `/proc` counts (`USER_HZ` of every Linux).
 const TICKS_PER_SECOND: u64 = 100;
@@ -68,6 +69,12 @@ pub(crate) fn processor_ms(pids: &[u32]) -> Outcome<u64> {
 
 /// Runs a program to its end; its standard output, if it succeeded.
 pub(crate) fn run(command: &mut Command) -> Outcome<String> {
+    stop::check()?;
+    run_still(command)
+}
+
+/// The same, also when the run was told to stop: what clears up.
+pub(crate) fn run_still(command: &mut Command) -> Outcome<String> {
     let shown = shown(command);
     let output =
         command.stdin(Stdio::null()).output().map_err(|error| format!("{shown}: {error}"))?;

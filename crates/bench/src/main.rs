@@ -4,7 +4,8 @@
 //! and how to read it. It installs nothing: what a missing tool would have measured is left out, and
 //! said to be.
 //!
-//! Always: all that it starts is ended, and its files are removed, when it ends in good order or fails.
+//! Always: all that it starts is ended, and its files are removed, when it ends in good order, fails, or is told to stop
+//! by a signal.
 
 mod cluster;
 mod failover;
@@ -16,6 +17,7 @@ mod report;
 mod run;
 mod sample;
 mod server;
+mod stop;
 mod tables;
 
 use std::path::PathBuf;
@@ -76,6 +78,7 @@ fn run(arguments: &Arguments) -> Outcome<()> {
     if machine::find("fio").is_none() {
         return fail("fio is not on this machine; nothing can be measured without it");
     }
+    stop::listen()?;
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let directory = own.parent().ok_or("this program lies nowhere")?.to_path_buf();
     let mut programs = vec![Programs { label: arguments.label.clone(), directory }];
