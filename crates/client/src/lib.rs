@@ -62,6 +62,17 @@ impl Volume {
         self.stream.read_exact(bytes)
     }
 
+    /// Makes a range zero.
+    pub fn zero(&mut self, offset_bytes: u64, length_bytes: u32) -> io::Result<()> {
+        let op = Op::Zero { no_hole: false, fast: false };
+        self.ask(op, offset_bytes, length_bytes, &[], false)
+    }
+
+    /// Gives a range up: it is not needed any more.
+    pub fn discard(&mut self, offset_bytes: u64, length_bytes: u32) -> io::Result<()> {
+        self.ask(Op::Trim, offset_bytes, length_bytes, &[], false)
+    }
+
     /// Makes every acknowledged write stable.
     pub fn flush(&mut self) -> io::Result<()> {
         self.ask(Op::Flush, 0, 0, &[], false)

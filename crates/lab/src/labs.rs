@@ -103,9 +103,11 @@ pub(crate) const LABS: &[Lab] = labs! {
     Quick "faults-power-all" faults::power_all, "All such nodes lose their power at once: what was flushed is there.";
     Quick "refuse-words" refuse::words, "Bad words on the command line end with the right code, name the thing and change nothing.";
     Quick "refuse-stores" refuse::stores, "Stores that are too small, in use, foreign or read-only are refused, and nothing is changed.";
+    Quick "refuse-full" refuse::full, "A disk becomes full in use: the copy is left behind, named, and comes back.";
     Quick "refuse-strangers" refuse::strangers, "A node of another cluster, and one with a wrong certificate, are refused by name.";
     Quick "refuse-frames" refuse::frames, "Malformed bytes at every port close that connection and nothing else.";
     Quick "mode-devices" modes::devices, "Block devices as stores, metadata beside them or elsewhere: killed, resynced, compared.";
+    Quick "mode-thick" modes::thick, "A new volume on stores full of old bytes reads zeroes everywhere.";
     Quick "mode-odd" modes::odd, "Blocks of 512 bytes, two volumes, sizes that end within an extent.";
     Quick "mode-protocol-b" modes::protocol_b, "Protocol B through a fail-over, and options that change under load.";
     Quick "mode-plain-links" modes::plain_links, "Links without encryption work among themselves, say so, and never with encrypted ones.";
@@ -113,6 +115,7 @@ pub(crate) const LABS: &[Lab] = labs! {
     Quick "mode-witness" modes::witness, "Two copies, a witness and a client's node: each of the first three is killed.";
     Quick "refuse-devices" modes::devices_refused, "Devices that are too small, missing, foreign or in use are refused, and nothing is changed.";
     Quick "change-size" change::size, "A volume grows and shrinks in use.";
+    Quick "change-size-devices" change::size_of_devices, "A volume on block devices shrinks, gets another copy, restarts, and grows back.";
     Quick "change-members" change::members, "A replica is added and one is removed under load.";
     Quick "change-members-unseen" change::members_unseen, "The same, the primary's copy is removed, and clients of those nodes see no error.";
     Quick "change-late" change::late, "Nodes that were away hear that a resource was made, a copy removed, a resource deleted.";
@@ -126,6 +129,9 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "net-replica" net::replica, "A replica is cut off, and comes back; clients see no error, its own included.";
     Full  "net-one-way" net::one_way, "Each direction of a link fails by itself, and a link between two that both reach a third.";
     Full  "net-flapping" net::flapping, "Links come and go at random.";
+    Full  "net-alone" net::without_quorum, "Two copies without quorum are cut apart, go on, meet, and one side is given up.";
+    Quick "scale-huge" scale::huge, "Volumes of 1 PiB: written at both ends, resynced, restarted, in little memory.";
+    Quick "scale-requests" scale::requests, "Requests of 32 MiB, many at once, in bounded memory.";
     Full  "scale-eight" scale::eight, "Eight replicas: two are killed at once.";
     Full  "scale-resources" scale::resources, "A hundred resources on three nodes, one kill.";
     Full  "scale-connects" scale::connects, "A thousand connects and disconnects leave nothing open.";

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use super::kill::{DISK, SIZE, load, roaming, settle, staying, three};
-use crate::bench::{Bench, Failure, Outcome, ensure, let_run, passed, wait_for};
-use crate::cluster::{Cluster, SYNC_LIMIT};
+use super::kill::{DISK, SIZE, flush, load, roaming, settle, staying, three};
+use super::modes::{Device, has_loops, member, resource_file};
+use crate::bench::{
+    Bench, Failure, Outcome, Verdict, ensure, let_run, need_tools, passed, text, wait_for,
+};
+use crate::cluster::{Cluster, SYNC_LIMIT, compare_files};
 use crate::load::Load;
 use client::{ANSWER_LIMIT, Volume};
 
@@ -65,6 +68,84 @@ pub(super) fn size(bench: &Bench) -> Outcome {
     cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
     cluster.compare(DISK, 0, 128 << 20, &["a", "b", "c"])?;
     passed(summary)
+}
+
+/// On block devices, whose metadata lies at their end: their layout stays when the size changes.
+pub(super) fn size_of_devices(bench: &Bench) -> Outcome {
+    const SMALL: u64 = 32 << 20;
+    const LARGE: u64 = 96 << 20;
+    need_tools!("losetup");
+    if !has_loops() {
+        return Ok(Verdict::NotRun("needs root and loop devices".to_owned()));
+    }
+    let devices = [Device::new(bench, "one", 256 << 20)?, Device::new(bench, "two", 256 << 20)?];
+    let cluster = Cluster::up(bench, 3)?;
+    let members = [
+        member("a", "device", &devices[0].device, None),
+        member("b", "device", &devices[1].device, None),
+    ];
+    let path = resource_file(bench, DISK, &members, "96MiB")?;
+    cluster.create(DISK, &["--from", text(&path)])?;
+    let node = cluster.node("a")?.nbd;
+    let bytes = vec![0x5a; 1 << 20];
+    let write = |place: u64| -> Outcome<()> {
+        let mut volume = Volume::open(node, DISK, ANSWER_LIMIT)?;
+        Ok(volume.write(place, &bytes).and_then(|()| volume.flush())?)
+    };
+    write(0)?;
+    write(LARGE - (1 << 20))?;
+    cluster.ok(&["resource", "resize", DISK, "--size", "32MiB", "--force"])?;
+    wait_for("the smaller size", Duration::from_secs(20), || {
+        let size = Volume::open(node, DISK, ANSWER_LIMIT)?.ready.size_bytes;
+        ensure!(size == SMALL, "it is {size}");
+        Ok(())
+    })?;
+    // Every node is told anew what the resource is, its size too.
+    cluster.ok(&["resource", "add-replica", DISK, "--node", "c"])?;
+    cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+    for round in 0..2 {
+        cluster.kill_all()?;
+        cluster.start_all()?;
+        cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+        let mut back = vec![0; 1 << 20];
+        Volume::open(node, DISK, ANSWER_LIMIT)?.read(0, &mut back)?;
+        ensure!(back == bytes, "round {round}: the first bytes are lost");
+        if round == 0 {
+            cluster.ok(&["resource", "resize", DISK, "--size", "96MiB"])?;
+        }
+        let limit = Duration::from_secs(20);
+        wait_for("the first size", limit, || {
+            let mut volume = Volume::open(node, DISK, ANSWER_LIMIT)?;
+            volume.read(LARGE - (1 << 20), &mut back)?;
+            ensure!(round == 1 || back.iter().all(|&byte| byte == 0), "what was cut off is back");
+            Ok(())
+        })?;
+        write(LARGE - (1 << 20))?;
+    }
+    let beyond = cluster.cli(&["resource", "resize", DISK, "--size", "300MiB"])?;
+    ensure!(beyond.code == Some(1), "{}", beyond.failure("the devices have no room for that"));
+    ensure!(beyond.words().contains("ls-0022"), "{}", beyond.failure("should be LS-0022"));
+    wide(&cluster)?;
+    flush(&cluster)?;
+    let images = [devices[0].file.clone(), devices[1].file.clone(), cluster.image("c", DISK, 0)];
+    compare_files(&images, LARGE)?;
+    passed("shrunk, another copy made, restarted, grown back, restarted")
+}
+
+/// A copy that is made on a client's node after the size changed finds itself again at the next start.
+fn wide(cluster: &Cluster) -> Outcome<()> {
+    // Files are laid out for eight times the first size, or 64 GiB: so this one is not as the others.
+    let create = ["resource", "create", "wide", "--size", "9GiB", "--nodes", "a,b"];
+    cluster.ok(&[&create[..], &["--replicas", "2"]].concat())?;
+    let bytes = [0x5a; 4096];
+    Volume::open(cluster.node("a")?.nbd, "wide", ANSWER_LIMIT)?.write(0, &bytes)?;
+    cluster.ok(&["resource", "resize", "wide", "--size", "64MiB", "--force"])?;
+    cluster.ok(&["resource", "add-replica", "wide", "--node", "c"])?;
+    cluster.wait("wide", "in-sync", SYNC_LIMIT)?;
+    cluster.kill("c")?;
+    cluster.start("c")?;
+    cluster.wait("wide", "in-sync", SYNC_LIMIT)?;
+    cluster.compare("wide", 0, 64 << 20, &["a", "b", "c"])
 }
 
 /// In and out; clients of the nodes that get a copy or lose theirs may have to go elsewhere.

@@ -1,6 +1,7 @@
 //! What an operator may choose: block devices, metadata elsewhere, odd sizes, protocol B, plain links.
 
 use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::kill::{DISK, SIZE, SIZE_TEXT, flush, load, roaming, settle, staying, three};
@@ -14,22 +15,28 @@ use client::{ANSWER_LIMIT, Volume};
 const METADATA_BYTES: u64 = 64 << 20;
 
 /// Whether this host can make block devices of files.
-fn has_loops() -> bool {
+pub(super) fn has_loops() -> bool {
     is_root() && Path::new("/dev/loop-control").exists()
 }
 
 /// A block device made of a new file.
-struct Device {
-    file: PathBuf,
-    device: String,
+pub(super) struct Device {
+    pub(super) file: PathBuf,
+    pub(super) device: String,
 }
 
 impl Device {
-    fn new(bench: &Bench, name: &str, bytes: u64) -> Outcome<Device> {
+    /// Of a new file, which reads as zeroes.
+    pub(super) fn new(bench: &Bench, name: &str, bytes: u64) -> Outcome<Device> {
         let file = bench.directory.join(name);
         File::create(&file)?.set_len(bytes)?;
-        let said = tool("losetup", &["--find", "--show", "--direct-io=on", text(&file)])?;
-        Ok(Device { file, device: said.trim().to_owned() })
+        Device::over(&file)
+    }
+
+    /// Of a file that is there.
+    pub(super) fn over(file: &Path) -> Outcome<Device> {
+        let said = tool("losetup", &["--find", "--show", "--direct-io=on", text(file)])?;
+        Ok(Device { file: file.to_path_buf(), device: said.trim().to_owned() })
     }
 }
 
@@ -41,7 +48,7 @@ impl Drop for Device {
 }
 
 /// A member with one store, as a part of a resource file.
-fn member(node: &str, kind: &str, path: &str, metadata: Option<&Path>) -> String {
+pub(super) fn member(node: &str, kind: &str, path: &str, metadata: Option<&Path>) -> String {
     let metadata = metadata
         .map(|path| format!(", metadata_path = \"{}\"", path.display()))
         .unwrap_or_default();
@@ -51,7 +58,13 @@ fn member(node: &str, kind: &str, path: &str, metadata: Option<&Path>) -> String
     )
 }
 
-fn resource_file(bench: &Bench, name: &str, members: &[String], size: &str) -> Outcome<PathBuf> {
+/// A description of a resource of one volume.
+pub(super) fn resource_file(
+    bench: &Bench,
+    name: &str,
+    members: &[String],
+    size: &str,
+) -> Outcome<PathBuf> {
     let path = bench.directory.join(format!("{name}.toml"));
     let volumes = format!("[[volumes]]\nsize = \"{size}\"\n");
     fs::write(&path, format!("{}{volumes}", members.concat()))?;
@@ -105,6 +118,56 @@ pub(super) fn devices(bench: &Bench) -> Outcome {
     cluster.ok(&["resource", "delete", DISK])?;
     ensure!(!elsewhere.exists(), "the file of b's metadata is still there");
     passed(record.summary())
+}
+
+/// Devices and a file that are full of old bytes, and really have them on their disk.
+pub(super) fn thick(bench: &Bench) -> Outcome {
+    const VOLUME: u64 = 64 << 20;
+    need_tools!("losetup");
+    if !has_loops() {
+        return Ok(Verdict::NotRun("needs root and loop devices".to_owned()));
+    }
+    let cluster = Cluster::up(bench, 3)?;
+    let old = |byte: u8| vec![byte; 1 << 20];
+    let fill = |path: &Path, byte: u8, bytes: u64| -> Outcome<()> {
+        let mut file = File::create(path)?;
+        for _ in 0..bytes >> 20 {
+            file.write_all(&old(byte))?;
+        }
+        Ok(file.sync_all()?)
+    };
+    let (one, two) = (bench.directory.join("one"), bench.directory.join("two"));
+    fill(&one, 0xee, VOLUME + METADATA_BYTES)?;
+    fill(&two, 0x55, VOLUME + METADATA_BYTES)?;
+    let (one, two) = (Device::over(&one)?, Device::over(&two)?);
+    let file = bench.directory.join("three");
+    fill(&file, 0xaa, VOLUME)?;
+    let members = [
+        member("a", "device", &one.device, None),
+        member("b", "device", &two.device, None),
+        member("c", "file", text(&file), None),
+    ];
+    let path = resource_file(bench, DISK, &members, "64MiB")?;
+    let path = text(&path);
+    let refused = cluster.cli(&["resource", "create", DISK, "--from", path])?;
+    ensure!(refused.code == Some(1), "{}", refused.failure("c's file has content"));
+    cluster.create(DISK, &["--from", path, "--force"])?;
+    let length = usize::try_from(VOLUME).map_err(|error| error.to_string())?;
+    for node in ["a", "b", "c"] {
+        let mut volume = Volume::open(cluster.node(node)?.nbd, DISK, ANSWER_LIMIT)?;
+        let mut back = vec![1; 32 << 20];
+        for place in [0, 32 << 20] {
+            volume.read(place, &mut back)?;
+            ensure!(back.iter().all(|&byte| byte == 0), "{node} shows old bytes");
+        }
+    }
+    for path in [&one.file, &two.file, &file] {
+        let mut bytes = vec![1; length];
+        File::open(path)?.read_exact(&mut bytes)?;
+        ensure!(bytes.iter().all(|&byte| byte == 0), "{} holds old bytes", path.display());
+    }
+    cluster.ok(&["resource", "verify", DISK, "--wait"])?;
+    passed("two devices and a file, all full of other bytes before: all copies are zero")
 }
 
 /// Devices that are not free.

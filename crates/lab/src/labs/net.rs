@@ -1,4 +1,4 @@
-//! Networks that fail between nodes: cut both ways, one way, again and again.
+//! Networks that fail between nodes: cut both ways, one way, again and again; with a quorum and without.
 //!
 //! These labs run in a network namespace of their own (`supervise`), in which nft drops what one node's
 //! address sends to another's. Clients reach every node all the time.
@@ -7,11 +7,13 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use base::Prng;
+use wire::admin::{Answer, Command, SplitBrain};
 
-use super::kill::{DISK, load, settle, staying, three};
-use crate::bench::{Bench, Outcome, let_run, passed, tool};
+use super::kill::{DISK, SIZE, SIZE_TEXT, load, roaming, settle, staying, three};
+use crate::bench::{Bench, Outcome, ensure, let_run, passed, tool, wait_for};
 use crate::cluster::{Cluster, SYNC_LIMIT};
-use crate::load::{ClientPlan, addresses};
+use crate::load::{ClientPlan, Load, LoadPlan, addresses};
+use client::{ANSWER_LIMIT, Volume};
 
 /// Clients that look at each node and wait as long as it takes.
 const LOOKING: usize = 4;
@@ -157,4 +159,64 @@ pub(super) fn flapping(bench: &Bench) -> Outcome {
     }
     load.progress(50)?;
     passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
+}
+
+/// What a node says of the split brain that it is in.
+fn split_at(cluster: &Cluster, node: &str) -> Outcome<SplitBrain> {
+    let answer = cluster.ask(node, Command::Status { resource: Some(DISK.to_owned()) })?;
+    let Answer::Status(mut status) = answer else { return Err("no status".into()) };
+    let resource = status.resources.pop().ok_or("the resource is not known")?;
+    let split = resource.split_brain.into_iter().next();
+    Ok(split.ok_or_else(|| format!("{node} sees no split brain"))?)
+}
+
+/// Two copies without quorum: both sides go on, each names the split brain when they meet, one is given up.
+pub(super) fn without_quorum(bench: &Bench) -> Outcome {
+    let cluster = Cluster::up(bench, 2)?;
+    let network = Network::new(&cluster)?;
+    cluster.create(DISK, &["--size", SIZE_TEXT, "--replicas", "2", "--quorum", "off"])?;
+    let kept = load(bench, staying(&cluster, &["a"], 4)?);
+    kept.progress(200)?;
+    network.isolate("b")?;
+    bench.tell("a and b are cut from each other");
+    let clients = roaming(&cluster, &["b"], 3)?;
+    let lost = Load::start(LoadPlan::new(DISK, SIZE, bench.seed ^ 1, clients));
+    let both = || kept.progress(200).and_then(|()| lost.progress(200));
+    both()?;
+    // Something that only b's side has, where no load goes.
+    let (place, mark) = (SIZE - 4096, [0x5a; 4096]);
+    let other = cluster.node("b")?.nbd;
+    Volume::open(other, DISK, ANSWER_LIMIT)?.write(place, &mark)?;
+    network.heal()?;
+    bench.tell("the network is whole again");
+    wait_for("both to name the split brain", SYNC_LIMIT, || {
+        let [mine, theirs] = [split_at(&cluster, "a")?, split_at(&cluster, "b")?];
+        ensure!(mine.node == "b" && theirs.node == "a", "{mine:?}, {theirs:?}");
+        let names = (&mine.mine, &mine.theirs) == (&theirs.theirs, &theirs.mine);
+        ensure!(names && mine.mine != mine.theirs, "{mine:?}, {theirs:?}");
+        let bytes = mine.theirs_changed_bytes.zip(theirs.theirs_changed_bytes);
+        ensure!(bytes.is_some_and(|(one, two)| one.min(two) > 0), "{mine:?}, {theirs:?}");
+        Ok(())
+    })?;
+    let told = cluster.ok(&["explain", DISK])?.to_lowercase();
+    for word in ["split brain", "resolve disk --discard"] {
+        ensure!(told.contains(word), "explain does not say {word:?}: {told}");
+    }
+    // Nobody's data is taken while nobody has chosen.
+    both()?;
+    let mut back = [0; 4096];
+    Volume::open(other, DISK, ANSWER_LIMIT)?.read(place, &mut back)?;
+    ensure!(back == mark, "b's side was taken from its clients before anybody chose");
+    cluster.ok(&["resource", "resolve", DISK, "--discard", "b"])?;
+    // b's side ends when its clients have left.
+    drop(lost.stop()?);
+    cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+    bench.tell("b's side is given up, b is in sync");
+    kept.progress(200)?;
+    for node in ["a", "b"] {
+        let mut volume = Volume::open(cluster.node(node)?.nbd, DISK, ANSWER_LIMIT)?;
+        volume.read(place, &mut back)?;
+        ensure!(back == [0; 4096], "{node} shows what the side that was given up wrote");
+    }
+    passed(settle(bench, &cluster, kept, &["a", "b"])?)
 }

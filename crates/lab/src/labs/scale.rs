@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use super::kill::{DISK, SIZE, SIZE_TEXT, load, roaming, settle, staying, three};
-use crate::bench::{Bench, Outcome, ensure, passed, wait_for};
+use super::kill::{DISK, SIZE, SIZE_TEXT, flush, load, roaming, settle, staying, three};
+use crate::bench::{
+    Bench, Failure, Outcome, Verdict, ensure, is_root, need_tools, passed, text, tool, wait_for,
+};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 use crate::load::{BLOCK_BYTES, fill};
 use client::{ANSWER_LIMIT, Volume};
@@ -157,4 +160,169 @@ pub(super) fn resync(bench: &Bench) -> Outcome {
     let copied = begun.elapsed();
     let rate = |time: Duration| u128::from(SIZE >> 20) * 1000 / time.as_millis().max(1);
     passed(format!("resync {} MiB/s, plain copy {} MiB/s", rate(synced), rate(copied)))
+}
+
+/// Memory that a node may have used at most, in KiB: what is under way is limited to 128 MiB (`buffer_bytes`), a
+/// client's answers that wait to be sent to 32 MiB, and the program is small.
+const NODE_KIB_MAX: u64 = 320 << 10;
+
+/// The most memory that a node's process has had so far, in KiB.
+fn peak_kib(cluster: &Cluster, node: &str) -> Outcome<u64> {
+    let pid = cluster.process(node)?.as_raw_nonzero();
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM")?;
+    let number = line.split_whitespace().next().and_then(|number| number.parse().ok());
+    Ok(number.ok_or_else(|| format!("VmHWM is {line}"))?)
+}
+
+/// The most that any node has had, if that is bounded.
+fn modest(cluster: &Cluster) -> Outcome<u64> {
+    let mut most = 0;
+    for node in &cluster.nodes {
+        let peak = peak_kib(cluster, &node.name)?;
+        ensure!(peak <= NODE_KIB_MAX, "node {} has used {} MiB of memory", node.name, peak >> 10);
+        most = most.max(peak);
+    }
+    Ok(most >> 10)
+}
+
+/// Puts each node's volumes on a file system with large files; why not, if there is none.
+fn mount_for_large_files(cluster: &Cluster, bytes: u64) -> Outcome<Option<String>> {
+    for node in ["a", "b", "c"] {
+        let place = cluster.home(node).join("volumes");
+        fs::create_dir_all(&place)?;
+        tool("mount", &["-t", "tmpfs", "-o", "size=256m", "none", text(&place)])?;
+        let probe = place.join("probe");
+        if let Err(error) = fs::File::create(&probe)?.set_len(bytes) {
+            return Ok(Some(format!("no file system here has files of 2 PiB: {error}")));
+        }
+        fs::remove_file(&probe)?;
+    }
+    Ok(None)
+}
+
+/// As large as volumes can be, on file systems that have such files.
+pub(super) fn huge(bench: &Bench) -> Outcome {
+    const PIB: u64 = 1 << 50;
+    need_tools!("mount");
+    if !is_root() {
+        return Ok(Verdict::NotRun(
+            "needs root, to mount file systems with large files".to_owned(),
+        ));
+    }
+    let cluster = Cluster::up(bench, 3)?;
+    if let Some(why) = mount_for_large_files(&cluster, 2 * PIB)? {
+        return Ok(Verdict::NotRun(why));
+    }
+    cluster.create(DISK, &["--size", "1PiB", "--replicas", "3"])?;
+    let beyond = cluster.cli(&["resource", "resize", DISK, "--size", "2PiB"])?;
+    ensure!(beyond.code == Some(2), "{}", beyond.failure("1 PiB is the largest"));
+    bench.tell("made");
+    let places = [0, (PIB >> 1) - 4096, PIB >> 1, PIB - (8 << 20), PIB - 4096];
+    let content = |place: u64, version: u64| {
+        let mut bytes = vec![0; BLOCK_BYTES];
+        fill(&mut bytes, place / 4096, version);
+        bytes
+    };
+    let write = |node: &str, version: u64| -> Outcome<()> {
+        let mut volume = Volume::open(cluster.node(node)?.nbd, DISK, ANSWER_LIMIT)?;
+        ensure!(volume.ready.size_bytes == PIB, "the size is {}", volume.ready.size_bytes);
+        for place in places {
+            volume.write(place, &content(place, version))?;
+        }
+        ensure!(volume.write(PIB, &[1; 4096]).is_err(), "there is a block beyond the end");
+        Ok(volume.flush()?)
+    };
+    let check = |node: &str, version: u64| -> Outcome<()> {
+        let mut volume = Volume::open(cluster.node(node)?.nbd, DISK, ANSWER_LIMIT)?;
+        let mut back = vec![0; BLOCK_BYTES];
+        for place in places {
+            volume.read(place, &mut back)?;
+            ensure!(
+                back == content(place, version),
+                "through {node}, {place} holds something else"
+            );
+        }
+        Ok(())
+    };
+    write("a", 1)?;
+    cluster.kill("b")?;
+    write("c", 2)?;
+    cluster.start("b")?;
+    cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+    bench.tell("b was killed, missed writes, and has them");
+    check("b", 2)?;
+    write("b", 3)?;
+    modest(&cluster)?;
+    cluster.kill_all()?;
+    cluster.start_all()?;
+    cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+    for node in ["a", "b", "c"] {
+        check(node, 3)?;
+    }
+    for node in ["a", "b", "c"] {
+        let file = fs::File::open(cluster.image(node, DISK, 0))?;
+        let mut back = vec![0; BLOCK_BYTES];
+        for place in places {
+            file.read_exact_at(&mut back, place)?;
+            ensure!(back == content(place, 3), "{node}'s copy holds something else at {place}");
+        }
+    }
+    let most = modest(&cluster)?;
+    cluster.ok(&["resource", "delete", DISK])?;
+    passed(format!("three copies of 1 PiB; no node used more than {most} MiB of memory"))
+}
+
+/// The largest requests, from more clients than there is memory for.
+pub(super) fn requests(bench: &Bench) -> Outcome {
+    const REQUEST: u32 = 32 << 20;
+    const CLIENTS: u64 = 12;
+    let cluster = Cluster::up(bench, 3)?;
+    cluster.create(DISK, &["--size", "512MiB", "--replicas", "3"])?;
+    let request = u64::from(REQUEST);
+    let one = |number: u64, node: std::net::SocketAddr| -> Outcome<()> {
+        let place = number * request;
+        let mut bytes = vec![0; REQUEST as usize];
+        for (block, content) in (place / 4096..).zip(bytes.chunks_exact_mut(BLOCK_BYTES)) {
+            fill(content, block, number + 1);
+        }
+        let mut back = vec![1; REQUEST as usize];
+        let mut volume = Volume::open(node, DISK, Duration::from_secs(120))?;
+        for round in 0..2 {
+            volume.write(place, &bytes)?;
+            volume.read(place, &mut back)?;
+            ensure!(back == bytes, "what was written at {place} is not what is read");
+            match round {
+                0 => volume.zero(place, REQUEST)?,
+                _ => volume.discard(place, REQUEST)?,
+            }
+            volume.read(place, &mut back)?;
+            ensure!(back.iter().all(|&byte| byte == 0), "{place} is not zero, round {round}");
+        }
+        // Across the borders of pieces and extents, so that something is left to be compared.
+        volume.write(place + 4096, &bytes[..bytes.len() - 8192])?;
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .zip(cluster.nodes.iter().cycle())
+            .map(|(number, node)| scope.spawn(move || one(number, node.nbd)))
+            .collect();
+        let ended = clients.into_iter().map(|client| client.join());
+        let outcomes: Vec<Outcome<()>> = ended
+            .map(|end| end.unwrap_or_else(|_| Err(Failure("a client panicked".to_owned()))))
+            .collect();
+        outcomes.into_iter().collect::<Outcome<()>>()
+    })?;
+    // One that is longer than allowed is refused, and its connection is of no more use.
+    let mut volume = Volume::open(cluster.nodes[0].nbd, DISK, ANSWER_LIMIT)?;
+    ensure!(volume.read(0, &mut vec![0; 33 << 20]).is_err(), "33 MiB are read at once");
+    drop(volume);
+    let most = modest(&cluster)?;
+    cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+    flush(&cluster)?;
+    cluster.compare(DISK, 0, CLIENTS * request, &["a", "b", "c"])?;
+    passed(format!(
+        "{CLIENTS} clients wrote, read, zeroed and discarded 32 MiB at once; no node used more than {most} MiB"
+    ))
 }
