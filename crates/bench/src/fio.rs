@@ -4,11 +4,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 
 use serde_json::Value;
 
-use crate::machine::{run, shown};
+use crate::machine::{run, shown, start_silent};
 use crate::outcome::Outcome;
 use crate::stop;
 
@@ -100,12 +100,7 @@ pub(crate) fn start(
     command.arg(format!("--numjobs={threads}"));
     command.arg(format!("--output={}", output.display()));
     let words = shown(&command);
-    let child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(|error| format!("{words}: {error}"))?;
+    let child = start_silent(&mut command)?;
     Ok(Job { child, output, words })
 }
 

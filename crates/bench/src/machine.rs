@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use crate::outcome::{Outcome, fail};
 use crate::stop;
@@ -84,6 +84,12 @@ pub(crate) fn run_still(command: &mut Command) -> Outcome<String> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     fail(format!("{shown}: {}\n{text}{said}", output.status))
+}
+
+/// Starts a program that hears and says nothing.
+pub(crate) fn start_silent(command: &mut Command) -> Outcome<Child> {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().map_err(|error| format!("{}: {error}", shown(command)))
 }
 
 /// The words of a command.

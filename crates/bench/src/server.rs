@@ -3,11 +3,11 @@
 //! Always: a server is ended when its value goes.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::machine::shown;
+use crate::machine::{shown, start_silent};
 use crate::outcome::{Outcome, fail};
 
 /// How long a server may take until its socket is there.
@@ -48,12 +48,7 @@ impl Server {
 
     fn start(command: &mut Command, socket: PathBuf) -> Outcome<Server> {
         let words = shown(command);
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(|error| format!("{words}: {error}"))?;
+        let child = start_silent(command)?;
         let mut server = Server { child, socket };
         let begun = Instant::now();
         while !server.socket.exists() {

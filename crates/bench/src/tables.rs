@@ -98,14 +98,7 @@ pub(crate) fn record_memory(run: &Run) -> Outcome<Table> {
             clusters.push(one(run, programs, wanted, 3, (name, size_mib), &mut subjects)?);
         }
     }
-    let server = if run.has("nbdkit", "nbdkit's memory plugin") {
-        Some(Server::nbdkit_memory(&run.scratch, size_mib)?)
-    } else {
-        None
-    };
-    if let Some(server) = &server {
-        subjects.push(of_server("nbdkit memory", server, size_mib));
-    }
+    let _server = nbdkit_memory(run, size_mib, &mut subjects)?;
     let mut table = Table {
         key: "record-memory",
         title: "Table 1, in memory",
@@ -168,14 +161,7 @@ pub(crate) fn depth(run: &Run) -> Outcome<Table> {
         let name = "2 replicas";
         clusters.push(one(run, programs, wanted, 2, (name, size_mib), &mut subjects)?);
     }
-    let server = if run.has("nbdkit", "nbdkit's memory plugin") {
-        Some(Server::nbdkit_memory(&run.scratch, size_mib)?)
-    } else {
-        None
-    };
-    if let Some(server) = &server {
-        subjects.push(of_server("nbdkit memory", server, size_mib));
-    }
+    let _server = nbdkit_memory(run, size_mib, &mut subjects)?;
     let mut table = Table {
         key: "depth",
         title: "Table 3, 4K random write by depth",
@@ -231,6 +217,16 @@ fn one(
         copies: u32::try_from(replicas).unwrap_or(1),
     });
     Ok(cluster)
+}
+
+/// nbdkit with a disk in memory, if it is installed, as a further subject; it serves until it is dropped.
+fn nbdkit_memory(run: &Run, size_mib: u64, subjects: &mut Vec<Subject>) -> Outcome<Option<Server>> {
+    if !run.has("nbdkit", "nbdkit's memory plugin") {
+        return Ok(None);
+    }
+    let server = Server::nbdkit_memory(&run.scratch, size_mib)?;
+    subjects.push(of_server("nbdkit memory", &server, size_mib));
+    Ok(Some(server))
 }
 
 fn of_server(name: &str, server: &Server, size_mib: u64) -> Subject {

@@ -1,22 +1,21 @@
-//! Certificates: for clients of NBD over TLS, and new ones for nodes.
+//! Certificates: the authority of a cluster, those that it issues to nodes and to clients of NBD over TLS.
 //!
 //! Always: a key is readable by its owner only.
 //!
-//! Not here: certificates of a new cluster's nodes (`dev`, `machines`).
+//! Not here: what else a new cluster's nodes need (`dev`, `machines`).
 
-use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use base::NodeId;
-use link::{Authority, Identity, IdentityError};
+use base::{ClusterId, NodeId};
+use link::{Authority, Identity};
 use serde::Serialize;
 use wire::admin::Command as Ask;
 
 use crate::cli::{Form, Global};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, NodeEntry, make_directory};
 use crate::output::{Style, say, say_json};
-use crate::problem::{FILE, Problem};
+use crate::problem::Problem;
 
 #[derive(Serialize)]
 struct CertificateJson {
@@ -35,9 +34,9 @@ pub(crate) fn client(
     authority: Option<&Path>,
 ) -> Result<(), Problem> {
     let authority = open_authority(global, authority)?;
-    let identity = authority.issue_client(name, unix_now()).map_err(|error| problem(&error))?;
-    fs::create_dir_all(out).map_err(|error| Problem::file(out, &error))?;
-    identity.save_for_client(out).map_err(|error| problem(&error))?;
+    let identity = authority.issue_client(name, unix_now())?;
+    make_directory(out)?;
+    identity.save_for_client(out)?;
     let directory = out.display();
     say_made(
         global,
@@ -57,10 +56,7 @@ pub(crate) fn renew(global: &Global, name: &str) -> Result<(), Problem> {
     let node = cluster.node(name)?;
     let authority = open_authority(global, None)?;
     let directory = cluster.directory_of(node);
-    let identity = authority
-        .issue(NodeId(node.id), &node.name, &[node.address], unix_now())
-        .map_err(|error| problem(&error))?;
-    identity.save(&directory).map_err(|error| problem(&error))?;
+    let identity = issue_node(&authority, node, &directory)?;
     let text = format!(
         "Node {name} has a new certificate. `lockstep reload --node {name}` takes it into use.\n"
     );
@@ -92,7 +88,27 @@ fn open_authority(global: &Global, directory: Option<&Path>) -> Result<Authority
         Some(directory) => directory.to_path_buf(),
         None => Cluster::open_dev(global)?.directory.join("authority"),
     };
-    Authority::load(&directory).map_err(|error| problem(&error))
+    Ok(Authority::load(&directory)?)
+}
+
+/// Makes the authority of a new cluster, in a directory of its own.
+pub(crate) fn create_authority(cluster: u64, directory: &Path) -> Result<Authority, Problem> {
+    let authority = Authority::create(ClusterId(cluster), unix_now())?;
+    make_directory(directory)?;
+    authority.save(directory)?;
+    Ok(authority)
+}
+
+/// Lets a node in: its certificate and key, in its directory.
+pub(crate) fn issue_node(
+    authority: &Authority,
+    node: &NodeEntry,
+    directory: &Path,
+) -> Result<Identity, Problem> {
+    let identity = authority.issue(NodeId(node.id), &node.name, &[node.address], unix_now())?;
+    make_directory(directory)?;
+    identity.save(directory)?;
+    Ok(identity)
 }
 
 fn say_made(
@@ -116,10 +132,6 @@ fn say_made(
     say(&format!("{text}Its serial number, should it be revoked: {serial}\n"))
 }
 
-pub(crate) fn unix_now() -> u64 {
+fn unix_now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
-fn problem(error: &IdentityError) -> Problem {
-    Problem::new(FILE, error.to_string())
 }

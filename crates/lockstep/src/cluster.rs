@@ -8,8 +8,10 @@
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use wire::admin::{Answer, Command, NodeStatus};
 
@@ -38,25 +40,33 @@ pub(crate) struct DevFile {
     #[serde(default = "one_thread")]
     pub(crate) threads: u16,
     /// Ascending by number.
-    pub(crate) nodes: Vec<DevNode>,
+    pub(crate) nodes: Vec<NodeEntry>,
 }
 
 fn one_thread() -> u16 {
     1
 }
 
-/// A node of a development cluster.
+/// A node, as the file of its cluster holds it.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct DevNode {
+pub(crate) struct NodeEntry {
     pub(crate) id: u16,
     pub(crate) name: String,
-    /// Its own loopback address.
+    /// Its own; of the loopback network in a development cluster.
     pub(crate) address: IpAddr,
     /// Where peers reach it.
     pub(crate) listen: SocketAddr,
     /// Where NBD clients reach it.
     pub(crate) nbd: SocketAddr,
+}
+
+impl NodeEntry {
+    /// What others' `node.toml` say of it.
+    pub(crate) fn as_peer(&self) -> String {
+        let (id, name, listen) = (self.id, &self.name, self.listen);
+        format!("[[peers]]\nid = {id}\nname = \"{name}\"\naddresses = [\"{listen}\"]\n")
+    }
 }
 
 /// A development cluster in its directory.
@@ -71,39 +81,25 @@ impl DevCluster {
     pub(crate) fn read(directory: &Path) -> Result<Option<DevCluster>, Problem> {
         let directory = absolute(directory)?;
         let path = directory.join(FILE);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Problem::file(&path, &error)),
+        let Some(file) = read_file::<DevFile>(&path, |file| (file.version, VERSION))? else {
+            return Ok(None);
         };
-        let damaged =
-            |what: String| Problem::new(CLUSTER_DAMAGED, format!("{}: {what}", path.display()));
-        let file: DevFile =
-            serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
-        if file.version != VERSION {
-            return Err(damaged(format!("version {} is not {VERSION}", file.version)));
-        }
         // A name becomes a path; it must not lead out of the directory.
         let plain =
             |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric());
         if let Some(node) = file.nodes.iter().find(|node| !plain(&node.name)) {
-            return Err(damaged(format!("{:?} is no name of a node", node.name)));
+            return Err(damaged(&path, &format!("{:?} is no name of a node", node.name)));
         }
         Ok(Some(DevCluster { directory, file }))
     }
 
     /// Writes the file, whole or not at all.
     pub(crate) fn write(&self) -> Result<(), Problem> {
-        let path = self.directory.join(FILE);
-        let beside = path.with_extension("new");
-        let text = serde_json::to_string_pretty(&self.file).expect("plain data becomes JSON");
-        fs::write(&beside, text + "\n")
-            .and_then(|()| fs::rename(&beside, &path))
-            .map_err(|error| Problem::file(&path, &error))
+        write_file(&self.directory.join(FILE), &self.file)
     }
 
     /// The file of a new cluster.
-    pub(crate) fn new_file(cluster: u64, store: Store, nodes: Vec<DevNode>) -> DevFile {
+    pub(crate) fn new_file(cluster: u64, store: Store, nodes: Vec<NodeEntry>) -> DevFile {
         let store = if store == Store::Memory { "memory" } else { "file" };
         DevFile {
             version: VERSION,
@@ -115,7 +111,7 @@ impl DevCluster {
     }
 
     /// The node with this name.
-    pub(crate) fn node(&self, name: &str) -> Result<&DevNode, Problem> {
+    pub(crate) fn node(&self, name: &str) -> Result<&NodeEntry, Problem> {
         self.file.nodes.iter().find(|node| node.name == name).ok_or_else(|| {
             let names: Vec<&str> = self.file.nodes.iter().map(|node| node.name.as_str()).collect();
             let message = format!("{name:?} is not among the nodes {}", names.join(", "));
@@ -124,12 +120,12 @@ impl DevCluster {
     }
 
     /// A node's directory.
-    pub(crate) fn directory_of(&self, node: &DevNode) -> PathBuf {
+    pub(crate) fn directory_of(&self, node: &NodeEntry) -> PathBuf {
         self.directory.join(&node.name)
     }
 
     /// A node's admin socket.
-    pub(crate) fn admin_of(&self, node: &DevNode) -> Node {
+    pub(crate) fn admin_of(&self, node: &NodeEntry) -> Node {
         Node { name: node.name.clone(), socket: self.directory_of(node).join("admin.sock") }
     }
 
@@ -223,4 +219,45 @@ pub(crate) fn node_status(node: &Node) -> Result<NodeStatus, Problem> {
 /// The path without any relation to where this program stands.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf, Problem> {
     std::path::absolute(path).map_err(|error| Problem::file(path, &error))
+}
+
+/// Makes a directory, and those above it, for nobody but its owner: it holds keys or data.
+pub(crate) fn make_directory(path: &Path) -> Result<(), Problem> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|error| Problem::file(path, &error))
+}
+
+/// Reads what says of a cluster what it is; `None` if it is not there. `versions` gives the file's and ours.
+pub(crate) fn read_file<T: DeserializeOwned>(
+    path: &Path,
+    versions: impl Fn(&T) -> (u16, u16),
+) -> Result<Option<T>, Problem> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Problem::file(path, &error)),
+    };
+    let file: T = serde_json::from_str(&text).map_err(|error| damaged(path, &error.to_string()))?;
+    let (version, ours) = versions(&file);
+    if version != ours {
+        return Err(damaged(path, &format!("version {version} is not {ours}")));
+    }
+    Ok(Some(file))
+}
+
+/// Writes it, whole or not at all.
+pub(crate) fn write_file(path: &Path, file: &impl Serialize) -> Result<(), Problem> {
+    let beside = path.with_extension("new");
+    let text = serde_json::to_string_pretty(file).expect("plain data becomes JSON");
+    fs::write(&beside, text + "\n")
+        .and_then(|()| fs::rename(&beside, path))
+        .map_err(|error| Problem::file(path, &error))
+}
+
+/// It cannot be what this program wrote.
+pub(crate) fn damaged(path: &Path, what: &str) -> Problem {
+    Problem::new(CLUSTER_DAMAGED, format!("{}: {what}", path.display()))
 }

@@ -22,7 +22,7 @@ use serde::Serialize;
 use wire::admin::{Answer, Command as Ask, DumpVolume, Operation, codes};
 
 use crate::cli::{Create, Form, Store, Wanted};
-use crate::cluster::{Cluster, DevCluster, DevNode, absolute};
+use crate::cluster::{Cluster, DevCluster, NodeEntry, absolute};
 use crate::dev::up::AddressLock;
 use crate::dev::{Asked, bring_up, process, stop_flag};
 use crate::output::{LiveLine, Style, Tone, bar, say, say_json};
@@ -75,7 +75,7 @@ struct Demo {
 impl Drop for Demo {
     fn drop(&mut self) {
         if !self.keep {
-            let all: Vec<&DevNode> = self.dev.file.nodes.iter().collect();
+            let all: Vec<&NodeEntry> = self.dev.file.nodes.iter().collect();
             if let Err(problem) = process::stop(&self.dev, &all) {
                 eprintln!("{problem}");
             }
@@ -167,7 +167,7 @@ impl Demo {
                 let died = |_| Err(Problem::new(DEMO_FAILED, "a writer died"));
                 written.push(thread.join().unwrap_or_else(died)?);
             }
-            Ok((written, resynced?))
+            Ok::<_, Problem>((written, resynced?))
         })?;
         let others = broken_elsewhere(&written, victim);
         let expected = Expected { written, seed, blocks };
@@ -385,7 +385,7 @@ impl Demo {
     }
 
     /// The node that is primary, and says so itself.
-    fn primary(&self) -> Result<DevNode, Problem> {
+    fn primary(&self) -> Result<NodeEntry, Problem> {
         self.until(Wanted::Primary)?;
         let views = Views::gather(&self.cluster, Some(NAME))?;
         let name = views.require(NAME)?.primary.clone();

@@ -17,7 +17,7 @@ use serde::Serialize;
 use wire::admin::Command as Ask;
 
 use crate::cli::{Dev, Form, Global, Store};
-use crate::cluster::{Cluster, DevCluster, DevNode};
+use crate::cluster::{Cluster, DevCluster, NodeEntry};
 use crate::demo;
 use crate::output::{Cell, Style, Tone, say, say_json};
 use crate::problem::{FILE, NO_CLUSTER, Problem};
@@ -79,7 +79,7 @@ pub(crate) fn bring_up(directory: &Path, wanted: &Asked) -> Result<DevCluster, P
     let (cluster, new) = up::find_or_make(directory, wanted, &lock)?;
     let outcome = start_all(&cluster);
     if let Err(problem) = outcome {
-        let all: Vec<&DevNode> = cluster.file.nodes.iter().collect();
+        let all: Vec<&NodeEntry> = cluster.file.nodes.iter().collect();
         if new {
             // A half cluster helps nobody. The logs stay.
             process::stop(&cluster, &all)?;
@@ -123,7 +123,7 @@ fn up_command(global: &Global, style: Style, wanted: &Asked, detach: bool) -> Re
     while !stop.load(Ordering::Relaxed) {
         thread::sleep(LOOK_INTERVAL);
     }
-    let all: Vec<&DevNode> = cluster.file.nodes.iter().collect();
+    let all: Vec<&NodeEntry> = cluster.file.nodes.iter().collect();
     process::stop(&cluster, &all).map(|_| ())
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, Problem> {
 
 fn down(global: &Global, style: Style) -> Result<(), Problem> {
     let cluster = Cluster::open_dev(global)?;
-    let running: Vec<&DevNode> = cluster
+    let running: Vec<&NodeEntry> = cluster
         .file
         .nodes
         .iter()
@@ -193,7 +193,7 @@ fn start(global: &Global, style: Style, name: &str) -> Result<(), Problem> {
     say(&format!("Node {name} {}.\n", if was { "was running already" } else { "is running" }))
 }
 
-fn node_json(cluster: &DevCluster, node: &DevNode) -> NodeJson {
+fn node_json(cluster: &DevCluster, node: &NodeEntry) -> NodeJson {
     let pid = process::running(cluster, node);
     NodeJson {
         name: node.name.clone(),

@@ -11,19 +11,17 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use base::{ClusterId, NodeId};
-use link::{Authority, IdentityError};
+use link::Authority;
 use serde::{Deserialize, Serialize};
 
-use crate::certificates::unix_now;
+use crate::certificates::{create_authority, issue_node};
 use crate::cli::{Form, Global, Machines};
-use crate::cluster::{DevNode, absolute};
+use crate::cluster::{NodeEntry, absolute, damaged, read_file, write_file};
 use crate::dev::up::{NBD_PORT, PEER_PORT};
 use crate::output::{Style, say, say_json};
-use crate::problem::{CLUSTER_ABSENT, CLUSTER_DAMAGED, CLUSTER_OTHER, FILE, Problem, USAGE};
+use crate::problem::{CLUSTER_ABSENT, CLUSTER_OTHER, Problem, USAGE};
 
 /// Version of the file.
 const VERSION: u16 = 1;
@@ -75,7 +73,7 @@ struct Made {
     /// Identity, hexadecimal.
     cluster: String,
     /// Ascending by number.
-    nodes: Vec<DevNode>,
+    nodes: Vec<NodeEntry>,
 }
 
 #[derive(Serialize)]
@@ -113,16 +111,12 @@ fn make(global: &Global, out: &Path, wanted: &[Machine]) -> Result<(), Problem> 
     for machine in wanted {
         made.add(machine)?;
     }
-    let authority =
-        Authority::create(ClusterId(cluster), unix_now()).map_err(|error| identity(&error))?;
-    let place = out.join(AUTHORITY);
-    make_directory(&place)?;
-    authority.save(&place).map_err(|error| identity(&error))?;
+    let authority = create_authority(cluster, &out.join(AUTHORITY))?;
     for node in &made.nodes {
         made.write_node(out, &authority, node)?;
     }
     // Last: what was not made whole may be made again.
-    made.write(&path)?;
+    write_file(&path, &made)?;
     let style = Style::of(global);
     if style.form == Form::Json {
         return made.say_json(out, &made.nodes);
@@ -142,11 +136,11 @@ fn make(global: &Global, out: &Path, wanted: &[Machine]) -> Result<(), Problem> 
 fn add(global: &Global, out: &Path, wanted: &Machine) -> Result<(), Problem> {
     let path = out.join(MADE);
     let mut made = Made::read(out, &path)?;
-    let authority = Authority::load(&out.join(AUTHORITY)).map_err(|error| identity(&error))?;
+    let authority = Authority::load(&out.join(AUTHORITY))?;
     made.add(wanted)?;
     let node = made.nodes.last().expect("it was just added").clone();
     made.write_node(out, &authority, &node)?;
-    made.write(&path)?;
+    write_file(&path, &made)?;
     let style = Style::of(global);
     if style.form == Form::Json {
         return made.say_json(out, &[node]);
@@ -156,41 +150,23 @@ fn add(global: &Global, out: &Path, wanted: &Machine) -> Result<(), Problem> {
          the other,\nwaiting for `lockstep wait NAME --for in-sync` between:\n{}",
         out.join(&node.name).display(),
         steps(out, std::slice::from_ref(&node)),
-        peer(&node)
+        node.as_peer()
     ))
 }
 
 impl Made {
     fn read(out: &Path, path: &Path) -> Result<Made, Problem> {
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let message = format!("{} holds no {MADE}", out.display());
-                return Err(Problem::new(CLUSTER_ABSENT, message));
-            }
-            Err(error) => return Err(Problem::file(path, &error)),
+        let Some(made) = read_file::<Made>(path, |made| (made.version, VERSION))? else {
+            let message = format!("{} holds no {MADE}", out.display());
+            return Err(Problem::new(CLUSTER_ABSENT, message));
         };
-        let damaged =
-            |what: String| Problem::new(CLUSTER_DAMAGED, format!("{}: {what}", path.display()));
-        let made: Made = serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
-        if made.version != VERSION {
-            return Err(damaged(format!("version {} is not {VERSION}", made.version)));
-        }
         // A name becomes a path; it must not lead out of the directory.
         let odd =
-            |node: &&DevNode| parse_machine(&format!("{}={}", node.name, node.listen)).is_err();
+            |node: &&NodeEntry| parse_machine(&format!("{}={}", node.name, node.listen)).is_err();
         if let Some(node) = made.nodes.iter().find(odd) {
-            return Err(damaged(format!("{:?} is no node", node.name)));
+            return Err(damaged(path, &format!("{:?} is no node", node.name)));
         }
         Ok(made)
-    }
-
-    fn write(&self, path: &Path) -> Result<(), Problem> {
-        let beside = path.with_extension("new");
-        let text = serde_json::to_string_pretty(self).expect("plain data becomes JSON");
-        fs::write(&beside, text + "\n")
-            .and_then(|()| fs::rename(&beside, path))
-            .map_err(|error| Problem::file(path, &error))
     }
 
     /// Gives a node the next number.
@@ -209,23 +185,24 @@ impl Made {
         let id = self.nodes.last().map_or(1, |last| last.id + 1);
         let address = listen.ip();
         let nbd = SocketAddr::new(address, NBD_PORT);
-        self.nodes.push(DevNode { id, name: name.clone(), address, listen: *listen, nbd });
+        self.nodes.push(NodeEntry { id, name: name.clone(), address, listen: *listen, nbd });
         Ok(())
     }
 
-    fn write_node(&self, out: &Path, authority: &Authority, node: &DevNode) -> Result<(), Problem> {
+    fn write_node(
+        &self,
+        out: &Path,
+        authority: &Authority,
+        node: &NodeEntry,
+    ) -> Result<(), Problem> {
         let directory = out.join(&node.name);
-        make_directory(&directory)?;
-        authority
-            .issue(NodeId(node.id), &node.name, &[node.address], unix_now())
-            .and_then(|identity| identity.save(&directory))
-            .map_err(|error| identity(&error))?;
+        issue_node(authority, node, &directory)?;
         let path = directory.join("node.toml");
         fs::write(&path, self.settings(node)).map_err(|error| Problem::file(&path, &error))
     }
 
     /// `node.toml` of `node`.
-    fn settings(&self, node: &DevNode) -> String {
+    fn settings(&self, node: &NodeEntry) -> String {
         let mut text = format!(
             "# Made by `lockstep cluster make`. Every key: docs/node.md.\n\
              cluster = \"{}\"\nnode = {}\nname = \"{}\"\n\n# Where peers reach this node.\nlisten = \"{}\"\n\n\
@@ -235,12 +212,12 @@ impl Made {
         );
         for other in self.nodes.iter().filter(|other| other.id != node.id) {
             text.push('\n');
-            text.push_str(&peer(other));
+            text.push_str(&other.as_peer());
         }
         text
     }
 
-    fn say_json(&self, out: &Path, nodes: &[DevNode]) -> Result<(), Problem> {
+    fn say_json(&self, out: &Path, nodes: &[NodeEntry]) -> Result<(), Problem> {
         let nodes = nodes
             .iter()
             .map(|node| NodeJson {
@@ -255,13 +232,7 @@ impl Made {
     }
 }
 
-/// What others' `node.toml` say of a node.
-fn peer(node: &DevNode) -> String {
-    let (id, name, listen) = (node.id, &node.name, node.listen);
-    format!("[[peers]]\nid = {id}\nname = \"{name}\"\naddresses = [\"{listen}\"]\n")
-}
-
-fn steps(out: &Path, nodes: &[DevNode]) -> String {
+fn steps(out: &Path, nodes: &[NodeEntry]) -> String {
     let mut text = String::new();
     for node in nodes {
         let directory: PathBuf = out.join(&node.name);
@@ -275,16 +246,4 @@ fn steps(out: &Path, nodes: &[DevNode]) -> String {
         .expect("writing into a string cannot fail");
     }
     text
-}
-
-fn make_directory(path: &Path) -> Result<(), Problem> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(|error| Problem::file(path, &error))
-}
-
-fn identity(error: &IdentityError) -> Problem {
-    Problem::new(FILE, error.to_string())
 }

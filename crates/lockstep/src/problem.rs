@@ -5,6 +5,7 @@
 //!
 //! Not here: printing (`main`).
 
+use link::IdentityError;
 use serde::Serialize;
 use wire::admin::{Code, Failure};
 
@@ -167,6 +168,12 @@ pub(crate) struct Problem {
     pub(crate) remedy: String,
     /// What the process ends with.
     pub(crate) exit: u8,
+}
+
+impl From<IdentityError> for Problem {
+    fn from(error: IdentityError) -> Problem {
+        Problem::new(FILE, error.to_string())
+    }
 }
 
 impl Problem {

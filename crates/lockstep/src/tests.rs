@@ -4,7 +4,7 @@ use clap::{CommandFactory, Parser};
 use wire::admin::{Event, ReplicaState, ResourceStatus, Status, decode_line};
 
 use crate::cli::{Cli, Colour, Command, Form, Resource, Wanted};
-use crate::cluster::{Cluster, DevCluster, DevNode};
+use crate::cluster::{Cluster, DevCluster, NodeEntry};
 use crate::output::{Style, bar};
 use crate::problem::KINDS;
 use crate::unit::{parse_size, parse_time, per_cent, show_seconds, show_size};
@@ -337,7 +337,7 @@ fn the_file_of_a_node_names_all_its_peers_and_its_own_address() {
         let address = std::net::IpAddr::from([127, 77, 0, u8::try_from(id).unwrap()]);
         let listen = std::net::SocketAddr::new(address, 7789);
         let nbd = std::net::SocketAddr::new(address, 10809);
-        DevNode { id, name: name.to_owned(), address, listen, nbd }
+        NodeEntry { id, name: name.to_owned(), address, listen, nbd }
     };
     let nodes = vec![node(1, "a"), node(2, "b")];
     let file = DevCluster::new_file(0xbeef, crate::cli::Store::Memory, nodes.clone());

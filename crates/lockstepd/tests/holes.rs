@@ -4,20 +4,9 @@
 
 mod harness;
 
-use std::process::Command as Process;
-
-use harness::{Cluster, find_program};
+use harness::{Cluster, find_program, run};
 
 const MIB: u64 = 1 << 20;
-
-/// Runs a program that has to end well; what it printed.
-fn run(program: &str, arguments: &[&str]) -> String {
-    let output = Process::new(program).args(arguments).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?}: {text}{errors}");
-    text
-}
 
 /// Bytes that are said to be holes, and bytes in all.
 fn map(uri: &str) -> (u64, u64) {

@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::process::Command as Process;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use harness::{Cluster, Secret, Volume, find_program, unix_now};
+use harness::{Cluster, Secret, Volume, find_program, run, unix_now};
 use wire::admin::{Answer, Command, PeerStatus};
 
 const MIB: u64 = 1 << 20;
@@ -165,15 +165,6 @@ fn strangers_are_few_say_little_and_do_not_stay() {
     let log = std::fs::read_to_string(cluster.home(1).join("log")).unwrap();
     assert!(log.contains("are not known yet"), "400 at once are too many");
     assert!(log.contains("opened nothing in time"), "and those that were let wait have to go");
-}
-
-/// Runs a program that has to end well; what it printed.
-fn run(program: &str, arguments: &[&str]) -> String {
-    let output = Process::new(program).args(arguments).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?}: {text}{errors}");
-    text
 }
 
 #[test]

@@ -37,6 +37,25 @@ pub struct ExportInfo {
 }
 
 impl ExportInfo {
+    /// A disk without moving parts that may be read, written, trimmed and asked for its holes over several connections,
+    /// in blocks of 512 bytes, best of 4096.
+    #[must_use]
+    pub fn new(name: String, size_bytes: u64) -> ExportInfo {
+        ExportInfo {
+            name,
+            description: String::new(),
+            size_bytes,
+            block_bytes_min: 512,
+            block_bytes_preferred: 4096,
+            read_only: false,
+            rotational: false,
+            trim: true,
+            fast_zero: false,
+            multi_conn: true,
+            allocation: true,
+        }
+    }
+
     /// Panics where the caller's own promise breaks the protocol; no peer has a say in these values.
     pub(crate) fn check(&self) {
         let (min, preferred) = (self.block_bytes_min, self.block_bytes_preferred);

@@ -25,19 +25,8 @@ const CLIENT_FLAGS: [u8; 4] = [0, 0, 0, 3];
 const DISK_BYTES: usize = 8 << 20;
 
 fn info(name: &str) -> ExportInfo {
-    ExportInfo {
-        name: name.to_owned(),
-        description: String::from("a disk for tests"),
-        size_bytes: DISK_BYTES as u64,
-        block_bytes_min: 512,
-        block_bytes_preferred: 4096,
-        read_only: false,
-        rotational: false,
-        trim: true,
-        fast_zero: false,
-        multi_conn: true,
-        allocation: true,
-    }
+    let description = String::from("a disk for tests");
+    ExportInfo { description, ..ExportInfo::new(name.to_owned(), DISK_BYTES as u64) }
 }
 
 /// A server with exports in memory. It answers everything at once, reads in pieces of `piece_bytes`.

@@ -8,7 +8,7 @@ use crate::feature::Feature;
 use crate::plan::Role;
 use crate::queue::MILLI;
 use crate::world::{Process, World, node_id};
-use base::{Epoch, Incarnation, Instant, VolumeId, VoterId};
+use base::{Incarnation, Instant, VolumeId, VoterId};
 use replica::disk::Record;
 use replica::start::{Found, Setups, Start, start};
 use replica::{Member, MetaPage, Shard};
@@ -92,19 +92,7 @@ impl World {
                 block_bytes: 512,
             })
             .collect();
-        Configuration {
-            epoch: Epoch(1),
-            reign: Epoch(1),
-            primary: None,
-            recovering: false,
-            fork: 0,
-            feature_level: 1,
-            members,
-            volumes,
-            options: self.plan.options.clone(),
-            lineage: Vec::new(),
-            unknown: Vec::new(),
-        }
+        Configuration::first(members, volumes, self.plan.options.clone())
     }
 
     /// Shards of a node: a witness has none.

@@ -245,7 +245,8 @@ pub struct Stretch {
 pub struct Configuration {
     /// Number of this configuration.
     pub epoch: Epoch,
-    /// Epoch of the promote that began the present primary's time; of the last one if there is none.
+    /// Epoch of the promote that began the present primary's time; of the last one if there is none; 0 before
+    /// the first.
     pub reign: Epoch,
     /// Who orders the writes. Need not be a member.
     pub primary: Option<NodeId>,
@@ -269,6 +270,28 @@ pub struct Configuration {
 }
 
 impl Configuration {
+    /// A resource's first configuration, which every member begins with: epoch 1, and nobody has been primary yet.
+    #[must_use]
+    pub fn first(
+        members: Vec<MemberEntry>,
+        volumes: Vec<VolumeEntry>,
+        options: Options,
+    ) -> Configuration {
+        Configuration {
+            epoch: Epoch(1),
+            reign: Epoch(0),
+            primary: None,
+            recovering: false,
+            fork: 0,
+            feature_level: 0,
+            members,
+            volumes,
+            options,
+            lineage: Vec::new(),
+            unknown: Vec::new(),
+        }
+    }
+
     /// The member on `node`.
     #[must_use]
     pub fn member(&self, node: NodeId) -> Option<&MemberEntry> {

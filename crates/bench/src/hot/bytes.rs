@@ -57,19 +57,7 @@ fn connected() -> Server {
     let mut server = Server::new(Tls::Absent, &mut to_client);
     let goal = Goal::Use { name: "v".to_owned(), structured: true, allocation: false };
     let mut client = Client::new(goal, false);
-    let info = ExportInfo {
-        name: "v".to_owned(),
-        description: String::new(),
-        size_bytes: 1 << 40,
-        block_bytes_min: 512,
-        block_bytes_preferred: 4096,
-        read_only: false,
-        rotational: false,
-        trim: true,
-        fast_zero: true,
-        multi_conn: true,
-        allocation: false,
-    };
+    let info = ExportInfo::new("v".to_owned(), 1 << 40);
     loop {
         while !to_client.is_empty() {
             let (taken, event) = client.feed(&to_client, &mut to_server).expect("our own server");

@@ -189,22 +189,11 @@ fn configuration(count: u16, in_sync: u16) -> Configuration {
         in_sync: node <= in_sync,
         incarnation: Incarnation(u64::from(node)),
     };
+    let members = (FIRST..=count).map(member).collect();
+    let volume = VolumeEntry { volume: VOLUME, sectors: SECTORS, grows_to: None, block_bytes: 512 };
     Configuration {
-        epoch: Epoch(1),
         reign: Epoch(1),
         primary: Some(NodeId(FIRST)),
-        recovering: false,
-        fork: 0,
-        feature_level: 0,
-        members: (FIRST..=count).map(member).collect(),
-        volumes: vec![VolumeEntry {
-            volume: VOLUME,
-            sectors: SECTORS,
-            grows_to: None,
-            block_bytes: 512,
-        }],
-        options: Options::default(),
-        lineage: Vec::new(),
-        unknown: Vec::new(),
+        ..Configuration::first(members, vec![volume], Options::default())
     }
 }

@@ -102,19 +102,7 @@ impl Bench {
 }
 
 fn info() -> ExportInfo {
-    ExportInfo {
-        name: "alpha".to_owned(),
-        description: String::new(),
-        size_bytes: 8 << 20,
-        block_bytes_min: 512,
-        block_bytes_preferred: 4096,
-        read_only: false,
-        rotational: false,
-        trim: true,
-        fast_zero: false,
-        multi_conn: true,
-        allocation: false,
-    }
+    ExportInfo::new("alpha".to_owned(), 8 << 20)
 }
 
 /// A TLS client that shows this identity, if any.

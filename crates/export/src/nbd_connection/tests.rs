@@ -164,19 +164,7 @@ impl Bench {
 }
 
 fn info() -> ExportInfo {
-    ExportInfo {
-        name: "alpha".to_owned(),
-        description: String::new(),
-        size_bytes: 8 << 20,
-        block_bytes_min: 512,
-        block_bytes_preferred: 4096,
-        read_only: false,
-        rotational: false,
-        trim: true,
-        fast_zero: false,
-        multi_conn: true,
-        allocation: true,
-    }
+    ExportInfo::new("alpha".to_owned(), 8 << 20)
 }
 
 fn content(length: usize) -> Vec<u8> {

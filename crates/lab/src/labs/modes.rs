@@ -9,6 +9,7 @@ use crate::bench::{
     Bench, Outcome, Verdict, ensure, is_root, need_tools, passed, text, tool, wait_for,
 };
 use crate::cluster::{Cluster, SYNC_LIMIT, compare_files};
+use crate::load::Load;
 use client::{ANSWER_LIMIT, Volume};
 
 /// Room for metadata beside the data of a volume of `SIZE`.
@@ -71,6 +72,24 @@ pub(super) fn resource_file(
     Ok(path)
 }
 
+/// A node dies under the load, and is back when the resource is in `state` again; requests are answered before,
+/// meanwhile and after.
+fn die_and_return(
+    bench: &Bench,
+    cluster: &Cluster,
+    load: &Load,
+    victim: &str,
+    state: &str,
+) -> Outcome<()> {
+    load.progress(300)?;
+    cluster.kill(victim)?;
+    bench.tell(format_args!("{victim} is killed"));
+    load.progress(300)?;
+    cluster.start(victim)?;
+    cluster.wait(DISK, state, SYNC_LIMIT)?;
+    load.progress(100)
+}
+
 /// A device, a device with its metadata in a file, a file with its metadata on a device.
 pub(super) fn devices(bench: &Bench) -> Outcome {
     need_tools!("losetup");
@@ -99,14 +118,8 @@ pub(super) fn devices(bench: &Bench) -> Outcome {
     clients.extend(roaming(&cluster, &["b", "c", "a"], 3)?);
     let load = load(bench, clients);
     for victim in ["b", "c"] {
-        load.progress(300)?;
-        cluster.kill(victim)?;
-        bench.tell(format_args!("{victim} is killed"));
-        load.progress(300)?;
-        cluster.start(victim)?;
-        cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+        die_and_return(bench, &cluster, &load, victim, "in-sync")?;
     }
-    load.progress(300)?;
     cluster.ok(&["resource", "verify", DISK, "--wait"])?;
     let mut record = load.stop()?;
     let all: Vec<_> = cluster.nodes.iter().map(|node| node.nbd).collect();
@@ -340,14 +353,8 @@ pub(super) fn threads(bench: &Bench) -> Outcome {
     let load = load(bench, clients);
     for victim in ["b", "c"] {
         cluster.ok(&["resource", "promote", DISK, "--node", victim])?;
-        load.progress(300)?;
-        cluster.kill(victim)?;
-        bench.tell(format_args!("{victim} is killed"));
-        load.progress(300)?;
-        cluster.start(victim)?;
-        cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+        die_and_return(bench, &cluster, &load, victim, "in-sync")?;
     }
-    load.progress(300)?;
     cluster.ok(&["resource", "verify", DISK, "--wait"])?;
     passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
 }
@@ -358,14 +365,8 @@ pub(super) fn witness(bench: &Bench) -> Outcome {
     let more = ["--size", SIZE_TEXT, "--replicas", "2", "--witnesses", "1", "--nodes", "a,b,d"];
     cluster.create(DISK, &more)?;
     let load = load(bench, staying(&cluster, &["c"], 6)?);
-    load.progress(300)?;
     for victim in ["a", "d", "b"] {
-        cluster.kill(victim)?;
-        bench.tell(format_args!("{victim} is killed"));
-        load.progress(200)?;
-        cluster.start(victim)?;
-        cluster.wait(DISK, "healthy", SYNC_LIMIT)?;
-        load.progress(100)?;
+        die_and_return(bench, &cluster, &load, victim, "healthy")?;
     }
     wait_for("the status to name the witness", SYNC_LIMIT, || {
         let state = cluster.replica(DISK, "d")?;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, setsid};
 
 use crate::admin::Node;
-use crate::cluster::{DevCluster, DevNode};
+use crate::cluster::{DevCluster, NodeEntry};
 use crate::problem::{FILE, FOREIGN_PROCESS, NO_PROGRAM, NODE_DIED, Problem, TIMED_OUT};
 
 /// How long a node may take until it answers: it reads its metadata and makes its buffers.
@@ -54,7 +54,7 @@ fn own_program() -> Result<PathBuf, Problem> {
 }
 
 /// Starts a node and returns its process number. It outlives this program.
-pub(crate) fn start(cluster: &DevCluster, node: &DevNode) -> Result<u32, Problem> {
+pub(crate) fn start(cluster: &DevCluster, node: &NodeEntry) -> Result<u32, Problem> {
     let directory = cluster.directory_of(node);
     let path = log_path(&directory);
     let log = OpenOptions::new()
@@ -92,7 +92,7 @@ pub(crate) fn become_node(program: &Path, directory: &Path) -> Problem {
 /// Waits until a node that was started as `pid` answers.
 pub(crate) fn wait_until_it_answers(
     cluster: &DevCluster,
-    node: &DevNode,
+    node: &NodeEntry,
     pid: u32,
 ) -> Result<(), Problem> {
     let admin: Node = cluster.admin_of(node);
@@ -118,7 +118,7 @@ pub(crate) fn wait_until_it_answers(
 }
 
 /// The number of a node's process if it runs.
-pub(crate) fn running(cluster: &DevCluster, node: &DevNode) -> Option<u32> {
+pub(crate) fn running(cluster: &DevCluster, node: &NodeEntry) -> Option<u32> {
     let directory = cluster.directory_of(node);
     let pid: u32 = fs::read_to_string(note_path(&directory)).ok()?.trim().parse().ok()?;
     for _ in 0..EXEC_LOOKS_MAX {
@@ -134,7 +134,7 @@ pub(crate) fn running(cluster: &DevCluster, node: &DevNode) -> Option<u32> {
 }
 
 /// Ends a node as a crash would. Returns false if it was not running.
-pub(crate) fn kill(cluster: &DevCluster, node: &DevNode) -> Result<bool, Problem> {
+pub(crate) fn kill(cluster: &DevCluster, node: &NodeEntry) -> Result<bool, Problem> {
     let Some(pid) = running(cluster, node) else { return Ok(false) };
     signal(cluster, node, pid, Signal::KILL)?;
     if !gone_within(cluster, node, KILL_LIMIT) {
@@ -145,7 +145,7 @@ pub(crate) fn kill(cluster: &DevCluster, node: &DevNode) -> Result<bool, Problem
 
 /// Asks nodes to stop in good order, all at once, and kills those that do not in time. Returns how
 /// many had to be killed.
-pub(crate) fn stop(cluster: &DevCluster, nodes: &[&DevNode]) -> Result<usize, Problem> {
+pub(crate) fn stop(cluster: &DevCluster, nodes: &[&NodeEntry]) -> Result<usize, Problem> {
     for node in nodes {
         if let Some(pid) = running(cluster, node) {
             signal(cluster, node, pid, Signal::TERM)?;
@@ -169,7 +169,7 @@ pub(crate) fn stop(cluster: &DevCluster, nodes: &[&DevNode]) -> Result<usize, Pr
     Ok(killed)
 }
 
-fn signal(cluster: &DevCluster, node: &DevNode, pid: u32, signal: Signal) -> Result<(), Problem> {
+fn signal(cluster: &DevCluster, node: &NodeEntry, pid: u32, signal: Signal) -> Result<(), Problem> {
     let foreign =
         || Problem::new(FOREIGN_PROCESS, format!("process {pid} is not node {}", node.name));
     let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(foreign)?;
@@ -183,7 +183,7 @@ fn signal(cluster: &DevCluster, node: &DevNode, pid: u32, signal: Signal) -> Res
     }
 }
 
-fn gone_within(cluster: &DevCluster, node: &DevNode, limit: Duration) -> bool {
+fn gone_within(cluster: &DevCluster, node: &NodeEntry, limit: Duration) -> bool {
     let begun = Instant::now();
     while running(cluster, node).is_some() {
         if begun.elapsed() >= limit {

@@ -10,14 +10,11 @@ use std::fs::{self, File, OpenOptions};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
-
-use base::{ClusterId, NodeId};
-use link::{Authority, IdentityError};
 
 use super::Asked;
+use crate::certificates::{create_authority, issue_node};
 use crate::cli::Store;
-use crate::cluster::{DevCluster, DevFile, DevNode, absolute};
+use crate::cluster::{DevCluster, DevFile, NodeEntry, absolute, make_directory};
 use crate::problem::{CLUSTER_OTHER, FILE, NO_ADDRESS, Problem};
 
 /// Where nodes listen for peers.
@@ -159,10 +156,10 @@ fn names(count: u16) -> Vec<String> {
 }
 
 /// Gives every node an address of its own in the first network where nobody listens.
-fn addresses(names: &[String], lock: &AddressLock) -> Result<Vec<DevNode>, Problem> {
+fn addresses(names: &[String], lock: &AddressLock) -> Result<Vec<NodeEntry>, Problem> {
     let mut last = None;
     for network in (0..=u8::MAX).filter(|&network| !lock.is_reserved(network)) {
-        let nodes: Vec<DevNode> =
+        let nodes: Vec<NodeEntry> =
             (1..).zip(names).map(|(id, name)| dev_node(network, id, name)).collect();
         let taken = nodes
             .iter()
@@ -177,9 +174,9 @@ fn addresses(names: &[String], lock: &AddressLock) -> Result<Vec<DevNode>, Probl
     Err(Problem::new(NO_ADDRESS, format!("no free loopback addresses{what}")))
 }
 
-fn dev_node(network: u8, id: u8, name: &str) -> DevNode {
+fn dev_node(network: u8, id: u8, name: &str) -> NodeEntry {
     let address = IpAddr::V4(Ipv4Addr::new(127, 77, network, id));
-    DevNode {
+    NodeEntry {
         id: u16::from(id),
         name: name.to_owned(),
         address,
@@ -190,20 +187,11 @@ fn dev_node(network: u8, id: u8, name: &str) -> DevNode {
 
 /// Writes what every node needs to start.
 fn write_all(cluster: &DevCluster) -> Result<(), Problem> {
-    let now =
-        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let id = u64::from_str_radix(&cluster.file.cluster, 16).unwrap_or(1);
-    let authority = Authority::create(ClusterId(id), now).map_err(|error| identity(&error))?;
-    let place = cluster.directory.join("authority");
-    make_directory(&place)?;
-    authority.save(&place).map_err(|error| identity(&error))?;
+    let authority = create_authority(id, &cluster.directory.join("authority"))?;
     for node in &cluster.file.nodes {
         let directory = cluster.directory_of(node);
-        make_directory(&directory)?;
-        authority
-            .issue(NodeId(node.id), &node.name, &[node.address], now)
-            .and_then(|identity| identity.save(&directory))
-            .map_err(|error| identity(&error))?;
+        issue_node(&authority, node, &directory)?;
         let path = directory.join("node.toml");
         fs::write(&path, settings(&cluster.file, node))
             .map_err(|error| Problem::file(&path, &error))?;
@@ -212,7 +200,7 @@ fn write_all(cluster: &DevCluster) -> Result<(), Problem> {
 }
 
 /// `node.toml` of `node`.
-pub(crate) fn settings(cluster: &DevFile, node: &DevNode) -> String {
+pub(crate) fn settings(cluster: &DevFile, node: &NodeEntry) -> String {
     let mut text = format!(
         "# Made by `lockstep dev up`.\n\
          cluster = \"{}\"\nnode = {}\nname = \"{}\"\nlisten = \"{}\"\nnbd = \"{}\"\n\
@@ -227,17 +215,8 @@ pub(crate) fn settings(cluster: &DevFile, node: &DevNode) -> String {
         text.push_str("allow_memory_store = true\n");
     }
     for peer in cluster.nodes.iter().filter(|peer| peer.id != node.id) {
-        let (id, name, listen) = (peer.id, &peer.name, peer.listen);
-        write!(text, "\n[[peers]]\nid = {id}\nname = \"{name}\"\naddresses = [\"{listen}\"]\n")
-            .expect("writing into a string cannot fail");
+        text.push('\n');
+        text.push_str(&peer.as_peer());
     }
     text
-}
-
-fn identity(error: &IdentityError) -> Problem {
-    Problem::new(FILE, error.to_string())
-}
-
-fn make_directory(path: &Path) -> Result<(), Problem> {
-    fs::create_dir_all(path).map_err(|error| Problem::file(path, &error))
 }

@@ -439,17 +439,10 @@ impl Node {
         let entry = resource.volume(volume)?;
         let size_bytes = entry.sectors * SECTOR_BYTES;
         let info = ExportInfo {
-            name: name.to_owned(),
             description: format!("volume {volume} of {resource_name}, {} MiB", size_bytes >> 20),
-            size_bytes,
             block_bytes_min: entry.block_bytes,
             block_bytes_preferred: entry.block_bytes.max(4096),
-            read_only: false,
-            rotational: false,
-            trim: true,
-            fast_zero: false,
-            multi_conn: true,
-            allocation: true,
+            ..ExportInfo::new(name.to_owned(), size_bytes)
         };
         Some((key, volume, info))
     }

@@ -497,15 +497,13 @@ pub(crate) fn content(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Runs a program to its end; what it wrote if it failed.
-pub(crate) fn run(program: &str, arguments: &[&str]) {
+/// Runs a program that has to end well; what it printed.
+pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     let output = Process::new(program).args(arguments).output().expect("it is installed");
-    assert!(
-        output.status.success(),
-        "{program} {arguments:?} failed: {}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?} failed: {printed}{errors}");
+    printed
 }
 
 /// Runs the program under test to its end; whether it ended well.

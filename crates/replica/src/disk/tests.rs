@@ -111,27 +111,19 @@ fn configuration() -> Configuration {
         in_sync,
         incarnation: Incarnation(u64::from(node) * 13),
     };
+    let members = alloc::vec![
+        member(1, MemberKind::Replica, true),
+        member(2, MemberKind::Replica, false),
+        member(3, MemberKind::Witness, false),
+    ];
+    let volume = VolumeId(0);
+    let volume = VolumeEntry { volume, sectors: 1 << 21, grows_to: None, block_bytes: 4096 };
     Configuration {
         epoch: Epoch(9),
         reign: Epoch(7),
         primary: Some(NodeId(2)),
-        recovering: false,
-        fork: 0,
         feature_level: 1,
-        members: alloc::vec![
-            member(1, MemberKind::Replica, true),
-            member(2, MemberKind::Replica, false),
-            member(3, MemberKind::Witness, false),
-        ],
-        volumes: alloc::vec![VolumeEntry {
-            volume: VolumeId(0),
-            sectors: 1 << 21,
-            grows_to: None,
-            block_bytes: 4096,
-        }],
-        options: Options::default(),
-        lineage: Vec::new(),
-        unknown: Vec::new(),
+        ..Configuration::first(members, alloc::vec![volume], Options::default())
     }
 }
 

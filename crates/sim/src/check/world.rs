@@ -933,22 +933,8 @@ fn first_configuration(scenario: &Scenario) -> Configuration {
             incarnation: Incarnation(if replica { u64::from(number) } else { 0 }),
         })
     };
-    Configuration {
-        epoch: Epoch(1),
-        reign: Epoch(1),
-        primary: None,
-        recovering: false,
-        fork: 0,
-        feature_level: 1,
-        members: (1..).zip(&scenario.kinds).filter_map(member).collect(),
-        volumes: vec![VolumeEntry {
-            volume: base::VolumeId(0),
-            sectors: 8,
-            grows_to: None,
-            block_bytes: 512,
-        }],
-        options: Options::default(),
-        lineage: Vec::new(),
-        unknown: Vec::new(),
-    }
+    let members = (1..).zip(&scenario.kinds).filter_map(member).collect();
+    let volume = base::VolumeId(0);
+    let volume = VolumeEntry { volume, sectors: 8, grows_to: None, block_bytes: 512 };
+    Configuration::first(members, vec![volume], Options::default())
 }

@@ -14,7 +14,7 @@ use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{Epoch, Incarnation, NodeId, Prng, SECTOR_BYTES, VolumeId, VoterId};
+use base::{Incarnation, NodeId, Prng, SECTOR_BYTES, VolumeId, VoterId};
 use serde::{Deserialize, Serialize};
 
 /// Longest name of a resource or node in bytes: it is part of file names and NBD export names.
@@ -265,19 +265,7 @@ impl ResourceFile {
             });
         }
         volumes.sort_by_key(|entry| entry.volume);
-        let configuration = Configuration {
-            epoch: Epoch(1),
-            reign: Epoch(0),
-            primary: None,
-            recovering: false,
-            fork: 0,
-            feature_level: 0,
-            members,
-            volumes,
-            options: self.options.clone(),
-            lineage: Vec::new(),
-            unknown: Vec::new(),
-        };
+        let configuration = Configuration::first(members, volumes, self.options.clone());
         check_configuration(&configuration).map_err(|what| FileError(String::from(what)))?;
         if configuration.in_sync().count() == 0 {
             return refuse("no replica begins in sync");

@@ -9,17 +9,6 @@ use alloc::vec::Vec;
 use base::{Ballot, Incarnation, NodeId};
 use wire::{Configuration, Protocol};
 
-const GEOMETRY: Geometry = Geometry {
-    extent_sectors: 64,
-    block_sectors: 8,
-    stripe_extents: 4,
-    log_pages: 3,
-    log_page_extents: 4,
-    log_extents: 4,
-    copy_sectors: 32,
-    copies_max: 4,
-};
-
 /// So many replicas, then witnesses, then clients.
 fn early(seed: u64, replicas: u16, witnesses: u16, clients: u16) -> World {
     let mut world = World::new(seed, replicas, witnesses, clients);
@@ -87,7 +76,7 @@ fn started(protocol: Protocol, in_memory: bool, clean: bool) -> Record {
         holds_data: true,
         volatile_cache: true,
         shards: 1,
-        geometry: GEOMETRY,
+        geometry: Geometry::default(),
         timing: Timing::default(),
         seed: 9,
         bootstrap: None,

@@ -150,24 +150,10 @@ impl World {
             in_sync: node <= replicas,
             incarnation: Incarnation(if node <= replicas { u64::from(node) } else { 0 }),
         };
-        let bootstrap = Configuration {
-            epoch: Epoch(1),
-            reign: Epoch(1),
-            primary: None,
-            recovering: false,
-            fork: 0,
-            feature_level: 1,
-            members: (1..=replicas + witnesses).map(entry).collect(),
-            volumes: alloc::vec![VolumeEntry {
-                volume: VolumeId(0),
-                sectors: 1 << 20,
-                grows_to: None,
-                block_bytes: 512,
-            }],
-            options: Options::default(),
-            lineage: Vec::new(),
-            unknown: Vec::new(),
-        };
+        let members = (1..=replicas + witnesses).map(entry).collect();
+        let volume = VolumeId(0);
+        let volume = VolumeEntry { volume, sectors: 1 << 20, grows_to: None, block_bytes: 512 };
+        let bootstrap = Configuration::first(members, alloc::vec![volume], Options::default());
         let mut world = World {
             now: 1_000 * MS,
             random: Prng::new(seed),

@@ -106,24 +106,9 @@ pub(super) fn member(node: u16, in_sync: bool) -> MemberEntry {
 }
 
 pub(super) fn first_configuration(replicas: &[u16]) -> Configuration {
-    Configuration {
-        epoch: Epoch(1),
-        reign: Epoch(1),
-        primary: None,
-        recovering: false,
-        fork: 0,
-        feature_level: 0,
-        members: replicas.iter().map(|&node| member(node, true)).collect(),
-        volumes: vec![VolumeEntry {
-            volume: VOLUME,
-            sectors: SECTORS,
-            grows_to: None,
-            block_bytes: 512,
-        }],
-        options: Options::default(),
-        lineage: Vec::new(),
-        unknown: Vec::new(),
-    }
+    let members = replicas.iter().map(|&node| member(node, true)).collect();
+    let volume = VolumeEntry { volume: VOLUME, sectors: SECTORS, grows_to: None, block_bytes: 512 };
+    Configuration::first(members, vec![volume], Options::default())
 }
 
 impl World {
