@@ -415,7 +415,7 @@ pub(crate) struct Create {
     #[arg(long, value_name = "KIND")]
     pub(crate) store: Option<Store>,
     /// Number of threads that share the work of one resource
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(wire::SHARDS_MAX)))]
     pub(crate) shards: u16,
     /// When a write counts as complete: on every in-sync disk (c), or in every in-sync memory and on one disk (b)
     #[arg(long, value_name = "P", default_value = "c", value_parser = protocol_parser())]

@@ -557,6 +557,8 @@ pub enum OperationError {
     OtherPrimary(NodeId),
     /// It would leave no replica in sync, or no member at all.
     LastReplica,
+    /// It would leave fewer replicas than `in_sync_min` asks for, and requests would wait.
+    TooFewReplicas,
     /// The node is already what it should become.
     Already,
     /// No such member.

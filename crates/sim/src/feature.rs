@@ -148,9 +148,7 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
         Feature::IoError => plan.options.on_no_quorum = OnNoQuorum::IoError,
         Feature::PassOn => plan.options.on_io_error = OnIoError::PassOn,
         Feature::InSyncMin => {
-            // An operator may take out all replicas but one, and then requests wait for more, as they should.
-            let fixed = plan.replicas().len() > 1 && !plan.features.contains(&Feature::Replica);
-            plan.options.in_sync_min = if fixed { 2 } else { 1 };
+            plan.options.in_sync_min = if plan.replicas().len() > 1 { 2 } else { 1 };
         }
         Feature::Volumes => {
             let first = plan.volumes.len();

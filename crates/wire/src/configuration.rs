@@ -15,6 +15,8 @@ pub const MEMBERS_MAX: usize = 16;
 pub const REPLICAS_MAX: usize = 8;
 /// Volumes in one resource.
 pub const VOLUMES_MAX: usize = 64;
+/// Shards of one resource: as many as a node has threads, and as the activity log has room for.
+pub const SHARDS_MAX: u16 = 8;
 
 /// Generations that a configuration remembers.
 pub const LINEAGE_MAX: usize = 16;
@@ -201,7 +203,7 @@ pub struct Options {
     pub on_io_error: OnIoError,
     /// Which in-sync replica serves a read.
     pub read_policy: ReadPolicy,
-    /// Requests wait while fewer replicas than this are in sync. 1..=8.
+    /// Requests wait while fewer replicas than this are in sync. 1..=[`REPLICAS_MAX`].
     pub in_sync_min: u8,
     /// Whether blocks carry checksums on disk.
     pub data_checksum: bool,

@@ -53,7 +53,7 @@ pub fn check_configuration(configuration: &Configuration) -> Result<(), &'static
     }
     check_members(&configuration.members)?;
     check_volumes(&configuration.volumes)?;
-    if !(1..=8).contains(&configuration.options.in_sync_min) {
+    if !(1..=REPLICAS_MAX).contains(&usize::from(configuration.options.in_sync_min)) {
         return Err("in-sync-min is not in 1..=8");
     }
     check_lineage(configuration)?;

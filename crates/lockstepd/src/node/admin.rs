@@ -409,6 +409,7 @@ impl Node {
             OperationError::NoQuorum => &codes::NO_QUORUM,
             OperationError::OtherPrimary(_) => &codes::OTHER_PRIMARY,
             OperationError::LastReplica => &codes::LAST_REPLICA,
+            OperationError::TooFewReplicas => &codes::TOO_FEW_REPLICAS,
             OperationError::Already => &codes::ALREADY,
             OperationError::NoMember => &codes::NO_MEMBER,
             OperationError::Full => &codes::TOO_MANY_MEMBERS,

@@ -26,7 +26,7 @@ use replica::door::{FromShard, MemberInput, ShardInput, ToShard};
 use replica::shard::{ShardSetup, ShardStatus};
 use replica::{Geometry, Shard};
 use sys::{Buffer, BufferPool, Hands, HandsConfig, Waker};
-use wire::STREAMS_MAX;
+use wire::{SHARDS_MAX, STREAMS_MAX};
 
 use super::disk::{LocalDisk, LocalVolume};
 use super::peers::{Connection, Lives, Stream, Told};
@@ -37,7 +37,7 @@ use crate::log::error;
 use crate::slab::Key;
 
 /// Threads of one node, at most: a resource has no more shards.
-pub(crate) const THREADS_MAX: u16 = 8;
+pub(crate) const THREADS_MAX: u16 = SHARDS_MAX;
 
 /// Bytes of buffers of one thread, at least: a payload of 1 MiB for each of a few peers.
 const BUFFER_BYTES_MIN: usize = 16 << 20;

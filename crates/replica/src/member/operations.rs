@@ -321,10 +321,14 @@ impl Member {
                 Operation::SetOptions(options) => {
                     let mut next = Self::successor(known);
                     next.options = options.clone();
-                    if (1..=8).contains(&options.in_sync_min) {
-                        Ok(Some(next))
-                    } else {
+                    let wanted = usize::from(options.in_sync_min);
+                    let raised = options.in_sync_min > known.options.in_sync_min;
+                    if !(1..=REPLICAS_MAX).contains(&wanted) {
                         Err(OperationError::BadSize)
+                    } else if raised && known.replicas().count() < wanted {
+                        Err(OperationError::TooFewReplicas)
+                    } else {
+                        Ok(Some(next))
                     }
                 }
                 Operation::Force if !self.is_leased() || !self.is_reachable(known) => continue,
@@ -399,11 +403,19 @@ impl Member {
         node: NodeId,
     ) -> Result<Option<Configuration>, OperationError> {
         let Some(entry) = known.member(node) else { return Err(OperationError::NoMember) };
+        if entry.in_sync && !self.is_kept_without(known, node) {
+            return Err(OperationError::LastReplica);
+        }
+        if entry.kind == MemberKind::Replica {
+            let wanted = usize::from(known.options.in_sync_min);
+            let others = known.replicas().filter(|&other| other != node).count();
+            let in_sync = known.in_sync().filter(|&other| other != node).count();
+            if others < wanted || (entry.in_sync && in_sync < wanted) {
+                return Err(OperationError::TooFewReplicas);
+            }
+        }
         let mut next = Self::successor(known);
         if entry.in_sync {
-            if !self.is_kept_without(known, node) {
-                return Err(OperationError::LastReplica);
-            }
             for member in next.members.iter_mut().filter(|member| member.node == node) {
                 member.in_sync = false;
             }

@@ -519,6 +519,30 @@ fn the_last_replica_cannot_be_removed() {
 }
 
 #[test]
+fn no_replica_is_removed_that_in_sync_min_asks_for() {
+    let mut world = serving(12, 3, 0, 0);
+    let ask = |world: &mut World, operation| {
+        let id = world.operate(1, operation);
+        world.run_until("answered", |world| world.is_done(1, id));
+        world.node(1).done[&id]
+    };
+    let at_least =
+        |in_sync_min| Operation::SetOptions(Options { in_sync_min, ..Options::default() });
+    let remove = |node| Operation::RemoveMember { node: NodeId(node) };
+    assert_eq!(ask(&mut world, at_least(4)), Err(OperationError::TooFewReplicas));
+    assert_eq!(ask(&mut world, at_least(2)), Ok(()));
+    world.crash(2);
+    world.run_until("node 2 is out", |world| world.in_sync() == [1, 3]);
+    // The one that is left would not be enough.
+    assert_eq!(ask(&mut world, remove(3)), Err(OperationError::TooFewReplicas));
+    assert_eq!(ask(&mut world, remove(2)), Ok(()));
+    assert_eq!(ask(&mut world, remove(3)), Err(OperationError::TooFewReplicas));
+    assert!(world.answers(1));
+    assert_eq!(ask(&mut world, at_least(1)), Ok(()));
+    assert_eq!(ask(&mut world, remove(3)), Ok(()));
+}
+
+#[test]
 fn an_operation_is_refused_where_another_node_is_primary() {
     let mut world = serving(13, 2, 1, 0);
     let operation = Operation::Resize { volume: base::VolumeId(0), sectors: 4096 };

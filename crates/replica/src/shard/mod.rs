@@ -77,7 +77,7 @@ pub struct ShardSetup {
     pub process: u64,
     /// Which shard, from 0.
     pub index: u16,
-    /// How many shards serve the resource on every node, 1..=8.
+    /// How many shards serve the resource on every node, 1..=[`wire::SHARDS_MAX`].
     pub shards: u16,
     /// How addresses are divided.
     pub geometry: Geometry,

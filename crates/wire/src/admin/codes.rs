@@ -166,6 +166,9 @@ codes! {
     RESIZE_REPLACED = "LS-0050", EXIT_FAILED, "Another resize took its place",
         "While the volume was growing it was asked to have another size.",
         "Look at its size with `lockstep resource show`, and ask again if it is not what you want.";
+    TOO_FEW_REPLICAS = "LS-0051", EXIT_FAILED, "There would be fewer replicas than in-sync-min asks for",
+        "Requests wait while fewer replicas than that are in sync.",
+        "Add a replica and wait until it is in sync, or lower the number: `lockstep resource set-options NAME --in-sync-min N`.";
 }
 
 /// Said with `UNSUPPORTED` of a resource that is to do without quorum, and has a witness.

@@ -8,7 +8,7 @@ use super::hex;
 use crate::register::check_configuration;
 use crate::{
     AfterSplitBrain, Configuration, Durability, MEMBERS_MAX, MemberEntry, MemberKind, OnIoError,
-    OnNoQuorum, Options, Protocol, Quorum, ReadPolicy, VolumeEntry,
+    OnNoQuorum, Options, Protocol, Quorum, ReadPolicy, SHARDS_MAX, VolumeEntry,
 };
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -23,8 +23,6 @@ pub const NAME_BYTES_MAX: usize = 48;
 pub const VOLUME_BYTES_MAX: u64 = 1 << 50;
 /// Nodes of one resource, clients included.
 const NODES_MAX: usize = 64;
-/// Shards of one resource: more threads than that do not serve one resource faster.
-const SHARDS_MAX: u16 = 64;
 
 /// A resource.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
@@ -36,7 +34,7 @@ pub struct ResourceFile {
     /// Its identity: random, the same on every node, never used again.
     #[serde(with = "hex")]
     pub id: u64,
-    /// Number of shards, the same on every node.
+    /// Number of shards, the same on every node. 1..=`SHARDS_MAX`.
     #[serde(default = "one")]
     pub shards: u16,
     /// What the operator chose.
@@ -269,6 +267,10 @@ impl ResourceFile {
         check_configuration(&configuration).map_err(|what| FileError(String::from(what)))?;
         if configuration.in_sync().count() == 0 {
             return refuse("no replica begins in sync");
+        }
+        let (wanted, there) = (self.options.in_sync_min, configuration.replicas().count());
+        if there < usize::from(wanted) {
+            return refuse(format!("in_sync_min is {wanted}, and there are {there} replicas"));
         }
         Ok(configuration)
     }
