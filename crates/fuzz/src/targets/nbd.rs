@@ -100,19 +100,7 @@ struct Host {
 
 impl Host {
     fn new(tls: Tls) -> Host {
-        let info = ExportInfo {
-            name: "disk".to_owned(),
-            description: "a disk for tests".to_owned(),
-            size_bytes: DISK_BYTES,
-            block_bytes_min: 512,
-            block_bytes_preferred: 4096,
-            read_only: false,
-            rotational: false,
-            trim: true,
-            fast_zero: true,
-            multi_conn: true,
-            allocation: true,
-        };
+        let info = ExportInfo { fast_zero: true, ..ExportInfo::new("disk".to_owned(), DISK_BYTES) };
         let mut send = Vec::new();
         let server = Server::new(tls, &mut send);
         Host { server, info, send, write: None, closed: None, seen: 0 }
