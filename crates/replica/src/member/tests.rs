@@ -1,6 +1,7 @@
 //! Tests of the member, in a small world of them.
 
 extern crate std;
+mod ends;
 mod lineage;
 mod lives;
 mod memory;

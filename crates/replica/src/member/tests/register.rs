@@ -15,8 +15,8 @@ use wire::{
 /// A member by itself, whose disk answers at once, or when it is told. Nodes 1 and 2 are in-sync replicas, 3
 /// is a witness.
 pub(super) struct Alone {
-    member: Member,
-    now: Instant,
+    pub(super) member: Member,
+    pub(super) now: Instant,
     /// Stores wait.
     pub(super) slow: bool,
     pub(super) held: Option<u64>,

@@ -1,0 +1,100 @@
+//! How reigns and attempts end: what waits for the end of a lease, or for the shards.
+
+use super::network::{MS, World, voter};
+use super::register::Alone;
+use crate::disk::Record;
+use crate::door::{FromShard, MemberInput, Operation, OperationId, Timing};
+use crate::member::RoleStatus;
+use alloc::boxed::Box;
+use base::{Ballot, Duration, Epoch, NodeId};
+use wire::{Configuration, MemberMessage, RefuseReason};
+
+/// The ballot under which voters are asked for promises, if they are.
+fn asked(sent: &[MemberMessage]) -> Option<Ballot> {
+    sent.iter().find_map(|message| match message {
+        MemberMessage::Prepare { ballot } => Some(*ballot),
+        _ => None,
+    })
+}
+
+/// What voters are asked to accept.
+fn proposed(sent: &[MemberMessage]) -> Option<&Configuration> {
+    sent.iter().find_map(|message| match message {
+        MemberMessage::Accept { configuration, .. } => Some(&**configuration),
+        _ => None,
+    })
+}
+
+fn is_released(sent: &[MemberMessage]) -> bool {
+    sent.iter().any(|message| matches!(message, MemberMessage::Release { .. }))
+}
+
+/// Node 1 with two shards, which is primary in epoch 2 by the votes of nodes 1 and 2, and serves; and its ballot.
+fn reigning(first: &Configuration) -> (Alone, Ballot) {
+    let record = Record::first(first, NodeId(1), 1).expect("a member");
+    let mut node = Alone::with(1, record, 2);
+    node.meet(2, 1, None);
+    node.meet(3, 2, None);
+    let sent = node.step(MemberInput::Clients { count: 1 });
+    let ballot = asked(&sent).expect("it has a client");
+    let promise = MemberMessage::Promise { ballot, voter: voter(2), accepted: None };
+    let sent = node.hear(2, 1, promise);
+    let epoch = proposed(&sent).expect("two of three promised").epoch;
+    assert_eq!(epoch, Epoch(2));
+    node.hear(2, 1, MemberMessage::Accepted { ballot, epoch, voter: voter(2) });
+    for shard in 0..2 {
+        for message in [FromShard::Installed { epoch }, FromShard::Gathered { reign: epoch }] {
+            node.step(MemberInput::Shard { shard, message });
+        }
+    }
+    assert_eq!(node.member.status().role, RoleStatus::Primary);
+    (node, ballot)
+}
+
+#[test]
+fn an_attempt_gives_no_lease_back_while_one_of_a_reign_that_others_ended_may_run() {
+    let first = World::new(1, 2, 1, 0).bootstrap;
+    let (mut node, old) = reigning(&first);
+    let ended = Configuration { epoch: Epoch(4), reign: Epoch(3), ..first.clone() };
+    let ballot = Ballot { round: old.round + 1, node: NodeId(2) };
+    node.hear(2, 1, MemberMessage::Learn { ballot, configuration: Box::new(ended) });
+    assert_eq!(node.member.status().role, RoleStatus::Follower);
+    // Its shards may not have heard of that yet, and answer under the lease of the old reign.
+    let lease = Timing::default().lease;
+    let end = node.now + lease;
+    let mut attempts = [0, 0];
+    while node.now < end + lease {
+        let over = node.now >= end;
+        let sent = node.step(MemberInput::Wake);
+        let Some(ballot) = asked(&sent) else {
+            node.now = node.now + Duration(10 * MS);
+            continue;
+        };
+        attempts[usize::from(over)] += 1;
+        let reason = RefuseReason::Promised(Ballot { round: ballot.round + 1, node: NodeId(2) });
+        node.hear(2, 1, MemberMessage::Refused { ballot, reason });
+        let sent = node.hear(3, 2, MemberMessage::Refused { ballot, reason });
+        assert_eq!(node.member.status().role, RoleStatus::Follower, "nobody is left to promise");
+        assert_eq!(is_released(&sent), over, "{sent:?}");
+    }
+    assert!(attempts[0] > 0 && attempts[1] > 0, "{attempts:?}");
+}
+
+#[test]
+fn the_end_of_a_reign_is_proposed_when_each_of_its_shards_is_drained() {
+    let first = World::new(1, 2, 1, 0).bootstrap;
+    let (mut node, ballot) = reigning(&first);
+    let epoch = Epoch(2);
+    let id = OperationId(1);
+    let mut sent = node.step(MemberInput::Operation { id, operation: Operation::Demote });
+    for shard in 0..2 {
+        sent.extend(node.step(MemberInput::Wake));
+        assert_eq!(proposed(&sent), None, "before shard {shard} is drained");
+        let message = FromShard::Drained { reign: epoch };
+        sent.extend(node.step(MemberInput::Shard { shard, message }));
+    }
+    let next = proposed(&sent).expect("both are drained");
+    assert_eq!((next.epoch, next.primary), (Epoch(3), None));
+    node.hear(2, 1, MemberMessage::Accepted { ballot, epoch: Epoch(3), voter: voter(2) });
+    assert_eq!(node.member.status().role, RoleStatus::Follower);
+}
