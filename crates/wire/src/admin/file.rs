@@ -268,10 +268,6 @@ impl ResourceFile {
         if configuration.in_sync().count() == 0 {
             return refuse("no replica begins in sync");
         }
-        let (wanted, there) = (self.options.in_sync_min, configuration.replicas().count());
-        if there < usize::from(wanted) {
-            return refuse(format!("in_sync_min is {wanted}, and there are {there} replicas"));
-        }
         Ok(configuration)
     }
 
