@@ -26,6 +26,8 @@ pub(crate) struct Wanted {
     pub(crate) store: &'static str,
     /// Whether nodes encipher what they say to each other.
     pub(crate) encryption: bool,
+    /// Threads of each node.
+    pub(crate) threads: u16,
 }
 
 /// A cluster that runs.
@@ -41,9 +43,9 @@ impl Cluster {
         let program = programs.directory.join("lockstep");
         let mut cluster =
             Cluster { program, directory: directory.to_path_buf(), nodes: Vec::new() };
-        let count = wanted.nodes.to_string();
-        let words = ["dev", "up", "--nodes", &count, "--store", wanted.store, "--detach"];
-        cluster.ok(&[&words[..], &["--output", "json"]].concat())?;
+        let (count, threads) = (wanted.nodes.to_string(), wanted.threads.to_string());
+        let words = ["dev", "up", "--nodes", &count, "--store", wanted.store];
+        cluster.ok(&[&words[..], &["--threads", &threads, "--detach"]].concat())?;
         cluster.nodes = cluster.statuses()?.into_iter().map(|(name, _)| name).collect();
         if !wanted.encryption {
             cluster.ok(&["dev", "down"])?;
@@ -63,11 +65,22 @@ impl Cluster {
         run(Command::new(&self.program).arg("--dir").arg(&self.directory).args(words))
     }
 
-    /// Makes a resource and waits until it is in sync.
+    /// Makes a resource of one shard and waits until it is in sync.
     pub(crate) fn create(&self, name: &str, size_mib: u64, nodes: &[&str]) -> Outcome<()> {
+        self.create_sharded(name, size_mib, nodes, 1)
+    }
+
+    /// Makes a resource of so many shards and waits until it is in sync.
+    pub(crate) fn create_sharded(
+        &self,
+        name: &str,
+        size_mib: u64,
+        nodes: &[&str],
+        shards: u16,
+    ) -> Outcome<()> {
         let (size, count) = (format!("{size_mib}MiB"), nodes.len().to_string());
-        let nodes = nodes.join(",");
-        let words = ["resource", "create", name, "--size", &size];
+        let (nodes, shards) = (nodes.join(","), shards.to_string());
+        let words = ["resource", "create", name, "--size", &size, "--shards", &shards];
         self.ok(&[&words[..], &["--replicas", &count, "--nodes", &nodes]].concat())?;
         self.wait(name, "in-sync", 120)
     }

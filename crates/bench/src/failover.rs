@@ -116,7 +116,7 @@ pub(crate) fn measure(run: &Run) -> Outcome<Failover> {
 }
 
 fn cluster(run: &Run, programs: &Programs, store: &'static str, size_mib: u64) -> Outcome<Cluster> {
-    let wanted = Wanted { nodes: 3, store, encryption: false };
+    let wanted = Wanted { nodes: 3, store, encryption: false, threads: 1 };
     let cluster = Cluster::up(programs, &run.scratch.join("f"), wanted)?;
     cluster.create("v", size_mib, &["a", "b", "c"])?;
     Ok(cluster)

@@ -67,6 +67,15 @@ pub(crate) fn processor_ms(pids: &[u32]) -> Outcome<u64> {
     Ok(ticks * 1000 / TICKS_PER_SECOND)
 }
 
+/// Memory that a process holds at present, in KiB.
+pub(crate) fn resident_kib(pid: u32) -> Outcome<u64> {
+    let path = format!("/proc/{pid}/status");
+    let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    number.ok_or_else(|| format!("{path} is not as expected"))
+}
+
 /// Runs a program to its end; its standard output, if it succeeded.
 pub(crate) fn run(command: &mut Command) -> Outcome<String> {
     stop::check()?;

@@ -10,6 +10,7 @@
 mod cluster;
 mod failover;
 mod fio;
+mod idle;
 mod machine;
 mod outcome;
 mod plot;
@@ -19,6 +20,7 @@ mod sample;
 mod server;
 mod stop;
 mod tables;
+mod targets;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,7 +43,7 @@ struct Arguments {
     /// Only show that every row can be made
     #[arg(long, conflicts_with = "full")]
     sanity: bool,
-    /// Only these tables: record-memory, record-file, depth, failover
+    /// Only these tables: record-memory, record-file, depth, threads, failover, idle
     #[arg(long, value_delimiter = ',')]
     tables: Vec<String>,
     /// Name of the files to write
@@ -58,7 +60,7 @@ struct Arguments {
     compare: Option<String>,
 }
 
-const TABLES: [&str; 4] = ["record-memory", "record-file", "depth", "failover"];
+const TABLES: [&str; 6] = ["record-memory", "record-file", "depth", "threads", "failover", "idle"];
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -76,6 +78,10 @@ fn run(arguments: &Arguments) -> Outcome<()> {
         return fail(format!("there is no table {name}: there are {}", TABLES.join(", ")));
     }
     if machine::find("fio").is_none() {
+        if arguments.sanity {
+            println!("NOT RUN: every row: no fio on this machine");
+            return Ok(());
+        }
         return fail("fio is not on this machine; nothing can be measured without it");
     }
     stop::listen()?;
@@ -112,7 +118,11 @@ fn measure(run: &Run, arguments: &Arguments) -> Outcome<Report> {
     if wants("depth") {
         tables.push(tables::depth(run)?);
     }
+    if wants("threads") {
+        tables.push(tables::threads(run)?);
+    }
     let failover = if wants("failover") { Some(failover::measure(run)?) } else { None };
+    let idle = if wants("idle") { idle::measure(run)? } else { Vec::new() };
     let mode = match run.pace {
         Pace { full: true, .. } => "full",
         Pace { sanity: true, .. } => "sanity",
@@ -126,5 +136,6 @@ fn measure(run: &Run, arguments: &Arguments) -> Outcome<Report> {
         machine,
         tables,
         failover,
+        idle,
     })
 }

@@ -9,11 +9,13 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::failover::Failover;
+use crate::idle::Idle;
 use crate::machine::Machine;
 use crate::outcome::Outcome;
 use crate::plot;
 use crate::sample::change;
 use crate::tables::{Row, Table};
+use crate::targets;
 
 /// Everything.
 #[derive(Serialize)]
@@ -26,6 +28,7 @@ pub(crate) struct Report {
     pub(crate) machine: Machine,
     pub(crate) tables: Vec<Table>,
     pub(crate) failover: Option<Failover>,
+    pub(crate) idle: Vec<Idle>,
 }
 
 impl Report {
@@ -72,6 +75,8 @@ impl Report {
         if let Some(failover) = &self.failover {
             failover_text(failover, &mut page);
         }
+        idle_text(&self.idle, &mut page);
+        targets_text(self, &mut page);
         page
     }
 }
@@ -191,6 +196,39 @@ fn failover_text(failover: &Failover, page: &mut String) {
     }
     if let Some(speed) = failover.copy_mib_per_second {
         write!(page, "\n`nbdcopy` from file to file on the same disk: {speed:.0} MiB/s.\n")
+            .expect("a string takes all");
+    }
+}
+
+fn idle_text(idle: &[Idle], page: &mut String) {
+    if idle.is_empty() {
+        return;
+    }
+    page.push_str(
+        "\n## Idle volumes\n\nMemory of the node that holds most, without a volume and with all; processor time while \
+         nobody asks for anything.\n\n| subject | volumes | MiB without | with | KiB per volume | % of a core |\n\
+         |---|--:|--:|--:|--:|--:|\n",
+    );
+    for Idle { subject, volumes, empty_mib, full_mib, core_percent } in idle {
+        let each = (full_mib - empty_mib) * 1024.0 / f64::from((*volumes).max(1));
+        writeln!(
+            page,
+            "| {subject} | {volumes} | {empty_mib:.0} | {full_mib:.0} | {each:.0} | {core_percent:.1} |"
+        )
+        .expect("a string takes all");
+    }
+}
+
+fn targets_text(report: &Report, page: &mut String) {
+    let reached = targets::of(report);
+    // Of two revisions the rows bear the names of both.
+    if reached.is_empty() || report.revisions.len() > 1 {
+        return;
+    }
+    page.push_str("\n## Targets\n\n| what | target | here | |\n|---|--:|--:|---|\n");
+    for targets::Reached { what, bound, value } in reached {
+        let verdict = if bound.holds(value) { "met" } else { "missed" };
+        writeln!(page, "| {what} | {bound} | {value:.2} | {verdict} |")
             .expect("a string takes all");
     }
 }

@@ -47,6 +47,9 @@ const DEPTHS: [Workload; 7] = [
     workload("depth 64", WRITE, 4, 64),
 ];
 
+/// The column of the threads table.
+const EIGHT_JOBS: [Workload; 1] = [workload("4K random write, depth 8", WRITE, 4, 8)];
+
 const fn workload(
     name: &'static str,
     pattern: &'static str,
@@ -93,7 +96,7 @@ pub(crate) fn record_memory(run: &Run) -> Outcome<Table> {
     for programs in &run.programs {
         clusters.extend(replicated(run, programs, "memory", size_mib, &mut subjects)?);
         if run.pace.full {
-            let wanted = Wanted { nodes: 3, store: "memory", encryption: true };
+            let wanted = Wanted { nodes: 3, store: "memory", encryption: true, threads: 1 };
             let name = "3 replicas, links enciphered";
             clusters.push(one(run, programs, wanted, 3, (name, size_mib), &mut subjects)?);
         }
@@ -157,7 +160,7 @@ pub(crate) fn depth(run: &Run) -> Outcome<Table> {
     let size_mib = run.pace.memory_mib();
     let (mut clusters, mut subjects) = (Vec::new(), Vec::new());
     for programs in &run.programs {
-        let wanted = Wanted { nodes: 2, store: "memory", encryption: false };
+        let wanted = Wanted { nodes: 2, store: "memory", encryption: false, threads: 1 };
         let name = "2 replicas";
         clusters.push(one(run, programs, wanted, 2, (name, size_mib), &mut subjects)?);
     }
@@ -174,6 +177,37 @@ pub(crate) fn depth(run: &Run) -> Outcome<Table> {
     Ok(table)
 }
 
+/// Table 3, shards: one volume on two nodes, dealt to 1, 2, 4, … threads, as far as the machine has cores.
+pub(crate) fn threads(run: &Run) -> Outcome<Table> {
+    let size_mib = run.pace.memory_mib();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let (mut clusters, mut subjects) = (Vec::new(), Vec::new());
+    for programs in &run.programs {
+        for threads in [1, 2, 4, 8].into_iter().filter(|&threads| usize::from(threads) <= cores) {
+            let wanted = Wanted { nodes: 2, store: "memory", encryption: false, threads };
+            let name = threads_name(threads);
+            clusters.push(one(run, programs, wanted, 2, (&name, size_mib), &mut subjects)?);
+        }
+    }
+    let mut table = Table {
+        key: "threads",
+        title: "Table 3, one volume on several threads",
+        seed: "DRBD 10: one volume on two nodes, 8 jobs",
+        reference: THREADS_REFERENCE,
+        rows: Vec::new(),
+    };
+    measure(run, &subjects, &EIGHT_JOBS, &[8], &mut table)?;
+    Ok(table)
+}
+
+/// The subject with one thread.
+const THREADS_REFERENCE: &str = "threads = 1, shards = 1";
+
+/// How a volume of as many shards as its nodes have threads is called.
+pub(crate) fn threads_name(threads: u16) -> String {
+    format!("threads = {threads}, shards = {threads}")
+}
+
 fn instances(run: &Run) -> Vec<u32> {
     if run.pace.full { vec![1, 2, 4, 8] } else { vec![1] }
 }
@@ -186,7 +220,7 @@ fn replicated(
     size_mib: u64,
     subjects: &mut Vec<Subject>,
 ) -> Outcome<Vec<Cluster>> {
-    let wanted = |nodes| Wanted { nodes, store, encryption: false };
+    let wanted = |nodes| Wanted { nodes, store, encryption: false, threads: 1 };
     let three = one(run, programs, wanted(3), 3, ("3 replicas", size_mib), subjects)?;
     let without = "3 replicas, client without one";
     let four = one(run, programs, wanted(4), 3, (without, size_mib), subjects)?;
@@ -206,7 +240,7 @@ fn one(
     const NAMES: [&str; 4] = ["a", "b", "c", "d"];
     let directory = run.scratch.join(format!("c{}", subjects.len()));
     let cluster = Cluster::up(programs, &directory, wanted)?;
-    cluster.create("v", size_mib, &NAMES[..replicas])?;
+    cluster.create_sharded("v", size_mib, &NAMES[..replicas], wanted.threads)?;
     let target = Target::Nbd(cluster.url(NAMES[usize::from(wanted.nodes) - 1], "v"));
     fill(&target, size_mib)?;
     subjects.push(Subject {

@@ -38,6 +38,7 @@ const STEPS: &[Step] = &[
     Step { name: "check", run: |project| check(project, &[]) },
     Step { name: "demo", run: demo },
     Step { name: "lab", run: |project| lab(project, &["--quick".into()]) },
+    Step { name: "bench", run: bench_sanity },
 ];
 
 /// Runs all steps, then prints a table of them. Returns whether all passed.
@@ -114,6 +115,12 @@ pub(crate) fn lab(project: &Project, rest: &[String]) -> bool {
     }
     let mut command = Command::new(project.target.join("release").join("lab"));
     run(command.args(rest))
+}
+
+/// Shows that every row of the benchmark can be made; what it writes is thrown away with the build.
+fn bench_sanity(project: &Project) -> bool {
+    let results = project.target.join("bench").join("sanity").to_string_lossy().into_owned();
+    bench(project, None, &["--sanity".into(), "--results".into(), results])
 }
 
 /// Builds the benchmark, what it measures, and the programs of another revision if asked for, and runs it

@@ -1,0 +1,228 @@
+//! What the software is meant to reach, as ratios within one run, and whether a run shows it.
+//!
+//! A target of which a run has no figures is left out.
+
+use std::fmt;
+
+use crate::report::Report;
+use crate::sample::Sample;
+use crate::tables::{Row, threads_name};
+
+/// On which side of a figure the good ones lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Bound {
+    pub(crate) fn holds(self, value: f64) -> bool {
+        match self {
+            Bound::AtLeast(least) => value >= least,
+            Bound::AtMost(most) => value <= most,
+        }
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Bound::AtLeast(least) => write!(to, "≥ {least}"),
+            Bound::AtMost(most) => write!(to, "≤ {most}"),
+        }
+    }
+}
+
+/// A target, and what a run shows of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Reached {
+    pub(crate) what: String,
+    pub(crate) bound: Bound,
+    pub(crate) value: f64,
+}
+
+const READ_64: &str = "4K random read, depth 64";
+const WRITE_64: &str = "4K random write, depth 64";
+const MIXED_64: &str = "4K random 70/30, depth 64";
+const READ_128K: &str = "128K sequential read, depth 16";
+const WRITE_128K: &str = "128K sequential write, depth 16";
+const READ_1: &str = "4K random read, depth 1";
+const WRITE_1: &str = "4K random write, depth 1";
+
+const LOCAL: &str = "3 replicas";
+const REMOTE: &str = "3 replicas, client without one";
+const SINGLE: &str = "1 replica";
+
+/// How long the lease of a primary lasts unless a node is told otherwise, in ms.
+const LEASE_MS: f64 = 2000.0;
+
+type Figure = fn(&Sample) -> f64;
+
+const IOPS: Figure = |sample| sample.iops;
+const MEAN: Figure = |sample| sample.mean_us;
+const P99: Figure = |sample| sample.p99_us;
+const CPU: Figure = |sample| sample.cpu_ms;
+
+/// All targets of which the report has figures.
+pub(crate) fn of(report: &Report) -> Vec<Reached> {
+    let mut list = List { report, all: Vec::new() };
+    list.in_memory();
+    list.on_disk();
+    list.threads();
+    list.failover();
+    list.idle();
+    list.all
+}
+
+struct List<'a> {
+    report: &'a Report,
+    all: Vec<Reached>,
+}
+
+impl List<'_> {
+    fn add(&mut self, what: impl Into<String>, bound: Bound, value: Option<f64>) {
+        let what = what.into();
+        self.all.extend(value.map(|value| Reached { what, bound, value }));
+    }
+
+    fn row(&self, table: &str, workload: &str, subject: &str) -> Option<&Row> {
+        let table = self.report.tables.iter().find(|one| one.key == table)?;
+        let is = |row: &&Row| row.workload.name == workload && row.subject == subject;
+        table.rows.iter().filter(is).min_by_key(|row| row.threads)
+    }
+
+    fn figure(&self, table: &str, workload: &str, subject: &str, of: Figure) -> Option<f64> {
+        self.row(table, workload, subject).map(|row| row.repeats.median(of))
+    }
+
+    /// One subject's figure in relation to another's.
+    fn ratio(&self, table: &str, workload: &str, pair: (&str, &str), of: Figure) -> Option<f64> {
+        let [one, other] = [pair.0, pair.1].map(|who| self.figure(table, workload, who, of));
+        Some(one? / other?)
+    }
+
+    fn in_memory(&mut self) {
+        const TABLE: &str = "record-memory";
+        const BESIDE: (&str, &str) = (LOCAL, "nbdkit memory");
+        let against = [
+            (WRITE_64, IOPS, "IOPS", Bound::AtLeast(0.6)),
+            (READ_64, IOPS, "IOPS", Bound::AtLeast(1.0)),
+            (MIXED_64, IOPS, "IOPS", Bound::AtLeast(0.75)),
+            (WRITE_128K, IOPS, "IOPS", Bound::AtLeast(0.55)),
+            (READ_128K, IOPS, "IOPS", Bound::AtLeast(0.9)),
+            (WRITE_1, MEAN, "mean latency", Bound::AtMost(2.5)),
+            (READ_1, MEAN, "mean latency", Bound::AtMost(1.3)),
+            (WRITE_1, P99, "99th percentile", Bound::AtMost(3.0)),
+            (READ_1, P99, "99th percentile", Bound::AtMost(3.0)),
+        ];
+        for (workload, of, name, bound) in against {
+            let what =
+                format!("in memory, 3 replicas, {workload}: {name} against nbdkit with one copy");
+            self.add(what, bound, self.ratio(TABLE, workload, BESIDE, of));
+        }
+        for (workload, bound) in [(WRITE_64, Bound::AtMost(7.0)), (READ_64, Bound::AtMost(5.0))] {
+            let what = format!("in memory, 3 replicas, {workload}: ms CPU of all nodes per 1 000");
+            self.add(what, bound, self.figure(TABLE, workload, LOCAL, CPU));
+        }
+        for workload in [WRITE_64, READ_64] {
+            let what =
+                format!("in memory, {workload}: IOPS without a local replica against with one");
+            let value = self.ratio(TABLE, workload, (REMOTE, LOCAL), IOPS);
+            self.add(what, Bound::AtLeast(0.7), value);
+        }
+    }
+
+    fn on_disk(&mut self) {
+        const TABLE: &str = "record-file";
+        let against = |other| (LOCAL, other);
+        let raw = self.ratio(TABLE, WRITE_64, against("raw"), IOPS);
+        self.add(
+            "3 replicas on one disk, 4K random write, depth 64: IOPS against the raw disk",
+            Bound::AtLeast(0.45),
+            raw,
+        );
+        let nbdkit = self.ratio(TABLE, WRITE_64, against("nbdkit file"), IOPS);
+        self.add(
+            "the same against nbdkit's file plugin with one copy",
+            Bound::AtLeast(1.0),
+            nbdkit,
+        );
+        let own = self.row(TABLE, WRITE_64, LOCAL).and_then(|row| row.own_ms);
+        self.add("the same: own ms CPU per 1 000", Bound::AtMost(9.0), own);
+        let mean = |who| self.figure(TABLE, WRITE_1, who, MEAN);
+        let over = mean(LOCAL).zip(mean("raw")).map(|(ours, raw)| ours - raw);
+        self.add("4K write, depth 1: µs over the raw disk", Bound::AtMost(90.0), over);
+        let alone = (SINGLE, "nbdkit file");
+        let iops = self.ratio(TABLE, WRITE_64, alone, IOPS);
+        self.add(
+            "1 replica, 4K random write, depth 64: IOPS against nbdkit's file plugin",
+            Bound::AtLeast(2.0),
+            iops,
+        );
+        let mean = self.ratio(TABLE, WRITE_1, alone, MEAN);
+        self.add("1 replica, 4K write, depth 1: latency against it", Bound::AtMost(0.9), mean);
+    }
+
+    fn threads(&mut self) {
+        let table = "threads";
+        for (threads, bound) in [(2, Bound::AtLeast(1.3)), (8, Bound::AtLeast(4.0))] {
+            let pair = (&*threads_name(threads), &*threads_name(1));
+            let value = self.ratio(table, "4K random write, depth 8", pair, IOPS);
+            self.add(format!("{threads} shards against one, 8 jobs: IOPS"), bound, value);
+        }
+    }
+
+    fn failover(&mut self) {
+        let Some(found) = &self.report.failover else { return };
+        let pause = |event: &str| {
+            let found = found.pauses.iter().find(|pause| pause.event == event);
+            found.map(|pause| pause.pause_ms)
+        };
+        let after_kill = pause("kill -9 of the primary's node");
+        let hand_over = pause("hand-over");
+        let resync = |kind: &str| found.resyncs.iter().find(|one| one.kind.starts_with(kind));
+        let idle = resync("file, idle").zip(found.copy_mib_per_second);
+        let idle = idle.map(|(resync, copy)| resync.mib_per_second / copy);
+        let beside = ["memory", "file"].map(|store| {
+            let ratio = resync(&format!("{store}, beside"))
+                .map(|one| one.beside_p99_us / one.alone_p99_us.max(1e-9));
+            (store, ratio)
+        });
+        let limit = Bound::AtMost(LEASE_MS + 500.0);
+        self.add("pause at kill -9 of the primary's node, ms", limit, after_kill);
+        self.add("pause at a hand-over, ms", Bound::AtMost(100.0), hand_over);
+        let what = "resync on an idle disk against nbdcopy from file to file";
+        self.add(what, Bound::AtLeast(0.7), idle);
+        for (store, ratio) in beside {
+            let what = format!("99th percentile beside a resync against without, {store}");
+            self.add(what, Bound::AtMost(2.0), ratio);
+        }
+    }
+
+    fn idle(&mut self) {
+        let Some(idle) = self.report.idle.first().cloned() else { return };
+        self.add(
+            "memory of a node without a volume, MiB",
+            Bound::AtMost(64.0),
+            Some(idle.empty_mib),
+        );
+        // 1 000 idle volumes may take 2 GiB and 2 % of a core.
+        let share = f64::from(idle.volumes) / 1000.0;
+        let what = format!("memory of {} idle volumes, MiB over that", idle.volumes);
+        let over = idle.full_mib - idle.empty_mib;
+        self.add(what, Bound::AtMost(2048.0 * share), Some(over));
+        let what = format!("{} idle volumes, per cent of a core", idle.volumes);
+        self.add(what, Bound::AtMost(2.0 * share), Some(idle.core_percent));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Bound;
+
+    #[test]
+    fn a_bound_holds_on_its_good_side() {
+        assert!(Bound::AtLeast(0.6).holds(0.6) && !Bound::AtLeast(0.6).holds(0.59));
+        assert!(Bound::AtMost(2.0).holds(2.0) && !Bound::AtMost(2.0).holds(2.01));
+    }
+}
