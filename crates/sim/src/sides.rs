@@ -65,8 +65,7 @@ pub(crate) struct Sides {
 }
 
 fn place(configuration: &Configuration) -> Place {
-    let stretch = configuration.lineage.last().map_or(0, |stretch| stretch.id);
-    (stretch, configuration.epoch)
+    (configuration.history(), configuration.epoch)
 }
 
 impl Sides {

@@ -325,6 +325,12 @@ impl Configuration {
             .map(|member| member.node)
     }
 
+    /// The newest stretch of the history that this belongs to; 0 for the one that began with the resource.
+    #[must_use]
+    pub fn history(&self) -> u64 {
+        self.lineage.last().map_or(0, |stretch| stretch.id)
+    }
+
     /// Whether copies may hold changes of a history that was given up: it went on without a majority, or an
     /// operator forced it.
     #[must_use]

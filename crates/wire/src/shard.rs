@@ -268,6 +268,8 @@ pub enum ShardMessage {
         origin: Option<WriteOrigin>,
         /// Of a write, the oldest reign in which it may have been carried out; 0: it is asked for the first time.
         asked: Epoch,
+        /// The newest stretch of the history that the sender is on; 0: the first.
+        history: u64,
     },
     /// Answer to `Forward`: payload beside it for a read that is `Ok` and not `zero`.
     Forwarded {

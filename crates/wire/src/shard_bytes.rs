@@ -160,7 +160,7 @@ pub(crate) fn fields(message: &ShardMessage) -> (u16, Fields) {
         ShardMessage::Doubt { sequence, last, .. } => {
             (DOUBT, Fields { sequence: *sequence, flags: flag(FLAG_LAST, *last), ..none })
         }
-        ShardMessage::Forward { id, op, volume, span, fua, origin, asked } => {
+        ShardMessage::Forward { id, op, volume, span, fua, origin, asked, history: _ } => {
             let fields = put_origin(addressed(*asked, id.0, *volume, *span), *origin);
             // `detail` belongs to the origin: the operation stands in `cut`.
             (FORWARD, Fields { cut: put_op(*op), flags: flag(FLAG_FUA, *fua), ..fields })
@@ -188,6 +188,7 @@ pub(crate) fn put_body(message: &ShardMessage, out: &mut Vec<u8>) {
                 out.put_u64(end);
             }
         }
+        ShardMessage::Forward { history, .. } if *history != 0 => out.put_u64(*history),
         ShardMessage::Hash { hash: Some(hash), .. } => out.extend_from_slice(&hash.to_le_bytes()),
         ShardMessage::Remembers { memory, .. } | ShardMessage::Remember { memory, .. } => {
             put_memory(memory, out);
@@ -256,7 +257,8 @@ pub(crate) fn take(kind: u16, from: &Fields, body: &[u8]) -> Result<ShardMessage
         FORWARD => {
             let (id, op, span) = (RequestId(sequence), take_op(from)?, from.span()?);
             let (fua, origin) = (from.has(FLAG_FUA), take_origin(from)?);
-            ShardMessage::Forward { id, op, volume, span, fua, origin, asked: epoch }
+            let history = take_history(&mut body)?;
+            ShardMessage::Forward { id, op, volume, span, fua, origin, asked: epoch, history }
         }
         FORWARDED => {
             let (id, result) = (RequestId(sequence), take_result(from)?);
@@ -405,6 +407,17 @@ fn take_result(from: &Fields) -> Result<Option<Result<(), AnswerError>>, FrameEr
         6 => Ok(Some(Err(AnswerError::SessionLost))),
         7 => Ok(Some(Err(AnswerError::Gone))),
         _ => Err(FrameError::Malformed("an unknown result")),
+    }
+}
+
+/// The stretch that a node was on; nothing for the first of all.
+fn take_history(body: &mut Reader<'_>) -> Result<u64, FrameError> {
+    if body.is_empty() {
+        return Ok(0);
+    }
+    match body.u64()? {
+        0 => Err(FrameError::Malformed("a history that has no name is named")),
+        history => Ok(history),
     }
 }
 

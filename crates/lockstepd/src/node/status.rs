@@ -359,7 +359,7 @@ pub(super) fn stretch_name(history: u64) -> String {
 }
 
 fn history_name(configuration: &Configuration) -> String {
-    stretch_name(configuration.lineage.last().map_or(0, |stretch| stretch.id))
+    stretch_name(configuration.history())
 }
 
 fn in_flight(resource: &Resource) -> u64 {

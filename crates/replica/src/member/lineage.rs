@@ -30,7 +30,7 @@ pub(super) fn is_lineal(configuration: &Configuration) -> bool {
 
 /// Whether a configuration, committed under its ballot, is in the past of another, or the same.
 pub(super) fn is_ancestor(one: (Ballot, &Configuration), of: (Ballot, &Configuration)) -> bool {
-    let id = one.1.lineage.last().map_or(0, |stretch| stretch.id);
+    let id = one.1.history();
     let after = if id == 0 {
         Some(0)
     } else {

@@ -7,7 +7,6 @@
 //! Not here: which change comes next (`peers`, `operations`, `primary`).
 
 use super::invalidate::is_voided;
-use super::split::newest_stretch;
 use super::store::Effect;
 use super::{Known, Member, Out, Proposal, Role, Then, is_majority, rank};
 use crate::door::{MemberOutput, Notice, Slot, ToShard};
@@ -182,8 +181,8 @@ impl Member {
         let Some(proposal) = reign.proposal.take() else { return };
         let ballot = reign.ballot;
         self.know(ballot, proposal.next.clone(), out);
-        let history = newest_stretch(&proposal.next);
-        if history != newest_stretch(&proposal.base) {
+        let history = proposal.next.history();
+        if history != proposal.base.history() {
             let fork = proposal.next.fork;
             out.push(MemberOutput::Notice(Notice::Began { history, fork }));
         }

@@ -38,11 +38,6 @@ pub(super) struct Split {
     announced: bool,
 }
 
-/// The name of the newest stretch of a history.
-pub(super) fn newest_stretch(configuration: &Configuration) -> u64 {
-    configuration.lineage.last().map_or(0, |stretch| stretch.id)
-}
-
 /// The first stretch that `mine` has and `theirs` has not.
 fn parting<'a>(mine: &'a Configuration, theirs: &Configuration) -> Option<&'a Stretch> {
     mine.lineage.iter().find(|one| theirs.lineage.iter().all(|other| other.id != one.id))
@@ -55,7 +50,7 @@ fn parted_at(mine: &Configuration, theirs: &Configuration) -> Option<u64> {
 
 /// The name of a side: that of the stretch with which it parted, which stays while it goes on.
 fn side_name(mine: &Configuration, theirs: &Configuration) -> u64 {
-    parting(mine, theirs).map_or_else(|| newest_stretch(mine), |stretch| stretch.id)
+    parting(mine, theirs).map_or_else(|| mine.history(), |stretch| stretch.id)
 }
 
 impl Member {
@@ -201,7 +196,7 @@ impl Member {
         out.push(MemberOutput::Mark("member: own side discarded"));
         if let Some(known) = &self.known {
             let (here, there) = (&known.configuration, &theirs.configuration);
-            let (mine, theirs) = (side_name(here, there), newest_stretch(there));
+            let (mine, theirs) = (side_name(here, there), there.history());
             let fork = there.fork;
             out.push(MemberOutput::Notice(Notice::GivesUp { peer, mine, theirs, fork }));
         }

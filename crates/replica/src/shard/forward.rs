@@ -7,10 +7,8 @@ use super::op::{Client, Origin};
 use super::{Out, Shard};
 use crate::door::ShardOutput;
 use alloc::vec::Vec;
-use base::{
-    AnswerError, BufferId, Epoch, NodeId, Op as Ask, Request, RequestId, SessionId, Span, VolumeId,
-};
-use wire::{ShardMessage, WriteOrigin};
+use base::{AnswerError, BufferId, Epoch, NodeId, Op as Ask, Request, RequestId};
+use wire::ShardMessage;
 
 /// A request that the primary has.
 #[derive(Debug)]
@@ -49,49 +47,30 @@ impl Shard {
             client.asked = self.reign();
         }
         self.forwards.insert(id, Forwarded { client, to: primary });
-        let message = ShardMessage::Forward { id, op, volume, span, fua, origin, asked };
+        let history = self.configuration.as_ref().map_or(0, |known| known.history());
+        let message = ShardMessage::Forward { id, op, volume, span, fua, origin, asked, history };
         self.send(primary, message, buffer, out);
         true
     }
 
-    /// A request that `node` forwards to this one.
-    #[expect(clippy::too_many_arguments, reason = "the fields of one message and its session")]
-    pub(super) fn on_forward(
-        &mut self,
-        node: NodeId,
-        session: SessionId,
-        id: RequestId,
-        op: Ask,
-        volume: VolumeId,
-        span: Span,
-        fua: bool,
-        write: Option<WriteOrigin>,
-        asked: Epoch,
-        buffer: Option<BufferId>,
-        out: &mut Out,
-    ) {
-        let origin = Origin::Peer { node, session, id };
-        let request = Request { op, volume, span, buffer, fua };
-        let client = Client { origin, request, since: self.now, write, asked };
-        if self.is_primary() && self.follows(node) {
-            self.on_request(client, out);
-            return;
+    /// A request that another node forwards to this one; `history` is the stretch that it was on.
+    pub(super) fn on_forward(&mut self, client: Client, history: u64, out: &mut Out) {
+        let Origin::Peer { node, .. } = client.origin else { return };
+        if self.is_primary() && self.follows(node, history) {
+            return self.on_request(client, out);
         }
         out.push(ShardOutput::Mark("forwarded to a node that is not primary"));
-        let message = ShardMessage::Forwarded { id, result: None, zero: false, asked };
-        self.send(node, message, None, out);
-        self.release(buffer, out);
+        self.give_back(client, out);
     }
 
-    /// Whether a node that forwards is known to be on this history. Where there may be two, one that has not
-    /// heard yet that this node left the other would have its writes carried out on data it never saw.
-    fn follows(&self, node: NodeId) -> bool {
+    /// Whether a node that forwards was on this history when it did. Where there may be two, one that has not
+    /// heard yet that this node left the other would have its writes carried out on data it never saw. That it
+    /// came here since says nothing of what it sent before: that may arrive after the word that it came.
+    fn follows(&self, node: NodeId, history: u64) -> bool {
         let Some(known) = &self.configuration else { return false };
+        let ready = self.peers.get(&node).and_then(|peer| peer.ready);
         !known.may_have_parted()
-            || self
-                .peers
-                .get(&node)
-                .is_some_and(|peer| peer.ready.is_some_and(|ready| ready >= known.reign))
+            || (history == known.history() && ready.is_some_and(|ready| ready >= known.reign))
     }
 
     /// The primary's answer to a forwarded request.

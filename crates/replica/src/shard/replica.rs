@@ -7,9 +7,10 @@
 //! - each write is dirty here for every replica outside the in-sync set, this node aside.
 
 use super::local::{Action, PeerAsk, Purpose};
+use super::op::{Client, Origin};
 use super::{Out, Shard};
 use crate::door::{DiskAnswer, ReadFailure, ShardOutput};
-use base::{BufferId, Epoch, NodeId, SessionId, Span, VolumeId};
+use base::{BufferId, Epoch, NodeId, Request, SessionId, Span, VolumeId};
 use wire::{ShardMessage, WriteFlags, WriteOrigin};
 
 impl Shard {
@@ -26,10 +27,11 @@ impl Shard {
             return;
         }
         match message {
-            ShardMessage::Forward { id, op, volume, span, fua, origin, asked } => {
-                self.on_forward(
-                    node, session, id, op, volume, span, fua, origin, asked, buffer, out,
-                );
+            ShardMessage::Forward { id, op, volume, span, fua, origin, asked, history } => {
+                let request = Request { op, volume, span, buffer, fua };
+                let (write, origin) = (origin, Origin::Peer { node, session, id });
+                let client = Client { origin, request, since: self.now, write, asked };
+                self.on_forward(client, history, out);
             }
             ShardMessage::Forwarded { id, result, zero: _, asked } => {
                 self.on_forwarded(node, id, result, asked, buffer, out);

@@ -1,10 +1,10 @@
 //! What a resource does while nothing fails, and when primaries change.
 
-use super::world::{World, span};
-use crate::door::{FromShard, ToShard};
+use super::world::{VOLUME, World, span};
+use crate::door::{FromShard, ShardInput, ToShard};
 use alloc::vec;
-use base::{AnswerError, Duration, Op};
-use wire::{Protocol, ReadPolicy, ShardMessage};
+use base::{AnswerError, Ballot, Duration, Epoch, NodeId, Op, RequestId};
+use wire::{Protocol, Quorum, ReadPolicy, ShardMessage, Stretch};
 
 /// Nodes 1 and 2 with data, node 1 primary.
 fn pair() -> World {
@@ -361,6 +361,33 @@ fn what_a_comparison_with_an_earlier_process_found_settles_no_doubt_of_the_next(
     world.ready(1, 2);
     world.wait_ms(1000);
     assert_eq!(doubt(&world), 0);
+}
+
+#[test]
+fn what_was_forwarded_on_another_history_is_not_carried_out_though_its_node_came_to_this_one() {
+    let mut world = World::new(&[1, 2, 3], &[1, 2]);
+    world.configuration.options.quorum = Quorum::Off;
+    let stretch = Stretch { id: 7, ballot: Ballot::default(), epoch: Epoch(1), at_ms: 0 };
+    world.configuration.lineage.push(stretch);
+    world.lead(1);
+    let write = world.write(3, 8, 8, 5);
+    assert_eq!(world.answer(3, write), Some(Ok(())));
+    let (peer, session) = (NodeId(3), world.session(1, 3));
+    for (history, taken) in [(0, false), (6, false), (7, true)] {
+        let message = ShardMessage::Forward {
+            id: RequestId(100 + history),
+            op: Op::Zero { unmap: false },
+            volume: VOLUME,
+            span: span(8, 8),
+            fua: false,
+            origin: None,
+            asked: Epoch(0),
+            history,
+        };
+        world.step(1, ShardInput::Frame { peer, session, message, buffer: None });
+        world.run();
+        assert_eq!(world.at(1, 8) == 0, taken, "history {history}");
+    }
 }
 
 #[test]
