@@ -197,12 +197,14 @@ impl World {
         }
     }
 
-    /// A process died: a node without a disk remembers nothing.
+    /// A process died, and its shards with it; a node without a disk remembers nothing.
     pub(crate) fn side_died(&mut self, node: usize) {
-        if let Some(sides) = &mut self.sides
-            && self.nodes[node].disk.is_none()
-        {
-            sides.nodes.remove(&node);
+        let diskless = self.nodes[node].disk.is_none();
+        if let Some(sides) = &mut self.sides {
+            sides.shards.retain(|&(at, _), _| at != node);
+            if diskless {
+                sides.nodes.remove(&node);
+            }
         }
         self.side_counts(node, 0);
     }
