@@ -10,6 +10,18 @@ use alloc::vec::Vec;
 use base::{AnswerError, BufferId, Epoch, NodeId, Op as Ask, Request, RequestId};
 use wire::ShardMessage;
 
+/// Bytes that a shard has at the primary, at most, but for one request: what every node's shards have there
+/// must leave the primary room to take what its replicas answer, or nobody gets any further.
+const FORWARDED_BYTES_MAX: u64 = 4 << 20;
+
+/// Bytes that a request carries there or back.
+fn bytes_of(client: &Client) -> u64 {
+    match client.request.op {
+        Ask::Read | Ask::Write => client.request.span.length_bytes(),
+        Ask::Zero { .. } | Ask::Flush => 0,
+    }
+}
+
 /// A request that the primary has.
 #[derive(Debug)]
 pub(super) struct Forwarded {
@@ -39,6 +51,13 @@ impl Shard {
         if self.is_far_ahead(&client) {
             return false;
         }
+        let bytes = bytes_of(&client);
+        if self.forwarded_bytes > 0 && self.forwarded_bytes + bytes > FORWARDED_BYTES_MAX {
+            // It waits for those before it, not for a primary.
+            self.waiting.push_back(Client { since: self.now, ..client });
+            return true;
+        }
+        self.forwarded_bytes += bytes;
         // Each attempt has a number of its own: an answer to an earlier one does not count.
         let id = RequestId(self.sequence());
         let (origin, asked) = (self.origin_of(&client), client.asked);
@@ -88,6 +107,7 @@ impl Shard {
             return;
         }
         let forward = self.forwards.remove(&id).expect("looked up above");
+        self.forwarded_bytes -= bytes_of(&forward.client);
         match result {
             Some(result) => {
                 self.answer(&forward.client, result, buffer, out);
@@ -99,6 +119,9 @@ impl Shard {
             }
         }
         self.release(buffer, out);
+        if result.is_some() && self.forwarded_bytes <= FORWARDED_BYTES_MAX / 2 {
+            self.retry_waiting(out);
+        }
     }
 
     /// Requests that `node` had are to be asked anew.
@@ -115,6 +138,7 @@ impl Shard {
         out.push(ShardOutput::Mark("forwarded requests are asked anew"));
         for id in ids {
             let forward = self.forwards.remove(&id).expect("listed above");
+            self.forwarded_bytes -= bytes_of(&forward.client);
             self.waiting_since.get_or_insert(self.now);
             self.waiting.push_back(forward.client);
         }

@@ -75,6 +75,7 @@ impl Shard {
     fn lose_sessions(&mut self, out: &mut Out) {
         out.push(ShardOutput::Mark("requests of a history that was given up fail"));
         let forwards = core::mem::take(&mut self.forwards);
+        self.forwarded_bytes = 0;
         let waiting = core::mem::take(&mut self.waiting);
         let clients =
             waiting.into_iter().chain(forwards.into_values().map(|forward| forward.client));

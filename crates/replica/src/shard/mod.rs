@@ -160,6 +160,8 @@ pub struct Shard {
     /// Requests that cannot start: no primary, or not ready.
     waiting: VecDeque<Client>,
     forwards: BTreeMap<RequestId, forward::Forwarded>,
+    /// Bytes that the requests in `forwards` write or read.
+    forwarded_bytes: u64,
     once: Once,
     reconcile: Doubt,
     /// Of `reconcile`, what copies are under way for.
@@ -234,6 +236,7 @@ impl Shard {
             held: BTreeSet::new(),
             waiting: VecDeque::new(),
             forwards: BTreeMap::new(),
+            forwarded_bytes: 0,
             once: Once::new(WriteName::session_of(setup.node, setup.process), setup.untouched),
             reconcile: Doubt::default(),
             reconciling: BTreeMap::new(),

@@ -3,6 +3,7 @@
 use super::world::{VOLUME, World, span};
 use crate::door::{FromShard, ShardInput, ToShard};
 use alloc::vec;
+use alloc::vec::Vec;
 use base::{AnswerError, Ballot, Duration, Epoch, NodeId, Op, RequestId};
 use wire::{Protocol, Quorum, ReadPolicy, ShardMessage, Stretch};
 
@@ -387,6 +388,26 @@ fn what_was_forwarded_on_another_history_is_not_carried_out_though_its_node_came
         world.step(1, ShardInput::Frame { peer, session, message, buffer: None });
         world.run();
         assert_eq!(world.at(1, 8) == 0, taken, "history {history}");
+    }
+}
+
+#[test]
+fn what_is_forwarded_at_once_is_bounded_and_all_of_it_is_answered() {
+    // An extent: 32 KiB.
+    const COUNT: u32 = 64;
+    let mut world = World::new(&[1, 2, 3], &[1, 2]);
+    world.configuration.volumes[0].sectors = 160 * u64::from(COUNT);
+    world.lead(1);
+    world.held.insert((3, 1));
+    let writes: Vec<u64> =
+        (0..138).map(|at| world.write(3, at * u64::from(COUNT), COUNT, at + 1)).collect();
+    let status = world.nodes[&3].shard.status();
+    assert_eq!((status.forwarded, status.waiting), (128, 10), "4 MiB are on their way");
+    world.held.clear();
+    world.run();
+    world.wait_ms(5000);
+    for write in writes {
+        assert_eq!(world.answer(3, write), Some(Ok(())));
     }
 }
 
