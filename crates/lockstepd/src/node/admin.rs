@@ -141,7 +141,7 @@ impl Node {
                 continue;
             }
             let room = admin.unsent < UNSENT_BYTES_MAX && !admin.receiving && !admin.closing;
-            if room && let Some(buffer) = self.client_pool.take(RECEIVE_BYTES) {
+            if room && let Some(buffer) = self.admin_pool.take(RECEIVE_BYTES) {
                 admin.receiving = true;
                 let token = self.operations.insert(Purpose::AdminReceive(key)).number();
                 self.hands.receive(token, &admin.socket, buffer, 0..RECEIVE_BYTES);

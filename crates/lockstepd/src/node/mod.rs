@@ -69,6 +69,9 @@ const SIGNALS: [i32; 3] = [2, 15, RELOAD_SIGNAL];
 /// answered with the submission that sends it to peers. Sockets wait meanwhile.
 const ROUNDS_MAX: usize = 4;
 
+/// Bytes of buffers for what comes in at the admin socket.
+const ADMIN_BYTES: usize = 4 << 20;
+
 /// SIGHUP.
 const RELOAD_SIGNAL: i32 = 1;
 
@@ -127,6 +130,8 @@ pub(crate) struct Node {
     hands: Hands,
     buffers: Buffers,
     client_pool: BufferPool,
+    /// Of the admin socket: who asks why clients wait is answered though they have all of theirs.
+    admin_pool: BufferPool,
     zeroes: Buffer,
     operations: Slab<Purpose>,
     work: VecDeque<Work>,
@@ -211,6 +216,7 @@ impl Node {
         };
         Node {
             client_pool: BufferPool::new(config.buffer_bytes / 2),
+            admin_pool: BufferPool::new(ADMIN_BYTES),
             buffers: Buffers::new(threads::pool(&config)),
             config,
             threads,
