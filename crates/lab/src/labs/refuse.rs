@@ -418,7 +418,7 @@ pub(super) fn frames(bench: &Bench) -> Outcome {
     let before = counted(&cluster)?;
     for round in 0..20 {
         for (node, listen) in cluster.nodes.iter().zip(&listens) {
-            let length = if round % 4 == 0 { 70_000 } else { 1 + random.below(200) };
+            let length = if round % 4 == 0 { 70_000 } else { 8 + random.below(200) };
             let bytes: Vec<u8> = (0..length).map(|_| random.next_u64().to_le_bytes()[0]).collect();
             for address in [node.nbd, *listen] {
                 throw(address, &bytes);

@@ -163,8 +163,9 @@ pub(super) fn resync(bench: &Bench) -> Outcome {
 }
 
 /// Memory that a node may have used at most, in KiB: what is under way is limited to 128 MiB (`buffer_bytes`), a
-/// client's answers that wait to be sent to 32 MiB, and the program is small.
-const NODE_KIB_MAX: u64 = 320 << 10;
+/// client's answers that wait to be sent to 32 MiB, and the program is small. Less than clients have under way in
+/// these labs.
+const NODE_KIB_MAX: u64 = 400 << 10;
 
 /// The most memory that a node's process has had so far, in KiB.
 fn peak_kib(cluster: &Cluster, node: &str) -> Outcome<u64> {
@@ -276,9 +277,9 @@ pub(super) fn huge(bench: &Bench) -> Outcome {
 /// The largest requests, from more clients than there is memory for.
 pub(super) fn requests(bench: &Bench) -> Outcome {
     const REQUEST: u32 = 32 << 20;
-    const CLIENTS: u64 = 12;
+    const CLIENTS: u64 = 24;
     let cluster = Cluster::up(bench, 3)?;
-    cluster.create(DISK, &["--size", "512MiB", "--replicas", "3"])?;
+    cluster.create(DISK, &["--size", "1GiB", "--replicas", "3"])?;
     let request = u64::from(REQUEST);
     let one = |number: u64, node: std::net::SocketAddr| -> Outcome<()> {
         let place = number * request;
