@@ -212,6 +212,29 @@ fn garbage_from_anywhere_closes_its_connection_and_nothing_else() {
 }
 
 #[test]
+fn an_operator_is_answered_while_clients_have_all_buffers() {
+    const ASKED: u32 = 200;
+    let mut cluster = Cluster::new("buffers", 1);
+    // Half of it is for clients, and each that waits has 64 KiB of that.
+    cluster.add_settings(1, "buffer_bytes = 16777216");
+    cluster.start(1);
+    cluster.create(&cluster.resource("alpha", 16 * MIB, &[1]));
+    let mut clients: Vec<_> = (0..48).map(|_| cluster.open(1, "alpha")).collect();
+    // Large ones first, small ones to take what is left.
+    let sizes_kib = [1024, 256, 64, 16, 4, 4];
+    for (client, size_kib) in clients.iter_mut().zip(sizes_kib.iter().flat_map(|size| [size; 8])) {
+        client.begin_write(0, size_kib << 10);
+    }
+    for _ in 0..ASKED {
+        cluster.status(1, "alpha");
+    }
+    drop(clients);
+    let mut volume = cluster.open(1, "alpha");
+    volume.write(0, &content(1, 4096)).expect("written");
+    assert_eq!(volume.read(0, 4096).expect("read"), content(1, 4096));
+}
+
+#[test]
 fn a_resource_that_is_deleted_in_use_leaves_the_node_well() {
     let mut cluster = Cluster::new("deleted", 1);
     cluster.start(1);

@@ -450,6 +450,13 @@ impl Volume {
         }
     }
 
+    /// Announces a write of which nothing comes.
+    pub(crate) fn begin_write(&mut self, offset: u64, length: u32) {
+        let mut send = Vec::new();
+        nbd::encode_request(1, Op::Write, offset, length, false, &mut send);
+        self.socket.write_all(&send).expect("the node takes it");
+    }
+
     fn next_reply(&mut self) -> Result<NbdReply, String> {
         let mut input = Vec::new();
         loop {
