@@ -192,11 +192,7 @@ impl Member {
     /// even one on another side, which may give that up and come to this one.
     pub(super) fn watch_stretch(&mut self) {
         let told = self.known.as_ref().is_some_and(|known| {
-            let mut others = known.configuration.members.iter().map(|entry| entry.node);
-            others.any(|node| {
-                node != self.node
-                    && self.peers.get(&node).is_some_and(|peer| peer.session.is_some())
-            })
+            self.connected().iter().any(|&node| known.configuration.member(node).is_some())
         });
         if told && let Some(reign) = self.reign_mut() {
             reign.segment = None;

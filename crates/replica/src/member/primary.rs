@@ -115,16 +115,7 @@ impl Member {
             let message = MemberMessage::Heartbeat { ballot, epoch, sent: now, generation, seen };
             self.send(peer, message, out);
         }
-        let behind: Vec<NodeId> = self
-            .peers
-            .iter()
-            .filter(|(_, peer)| peer.hello.is_some() && peer.learned < epoch)
-            .filter(|(_, peer)| now >= peer.taught + Duration(heartbeat.0.saturating_mul(4)))
-            .map(|(&node, _)| node)
-            .collect();
-        for peer in behind {
-            self.teach(peer, out);
-        }
+        self.teach_behind(|_| true, out);
         if let Some(voter) = self.own_voter() {
             // The own promise of this ballot is durable: it was counted, or the ballot is newer.
             match self.renew(ballot) {
@@ -225,9 +216,10 @@ impl Member {
             let Some(acted_on) = self.lease_under(emitted, &reign.grants) else { return };
             until = until.min(acted_on);
         }
-        let installed = Some(emitted.reign);
-        let Some(reign) = self.reign_mut() else { return };
-        if installed == Some(reign.reign) && until > reign.lease_told {
+        if emitted.reign != reign.reign || until <= reign.lease_told {
+            return;
+        }
+        if let Some(reign) = self.reign_mut() {
             reign.lease_told = until;
             self.leased_until = until;
             Self::tell_shards(ToShard::Lease { until }, out);

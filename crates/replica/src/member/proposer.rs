@@ -71,12 +71,12 @@ impl Member {
                 if let Some(at) = self.alone_deadline() {
                     consider(at);
                 }
-                if self.live_primary().is_none() {
-                    for at in self.peers.values().filter_map(|peer| self.teaches_at(peer)) {
-                        if at > self.now {
-                            consider(at);
-                        }
-                    }
+                if self.teaches() {
+                    let peers = self.peers.values().filter(|peer| peer.split.is_none());
+                    peers
+                        .filter_map(|peer| self.teaches_at(peer))
+                        .filter(|&at| at > self.now)
+                        .for_each(&mut *consider);
                 }
             }
         }
@@ -84,8 +84,8 @@ impl Member {
 
     /// Asks, asks again, gives up: whatever the time and the state say.
     pub(super) fn run_proposer(&mut self, out: &mut Out) {
-        if matches!(self.role, Role::Idle) && self.live_primary().is_none() {
-            self.teach_behind(out);
+        if self.teaches() {
+            self.teach_behind(|peer| peer.split.is_none(), out);
         }
         if self.shards.is_empty() {
             return;
@@ -117,27 +117,12 @@ impl Member {
         }
     }
 
-    /// When a peer that is behind is told again. The primary tells everybody; what one learned from a primary that
-    /// is gone, others learn from that one, for whoever is to step in may be among them.
-    fn teaches_at(&self, peer: &super::Peer) -> Option<Instant> {
-        let known = self.known.as_ref()?;
-        let behind = peer.hello.is_some()
-            && peer.split.is_none()
-            && peer.learned < known.configuration.epoch
-            && !is_lineal(&known.configuration);
-        behind.then(|| peer.taught + Duration(self.timing.heartbeat.0.saturating_mul(4)))
-    }
-
-    fn teach_behind(&mut self, out: &mut Out) {
-        let due: Vec<NodeId> = self
-            .peers
-            .iter()
-            .filter(|(_, peer)| self.teaches_at(peer).is_some_and(|at| self.now >= at))
-            .map(|(&node, _)| node)
-            .collect();
-        for peer in due {
-            self.teach(peer, out);
-        }
+    /// Whether this node tells those that are behind, though it is not primary. The primary tells everybody; what one
+    /// learned from a primary that is gone, others learn from that one, for whoever is to step in may be among
+    /// them.
+    fn teaches(&self) -> bool {
+        let plain = self.known.as_ref().is_some_and(|known| !is_lineal(&known.configuration));
+        plain && matches!(self.role, Role::Idle) && self.live_primary().is_none()
     }
 
     /// Without a primary nobody brings a replica back: an in-sync one does it by itself.

@@ -12,7 +12,7 @@ use crate::door::MemberOutput;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use base::{Ballot, Epoch, Incarnation, Instant, NodeId, SessionId, VoterId};
+use base::{Ballot, Duration, Epoch, Incarnation, Instant, NodeId, SessionId, VoterId};
 use wire::{Configuration, MemberMessage};
 
 /// Peers of one resource that are remembered, at most: members and clients. 64.
@@ -258,6 +258,22 @@ impl Member {
         let now = self.now;
         if let Some(peer) = self.peers.get_mut(&peer) {
             peer.taught = now;
+        }
+    }
+
+    /// When a peer that is behind is told again what is known here.
+    pub(super) fn teaches_at(&self, peer: &Peer) -> Option<Instant> {
+        let known = self.known.as_ref()?;
+        let behind = peer.hello.is_some() && peer.learned < known.configuration.epoch;
+        behind.then(|| peer.taught + Duration(self.timing.heartbeat.0.saturating_mul(4)))
+    }
+
+    /// Tells those peers that are behind and that `may` be told, not too often.
+    pub(super) fn teach_behind(&mut self, may: impl Fn(&Peer) -> bool, out: &mut Out) {
+        let due = |peer: &Peer| self.teaches_at(peer).is_some_and(|at| self.now >= at);
+        let peers = self.peers.iter().filter(|(_, peer)| may(peer) && due(peer));
+        for peer in peers.map(|(&node, _)| node).collect::<Vec<_>>() {
+            self.teach(peer, out);
         }
     }
 
