@@ -4,6 +4,9 @@
 
 use std::fmt;
 
+use replica::door::Timing;
+
+use crate::fio::float;
 use crate::report::Report;
 use crate::sample::Sample;
 use crate::tables::{Row, threads_name};
@@ -52,9 +55,6 @@ const WRITE_1: &str = "4K random write, depth 1";
 const LOCAL: &str = "3 replicas";
 const REMOTE: &str = "3 replicas, client without one";
 const SINGLE: &str = "1 replica";
-
-/// How long the lease of a primary lasts unless a node is told otherwise, in ms.
-const LEASE_MS: f64 = 2000.0;
 
 type Figure = fn(&Sample) -> f64;
 
@@ -188,7 +188,9 @@ impl List<'_> {
                 .map(|one| one.beside_p99_us / one.alone_p99_us.max(1e-9));
             (store, ratio)
         });
-        let limit = Bound::AtMost(LEASE_MS + 500.0);
+        // As long as it is unless a node is told otherwise.
+        let lease_ms = float(Timing::default().lease.0) / 1e6;
+        let limit = Bound::AtMost(lease_ms + 500.0);
         self.add("pause at kill -9 of the primary's node, ms", limit, after_kill);
         self.add("pause at a hand-over, ms", Bound::AtMost(100.0), hand_over);
         let what = "resync on an idle disk against nbdcopy from file to file";
