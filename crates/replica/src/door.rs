@@ -275,6 +275,17 @@ pub enum ToShard {
         /// In which session.
         session: SessionId,
     },
+    /// Answer to `Flushed`: what the peer reported since is on this node's record.
+    Vouched {
+        /// Which shard asked.
+        shard: u16,
+        /// Which peer.
+        peer: NodeId,
+        /// In which session.
+        session: SessionId,
+        /// As in `Flushed`.
+        sequence: u64,
+    },
     /// Admit nothing more as primary; finish what is open, then say `Drained`.
     Drain {
         /// The reign to end.
@@ -345,6 +356,16 @@ pub enum FromShard {
         peer: NodeId,
         /// In which session.
         session: SessionId,
+    },
+    /// The peer, which is being brought up to date, flushed what was copied to it: tell when what it reports of
+    /// its disk from now on is on record.
+    Flushed {
+        /// Which peer.
+        peer: NodeId,
+        /// In which session.
+        session: SessionId,
+        /// Of the flush.
+        sequence: u64,
     },
     /// Answer to `Require`.
     Required {

@@ -10,7 +10,7 @@
 use crate::buffer::Content;
 use crate::history::Token;
 use crate::world::{Event, INSPECT, World, node_id, node_index};
-use base::VolumeId;
+use base::{Epoch, NodeId, VolumeId};
 use std::collections::BTreeMap;
 use wire::{MemberKind, ShardMessage};
 
@@ -173,6 +173,20 @@ impl World {
                 );
                 return self.fail("bounds", text);
             }
+        }
+    }
+
+    /// A primary answers a request of another node: that knows of every loss of all caches, so that its clients from
+    /// before are gone.
+    pub(crate) fn check_follows(&mut self, primary: usize, peer: NodeId) {
+        let lost = |node: usize| self.nodes[node].installed.as_ref().map(|known| known.lost);
+        let (here, there) = (lost(primary), lost(node_index(peer)));
+        if here > Some(Epoch(0)) && here > there {
+            let text = format!(
+                "node {} answers for node {peer}, whose clients were not told that all caches were lost",
+                node_id(primary)
+            );
+            self.fail("sessions", text);
         }
     }
 

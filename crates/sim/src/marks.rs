@@ -55,6 +55,7 @@ pub const MARKS: &[&str] = &[
     "resync given up",
     "resync starts",
     "rotten bytes are to be repaired",
+    "sessions from before the loss of all caches end",
     "told that a newer reign began",
     "un-retired writes turn into doubt",
     "unsettled writes overlap",

@@ -254,6 +254,9 @@ pub struct Configuration {
     pub primary: Option<NodeId>,
     /// Every member lost its cache; the hot extents are not yet reconciled and flushed.
     pub recovering: bool,
+    /// Epoch of the change that registered the last loss of all caches; 0: there was none. What was opened before
+    /// it is over.
+    pub lost: Epoch,
     /// Number of times the resource was forced past its rules, and 0 if never: the name of its fork.
     pub fork: u64,
     /// What every member can do; rises only when every member can.
@@ -284,6 +287,7 @@ impl Configuration {
             reign: Epoch(0),
             primary: None,
             recovering: false,
+            lost: Epoch(0),
             fork: 0,
             feature_level: 0,
             members,

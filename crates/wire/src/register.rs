@@ -145,7 +145,7 @@ fn check_unknown(unknown: &[u8]) -> Result<(), &'static str> {
 }
 
 fn encoded_bytes(configuration: &Configuration) -> usize {
-    let head = 2 + 4 + 31;
+    let head = 2 + 4 + 39;
     let members = 4 + configuration.members.len() * MEMBER_BYTES;
     let volumes = 4 + configuration.volumes.len() * VOLUME_BYTES;
     let options = 4 + 8;
@@ -254,6 +254,7 @@ pub fn decode_configuration(bytes: &[u8]) -> Result<Configuration, DecodeError> 
         node => Some(NodeId(node)),
     };
     let recovering = head.bool()?;
+    let lost = Epoch(head.u64()?);
     let fork = head.u64()?;
     let feature_level = head.u32()?;
     head.finish()?;
@@ -262,6 +263,7 @@ pub fn decode_configuration(bytes: &[u8]) -> Result<Configuration, DecodeError> 
         reign,
         primary,
         recovering,
+        lost,
         fork,
         feature_level,
         members: take_members(members)?,
@@ -315,6 +317,7 @@ fn put_head(out: &mut Vec<u8>, configuration: &Configuration) {
     out.put_u64(configuration.reign.0);
     out.put_u16(configuration.primary.map_or(0, |node| node.0));
     out.put_bool(configuration.recovering);
+    out.put_u64(configuration.lost.0);
     out.put_u64(configuration.fork);
     out.put_u32(configuration.feature_level);
 }

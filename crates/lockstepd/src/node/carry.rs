@@ -49,6 +49,18 @@ impl Node {
     /// A configuration is committed, and every thread hears of it: clients are told new sizes, and what lies
     /// beyond a smaller one is given back.
     pub(super) fn on_install(&mut self, key: Key, configuration: &Configuration) {
+        if let Some(resource) = self.resources.get_mut(key) {
+            let newer = resource.lost < configuration.lost;
+            resource.lost = resource.lost.max(configuration.lost);
+            if newer && std::mem::take(&mut resource.told) {
+                let name = self.name_of(key);
+                warning!(
+                    "{name}: every copy in sync lost its cache: writes since the last flush may be gone; \
+                     clients that had it open get errors until they open it anew"
+                );
+                self.lose_clients(key);
+            }
+        }
         for entry in &configuration.volumes {
             let Some(resource) = self.resources.get_mut(key) else { return };
             let old = resource.sizes.insert(entry.volume, entry.sectors);
@@ -151,6 +163,9 @@ impl Node {
                 }
                 ShardOutput::Answer { id, result, buffer } => {
                     let bytes = buffer.map(|buffer| self.buffers.get(buffer));
+                    if let Some(resource) = self.resources.get_mut(key).filter(|_| result.is_ok()) {
+                        resource.told = true;
+                    }
                     self.on_answer(id, result, bytes);
                 }
                 ShardOutput::Release { buffer } => self.buffers.release(buffer),

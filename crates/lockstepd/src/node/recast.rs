@@ -174,6 +174,7 @@ impl Node {
         self.tell_all_resources();
         self.fail_operations_of(key);
         let (name, count) = (old.name.clone(), old.clients);
+        let (lost, told) = (old.lost, old.told);
         // Its stores close when what is on its way to them has ended.
         drop(old);
         let (found, left) = match part {
@@ -189,6 +190,8 @@ impl Node {
         self.move_clients(key, new);
         if let Some(entry) = self.resources.get_mut(new) {
             entry.clients = count;
+            entry.lost = entry.lost.max(lost);
+            entry.told |= told;
             self.work.push_back(Work::Member(new, MemberInput::Clients { count }));
         }
         for (client, ask) in held {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::{Instant, NodeId, ResourceId, SECTOR_BYTES, Span, VolumeId, VoterId};
+use base::{Epoch, Instant, NodeId, ResourceId, SECTOR_BYTES, Span, VolumeId, VoterId};
 use replica::door::DiskOp;
 use replica::shard::ShardStatus;
 use replica::{Geometry, Member, Shard};
@@ -55,6 +55,10 @@ pub(crate) struct Resource {
     pub(crate) defined: Option<Configuration>,
     /// Sizes in sectors, as of the newest configuration installed.
     pub(crate) sizes: BTreeMap<VolumeId, u64>,
+    /// Of the newest configuration installed: which loss of all caches it knows. And whether a client here was
+    /// answered without an error before.
+    pub(crate) lost: Epoch,
+    pub(crate) told: bool,
     /// Flushes under way: volumes still to answer, and whether all went well so far.
     pub(crate) flushes: BTreeMap<(u16, DiskOp), (usize, bool)>,
     /// When time alone changes something, as it is entered in the node's list.
@@ -86,6 +90,8 @@ impl Resource {
             clients: 0,
             defined: None,
             sizes: BTreeMap::new(),
+            lost: Epoch(0),
+            told: false,
             flushes: BTreeMap::new(),
             wake: None,
             touched: false,

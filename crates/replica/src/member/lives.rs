@@ -14,7 +14,8 @@ use super::start::PEERS_MAX;
 use super::{Member, Out, Phase};
 use crate::door::MemberOutput;
 use crate::member::store::Effect;
-use base::{Ballot, Epoch, Incarnation, NodeId, VoterId};
+use alloc::collections::BTreeMap;
+use base::{Ballot, Epoch, Incarnation, Instant, NodeId, SessionId, VoterId};
 use wire::{LIVES_MAX, Life, Seen};
 
 /// Writes of a life that has not ended, as far as its record knows.
@@ -139,13 +140,44 @@ impl Member {
         }
     }
 
+    /// A replica that is being brought up to date flushed what was copied to it. Its bits may be cleared when what it
+    /// reports from now on is on record: it is asked at once.
+    pub(super) fn on_flushed(
+        &mut self,
+        shard: u16,
+        node: NodeId,
+        session: SessionId,
+        sequence: u64,
+    ) {
+        let now = self.now;
+        if let Some(peer) = self.in_session(node, session) {
+            peer.flushed.insert(shard, (sequence, now));
+            if let Some(reign) = self.reign_mut() {
+                reign.heartbeat_at = now;
+            }
+        }
+    }
+
+    /// A peer reported after it was asked at `sent`.
+    pub(super) fn vouch(&mut self, node: NodeId, sent: Instant, out: &mut Out) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        let Some(session) = peer.session else { return };
+        let all = core::mem::take(&mut peer.flushed);
+        let (due, later) = all.into_iter().partition(|&(_, (_, asked))| asked <= sent);
+        peer.flushed = later;
+        let due: BTreeMap<u16, (u64, Instant)> = due;
+        for (shard, (sequence, _)) in due {
+            self.persist(Effect::Vouched(node, session, shard, sequence), out);
+        }
+    }
+
     /// What the primary remembers of the others: were it known there only, it would go with that disk.
     pub(super) fn remember_told(&mut self, told: &[Seen], out: &mut Out) {
         for seen in told {
             if seen.node == self.node {
                 self.hear_of_own(seen, out);
             } else {
-                self.remember(*seen);
+                self.remember_for_good(*seen);
                 self.doubt_peer(seen.node, out);
             }
         }
@@ -181,6 +213,22 @@ impl Member {
         }
     }
 
+    /// Of one that is being brought up to date, also how much it wrote is stored: others clear its bits.
+    fn remember_for_good(&mut self, seen: Seen) {
+        let before = self.seen.get(&key(&seen)).map(|known| known.life.writes);
+        self.remember(seen);
+        let in_sync =
+            self.known.as_ref().is_some_and(|known| known.configuration.is_in_sync(seen.node));
+        if before.is_some_and(|writes| writes < seen.life.writes) && !in_sync {
+            self.store_soon();
+        }
+    }
+
+    fn store_soon(&mut self) {
+        self.store.dirty |=
+            self.phase != Phase::Starting && self.record.is_some() && !self.store.broken;
+    }
+
     fn remember(&mut self, seen: Seen) {
         if seen.voter == VoterId(0) {
             return;
@@ -200,8 +248,7 @@ impl Member {
         }
         self.forget_seen();
         // Were it remembered in memory only, it would go with this process.
-        self.store.dirty |=
-            self.phase != Phase::Starting && self.record.is_some() && !self.store.broken;
+        self.store_soon();
     }
 
     /// A node that shows another identity than the one that the configuration names has given that one
@@ -247,6 +294,10 @@ impl Member {
         record.accepted = None;
         record.lives.clear();
         self.name_life();
+        if let Some(emitted) = self.emitted.clone() {
+            // What its disk holds may be old, whoever is primary.
+            self.tell_own_ready(&emitted, out);
+        }
         self.persist(Effect::Introduce, out);
     }
 }

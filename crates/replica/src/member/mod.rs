@@ -154,6 +154,9 @@ struct Peer {
     /// What was last told to the shards: (epoch, kept).
     ready: Option<(Epoch, bool)>,
     sync: Sync,
+    /// Of each shard: its last flush of what was copied to it, and when that was told. Whoever begins its resync anew may
+    /// have shards that go on with the one before.
+    flushed: BTreeMap<u16, (u64, Instant)>,
     /// A shard said that its disk failed: until when it is left alone.
     failed: Option<Instant>,
     /// How often, since it was in sync.
@@ -556,6 +559,9 @@ impl Member {
             FromShard::Grown { volume, since } => self.on_grown(shard, volume, since),
             FromShard::Reconciled { reign } => self.on_reconciled(shard, reign),
             FromShard::Drained { reign } => self.on_drained(shard, reign),
+            FromShard::Flushed { peer, session, sequence } => {
+                self.on_flushed(shard, peer, session, sequence);
+            }
             FromShard::Synced { peer, session } => self.on_synced(shard, peer, session),
             FromShard::Required { peer, session } => self.on_required(shard, peer, session),
             FromShard::PeerLate { peer, session } => self.on_peer_late(peer, session, out),

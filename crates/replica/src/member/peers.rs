@@ -235,7 +235,7 @@ impl Member {
         })
     }
 
-    fn in_session(&mut self, node: NodeId, session: SessionId) -> Option<&mut Peer> {
+    pub(super) fn in_session(&mut self, node: NodeId, session: SessionId) -> Option<&mut Peer> {
         self.peers.get_mut(&node).filter(|peer| peer.session == Some(session))
     }
 
@@ -372,6 +372,7 @@ impl Member {
         }
         let mut next = Self::successor(known);
         next.recovering = true;
+        next.lost = next.epoch;
         next.reign = next.epoch;
         for member in next.members.iter_mut().filter(|member| member.in_sync) {
             if is_lost(member) {

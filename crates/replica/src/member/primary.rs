@@ -161,6 +161,7 @@ impl Member {
             self.grant(peer, voter, sent);
             self.remember_present(peer, voter, generation);
         }
+        self.vouch(peer, sent, out);
         self.tell_lease(out);
     }
 

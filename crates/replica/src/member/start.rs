@@ -10,6 +10,7 @@ use super::store::Effect;
 use super::{Known, Member, Out, Peer, PeerHello, Phase, Slot, Sync};
 use crate::door::MemberOutput;
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use base::{Ballot, Duration, Epoch, Incarnation, Instant, NodeId, SessionId, VoterId};
@@ -31,6 +32,7 @@ impl Peer {
             wants: 0,
             ready: None,
             sync: Sync::default(),
+            flushed: BTreeMap::new(),
             failed: None,
             failures: 0,
             late: None,

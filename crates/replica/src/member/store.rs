@@ -6,7 +6,7 @@
 //! Not here: what is stored (`voter`, `register`, `start`), how (`disk`).
 
 use super::{Member, Out, Phase};
-use crate::door::{MemberOutput, Slot};
+use crate::door::{MemberOutput, Slot, ToShard};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -37,6 +37,8 @@ pub(super) enum Effect {
     Named,
     /// Who this node is has changed: say it to everybody.
     Introduce,
+    /// What a peer reported is on record, for this shard and flush.
+    Vouched(NodeId, SessionId, u16, u64),
 }
 
 /// The record's way to the disk.
@@ -143,6 +145,9 @@ impl Member {
             Effect::Started => self.on_start_stored(out),
             Effect::Named => self.on_life_named(out),
             Effect::Introduce => self.introduce(out),
+            Effect::Vouched(peer, session, shard, sequence) => {
+                Self::tell_shards(ToShard::Vouched { shard, peer, session, sequence }, out);
+            }
         }
     }
 }

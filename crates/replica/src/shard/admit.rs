@@ -199,7 +199,10 @@ impl Shard {
     ) {
         self.was_answered(client);
         match client.origin {
-            Origin::Local(id) => out.push(ShardOutput::Answer { id, result, buffer }),
+            Origin::Local(id) => {
+                self.told |= result.is_ok();
+                out.push(ShardOutput::Answer { id, result, buffer });
+            }
             Origin::Peer { node, session, id } => {
                 let zero = client.request.op == Ask::Read && result.is_ok() && buffer.is_none();
                 let message =

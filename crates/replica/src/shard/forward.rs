@@ -82,14 +82,19 @@ impl Shard {
         self.give_back(client, out);
     }
 
-    /// Whether a node that forwards was on this history when it did. Where there may be two, one that has not
-    /// heard yet that this node left the other would have its writes carried out on data it never saw. That it
-    /// came here since says nothing of what it sent before: that may arrive after the word that it came.
+    /// Whether what a node forwards was asked of what is here. Where there may be two histories, one that has not
+    /// heard yet that this node left the other would have its writes carried out on data it never saw, and that it
+    /// came here since says nothing of what it sent before: that may arrive after the word that it came. One
+    /// that has not heard that all caches were lost may forward for clients that saw what is not so any more.
     fn follows(&self, node: NodeId, history: u64) -> bool {
         let Some(known) = &self.configuration else { return false };
+        let parted = known.may_have_parted();
+        if parted && history != known.history() {
+            return false;
+        }
+        let needed = if parted { known.reign.max(known.lost) } else { known.lost };
         let ready = self.peers.get(&node).and_then(|peer| peer.ready);
-        !known.may_have_parted()
-            || (history == known.history() && ready.is_some_and(|ready| ready >= known.reign))
+        needed == Epoch(0) || ready.is_some_and(|ready| ready >= needed)
     }
 
     /// The primary's answer to a forwarded request.

@@ -33,7 +33,12 @@ impl Shard {
             out.push(ShardOutput::Mark("primary no more"));
             self.abandon(out);
         }
+        let lost = self.configuration.as_ref().is_some_and(|old| old.lost < new.lost);
         if leaves {
+            out.push(ShardOutput::Mark("requests of a history that was given up fail"));
+            self.lose_sessions(out);
+        } else if lost && self.told {
+            out.push(ShardOutput::Mark("sessions from before the loss of all caches end"));
             self.lose_sessions(out);
         }
         if new_reign {
@@ -70,10 +75,9 @@ impl Shard {
         self.save_bitmaps(out);
     }
 
-    /// Everything that waits here was asked of a history that this node leaves: it is not carried out on
-    /// another.
+    /// Everything that waits here was asked by whoever saw what is not so any more, a history that this node
+    /// leaves or writes that are gone: it is not carried out.
     fn lose_sessions(&mut self, out: &mut Out) {
-        out.push(ShardOutput::Mark("requests of a history that was given up fail"));
         let forwards = core::mem::take(&mut self.forwards);
         self.forwarded_bytes = 0;
         let waiting = core::mem::take(&mut self.waiting);

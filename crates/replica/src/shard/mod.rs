@@ -162,6 +162,8 @@ pub struct Shard {
     forwards: BTreeMap<RequestId, forward::Forwarded>,
     /// Bytes that the requests in `forwards` write or read.
     forwarded_bytes: u64,
+    /// A client of this node was answered without an error in this process.
+    told: bool,
     once: Once,
     reconcile: Doubt,
     /// Of `reconcile`, what copies are under way for.
@@ -237,6 +239,7 @@ impl Shard {
             waiting: VecDeque::new(),
             forwards: BTreeMap::new(),
             forwarded_bytes: 0,
+            told: false,
             once: Once::new(WriteName::session_of(setup.node, setup.process), setup.untouched),
             reconcile: Doubt::default(),
             reconciling: BTreeMap::new(),
@@ -336,6 +339,11 @@ impl Shard {
             ToShard::Resync { peer, session, gather: _ } => self.start_sync(peer, session, out),
             ToShard::Require { peer, session } => self.on_require(peer, session, out),
             ToShard::Unrequire { peer, session } => self.on_unrequire(peer, session, out),
+            ToShard::Vouched { shard, peer, session, sequence } => {
+                if shard == self.index {
+                    self.on_vouched(peer, session, sequence, out);
+                }
+            }
             ToShard::Drain { reign } => {
                 self.draining = Some(reign);
                 self.drained = None;

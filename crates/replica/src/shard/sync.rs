@@ -6,7 +6,8 @@
 //! nothing is left the shard says `Synced`. Clients' writes go to the target all the while.
 //!
 //! Always:
-//! - a bit is cleared only after the target flushed what was copied, in the session in which it was;
+//! - a bit is cleared only after the target flushed what was copied, in the session in which it was, and what it
+//!   reported of its disk after that is on record here;
 //! - in-sync replicas are told to clear only what no client's write of this session touched, because
 //!   they cannot see whether the target has that write;
 //! - with the session everything about it is forgotten; the bits stay.
@@ -534,7 +535,25 @@ impl Shard {
         if sync.flushing.as_ref().is_none_or(|(asked, _)| *asked != sequence) {
             return false;
         }
-        let Some((_, ranges)) = sync.flushing.take() else { return false };
+        let session = sync.session;
+        out.push(ShardOutput::Member(FromShard::Flushed { peer: node, session, sequence }));
+        true
+    }
+
+    /// What the target reported of its disk since it flushed is known for good: were the disk put back to before that,
+    /// it would be noticed. Only now its bits are cleared.
+    pub(super) fn on_vouched(
+        &mut self,
+        node: NodeId,
+        session: SessionId,
+        sequence: u64,
+        out: &mut Out,
+    ) {
+        let Some(sync) = self.sync_mut(node).filter(|sync| sync.session == session) else { return };
+        if sync.flushing.as_ref().is_none_or(|(asked, _)| *asked != sequence) {
+            return;
+        }
+        let Some((_, ranges)) = sync.flushing.take() else { return };
         let mut clean: Ranges = ranges.clone();
         for (volume, set) in &mut clean {
             for (first, end) in sync.overwritten.get(volume).into_iter().flat_map(RangeSet::iter) {
@@ -548,7 +567,6 @@ impl Shard {
         }
         self.tell_clean(node, &clean, out);
         self.tell_settled(node, &ranges, out);
-        true
     }
 
     /// What was copied to the target and flushed there is the same as elsewhere; whatever it misses from

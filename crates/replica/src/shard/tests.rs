@@ -8,4 +8,5 @@ mod grow;
 mod once;
 mod resync;
 mod rot;
+mod sessions;
 mod world;

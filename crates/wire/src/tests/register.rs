@@ -106,7 +106,7 @@ fn nothing_is_written_about_doing_without_quorum_where_nothing_is_to_be_said() {
     assert_eq!(
         without.len(),
         2 + 4
-            + 31
+            + 39
             + 4
             + configuration.members.len() * 20
             + 4

@@ -88,6 +88,7 @@ pub(super) fn configuration(random: &mut Prng) -> Configuration {
         reign: Epoch(reign),
         primary: flag(random).then(|| NodeId(1 + random.below(100) as u16)),
         recovering: flag(random),
+        lost: Epoch(random.below(reign + 1)),
         fork: random.below(3),
         feature_level: random.below(10) as u32,
         members,

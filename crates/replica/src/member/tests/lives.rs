@@ -4,7 +4,7 @@ use super::network::{MS, World, voter};
 use super::register::Alone;
 use super::serving;
 use crate::disk::Record;
-use crate::door::MemberInput;
+use crate::door::{FromShard, MemberInput};
 use crate::member::lives::is_before;
 use alloc::vec::Vec;
 use base::{Ballot, Epoch, Incarnation, Instant, NodeId, SessionId};
@@ -249,10 +249,38 @@ fn a_node_that_is_told_of_a_life_it_did_not_have_takes_a_new_identity() {
         alone.meet(1, 1, None);
         let sent = alone.hear(1, 1, heartbeat(seen(node, life(1, 7, 1), 1)));
         assert_eq!(own_voter(&sent), None, "that is its present life");
+        assert_eq!(alone.own_kept, Some(true));
         let sent = alone.hear(1, 1, heartbeat(seen(node, life(1, 8, 1), 1)));
         assert!(own_voter(&sent).is_some_and(|own| own != voter(node)), "{sent:?}");
+        assert_eq!(alone.own_kept, Some(false), "its shards serve nothing of it any more");
         // What is told of the identity that it had counts no more.
         let sent = alone.hear(1, 1, heartbeat(seen(node, life(1, 8, 1), 1)));
         assert_eq!(own_voter(&sent), None);
+    }
+}
+
+#[test]
+fn what_a_target_of_a_resync_reported_is_on_record_before_its_bits_are_cleared() {
+    let mut world = serving(16, 3, 0, 0);
+    world.crash(3);
+    world.run_until("node 3 is out", |world| world.in_sync() == [1, 2]);
+    world.node_mut(1).shards.mute_sync = true;
+    world.start(3);
+    world.run_until("it is told to be resynced", |world| {
+        world.node(1).shards.synced.contains(&NodeId(3))
+    });
+    let reported = |world: &World| {
+        let record = world.node(1).disk.as_ref().expect("a replica");
+        record.seen.iter().filter(|seen| seen.node == NodeId(3)).map(|seen| seen.life.writes).max()
+    };
+    for (sequence, writes) in [(7, 50), (8, 90)] {
+        world.say(3, &FromShard::Logged { writes });
+        world.run(20 * MS);
+        let session = world.session(1, 3);
+        world.say(1, &FromShard::Flushed { peer: NodeId(3), session, sequence });
+        world.run_until("it is vouched for", |world| {
+            world.node(1).shards.vouched.contains(&sequence)
+        });
+        assert!(reported(&world) > Some(writes), "on the disk of node 1");
     }
 }

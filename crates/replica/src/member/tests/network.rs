@@ -43,6 +43,7 @@ pub(super) struct FakeShards {
     pub(super) mute_grow: bool,
     pub(super) mute_verify: bool,
     pub(super) mute_written: bool,
+    pub(super) vouched: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
@@ -689,6 +690,9 @@ impl World {
                 answer = (!shards.mute_verify).then_some(done);
             }
             ToShard::PauseResync(_) | ToShard::CutDone { .. } => {}
+            ToShard::Vouched { sequence, .. } => {
+                shards.vouched.insert(sequence);
+            }
         }
         if let Some(answer) = answer {
             self.say(node, &answer);
@@ -767,8 +771,8 @@ impl World {
         let own = self.node(peer.0).disk.as_ref().map(|disk| disk.incarnation);
         let down = self.node(peer.0).member.is_none();
         let voter = self.node(peer.0).disk.as_ref().map(|disk| disk.voter);
-        if self.without_quorum && named.as_ref().map(|member| member.voter) != voter {
-            // It was discarded since this was said; that is on its way too.
+        if named.as_ref().map(|member| member.voter) != voter {
+            // It took another identity since this was said; that is on its way too.
             return;
         }
         let same = named.map(|member| member.incarnation) == own;

@@ -15,12 +15,15 @@ use wire::{
 /// A member by itself, whose disk answers at once, or when it is told. Nodes 1 and 2 are in-sync replicas, 3
 /// is a witness.
 pub(super) struct Alone {
+    node: NodeId,
     pub(super) member: Member,
     pub(super) now: Instant,
     /// Stores wait.
     pub(super) slow: bool,
     pub(super) held: Option<u64>,
     installed: Vec<(Epoch, bool)>,
+    /// What the shards were last told of this node's own copy.
+    pub(super) own_kept: Option<bool>,
 }
 
 impl Alone {
@@ -44,7 +47,7 @@ impl Alone {
         let now = Instant(1_000 * MS);
         let member = Member::new(now, setup);
         let (held, installed) = (None, Vec::new());
-        let mut alone = Alone { member, now, slow: false, held, installed };
+        let mut alone = Alone { node: NodeId(node), member, now, slow: false, held, installed, own_kept: None };
         alone.step(MemberInput::Wake);
         for shard in 0..shards {
             alone.step(MemberInput::Shard { shard, message: FromShard::Started });
@@ -67,6 +70,11 @@ impl Alone {
                     }
                     MemberOutput::Shards(ToShard::Install { configuration, reigns, .. }) => {
                         self.installed.push((configuration.epoch, reigns));
+                    }
+                    MemberOutput::Shards(ToShard::PeerReady { peer, kept, .. })
+                        if peer == self.node =>
+                    {
+                        self.own_kept = Some(kept);
                     }
                     MemberOutput::Send { message, .. } => sent.push(message),
                     _ => {}

@@ -456,3 +456,23 @@ fn a_flush_of_a_replica_that_lost_its_cache_does_not_count() {
     world.change(1, &[1]);
     assert_eq!(world.answer(1, flush), Some(Ok(())));
 }
+
+#[test]
+fn nothing_is_clean_before_what_the_target_reported_is_on_record() {
+    let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
+    world.lead(1);
+    world.disconnect(1, 3);
+    world.disconnect(2, 3);
+    world.change(1, &[1, 2]);
+    world.write(1, 40, 8, 3);
+    back(&mut world, 1, 3);
+    world.no_record = true;
+    world.start_resync(1, 3);
+    world.wait_ms(500);
+    assert_eq!(world.at(3, 40), 3);
+    assert_eq!(world.dirty(1, 3), [(40, 48)], "its disk could be put back unnoticed");
+    assert_eq!(world.dirty(2, 3), [(40, 48)]);
+    world.no_record = false;
+    world.wait_ms(500);
+    assert!(world.dirty(1, 3).is_empty() && world.dirty(2, 3).is_empty());
+}

@@ -93,6 +93,9 @@ pub(super) struct World {
     pub(super) same_process: bool,
     /// Nobody has written to the disks of those who start.
     untouched: bool,
+    /// What targets of a resync report does not get on record.
+    pub(super) no_record: bool,
+    vouches: VecDeque<(u16, ToShard)>,
 }
 
 pub(super) fn member(node: u16, in_sync: bool) -> MemberEntry {
@@ -136,6 +139,8 @@ impl World {
             counts: BTreeMap::new(),
             same_process: false,
             untouched,
+            no_record: false,
+            vouches: VecDeque::new(),
         };
         for &node in nodes {
             world.start(node, Vec::new(), Vec::new());
@@ -313,7 +318,13 @@ impl World {
                     }
                     gone.insert(buffer.0, bytes);
                 }
-                ShardOutput::Member(message) => at.said.push(message),
+                ShardOutput::Member(message) => {
+                    if let FromShard::Flushed { peer, session, sequence } = message {
+                        let vouched = ToShard::Vouched { shard: 0, peer, session, sequence };
+                        self.vouches.push_back((node, vouched));
+                    }
+                    at.said.push(message);
+                }
                 ShardOutput::Mark(mark) => at.marks.push(mark),
             }
         }
@@ -340,6 +351,12 @@ impl World {
                 self.disk_answers(node, ready);
                 return true;
             }
+        }
+        if !self.no_record
+            && let Some((node, vouched)) = self.vouches.pop_front()
+        {
+            self.step(node, ShardInput::Member(vouched));
+            return true;
         }
         let wires: Vec<(u16, u16)> = self.wires.keys().copied().collect();
         for (from, to) in wires {
