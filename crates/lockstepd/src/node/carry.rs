@@ -163,9 +163,6 @@ impl Node {
                 }
                 ShardOutput::Answer { id, result, buffer } => {
                     let bytes = buffer.map(|buffer| self.buffers.get(buffer));
-                    if let Some(resource) = self.resources.get_mut(key).filter(|_| result.is_ok()) {
-                        resource.told = true;
-                    }
                     self.on_answer(id, result, bytes);
                 }
                 ShardOutput::Release { buffer } => self.buffers.release(buffer),

@@ -518,6 +518,9 @@ impl Node {
         result: Result<(), base::AnswerError>,
         buffer: Option<sys::Buffer>,
     ) {
+        if let Some(resource) = self.resources.get_mut(asked.resource).filter(|_| result.is_ok()) {
+            resource.told = true;
+        }
         let Some(client) = self.clients.get_mut(asked.client) else { return };
         client.connection.answer(asked.tag, result, buffer);
         self.stir_client(asked.client);
