@@ -76,7 +76,8 @@ pub struct Memory {
     /// A write that was first asked for in this reign or later and is not in `writes`, nor answered, did not take
     /// effect. `None`: nothing can be said of those that are not in it. Never 0.
     pub since: Option<Epoch>,
-    /// Of sessions: every write with a lower number than the second was answered.
+    /// Of sessions: every write with a lower number than the second was answered; [`u64::MAX`]: the session is over,
+    /// and nobody asks for its writes again.
     pub answered: Vec<(u64, u64)>,
     /// Those that took effect.
     pub writes: Vec<NamedWrite>,

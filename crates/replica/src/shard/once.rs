@@ -21,7 +21,7 @@ use super::op::{Client, FlushFor, Kind, Origin, changes};
 use super::seats::Nodes;
 use super::{Out, Shard};
 use crate::door::ShardOutput;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use base::{AnswerError, Epoch, NodeId, Request, RequestId, Span, VolumeId};
 use wire::{
@@ -32,6 +32,13 @@ use wire::{
 /// How far the writes of one node and shard that were asked for may be ahead of the oldest that was not
 /// answered. Bounds what replicas remember.
 const WINDOW: u64 = 1024;
+
+/// Sessions that are remembered to be over, at most, so that what one member still lists of them is not taken for
+/// open. Of those that ended first nobody speaks any more.
+const ENDED_MAX: usize = 64;
+
+/// What is said of a session that is over instead of the number up to which its writes were answered.
+const ENDED: u64 = u64::MAX;
 
 /// The names that this node gives to its clients' writes.
 #[derive(Debug)]
@@ -81,6 +88,8 @@ struct Effects {
     /// As in `Memory`.
     since: Option<Epoch>,
     sessions: BTreeMap<u64, Session>,
+    /// Sessions of processes that are gone, oldest first: nobody asks for their writes again.
+    ended: VecDeque<u64>,
 }
 
 impl Effects {
@@ -88,7 +97,20 @@ impl Effects {
         *self = Effects::default();
     }
 
+    fn end(&mut self, session: u64) {
+        self.sessions.remove(&session);
+        if !self.ended.contains(&session) {
+            self.ended.push_back(session);
+        }
+        if self.ended.len() > ENDED_MAX {
+            self.ended.pop_front();
+        }
+    }
+
     fn answered(&mut self, session: u64, below: u64) {
+        if below == ENDED || self.ended.contains(&session) {
+            return self.end(session);
+        }
         let known = self.sessions.entry(session).or_default();
         if below > known.answered_below {
             known.answered_below = below;
@@ -103,15 +125,24 @@ impl Effects {
     /// The write takes effect. A newer session of a node ends its older ones: their process is gone.
     fn took(&mut self, origin: WriteOrigin, volume: VolumeId, span: Span) {
         let session = origin.name.session;
+        if self.ended.contains(&session) {
+            return;
+        }
         if !self.sessions.contains_key(&session) {
             let node = WriteName::node_of(session);
-            self.sessions.retain(|&other, _| WriteName::node_of(other) != node);
+            let all: Vec<u64> = self.sessions.keys().copied().collect();
+            all.into_iter()
+                .filter(|&other| WriteName::node_of(other) == node)
+                .for_each(|other| self.end(other));
         }
         self.answered(session, origin.answered_below);
         self.insert(NamedWrite { name: origin.name, volume, span });
     }
 
     fn insert(&mut self, write: NamedWrite) {
+        if self.ended.contains(&write.name.session) {
+            return;
+        }
         let known = self.sessions.entry(write.name.session).or_default();
         if write.name.number >= known.answered_below {
             known.writes.insert(write.name.number, (write.volume, write.span));
@@ -153,8 +184,12 @@ impl Effects {
 
     /// As it travels.
     fn parts(&self, but: &BTreeSet<WriteName>) -> Vec<Memory> {
-        let answered: Vec<(u64, u64)> =
-            self.sessions.iter().map(|(&session, known)| (session, known.answered_below)).collect();
+        let answered: Vec<(u64, u64)> = self
+            .ended
+            .iter()
+            .map(|&session| (session, ENDED))
+            .chain(self.sessions.iter().map(|(&session, known)| (session, known.answered_below)))
+            .collect();
         let writes: Vec<NamedWrite> =
             self.writes().filter(|write| !but.contains(&write.name)).collect();
         let mut parts: Vec<Memory> = answered
@@ -478,6 +513,9 @@ impl Shard {
             .collect();
         let own_remembers = self.once.settlement.remembering.contains(&self.node);
         let mut merged = if own_remembers { self.once.effects.clone() } else { Effects::default() };
+        for effects in told.values() {
+            effects.ended.iter().for_each(|&session| merged.end(session));
+        }
         for (&session, other) in told.values().flat_map(|effects| &effects.sessions) {
             merged.answered(session, other.answered_below);
         }
@@ -485,8 +523,8 @@ impl Shard {
         let mut holders: BTreeMap<WriteName, Unsettled> = BTreeMap::new();
         for (&node, effects) in &told {
             for write in effects.writes() {
-                let number_is_open = merged.sessions.get(&write.name.session);
-                if number_is_open.is_none_or(|s| write.name.number >= s.answered_below) {
+                let known = merged.sessions.get(&write.name.session);
+                if known.is_some_and(|known| write.name.number >= known.answered_below) {
                     let fresh = Unsettled { write, holders: Vec::new() };
                     holders.entry(write.name).or_insert(fresh).holders.push(node);
                 }

@@ -73,6 +73,19 @@ enum Event {
     Stored { node: u16, life: u64, number: u64, record: Box<Record>, ok: bool },
 }
 
+impl FakeShards {
+    fn install(&mut self, configuration: Arc<Configuration>) {
+        let reign = configuration.reign;
+        if self.configuration.as_ref().is_none_or(|old| old.reign != reign) {
+            self.drained = false;
+            self.ready.clear();
+            self.required.clear();
+        }
+        self.required.retain(|peer| !configuration.is_in_sync(*peer));
+        self.configuration = Some(configuration);
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) now: u64,
@@ -640,15 +653,8 @@ impl World {
         let shards = &mut self.node_mut(node).shards;
         match message {
             ToShard::Install { configuration, .. } => {
-                let reign = configuration.reign;
-                if shards.configuration.as_ref().is_none_or(|old| old.reign != reign) {
-                    shards.drained = false;
-                    shards.ready.clear();
-                    shards.required.clear();
-                }
-                shards.required.retain(|peer| !configuration.is_in_sync(*peer));
                 answer = Some(FromShard::Installed { epoch: configuration.epoch });
-                shards.configuration = Some(configuration);
+                shards.install(configuration);
                 self.grow(node);
             }
             ToShard::PeerReady { peer, session, epoch, kept } => {

@@ -47,7 +47,8 @@ impl Alone {
         let now = Instant(1_000 * MS);
         let member = Member::new(now, setup);
         let (held, installed) = (None, Vec::new());
-        let mut alone = Alone { node: NodeId(node), member, now, slow: false, held, installed, own_kept: None };
+        let mut alone =
+            Alone { node: NodeId(node), member, now, slow: false, held, installed, own_kept: None };
         alone.step(MemberInput::Wake);
         for shard in 0..shards {
             alone.step(MemberInput::Shard { shard, message: FromShard::Started });

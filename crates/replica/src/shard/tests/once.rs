@@ -327,3 +327,29 @@ fn half_a_reminder_takes_no_memory_away() {
     world.wait_ms(500);
     assert_eq!(world.answer(4, lost), Some(Ok(())));
 }
+
+/// What one member lists of a process that another knows to be gone is not open: later writes may lie over it.
+#[test]
+fn a_write_of_a_process_that_is_gone_is_not_taken_for_open() {
+    let mut world = three_and_a_client();
+    let first = world.write(4, 40, 8, 7);
+    assert_eq!(world.answer(4, first), Some(Ok(())));
+    world.restart(4);
+    for node in [1, 2, 3] {
+        world.connect(node, 4);
+    }
+    world.install_on(4);
+    world.ready(1, 4);
+    world.held.insert((1, 3));
+    let second = world.write(4, 36, 8, 9);
+    assert_eq!(stored(&world, 2, 36, 8), [9; 8]);
+    assert_eq!(stored(&world, 3, 40, 8), [7; 8]);
+    lose_first_primary(&mut world);
+    world.held.clear();
+    world.wait_ms(500);
+    assert_eq!(world.answer(4, second), Some(Ok(())));
+    assert!(!world.has_mark(2, "unsettled writes overlap"));
+    for node in [2, 3] {
+        assert_eq!(stored(&world, node, 36, 12), [9, 9, 9, 9, 9, 9, 9, 9, 7, 7, 7, 7]);
+    }
+}
