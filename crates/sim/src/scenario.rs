@@ -7,6 +7,7 @@
 //! cluster replicas 3 witnesses 0 diskless 0 shards 1 protocol C checksums 0 write-through 0
 //!                        hot 16 (extents in the activity log)
 //!                        volumes 1 (a span of another one: 1:0+8)  in-sync-min 1  on-no-quorum suspend-io
+//!                        timing short (or `default`: leases as long as a node's are unless it is told otherwise)
 //! cluster replicas 2 quorum off             without quorum
 //! write a 1 0+8          the client on node 1 writes sectors 0..8 and is answered; call it a
 //! write b 1 0+8 fua      ... and it survives a power cut
@@ -42,6 +43,7 @@
 //! wait 300               milliseconds pass
 //! until primary 2        time passes until it is so: `primary N`, `in-sync N…`, `syncing N`, `fork N`, `answered`,
 //!                        `split N M`
+//! within 3000 write b 2 0+8       what follows comes true within 3000 ms
 //! waits                  something that was submitted is still not answered
 //! stale 2                node 2 does not count as in sync now
 //! copied 2 8             the last resync of node 2 sent it 8 sectors at most; `compared 2 64`: no more than 64 had to be looked at
@@ -173,6 +175,9 @@ fn cluster(words: &[&str], trace: bool) -> Result<Scenario, String> {
     if count("write-through", 0)? > 0 {
         plan.options.durability = wire::Durability::WriteThrough;
     }
+    if words.windows(2).any(|pair| pair == ["timing", "default"]) {
+        plan.timing = replica::door::Timing::default();
+    }
     plan.geometry.log_extents = count("hot", plan.geometry.log_extents)?;
     for volume in 1..u16::try_from(count("volumes", 1)?).map_err(|_| "too many volumes")? {
         plan.volumes.push((VolumeId(volume), plan.volumes[0].1));
@@ -230,6 +235,7 @@ impl Scenario {
             "errors" | "full" | "well" | "stall" => self.disk_trouble(words),
             "slow" | "break" | "reconnect" => self.link_trouble(words),
             "set" => self.set(words),
+            "within" => self.within(&words[1..]),
             "flush" => {
                 let client = self.client(words.get(1))?;
                 let index = self.world.history.len();

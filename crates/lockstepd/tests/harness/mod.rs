@@ -127,8 +127,26 @@ impl Cluster {
         format!("{}.{}", self.network.0, self.network.1 + node)
     }
 
+    /// Replaces words in a node's settings.
+    pub(crate) fn change_settings(&self, node: u16, from: &str, to: &str) {
+        let path = self.home(node).join("node.toml");
+        let text = std::fs::read_to_string(&path).expect("it is there");
+        assert!(text.contains(from), "the settings of node {node} do not say {from}");
+        std::fs::write(&path, text.replace(from, to)).expect("written");
+    }
+
+    /// What a node has logged.
+    pub(crate) fn log(&self, node: u16) -> String {
+        std::fs::read_to_string(self.home(node).join("log")).expect("a log")
+    }
+
     /// Starts a node and waits until it answers.
     pub(crate) fn start(&mut self, node: u16) {
+        self.start_with(node, "");
+    }
+
+    /// The same, with this way to the system's input and output: `uring`, `epoll`, or nothing for what can be had.
+    pub(crate) fn start_with(&mut self, node: u16, io: &str) {
         let log = std::fs::File::options()
             .create(true)
             .append(true)
@@ -137,6 +155,7 @@ impl Cluster {
         let child = Process::new(env!("CARGO_BIN_EXE_lockstepd"))
             .args(["node", "--verbose", "--dir"])
             .arg(self.home(node))
+            .env("LOCKSTEP_IO", io)
             .stdin(Stdio::null())
             .stderr(log)
             .spawn()

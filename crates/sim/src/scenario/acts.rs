@@ -62,6 +62,15 @@ impl Scenario {
         if self.outcome(index)? { Err("is answered well".to_owned()) } else { Ok(()) }
     }
 
+    /// A line that must come true in time.
+    pub(super) fn within(&mut self, words: &[&str]) -> Result<(), String> {
+        let end = self.world.queue.now() + number(words.first())? as Time * MILLI;
+        let line = words.get(1..).filter(|line| !line.is_empty()).ok_or("what?")?;
+        self.line(line)?;
+        let late = self.world.queue.now().saturating_sub(end) / MILLI;
+        if late > 0 { Err(format!("{late} ms too late")) } else { Ok(()) }
+    }
+
     /// The disk of a node fails, is full, stands still, or is well again.
     pub(super) fn disk_trouble(&mut self, words: &[&str]) -> Result<(), String> {
         let at = self.nodes(words.get(1..2).ok_or("which node?")?)?[0];

@@ -1,0 +1,128 @@
+//! What hosts may lack, and what they may have twice: io_uring, and ways to each other.
+
+mod harness;
+
+use harness::{Cluster, content};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+const MIB: u64 = 1 << 20;
+
+/// All three copies hold the same.
+fn assert_equal(cluster: &Cluster) {
+    let dumps: Vec<String> = (1..=3).map(|node| cluster.dump(node, "alpha")).collect();
+    assert!(dumps.windows(2).all(|pair| pair[0] == pair[1]), "copies differ: {dumps:?}");
+}
+
+#[test]
+fn nodes_without_io_uring_do_all_the_same() {
+    let mut cluster = Cluster::new("epoll", 3);
+    cluster.add_settings(2, "threads = 2");
+    cluster.start_with(1, "uring");
+    for node in [2, 3] {
+        cluster.start_with(node, "epoll");
+        assert!(cluster.log(node).contains("epoll"), "which way was taken is said in the log");
+    }
+    cluster.create(&cluster.resource("alpha", 64 * MIB, &[1, 2, 3]));
+    let mut first = cluster.open(2, "alpha");
+    first.write(MIB, &content(1, 1 << 20)).expect("written by one with epoll");
+    let mut second = cluster.open(1, "alpha");
+    assert!(second.read(MIB, 1 << 20).expect("read") == content(1, 1 << 20));
+    cluster.kill(3);
+    second.write(8 * MIB, &content(2, 1 << 20)).expect("written without node 3");
+    second.flush().expect("flushed");
+    cluster.start_with(3, "epoll");
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    cluster.kill(1);
+    first.write(16 * MIB, &content(3, 4096)).expect("written by those with epoll");
+    let mut third = cluster.open(3, "alpha");
+    assert!(third.read(8 * MIB, 1 << 20).expect("read") == content(2, 1 << 20));
+    cluster.start_with(1, "uring");
+    cluster.wait_in_sync(2, "alpha", &[1, 2, 3]);
+    drop((first, second, third));
+    assert_equal(&cluster);
+}
+
+/// A second way to an address, which may be cut.
+struct Way {
+    from: String,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+    is_cut: Arc<AtomicBool>,
+}
+
+impl Way {
+    /// Whatever connects to `from` comes to `to`.
+    fn new(from: String, to: String) -> Way {
+        let listener = TcpListener::bind(&from).expect("an address of its own");
+        let way = Way { from, open: Arc::default(), is_cut: Arc::default() };
+        let (open, is_cut) = (Arc::clone(&way.open), Arc::clone(&way.is_cut));
+        std::thread::spawn(move || {
+            while let Ok((near, _)) = listener.accept() {
+                if is_cut.load(Ordering::Acquire) {
+                    return;
+                }
+                let Ok(far) = TcpStream::connect(&to) else { continue };
+                join(&near, &far);
+                join(&far, &near);
+                open.lock().expect("nobody fails with it").extend([near, far]);
+            }
+        });
+        way
+    }
+
+    /// Connections that went this way.
+    fn used(&self) -> usize {
+        self.open.lock().expect("nobody fails with it").len() / 2
+    }
+
+    /// Breaks what goes this way, and lets nothing go it any more.
+    fn cut(&self) {
+        self.is_cut.store(true, Ordering::Release);
+        // The thread that accepts wakes up, and nobody listens there any more.
+        TcpStream::connect(&self.from).expect("it listens");
+        for socket in self.open.lock().expect("nobody fails with it").iter() {
+            socket.shutdown(Shutdown::Both).ok();
+        }
+    }
+}
+
+/// What comes from one goes into the other.
+fn join(from: &TcpStream, into: &TcpStream) {
+    let mut from = from.try_clone().expect("cloned");
+    let mut into = into.try_clone().expect("cloned");
+    std::thread::spawn(move || {
+        std::io::copy(&mut from, &mut into).ok();
+        into.shutdown(Shutdown::Both).ok();
+    });
+}
+
+#[test]
+fn a_way_between_nodes_that_is_cut_is_replaced_by_the_other() {
+    let mut cluster = Cluster::new("ways", 3);
+    let mut ways = Vec::new();
+    for node in 1..=3_u16 {
+        let real = format!("{}:7800", cluster.address(node));
+        let other = format!("{}:7800", cluster.address(node + 8));
+        ways.push(Way::new(other.clone(), real.clone()));
+        for peer in (1..=3).filter(|&peer| peer != node) {
+            let both = format!("addresses = [\"{other}\", \"{real}\"]");
+            cluster.change_settings(peer, &format!("addresses = [\"{real}\"]"), &both);
+        }
+    }
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource("alpha", 64 * MIB, &[1, 2, 3]));
+    let mut volume = cluster.open(1, "alpha");
+    volume.write(MIB, &content(1, 1 << 20)).expect("written");
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    assert!(ways.iter().map(Way::used).sum::<usize>() >= 3, "the way named first is taken first");
+    ways.iter().for_each(Way::cut);
+    volume.write(2 * MIB, &content(2, 1 << 20)).expect("no client sees that a way was cut");
+    volume.flush().expect("flushed");
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    assert!(volume.read(2 * MIB, 1 << 20).expect("read") == content(2, 1 << 20));
+    drop(volume);
+    assert_equal(&cluster);
+}
