@@ -10,7 +10,7 @@
 use crate::buffer::Content;
 use crate::history::Token;
 use crate::world::{Event, INSPECT, World, node_id, node_index};
-use base::{Epoch, NodeId, VolumeId};
+use base::{Epoch, NodeId, SessionId, VolumeId};
 use std::collections::BTreeMap;
 use wire::{MemberKind, ShardMessage};
 
@@ -176,9 +176,15 @@ impl World {
         }
     }
 
-    /// A primary answers a request of another node: that knows of every loss of all caches, so that its clients from
-    /// before are gone.
-    pub(crate) fn check_follows(&mut self, primary: usize, peer: NodeId) {
+    /// A primary answers a request of another node's process: that knows of every loss of all caches, so that its
+    /// clients from before are gone.
+    pub(crate) fn check_follows(&mut self, primary: usize, peer: NodeId, session: SessionId) {
+        let Some((index, end)) = self.session(primary, peer, session) else { return };
+        let asker = &self.sessions[index].ends[1 - end];
+        if self.nodes[asker.node].life != asker.life {
+            // Nobody is there to hear the answer.
+            return;
+        }
         let lost = |node: usize| self.nodes[node].installed.as_ref().map(|known| known.lost);
         let (here, there) = (lost(primary), lost(node_index(peer)));
         if here > Some(Epoch(0)) && here > there {

@@ -127,19 +127,19 @@ impl Shard {
             }
         }
         self.bitmaps.retain(|node| new.is_replica(node));
-        if !self.has_disk && slots.is_empty() {
-            return;
-        }
         let mut runs: Vec<(VolumeId, u64, u64)> =
             self.doubt.runs().iter().map(|run| (run.volume, run.first, run.end)).collect();
         let reconcile = self.reconcile.runs();
         runs.extend(reconcile.iter().map(|run| (run.volume, run.first, run.end)));
         let open = self.unretired.values().copied().chain(self.open_writes());
         runs.extend(open.map(|(volume, span)| (volume, span.first(), span.end())));
-        for node in new.replicas().filter(|&node| node != self.node && !new.is_in_sync(node)) {
-            for &(volume, first, end) in &runs {
+        let keeps_bits = self.has_disk || !slots.is_empty();
+        let own = self.node;
+        for node in new.replicas().filter(|&node| node != own && !new.is_in_sync(node)) {
+            for &(volume, first, end) in runs.iter().filter(|_| keeps_bits) {
                 self.bitmaps.set(node, volume, first, end, true);
             }
+            self.sync_lacks(node, &runs);
         }
     }
 

@@ -297,6 +297,19 @@ impl Shard {
         }
     }
 
+    /// What is not settled yet may be as a member has it that did not say what the target lacks.
+    pub(super) fn sync_lacks(&mut self, target: NodeId, runs: &[(VolumeId, u64, u64)]) {
+        let block = self.geometry.block_sectors;
+        let Some(remote) = self.sync_mut(target).and_then(|sync| sync.remote.as_mut()) else {
+            return;
+        };
+        for &(volume, first, end) in runs {
+            let (first, end) = (first / block * block, end.next_multiple_of(block));
+            remote.entry(volume).or_default().insert(first, end);
+        }
+        self.count_sync(target);
+    }
+
     /// A client's write goes to the target too.
     pub(super) fn sync_overwrites(&mut self, node: NodeId, volume: VolumeId, span: Span) {
         let Some(sync) = self.sync_mut(node) else { return };

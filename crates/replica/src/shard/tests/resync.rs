@@ -476,3 +476,35 @@ fn nothing_is_clean_before_what_the_target_reported_is_on_record() {
     world.wait_ms(500);
     assert!(world.dirty(1, 3).is_empty() && world.dirty(2, 3).is_empty());
 }
+
+/// A primary without a disk was told by one that left since what the target lacks; what another holds was to be
+/// settled between the two.
+#[test]
+fn what_is_not_settled_when_a_member_leaves_is_copied_to_a_target_whose_bits_that_member_told() {
+    let mut world = World::new(&[1, 2, 3, 4], &[1, 2, 3]);
+    world.lead(2);
+    for other in [1, 2, 4] {
+        world.disconnect(other, 3);
+    }
+    world.change(2, &[1, 2]);
+    world.held.insert((2, 1));
+    world.write(2, 40, 8, 7);
+    assert_eq!((world.at(1, 40), world.at(2, 40)), (0, 7));
+    for (one, other) in [(1, 2), (2, 4)] {
+        world.disconnect(one, other);
+        world.connect(one, other);
+    }
+    world.held.clear();
+    world.nodes.get_mut(&1).expect("a node").disk_held = true;
+    world.lead(4);
+    back(&mut world, 4, 3);
+    world.start_resync(4, 3);
+    world.run();
+    assert!(world.sent(1, 4, |m| matches!(m, ShardMessage::Doubt { .. })) > 1, "node 1 told bits");
+    world.disconnect(1, 4);
+    world.change(4, &[2]);
+    world.wait_ms(1000);
+    let (peer, session) = (NodeId(3), world.session(4, 3));
+    assert!(world.has_said(4, &FromShard::Synced { peer, session }));
+    assert_eq!((world.at(2, 40), world.at(3, 40)), (7, 7));
+}
