@@ -190,14 +190,23 @@ impl Shard {
         self.local_submit(id, out);
     }
 
-    /// Number of hot extents that are in doubt.
+    /// Number of hot extents that cannot turn cold before something else was written: those in doubt, and on a
+    /// replica that is out of sync those that its primary wrote before. It hears that these are everywhere
+    /// when it is in sync again.
     fn doubtful(&self) -> usize {
-        if self.doubt.is_empty() {
+        let known = self.configuration.as_ref();
+        let out_of_sync = known.is_some_and(|known| !known.is_in_sync(self.node));
+        let mut unretired = BTreeSet::new();
+        if out_of_sync {
+            unretired.extend(self.unretired.values().map(|&(at, span)| self.extent_of(at, span)));
+        }
+        if self.doubt.is_empty() && unretired.is_empty() {
             return 0;
         }
         let extent_sectors = self.geometry.extent_sectors;
         self.log.count(|(volume, extent)| {
-            self.doubt.overlaps(volume, extent * extent_sectors, (extent + 1) * extent_sectors)
+            let (first, end) = (extent * extent_sectors, (extent + 1) * extent_sectors);
+            self.doubt.overlaps(volume, first, end) || unretired.contains(&(volume, extent))
         })
     }
 
