@@ -97,6 +97,12 @@ const COMMANDS: &[Case<'static>] = &[
         &["9", "8"],
     ),
     (
+        &["resource", "create", "few", "--size", "16MiB", "--replicas", "2", "--in-sync-min", "3"],
+        2,
+        "LS-0900",
+        &["in_sync_min", "3", "2"],
+    ),
+    (
         &["resource", "create", "twice", "--size", "16MiB", "--nodes", "a,a"],
         2,
         "LS-0900",

@@ -268,6 +268,12 @@ impl ResourceFile {
         if configuration.in_sync().count() == 0 {
             return refuse("no replica begins in sync");
         }
+        let (asked, replicas) = (self.options.in_sync_min, configuration.replicas().count());
+        if usize::from(asked) > replicas {
+            return refuse(format!(
+                "in_sync_min asks for {asked} replicas in sync, and there are {replicas}: no request would be answered"
+            ));
+        }
         Ok(configuration)
     }
 

@@ -257,7 +257,7 @@ fn a_description_gives_every_node_the_same_first_configuration() {
 
 #[test]
 fn a_wrong_description_is_refused() {
-    let breaks: [fn(&mut ResourceFile); 19] = [
+    let breaks: [fn(&mut ResourceFile); 20] = [
         |f| f.name = "../etc".to_string(),
         |f| f.name = String::new(),
         |f| f.nodes[0].id = 0,
@@ -274,6 +274,7 @@ fn a_wrong_description_is_refused() {
         |f| f.volumes[0].size_bytes = VOLUME_BYTES_MAX + 4096,
         |f| f.volumes[0].block_bytes = 0,
         |f| f.options.in_sync_min = 9,
+        |f| f.options.in_sync_min = 4,
         |f| f.timing.lease_ms = 300,
         |f| f.shards = 0,
         |f| f.shards = SHARDS_MAX + 1,
