@@ -495,6 +495,11 @@ impl Volume {
         self.request(Op::Write, offset, length, bytes).map(drop)
     }
 
+    /// Gives space back.
+    pub(crate) fn trim(&mut self, offset: u64, length: u32) -> Result<(), String> {
+        self.request(Op::Trim, offset, length, &[]).map(drop)
+    }
+
     pub(crate) fn read(&mut self, offset: u64, length: u32) -> Result<Vec<u8>, String> {
         self.request(Op::Read { whole: false }, offset, length, &[])
     }
