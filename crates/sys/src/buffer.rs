@@ -1,7 +1,10 @@
 //! Memory that the kernel reads and writes: aligned, pooled, counted.
 //!
 //! What always holds:
-//! - A pool never holds more than its limit in bytes, in use or idle.
+//! - A pool never holds more than its limit in bytes, in use or idle, but for what was taken
+//!   [beyond](BufferPool::take_beyond) it on purpose.
+//! - What a [`Room`] holds counts as if it were in use. A buffer of another pool that is charged to a room counts
+//!   there, and no longer in its own pool, until it goes.
 //! - A block returns to its pool when its last [`Buffer`] goes, and never before. An operation keeps
 //!   a `Buffer` of its own until the kernel is done, so the kernel never sees freed memory.
 //! - `&mut [u8]` needs the only `Buffer` of a block, and an operation that fills memory takes that
@@ -14,8 +17,8 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Sizes of blocks, in bytes. A buffer takes the smallest class that holds it.
 pub const BUFFER_CLASSES_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
@@ -30,6 +33,8 @@ const ALIGN_BYTES: usize = 4096;
 struct Block {
     at: NonNull<u8>,
     class: usize,
+    /// Where it counts while it is lent.
+    lent: OnceLock<Room>,
 }
 
 // SAFETY: a block is memory of its own, tied to no thread.
@@ -48,7 +53,7 @@ impl Block {
     fn allocate(class: usize) -> Option<Block> {
         // SAFETY: the layout's size is not zero.
         let at = unsafe { alloc_zeroed(Block::layout(class)) };
-        NonNull::new(at).map(|at| Block { at, class })
+        NonNull::new(at).map(|at| Block { at, class, lent: OnceLock::new() })
     }
 }
 
@@ -74,7 +79,7 @@ impl Shelf {
         let block = match self.idle[class].pop() {
             Some(block) => block,
             None => {
-                self.make_room(bytes)?;
+                self.give_up_idle(bytes);
                 let block = Arc::new(Block::allocate(class)?);
                 self.held_bytes += bytes;
                 block
@@ -84,29 +89,92 @@ impl Shelf {
         Some(block)
     }
 
-    fn make_room(&mut self, bytes: usize) -> Option<()> {
-        if self.used_bytes + bytes > self.limit_bytes {
-            return None;
-        }
+    /// Idle blocks go, until so many bytes more are within the limit, or none is left.
+    fn give_up_idle(&mut self, bytes: usize) {
         for class in (0..BUFFER_CLASSES_BYTES.len()).rev() {
             while self.held_bytes + bytes > self.limit_bytes && self.idle[class].pop().is_some() {
                 self.held_bytes -= BUFFER_CLASSES_BYTES[class];
             }
         }
-        assert!(self.held_bytes + bytes <= self.limit_bytes, "held is used plus idle");
-        Some(())
     }
 
-    fn give_back(&mut self, block: Arc<Block>) {
-        self.used_bytes -= BUFFER_CLASSES_BYTES[block.class];
-        self.idle[block.class].push(block);
+    /// So many bytes are not this pool's to count any more.
+    fn let_go(&mut self, bytes: usize) {
+        self.used_bytes -= bytes;
+        self.held_bytes -= bytes;
+    }
+
+    /// A block that is not used any more; `was_lent`: it did not count here.
+    fn give_back(&mut self, block: Arc<Block>, was_lent: bool) {
+        let bytes = BUFFER_CLASSES_BYTES[block.class];
+        if !was_lent {
+            self.let_go(bytes);
+        }
+        if self.held_bytes + bytes <= self.limit_bytes {
+            self.held_bytes += bytes;
+            self.idle[block.class].push(block);
+        }
+    }
+}
+
+/// How much of a pool may be taken.
+#[derive(Clone, Copy)]
+enum Rule {
+    /// All of it.
+    Whole,
+    /// Nothing once more than so many bytes would be in use, by whomever.
+    Below(usize),
+    /// No more than is then left for others.
+    Share,
+}
+
+/// A pool, as one of those who take from it may use it.
+struct Part {
+    shelf: Arc<Mutex<Shelf>>,
+    rule: Rule,
+    /// Of a share: bytes taken by it. Changed under the lock of the shelf only.
+    taken_bytes: AtomicUsize,
+}
+
+impl Part {
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        // What is done under the lock ends whole or not at all.
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn allows(&self, shelf: &Shelf, bytes: usize) -> bool {
+        let used_bytes = shelf.used_bytes + bytes;
+        let left_bytes = shelf.limit_bytes.saturating_sub(used_bytes);
+        used_bytes <= shelf.limit_bytes
+            && match self.rule {
+                Rule::Whole => true,
+                Rule::Below(ceiling_bytes) => used_bytes <= ceiling_bytes,
+                Rule::Share => match self.taken_bytes.load(Ordering::Relaxed) {
+                    0 => true,
+                    taken_bytes => taken_bytes + bytes <= left_bytes,
+                },
+            }
+    }
+
+    fn count(&self, bytes: usize) {
+        if matches!(self.rule, Rule::Share) {
+            let taken_bytes = self.taken_bytes.load(Ordering::Relaxed);
+            self.taken_bytes.store(taken_bytes + bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn discount(&self, bytes: usize) {
+        if matches!(self.rule, Rule::Share) {
+            let taken_bytes = self.taken_bytes.load(Ordering::Relaxed);
+            self.taken_bytes.store(taken_bytes - bytes, Ordering::Relaxed);
+        }
     }
 }
 
 /// Where buffers come from. Clones name the same pool.
 #[derive(Clone)]
 pub struct BufferPool {
-    shelf: Arc<Mutex<Shelf>>,
+    part: Arc<Part>,
 }
 
 impl BufferPool {
@@ -114,24 +182,77 @@ impl BufferPool {
     #[must_use]
     pub fn new(limit_bytes: usize) -> BufferPool {
         let shelf = Shelf { idle: Default::default(), held_bytes: 0, used_bytes: 0, limit_bytes };
-        BufferPool { shelf: Arc::new(Mutex::new(shelf)) }
+        BufferPool::of(Arc::new(Mutex::new(shelf)), Rule::Whole)
     }
 
-    fn shelf(&self) -> MutexGuard<'_, Shelf> {
-        // What is done under the lock ends whole or not at all.
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    fn of(shelf: Arc<Mutex<Shelf>>, rule: Rule) -> BufferPool {
+        BufferPool { part: Arc::new(Part { shelf, rule, taken_bytes: AtomicUsize::new(0) }) }
+    }
+
+    /// The same pool for somebody who leaves something for others: nothing is taken by it that would make more
+    /// than `ceiling_bytes` be in use.
+    #[must_use]
+    pub fn below(&self, ceiling_bytes: usize) -> BufferPool {
+        BufferPool::of(Arc::clone(&self.part.shelf), Rule::Below(ceiling_bytes))
+    }
+
+    /// The same pool for one of many that need not know of each other: what is taken by this share is never more
+    /// than what is then left, but for the first that it takes. So a share that gives nothing back leaves
+    /// half of what it found.
+    #[must_use]
+    pub fn share(&self) -> BufferPool {
+        BufferPool::of(Arc::clone(&self.part.shelf), Rule::Share)
+    }
+
+    /// Bytes that a buffer of `length` bytes takes from its pool; `None` if there is no such buffer.
+    #[must_use]
+    pub fn cost_bytes(length: usize) -> Option<usize> {
+        BUFFER_CLASSES_BYTES.iter().copied().find(|&bytes| 0 < length && length <= bytes)
+    }
+
+    fn class_of(length: usize) -> Option<usize> {
+        BUFFER_CLASSES_BYTES.iter().position(|&bytes| 0 < length && length <= bytes)
+    }
+
+    fn buffer(&self, block: Arc<Block>, length: usize) -> Buffer {
+        self.part.count(BUFFER_CLASSES_BYTES[block.class]);
+        Buffer { block: Some(block), length, pool: self.clone() }
     }
 
     /// A buffer of `length` bytes with arbitrary content; `None` when the pool's limit is met or
     /// `length` is zero or above the largest class.
     #[must_use]
     pub fn take(&self, length: usize) -> Option<Buffer> {
-        let class = BUFFER_CLASSES_BYTES.iter().position(|&bytes| length <= bytes)?;
-        if length == 0 {
+        let class = BufferPool::class_of(length)?;
+        let mut shelf = self.part.shelf();
+        if !self.part.allows(&shelf, BUFFER_CLASSES_BYTES[class]) {
             return None;
         }
-        let block = self.shelf().take(class)?;
-        Some(Buffer { block: Some(block), length, pool: self.clone() })
+        let block = shelf.take(class)?;
+        Some(self.buffer(block, length))
+    }
+
+    /// The same whatever the limit: for what is bounded elsewhere, and must not wait.
+    #[must_use]
+    pub fn take_beyond(&self, length: usize) -> Option<Buffer> {
+        let class = BufferPool::class_of(length)?;
+        let mut shelf = self.part.shelf();
+        let block = shelf.take(class)?;
+        Some(self.buffer(block, length))
+    }
+
+    /// Room for buffers of other pools, so many bytes; `None` as for `take`.
+    #[must_use]
+    pub fn reserve(&self, bytes: usize) -> Option<Room> {
+        let mut shelf = self.part.shelf();
+        if !self.part.allows(&shelf, bytes) {
+            return None;
+        }
+        shelf.give_up_idle(bytes);
+        shelf.used_bytes += bytes;
+        shelf.held_bytes += bytes;
+        self.part.count(bytes);
+        Some(Room { pool: self.clone(), bytes })
     }
 
     /// The same, filled with zeroes.
@@ -142,22 +263,66 @@ impl BufferPool {
         Some(buffer)
     }
 
-    /// Bytes of the blocks that buffers hold now.
+    fn give_back(&self, block: Arc<Block>, room: Option<Room>) {
+        let bytes = BUFFER_CLASSES_BYTES[block.class];
+        let mut shelf = self.part.shelf();
+        if room.is_none() {
+            self.part.discount(bytes);
+        }
+        shelf.give_back(block, room.is_some());
+        // The room is given back after the lock of this pool is: it may be of this pool.
+        drop(shelf);
+        drop(room);
+    }
+
+    /// Bytes of the blocks that buffers hold now, and of room that is reserved.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
-        self.shelf().used_bytes
+        self.part.shelf().used_bytes
     }
 
     /// Bytes of all blocks, in use or idle.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
-        self.shelf().held_bytes
+        self.part.shelf().held_bytes
     }
 
     /// The most it may hold, in bytes.
     #[must_use]
     pub fn limit_bytes(&self) -> usize {
-        self.shelf().limit_bytes
+        self.part.shelf().limit_bytes
+    }
+}
+
+/// Room in a pool, to which buffers of others are charged. It is given back when dropped.
+pub struct Room {
+    pool: BufferPool,
+    bytes: usize,
+}
+
+impl Room {
+    /// A part of it, or all that is left.
+    #[must_use]
+    pub fn split(&mut self, bytes: usize) -> Room {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Room { pool: self.pool.clone(), bytes }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            let mut shelf = self.pool.part.shelf();
+            shelf.let_go(self.bytes);
+            self.pool.part.discount(self.bytes);
+        }
+    }
+}
+
+impl std::fmt::Debug for Room {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Room({} bytes)", self.bytes)
     }
 }
 
@@ -199,6 +364,17 @@ impl Buffer {
         // What other threads did with clones that are gone comes before what follows here.
         fence(Ordering::Acquire);
         unique
+    }
+
+    /// From now on the block counts where the room is, and no longer in its own pool. Where it is charged already
+    /// it stays, and the room is given back.
+    pub fn charge(&self, room: Room) {
+        if self.block().lent.set(room).is_ok() {
+            let bytes = self.capacity();
+            let mut shelf = self.pool.part.shelf();
+            shelf.let_go(bytes);
+            self.pool.part.discount(bytes);
+        }
     }
 
     /// Changes how much of the block this reference shows; clones keep theirs.
@@ -252,11 +428,13 @@ impl Clone for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let Some(mut block) = self.block.take() else { return };
-        if Arc::get_mut(&mut block).is_some() {
-            self.pool.shelf().give_back(block);
-        } else if let Some(block) = Arc::into_inner(block) {
+        if let Some(only) = Arc::get_mut(&mut block) {
+            let room = only.lent.take();
+            self.pool.give_back(block, room);
+        } else if let Some(mut block) = Arc::into_inner(block) {
             // Another thread let its clone go just now.
-            self.pool.shelf().give_back(Arc::new(block));
+            let room = block.lent.take();
+            self.pool.give_back(Arc::new(block), room);
         }
     }
 }

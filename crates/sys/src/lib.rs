@@ -35,7 +35,7 @@ mod workers;
 mod tests;
 
 pub use allocation::Counted;
-pub use buffer::{BUFFER_CLASSES_BYTES, Buffer, BufferPool, POOL_BYTES_DEFAULT, Piece};
+pub use buffer::{BUFFER_CLASSES_BYTES, Buffer, BufferPool, POOL_BYTES_DEFAULT, Piece, Room};
 pub use descriptor::{File, Listener, Socket};
 pub use device::DeviceFacts;
 pub use errno::Errno;

@@ -465,6 +465,69 @@ fn hands_dropped_with_work_in_flight_end_it() {
 }
 
 #[test]
+fn a_part_that_leaves_something_for_others_takes_nothing_above_its_ceiling() {
+    let pool = BufferPool::new(3 << 20);
+    let modest = pool.below(2 << 20);
+    let held = [modest.take(1 << 20).unwrap(), pool.take(1 << 20).unwrap()];
+    assert!(modest.take(1).is_none() && modest.reserve(1).is_none());
+    assert!(pool.take(1 << 20).is_some(), "the rest is for others");
+    drop(held);
+    assert!(modest.take(1 << 20).is_some());
+}
+
+#[test]
+fn a_share_takes_its_first_and_then_no_more_than_is_left() {
+    let pool = BufferPool::new(8 << 20);
+    let shares = [pool.share(), pool.share(), pool.share()];
+    let take = |share: &BufferPool| std::iter::from_fn(|| share.take(1 << 20)).collect::<Vec<_>>();
+    let first = take(&shares[0]);
+    let second = take(&shares[1]);
+    assert_eq!((first.len(), second.len()), (4, 2), "half of what it found");
+    // Though others hold theirs, whoever has nothing gets something as long as there is any.
+    assert_eq!(take(&shares[2]).len(), 1);
+    assert!(shares[1].reserve(1 << 20).is_none());
+    drop(second);
+    assert!(shares[1].reserve(2 << 20).is_some(), "what was given back counts no more");
+    drop(first);
+    assert_eq!(pool.used_bytes(), 0);
+    let whole = shares[0].reserve(8 << 20);
+    assert!(whole.is_some() && pool.take(1).is_none(), "the first may be as large as the pool");
+}
+
+#[test]
+fn a_buffer_that_is_charged_to_room_elsewhere_counts_there_until_its_last_clone_goes() {
+    let (from, to) = (BufferPool::new(1 << 20), BufferPool::new(1 << 20));
+    let mut room = to.share().reserve(1 << 20).unwrap();
+    let buffer = from.take(1 << 20).unwrap();
+    assert!(from.take(1).is_none());
+    let clone = buffer.clone();
+    buffer.charge(room.split(buffer.capacity()));
+    clone.charge(from.reserve(0).unwrap());
+    drop((room, buffer));
+    assert_eq!((from.used_bytes(), to.used_bytes()), (0, 1 << 20));
+    let other = from.take(1 << 20).unwrap();
+    drop(clone);
+    assert_eq!((from.used_bytes(), to.used_bytes()), (1 << 20, 0));
+    assert_eq!(
+        (from.held_bytes(), to.held_bytes()),
+        (1 << 20, 0),
+        "within the limits, idle and used"
+    );
+    drop(other);
+    assert_eq!((from.used_bytes(), from.held_bytes()), (0, 1 << 20));
+}
+
+#[test]
+fn what_is_taken_beyond_the_limit_is_not_kept_when_it_comes_back() {
+    let pool = BufferPool::new(1 << 20);
+    let taken: Vec<_> = (0..3).map(|_| pool.take_beyond(1 << 20).unwrap()).collect();
+    assert_eq!(pool.used_bytes(), 3 << 20);
+    assert!(pool.take(1).is_none() && pool.reserve(1).is_none());
+    drop(taken);
+    assert_eq!((pool.used_bytes(), pool.held_bytes()), (0, 1 << 20));
+}
+
+#[test]
 fn a_pool_keeps_its_limit_and_gets_every_block_back() {
     let pool = BufferPool::new(3 << 20);
     let buffers: Vec<_> = (0..3).map(|_| pool.take(1 << 20).unwrap()).collect();
