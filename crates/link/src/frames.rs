@@ -25,6 +25,9 @@ use crate::hello::judge;
 use crate::tls::split_front;
 use crate::{Config, HelloError, LinkError, LinkMode, Peer, Revocations, Session};
 
+/// Bytes of an unwanted payload that pass at once.
+const SKIP_BYTES: usize = 4096;
+
 /// What a link tells its owner.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum LinkEvent {
@@ -291,6 +294,40 @@ impl Link {
         match self.session.read(input, &mut place[pending.done..]) {
             Ok(count) => self.payload_received(place, count),
             Err(failure) => Err(self.fail(failure)),
+        }
+    }
+
+    /// Moves payload from `input` to nowhere, because there is no place for it. True when all of it has passed; it
+    /// is not looked at, so it may be damaged. Not to be mixed with `payload` for one frame.
+    ///
+    /// # Errors
+    /// As for `next`.
+    ///
+    /// # Panics
+    /// If no payload is wanted.
+    pub fn skip(&mut self, input: &mut &mut [u8]) -> Result<bool, LinkError> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        let mut bin = [0; SKIP_BYTES];
+        loop {
+            let pending = self.pending.as_mut().expect("a payload is wanted");
+            let place = (pending.length - pending.done).min(SKIP_BYTES);
+            let count = match self.session.read(input, &mut bin[..place]) {
+                Ok(count) => count,
+                Err(failure) => return Err(self.fail(failure)),
+            };
+            if count > 0 {
+                self.decoder.payload_taken(count);
+                pending.done += count;
+            }
+            if pending.done == pending.length {
+                self.pending = None;
+                return Ok(true);
+            }
+            if count < place {
+                return Ok(false);
+            }
         }
     }
 

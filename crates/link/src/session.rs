@@ -187,8 +187,8 @@ impl Session {
         self.is_open() && self.tls.is_none()
     }
 
-    /// What is enciphered goes into buffers of this pool.
-    pub(crate) fn set_pool(&mut self, pool: &BufferPool) {
+    /// What is enciphered goes into buffers of this pool from now on.
+    pub fn set_pool(&mut self, pool: &BufferPool) {
         self.pool = pool.clone();
     }
 

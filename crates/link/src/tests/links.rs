@@ -137,6 +137,40 @@ fn a_clear_payload_may_be_received_straight_into_its_place() {
 }
 
 #[test]
+fn a_payload_for_which_there_is_no_place_passes_and_what_is_behind_it_arrives() {
+    for mode in BOTH_MODES {
+        let (mut a, mut b) = ready_ends(mode);
+        let payload = random_bytes(64 << 10, &mut Prng::new(4));
+        a.link.send_shard(RESOURCE, 0, &write(1, 128), Some(Piece::from(payload)));
+        a.link.send_node(&NodeMessage::Ping { number: 7 });
+        let mut bytes = a.outgoing();
+        let mut frames = Vec::new();
+        // In parts, so that the payload is cut as well.
+        for part in bytes.chunks_mut(5000) {
+            let mut input = part;
+            loop {
+                if let LinkWant::Payload { .. } = b.link.want() {
+                    if !b.link.skip(&mut input).unwrap() {
+                        break;
+                    }
+                    continue;
+                }
+                match b.link.next(&mut input).unwrap() {
+                    Some(LinkEvent::Frame(frame)) => frames.push(frame.message),
+                    Some(LinkEvent::Ready { .. }) => panic!("it was ready before"),
+                    None => break,
+                }
+            }
+        }
+        let ping = Message::Node(NodeMessage::Ping { number: 7 });
+        assert!(
+            matches!(&frames[..], [Message::Shard { .. }, last] if *last == ping),
+            "{frames:?}"
+        );
+    }
+}
+
+#[test]
 fn a_changed_byte_is_found_wherever_it_is() {
     let mut prng = Prng::new(11);
     for mode in BOTH_MODES {
