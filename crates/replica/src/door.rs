@@ -134,6 +134,8 @@ pub enum DiskRequest {
         volume: VolumeId,
         /// Which sectors.
         span: Span,
+        /// For a client's request, which has room for what it gives.
+        requested: bool,
     },
     /// Write the buffer.
     Write {

@@ -142,10 +142,10 @@ impl Disk {
     pub fn finish(&mut self, id: u64) -> Option<(InFlight, Outcome)> {
         let entry = self.in_flight.remove(&id)?;
         let outcome = match &entry.request {
-            DiskRequest::Read { volume, span } if self.is_rotten(*volume, *span) => {
+            DiskRequest::Read { volume, span, .. } if self.is_rotten(*volume, *span) => {
                 Outcome::Plain(DiskAnswer::Rotten)
             }
-            DiskRequest::Read { volume, span } => {
+            DiskRequest::Read { volume, span, .. } => {
                 let tokens = self.tokens(*volume, *span);
                 if tokens.iter().all(|&token| token == 0) && span.first() % 3 != 0 {
                     Outcome::Data(None)
@@ -492,7 +492,7 @@ fn torn(old: &[u8], new: &[u8], random: &mut Prng) -> Vec<u8> {
 /// Which sectors a request touches, and whether it changes them.
 fn place(request: &DiskRequest) -> Option<(VolumeId, Span, bool)> {
     match request {
-        DiskRequest::Read { volume, span } | DiskRequest::Hash { volume, span } => {
+        DiskRequest::Read { volume, span, .. } | DiskRequest::Hash { volume, span } => {
             Some((*volume, *span, false))
         }
         DiskRequest::Write { volume, span, .. } | DiskRequest::Zero { volume, span, .. } => {

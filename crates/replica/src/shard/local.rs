@@ -214,7 +214,12 @@ impl Shard {
         let op = &self.local.ops[&id];
         let (volume, span) = (op.volume, op.span);
         let request = match op.action {
-            Action::Read => DiskRequest::Read { volume, span },
+            Action::Read => {
+                let asker = if let Purpose::Op(asker) = op.purpose { Some(asker) } else { None };
+                let asker = asker.and_then(|asker| self.ops.get(&asker));
+                let requested = asker.is_some_and(|asker| asker.client.is_some());
+                DiskRequest::Read { volume, span, requested }
+            }
             Action::Hash => DiskRequest::Hash { volume, span },
             Action::Write { buffer, durable, .. } => {
                 *self.local.reading.entry(buffer).or_insert(0) += 1;
