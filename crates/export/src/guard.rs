@@ -38,6 +38,11 @@ impl Guard {
         Ok(Guard { session, buffer: None, at: 0..0, clear })
     }
 
+    /// Records are made in buffers of this pool from now on.
+    pub(crate) fn set_pool(&mut self, pool: &BufferPool) {
+        self.session.set_pool(pool);
+    }
+
     /// Who the client is, once that is proved.
     pub(crate) fn claims(&self) -> Option<&Claims> {
         self.session.claims()

@@ -16,6 +16,6 @@ mod guard;
 mod nbd_connection;
 
 pub use nbd_connection::{
-    Ask, BYTES_OPEN_MAX, Demand, HAGGLE_BYTES_MAX, NbdConnection, PIECE_BYTES, Tag,
+    Ask, BYTES_OPEN_MAX, Demand, HAGGLE_BYTES_MAX, Inputs, NbdConnection, PIECE_BYTES, Tag,
     UNSENT_BYTES_MAX,
 };

@@ -8,6 +8,9 @@
 //!   multiples of an extent.
 //! - At most [`nbd::REQUESTS_OPEN_MAX`] requests are open. No request is begun while more than
 //!   [`BYTES_OPEN_MAX`] are open or more than [`UNSENT_BYTES_MAX`] wait to be sent.
+//! - The room for what a read answers is taken before it begins; what it answers with is charged to that until it
+//!   has left. So whoever takes no answers holds what is clients', and nothing that disks and peers need.
+//! - A client always has a buffer to receive requests in.
 //! - A client that was told that its session is lost is told so again until it opens anew.
 //!
 //! - What is received after TLS began is taken from inside TLS only, and nothing is sent beside it.
@@ -22,7 +25,7 @@ use std::ops::Range;
 use base::{AnswerError, Op, Span};
 use link::{Claims, LinkError};
 use nbd::{CloseReason, ExportInfo, Refusal, Request, Server, Slot, Tls};
-use sys::{Buffer, BufferPool, Piece};
+use sys::{Buffer, BufferPool, Piece, Room};
 
 use crate::guard::Guard;
 
@@ -39,6 +42,16 @@ pub const UNSENT_BYTES_MAX: u64 = 32 << 20;
 /// Bytes received at once where requests are expected: sixteen writes of 4 KiB with their headers.
 const RECEIVE_BYTES: usize = 64 << 10;
 
+/// The same where there are many clients: the smallest buffer there is.
+const RECEIVE_SMALL_BYTES: usize = 4 << 10;
+
+/// Bytes of large buffers that all clients receive in, at most: 256 of them.
+const RECEIVE_LARGE_TOTAL_BYTES: usize = 16 << 20;
+
+/// Bytes of records on their way to a client, at most, but for one piece; the rest is enciphered when they have
+/// left. More would only be copies.
+const SEALED_BYTES_MAX: u64 = 1 << 20;
+
 /// Bytes of options that a client may send before it is known, by its certificate or by having opened
 /// an export. A client that means it sends some hundred.
 pub const HAGGLE_BYTES_MAX: usize = 4 << 10;
@@ -46,6 +59,32 @@ pub const HAGGLE_BYTES_MAX: usize = 4 << 10;
 /// Bytes taken from inside TLS at once where requests are expected: so few that payload is copied
 /// to its place and nowhere else.
 const GUARDED_BYTES: usize = 4 << 10;
+
+/// Where clients' requests are received: the first clients in large buffers, all others in small ones.
+#[derive(Clone)]
+pub struct Inputs {
+    large: BufferPool,
+    all: BufferPool,
+}
+
+impl Inputs {
+    /// Enough for so many clients.
+    #[must_use]
+    pub fn new(clients_max: usize) -> Inputs {
+        // Inside TLS there are two: one for records, one for what is in them.
+        let small_bytes = clients_max * (RECEIVE_SMALL_BYTES + GUARDED_BYTES);
+        let all = BufferPool::new(RECEIVE_LARGE_TOTAL_BYTES + small_bytes);
+        Inputs { large: all.below(RECEIVE_LARGE_TOTAL_BYTES), all }
+    }
+
+    fn take(&self) -> Option<Buffer> {
+        self.large.take(RECEIVE_BYTES).or_else(|| self.all.take(RECEIVE_SMALL_BYTES))
+    }
+
+    fn take_guarded(&self) -> Option<Buffer> {
+        self.all.take(GUARDED_BYTES)
+    }
+}
 
 /// Names a piece of a request of this connection until it is answered.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -107,6 +146,8 @@ struct Open {
     failed: Option<AnswerError>,
     /// Of a read, by piece: `None` is all zeroes.
     data: Vec<Option<Buffer>>,
+    /// Of a read: for the pieces that have not come.
+    room: Option<Room>,
 }
 
 /// A write's payload that is arriving.
@@ -123,7 +164,9 @@ struct Arriving {
 /// One client.
 pub struct NbdConnection {
     server: Server,
-    pool: BufferPool,
+    inputs: Inputs,
+    /// What its requests carry, and what is enciphered for it.
+    payload: BufferPool,
     /// 1 MiB of zeroes, for clients that cannot be told of holes.
     zeroes: Buffer,
     /// Bytes received and not used yet.
@@ -141,9 +184,13 @@ pub struct NbdConnection {
     lost: bool,
     /// A buffer was not to be had: try again when some are free.
     starved: bool,
+    /// A read that waits for room.
+    roomless: Option<Request>,
     head: Vec<u8>,
     pieces: Vec<Piece>,
     unsent_bytes: u64,
+    /// Of these, in records.
+    sealed_bytes: u64,
     closed: Option<CloseReason>,
     /// What TLS would be begun with.
     offer: Option<link::Config>,
@@ -155,27 +202,30 @@ pub struct NbdConnection {
 }
 
 impl NbdConnection {
-    /// A new connection, whose greeting is to be sent. `zeroes` is [`PIECE_BYTES`] of zeroes, shared.
+    /// A new connection, whose greeting is to be sent. What its requests carry is taken from `payload`, see
+    /// [`NbdConnection::draw_from`]. `zeroes` is [`PIECE_BYTES`] of zeroes, shared.
     #[must_use]
-    pub fn new(pool: BufferPool, zeroes: Buffer) -> NbdConnection {
-        NbdConnection::greet(pool, zeroes, Tls::Absent, None)
+    pub fn new(inputs: Inputs, payload: BufferPool, zeroes: Buffer) -> NbdConnection {
+        NbdConnection::greet(inputs, payload, zeroes, Tls::Absent, None)
     }
 
     /// The same, whose client may switch to TLS, or has to if that is `required`; `offer` says who
     /// this node is and whom it lets in.
     #[must_use]
     pub fn with_tls(
-        pool: BufferPool,
+        inputs: Inputs,
+        payload: BufferPool,
         zeroes: Buffer,
         offer: link::Config,
         required: bool,
     ) -> NbdConnection {
         let tls = if required { Tls::Required } else { Tls::Offered };
-        NbdConnection::greet(pool, zeroes, tls, Some(offer))
+        NbdConnection::greet(inputs, payload, zeroes, tls, Some(offer))
     }
 
     fn greet(
-        pool: BufferPool,
+        inputs: Inputs,
+        payload: BufferPool,
         zeroes: Buffer,
         tls: Tls,
         offer: Option<link::Config>,
@@ -186,7 +236,8 @@ impl NbdConnection {
         open.resize_with(nbd::REQUESTS_OPEN_MAX, Open::default);
         NbdConnection {
             server,
-            pool,
+            inputs,
+            payload,
             zeroes,
             input: None,
             input_at: 0..0,
@@ -199,9 +250,11 @@ impl NbdConnection {
             entered: false,
             lost: false,
             starved: false,
+            roomless: None,
             head,
             pieces: Vec::new(),
             unsent_bytes: 0,
+            sealed_bytes: 0,
             closed: None,
             offer,
             guard: None,
@@ -233,6 +286,21 @@ impl NbdConnection {
     #[must_use]
     pub fn starved(&self) -> bool {
         self.starved
+    }
+
+    /// Whether it holds memory that only its client can free: by sending the rest of a write's payload, or by taking
+    /// what was sent.
+    #[must_use]
+    pub fn waits_for_client(&self) -> bool {
+        self.unsent_bytes > 0 || (self.arriving.is_some() && self.receiving)
+    }
+
+    /// From now on what its requests carry is taken from this pool: the part of the volume that it opened.
+    pub fn draw_from(&mut self, payload: BufferPool) {
+        if let Some(guard) = &mut self.guard {
+            guard.set_pool(&payload);
+        }
+        self.payload = payload;
     }
 
     /// Why nothing more is taken from the client, once everything open is answered and taken to send.

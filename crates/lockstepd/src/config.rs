@@ -14,7 +14,7 @@ use link::{LinkMode, Revocations};
 use serde::Deserialize;
 use store::FaultSpec;
 
-use crate::node::THREADS_MAX;
+use crate::node::{BUFFER_BYTES_MIN, THREADS_MAX};
 
 /// Peers of one node, at most: a cluster of 64 nodes.
 pub(crate) const PEERS_MAX: usize = 63;
@@ -231,6 +231,11 @@ impl Config {
         if file.disk_late_ms < DISK_LATE_MS_MIN {
             return Err(refuse("disk_late_ms", "must be 1000 or more: a busy disk is no dead one"));
         }
+        let buffer_bytes = file.buffer_bytes.and_then(|bytes| usize::try_from(bytes).ok());
+        let buffer_bytes = buffer_bytes.unwrap_or(sys::POOL_BYTES_DEFAULT);
+        if buffer_bytes < BUFFER_BYTES_MIN {
+            return Err(refuse("buffer_bytes", "must be 16777216 (16 MiB) or more"));
+        }
         if !file.threads.is_power_of_two() || file.threads > THREADS_MAX {
             return Err(refuse(
                 "threads",
@@ -257,10 +262,7 @@ impl Config {
             faults,
             boot,
             insecure: file.insecure,
-            buffer_bytes: file
-                .buffer_bytes
-                .and_then(|bytes| usize::try_from(bytes).ok())
-                .unwrap_or(sys::POOL_BYTES_DEFAULT),
+            buffer_bytes,
             threads: file.threads,
             disk_late: Duration::from_millis(u64::from(file.disk_late_ms)),
             peers,

@@ -79,7 +79,7 @@ impl<T> Slab<T> {
     }
 
     /// Every value with its key, by place.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &T)> + Clone {
         (0_u32..).zip(&self.places).filter_map(|(index, place)| {
             Some((Key { index, serial: place.serial }, place.value.as_ref()?))
         })

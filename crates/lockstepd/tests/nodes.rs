@@ -215,13 +215,13 @@ fn garbage_from_anywhere_closes_its_connection_and_nothing_else() {
 fn an_operator_is_answered_while_clients_have_all_buffers() {
     const ASKED: u32 = 200;
     let mut cluster = Cluster::new("buffers", 1);
-    // Half of it is for clients, and each that waits has 64 KiB of that.
+    // Clients have 64 MiB besides, those of one volume half of that.
     cluster.add_settings(1, "buffer_bytes = 16777216");
     cluster.start(1);
     cluster.create(&cluster.resource("alpha", 16 * MIB, &[1]));
-    let mut clients: Vec<_> = (0..48).map(|_| cluster.open(1, "alpha")).collect();
+    let mut clients: Vec<_> = (0..80).map(|_| cluster.open(1, "alpha")).collect();
     // Large ones first, small ones to take what is left.
-    let sizes_kib = [1024, 256, 64, 16, 4, 4];
+    let sizes_kib = [1024, 1024, 1024, 1024, 1024, 256, 64, 16, 4, 4];
     for (client, size_kib) in clients.iter_mut().zip(sizes_kib.iter().flat_map(|size| [size; 8])) {
         client.begin_write(0, size_kib << 10);
     }

@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use sys::{Buffer, BufferPool};
 
-use crate::{Demand, HAGGLE_BYTES_MAX, NbdConnection};
+use crate::{Demand, HAGGLE_BYTES_MAX, Inputs, NbdConnection};
 
 const NOW: u64 = 1_700_000_000;
 const MIB: usize = 1 << 20;
@@ -41,7 +41,7 @@ impl Bench {
         let offer = link::Config::new(&node, LinkMode::Encrypted, revocations).expect("good");
         let pool = BufferPool::new(64 * MIB);
         let zeroes = pool.take_zeroed(MIB).expect("room");
-        let connection = NbdConnection::with_tls(pool.clone(), zeroes, offer, true);
+        let connection = NbdConnection::with_tls(Inputs::new(1), pool.clone(), zeroes, offer, true);
         Bench { connection, pool, disk: vec![0; 8 * MIB], step }
     }
 
@@ -278,6 +278,33 @@ fn a_client_inside_tls_that_meets_an_empty_pool_waits_and_is_served_later() {
     bench.carry_out(Vec::new());
     assert_eq!(pump(&mut bench, &mut tls, &mut held).len(), 16);
     assert_eq!(bench.disk[..4096], content(4096));
+}
+
+#[test]
+fn to_a_client_that_takes_nothing_no_more_is_enciphered_than_a_little() {
+    let authority = authority();
+    let guest = authority.issue_client("guest", now()).expect("a certificate");
+    let mut bench = Bench::new(&authority, Revocations::default(), 1 << 20);
+    let (mut tls, mut held) = (tls(&authority, Some(&guest)), Vec::new());
+    entered(&mut bench, &mut tls, &mut held);
+    bench.disk.fill(7);
+    let mut send = Vec::new();
+    nbd::encode_request(1, nbd::Op::Read { whole: false }, 0, 4 << 20, false, &mut send);
+    tls.writer().write_all(&send).expect("memory takes all");
+    tls.write_tls(&mut held).expect("memory takes all");
+    assert!(bench.receive(held).is_empty());
+    let mut rounds = Vec::new();
+    loop {
+        let bytes: usize = bench.connection.take_send().iter().map(sys::Piece::len).sum();
+        if bytes == 0 {
+            break;
+        }
+        assert!(bench.connection.take_send().is_empty(), "the rest waits");
+        rounds.push(bytes);
+        bench.connection.sent(bytes as u64);
+    }
+    assert!(rounds.iter().all(|&bytes| bytes < 2 * MIB), "{rounds:?}");
+    assert!(rounds.iter().sum::<usize>() > 4 * MIB && !bench.connection.waits_for_client());
 }
 
 #[test]

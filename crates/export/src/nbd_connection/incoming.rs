@@ -9,11 +9,11 @@ use std::ops::Range;
 use base::{Op, SECTOR_BYTES, Span};
 use link::LinkError;
 use nbd::{Event, Request, Slot, Want};
-use sys::Buffer;
+use sys::{Buffer, BufferPool};
 
 use super::{
     Arriving, Ask, BYTES_OPEN_MAX, Demand, GUARDED_BYTES, HAGGLE_BYTES_MAX, NbdConnection, Open,
-    PIECE_BYTES, RECEIVE_BYTES, Tag, UNSENT_BYTES_MAX,
+    PIECE_BYTES, Tag, UNSENT_BYTES_MAX,
 };
 use crate::guard::Guard;
 
@@ -35,13 +35,14 @@ impl NbdConnection {
         if !matches!(self.server.wants(), Want::Header { .. }) || !self.input_at.is_empty() {
             return None;
         }
-        let Some(buffer) = self.input.take().or_else(|| self.pool.take(RECEIVE_BYTES)) else {
+        let Some(buffer) = self.input.take().or_else(|| self.inputs.take()) else {
             self.starved = true;
             return None;
         };
         self.input_at = 0..0;
         self.receiving = true;
-        Some((buffer, 0..RECEIVE_BYTES))
+        let length = buffer.len();
+        Some((buffer, 0..length))
     }
 
     /// Where the next records go: inside TLS nobody knows what comes before it came.
@@ -53,12 +54,13 @@ impl NbdConnection {
         if !guard.is_drained() {
             return None;
         }
-        let Some(buffer) = guard.take_buffer().or_else(|| self.pool.take(RECEIVE_BYTES)) else {
+        let Some(buffer) = guard.take_buffer().or_else(|| self.inputs.take()) else {
             self.starved = true;
             return None;
         };
         self.receiving = true;
-        Some((buffer, 0..RECEIVE_BYTES))
+        let length = buffer.len();
+        Some((buffer, 0..length))
     }
 
     /// Nothing more is taken from the client.
@@ -89,6 +91,9 @@ impl NbdConnection {
     /// Goes on with what has arrived, as far as limits allow.
     pub fn proceed(&mut self, demands: &mut Vec<Demand>) {
         self.starved = false;
+        if let Some(request) = self.roomless.take() {
+            self.begin(request, demands);
+        }
         while !self.is_over() && !self.starved && !self.is_full() {
             let went_on = match self.server.wants() {
                 Want::Header { .. } => self.take_header(demands),
@@ -112,7 +117,7 @@ impl NbdConnection {
     fn refill(&mut self) -> bool {
         let Want::Header { bytes } = self.server.wants() else { return false };
         if self.input.is_none() {
-            self.input = self.pool.take(GUARDED_BYTES);
+            self.input = self.inputs.take_guarded();
         }
         let (Some(guard), Some(input)) = (&mut self.guard, &mut self.input) else {
             self.starved = true;
@@ -132,7 +137,7 @@ impl NbdConnection {
         self.flush_head();
         let offer = self.offer.take().expect("TLS was offered, and begins once");
         let clear = std::mem::take(&mut self.pieces);
-        match Guard::new(&offer, &self.pool, clear) {
+        match Guard::new(&offer, &self.payload, clear) {
             Ok(mut guard) => {
                 if let Some(buffer) = self.input.take() {
                     guard.arrived(buffer, std::mem::take(&mut self.input_at));
@@ -174,8 +179,20 @@ impl NbdConnection {
 
     fn begin(&mut self, request: Request, demands: &mut Vec<Demand>) {
         let slot = request.slot;
+        let room = match request.op {
+            nbd::Op::Read { .. } => {
+                let room = self.payload.reserve(cost_bytes(&request));
+                if room.is_none() {
+                    self.roomless = Some(request);
+                    self.starved = true;
+                    return;
+                }
+                room
+            }
+            _ => None,
+        };
         let open = &mut self.open[slot.index()];
-        *open = Open { request: Some((slot, request)), ..Open::default() };
+        *open = Open { request: Some((slot, request)), room, ..Open::default() };
         let end = request.offset_bytes + u64::from(request.length_bytes);
         match request.op {
             nbd::Op::Write => self.open_bytes += u64::from(request.length_bytes),
@@ -302,7 +319,7 @@ impl NbdConnection {
             self.rest.unwrap_or((request.offset_bytes + u64::from(at), length));
         let room = PIECE_BYTES - offset_bytes % PIECE_BYTES;
         let count = u32::try_from(room.min(u64::from(left))).expect("at most a piece");
-        let Some(buffer) = self.pool.take(count as usize) else { return false };
+        let Some(buffer) = self.payload.take(count as usize) else { return false };
         self.rest = (left > count).then(|| (offset_bytes + u64::from(count), left - count));
         let length = buffer.len();
         self.arriving =
@@ -320,4 +337,17 @@ impl NbdConnection {
             self.settle(slot);
         }
     }
+}
+
+/// Bytes of the buffers in which a read is answered.
+fn cost_bytes(request: &Request) -> usize {
+    let (mut at, mut cost_bytes) = (request.offset_bytes, 0);
+    let end = at + u64::from(request.length_bytes);
+    while at < end {
+        let piece_end = ((at / PIECE_BYTES + 1) * PIECE_BYTES).min(end);
+        let length = usize::try_from(piece_end - at).expect("at most a piece");
+        cost_bytes += BufferPool::cost_bytes(length).expect("a piece fits in a buffer");
+        at = piece_end;
+    }
+    cost_bytes
 }

@@ -11,7 +11,7 @@ use base::AnswerError;
 use nbd::{Content, ErrorCode, Extent, Request, Slot};
 use sys::{Buffer, Piece};
 
-use super::{NbdConnection, Open, PIECE_BYTES, Tag};
+use super::{NbdConnection, Open, PIECE_BYTES, SEALED_BYTES_MAX, Tag};
 
 impl NbdConnection {
     /// A piece was carried out, or failed. `buffer`: the bytes of a read; `None` is all zeroes.
@@ -25,6 +25,9 @@ impl NbdConnection {
         open.waiting -= 1;
         match result {
             Ok(()) if matches!(request.op, nbd::Op::Read { .. }) => {
+                if let (Some(buffer), Some(room)) = (&buffer, &mut open.room) {
+                    buffer.charge(room.split(buffer.capacity()));
+                }
                 open.data[usize::from(tag.piece)] = buffer;
             }
             Ok(()) => {}
@@ -147,13 +150,23 @@ impl NbdConnection {
     /// [`NbdConnection::sent`] for all its bytes.
     pub fn take_send(&mut self) -> Vec<Piece> {
         self.flush_head();
-        let pieces = std::mem::take(&mut self.pieces);
-        let ends = self.finished().is_some();
-        let Some(guard) = &mut self.guard else { return pieces };
+        let finished = self.finished().is_some();
+        let Some(guard) = &mut self.guard else { return std::mem::take(&mut self.pieces) };
+        let mut ahead_bytes = self.sealed_bytes;
+        let fits = |piece: &&Piece| {
+            let fits = ahead_bytes < SEALED_BYTES_MAX;
+            ahead_bytes += u64::try_from(piece.len()).expect("memory is smaller");
+            fits
+        };
+        let count = self.pieces.iter().take_while(fits).count();
+        let pieces: Vec<Piece> = self.pieces.drain(..count).collect();
+        let ends = finished && self.pieces.is_empty();
         let plain_bytes = count_bytes(&pieces);
         let sealed = guard.seal(pieces, ends);
         // What began in the clear was counted when it was said.
-        self.unsent_bytes += count_bytes(&sealed.records);
+        let record_bytes = count_bytes(&sealed.records);
+        self.sealed_bytes += record_bytes;
+        self.unsent_bytes += record_bytes;
         self.unsent_bytes -= plain_bytes;
         let mut pieces = sealed.clear;
         pieces.extend(sealed.records);
@@ -163,6 +176,8 @@ impl NbdConnection {
     /// So many bytes have left.
     pub fn sent(&mut self, bytes: u64) {
         self.unsent_bytes -= bytes;
+        // What went before TLS began was in no record.
+        self.sealed_bytes = self.sealed_bytes.saturating_sub(bytes);
     }
 }
 

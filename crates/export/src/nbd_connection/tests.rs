@@ -1,6 +1,6 @@
 //! A client's bytes in, requests and replies out, with a disk of a few lines behind it.
 
-use super::{Demand, NbdConnection, PIECE_BYTES};
+use super::{Demand, Inputs, NbdConnection, PIECE_BYTES};
 use base::{AnswerError, Op};
 use nbd::{Client, ClientEvent, ExportInfo, Goal, Replies, Reply};
 use sys::{Buffer, BufferPool};
@@ -22,7 +22,7 @@ impl Bench {
         let pool = BufferPool::new(64 * MIB);
         let zeroes = pool.take_zeroed(MIB).expect("room");
         Bench {
-            connection: NbdConnection::new(pool.clone(), zeroes),
+            connection: NbdConnection::new(Inputs::new(1), pool.clone(), zeroes),
             pool,
             sent: Vec::new(),
             disk: vec![0; 8 * MIB],
@@ -274,4 +274,40 @@ fn a_client_that_meets_an_empty_pool_waits_and_is_served_later() {
     bench.settle();
     bench.receive(&content(4096));
     assert_eq!(bench.disk[..4096], content(4096));
+}
+
+#[test]
+fn a_read_has_room_before_it_begins_and_holds_it_until_its_answer_has_left() {
+    let mut bench = Bench::entered(true);
+    let room = BufferPool::new(2 * MIB);
+    bench.connection.draw_from(room.clone());
+    bench.disk.fill(7);
+    let hoard = room.take(4096);
+    let mut send = Vec::new();
+    nbd::encode_request(1, nbd::Op::Read { whole: false }, 0, 2 << 20, false, &mut send);
+    bench.receive(&send);
+    assert!(bench.connection.starved() && bench.asked.is_empty(), "it has not begun");
+    drop(hoard);
+    let mut demands = Vec::new();
+    bench.connection.proceed(&mut demands);
+    bench.carry_out(demands);
+    let pieces = bench.connection.take_send();
+    assert!(bench.connection.waits_for_client());
+    // What the disk's pool has is the zeroes.
+    assert_eq!((room.used_bytes(), bench.pool.used_bytes()), (2 * MIB, MIB));
+    for piece in pieces {
+        bench.connection.sent(piece.len() as u64);
+    }
+    assert!(!bench.connection.waits_for_client());
+    assert_eq!((room.used_bytes(), bench.pool.used_bytes()), (0, MIB));
+}
+
+#[test]
+fn every_client_has_a_buffer_for_requests_the_first_ones_large_ones() {
+    let inputs = Inputs::new(300);
+    let large: Vec<Buffer> = (0..256).map(|_| inputs.take().expect("room")).collect();
+    let small: Vec<Buffer> = (0..44).map(|_| inputs.take().expect("room")).collect();
+    let guarded: Vec<Buffer> = (0..300).map(|_| inputs.take_guarded().expect("room")).collect();
+    assert!(large.iter().all(|buffer| buffer.len() == 64 << 10));
+    assert!(small.iter().chain(&guarded).all(|buffer| buffer.len() == 4 << 10));
 }

@@ -2,29 +2,89 @@
 //!
 //! Always: a name has one owner, the machine it was given to, until that machine releases it. An
 //! operation of the kernel, or a send, keeps a reference of its own, so that bytes outlive the name.
+//! What has to wait for memory waits for such as goes on by itself, in this order: who sends waits for what peers
+//! receive, and what a peer receives waits for its disk. Hence a pool for each
+//! ([0009](../../../../docs/design/0009-buffers.md)).
 
 use base::BufferId;
 use sys::{Buffer, BufferPool};
 
 use crate::slab::Key;
 
-/// The table of names.
+/// Bytes received from a peer at once: more frames for one call than a turn usually has.
+const RECEIVE_BYTES: usize = 256 << 10;
+
+/// The same from who has not proved who it is, and where there are many.
+const RECEIVE_SMALL_BYTES: usize = 16 << 10;
+
+/// Bytes of large buffers that peers are received in, at most: 64 connections.
+const RECEIVE_LARGE_TOTAL_BYTES: usize = 16 << 20;
+
+/// Connections that are received in small ones, at most: 16 streams of 64 nodes, and the strangers.
+const RECEIVE_SMALL_MAX: usize = 16 * 64 + link::STRANGERS_MAX;
+
+/// The table of names, and where buffers come from.
 pub(crate) struct Buffers {
-    pool: BufferPool,
+    /// For what primaries say is to be written here: it goes when this node's disk has it.
+    incoming: BufferPool,
+    /// For what peers read from this node's disks, and for records: it goes when they have taken it.
+    outgoing: BufferPool,
+    /// For what other nodes ask of this one as primary: it goes when every replica has answered.
+    forwarded: BufferPool,
+    /// For answers to what clients, this node's or others', have asked for, from its disks and from peers. They are
+    /// always taken; what limits them is the room that requests have.
+    answers: BufferPool,
+    /// For bytes as they come from sockets.
+    inputs: BufferPool,
+    inputs_large: BufferPool,
     /// Bytes, and the resource whose machine has the name.
     table: Vec<Option<(Key, Buffer)>>,
     free: Vec<u32>,
 }
 
 impl Buffers {
-    /// An empty table; `pool` is where new buffers come from.
-    pub(crate) fn new(pool: BufferPool) -> Buffers {
-        Buffers { pool, table: Vec::new(), free: Vec::new() }
+    /// An empty table, and so much memory.
+    pub(crate) fn new(bytes: usize) -> Buffers {
+        let inputs_bytes = RECEIVE_LARGE_TOTAL_BYTES + RECEIVE_SMALL_MAX * RECEIVE_SMALL_BYTES;
+        let inputs = BufferPool::new(inputs_bytes);
+        Buffers {
+            incoming: BufferPool::new(bytes / 8 * 3),
+            outgoing: BufferPool::new(bytes / 8 * 3),
+            forwarded: BufferPool::new(bytes / 4),
+            // So much is kept for the next.
+            answers: BufferPool::new(bytes / 8),
+            inputs_large: inputs.below(RECEIVE_LARGE_TOTAL_BYTES),
+            inputs,
+            table: Vec::new(),
+            free: Vec::new(),
+        }
     }
 
-    /// Where buffers of disks and peers come from.
-    pub(crate) fn pool(&self) -> &BufferPool {
-        &self.pool
+    /// For what primaries send.
+    pub(crate) fn incoming(&self) -> &BufferPool {
+        &self.incoming
+    }
+
+    /// For what peers read here, and for records.
+    pub(crate) fn outgoing(&self) -> &BufferPool {
+        &self.outgoing
+    }
+
+    /// For what other nodes ask of this one as primary; each resource has a share.
+    pub(crate) fn forwarded(&self) -> &BufferPool {
+        &self.forwarded
+    }
+
+    /// For an answer, be it from a disk or from a peer.
+    pub(crate) fn answer(&self, length: usize) -> Option<Buffer> {
+        self.answers.take_beyond(length)
+    }
+
+    /// For bytes of a peer, or of a stranger; `kept` is what was used last.
+    pub(crate) fn input(&self, kept: Option<Buffer>, known: bool) -> Option<Buffer> {
+        let kept = kept.filter(|kept| !known || kept.len() == RECEIVE_BYTES);
+        let large = || if known { self.inputs_large.take(RECEIVE_BYTES) } else { None };
+        kept.or_else(large).or_else(|| self.inputs.take(RECEIVE_SMALL_BYTES))
     }
 
     /// Names a buffer for a machine of this resource.
@@ -69,7 +129,7 @@ mod tests {
     #[test]
     fn names_of_a_resource_that_is_gone_hold_no_memory() {
         let pool = BufferPool::new(1 << 20);
-        let mut buffers = Buffers::new(pool.clone());
+        let mut buffers = Buffers::new(1 << 20);
         let mut slab = Slab::default();
         let (gone, stays) = (slab.insert(()), slab.insert(()));
         let take = || pool.take(4096).expect("room");

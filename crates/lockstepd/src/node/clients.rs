@@ -24,13 +24,17 @@ use crate::log::{debug, info, warning};
 use crate::slab::Key;
 
 /// NBD clients of one node, at most: what a full hypervisor attaches, twice.
-const CLIENTS_MAX: usize = 1024;
+pub(super) const CLIENTS_MAX: usize = 1024;
 
 /// Clients over TCP at once that are not known yet: a machine full of guests that starts.
 const VISITORS_MAX: usize = 256;
 
 /// How long a client over TCP may stay unknown.
 const VISIT_LIMIT: Duration = Duration::from_millis(5000);
+
+/// How long a client may do nothing for what it holds while another waits for memory: longer than a guest or a
+/// network stands still that goes on.
+const STALL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Where a client came in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -53,6 +57,14 @@ pub(crate) struct Visitors {
     pub(super) faults: u64,
 }
 
+/// Clients that wait for buffers.
+#[derive(Default)]
+pub(crate) struct Hungry {
+    clients: Vec<Key>,
+    /// Since when there are some.
+    since: Option<Instant>,
+}
+
 /// One client.
 pub(crate) struct Client {
     socket: Socket,
@@ -66,6 +78,10 @@ pub(crate) struct Client {
     /// Nothing more is received; it goes when everything is sent.
     closing: bool,
     unsent: u64,
+    /// It is in the list of those who wait for buffers.
+    hungry: bool,
+    /// When it last sent something, or took something.
+    moved: Instant,
 }
 
 /// Where an answer goes.
@@ -115,14 +131,15 @@ impl Node {
             warning!("an NBD client was turned away: {VISITORS_MAX} others are not known yet");
             return self.hands.close(&socket);
         }
-        let (pool, zeroes) = (self.client_pool.clone(), self.zeroes.clone());
+        let (inputs, payload) = (self.client_inputs.clone(), self.client_pool.clone());
+        let zeroes = self.zeroes.clone();
         let offer = self.peers.config().filter(|_| visits && self.config.nbd_tls != Tls::Absent);
         let connection = match offer {
             Some(offer) => {
                 let required = self.config.nbd_tls == Tls::Required;
-                NbdConnection::with_tls(pool, zeroes, offer.clone(), required)
+                NbdConnection::with_tls(inputs, payload, zeroes, offer.clone(), required)
             }
-            None => NbdConnection::new(pool, zeroes),
+            None => NbdConnection::new(inputs, payload, zeroes),
         };
         let key = self.clients.insert(Client {
             socket,
@@ -132,6 +149,8 @@ impl Node {
             restless: false,
             closing: false,
             unsent: 0,
+            hungry: false,
+            moved: self.hands.now(),
         });
         if visits {
             self.visitors.count += 1;
@@ -188,7 +207,9 @@ impl Node {
     }
 
     pub(super) fn on_client_received(&mut self, key: Key, event: Event) {
+        let now = self.hands.now();
         let Some(client) = self.clients.get_mut(key) else { return };
+        client.moved = now;
         let count = match event.result {
             Ok(count) if count > 0 => count as usize,
             Ok(_) => return self.drop_client(key, "the client closed the connection"),
@@ -205,7 +226,9 @@ impl Node {
     }
 
     pub(super) fn on_client_sent(&mut self, key: Key, bytes: u64, event: &Event) {
+        let now = self.hands.now();
         let Some(client) = self.clients.get_mut(key) else { return };
+        client.moved = now;
         client.unsent -= bytes;
         client.connection.sent(bytes);
         if let Err(errno) = event.result {
@@ -220,7 +243,18 @@ impl Node {
             if let Some(client) = self.clients.get_mut(key) {
                 client.restless = false;
                 self.serve_client(key);
+                self.note_hungry(key);
             }
+        }
+    }
+
+    fn note_hungry(&mut self, key: Key) {
+        if let Some(client) = self.clients.get_mut(key)
+            && client.connection.starved()
+            && !client.hungry
+        {
+            client.hungry = true;
+            self.hungry.clients.push(key);
         }
     }
 
@@ -278,13 +312,17 @@ impl Node {
         }
     }
 
-    /// Clients that wait for a buffer may get one now.
+    /// Clients that wait for a buffer may get one now, who has waited longest first.
     pub(super) fn stir_starved_clients(&mut self) {
-        if self.client_pool.used_bytes() >= self.client_pool.limit_bytes() {
+        if self.hungry.clients.is_empty() {
+            self.hungry.since = None;
             return;
         }
-        for key in self.clients.keys() {
-            if self.clients.get(key).is_some_and(|client| client.connection.starved()) {
+        let now = self.hands.now();
+        self.hungry.since.get_or_insert(now);
+        for key in std::mem::take(&mut self.hungry.clients) {
+            if let Some(client) = self.clients.get_mut(key) {
+                client.hungry = false;
                 self.stir_client(key);
             }
         }
@@ -292,7 +330,34 @@ impl Node {
 
     /// Whether a client waits for a buffer.
     pub(super) fn clients_starve(&self) -> bool {
-        self.clients.iter().any(|(_, client)| client.connection.starved())
+        !self.hungry.clients.is_empty()
+    }
+
+    /// Until when each may stall that holds memory for which others wait.
+    fn stalls(&self) -> impl Iterator<Item = (Instant, Key)> {
+        let since = self.hungry.since.filter(|_| self.clients_starve());
+        let holders =
+            self.clients.iter().filter(|(_, client)| client.connection.waits_for_client());
+        since.into_iter().flat_map(move |since| {
+            let until = move |client: &Client| client.moved.max(since) + STALL_LIMIT;
+            holders.clone().map(move |(key, client)| (until(client), key))
+        })
+    }
+
+    /// When the first of those has stalled too long.
+    pub(super) fn stalled_wake_at(&self) -> Option<Instant> {
+        self.stalls().map(|(until, _)| until).min()
+    }
+
+    /// Sends those away who hold memory for which others wait, and do nothing for it.
+    pub(super) fn send_stalled_away(&mut self) {
+        let now = self.hands.now();
+        let late: Vec<Key> =
+            self.stalls().filter(|(until, _)| *until <= now).map(|(_, key)| key).collect();
+        for key in late {
+            warning!("an NBD client was sent away: it stood still while others wait for memory");
+            self.drop_client(key, "it stood still while others wait for memory");
+        }
     }
 
     /// No client's further requests are taken.
@@ -399,9 +464,11 @@ impl Node {
         let Some((resource, volume, info)) = found else {
             return client.connection.refuse(Refusal::Unknown, "no volume of this name here");
         };
-        let shards = self.resources.get(resource).map_or(1, |resource| resource.shard_count());
-        client.connection.found(&info, enters, shards);
+        let known = self.resources.get_mut(resource).expect("just found");
+        client.connection.found(&info, enters, known.shard_count());
         if enters {
+            let share = known.client_share.get_or_insert_with(|| self.client_pool.share());
+            client.connection.draw_from(share.clone());
             client.opened = Some((resource, volume));
             info!("{}: an NBD client has opened it", info.name);
             self.count_client(resource, true);

@@ -1,7 +1,8 @@
 //! What a shard or a member asks of this node's disk, and what comes of it.
 //!
 //! Always: a request is answered once. A flush is answered when every volume has flushed. A read that
-//! finds no buffer waits for one; it is not failed.
+//! finds no buffer waits for one; it is not failed. One for a client's request always finds one: there is room for
+//! it already.
 //!
 //! Not here: files and devices themselves (`store`), places of metadata (`replica::disk::Layout`).
 
@@ -103,6 +104,8 @@ pub(crate) struct Place {
     volume: VolumeId,
     span: Span,
     read: Span,
+    /// It is for a client's request.
+    requested: bool,
     /// Of the checksums when it was read.
     version: u64,
 }
@@ -124,6 +127,7 @@ pub(crate) struct Starved {
     kind: OpKind,
     volume: VolumeId,
     span: Span,
+    requested: bool,
 }
 
 fn bytes(span: Span) -> usize {
@@ -134,13 +138,13 @@ impl Node {
     /// Starts a request of a shard.
     pub(super) fn begin_disk(&mut self, key: Key, shard: u16, op: DiskOp, request: DiskRequest) {
         match request {
-            DiskRequest::Read { volume, span } => {
-                let kind = OpKind::Data;
-                self.begin_read(Starved { resource: key, shard, op, kind, volume, span });
+            DiskRequest::Read { volume, span, requested } => {
+                let (resource, kind) = (key, OpKind::Data);
+                self.begin_read(Starved { resource, shard, op, kind, volume, span, requested });
             }
             DiskRequest::Hash { volume, span } => {
-                let kind = OpKind::Hash;
-                self.begin_read(Starved { resource: key, shard, op, kind, volume, span });
+                let (resource, kind, requested) = (key, OpKind::Hash, false);
+                self.begin_read(Starved { resource, shard, op, kind, volume, span, requested });
             }
             DiskRequest::Flush => self.begin_flush(key, shard, op),
             DiskRequest::Seal { volume, extent } => self.begin_seal(key, shard, op, volume, extent),
@@ -155,7 +159,7 @@ impl Node {
         else {
             unreachable!("only what changes a volume comes here")
         };
-        let pool = self.buffers.pool().clone();
+        let pool = self.buffers.outgoing().clone();
         let disk = self.resources.get_mut(key).and_then(|entry| entry.disk.as_mut());
         let Some(entry) = disk.and_then(|disk| disk.volume(volume)) else {
             return self.answer_disk(key, shard, op, DiskAnswer::Failed);
@@ -216,13 +220,19 @@ impl Node {
         let Some(entry) = disk.and_then(|disk| disk.volume(read.volume)) else {
             return self.answer_disk(read.resource, read.shard, read.op, DiskAnswer::Failed);
         };
-        let mut place = Place { volume: read.volume, span: read.span, read: read.span, version: 0 };
+        let Starved { volume, span, requested, .. } = read;
+        let mut place = Place { volume, span, read: span, requested, version: 0 };
         if let (Some(sums), OpKind::Data) = (&entry.sums, read.kind) {
             place.read = blocks_around(read.span, size.unwrap_or(0));
             place.version = sums.version(extent_of(read.span));
         }
         let length = bytes(place.read);
-        let Some(buffer) = self.buffers.pool().take(length) else {
+        let buffer = if requested {
+            self.buffers.answer(length)
+        } else {
+            self.buffers.outgoing().take(length)
+        };
+        let Some(buffer) = buffer else {
             return self.starved.push_back(read);
         };
         let Starved { resource, shard, op, kind, .. } = read;
@@ -339,7 +349,7 @@ impl Node {
         if self.resources.get(key).is_none() {
             return;
         }
-        let Place { volume, span, read, version } = place;
+        let Place { volume, span, read, requested, version } = place;
         let extent = extent_of(span);
         let sums = self.sums_of(key, volume);
         let check = sums.as_ref().map_or(Check::Good, |sums| sums.check(read, &buffer));
@@ -352,8 +362,8 @@ impl Node {
             }
             // Beside what was asked for, something was written meanwhile: the checksum may be that of newer bytes.
             Check::Rotten if sums.is_some_and(|sums| sums.version(extent) != version) => {
-                let kind = OpKind::Data;
-                self.begin_read(Starved { resource: key, shard, op, kind, volume, span });
+                let (resource, kind) = (key, OpKind::Data);
+                self.begin_read(Starved { resource, shard, op, kind, volume, span, requested });
             }
             Check::Rotten => {
                 error!(
@@ -373,7 +383,7 @@ impl Node {
 
     /// Reads the pages of an extent's checksums.
     fn read_sums(&mut self, key: Key, volume: VolumeId, extent: u64, waiter: SumsWaiter) {
-        let pool = self.buffers.pool().clone();
+        let pool = self.buffers.outgoing().clone();
         let disk = self.resources.get_mut(key).and_then(|entry| entry.disk.as_mut());
         let Some(entry) = disk.and_then(|disk| disk.volume(volume)) else { return };
         let length = 2 * 4096;
@@ -423,7 +433,7 @@ impl Node {
             return self.answer_disk(key, shard, op, DiskAnswer::Done);
         };
         let bytes: Vec<u8> = pages.iter().flat_map(|page| page.iter().copied()).collect();
-        let piece = in_buffer(self.buffers.pool(), &bytes);
+        let piece = in_buffer(self.buffers.outgoing(), &bytes);
         let disk = self.resources.get_mut(key).and_then(|entry| entry.disk.as_mut());
         let Some(entry) = disk.and_then(|disk| disk.volume(volume)) else { return };
         let purpose = DiskPurpose::Seal { resource: key, shard, op, volume, extent, version };
@@ -436,7 +446,7 @@ impl Node {
     pub(super) fn store_record(&mut self, key: Key, number: u64, record: Record) {
         let bytes = backing::record_bytes(&record);
         let copy = record.copy();
-        let piece = in_buffer(self.buffers.pool(), &bytes);
+        let piece = in_buffer(self.buffers.outgoing(), &bytes);
         let disk = self.resources.get_mut(key).and_then(|entry| entry.disk.as_mut());
         let Some(disk) = disk else {
             let input = MemberInput::Stored { number, ok: false };

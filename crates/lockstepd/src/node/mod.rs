@@ -34,14 +34,14 @@ mod stop;
 mod sums;
 mod threads;
 
-pub(crate) use self::threads::THREADS_MAX;
+pub(crate) use self::threads::{BUFFER_BYTES_MIN, THREADS_MAX};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::process::ExitCode;
 
 use base::{Duration, Instant, NodeId, ResourceId};
-use export::{Demand, PIECE_BYTES};
+use export::{Demand, Inputs, PIECE_BYTES};
 use replica::door::{MemberInput, MemberOutput, OperationId, ShardInput, ShardOutput};
 use sys::{
     Access, Buffer, BufferPool, Errno, Event, File, Hands, HandsConfig, Listener, OpenOptions,
@@ -53,7 +53,7 @@ use crate::log::{error, info};
 use crate::slab::{Key, Slab};
 use admin::{Admin, Pending};
 use buffers::Buffers;
-use clients::{Asked, Client, Door, Visitors};
+use clients::{Asked, CLIENTS_MAX, Client, Door, Hungry, Visitors};
 use definitions::Deleted;
 use helper::Helper;
 use lifecycle::Known;
@@ -68,6 +68,9 @@ const SIGNALS: [i32; 3] = [2, 15, RELOAD_SIGNAL];
 /// How often in one turn what ended at once, without the kernel, is followed up: a write to memory is so
 /// answered with the submission that sends it to peers. Sockets wait meanwhile.
 const ROUNDS_MAX: usize = 4;
+
+/// Bytes of buffers for what NBD clients' requests carry, at least: two of the largest requests.
+const CLIENT_BYTES_MIN: usize = 64 << 20;
 
 /// Bytes of buffers for what comes in at the admin socket.
 const ADMIN_BYTES: usize = 4 << 20;
@@ -129,7 +132,9 @@ pub(crate) struct Node {
     threads: Threads,
     hands: Hands,
     buffers: Buffers,
+    /// What NBD clients' requests carry; each resource has a share.
     client_pool: BufferPool,
+    client_inputs: Inputs,
     /// Of the admin socket: who asks why clients wait is answered though they have all of theirs.
     admin_pool: BufferPool,
     zeroes: Buffer,
@@ -159,6 +164,8 @@ pub(crate) struct Node {
     visitors: Visitors,
     /// Clients that may have something to send or receive.
     restless: Vec<Key>,
+    /// Clients that wait for buffers.
+    hungry: Hungry,
     /// When disks are looked at for what they have not done in time.
     disk_look_at: Instant,
     /// Disk reads that wait for a buffer.
@@ -215,9 +222,10 @@ impl Node {
             None => (Deleted::default(), None, None),
         };
         Node {
-            client_pool: BufferPool::new(config.buffer_bytes / 2),
+            client_pool: BufferPool::new((config.buffer_bytes / 2).max(CLIENT_BYTES_MIN)),
+            client_inputs: Inputs::new(CLIENTS_MAX),
             admin_pool: BufferPool::new(ADMIN_BYTES),
-            buffers: Buffers::new(threads::pool(&config)),
+            buffers: Buffers::new(Threads::buffer_bytes(&config)),
             config,
             threads,
             hands,
@@ -240,6 +248,7 @@ impl Node {
             asked: Slab::default(),
             visitors: Visitors::default(),
             restless: Vec::new(),
+            hungry: Hungry::default(),
             disk_look_at: Instant(0),
             starved: VecDeque::new(),
             peers: Peers::default(),
@@ -301,6 +310,9 @@ impl Node {
         self.wake_resources();
         self.wake_peers();
         self.wake_visitors();
+        self.send_stalled_away();
+        // Before looking who may go on: steps give buffers back.
+        self.step_all();
         self.stir_starved_clients();
         self.stir_starved_peers();
         loop {
@@ -326,6 +338,7 @@ impl Node {
         let others = [
             self.peers_wake_at(),
             self.visitors_wake_at(),
+            self.stalled_wake_at(),
             self.events_wake_at(),
             self.recasts_wake_at(),
             self.late_disks_wake_at(),

@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::{Epoch, Instant, NodeId, ResourceId, SECTOR_BYTES, Span, VolumeId, VoterId};
+use base::{Epoch, Instant, NodeId, RequestId, ResourceId, SECTOR_BYTES, Span, VolumeId, VoterId};
 use replica::door::DiskOp;
 use replica::shard::ShardStatus;
 use replica::{Geometry, Member, Shard};
+use sys::{BufferPool, Room};
 use wire::{Configuration, VolumeEntry};
 
 use super::disk::LocalDisk;
@@ -66,6 +67,12 @@ pub(crate) struct Resource {
     pub(crate) touched: bool,
     /// This node's part in it is changing.
     pub(crate) recast: Option<Box<Recast>>,
+    /// What its clients' requests carry is taken from here: a share of what all clients have.
+    pub(crate) client_share: Option<BufferPool>,
+    /// The same of what other nodes ask of this one as primary.
+    pub(crate) forwarded_share: Option<BufferPool>,
+    /// For what reads that other nodes asked for will give: of which shard, whose, and which.
+    pub(crate) rooms: BTreeMap<(u16, NodeId, RequestId), Room>,
 }
 
 impl Resource {
@@ -96,6 +103,9 @@ impl Resource {
             wake: None,
             touched: false,
             recast: None,
+            client_share: None,
+            forwarded_share: None,
+            rooms: BTreeMap::new(),
         }
     }
 

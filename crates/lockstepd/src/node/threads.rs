@@ -25,7 +25,7 @@ use base::{AnswerError, Duration, Instant, NodeId, Request, RequestId, ResourceI
 use replica::door::{FromShard, MemberInput, ShardInput, ToShard};
 use replica::shard::{ShardSetup, ShardStatus};
 use replica::{Geometry, Shard};
-use sys::{Buffer, BufferPool, Hands, HandsConfig, Waker};
+use sys::{Buffer, Hands, HandsConfig, Waker};
 use wire::{SHARDS_MAX, STREAMS_MAX};
 
 use super::disk::{LocalDisk, LocalVolume};
@@ -39,8 +39,8 @@ use crate::slab::Key;
 /// Threads of one node, at most: a resource has no more shards.
 pub(crate) const THREADS_MAX: u16 = SHARDS_MAX;
 
-/// Bytes of buffers of one thread, at least: a payload of 1 MiB for each of a few peers.
-const BUFFER_BYTES_MIN: usize = 16 << 20;
+/// Bytes of buffers of one thread, at least: each of its pools has a few payloads of 1 MiB.
+pub(crate) const BUFFER_BYTES_MIN: usize = 16 << 20;
 
 /// Between two looks of the first thread at shards of others, for whoever asks how they are.
 const SIGHT_EVERY: Duration = Duration::from_millis(50);
@@ -245,7 +245,7 @@ impl Threads {
     /// Bytes of buffers that each thread may have.
     pub(super) fn buffer_bytes(config: &Config) -> usize {
         let share = config.buffer_bytes / usize::from(config.threads);
-        share.max(BUFFER_BYTES_MIN.min(config.buffer_bytes))
+        share.max(BUFFER_BYTES_MIN)
     }
 
     fn send(&mut self, thread: u16, parcel: Parcel) {
@@ -307,11 +307,6 @@ fn further(
         node.tell(0, Parcel::Failed(why));
         node.threads.wake();
     }
-}
-
-/// A pool for one thread.
-pub(super) fn pool(config: &Config) -> BufferPool {
-    BufferPool::new(Threads::buffer_bytes(config))
 }
 
 impl Node {

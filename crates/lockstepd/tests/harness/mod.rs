@@ -476,6 +476,20 @@ impl Volume {
         self.socket.write_all(&send).expect("the node takes it");
     }
 
+    /// Asks for a read whose answer is not taken.
+    pub(crate) fn begin_read(&mut self, offset: u64, length: u32) {
+        let mut send = Vec::new();
+        nbd::encode_request(1, Op::Read { whole: false }, offset, length, false, &mut send);
+        self.socket.write_all(&send).expect("the node takes it");
+    }
+
+    /// Sends a write and does not wait for its answer.
+    pub(crate) fn send_write(&mut self, offset: u64, bytes: &[u8]) {
+        let length = u32::try_from(bytes.len()).expect("small");
+        self.begin_write(offset, length);
+        self.socket.write_all(bytes).expect("the node takes it");
+    }
+
     fn next_reply(&mut self) -> Result<NbdReply, String> {
         let mut input = Vec::new();
         loop {

@@ -19,6 +19,7 @@ use replica::door::{MemberInput, ShardInput};
 use sys::{Buffer, Piece};
 use wire::{MemberMessage, Message, NodeMessage, RESOURCES_MAX, ResourceLife, ShardMessage};
 
+use super::places::asks_too_much;
 use super::streams::Lives;
 use crate::log::debug;
 use crate::node::threads::place;
@@ -169,7 +170,10 @@ impl Node {
     /// ended.
     pub(super) fn say_peer(&mut self, id: ResourceId, peer: NodeId, session: SessionId, up: bool) {
         let Some(key) = self.resource_by_id(id) else { return };
-        let Some(resource) = self.resources.get(key) else { return };
+        let Some(resource) = self.resources.get_mut(key) else { return };
+        if !up {
+            resource.rooms.retain(|(_, of, _), _| *of != peer);
+        }
         if resource.member.is_some() {
             let member = if up {
                 MemberInput::PeerUp { peer, session }
@@ -234,11 +238,17 @@ impl Node {
                 let input = MemberInput::Frame { peer, session, message };
                 self.work.push_back(Work::Member(resource, input));
             }
-            Message::Shard { resource, shard, message } => {
-                let Some(resource) = self.resource_by_id(resource) else { return };
+            Message::Shard { resource: id, shard, message } => {
+                let Some(resource) = self.resource_by_id(id) else { return };
                 let known = self.resources.get(resource);
                 if !known.is_some_and(|known| known.has_shard(shard)) {
                     return self.end_connection(key, "it names a shard that is not there", true);
+                }
+                if asks_too_much(&message) {
+                    return self.end_connection(key, "it reads more than a payload holds", true);
+                }
+                if !self.make_room_for(id, shard, (peer, session), &message) {
+                    return;
                 }
                 let buffer = payload.map(|payload| self.buffers.name(resource, payload));
                 let input = ShardInput::Frame { peer, session, message, buffer };
@@ -382,6 +392,9 @@ impl Node {
         message: &ShardMessage,
         payload: Option<Buffer>,
     ) {
+        if let ShardMessage::Forwarded { id, .. } = message {
+            self.use_room(resource, (shard, peer, *id), payload.as_ref());
+        }
         let Some((key, id)) = self.way(resource, peer, session, Some(shard)) else { return };
         let Some(connection) = self.peers.connections.get_mut(key) else { return };
         if let Some(link) = connection.link.as_mut() {

@@ -2,8 +2,8 @@
 //!
 //! Always: what machines were told about a session is taken back when its connection ends, and once.
 //!
-//! Not here: who dials whom and when (`super`), what frames are for (`common`), how several make up one
-//! session (`streams`).
+//! Not here: who dials whom and when (`super`), what frames are for (`common`), where payload is put (`places`), how
+//! several make up one session (`streams`).
 
 use std::ops::Range;
 
@@ -13,13 +13,11 @@ use sys::{Buffer, Event, Payload, Piece, Socket};
 use wire::{Agreed, Frame, GoodbyeReason, Hello, Message};
 
 use super::common::Common;
+use super::places::Place;
 use crate::log::{debug, warning};
 use crate::node::threads::Parcel;
 use crate::node::{Node, Purpose};
 use crate::slab::Key;
-
-/// Bytes received at once: more frames for one call than a turn usually has.
-const RECEIVE_BYTES: usize = 256 << 10;
 
 /// A connection with another node, or one that may become that.
 pub(in crate::node) struct Connection {
@@ -45,6 +43,8 @@ pub(in crate::node) struct Connection {
     /// A frame whose payload is arriving, and where to.
     frame: Option<Frame>,
     place: Option<Buffer>,
+    /// There is no place for it, and it passes.
+    skips: bool,
     receiving: bool,
     pub(super) starved: bool,
     pub(super) heard: Instant,
@@ -69,6 +69,8 @@ impl Connection {
 enum Came {
     Ready(Hello, Agreed),
     Frame(Frame, Option<Buffer>),
+    /// Its payload found no place.
+    Unplaced(Frame),
 }
 
 impl Node {
@@ -94,6 +96,7 @@ impl Node {
             rest: 0..0,
             frame: None,
             place: None,
+            skips: false,
             receiving: false,
             starved: false,
             heard: now,
@@ -169,14 +172,15 @@ impl Node {
             let token = self.operations.insert(token).number();
             return self.hands.receive(token, &connection.socket, place, done..length);
         }
-        let buffer = connection.input.take().or_else(|| self.buffers.pool().take(RECEIVE_BYTES));
+        let buffer = self.buffers.input(connection.input.take(), connection.ready);
         let Some(buffer) = buffer else {
             connection.starved = true;
             return;
         };
         connection.receiving = true;
         let token = self.operations.insert(token).number();
-        self.hands.receive(token, &connection.socket, buffer, 0..RECEIVE_BYTES);
+        let length = buffer.len();
+        self.hands.receive(token, &connection.socket, buffer, 0..length);
     }
 
     pub(in crate::node) fn on_peer_received(&mut self, key: Key, event: Event) {
@@ -219,29 +223,16 @@ impl Node {
     /// Takes what has arrived apart, as far as there are buffers.
     fn read_frames(&mut self, key: Key, came: &mut Vec<Came>) -> Result<(), LinkError> {
         let Some(connection) = self.peers.connections.get_mut(key) else { return Ok(()) };
-        let (Some(link), Some(mut buffer)) = (connection.link.as_mut(), connection.input.take())
-        else {
-            return Ok(());
-        };
-        let end = connection.rest.end;
+        let Some(mut buffer) = connection.input.take() else { return Ok(()) };
+        let rest = connection.rest.clone();
         let bytes = buffer.as_mut().expect("nobody else reads this buffer");
-        let mut input = &mut bytes[connection.rest.clone()];
+        let mut input = &mut bytes[rest.clone()];
         let mut result = Ok(());
-        loop {
+        while let Some(link) = self.link_of(key) {
             if let LinkWant::Payload { length, .. } = link.want() {
-                if connection.place.is_none() {
-                    connection.place = self.buffers.pool().take(length);
-                }
-                let Some(place) = connection.place.as_mut() else {
-                    connection.starved = true;
-                    break;
-                };
-                match link.payload(&mut input, place.as_mut().expect("nobody else has it")) {
-                    Ok(true) => {
-                        let frame = connection.frame.take().expect("a payload has its frame");
-                        came.push(Came::Frame(frame, connection.place.take()));
-                    }
-                    Ok(false) => break,
+                match self.read_payload(key, length, &mut input) {
+                    Ok(Some(payload)) => came.push(payload),
+                    Ok(None) => break,
                     Err(error) => {
                         result = Err(error);
                         break;
@@ -255,7 +246,8 @@ impl Node {
                     came.push(Came::Ready(hello, agreed));
                 }
                 Ok(Some(LinkEvent::Frame(frame))) if frame.payload.length > 0 => {
-                    connection.frame = Some(frame);
+                    let connection = self.peers.connections.get_mut(key);
+                    connection.expect("it is being read").frame = Some(frame);
                 }
                 Ok(Some(LinkEvent::Frame(frame))) => came.push(Came::Frame(frame, None)),
                 Err(error) => {
@@ -264,9 +256,55 @@ impl Node {
                 }
             }
         }
-        connection.rest = end - input.len()..end;
-        connection.input = Some(buffer);
+        let rest = rest.end - input.len()..rest.end;
+        if let Some(connection) = self.peers.connections.get_mut(key) {
+            connection.rest = rest;
+            connection.input = Some(buffer);
+        }
         result
+    }
+
+    fn link_of(&mut self, key: Key) -> Option<&mut Link> {
+        self.peers.connections.get_mut(key)?.link.as_mut()
+    }
+
+    /// Takes payload, if there is a place for it; nothing if more must come, or has to wait.
+    fn read_payload(
+        &mut self,
+        key: Key,
+        length: usize,
+        input: &mut &mut [u8],
+    ) -> Result<Option<Came>, LinkError> {
+        let Some(connection) = self.peers.connections.get_mut(key) else { return Ok(None) };
+        if connection.place.is_none() && !connection.skips {
+            let frame = connection.frame.take().expect("a payload has its frame");
+            let place = self.place_for(key, &frame.message, length);
+            let Some(connection) = self.peers.connections.get_mut(key) else { return Ok(None) };
+            connection.frame = Some(frame);
+            match place {
+                Place::Here(place) => connection.place = Some(place),
+                Place::Nowhere => connection.skips = true,
+                Place::Later => {
+                    connection.starved = true;
+                    return Ok(None);
+                }
+            }
+        }
+        let Some(connection) = self.peers.connections.get_mut(key) else { return Ok(None) };
+        let Some(link) = connection.link.as_mut() else { return Ok(None) };
+        let whole = match connection.place.as_mut() {
+            Some(place) => link.payload(input, place.as_mut().expect("nobody else has it"))?,
+            None => link.skip(input)?,
+        };
+        if !whole {
+            return Ok(None);
+        }
+        let frame = connection.frame.take().expect("a payload has its frame");
+        Ok(Some(if std::mem::take(&mut connection.skips) {
+            Came::Unplaced(frame)
+        } else {
+            Came::Frame(frame, connection.place.take())
+        }))
     }
 
     /// Connections that wait for a buffer may get one now.
@@ -285,6 +323,7 @@ impl Node {
             match came {
                 Came::Ready(hello, agreed) => self.on_ready(key, hello.node, agreed),
                 Came::Frame(frame, payload) => self.on_frame(key, frame.message, payload),
+                Came::Unplaced(frame) => self.on_unplaced(key, &frame.message),
             }
         }
         self.stir_peer(key);
@@ -365,7 +404,7 @@ impl Node {
     /// Goes on with a connection that another thread has let in.
     pub(super) fn adopt(&mut self, mut connection: Connection) -> Key {
         if let Some(link) = connection.link.as_mut() {
-            link.set_pool(self.buffers.pool());
+            link.set_pool(self.buffers.outgoing());
         }
         self.peers.connections.insert(connection)
     }

@@ -6,10 +6,11 @@
 //! a peer's fault closes its connection and is counted, and never more than that.
 //!
 //! Not here: one connection's bytes (`connection`), which resources are talked about in it (`common`),
-//! how several are one session (`streams`); proving who a peer is, and frames (`link`).
+//! where payload goes (`places`), how several are one session (`streams`); proving who a peer is, and frames (`link`).
 
 mod common;
 mod connection;
+mod places;
 mod streams;
 
 pub(super) use self::connection::Connection;
@@ -281,7 +282,7 @@ impl Node {
         }
         let hello = self.hello(stream);
         let config = self.peers.config.as_ref().expect("who dials has an identity");
-        let link = Link::dial(config, node, hello, self.buffers.pool(), now);
+        let link = Link::dial(config, node, hello, self.buffers.outgoing(), now);
         match (link, self.peers.connections.get_mut(key)) {
             (Ok(link), Some(connection)) if connection.link.is_none() => {
                 connection.link = Some(link);
@@ -301,7 +302,7 @@ impl Node {
         }
         let hello = self.hello(0);
         let config = self.peers.config.as_ref().expect("who listens has an identity");
-        match Link::accept(config, hello, self.buffers.pool(), now) {
+        match Link::accept(config, hello, self.buffers.outgoing(), now) {
             Ok(link) => {
                 let key = self.new_connection(socket, Some(link), None, now);
                 self.stir_peer(key);

@@ -1,0 +1,156 @@
+//! Memory that runs out: whoever holds it and does not go on must not keep others from going on.
+
+mod harness;
+
+use harness::{Cluster, content};
+use wire::admin::ResourceFile;
+
+const MIB: u64 = 1 << 20;
+
+/// As little as a node takes.
+const LITTLE: &str = "buffer_bytes = 16777216";
+
+/// Nodes 1..=count with little memory.
+fn small_cluster(name: &str, count: u16) -> Cluster {
+    let mut cluster = Cluster::new(name, count);
+    for node in 1..=count {
+        cluster.add_settings(node, LITTLE);
+        cluster.start(node);
+    }
+    cluster
+}
+
+fn numbered(cluster: &Cluster, number: u64, size: u64, replicas: &[u16]) -> ResourceFile {
+    let mut file = cluster.resource(&format!("disk{number}"), size, replicas);
+    file.id = 0x1000 + number;
+    file
+}
+
+/// No session ended because a node did not get to reading what its peer said.
+fn assert_nobody_fell_silent(cluster: &Cluster, nodes: u16) {
+    for node in 1..=nodes {
+        let log = std::fs::read_to_string(cluster.home(node).join("log")).expect("a log");
+        let silent = log.lines().find(|line| line.contains("nothing was heard"));
+        assert_eq!(silent, None, "of node {node}");
+    }
+}
+
+#[test]
+fn what_is_forwarded_to_two_primaries_never_keeps_them_from_hearing_each_other() {
+    const VOLUMES: u64 = 12;
+    const BYTES: usize = 16 << 20;
+    let cluster = small_cluster("forwards", 3);
+    // Nodes 1 and 2 are primary of one half each, and everybody else writes there through them.
+    let firsts: Vec<_> = (0..VOLUMES)
+        .map(|number| {
+            cluster.create(&numbered(&cluster, number, 16 * MIB, &[1, 2]));
+            let primary = if number % 2 == 0 { 1 } else { 2 };
+            let mut volume = cluster.open(primary, &format!("disk{number}"));
+            volume.write(0, &content(number, 4096)).expect("written");
+            volume
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        for number in 0..VOLUMES {
+            for node in [3, if number % 2 == 0 { 2 } else { 1 }] {
+                let cluster = &cluster;
+                scope.spawn(move || {
+                    let mut volume = cluster.open(node, &format!("disk{number}"));
+                    let bytes = content(number, BYTES);
+                    volume.write(0, &bytes).expect("written");
+                    let back = volume.read(0, 16 << 20).expect("read");
+                    assert!(back == bytes, "volume {number} through node {node}");
+                });
+            }
+        }
+    });
+    drop(firsts);
+    assert_nobody_fell_silent(&cluster, 3);
+}
+
+#[test]
+fn the_largest_read_is_answered_by_a_node_with_less_memory_than_it_asks_for() {
+    let cluster = small_cluster("largest", 1);
+    cluster.create(&numbered(&cluster, 0, 32 * MIB, &[1]));
+    let mut volume = cluster.open(1, "disk0");
+    let bytes = content(1, 32 << 20);
+    volume.write(0, &bytes).expect("written");
+    assert!(volume.read(0, 32 << 20).expect("read") == bytes);
+}
+
+#[test]
+fn clients_that_ask_nothing_keep_nobody_out() {
+    let cluster = small_cluster("idle", 1);
+    cluster.create(&numbered(&cluster, 0, 16 * MIB, &[1]));
+    let mut clients: Vec<_> = (0..600).map(|_| cluster.open(1, "disk0")).collect();
+    let last = clients.last_mut().expect("there are some");
+    last.write(0, &content(1, 1 << 20)).expect("written");
+    assert!(clients[0].read(0, 1 << 20).expect("read") == content(1, 1 << 20));
+}
+
+#[test]
+fn clients_that_announce_and_send_nothing_keep_others_waiting_for_a_while_at_most() {
+    let cluster = small_cluster("announced", 1);
+    for number in 0..2 {
+        cluster.create(&numbered(&cluster, number, 16 * MIB, &[1]));
+    }
+    let mut silent: Vec<_> = (0..100).map(|_| cluster.open(1, "disk0")).collect();
+    for client in &mut silent {
+        client.begin_write(0, 1 << 20);
+    }
+    for number in [1, 0] {
+        let mut volume = cluster.open(1, &format!("disk{number}"));
+        volume.write(0, &content(1, 1 << 20)).expect("written");
+        assert!(volume.read(0, 1 << 20).expect("read") == content(1, 1 << 20));
+    }
+}
+
+#[test]
+fn clients_that_take_no_answers_keep_others_waiting_for_a_while_at_most() {
+    let cluster = small_cluster("slow", 2);
+    for number in 0..2 {
+        cluster.create(&numbered(&cluster, number, 32 * MIB, &[1, 2]));
+        let mut volume = cluster.open(1, &format!("disk{number}"));
+        volume.write(0, &content(1, 32 << 20)).expect("written");
+    }
+    let mut slow: Vec<_> = (0..8).map(|_| cluster.open(1, "disk0")).collect();
+    for client in &mut slow {
+        client.begin_read(0, 32 << 20);
+    }
+    // What peers and disks need is not theirs; and what others of the same volume need, not for ever.
+    for (node, number) in [(2, 1), (1, 1), (1, 0)] {
+        let mut volume = cluster.open(node, &format!("disk{number}"));
+        volume.write(0, &content(2, 1 << 20)).expect("written");
+        assert!(volume.read(0, 1 << 20).expect("read") == content(2, 1 << 20));
+    }
+    assert_nobody_fell_silent(&cluster, 2);
+}
+
+#[test]
+fn clients_of_a_volume_without_quorum_keep_no_other_volume_waiting() {
+    let mut cluster = small_cluster("stuck", 2);
+    cluster.create(&numbered(&cluster, 0, 16 * MIB, &[1, 2]));
+    cluster.create(&numbered(&cluster, 1, 16 * MIB, &[1]));
+    let mut first = cluster.open(1, "disk0");
+    first.write(0, &content(1, 16 << 20)).expect("written");
+    cluster.kill(2);
+    // From then on what is read waits for a lease, too.
+    cluster.wait_for("the lease to end", || match cluster.status(1, "disk0").lease_left_ms {
+        None | Some(0) => Ok(()),
+        Some(left) => Err(format!("{left} ms are left")),
+    });
+    let mut stuck: Vec<_> = (0..100).map(|_| cluster.open(1, "disk0")).collect();
+    let (readers, writers) = stuck.split_at_mut(20);
+    for (number, client) in (0..).zip(readers) {
+        client.begin_read(number % 16 * MIB, 1 << 20);
+    }
+    for (number, client) in (0..).zip(writers) {
+        client.send_write(number % 16 * MIB, &content(number, 64 << 10));
+        client.begin_write(0, 1 << 20);
+    }
+    let mut volume = cluster.open(1, "disk1");
+    volume.write(0, &content(1, 1 << 20)).expect("written");
+    assert!(volume.read(0, 1 << 20).expect("read") == content(1, 1 << 20));
+    cluster.start(2);
+    first.write(0, &content(2, 4096)).expect("written, now that there is a quorum");
+}
