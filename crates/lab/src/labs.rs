@@ -132,6 +132,7 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "net-alone" net::without_quorum, "Two copies without quorum are cut apart, go on, meet, and one side is given up.";
     Quick "scale-huge" scale::huge, "Volumes of 1 PiB: written at both ends, resynced, restarted, in little memory.";
     Quick "scale-requests" scale::requests, "Requests of 32 MiB, many at once, in bounded memory.";
+    Quick "scale-forwards" scale::forwards, "Many shards, all nodes primaries, large requests through all nodes, little memory.";
     Full  "scale-eight" scale::eight, "Eight replicas: two are killed at once.";
     Full  "scale-resources" scale::resources, "A hundred resources on three nodes, one kill.";
     Full  "scale-connects" scale::connects, "A thousand connects and disconnects leave nothing open.";

@@ -162,6 +162,76 @@ pub(super) fn resync(bench: &Bench) -> Outcome {
     passed(format!("resync {} MiB/s, plain copy {} MiB/s", rate(synced), rate(copied)))
 }
 
+/// Many shards of many volumes, each node primary of some, all with large requests through all nodes, and as
+/// little memory as a node takes: what frees it must never wait for what needs it.
+pub(super) fn forwards(bench: &Bench) -> Outcome {
+    const VOLUMES: usize = 6;
+    const REQUEST: usize = 16 << 20;
+    let nodes = ["a", "b", "c"];
+    let cluster = Cluster::up(bench, 3)?;
+    for node in nodes {
+        cluster.stop(node)?;
+        let path = cluster.settings(node);
+        let text = fs::read_to_string(&path)?;
+        fs::write(&path, format!("buffer_bytes = {}\n{text}", 16 << 20))?;
+    }
+    cluster.start_all()?;
+    let name = |volume: usize| format!("{DISK}{volume}");
+    let mut firsts = Vec::new();
+    for volume in 0..VOLUMES {
+        let size = ["--size", "64MiB", "--replicas", "3", "--shards", "8"];
+        cluster.create(&name(volume), &size)?;
+        // Whose client is the first becomes primary.
+        let node = cluster.node(nodes[volume % nodes.len()])?;
+        let mut first = Volume::open(node.nbd, &name(volume), ANSWER_LIMIT)?;
+        first.write(0, &[1; BLOCK_BYTES])?;
+        firsts.push(first);
+    }
+    bench.tell("made");
+    let one = |volume: usize, place: usize| -> Outcome<()> {
+        let node = cluster.node(nodes[place])?;
+        let mut volume = Volume::open(node.nbd, &name(volume), Duration::from_secs(120))?;
+        let at = place as u64 * REQUEST as u64;
+        let mut bytes = vec![0; REQUEST];
+        let mut back = vec![0; REQUEST];
+        for round in 1..4 {
+            for (block, content) in (at / 4096..).zip(bytes.chunks_exact_mut(BLOCK_BYTES)) {
+                fill(content, block, round);
+            }
+            volume.write(at, &bytes)?;
+            volume.read(at, &mut back)?;
+            ensure!(back == bytes, "what was written at {at} is not what is read");
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..VOLUMES * nodes.len())
+            .map(|number| scope.spawn(move || one(number / nodes.len(), number % nodes.len())))
+            .collect();
+        let ended = clients.into_iter().map(|client| client.join());
+        let outcomes: Vec<Outcome<()>> = ended
+            .map(|end| end.unwrap_or_else(|_| Err(Failure("a client panicked".to_owned()))))
+            .collect();
+        outcomes.into_iter().collect::<Outcome<()>>()
+    })?;
+    drop(firsts);
+    for node in nodes {
+        let broke = cluster.log(node).contains("nothing was heard");
+        ensure!(!broke, "a session of {node} broke: it did not get to reading what its peer said");
+    }
+    let most = modest(&cluster)?;
+    for volume in 0..VOLUMES {
+        let mut volume_open = Volume::open(cluster.nodes[0].nbd, &name(volume), ANSWER_LIMIT)?;
+        volume_open.flush()?;
+        drop(volume_open);
+        cluster.wait(&name(volume), "in-sync", SYNC_LIMIT)?;
+        cluster.compare(&name(volume), 0, 48 << 20, &nodes)?;
+    }
+    passed(format!(
+        "{VOLUMES} volumes of 8 shards, 3 clients each with 16 MiB at once; no node used more than {most} MiB"
+    ))
+}
+
 /// Memory that a node may have used at most, in KiB: what is under way is limited to 128 MiB (`buffer_bytes`), a
 /// client's answers that wait to be sent to 32 MiB, and the program is small. Less than clients have under way in
 /// these labs.
