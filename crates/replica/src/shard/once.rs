@@ -436,12 +436,13 @@ impl Shard {
         lost.any(|&(other, lost)| other == volume && lost.overlaps(span))
     }
 
-    /// This node is no primary any more, of a reign in which it could not yet make its copy like the others:
-    /// what it knows as primary need not be true of its own copy.
+    /// This node is no primary any more, of a reign in which it could not yet make its copy like the others, or had
+    /// none that is in sync: what it knows as primary need not be true of its own copy. That may be the truth now, by
+    /// force.
     pub(super) fn end_settlement(&mut self) {
         let now = &self.once.settlement;
         let others = now.compared && !now.remembering.contains(&self.node) && !now.settled;
-        if self.disk_failing || others {
+        if self.disk_failing || others || !self.is_own_in_sync() {
             self.once.effects.clear();
         }
         self.once.settlement = Settlement::default();

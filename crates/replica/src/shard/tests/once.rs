@@ -353,3 +353,31 @@ fn a_write_of_a_process_that_is_gone_is_not_taken_for_open() {
         assert_eq!(stored(&world, node, 36, 12), [9, 9, 9, 9, 9, 9, 9, 9, 7, 7, 7, 7]);
     }
 }
+
+/// Node 1 is primary, and its own copy is not in sync; an operator makes it the truth.
+fn forced_with_a_write_that_others_have(fua: bool) -> (World, u64) {
+    let mut world = three_and_a_client();
+    world.change(1, &[2, 3]);
+    world.held.insert((3, 1));
+    let lost = world.ask(1, Op::Write, span(40, 8), 7, fua);
+    world.run();
+    assert_eq!((world.at(1, 40), world.at(2, 40), world.answer(1, lost)), (0, 7, None));
+    for other in [2, 3, 4] {
+        world.disconnect(1, other);
+    }
+    world.configuration = world.next_with(&[1]);
+    world.configuration.fork += 1;
+    (world, lost)
+}
+
+#[test]
+fn a_write_that_only_other_copies_have_is_not_taken_for_done_on_a_copy_that_was_forced() {
+    for fua in [false, true] {
+        let (mut world, lost) = forced_with_a_write_that_others_have(fua);
+        world.lead(1);
+        let newer = world.write(1, 44, 4, 8);
+        assert_eq!(world.answer(1, newer), Some(Ok(())));
+        assert_eq!(world.answer(1, lost), Some(Err(AnswerError::SessionLost)));
+        assert_eq!(stored(&world, 1, 40, 8), [0, 0, 0, 0, 8, 8, 8, 8]);
+    }
+}
