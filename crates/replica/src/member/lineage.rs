@@ -9,7 +9,7 @@
 //!
 //! Not here: everything else about a change (`register`), what becomes of two histories (`split`).
 
-use super::{Member, Out, Proposal, Then};
+use super::{Member, Out, Proposal, Then, rank_value};
 use crate::door::MemberOutput;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -47,6 +47,29 @@ pub(super) fn supersedes(new: (Ballot, &Configuration), old: (Ballot, &Configura
         return new.1.fork > old.1.fork;
     }
     is_ancestor(old, new) && !is_ancestor(new, old)
+}
+
+/// Whether one value was proposed after another at the same voters: by ballot, then by epoch. Without quorum a
+/// higher fork comes first, for those who decided it may be others. With a majority it does not: whoever proposed in a
+/// higher ballot found the fork, unless it was not decided and cannot be any more.
+pub(super) fn is_later(one: (Ballot, &Configuration), than: (Ballot, &Configuration)) -> bool {
+    if is_off(one.1) || is_off(than.1) {
+        return rank_value(one.0, one.1) > rank_value(than.0, than.1);
+    }
+    (one.0, one.1.epoch) > (than.0, than.1.epoch)
+}
+
+/// Whether a value that was found is to be gone on from, rather than another. One of a history that
+/// went another way was never acted on by whoever gave it: else it would have said so first.
+pub(super) fn is_above(value: (Ballot, &Configuration), than: (Ballot, &Configuration)) -> bool {
+    let by_majority = !is_off(value.1) && !is_off(than.1);
+    if value.1.fork != than.1.fork && by_majority {
+        return is_later(value, than);
+    }
+    if is_lineal(value.1) || is_lineal(than.1) {
+        return supersedes(value, than);
+    }
+    is_later(value, than)
 }
 
 impl Member {

@@ -494,7 +494,7 @@ impl Member {
         if let MemberMessage::Hello { .. } = message {
             return self.on_hello(peer, message, out);
         }
-        if self.phase != Phase::Running {
+        if self.phase != Phase::Running || self.has_forked_alone() {
             return;
         }
         let about_split =

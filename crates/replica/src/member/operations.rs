@@ -29,6 +29,10 @@ const FORK_EPOCHS: u64 = 1 << 32;
 impl Member {
     pub(super) fn operation_deadlines(&self, consider: &mut impl FnMut(Instant)) {
         for pending in &self.operations {
+            if pending.operation == Operation::Force && self.has_forked_alone() {
+                // Its disk decides.
+                continue;
+            }
             consider(pending.deadline);
             let alone = self.alone_at(pending);
             if pending.operation == Operation::Force && alone > self.now {
@@ -101,6 +105,7 @@ impl Member {
             .operations
             .iter()
             .filter(|pending| self.now >= pending.deadline)
+            .filter(|pending| pending.operation != Operation::Force || !self.has_forked_alone())
             .map(|pending| pending.id)
             .collect();
         for id in late {
@@ -255,7 +260,7 @@ impl Member {
         let usable = known.configuration.is_replica(self.node) && self.attached;
         let voter = self.own_voter().filter(|_| usable);
         let Some(voter) = voter else { return Some(Err(OperationError::NoReplica)) };
-        if self.is_leased() {
+        if self.is_leased() || self.has_forked_alone() {
             return None;
         }
         if let Some(node) = self.live_primary() {
@@ -269,7 +274,21 @@ impl Member {
         None
     }
 
-    /// Without a majority: this node's copy and vote are all there is from now on.
+    /// Whether this node's voter accepted a fork that it alone decides, on which this node does not act yet: its record
+    /// is on its way to the disk. There is no way back: what was accepted may be there. Until then nobody hears of it,
+    /// and nothing that others say counts.
+    pub(super) fn has_forked_alone(&self) -> bool {
+        let Some((known, record)) = self.known.as_ref().zip(self.record.as_ref()) else {
+            return false;
+        };
+        !self.store.broken
+            && record.accepted.as_ref().is_some_and(|(_, value)| {
+                is_lone_fork(value, self.node, record.voter, known.configuration.fork)
+            })
+    }
+
+    /// Without a majority: this node's copy and vote are all there is from now on. A fork above the one that it accepted
+    /// and that was not decided, too: nobody can have served in that one.
     fn force_alone(&mut self, known: &Known, voter: base::VoterId, out: &mut Out) {
         out.push(MemberOutput::Mark("member: forced alone"));
         if self.reign().is_some() {
@@ -285,8 +304,11 @@ impl Member {
             in_sync: true,
             incarnation: self.record.as_ref().map_or(Incarnation(0), |record| record.incarnation),
         }];
-        base.fork += 1;
-        base.epoch = Epoch(base.epoch.0 + FORK_EPOCHS);
+        let accepted = self.record.as_ref().and_then(|record| record.accepted.as_ref());
+        let tried = accepted.filter(|(_, value)| value.fork > base.fork);
+        let (fork, epoch) = tried.map_or((base.fork, base.epoch), |(_, v)| (v.fork, v.epoch));
+        base.fork = fork + 1;
+        base.epoch = Epoch(epoch.0 + FORK_EPOCHS);
         let mut next = base.clone();
         next.epoch = Epoch(base.epoch.0 + 1);
         next.reign = next.epoch;
@@ -331,7 +353,7 @@ impl Member {
                         Ok(Some(next))
                     }
                 }
-                Operation::Force if !self.is_leased() || !self.is_reachable(known) => continue,
+                Operation::Force if !self.may_force(known) => continue,
                 Operation::Force => Ok(Some(self.forced(known))),
                 Operation::Resolve { discard } => {
                     self.resolved(known, *discard).map(Some).ok_or(OperationError::LastReplica)
@@ -428,11 +450,21 @@ impl Member {
         self.decidable(known, next)
     }
 
-    /// This node's copy is the truth from now on.
+    /// Whether a majority is there that makes this node's copy the truth.
+    fn may_force(&self, known: &Configuration) -> bool {
+        let own = known.member(self.node).map(|own| own.voter);
+        self.is_leased() && self.is_reachable(known) && own.is_some() && own == self.own_voter()
+    }
+
+    /// This node's copy is the truth from now on. If what its shards wrote as primary is not on that copy, a reign
+    /// begins with it: what is open is not done when those that have it are not waited for any more.
     fn forced(&self, known: &Configuration) -> Configuration {
         let mut next = Self::successor(known);
         next.epoch = Epoch(known.epoch.0 + FORK_EPOCHS);
         next.fork += 1;
+        if !(known.is_in_sync(self.node) && self.is_own_kept(known)) {
+            next.reign = next.epoch;
+        }
         for member in &mut next.members {
             member.in_sync = member.node == self.node;
             if member.in_sync
@@ -511,4 +543,15 @@ impl Member {
         reign.verify = None;
         self.finish(id, Ok(()), out);
     }
+}
+
+/// Whether a value is a fork that this voter of this node, and nobody else, decides.
+pub(super) fn is_lone_fork(
+    value: &Configuration,
+    node: NodeId,
+    voter: base::VoterId,
+    above: u64,
+) -> bool {
+    let own = |member: &MemberEntry| (member.node, member.voter) == (node, voter);
+    value.fork > above && value.members.len() == 1 && value.members.iter().all(own)
 }

@@ -63,6 +63,9 @@ impl Member {
             consider(proposal.again_at);
         }
         if !reign.promoted {
+            if self.has_forked_alone() {
+                return;
+            }
             return consider(reign.began + Duration(self.timing.retry.0.saturating_mul(16)));
         }
         consider(reign.heartbeat_at);
@@ -304,32 +307,40 @@ impl Member {
             Then::Nothing | Then::Exclude => {
                 self.forget_worthless(&proposal.base, &proposal.next, out);
             }
-            Then::Recover => {
-                reign.reign = proposal.next.reign;
-                reign.served = false;
-                reign.gathered.clear();
-                reign.reconciled.clear();
-                reign.gather_until = now + gather;
-                let had_drain = reign.drain.take().is_some();
-                // The shards begin anew, and answer no question of before.
-                let rounds = [reign.cut.take(), reign.verify.take()];
-                for peer in self.peers.values_mut() {
-                    peer.ready = None;
-                    peer.sync = Sync::default();
-                }
-                for round in rounds.into_iter().flatten() {
-                    self.finish(round.id, Err(OperationError::NoPrimary), out);
-                }
-                if had_drain {
-                    Self::tell_shards(ToShard::Undrain, out);
-                    self.fail_demotes(out);
-                }
-            }
+            Then::Recover => self.begin_anew(proposal.next.reign, out),
             Then::Operation(id) => {
                 let id = *id;
+                if proposal.next.reign != proposal.base.reign {
+                    self.begin_anew(proposal.next.reign, out);
+                }
                 self.finish(id, Ok(()), out);
             }
             Then::Demote => self.end_reign(out),
+        }
+    }
+
+    /// This node goes on in another reign: everything is gathered anew.
+    fn begin_anew(&mut self, begun: Epoch, out: &mut Out) {
+        let until = self.now + self.timing.gather;
+        let Some(reign) = self.reign_mut() else { return };
+        reign.reign = begun;
+        reign.served = false;
+        reign.gathered.clear();
+        reign.reconciled.clear();
+        reign.gather_until = until;
+        let had_drain = reign.drain.take().is_some();
+        // The shards begin anew, and answer no question of before.
+        let rounds = [reign.cut.take(), reign.verify.take()];
+        for peer in self.peers.values_mut() {
+            peer.ready = None;
+            peer.sync = Sync::default();
+        }
+        for round in rounds.into_iter().flatten() {
+            self.finish(round.id, Err(OperationError::NoPrimary), out);
+        }
+        if had_drain {
+            Self::tell_shards(ToShard::Undrain, out);
+            self.fail_demotes(out);
         }
     }
 

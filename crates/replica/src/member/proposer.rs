@@ -8,9 +8,9 @@
 //!
 //! Not here: the value that is proposed then (`register`), the reign (`primary`).
 
-use super::lineage::{is_lineal, supersedes};
+use super::lineage::{is_above, is_lineal};
 use super::store::Effect;
-use super::{Known, Member, Out, Phase, Prepare, Reign, Role, Then, is_majority, rank_value};
+use super::{Known, Member, Out, Phase, Prepare, Reign, Role, Then, is_majority};
 use crate::door::{MemberOutput, Operation};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -189,7 +189,9 @@ impl Member {
     /// Whether this node's voter accepted a newer configuration than the one known.
     fn holds_newer(&self, known: &Configuration) -> bool {
         let accepted = self.record.as_ref().and_then(|record| record.accepted.as_ref());
-        accepted.is_some_and(|(_, value)| super::rank(value) > super::rank(known))
+        accepted.is_some_and(|(ballot, value)| {
+            super::rank(value) > super::rank(known) && self.is_above_known((*ballot, value))
+        })
     }
 
     /// Whether enough of the voters known here are connected to decide anything.
@@ -208,13 +210,20 @@ impl Member {
         count >= configuration.majority() || self.may_act_alone(configuration)
     }
 
+    /// Whether a value may be chosen after the configuration that is known: none of a history that was left.
+    fn is_above_known(&self, value: (Ballot, &Configuration)) -> bool {
+        let Some(known) = &self.known else { return true };
+        value.1.fork >= known.configuration.fork
+            && is_above(value, (known.ballot, &known.configuration))
+    }
+
     /// The highest value that this node itself knows of.
     fn best_known(&self) -> Option<Known> {
         let known = self.known.clone()?;
         let accepted = self.record.as_ref().and_then(|record| record.accepted.as_ref());
         match accepted {
             Some((ballot, value))
-                if is_above((*ballot, value), (known.ballot, &known.configuration))
+                if self.is_above_known((*ballot, value))
                     && super::rank(value) > super::rank(&known.configuration) =>
             {
                 Some(Known { ballot: *ballot, configuration: Arc::new((**value).clone()) })
@@ -282,7 +291,11 @@ impl Member {
                 out.push(MemberOutput::Mark("member: unsound value in a promise"));
                 return;
             }
-            prepare.raise(ballot, Arc::new(*value));
+            let left =
+                self.known.as_ref().is_some_and(|known| known.configuration.fork > value.fork);
+            if !left {
+                prepare.raise(ballot, Arc::new(*value));
+            }
         }
         self.ask_voters(out);
         self.check_promises(out);
@@ -365,7 +378,8 @@ impl Member {
     /// count unless it came from there.
     pub(super) fn raise_best(&mut self, ballot: Ballot, value: &Arc<Configuration>) {
         if let Role::Preparing(prepare) = &mut self.role
-            && !is_above((prepare.best.ballot, &prepare.best.configuration), (ballot, value))
+            && (prepare.best.configuration.fork < value.fork
+                || !is_above((prepare.best.ballot, &prepare.best.configuration), (ballot, value)))
         {
             prepare.best = Known { ballot, configuration: value.clone() };
         }
@@ -482,15 +496,6 @@ impl Prepare {
             self.best = Known { ballot, configuration: value };
         }
     }
-}
-
-/// Whether a value that was found is to be gone on from, rather than another. One of a history that
-/// went another way was never acted on by whoever gave it: else it would have said so first.
-pub(super) fn is_above(value: (Ballot, &Configuration), than: (Ballot, &Configuration)) -> bool {
-    if is_lineal(value.1) || is_lineal(than.1) {
-        return supersedes(value, than);
-    }
-    rank_value(value.0, value.1) > rank_value(than.0, than.1)
 }
 
 /// Operations for which this node becomes primary if nobody is.

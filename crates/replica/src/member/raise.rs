@@ -10,7 +10,7 @@
 //!
 //! Not here: the first ballot of a reign (`proposer`).
 
-use super::proposer::is_above;
+use super::lineage::is_above;
 use super::store::Effect;
 use super::{Member, Out, Role};
 use crate::door::MemberOutput;
@@ -96,7 +96,10 @@ impl Member {
             return;
         };
         let newest = reign.proposal.as_ref().map_or(&known, |proposal| &proposal.next);
-        if accepted.is_some_and(|value| is_above(value, (reign.ballot, newest))) {
+        let newer = |value: (Ballot, &Configuration)| {
+            value.1.fork >= known.fork && is_above(value, (reign.ballot, newest))
+        };
+        if accepted.is_some_and(newer) {
             out.push(MemberOutput::Mark("member: a value of another node found in a reign"));
             return self.abdicate(out);
         }

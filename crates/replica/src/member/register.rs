@@ -109,9 +109,9 @@ impl Member {
     /// Sends the open change again where it was not answered.
     pub(super) fn run_proposal(&mut self, out: &mut Out) {
         let now = self.now;
-        let Role::Primary(reign) = &mut self.role else { return };
+        let Role::Primary(reign) = &self.role else { return };
         let patience = base::Duration(self.timing.retry.0.saturating_mul(16));
-        if !reign.promoted && now >= reign.began + patience {
+        if !reign.promoted && now >= reign.began + patience && !self.has_forked_alone() {
             return self.abandon(out);
         }
         if reign.proposal.is_none() {

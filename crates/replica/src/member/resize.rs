@@ -59,7 +59,7 @@ impl Member {
 
     /// A change is committed: of growths that it alters, and in a new reign of all, nothing is done yet.
     pub(super) fn note_growths(&mut self, proposal: &Proposal) {
-        let anew = matches!(proposal.then, Then::Promote | Then::Recover);
+        let anew = proposal.next.reign != proposal.base.reign;
         let next = &proposal.next;
         let super::Role::Primary(reign) = &mut self.role else { return };
         let mut old = core::mem::take(&mut reign.growths);

@@ -62,6 +62,10 @@ impl Member {
         configuration: Box<Configuration>,
         out: &mut Out,
     ) {
+        if self.has_forked_alone() {
+            // They are taught when that is decided, and say this again.
+            return;
+        }
         let lineal = is_lineal(&configuration)
             || self.known.as_ref().is_some_and(|known| is_lineal(&known.configuration));
         let sound = super::register::is_sound(&configuration);
@@ -170,7 +174,7 @@ impl Member {
 
     /// Another side was chosen earlier, and nothing is in the way any more.
     pub(super) fn check_given_up(&mut self, out: &mut Out) {
-        if self.clients > 0 {
+        if self.clients > 0 || self.has_forked_alone() {
             return;
         }
         if let Some((peer, theirs)) = self.chosen_side() {

@@ -65,6 +65,7 @@ impl Member {
                 self.known = Some(Known { ballot: *ballot, configuration });
             }
         }
+        self.inherit_fork();
         if self.known.is_none()
             && let Some(configuration) = bootstrap
         {
@@ -74,6 +75,19 @@ impl Member {
         if let Some(known) = self.known.clone() {
             self.round_seen = self.round_seen.max(known.ballot.round);
             self.update_slots(&known.configuration);
+        }
+    }
+
+    /// A fork that this voter alone decides is decided by the record that says so.
+    fn inherit_fork(&mut self) {
+        let fork = self.known.as_ref().map_or(0, |known| known.configuration.fork);
+        let (node, Some(record)) = (self.node, self.record.as_mut()) else { return };
+        if let Some((ballot, value)) = &record.accepted
+            && super::operations::is_lone_fork(value, node, record.voter, fork)
+        {
+            let configuration = Arc::new((**value).clone());
+            self.known = Some(Known { ballot: *ballot, configuration });
+            record.committed.clone_from(&record.accepted);
         }
     }
 

@@ -2,6 +2,7 @@
 
 extern crate std;
 mod ends;
+mod force;
 mod lineage;
 mod lives;
 mod memory;

@@ -5,8 +5,9 @@
 //!
 //! Not here: what the answers lead to (`proposer`, `register`, `primary`).
 
+use super::lineage::is_later;
 use super::store::Effect;
-use super::{Member, Out, Slot, rank_value};
+use super::{Member, Out, Slot};
 use crate::door::MemberOutput;
 use alloc::boxed::Box;
 use base::{Ballot, Epoch, Instant, NodeId, SessionId, VoterId};
@@ -91,7 +92,7 @@ impl Member {
             return Err(RefuseReason::Promised(record.promised));
         }
         if let Some((old, value)) = &record.accepted
-            && rank_value(*old, value) > rank_value(ballot, configuration)
+            && is_later((*old, value), (ballot, configuration))
         {
             return Ok(false);
         }
