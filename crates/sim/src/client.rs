@@ -257,7 +257,7 @@ impl World {
         self.open_of_client[open.client] -= 1;
         let (now, step) = (self.queue.now(), self.step);
         if result == Err(AnswerError::SessionLost) {
-            self.session_lost();
+            self.session_lost(node, open.op);
         }
         if let Err(error) = result {
             self.mark(match error {

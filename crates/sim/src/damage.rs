@@ -10,8 +10,9 @@ use crate::disk::Disk;
 use crate::plan::BadPage;
 use crate::world::{World, node_index};
 use base::{Incarnation, NodeId, VoterId};
-use replica::Operation;
-use replica::disk::Record;
+use replica::disk::{Record, decode_bitmap_page};
+use replica::start::{Start, start};
+use replica::{MetaPage, Operation, Page};
 use wire::{Configuration, Life, Seen};
 
 impl World {
@@ -122,10 +123,17 @@ impl World {
     /// those who can tell are away.
     fn is_noticed(&self, node: usize, at: usize) -> bool {
         let Some(image) = self.nodes[node].backups[at].record() else { return true };
+        self.is_image_noticed(node, &image, u64::MAX)
+    }
+
+    /// Likewise of any image of it, whose last life has so many writes.
+    fn is_image_noticed(&self, node: usize, image: &Record, writes: u64) -> bool {
         let id = self.nodes[node].id;
         let tells = |index: usize| {
             let record = self.nodes[index].disk.as_ref().and_then(Disk::record);
-            record.is_some_and(|record| record.seen.iter().any(|seen| is_after(seen, id, &image)))
+            record.is_some_and(|record| {
+                record.seen.iter().any(|seen| is_after(seen, id, image, writes))
+            })
         };
         let blind = |configuration: &Configuration| {
             let voters = configuration.voters();
@@ -248,7 +256,7 @@ impl World {
 
     /// A page of a node's metadata goes bad, if the others can live without its disk.
     pub(crate) fn bad_page(&mut self, node: usize, how: BadPage) {
-        if !self.can_lose_disk(node) {
+        if !self.can_lose_disk(node) || !self.is_sound(node) {
             return;
         }
         let voter = self.nodes[node].voter;
@@ -261,13 +269,89 @@ impl World {
             self.note(node, || format!("a page of metadata goes bad: {how:?}"));
         }
     }
+
+    /// A page that went bad on the only good copy that is left is made well: that is a disk that is lost.
+    pub(crate) fn spare_pages(&mut self) {
+        let Some(newest) = &self.oracle.newest else { return };
+        let in_sync = newest.members.iter().filter(|member| member.in_sync);
+        let kept: Vec<usize> = in_sync
+            .filter(|member| self.is_kept(node_index(member.node), member.incarnation))
+            .map(|member| node_index(member.node))
+            .collect();
+        if kept.iter().any(|&node| self.is_sound(node)) {
+            return;
+        }
+        let spoiled = |&&node: &&usize| self.nodes[node].spoiled && !self.nodes[node].disk_failed;
+        if let Some(&node) = kept.iter().find(spoiled) {
+            self.mark("sim: a bad page of the last good copy is taken back");
+            self.mend_pages(node);
+        }
+    }
+
+    fn mend_pages(&mut self, node: usize) {
+        let held = &mut self.nodes[node];
+        held.disk = held.disk.as_ref().map(Disk::mended);
+        held.restored = None;
+        held.spoiled = false;
+    }
+
+    /// A node starts on a disk of which a page went bad. It is made well if no other copy is left; or if neither the
+    /// node itself nor enough of the others can tell that something is missing: what nobody heard of.
+    pub(crate) fn judge_pages(&mut self, node: usize, begin: &Start) {
+        let intact = |value: &Configuration| {
+            value.members.iter().filter(|member| member.in_sync).any(|member| {
+                let other = node_index(member.node);
+                other != node && self.is_kept(other, member.incarnation) && self.is_sound(other)
+            })
+        };
+        let values = self.proposed().chain(self.oracle.newest.clone());
+        let left = values.filter(|value| value.is_in_sync(self.nodes[node].id)).all(|v| intact(&v));
+        if !left {
+            self.mark("sim: a bad page of the last good copy is taken back");
+            return self.mend_pages(node);
+        }
+        if !self.can_tell(node, begin) {
+            self.mark("sim: a bad page of which nobody could tell is taken back");
+            self.mend_pages(node);
+        }
+    }
+
+    /// Whether a bad page on the disk of a node that starts is found out, or is not missed.
+    fn can_tell(&mut self, node: usize, begin: &Start) -> bool {
+        let Some(bad) = self.nodes[node].disk.clone() else { return true };
+        let mended = bad.mended();
+        let is_missed = |(place, page): (MetaPage, Option<&Page>)| match place {
+            MetaPage::Bitmap { slot, page: at } => {
+                page.is_none_or(|page| decode_bitmap_page(slot, at, page).is_ok())
+            }
+            _ => false,
+        };
+        let missed = bad.bad_pages().any(is_missed);
+        let same = bad.record() == mended.record();
+        let found = start(begin, self.found(node));
+        self.nodes[node].disk = Some(mended);
+        let whole = start(begin, self.found(node));
+        self.nodes[node].disk = Some(bad);
+        if found.damaged.is_some() {
+            return true;
+        }
+        if same && found.member.found_writes == whole.member.found_writes {
+            return !missed;
+        }
+        let Some(image) = found.member.record else { return true };
+        let writes = image.stores.saturating_add(found.member.found_writes);
+        !missed && self.is_image_noticed(node, &image, writes)
+    }
 }
 
 /// Whether what was heard of a node is not in the history that this record tells. The last life in it has
-/// no end yet: it is as long as it was.
-fn is_after(seen: &Seen, node: NodeId, image: &Record) -> bool {
+/// no end yet: it is as long as `writes` says.
+fn is_after(seen: &Seen, node: NodeId, image: &Record, writes: u64) -> bool {
     let same = |life: &&Life| (life.number, life.process) == (seen.life.number, seen.life.process);
     let told = image.lives.iter().find(same);
     (seen.node, seen.voter) == (node, image.voter)
-        && told.is_none_or(|life| life.writes < seen.life.writes)
+        && told.is_none_or(|life| {
+            let end = if life.writes == u64::MAX { writes } else { life.writes };
+            end < seen.life.writes
+        })
 }

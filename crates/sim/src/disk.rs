@@ -77,6 +77,10 @@ pub struct Disk {
     pub extent_sectors: u64,
     /// What becomes of the next write of a page.
     trick: Option<BadPage>,
+    /// Of pages that went bad, what was written there.
+    good: BTreeMap<(VolumeId, MetaPage), Box<Page>>,
+    /// Of a copy of the record that went bad, which one, and what was written there.
+    good_record: Option<(usize, Vec<u8>)>,
 }
 
 /// What rot makes of a sector.
@@ -175,22 +179,45 @@ impl Disk {
                 Outcome::Plain(DiskAnswer::Done)
             }
             DiskRequest::Meta { volume, page, bytes } => {
-                match self.trick.take() {
-                    None | Some(BadPage::Flipped) => {
-                        self.meta.insert((*volume, *page), bytes.clone());
-                    }
-                    Some(BadPage::Stale) => {}
-                    Some(BadPage::Astray) => {
-                        let place = self.meta.keys().rev().find(|key| **key != (*volume, *page));
-                        if let Some(&place) = place {
-                            self.meta.insert(place, bytes.clone());
-                        }
-                    }
-                }
+                self.put_page((*volume, *page), bytes);
                 Outcome::Plain(DiskAnswer::Done)
             }
         };
         Some((entry, outcome))
+    }
+
+    /// Writes a page, or does not, though it says so.
+    fn put_page(&mut self, key: (VolumeId, MetaPage), bytes: &Page) {
+        let trick = self.trick.take().filter(|trick| *trick != BadPage::Flipped);
+        if trick.is_none() {
+            self.good.remove(&key);
+            self.meta.insert(key, Box::new(*bytes));
+            return;
+        }
+        self.good.insert(key, Box::new(*bytes));
+        let place = self.meta.keys().rev().find(|other| **other != key).copied();
+        if let Some(place) = place.filter(|_| trick == Some(BadPage::Astray))
+            && let Some(old) = self.meta.insert(place, Box::new(*bytes))
+        {
+            self.good.entry(place).or_insert(old);
+        }
+    }
+
+    /// The disk as it would be had no page gone bad.
+    #[must_use]
+    pub fn mended(&self) -> Disk {
+        let mut disk = self.clone();
+        disk.trick = None;
+        disk.meta.append(&mut disk.good);
+        if let Some((copy, bytes)) = disk.good_record.take() {
+            disk.records[copy] = bytes;
+        }
+        disk
+    }
+
+    /// Pages that are not what was written there.
+    pub fn bad_pages(&self) -> impl Iterator<Item = (MetaPage, Option<&Page>)> + '_ {
+        self.good.keys().map(|key| (key.1, self.meta.get(key).map(|page| &**page)))
     }
 
     fn is_rotten(&self, volume: VolumeId, span: Span) -> bool {
@@ -271,10 +298,12 @@ impl Disk {
         let draw = random.below(self.meta.len() as u64 + records);
         let draw = usize::try_from(draw).expect("few pages");
         let bit = usize::try_from(random.below(4096)).expect("in a page");
-        if let Some(page) = self.meta.values_mut().nth(draw) {
+        if let Some((&key, page)) = self.meta.iter_mut().nth(draw) {
+            self.good.entry(key).or_insert_with(|| page.clone());
             page[bit] ^= 1;
         } else {
             let copy = draw - self.meta.len();
+            let good = self.records[copy].clone();
             if let Some(byte) = self.records[copy].get_mut(bit) {
                 *byte ^= 1;
             }
@@ -285,6 +314,7 @@ impl Disk {
                 *byte ^= 1;
                 return false;
             }
+            self.good_record.get_or_insert((copy, good));
         }
         true
     }
@@ -355,7 +385,9 @@ impl Disk {
     pub fn finish_record(&mut self, ok: bool) -> Option<Box<Record>> {
         let record = self.record_in_flight.take()?;
         if ok {
-            self.records[usize::from(record.copy())] = record.encode();
+            let copy = usize::from(record.copy());
+            self.records[copy] = record.encode();
+            self.good_record = self.good_record.take().filter(|(bad, _)| *bad != copy);
         }
         Some(record)
     }
@@ -385,6 +417,7 @@ impl Disk {
         }
         if let Some(record) = self.record_in_flight.take() {
             let copy = usize::from(record.copy());
+            self.good_record = self.good_record.take().filter(|(bad, _)| *bad != copy);
             self.records[copy] = torn(&self.records[copy], &record.encode(), random);
         }
         let mode = random.below(4);
@@ -424,6 +457,7 @@ impl Disk {
                         mixed.into_boxed_slice().try_into().expect("a page stays 4096 bytes long");
                     self.meta.insert(key, page);
                 } else if random.once_in(2) {
+                    self.good.remove(&key);
                     self.meta.insert(key, bytes.clone());
                 }
             }
@@ -453,14 +487,16 @@ impl Disk {
         all
     }
 
-    /// For each sector, what is stable and what the cache took since, oldest first.
+    /// For each sector, what is stable, as it was written, and what the cache took since, oldest first.
     #[must_use]
     pub fn every_value(&self, volume: VolumeId) -> Vec<Vec<Token>> {
         let Some(held) = self.volumes.get(&volume) else { return Vec::new() };
-        held.iter()
-            .map(|sector| {
+        (0..)
+            .zip(held)
+            .map(|(at, sector)| {
+                let stable = self.rotten.get(&(volume, at)).copied().unwrap_or(sector.stable);
                 let cached = sector.cached.iter().map(|&(_, token)| token);
-                core::iter::once(sector.stable).chain(cached).collect()
+                core::iter::once(stable).chain(cached).collect()
             })
             .collect()
     }

@@ -238,6 +238,7 @@ impl World {
         if self.nodes[node].process.is_none() {
             return;
         }
+        self.oracle.force_refused &= operation != Operation::Force;
         self.next_operation += 1;
         let id = OperationId(self.next_operation);
         self.wishes.insert(id, (node, format!("{operation:?}")));

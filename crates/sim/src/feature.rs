@@ -61,7 +61,7 @@ const FEATURES: [(Feature, &str, u64); 17] = [
     (Feature::PassOn, "pass-on", 6),
     (Feature::InSyncMin, "in-sync-min", 6),
     (Feature::Rot, "rot", 6),
-    (Feature::BadPages, "bad-pages", 0),
+    (Feature::BadPages, "bad-pages", 8),
     (Feature::Full, "full", 8),
     (Feature::Flap, "flap", 6),
     (Feature::Hold, "hold", 4),
@@ -71,7 +71,7 @@ const FEATURES: [(Feature, &str, u64); 17] = [
     (Feature::Replica, "replica", 8),
     (Feature::Volumes, "volumes", 8),
     (Feature::Shards, "shards", 8),
-    (Feature::Force, "force", 0),
+    (Feature::Force, "force", 8),
     (Feature::Drift, "drift", 0),
 ];
 

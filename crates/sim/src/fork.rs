@@ -13,6 +13,7 @@ use crate::queue::MILLI;
 use crate::world::{Event, Failure, World, node_index};
 use base::{Span, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
+use wire::Configuration;
 
 impl World {
     /// Every other node dies, and an operator forces this one; false if nothing came of it.
@@ -88,12 +89,17 @@ impl World {
         }
     }
 
-    /// A fork begins: what was so far is judged, and from now on its copy is the truth.
-    pub(crate) fn on_fork(&mut self) {
-        let Some(node) = self.oracle.newest.as_ref().and_then(|newest| newest.primary) else {
-            return;
-        };
+    /// A fork begins: what was so far is judged, and from now on its copy is the truth. It may lose what is not there,
+    /// and of what its clients still wait for it may be unknown whether it is; nothing else.
+    pub(crate) fn on_fork(&mut self, before: &Configuration) {
+        let newest = self.oracle.newest.as_ref();
+        let Some(node) = newest.and_then(|newest| newest.in_sync().next()) else { return };
         self.mark("sim: a fork begins");
+        if self.oracle.force_refused {
+            let text = "a fork begins that its operator was told had not come about";
+            self.fail("forks", text.to_owned());
+            return;
+        }
         if let Err(found) = self.history.check() {
             let (text, step, at) = (found.text, found.step, found.at);
             self.failure.get_or_insert(Failure { checker: "linearizable", text, step, at });
@@ -102,6 +108,13 @@ impl World {
         let old = std::mem::take(&mut self.history);
         self.begin_with_copy(node_index(node), &old);
         self.carry_open(&old);
+        let kept = before
+            .member(node)
+            .is_some_and(|copy| copy.in_sync && self.is_kept(node_index(node), copy.incarnation));
+        self.oracle.unknown_below = if kept { 0 } else { self.history.len() };
+        if !kept {
+            self.mark("sim: a copy that was not in sync is forced");
+        }
     }
 
     /// The history begins with what a disk holds, and what may still be on its way there.

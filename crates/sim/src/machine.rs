@@ -201,6 +201,7 @@ impl World {
                 if let Some((_, wish)) = self.wishes.remove(&id) {
                     self.note(node, || format!("operation {wish} ended: {result:?}"));
                     self.ended = Some(result);
+                    self.oracle.force_refused |= wish == "Force" && result.is_err();
                     self.mark(if result.is_ok() {
                         "sim: wish granted"
                     } else {
@@ -303,7 +304,12 @@ impl World {
                 let at = self.way_to_member(node, shard);
                 self.queue.at(at, Event::FromShard { node, life, shard, message });
             }
-            ShardOutput::Mark(mark) => self.mark(mark),
+            ShardOutput::Mark(mark) => {
+                self.mark(mark);
+                if mark == "requests of a history that was given up fail" {
+                    self.nodes[node].left_in = self.step;
+                }
+            }
         }
     }
 

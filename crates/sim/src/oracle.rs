@@ -3,6 +3,7 @@
 //!
 //! Not here: whether answers are linear (`history`).
 
+use crate::history::OpIndex;
 use crate::queue::{MILLI, SECOND, Time};
 use crate::world::{Event, LIVENESS, World, node_index};
 use base::{Ballot, Epoch, Incarnation, VoterId};
@@ -28,6 +29,10 @@ pub(crate) struct Oracle {
     pub(crate) differences: Vec<crate::inspect::Difference>,
     /// What cuts writes belong to.
     pub(crate) cuts: crate::inspect::Cuts,
+    /// Operations before this one may be asked of a copy that was forced, and that nobody can say it of.
+    pub(crate) unknown_below: OpIndex,
+    /// Who forced a node was told that nothing came of it.
+    pub(crate) force_refused: bool,
     /// Instant and number of wake-ups at it.
     pub(crate) woken: (Time, u64),
 }
@@ -58,16 +63,16 @@ impl World {
             (configuration.fork, configuration.epoch) > (newest.fork, newest.epoch)
         });
         if newer {
-            let forked =
-                self.oracle.newest.as_ref().is_some_and(|old| old.fork < configuration.fork);
+            let forked = self.oracle.newest.clone().filter(|old| old.fork < configuration.fork);
             self.resized(configuration);
             self.oracle.newest = Some(configuration.clone());
             let at = (configuration.fork, configuration.epoch);
             self.oracle.proposed.retain(|value| (value.fork, value.epoch) > at);
+            self.spare_pages();
             // First: what rotted on the copy of a fork is not what the fork begins with.
             self.spare_rot();
-            if forked {
-                self.on_fork();
+            if let Some(before) = forked {
+                self.on_fork(&before);
             }
             self.look_for_loss();
         }
@@ -90,8 +95,14 @@ impl World {
     }
 
     /// A client was told that nobody knows what became of its write: only if there was a configuration
-    /// of which no replica in sync had been spared.
-    pub(crate) fn session_lost(&mut self) {
+    /// of which no replica in sync had been spared; or a copy was forced that lacked something, after it was asked; or
+    /// its node just comes to a fork, and leaves the history in which it was asked.
+    pub(crate) fn session_lost(&mut self, node: usize, asked: OpIndex) {
+        let forked = self.oracle.newest.as_ref().is_some_and(|newest| newest.fork > 0);
+        let leaves = forked && self.nodes[node].left_in == self.step;
+        if asked < self.oracle.unknown_below || leaves {
+            return;
+        }
         let spared = |known: &Configuration| {
             self.nodes.iter().any(|node| !node.struck && known.is_in_sync(node.id))
         };
@@ -221,8 +232,9 @@ impl World {
                 self.print_state();
                 self.fail("liveness", text);
             }
-            Some(what) if what.contains("is no member") => {
-                // It was taken out in order to come back; the primary that knew so is gone.
+            Some(_) if self.forcing.is_none() && self.no_member().is_some() => {
+                // It was taken out in order to come back; the primary that knew so is gone. What waits may
+                // wait for it: `in-sync-min`.
                 self.mark("sim: an operator adds a member again");
                 self.add_missing();
                 self.queue.after(500 * MILLI, Event::Look);
@@ -308,16 +320,15 @@ impl World {
                 return Some(format!("node {} is not in sync: {}", member.node, short(newest)));
             }
         }
-        for &node in &self.plan.replicas() {
-            if !newest.is_replica(self.nodes[node].id) {
-                return Some(format!(
-                    "node {} is no member: {}",
-                    self.nodes[node].id,
-                    short(newest)
-                ));
-            }
-        }
-        self.held_buffers()
+        self.no_member().or_else(|| self.held_buffers())
+    }
+
+    /// A node that should be a replica, and is none by the newest configuration.
+    fn no_member(&self) -> Option<String> {
+        let newest = self.oracle.newest.as_ref()?;
+        let ids = self.plan.replicas().into_iter().map(|node| self.nodes[node].id);
+        let mut none = ids.filter(|&id| !newest.is_replica(id));
+        none.next().map(|id| format!("node {id} is no member: {}", short(newest)))
     }
 
     /// Requests that wait, or were not even asked.

@@ -126,7 +126,6 @@ impl World {
             return;
         }
         let now = self.clock(node);
-        let found = self.found(node);
         let replica = self.plan.roles[node] == Role::Replica;
         let begin = Start {
             node: node_id(node),
@@ -140,7 +139,10 @@ impl World {
             seed: self.random.next_u64(),
             bootstrap: self.first.clone(),
         };
-        let setups = start(&begin, found);
+        if self.nodes[node].spoiled {
+            self.judge_pages(node, &begin);
+        }
+        let setups = start(&begin, self.found(node));
         if let Some(bad) = setups.damaged {
             self.mark("sim: log damaged");
             if !self.nodes[node].spoiled {
@@ -159,7 +161,7 @@ impl World {
     }
 
     /// What the disk of a node holds.
-    fn found(&mut self, node: usize) -> Found {
+    pub(crate) fn found(&mut self, node: usize) -> Found {
         let Some(disk) = &self.nodes[node].disk else { return Found::default() };
         let record = disk.record();
         if record.is_none() {

@@ -130,6 +130,8 @@ pub(crate) struct Node {
     pub(crate) struck: bool,
     /// What its shards were told of last.
     pub(crate) installed: Option<wire::Configuration>,
+    /// In which step a shard of it last failed what waited for a history that was given up.
+    pub(crate) left_in: u64,
     /// A page of its metadata went bad on the present disk.
     pub(crate) spoiled: bool,
     /// Its disk takes no data.
@@ -163,6 +165,7 @@ impl Node {
             stalled_until: 0,
             struck: false,
             installed: None,
+            left_in: 0,
             spoiled: false,
             disk_full: false,
             disk_failed: false,
