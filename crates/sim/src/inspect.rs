@@ -176,18 +176,23 @@ impl World {
         }
     }
 
-    /// A primary answers a request of another node's process: that knows of every loss of all caches, so that its
-    /// clients from before are gone.
-    pub(crate) fn check_follows(&mut self, primary: usize, peer: NodeId, session: SessionId) {
+    /// A shard answers a request of another node's process: that knows of every loss of all caches that the shard knows
+    /// of, so that its clients from before are gone.
+    pub(crate) fn check_follows(
+        &mut self,
+        primary: usize,
+        shard: u16,
+        peer: NodeId,
+        session: SessionId,
+    ) {
         let Some((index, end)) = self.session(primary, peer, session) else { return };
         let asker = &self.sessions[index].ends[1 - end];
-        if self.nodes[asker.node].life != asker.life {
-            // Nobody is there to hear the answer.
-            return;
-        }
-        let lost = |node: usize| self.nodes[node].installed.as_ref().map(|known| known.lost);
-        let (here, there) = (lost(primary), lost(node_index(peer)));
-        if here > Some(Epoch(0)) && here > there {
+        let Some(process) = &self.nodes[primary].process else { return };
+        let here = process.shards[usize::from(shard)].lost();
+        let there = self.nodes[asker.node].installed.as_ref();
+        // Where the process is gone nobody hears the answer.
+        let alive = self.nodes[asker.node].life == asker.life;
+        if alive && here > there.map_or(Epoch(0), |known| known.lost) {
             let text = format!(
                 "node {} answers for node {peer}, whose clients were not told that all caches were lost",
                 node_id(primary)

@@ -280,7 +280,7 @@ impl World {
             ShardOutput::Disk { op, request } => self.disk_request(node, life, shard, op, request),
             ShardOutput::Send { peer, session, message, buffer } => {
                 if let wire::ShardMessage::Forwarded { result: Some(Ok(())), .. } = message {
-                    self.check_follows(node, peer, session);
+                    self.check_follows(node, shard, peer, session);
                 }
                 if let wire::ShardMessage::Forwarded { id, result: Some(_), .. } = message {
                     self.side_forwards(node, shard, peer, id);

@@ -97,6 +97,12 @@ impl Shard {
             })
     }
 
+    /// The epoch of the last loss of all caches that it has heard of; 0: of none.
+    #[must_use]
+    pub fn lost(&self) -> base::Epoch {
+        self.configuration.as_ref().map_or(base::Epoch(0), |known| known.lost)
+    }
+
     /// Whether a request could be answered here at this reading of the node's clock. For checks.
     #[must_use]
     pub fn would_answer(&self, now: Instant) -> bool {
