@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Between the names of one volume in the history, before and after a growth.
-const GROWTH_NAMES: u16 = 100;
+pub(crate) const GROWTH_NAMES: u16 = 100;
 
 impl World {
     /// A client may ask for something, and comes again.

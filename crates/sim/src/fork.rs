@@ -7,6 +7,7 @@
 //!
 //! Not here: what forcing does (`replica`).
 
+use crate::client::GROWTH_NAMES;
 use crate::history::{Effect, History, OpIndex, Operation, Token};
 use crate::plan::FaultKind;
 use crate::queue::MILLI;
@@ -106,8 +107,13 @@ impl World {
             return;
         }
         let old = std::mem::take(&mut self.history);
+        let open: BTreeSet<OpIndex> = self.open.values().map(|open| open.op).collect();
+        let (held, others): (Vec<OpIndex>, Vec<OpIndex>) =
+            open.into_iter().partition(|&op| self.may_hold(node_index(node), &old, op));
+        let mut carried = self.call_anew(&old, &held);
         self.begin_with_copy(node_index(node), &old);
-        self.carry_open(&old);
+        carried.extend(self.call_anew(&old, &others));
+        self.carry_open(&carried);
         let kept = before
             .member(node)
             .is_some_and(|copy| copy.in_sync && self.is_kept(node_index(node), copy.incarnation));
@@ -145,18 +151,32 @@ impl World {
         }
     }
 
-    /// Requests that wait go on waiting in the new history.
-    fn carry_open(&mut self, old: &History) {
+    /// Whether a copy may hold a write that waits: in each sector it, or one that came later. It may have taken effect
+    /// before what the copy holds.
+    fn may_hold(&self, node: usize, old: &History, op: OpIndex) -> bool {
+        let operation = old.operation(op);
+        let (Effect::Write(token), Some(disk)) = (&operation.effect, &self.nodes[node].disk) else {
+            return false;
+        };
+        let sectors = disk.all(VolumeId(operation.volume.0 % GROWTH_NAMES));
+        let covered = operation.span.first()..operation.span.end();
+        (0..)
+            .zip(sectors)
+            .filter(|(sector, _)| covered.contains(sector))
+            .all(|(sector, value)| value == *token || old.may_lie_over(op, sector, value))
+    }
+
+    /// Operations of the old history are called in the new one: which is which.
+    fn call_anew(&mut self, old: &History, ops: &[OpIndex]) -> BTreeMap<OpIndex, OpIndex> {
         let (now, step) = (self.queue.now(), self.step);
-        let mut carried: BTreeMap<OpIndex, OpIndex> = BTreeMap::new();
-        let ids: Vec<_> = self.open.keys().copied().collect();
-        for id in ids {
-            let Some(open) = self.open.get_mut(&id) else { continue };
-            let history = &mut self.history;
-            let index = *carried
-                .entry(open.op)
-                .or_insert_with(|| history.call(now, step, fresh(old.operation(open.op))));
-            open.op = index;
+        let call = |&op: &OpIndex| (op, self.history.call(now, step, fresh(old.operation(op))));
+        ops.iter().map(call).collect()
+    }
+
+    /// Requests that wait go on waiting in the new history.
+    fn carry_open(&mut self, carried: &BTreeMap<OpIndex, OpIndex>) {
+        for open in self.open.values_mut() {
+            open.op = carried[&open.op];
         }
         self.pieces = std::mem::take(&mut self.pieces)
             .into_iter()

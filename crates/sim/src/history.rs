@@ -51,7 +51,7 @@ pub struct Operation {
     pub ended: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Event {
     Call(OpIndex),
     Answer(OpIndex),
@@ -125,6 +125,22 @@ impl History {
     /// Every in-sync cache was lost.
     pub fn loss(&mut self, at: Time, step: u64) {
         self.events.push((at, step, Event::Loss));
+    }
+
+    /// Whether a write of this token to this sector was not answered yet when `earlier` was called: it may lie over that
+    /// one.
+    #[must_use]
+    pub fn may_lie_over(&self, earlier: OpIndex, sector: u64, token: Token) -> bool {
+        let volume = self.operations[earlier].volume;
+        let called = self.events.iter().position(|&(_, _, event)| event == Event::Call(earlier));
+        let before = &self.events[..called.unwrap_or(0)];
+        let answered_before =
+            |index| before.iter().any(|&(_, _, event)| event == Event::Answer(index));
+        self.operations.iter().enumerate().any(|(index, operation)| {
+            let covers = operation.span.first() <= sector && sector < operation.span.end();
+            let writes = matches!(operation.effect, Effect::Write(written) if written == token);
+            covers && writes && operation.volume == volume && !answered_before(index)
+        })
     }
 
     /// The history, as seen from a history that only some operations belong to.
