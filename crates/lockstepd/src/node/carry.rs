@@ -55,8 +55,8 @@ impl Node {
             if newer && std::mem::take(&mut resource.told) {
                 let name = self.name_of(key);
                 warning!(
-                    "{name}: every copy in sync lost its cache: writes since the last flush may be gone; \
-                     clients that had it open get errors until they open it anew"
+                    "{name}: every copy in sync lost its cache, or an operator forced one that was behind: what clients \
+                     were told is there may be gone; who had it open gets errors until opening it anew"
                 );
                 self.lose_clients(key);
             }

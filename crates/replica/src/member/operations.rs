@@ -313,6 +313,9 @@ impl Member {
         next.epoch = Epoch(base.epoch.0 + 1);
         next.reign = next.epoch;
         next.primary = Some(self.node);
+        if self.may_lack(&known.configuration) {
+            next.lost = next.epoch;
+        }
         let round = self.round_seen + 1;
         self.round_seen = round;
         let ballot = Ballot { round, node: self.node };
@@ -456,14 +459,21 @@ impl Member {
         self.is_leased() && self.is_reachable(known) && own.is_some() && own == self.own_voter()
     }
 
+    /// Whether this copy may lack what clients were told is there. They get errors then until they open the volume anew,
+    /// as if all caches were lost.
+    fn may_lack(&self, known: &Configuration) -> bool {
+        !(known.is_in_sync(self.node) && self.is_own_kept(known))
+    }
+
     /// This node's copy is the truth from now on. If what its shards wrote as primary is not on that copy, a reign
     /// begins with it: what is open is not done when those that have it are not waited for any more.
     fn forced(&self, known: &Configuration) -> Configuration {
         let mut next = Self::successor(known);
         next.epoch = Epoch(known.epoch.0 + FORK_EPOCHS);
         next.fork += 1;
-        if !(known.is_in_sync(self.node) && self.is_own_kept(known)) {
+        if self.may_lack(known) {
             next.reign = next.epoch;
+            next.lost = next.epoch;
         }
         for member in &mut next.members {
             member.in_sync = member.node == self.node;

@@ -125,5 +125,6 @@ fn a_reign_begins_where_a_primary_is_forced_whose_copy_was_not_in_sync() {
     let after = world.newest();
     assert_eq!((after.fork, after.members.len()), (1, 3), "{}", world.show());
     assert!(after.reign > before.reign && after.reign.0 > 1 << 32, "{}", world.show());
+    assert_eq!(after.lost, after.epoch, "who was told of what is not there must hear of it");
     world.run_until("it serves", |world| world.answers(1));
 }

@@ -374,5 +374,6 @@ fn a_primary_that_lost_its_majority_is_forced_to_go_on_alone() {
             "{}",
             world.show()
         );
+        assert_eq!(world.newest().lost, Epoch(0), "its copy has all that clients were told of");
     }
 }
