@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use base::{ClusterId, NodeId, ResourceId, SECTOR_BYTES, VolumeId};
+use base::{ClusterId, Duration, NodeId, ResourceId, SECTOR_BYTES, VolumeId};
 use replica::disk::{
     BadMetadata, Layout, LayoutKind, RECORD_BYTES, RECORD_COPIES, Record, Superblock, newest_record,
 };
@@ -176,6 +176,8 @@ fn whole_bytes(data_bytes: u64, metadata_bytes: u64) -> u64 {
 pub(crate) struct Blocking {
     hands: Hands,
     pool: BufferPool,
+    /// How long each is waited for; `None`: for ever.
+    patience: Option<Duration>,
 }
 
 impl Blocking {
@@ -184,13 +186,25 @@ impl Blocking {
         let hands = Hands::new(HandsConfig::default())
             .map_err(|error| Refused::new(&codes::INTERNAL, error.to_string()))?;
         let bytes = usize::try_from(2 * CHUNK_BYTES).expect("2 MiB");
-        Ok(Blocking { hands, pool: BufferPool::new(bytes) })
+        Ok(Blocking { hands, pool: BufferPool::new(bytes), patience: None })
+    }
+
+    /// The same, for disks that may hang: a call that takes longer than this fails with [`Errno::TIMED_OUT`], and no
+    /// other may be made then.
+    pub(crate) fn with_patience(patience: Duration) -> Result<Blocking, Refused> {
+        Ok(Blocking { patience: Some(patience), ..Blocking::new()? })
     }
 
     fn wait(&mut self) -> Result<Event, Errno> {
         let mut events = Vec::new();
+        let until = self.patience.map(|patience| self.hands.now_fresh() + patience);
         while events.is_empty() {
-            self.hands.wait(None, &mut events).map_err(|_| Errno::IO)?;
+            let now = self.hands.now_fresh();
+            let left = until.map(|until| until.since(now));
+            if left == Some(Duration(0)) {
+                return Err(Errno::TIMED_OUT);
+            }
+            self.hands.wait(left, &mut events).map_err(|_| Errno::IO)?;
         }
         let event = events.swap_remove(0);
         event.result.map(|_| ())?;

@@ -234,6 +234,32 @@ fn an_operator_is_answered_while_clients_have_all_buffers() {
     assert_eq!(volume.read(0, 4096).expect("read"), content(1, 4096));
 }
 
+/// Every request to the disks of node 3 takes an hour.
+const HANGS: &str = "[faults]\nstalls_one_in = 1\nstall_ms = 3600000\n";
+
+#[test]
+fn a_node_whose_disk_hangs_starts_without_it_and_stops() {
+    let mut cluster = Cluster::new("hangs", 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource("alpha", 16 * MIB, &[1, 2, 3]));
+    let mut volume = cluster.open(1, "alpha");
+    volume.write(0, &content(1, 4096)).expect("written");
+    assert!(cluster.stop(3));
+    cluster.add_settings(3, "disk_late_ms = 1000\nallow_faults = true");
+    cluster.append_settings(3, HANGS);
+    cluster.start(3);
+    volume.write(0, &content(2, 4096)).expect("written without it");
+    let mut there = cluster.open(3, "alpha");
+    assert_eq!(there.read(0, 4096).expect("read elsewhere"), content(2, 4096));
+    drop(there);
+    assert!(cluster.stop(3), "it ends, although its disk does not");
+    cluster.change_settings(3, HANGS, "");
+    cluster.start(3);
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+}
+
 #[test]
 fn a_resource_that_is_deleted_in_use_leaves_the_node_well() {
     let mut cluster = Cluster::new("deleted", 1);

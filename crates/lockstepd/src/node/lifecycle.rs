@@ -97,11 +97,12 @@ impl Node {
         let file = self.known[name].file.clone();
         let plans = self.plans(&file);
         let (cluster, id) = (self.config.cluster, ResourceId(file.id));
+        let patience = self.config.disk_late;
         let found = if plans.is_empty() {
             Ok(None)
         } else if self.is_created(&plans) {
             let in_use = |refused: &Refused| refused.in_use;
-            patiently(|| load(&plans, cluster, id), in_use).map(Some)
+            patiently(|| load(&plans, cluster, id, patience), in_use).map(Some)
         } else {
             info!("{name}: defined, not created here");
             return;
@@ -461,6 +462,7 @@ impl Node {
         let labels: Vec<Vec<u8>> = plans.iter().map(|plan| self.label(&file, plan)).collect();
         let name = name.to_owned();
         let (cluster, id) = (self.config.cluster, ResourceId(file.id));
+        let patience = self.config.disk_late;
         self.helper().start(move || {
             let result = backing::make(&plans, &labels, &record, force);
             let only_memory = plans.iter().all(|plan| plan.kind == StoreKind::Memory);
@@ -468,7 +470,7 @@ impl Node {
                 if only_memory {
                     Ok(Found { record: Some(record), pages: Vec::new() })
                 } else {
-                    load(&plans, cluster, id)
+                    load(&plans, cluster, id, patience)
                 }
             });
             Box::new(move |node: &mut Node| {
@@ -627,11 +629,16 @@ fn joins_later(file: &ResourceFile, node: NodeId) -> bool {
 }
 
 /// Reads what the stores hold.
-fn load(plans: &[Plan], cluster: ClusterId, resource: ResourceId) -> Result<Found, Refused> {
+fn load(
+    plans: &[Plan],
+    cluster: ClusterId,
+    resource: ResourceId,
+    patience: Duration,
+) -> Result<Found, Refused> {
     if plans.iter().all(|plan| plan.kind == StoreKind::Memory) {
         return Ok(Found::default());
     }
-    let mut blocking = Blocking::new()?;
+    let mut blocking = Blocking::with_patience(patience)?;
     let mut volumes = Vec::new();
     for plan in plans {
         let mut store: Store = backing::open(plan, false)?;

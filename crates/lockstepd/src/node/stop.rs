@@ -1,14 +1,18 @@
 //! Stopping in good order: what this node is primary of is given up, clients and peers are told, the
 //! disks are flushed, and the records say that nothing is left open.
 //!
-//! Always: a stop ends within [`STOP_LIMIT`]; what it did not come to is then as after a crash.
+//! Always: a stop ends within [`STOP_LIMIT`] and [`CLOSE_LIMIT`], also where a disk hangs; what it did not come to is
+//! then as after a crash.
 //!
 //! Not here: who becomes primary instead (`replica`).
 
 use base::{Duration, Instant};
 use replica::door::Operation;
 
+use sys::Errno;
+
 use super::Node;
+use super::disk::LocalDisk;
 use super::threads::Parcel;
 use crate::backing::{self, Blocking};
 use crate::log::{info, warning};
@@ -16,6 +20,9 @@ use crate::slab::Key;
 
 /// How long a stop may take. The service manager's own patience is longer.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// How long closing idle disks may take after that, and one of them.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+const DISK_LIMIT: Duration = Duration::from_secs(1);
 /// Between two looks whether disks are idle.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -133,31 +140,36 @@ impl Node {
 
     /// Flushes what is idle, and records that nothing is left open there.
     fn close_disks(&mut self) {
-        let Ok(mut blocking) = Blocking::new() else { return };
+        let limit = self.hands.now_fresh() + CLOSE_LIMIT;
         for key in self.resources.keys() {
             if !self.is_at_rest(key) {
                 warning!("{}: its disk is busy; it is left as after a crash", self.name_of(key));
                 continue;
             }
+            // A disk that hangs holds up nobody but itself.
+            let patience = limit.since(self.hands.now_fresh()).min(DISK_LIMIT);
+            let Ok(mut blocking) = Blocking::with_patience(patience) else { return };
             let Some(resource) = self.resources.get_mut(key) else { continue };
             let Some(disk) = resource.disk.as_mut() else { continue };
-            let mut good = true;
-            for entry in &mut disk.volumes {
-                good &= blocking.flush(&mut entry.store).is_ok();
-            }
-            let (Some(record), Some(entry)) = (disk.record.as_mut(), disk.volumes.first_mut())
-            else {
-                continue;
-            };
-            if good {
-                record.stores += 1;
-                record.clean = true;
-                let at = entry.layout.record_offset(record.copy());
-                let bytes = backing::record_bytes(record);
-                if let Err(errno) = blocking.write(&mut entry.store, at, &bytes) {
-                    warning!("{}: its record cannot be written: {errno}", resource.name);
-                }
+            if let Err(errno) = close(&mut blocking, disk) {
+                warning!("{}: it is left as after a crash: {errno}", resource.name);
+                // What hangs is not waited for: the process ends.
+                std::mem::forget(blocking);
             }
         }
     }
+}
+
+/// Flushes a disk, and records that nothing is left open there.
+fn close(blocking: &mut Blocking, disk: &mut LocalDisk) -> Result<(), Errno> {
+    for entry in &mut disk.volumes {
+        blocking.flush(&mut entry.store)?;
+    }
+    let (Some(record), Some(entry)) = (disk.record.as_mut(), disk.volumes.first_mut()) else {
+        return Ok(());
+    };
+    record.stores += 1;
+    record.clean = true;
+    let at = entry.layout.record_offset(record.copy());
+    blocking.write(&mut entry.store, at, &backing::record_bytes(record))
 }

@@ -127,6 +127,13 @@ impl Cluster {
         format!("{}.{}", self.network.0, self.network.1 + node)
     }
 
+    /// Puts a further table behind a node's settings.
+    pub(crate) fn append_settings(&self, node: u16, table: &str) {
+        let path = self.home(node).join("node.toml");
+        let text = std::fs::read_to_string(&path).expect("it is there");
+        std::fs::write(&path, text + table).expect("written");
+    }
+
     /// Replaces words in a node's settings.
     pub(crate) fn change_settings(&self, node: u16, from: &str, to: &str) {
         let path = self.home(node).join("node.toml");
