@@ -31,6 +31,8 @@ pub(crate) struct Views {
     pub(crate) resources: BTreeMap<String, Vec<(String, ResourceStatus)>>,
     /// Nodes that did not answer, with the reason.
     pub(crate) silent: Vec<(String, String)>,
+    /// What nodes say of themselves that an operator should know.
+    pub(crate) warnings: Vec<(String, String)>,
 }
 
 impl Views {
@@ -59,6 +61,7 @@ impl Views {
     }
 
     fn add(&mut self, node: &Node, status: Status) {
+        self.warnings.extend(status.warnings.into_iter().map(|what| (node.name.clone(), what)));
         for resource in status.resources {
             let name = resource.name.clone();
             self.resources.entry(name).or_default().push((node.name.clone(), resource));
@@ -72,8 +75,10 @@ impl Views {
 
     /// The same for every resource, as one status.
     pub(crate) fn merged(&self) -> Status {
-        let best = self.resources.values().filter_map(|views| best_of(views));
-        Status { version: 1, resources: best.cloned().collect() }
+        let all = self.resources.values();
+        let resources = all.filter_map(|views| Some(completed(best_of(views)?, views))).collect();
+        let warnings = self.warnings.iter().map(|(node, what)| format!("{node}: {what}")).collect();
+        Status { version: 1, resources, warnings }
     }
 
     /// What `node` itself says of the resource.
@@ -106,6 +111,18 @@ fn best_of(views: &[(String, ResourceStatus)]) -> Option<&ResourceStatus> {
     // `max_by_key` would take the last of equals; the first node is the steadier choice.
     let best = views.iter().rev().max_by_key(|entry| rank(entry));
     best.map(|(_, view)| view)
+}
+
+/// A view, with what only the others know: each node what its own store is made of.
+fn completed(best: &ResourceStatus, views: &[(String, ResourceStatus)]) -> ResourceStatus {
+    let mut whole = best.clone();
+    for replica in whole.replicas.iter_mut().filter(|replica| replica.store.is_none()) {
+        let own = views.iter().find(|(whose, _)| *whose == replica.node);
+        let same =
+            own.and_then(|(_, view)| view.replicas.iter().find(|row| row.node == replica.node));
+        replica.store = same.and_then(|row| row.store.clone());
+    }
+    whole
 }
 
 /// Whether the resource is as wanted; if not, what is missing.

@@ -27,6 +27,13 @@ pub(crate) fn human(style: Style, views: &Views) -> String {
         let line = format!("\nNodes that do not answer: {}\n", names.join(", "));
         text.push_str(&style.paint(Tone::Doubtful, &line));
     }
+    if !status.warnings.is_empty() {
+        text.push('\n');
+    }
+    for warning in &status.warnings {
+        text.push_str(&style.paint(Tone::Doubtful, &format!("note: {warning}")));
+        text.push('\n');
+    }
     text
 }
 

@@ -95,7 +95,7 @@ impl Node {
             .collect();
         match only {
             Some(only) if resources.is_empty() => Err(no_resource(only)),
-            _ => Ok(Status { version: 1, resources }),
+            _ => Ok(Status { version: 1, resources, warnings: self.node_warnings() }),
         }
     }
 

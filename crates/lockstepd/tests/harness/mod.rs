@@ -106,12 +106,17 @@ impl Cluster {
         std::fs::write(&path, format!("{lines}\n{text}")).expect("written");
     }
 
-    /// What a node warns of.
+    /// What a node warns of, which it says with every status.
     pub(crate) fn warnings(&self, node: u16) -> Vec<String> {
+        let with_status = match self.ask(node, Command::Status { resource: None }) {
+            Ok(Answer::Status(status)) => status.warnings,
+            other => panic!("no status: {other:?}"),
+        };
         match self.ask(node, Command::NodeStatus {}) {
-            Ok(Answer::Node(status)) => status.warnings,
+            Ok(Answer::Node(status)) => assert_eq!(status.warnings, with_status),
             other => panic!("no status: {other:?}"),
         }
+        with_status
     }
 
     /// The process of a node that runs.

@@ -15,6 +15,10 @@ pub struct Status {
     pub version: u16,
     /// Ascending by name.
     pub resources: Vec<ResourceStatus>,
+    /// What an operator should know of the node that says this, one sentence each: of links and clients that are not
+    /// encrypted, memory stores, faults.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// One resource as one node sees it.
