@@ -168,7 +168,8 @@ fn about_service(view: &ResourceStatus) -> Vec<Finding> {
     if view.fork > 0 {
         findings.push(serious(
             format!(
-                "A side was chosen, or forced: this is fork {}, history {}. What other copies wrote on                  histories that were left is not here.",
+                "A side was chosen, or forced: this is fork {}, history {}. What other copies wrote on \
+                 histories that were left is not here.",
                 view.fork, view.history
             ),
             "",

@@ -234,6 +234,19 @@ fn an_operator_is_answered_while_clients_have_all_buffers() {
     assert_eq!(volume.read(0, 4096).expect("read"), content(1, 4096));
 }
 
+#[test]
+fn a_store_in_memory_is_refused_by_a_node_that_does_not_allow_it() {
+    let mut cluster = Cluster::new("memory", 1);
+    cluster.start(1);
+    let mut file = cluster.resource("alpha", 16 * MIB, &[1]);
+    let (kind, path, metadata_path) = (wire::admin::StoreKind::Memory, None, None);
+    file.members[0].stores = vec![wire::admin::FileStore { volume: 0, kind, path, metadata_path }];
+    cluster.ask(1, Command::ResourceDefine { file: Box::new(file) }).expect("defined");
+    let create = Command::ResourceCreate { resource: "alpha".to_owned(), force: false };
+    let refused = cluster.ask(1, create).expect_err("it would forget everything");
+    assert!(refused.starts_with("LS-0026"), "{refused}");
+}
+
 /// Every request to the disks of node 3 takes an hour.
 const HANGS: &str = "[faults]\nstalls_one_in = 1\nstall_ms = 3600000\n";
 

@@ -523,6 +523,11 @@ impl Node {
         }
         let record = self.first_record(&file)?;
         let plans = self.plans(&file);
+        let memory = plans.iter().any(|plan| plan.kind == StoreKind::Memory);
+        if memory && !self.config.allow_memory_store {
+            let message = format!("{name}: its store on this node would be memory");
+            return Err(Refused::new(&codes::MEMORY_REFUSED, message));
+        }
         if let Some(known) = self.known.get_mut(name) {
             known.busy = true;
         }
