@@ -148,9 +148,14 @@ fn about_service(view: &ResourceStatus) -> Vec<Finding> {
         ));
     }
     if let Some(reason) = &view.suspended {
+        let (what, then) = if view.requests_fail {
+            ("Requests get I/O errors (on-no-quorum = io-error)", "those made then are served")
+        } else {
+            ("Requests wait", "then they go on by themselves")
+        };
         findings.push(serious(
-            format!("Requests wait: {reason}."),
-            "that reason to end; then they go on by themselves",
+            format!("{what}: {reason}."),
+            format!("that reason to end; {then}"),
             if reason.contains("operator") || reason.contains("suspended by") {
                 format!("lockstep resource resume {}", view.name)
             } else {

@@ -189,6 +189,20 @@ fn colour_is_used_where_it_is_wanted() {
 }
 
 #[test]
+fn requests_that_fail_for_want_of_quorum_are_not_said_to_wait() {
+    let mut view = resource();
+    view.quorum = false;
+    view.suspended = Some("two voters are missing".to_owned());
+    view.requests_fail = true;
+    let found = crate::explain::explain(&view, &[]);
+    let text = human(PLAIN, &views(&[("a", view)]));
+    assert!(text.contains("I/O errors (on-no-quorum = io-error): two voters"), "{text}");
+    assert!(!text.contains("requests wait"), "{text}");
+    assert!(found.iter().any(|finding| finding.what.contains("get I/O errors")), "{found:?}");
+    assert!(found.iter().all(|finding| !finding.what.starts_with("Requests wait")), "{found:?}");
+}
+
+#[test]
 fn trouble_is_named_in_the_table() {
     let mut view = resource();
     view.quorum = false;

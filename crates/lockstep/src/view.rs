@@ -169,8 +169,17 @@ pub(crate) fn reached(
         }
     }
     match &view.suspended {
-        Some(reason) if wanted != Wanted::InSync => Err(format!("requests wait: {reason}")),
+        Some(reason) if wanted != Wanted::InSync => Err(held(view, reason)),
         _ => Ok(()),
+    }
+}
+
+/// What becomes of requests that cannot be served, and why they cannot.
+fn held(view: &ResourceStatus, reason: &str) -> String {
+    if view.requests_fail {
+        format!("requests get I/O errors (on-no-quorum = io-error): {reason}")
+    } else {
+        format!("requests wait: {reason}")
     }
 }
 

@@ -86,7 +86,7 @@ fn block(style: Style, resource: &ResourceStatus) -> String {
         text.push('\n');
     }
     if let Some(reason) = &resource.suspended {
-        text.push_str(&style.paint(Tone::Bad, &format!("  requests wait: {reason}")));
+        text.push_str(&style.paint(Tone::Bad, &format!("  {}", super::held(resource, reason))));
         text.push('\n');
     }
     for warning in &resource.warnings {

@@ -134,20 +134,11 @@ impl Node {
             suspended: suspended
                 // Without a primary and without a request nothing waits: the first one makes one.
                 .filter(|&why| primary.is_some() || in_flight > 0 || *why != Suspended::NoPrimary)
-                .map(|suspended| {
-                    let words = self.words(&name, suspended);
-                    let fails = no_quorum
-                        && configuration.as_ref().is_some_and(|known| {
-                            known.options.on_no_quorum == wire::OnNoQuorum::IoError
-                        });
-                    if fails {
-                        format!(
-                            "{words}; until then each gets an I/O error (on-no-quorum = io-error)"
-                        )
-                    } else {
-                        words
-                    }
-                }),
+                .map(|suspended| self.words(&name, suspended)),
+            requests_fail: no_quorum
+                && configuration
+                    .as_ref()
+                    .is_some_and(|known| known.options.on_no_quorum == wire::OnNoQuorum::IoError),
             replicas: configuration
                 .as_ref()
                 .map_or(Vec::new(), |known_as| self.replicas(known, known_as, member.as_ref())),

@@ -54,6 +54,10 @@ pub struct ResourceStatus {
     /// What is left of this node's lease as primary.
     #[serde(default)]
     pub lease_left_ms: Option<u64>,
+    /// Requests that cannot be served are answered with an error at once, for the reason that `suspended` says
+    /// (`on-no-quorum = io-error`).
+    #[serde(default)]
+    pub requests_fail: bool,
     /// Its volumes, ascending by index.
     #[serde(default)]
     pub volumes: Vec<VolumeStatus>,
