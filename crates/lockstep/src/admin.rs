@@ -99,7 +99,8 @@ fn limit_of(command: &Command) -> Duration {
         Command::Ping {} | Command::NodeStatus {} | Command::Status { .. } => QUESTION_LIMIT,
         Command::Dump { .. }
         | Command::Operation {
-            operation: Operation::Verify {} | Operation::Resize { .. }, ..
+            operation: Operation::Verify { .. } | Operation::Resize { .. },
+            ..
         } => WHOLE_LIMIT,
         _ => CHANGE_LIMIT,
     }

@@ -322,13 +322,7 @@ pub(crate) enum Resource {
     /// Change options of a resource; those not named stay
     SetOptions(SetOptions),
     /// Compare all replicas and repair what differs
-    Verify {
-        /// The resource
-        name: String,
-        /// Return when it is done
-        #[arg(long)]
-        wait: bool,
-    },
+    Verify(Verify),
     /// Declare a node's copy worthless and copy it anew from the others
     Invalidate(OnNode),
     /// Hold all requests back
@@ -372,6 +366,22 @@ pub(crate) enum Resource {
 }
 
 /// A resource on a node.
+/// Comparing all replicas.
+#[derive(Args, Debug)]
+pub(crate) struct Verify {
+    /// The resource
+    pub(crate) name: String,
+    /// Return when it is done
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// Begin anew, also where one runs or was stopped
+    #[arg(long, conflicts_with = "stop")]
+    pub(crate) anew: bool,
+    /// Stop the one that runs; the next `verify` goes on with it
+    #[arg(long, conflicts_with = "wait")]
+    pub(crate) stop: bool,
+}
+
 #[derive(Args, Clone, Debug)]
 pub(crate) struct OnNode {
     /// The resource

@@ -163,6 +163,13 @@ fn about_service(view: &ResourceStatus) -> Vec<Finding> {
             },
         ));
     }
+    if view.resync_paused {
+        findings.push(serious(
+            "Resync is held back by an operator: no copy is brought up to date.",
+            "an operator to let it go on",
+            format!("lockstep resource resume-resync {}", view.name),
+        ));
+    }
     if view.recovering {
         findings.push(serious(
             "All copies lost their caches at once and are being made equal.",

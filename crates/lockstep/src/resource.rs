@@ -7,8 +7,7 @@
 
 mod cast;
 mod description;
-
-use std::time::Duration;
+mod verify;
 
 use serde::Serialize;
 use wire::admin::{
@@ -21,15 +20,12 @@ use crate::cluster::Cluster;
 use crate::output::{Cell, Style, Tone, say, say_json};
 use crate::problem::{NO_MEMBER, Problem, TIMED_OUT, USAGE, VOLUME_ABSENT};
 use crate::unit::show_size;
-use crate::view::{Views, Watching, size_of};
+use crate::view::{Views, size_of};
 
 pub(crate) use cast::make_new;
 
 /// How often a change is sent again because the primary moved meanwhile.
 const MOVES_MAX: u32 = 5;
-
-/// How long a node may take to refuse a verify that is not waited for.
-const VERIFY_REFUSAL_LIMIT: Duration = Duration::from_secs(1);
 
 /// What a change answers in JSON.
 #[derive(Serialize)]
@@ -59,7 +55,7 @@ pub(crate) fn run(global: &Global, command: &Resource) -> Result<(), Problem> {
             resize(&cluster, style, name, *volume, operation)
         }
         Resource::SetOptions(wanted) => set_options(&cluster, style, wanted),
-        Resource::Verify { name, wait } => verify(&cluster, style, name, *wait),
+        Resource::Verify(wanted) => verify::verify(&cluster, style, wanted),
         Resource::Invalidate(on) => invalidate(&cluster, style, on),
         Resource::Suspend { name } => {
             change(&cluster, style, name, Operation::Suspend {}, "requests wait now")
@@ -248,28 +244,6 @@ pub(crate) fn check_blocks(size_bytes: u64, block_bytes: u32) -> Result<(), Prob
     let message =
         format!("a size of {size_bytes} bytes is not made of whole blocks of {block_bytes}");
     Err(Problem::new(USAGE, message))
-}
-
-fn verify(cluster: &Cluster, style: Style, name: &str, wait: bool) -> Result<(), Problem> {
-    if wait {
-        let watching = Watching::begin(cluster, style, name);
-        let result = at_primary(cluster, name, &Operation::Verify {});
-        watching.end();
-        result?;
-        return done(style, name, "all replicas were compared; what differed is repaired");
-    }
-    let views = Views::gather(cluster, Some(name))?;
-    let node = doer(cluster, &views, name)?;
-    let command = Command::Operation { resource: name.to_owned(), operation: Operation::Verify {} };
-    match node.ask_within(command, VERIFY_REFUSAL_LIMIT) {
-        Err(problem) if problem.is_kind(TIMED_OUT) => {
-            done(style, name, "the comparison goes on in the background")
-        }
-        outcome => {
-            outcome?;
-            done(style, name, "all replicas were compared; what differed is repaired")
-        }
-    }
 }
 
 fn list(cluster: &Cluster, style: Style) -> Result<(), Problem> {

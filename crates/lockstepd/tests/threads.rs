@@ -107,7 +107,7 @@ fn what_an_operator_does_reaches_the_shards_of_all_threads() {
         let resource = "alpha".to_owned();
         cluster.ask(node, Command::Operation { resource, operation })
     };
-    for operation in [Operation::Cut {}, Operation::Verify {}, Operation::Suspend {}] {
+    for operation in [Operation::Cut {}, Operation::Verify { anew: false }, Operation::Suspend {}] {
         let words = format!("{operation:?}");
         assert!(operate(&cluster, 1, operation).is_ok(), "{words}");
     }

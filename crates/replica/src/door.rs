@@ -39,6 +39,9 @@ pub struct Geometry {
     /// Copies in flight at once, per shard. 32: two extents' worth, so that the log page that makes the next
     /// extent hot at the target is written while the one before it is copied. 8 MiB of buffers at each end.
     pub copies_max: usize,
+    /// Sectors that a verify compares between two changes of the configuration that say how far it is. 2 097 152 (1 GiB):
+    /// so much is compared again where the primary changes.
+    pub verify_sectors: u64,
 }
 
 impl Default for Geometry {
@@ -52,6 +55,7 @@ impl Default for Geometry {
             log_extents: 1237,
             copy_sectors: 512,
             copies_max: 32,
+            verify_sectors: 2 << 20,
         }
     }
 }
@@ -301,13 +305,20 @@ pub enum ToShard {
     Suspend(bool),
     /// Operator: hold resync back (true), or let it go on.
     PauseResync(bool),
-    /// Operator: compare all replicas from this sector on and repair.
+    /// Compare all replicas from one sector to another, repair, then say `Verified`. What an earlier run left is not
+    /// done any more.
     Verify {
+        /// Names the run: what is said of an earlier one does not count.
+        run: u64,
         /// Which volume.
         volume: VolumeId,
         /// First sector to compare.
         from: u64,
+        /// Sector at which to stop; the volume's end if it comes first.
+        to: u64,
     },
+    /// Compare no more.
+    EndVerify,
     /// Writes admitted from now on belong to cut `number` + 1; hold their answers until `CutDone`.
     Cut {
         /// The cut that ends.
@@ -416,8 +427,10 @@ pub enum FromShard {
         /// The cut that ended here.
         number: u64,
     },
-    /// A verify has ended: sectors compared, sectors that differed and were repaired.
+    /// A run of a verify has ended: sectors compared, sectors that differed and were repaired.
     Verified {
+        /// Which.
+        run: u64,
         /// Sectors compared.
         compared: u64,
         /// Sectors repaired.
@@ -560,8 +573,14 @@ pub enum Operation {
     Suspend(bool),
     /// Hold resync back, or let it go on.
     PauseResync(bool),
-    /// Compare all replicas and repair.
-    Verify,
+    /// Compare all replicas and repair: go on with what runs or was stopped, if there is such, else begin. Done when
+    /// everything is compared, whoever is primary then.
+    Verify {
+        /// Begin anew in any case.
+        anew: bool,
+    },
+    /// Stop what `Verify` began; it can go on later.
+    StopVerify,
     /// End the present cut; done when every shard has switched.
     Cut,
     /// End a split brain: this node's side goes on, that of `discard` is given up.
@@ -596,6 +615,10 @@ pub enum OperationError {
     NoPrimary,
     /// Another resize of the volume took the place of this one.
     Replaced,
+    /// The comparison was stopped.
+    Stopped,
+    /// This node's release, or that of the node to be added, cannot act on what the others do.
+    OldRelease,
     /// The node to be discarded is not connected, or its history did not go another way.
     NoSplitBrain,
     /// A node does not discard its own side: another is to be asked.

@@ -35,6 +35,8 @@ pub struct Start {
     pub geometry: Geometry,
     /// How long things may take.
     pub timing: Timing,
+    /// The highest feature level that this node can act on: [`wire::FEATURE_LEVEL`], but in tests.
+    pub feature_level: u32,
     /// Of all random choices, new identities among them.
     pub seed: u64,
     /// Who the members are, for a node that knows nothing yet.
@@ -113,11 +115,7 @@ pub fn start(start: &Start, found: Found) -> Setups {
                 log_half: half,
                 inherited: inherited.iter().copied().filter(|&(_, at)| mine(at)).collect(),
                 slots: slots.clone(),
-                bitmaps: bitmaps
-                    .iter()
-                    .filter(|(_, _, page, _)| mine(page * stripe))
-                    .cloned()
-                    .collect(),
+                bitmaps: bitmaps.iter().filter(|bits| mine(bits.2 * stripe)).cloned().collect(),
             }
         })
         .collect();
@@ -126,6 +124,8 @@ pub fn start(start: &Start, found: Found) -> Setups {
         process: start.process,
         shards: start.shards,
         timing: start.timing,
+        verify_sectors: start.geometry.verify_sectors,
+        feature_level: start.feature_level,
         seed: start.seed,
         record,
         attached,

@@ -221,16 +221,11 @@ impl World {
             | Operation::SetOptions(_)
             | Operation::Suspend(_)
             | Operation::PauseResync(_)
-            | Operation::Verify
+            | Operation::Verify { .. }
+            | Operation::StopVerify
             | Operation::Cut => primary.unwrap_or(node),
         };
-        if matches!(operation, Operation::Suspend(false) | Operation::PauseResync(false)) {
-            for node in 0..self.nodes.len() {
-                self.want(node, operation.clone());
-            }
-        } else {
-            self.want(at, operation);
-        }
+        self.want(at, operation);
     }
 
     /// Hands a wish to a member.
@@ -252,7 +247,7 @@ impl World {
         match wish {
             Wish::Promote => once(Operation::Promote),
             Wish::Demote => once(Operation::Demote),
-            Wish::Verify => once(Operation::Verify),
+            Wish::Verify => once(Operation::Verify { anew: false }),
             Wish::Invalidate => once(Operation::Invalidate),
             Wish::Cut => once(Operation::Cut),
             Wish::PauseResync => Some(Operation::PauseResync(begin)),

@@ -208,6 +208,7 @@ impl World {
         if self.done {
             return;
         }
+        self.let_go();
         if self.sides.is_some() {
             return self.look_at_sides();
         }
@@ -216,10 +217,11 @@ impl World {
         match self.missing() {
             None if self.rotten() => {
                 // Nobody need have read what rotted: an operator looks for it.
-                if !self.wishes.values().any(|(_, wish)| wish == "Verify") {
+                let anew = Operation::Verify { anew: true };
+                if !self.is_wished(&anew) {
                     let primary = self.oracle.newest.as_ref().and_then(|newest| newest.primary);
                     self.mark("sim: a verify looks for rot");
-                    self.want(primary.map_or(0, node_index), Operation::Verify);
+                    self.want(primary.map_or(0, node_index), anew);
                 }
                 self.queue.after(100 * MILLI, Event::Look);
                 if late {
@@ -241,6 +243,33 @@ impl World {
             }
             Some(_) => {
                 self.queue.after(100 * MILLI, Event::Look);
+            }
+        }
+    }
+
+    fn is_wished(&self, operation: &Operation) -> bool {
+        let wanted = format!("{operation:?}");
+        self.wishes.values().any(|(_, wish)| *wish == wanted)
+    }
+
+    /// What operators held back when all was well again, they let go: at the primary, or where there is none.
+    pub(crate) fn let_go(&mut self) {
+        for node in 0..self.nodes.len() {
+            let Some(process) = &self.nodes[node].process else { continue };
+            let status = process.member.status();
+            let Some(known) = status.configuration else { continue };
+            if known.primary.is_some_and(|primary| node_index(primary) != node) {
+                continue;
+            }
+            let held = [
+                (known.held.requests, Operation::Suspend(false)),
+                (known.held.resync, Operation::PauseResync(false)),
+            ];
+            for (_, operation) in held.into_iter().filter(|(held, _)| *held) {
+                if !self.is_wished(&operation) {
+                    self.mark("sim: what was held is let go");
+                    self.want(node, operation);
+                }
             }
         }
     }

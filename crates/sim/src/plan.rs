@@ -371,6 +371,7 @@ impl Plan {
             log_extents: 16,
             copy_sectors: 16,
             copies_max: 4,
+            verify_sectors: 256,
         };
         Plan {
             seed: 1,
@@ -515,6 +516,8 @@ fn geometry(random: &mut Prng, shards: u16) -> Geometry {
         log_extents: usize::try_from(6 + random.below(20)).expect("small").min(room),
         copy_sectors: (block_sectors << random.below(3)).min(extent_sectors),
         copies_max: usize::try_from(1 + random.below(4)).expect("small"),
+        // Neither whole extents nor whole copies.
+        verify_sectors: 2 * extent_sectors + block_sectors,
     }
 }
 

@@ -199,7 +199,7 @@ fn wish(word: &str) -> Option<Operation> {
     Some(match word {
         "promote" => Operation::Promote,
         "demote" => Operation::Demote,
-        "verify" => Operation::Verify,
+        "verify" => Operation::Verify { anew: false },
         "invalidate" => Operation::Invalidate,
         "force" => Operation::Force,
         "suspend" => Operation::Suspend(true),

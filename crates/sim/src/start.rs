@@ -136,6 +136,7 @@ impl World {
             shards: self.shards_of(node),
             geometry: self.plan.geometry,
             timing: self.plan.timing,
+            feature_level: wire::FEATURE_LEVEL,
             seed: self.random.next_u64(),
             bootstrap: self.first.clone(),
         };

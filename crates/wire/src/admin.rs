@@ -22,7 +22,7 @@ pub use file::{
 };
 pub use status::{
     Event, Faults, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus, Resync,
-    ResyncDone, SplitBrain, Status, Verifying, VolumeStatus,
+    ResyncDone, SplitBrain, Status, VerifyProgress, Verifying, VolumeStatus,
 };
 
 use alloc::boxed::Box;
@@ -164,8 +164,14 @@ pub enum Operation {
     PauseResync {},
     /// Let it go on.
     ResumeResync {},
-    /// Compare all replicas and repair.
-    Verify {},
+    /// Compare all replicas and repair: go on with what runs or was stopped, if there is such, else begin.
+    Verify {
+        /// Begin anew in any case.
+        #[serde(default)]
+        anew: bool,
+    },
+    /// Stop that; it can go on later.
+    StopVerify {},
     /// Go on from this node's copy although the rules say to wait: makes a fork.
     Force {},
     /// End a split brain: this node's side goes on, that of another node is given up.

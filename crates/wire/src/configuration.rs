@@ -18,6 +18,11 @@ pub const VOLUMES_MAX: usize = 64;
 /// Shards of one resource: as many as a node has threads, and as the activity log has room for.
 pub const SHARDS_MAX: u16 = 8;
 
+/// The feature level that every resource begins with: that of the first release.
+pub const FEATURE_LEVEL_FIRST: u32 = 1;
+/// The highest feature level that this release can act on.
+pub const FEATURE_LEVEL: u32 = 1;
+
 /// Generations that a configuration remembers.
 pub const LINEAGE_MAX: usize = 16;
 
@@ -242,6 +247,43 @@ pub struct Stretch {
     pub at_ms: u64,
 }
 
+/// What an operator holds back, whoever is primary.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub struct Held {
+    /// Clients' requests wait.
+    pub requests: bool,
+    /// No replica is brought up to date.
+    pub resync: bool,
+}
+
+/// How a comparison of the replicas stands.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum VerifyState {
+    /// Whoever is primary goes on with it.
+    Running,
+    /// An operator stopped it; it can go on from where it is.
+    Stopped,
+    /// Everything was compared.
+    Done,
+}
+
+/// The last comparison of the replicas that was begun.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct VerifyEntry {
+    /// How it stands.
+    pub state: VerifyState,
+    /// Epoch of the configuration in which it began: its name. Never 0.
+    pub began: Epoch,
+    /// Volumes below this one are compared; of one that is done, the last.
+    pub volume: VolumeId,
+    /// Up to which sector that volume is.
+    pub next: u64,
+    /// Sectors that differed in what is compared, and were repaired. What lies behind `next` counts when `next` moves.
+    pub repaired: u64,
+    /// When it began, or ended: milliseconds since 1970; 0 if unknown.
+    pub at_ms: u64,
+}
+
 /// A configuration of a resource.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Configuration {
@@ -270,6 +312,10 @@ pub struct Configuration {
     /// Stretches of history that began without a majority, the newest last; the last `LINEAGE_MAX` of
     /// them. Empty as long as a majority decided everything.
     pub lineage: Vec<Stretch>,
+    /// What an operator holds back.
+    pub held: Held,
+    /// The last comparison of the replicas; `None`: there was none.
+    pub verify: Option<VerifyEntry>,
     /// Sections that this version does not understand, kept as they are.
     pub unknown: Vec<u8>,
 }
@@ -289,11 +335,13 @@ impl Configuration {
             recovering: false,
             lost: Epoch(0),
             fork: 0,
-            feature_level: 0,
+            feature_level: FEATURE_LEVEL_FIRST,
             members,
             volumes,
             options,
             lineage: Vec::new(),
+            held: Held::default(),
+            verify: None,
             unknown: Vec::new(),
         }
     }

@@ -28,9 +28,10 @@ mod tests;
 
 pub use codec::DecodeError;
 pub use configuration::{
-    AfterSplitBrain, Configuration, Durability, LINEAGE_MAX, MEMBERS_MAX, MemberEntry, MemberKind,
-    OnIoError, OnNoQuorum, Options, Protocol, Quorum, REPLICAS_MAX, ReadPolicy, SHARDS_MAX,
-    Stretch, VOLUMES_MAX, VolumeEntry,
+    AfterSplitBrain, Configuration, Durability, FEATURE_LEVEL, FEATURE_LEVEL_FIRST, Held,
+    LINEAGE_MAX, MEMBERS_MAX, MemberEntry, MemberKind, OnIoError, OnNoQuorum, Options, Protocol,
+    Quorum, REPLICAS_MAX, ReadPolicy, SHARDS_MAX, Stretch, VOLUMES_MAX, VerifyEntry, VerifyState,
+    VolumeEntry,
 };
 pub use frame::{
     BODY_BYTES_MAX, Decoder, EARLY_BYTES_MAX, Frame, FrameError, Guard, Message, PAYLOAD_BYTES_MAX,

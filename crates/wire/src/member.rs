@@ -72,6 +72,8 @@ pub enum MemberMessage {
         process: u64,
         /// The disk is attached and usable.
         attached: bool,
+        /// The highest feature level that this node can act on.
+        feature_level: u32,
     },
     /// Asks a voter for a promise.
     Prepare {

@@ -62,22 +62,7 @@ pub(crate) fn kind(message: &MemberMessage) -> u16 {
 /// Appends the body of `message`.
 pub(crate) fn put_body(message: &MemberMessage, out: &mut Vec<u8>) {
     match message {
-        MemberMessage::Hello { known, voter, incarnation, lives, seen, process, attached } => {
-            out.put_u64(voter.0);
-            out.put_u64(incarnation.0);
-            out.put_u64(*process);
-            out.put_bool(*attached);
-            let lives = &lives[lives.len().saturating_sub(LIVES_MAX)..];
-            out.put_u16(u16::try_from(lives.len()).expect("64 at most"));
-            for life in lives {
-                put_life(out, life);
-            }
-            out.put_bool(seen.is_some());
-            if let Some(seen) = seen {
-                put_seen(out, seen);
-            }
-            put_value(out, known.as_ref());
-        }
+        MemberMessage::Hello { .. } => put_hello(message, out),
         MemberMessage::Prepare { ballot } | MemberMessage::Release { ballot } => {
             put_ballot(out, *ballot);
         }
@@ -181,12 +166,44 @@ pub(crate) fn take(kind: u16, body: &[u8]) -> Result<MemberMessage, FrameError> 
     Ok(message)
 }
 
+fn put_hello(message: &MemberMessage, out: &mut Vec<u8>) {
+    let MemberMessage::Hello {
+        known,
+        voter,
+        incarnation,
+        lives,
+        seen,
+        process,
+        attached,
+        feature_level,
+    } = message
+    else {
+        return;
+    };
+    out.put_u64(voter.0);
+    out.put_u64(incarnation.0);
+    out.put_u64(*process);
+    out.put_bool(*attached);
+    out.put_u32(*feature_level);
+    let lives = &lives[lives.len().saturating_sub(LIVES_MAX)..];
+    out.put_u16(u16::try_from(lives.len()).expect("64 at most"));
+    for life in lives {
+        put_life(out, life);
+    }
+    out.put_bool(seen.is_some());
+    if let Some(seen) = seen {
+        put_seen(out, seen);
+    }
+    put_value(out, known.as_ref());
+}
+
 fn take_hello(body: &mut Reader<'_>) -> Result<MemberMessage, DecodeError> {
     Ok(MemberMessage::Hello {
         voter: VoterId(body.u64()?),
         incarnation: Incarnation(body.u64()?),
         process: body.u64()?,
         attached: body.bool()?,
+        feature_level: body.u32()?,
         lives: take_lives(body)?,
         seen: if body.bool()? { Some(take_one_seen(body)?) } else { None },
         known: take_value(body)?,

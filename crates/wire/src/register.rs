@@ -10,15 +10,15 @@
 
 use crate::codec::{DecodeError, Put, Reader};
 use crate::{
-    AfterSplitBrain, Configuration, Durability, LINEAGE_MAX, MEMBERS_MAX, MemberEntry, MemberKind,
-    OnIoError, OnNoQuorum, Options, Protocol, Quorum, REPLICAS_MAX, ReadPolicy, Stretch,
-    VOLUMES_MAX, VolumeEntry,
+    AfterSplitBrain, Configuration, Durability, Held, LINEAGE_MAX, MEMBERS_MAX, MemberEntry,
+    MemberKind, OnIoError, OnNoQuorum, Options, Protocol, Quorum, REPLICAS_MAX, ReadPolicy,
+    Stretch, VOLUMES_MAX, VerifyEntry, VerifyState, VolumeEntry,
 };
 use alloc::vec::Vec;
 use base::{Ballot, Epoch, Incarnation, NodeId, SECTOR_BYTES, VolumeId, VoterId};
 
 /// Longest encoding of a configuration, in bytes, so that a voter's record and a message have a known
-/// size. A full one (16 members, 64 volumes, 16 stretches) takes 2 468; the rest is room for later sections.
+/// size. A full one (16 members, 64 volumes, 16 stretches) takes 2 512; the rest is room for later sections.
 pub const CONFIGURATION_BYTES_MAX: usize = 3072;
 
 /// Number of the form written here. A newer one may mean anything; sections are how this one grows.
@@ -34,11 +34,20 @@ const LAST_TAG: u16 = TAG_OPTIONS;
 const TAG_WITHOUT_QUORUM: u16 = 16;
 /// Volumes that grow, and how far; left out where none does.
 const TAG_GROWTH: u16 = 17;
+/// What an operator holds back; left out where nothing is.
+const TAG_HELD: u16 = 18;
+/// The last comparison of the replicas; left out where there was none.
+const TAG_VERIFY: u16 = 19;
+/// Sections that may be left out: from here to `TAG_VERIFY`, without a gap.
+const FIRST_OPTIONAL: u16 = TAG_WITHOUT_QUORUM;
+const LAST_OPTIONAL: u16 = TAG_VERIFY;
 
 const MEMBER_BYTES: usize = 20;
 const VOLUME_BYTES: usize = 14;
 const STRETCH_BYTES: usize = 34;
 const GROWTH_BYTES: usize = 10;
+const HELD_BYTES: usize = 2;
+const VERIFY_BYTES: usize = 35;
 
 /// Checks what `configuration` states as always true, and that its encoding is not too long.
 ///
@@ -57,6 +66,9 @@ pub fn check_configuration(configuration: &Configuration) -> Result<(), &'static
         return Err("in-sync-min is not in 1..=8");
     }
     check_lineage(configuration)?;
+    if configuration.verify.is_some_and(|verify| verify.began == Epoch(0)) {
+        return Err("a comparison began before the first configuration");
+    }
     check_unknown(&configuration.unknown)?;
     if encoded_bytes(configuration) > CONFIGURATION_BYTES_MAX {
         return Err("the configuration is too long");
@@ -136,7 +148,7 @@ fn check_unknown(unknown: &[u8]) -> Result<(), &'static str> {
         if tag <= newest {
             return Err("sections do not ascend by tag");
         }
-        if matches!(tag, TAG_WITHOUT_QUORUM | TAG_GROWTH) {
+        if (FIRST_OPTIONAL..=LAST_OPTIONAL).contains(&tag) {
             return Err("a known section is said to be unknown");
         }
         newest = tag;
@@ -156,7 +168,10 @@ fn encoded_bytes(configuration: &Configuration) -> usize {
     };
     let growing = growing(configuration).count();
     let growth = if growing > 0 { 4 + growing * GROWTH_BYTES } else { 0 };
-    head + members + volumes + options + without_quorum + growth + configuration.unknown.len()
+    let held = if configuration.held == Held::default() { 0 } else { 4 + HELD_BYTES };
+    let verify = if configuration.verify.is_some() { 4 + VERIFY_BYTES } else { 0 };
+    let optional = without_quorum + growth + held + verify;
+    head + members + volumes + options + optional + configuration.unknown.len()
 }
 
 /// Volumes that grow, and how far.
@@ -164,13 +179,13 @@ fn growing(configuration: &Configuration) -> impl Iterator<Item = (VolumeId, u64
     configuration.volumes.iter().filter_map(|entry| Some((entry.volume, entry.grows_to?)))
 }
 
-/// How many bytes the sections take that come before the one about doing without quorum.
+/// How many bytes the sections take that come before those that may be left out.
 fn below(sections: &[u8]) -> usize {
     let mut reader = Reader::new(sections);
     loop {
         let left = reader.rest().len();
         match section(&mut reader) {
-            Ok((tag, _)) if tag < TAG_WITHOUT_QUORUM => {}
+            Ok((tag, _)) if tag < FIRST_OPTIONAL => {}
             _ => return sections.len() - left,
         }
     }
@@ -208,6 +223,12 @@ pub fn encode_configuration(configuration: &Configuration, out: &mut Vec<u8>) {
     put_section(out, TAG_OPTIONS, |out| put_options(out, &configuration.options));
     let (before, behind) = configuration.unknown.split_at(below(&configuration.unknown));
     out.extend_from_slice(before);
+    put_optional(out, configuration);
+    out.extend_from_slice(behind);
+    assert_eq!(out.len() - start, encoded_bytes(configuration), "the length was foretold wrongly");
+}
+
+fn put_optional(out: &mut Vec<u8>, configuration: &Configuration) {
     if is_without_quorum(configuration) {
         put_section(out, TAG_WITHOUT_QUORUM, |out| put_without_quorum(out, configuration));
     }
@@ -219,8 +240,15 @@ pub fn encode_configuration(configuration: &Configuration, out: &mut Vec<u8>) {
             }
         });
     }
-    out.extend_from_slice(behind);
-    assert_eq!(out.len() - start, encoded_bytes(configuration), "the length was foretold wrongly");
+    if configuration.held != Held::default() {
+        put_section(out, TAG_HELD, |out| {
+            out.put_bool(configuration.held.requests);
+            out.put_bool(configuration.held.resync);
+        });
+    }
+    if let Some(verify) = &configuration.verify {
+        put_section(out, TAG_VERIFY, |out| put_verify(out, verify));
+    }
 }
 
 /// Reads the configuration that `bytes` holds, and nothing else.
@@ -247,6 +275,8 @@ pub fn decode_configuration(bytes: &[u8]) -> Result<Configuration, DecodeError> 
     let mut reader = Reader::new(rest);
     let without_quorum = optional(&mut reader, TAG_WITHOUT_QUORUM)?;
     let growth = optional(&mut reader, TAG_GROWTH)?;
+    let held = optional(&mut reader, TAG_HELD)?.map(take_held).transpose()?;
+    let verify = optional(&mut reader, TAG_VERIFY)?.map(take_verify).transpose()?;
     let epoch = Epoch(head.u64()?);
     let reign = Epoch(head.u64()?);
     let primary = match head.u16()? {
@@ -270,6 +300,8 @@ pub fn decode_configuration(bytes: &[u8]) -> Result<Configuration, DecodeError> 
         volumes: take_volumes(volumes)?,
         options: take_options(options)?,
         lineage: Vec::new(),
+        held: held.unwrap_or_default(),
+        verify,
         unknown: [before, reader.rest()].concat(),
     };
     if let Some(section) = without_quorum {
@@ -385,6 +417,46 @@ fn take_growth(mut reader: Reader<'_>, volumes: &mut [VolumeEntry]) -> Result<()
         from += at + 1;
     }
     Ok(())
+}
+
+fn take_held(mut reader: Reader<'_>) -> Result<Held, DecodeError> {
+    let held = Held { requests: reader.bool()?, resync: reader.bool()? };
+    reader.finish()?;
+    if held == Held::default() {
+        return Err(DecodeError::Damaged("a section that says nothing"));
+    }
+    Ok(held)
+}
+
+fn put_verify(out: &mut Vec<u8>, verify: &VerifyEntry) {
+    out.put_u8(match verify.state {
+        VerifyState::Running => 1,
+        VerifyState::Stopped => 2,
+        VerifyState::Done => 3,
+    });
+    out.put_u64(verify.began.0);
+    out.put_u16(verify.volume.0);
+    out.put_u64(verify.next);
+    out.put_u64(verify.repaired);
+    out.put_u64(verify.at_ms);
+}
+
+fn take_verify(mut reader: Reader<'_>) -> Result<VerifyEntry, DecodeError> {
+    let verify = VerifyEntry {
+        state: match reader.u8()? {
+            1 => VerifyState::Running,
+            2 => VerifyState::Stopped,
+            3 => VerifyState::Done,
+            _ => return Err(DecodeError::Damaged("a comparison in an unknown state")),
+        },
+        began: Epoch(reader.u64()?),
+        volume: VolumeId(reader.u16()?),
+        next: reader.u64()?,
+        repaired: reader.u64()?,
+        at_ms: reader.u64()?,
+    };
+    reader.finish()?;
+    Ok(verify)
 }
 
 fn put_options(out: &mut Vec<u8>, options: &Options) {

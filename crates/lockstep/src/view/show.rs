@@ -1,6 +1,6 @@
 //! How a status looks to people.
 
-use wire::admin::{ReplicaState, ReplicaStatus, ResourceStatus};
+use wire::admin::{ReplicaState, ReplicaStatus, ResourceStatus, VerifyProgress, Verifying};
 
 use super::Views;
 use crate::output::{Cell, Style, Tone, bar};
@@ -89,11 +89,35 @@ fn block(style: Style, resource: &ResourceStatus) -> String {
         text.push_str(&style.paint(Tone::Bad, &format!("  {}", super::held(resource, reason))));
         text.push('\n');
     }
+    if resource.resync_paused {
+        let words = "  resync waits: an operator holds it back";
+        text.push_str(&style.paint(Tone::Doubtful, words));
+        text.push('\n');
+    }
+    if let Some(line) = resource.verify.as_ref().and_then(verify_line) {
+        text.push_str(&format!("  {line}\n"));
+    }
     for warning in &resource.warnings {
         text.push_str(&style.paint(Tone::Doubtful, &format!("  note: {warning}")));
         text.push('\n');
     }
     text
+}
+
+/// How a comparison stands; `None` of one that is done and found nothing.
+pub(crate) fn verify_line(verify: &Verifying) -> Option<String> {
+    let percent = u128::from(verify.done_bytes) * 100 / u128::from(verify.total_bytes.max(1));
+    let repaired = match verify.repaired_bytes {
+        0 => String::new(),
+        bytes => format!(", {} differed and were repaired", show_size(bytes)),
+    };
+    let of = format!("{percent}% of {}{repaired}", show_size(verify.total_bytes));
+    match verify.state {
+        VerifyProgress::Running => Some(format!("verify: compared {of}")),
+        VerifyProgress::Stopped => Some(format!("verify: stopped at {of}")),
+        VerifyProgress::Done if verify.repaired_bytes == 0 => None,
+        VerifyProgress::Done => Some(format!("verify: done{repaired}")),
+    }
 }
 
 /// What a split brain is, on either side, and how to go on.

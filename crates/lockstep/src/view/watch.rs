@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use wire::admin::{Event, ResourceStatus};
+use wire::admin::{Event, ResourceStatus, VerifyProgress};
 
 use super::show::replica_line;
 use super::{Views, human, reached};
@@ -96,13 +96,14 @@ impl Watching {
         let (ended, cluster, name) = (over.clone(), cluster.clone(), name.to_owned());
         let thread = thread::spawn(move || {
             let mut line = LiveLine::new(style);
-            let begun = Instant::now();
+            let mut first = None;
             while !ended.load(Ordering::Relaxed) {
                 let at = Views::gather(&cluster, Some(&name)).ok();
                 let at = at.and_then(|views| views.best(&name)?.verify);
-                if let Some(at) = at {
+                if let Some(at) = at.filter(|at| at.state == VerifyProgress::Running) {
+                    let (begun, from) = *first.get_or_insert((Instant::now(), at.done_bytes));
                     let milliseconds = begun.elapsed().as_millis().max(1);
-                    let rate = u128::from(at.done_bytes) * 1000 / milliseconds;
+                    let rate = u128::from(at.done_bytes.saturating_sub(from)) * 1000 / milliseconds;
                     let rate = u64::try_from(rate).unwrap_or(u64::MAX);
                     let left = at.total_bytes.saturating_sub(at.done_bytes).checked_div(rate);
                     let shown = bar(at.done_bytes, at.total_bytes, rate, left);

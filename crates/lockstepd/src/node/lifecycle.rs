@@ -212,6 +212,7 @@ impl Node {
                 shards: file.shards,
                 geometry: Geometry::default(),
                 timing: timing(file),
+                feature_level: wire::FEATURE_LEVEL,
                 seed: sys::random_u64(),
                 bootstrap: file.configuration().ok(),
             },

@@ -9,7 +9,7 @@ use link::LinkMode;
 use replica::member::{MemberStatus, Suspended};
 use wire::admin::{
     Faults, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus, Resync,
-    ResyncDone, SplitBrain, Status, StoreKind, Verifying, VolumeStatus, codes,
+    ResyncDone, SplitBrain, Status, StoreKind, VerifyProgress, Verifying, VolumeStatus, codes,
 };
 use wire::{Configuration, MemberKind};
 
@@ -155,9 +155,8 @@ impl Node {
             requests_in_flight: in_flight,
             clients: running.map_or(0, |resource| u64::from(resource.clients)),
             link_encryption: self.config.link_mode == LinkMode::Encrypted,
-            verify: running
-                .zip(configuration.as_ref())
-                .and_then(|(own, known)| verifying(own, known)),
+            verify: configuration.as_ref().and_then(|known| verifying(running, known)),
+            resync_paused: configuration.as_ref().is_some_and(|known| known.held.resync),
             warnings,
             history: configuration.as_ref().map_or(String::new(), history_name),
             split_brain: self.split_brain(&name, running, member.as_ref()),
@@ -287,6 +286,9 @@ impl Node {
             names.join(", ")
         };
         match suspended {
+            Suspended::OldRelease { level, own } => format!(
+                "this node's release is too old: it can act on feature level {own}, and the members do {level}"
+            ),
             Suspended::Starting => "this node is starting".to_owned(),
             Suspended::NoConfiguration => {
                 "nothing is known of it yet: no member answers".to_owned()
@@ -336,10 +338,12 @@ fn last_resync(resource: &Resource, node: NodeId) -> Option<ResyncDone> {
     Some(all)
 }
 
-/// How far a comparison that this node drives is: as far as the slowest shard.
-fn verifying(resource: &Resource, known: &Configuration) -> Option<Verifying> {
-    let runs = resource.statuses().into_iter().filter_map(|status| status.verify);
-    let (volume, next) = runs.min()?;
+/// How far a comparison is: as far as the slowest shard here, if this node drives it.
+fn verifying(running: Option<&Resource>, known: &Configuration) -> Option<Verifying> {
+    let entry = known.verify?;
+    let runs = running.into_iter().flat_map(|own| own.statuses()).filter_map(|own| own.verify);
+    let at = (entry.volume, entry.next);
+    let (volume, next) = runs.min().map_or(at, |run| run.max(at));
     let mut volumes: Vec<_> =
         known.volumes.iter().map(|entry| (entry.volume, entry.sectors)).collect();
     volumes.sort_unstable();
@@ -347,6 +351,13 @@ fn verifying(resource: &Resource, known: &Configuration) -> Option<Verifying> {
         volumes.iter().filter(|(other, _)| *other < volume).map(|(_, sectors)| sectors).sum();
     let total: u64 = volumes.iter().map(|(_, sectors)| sectors).sum();
     Some(Verifying {
+        state: match entry.state {
+            wire::VerifyState::Running => VerifyProgress::Running,
+            wire::VerifyState::Stopped => VerifyProgress::Stopped,
+            wire::VerifyState::Done => VerifyProgress::Done,
+        },
+        repaired_bytes: entry.repaired * SECTOR_BYTES,
+        at_ms: entry.at_ms,
         done_bytes: (before + next).min(total) * SECTOR_BYTES,
         total_bytes: total * SECTOR_BYTES,
     })

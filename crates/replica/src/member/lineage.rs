@@ -154,9 +154,13 @@ impl Member {
         count >= configuration.majority()
     }
 
+    /// Milliseconds since 1970; 0 if nobody said.
+    pub(super) fn wall_ms(&self) -> u64 {
+        self.wall_origin_ms.map_or(0, |origin| origin.saturating_add(self.now.0 / 1_000_000))
+    }
+
     fn stretch_from(&mut self, from: (Ballot, Epoch)) -> Stretch {
-        let at_ms =
-            self.wall_origin_ms.map_or(0, |origin| origin.saturating_add(self.now.0 / 1_000_000));
+        let at_ms = self.wall_ms();
         Stretch { id: self.random.id(), ballot: from.0, epoch: from.1, at_ms }
     }
 

@@ -6,7 +6,7 @@
 //! `store` (what must be durable before it is said), `voter`, `proposer` (prepare and promise), `raise`
 //! (a higher ballot in the same reign), `register` (accept, commit, learn), `primary` (reign, lease,
 //! hand-over), `peers` (exclude, include), `replace` (a memory that is another), `invalidate` (a copy that is
-//! worthless), `operations`, `lineage` (without quorum), `split` (two histories meet), `status`.
+//! worthless), `operations`, `verify`, `level` (what every member can do), `lineage` (without quorum), `split` (two histories meet), `status`.
 //!
 //! Always:
 //! - nothing is promised, accepted or acted on before the record that says so is on stable storage;
@@ -16,6 +16,7 @@
 //! Not here: requests and data (`shard`), bytes (`disk`, `wire`), connections (`link`).
 
 mod invalidate;
+mod level;
 mod lineage;
 mod lives;
 mod operations;
@@ -30,6 +31,7 @@ mod split;
 mod start;
 mod status;
 mod store;
+mod verify;
 mod voter;
 
 #[cfg(test)]
@@ -66,6 +68,10 @@ pub struct MemberSetup {
     pub shards: u16,
     /// How long things may take. The same on every node.
     pub timing: Timing,
+    /// As in [`crate::door::Geometry`].
+    pub verify_sectors: u64,
+    /// As in [`crate::start::Start`].
+    pub feature_level: u32,
     /// Of all random choices.
     pub seed: u64,
     /// What was found on disk, with the incarnation that holds now: a new one if the machine booted
@@ -118,6 +124,8 @@ struct PeerHello {
     epoch: Epoch,
     /// Its disk went back in time: its votes and its data do not count.
     rolled_back: bool,
+    /// The highest feature level that it can act on.
+    feature_level: u32,
 }
 
 /// How far the resync of a peer has come, in this session.
@@ -243,7 +251,7 @@ struct Drain {
 struct Round {
     id: OperationId,
     answered: BTreeSet<u16>,
-    /// Cut: its number. Verify: index of the volume being compared.
+    /// Number of the cut.
     number: u64,
 }
 
@@ -277,7 +285,7 @@ struct Reign {
     calm_at: Instant,
     drain: Option<Drain>,
     cut: Option<Round>,
-    verify: Option<Round>,
+    verify: Option<verify::Stride>,
     /// Volumes that grow, and who has done its part.
     growths: BTreeMap<VolumeId, resize::Growth>,
     /// Generation that this reign began, as long as nobody else can have gone on with it.
@@ -322,8 +330,10 @@ struct Pending {
     ask_at: Instant,
     /// Of an invalidate: what the configuration named for this node's copy. Done when it names a later mark.
     from: Option<Incarnation>,
-    /// Of a resize: the configuration says that the volume grows to the size that was asked for.
-    grows: bool,
+    /// Of a resize or a verify: the configuration says that it is under way.
+    begun: bool,
+    /// Of a verify: one that is to be joined began after this configuration.
+    since: Option<Epoch>,
 }
 
 /// One node's share of a resource's configuration.
@@ -363,9 +373,12 @@ pub struct Member {
     want: Want,
     clients: u32,
     operations: Vec<Pending>,
-    /// An operator holds requests back.
-    operator_hold: bool,
     hold_told: bool,
+    pause_told: bool,
+    verify_sectors: u64,
+    /// Number of the last run of a verify.
+    verify_run: u64,
+    feature_level: u32,
     cut: u64,
     /// Not before, this node decides alone, where it may.
     alone_from: Instant,
@@ -409,8 +422,11 @@ impl Member {
             want: Want::default(),
             clients: 0,
             operations: Vec::new(),
-            operator_hold: false,
             hold_told: false,
+            pause_told: false,
+            verify_sectors: setup.verify_sectors,
+            verify_run: 0,
+            feature_level: setup.feature_level,
             cut: 0,
             alone_from: now + Duration(setup.timing.lease.0.saturating_mul(lineage::ALONE_LEASES)),
             wall_origin_ms: None,
@@ -567,7 +583,7 @@ impl Member {
             FromShard::PeerLate { peer, session } => self.on_peer_late(peer, session, out),
             FromShard::PeerFailed { peer, session } => self.on_peer_failed(peer, session, out),
             FromShard::CutReady { number } => self.on_cut_ready(shard, number, out),
-            FromShard::Verified { .. } => self.on_verified(shard, out),
+            FromShard::Verified { run, repaired, .. } => self.on_verified(shard, run, repaired),
         }
     }
 

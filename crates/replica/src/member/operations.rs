@@ -12,8 +12,10 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use base::{Ballot, Duration, Epoch, Incarnation, Instant, NodeId, VolumeId};
-use wire::{Configuration, MEMBERS_MAX, MemberEntry, MemberKind, MemberMessage, REPLICAS_MAX};
+use base::{Ballot, Duration, Epoch, Incarnation, Instant, NodeId};
+use wire::{
+    Configuration, Held, MEMBERS_MAX, MemberEntry, MemberKind, MemberMessage, Options, REPLICAS_MAX,
+};
 
 /// Operations that wait, at most. An operator has few; beyond that they fail at once.
 const OPERATIONS_MAX: usize = 64;
@@ -59,7 +61,8 @@ impl Member {
             busy: false,
             ask_at,
             from: None,
-            grows: false,
+            begun: false,
+            since: None,
         });
     }
 
@@ -127,23 +130,20 @@ impl Member {
         pending: &Pending,
         out: &mut Out,
     ) -> Option<Result<(), OperationError>> {
+        if !self.can_follow() {
+            return Some(Err(OperationError::OldRelease));
+        }
         match pending.operation {
             Operation::Promote => return self.run_promote(pending, out),
             Operation::Demote => return self.run_demote(pending.id, out),
-            Operation::Suspend(on) => {
-                self.operator_hold = on;
-                if let Some(emitted) = self.emitted.clone() {
-                    self.tell_hold(&emitted, out);
-                }
-                return Some(Ok(()));
-            }
-            Operation::PauseResync(on) => {
-                Self::tell_shards(ToShard::PauseResync(on), out);
-                return Some(Ok(()));
-            }
             Operation::Invalidate => return self.run_invalidate(pending, out),
             Operation::Resize { volume, sectors } => {
                 if let Some(result) = self.watch_resize(pending, volume, sectors) {
+                    return result;
+                }
+            }
+            Operation::Verify { anew } => {
+                if let Some(result) = self.watch_verify(pending, anew) {
                     return result;
                 }
             }
@@ -161,7 +161,6 @@ impl Member {
         }
         match pending.operation {
             Operation::Cut => self.start_cut(pending.id, out),
-            Operation::Verify => self.start_verify(pending.id, out),
             // Changes of the configuration are taken up when it is their turn (`change_operation`).
             _ => None,
         }
@@ -343,18 +342,16 @@ impl Member {
                 Operation::Resize { volume, sectors } => {
                     super::resize::resized(known, *volume, *sectors)
                 }
-                Operation::SetOptions(options) => {
-                    let mut next = Self::successor(known);
-                    next.options = options.clone();
-                    let wanted = usize::from(options.in_sync_min);
-                    let raised = options.in_sync_min > known.options.in_sync_min;
-                    if !(1..=REPLICAS_MAX).contains(&wanted) {
-                        Err(OperationError::BadSize)
-                    } else if raised && known.replicas().count() < wanted {
-                        Err(OperationError::TooFewReplicas)
-                    } else {
-                        Ok(Some(next))
-                    }
+                Operation::SetOptions(options) => Self::with_options(known, options).map(Some),
+                Operation::Suspend(on) => {
+                    Ok(Some(with_held(known, Held { requests: *on, ..known.held })))
+                }
+                Operation::PauseResync(on) => {
+                    Ok(Some(with_held(known, Held { resync: *on, ..known.held })))
+                }
+                Operation::Verify { anew } if !pending.begun => Ok(self.verify_begun(known, *anew)),
+                Operation::StopVerify => {
+                    Self::verify_stopped(known).map(Some).ok_or(OperationError::Stopped)
                 }
                 Operation::Force if !self.may_force(known) => continue,
                 Operation::Force => Ok(Some(self.forced(known))),
@@ -373,13 +370,11 @@ impl Member {
                     if step {
                         return Some((next, Then::Exclude));
                     }
-                    // A volume that grows has its size later: `watch_resize` tells.
-                    if next
-                        .volumes
-                        .iter()
-                        .zip(&known.volumes)
-                        .any(|(next, old)| next.grows_to.is_some() && next.grows_to != old.grows_to)
-                    {
+                    if next == *known {
+                        self.finish(pending.id, Ok(()), out);
+                        continue;
+                    }
+                    if is_only_begun(&pending.operation, known, &next) {
                         return Some((next, Then::Nothing));
                     }
                     self.mark(pending.id, |pending| pending.busy = true);
@@ -388,6 +383,21 @@ impl Member {
             }
         }
         None
+    }
+
+    fn with_options(
+        known: &Configuration,
+        options: &Options,
+    ) -> Result<Configuration, OperationError> {
+        let wanted = usize::from(options.in_sync_min);
+        let raised = options.in_sync_min > known.options.in_sync_min;
+        if !(1..=REPLICAS_MAX).contains(&wanted) {
+            return Err(OperationError::BadSize);
+        }
+        if raised && known.replicas().count() < wanted {
+            return Err(OperationError::TooFewReplicas);
+        }
+        Ok(Configuration { options: options.clone(), ..Self::successor(known) })
     }
 
     fn add_member(
@@ -404,6 +414,9 @@ impl Member {
             || (kind == MemberKind::Replica && known.replicas().count() >= REPLICAS_MAX);
         if full || node == NodeId(0) {
             return Err(OperationError::Full);
+        }
+        if !self.is_able(node, known) {
+            return Err(OperationError::OldRelease);
         }
         let mut next = Self::successor(known);
         let incarnation = Incarnation(0);
@@ -512,47 +525,24 @@ impl Member {
         Self::tell_shards(ToShard::CutDone { number }, out);
         self.finish(id, Ok(()), out);
     }
+}
 
-    fn start_verify(
-        &mut self,
-        id: OperationId,
-        out: &mut Out,
-    ) -> Option<Result<(), OperationError>> {
-        let first = self.known.as_ref()?.configuration.volumes.first()?.volume;
-        let reign = self.reign_mut()?;
-        if reign.verify.is_some() || !reign.served {
-            return None;
-        }
-        reign.verify = Some(Round { id, answered: BTreeSet::new(), number: 0 });
-        self.mark(id, |pending| {
-            pending.busy = true;
-            pending.deadline = Instant(u64::MAX);
-        });
-        Self::tell_shards(ToShard::Verify { volume: first, from: 0 }, out);
-        None
+/// The configuration with other things held back; the same if they are already.
+fn with_held(known: &Configuration, held: Held) -> Configuration {
+    if known.held == held {
+        return known.clone();
     }
+    Configuration { held, ..Member::successor(known) }
+}
 
-    pub(super) fn on_verified(&mut self, shard: u16, out: &mut Out) {
-        let shards = self.shards.len();
-        let volumes: Vec<VolumeId> = self.known.as_ref().map_or_else(Vec::new, |known| {
-            known.configuration.volumes.iter().map(|entry| entry.volume).collect()
-        });
-        let Some(reign) = self.reign_mut() else { return };
-        let Some(verify) = reign.verify.as_mut() else { return };
-        verify.answered.insert(shard);
-        if verify.answered.len() < shards {
-            return;
-        }
-        verify.answered.clear();
-        verify.number += 1;
-        let next = usize::try_from(verify.number).ok().and_then(|at| volumes.get(at));
-        if let Some(&volume) = next {
-            return Self::tell_shards(ToShard::Verify { volume, from: 0 }, out);
-        }
-        let id = verify.id;
-        reign.verify = None;
-        self.finish(id, Ok(()), out);
-    }
+/// Whether the operation is done some time after this change: `watch_resize` and `watch_verify` tell when.
+fn is_only_begun(operation: &Operation, known: &Configuration, next: &Configuration) -> bool {
+    matches!(operation, Operation::Verify { .. })
+        || next
+            .volumes
+            .iter()
+            .zip(&known.volumes)
+            .any(|(next, old)| next.grows_to.is_some() && next.grows_to != old.grows_to)
 }
 
 /// Whether a value is a fork that this voter of this node, and nobody else, decides.

@@ -344,6 +344,8 @@ impl Member {
             .or_else(|| self.change_replace(&known))
             .or_else(|| self.change_operation(&known, out))
             .or_else(|| self.change_include(&known))
+            .or_else(|| self.change_verified(&known))
+            .or_else(|| self.change_level(&known))
     }
 
     pub(super) fn successor(known: &Configuration) -> Configuration {

@@ -93,6 +93,7 @@ impl Member {
         self.run_drain(out);
         self.run_peers(out);
         self.consider_serving(out);
+        self.run_verify(out);
         self.tell_lease(out);
     }
 
@@ -230,13 +231,19 @@ impl Member {
         }
     }
 
-    /// Requests are held back while an operator says so or too few replicas are in sync.
+    /// Requests are held back while an operator says so or too few replicas are in sync; resync, while an operator says
+    /// so.
     pub(super) fn tell_hold(&mut self, configuration: &Configuration, out: &mut Out) {
         let few = configuration.in_sync().count() < usize::from(configuration.options.in_sync_min);
-        let hold = self.operator_hold || few;
+        let hold = configuration.held.requests || few;
         if hold != self.hold_told {
             self.hold_told = hold;
             Self::tell_shards(ToShard::Suspend(hold), out);
+        }
+        let pause = configuration.held.resync;
+        if pause != self.pause_told {
+            self.pause_told = pause;
+            Self::tell_shards(ToShard::PauseResync(pause), out);
         }
     }
 
@@ -330,13 +337,14 @@ impl Member {
         reign.gather_until = until;
         let had_drain = reign.drain.take().is_some();
         // The shards begin anew, and answer no question of before.
-        let rounds = [reign.cut.take(), reign.verify.take()];
+        let cut = reign.cut.take();
+        reign.verify = None;
         for peer in self.peers.values_mut() {
             peer.ready = None;
             peer.sync = Sync::default();
         }
-        for round in rounds.into_iter().flatten() {
-            self.finish(round.id, Err(OperationError::NoPrimary), out);
+        if let Some(cut) = cut {
+            self.finish(cut.id, Err(OperationError::NoPrimary), out);
         }
         if had_drain {
             Self::tell_shards(ToShard::Undrain, out);
@@ -352,7 +360,7 @@ impl Member {
         if let Some(raise) = &reign.raise {
             self.release(raise.ballot, out);
         }
-        self.fail_rounds(&reign, out);
+        self.fail_cut(&reign, out);
         self.finish_busy(&Operation::Demote, out);
         self.want.shard = false;
         // Who asked goes first, also where requests wait here.
@@ -377,7 +385,7 @@ impl Member {
         if reign.drain.is_some() {
             Self::tell_shards(ToShard::Undrain, out);
         }
-        self.fail_rounds(&reign, out);
+        self.fail_cut(&reign, out);
         let pause = Duration(self.timing.retry.0);
         let extra = Duration(self.random.below(pause.0.max(1)));
         self.want.hold_until = self.now + extra;
@@ -386,9 +394,9 @@ impl Member {
         }
     }
 
-    fn fail_rounds(&mut self, reign: &Reign, out: &mut Out) {
-        for round in [&reign.cut, &reign.verify].into_iter().flatten() {
-            self.finish(round.id, Err(OperationError::NoPrimary), out);
+    fn fail_cut(&mut self, reign: &Reign, out: &mut Out) {
+        if let Some(cut) = &reign.cut {
+            self.finish(cut.id, Err(OperationError::NoPrimary), out);
         }
     }
 
@@ -438,7 +446,7 @@ impl Member {
     /// A primary makes way for a node that has clients, if it has none itself; and for an in-sync
     /// replica, if its own copy is not in sync: a copy is brought up to date by another node.
     fn consider_hand_over(&mut self, out: &mut Out) {
-        let ready = self.operations.is_empty()
+        let ready = self.operations.iter().all(|pending| pending.begun)
             && self.reign().is_some_and(|reign| {
                 reign.drain.is_none() && reign.proposal.is_none() && reign.served
             });

@@ -17,7 +17,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use base::{Ballot, Duration, Epoch, Instant, NodeId, VoterId};
-use wire::{Configuration, MemberKind, MemberMessage, RefuseReason};
+use wire::{Configuration, MemberKind, MemberMessage, RefuseReason, VerifyState};
 
 /// Doublings of the pause between attempts, at most: 16 times `Timing::retry`.
 const ATTEMPTS_MAX: u32 = 4;
@@ -46,7 +46,10 @@ impl Member {
         self.want.shard
             || self.want.handed
             || (self.clients > 0 && !self.want.demoted)
-            || self.operations.iter().any(|pending| is_promoting(&pending.operation))
+            || self
+                .operations
+                .iter()
+                .any(|pending| !pending.begun && is_promoting(&pending.operation))
             || self.want.auto_at.is_some_and(|at| self.now >= at)
             || self.wants_to_resolve()
     }
@@ -110,6 +113,9 @@ impl Member {
                     return;
                 }
                 self.consider_stepping_in();
+                if !self.can_follow() {
+                    return;
+                }
                 if self.wants() && self.now >= self.want.hold_until && self.can_reach_voters() {
                     self.prepare(out);
                 }
@@ -125,7 +131,7 @@ impl Member {
         plain && matches!(self.role, Role::Idle) && self.live_primary().is_none()
     }
 
-    /// Without a primary nobody brings a replica back: an in-sync one does it by itself.
+    /// Without a primary nobody brings a replica back, or goes on with a verify: an in-sync one does it by itself.
     fn consider_stepping_in(&mut self) {
         if !self.is_needed_as_primary() {
             self.want.auto_at = None;
@@ -149,8 +155,10 @@ impl Member {
         let own_kept = self.is_own_kept(configuration);
         let others = configuration.members.iter().filter(|member| member.node != self.node);
         let mut all_lost = true;
+        let compares =
+            configuration.verify.is_some_and(|verify| verify.state == VerifyState::Running);
         // What its voter accepted may be chosen, and is to be found out.
-        let mut needy = configuration.recovering || self.holds_newer(configuration);
+        let mut needy = configuration.recovering || compares || self.holds_newer(configuration);
         for member in others {
             let hello = self.peers.get(&member.node).and_then(|peer| peer.hello.as_ref());
             let Some(hello) = hello.filter(|_| !self.is_split(member.node)) else {
@@ -506,11 +514,14 @@ fn is_promoting(operation: &Operation) -> bool {
         | Operation::RemoveMember { .. }
         | Operation::Resize { .. }
         | Operation::SetOptions(_)
-        | Operation::Verify
+        | Operation::Verify { .. }
+        | Operation::StopVerify
+        | Operation::Suspend(_)
+        | Operation::PauseResync(_)
         | Operation::Cut
         | Operation::Invalidate
         | Operation::Force
         | Operation::Resolve { .. } => true,
-        Operation::Demote | Operation::Suspend(_) | Operation::PauseResync(_) => false,
+        Operation::Demote => false,
     }
 }

@@ -23,6 +23,15 @@ pub(super) fn is_sound(configuration: &Configuration) -> bool {
     !configuration.members.is_empty() && wire::check_configuration(configuration).is_ok()
 }
 
+impl Proposal {
+    /// Whether this is an exclude that one of those who stay in sync has not accepted.
+    fn awaits_survivors(&self) -> bool {
+        let mut survivors = self.next.members.iter().filter(|member| member.in_sync);
+        self.then == Then::Exclude
+            && survivors.any(|member| self.accepted.get(&member.node) != Some(&member.voter))
+    }
+}
+
 impl Member {
     /// Proposes `next` in the ballot of this reign.
     pub(super) fn propose(&mut self, base: Known, next: Configuration, then: Then, out: &mut Out) {
@@ -62,17 +71,18 @@ impl Member {
         self.accept_own(out);
     }
 
-    /// Nodes that vote on the open change and have not accepted it.
+    /// Nodes that vote on the open change, have not accepted it, and are to be asked now. Of an exclude those that stay in
+    /// sync come first: if one of them is gone and does not know it yet, nobody is left with a change that makes it all
+    /// there is.
     fn outstanding(&self) -> Vec<NodeId> {
         let Role::Primary(reign) = &self.role else { return Vec::new() };
         let Some(proposal) = &reign.proposal else { return Vec::new() };
-        let mut nodes: Vec<NodeId> = proposal
-            .base
-            .members
-            .iter()
-            .chain(&proposal.next.members)
+        let members = proposal.base.members.iter().chain(&proposal.next.members);
+        let survivors_first = proposal.awaits_survivors();
+        let mut nodes: Vec<NodeId> = members
             .map(|member| member.node)
             .filter(|node| !proposal.accepted.contains_key(node))
+            .filter(|&node| !survivors_first || proposal.next.is_in_sync(node))
             .collect();
         nodes.sort_unstable();
         nodes.dedup();
@@ -160,7 +170,11 @@ impl Member {
         if reign.ballot != ballot || proposal.next.epoch != epoch {
             return;
         }
+        let awaited = proposal.awaits_survivors();
         proposal.accepted.insert(node, voter);
+        if awaited && !proposal.awaits_survivors() {
+            self.send_proposal(out);
+        }
         self.consider_commit(out);
     }
 
@@ -242,6 +256,10 @@ impl Member {
         out: &mut Out,
     ) {
         if self.emitted.as_ref().is_some_and(|old| rank(old) >= rank(&configuration)) {
+            return;
+        }
+        if !self.can_follow() {
+            out.push(MemberOutput::Mark("member: a configuration that this release cannot act on"));
             return;
         }
         self.tell_hold(&configuration, out);

@@ -35,21 +35,21 @@ impl Member {
     ) -> Option<Option<Result<(), OperationError>>> {
         let known = self.known.as_ref()?;
         let entry = known.configuration.volume(volume)?.clone();
-        if !pending.grows && self.reign().is_none() {
+        if !pending.begun && self.reign().is_none() {
             return None;
         }
-        let is_done = entry.sectors == sectors && (pending.grows || entry.grows_to.is_none());
+        let is_done = entry.sectors == sectors && (pending.begun || entry.grows_to.is_none());
         if is_done {
             return Some(Some(Ok(())));
         }
         let grows = entry.grows_to == Some(sectors);
-        if pending.grows {
+        if pending.begun {
             return Some((!grows).then_some(Err(OperationError::Replaced)));
         }
         if grows {
             // It takes as long as it takes, and goes on without who asked.
             self.mark(pending.id, |pending| {
-                pending.grows = true;
+                pending.begun = true;
                 pending.deadline = Instant(u64::MAX);
             });
             return Some(None);

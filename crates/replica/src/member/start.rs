@@ -199,13 +199,22 @@ impl Member {
             seen: self.missing_of(peer),
             process: self.process,
             attached: self.attached,
+            feature_level: self.feature_level,
         };
         self.send(peer, hello, out);
     }
 
     pub(super) fn on_hello(&mut self, peer: NodeId, hello: MemberMessage, out: &mut Out) {
-        let MemberMessage::Hello { known, voter, incarnation, lives, seen, process, attached } =
-            hello
+        let MemberMessage::Hello {
+            known,
+            voter,
+            incarnation,
+            lives,
+            seen,
+            process,
+            attached,
+            feature_level,
+        } = hello
         else {
             return;
         };
@@ -224,7 +233,15 @@ impl Member {
         }
         entry.process = process;
         let lives = lives.into();
-        entry.hello = Some(PeerHello { voter, incarnation, attached, lives, epoch, rolled_back });
+        entry.hello = Some(PeerHello {
+            voter,
+            incarnation,
+            attached,
+            lives,
+            epoch,
+            rolled_back,
+            feature_level,
+        });
         if changed {
             entry.ready = None;
             self.stop_sync(peer, out);

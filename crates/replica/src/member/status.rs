@@ -27,6 +27,13 @@ pub enum RoleStatus {
 /// Why requests wait on this node.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Suspended {
+    /// This node's release is older than what the others do.
+    OldRelease {
+        /// The feature level of the resource.
+        level: u32,
+        /// The highest that this node can act on.
+        own: u32,
+    },
     /// The start is not over.
     Starting,
     /// Nothing is known of the resource yet.
@@ -181,7 +188,13 @@ impl Member {
         }
         let Some(known) = &self.known else { return Some(Suspended::NoConfiguration) };
         let configuration = &known.configuration;
-        if self.operator_hold {
+        if !self.can_follow() {
+            return Some(Suspended::OldRelease {
+                level: configuration.feature_level,
+                own: self.feature_level,
+            });
+        }
+        if configuration.held.requests {
             return Some(Suspended::Operator);
         }
         let Some(reign) = self.reign() else {

@@ -3,12 +3,14 @@
 extern crate std;
 mod ends;
 mod force;
+mod level;
 mod lineage;
 mod lives;
 mod memory;
 mod network;
 mod register;
 mod resize;
+mod verify;
 
 use crate::disk::Record;
 use crate::door::{FromShard, MemberInput, Operation, OperationError};
@@ -582,7 +584,7 @@ fn requests_are_held_back_while_too_few_replicas_are_in_sync() {
 #[test]
 fn cut_verify_and_suspend_end() {
     let mut world = serving(15, 2, 1, 0);
-    for operation in [Operation::Cut, Operation::Verify, Operation::Cut] {
+    for operation in [Operation::Cut, Operation::Verify { anew: false }, Operation::Cut] {
         let id = world.operate(1, operation);
         world.run_until("done", |world| world.is_done(1, id));
         assert_eq!(world.node(1).done[&id], Ok(()));
@@ -743,23 +745,6 @@ fn a_member_that_is_being_replaced_is_not_forgotten_with_the_primary() {
     });
     world.crash(4);
     world.run_until("node 2 is in sync", |world| world.in_sync() == [1, 2, 3]);
-}
-
-#[test]
-fn a_verify_ends_when_all_caches_are_lost_meanwhile() {
-    let mut world = serving(9, 2, 0, 1);
-    world.set_clients(1, 0);
-    world.set_clients(3, 1);
-    world.run_until("node 3 serves", |world| world.answers(3));
-    world.node_mut(3).shards.mute_verify = true;
-    let id = world.operate(3, Operation::Verify);
-    world.wait(1);
-    assert!(!world.is_done(3, id));
-    world.power_cut(1);
-    world.power_cut(2);
-    world.heal();
-    world.run_until("it recovers", |world| world.is_done(3, id) && world.answers(3));
-    assert_eq!(world.node(3).done[&id], Err(OperationError::NoPrimary));
 }
 
 #[test]

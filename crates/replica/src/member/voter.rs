@@ -134,12 +134,12 @@ impl Member {
     }
 
     /// Whether `next` excludes others and leaves this node's replica in sync, in a life of its cache that is
-    /// over. Who proposes it does not know yet, and will propose something else. Without the configuration
+    /// over, or with a memory that is lost. Who proposes it does not know yet, and will propose something else. Without the configuration
     /// that `next` changes nobody can tell whether it excludes; the proposer teaches it and asks again.
     fn survives_in_name_only(&self, next: &Configuration) -> bool {
         let Some(record) = &self.record else { return false };
         let named = next.member(self.node).is_some_and(|own| {
-            own.in_sync && own.voter == record.voter && own.incarnation != record.incarnation
+            own.in_sync && (own.voter, own.incarnation) != (record.voter, record.incarnation)
         });
         // A promote carries a value that was found, and must be taken as it is.
         if !named || next.epoch == next.reign {

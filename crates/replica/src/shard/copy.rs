@@ -84,6 +84,9 @@ impl Copy {
 /// A verify under way.
 #[derive(Debug)]
 pub(super) struct VerifyRun {
+    /// `None`: it is to end, and only waits for copies under way.
+    pub(super) run: Option<u64>,
+    pub(super) to: u64,
     pub(super) volume: VolumeId,
     pub(super) next: u64,
     pub(super) open: usize,
@@ -647,10 +650,24 @@ impl Shard {
         self.check_settled(out);
     }
 
-    pub(super) fn start_verify(&mut self, volume: VolumeId, from: u64) {
+    pub(super) fn start_verify(&mut self, run: u64, volume: VolumeId, from: u64, to: u64) {
         // Copies of an earlier run that are under way end in this one.
         let open = self.verify.as_ref().map_or(0, |run| run.open);
-        self.verify = Some(VerifyRun { volume, next: from, open, compared: 0, repaired: 0 });
+        self.verify = Some(VerifyRun {
+            run: Some(run),
+            to,
+            volume,
+            next: from,
+            open,
+            compared: 0,
+            repaired: 0,
+        });
+    }
+
+    pub(super) fn end_verify(&mut self) {
+        if let Some(run) = &mut self.verify {
+            (run.run, run.to) = (None, 0);
+        }
     }
 
     /// Queues as many background copies as are due.
@@ -710,13 +727,16 @@ impl Shard {
     fn pump_verify(&mut self, out: &mut Out) {
         while self.pace.may_begin(self.now) {
             let Some(run) = &self.verify else { return };
-            let (volume, next, end) = (run.volume, run.next, self.volume_sectors(run.volume));
+            let (volume, next) = (run.volume, run.next);
+            let end = run.to.min(self.volume_sectors(volume));
             if next >= end {
                 if run.open == 0 {
-                    let (compared, repaired) = (run.compared, run.repaired);
+                    let (named, compared, repaired) = (run.run, run.compared, run.repaired);
                     self.verify = None;
-                    let message = FromShard::Verified { compared, repaired };
-                    out.push(ShardOutput::Member(message));
+                    if let Some(run) = named {
+                        let message = FromShard::Verified { run, compared, repaired };
+                        out.push(ShardOutput::Member(message));
+                    }
                 }
                 return;
             }

@@ -359,7 +359,8 @@ impl Shard {
                 self.answer_held(out);
             }
             ToShard::PauseResync(on) => self.sync_paused = on,
-            ToShard::Verify { volume, from } => self.start_verify(volume, from),
+            ToShard::Verify { run, volume, from, to } => self.start_verify(run, volume, from, to),
+            ToShard::EndVerify => self.end_verify(),
             ToShard::Cut { number } => self.on_cut(number, out),
             ToShard::CutDone { number } => {
                 self.cut_done = self.cut_done.max(number);

@@ -86,7 +86,8 @@ impl Shards {
             | ToShard::PauseResync(_)
             | ToShard::Vouched { .. }
             | ToShard::Count { .. }
-            | ToShard::Verify { .. } => {}
+            | ToShard::Verify { .. }
+            | ToShard::EndVerify => {}
         }
         self.gather(node, &mut answers);
         answers

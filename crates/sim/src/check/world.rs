@@ -822,6 +822,7 @@ impl World {
             shards: u16::from(matches!(entry.kind, Kind::Replica | Kind::Client)),
             geometry: Geometry::default(),
             timing: timing(),
+            feature_level: wire::FEATURE_LEVEL,
             seed: 7,
             bootstrap: Some(first),
         };

@@ -169,6 +169,12 @@ codes! {
     TOO_FEW_REPLICAS = "LS-0051", EXIT_FAILED, "There would be fewer replicas than in-sync-min asks for",
         "Requests wait while fewer replicas than that are in sync.",
         "Add a replica and wait until it is in sync, or lower the number: `lockstep resource set-options NAME --in-sync-min N`.";
+    VERIFY_STOPPED = "LS-0052", EXIT_FAILED, "The comparison of the replicas is stopped",
+        "An operator stopped it, or none runs.",
+        "Go on with it: `lockstep resource verify NAME`; or begin anew: `lockstep resource verify NAME --anew`.";
+    OLD_RELEASE = "LS-0053", EXIT_FAILED, "A node's release is older than what the others do",
+        "Every member could do more than this node can, and they do: the resource's feature level is above its own.",
+        "Install the release that the others run on the node, and start it again.";
 }
 
 /// Said with `UNSUPPORTED` of a resource that is to do without quorum, and has a witness.

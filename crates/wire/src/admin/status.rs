@@ -70,9 +70,13 @@ pub struct ResourceStatus {
     /// Whether everything between nodes is encrypted.
     #[serde(default)]
     pub link_encryption: bool,
-    /// How far the comparison of all replicas is; `None` if there is none. Told by the primary.
+    /// The last comparison of all replicas that was begun; `None` if there was none. The primary tells how far it is,
+    /// the others what they heard last.
     #[serde(default)]
     pub verify: Option<Verifying>,
+    /// An operator holds resync back.
+    #[serde(default)]
+    pub resync_paused: bool,
     /// What an operator should know, one sentence each.
     #[serde(default)]
     pub warnings: Vec<String>,
@@ -185,13 +189,31 @@ pub enum ReplicaState {
     SplitBrain,
 }
 
+/// How a comparison of all replicas stands.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VerifyProgress {
+    /// It goes on, whoever is primary.
+    Running,
+    /// An operator stopped it.
+    Stopped,
+    /// Everything was compared.
+    Done,
+}
+
 /// How far a comparison of all replicas is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub struct Verifying {
+    /// How it stands.
+    pub state: VerifyProgress,
     /// Compared, of all volumes.
     pub done_bytes: u64,
     /// To be compared in all.
     pub total_bytes: u64,
+    /// Differed and were repaired, so far as it is known: a part that is being compared counts when it is done.
+    pub repaired_bytes: u64,
+    /// When it began, or, once it is done, when it ended: milliseconds since 1970 by the primary's clock; 0 if unknown.
+    pub at_ms: u64,
 }
 
 /// How far a resync is.

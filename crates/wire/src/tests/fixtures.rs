@@ -81,7 +81,7 @@ fn frames_of_version_1_are_read_and_written_for_ever() {
 
 #[test]
 fn configurations_of_version_1_are_read_and_written_for_ever() {
-    for seed in 0..5 {
+    for seed in 0..6 {
         let encode = |configuration: &Configuration| {
             let mut bytes = Vec::new();
             encode_configuration(configuration, &mut bytes);

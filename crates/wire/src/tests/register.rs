@@ -99,6 +99,7 @@ fn nothing_is_written_about_doing_without_quorum_where_nothing_is_to_be_said() {
     configuration.lineage.clear();
     configuration.options.after_split_brain = AfterSplitBrain::Disconnect;
     configuration.unknown.clear();
+    (configuration.held, configuration.verify) = (Held::default(), None);
     for entry in &mut configuration.volumes {
         entry.grows_to = None;
     }
@@ -126,6 +127,7 @@ fn nothing_is_written_about_doing_without_quorum_where_nothing_is_to_be_said() {
 fn growths_are_written_only_where_a_volume_grows_and_each_once() {
     let mut configuration = sample::configuration(&mut Prng::new(7));
     configuration.unknown.clear();
+    (configuration.held, configuration.verify) = (Held::default(), None);
     configuration.volumes.truncate(1);
     let volume = configuration.volumes[0].volume;
     configuration.volumes[0].grows_to = None;
@@ -140,4 +142,33 @@ fn growths_are_written_only_where_a_volume_grows_and_each_once() {
     assert!(decode_configuration(&[&without[..], &[17, 0, 20, 0], &one, &one].concat()).is_err());
     let other = [&(volume.0 + 1).to_le_bytes()[..], &sectors.to_le_bytes()].concat();
     assert!(decode_configuration(&[&without[..], &[17, 0, 10, 0], &other].concat()).is_err());
+}
+
+#[test]
+fn what_is_held_and_compared_is_written_only_where_there_is_something_to_say() {
+    let mut configuration = sample::configuration(&mut Prng::new(8));
+    configuration.unknown.clear();
+    (configuration.held, configuration.verify) = (Held::default(), None);
+    let without = encoded(&configuration);
+    configuration.held.resync = true;
+    let held = [&without[..], &[18, 0, 2, 0, 0, 1]].concat();
+    assert_eq!(encoded(&configuration), held);
+    assert_eq!(decode_configuration(&held), Ok(configuration.clone()));
+    let nothing = [&without[..], &[18, 0, 2, 0, 0, 0]].concat();
+    assert!(decode_configuration(&nothing).is_err(), "one value has one encoding");
+    let state = VerifyState::Stopped;
+    let (began, volume) = (base::Epoch(1), base::VolumeId(2));
+    configuration.verify =
+        Some(VerifyEntry { state, began, volume, next: 3, repaired: 4, at_ms: 5 });
+    let numbers = [3u64, 4, 5].map(u64::to_le_bytes).concat();
+    let entry = [&[19, 0, 35, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0], &numbers[..]].concat();
+    let both = [&held[..], &entry].concat();
+    assert_eq!(encoded(&configuration), both);
+    assert_eq!(decode_configuration(&both), Ok(configuration.clone()));
+    let swapped = [&without[..], &entry, &held[without.len()..]].concat();
+    assert!(decode_configuration(&swapped).is_err(), "sections ascend");
+    for tag in 16..=19 {
+        configuration.unknown = vec![tag, 0, 0, 0];
+        assert!(check_configuration(&configuration).is_err(), "tag {tag} is a known section");
+    }
 }

@@ -95,7 +95,21 @@ pub(super) fn configuration(random: &mut Prng) -> Configuration {
         volumes,
         options: options(random),
         lineage: (0..random.below(17) * random.below(2)).map(|_| stretch(random)).collect(),
+        held: Held { requests: flag(random), resync: flag(random) },
+        verify: flag(random).then(|| verify_entry(random)),
         unknown,
+    }
+}
+
+fn verify_entry(random: &mut Prng) -> VerifyEntry {
+    let states = [VerifyState::Running, VerifyState::Stopped, VerifyState::Done];
+    VerifyEntry {
+        state: states[random.below(3) as usize],
+        began: Epoch(1 + random.below(1 << 40)),
+        volume: VolumeId(random.below(1 << 16) as u16),
+        next: random.next_u64(),
+        repaired: random.next_u64(),
+        at_ms: random.next_u64(),
     }
 }
 
@@ -275,6 +289,7 @@ pub(super) fn member_message(kind: u64, random: &mut Prng) -> MemberMessage {
             seen: flag(random).then(|| wire_seen(random)),
             process: random.next_u64(),
             attached: flag(random),
+            feature_level: random.next_u64() as u32,
         },
         1 => MemberMessage::Prepare { ballot },
         2 => {

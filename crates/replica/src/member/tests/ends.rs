@@ -98,3 +98,20 @@ fn the_end_of_a_reign_is_proposed_when_each_of_its_shards_is_drained() {
     node.hear(2, 1, MemberMessage::Accepted { ballot, epoch: Epoch(3), voter: voter(2) });
     assert_eq!(node.member.status().role, RoleStatus::Follower);
 }
+
+#[test]
+fn nobody_accepts_an_exclude_before_those_who_stay_have() {
+    let mut world = super::serving(35, 2, 1, 1);
+    world.set_clients(1, 0);
+    world.set_clients(4, 1);
+    world.run_until("node 4 serves", |world| world.answers(4));
+    world.slow = Some((1, 4, 50 * MS));
+    let accepts = |world: &World, node: u16| {
+        let record = world.nodes[&node].disk.as_ref();
+        let accepted = record.and_then(|record| record.accepted.as_ref());
+        accepted.is_some_and(|(_, value)| !value.is_in_sync(NodeId(2)))
+    };
+    world.crash(2);
+    world.run_until("the witness accepts", |world| accepts(world, 3));
+    assert!(accepts(&world, 1), "node 1 might be gone, and be all there is");
+}

@@ -32,6 +32,7 @@ fn hello(alone: &mut Alone, session: u64, lives: &[Life]) -> Vec<MemberMessage> 
         seen: None,
         process: lives.last().map_or(0, |life| life.process),
         attached: true,
+        feature_level: wire::FEATURE_LEVEL,
     };
     alone.step(MemberInput::Frame { peer, session, message })
 }

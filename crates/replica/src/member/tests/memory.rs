@@ -78,6 +78,7 @@ fn started(protocol: Protocol, in_memory: bool, clean: bool) -> Record {
         shards: 1,
         geometry: Geometry::default(),
         timing: Timing::default(),
+        feature_level: wire::FEATURE_LEVEL,
         seed: 9,
         bootstrap: None,
     };

@@ -17,7 +17,7 @@ use base::{Duration, Epoch, Incarnation, Instant, NodeId, Prng, SessionId, Volum
 use wire::{Configuration, MemberEntry, MemberKind, MemberMessage, Options, Protocol, VolumeEntry};
 
 /// Shards of a node that is not a witness.
-const SHARDS: u16 = 2;
+pub(super) const SHARDS: u16 = 2;
 
 /// Shards that do what they are told.
 #[derive(Debug, Default)]
@@ -41,7 +41,11 @@ pub(super) struct FakeShards {
     pub(super) unrequired: BTreeSet<NodeId>,
     pub(super) mute_drain: bool,
     pub(super) mute_grow: bool,
-    pub(super) mute_verify: bool,
+    /// No answer to a verify from this sector on.
+    pub(super) mute_verify: Option<u64>,
+    /// What they were asked to compare: volume, first sector.
+    pub(super) compared: Vec<(VolumeId, u64)>,
+    pub(super) paused: bool,
     pub(super) mute_written: bool,
     pub(super) vouched: BTreeSet<u64>,
 }
@@ -55,6 +59,8 @@ pub(super) struct Node {
     pub(super) attached: bool,
     pub(super) shards: FakeShards,
     witness: bool,
+    /// What its release can act on.
+    pub(super) feature_level: u32,
     /// Parts per million by which its clock is fast.
     drift: i64,
     pub(super) clients: u32,
@@ -207,6 +213,7 @@ impl World {
             member: None,
             life: 0,
             attached: disk.is_some() && !witness,
+            feature_level: wire::FEATURE_LEVEL,
             disk,
             shards: FakeShards::default(),
             witness,
@@ -255,6 +262,8 @@ impl World {
             process,
             shards: if entry.witness { 0 } else { SHARDS },
             timing: Timing::default(),
+            verify_sectors: 1 << 18,
+            feature_level: entry.feature_level,
             seed: process ^ 99,
             found_writes: 0,
             record: entry.disk.clone(),
@@ -691,11 +700,13 @@ impl World {
                 answer = Some(FromShard::Counted { peer, sectors });
             }
             ToShard::Cut { number } => answer = Some(FromShard::CutReady { number }),
-            ToShard::Verify { .. } => {
-                let done = FromShard::Verified { compared: 1, repaired: 0 };
-                answer = (!shards.mute_verify).then_some(done);
+            ToShard::Verify { run, volume, from, .. } => {
+                shards.compared.push((volume, from));
+                let done = FromShard::Verified { run, compared: 1, repaired: 3 };
+                answer = shards.mute_verify.is_none_or(|at| from < at).then_some(done);
             }
-            ToShard::PauseResync(_) | ToShard::CutDone { .. } => {}
+            ToShard::PauseResync(on) => shards.paused = on,
+            ToShard::EndVerify | ToShard::CutDone { .. } => {}
             ToShard::Vouched { sequence, .. } => {
                 shards.vouched.insert(sequence);
             }

@@ -38,6 +38,8 @@ impl Alone {
             process: 7,
             shards,
             timing: Timing::default(),
+            verify_sectors: 1 << 18,
+            feature_level: wire::FEATURE_LEVEL,
             seed: 1,
             record: Some(record),
             attached: true,
@@ -102,6 +104,7 @@ impl Alone {
             seen: None,
             process: session.0,
             attached: true,
+            feature_level: wire::FEATURE_LEVEL,
         };
         self.step(MemberInput::Frame { peer, session, message });
     }

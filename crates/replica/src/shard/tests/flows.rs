@@ -461,31 +461,49 @@ fn extents_turn_cold_and_hot_again_when_the_log_is_full() {
     assert_eq!(world.buffers_held(), 0);
 }
 
+fn verify(run: u64, from: u64, to: u64) -> ToShard {
+    ToShard::Verify { run, volume: super::world::VOLUME, from, to }
+}
+
 #[test]
 fn verify_finds_a_flipped_block_and_the_majority_wins() {
     let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
     world.lead(1);
     world.write(1, 500, 8, 6);
     world.nodes.get_mut(&1).expect("there").data.insert(503, 66);
-    world.tell(1, ToShard::Verify { volume: super::world::VOLUME, from: 0 });
+    world.tell(1, verify(1, 0, u64::MAX));
     world.wait_ms(1000);
     for node in [1, 2, 3] {
         assert_eq!(world.at(node, 503), 6, "node {node}");
     }
-    let said = FromShard::Verified { compared: super::world::SECTORS, repaired: 32 };
+    let said = FromShard::Verified { run: 1, compared: super::world::SECTORS, repaired: 32 };
     assert!(world.has_said(1, &said), "{:?}", world.nodes[&1].said);
 }
 
 #[test]
-fn a_verify_that_is_started_again_ends() {
+fn a_verify_compares_what_it_is_told_to_and_says_which_run_ended() {
     let mut world = pair();
     world.held.insert((2, 1));
-    let verify = ToShard::Verify { volume: super::world::VOLUME, from: 0 };
-    world.tell(1, verify.clone());
-    world.tell(1, verify);
+    world.tell(1, verify(1, 0, u64::MAX));
+    world.tell(1, verify(2, 64, 96));
     world.held.clear();
     world.wait_ms(1000);
-    assert!(world.nodes[&1].said.iter().any(|said| matches!(said, FromShard::Verified { .. })));
+    let ends = |world: &World| -> Vec<(u64, u64)> {
+        let ends = world.nodes[&1].said.iter().filter_map(|said| match said {
+            FromShard::Verified { run, compared, .. } => Some((*run, *compared)),
+            _ => None,
+        });
+        ends.collect()
+    };
+    // One copy of the first run was under way, and counts in the second.
+    assert!(matches!(ends(&world)[..], [(2, compared)] if compared >= 32), "{:?}", ends(&world));
+    world.held.insert((2, 1));
+    world.tell(1, verify(3, 0, u64::MAX));
+    world.tell(1, ToShard::EndVerify);
+    world.held.clear();
+    world.wait_ms(1000);
+    assert_eq!(ends(&world).len(), 1, "what was called off says nothing");
+    assert_eq!(world.nodes[&1].shard.status().verify, None);
 }
 
 #[test]

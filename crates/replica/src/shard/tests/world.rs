@@ -39,6 +39,7 @@ pub(super) fn geometry() -> Geometry {
         log_extents: 4,
         copy_sectors: 32,
         copies_max: 4,
+        verify_sectors: 256,
     }
 }
 

@@ -1,0 +1,89 @@
+//! `lockstep resource verify`: comparing all replicas.
+//!
+//! Always: who waits is told of the end though the primary, or the node that was asked, change meanwhile: how far it is
+//! stands in the configuration, and whoever is primary goes on.
+//!
+//! Not here: comparing (`replica`).
+
+use std::time::Duration;
+
+use wire::admin::{Command, Operation, VerifyProgress, Verifying};
+
+use super::{MOVES_MAX, at_primary, doer, done};
+use crate::cli::Verify;
+use crate::cluster::Cluster;
+use crate::output::Style;
+use crate::problem::{Problem, TIMED_OUT, UNREACHED};
+use crate::unit::show_size;
+use crate::view::{Views, Watching};
+
+/// How long a node may take to refuse a verify that is not waited for.
+const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
+
+/// Begins, goes on, or stops.
+pub(super) fn verify(cluster: &Cluster, style: Style, wanted: &Verify) -> Result<(), Problem> {
+    let name = wanted.name.as_str();
+    if wanted.stop {
+        at_primary(cluster, name, &Operation::StopVerify {})?;
+        let words = "the comparison is stopped; `lockstep resource verify` goes on with it";
+        return done(style, name, words);
+    }
+    let operation = Operation::Verify { anew: wanted.anew };
+    if wanted.wait {
+        let watching = Watching::begin(cluster, style, name);
+        let result = to_its_end(cluster, name, operation);
+        watching.end();
+        return done(style, name, &outcome(result?));
+    }
+    let views = Views::gather(cluster, Some(name))?;
+    let node = doer(cluster, &views, name)?;
+    let command = Command::Operation { resource: name.to_owned(), operation };
+    match node.ask_within(command, REFUSAL_LIMIT) {
+        Err(problem) if problem.is_kind(TIMED_OUT) => {
+            done(style, name, "the comparison goes on in the background")
+        }
+        answer => {
+            answer?;
+            done(style, name, &outcome(now(cluster, name)?))
+        }
+    }
+}
+
+/// Waits for the end; a node that was asked and is gone is no end.
+fn to_its_end(
+    cluster: &Cluster,
+    name: &str,
+    mut operation: Operation,
+) -> Result<Option<Verifying>, Problem> {
+    let before = now(cluster, name)?;
+    for _ in 0..MOVES_MAX {
+        match at_primary(cluster, name, &operation) {
+            Err(problem) if problem.is_kind(UNREACHED) => {
+                let at = now(cluster, name)?;
+                let ended = at.is_some_and(|at| at.state == VerifyProgress::Done);
+                if ended && at != before {
+                    return Ok(at);
+                }
+                operation = Operation::Verify { anew: false };
+            }
+            result => {
+                result?;
+                return now(cluster, name);
+            }
+        }
+    }
+    Err(Problem::new(UNREACHED, format!("{name}: the nodes that were asked went away")))
+}
+
+fn now(cluster: &Cluster, name: &str) -> Result<Option<Verifying>, Problem> {
+    Ok(Views::gather(cluster, Some(name))?.require(name)?.verify)
+}
+
+fn outcome(verify: Option<Verifying>) -> String {
+    match verify.map_or(0, |verify| verify.repaired_bytes) {
+        0 => "all replicas were compared, and are the same".to_owned(),
+        bytes => {
+            format!("all replicas were compared; in {} they differed: repaired", show_size(bytes))
+        }
+    }
+}
