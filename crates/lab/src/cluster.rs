@@ -157,6 +157,12 @@ impl Cluster {
         Ok(primary.to_owned())
     }
 
+    /// The primary that nodes name, whether or not requests wait.
+    pub(crate) fn primary_told(&self, name: &str) -> Outcome<String> {
+        let status = self.status(name)?;
+        Ok(status["primary"].as_str().ok_or("there is no primary")?.to_owned())
+    }
+
     /// One field of one replica's status.
     pub(crate) fn replica(&self, name: &str, node: &str) -> Outcome<Value> {
         let status = self.status(name)?;

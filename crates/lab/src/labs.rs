@@ -95,6 +95,7 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "disk-truncated" disks::truncated, "A replica's file is cut short while its node is down; it is not used as it is.";
     Full  "disk-swapped" disks::swapped, "The files of two resources are exchanged on one node; both are refused by name.";
     Quick "disk-verify" disks::verify, "Bytes are flipped below a replica; verify finds and repairs them.";
+    Full  "disk-verify-moves" disks::verify_moves, "The primary dies while replicas are compared; the next goes on where it was.";
     Quick "disk-rotten" disks::rotten, "With checksums, bytes flipped below primary and replica are never read, and mended.";
     Quick "faults-errors" faults::errors, "A replica's disk fails, then the primary's; clients see no error.";
     Full  "faults-stalls" faults::stalls, "A replica's disk hangs now and then; it is left behind, and comes back.";

@@ -267,7 +267,7 @@ pub(super) fn invalidate(bench: &Bench) -> Outcome {
 /// Still.
 pub(super) fn suspend(bench: &Bench) -> Outcome {
     let cluster = three(bench)?;
-    let load = load(bench, staying(&cluster, &["a", "b"], 4)?);
+    let load = load(bench, roaming(&cluster, &["a", "b"], 8)?);
     load.progress(100)?;
     cluster.ok(&["resource", "suspend", DISK])?;
     let before = load.acknowledged();
@@ -277,7 +277,21 @@ pub(super) fn suspend(bench: &Bench) -> Outcome {
     let after = load.acknowledged();
     // Each client may have one that was answered just before.
     ensure!(after <= before + 8, "{} writes were acknowledged while suspended", after - before);
+    let first = cluster.primary_told(DISK)?;
+    cluster.kill(&first)?;
+    let second = wait_for("another primary", SYNC_LIMIT, || {
+        let told = cluster.primary_told(DISK)?;
+        ensure!(told != first, "it is still {first}");
+        Ok(told)
+    })?;
+    let before = load.acknowledged();
+    let_run(Duration::from_secs(1));
+    let after = load.acknowledged();
+    ensure!(after == before, "{} writes were acknowledged by {second}", after - before);
+    cluster.start(&first)?;
     cluster.ok(&["resource", "resume", DISK])?;
+    load.progress(100)?;
+    cluster.ok(&["resource", "promote", DISK, "--node", &first])?;
     load.progress(100)?;
     passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
 }

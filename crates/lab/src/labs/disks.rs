@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::kill::{DISK, SIZE, load, settle, staying, three};
-use crate::bench::{Bench, Failure, Outcome, ensure, passed, text, tool};
+use crate::bench::{Bench, Failure, Outcome, ensure, passed, text, tool, wait_for};
 use crate::cluster::Cluster;
 use crate::load::{BLOCK_BYTES, fill};
 use client::{ANSWER_LIMIT, Volume};
@@ -151,6 +151,50 @@ pub(super) fn verify(bench: &Bench) -> Outcome {
     cluster.wait(DISK, "in-sync", crate::cluster::SYNC_LIMIT)?;
     cluster.compare(DISK, 0, SIZE, &["a", "b", "c"])?;
     passed(format!("three flipped bytes repaired; {summary}"))
+}
+
+/// What is compared before it is written down how far it is, in bytes.
+const STRIDE: u64 = 1 << 30;
+
+/// Bits that rot, and a primary that dies before they are found.
+pub(super) fn verify_moves(bench: &Bench) -> Outcome {
+    let cluster = Cluster::up(bench, 4)?;
+    cluster.create(DISK, &["--size", "3GiB", "--replicas", "4"])?;
+    cluster.ok(&["resource", "promote", DISK, "--node", "a"])?;
+    cluster.stop("d")?;
+    let place = 5 * STRIDE / 2;
+    let image = OpenOptions::new().write(true).open(cluster.image("d", DISK, 0))?;
+    image.write_all_at(&[1], place)?;
+    image.sync_all()?;
+    drop(image);
+    cluster.start("d")?;
+    cluster.wait(DISK, "in-sync", crate::cluster::SYNC_LIMIT)?;
+    cluster.ok(&["resource", "verify", DISK])?;
+    wait_for("a stride to be compared", crate::cluster::SYNC_LIMIT, || {
+        let verify = cluster.status(DISK)?["verify"].take();
+        ensure!(verify["done_bytes"].as_u64() > Some(STRIDE), "{verify}");
+        Ok(())
+    })?;
+    let first = cluster.primary(DISK)?;
+    cluster.kill(&first)?;
+    let mut least = u64::MAX;
+    let verify = wait_for("the end", crate::cluster::SYNC_LIMIT, || {
+        let verify = cluster.status(DISK)?["verify"].take();
+        least = least.min(verify["done_bytes"].as_u64().unwrap_or(u64::MAX));
+        ensure!(verify["state"] == "done", "{verify}");
+        Ok(verify)
+    })?;
+    ensure!(least >= STRIDE, "it began anew: only {least} bytes were compared then");
+    ensure!(verify["repaired_bytes"].as_u64() > Some(0), "nothing was repaired: {verify}");
+    cluster.start(&first)?;
+    cluster.wait(DISK, "in-sync", crate::cluster::SYNC_LIMIT)?;
+    let said = cluster.ok(&["resource", "verify", DISK, "--wait"])?;
+    ensure!(said.contains("are the same"), "{said}");
+    cluster.compare(DISK, 0, 3 * STRIDE, &["a", "b", "c", "d"])?;
+    let mut found = [1; BLOCK_BYTES];
+    Volume::open(cluster.node("d")?.nbd, DISK, ANSWER_LIMIT)?.read(place, &mut found)?;
+    ensure!(found == [0; BLOCK_BYTES], "the copy that rotted was believed");
+    passed(format!("{} bytes repaired after {first} was killed", verify["repaired_bytes"]))
 }
 
 /// Bits that rot where checksums are on.

@@ -53,7 +53,8 @@ fn a_form_of_the_future_is_told_from_damage() {
 #[test]
 fn sections_of_a_newer_version_are_kept() {
     let mut configuration = sample::configuration(&mut Prng::new(4));
-    configuration.unknown = vec![7, 0, 3, 0, b'a', b'b', b'c'];
+    // One that comes before those that may be left out, and two that are reserved.
+    configuration.unknown = vec![7, 0, 3, 0, b'a', b'b', b'c', 32, 0, 1, 0, b'd', 35, 0, 0, 0];
     let again = decode_configuration(&encoded(&configuration)).unwrap();
     assert_eq!(again.unknown, configuration.unknown);
     configuration.unknown[0] = 4;
