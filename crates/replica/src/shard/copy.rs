@@ -220,7 +220,7 @@ impl Shard {
                 return;
             }
         }
-        let others = self.copy_peers(&purpose);
+        let others = self.copy_peers(&purpose, span);
         if !others.iter().all(|&node| self.is_ready(node)) {
             return;
         }
@@ -293,18 +293,27 @@ impl Shard {
     }
 
     /// The nodes besides this one that take part in a copy.
-    fn copy_peers(&self, purpose: &Purpose) -> Nodes {
+    fn copy_peers(&self, purpose: &Purpose, span: Span) -> Nodes {
         match purpose {
             Purpose::Reconcile | Purpose::Verify | Purpose::Grow { .. } => self.required_peers(),
             Purpose::Sync { node, .. } => {
                 let mut nodes = Nodes::new();
                 nodes.push(*node);
                 if !self.is_own_in_sync() {
-                    nodes.extend(self.sources(&[]).first().copied());
+                    nodes.extend(self.copy_source(&self.sources(&[]), span));
                 }
                 nodes
             }
         }
+    }
+
+    /// Which of `sources` a copy of this range is read from: this node's own disk, else each in turn, four pieces at a
+    /// time, so that all their disks read at once.
+    fn copy_source(&self, sources: &[NodeId], span: Span) -> Option<NodeId> {
+        let stripe = span.first() / (4 * self.geometry.copy_sectors);
+        let turn = usize::try_from(stripe).unwrap_or(0) % sources.len().max(1);
+        let own = sources.first() == Some(&self.node);
+        sources.get(if own { 0 } else { turn }).copied()
     }
 
     fn compare(&mut self, id: u64, others: &[NodeId], out: &mut Out) {
@@ -392,7 +401,9 @@ impl Shard {
         } else {
             self.sources(&tried)
         };
-        let source = wanted.filter(|node| sources.contains(node)).or(sources.first().copied());
+        let source = wanted
+            .filter(|node| sources.contains(node))
+            .or_else(|| self.copy_source(&sources, span));
         let Some(source) = source else {
             let alone =
                 self.copy_purpose(id) == Some(Purpose::Reconcile) && self.copy_members() < 2;

@@ -257,6 +257,29 @@ fn a_primary_without_data_brings_a_replica_up_to_date_by_the_bits_of_another() {
 }
 
 #[test]
+fn a_primary_without_data_copies_from_all_that_have_it() {
+    let mut world = World::new(&[1, 2, 3, 4], &[1, 2, 3]);
+    world.lead(4);
+    world.disconnect(4, 3);
+    world.disconnect(1, 3);
+    world.disconnect(2, 3);
+    world.change(4, &[1, 2]);
+    for extent in 0..8 {
+        world.write(4, extent * 64, 64, 3);
+    }
+    back(&mut world, 4, 3);
+    world.seen.clear();
+    world.resync(4, 3);
+    same(&world, 1, 3);
+    for source in [1, 2] {
+        let read = |seen: &&(u16, u16, ShardMessage)| {
+            (seen.0, seen.1) == (4, source) && matches!(seen.2, ShardMessage::Read { .. })
+        };
+        assert!(world.seen.iter().filter(read).count() >= 4, "node {source} gave too little");
+    }
+}
+
+#[test]
 fn what_was_copied_before_a_copy_was_declared_worthless_is_copied_again() {
     let mut world = World::new(&[1, 2], &[1, 2]);
     world.lead(1);
