@@ -247,7 +247,8 @@ impl World {
         match wish {
             Wish::Promote => once(Operation::Promote),
             Wish::Demote => once(Operation::Demote),
-            Wish::Verify => once(Operation::Verify { anew: false }),
+            Wish::Verify if begin => Some(Operation::Verify { anew: false }),
+            Wish::Verify => Some(Operation::StopVerify),
             Wish::Invalidate => once(Operation::Invalidate),
             Wish::Cut => once(Operation::Cut),
             Wish::PauseResync => Some(Operation::PauseResync(begin)),

@@ -194,7 +194,7 @@ pub enum Wish {
     Promote,
     /// Be primary no more.
     Demote,
-    /// Compare everything.
+    /// Compare everything, and stop at the end of the fault's length if it is not done.
     Verify,
     /// Hold resync back for the fault's length.
     PauseResync,

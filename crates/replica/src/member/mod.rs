@@ -6,7 +6,8 @@
 //! `store` (what must be durable before it is said), `voter`, `proposer` (prepare and promise), `raise`
 //! (a higher ballot in the same reign), `register` (accept, commit, learn), `primary` (reign, lease,
 //! hand-over), `peers` (exclude, include), `replace` (a memory that is another), `invalidate` (a copy that is
-//! worthless), `operations`, `verify`, `level` (what every member can do), `lineage` (without quorum), `split` (two histories meet), `status`.
+//! worthless), `operations`, `verify`, `level` (what every member can do), `lineage` (without quorum), `split` (two
+//! histories meet), `status`.
 //!
 //! Always:
 //! - nothing is promised, accepted or acted on before the record that says so is on stable storage;
@@ -332,7 +333,7 @@ struct Pending {
     from: Option<Incarnation>,
     /// Of a resize or a verify: the configuration says that it is under way.
     begun: bool,
-    /// Of a verify: one that is to be joined began after this configuration.
+    /// Of a verify: one that is to be joined began after this configuration. Of a hold: every shard is to act on this one.
     since: Option<Epoch>,
 }
 

@@ -80,8 +80,30 @@ impl Member {
         }
     }
 
+    /// The change that an operation asked for is committed. A hold is done when this node's shards hold.
+    pub(super) fn finish_or_await_shards(&mut self, id: OperationId, epoch: Epoch, out: &mut Out) {
+        if self.is_pending(id, &Operation::Suspend(true)) {
+            self.mark(id, |pending| pending.since = Some(epoch));
+        } else {
+            self.finish(id, Ok(()), out);
+        }
+    }
+
+    fn finish_holds(&mut self, out: &mut Out) {
+        let done = |pending: &&Pending| {
+            pending.operation == Operation::Suspend(true)
+                && pending.since.is_some_and(|epoch| self.installed >= epoch)
+        };
+        let held: Vec<OperationId> =
+            self.operations.iter().filter(done).map(|pending| pending.id).collect();
+        for id in held {
+            self.finish(id, Ok(()), out);
+        }
+    }
+
     /// Takes every open operation as far as it goes now.
     pub(super) fn run_operations(&mut self, out: &mut Out) {
+        self.finish_holds(out);
         while self.operations.len() > OPERATIONS_MAX
             && let Some(last) = self.operations.pop()
         {

@@ -320,7 +320,7 @@ impl Member {
                 if proposal.next.reign != proposal.base.reign {
                     self.begin_anew(proposal.next.reign, out);
                 }
-                self.finish(id, Ok(()), out);
+                self.finish_or_await_shards(id, proposal.next.epoch, out);
             }
             Then::Demote => self.end_reign(out),
         }
