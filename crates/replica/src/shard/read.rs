@@ -27,7 +27,9 @@ impl Shard {
     pub(super) fn sources(&self, tried: &[NodeId]) -> Nodes {
         let mut nodes = Nodes::new();
         let Some(known) = &self.configuration else { return nodes };
-        if self.is_own_in_sync() && !self.disk_failing && !tried.contains(&self.node) {
+        // As the only copy it is read although its disk failed something: that may have been a write for want of room.
+        let readable = !self.disk_failing || self.is_alone();
+        if self.is_own_in_sync() && readable && !tried.contains(&self.node) {
             nodes.push(self.node);
         }
         nodes.extend(known.in_sync().filter(|node| {
