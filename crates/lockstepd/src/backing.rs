@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use base::{ClusterId, Duration, NodeId, ResourceId, SECTOR_BYTES, VolumeId};
 use replica::disk::{
-    BadMetadata, Layout, LayoutKind, RECORD_BYTES, RECORD_COPIES, Record, Superblock, newest_record,
+    AreaPlace, BadMetadata, Layout, RECORD_BYTES, RECORD_COPIES, Record, Superblock, newest_record,
 };
 use replica::door::{MetaPage, Page};
 use replica::start::Found;
@@ -300,7 +300,7 @@ pub(crate) fn label(cluster: ClusterId, resource: ResourceId, plan: &Plan) -> Ve
         resource,
         volume: plan.volume,
         disk: sys::random_u64() | 1,
-        layout: if external { LayoutKind::External } else { LayoutKind::Internal },
+        place: if external { AreaPlace::External } else { AreaPlace::Internal },
         slots: plan.layout.slots,
         sectors: plan.data_bytes / SECTOR_BYTES,
         regions: Superblock::regions_of(&plan.layout),
@@ -453,20 +453,30 @@ pub(crate) fn check_label(
         );
         return Err(Refused::new(&codes::OTHER_STORE, message));
     }
-    if !label.is_writable() {
-        let message = format!("{what}: a newer release has used it");
+    let bits = label.unwritable();
+    if bits != 0 {
+        let message =
+            format!("{what}: writing needs features that are unknown here, bits {bits:#x}");
         return Err(Refused::new(&codes::METADATA_TOO_NEW, message));
+    }
+    // Pages that were sought elsewhere would be taken for damaged, or never written.
+    let places = Superblock::regions_of(&plan.layout);
+    if let Some(region) = places.iter().find(|region| !label.regions.contains(region)) {
+        let message = format!("{what}: its superblock says that {:?} stand elsewhere", region.kind);
+        return Err(Refused::new(&codes::METADATA_DAMAGED, message));
     }
     Ok(())
 }
 
 fn damaged(what: &str, part: &str, bad: BadMetadata) -> Refused {
     let code = match bad {
-        BadMetadata::TooNew { .. } => &codes::METADATA_TOO_NEW,
+        BadMetadata::TooNew { .. }
+        | BadMetadata::UnknownFeatures { .. }
+        | BadMetadata::UnknownLayout { .. } => &codes::METADATA_TOO_NEW,
         BadMetadata::NotOurs => &codes::OTHER_STORE,
         _ => &codes::METADATA_DAMAGED,
     };
-    Refused::new(code, format!("{what}: its {part} cannot be believed: {bad:?}"))
+    Refused::new(code, format!("{what}: its {part} cannot be used: {bad}"))
 }
 
 /// Removes a store: nobody's first, then gone if it is a file.

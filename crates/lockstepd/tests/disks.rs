@@ -1,10 +1,12 @@
-//! Disks that become full, and disks that lose a part of their cache in a power cut, under real nodes.
+//! Disks that become full, that lose a part of their cache in a power cut, or that others have laid out, under real nodes.
 
 mod harness;
 
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use harness::{Cluster, Volume, content};
+use harness::{Cluster, Volume, content, run_status, text};
 use wire::admin::{ReplicaState, ReplicaStatus};
 use wire::{Durability, OnIoError};
 
@@ -302,4 +304,66 @@ fn a_power_cut_of_all_nodes_takes_no_acknowledged_write_where_writes_are_made_du
     for (entry, number) in power_cut("cut-through", Durability::WriteThrough) {
         assert!((entry.answered..=entry.asked).contains(&number), "{entry:?} reads {number}");
     }
+}
+
+/// The superblock of a file with metadata at its end, and where it stands. Most of the file is a hole.
+fn superblock(image: &Path) -> (std::fs::File, u64, [u8; 4096]) {
+    let file = std::fs::File::options().read(true).write(true).open(image).expect("there");
+    let size = file.metadata().expect("there").len();
+    let mut page = [0; 4096];
+    for at in (size - (256 << 20)..size).step_by(4096) {
+        file.read_exact_at(&mut page, at).expect("read");
+        if page.starts_with(b"LOCKSTEP") {
+            return (file, at, page);
+        }
+    }
+    panic!("no superblock in {}", image.display());
+}
+
+/// Where the kind of layout stands in a superblock, and where the offset of its first region.
+const LAYOUT_AT: usize = 384;
+const REGION_AT: usize = 76;
+
+/// Changes a byte of the superblock, which stays a good one.
+fn change(image: &Path, byte: usize, value: u8) {
+    let (file, at, mut page) = superblock(image);
+    page[byte] = value;
+    let checksum = base::crc32c(&page[..4092]);
+    page[4092..].copy_from_slice(&checksum.to_le_bytes());
+    file.write_all_at(&page, at).expect("written");
+}
+
+#[test]
+fn a_disk_of_another_layout_is_refused_by_its_code_and_one_from_before_layouts_is_used() {
+    let mut cluster = Cluster::new("layouts", 1);
+    cluster.start(1);
+    cluster.create(&cluster.resource(NAME, 16 * MIB, &[1]));
+    let bytes = content(3, 1 << 16);
+    let mut volume = cluster.open(1, NAME);
+    volume.write(MIB, &bytes).expect("written");
+    drop(volume);
+    let image = cluster.home(1).join("volumes/alpha-0.img");
+    assert!(cluster.stop(1));
+    assert_eq!(superblock(&image).2[LAYOUT_AT], 1, "the layout `replica`");
+    change(&image, LAYOUT_AT, 2);
+    assert!(!run_status(&["check", text(&image)]));
+    let before = superblock(&image).2;
+    cluster.start(1);
+    let status = cluster.status(1, NAME);
+    let why = status.warnings.first().expect("it says why it has no disk");
+    assert!(why.contains("LS-0024") && why.contains("stripe"), "{why}");
+    assert_eq!(status.replicas[0].state, ReplicaState::Detached);
+    assert_eq!(status.replicas[0].reason.as_ref(), Some(why));
+    assert!(cluster.stop(1));
+    assert_eq!(superblock(&image).2, before, "it is left alone");
+    change(&image, LAYOUT_AT, 0);
+    assert!(run_status(&["check", text(&image)]));
+    cluster.start(1);
+    assert_eq!(cluster.open(1, NAME).read(MIB, 1 << 16).expect("read"), bytes);
+    assert!(cluster.stop(1));
+    change(&image, REGION_AT, 1);
+    cluster.start(1);
+    let status = cluster.status(1, NAME);
+    let why = status.warnings.first().expect("it says why it has no disk");
+    assert!(why.contains("LS-0023") && why.contains("Records stand elsewhere"), "{why}");
 }
