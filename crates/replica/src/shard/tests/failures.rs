@@ -357,7 +357,7 @@ fn hostile_numbers_in_a_message_do_no_harm() {
             runs: vec![(0, u64::MAX), (u64::MAX, 0)],
         },
         ShardMessage::Retire { epoch, upto: u64::MAX, ahead: vec![(0, u64::MAX), (9, 3)] },
-        ShardMessage::Written { sequence: u64::MAX, ok: false },
+        ShardMessage::Written { sequence: u64::MAX, ok: false, in_place: false },
         ShardMessage::Doubt {
             sequence: 0,
             runs: vec![wire::DoubtRun {
