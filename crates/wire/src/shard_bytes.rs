@@ -228,10 +228,7 @@ pub(crate) fn take(kind: u16, from: &Fields, body: &[u8]) -> Result<ShardMessage
             ShardMessage::Write { epoch, sequence, cut, volume, span, flags, origin }
         }
         RECEIVED => ShardMessage::Received { sequence },
-        WRITTEN => {
-            let in_place = ok && !from.has(FLAG_NOT_IN_PLACE);
-            ShardMessage::Written { sequence, ok, in_place }
-        }
+        WRITTEN => take_written(from),
         RETIRE => {
             let ahead = take_runs(&mut body)?;
             ShardMessage::Retire { epoch, upto: sequence, ahead }
@@ -292,6 +289,12 @@ fn addressed(epoch: Epoch, sequence: u64, volume: VolumeId, span: Span) -> Field
 
 fn answered(sequence: u64, ok: bool) -> Fields {
     Fields { sequence, flags: flag(FLAG_OK, ok), ..Fields::default() }
+}
+
+fn take_written(from: &Fields) -> ShardMessage {
+    let ok = from.has(FLAG_OK);
+    let in_place = ok && !from.has(FLAG_NOT_IN_PLACE);
+    ShardMessage::Written { sequence: from.sequence, ok, in_place }
 }
 
 fn put_write_flags(flags: WriteFlags) -> u32 {
