@@ -173,8 +173,9 @@ fn the_only_copy_that_becomes_full_fails_what_it_cannot_write_and_keeps_what_it_
 const BLOCKS: u64 = 96;
 const BLOCK_BYTES: u64 = 16 * 1024;
 const CLIENTS: u64 = 3;
-/// Writes of all clients before the power is cut.
-const WRITES: u64 = 900;
+/// Writes of all clients before they flush no more, and then before the power is cut.
+const WRITES: u64 = 700;
+const WRITES_UNFLUSHED: u64 = 200;
 
 /// What a client did with one block. Contents are numbered from 1; 0 is none.
 #[derive(Clone, Copy, Debug, Default)]
@@ -197,7 +198,7 @@ fn bytes_of(client: u64, block: u64, number: u64) -> Vec<u8> {
     }
 }
 
-/// Writes at random places, and flushes now and then, until the power is gone.
+/// Writes at random places, at first with a flush now and then, until the power is gone.
 fn run_client(mut volume: Volume, client: u64, count: &AtomicU64) -> Vec<Written> {
     let mut written = vec![Written::default(); usize::try_from(BLOCKS).expect("few")];
     let mut random = base::Prng::new(client + 1);
@@ -209,8 +210,8 @@ fn run_client(mut volume: Volume, client: u64, count: &AtomicU64) -> Vec<Written
             return written;
         }
         entry.answered = entry.asked;
-        count.fetch_add(1, Ordering::Relaxed);
-        if random.once_in(80) {
+        let flushes = count.fetch_add(1, Ordering::Relaxed) < WRITES;
+        if flushes && random.once_in(80) {
             if volume.flush().is_err() {
                 return written;
             }
@@ -245,7 +246,7 @@ fn power_cut(name: &str, durability: Durability) -> Vec<(Written, u64)> {
         };
         let clients: Vec<_> = (0..CLIENTS).zip(volumes).map(run).collect();
         cluster.wait_for("enough to be written", || match count.load(Ordering::Relaxed) {
-            enough if enough >= WRITES => Ok(()),
+            enough if enough >= WRITES + WRITES_UNFLUSHED => Ok(()),
             few => Err(format!("{few} writes")),
         });
         (1..=3).for_each(|node| cluster.kill(node));
