@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use harness::{Cluster, Volume, content, run_status, text};
-use wire::admin::{ReplicaState, ReplicaStatus};
+use wire::admin::{Command, Operation, ReplicaState, ReplicaStatus};
 use wire::{Durability, OnIoError};
 
 const MIB: u64 = 1 << 20;
@@ -253,8 +253,11 @@ fn power_cut(name: &str, durability: Durability) -> Vec<(Written, u64)> {
         clients.into_iter().map(|client| client.join().expect("it ends")).collect()
     });
     (1..=3).for_each(|node| cluster.start(node));
-    // First another node than the one that was primary: its copy is to have what counts as well.
-    let mut volumes: Vec<Volume> = (1..=3).rev().map(|node| cluster.open(node, NAME)).collect();
+    // Where copies differ that of the primary is taken: now it is another, whose copy is to have what counts as well.
+    let promote =
+        || Command::Operation { resource: NAME.to_owned(), operation: Operation::Promote {} };
+    cluster.wait_for("another primary", || cluster.ask(3, promote()).map(drop));
+    let mut volumes: Vec<Volume> = (1..=3).map(|node| cluster.open(node, NAME)).collect();
     let mut pages = Vec::new();
     for (client, blocks) in (0..CLIENTS).zip(&written) {
         for (block, &entry) in (0..BLOCKS).zip(blocks) {
