@@ -91,9 +91,10 @@ fn a_replica_whose_disk_becomes_full_is_left_behind_by_name_and_comes_back_with_
 }
 
 /// The primary's own disk becomes full. Returns the cluster when that is so, and how many steps were written.
-fn primary_becomes_full(name: &str, on_io_error: OnIoError) -> (Cluster, u64) {
+fn primary_becomes_full(name: &str, threads: u16, on_io_error: OnIoError) -> (Cluster, u64) {
     let mut cluster = Cluster::new(name, 3);
     fill_up(&cluster, 1, 2 * MIB);
+    cluster.add_settings(1, &format!("threads = {threads}"));
     for node in 1..=3 {
         cluster.start(node);
     }
@@ -124,14 +125,14 @@ fn comes_back(mut cluster: Cluster, steps: u64) {
 
 #[test]
 fn a_primary_whose_disk_becomes_full_goes_on_with_the_other_copies() {
-    let (cluster, steps) = primary_becomes_full("full-primary", OnIoError::Detach);
+    let (cluster, steps) = primary_becomes_full("full-primary", 1, OnIoError::Detach);
     assert_eq!(steps, 60, "its clients see no error");
     comes_back(cluster, steps);
 }
 
 #[test]
 fn a_primary_that_passes_errors_on_tells_its_client_that_its_disk_is_full() {
-    let (cluster, steps) = primary_becomes_full("full-told", OnIoError::PassOn);
+    let (cluster, steps) = primary_becomes_full("full-told", 2, OnIoError::PassOn);
     assert!((1..60).contains(&steps), "{steps} steps without an error");
     comes_back(cluster, steps);
 }

@@ -89,8 +89,14 @@ fn block(style: Style, resource: &ResourceStatus) -> String {
         text.push_str(&style.paint(Tone::Bad, &format!("  {}", super::held(resource, reason))));
         text.push('\n');
     }
-    for warning in &resource.warnings {
-        text.push_str(&style.paint(Tone::Doubtful, &format!("  note: {warning}")));
+    let mut notes = resource.warnings.clone();
+    for replica in resource.replicas.iter().filter(|row| row.state == ReplicaState::Detached) {
+        let why =
+            replica.reason.as_ref().filter(|why| notes.iter().all(|note| !note.ends_with(*why)));
+        notes.extend(why.map(|why| format!("{}: {why}", replica.node)));
+    }
+    for note in notes {
+        text.push_str(&style.paint(Tone::Doubtful, &format!("  note: {note}")));
         text.push('\n');
     }
     text
