@@ -40,8 +40,7 @@ pub(crate) fn run(global: &Global, name: &str) -> Result<(), Problem> {
     let style = Style::of(global);
     let cluster = Cluster::open(global)?;
     let views = Views::gather(&cluster, Some(name))?;
-    let view = views.require(name)?;
-    let mut findings = explain(view, &views.silent);
+    let mut findings = explain(&views.whole(name)?, &views.silent);
     if let Some((node, view)) = split::seen_by(&views, name) {
         let about = |split| about_split(&split::words(&views, name, node, split));
         findings.splice(0..0, view.split_brain.iter().map(about));
@@ -213,7 +212,12 @@ fn about_replica(view: &ResourceStatus, replica: &ReplicaStatus, down: bool) -> 
             ),
         )),
         ReplicaState::Detached => Some(serious(
-            format!("The disk of {node} failed, or was taken away: its copy is not used."),
+            match &replica.reason {
+                Some(why) => format!("The copy on {node} is not used: {why}."),
+                None => {
+                    format!("The disk of {node} failed, or was taken away: its copy is not used.")
+                }
+            },
             "an operator",
             format!(
                 "look into the log of {node}; with the disk replaced: lockstep resource remove-replica {name} \

@@ -224,6 +224,21 @@ fn trouble_is_named_in_the_table() {
 }
 
 #[test]
+fn why_a_copy_is_not_used_is_told_by_its_own_node_wherever_the_primary_is() {
+    const WHY: &str = "its disk failed: No space left on device; make room on it";
+    let (mut best, mut own) = (resource(), resource());
+    best.replicas[2].state = ReplicaState::Detached;
+    own.epoch = 4;
+    own.replicas[2].state = ReplicaState::Detached;
+    own.replicas[2].reason = Some(WHY.to_owned());
+    let all = views(&[("a", best), ("c", own)]);
+    let text = human(PLAIN, &all);
+    assert_eq!(text.matches(&format!("note: c: {WHY}")).count(), 1, "{text}");
+    let found = crate::explain::explain(&all.whole("disk").unwrap(), &[]);
+    assert!(found.iter().any(|finding| finding.what.contains(WHY) && finding.serious), "{found:?}");
+}
+
+#[test]
 fn the_newest_view_is_believed_and_the_primary_s_among_equals() {
     let mut old = resource();
     old.epoch = 4;

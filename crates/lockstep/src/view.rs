@@ -81,6 +81,12 @@ impl Views {
         Status { version: 1, resources, warnings }
     }
 
+    /// The view to believe, with what only the others know.
+    pub(crate) fn whole(&self, name: &str) -> Result<ResourceStatus, Problem> {
+        let best = self.require(name)?;
+        Ok(completed(best, &self.resources[name]))
+    }
+
     /// What `node` itself says of the resource.
     pub(crate) fn of(&self, name: &str, node: &str) -> Option<&ResourceStatus> {
         let views = self.resources.get(name)?;
@@ -113,14 +119,20 @@ fn best_of(views: &[(String, ResourceStatus)]) -> Option<&ResourceStatus> {
     best.map(|(_, view)| view)
 }
 
-/// A view, with what only the others know: each node what its own store is made of.
+/// A view, with what only the others know: each node what its own store is made of, and why it failed.
 fn completed(best: &ResourceStatus, views: &[(String, ResourceStatus)]) -> ResourceStatus {
     let mut whole = best.clone();
-    for replica in whole.replicas.iter_mut().filter(|replica| replica.store.is_none()) {
+    for replica in &mut whole.replicas {
         let own = views.iter().find(|(whose, _)| *whose == replica.node);
         let same =
             own.and_then(|(_, view)| view.replicas.iter().find(|row| row.node == replica.node));
-        replica.store = same.and_then(|row| row.store.clone());
+        let Some(same) = same else { continue };
+        if replica.store.is_none() {
+            replica.store.clone_from(&same.store);
+        }
+        if replica.reason.is_none() && replica.state == ReplicaState::Detached {
+            replica.reason.clone_from(&same.reason);
+        }
     }
     whole
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use base::{ClusterId, Duration, NodeId, ResourceId, SECTOR_BYTES, VolumeId};
 use replica::disk::{
-    BadMetadata, Layout, LayoutKind, RECORD_BYTES, RECORD_COPIES, Record, Superblock, newest_record,
+    AreaPlace, BadMetadata, Layout, RECORD_BYTES, RECORD_COPIES, Record, Superblock, newest_record,
 };
 use replica::door::{MetaPage, Page};
 use replica::start::Found;
@@ -178,6 +178,8 @@ pub(crate) struct Blocking {
     pool: BufferPool,
     /// How long each is waited for; `None`: for ever.
     patience: Option<Duration>,
+    /// What was read with them.
+    pub(crate) read_bytes: u64,
 }
 
 impl Blocking {
@@ -186,7 +188,7 @@ impl Blocking {
         let hands = Hands::new(HandsConfig::default())
             .map_err(|error| Refused::new(&codes::INTERNAL, error.to_string()))?;
         let bytes = usize::try_from(2 * CHUNK_BYTES).expect("2 MiB");
-        Ok(Blocking { hands, pool: BufferPool::new(bytes), patience: None })
+        Ok(Blocking { hands, pool: BufferPool::new(bytes), patience: None, read_bytes: 0 })
     }
 
     /// The same, for disks that may hang: a call that takes longer than this fails with [`Errno::TIMED_OUT`], and no
@@ -229,6 +231,7 @@ impl Blocking {
             }
             at += u64::try_from(count).expect("1 MiB");
         }
+        self.read_bytes += length;
         Ok(bytes)
     }
 
@@ -300,7 +303,7 @@ pub(crate) fn label(cluster: ClusterId, resource: ResourceId, plan: &Plan) -> Ve
         resource,
         volume: plan.volume,
         disk: sys::random_u64() | 1,
-        layout: if external { LayoutKind::External } else { LayoutKind::Internal },
+        place: if external { AreaPlace::External } else { AreaPlace::Internal },
         slots: plan.layout.slots,
         sectors: plan.data_bytes / SECTOR_BYTES,
         regions: Superblock::regions_of(&plan.layout),
@@ -453,20 +456,30 @@ pub(crate) fn check_label(
         );
         return Err(Refused::new(&codes::OTHER_STORE, message));
     }
-    if !label.is_writable() {
-        let message = format!("{what}: a newer release has used it");
+    let bits = label.unwritable();
+    if bits != 0 {
+        let message =
+            format!("{what}: writing needs features that are unknown here, bits {bits:#x}");
         return Err(Refused::new(&codes::METADATA_TOO_NEW, message));
+    }
+    // Pages that were sought elsewhere would be taken for damaged, or never written.
+    let places = Superblock::regions_of(&plan.layout);
+    if let Some(region) = places.iter().find(|region| !label.regions.contains(region)) {
+        let message = format!("{what}: its superblock says that {:?} stand elsewhere", region.kind);
+        return Err(Refused::new(&codes::METADATA_DAMAGED, message));
     }
     Ok(())
 }
 
 fn damaged(what: &str, part: &str, bad: BadMetadata) -> Refused {
     let code = match bad {
-        BadMetadata::TooNew { .. } => &codes::METADATA_TOO_NEW,
+        BadMetadata::TooNew { .. }
+        | BadMetadata::UnknownFeatures { .. }
+        | BadMetadata::UnknownLayout { .. } => &codes::METADATA_TOO_NEW,
         BadMetadata::NotOurs => &codes::OTHER_STORE,
         _ => &codes::METADATA_DAMAGED,
     };
-    Refused::new(code, format!("{what}: its {part} cannot be believed: {bad:?}"))
+    Refused::new(code, format!("{what}: its {part} cannot be used: {bad}"))
 }
 
 /// Removes a store: nobody's first, then gone if it is a file.
@@ -552,16 +565,21 @@ fn written_pages(store: &Store, layout: &Layout, slot: u8, next: u64) -> Option<
     if next >= end {
         return None;
     }
-    let mut first = next;
+    let (mut first, mut last) = (next, end);
     if let Some((file, base)) = store.sparse_metadata() {
         let offset = |page| base + layout.page_offset(MetaPage::Bitmap { slot, page });
         let range = offset(next)..offset(end - 1) + PAGE_BYTES;
-        let hole = file.holes_now(range.clone(), 1).ok().and_then(|holes| holes.first().cloned());
-        if let Some(hole) = hole.filter(|hole| hole.start == range.start) {
+        // One that the range begins with, and the one that ends what was written.
+        for hole in file.holes_now(range.clone(), 2).unwrap_or_default() {
+            let begins = next + (hole.start - range.start).div_ceil(PAGE_BYTES);
+            if begins > first {
+                last = begins;
+                break;
+            }
             first = next + (hole.end - range.start) / PAGE_BYTES;
         }
     }
-    (first < end).then(|| first..end.min(first + BITMAP_PAGES_AT_ONCE))
+    (first < end).then(|| first..last.min(first + BITMAP_PAGES_AT_ONCE))
 }
 
 /// Reads pages, neighbours together; one that cannot be read is `None`.
@@ -588,3 +606,6 @@ fn read_pages(
     }
     pages
 }
+
+#[cfg(test)]
+mod tests;

@@ -83,7 +83,9 @@ struct FileFaults {
     flush_errors_one_in: u64,
     stalls_one_in: u64,
     stall_ms: u64,
+    full_after_bytes: u64,
     volatile_cache: bool,
+    written_back_one_in: u64,
 }
 
 impl FileFaults {
@@ -95,7 +97,9 @@ impl FileFaults {
             flush_errors_one_in: self.flush_errors_one_in,
             stalls_one_in: self.stalls_one_in,
             stall: Duration::from_millis(self.stall_ms),
+            full_after_bytes: self.full_after_bytes,
             volatile_cache: self.volatile_cache,
+            written_back_one_in: self.written_back_one_in,
         }
     }
 }

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use replica::disk::{
-    Layout, RECORD_BYTES, RECORD_COPIES, Record, Superblock, decode_bitmap_page, decode_log_page,
-    hot_extents, newest_record,
+    BadMetadata, Layout, RECORD_BYTES, RECORD_COPIES, Record, Superblock, decode_bitmap_page,
+    decode_log_page, hot_extents, newest_record,
 };
 use replica::door::{MetaPage, Page};
 use sys::{Access, File, OpenOptions};
@@ -81,21 +81,28 @@ fn look(path: &Path) -> Result<Seen, String> {
 /// The metadata area starts the file (external), or stands at its end (internal), on a page: the
 /// superblock itself says how long it is.
 fn find_superblock(file: &File, size: u64) -> Result<(u64, Superblock), String> {
-    if let Ok(superblock) = read_superblock(file, 0) {
-        return Ok((0, superblock));
+    if let Some(found) = superblock_at(file, 0)? {
+        return Ok((0, found));
     }
     let pages = size / 4096;
     // Checksums and bitmaps take less than a 256th part of the data; and there are fixed pages.
     let most = pages / 256 + 2048;
-    (1..=most.min(pages))
-        .map(|back| (pages - back) * 4096)
-        .find_map(|at| Some((at, read_superblock(file, at).ok()?)))
-        .ok_or_else(|| "there is no metadata of a replica".to_owned())
+    for back in 1..=most.min(pages) {
+        let at = (pages - back) * 4096;
+        if let Some(found) = superblock_at(file, at)? {
+            return Ok((at, found));
+        }
+    }
+    Err("there is no metadata of a replica".to_owned())
 }
 
-fn read_superblock(file: &File, at: u64) -> Result<Superblock, String> {
-    let page = read_page(file, at)?;
-    Superblock::decode(&page).map_err(|bad| format!("{bad:?}"))
+/// The superblock that stands there, if one does; an error if it does and cannot be used here.
+fn superblock_at(file: &File, at: u64) -> Result<Option<Superblock>, String> {
+    match read_page(file, at).map(|page| Superblock::decode(&page)) {
+        Ok(Ok(found)) => Ok(Some(found)),
+        Ok(Err(BadMetadata::NotOurs | BadMetadata::Torn)) | Err(_) => Ok(None),
+        Ok(Err(bad)) => Err(format!("its superblock cannot be used: {bad}")),
+    }
 }
 
 fn read_page(file: &File, at: u64) -> Result<Page, String> {
@@ -118,7 +125,7 @@ fn look_at_record(file: &File, start: u64, layout: &Layout, seen: &mut Seen) {
     match newest_record(&copies) {
         Ok(record) => seen.record = Some(record),
         Err(_) if empty && seen.superblock.volume.0 != 0 => {}
-        Err(bad) => seen.faults.push(format!("no copy of the record is good: {bad:?}")),
+        Err(bad) => seen.faults.push(format!("no copy of the record is good: {bad}")),
     }
 }
 
@@ -131,7 +138,7 @@ fn look_at_log(file: &File, start: u64, layout: &Layout, seen: &mut Seen) {
             Some(bytes) => {
                 if let Err(bad) = decode_log_page(half, page, copy, bytes) {
                     // One copy may be torn by a crash; the other is then the one that counts.
-                    seen.lines.push(format!("log half {half} page {page} copy {copy}: {bad:?}"));
+                    seen.lines.push(format!("log half {half} page {page} copy {copy}: {bad}"));
                 }
             }
             None => seen.faults.push(format!("log half {half} page {page}: cannot be read")),
@@ -150,7 +157,7 @@ fn look_at_log(file: &File, start: u64, layout: &Layout, seen: &mut Seen) {
                 found.extents.iter().map(|(volume, extent)| format!("hot: {volume}/{extent}")),
             );
         }
-        Err(bad) => seen.faults.push(format!("the log cannot be believed: {bad:?}")),
+        Err(bad) => seen.faults.push(format!("the log cannot be believed: {bad}")),
     }
 }
 
@@ -162,7 +169,7 @@ fn look_at_bitmaps(file: &File, start: u64, layout: &Layout, seen: &mut Seen) {
             let place = MetaPage::Bitmap { slot: slot.number, page };
             let bytes = read_page(file, start + layout.page_offset(place));
             let decoded = bytes.and_then(|bytes| {
-                decode_bitmap_page(slot.number, page, &bytes).map_err(|bad| format!("{bad:?}"))
+                decode_bitmap_page(slot.number, page, &bytes).map_err(|bad| bad.to_string())
             });
             match decoded {
                 Ok((generation, runs)) if generation == slot.generation => {

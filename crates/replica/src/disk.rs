@@ -27,7 +27,7 @@ pub use log::{
 };
 pub use record::newest_record;
 pub use sums::{SUMS_BLOCKS, SUMS_PAGES, block_sum, decode_sums, encode_sums};
-pub use superblock::{LayoutKind, Region, RegionKind, SUPERBLOCK_BYTES, Superblock};
+pub use superblock::{AreaPlace, LayoutKind, Region, RegionKind, SUPERBLOCK_BYTES, Superblock};
 
 use crate::door::Slot;
 use alloc::boxed::Box;
@@ -46,11 +46,44 @@ pub enum BadMetadata {
     Misplaced,
     /// Written by a version that this one does not understand.
     TooNew {
-        /// The format number, or the feature bits, that are not known here.
+        /// The format number that is not known here.
         format: u32,
+    },
+    /// It needs features that this version does not have.
+    UnknownFeatures {
+        /// Their bits in the mask of incompatible features.
+        bits: u64,
+    },
+    /// The data lies on the disks in a way that this version does not know.
+    UnknownLayout {
+        /// Its number.
+        kind: u8,
     },
     /// The disk gave an error.
     Unreadable,
+}
+
+impl core::fmt::Display for BadMetadata {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            BadMetadata::NotOurs => out.write_str("it is none of ours"),
+            BadMetadata::Torn => out.write_str("it is torn or rotten"),
+            BadMetadata::Misplaced => out.write_str("it belongs elsewhere"),
+            BadMetadata::TooNew { format } => {
+                write!(out, "it is of format {format}, which is unknown here")
+            }
+            BadMetadata::UnknownFeatures { bits } => {
+                write!(out, "it needs features that are unknown here, bits {bits:#x}")
+            }
+            BadMetadata::UnknownLayout { kind: 2 } => {
+                out.write_str("its layout is `stripe`, which cannot be served here")
+            }
+            BadMetadata::UnknownLayout { kind } => {
+                write!(out, "its layout is of kind {kind}, which is unknown here")
+            }
+            BadMetadata::Unreadable => out.write_str("it cannot be read"),
+        }
+    }
 }
 
 /// The whole durable state of a member: register, identity, bitmap slots. Written as one, twice

@@ -170,7 +170,7 @@ pub enum DiskRequest {
         /// Which sectors.
         span: Span,
     },
-    /// Put everything answered before on stable storage, data of every volume.
+    /// Put everything answered before on stable storage, in its place or not, data of every volume.
     Flush,
     /// Put the block checksums of an extent on stable storage: it is about to leave the activity log. Asked
     /// only of resources with data checksums. Answered by `Done`.
@@ -192,10 +192,18 @@ pub enum DiskRequest {
 }
 
 /// How a disk request went.
+///
+/// Of a write two things are to be known: that it is as *durable* as was asked, and that it is *in its place*, where reads
+/// find it. What a client was told depends on the first. Whatever looks at the place depends on the second: reads and
+/// comparisons of the span, its extent's leaving the activity log, its retirement, and what a resync counts as copied. A disk with a
+/// journal says one after the other; all others say both at once, with `Done`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum DiskAnswer {
-    /// Done.
+    /// Done: a write is as durable as was asked, and in its place.
     Done,
+    /// Only to `Write` and `Zero`: it is on stable storage, and so as durable as can be asked. `Done` follows once it is
+    /// in its place, or `Failed`.
+    Durable,
     /// Read. The buffer now belongs to the shard, which releases it; `None` means all zeroes.
     Data(Option<BufferId>),
     /// The hash.

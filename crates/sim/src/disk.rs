@@ -45,6 +45,8 @@ pub struct InFlight {
     content: Option<Rc<[Token]>>,
     /// For a flush: everything answered up to here.
     mark: u64,
+    /// It was answered as durable: it is in the journal.
+    journaled: bool,
 }
 
 /// What a request gave.
@@ -137,9 +139,23 @@ impl Disk {
             return Err(format!("{request:?} has a buffer of {} sectors", content.len()));
         }
         self.made += 1;
-        let entry = InFlight { shard, op, request, content, mark: self.sequence };
+        let mark = self.sequence;
+        let entry = InFlight { shard, op, request, content, mark, journaled: false };
         self.in_flight.insert(self.made, entry);
         Ok(self.made)
+    }
+
+    /// Puts a write that is in flight in the journal; its shard and name there, unless it is in its place by now.
+    pub fn journal(&mut self, id: u64) -> Option<(u16, DiskOp)> {
+        let entry = self.in_flight.get_mut(&id)?;
+        entry.journaled = true;
+        Some((entry.shard, entry.op))
+    }
+
+    /// Whether request `id` is in the journal.
+    #[must_use]
+    pub fn is_journaled(&self, id: u64) -> bool {
+        self.in_flight.get(&id).is_some_and(|entry| entry.journaled)
     }
 
     /// Carries out request `id`.
@@ -162,7 +178,7 @@ impl Disk {
             }
             DiskRequest::Write { volume, span, durable, .. } => {
                 let content = entry.content.clone().expect("a write has a content");
-                self.put(*volume, *span, &content, *durable);
+                self.put(*volume, *span, &content, *durable || entry.journaled);
                 Outcome::Plain(DiskAnswer::Done)
             }
             DiskRequest::Zero { volume, span, durable, .. } => {
@@ -437,6 +453,13 @@ impl Disk {
 
     fn tear(&mut self, entry: &InFlight, random: &mut Prng, power: bool) {
         match &entry.request {
+            DiskRequest::Write { volume, span, .. } | DiskRequest::Zero { volume, span, .. }
+                if entry.journaled =>
+            {
+                let zeroes = vec![0; span.count() as usize].into();
+                let content = entry.content.clone().unwrap_or(zeroes);
+                self.put(*volume, *span, &content, true);
+            }
             DiskRequest::Write { volume, span, .. } | DiskRequest::Zero { volume, span, .. } => {
                 let zeroes = vec![0; span.count() as usize].into();
                 let content = entry.content.clone().unwrap_or(zeroes);

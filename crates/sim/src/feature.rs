@@ -47,6 +47,8 @@ pub enum Feature {
     Shards,
     /// An operator forces the last node that is left.
     Force,
+    /// Disks that answer a write when it is durable in a journal, and again when it is in its place.
+    Journal,
     /// Clocks that drift by more than the bound that leases allow for: a promise breaks, and is meant to.
     Drift,
 }
@@ -55,7 +57,7 @@ pub enum Feature {
 const DRIFT_PPM: i64 = 400_000;
 
 /// Every feature, its name, and one in how many seeds it is on; 0: only if asked for.
-const FEATURES: [(Feature, &str, u64); 17] = [
+const FEATURES: [(Feature, &str, u64); 18] = [
     (Feature::ProtocolB, "protocol-b", 6),
     (Feature::IoError, "io-error", 6),
     (Feature::PassOn, "pass-on", 6),
@@ -73,6 +75,7 @@ const FEATURES: [(Feature, &str, u64); 17] = [
     (Feature::Shards, "shards", 8),
     (Feature::Force, "force", 8),
     (Feature::Drift, "drift", 0),
+    (Feature::Journal, "journal", 6),
 ];
 
 impl Feature {
@@ -165,7 +168,7 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
             plan.geometry.log_extents = plan.geometry.log_extents.min(room);
         }
         Feature::Drift => drift(plan, random),
-        Feature::StaleGrowth => {}
+        Feature::StaleGrowth | Feature::Journal => {}
         Feature::Rot => {
             plan.options.data_checksum = true;
             let fault = |plan: &Plan, random: &mut Prng| FaultKind::Rot { node: any(plan, random) };

@@ -6,6 +6,7 @@
 //! Not here: sessions (`network`), what a disk does (`disk`), clients (`client`).
 
 use crate::buffer::Content;
+use crate::feature::Feature;
 use crate::queue::{MICRO, MILLI, Time};
 use crate::world::{Event, Frame, World};
 use base::{BufferId, Incarnation, RequestId, VoterId};
@@ -369,13 +370,31 @@ impl World {
             | DiskRequest::Hash { .. } => 10 * MICRO + self.random.below(MILLI),
         };
         let late = if self.random.once_in(100) { self.random.below(30 * MILLI) } else { 0 };
+        let journals = self.plan.features.contains(&Feature::Journal)
+            && matches!(request, DiskRequest::Write { .. } | DiskRequest::Zero { .. });
+        // What is in the journal is put in its place when there is time.
+        let place = if journals { self.random.below(20 * MILLI) } else { 0 };
         match disk.submit(shard, op, request, content) {
             Ok(id) => {
                 let at = (self.queue.now() + time + late).max(self.nodes[node].stalled_until);
-                self.queue.at(at, Event::Disk { node, life, id });
+                if journals && self.random.once_in(2) {
+                    self.queue.at(at, Event::Journal { node, life, id });
+                }
+                self.queue.at(at + place, Event::Disk { node, life, id });
             }
             Err(text) => self.fail("disk order", format!("node {node} shard {shard}: {text}")),
         }
+    }
+
+    /// A write is durable before it is in its place.
+    pub(crate) fn on_journal(&mut self, node: usize, life: u64, id: u64) {
+        if self.nodes[node].life != life || self.nodes[node].stalled_until > self.queue.now() {
+            return;
+        }
+        let disk = self.nodes[node].disk.as_mut().expect("a request goes to a disk");
+        let Some((shard, op)) = disk.journal(id) else { return };
+        let answer = DiskAnswer::Durable;
+        self.step_shard(node, life, shard, ShardInput::Disk { op, answer });
     }
 
     pub(crate) fn on_disk(&mut self, node: usize, life: u64, id: u64) {
@@ -391,7 +410,8 @@ impl World {
         let full = self.nodes[node].disk_full;
         let disk = self.nodes[node].disk.as_mut().expect("a request goes to a disk");
         let full = full && disk.needs_room(id);
-        let (entry, answer, data) = if full || (errors > 0 && self.random.once_in(errors)) {
+        let fails = full || (errors > 0 && self.random.once_in(errors));
+        let (entry, answer, data) = if fails && !disk.is_journaled(id) {
             let Some(entry) = disk.fail(id, &mut self.random) else { return };
             (entry, DiskAnswer::Failed, None)
         } else {

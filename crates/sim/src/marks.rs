@@ -59,5 +59,6 @@ pub const MARKS: &[&str] = &[
     "told that a newer reign began",
     "un-retired writes turn into doubt",
     "unsettled writes overlap",
+    "write is complete before it is in its place",
     "write waits for the activity log",
 ];

@@ -54,6 +54,8 @@ pub(crate) enum Event {
     Wake { node: usize, life: u64, stream: usize, at: Time },
     /// A disk request ends.
     Disk { node: usize, life: u64, id: u64 },
+    /// A disk has a write in its journal.
+    Journal { node: usize, life: u64, id: u64 },
     /// A record is written.
     Record { node: usize, life: u64, number: u64 },
     /// Two nodes try to connect.
@@ -419,6 +421,7 @@ impl World {
             Event::Down { session, end, stream } => self.on_down(session, end, stream),
             Event::Wake { node, life, stream, at } => self.on_wake(node, life, stream, at),
             Event::Disk { node, life, id } => self.on_disk(node, life, id),
+            Event::Journal { node, life, id } => self.on_journal(node, life, id),
             Event::Record { node, life, number } => self.on_record(node, life, number),
             Event::Connect { one, other } => self.on_connect(one, other),
             Event::LinkTimeout { from, to, block } => self.on_link_timeout(from, to, block),
@@ -443,6 +446,7 @@ impl World {
             | Event::FromShard { node, .. }
             | Event::Wake { node, .. }
             | Event::Disk { node, .. }
+            | Event::Journal { node, .. }
             | Event::Record { node, .. } => Some(*node),
             Event::Frame { session, end, .. }
             | Event::Up { session, end }

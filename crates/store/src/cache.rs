@@ -1,19 +1,28 @@
 //! The cache of a disk that forgets: writes stay here until a flush, and die with the process.
 //!
+//! A disk may write what it caches whenever it likes, and in any order. So, if that is asked for, some pages
+//! are written at once: which ones the seed says, and then any part of what was not flushed is gone after the
+//! process is killed.
+//!
 //! Part of the fault layer. Everything here blocks; it is for tests of power cuts, not for speed.
 //!
-//! What always holds: a read sees the newest write; a flush leaves nothing behind; a power cut
-//! leaves each block either as it was or as it was last written, never mixed.
+//! What always holds: a read sees the newest write; a flush leaves nothing behind; a killed process
+//! leaves each page either as it was or as it was written at some time since the flush, never mixed.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use base::Prng;
 use sys::{BufferPool, Errno};
 
 use crate::disk::Backing;
+use crate::faults::FaultSpec;
 
 /// Blocks written back with one call at most.
 const RUN_BYTES: usize = 1 << 20;
+
+/// What is written early is chosen in pages of this many bytes, the least that a volume writes by default.
+const PAGE_BYTES: u64 = 4096;
 
 /// Longer zeroings go to the backing at once, as a real disk may do with any write.
 const ZERO_BYTES_MAX: u64 = 16 << 20;
@@ -22,14 +31,22 @@ pub(crate) struct Cache {
     /// By block number.
     blocks: BTreeMap<u64, Box<[u8]>>,
     block_bytes: usize,
+    prng: Prng,
+    /// One page in so many is written at once; 0: none.
+    early_one_in: u64,
     /// Aligned memory to write from and read into.
     pool: BufferPool,
 }
 
 impl Cache {
-    pub(crate) fn new(block_bytes: u32) -> Cache {
-        let block_bytes = usize::try_from(block_bytes).expect("32 bits fit");
-        Cache { blocks: BTreeMap::new(), block_bytes, pool: BufferPool::new(RUN_BYTES) }
+    pub(crate) fn new(block_bytes: u32, faults: &FaultSpec) -> Cache {
+        Cache {
+            blocks: BTreeMap::new(),
+            block_bytes: usize::try_from(block_bytes).expect("32 bits fit"),
+            prng: Prng::new(faults.seed),
+            early_one_in: faults.written_back_one_in,
+            pool: BufferPool::new(RUN_BYTES),
+        }
     }
 
     fn step(&self) -> u64 {
@@ -52,10 +69,36 @@ impl Cache {
         Ok(())
     }
 
-    pub(crate) fn write(&mut self, offset: u64, source: &[u8]) {
-        let first = offset / self.step();
-        for (number, block) in (first..).zip(source.chunks_exact(self.block_bytes)) {
+    pub(crate) fn write(&mut self, backing: &Backing, offset: u64, source: &[u8]) {
+        let mut number = offset / self.step();
+        let first = number;
+        for block in source.chunks_exact(self.block_bytes) {
             self.blocks.insert(number, block.into());
+            number += 1;
+        }
+        self.write_some(backing, first..number);
+    }
+
+    /// Writes the pages of this run of blocks that the seed says. What cannot be written stays cached: the flush
+    /// will tell.
+    fn write_some(&mut self, backing: &Backing, run: Range<u64>) {
+        if self.early_one_in == 0 {
+            return;
+        }
+        let page = PAGE_BYTES / self.step();
+        let mut numbers = Vec::new();
+        let mut at = run.start;
+        while at < run.end {
+            let end = ((at / page + 1) * page).min(run.end);
+            if self.prng.once_in(self.early_one_in) {
+                numbers.extend(at..end);
+            }
+            at = end;
+        }
+        if self.write_back(backing, &numbers).is_ok() {
+            for number in numbers {
+                self.blocks.remove(&number);
+            }
         }
     }
 
@@ -90,9 +133,11 @@ impl Cache {
             self.forget(offset, offset + length);
             return if durable { backing.sync_now() } else { Ok(()) };
         }
-        for number in offset / self.step()..(offset + length) / self.step() {
+        let run = offset / self.step()..(offset + length) / self.step();
+        for number in run.clone() {
             self.blocks.insert(number, vec![0; self.block_bytes].into_boxed_slice());
         }
+        self.write_some(backing, run);
         Ok(())
     }
 
@@ -105,15 +150,6 @@ impl Cache {
     /// Writes everything back and makes it durable. What could not be written stays cached.
     pub(crate) fn flush(&mut self, backing: &Backing) -> Result<(), Errno> {
         let numbers: Vec<u64> = self.blocks.keys().copied().collect();
-        self.write_back(backing, &numbers)?;
-        self.blocks.clear();
-        backing.sync_now()
-    }
-
-    /// The power fails: about half the blocks, as the seed says, reached the disk.
-    pub(crate) fn power_cut(&mut self, backing: &Backing, seed: u64) -> Result<(), Errno> {
-        let mut prng = Prng::new(seed);
-        let numbers: Vec<u64> = self.blocks.keys().copied().filter(|_| prng.once_in(2)).collect();
         self.write_back(backing, &numbers)?;
         self.blocks.clear();
         backing.sync_now()

@@ -1,7 +1,10 @@
-//! Faults that tests ask for: errors, stalls, a cache that forgets.
+//! Faults that tests ask for: errors, stalls, a disk that becomes full, a cache that forgets.
 //!
 //! What always holds: without a [`FaultSpec`] none of this exists in a store; with one, `describe`
 //! says so.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{Duration, Prng};
 use sys::Errno;
@@ -34,8 +37,14 @@ pub struct FaultSpec {
     pub stalls_one_in: u64,
     /// How late.
     pub stall: Duration,
+    /// Bytes that may be written, data and metadata together, before there is no room for more (`ENOSPC`);
+    /// 0: all. Where something stood before needs room as well, as below snapshots. Zeroes need none.
+    pub full_after_bytes: u64,
     /// Writes stay in memory until a flush, or a write with FUA, and die with the process.
     pub volatile_cache: bool,
+    /// Of what is in that cache one page in so many reaches the disk at once, and outlives the process; 0:
+    /// none.
+    pub written_back_one_in: u64,
 }
 
 /// The fault layer of an open store.
@@ -49,6 +58,8 @@ pub struct Faults {
     stalls_one_in: u64,
     stalls_next: u32,
     stall: Duration,
+    /// Bytes that may still be written, by all shares together.
+    room: Option<Arc<AtomicU64>>,
     /// Operations that failed because of us.
     injected: u64,
 }
@@ -64,6 +75,8 @@ impl Faults {
             stalls_one_in: spec.stalls_one_in,
             stalls_next: 0,
             stall: spec.stall,
+            room: (spec.full_after_bytes > 0)
+                .then(|| Arc::new(AtomicU64::new(spec.full_after_bytes))),
             injected: 0,
         }
     }
@@ -78,12 +91,12 @@ impl Faults {
             stalls_one_in: self.stalls_one_in,
             stalls_next: 0,
             stall: self.stall,
+            room: self.room.clone(),
             injected: 0,
         }
     }
 
-    /// The next `count` operations of a kind fail with `errno` ([`Errno::NO_SPACE`] for a full
-    /// disk); 0 ends it.
+    /// The next `count` operations of a kind fail with `errno`; 0 ends it.
     pub fn fail_next(&mut self, kind: FaultKind, count: u32, errno: Errno) {
         self.next[index(kind)] = (count, errno);
     }
@@ -112,6 +125,15 @@ impl Faults {
         };
         self.injected += u64::from(chosen.is_some());
         chosen
+    }
+
+    /// Takes room for so many bytes; the error if there is not enough.
+    pub(crate) fn take_room(&mut self, bytes: u64) -> Option<Errno> {
+        let room = self.room.as_ref()?;
+        let order = Ordering::Relaxed;
+        let taken = room.fetch_update(order, order, |left| left.checked_sub(bytes));
+        self.injected += u64::from(taken.is_err());
+        taken.is_err().then_some(Errno::NO_SPACE)
     }
 
     /// How late this operation is to be answered.

@@ -85,10 +85,10 @@ impl Store {
             }
         }
         let description = describe(&spec, &backings, data.range.end);
-        let forgets = spec.faults.as_ref().is_some_and(|faults| faults.volatile_cache);
+        let forgets = spec.faults.as_ref().filter(|faults| faults.volatile_cache);
         let disks = backings.into_iter().map(|backing| {
-            let cache = forgets.then(|| Arc::new(Mutex::new(Cache::new(backing.block_bytes()))));
-            Disk { backing, cache }
+            let cache = forgets.map(|faults| Cache::new(backing.block_bytes(), faults));
+            Disk { backing, cache: cache.map(|cache| Arc::new(Mutex::new(cache))) }
         });
         Ok(Store {
             disks: disks.collect(),
@@ -263,20 +263,6 @@ impl Store {
         self.begin(hands, token, &area, 0, Work::Flush);
     }
 
-    /// The power fails: of what the forgetful cache holds a random part, as the seed says, reaches
-    /// the disk, and the rest is gone. The caller aborts the process next.
-    ///
-    /// # Errors
-    /// [`StoreError::Unsupported`] without a forgetful cache; the kernel's.
-    pub fn power_cut(&mut self, seed: u64) -> Result<(), StoreError> {
-        for disk in &mut self.disks {
-            let cache = disk.cache.as_ref().ok_or(StoreError::Unsupported)?;
-            let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
-            cache.power_cut(&disk.backing, seed)?;
-        }
-        Ok(())
-    }
-
     /// An empty one refuses every operation as out of bounds.
     fn metadata_area(&self) -> Area {
         self.metadata.clone().unwrap_or(Area { disk: 0, range: 0..0 })
@@ -292,7 +278,11 @@ impl Store {
             return disk.queue(hands, token, offset, work);
         }
         let faults = self.faults.as_mut().expect("just checked");
-        if let Some(errno) = faults.error(work.kind()) {
+        let room = |faults: &mut Faults| match &work {
+            Work::Write { .. } => faults.take_room(work.length()),
+            _ => None,
+        };
+        if let Some(errno) = faults.error(work.kind()).or_else(|| room(faults)) {
             return refuse(hands, token, work, errno);
         }
         match faults.delay() {
@@ -384,7 +374,7 @@ impl Disk {
                 let result = match cache {
                     Some(cache) if durable => cache.write_through(backing, offset, bytes),
                     Some(cache) => {
-                        cache.write(offset, bytes);
+                        cache.write(backing, offset, bytes);
                         Ok(())
                     }
                     None => backing

@@ -36,6 +36,7 @@ pub(crate) const FLAG_LAST: u32 = 1 << 6;
 pub(crate) const FLAG_ROTTEN: u32 = 1 << 7;
 pub(crate) const FLAG_UNDONE: u32 = 1 << 8;
 pub(crate) const FLAG_FIRST: u32 = 1 << 9;
+pub(crate) const FLAG_NOT_IN_PLACE: u32 = 1 << 10;
 
 /// The fields whose meaning the kind decides.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

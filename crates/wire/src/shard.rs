@@ -129,8 +129,11 @@ pub enum ShardMessage {
     Written {
         /// Of the write.
         sequence: u64,
-        /// The disk took it.
+        /// The disk took it: it is as durable as was asked.
         ok: bool,
+        /// It is in its place, too, where the disk reads it from. Never without `ok`; if not, another `Written`
+        /// follows.
+        in_place: bool,
     },
     /// Primary to replica: every write up to and with this one is complete at every in-sync replica.
     Retire {

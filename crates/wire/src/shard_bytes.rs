@@ -6,8 +6,8 @@
 use crate::codec::{Put, Reader};
 use crate::frame::{FrameError, PAYLOAD_BYTES_MAX};
 use crate::header::{
-    FLAG_EARLY, FLAG_FIRST, FLAG_FUA, FLAG_LAST, FLAG_OK, FLAG_RESYNC, FLAG_ROTTEN, FLAG_UNDONE,
-    FLAG_UNMAP, FLAG_ZERO, Fields, flag,
+    FLAG_EARLY, FLAG_FIRST, FLAG_FUA, FLAG_LAST, FLAG_NOT_IN_PLACE, FLAG_OK, FLAG_RESYNC,
+    FLAG_ROTTEN, FLAG_UNDONE, FLAG_UNMAP, FLAG_ZERO, Fields, flag,
 };
 use crate::{DoubtRun, Memory, NamedWrite, ShardMessage, WriteFlags, WriteName, WriteOrigin};
 use alloc::vec::Vec;
@@ -58,6 +58,7 @@ pub(crate) fn check(message: &ShardMessage, payload_bytes: u32) -> Result<(), &'
     }
     let good = match message {
         ShardMessage::Read { span, .. } => is_short(*span),
+        ShardMessage::Written { ok, in_place, .. } => *ok || !*in_place,
         ShardMessage::Write { origin, .. } => origin.is_none_or(is_origin),
         ShardMessage::Forward { op, span, origin, asked, .. } => {
             (*op != Op::Read || is_short(*span))
@@ -88,7 +89,9 @@ pub(crate) fn check(message: &ShardMessage, payload_bytes: u32) -> Result<(), &'
     if good {
         Ok(())
     } else {
-        Err("too long a read, too many runs, an empty run, an impossible origin, or node 0")
+        Err(
+            "too long a read, too many runs, an empty run, an impossible origin or answer, or node 0",
+        )
     }
 }
 
@@ -126,7 +129,11 @@ pub(crate) fn fields(message: &ShardMessage) -> (u16, Fields) {
             (WRITE, put_origin(Fields { cut, flags, ..fields }, *origin))
         }
         ShardMessage::Received { sequence } => (RECEIVED, Fields { sequence: *sequence, ..none }),
-        ShardMessage::Written { sequence, ok } => (WRITTEN, answered(*sequence, *ok)),
+        ShardMessage::Written { sequence, ok, in_place } => {
+            let fields = answered(*sequence, *ok);
+            let flags = fields.flags | flag(FLAG_NOT_IN_PLACE, *ok && !*in_place);
+            (WRITTEN, Fields { flags, ..fields })
+        }
         ShardMessage::Retire { epoch, upto, .. } => {
             (RETIRE, Fields { epoch: epoch.0, sequence: *upto, ..none })
         }
@@ -221,7 +228,7 @@ pub(crate) fn take(kind: u16, from: &Fields, body: &[u8]) -> Result<ShardMessage
             ShardMessage::Write { epoch, sequence, cut, volume, span, flags, origin }
         }
         RECEIVED => ShardMessage::Received { sequence },
-        WRITTEN => ShardMessage::Written { sequence, ok },
+        WRITTEN => take_written(from),
         RETIRE => {
             let ahead = take_runs(&mut body)?;
             ShardMessage::Retire { epoch, upto: sequence, ahead }
@@ -282,6 +289,12 @@ fn addressed(epoch: Epoch, sequence: u64, volume: VolumeId, span: Span) -> Field
 
 fn answered(sequence: u64, ok: bool) -> Fields {
     Fields { sequence, flags: flag(FLAG_OK, ok), ..Fields::default() }
+}
+
+fn take_written(from: &Fields) -> ShardMessage {
+    let ok = from.has(FLAG_OK);
+    let in_place = ok && !from.has(FLAG_NOT_IN_PLACE);
+    ShardMessage::Written { sequence: from.sequence, ok, in_place }
 }
 
 fn put_write_flags(flags: WriteFlags) -> u32 {

@@ -32,7 +32,7 @@ pub(crate) fn frames(count: u64) {
         let frame = pass(&mut out, &mut decoder, &write, Payload::checked(&payload));
         frame.payload.verify(&payload).expect("nothing has changed");
         decoder.payload_taken(payload.len());
-        let answer = ShardMessage::Written { sequence, ok: true };
+        let answer = ShardMessage::Written { sequence, ok: true, in_place: true };
         pass(&mut out, &mut decoder, &answer, Payload::NONE);
     }
 }

@@ -4,7 +4,7 @@ use crate::mutate::{index, low};
 use crate::{Target, nothing, outcome};
 use base::{Ballot, ClusterId, Incarnation, NodeId, Prng, ResourceId, VolumeId, VoterId, crc32c};
 use replica::disk::{
-    LOG_PAGE_EXTENTS_MAX, Layout, LayoutKind, RECORD_BYTES, Record, SUMS_BLOCKS, Superblock,
+    AreaPlace, LOG_PAGE_EXTENTS_MAX, Layout, RECORD_BYTES, Record, SUMS_BLOCKS, Superblock,
     decode_bitmap_page, decode_log_page, decode_sums, encode_bitmap_page, encode_log_page,
     encode_sums, hot_extents, newest_record,
 };
@@ -22,7 +22,7 @@ pub(super) const SUPERBLOCK: Target = Target {
             resource: ResourceId(random.next_u64()),
             volume: VolumeId(3),
             disk: random.next_u64(),
-            layout: LayoutKind::External,
+            place: AreaPlace::External,
             slots: layout.slots,
             sectors: random.next_u64(),
             regions: Superblock::regions_of(&layout),
@@ -35,7 +35,7 @@ pub(super) const SUPERBLOCK: Target = Target {
         Ok(found) => {
             let again = Superblock::decode(&found.encode()).expect("just encoded");
             assert_eq!(again, found, "a superblock written again says the same");
-            outcome(&(found.layout, found.regions.len(), found.is_writable()))
+            outcome(&(found.place, found.regions.len(), found.unwritable() == 0))
         }
         Err(bad) => outcome(&bad),
     },

@@ -109,13 +109,14 @@ pub(super) fn hangs(bench: &Bench) -> Outcome {
     passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
 }
 
-const FORGETS: &str = "volatile_cache = true";
-
-/// Nodes whose disks forget what was not flushed when they are killed.
+/// Nodes whose disks forget a part of what was not flushed when they are killed, each another one; that of `c` forgets
+/// all of it.
 fn forgetting(bench: &Bench) -> Outcome<Cluster> {
     let cluster = three(bench)?;
-    for node in ["a", "b", "c"] {
-        restart_with(&cluster, node, FORGETS)?;
+    for (number, node, kept) in [(1, "a", 2), (2, "b", 2), (3, "c", 0)] {
+        let seed = (bench.seed >> 2) + number;
+        let faults = format!("seed = {seed}\nvolatile_cache = true\nwritten_back_one_in = {kept}");
+        restart_with(&cluster, node, &faults)?;
     }
     cluster.wait(DISK, "healthy", SYNC_LIMIT)?;
     Ok(cluster)

@@ -36,7 +36,12 @@ fn exchange(mode: LinkMode, most: u64, writes: u64) {
         let message = write(sequence, sectors);
         a.link.send_shard(RESOURCE, 3, &message, Some(Piece::from(payload.clone())));
         sent.push((message, payload));
-        b.link.send_shard(RESOURCE, 3, &ShardMessage::Written { sequence, ok: true }, None);
+        b.link.send_shard(
+            RESOURCE,
+            3,
+            &ShardMessage::Written { sequence, ok: true, in_place: true },
+            None,
+        );
         if prng.once_in(3) {
             pump(&mut a, &mut b, most, &mut prng);
         }

@@ -97,8 +97,14 @@ fn block(style: Style, resource: &ResourceStatus) -> String {
     if let Some(line) = resource.verify.as_ref().and_then(verify_line) {
         text.push_str(&format!("  {line}\n"));
     }
-    for warning in &resource.warnings {
-        text.push_str(&style.paint(Tone::Doubtful, &format!("  note: {warning}")));
+    let mut notes = resource.warnings.clone();
+    for replica in resource.replicas.iter().filter(|row| row.state == ReplicaState::Detached) {
+        let why =
+            replica.reason.as_ref().filter(|why| notes.iter().all(|note| !note.ends_with(*why)));
+        notes.extend(why.map(|why| format!("{}: {why}", replica.node)));
+    }
+    for note in notes {
+        text.push_str(&style.paint(Tone::Doubtful, &format!("  note: {note}")));
         text.push('\n');
     }
     text

@@ -10,11 +10,12 @@ use base::{SECTOR_BYTES, Span, VolumeId};
 use replica::disk::{Layout, Record};
 use replica::door::{DiskAnswer, DiskOp, DiskRequest, MemberInput, ShardInput};
 use store::Store;
-use sys::{Buffer, BufferPool, Event, Payload, Piece};
+use sys::{Buffer, BufferPool, Errno, Event, Payload, Piece};
 use wire::admin::StoreKind;
 
 use super::beyond::Beyond;
 use super::sums::{Check, Sums, blocks_around, extent_of};
+use super::threads::Parcel;
 use super::{Node, Purpose, Work};
 use crate::backing;
 use crate::log::error;
@@ -117,6 +118,17 @@ pub(crate) enum OpKind {
     Hash,
     Change,
     Flush,
+}
+
+impl OpKind {
+    /// For the log.
+    fn words(self) -> &'static str {
+        match self {
+            OpKind::Data | OpKind::Hash => "a read",
+            OpKind::Change => "a write",
+            OpKind::Flush => "a flush",
+        }
+    }
 }
 
 /// A read that waits for a buffer.
@@ -268,7 +280,7 @@ impl Node {
             }
             DiskPurpose::Record { resource, number } => {
                 if let Err(errno) = event.result {
-                    error!("{}: its record cannot be written: {errno}", self.name_of(resource));
+                    self.on_disk_failure(resource, "its record", errno);
                 }
                 let ok = event.result.is_ok();
                 let input = MemberInput::Stored { number, ok };
@@ -276,24 +288,47 @@ impl Node {
             }
             DiskPurpose::Sums { waiter, extent } => self.on_sums(waiter, extent, event),
             DiskPurpose::Seal { resource, shard, op, volume, extent, version } => {
-                let sums = self.sums_of(resource, volume);
-                if let (Some(sums), true) = (sums, event.result.is_ok()) {
-                    sums.sealed(extent, version);
+                if let Err(errno) = event.result {
+                    self.on_disk_failure(resource, "block checksums", errno);
                 }
                 let ok = event.result.is_ok();
+                if let (Some(sums), true) = (self.sums_of(resource, volume), ok) {
+                    sums.sealed(extent, version);
+                }
                 let answer = if ok { DiskAnswer::Done } else { DiskAnswer::Failed };
                 self.answer_disk(resource, shard, op, answer);
             }
             DiskPurpose::Op { resource, shard, op, kind, place } => {
                 if let Err(errno) = event.result {
-                    error!(
-                        "{}: its disk failed a request ({kind:?}): {errno}",
-                        self.name_of(resource)
-                    );
+                    self.on_disk_failure(resource, kind.words(), errno);
                 }
                 self.on_op(resource, shard, op, kind, place, event);
             }
         }
+    }
+
+    /// A request failed: the log has each, the status why the first did.
+    fn on_disk_failure(&mut self, key: Key, what: &str, errno: Errno) {
+        error!("{}: its disk failed a request ({what}): {errno}", self.name_of(key));
+        let Some(resource) = self.resources.get(key) else { return };
+        if resource.disk_failure.is_none() {
+            let life = resource.life;
+            self.note_disk_failure(key, errno);
+            if !self.threads.is_first() {
+                self.tell(0, Parcel::DiskFailure { life, errno });
+            }
+        }
+    }
+
+    /// Keeps for the status why a disk failed, in words that say what helps.
+    pub(super) fn note_disk_failure(&mut self, key: Key, errno: Errno) {
+        let Some(resource) = self.resources.get_mut(key) else { return };
+        let remedy = match errno {
+            Errno::NO_SPACE => "make room on it, then restart this node",
+            _ => "the log of this node says more; mend or replace it, then restart this node",
+        };
+        let words = || format!("its disk failed: {errno}; {remedy}");
+        resource.disk_failure.get_or_insert_with(words);
     }
 
     fn on_op(

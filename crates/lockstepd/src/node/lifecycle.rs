@@ -31,7 +31,7 @@ use super::sums::Sums;
 use super::threads::{Beginning, Parcel};
 use super::{Node, Work};
 use crate::backing::{self, Blocking, Plan, Refused};
-use crate::log::{error, info, warning};
+use crate::log::{debug, error, info, warning};
 use crate::slab::Key;
 
 /// A resource that is defined here.
@@ -651,7 +651,9 @@ fn load(
         backing::check_label(&mut blocking, &mut store, plan, cluster, resource)?;
         volumes.push((plan.volume, plan.layout, store));
     }
-    backing::load(&mut blocking, &mut volumes)
+    let found = backing::load(&mut blocking, &mut volumes)?;
+    debug!("{:016x}: {} KiB of metadata were read", resource.0, blocking.read_bytes >> 10);
+    Ok(found)
 }
 
 fn timing(file: &ResourceFile) -> Timing {

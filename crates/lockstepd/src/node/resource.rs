@@ -50,6 +50,8 @@ pub(crate) struct Resource {
     pub(crate) nodes: Vec<NodeId>,
     /// `None`: this node has no usable disk for it.
     pub(crate) disk: Option<LocalDisk>,
+    /// The first request that its disk failed since the machines began: why, for the operator.
+    pub(crate) disk_failure: Option<String>,
     /// NBD clients that have it open here.
     pub(crate) clients: u32,
     /// What the resource file says, until a configuration is known.
@@ -94,6 +96,7 @@ impl Resource {
             shards,
             nodes: Vec::new(),
             disk,
+            disk_failure: None,
             clients: 0,
             defined: None,
             sizes: BTreeMap::new(),

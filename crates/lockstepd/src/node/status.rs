@@ -119,6 +119,8 @@ impl Node {
         if running.is_none() && known.problem.is_none() {
             warnings.push(format!("{}: {}", codes::NOT_CREATED.title, codes::NOT_CREATED.remedy));
         }
+        let failure = running.and_then(|resource| resource.disk_failure.as_ref());
+        warnings.extend(failure.map(|why| format!("{}: {why}", self.config.name)));
         let suspended = member.as_ref().and_then(|member| member.suspended.as_ref());
         let in_flight = running.map_or(0, in_flight);
         let no_quorum = matches!(
@@ -210,6 +212,14 @@ impl Node {
                 let peer = self.peers.nodes.get(&node);
                 let connected = own || peer.is_some_and(|peer| peer.is_connected());
                 let in_sync = entry.is_some_and(|entry| entry.in_sync);
+                let unused = running.map_or(known.problem.as_ref(), |resource| {
+                    resource.disk_failure.as_ref().or(known.problem.as_ref())
+                });
+                let reason = if own {
+                    unused.cloned()
+                } else {
+                    peer.filter(|_| !connected).and_then(|peer| peer.reason.clone())
+                };
                 let state = match entry.map(|entry| entry.kind) {
                     Some(MemberKind::Witness) => ReplicaState::Witness,
                     None => ReplicaState::Diskless,
@@ -227,7 +237,7 @@ impl Node {
                     resync,
                     node_id: node.0,
                     connected,
-                    reason: peer.filter(|_| !connected).and_then(|peer| peer.reason.clone()),
+                    reason,
                     heard_ms_ago: self.heard_ms_ago(node),
                     store: running.filter(|_| own).and_then(store_of),
                     last_resync: running.and_then(|resource| last_resync(resource, node)),
@@ -389,7 +399,9 @@ fn in_flight(resource: &Resource) -> u64 {
 fn own_state(running: Option<&Resource>, in_sync: bool) -> ReplicaState {
     match running {
         Some(resource) if resource.disk.is_some() && in_sync => ReplicaState::InSync,
-        Some(resource) if resource.disk.is_some() => ReplicaState::Behind,
+        Some(resource) if resource.disk.is_some() && resource.disk_failure.is_none() => {
+            ReplicaState::Behind
+        }
         _ => ReplicaState::Detached,
     }
 }

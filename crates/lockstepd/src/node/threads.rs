@@ -25,7 +25,7 @@ use base::{AnswerError, Duration, Instant, NodeId, Request, RequestId, ResourceI
 use replica::door::{FromShard, MemberInput, ShardInput, ToShard};
 use replica::shard::{ShardSetup, ShardStatus};
 use replica::{Geometry, Shard};
-use sys::{Buffer, Hands, HandsConfig, Waker};
+use sys::{Buffer, Errno, Hands, HandsConfig, Waker};
 use wire::{SHARDS_MAX, STREAMS_MAX};
 
 use super::disk::{LocalDisk, LocalVolume};
@@ -83,6 +83,8 @@ pub(super) enum Parcel {
     Shared { peer: NodeId, stream: Stream, resource: ResourceId, lives: Option<Lives> },
     /// A connection was closed for a fault of the peer.
     Fault,
+    /// A disk failed a request of a shard.
+    DiskFailure { life: u64, errno: Errno },
     /// So much waits for a peer, or no longer, that clients should wait.
     Congested { thread: u16, on: bool },
     /// Who this node is, and whom it believes.
@@ -367,6 +369,10 @@ impl Node {
             }
             Parcel::Answer { id, result, bytes } => self.on_far_answer(id, result, bytes),
             Parcel::Fault => self.peers.faults += 1,
+            Parcel::DiskFailure { life, errno } => {
+                let Some(key) = self.resource_of_life(life) else { return };
+                self.note_disk_failure(key, errno);
+            }
             Parcel::Congested { thread, on } => {
                 self.threads.congested[usize::from(thread)] = on;
                 if !on {

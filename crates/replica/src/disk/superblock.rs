@@ -1,7 +1,9 @@
 //! The superblock: whose disk this is, and where its metadata stands.
 //!
 //! Always: a node touches nothing of a disk whose superblock it does not fully understand: an unknown
-//! bit among the incompatible features refuses the disk, one among the read-only ones refuses writes.
+//! bit among the incompatible features refuses the disk, and so does a layout that is none of ours; a bit among
+//! the read-only ones refuses writes. Regions of kinds without a use here are passed over: the masks say whether
+//! that is allowed.
 //!
 //! Not here: places as computed for a new disk (`layout`).
 
@@ -24,10 +26,20 @@ const INCOMPATIBLE_KNOWN: u64 = 0;
 const READ_ONLY_KNOWN: u64 = 0;
 /// Regions, at most.
 const REGIONS_MAX: usize = 16;
+/// Where the kind of layout stands: behind the room for all regions.
+const LAYOUT_AT: usize = 384;
+
+/// How the data of the volume lies on its disks. 2 is reserved for `stripe`, of which each disk would hold a part.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum LayoutKind {
+    /// 1: each replica holds all of it, each sector at its own place.
+    #[default]
+    Replica,
+}
 
 /// Where the metadata stands.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum LayoutKind {
+pub enum AreaPlace {
     /// At the end of the device that holds the data.
     #[default]
     Internal,
@@ -48,6 +60,30 @@ pub enum RegionKind {
     Bitmap,
     /// Block checksums, two pages for each extent.
     Checksums,
+    /// Something else, by its number: 5 is reserved for a journal, 6 for the map of a snapshot.
+    Other(u16),
+}
+
+impl RegionKind {
+    fn number(self) -> u16 {
+        match self {
+            RegionKind::Records => 1,
+            RegionKind::Log => 2,
+            RegionKind::Bitmap => 3,
+            RegionKind::Checksums => 4,
+            RegionKind::Other(number) => number,
+        }
+    }
+
+    fn of(number: u16) -> RegionKind {
+        match number {
+            1 => RegionKind::Records,
+            2 => RegionKind::Log,
+            3 => RegionKind::Bitmap,
+            4 => RegionKind::Checksums,
+            other => RegionKind::Other(other),
+        }
+    }
 }
 
 /// A run of bytes of the metadata area.
@@ -79,13 +115,15 @@ pub struct Superblock {
     /// Identity of the disk; random, given when the metadata was made.
     pub disk: u64,
     /// Where the metadata stands.
-    pub layout: LayoutKind,
+    pub place: AreaPlace,
     /// Number of bitmap slots.
     pub slots: u8,
     /// Size of the volume's data in sectors when the metadata was made or last resized.
     pub sectors: u64,
     /// The regions, ascending by offset.
     pub regions: Vec<Region>,
+    /// How the data lies on its disks.
+    pub layout: LayoutKind,
 }
 
 impl Superblock {
@@ -124,24 +162,23 @@ impl Superblock {
         bytes.put_u64(self.resource.0);
         bytes.put_u16(self.volume.0);
         bytes.put_u64(self.disk);
-        bytes.put_u8(match self.layout {
-            LayoutKind::Internal => 1,
-            LayoutKind::External => 2,
-            LayoutKind::Pmem => 3,
+        bytes.put_u8(match self.place {
+            AreaPlace::Internal => 1,
+            AreaPlace::External => 2,
+            AreaPlace::Pmem => 3,
         });
         bytes.put_u8(self.slots);
         bytes.put_u64(self.sectors);
         bytes.put_u16(u16::try_from(self.regions.len()).expect("limited above"));
         for region in &self.regions {
-            bytes.put_u16(match region.kind {
-                RegionKind::Records => 1,
-                RegionKind::Log => 2,
-                RegionKind::Bitmap => 3,
-                RegionKind::Checksums => 4,
-            });
+            bytes.put_u16(region.kind.number());
             bytes.put_u64(region.offset);
             bytes.put_u64(region.length);
         }
+        bytes.resize(LAYOUT_AT, 0);
+        bytes.put_u8(match self.layout {
+            LayoutKind::Replica => 1,
+        });
         seal(&mut bytes, 4096);
         bytes.into_boxed_slice().try_into().expect("sealed to the length of a page")
     }
@@ -149,7 +186,7 @@ impl Superblock {
     /// What was read from the start of a metadata area.
     ///
     /// # Errors
-    /// It is not ours, torn, or of a version or with features that are not understood here.
+    /// It is not ours, torn, or of a version, with features or of a layout that are not understood here.
     pub fn decode(bytes: &Page) -> Result<Superblock, BadMetadata> {
         if bytes[..8] != SUPERBLOCK_MAGIC {
             return Err(BadMetadata::NotOurs);
@@ -163,16 +200,21 @@ impl Superblock {
             return Err(BadMetadata::TooNew { format });
         }
         let found = take(&mut reader).ok_or(BadMetadata::Torn)?;
-        if found.incompatible & !INCOMPATIBLE_KNOWN != 0 {
-            return Err(BadMetadata::TooNew { format });
+        let bits = found.incompatible & !INCOMPATIBLE_KNOWN;
+        if bits != 0 {
+            return Err(BadMetadata::UnknownFeatures { bits });
         }
-        Ok(found)
+        // The first disks of all say nothing: they are replicas.
+        match bytes[LAYOUT_AT] {
+            0 | 1 => Ok(found),
+            kind => Err(BadMetadata::UnknownLayout { kind }),
+        }
     }
 
-    /// Whether this version may write to the disk.
+    /// Features without which this version may read the disk, and not write to it; 0: none.
     #[must_use]
-    pub fn is_writable(&self) -> bool {
-        self.read_only & !READ_ONLY_KNOWN == 0
+    pub fn unwritable(&self) -> u64 {
+        self.read_only & !READ_ONLY_KNOWN
     }
 }
 
@@ -185,32 +227,23 @@ fn take(reader: &mut Reader<'_>) -> Option<Superblock> {
         resource: ResourceId(reader.u64()?),
         volume: VolumeId(reader.u16()?),
         disk: reader.u64()?,
-        layout: match reader.u8()? {
-            1 => LayoutKind::Internal,
-            2 => LayoutKind::External,
-            3 => LayoutKind::Pmem,
+        place: match reader.u8()? {
+            1 => AreaPlace::Internal,
+            2 => AreaPlace::External,
+            3 => AreaPlace::Pmem,
             _ => return None,
         },
         slots: reader.u8()?,
         sectors: reader.u64()?,
         regions: Vec::new(),
+        layout: LayoutKind::Replica,
     };
     let count = usize::from(reader.u16()?);
     if count > REGIONS_MAX {
         return None;
     }
     for _ in 0..count {
-        let kind = match reader.u16()? {
-            1 => RegionKind::Records,
-            2 => RegionKind::Log,
-            3 => RegionKind::Bitmap,
-            4 => RegionKind::Checksums,
-            // A compatible feature may have regions of its own.
-            _ => {
-                reader.take(16)?;
-                continue;
-            }
-        };
+        let kind = RegionKind::of(reader.u16()?);
         found.regions.push(Region { kind, offset: reader.u64()?, length: reader.u64()? });
     }
     Some(found)

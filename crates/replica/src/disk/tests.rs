@@ -1,8 +1,8 @@
 //! Tests of the bytes on disk: what is written is read, what is damaged is found.
 
 use super::{
-    BadMetadata, LOG_PAGE_EXTENTS_MAX, Layout, LayoutKind, RECORD_BYTES, Record, SUMS_BLOCKS,
-    Superblock, decode_bitmap_page, decode_log_page, decode_sums, encode_bitmap_page,
+    AreaPlace, BadMetadata, LOG_PAGE_EXTENTS_MAX, Layout, RECORD_BYTES, Record, Region, RegionKind,
+    SUMS_BLOCKS, Superblock, decode_bitmap_page, decode_log_page, decode_sums, encode_bitmap_page,
     encode_log_page, encode_sums, hot_extents, newest_record,
 };
 use crate::door::{MetaPage, Page, Slot};
@@ -164,7 +164,7 @@ fn superblock() -> Superblock {
         resource: ResourceId(2),
         volume: VolumeId(3),
         disk: 4,
-        layout: LayoutKind::External,
+        place: AreaPlace::External,
         slots: 7,
         sectors: 1 << 21,
         regions: Superblock::regions_of(&layout),
@@ -261,15 +261,43 @@ fn the_largest_configuration_fits_twice_in_a_record() {
 fn a_superblock_is_read_as_it_was_written_and_refused_when_not_understood() {
     let bytes = superblock().encode();
     assert_eq!(Superblock::decode(&bytes), Ok(superblock()));
-    assert!(superblock().is_writable());
-    assert!(!Superblock { read_only: 1, ..superblock() }.is_writable());
-    let strange = Superblock { incompatible: 1, ..superblock() }.encode();
-    assert!(matches!(Superblock::decode(&strange), Err(BadMetadata::TooNew { .. })));
+    assert_eq!(superblock().unwritable(), 0);
+    assert_eq!(Superblock { read_only: 6, ..superblock() }.unwritable(), 6);
+    let strange = Superblock { incompatible: 5, ..superblock() }.encode();
+    assert_eq!(Superblock::decode(&strange), Err(BadMetadata::UnknownFeatures { bits: 5 }));
     for position in 0..4096 * 8 {
         let mut broken = bytes.clone();
         broken[position / 8] ^= 1 << (position % 8);
         assert!(Superblock::decode(&broken).is_err(), "bit {position} was not missed");
     }
+}
+
+#[test]
+fn a_layout_other_than_replica_is_refused_by_its_number() {
+    // 2 is reserved for `stripe`.
+    for kind in 2..=255 {
+        let mut bytes = superblock().encode();
+        bytes[384] = kind;
+        let checksum = base::crc32c(&bytes[..4092]);
+        bytes[4092..].copy_from_slice(&checksum.to_le_bytes());
+        assert_eq!(Superblock::decode(&bytes), Err(BadMetadata::UnknownLayout { kind }));
+    }
+}
+
+#[test]
+fn a_region_without_a_use_here_is_kept_and_the_masks_say_whether_the_disk_may_be_used() {
+    let mut with_journal = superblock();
+    let offset = Layout::new(1 << 21, 7).total_bytes;
+    let (journal, map) = (RegionKind::Other(5), RegionKind::Other(6));
+    for (kind, at) in [(journal, 0), (map, 4096), (RegionKind::Other(999), 8192)] {
+        with_journal.regions.push(Region { kind, offset: offset + at, length: 4096 });
+    }
+    let found = Superblock::decode(&with_journal.encode());
+    assert_eq!(found.as_ref(), Ok(&with_journal), "as long as no bit says otherwise");
+    assert_eq!(found.map(|found| found.unwritable()), Ok(0));
+    with_journal.incompatible = 1 << 40;
+    let found = Superblock::decode(&with_journal.encode());
+    assert_eq!(found, Err(BadMetadata::UnknownFeatures { bits: 1 << 40 }));
 }
 
 fn sums() -> Vec<u32> {
@@ -294,6 +322,8 @@ fn fixtures_of_version_1_are_read_for_ever() {
     let found = Record::decode(include_bytes!("../../fixtures/record-1.bin"));
     assert_eq!(found, Ok(record()));
     let found = Superblock::decode(include_bytes!("../../fixtures/superblock-1.bin"));
+    assert_eq!(found, Ok(superblock()), "the first disks say nothing of their layout");
+    let found = Superblock::decode(include_bytes!("../../fixtures/superblock-1-replica.bin"));
     assert_eq!(found, Ok(superblock()));
     let found = decode_log_page(1, 3, 0, include_bytes!("../../fixtures/log-1.bin"));
     let found = found.expect("valid");
@@ -305,7 +335,8 @@ fn fixtures_of_version_1_are_read_for_ever() {
 #[test]
 fn fixtures_of_version_1_are_still_written_so() {
     assert!(record().encode() == include_bytes!("../../fixtures/record-1.bin"));
-    assert!(superblock().encode()[..] == include_bytes!("../../fixtures/superblock-1.bin")[..]);
+    let fixture = include_bytes!("../../fixtures/superblock-1-replica.bin");
+    assert!(superblock().encode()[..] == fixture[..]);
     let log = encode_log_page(1, 3, 0, 8, 4, &extents(&[1, 70_000]));
     assert!(log[..] == include_bytes!("../../fixtures/log-1.bin")[..]);
     for (half, page) in encode_sums(9, &sums()).iter().enumerate() {

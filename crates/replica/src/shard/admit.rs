@@ -145,6 +145,7 @@ impl Shard {
             memory: NodeSet::default(),
             disk: NodeSet::default(),
             syncing: NodeSet::default(),
+            durable_at: NodeSet::default(),
             sent: NodeSet::default(),
             early,
             complete: false,

@@ -325,6 +325,14 @@ impl Shard {
 
     /// The disk answered.
     pub(super) fn on_disk(&mut self, op: DiskOp, answer: DiskAnswer, out: &mut Out) {
+        if answer == DiskAnswer::Durable {
+            // Whoever asked may count on it. Lock, buffer and heat stay until it is in its place.
+            let Some(Flight::Local(id)) = self.local.flights.get(&op.0) else {
+                unreachable!("only a write that is on its way becomes durable")
+            };
+            self.on_local(self.local.ops[id].purpose, answer, out);
+            return;
+        }
         let flight = self.local.flights.remove(&op.0).expect("the disk answers what it was asked");
         if answer == DiskAnswer::Failed {
             self.disk_failed(out);

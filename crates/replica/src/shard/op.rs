@@ -58,6 +58,8 @@ pub(super) enum Own {
     /// Nothing was asked of it.
     None,
     Pending,
+    /// Durable, not in its place yet.
+    Durable,
     Done,
     Failed,
 }
@@ -80,10 +82,12 @@ pub(super) struct Write {
     pub(super) own: Own,
     /// In-sync peers that have not said that they received it (protocol B).
     pub(super) memory: NodeSet,
-    /// In-sync or required peers that have not said that their disk has it.
+    /// In-sync or required peers that have not said that their disk has it in its place.
     pub(super) disk: NodeSet,
-    /// Syncing peers that have not said that their disk has it.
+    /// Syncing peers that have not said that their disk has it in its place.
     pub(super) syncing: NodeSet,
+    /// Of both, those that have said in their present session that it is durable there.
+    pub(super) durable_at: NodeSet,
     /// Peers to which it was sent in their present session.
     pub(super) sent: NodeSet,
     /// Protocol B.
@@ -91,7 +95,7 @@ pub(super) struct Write {
     /// As many have it as the protocol asks for; the lock is gone.
     pub(super) complete: bool,
     pub(super) answered: bool,
-    /// Every in-sync disk has it.
+    /// Every in-sync disk has it in its place.
     pub(super) retired: bool,
     /// It keeps its extent hot here.
     pub(super) holds: bool,
@@ -101,6 +105,24 @@ pub(super) struct Write {
     pub(super) undone: bool,
     /// That write was known to have taken effect when this one was issued.
     pub(super) was_in_effect: bool,
+}
+
+impl Write {
+    /// Whether a peer that it waits for has it in memory only, or not at all.
+    pub(super) fn is_lacked_by(&self, seat: u32) -> bool {
+        self.disk.has(seat) && !self.durable_at.has(seat)
+    }
+
+    /// Whether every replica that it waits for has it durably.
+    pub(super) fn is_durable(&self) -> bool {
+        matches!(self.own, Own::None | Own::Durable | Own::Done)
+            && self.disk.without(self.durable_at).is_empty()
+    }
+
+    /// Whether every replica that it waits for has it in its place.
+    pub(super) fn is_in_place(&self) -> bool {
+        matches!(self.own, Own::None | Own::Done) && self.disk.is_empty()
+    }
 }
 
 #[derive(Debug)]

@@ -103,6 +103,7 @@ impl Shard {
             match &mut op.kind {
                 Kind::Write(write) => {
                     write.sent.drop(seat);
+                    write.durable_at.drop(seat);
                     if write.early && !write.complete && write.disk.has(seat) {
                         write.memory.add(seat);
                     }

@@ -27,7 +27,9 @@ impl Shard {
     pub(super) fn sources(&self, tried: &[NodeId]) -> Nodes {
         let mut nodes = Nodes::new();
         let Some(known) = &self.configuration else { return nodes };
-        if self.is_own_in_sync() && !self.disk_failing && !tried.contains(&self.node) {
+        // As the only copy it is read although its disk failed something: that may have been a write for want of room.
+        let readable = !self.disk_failing || self.is_alone();
+        if self.is_own_in_sync() && readable && !tried.contains(&self.node) {
             nodes.push(self.node);
         }
         nodes.extend(known.in_sync().filter(|node| {
@@ -234,21 +236,23 @@ impl Shard {
             DiskAnswer::Rotten => {
                 self.on_read_done(id, self.node, Err(ReadFailure::Rotten), out);
             }
-            DiskAnswer::Done | DiskAnswer::Failed => match self.ops.get(&id).map(|op| &op.kind) {
-                Some(Kind::Write(_)) => self.on_own_written(id, answer, out),
-                Some(Kind::Flush(_)) => self.on_own_flushed(id, answer, out),
-                Some(Kind::Read(_)) => {
-                    self.on_read_done(id, self.node, Err(ReadFailure::Disk), out);
-                }
-                Some(Kind::Copy(copy)) => {
-                    if copy.is_comparing() {
-                        self.on_hash_of(id, self.node, None, out);
-                    } else {
-                        self.on_copy_data(id, self.node, Err(ReadFailure::Disk), out);
+            DiskAnswer::Done | DiskAnswer::Durable | DiskAnswer::Failed => {
+                match self.ops.get(&id).map(|op| &op.kind) {
+                    Some(Kind::Write(_)) => self.on_own_written(id, answer, out),
+                    Some(Kind::Flush(_)) => self.on_own_flushed(id, answer, out),
+                    Some(Kind::Read(_)) => {
+                        self.on_read_done(id, self.node, Err(ReadFailure::Disk), out);
                     }
+                    Some(Kind::Copy(copy)) => {
+                        if copy.is_comparing() {
+                            self.on_hash_of(id, self.node, None, out);
+                        } else {
+                            self.on_copy_data(id, self.node, Err(ReadFailure::Disk), out);
+                        }
+                    }
+                    None => {}
                 }
-                None => {}
-            },
+            }
         }
     }
 

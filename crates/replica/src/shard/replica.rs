@@ -49,7 +49,8 @@ impl Shard {
                 if self.is_cut_off(node, epoch, volume, span) =>
             {
                 self.release(buffer, out);
-                self.send(node, ShardMessage::Written { sequence, ok: true }, None, out);
+                let message = ShardMessage::Written { sequence, ok: true, in_place: true };
+                self.send(node, message, None, out);
             }
             ShardMessage::Write { epoch, sequence, volume, span, flags, origin, cut: _ } => {
                 if self.obeys(node, epoch, out) {
@@ -158,7 +159,9 @@ impl Shard {
     fn on_answer(&mut self, node: NodeId, message: ShardMessage, out: &mut Out) {
         match message {
             ShardMessage::Received { sequence } => self.on_received(node, sequence, out),
-            ShardMessage::Written { sequence, ok } => self.on_written(node, sequence, ok, out),
+            ShardMessage::Written { sequence, ok, in_place } => {
+                self.on_written(node, sequence, ok, in_place, out);
+            }
             ShardMessage::Flushed { sequence, ok } => self.on_flushed(node, sequence, ok, out),
             ShardMessage::Hash { sequence, hash } => self.on_hash(node, sequence, hash, out),
             ShardMessage::Remembers { sequence, memory } => {
@@ -207,7 +210,8 @@ impl Shard {
         let fits = self.is_place(volume, span) && (flags.zero || buffer.is_some());
         if !fits || !self.has_disk {
             self.release(buffer, out);
-            self.send(node, ShardMessage::Written { sequence, ok: false }, None, out);
+            let message = ShardMessage::Written { sequence, ok: false, in_place: false };
+            self.send(node, message, None, out);
             return;
         }
         if !flags.resync {
@@ -287,7 +291,10 @@ impl Shard {
         let ok = answer != DiskAnswer::Failed && !rotten;
         if self.peers.get(&node).is_some_and(|peer| peer.session == Some(session)) {
             let message = match kind {
-                PeerAsk::Write => ShardMessage::Written { sequence, ok },
+                PeerAsk::Write => {
+                    let in_place = ok && answer != DiskAnswer::Durable;
+                    ShardMessage::Written { sequence, ok, in_place }
+                }
                 PeerAsk::Flush => ShardMessage::Flushed { sequence, ok },
                 PeerAsk::Read => {
                     let zero = ok && buffer.is_none();

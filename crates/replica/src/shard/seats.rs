@@ -31,6 +31,16 @@ impl NodeSet {
         self.0 &= other.0;
     }
 
+    /// Those of both sets.
+    pub(super) fn with(self, other: NodeSet) -> NodeSet {
+        NodeSet(self.0 | other.0)
+    }
+
+    /// Those that are not in the other set.
+    pub(super) fn without(self, other: NodeSet) -> NodeSet {
+        NodeSet(self.0 & !other.0)
+    }
+
     /// Takes it out; true if it was in.
     pub(super) fn drop(&mut self, seat: u32) -> bool {
         let had = self.has(seat);

@@ -6,6 +6,7 @@ mod failures;
 mod flows;
 mod grow;
 mod once;
+mod place;
 mod resync;
 mod rot;
 mod sessions;

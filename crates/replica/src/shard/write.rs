@@ -1,8 +1,9 @@
 //! Write path: from a granted write to its retirement.
 //!
 //! A write goes to the own disk and to every in-sync and syncing replica at once. It is complete when as
-//! many have it as the protocol asks for, retired when every in-sync disk has it, and forgotten when the
-//! syncing ones were heard from too.
+//! many have it, as durably, as the protocol asks for, retired when every in-sync disk has it in its place, and
+//! forgotten when the syncing ones were heard from too. The answer depends on the first: what is durable is
+//! never lost. All that looks at the place depends on the second (`DiskAnswer`).
 //!
 //! Always:
 //! - a replica outside the in-sync set either is sent the write in a sync session and acknowledges it,
@@ -145,10 +146,20 @@ impl Shard {
         }
     }
 
-    pub(super) fn on_written(&mut self, node: NodeId, sequence: u64, ok: bool, out: &mut Out) {
+    /// A replica's disk has a write, in its place or not yet, or failed.
+    pub(super) fn on_written(
+        &mut self,
+        node: NodeId,
+        sequence: u64,
+        ok: bool,
+        in_place: bool,
+        out: &mut Out,
+    ) {
         let Some(&id) = self.asked.get(&sequence) else { return };
         if matches!(self.ops.get(&id).map(|op| &op.kind), Some(Kind::Copy(_))) {
-            self.on_copy_written(id, node, sequence, ok, out);
+            if in_place || !ok {
+                self.on_copy_written(id, node, sequence, ok, out);
+            }
             return;
         }
         let Some(seat) = self.seats.find(node) else { return };
@@ -159,12 +170,17 @@ impl Shard {
         if !ok {
             // If it is not excluded for it, it is asked again.
             write.sent.drop(seat);
+            write.durable_at.drop(seat);
             self.complain(node, true, out);
             return;
         }
         write.memory.drop(seat);
-        write.disk.drop(seat);
-        write.syncing.drop(seat);
+        if in_place {
+            write.disk.drop(seat);
+            write.syncing.drop(seat);
+        } else {
+            write.durable_at.add(seat);
+        }
         self.settle_write(id, out);
     }
 
@@ -179,10 +195,17 @@ impl Shard {
         let pass_on = self.passes_errors_on();
         let alone = self.is_alone();
         let Some(write) = self.write_mut(id) else { return };
-        if write.own != Own::Pending {
+        if !matches!(write.own, Own::Pending | Own::Durable) {
+            return;
+        }
+        if answer == DiskAnswer::Durable {
+            write.own = Own::Durable;
+            self.settle_write(id, out);
             return;
         }
         if answer == DiskAnswer::Failed {
+            // What was answered as done stays done.
+            let done = write.complete;
             write.own = Own::Failed;
             if pass_on || alone {
                 self.fail_op(id, AnswerError::Io, out);
@@ -193,7 +216,7 @@ impl Shard {
                 self.mark_for_outsiders(volume, span);
                 self.sync_anew(volume, span);
             }
-            if alone {
+            if alone && !done {
                 self.doubt_effect(id);
             }
             if alone && let Some(write) = self.write_mut(id) {
@@ -218,10 +241,11 @@ impl Shard {
         if !write.memory.is_empty() {
             return false;
         }
-        let mut on_a_disk = known.is_in_sync(self.node) && write.own == Own::Done;
+        let own = matches!(write.own, Own::Durable | Own::Done);
+        let mut on_a_disk = known.is_in_sync(self.node) && own;
         for node in known.replicas().filter(|&node| node != self.node) {
             let in_sync = known.is_in_sync(node);
-            if !self.seats.find(node).is_some_and(|seat| write.disk.has(seat)) {
+            if !self.seats.find(node).is_some_and(|seat| write.is_lacked_by(seat)) {
                 on_a_disk |= in_sync && !known.is_in_sync(self.node);
                 continue;
             }
@@ -239,15 +263,20 @@ impl Shard {
         if write.sequence == 0 {
             return;
         }
-        let on_every_disk = matches!(write.own, Own::None | Own::Done) && write.disk.is_empty();
-        let complete = on_every_disk || (write.early && self.is_safe_in_memory(write));
+        let complete = write.is_durable() || (write.early && self.is_safe_in_memory(write));
         let Some(write) = self.write_mut(id) else { return };
+        // Who is not waited for any more may give its seat to another.
+        write.durable_at.keep(write.disk.with(write.syncing));
+        let in_place = write.is_in_place();
         let first_complete = complete && !write.complete;
         write.complete |= complete;
-        let first_retired = on_every_disk && !write.retired;
-        write.retired |= on_every_disk;
+        let first_retired = in_place && !write.retired;
+        write.retired |= in_place;
         let (copy, answered, sequence) = (write.copy, write.answered, write.sequence);
         let waited_for = first_retired && write.early;
+        if first_complete && !in_place && !write.early {
+            out.push(ShardOutput::Mark("write is complete before it is in its place"));
+        }
         if first_retired && self.unretired_own.remove(&sequence).is_some() {
             self.retired_count += 1;
         }

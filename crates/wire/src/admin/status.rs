@@ -146,7 +146,7 @@ pub struct ReplicaStatus {
     /// What its store is made of: `file`, `device`, `memory`; unknown for another node's.
     #[serde(default)]
     pub store: Option<String>,
-    /// Why there is no session with it, if that is known.
+    /// Why there is no session with it, if that is known; of the node that says this, why its disk cannot be used.
     #[serde(default)]
     pub reason: Option<String>,
     /// How long ago this node heard from it last; `None` for itself, and for one that it has not heard

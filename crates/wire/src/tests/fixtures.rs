@@ -12,7 +12,7 @@ use crate::*;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::Prng;
+use base::{Prng, ResourceId};
 use core::fmt::Debug;
 use std::path::PathBuf;
 
@@ -77,6 +77,19 @@ fn frames_of_version_1_are_read_and_written_for_ever() {
         };
         check(&format!("frame-{:02x}{:02x}", made[7], made[6]), &made, decode, frame::again);
     }
+}
+
+#[test]
+fn an_answer_that_a_write_is_durable_and_not_in_its_place_is_read_and_written_for_ever() {
+    let message = ShardMessage::Written { sequence: 9, ok: true, in_place: false };
+    let mut made = Vec::new();
+    encode_shard(&mut made, ResourceId(1), 2, 0, &message, Payload::NONE);
+    let decode = |bytes: &[u8]| {
+        let mut decoder = Decoder::new();
+        decoder.open(Guard::Cipher);
+        decoder.receive(bytes).unwrap().1.unwrap()
+    };
+    check("frame-0303-durable", &made, decode, frame::again);
 }
 
 #[test]

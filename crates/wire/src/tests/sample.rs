@@ -162,7 +162,7 @@ pub(super) fn shard_message(kind: u64, random: &mut Prng) -> (ShardMessage, usiz
             (message, if zero { 0 } else { span_bytes })
         }
         1 => (ShardMessage::Received { sequence }, 0),
-        2 => (ShardMessage::Written { sequence, ok }, 0),
+        2 => (ShardMessage::Written { sequence, ok, in_place: ok && flag(random) }, 0),
         3 => {
             let ahead = (0..random.below(5)).map(|_| run(random)).collect();
             (ShardMessage::Retire { epoch, upto: sequence, ahead }, 0)

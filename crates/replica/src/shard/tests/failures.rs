@@ -265,6 +265,20 @@ fn a_lone_replica_whose_disk_fails_answers_with_errors() {
 }
 
 #[test]
+fn the_only_copy_is_read_on_although_its_disk_failed_a_write() {
+    let mut world = World::new(&[1], &[1]);
+    world.lead(1);
+    world.write(1, 0, 8, 1);
+    world.nodes.get_mut(&1).expect("there").disk_fails = true;
+    let write = world.write(1, 64, 8, 2);
+    world.nodes.get_mut(&1).expect("there").disk_fails = false;
+    assert_eq!(world.answer(1, write), Some(Err(AnswerError::Io)));
+    let read = world.read(1, 0, 8);
+    assert_eq!(world.answer(1, read), Some(Ok(())));
+    assert_eq!(world.got(1, read), vec![1; 8]);
+}
+
+#[test]
 fn a_read_does_not_wait_for_a_replica_that_was_excluded() {
     let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
     world.configuration.options.read_policy = ReadPolicy::RoundRobin;
@@ -343,7 +357,7 @@ fn hostile_numbers_in_a_message_do_no_harm() {
             runs: vec![(0, u64::MAX), (u64::MAX, 0)],
         },
         ShardMessage::Retire { epoch, upto: u64::MAX, ahead: vec![(0, u64::MAX), (9, 3)] },
-        ShardMessage::Written { sequence: u64::MAX, ok: false },
+        ShardMessage::Written { sequence: u64::MAX, ok: false, in_place: false },
         ShardMessage::Doubt {
             sequence: 0,
             runs: vec![wire::DoubtRun {

@@ -386,6 +386,21 @@ impl World {
         self.step(node, ShardInput::Disk { op, answer });
     }
 
+    /// Every write that a disk holds back is durable.
+    pub(super) fn disk_says_durable(&mut self, node: u16) {
+        self.run();
+        let writes: Vec<DiskOp> = self.nodes[&node]
+            .flying
+            .iter()
+            .filter(|(_, request)| place(request).is_some_and(|(_, changes)| changes))
+            .map(|&(op, _)| op)
+            .collect();
+        for op in writes {
+            self.step(node, ShardInput::Disk { op, answer: DiskAnswer::Durable });
+        }
+        self.run();
+    }
+
     pub(super) fn disk_goes_on(&mut self, node: u16) {
         self.nodes.get_mut(&node).expect("a node").disk_held = false;
         self.run();

@@ -1,0 +1,119 @@
+//! What metadata takes: room only for what was written, reads only of slots that were given.
+
+use std::os::unix::fs::MetadataExt;
+
+use base::{NodeId, VoterId};
+use replica::disk::{SUPERBLOCK_BYTES, encode_bitmap_page};
+use replica::door::Slot;
+
+use super::*;
+
+/// One gibibyte, laid out for 64: 529 pages for each slot, 7 slots.
+const VOLUME_BYTES: u64 = 1 << 30;
+
+/// A store in a directory of its own, which goes with it.
+struct Scratch {
+    directory: PathBuf,
+    plan: Plan,
+}
+
+impl Scratch {
+    fn new(slots: Vec<Slot>) -> Scratch {
+        let directory =
+            std::env::temp_dir().join(format!("lockstepd-backing-{:x}", sys::random_u64()));
+        std::fs::create_dir_all(&directory).expect("a temporary directory");
+        let path = directory.join("volume.img");
+        let room = capacity_bytes(StoreKind::File, VOLUME_BYTES);
+        let plan = plan(VolumeId(0), room, StoreKind::File, path, None, false);
+        let scratch = Scratch { directory, plan };
+        let plans = [scratch.plan.clone()];
+        let label = label(ClusterId(1), ResourceId(2), &scratch.plan);
+        let record = Record { slots, stores: 1, ..Record::default() };
+        make(&plans, &[label], &record, false).expect("made");
+        scratch
+    }
+
+    /// Bytes of the file that take room.
+    fn taken_bytes(&self) -> u64 {
+        let path = self.directory.join("volume.img");
+        std::fs::metadata(path).expect("it is there").blocks() * 512
+    }
+
+    fn open(&self) -> Store {
+        open(&self.plan, false).expect("opened")
+    }
+
+    /// A page of a bitmap with one dirty block.
+    fn write_bitmap(&self, slot: u8, page: u64, generation: u64) {
+        let mut blocking = Blocking::new().expect("hands");
+        let at = self.plan.layout.page_offset(MetaPage::Bitmap { slot, page });
+        let bytes = encode_bitmap_page(slot, page, generation, &[1]);
+        blocking.write(&mut self.open(), at, &bytes[..]).expect("written");
+    }
+
+    /// What a start finds: bytes read, and pages of bitmaps as (slot, page).
+    fn start(&self) -> (u64, Vec<(u8, u64)>) {
+        let mut blocking = Blocking::new().expect("hands");
+        let mut volumes = [(self.plan.volume, self.plan.layout, self.open())];
+        let found = load(&mut blocking, &mut volumes).expect("read");
+        let bitmap = |page: &MetaPage| match *page {
+            MetaPage::Bitmap { slot, page } => Some((slot, page)),
+            MetaPage::Log { .. } => None,
+        };
+        let pages = found.pages.iter().filter_map(|(_, page, _)| bitmap(page)).collect();
+        (blocking.read_bytes, pages)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.directory).ok();
+    }
+}
+
+fn slot(number: u8) -> Slot {
+    let node = NodeId(u16::from(number) + 2);
+    Slot { node, voter: VoterId(9), number, generation: 3, full: false }
+}
+
+/// Both copies of the record, and the log.
+fn fixed_bytes(layout: &Layout) -> u64 {
+    layout.bitmap - layout.records
+}
+
+#[test]
+fn a_new_store_takes_room_for_its_superblock_and_record_only_and_a_slot_for_what_is_written_in_it()
+{
+    let scratch = Scratch::new(vec![slot(2)]);
+    let layout = scratch.plan.layout;
+    assert!(layout.sums - layout.bitmap > 14 << 20, "room for all slots is reserved");
+    let first = scratch.taken_bytes();
+    assert!(first >= SUPERBLOCK_BYTES + RECORD_BYTES);
+    if first > 1 << 20 {
+        return println!("NOT RUN: this file system has no holes");
+    }
+    // Two pieces, in whole blocks of the file system.
+    assert!(first <= 128 * 1024, "{first} bytes are taken");
+    scratch.write_bitmap(2, 300, 3);
+    let with_page = scratch.taken_bytes();
+    assert!(with_page <= first + 64 * 1024, "{with_page} bytes are taken by a page more");
+}
+
+#[test]
+fn a_start_reads_nothing_of_slots_that_were_not_given_and_of_others_what_was_written() {
+    let scratch = Scratch::new(vec![slot(2), slot(4)]);
+    let fixed = fixed_bytes(&scratch.plan.layout);
+    if scratch.taken_bytes() > 1 << 20 {
+        return println!("NOT RUN: this file system has no holes");
+    }
+    assert_eq!(scratch.start(), (fixed, Vec::new()), "no page of a bitmap was ever written");
+    // Left by somebody who had the slot before it was given back.
+    scratch.write_bitmap(3, 7, 2);
+    assert_eq!(scratch.start(), (fixed, Vec::new()), "slot 3 is nobody's");
+    for page in [5, 6, 300] {
+        scratch.write_bitmap(4, page, 3);
+    }
+    let (bytes, pages) = scratch.start();
+    assert_eq!(pages, [(4, 5), (4, 6), (4, 300)]);
+    assert!(bytes <= fixed + 3 * 64 * 1024, "{} bytes were read of bitmaps", bytes - fixed);
+}
