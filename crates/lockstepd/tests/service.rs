@@ -80,6 +80,23 @@ fn a_primary_that_is_told_to_stop_hands_over_and_nobody_waits_for_its_lease() {
 }
 
 #[test]
+fn a_primary_that_stops_last_does_not_wait_for_those_who_are_gone() {
+    let mut cluster = Cluster::new("last", 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource("alpha", 64 * MIB, &[1, 2, 3]));
+    let mut volume = cluster.open(1, "alpha");
+    volume.write(0, &content(1, 4096)).expect("node 1 becomes primary");
+    for node in [2, 3, 1] {
+        cluster.signal(node, "TERM");
+        assert!(cluster.ends(node), "it ended in good order");
+    }
+    let log = cluster.log(1);
+    assert!(log.contains("alpha: too few voters are left to hand it over"), "{log}");
+}
+
+#[test]
 fn the_unit_is_one_that_systemd_understands() {
     if !find_program("systemd-analyze") {
         return;
