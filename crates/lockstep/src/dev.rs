@@ -60,7 +60,6 @@ pub(crate) fn run(global: &Global, command: &Dev) -> Result<(), Problem> {
         Dev::Demo { keep, size, load } => {
             demo::run(global.dir.as_deref(), style, *keep, *size, *load)
         }
-        Dev::BecomeNode { program, directory } => Err(process::become_node(program, directory)),
     }
 }
 
