@@ -23,6 +23,7 @@ mod machines;
 mod output;
 mod problem;
 mod resource;
+mod typed;
 mod unit;
 mod view;
 mod words;

@@ -198,23 +198,6 @@ fn a_creation_that_one_node_refuses_changes_nothing() {
 }
 
 #[test]
-fn the_demo_shows_what_it_promises() {
-    node_program::node_program();
-    let directory = std::env::temp_dir().join(format!("ls-test-demo-{}", std::process::id()));
-    let output = Command::new(env!("CARGO_BIN_EXE_lockstep"))
-        .args(["dev", "demo", "--size", "64MiB", "--load", "2s", "--dir"])
-        .arg(&directory)
-        .env_remove("LOCKSTEPD")
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{complained}");
-    assert!(said.contains("\nlost 0\n") && said.contains("\nreplicas identical\n"), "{said}");
-    fs::remove_dir_all(&directory).unwrap();
-}
-
-#[test]
 fn certificates_are_made_renewed_and_reloaded_while_nodes_serve() {
     use std::os::unix::fs::PermissionsExt;
     let cluster = TestCluster::up(2, "memory");
