@@ -25,8 +25,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Everything that must pass: fmt, clippy, tidy, tests, instruction counts, the simulator's campaigns, the search, the demo,
-    /// the lab, and that every row of the benchmark can be made
+    /// Everything that must pass: fmt, clippy, tidy, tests, instruction counts, the simulator's campaigns, the search, whether
+    /// every planted bug still builds, the demo, the lab, and that every row of the benchmark can be made
     Ci,
     /// The same as `ci`
     Test,
