@@ -6,7 +6,7 @@
 mod harness;
 mod node_program;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -112,13 +112,21 @@ fn what_changes_is_told_to_programs_a_line_each() {
     watch.args(["status", "disk", "--watch", "--output", "json"]);
     let (mut running, stdout) =
         Running::start(watch.env("LOCKSTEP_DIR", &cluster.directory).env_remove("LOCKSTEPD"));
-    let mut lines = BufReader::new(stdout).lines();
-    let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
-    let first = next();
+    let seen = gather(stdout);
+    // Whole lines only.
+    let told = || -> Vec<Value> {
+        let seen = seen.lock().unwrap();
+        let lines = seen.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    cluster.until("the first line", || !told().is_empty());
+    let first = &told()[0];
     assert_eq!((&first["version"], &first["resources"][0]["name"]), (&1.into(), &"disk".into()));
     assert!(first["resources"][0]["primary"].is_null());
     cluster.done(&["resource", "promote", "disk", "--node", "b"]);
-    while next()["resources"][0]["primary"] != "b" {}
+    cluster.until("the new primary", || {
+        told().last().is_some_and(|last| last["resources"][0]["primary"] == "b")
+    });
     let pid = running.0.id();
     assert!(Command::new("sh").args(["-c", &format!("kill -INT {pid}")]).status().unwrap().success());
     assert_eq!(running.0.wait().unwrap().signal(), Some(2), "as programs end that are interrupted");
