@@ -49,10 +49,10 @@ mod tests {
 
     #[test]
     fn a_program_is_named_by_the_shortest_path_that_a_shell_follows() {
-        let program = Path::new("/work/target/debug/lockstep");
+        let program = Path::new("/src/target/debug/lockstep");
         let named = |here: &str| from(Path::new(here), program).display().to_string();
-        assert_eq!(named("/work"), "target/debug/lockstep");
-        assert_eq!(named("/work/target/debug"), "./lockstep");
-        assert_eq!(named("/elsewhere"), "/work/target/debug/lockstep");
+        assert_eq!(named("/src"), "target/debug/lockstep");
+        assert_eq!(named("/src/target/debug"), "./lockstep");
+        assert_eq!(named("/elsewhere"), "/src/target/debug/lockstep");
     }
 }

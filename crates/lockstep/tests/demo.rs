@@ -37,7 +37,12 @@ impl Drop for Place {
         // Whatever was left running below it, also by a test that failed.
         for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
             let program = env!("CARGO_BIN_EXE_lockstep");
-            Command::new(program).arg("--dir").arg(entry.path()).args(["dev", "down"]).output().ok();
+            Command::new(program)
+                .arg("--dir")
+                .arg(entry.path())
+                .args(["dev", "down"])
+                .output()
+                .ok();
         }
         if !std::thread::panicking() {
             fs::remove_dir_all(&self.0).unwrap();
@@ -133,7 +138,10 @@ fn programs_are_told_the_same() {
     let line = format!("{program} dev demo --size 64MiB --load 2s --dir cluster --output json");
     let told: Value = serde_json::from_str(&said(&Place::shell(&line, &place.0))).unwrap();
     assert_eq!((&told["version"], &told["lost"]), (&1.into(), &0.into()));
-    assert_eq!((&told["volume_bytes"], &told["replicas_identical"]), (&SIZE_BYTES.into(), &true.into()));
+    assert_eq!(
+        (&told["volume_bytes"], &told["replicas_identical"]),
+        (&SIZE_BYTES.into(), &true.into())
+    );
     assert!(told["acknowledged"].as_u64().unwrap() > 0 && told["longest_pause_ms"].is_u64());
     assert!(is_stopped(&place.0.join("cluster")));
 }

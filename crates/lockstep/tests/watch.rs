@@ -93,7 +93,9 @@ fn what_changes_is_shown_on_a_terminal_until_it_is_interrupted() {
     let all = seen.lock().unwrap().clone();
     let modes: Vec<&str> = all
         .split(['\r', '\n'])
-        .filter(|line| line.contains(':') && line.chars().all(|c| c.is_ascii_hexdigit() || c == ':'))
+        .filter(|line| {
+            line.contains(':') && line.chars().all(|c| c.is_ascii_hexdigit() || c == ':')
+        })
         .collect();
     assert_eq!(modes.len(), 2, "before and after: {all:?}");
     assert_eq!(modes[0], modes[1], "the terminal's modes are as before");
@@ -128,6 +130,8 @@ fn what_changes_is_told_to_programs_a_line_each() {
         told().last().is_some_and(|last| last["resources"][0]["primary"] == "b")
     });
     let pid = running.0.id();
-    assert!(Command::new("sh").args(["-c", &format!("kill -INT {pid}")]).status().unwrap().success());
+    assert!(
+        Command::new("sh").args(["-c", &format!("kill -INT {pid}")]).status().unwrap().success()
+    );
     assert_eq!(running.0.wait().unwrap().signal(), Some(2), "as programs end that are interrupted");
 }

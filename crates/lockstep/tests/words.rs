@@ -91,8 +91,7 @@ fn bash_completes_commands_options_and_values() {
         assert!(output.status.success() && output.stderr.is_empty(), "{line:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
     };
-    let no_options =
-        |words: Vec<String>| words.into_iter().filter(|word| !word.starts_with('-'));
+    let no_options = |words: Vec<String>| words.into_iter().filter(|word| !word.starts_with('-'));
     for below in [vec![], vec!["resource".to_owned()], vec!["dev".to_owned()]] {
         let mut line = vec!["lockstep"];
         line.extend(below.iter().map(String::as_str));

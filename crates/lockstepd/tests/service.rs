@@ -131,7 +131,9 @@ fn the_admin_socket_is_its_owners_only_from_the_moment_on_that_it_is_there() {
     // A mode that is set later would not be set at all, and the umask takes nothing away.
     let filter = refusing.command("chmod", 0, NODE);
     let mut node = Process::new("sh");
-    node.args(["-c", "umask 0; exec \"$@\"", "sh"]).arg(filter.get_program()).args(filter.get_args());
+    node.args(["-c", "umask 0; exec \"$@\"", "sh"])
+        .arg(filter.get_program())
+        .args(filter.get_args());
     cluster.start_by(1, node);
     assert_eq!(mode(&cluster.home(1).join("admin.sock")), 0o600);
     let probe = cluster.home(1).join("probe");

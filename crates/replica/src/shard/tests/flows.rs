@@ -108,7 +108,8 @@ fn striped_reads_go_to_one_replica_for_each_mebibyte_in_turn() {
         world.sent(1, node, |message| matches!(message, ShardMessage::Read { .. }))
     };
     // First sector of a read, and who is to be asked: this node (which asks nobody), then 2, then 3.
-    let reads = [(0, 1), (2040, 1), (2048, 2), (4088, 2), (4096, 3), (6143, 3), (6144, 1), (2048, 2)];
+    let reads =
+        [(0, 1), (2040, 1), (2048, 2), (4088, 2), (4096, 3), (6143, 3), (6144, 1), (2048, 2)];
     for (first, node) in reads {
         let before = [asked(&world, 2), asked(&world, 3)];
         let read = world.read(1, first, 1);
