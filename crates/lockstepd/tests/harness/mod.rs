@@ -199,7 +199,18 @@ impl Cluster {
     /// Waits for a node's process to end; whether it ended well.
     pub(crate) fn ends(&mut self, node: u16) -> bool {
         let mut child = self.nodes[usize::from(node) - 1].take().expect("it runs");
-        child.wait().expect("it ends").success()
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = child.try_wait().expect("it is ours") {
+                return status.success();
+            }
+            if Instant::now() > deadline {
+                // Back where it is killed when the cluster goes.
+                self.nodes[usize::from(node) - 1] = Some(child);
+                panic!("node {node} does not end");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Ends a node as a power cut would.
