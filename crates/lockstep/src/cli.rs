@@ -251,14 +251,6 @@ pub(crate) enum Dev {
         #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
         load: Duration,
     },
-    /// Leave the terminal's session and become a node
-    #[command(hide = true)]
-    BecomeNode {
-        /// The program
-        program: PathBuf,
-        /// The node's directory
-        directory: PathBuf,
-    },
 }
 
 /// What stores are made of.

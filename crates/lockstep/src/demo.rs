@@ -12,7 +12,7 @@
 mod load;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -28,6 +28,7 @@ use crate::dev::{Asked, bring_up, process, stop_flag};
 use crate::output::{LiveLine, Style, Tone, bar, say, say_json};
 use crate::problem::{CLUSTER_OTHER, DEMO_FAILED, INTERRUPTED, NODE_ABSENT, Problem, TIMED_OUT};
 use crate::resource::make_new;
+use crate::typed;
 use crate::unit::show_size;
 use crate::view::{Views, reached};
 use client::{ANSWER_LIMIT, Volume};
@@ -463,9 +464,9 @@ fn new_resource(size: u64) -> Create {
 
 /// What to do next.
 fn commands(directory: &Path, keep: bool) -> String {
-    let program = shown_program();
+    let program = typed::program();
     if keep {
-        let directory = directory.display();
+        let directory = typed::path(directory);
         return format!(
             "\nThe cluster is still running. Go on from here:\n  {program} --dir {directory} status\n  \
              {program} --dir {directory} explain {NAME}\n  {program} --dir {directory} dev down\n"
@@ -476,16 +477,4 @@ fn commands(directory: &Path, keep: bool) -> String {
          {program} --dir /tmp/lockstep resource create disk --size 1GiB --replicas 3\n  \
          {program} --dir /tmp/lockstep status\n"
     )
-}
-
-/// This program as it can be typed here: short if it lies below, or on the search path.
-fn shown_program() -> String {
-    let Ok(program) = std::env::current_exe() else { return "lockstep".to_owned() };
-    let searched = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = std::env::split_paths(&searched).any(|place| place.join("lockstep") == program);
-    if on_path {
-        return "lockstep".to_owned();
-    }
-    let here: PathBuf = std::env::current_dir().unwrap_or_default();
-    program.strip_prefix(&here).unwrap_or(&program).display().to_string()
 }

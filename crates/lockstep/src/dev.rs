@@ -21,6 +21,7 @@ use crate::cluster::{Cluster, DevCluster, NodeEntry};
 use crate::demo;
 use crate::output::{Cell, Style, Tone, say, say_json};
 use crate::problem::{FILE, NO_CLUSTER, Problem};
+use crate::typed;
 
 /// Between two looks whether the user wants to stop.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -60,7 +61,6 @@ pub(crate) fn run(global: &Global, command: &Dev) -> Result<(), Problem> {
         Dev::Demo { keep, size, load } => {
             demo::run(global.dir.as_deref(), style, *keep, *size, *load)
         }
-        Dev::BecomeNode { program, directory } => Err(process::become_node(program, directory)),
     }
 }
 
@@ -108,10 +108,10 @@ fn up_command(global: &Global, style: Style, wanted: &Asked, detach: bool) -> Re
     say_nodes(&cluster, style)?;
     if detach {
         if style.form == Form::Human {
-            let directory = cluster.directory.display();
+            let (program, directory) = (typed::program(), typed::path(&cluster.directory));
             say(&format!(
                 "\nThe nodes go on in the background. From here:\n  export LOCKSTEP_DIR={directory}\n  \
-                 lockstep resource create disk --size 1GiB --replicas {}\n  lockstep dev down\n",
+                 {program} resource create disk --size 1GiB --replicas {}\n  {program} dev down\n",
                 cluster.file.nodes.len().min(3)
             ))?;
         }

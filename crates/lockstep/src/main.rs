@@ -23,6 +23,7 @@ mod machines;
 mod output;
 mod problem;
 mod resource;
+mod typed;
 mod unit;
 mod view;
 mod words;
@@ -30,15 +31,26 @@ mod words;
 #[cfg(test)]
 mod tests;
 
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use cli::{Cli, Command, Form, Global};
+use dev::process::{BECOME_NODE, become_node};
 use output::{Style, say_json};
 use problem::{Problem, READER_GONE, USAGE};
 
 fn main() -> ExitCode {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    if let [_, word, program, directory] = words.as_slice()
+        && word == BECOME_NODE
+    {
+        let problem = become_node(Path::new(program), Path::new(directory));
+        eprintln!("{problem}");
+        return ExitCode::from(problem.exit);
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return slip(&error),

@@ -162,3 +162,25 @@ fn what_is_there_is_never_made_anew() {
     assert!(!machines.directory.join("none").exists() && !machines.directory.join("c").exists());
     assert_eq!(key, read_key());
 }
+
+#[test]
+fn directories_and_keys_are_their_owners_only_whatever_the_umask() {
+    use std::os::unix::fs::PermissionsExt;
+    let machines = Machines::new("modes");
+    let program = env!("CARGO_BIN_EXE_lockstep");
+    let out = machines.directory.display();
+    let line = format!("umask 0; {program} cluster make --out {out} a=192.0.2.1");
+    assert!(
+        Command::new("sh").args(["-c", &line]).stdout(Stdio::null()).status().unwrap().success()
+    );
+    let mode = |name: &str| {
+        let facts = fs::metadata(machines.directory.join(name)).unwrap();
+        facts.permissions().mode() & 0o777
+    };
+    for directory in [".", "a", "authority"] {
+        assert_eq!(mode(directory), 0o700, "{directory}");
+    }
+    for key in ["a/key.pem", "authority/authority-key.pem"] {
+        assert_eq!(mode(key), 0o600, "{key}");
+    }
+}

@@ -2,12 +2,14 @@
 
 mod harness;
 
+use harness::refusing::Refusing;
 use harness::{Cluster, content};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 const MIB: u64 = 1 << 20;
+const NODE: &str = env!("CARGO_BIN_EXE_lockstepd");
 
 /// All three copies hold the same.
 fn assert_equal(cluster: &Cluster) {
@@ -125,4 +127,35 @@ fn a_way_between_nodes_that_is_cut_is_replaced_by_the_other() {
     assert!(volume.read(2 * MIB, 1 << 20).expect("read") == content(2, 1 << 20));
     drop(volume);
     assert_equal(&cluster);
+}
+
+#[test]
+fn a_node_that_is_refused_io_uring_takes_epoll_by_itself_and_says_so() {
+    let mut cluster = Cluster::new("refused", 3);
+    let Some(refusing) = Refusing::build(&cluster.home(1)) else { return };
+    cluster.add_settings(3, "threads = 2");
+    // As container runtimes answer, as kernels without it do, and as there is nothing to refuse it.
+    cluster.start(1);
+    for (node, errno) in [(2, 1), (3, 38)] {
+        let mut command = refusing.command("io_uring", errno, NODE);
+        command.env_remove("LOCKSTEP_IO");
+        cluster.start_by(node, command);
+        let log = cluster.log(node);
+        assert!(log.contains("epoll") && log.contains("io_uring cannot be had"), "{log}");
+    }
+    cluster.create(&cluster.resource("alpha", 64 * MIB, &[1, 2, 3]));
+    let mut volume = cluster.open(2, "alpha");
+    volume.write(MIB, &content(1, 1 << 20)).expect("written");
+    volume.flush().expect("flushed");
+    let mut other = cluster.open(3, "alpha");
+    assert!(other.read(MIB, 1 << 20).expect("read") == content(1, 1 << 20));
+    drop((volume, other));
+    assert_equal(&cluster);
+    // Who insists on it is told that it cannot be had.
+    cluster.kill(2);
+    let mut command = refusing.command("io_uring", 1, NODE);
+    command.env("LOCKSTEP_IO", "uring");
+    cluster.spawn(2, command);
+    assert!(!cluster.ends(2), "it does not start");
+    assert!(cluster.log(2).contains("this I/O engine cannot start"), "{}", cluster.log(2));
 }

@@ -8,8 +8,11 @@
 //!
 //! Not here: the checkers that find them.
 
+mod build;
 #[cfg(test)]
 mod tests;
+
+pub use build::check;
 
 use std::fs;
 use std::io;

@@ -21,6 +21,7 @@ sim --quorum-off ...                                      likewise, of a resourc
     --marks             fail if a rare branch is never taken
 sim scenarios [NAME…]                                     stories one can read: does each come true?
 sim alarm [NAME…] [--runs N]                              planted bugs: is each found?
+sim alarm --check [NAME…]                                 does each still apply and build?
 sim check [NAME…] [--deep]                                every schedule near the plain one
 sim check NAME… --trace                                   the plain one
 ";
@@ -33,6 +34,7 @@ struct Arguments {
     trace: bool,
     shrink: bool,
     deep: bool,
+    check: bool,
     failures: usize,
     time: Option<Duration>,
     choice: Choice,
@@ -49,6 +51,7 @@ fn parse() -> Result<Arguments, String> {
         trace: false,
         shrink: false,
         deep: false,
+        check: false,
         failures: 10,
         time: None,
         choice: Choice::default(),
@@ -84,6 +87,7 @@ fn parse() -> Result<Arguments, String> {
             "--shrink" => found.shrink = true,
             "--quorum-off" => found.choice.quorum_off = true,
             "--deep" => found.deep = true,
+            "--check" => found.check = true,
             "--help" | "-h" => return Err(String::new()),
             option if option.starts_with('-') => return Err(format!("{option} is no option")),
             _ => found.words.push(word),
@@ -140,7 +144,12 @@ fn main() -> ExitCode {
 }
 
 fn alarm(arguments: &Arguments) -> ExitCode {
-    match sim::alarm::alarm(&arguments.words[1..], arguments.runs) {
+    let names = &arguments.words[1..];
+    let outcome = match arguments.check {
+        true => sim::alarm::check(names),
+        false => sim::alarm::alarm(names, arguments.runs),
+    };
+    match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

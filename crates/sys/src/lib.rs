@@ -45,5 +45,5 @@ pub use host::{
     block_signals, boot_id, clock, notify, raise_open_files, random_bytes, random_u64,
     wall_clock_ms,
 };
-pub use socket::{SocketAddress, listen_tcp, listen_unix};
+pub use socket::{SocketAddress, listen_tcp, listen_unix, listen_unix_private};
 pub use wake::Waker;

@@ -50,14 +50,43 @@ pub fn listen_tcp(address: SocketAddr) -> Result<Listener, Errno> {
 /// # Errors
 /// `EADDRINUSE` if someone listens there or it is no socket; the kernel's otherwise.
 pub fn listen_unix(path: &Path) -> Result<Listener, Errno> {
-    let listener = match UnixListener::bind(path) {
-        Err(error) if error.kind() == ErrorKind::AddrInUse && is_stale(path) => {
+    replace_stale(path, || {
+        let listener = UnixListener::bind(path).map_err(|error| Errno::of(&error))?;
+        Ok(Listener::from(OwnedFd::from(listener)))
+    })
+}
+
+/// The same, where only the owner may connect, whatever the umask is, and from the moment on that the file is there.
+///
+/// # Errors
+/// As for [`listen_unix`].
+pub fn listen_unix_private(path: &Path) -> Result<Listener, Errno> {
+    let address = SocketAddress::Unix(path.to_path_buf());
+    replace_stale(path, || {
+        let socket = open_for(None, &address)?.0;
+        // The file that `bind` makes has the mode of the socket's own inode, less the umask.
+        // SAFETY: plain call on a descriptor we own.
+        check(unsafe { libc::fchmod(socket.number(), libc::S_IRUSR | libc::S_IWUSR) })?;
+        let raw = RawAddress::of(&address)?;
+        // SAFETY: the address is valid for its length during the call.
+        check(unsafe { libc::bind(socket.number(), raw.pointer(), raw.length) })?;
+        Ok(Listener(socket))
+    })
+}
+
+/// Binds to a path, again without a socket file that is stale, and listens.
+fn replace_stale(
+    path: &Path,
+    bind: impl Fn() -> Result<Listener, Errno>,
+) -> Result<Listener, Errno> {
+    let listener = match bind() {
+        Err(Errno(libc::EADDRINUSE)) if is_stale(path) => {
             std::fs::remove_file(path).map_err(|error| Errno::of(&error))?;
-            UnixListener::bind(path)
+            bind()
         }
         other => other,
     };
-    deepen(Listener::from(OwnedFd::from(listener.map_err(|error| Errno::of(&error))?)))
+    deepen(listener?)
 }
 
 /// A regular file refuses connections as well, and is not ours to remove.

@@ -5,13 +5,14 @@
     reason = "tests stop at the first surprise"
 )]
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use base::Duration;
 
 use crate::{
     Access, Buffer, BufferPool, EngineChoice, Errno, Event, File, Hands, HandsConfig, OpenOptions,
-    Payload, Piece, Socket, SocketAddress, listen_tcp, listen_unix,
+    Payload, Piece, Socket, SocketAddress, listen_tcp, listen_unix, listen_unix_private,
 };
 
 /// Longer than anything here takes; only a failing test waits for it.
@@ -583,6 +584,19 @@ fn a_stale_unix_socket_is_replaced_and_a_live_one_is_not() {
     std::fs::write(&path, b"precious").unwrap();
     listen_unix(&path).unwrap_err();
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+}
+
+#[test]
+fn a_private_unix_socket_is_its_owners_only_and_replaces_stale_ones_too() {
+    let scratch = Scratch::new();
+    let path = scratch.0.join("socket");
+    let listener = listen_unix_private(&path).unwrap();
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(listen_unix_private(&path).unwrap_err(), Errno(libc::EADDRINUSE));
+    drop(listener);
+    let _listener = listen_unix_private(&path).unwrap();
+    std::os::unix::net::UnixStream::connect(&path).expect("it listens");
 }
 
 #[test]

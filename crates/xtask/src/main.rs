@@ -25,8 +25,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Everything that must pass: fmt, clippy, tidy, tests, instruction counts, the simulator's campaigns, the search, the demo,
-    /// the lab, and that every row of the benchmark can be made
+    /// Everything that must pass: fmt, clippy, tidy, tests, instruction counts, the simulator's campaigns, the search, whether
+    /// every planted bug still builds, the demo, the lab, and that every row of the benchmark can be made
     Ci,
     /// The same as `ci`
     Test,
@@ -48,7 +48,8 @@ enum Command {
     },
     /// Plants known bugs in a copy of the project and sees that each is found: `cargo xtask alarm NAME…`
     Alarm {
-        /// Names of canaries (none: all), and `--runs N` for the seeds of those that a campaign must find
+        /// Names of canaries (none: all), `--runs N` for the seeds of those that a campaign must find, `--check` to see
+        /// only whether they apply and build
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<String>,
     },

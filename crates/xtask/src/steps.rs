@@ -36,6 +36,7 @@ const STEPS: &[Step] = &[
     Step { name: "counts", run: |project| counts(project, false) },
     Step { name: "sim", run: campaigns },
     Step { name: "check", run: |project| check(project, &[]) },
+    Step { name: "canaries", run: |project| alarm(project, &["--check".into()]) },
     Step { name: "demo", run: demo },
     Step { name: "lab", run: |project| lab(project, &["--quick".into()]) },
     Step { name: "bench", run: bench_sanity },

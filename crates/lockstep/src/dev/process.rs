@@ -33,6 +33,10 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// Looks at a process that is just becoming another program, at most: a second in all.
 const EXEC_LOOKS_MAX: u32 = 100;
 
+/// The word by which this program starts itself as a node. It is none of the command line's, which help and
+/// completions offer.
+pub(crate) const BECOME_NODE: &str = "become-node";
+
 /// Lines of a log that are shown when its node died.
 const LOG_LINES: usize = 8;
 
@@ -66,7 +70,7 @@ pub(crate) fn start(cluster: &DevCluster, node: &NodeEntry) -> Result<u32, Probl
     let program = program()?;
     // By way of this program, which leaves the terminal's session and then becomes the node.
     let child = Command::new(own_program()?)
-        .args(["dev", "become-node"])
+        .arg(BECOME_NODE)
         .arg(&program)
         .arg(&directory)
         .current_dir(&directory)

@@ -8,8 +8,6 @@
 //!
 //! Not here: the form of requests and answers (`wire::admin`), what is told of a resource (`status`).
 
-use std::os::unix::fs::PermissionsExt;
-
 use base::{Duration, Instant, NodeId, VolumeId};
 use replica::door::{MemberInput, Operation, OperationError, OperationId};
 use sys::{Event, Listener, Payload, Piece, Socket};
@@ -78,9 +76,7 @@ impl Node {
     /// Listens on the admin socket, which only its owner may use.
     pub(super) fn open_admin(&mut self) -> Result<(), String> {
         let path = self.config.admin_socket.clone();
-        let listener = listen_unix(&path)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
-            .map_err(|error| format!("{}: {error}", path.display()))?;
+        let listener = listen_unix(&path, sys::listen_unix_private)?;
         self.accept_admins(listener);
         Ok(())
     }

@@ -15,7 +15,7 @@ use export::{Ask, Demand, NbdConnection, Tag};
 use link::LinkError;
 use nbd::{ExportInfo, Refusal, Tls};
 use replica::door::{MemberInput, ShardInput};
-use sys::{Event, Listener, Payload, Socket, SocketAddress};
+use sys::{Errno, Event, Listener, Payload, Socket, SocketAddress};
 
 use super::patience::{is_taken, patiently};
 use super::threads::Parcel;
@@ -102,7 +102,7 @@ impl Node {
             self.accept_nbd(listener, Door::Tcp);
         }
         if let Some(path) = self.config.nbd_socket.clone() {
-            let listener = listen_unix(&path)?;
+            let listener = listen_unix(&path, sys::listen_unix)?;
             self.accept_nbd(listener, Door::Unix);
         }
         Ok(())
@@ -595,8 +595,11 @@ impl Node {
 }
 
 /// Listens on a Unix socket whose path the error names.
-pub(super) fn listen_unix(path: &Path) -> Result<Listener, String> {
-    patiently(|| sys::listen_unix(path), is_taken).map_err(|error| {
+pub(super) fn listen_unix(
+    path: &Path,
+    listen: impl Fn(&Path) -> Result<Listener, Errno>,
+) -> Result<Listener, String> {
+    patiently(|| listen(path), is_taken).map_err(|error| {
         format!("cannot listen on {}: {error}", SocketAddress::Unix(path.to_path_buf()))
     })
 }

@@ -7,9 +7,10 @@
 //! Not here: who becomes primary instead (`replica`).
 
 use base::{Duration, Instant};
-use replica::door::Operation;
+use replica::door::{Operation, OperationId};
 
 use sys::Errno;
+use wire::Quorum;
 
 use super::Node;
 use super::disk::LocalDisk;
@@ -91,7 +92,7 @@ impl Node {
         let late = stopping.until <= now;
         match stopping.phase {
             Phase::Demoting => {
-                let waits = self.pending.values().any(|pending| pending.asker.is_none());
+                let waits = self.hands_over();
                 if !waits || late {
                     stopping.phase = Phase::Settling;
                     self.leave();
@@ -112,6 +113,36 @@ impl Node {
             Phase::Over => {}
         }
         self.stopping = Some(stopping);
+    }
+
+    /// Whether something is still to be handed over. Where too few voters are left to decide it, nobody is
+    /// waited for: a cluster that is shut down as a whole would wait for those of its nodes that went first.
+    fn hands_over(&mut self) -> bool {
+        let wishes: Vec<(OperationId, Key)> = self
+            .pending
+            .iter()
+            .filter(|(_, pending)| pending.asker.is_none())
+            .map(|(id, pending)| (*id, pending.resource))
+            .collect();
+        for &(id, key) in &wishes {
+            if !self.has_majority(key) {
+                info!("{}: too few voters are left to hand it over", self.name_of(key));
+                self.pending.remove(&id);
+            }
+        }
+        wishes.iter().any(|(id, _)| self.pending.contains_key(id))
+    }
+
+    /// Whether this node has a connection to most voters of a resource.
+    fn has_majority(&self, key: Key) -> bool {
+        let known = self.resources.get(key).and_then(|resource| resource.configuration());
+        let Some(known) = known else { return false };
+        let is_here = |node| {
+            let peer = self.peers.nodes.get(&node);
+            node == self.config.node || peer.is_some_and(|peer| peer.is_connected())
+        };
+        let here = known.voters().filter(|voter| is_here(voter.node)).count();
+        here * 2 > known.voters().count() || known.options.quorum == Quorum::Off
     }
 
     fn leave(&mut self) {

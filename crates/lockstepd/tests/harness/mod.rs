@@ -5,6 +5,8 @@
 
 #![allow(dead_code, reason = "each file of tests uses a part")]
 
+pub(crate) mod refusing;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -159,23 +161,56 @@ impl Cluster {
 
     /// The same, with this way to the system's input and output: `uring`, `epoll`, or nothing for what can be had.
     pub(crate) fn start_with(&mut self, node: u16, io: &str) {
+        let mut command = Process::new(env!("CARGO_BIN_EXE_lockstepd"));
+        command.env("LOCKSTEP_IO", io);
+        self.start_by(node, command);
+    }
+
+    /// The same, by a command that becomes the node when its arguments follow.
+    pub(crate) fn start_by(&mut self, node: u16, command: Process) {
+        self.spawn(node, command);
+        self.wait_for("the node answers", || {
+            self.try_ask(node, Command::Ping {}).map(|_| ()).map_err(|error| error.to_string())
+        });
+    }
+
+    /// The same, without waiting until it answers.
+    pub(crate) fn spawn(&mut self, node: u16, mut command: Process) {
         let log = std::fs::File::options()
             .create(true)
             .append(true)
             .open(self.home(node).join("log"))
             .expect("a log");
-        let child = Process::new(env!("CARGO_BIN_EXE_lockstepd"))
+        let child = command
             .args(["node", "--verbose", "--dir"])
             .arg(self.home(node))
-            .env("LOCKSTEP_IO", io)
             .stdin(Stdio::null())
             .stderr(log)
             .spawn()
             .expect("the program starts");
         self.nodes[usize::from(node) - 1] = Some(child);
-        self.wait_for("the node answers", || {
-            self.try_ask(node, Command::Ping {}).map(|_| ()).map_err(|error| error.to_string())
-        });
+    }
+
+    /// Sends a signal to a node that runs, by its name, as in `TERM`.
+    pub(crate) fn signal(&self, node: u16, signal: &str) {
+        run("sh", &["-c", &format!("kill -{signal} {}", self.process(node))]);
+    }
+
+    /// Waits for a node's process to end; whether it ended well.
+    pub(crate) fn ends(&mut self, node: u16) -> bool {
+        let mut child = self.nodes[usize::from(node) - 1].take().expect("it runs");
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = child.try_wait().expect("it is ours") {
+                return status.success();
+            }
+            if Instant::now() > deadline {
+                // Back where it is killed when the cluster goes.
+                self.nodes[usize::from(node) - 1] = Some(child);
+                panic!("node {node} does not end");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Ends a node as a power cut would.
@@ -188,8 +223,7 @@ impl Cluster {
     /// Ends a node in good order; its exit status says whether it went well.
     pub(crate) fn stop(&mut self, node: u16) -> bool {
         self.ask(node, Command::Stop { graceful: true }).expect("it takes the order");
-        let mut child = self.nodes[usize::from(node) - 1].take().expect("it runs");
-        child.wait().expect("it ends").success()
+        self.ends(node)
     }
 
     fn try_ask(&self, node: u16, command: Command) -> std::io::Result<Result<Answer, String>> {

@@ -99,6 +99,40 @@ fn overlapping_requests_go_one_after_the_other() {
 }
 
 #[test]
+fn striped_reads_go_to_one_replica_for_each_mebibyte_in_turn() {
+    let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
+    world.configuration.options.read_policy = ReadPolicy::Striped;
+    world.configuration.volumes[0].sectors = 4 * 2048;
+    world.lead(1);
+    let asked = |world: &World, node| {
+        world.sent(1, node, |message| matches!(message, ShardMessage::Read { .. }))
+    };
+    // First sector of a read, and who is to be asked: this node (which asks nobody), then 2, then 3.
+    let reads =
+        [(0, 1), (2040, 1), (2048, 2), (4088, 2), (4096, 3), (6143, 3), (6144, 1), (2048, 2)];
+    for (first, node) in reads {
+        let before = [asked(&world, 2), asked(&world, 3)];
+        let read = world.read(1, first, 1);
+        assert_eq!(world.answer(1, read), Some(Ok(())), "sector {first}");
+        let after = [asked(&world, 2), asked(&world, 3)];
+        let expected = [before[0] + usize::from(node == 2), before[1] + usize::from(node == 3)];
+        assert_eq!(after, expected, "sector {first} is asked of node {node}");
+    }
+    // With node 2 away its stripes are dealt to those that are left.
+    world.disconnect(1, 2);
+    let next = world.next_with(&[1, 3]);
+    world.install(next, &[1, 3]);
+    world.ready(1, 3);
+    let before = asked(&world, 3);
+    for stripe in 0..4 {
+        let read = world.read(1, stripe * 2048, 1);
+        assert_eq!(world.answer(1, read), Some(Ok(())), "stripe {stripe}");
+    }
+    assert_eq!(asked(&world, 3), before + 2, "every second stripe");
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
 fn a_read_that_waits_for_an_overlapping_write_is_not_started_by_a_new_configuration() {
     let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
     world.lead(1);

@@ -1,0 +1,163 @@
+//! A node as a service of its machine: what it tells the service manager, how it stops, who may open its
+//! admin socket.
+
+mod harness;
+
+use std::fs::Permissions;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::Path;
+use std::process::Command as Process;
+
+use harness::refusing::Refusing;
+use harness::{Cluster, PATIENCE, content, find_program, text};
+use wire::admin::{Command, FileTiming};
+
+const MIB: u64 = 1 << 20;
+const NODE: &str = env!("CARGO_BIN_EXE_lockstepd");
+
+/// The next state that a node tells.
+fn told(manager: &UnixDatagram) -> String {
+    let mut bytes = [0; 256];
+    let count = manager.recv(&mut bytes).expect("the node tells something");
+    String::from_utf8_lossy(&bytes[..count]).into_owned()
+}
+
+/// Starts node 1 with a manager that listens at `name`; what it is told is told when it is true.
+fn is_managed(cluster: &mut Cluster, manager: &UnixDatagram, name: &str) {
+    manager.set_read_timeout(Some(PATIENCE)).expect("set");
+    let mut node = Process::new(NODE);
+    node.env("NOTIFY_SOCKET", name);
+    cluster.spawn(1, node);
+    assert_eq!(told(manager), "READY=1");
+    // Asked once: whoever is started after this node may count on it.
+    cluster.ask(1, Command::Ping {}).expect("it answers operators");
+    drop(std::net::TcpStream::connect((cluster.address(1), 10809)).expect("and NBD clients"));
+    cluster.signal(1, "HUP");
+    cluster.wait_for("a reload", || match cluster.log(1).contains("are reloaded") {
+        true => Ok(()),
+        false => Err(cluster.log(1)),
+    });
+    cluster.signal(1, "TERM");
+    assert_eq!(told(manager), "STOPPING=1");
+    assert!(cluster.ends(1), "a stop in good order ends well");
+    manager.set_nonblocking(true).expect("set");
+    assert!(manager.recv(&mut [0; 16]).is_err(), "nothing else was told");
+}
+
+#[test]
+fn the_service_manager_is_told_when_a_node_serves_and_when_it_stops() {
+    let mut cluster = Cluster::new("notify", 1);
+    let path = cluster.home(1).join("manager");
+    let manager = UnixDatagram::bind(&path).expect("bound");
+    is_managed(&mut cluster, &manager, text(&path));
+    let name = format!("lockstepd-test-{}", std::process::id());
+    let address = SocketAddr::from_abstract_name(&name).expect("short");
+    let manager = UnixDatagram::bind_addr(&address).expect("bound");
+    is_managed(&mut cluster, &manager, &format!("@{name}"));
+}
+
+#[test]
+fn a_primary_that_is_told_to_stop_hands_over_and_nobody_waits_for_its_lease() {
+    let mut cluster = Cluster::new("handover", 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    let mut file = cluster.resource("alpha", 64 * MIB, &[1, 2, 3]);
+    // Longer than any test waits.
+    file.timing = FileTiming { lease_ms: 600_000, ..FileTiming::default() };
+    cluster.create(&file);
+    let mut first = cluster.open(1, "alpha");
+    first.write(0, &content(1, 4096)).expect("node 1 becomes primary");
+    assert_eq!(cluster.status(1, "alpha").primary.as_deref(), Some("n1"));
+    let mut second = cluster.open(2, "alpha");
+    cluster.signal(1, "TERM");
+    assert_eq!(second.read(0, 4096).expect("no error"), content(1, 4096));
+    second.write(0, &content(2, 4096)).expect("no error");
+    assert!(cluster.ends(1), "it ended in good order");
+    assert_eq!(cluster.status(2, "alpha").primary.as_deref(), Some("n2"));
+}
+
+#[test]
+fn a_primary_that_stops_last_does_not_wait_for_those_who_are_gone() {
+    let mut cluster = Cluster::new("last", 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource("alpha", 64 * MIB, &[1, 2, 3]));
+    let mut volume = cluster.open(1, "alpha");
+    volume.write(0, &content(1, 4096)).expect("node 1 becomes primary");
+    for node in [2, 3, 1] {
+        cluster.signal(node, "TERM");
+        assert!(cluster.ends(node), "it ended in good order");
+    }
+    let log = cluster.log(1);
+    assert!(log.contains("alpha: too few voters are left to hand it over"), "{log}");
+}
+
+#[test]
+fn the_unit_is_one_that_systemd_understands() {
+    if !find_program("systemd-analyze") {
+        return;
+    }
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../packaging/systemd/lockstepd.service")
+        .canonicalize()
+        .expect("it is there");
+    let words = std::fs::read_to_string(unit).expect("read");
+    assert!(words.contains("ExecStart=/usr/bin/lockstepd node --dir /var/lib/lockstep\n"));
+    let cluster = Cluster::new("unit", 1);
+    let copy = cluster.home(1).join("lockstepd.service");
+    // The program must be where the unit says.
+    std::fs::write(&copy, words.replace("/usr/bin/lockstepd", NODE)).expect("written");
+    let verified = Process::new("systemd-analyze")
+        .args(["verify", "--man=no", text(&copy)])
+        .output()
+        .expect("it is installed");
+    let said = String::from_utf8_lossy(&verified.stderr);
+    assert!(verified.status.success() && !said.contains("lockstepd"), "{said}");
+}
+
+/// Permissions of a path.
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).expect("there").permissions().mode() & 0o777
+}
+
+#[test]
+fn the_admin_socket_is_its_owners_only_from_the_moment_on_that_it_is_there() {
+    let mut cluster = Cluster::new("private", 1);
+    let Some(refusing) = Refusing::build(&cluster.home(1)) else { return };
+    // A mode that is set later would not be set at all, and the umask takes nothing away.
+    let filter = refusing.command("chmod", 0, NODE);
+    let mut node = Process::new("sh");
+    node.args(["-c", "umask 0; exec \"$@\"", "sh"])
+        .arg(filter.get_program())
+        .args(filter.get_args());
+    cluster.start_by(1, node);
+    assert_eq!(mode(&cluster.home(1).join("admin.sock")), 0o600);
+    let probe = cluster.home(1).join("probe");
+    std::fs::write(&probe, "").expect("written");
+    let mut chmod = refusing.command("chmod", 0, "/bin/chmod");
+    assert!(chmod.args(["000", text(&probe)]).status().expect("run").success());
+    assert_ne!(mode(&probe), 0, "the filter works: nothing was changed");
+}
+
+#[test]
+fn an_admin_socket_of_a_dead_node_is_replaced_and_that_of_a_living_one_is_not() {
+    let mut cluster = Cluster::new("stale", 2);
+    cluster.start(1);
+    let socket = cluster.home(1).join("admin.sock");
+    cluster.kill(1);
+    assert!(socket.exists(), "what a dead node leaves");
+    std::fs::set_permissions(&socket, Permissions::from_mode(0o777)).expect("set");
+    cluster.start(1);
+    assert_eq!(mode(&socket), 0o600);
+    // Another node that was given the same place.
+    cluster.add_settings(2, &format!("admin_socket = \"{}\"", text(&socket)));
+    cluster.spawn(2, Process::new(NODE));
+    assert!(!cluster.ends(2), "it does not start");
+    let log = cluster.log(2);
+    assert!(log.contains("cannot start") && log.contains(text(&socket)), "{log}");
+    cluster.ask(1, Command::Ping {}).expect("the first goes on answering");
+}
