@@ -258,6 +258,14 @@ impl Node {
                 let result = self.forget(&resource);
                 self.answer_done(asker, result);
             }
+            Command::ResourceAdmit { resource, node } => {
+                let result = self.admit(&resource, node);
+                self.answer_done(asker, result);
+            }
+            Command::ResourceDismiss { resource, node } => {
+                let result = self.dismiss(&resource, NodeId(node));
+                self.answer_done(asker, result);
+            }
             Command::ResourceFile { resource } => {
                 let result = self.resource_file(&resource);
                 self.answer(asker, result.map(|file| Answer::File(Box::new(file))));
@@ -307,9 +315,7 @@ impl Node {
             Wish::Demote {} => Operation::Demote,
             Wish::AddReplica { member, node } => {
                 if let Some(node) = node {
-                    let addresses: Vec<_> =
-                        node.addresses.iter().filter_map(|at| at.parse().ok()).collect();
-                    self.add_peer(NodeId(node.id), &node.name, &addresses);
+                    self.admit(name, node)?;
                 }
                 let voter = member.voter.filter(|&voter| voter != 0).ok_or_else(|| {
                     let message = format!("{name}: a member that is added needs its `voter`");

@@ -125,6 +125,7 @@ impl Node {
                 MemberOutput::Shards(message) => {
                     if let ToShard::Install { configuration, leaves, .. } = &message {
                         self.on_install(key, configuration);
+                        self.learn_members(key, configuration);
                         self.note_membership(key, configuration);
                         if *leaves {
                             self.lose_clients(key);

@@ -46,7 +46,7 @@ pub(crate) struct Resource {
     /// On the first thread only.
     pub(crate) member: Option<Member>,
     shards: Vec<Seat>,
-    /// Nodes that may lack something.
+    /// Its nodes, ascending: those that may speak about it, and that may lack something.
     pub(crate) nodes: Vec<NodeId>,
     /// `None`: this node has no usable disk for it.
     pub(crate) disk: Option<LocalDisk>,

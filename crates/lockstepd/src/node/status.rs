@@ -4,7 +4,7 @@
 //!
 //! Not here: the form (`wire::admin`).
 
-use base::{NodeId, SECTOR_BYTES};
+use base::{NodeId, ResourceId, SECTOR_BYTES};
 use link::LinkMode;
 use replica::member::{MemberStatus, Suspended};
 use wire::admin::{
@@ -43,6 +43,7 @@ impl Node {
                 .collect(),
             warnings: self.node_warnings(),
             faults: self.faults(),
+            outsiders: self.peers.outsiders,
         }
     }
 
@@ -71,6 +72,12 @@ impl Node {
         }
         if self.config.faults.is_some() {
             warnings.push("faults: disks of this node fail on purpose".to_owned());
+        }
+        if self.peers.outsiders > 0 {
+            warnings.push(format!(
+                "{} times a node spoke about a resource that it is no node of, and was refused",
+                self.peers.outsiders
+            ));
         }
         let faults = self.faults();
         for (count, whose) in [
@@ -118,6 +125,13 @@ impl Node {
         let mut warnings: Vec<String> = known.problem.iter().cloned().collect();
         if running.is_none() && known.problem.is_none() {
             warnings.push(format!("{}: {}", codes::NOT_CREATED.title, codes::NOT_CREATED.remedy));
+        }
+        for node in self.outsiders_of(ResourceId(known.file.id)) {
+            warnings.push(format!(
+                "node {} speaks about it and is refused, because it is none of its nodes; if it is to use \
+                 it: `lockstep resource add-client`",
+                self.node_name(&name, node)
+            ));
         }
         let suspended = member.as_ref().and_then(|member| member.suspended.as_ref());
         let in_flight = running.map_or(0, in_flight);

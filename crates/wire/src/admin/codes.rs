@@ -169,6 +169,9 @@ codes! {
     TOO_FEW_REPLICAS = "LS-0051", EXIT_FAILED, "There would be fewer replicas than in-sync-min asks for",
         "Requests wait while fewer replicas than that are in sync.",
         "Add a replica and wait until it is in sync, or lower the number: `lockstep resource set-options NAME --in-sync-min N`.";
+    NOT_A_CLIENT = "LS-0052", EXIT_FAILED, "That node is no client of the resource",
+        "It is a member, or the very node that was asked.",
+        "Remove a member first: `lockstep resource remove-replica`. A node itself forgets the resource.";
 }
 
 /// Said with `UNSUPPORTED` of a resource that is to do without quorum, and has a witness.

@@ -230,6 +230,10 @@ pub struct NodeStatus {
     /// Connections that were closed because of what came over them, since its process started.
     #[serde(default)]
     pub faults: Faults,
+    /// How often a node spoke about a resource of this one that it has no part in, and was refused, since its
+    /// process started: once for each connection and resource.
+    #[serde(default)]
+    pub outsiders: u64,
 }
 
 /// Connections that were closed because what came over them cannot be: damage, a program that is not
