@@ -15,9 +15,7 @@ use harness::{Cluster, content, node_name, unix_now};
 use link::{Config, Link, LinkEvent, LinkMode, LinkWant, Revocations};
 use sys::{BufferPool, Piece};
 use wire::admin::{Answer, Command, FileMember, FileNode, NodeStatus, Operation, ResourceFile};
-use wire::{
-    Hello, MemberMessage, Message, NodeMessage, ResourceLife, ShardMessage, WriteFlags,
-};
+use wire::{Hello, MemberMessage, Message, NodeMessage, ResourceLife, ShardMessage, WriteFlags};
 
 const MIB: u64 = 1 << 20;
 

@@ -213,6 +213,10 @@ fn real_nbd_clients_are_served_over_tls() {
         let compare = ["compare", "--object", &credentials, "--image-opts", &raw, &target];
         assert!(run("qemu-img", &compare).contains("identical"));
     }
+    // What docs/security.md says of how much they send before they are known.
+    for line in cluster.log(1).lines().filter(|line| line.contains("proved with")) {
+        println!("{line}");
+    }
 }
 
 fn peers(cluster: &Cluster, node: u16) -> Vec<PeerStatus> {

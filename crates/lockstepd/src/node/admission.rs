@@ -56,7 +56,8 @@ impl Node {
         let known = self.known.get(name).ok_or_else(|| no_resource(name))?;
         let shown = self.node_name(name, node);
         if node == self.config.node {
-            let message = format!("{name}: a node does not dismiss itself; it forgets the resource");
+            let message =
+                format!("{name}: a node does not dismiss itself; it forgets the resource");
             return Err(Refused::new(&codes::NOT_A_CLIENT, message));
         }
         let running = known.running.and_then(|key| self.resources.get(key));
