@@ -531,7 +531,7 @@ impl Listening {
         let mut changed: Vec<(String, Option<admin::ResourceStatus>)> = statuses
             .iter()
             .filter(|status| wanted(&status.name))
-            .filter(|status| self.told.get(&status.name).is_none_or(|told| !is_same(told, status)))
+            .filter(|status| self.told.get(&status.name).is_none_or(|told| !told.is_like(status)))
             .map(|status| (status.name.clone(), Some(status.clone())))
             .collect();
         let gone = self.told.keys().filter(|name| !statuses.iter().any(|one| one.name == **name));
@@ -549,30 +549,6 @@ impl Listening {
         }
         replies
     }
-}
-
-/// Whether nothing that one waits for has changed: counters and clocks alone are no event.
-fn is_same(one: &admin::ResourceStatus, other: &admin::ResourceStatus) -> bool {
-    let still = |status: &admin::ResourceStatus| admin::ResourceStatus {
-        lease_left_ms: None,
-        requests_in_flight: 0,
-        split_brain: status
-            .split_brain
-            .iter()
-            .map(|split| admin::SplitBrain { mine_changed_bytes: 0, ..split.clone() })
-            .collect(),
-        replicas: status
-            .replicas
-            .iter()
-            .map(|replica| admin::ReplicaStatus {
-                heard_ms_ago: None,
-                reason: None,
-                ..replica.clone()
-            })
-            .collect(),
-        ..status.clone()
-    };
-    still(one) == still(other)
 }
 
 pub(super) fn no_resource(name: &str) -> Refused {

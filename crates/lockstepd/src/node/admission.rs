@@ -32,6 +32,41 @@ pub(super) fn nodes_of(file: &ResourceFile, known: Option<&Configuration>) -> Ve
     nodes
 }
 
+/// Whom a configuration names as members, and in which fork.
+pub(super) fn members_of(known: &Configuration) -> (Vec<NodeId>, u64) {
+    (known.members.iter().map(|member| member.node).collect(), known.fork)
+}
+
+/// Members of a resource's file that a forced configuration has left out.
+pub(super) fn left_out<'a>(
+    file: &'a ResourceFile,
+    known: &'a Configuration,
+) -> impl Iterator<Item = NodeId> + 'a {
+    let listed = file.members.iter().map(|member| NodeId(member.node));
+    listed.filter(|&node| known.fork > 0 && known.member(node).is_none())
+}
+
+/// Takes members out of a description that are no more. What is left has to be one that a node can start with, so
+/// it follows the configuration where it was not one before.
+fn without(
+    file: &ResourceFile,
+    known: Option<&Configuration>,
+    gone: impl Fn(NodeId) -> bool,
+) -> ResourceFile {
+    let mut file = file.clone();
+    let before = file.members.len();
+    file.members.retain(|member| !gone(NodeId(member.node)));
+    let Some(known) = known.filter(|_| file.members.len() < before) else { return file };
+    file.options = known.options.clone();
+    if file.check().is_err() {
+        for member in &mut file.members {
+            let entry = known.member(NodeId(member.node));
+            member.in_sync = entry.map(|entry| entry.in_sync).or(member.in_sync);
+        }
+    }
+    file
+}
+
 impl Node {
     /// Whether a node is one of a resource's that runs here.
     pub(super) fn is_of(&self, id: ResourceId, node: NodeId) -> bool {
@@ -71,17 +106,17 @@ impl Node {
             let message = format!("{name}: {shown} is a member of it");
             return Err(Refused::new(&codes::NOT_A_CLIENT, message));
         }
-        if configuration.is_some_and(|configuration| configuration.primary == Some(node)) {
+        if configuration.as_ref().is_some_and(|of| of.primary == Some(node)) {
             let message = format!("{name}: {shown} is its primary, and clients there use it");
             return Err(Refused::new(&codes::IN_USE, message));
         }
-        let mut file = known.file.clone();
-        file.nodes.retain(|entry| entry.id != node.0);
         // What the file says of members is as old as the file.
-        file.members.retain(|member| member.node != node.0);
+        let mut file = without(&known.file, configuration.as_deref(), |member| member == node);
+        file.nodes.retain(|entry| entry.id != node.0);
         if file == known.file {
             return Ok(());
         }
+        file.check().map_err(|error| Refused::new(&codes::BAD_RESOURCE_FILE, error.0))?;
         info!("{name}: {shown} is none of its nodes any more");
         self.rename_nodes(name, file)
     }
@@ -118,13 +153,24 @@ impl Node {
         }
     }
 
-    /// A committed configuration may name members whose nodes this node's file does not.
+    /// A committed configuration may name members whose nodes this node's file does not, or have members no more
+    /// that the file names. Those that a fork leaves out stay in the file: they are missed until an operator adds
+    /// them again, or dismisses them.
     pub(super) fn learn_members(&mut self, key: Key, configuration: &Configuration) {
         let Some(name) = self.resources.get(key).map(|resource| resource.name.clone()) else {
             return;
         };
+        let (now, fork) = members_of(configuration);
+        let before = self.resources.get_mut(key).and_then(|resource| {
+            resource.members.replace((now.clone(), fork)).filter(|(_, of)| *of == fork)
+        });
         let Some(known) = self.known.get(&name) else { return };
-        let mut file = known.file.clone();
+        let own = self.config.node;
+        let gone = |node: NodeId| {
+            let was = before.as_ref().is_some_and(|(before, _)| before.contains(&node));
+            node != own && was && !now.contains(&node)
+        };
+        let mut file = without(&known.file, Some(configuration), gone);
         for member in &configuration.members {
             if file.node_name(member.node).is_none() {
                 let id = member.node.0;
@@ -136,7 +182,7 @@ impl Node {
             && file.check().is_ok()
             && let Err(refused) = self.rename_nodes(&name, file)
         {
-            warning!("{name}: a new member is not entered in its file: {refused}");
+            warning!("{name}: its file does not say what members there are: {refused}");
         }
         self.settle_nodes(key);
     }

@@ -22,7 +22,7 @@ use wire::admin::{ResourceFile, StoreKind, codes};
 use wire::{MemberKind, Quorum};
 
 use super::admin::no_resource;
-use super::admission::nodes_of;
+use super::admission::{members_of, nodes_of};
 use super::beyond::Beyond;
 use super::disk::{LocalDisk, LocalVolume};
 use super::patience::patiently;
@@ -238,6 +238,7 @@ impl Node {
             seats[usize::from(index)] = Seat::Here(Box::new(shard));
             outputs.push((index, out));
         }
+        let members = committed.map(|(_, known)| members_of(known));
         let named = committed.and_then(|(_, known)| Some((known.member(node)?.voter, known.fork)));
         let disk = (!volumes.is_empty()).then_some(LocalDisk { volumes, record });
         let mut member = Member::new(now, setups.member);
@@ -248,6 +249,7 @@ impl Node {
         resource.life = self.lives;
         resource.nodes = nodes;
         resource.named = named;
+        resource.members = members.or_else(|| resource.defined.as_ref().map(members_of));
         let key = self.resources.insert(resource);
         self.by_id.insert(id, key);
         self.by_life.insert(self.lives, key);

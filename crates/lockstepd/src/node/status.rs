@@ -4,6 +4,8 @@
 //!
 //! Not here: the form (`wire::admin`).
 
+use std::net::SocketAddr;
+
 use base::{NodeId, ResourceId, SECTOR_BYTES};
 use link::LinkMode;
 use replica::member::{MemberStatus, Suspended};
@@ -15,6 +17,7 @@ use wire::{Configuration, MemberKind};
 
 use super::Node;
 use super::admin::no_resource;
+use super::admission::left_out;
 use super::lifecycle::Known;
 use super::resource::Resource;
 use crate::backing::Refused;
@@ -159,6 +162,7 @@ impl Node {
             id: format!("{:016x}", known.file.id),
             reign: configuration.as_ref().map_or(0, |known| known.reign.0),
             fork: configuration.as_ref().map_or(0, |known| known.fork),
+            left_out: self.left_out(known, configuration.as_ref()),
             recovering: configuration.as_ref().is_some_and(|known| known.recovering),
             protocol: configuration
                 .as_ref()
@@ -179,6 +183,12 @@ impl Node {
         }
     }
 
+    /// Nodes of members that a fork has left out.
+    fn left_out(&self, known: &Known, configuration: Option<&Configuration>) -> Vec<String> {
+        let nodes = configuration.into_iter().flat_map(|of| left_out(&known.file, of));
+        nodes.map(|node| self.node_name(&known.file.name, node)).collect()
+    }
+
     fn volumes(&self, name: &str, configuration: &Configuration) -> Vec<VolumeStatus> {
         configuration
             .volumes
@@ -189,7 +199,9 @@ impl Node {
                     number => format!("{name}/{number}"),
                 };
                 let scheme = if self.config.nbd_tls == nbd::Tls::Required { "nbds" } else { "nbd" };
-                let tcp = self.config.nbd.map(|address| format!("{scheme}://{address}/{export}"));
+                let reached =
+                    self.config.nbd.map(|address| reached_at(address, self.config.listen));
+                let tcp = reached.map(|address| format!("{scheme}://{address}/{export}"));
                 let unix = self
                     .config
                     .nbd_socket
@@ -348,6 +360,12 @@ fn last_resync(resource: &Resource, node: NodeId) -> Option<ResyncDone> {
         all.equal_bytes += sync.done.saturating_sub(sync.sent) * SECTOR_BYTES;
     }
     Some(all)
+}
+
+/// Where clients reach a listener: one on every address of the machine is named by the one that peers use, if that is
+/// one.
+fn reached_at(nbd: SocketAddr, listen: SocketAddr) -> SocketAddr {
+    if nbd.ip().is_unspecified() { SocketAddr::new(listen.ip(), nbd.port()) } else { nbd }
 }
 
 /// How far a comparison that this node drives is: as far as the slowest shard.
