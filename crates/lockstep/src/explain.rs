@@ -41,6 +41,7 @@ pub(crate) fn run(global: &Global, name: &str) -> Result<(), Problem> {
     let cluster = Cluster::open(global)?;
     let views = Views::gather(&cluster, Some(name))?;
     let view = views.require(name)?;
+    let view = &ResourceStatus { left_out: views.left_out(name), ..view.clone() };
     let mut findings = explain(view, &views.silent);
     if let Some((node, view)) = split::seen_by(&views, name) {
         let about = |split| about_split(&split::words(&views, name, node, split));
@@ -158,6 +159,13 @@ fn about_service(view: &ResourceStatus) -> Vec<Finding> {
             format!("that reason to end; {then}"),
             if reason.contains("operator") || reason.contains("suspended by") {
                 format!("lockstep resource resume {}", view.name)
+            } else if reason.contains("the options ask for") {
+                let good = view.replicas.iter().filter(|replica| replica.in_sync).count().max(1);
+                format!(
+                    "bring replicas back or add some (lockstep resource add-replica {0} --node NODE), or take \
+                     fewer: lockstep resource set-options {0} --in-sync-min {good}",
+                    view.name
+                )
             } else {
                 String::new()
             },
@@ -179,6 +187,23 @@ fn about_service(view: &ResourceStatus) -> Vec<Finding> {
             ),
             "",
             "",
+        ));
+    }
+    if !view.left_out.is_empty() {
+        let name = &view.name;
+        let again = view.left_out.iter().map(|node| {
+            format!("lockstep resource add-replica {name} --node {node}   (its old copy goes, all is copied)")
+        });
+        let lost = format!("lockstep resource remove-client {name} --node NODE   (lost for good)");
+        let commands: Vec<String> = again.chain([lost]).collect();
+        findings.push(serious(
+            format!(
+                "The copies or votes of {} were left out when it was forced: they are not brought back by \
+                 themselves.",
+                view.left_out.join(", ")
+            ),
+            "an operator",
+            commands.join("\n               "),
         ));
     }
     findings

@@ -216,7 +216,7 @@ fn trouble_is_named_in_the_table() {
         "NO QUORUM",
         "requests wait: two voters are missing",
         "FORK 1",
-        "note: links are not encrypted",
+        "note: a: links are not encrypted",
         "do not answer: c",
     ] {
         assert!(text.contains(words), "{words} is not in\n{text}");

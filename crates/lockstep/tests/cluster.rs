@@ -6,154 +6,15 @@
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+mod harness;
 mod node_program;
 
 use std::fs;
-use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::Command;
 
+use harness::{Nbd, TestCluster};
 use serde_json::Value;
-
-const LIMIT: &str = "60s";
-
-struct TestCluster {
-    directory: PathBuf,
-}
-
-impl Drop for TestCluster {
-    fn drop(&mut self) {
-        let down = self.lockstep(&["dev", "down"]);
-        if std::thread::panicking() {
-            eprintln!("what is left is in {}", self.directory.display());
-            for log in ["a", "b", "c"].map(|node| self.directory.join(node).join("log")) {
-                let text = fs::read_to_string(&log).unwrap_or_default();
-                let tail = text.lines().rev().take(30).collect::<Vec<_>>();
-                for line in tail.iter().rev() {
-                    eprintln!("{}: {line}", log.display());
-                }
-            }
-        } else {
-            assert!(down.status.success());
-            fs::remove_dir_all(&self.directory).unwrap();
-        }
-    }
-}
-
-impl TestCluster {
-    fn up(nodes: u16, store: &str) -> TestCluster {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        node_program::node_program();
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("ls-test-{}-{number}", std::process::id());
-        let cluster = TestCluster { directory: std::env::temp_dir().join(name) };
-        let nodes = nodes.to_string();
-        cluster.done(&["dev", "up", "--nodes", &nodes, "--store", store, "--detach"]);
-        cluster
-    }
-
-    fn lockstep(&self, words: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_lockstep"))
-            .args(words)
-            .env("LOCKSTEP_DIR", &self.directory)
-            .env_remove("LOCKSTEPD")
-            .output()
-            .unwrap()
-    }
-
-    #[track_caller]
-    fn ends_with(&self, code: i32, words: &[&str]) -> String {
-        let output = self.lockstep(words);
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        let complained = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{words:?}\n{said}\n{complained}");
-        said + &complained
-    }
-
-    #[track_caller]
-    fn done(&self, words: &[&str]) -> String {
-        self.ends_with(0, words)
-    }
-
-    #[track_caller]
-    fn json(&self, words: &[&str]) -> Value {
-        let mut words = words.to_vec();
-        words.extend(["--output", "json"]);
-        let output = self.lockstep(&words);
-        assert!(output.status.success(), "{words:?}: {output:?}");
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
-
-    fn wait(&self, name: &str, wanted: &str) {
-        self.done(&["wait", name, "--for", wanted, "--timeout", LIMIT]);
-    }
-
-    fn nbd(&self, node: &str) -> String {
-        let nodes = self.json(&["dev", "status"]);
-        let all = nodes["nodes"].as_array().unwrap();
-        let found = all.iter().find(|entry| entry["name"] == node).unwrap();
-        found["nbd"].as_str().unwrap().to_owned()
-    }
-
-    fn resource(&self, name: &str) -> Value {
-        self.json(&["status", name])["resources"][0].clone()
-    }
-
-    fn state(&self, name: &str, node: &str) -> String {
-        let resource = self.resource(name);
-        let all = resource["replicas"].as_array().unwrap();
-        let found = all.iter().find(|replica| replica["node"] == node).unwrap();
-        found["state"].as_str().unwrap().to_owned()
-    }
-}
-
-/// The smallest NBD client: opens an export by its oldest option and writes or reads 4 KiB.
-struct Nbd(std::net::TcpStream);
-
-impl Nbd {
-    fn open(address: &str, export: &str) -> Nbd {
-        let mut stream = std::net::TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
-        let mut greeting = [0; 18];
-        stream.read_exact(&mut greeting).unwrap();
-        // Fixed newstyle, no zeroes; NBD_OPT_EXPORT_NAME.
-        stream.write_all(&3u32.to_be_bytes()).unwrap();
-        stream.write_all(b"IHAVEOPT").unwrap();
-        stream.write_all(&1u32.to_be_bytes()).unwrap();
-        stream.write_all(&u32::try_from(export.len()).unwrap().to_be_bytes()).unwrap();
-        stream.write_all(export.as_bytes()).unwrap();
-        let mut answer = [0; 10];
-        stream.read_exact(&mut answer).unwrap();
-        Nbd(stream)
-    }
-
-    fn ask(&mut self, command: u16, payload: &[u8]) {
-        let mut bytes = 0x2560_9513_u32.to_be_bytes().to_vec();
-        bytes.extend(0u16.to_be_bytes());
-        bytes.extend(command.to_be_bytes());
-        bytes.extend(7u64.to_be_bytes());
-        bytes.extend(0u64.to_be_bytes());
-        bytes.extend(4096u32.to_be_bytes());
-        bytes.extend(payload);
-        self.0.write_all(&bytes).unwrap();
-        let mut reply = [0; 16];
-        self.0.read_exact(&mut reply).unwrap();
-        assert_eq!(reply[4..8], [0; 4], "the node answered with an error");
-    }
-
-    fn write(&mut self, byte: u8) {
-        self.ask(1, &[byte; 4096]);
-    }
-
-    fn read(&mut self) -> u8 {
-        self.ask(0, &[]);
-        let mut bytes = [0; 4096];
-        self.0.read_exact(&mut bytes).unwrap();
-        assert!(bytes.iter().all(|&byte| byte == bytes[0]), "a torn block");
-        bytes[0]
-    }
-}
 
 #[test]
 fn a_cluster_comes_up_goes_down_and_comes_up_again() {
@@ -186,7 +47,17 @@ fn what_cannot_be_is_refused_with_its_exit_code() {
     cluster.ends_with(3, &["explain", "nothing"]);
     cluster.ends_with(3, &["wait", "nothing", "--for", "primary"]);
     cluster.ends_with(3, &["resource", "delete", "nothing"]);
-    cluster.ends_with(3, &["resource", "promote", "nothing", "--node", "a"]);
+    for verb in ["promote", "invalidate", "force"] {
+        let absent = cluster.ends_with(3, &["resource", verb, "nothing", "--node", "a"]);
+        assert!(absent.contains("LS-0914") && absent.contains("remedy"), "{absent}");
+    }
+    for slip in [&["frobnicate"][..], &["status", "--output", "xml"], &["resource", "promote"], &[]]
+    {
+        let told = cluster.ends_with(2, slip);
+        for part in ["error LS-0900: ", "\n  cause:  ", "\n  remedy: "] {
+            assert!(told.contains(part), "{slip:?}: {told}");
+        }
+    }
     cluster.ends_with(3, &["dev", "kill", "z"]);
     cluster.ends_with(2, &["resource", "create", "x", "--size", "0"]);
     cluster.ends_with(2, &["resource", "create", "x", "--size", "1000"]);

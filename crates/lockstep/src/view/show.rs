@@ -4,7 +4,7 @@ use wire::admin::{ReplicaState, ReplicaStatus, ResourceStatus};
 
 use super::Views;
 use crate::output::{Cell, Style, Tone, bar};
-use crate::unit::show_size;
+use crate::unit::{per_cent, show_size};
 
 /// All resources, each with its nodes.
 pub(crate) fn human(style: Style, views: &Views) -> String {
@@ -89,11 +89,31 @@ fn block(style: Style, resource: &ResourceStatus) -> String {
         text.push_str(&style.paint(Tone::Bad, &format!("  {}", super::held(resource, reason))));
         text.push('\n');
     }
+    if !resource.left_out.is_empty() {
+        let nodes = resource.left_out.join(", ");
+        let line = format!(
+            "  left out when it was forced: {nodes} (lockstep explain {} says how to go on)",
+            resource.name
+        );
+        text.push_str(&style.paint(Tone::Bad, &line));
+        text.push('\n');
+    }
+    if let Some(line) = verify_line(resource) {
+        text.push_str(&format!("  {line}\n"));
+    }
     for warning in &resource.warnings {
         text.push_str(&style.paint(Tone::Doubtful, &format!("  note: {warning}")));
         text.push('\n');
     }
     text
+}
+
+/// How far a comparison is.
+fn verify_line(resource: &ResourceStatus) -> Option<String> {
+    let at = resource.verify?;
+    let done = per_cent(at.done_bytes, at.total_bytes);
+    let (done_bytes, total_bytes) = (show_size(at.done_bytes), show_size(at.total_bytes));
+    Some(format!("verify: {done}% compared, {done_bytes} of {total_bytes}"))
 }
 
 /// What a split brain is, on either side, and how to go on.
@@ -155,11 +175,9 @@ fn state_of(replica: &ReplicaStatus) -> (String, Tone) {
 pub(crate) fn replica_line(replica: &ReplicaStatus) -> String {
     let (word, _) = state_of(replica);
     match replica.resync {
-        Some(resync) => format!(
-            "{} {word} {}%",
-            replica.node,
-            crate::unit::per_cent(resync.done_bytes, resync.total_bytes)
-        ),
+        Some(resync) => {
+            format!("{} {word} {}%", replica.node, per_cent(resync.done_bytes, resync.total_bytes))
+        }
         None => format!("{} {word}", replica.node),
     }
 }
