@@ -1,7 +1,7 @@
 //! Words, sizes, what is shown and what is explained; no node takes part.
 
 use clap::{CommandFactory, Parser};
-use wire::admin::{Event, ReplicaState, ResourceStatus, Status, decode_line};
+use wire::admin::{Event, ReplicaState, ResourceStatus, Status, Verifying, decode_line};
 
 use crate::cli::{Cli, Colour, Command, Form, Resource, Wanted};
 use crate::cluster::{Cluster, DevCluster, NodeEntry};
@@ -180,6 +180,24 @@ fn a_status_is_shown_as_a_table_without_colour_off_a_terminal() {
          \x20 b     syncing  replica  [######------------------]  25%  1MiB of 4MiB  1MiB/s  3s left\n\
          \x20 c     absent   replica\n"
     );
+}
+
+#[test]
+fn how_far_a_verify_is_and_who_a_fork_left_out_are_shown() {
+    let mut view = resource();
+    view.verify = Some(Verifying { done_bytes: 256 << 20, total_bytes: 1 << 30 });
+    view.fork = 1;
+    view.left_out = vec!["c".to_owned(), "d".to_owned()];
+    let mut other = resource();
+    other.fork = 1;
+    other.left_out = vec!["b".to_owned(), "e".to_owned()];
+    let all = views(&[("a", view.clone()), ("b", other)]);
+    let text = human(PLAIN, &all);
+    assert!(text.contains("\n  verify: 25% compared, 256MiB of 1GiB\n"), "{text}");
+    // What any node remembers counts, but who is a member again is not missed.
+    assert!(text.contains("left out when it was forced: d, e (lockstep explain disk"), "{text}");
+    view.verify = None;
+    assert!(!human(PLAIN, &views(&[("a", view)])).contains("verify"));
 }
 
 #[test]

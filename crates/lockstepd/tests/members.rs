@@ -307,7 +307,19 @@ fn a_node_that_becomes_a_member_is_let_in_by_all_and_stays_a_client_afterwards()
     for node in 1..=3 {
         cluster.wait_in_sync(node, "alpha", &[1, 2, 3]);
     }
+    let members = |asked: u16| {
+        let path = cluster.home(asked).join("resources/alpha.toml");
+        std::fs::read_to_string(path).unwrap().matches("[[members]]").count()
+    };
+    cluster.wait_for("what all files say", || {
+        let counts = [1, 2, 3].map(members);
+        if counts == [3; 3] { Ok(()) } else { Err(format!("{counts:?}")) }
+    });
     operate(&cluster, 2, Operation::RemoveReplica { node: 1 });
+    cluster.wait_for("what all files say afterwards", || {
+        let counts = [1, 2, 3].map(members);
+        if counts == [2; 3] { Ok(()) } else { Err(format!("{counts:?}")) }
+    });
     for asked in 2..=3 {
         let resource = "alpha".to_owned();
         match cluster.ask(asked, Command::ResourceFile { resource }) {

@@ -349,7 +349,12 @@ pub(crate) fn add_replica(
         file.nodes.push(entry.clone());
     }
     if views.of(name, on).is_some() {
-        // A copy that a fork has left out is still there; what it holds is given up here and now.
+        // A copy that a fork has left out is still there; what it holds is given up here and now, if there is
+        // somebody to copy from.
+        if !view.quorum && views.left_out(name).iter().any(|left| left == on) {
+            let message = format!("{name}: too few voters answer; nothing was changed");
+            return Err(Problem::from_code(&codes::NO_QUORUM, message));
+        }
         clear(cluster, node, name, status.node_id)?;
     }
     let store = cluster.dev.as_ref().map_or(Store::File, |dev| dev.store());

@@ -18,7 +18,7 @@ use wire::admin::{
     Request, ResourceFile, StoreKind, codes,
 };
 
-use wire::Configuration;
+use wire::{Configuration, MemberEntry};
 
 use super::clients::listen_unix;
 use super::lifecycle::refuse_witness;
@@ -502,19 +502,25 @@ fn room_bytes(file: &ResourceFile, volume: u16) -> u64 {
         .unwrap_or_default()
 }
 
+/// A member as a description has it, without its stores.
+pub(super) fn described(entry: &MemberEntry) -> FileMember {
+    FileMember {
+        node: entry.node.0,
+        kind: entry.kind,
+        voter: Some(entry.voter.0),
+        incarnation: Some(entry.incarnation.0).filter(|&incarnation| incarnation != 0),
+        in_sync: Some(entry.in_sync),
+        stores: Vec::new(),
+    }
+}
+
 /// Makes a description say what the newest configuration says.
 fn bring_up_to_date(file: &mut ResourceFile, configuration: &Configuration) {
     let old = std::mem::take(&mut file.members);
     for entry in &configuration.members {
         let stores = old.iter().find(|member| member.node == entry.node.0);
-        file.members.push(FileMember {
-            node: entry.node.0,
-            kind: entry.kind,
-            voter: Some(entry.voter.0),
-            incarnation: Some(entry.incarnation.0).filter(|&incarnation| incarnation != 0),
-            in_sync: Some(entry.in_sync),
-            stores: stores.map_or(Vec::new(), |member| member.stores.clone()),
-        });
+        let stores = stores.map_or(Vec::new(), |member| member.stores.clone());
+        file.members.push(FileMember { stores, ..described(entry) });
     }
     file.options = configuration.options.clone();
     for volume in &mut file.volumes {

@@ -16,7 +16,7 @@ use wire::Configuration;
 use wire::admin::{FileNode, ResourceFile, codes};
 
 use super::Node;
-use super::admin::no_resource;
+use super::admin::{described, no_resource};
 use super::threads::Parcel;
 use crate::backing::Refused;
 use crate::log::{info, warning};
@@ -176,6 +176,9 @@ impl Node {
                 let id = member.node.0;
                 let name = self.node_name(&name, member.node);
                 file.nodes.push(FileNode { id, name, addresses: Vec::new() });
+            }
+            if member.node != own && !file.members.iter().any(|one| one.node == member.node.0) {
+                file.members.push(described(member));
             }
         }
         if file != known.file
