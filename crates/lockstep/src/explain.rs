@@ -178,6 +178,13 @@ fn about_service(view: &ResourceStatus) -> Vec<Finding> {
             "",
         ));
     }
+    findings.extend(about_fork(view));
+    findings
+}
+
+/// What a side that was chosen or forced has left.
+fn about_fork(view: &ResourceStatus) -> Vec<Finding> {
+    let mut findings = Vec::new();
     if view.fork > 0 {
         findings.push(serious(
             format!(

@@ -53,10 +53,10 @@ fn link_encryption_is_switched_by_whatever_word_people_use() {
         "link-encryption=\"off\"",
         "link_encryption = off",
     ] {
-        assert_eq!(mode(line), Ok(LinkMode::Plain), "{line}");
+        assert_eq!(mode(line), Ok(link::LinkMode::Plain), "{line}");
     }
     for line in ["", "link-encryption = on", "link_encryption = true", "link-encryption = \"on\""] {
-        assert_eq!(mode(line), Ok(LinkMode::Encrypted), "{line}");
+        assert_eq!(mode(line), Ok(link::LinkMode::Encrypted), "{line}");
     }
     for line in ["link-encryption = no", "link-encryption = 0", "link-encryption = \"plain\""] {
         assert!(mode(line).is_err(), "{line}");

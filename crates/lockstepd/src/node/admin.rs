@@ -275,19 +275,21 @@ impl Node {
                     self.answer(asker, Err(refused));
                 }
             }
-            Command::Events { resource } => {
-                if let Some(admin) = self.admins.get_mut(asker.admin) {
-                    let told = std::collections::BTreeMap::new();
-                    admin.events = Some(Listening { id: asker.id, resource, number: 0, told });
-                    self.events_at = Some(self.hands.now());
-                }
-            }
+            Command::Events { resource } => self.begin_events(asker, resource),
             Command::Stop { graceful } => {
                 self.answer_done(asker, Ok(()));
                 self.stop(graceful);
             }
             Command::Reload {} => self.reload(Some(asker)),
             Command::Dump { resource } => self.begin_dump(asker, &resource),
+        }
+    }
+
+    fn begin_events(&mut self, asker: Asker, resource: Option<String>) {
+        if let Some(admin) = self.admins.get_mut(asker.admin) {
+            let told = std::collections::BTreeMap::new();
+            admin.events = Some(Listening { id: asker.id, resource, number: 0, told });
+            self.events_at = Some(self.hands.now());
         }
     }
 
