@@ -5,7 +5,11 @@
 mod harness;
 mod node_program;
 
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+
 use harness::{Nbd, TestCluster};
+use serde_json::Value;
 
 fn create(cluster: &TestCluster, options: &[&str]) {
     let create = ["resource", "create", "disk", "--size", "16MiB", "--replicas", "3"];
@@ -25,6 +29,24 @@ fn forced(cluster: &TestCluster, options: &[&str]) {
 
 fn explained(cluster: &TestCluster) -> String {
     cluster.done(&["explain", "disk"])
+}
+
+/// Hash of what a node's copy holds, once nobody uses it.
+fn hash(cluster: &TestCluster, node: &str) -> String {
+    let mut found = String::new();
+    cluster.wait_until("a hash of a copy", || {
+        let mut socket =
+            UnixStream::connect(cluster.directory.join(node).join("admin.sock")).unwrap();
+        let asked = r#"{"version":1,"id":1,"command":{"verb":"dump","resource":"disk"}}"#;
+        writeln!(socket, "{asked}").unwrap();
+        let mut line = String::new();
+        BufReader::new(socket).read_line(&mut line).unwrap();
+        let reply: Value = serde_json::from_str(&line).unwrap();
+        let hash = reply["result"]["volumes"][0]["hash"].as_str();
+        found = hash.unwrap_or_default().to_owned();
+        hash.is_some()
+    });
+    found
 }
 
 #[test]
@@ -56,6 +78,8 @@ fn copies_that_a_fork_left_out_are_taken_again_at_the_first_try() {
         assert_eq!(cluster.state("disk", node), "in-sync");
         assert_eq!(Nbd::open(&cluster.nbd(node), "disk").read(), 3);
     }
+    let hashes: Vec<String> = ["a", "b", "c"].map(|node| hash(&cluster, node)).to_vec();
+    assert!(hashes.iter().all(|one| *one == hashes[0]), "copies differ: {hashes:?}");
     assert!(!explained(&cluster).contains("left out when"));
     for node in ["a", "b"] {
         let log = std::fs::read_to_string(cluster.directory.join(node).join("log")).unwrap();
