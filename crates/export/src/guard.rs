@@ -28,13 +28,14 @@ pub(crate) struct Sealed {
 }
 
 impl Guard {
-    /// Waits for the client's first record. `clear` is sent before anything else.
+    /// Waits for the client's first record. `clear` is sent before anything else; the client has sent `spent` bytes.
     pub(crate) fn new(
         offer: &link::Config,
         pool: &BufferPool,
         clear: Vec<Piece>,
+        spent: usize,
     ) -> Result<Guard, LinkError> {
-        let session = Session::accept_foreign(offer, pool)?;
+        let session = Session::accept_foreign(offer, pool, spent)?;
         Ok(Guard { session, buffer: None, at: 0..0, clear })
     }
 
@@ -46,6 +47,11 @@ impl Guard {
     /// Who the client is, once that is proved.
     pub(crate) fn claims(&self) -> Option<&Claims> {
         self.session.claims()
+    }
+
+    /// Bytes that it took to prove it.
+    pub(crate) fn handshake_bytes(&self) -> usize {
+        self.session.handshake_bytes()
     }
 
     /// Everything that has arrived is used.

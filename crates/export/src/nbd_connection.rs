@@ -269,6 +269,12 @@ impl NbdConnection {
         self.guard.as_ref().and_then(|guard| guard.claims())
     }
 
+    /// Bytes that the client sent until its certificate was verified.
+    #[must_use]
+    pub fn handshake_bytes(&self) -> usize {
+        self.guard.as_ref().map_or(0, |guard| guard.handshake_bytes())
+    }
+
     /// Why TLS failed, or that a stranger sent too much. Nothing is taken from the client any more:
     /// send what is to be sent, which tells it why, and close.
     #[must_use]

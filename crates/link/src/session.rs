@@ -7,7 +7,7 @@
 //! inside. In plain mode nothing but the checksums of frames guards what follows (see
 //! [`LinkMode::Plain`]); who the two ends are was proved before, by TLS.
 //!
-//! Limits on a stranger: [`HANDSHAKE_BYTES_MAX`] bytes of TLS, [`HANDSHAKE_LIMIT`] of time until
+//! Limits on a stranger: [`HANDSHAKE_BYTES_MAX`] bytes, [`HANDSHAKE_LIMIT`] of time until
 //! [`Session::admit`], and [`Strangers`] counts how many there are at once. What an authenticated
 //! peer may send before its hello is accepted is limited by `wire::Decoder`.
 //!
@@ -25,9 +25,9 @@ use sys::{BufferPool, Piece};
 use crate::tls::{RECORD_PLAIN_BYTES_MAX, Tls, sealed_bytes, split_front};
 use crate::{Claims, Config, LinkError, LinkMode, Peer, Refusal, Revocations, read_claims};
 
-/// Bytes of TLS that a peer may send before it is authenticated. With a certificate of this
-/// crate's making it sends about 2 KiB.
-pub const HANDSHAKE_BYTES_MAX: usize = 16 << 10;
+/// Bytes that a peer may send before it is authenticated, TLS and all. docs/security.md says how many real
+/// ones send.
+pub const HANDSHAKE_BYTES_MAX: usize = 4 << 10;
 
 /// Time a peer has to authenticate itself and to say hello.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
@@ -115,14 +115,19 @@ impl Session {
 
     /// The end that a program connected to which knows TLS and nothing else of this crate. It has to
     /// show a certificate of the cluster, a client's or a node's. Everything stays inside TLS, and the
-    /// caller watches the time.
+    /// caller watches the time. The `spent` bytes that it sent before TLS began count towards the limit.
     ///
     /// # Errors
     /// As for `dial`.
-    pub fn accept_foreign(config: &Config, pool: &BufferPool) -> Result<Session, LinkError> {
+    pub fn accept_foreign(
+        config: &Config,
+        pool: &BufferPool,
+        spent: usize,
+    ) -> Result<Session, LinkError> {
         let tls = Tls::server(&config.server)?;
         let mut session = Session::new(tls, LinkMode::Encrypted, None, pool, Instant(0))?;
         session.foreign = true;
+        session.handshake_bytes = spent;
         session.deadline = None;
         Ok(session)
     }
@@ -172,6 +177,12 @@ impl Session {
     #[must_use]
     pub fn claims(&self) -> Option<&Claims> {
         self.claims.as_ref()
+    }
+
+    /// Bytes that the peer has sent so far that was to be authenticated by them.
+    #[must_use]
+    pub fn handshake_bytes(&self) -> usize {
+        self.handshake_bytes
     }
 
     /// The mode it runs in.
@@ -272,7 +283,7 @@ impl Session {
     fn establish(&mut self, input: &mut &mut [u8]) -> Result<(), LinkError> {
         loop {
             let limit = match self.phase {
-                Phase::Handshake => HANDSHAKE_BYTES_MAX - self.handshake_bytes,
+                Phase::Handshake => HANDSHAKE_BYTES_MAX.saturating_sub(self.handshake_bytes),
                 Phase::Opening | Phase::Open => usize::MAX,
             };
             let cut = self.cut_bytes();
@@ -280,8 +291,8 @@ impl Session {
             if !self.take_record(input, limit)? {
                 return Ok(());
             }
-            self.handshake_bytes += cut + before - input.len();
             if self.phase == Phase::Handshake {
+                self.handshake_bytes += cut + before - input.len();
                 self.meet()?;
                 if self.phase == Phase::Open {
                     return Ok(());

@@ -76,17 +76,28 @@ impl Node {
         }
     }
 
-    /// Hears every change until `hear` says to stop, by answering false, or the node ends.
+    /// Hears every change until `hear` says to stop, by answering false, or the node ends. First it hears, by an
+    /// empty event, that the node is there and will tell.
     pub(crate) fn events(
         &self,
         resource: Option<&str>,
-        hear: &mut dyn FnMut(Event) -> bool,
+        hear: &mut dyn FnMut(Option<Event>) -> bool,
     ) -> Result<(), Problem> {
-        let mut line = Line::open(self, None)?;
-        line.send(Command::Events { resource: resource.map(str::to_owned) })?;
+        let mut line = Line::open(self, Some(QUESTION_LIMIT))?;
+        // In one piece: when the first is answered, the second has been heard, too.
+        line.send_all(&[
+            Command::Events { resource: resource.map(str::to_owned) },
+            Command::Ping {},
+        ])?;
         loop {
             match line.answer()? {
-                Answer::Event(event) if hear(event.clone()) => {}
+                Answer::Pong { .. } if hear(None) => {
+                    // From here on it speaks when there is something to say.
+                    let told = line.stream.set_read_timeout(None);
+                    told.map_err(|error| unreached(self, &self.socket, &error))?;
+                }
+                Answer::Pong { .. } => return Ok(()),
+                Answer::Event(event) if hear(Some(event.clone())) => {}
                 Answer::Event(_) => return Ok(()),
                 other => return Err(unexpected(self, &other)),
             }
@@ -130,9 +141,15 @@ impl Line<'_> {
     }
 
     fn send(&mut self, command: Command) -> Result<(), Problem> {
+        self.send_all(&[command])
+    }
+
+    fn send_all(&mut self, commands: &[Command]) -> Result<(), Problem> {
         let mut bytes = Vec::new();
-        encode_line(&Request::new(1, command), &mut bytes)
-            .map_err(|error| Problem::new(PROTOCOL, format!("the request is {error}")))?;
+        for command in commands {
+            encode_line(&Request::new(1, command.clone()), &mut bytes)
+                .map_err(|error| Problem::new(PROTOCOL, format!("the request is {error}")))?;
+        }
         self.stream
             .write_all(&bytes)
             .map_err(|error| unreached(self.node, &self.node.socket, &error))

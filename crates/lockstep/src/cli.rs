@@ -297,6 +297,10 @@ pub(crate) enum Resource {
     },
     /// Remove a replica or witness, with its data
     RemoveReplica(OnNode),
+    /// Let a node use it, which holds no copy; a new one that was not there when it was made
+    AddClient(OnNode),
+    /// Let a node that holds no copy use it no more, or name it no more if it is lost for good
+    RemoveClient(OnNode),
     /// Set the size of a volume
     Resize {
         /// The resource

@@ -157,6 +157,13 @@ fn about_service(view: &ResourceStatus) -> Vec<Finding> {
             format!("that reason to end; {then}"),
             if reason.contains("operator") || reason.contains("suspended by") {
                 format!("lockstep resource resume {}", view.name)
+            } else if reason.contains("the options ask for") {
+                let good = view.replicas.iter().filter(|replica| replica.in_sync).count().max(1);
+                format!(
+                    "bring replicas back or add some (lockstep resource add-replica {0} --node NODE), or take \
+                     fewer: lockstep resource set-options {0} --in-sync-min {good}",
+                    view.name
+                )
             } else {
                 String::new()
             },
@@ -176,6 +183,13 @@ fn about_service(view: &ResourceStatus) -> Vec<Finding> {
             "",
         ));
     }
+    findings.extend(about_fork(view));
+    findings
+}
+
+/// What a side that was chosen or forced has left.
+fn about_fork(view: &ResourceStatus) -> Vec<Finding> {
+    let mut findings = Vec::new();
     if view.fork > 0 {
         findings.push(serious(
             format!(
@@ -185,6 +199,23 @@ fn about_service(view: &ResourceStatus) -> Vec<Finding> {
             ),
             "",
             "",
+        ));
+    }
+    if !view.left_out.is_empty() {
+        let name = &view.name;
+        let again = view.left_out.iter().map(|node| {
+            format!("lockstep resource add-replica {name} --node {node}   (its old copy goes, all is copied)")
+        });
+        let lost = format!("lockstep resource remove-client {name} --node NODE   (lost for good)");
+        let commands: Vec<String> = again.chain([lost]).collect();
+        findings.push(serious(
+            format!(
+                "The copies or votes of {} were left out when it was forced: they are not brought back by \
+                 themselves.",
+                view.left_out.join(", ")
+            ),
+            "an operator",
+            commands.join("\n               "),
         ));
     }
     findings

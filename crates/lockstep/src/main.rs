@@ -95,11 +95,15 @@ fn slip(error: &clap::Error) -> ExitCode {
     let words: Vec<String> = std::env::args().collect();
     let json = words.windows(2).any(|pair| pair[0] == "--output" && pair[1] == "json")
         || words.iter().any(|word| word == "--output=json");
-    let problem = Problem::new(USAGE, text);
+    let helps = error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if helps && !json {
+        eprintln!("{text}\n");
+    }
+    let problem = Problem::new(USAGE, if helps { "a command is missing" } else { text });
     if json {
         say_json(&serde_json::json!({ "version": 1, "error": &problem })).ok();
     } else {
-        eprintln!("error {}: {text}", problem.code);
+        eprintln!("{problem}");
     }
     ExitCode::from(problem.exit)
 }

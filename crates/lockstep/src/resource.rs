@@ -3,9 +3,11 @@
 //! Always: a change goes to the one node that must do it (the primary, or the node whose copy it
 //! concerns); what is refused names the node that refused.
 //!
-//! Not here: making, growing and deleting, where several nodes take part (`cast`).
+//! Not here: making, growing and deleting, where several nodes take part (`cast`), which nodes may use it
+//! (`clients`).
 
 mod cast;
+mod clients;
 mod description;
 mod verify;
 
@@ -49,6 +51,8 @@ pub(crate) fn run(global: &Global, command: &Resource) -> Result<(), Problem> {
             cast::add_replica(&cluster, style, name, node, *witness, *force)
         }
         Resource::RemoveReplica(on) => cast::remove_replica(&cluster, style, on),
+        Resource::AddClient(on) => clients::add(&cluster, style, on),
+        Resource::RemoveClient(on) => clients::remove(&cluster, style, on),
         Resource::Resize { name, size, volume, force } => {
             let operation =
                 Operation::Resize { volume: *volume, size_bytes: *size, allow_shrink: *force };
@@ -154,9 +158,18 @@ fn member_id(views: &Views, name: &str, node: &str) -> Result<u16, Problem> {
     member.map(|member| member.node_id).ok_or_else(absent)
 }
 
+/// Makes a change at the node that is named. If that does not know the resource, somebody else may.
+fn at_node(cluster: &Cluster, on: &OnNode, operation: Operation) -> Result<(), Problem> {
+    let refused = match cluster.node(&on.node)?.operate(&on.name, operation) {
+        Err(problem) if problem.is(&codes::NO_RESOURCE) => problem,
+        outcome => return outcome,
+    };
+    Views::gather(cluster, Some(&on.name))?.require(&on.name)?;
+    Err(refused)
+}
+
 fn promote(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(), Problem> {
-    let node = cluster.node(&on.node)?;
-    match node.operate(&on.name, Operation::Promote {}) {
+    match at_node(cluster, on, Operation::Promote {}) {
         Err(problem) if problem.is(&codes::ALREADY) => {}
         outcome => outcome?,
     }
@@ -173,13 +186,17 @@ fn demote(cluster: &Cluster, style: Style, name: &str) -> Result<(), Problem> {
 }
 
 fn invalidate(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(), Problem> {
-    cluster.node(&on.node)?.operate(&on.name, Operation::Invalidate {})?;
+    at_node(cluster, on, Operation::Invalidate {})?;
     done(style, &on.name, &format!("the copy on {} is made anew from the others", on.node))
 }
 
 fn force(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(), Problem> {
-    cluster.node(&on.node)?.operate(&on.name, Operation::Force {})?;
-    let words = format!("goes on from the copy on {}; other copies are given up", on.node);
+    at_node(cluster, on, Operation::Force {})?;
+    let words = format!(
+        "goes on from the copy on {}; other copies are given up. `lockstep explain {}` says how to take them \
+         again",
+        on.node, on.name
+    );
     done(style, &on.name, &words)
 }
 

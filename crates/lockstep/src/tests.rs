@@ -1,7 +1,9 @@
 //! Words, sizes, what is shown and what is explained; no node takes part.
 
 use clap::{CommandFactory, Parser};
-use wire::admin::{Event, ReplicaState, ResourceStatus, Status, decode_line};
+use wire::admin::{
+    Event, ReplicaState, ResourceStatus, Status, VerifyProgress, Verifying, decode_line,
+};
 
 use crate::cli::{Cli, Colour, Command, Form, Resource, Wanted};
 use crate::cluster::{Cluster, DevCluster, NodeEntry};
@@ -183,6 +185,43 @@ fn a_status_is_shown_as_a_table_without_colour_off_a_terminal() {
 }
 
 #[test]
+fn how_far_a_verify_is_and_who_a_fork_left_out_are_shown() {
+    let mut view = resource();
+    let mut verify = Verifying {
+        state: VerifyProgress::Running,
+        done_bytes: 256 << 20,
+        total_bytes: 1 << 30,
+        repaired_bytes: 8192,
+        at_ms: 0,
+    };
+    view.verify = Some(verify);
+    view.fork = 1;
+    view.left_out = vec!["c".to_owned(), "d".to_owned()];
+    let mut other = resource();
+    other.fork = 1;
+    other.left_out = vec!["b".to_owned(), "e".to_owned()];
+    let all = views(&[("a", view.clone()), ("b", other)]);
+    let text = human(PLAIN, &all);
+    assert!(
+        text.contains("\n  verify: compared 25% of 1GiB, 8KiB differed and were repaired\n"),
+        "{text}"
+    );
+    // What any node remembers counts, but who is a member again is not missed.
+    assert!(text.contains("left out when it was forced: d, e (lockstep explain disk"), "{text}");
+    for (state, repaired_bytes, line) in [
+        (VerifyProgress::Stopped, 0, Some("verify: stopped at 25% of 1GiB\n")),
+        (VerifyProgress::Done, 4096, Some("verify: done, 4KiB differed and were repaired\n")),
+        (VerifyProgress::Done, 0, None),
+    ] {
+        (verify.state, verify.repaired_bytes) = (state, repaired_bytes);
+        view.verify = Some(verify);
+        let text = human(PLAIN, &views(&[("a", view.clone())]));
+        assert_eq!(text.contains("verify"), line.is_some(), "{text}");
+        assert!(line.is_none_or(|line| text.contains(line)), "{text}");
+    }
+}
+
+#[test]
 fn colour_is_used_where_it_is_wanted() {
     let style = Style { colour: true, ..PLAIN };
     assert!(human(style, &views(&[("a", resource())])).contains("\x1b[31mabsent\x1b[0m"));
@@ -216,7 +255,7 @@ fn trouble_is_named_in_the_table() {
         "NO QUORUM",
         "requests wait: two voters are missing",
         "FORK 1",
-        "note: links are not encrypted",
+        "note: a: links are not encrypted",
         "do not answer: c",
     ] {
         assert!(text.contains(words), "{words} is not in\n{text}");

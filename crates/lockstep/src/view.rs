@@ -3,13 +3,15 @@
 //! Always: of several views of one resource the one with the newest configuration is shown, the
 //! primary's own before others of the same; what only a stale view says is never shown as fact.
 //!
-//! Not here: why it is so (`explain`).
+//! Not here: why it is so (`explain`), every change as it comes (`events`).
 
+mod events;
 mod show;
 pub(crate) mod split;
 mod watch;
 
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 use wire::admin::{ReplicaState, ResourceStatus, Status};
 
@@ -19,10 +21,11 @@ use crate::cluster::Cluster;
 use crate::output::{Style, say, say_json};
 use crate::problem::{Problem, RESOURCE_ABSENT};
 
+pub(crate) use events::events;
 pub(crate) use show::{human, size_of};
 #[cfg(test)]
 pub(crate) use watch::event_line;
-pub(crate) use watch::{Watching, events, wait};
+pub(crate) use watch::{Watching, wait};
 
 /// Resources as the reachable nodes see them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -87,6 +90,12 @@ impl Views {
         Ok(completed(best, &self.resources[name]))
     }
 
+    /// Nodes that were left out when the resource was forced, as any node remembers.
+    pub(crate) fn left_out(&self, name: &str) -> Vec<String> {
+        let Some(best) = self.best(name) else { return Vec::new() };
+        missed(best, self.resources.get(name).map_or(&[][..], Vec::as_slice))
+    }
+
     /// What `node` itself says of the resource.
     pub(crate) fn of(&self, name: &str, node: &str) -> Option<&ResourceStatus> {
         let views = self.resources.get(name)?;
@@ -109,6 +118,12 @@ pub(crate) fn absent(name: &str, silent: &[(String, String)]) -> Problem {
     Problem::new(RESOURCE_ABSENT, message)
 }
 
+/// Milliseconds since 1970.
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// The newest configuration wins; among equals the primary's own view, then one with a quorum.
 fn best_of(views: &[(String, ResourceStatus)]) -> Option<&ResourceStatus> {
     let rank = |(whose, view): &(String, ResourceStatus)| {
@@ -119,9 +134,35 @@ fn best_of(views: &[(String, ResourceStatus)]) -> Option<&ResourceStatus> {
     best.map(|(_, view)| view)
 }
 
-/// A view, with what only the others know: each node what its own store is made of, and why it failed.
+/// Who was left out, and is no member again.
+fn missed(best: &ResourceStatus, views: &[(String, ResourceStatus)]) -> Vec<String> {
+    let member = |node: &String| {
+        let row = best.replicas.iter().find(|replica| replica.node == *node);
+        row.is_some_and(|replica| replica.state != ReplicaState::Diskless)
+    };
+    let same_fork = views.iter().filter(|(_, view)| view.fork == best.fork);
+    let all = same_fork.flat_map(|(_, view)| &view.left_out).filter(|node| !member(node));
+    let mut nodes: Vec<String> = all.cloned().collect();
+    nodes.sort();
+    nodes.dedup();
+    nodes
+}
+
+/// A view, with what only the others know: each node what its own store is made of, why it failed, what it warns of, and which
+/// clients it has.
 fn completed(best: &ResourceStatus, views: &[(String, ResourceStatus)]) -> ResourceStatus {
     let mut whole = best.clone();
+    whole.left_out = missed(best, views);
+    whole.clients = views.iter().map(|(_, view)| view.clients).sum();
+    let warnings = views
+        .iter()
+        .flat_map(|(node, view)| view.warnings.iter().map(move |what| format!("{node}: {what}")));
+    whole.warnings = warnings.collect();
+    if whole.split_brain.is_empty()
+        && let Some((_, seen)) = views.iter().find(|(_, view)| !view.split_brain.is_empty())
+    {
+        whole.split_brain.clone_from(&seen.split_brain);
+    }
     for replica in &mut whole.replicas {
         let own = views.iter().find(|(whose, _)| *whose == replica.node);
         let same =
@@ -169,6 +210,9 @@ pub(crate) fn reached(
         }
     }
     if wanted == Wanted::Healthy {
+        if let Some(node) = views.left_out(name).first() {
+            return Err(format!("the copy on {node} was left out when the resource was forced"));
+        }
         let lost = view.replicas.iter().find(|replica| {
             replica.state == ReplicaState::Absent
                 || replica.state == ReplicaState::Witness && !replica.connected

@@ -46,7 +46,17 @@ fn what_cannot_be_is_refused_with_its_exit_code() {
     cluster.ends_with(3, &["explain", "nothing"]);
     cluster.ends_with(3, &["wait", "nothing", "--for", "primary"]);
     cluster.ends_with(3, &["resource", "delete", "nothing"]);
-    cluster.ends_with(3, &["resource", "promote", "nothing", "--node", "a"]);
+    for verb in ["promote", "invalidate", "force"] {
+        let absent = cluster.ends_with(3, &["resource", verb, "nothing", "--node", "a"]);
+        assert!(absent.contains("LS-0914") && absent.contains("remedy"), "{absent}");
+    }
+    for slip in [&["frobnicate"][..], &["status", "--output", "xml"], &["resource", "promote"], &[]]
+    {
+        let told = cluster.ends_with(2, slip);
+        for part in ["error LS-0900: ", "\n  cause:  ", "\n  remedy: "] {
+            assert!(told.contains(part), "{slip:?}: {told}");
+        }
+    }
     cluster.ends_with(3, &["dev", "kill", "z"]);
     cluster.ends_with(2, &["resource", "create", "x", "--size", "0"]);
     cluster.ends_with(2, &["resource", "create", "x", "--size", "1000"]);

@@ -35,8 +35,8 @@ struct File {
     nbd_socket: Option<PathBuf>,
     #[serde(default)]
     admin_socket: Option<PathBuf>,
-    #[serde(default = "on")]
-    link_encryption: bool,
+    #[serde(default, alias = "link-encryption")]
+    link_encryption: Switch,
     #[serde(default)]
     certificate: Option<PathBuf>,
     #[serde(default)]
@@ -104,8 +104,44 @@ impl FileFaults {
     }
 }
 
-fn on() -> bool {
-    true
+/// Whether something is on: a word, or what TOML has for it.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(untagged)]
+enum Switch {
+    Truth(bool),
+    Word(OnOff),
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum OnOff {
+    On,
+    Off,
+}
+
+impl Default for Switch {
+    fn default() -> Switch {
+        Switch::Word(OnOff::On)
+    }
+}
+
+impl Switch {
+    fn is_on(self) -> bool {
+        matches!(self, Switch::Truth(true) | Switch::Word(OnOff::On))
+    }
+}
+
+/// `link-encryption = off` is what people write, and no TOML: the word gets its quotes here. No line is added.
+fn with_quotes(text: &str) -> String {
+    let quoted = |line: &str| {
+        let (key, value) = line.split_once('=')?;
+        let named = matches!(key.trim(), "link-encryption" | "link_encryption");
+        let word = value.split('#').next().unwrap_or_default().trim();
+        let bare = matches!(word, "on" | "off");
+        (named && bare).then(|| format!("{key}= \"{word}\""))
+    };
+    let lines = text.lines().map(|line| quoted(line).unwrap_or_else(|| line.to_owned()));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Longer than a disk takes that mends a bad block by itself (7 s is usual for disks made for arrays),
@@ -212,7 +248,8 @@ impl Config {
     }
 
     fn parse(directory: &Path, text: &str) -> Result<Config, ConfigError> {
-        let file: File = toml::from_str(text).map_err(|error| ConfigError(error.to_string()))?;
+        let file: File =
+            toml::from_str(&with_quotes(text)).map_err(|error| ConfigError(error.to_string()))?;
         let cluster = parse_id(&file.cluster).ok_or_else(|| {
             refuse("cluster", "must be up to 16 hexadecimal digits, the same on every node")
         })?;
@@ -261,7 +298,11 @@ impl Config {
             admin_socket: directory.join(admin),
             identity,
             revoked,
-            link_mode: if file.link_encryption { LinkMode::Encrypted } else { LinkMode::Plain },
+            link_mode: if file.link_encryption.is_on() {
+                LinkMode::Encrypted
+            } else {
+                LinkMode::Plain
+            },
             allow_memory_store: file.allow_memory_store,
             faults,
             boot,

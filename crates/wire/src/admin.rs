@@ -82,6 +82,20 @@ pub enum Command {
         /// Its name.
         resource: String,
     },
+    /// Know this node as one of the resource's, as a client: it may speak about it. Answer: `Done`.
+    ResourceAdmit {
+        /// Its name.
+        resource: String,
+        /// The node.
+        node: FileNode,
+    },
+    /// Know this node as one of the resource's no more; refused of a member. Answer: `Done`.
+    ResourceDismiss {
+        /// Its name.
+        resource: String,
+        /// The node's number.
+        node: u16,
+    },
     /// What this node knows a resource to be: as it was defined here, with the members, volumes and
     /// options of the newest configuration. Answer: `File`.
     ResourceFile {

@@ -308,6 +308,26 @@ fn to_a_client_that_takes_nothing_no_more_is_enciphered_than_a_little() {
 }
 
 #[test]
+fn what_a_stranger_said_before_tls_counts_towards_what_it_may_send() {
+    // Options of 3500 bytes, TLS, and then a client hello of 1000: together too much, each of them not.
+    let mut bench = Bench::new(&authority(), Revocations::default(), 1 << 20);
+    let mut option = 3_u32.to_be_bytes().to_vec();
+    option.extend(b"IHAVEOPT");
+    option.extend(6_u32.to_be_bytes());
+    option.extend(3500_u32.to_be_bytes());
+    option.extend([0; 3500]);
+    bench.receive(option);
+    assert_eq!(bench.connection.broken(), None);
+    let mut start = b"IHAVEOPT".to_vec();
+    start.extend(5_u32.to_be_bytes());
+    start.extend(0_u32.to_be_bytes());
+    bench.receive(start);
+    assert_eq!(bench.connection.broken(), None);
+    bench.receive(vec![22, 3, 1, 1000_u16.to_be_bytes()[0], 1000_u16.to_be_bytes()[1]]);
+    assert_eq!(bench.connection.broken(), Some(&LinkError::TooMuchBeforeAuthentication));
+}
+
+#[test]
 fn a_stranger_that_goes_on_with_options_is_ended() {
     let mut bench = Bench::new(&authority(), Revocations::default(), 1 << 20);
     let mut bytes = 3_u32.to_be_bytes().to_vec();

@@ -137,7 +137,7 @@ impl NbdConnection {
         self.flush_head();
         let offer = self.offer.take().expect("TLS was offered, and begins once");
         let clear = std::mem::take(&mut self.pieces);
-        match Guard::new(&offer, &self.payload, clear) {
+        match Guard::new(&offer, &self.payload, clear, self.haggled) {
             Ok(mut guard) => {
                 if let Some(buffer) = self.input.take() {
                     guard.arrived(buffer, std::mem::take(&mut self.input_at));

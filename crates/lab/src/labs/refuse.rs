@@ -69,7 +69,7 @@ const COMMANDS: &[Case<'static>] = &[
     (&["wait", "nosuch", "--for", "primary", "--timeout", "1s"], 3, "LS-0914", &["nosuch"]),
     (&["resource", "delete", "nosuch"], 3, "LS-0914", &["nosuch"]),
     (&["resource", "verify", "nosuch", "--wait"], 3, "LS-0914", &["nosuch"]),
-    (&["resource", "promote", "nosuch", "--node", "a"], 3, "LS-0010", &["nosuch"]),
+    (&["resource", "promote", "nosuch", "--node", "a"], 3, "LS-0914", &["nosuch"]),
     (&["resource", "promote", "disk", "--node", "z"], 3, "LS-0909", &["\"z\""]),
     (&["resource", "add-replica", "disk", "--node", "z"], 3, "LS-0909", &["\"z\""]),
     (&["resource", "add-replica", "disk", "--node", "a"], 1, "LS-0918", &["member"]),

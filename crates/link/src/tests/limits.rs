@@ -1,5 +1,7 @@
 //! Strangers, garbage, and floods.
 
+use std::net::{IpAddr, Ipv6Addr};
+
 use base::{NodeId, Prng};
 use wire::NodeMessage;
 
@@ -39,10 +41,80 @@ fn a_stranger_sends_no_more_than_the_limit() {
     assert_eq!(end.error, Some(LinkError::TooMuchBeforeAuthentication));
 }
 
+/// Bytes that each end sends until the other knows it, dialler first.
+fn handshake_bytes(one: &Config, two: &Config) -> (usize, usize) {
+    let (mut a, mut b) = ends(one, two);
+    let mut sent = (0, 0);
+    while a.link.peer().is_none() || b.link.peer().is_none() {
+        let bytes = a.outgoing();
+        if b.link.peer().is_none() {
+            sent.0 += bytes.len();
+        }
+        b.deliver(bytes);
+        let bytes = b.outgoing();
+        if a.link.peer().is_none() {
+            sent.1 += bytes.len();
+        }
+        a.deliver(bytes);
+        assert_eq!((&a.error, &b.error), (&None, &None));
+    }
+    sent
+}
+
+#[test]
+fn the_largest_certificate_that_nodes_have_leaves_room_below_the_limit() {
+    let authority = authority();
+    let name = "n".repeat(48);
+    let addresses: Vec<IpAddr> =
+        (0..16).map(|last| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 1, 2, 3, last).into()).collect();
+    let large = authority.issue(NodeId(65_535), &name, &addresses, NOW).unwrap();
+    let usual = handshake_bytes(
+        &config(&identity(&authority, 1), LinkMode::Encrypted),
+        &config(&identity(&authority, 2), LinkMode::Encrypted),
+    );
+    let large = config(&large, LinkMode::Encrypted);
+    // Whoever it dials has to be node 2.
+    let dialler = handshake_bytes(&large, &config(&identity(&authority, 2), LinkMode::Encrypted)).0;
+    println!("usual: {usual:?}; with 16 addresses: {dialler}");
+    assert!(usual.0 < HANDSHAKE_BYTES_MAX / 2 && usual.1 < HANDSHAKE_BYTES_MAX / 2, "{usual:?}");
+    assert!(dialler < HANDSHAKE_BYTES_MAX, "{dialler}");
+}
+
+#[test]
+fn a_stranger_is_heard_up_to_the_limit_and_not_one_byte_further() {
+    for (over, ends) in [(0, false), (1, true)] {
+        let mut end = acceptor();
+        let mut left = HANDSHAKE_BYTES_MAX + over;
+        // A client hello that does not end, in records that make up the limit.
+        let mut first = true;
+        while left > 0 {
+            let length = left.min(1024);
+            let mut record = vec![22, 3, 1, 0, 0];
+            record[3..].copy_from_slice(&u16::try_from(length - 5).unwrap().to_be_bytes());
+            record.resize(length, 0);
+            if std::mem::take(&mut first) {
+                record[5..9].copy_from_slice(&[1, 0, 0xff, 0xff]);
+            }
+            left -= length;
+            if (1..6).contains(&left) {
+                // A record has a header and something in it.
+                record.truncate(length - 6);
+                let body = u16::try_from(length - 11).unwrap();
+                record[3..5].copy_from_slice(&body.to_be_bytes());
+                left += 6;
+            }
+            end.deliver(record);
+        }
+        assert_eq!(end.error.is_some(), ends, "{over} bytes too many: {:?}", end.error);
+    }
+}
+
 #[test]
 fn a_record_beyond_the_limit_is_refused_by_its_header() {
     let mut end = acceptor();
-    end.deliver(vec![22, 3, 1, 0x41, 0]);
+    // One more than the limit, with its header.
+    let body = u16::try_from(HANDSHAKE_BYTES_MAX - 5 + 1).unwrap().to_be_bytes();
+    end.deliver(vec![22, 3, 1, body[0], body[1]]);
     assert_eq!(end.error, Some(LinkError::TooMuchBeforeAuthentication));
 }
 

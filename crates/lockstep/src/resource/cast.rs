@@ -16,7 +16,7 @@ use wire::admin::{
 };
 use wire::{AfterSplitBrain, MemberKind, Quorum};
 
-use super::{at_primary, check_blocks, description, doer, done, file_of};
+use super::{at_primary, check_blocks, clients, description, doer, done, file_of};
 use crate::admin::Node;
 use crate::cli::{Create, Form, OnNode, Store};
 use crate::cluster::{Cluster, node_status};
@@ -321,7 +321,7 @@ fn urls(cast: &Cast<'_>, name: &str) -> Vec<String> {
         let resource: ResourceStatus = status.resources.into_iter().next()?;
         Some(resource.volumes.into_iter().flat_map(|volume| volume.nbd).collect::<Vec<_>>())
     };
-    let tcp = |url: &String| url.starts_with("nbd://");
+    let tcp = |url: &String| url.starts_with("nbd://") || url.starts_with("nbds://");
     cast.everyone().filter_map(of).flatten().filter(tcp).collect()
 }
 
@@ -343,6 +343,20 @@ pub(crate) fn add_replica(
     }
     let status = node_status(node)?;
     let mut file = file_of(doer(cluster, &views, name)?, name)?;
+    let entry = FileNode { id: status.node_id, name: on.to_owned(), addresses: Vec::new() };
+    if !file.nodes.iter().any(|node| node.id == status.node_id) {
+        clients::admit(cluster, &views, name, &entry)?;
+        file.nodes.push(entry.clone());
+    }
+    if views.of(name, on).is_some() {
+        // A copy that a fork has left out is still there; what it holds is given up here and now, if there is
+        // somebody to copy from.
+        if !view.quorum && views.left_out(name).iter().any(|left| left == on) {
+            let message = format!("{name}: too few voters answer; nothing was changed");
+            return Err(Problem::from_code(&codes::NO_QUORUM, message));
+        }
+        clear(cluster, node, name, status.node_id)?;
+    }
     let store = cluster.dev.as_ref().map_or(Store::File, |dev| dev.store());
     let kind = if witness { MemberKind::Witness } else { MemberKind::Replica };
     let stores = match (kind, store) {
@@ -359,10 +373,6 @@ pub(crate) fn add_replica(
         in_sync: Some(false),
         stores,
     };
-    let entry = FileNode { id: status.node_id, name: on.to_owned(), addresses: Vec::new() };
-    if !file.nodes.iter().any(|node| node.id == status.node_id) {
-        file.nodes.push(entry.clone());
-    }
     file.members.retain(|member| member.node != status.node_id);
     file.members.push(member.clone());
     node.change(Command::ResourceDefine { file: Box::new(file.clone()) })?;

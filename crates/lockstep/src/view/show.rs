@@ -4,7 +4,7 @@ use wire::admin::{ReplicaState, ReplicaStatus, ResourceStatus, VerifyProgress, V
 
 use super::Views;
 use crate::output::{Cell, Style, Tone, bar};
-use crate::unit::show_size;
+use crate::unit::{per_cent, show_size};
 
 /// All resources, each with its nodes.
 pub(crate) fn human(style: Style, views: &Views) -> String {
@@ -89,6 +89,15 @@ fn block(style: Style, resource: &ResourceStatus) -> String {
         text.push_str(&style.paint(Tone::Bad, &format!("  {}", super::held(resource, reason))));
         text.push('\n');
     }
+    if !resource.left_out.is_empty() {
+        let nodes = resource.left_out.join(", ");
+        let line = format!(
+            "  left out when it was forced: {nodes} (lockstep explain {} says how to go on)",
+            resource.name
+        );
+        text.push_str(&style.paint(Tone::Bad, &line));
+        text.push('\n');
+    }
     if resource.resync_paused {
         let words = "  resync waits: an operator holds it back";
         text.push_str(&style.paint(Tone::Doubtful, words));
@@ -112,7 +121,7 @@ fn block(style: Style, resource: &ResourceStatus) -> String {
 
 /// How a comparison stands; `None` of one that is done and found nothing.
 pub(crate) fn verify_line(verify: &Verifying) -> Option<String> {
-    let percent = u128::from(verify.done_bytes) * 100 / u128::from(verify.total_bytes.max(1));
+    let percent = per_cent(verify.done_bytes, verify.total_bytes);
     let repaired = match verify.repaired_bytes {
         0 => String::new(),
         bytes => format!(", {} differed and were repaired", show_size(bytes)),
@@ -185,11 +194,9 @@ fn state_of(replica: &ReplicaStatus) -> (String, Tone) {
 pub(crate) fn replica_line(replica: &ReplicaStatus) -> String {
     let (word, _) = state_of(replica);
     match replica.resync {
-        Some(resync) => format!(
-            "{} {word} {}%",
-            replica.node,
-            crate::unit::per_cent(resync.done_bytes, resync.total_bytes)
-        ),
+        Some(resync) => {
+            format!("{} {word} {}%", replica.node, per_cent(resync.done_bytes, resync.total_bytes))
+        }
         None => format!("{} {word}", replica.node),
     }
 }

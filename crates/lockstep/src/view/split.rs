@@ -3,11 +3,9 @@
 //!
 //! Not here: what else is so (`show`, `explain`).
 
-use std::time::SystemTime;
-
 use wire::admin::{ResourceStatus, SplitBrain};
 
-use super::Views;
+use super::{Views, now_ms};
 use crate::unit::{show_seconds, show_size};
 
 /// What is to be said of one split brain.
@@ -30,12 +28,6 @@ pub(crate) fn seen_by<'a>(views: &'a Views, name: &str) -> Option<(&'a str, &'a 
     let splits = || all.iter().filter(|(_, view)| !view.split_brain.is_empty());
     let found = splits().find(|(_, view)| view == best).or_else(|| splits().next())?;
     Some((found.0.as_str(), &found.1))
-}
-
-/// Milliseconds since 1970.
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn side(node: &str, history: &str, since_ms: Option<u64>, changed: Option<u64>) -> String {

@@ -1,6 +1,7 @@
-//! What goes on: waiting for a state, showing it again and again, telling every change.
+//! What goes on: waiting for a state, showing it again and again.
+//!
+//! Not here: telling every change (`events`).
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,7 +14,7 @@ use super::{Views, human, reached};
 use crate::cli::{Form, Global, Wanted};
 use crate::cluster::Cluster;
 use crate::output::{LiveLine, Style, bar, say, say_json};
-use crate::problem::{PROTOCOL, Problem, TIMED_OUT, UNREACHED};
+use crate::problem::{Problem, TIMED_OUT, UNREACHED};
 
 /// Between two looks when waiting: an answer costs a node less than this by far.
 const WAIT_INTERVAL: Duration = Duration::from_millis(50);
@@ -159,53 +160,6 @@ pub(super) fn watch(cluster: &Cluster, style: Style, name: Option<&str>) -> Resu
         }
         thread::sleep(WATCH_INTERVAL);
     }
-}
-
-/// `lockstep events`: hears one node, and another when that one ends.
-pub(crate) fn events(global: &Global, name: Option<&str>) -> Result<(), Problem> {
-    let style = Style::of(global);
-    let cluster = Cluster::open(global)?;
-    if let Some(name) = name {
-        Views::gather(&cluster, Some(name))?.require(name)?;
-    }
-    loop {
-        let mut heard = false;
-        let mut last = Problem::new(UNREACHED, "no node answers");
-        for node in &cluster.nodes {
-            let mut said = Ok(());
-            let mut before: BTreeMap<String, ResourceStatus> = BTreeMap::new();
-            let outcome = node.events(name, &mut |event| {
-                heard = true;
-                said = tell(style, &event, before.get(&event.resource));
-                match event.status {
-                    Some(status) => before.insert(event.resource, status),
-                    None => before.remove(&event.resource),
-                };
-                said.is_ok()
-            });
-            said?;
-            match outcome {
-                Ok(()) => return Ok(()),
-                Err(problem) if is_end(&problem) => last = problem,
-                Err(problem) => return Err(problem),
-            }
-        }
-        if !heard {
-            return Err(last);
-        }
-    }
-}
-
-/// Whether the node has ended, so that another must be asked.
-fn is_end(problem: &Problem) -> bool {
-    [UNREACHED, PROTOCOL, TIMED_OUT].into_iter().any(|kind| problem.is_kind(kind))
-}
-
-fn tell(style: Style, event: &Event, before: Option<&ResourceStatus>) -> Result<(), Problem> {
-    if style.form == Form::Json {
-        return say_json(event);
-    }
-    say(&event_line(event, before))
 }
 
 /// `12:00:01.250  disk  epoch 5  primary a  a in-sync, b absent`

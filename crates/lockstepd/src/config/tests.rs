@@ -41,6 +41,30 @@ fn an_unknown_key_is_refused_by_name() {
 }
 
 #[test]
+fn link_encryption_is_switched_by_whatever_word_people_use() {
+    let mode = |line: &str| {
+        let text = GOOD.replace("link_encryption = false", line);
+        Config::parse(Path::new("/nowhere"), &text).map(|config| config.link_mode)
+    };
+    for line in [
+        "link_encryption = false",
+        "link-encryption = off",
+        "link-encryption = off # the network is closed",
+        "link-encryption=\"off\"",
+        "link_encryption = off",
+    ] {
+        assert_eq!(mode(line), Ok(link::LinkMode::Plain), "{line}");
+    }
+    for line in ["", "link-encryption = on", "link_encryption = true", "link-encryption = \"on\""] {
+        assert_eq!(mode(line), Ok(link::LinkMode::Encrypted), "{line}");
+    }
+    for line in ["link-encryption = no", "link-encryption = 0", "link-encryption = \"plain\""] {
+        assert!(mode(line).is_err(), "{line}");
+    }
+    assert!(mode("link-encryption = off\nlink_encryption = true").is_err(), "said twice");
+}
+
+#[test]
 fn a_disk_has_ten_seconds_unless_told_otherwise_and_never_less_than_one() {
     let late =
         |text: &str| Config::parse(Path::new("/nowhere"), text).map(|config| config.disk_late);

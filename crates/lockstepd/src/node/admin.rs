@@ -16,7 +16,7 @@ use wire::admin::{
     Request, ResourceFile, StoreKind, codes,
 };
 
-use wire::Configuration;
+use wire::{Configuration, MemberEntry};
 
 use super::clients::listen_unix;
 use super::lifecycle::refuse_witness;
@@ -254,6 +254,14 @@ impl Node {
                 let result = self.forget(&resource);
                 self.answer_done(asker, result);
             }
+            Command::ResourceAdmit { resource, node } => {
+                let result = self.admit(&resource, node);
+                self.answer_done(asker, result);
+            }
+            Command::ResourceDismiss { resource, node } => {
+                let result = self.dismiss(&resource, NodeId(node));
+                self.answer_done(asker, result);
+            }
             Command::ResourceFile { resource } => {
                 let result = self.resource_file(&resource);
                 self.answer(asker, result.map(|file| Answer::File(Box::new(file))));
@@ -263,19 +271,21 @@ impl Node {
                     self.answer(asker, Err(refused));
                 }
             }
-            Command::Events { resource } => {
-                if let Some(admin) = self.admins.get_mut(asker.admin) {
-                    let told = std::collections::BTreeMap::new();
-                    admin.events = Some(Listening { id: asker.id, resource, number: 0, told });
-                    self.events_at = Some(self.hands.now());
-                }
-            }
+            Command::Events { resource } => self.begin_events(asker, resource),
             Command::Stop { graceful } => {
                 self.answer_done(asker, Ok(()));
                 self.stop(graceful);
             }
             Command::Reload {} => self.reload(Some(asker)),
             Command::Dump { resource } => self.begin_dump(asker, &resource),
+        }
+    }
+
+    fn begin_events(&mut self, asker: Asker, resource: Option<String>) {
+        if let Some(admin) = self.admins.get_mut(asker.admin) {
+            let told = std::collections::BTreeMap::new();
+            admin.events = Some(Listening { id: asker.id, resource, number: 0, told });
+            self.events_at = Some(self.hands.now());
         }
     }
 
@@ -303,9 +313,7 @@ impl Node {
             Wish::Demote {} => Operation::Demote,
             Wish::AddReplica { member, node } => {
                 if let Some(node) = node {
-                    let addresses: Vec<_> =
-                        node.addresses.iter().filter_map(|at| at.parse().ok()).collect();
-                    self.add_peer(NodeId(node.id), &node.name, &addresses);
+                    self.admit(name, node)?;
                 }
                 let voter = member.voter.filter(|&voter| voter != 0).ok_or_else(|| {
                     let message = format!("{name}: a member that is added needs its `voter`");
@@ -495,19 +503,25 @@ fn room_bytes(file: &ResourceFile, volume: u16) -> u64 {
         .unwrap_or_default()
 }
 
+/// A member as a description has it, without its stores.
+pub(super) fn described(entry: &MemberEntry) -> FileMember {
+    FileMember {
+        node: entry.node.0,
+        kind: entry.kind,
+        voter: Some(entry.voter.0),
+        incarnation: Some(entry.incarnation.0).filter(|&incarnation| incarnation != 0),
+        in_sync: Some(entry.in_sync),
+        stores: Vec::new(),
+    }
+}
+
 /// Makes a description say what the newest configuration says.
 fn bring_up_to_date(file: &mut ResourceFile, configuration: &Configuration) {
     let old = std::mem::take(&mut file.members);
     for entry in &configuration.members {
         let stores = old.iter().find(|member| member.node == entry.node.0);
-        file.members.push(FileMember {
-            node: entry.node.0,
-            kind: entry.kind,
-            voter: Some(entry.voter.0),
-            incarnation: Some(entry.incarnation.0).filter(|&incarnation| incarnation != 0),
-            in_sync: Some(entry.in_sync),
-            stores: stores.map_or(Vec::new(), |member| member.stores.clone()),
-        });
+        let stores = stores.map_or(Vec::new(), |member| member.stores.clone());
+        file.members.push(FileMember { stores, ..described(entry) });
     }
     file.options = configuration.options.clone();
     for volume in &mut file.volumes {
@@ -524,7 +538,7 @@ impl Listening {
         let mut changed: Vec<(String, Option<admin::ResourceStatus>)> = statuses
             .iter()
             .filter(|status| wanted(&status.name))
-            .filter(|status| self.told.get(&status.name).is_none_or(|told| !is_same(told, status)))
+            .filter(|status| self.told.get(&status.name).is_none_or(|told| !told.is_like(status)))
             .map(|status| (status.name.clone(), Some(status.clone())))
             .collect();
         let gone = self.told.keys().filter(|name| !statuses.iter().any(|one| one.name == **name));
@@ -542,30 +556,6 @@ impl Listening {
         }
         replies
     }
-}
-
-/// Whether nothing that one waits for has changed: counters and clocks alone are no event.
-fn is_same(one: &admin::ResourceStatus, other: &admin::ResourceStatus) -> bool {
-    let still = |status: &admin::ResourceStatus| admin::ResourceStatus {
-        lease_left_ms: None,
-        requests_in_flight: 0,
-        split_brain: status
-            .split_brain
-            .iter()
-            .map(|split| admin::SplitBrain { mine_changed_bytes: 0, ..split.clone() })
-            .collect(),
-        replicas: status
-            .replicas
-            .iter()
-            .map(|replica| admin::ReplicaStatus {
-                heard_ms_ago: None,
-                reason: None,
-                ..replica.clone()
-            })
-            .collect(),
-        ..status.clone()
-    };
-    still(one) == still(other)
 }
 
 pub(super) fn no_resource(name: &str) -> Refused {

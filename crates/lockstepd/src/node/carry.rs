@@ -3,6 +3,7 @@
 //! Always: an output is carried out before the machine, or another, is stepped again; what one machine
 //! of a node says to another arrives later, in order.
 
+use base::NodeId;
 use replica::door::{
     FromShard, MemberInput, MemberOutput, Notice, ShardInput, ShardOutput, ToShard,
 };
@@ -116,6 +117,12 @@ impl Node {
 
     /// Carries out what a member asks for.
     pub(super) fn carry_member(&mut self, key: Key, outputs: &mut Vec<MemberOutput>) {
+        // Who gives its side up the moment it meets the other need not tell an operator to choose.
+        let gives_up = |output: &MemberOutput| match output {
+            MemberOutput::Notice(Notice::GivesUp { peer, .. }) => Some(*peer),
+            _ => None,
+        };
+        let given_up: Vec<NodeId> = outputs.iter().filter_map(gives_up).collect();
         for output in outputs.drain(..) {
             match output {
                 MemberOutput::Store { number, record } => self.store_record(key, number, *record),
@@ -125,6 +132,7 @@ impl Node {
                 MemberOutput::Shards(message) => {
                     if let ToShard::Install { configuration, leaves, .. } = &message {
                         self.on_install(key, configuration);
+                        self.learn_members(key, configuration);
                         self.note_membership(key, configuration);
                         if *leaves {
                             self.lose_clients(key);
@@ -135,6 +143,7 @@ impl Node {
                     self.tell_others(|| Parcel::ToShards { life, message: message.clone() });
                 }
                 MemberOutput::Done { id, result } => self.on_done(id, result),
+                MemberOutput::Notice(Notice::Parted { peer, .. }) if given_up.contains(&peer) => {}
                 MemberOutput::Notice(notice) => self.tell_notice(key, notice),
                 MemberOutput::Mark(name) => debug!("{}: {name}", self.name_of(key)),
             }

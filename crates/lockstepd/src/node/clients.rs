@@ -189,6 +189,10 @@ impl Node {
             self.visitors.refused += 1;
             return self.drop_client(key, "its certificate is revoked");
         }
+        if let Some(claims) = claims {
+            let bytes = client.connection.handshake_bytes();
+            debug!("an NBD client proved with {bytes} bytes that it is {}", claims.peer);
+        }
         client.visits = false;
         self.visitors.count -= 1;
         if let Some(claims) = claims {

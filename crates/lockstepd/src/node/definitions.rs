@@ -138,7 +138,10 @@ impl Node {
     /// What a resource is, for a peer that is one of its nodes.
     pub(super) fn describe(&self, id: ResourceId, peer: NodeId) -> Option<Vec<u8>> {
         let known = self.known.values().find(|known| known.file.id == id.0)?;
-        known.file.node_name(peer)?;
+        let named = known.file.node_name(peer).is_some();
+        if !named && !self.is_of(id, peer) {
+            return None;
+        }
         let file = self.resource_file(&known.file.name).ok()?;
         let mut text = Vec::new();
         encode_line(&file, &mut text).ok()?;

@@ -22,6 +22,7 @@ use wire::admin::{ResourceFile, StoreKind, codes};
 use wire::{MemberKind, Quorum};
 
 use super::admin::no_resource;
+use super::admission::{members_of, nodes_of};
 use super::beyond::Beyond;
 use super::disk::{LocalDisk, LocalVolume};
 use super::patience::patiently;
@@ -74,7 +75,7 @@ impl Node {
         Ok(())
     }
 
-    fn learn_nodes(&mut self, file: &ResourceFile) {
+    pub(super) fn learn_nodes(&mut self, file: &ResourceFile) {
         for node in &file.nodes {
             let addresses: Vec<_> =
                 node.addresses.iter().filter_map(|address| address.parse().ok()).collect();
@@ -227,7 +228,9 @@ impl Node {
         let mut seats = Vec::new();
         let (own, far): (Vec<_>, Vec<_>) =
             setups.shards.into_iter().partition(|setup| self.threads.is_own(id, setup.index));
-        self.begin_elsewhere(file, far, &volumes);
+        let committed = record.as_ref().and_then(|record| record.committed.as_ref());
+        let nodes = nodes_of(file, committed.map(|(_, known)| &**known));
+        self.begin_elsewhere(file, far, &volumes, &nodes);
         seats.resize_with(usize::from(file.shards), || Seat::There(Box::default()));
         for setup in own {
             distrust(&mut volumes, &setup);
@@ -236,7 +239,7 @@ impl Node {
             seats[usize::from(index)] = Seat::Here(Box::new(shard));
             outputs.push((index, out));
         }
-        let committed = record.as_ref().and_then(|record| record.committed.as_ref());
+        let members = committed.map(|(_, known)| members_of(known));
         let named = committed.and_then(|(_, known)| Some((known.member(node)?.voter, known.fork)));
         let disk = (!volumes.is_empty()).then_some(LocalDisk { volumes, record });
         let mut member = Member::new(now, setups.member);
@@ -245,7 +248,9 @@ impl Node {
         resource.member = Some(member);
         resource.defined = file.configuration().ok();
         resource.life = self.lives;
+        resource.nodes = nodes;
         resource.named = named;
+        resource.members = members.or_else(|| resource.defined.as_ref().map(members_of));
         let key = self.resources.insert(resource);
         self.by_id.insert(id, key);
         self.by_life.insert(self.lives, key);
@@ -263,6 +268,7 @@ impl Node {
         file: &ResourceFile,
         setups: Vec<ShardSetup>,
         volumes: &[LocalVolume],
+        nodes: &[NodeId],
     ) {
         let count = usize::from(self.threads.count());
         let mut parts: Vec<Vec<ShardSetup>> = Vec::new();
@@ -283,7 +289,7 @@ impl Node {
                 id: ResourceId(file.id),
                 life: self.lives,
                 geometry: Geometry::default(),
-                nodes: file.nodes.iter().map(|node| NodeId(node.id)).collect(),
+                nodes: nodes.to_vec(),
                 shards: file.shards,
                 setups,
                 volumes,
@@ -408,8 +414,10 @@ impl Node {
             busy: false,
         });
         known.file = file;
-        if known.running.is_none() && plans.is_empty() {
-            self.run_found(&name, &plans, Ok(None));
+        match known.running {
+            Some(key) => self.settle_nodes(key),
+            None if plans.is_empty() => self.run_found(&name, &plans, Ok(None)),
+            None => {}
         }
         Ok(())
     }

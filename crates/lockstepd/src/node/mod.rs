@@ -10,9 +10,10 @@
 //!
 //! Not here: one file each: outputs (`carry`), the disk (`disk`), NBD clients (`clients`), other nodes
 //! (`peers`), who this node is (`identity`), the operator (`admin`), coming and going of resources
-//! (`lifecycle`), a node's part that changes (`recast`), what nodes tell each other of resources (`definitions`).
+//! (`lifecycle`), a node's part that changes (`recast`), who may speak about them (`admission`), what nodes tell each other of resources (`definitions`).
 
 mod admin;
+mod admission;
 mod beyond;
 mod buffers;
 mod carry;

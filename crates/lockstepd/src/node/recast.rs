@@ -279,6 +279,9 @@ impl Node {
         self.save(&next)?;
         let Some(known) = self.known.get_mut(name) else { return Ok(()) };
         known.file = next;
+        if let Some(key) = running {
+            self.settle_nodes(key);
+        }
         match running {
             Some(key) => self.recast(key, Part::Client(plans), patient, done),
             None => {

@@ -42,11 +42,13 @@ pub(crate) struct Resource {
     pub(crate) life: u64,
     /// As whom, and in which fork, a committed configuration last named this node as a member.
     pub(crate) named: Option<(VoterId, u64)>,
+    /// Members of the configuration that was installed last, and its fork.
+    pub(crate) members: Option<(Vec<NodeId>, u64)>,
     pub(crate) geometry: Geometry,
     /// On the first thread only.
     pub(crate) member: Option<Member>,
     shards: Vec<Seat>,
-    /// Nodes that may lack something.
+    /// Its nodes, ascending: those that may speak about it, and that may lack something.
     pub(crate) nodes: Vec<NodeId>,
     /// `None`: this node has no usable disk for it.
     pub(crate) disk: Option<LocalDisk>,
@@ -91,6 +93,7 @@ impl Resource {
             id,
             life: 0,
             named: None,
+            members: None,
             geometry,
             member: None,
             shards,

@@ -4,7 +4,9 @@
 //!
 //! Not here: the form (`wire::admin`).
 
-use base::{NodeId, SECTOR_BYTES};
+use std::net::SocketAddr;
+
+use base::{NodeId, ResourceId, SECTOR_BYTES};
 use link::LinkMode;
 use replica::member::{MemberStatus, Suspended};
 use wire::admin::{
@@ -15,6 +17,7 @@ use wire::{Configuration, MemberKind};
 
 use super::Node;
 use super::admin::no_resource;
+use super::admission::left_out;
 use super::lifecycle::Known;
 use super::resource::Resource;
 use crate::backing::Refused;
@@ -43,6 +46,7 @@ impl Node {
                 .collect(),
             warnings: self.node_warnings(),
             faults: self.faults(),
+            outsiders: self.peers.outsiders,
         }
     }
 
@@ -71,6 +75,12 @@ impl Node {
         }
         if self.config.faults.is_some() {
             warnings.push("faults: disks of this node fail on purpose".to_owned());
+        }
+        if self.peers.outsiders > 0 {
+            warnings.push(format!(
+                "{} times a node spoke about a resource that it is no node of, and was refused",
+                self.peers.outsiders
+            ));
         }
         let faults = self.faults();
         for (count, whose) in [
@@ -119,8 +129,14 @@ impl Node {
         if running.is_none() && known.problem.is_none() {
             warnings.push(format!("{}: {}", codes::NOT_CREATED.title, codes::NOT_CREATED.remedy));
         }
-        let failure = running.and_then(|resource| resource.disk_failure.as_ref());
-        warnings.extend(failure.map(|why| format!("{}: {why}", self.config.name)));
+        warnings.extend(running.and_then(|resource| resource.disk_failure.clone()));
+        for node in self.outsiders_of(ResourceId(known.file.id)) {
+            warnings.push(format!(
+                "node {} speaks about it and is refused, because it is none of its nodes; if it is to use \
+                 it: `lockstep resource add-client`",
+                self.node_name(&name, node)
+            ));
+        }
         let suspended = member.as_ref().and_then(|member| member.suspended.as_ref());
         let in_flight = running.map_or(0, in_flight);
         let no_quorum = matches!(
@@ -147,6 +163,7 @@ impl Node {
             id: format!("{:016x}", known.file.id),
             reign: configuration.as_ref().map_or(0, |known| known.reign.0),
             fork: configuration.as_ref().map_or(0, |known| known.fork),
+            left_out: self.left_out(known, configuration.as_ref()),
             recovering: configuration.as_ref().is_some_and(|known| known.recovering),
             protocol: configuration
                 .as_ref()
@@ -166,6 +183,12 @@ impl Node {
         }
     }
 
+    /// Nodes of members that a fork has left out.
+    fn left_out(&self, known: &Known, configuration: Option<&Configuration>) -> Vec<String> {
+        let nodes = configuration.into_iter().flat_map(|of| left_out(&known.file, of));
+        nodes.map(|node| self.node_name(&known.file.name, node)).collect()
+    }
+
     fn volumes(&self, name: &str, configuration: &Configuration) -> Vec<VolumeStatus> {
         configuration
             .volumes
@@ -176,7 +199,9 @@ impl Node {
                     number => format!("{name}/{number}"),
                 };
                 let scheme = if self.config.nbd_tls == nbd::Tls::Required { "nbds" } else { "nbd" };
-                let tcp = self.config.nbd.map(|address| format!("{scheme}://{address}/{export}"));
+                let reached =
+                    self.config.nbd.map(|address| reached_at(address, self.config.listen));
+                let tcp = reached.map(|address| format!("{scheme}://{address}/{export}"));
                 let unix = self
                     .config
                     .nbd_socket
@@ -346,6 +371,12 @@ fn last_resync(resource: &Resource, node: NodeId) -> Option<ResyncDone> {
         all.equal_bytes += sync.done.saturating_sub(sync.sent) * SECTOR_BYTES;
     }
     Some(all)
+}
+
+/// Where clients reach a listener: one on every address of the machine is named by the one that peers use, if that is
+/// one.
+fn reached_at(nbd: SocketAddr, listen: SocketAddr) -> SocketAddr {
+    if nbd.ip().is_unspecified() { SocketAddr::new(listen.ip(), nbd.port()) } else { nbd }
 }
 
 /// How far a comparison is: as far as the slowest shard here, if this node drives it.

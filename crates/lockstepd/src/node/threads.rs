@@ -51,6 +51,8 @@ pub(super) enum Parcel {
     Doors(Vec<Door>, Buffer),
     /// A resource begins.
     Begin(Box<Beginning>),
+    /// Its nodes have changed.
+    Nodes { life: u64, nodes: Vec<NodeId> },
     /// The machines of this life are gone.
     End { life: u64 },
     /// From a member to all shards of a thread.
@@ -105,7 +107,7 @@ pub(super) struct Beginning {
     pub(super) id: ResourceId,
     pub(super) life: u64,
     pub(super) geometry: Geometry,
-    /// Nodes of which a shard is asked how much they lack.
+    /// Its nodes: those that may speak about it.
     pub(super) nodes: Vec<NodeId>,
     /// Number of shards of all threads.
     pub(super) shards: u16,
@@ -342,6 +344,10 @@ impl Node {
             Parcel::Doors(..) => {}
             Parcel::Begin(beginning) => self.begin_here(*beginning),
             Parcel::End { life } => self.end_here(life),
+            Parcel::Nodes { life, nodes } => {
+                let Some(key) = self.resource_of_life(life) else { return };
+                self.take_nodes(key, nodes);
+            }
             Parcel::ToShards { life, message } => {
                 let Some(key) = self.resource_of_life(life) else { return };
                 if let ToShard::Install { configuration, .. } = &message {

@@ -175,6 +175,9 @@ codes! {
     OLD_RELEASE = "LS-0053", EXIT_FAILED, "A node's release is older than what the others do",
         "Every member could do more than this node can, and they do: the resource's feature level is above its own.",
         "Install the release that the others run on the node, and start it again.";
+    NOT_A_CLIENT = "LS-0054", EXIT_FAILED, "That node is no client of the resource",
+        "It is a member, or the very node that was asked.",
+        "Remove a member first: `lockstep resource remove-replica`. A node itself forgets the resource.";
 }
 
 /// Said with `UNSUPPORTED` of a resource that is to do without quorum, and has a witness.

@@ -45,6 +45,9 @@ pub struct ResourceStatus {
     /// How often it was forced past its rules.
     #[serde(default)]
     pub fork: u64,
+    /// Nodes whose copies or votes were left out when it was forced, and that were neither added again nor dismissed.
+    #[serde(default)]
+    pub left_out: Vec<String>,
     /// All members lost their caches and are being made equal.
     #[serde(default)]
     pub recovering: bool,
@@ -87,6 +90,30 @@ pub struct ResourceStatus {
     /// Nodes whose history went another way than this one's.
     #[serde(default)]
     pub split_brain: Vec<SplitBrain>,
+}
+
+impl ResourceStatus {
+    /// Whether nothing that one waits for is different: counters and clocks alone are no change.
+    #[must_use]
+    pub fn is_like(&self, other: &ResourceStatus) -> bool {
+        self.still() == other.still()
+    }
+
+    fn still(&self) -> ResourceStatus {
+        let split = |split: &SplitBrain| SplitBrain { mine_changed_bytes: 0, ..split.clone() };
+        let replica = |replica: &ReplicaStatus| ReplicaStatus {
+            heard_ms_ago: None,
+            reason: None,
+            ..replica.clone()
+        };
+        ResourceStatus {
+            lease_left_ms: None,
+            requests_in_flight: 0,
+            split_brain: self.split_brain.iter().map(split).collect(),
+            replicas: self.replicas.iter().map(replica).collect(),
+            ..self.clone()
+        }
+    }
 }
 
 /// Two histories of one resource, as one of the nodes sees them.
@@ -252,6 +279,10 @@ pub struct NodeStatus {
     /// Connections that were closed because of what came over them, since its process started.
     #[serde(default)]
     pub faults: Faults,
+    /// How often a node spoke about a resource of this one that it has no part in, and was refused, since its
+    /// process started: once for each connection and resource.
+    #[serde(default)]
+    pub outsiders: u64,
 }
 
 /// Connections that were closed because what came over them cannot be: damage, a program that is not

@@ -56,6 +56,8 @@ fn commands() -> Vec<Command> {
         Command::Reload {},
         Command::Dump { resource: resource() },
         Command::ResourceFile { resource: resource() },
+        Command::ResourceAdmit { resource: resource(), node: file().nodes[0].clone() },
+        Command::ResourceDismiss { resource: resource(), node: 4 },
     ];
     let options = OptionsChange { protocol: Some(Protocol::B), ..OptionsChange::default() };
     let operations = vec![
@@ -136,6 +138,7 @@ fn every_reply_comes_back_as_it_was() {
             peers: Vec::new(),
             warnings: Vec::new(),
             faults: Faults { peers: 1, nbd: 2, admin: 3 },
+            outsiders: 4,
         }),
     ];
     let mut replies: Vec<Reply> =

@@ -7,10 +7,11 @@
 //!
 //! Always: a frame goes to the machines of the lives that both ends had joined in its stream when it
 //! came, in the session of just these lives, or to nobody; what comes before that session begins here
-//! waits for it; a frame about a resource that is not common is counted and dropped.
+//! waits for it; a frame about a resource that is not common is counted and dropped; only a resource of which the
+//! peer is a node is common, or told of.
 //!
 //! Not here: when a session begins and ends (`streams`), what frames mean (`replica`), resources that
-//! only one end knows (`definitions`).
+//! only one end knows (`definitions`), who is a node of one (`admission`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,6 +20,7 @@ use replica::door::{MemberInput, ShardInput};
 use sys::{Buffer, Piece};
 use wire::{MemberMessage, Message, NodeMessage, RESOURCES_MAX, ResourceLife, ShardMessage};
 
+use super::connection::Connection;
 use super::places::asks_too_much;
 use super::streams::Lives;
 use crate::log::debug;
@@ -45,6 +47,8 @@ pub(super) struct Common {
     shared: BTreeMap<ResourceId, Lives>,
     /// What the peer was asked to describe.
     asked: BTreeSet<ResourceId>,
+    /// What the peer spoke about and has no part in.
+    refused: BTreeSet<ResourceId>,
 }
 
 /// What is to be done after a look at both lists.
@@ -111,9 +115,12 @@ impl Common {
 impl Node {
     /// Tells a peer which resources this node has.
     pub(super) fn tell_resources(&mut self, key: Key) {
+        let peer = self.peers.connections.get(key).and_then(Connection::peer);
+        let Some(peer) = peer else { return };
         let mut resources: Vec<ResourceLife> = self
             .resources
             .iter()
+            .filter(|(_, resource)| resource.nodes.contains(&peer))
             .map(|(_, resource)| ResourceLife { resource: resource.id, life: resource.life })
             .collect();
         resources.sort_unstable();
@@ -133,6 +140,7 @@ impl Node {
     pub(in crate::node) fn tell_all_resources(&mut self) {
         for key in self.sessions() {
             self.tell_resources(key);
+            self.refuse_listed(key);
             self.compare_resources(key);
         }
     }
@@ -145,10 +153,12 @@ impl Node {
 
     /// Tells the peer and the machines what both ends have, as far as that has changed.
     fn compare_resources(&mut self, key: Key) {
+        let peer = self.peers.connections.get(key).and_then(Connection::peer);
+        let Some(peer) = peer else { return };
+        let of_peer = self.resources.iter().filter(|(_, entry)| entry.nodes.contains(&peer));
         let ours: BTreeMap<ResourceId, u64> =
-            self.resources.iter().map(|(_, resource)| (resource.id, resource.life)).collect();
+            of_peer.map(|(_, resource)| (resource.id, resource.life)).collect();
         let Some(connection) = self.peers.connections.get_mut(key) else { return };
-        let Some(peer) = connection.peer() else { return };
         let change = connection.common.compare(&ours);
         let (stream, bundle) = (connection.stream, connection.bundle);
         if let Some(link) = connection.link.as_mut() {
@@ -164,6 +174,36 @@ impl Node {
             self.report_shared(peer, (stream, bundle), resource, Some(lives));
         }
         self.stir_peer(key);
+    }
+
+    /// Notes which of these the peer has no part in, though they run here.
+    fn refuse_outsider(&mut self, key: Key, peer: NodeId, asked: &[ResourceId]) {
+        for &id in asked {
+            let outside = self.by_id.contains_key(&id) && !self.is_of(id, peer);
+            let connection = self.peers.connections.get_mut(key).filter(|_| outside);
+            if connection.is_some_and(|connection| connection.common.refused.insert(id)) {
+                self.note_outsider(peer, id);
+            }
+        }
+    }
+
+    /// Looks anew at what the peer lists, in one of its streams.
+    fn refuse_listed(&mut self, key: Key) {
+        let connection = self.peers.connections.get_mut(key).filter(|entry| entry.stream == 0);
+        let Some(connection) = connection else { return };
+        let Some(peer) = connection.peer() else { return };
+        let common = &mut connection.common;
+        common.refused.retain(|id| common.theirs.contains_key(id));
+        let listed: Vec<ResourceId> = common.theirs.keys().copied().collect();
+        self.refuse_outsider(key, peer, &listed);
+    }
+
+    /// Nodes that speak about a resource and have no part in it.
+    pub(in crate::node) fn outsiders_of(&self, id: ResourceId) -> Vec<NodeId> {
+        let open = self.peers.connections.iter().filter(|(_, entry)| !entry.closing);
+        let asking = open.filter(|(_, entry)| entry.common.refused.contains(&id));
+        let nodes = asking.filter_map(|(_, entry)| entry.peer());
+        nodes.filter(|&node| !self.is_of(id, node)).collect()
     }
 
     /// Tells the machines that this thread has of a resource that a session with a peer begins or has
@@ -205,6 +245,7 @@ impl Node {
         };
         let Some(lives) = connection.common.lives(id) else {
             self.peers.strays += 1;
+            self.refuse_outsider(key, peer, &[id]);
             return debug!("a frame for resource {:016x}, which is not here, was dropped", id.0);
         };
         let told = self.peers.sessions.get(&(peer, id));
@@ -299,12 +340,18 @@ impl Node {
         match message {
             NodeMessage::Resources { resources, last } => {
                 if connection.common.listed(resources, last) {
+                    self.refuse_listed(key);
                     self.compare_resources(key);
                     self.ask_for_descriptions(key);
                 }
             }
             NodeMessage::Joined { resources } => {
+                let ids: Vec<ResourceId> = resources.iter().map(|entry| entry.resource).collect();
+                self.refuse_outsider(key, peer, &ids);
+                // What is not here, or not the peer's, is not remembered: it would be without limit.
                 let lives = resources.into_iter().map(|entry| (entry.resource, entry.life));
+                let lives: Vec<_> = lives.filter(|(id, _)| self.is_of(*id, peer)).collect();
+                let Some(connection) = self.peers.connections.get_mut(key) else { return };
                 connection.common.joined_by_peer.extend(lives);
                 self.compare_resources(key);
             }

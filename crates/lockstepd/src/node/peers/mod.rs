@@ -100,6 +100,8 @@ pub(crate) struct Peers {
     restless: Vec<Key>,
     /// Frames of resources that are not known here.
     pub(crate) strays: u64,
+    /// Nodes that spoke about resources that they have no part in.
+    pub(crate) outsiders: u64,
     /// Connections closed for a fault of the peer.
     pub(crate) faults: u64,
 }
