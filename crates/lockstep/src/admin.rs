@@ -97,7 +97,7 @@ impl Node {
                     told.map_err(|error| unreached(self, &self.socket, &error))?;
                 }
                 Answer::Pong { .. } => return Ok(()),
-                Answer::Event(event) if hear(Some(event.clone())) => {}
+                Answer::Event(event) if hear(Some((*event).clone())) => {}
                 Answer::Event(_) => return Ok(()),
                 other => return Err(unexpected(self, &other)),
             }

@@ -125,6 +125,7 @@ impl Outsider {
                 seen: None,
                 process: 7,
                 attached: true,
+                feature_level: wire::FEATURE_LEVEL,
             },
         );
         self.link.send_member(id, &MemberMessage::Prepare { ballot });

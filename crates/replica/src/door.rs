@@ -623,6 +623,8 @@ pub enum OperationError {
     NoPrimary,
     /// Another resize of the volume took the place of this one.
     Replaced,
+    /// This node's disk failed while it wrote down that it goes on alone: it may be on that fork after its next start.
+    MayHaveForked,
     /// The comparison was stopped.
     Stopped,
     /// This node's release, or that of the node to be added, cannot act on what the others do.

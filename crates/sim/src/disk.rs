@@ -335,6 +335,12 @@ impl Disk {
         true
     }
 
+    /// Whether it has not yet answered all that it was asked.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        !self.in_flight.is_empty()
+    }
+
     /// Whether request `id` writes data.
     #[must_use]
     pub fn needs_room(&self, id: u64) -> bool {

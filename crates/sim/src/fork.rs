@@ -138,13 +138,16 @@ impl World {
             let index = self.history.call(now, step, one_sector(volume, sector, token));
             self.history.answer(now, step, index, true, Vec::new());
         }
+        let busy = self.nodes[node].disk.as_ref().is_some_and(crate::disk::Disk::is_busy);
         let process = self.nodes[node].process.as_ref();
         let held: BTreeSet<Token> =
             process.map_or(BTreeSet::new(), |process| process.buffers.tokens().collect());
         for index in 0..old.len() {
             let operation = old.operation(index);
             let Effect::Write(token) = operation.effect else { continue };
-            if held.contains(&token) || (token == 0 && !operation.ok) {
+            // Zeroes have no buffer that tells whether they are on their way; they may be while the disk is at work.
+            let zeroes = token == 0 && (!operation.ok || busy);
+            if held.contains(&token) || zeroes {
                 let index = self.history.call(now, step, fresh(operation));
                 self.history.abandon(now, step, index);
             }

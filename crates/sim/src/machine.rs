@@ -11,8 +11,8 @@ use crate::queue::{MICRO, MILLI, Time};
 use crate::world::{Event, Frame, World};
 use base::{BufferId, Incarnation, RequestId, VoterId};
 use replica::{
-    DiskAnswer, DiskOp, DiskRequest, FromShard, MemberInput, MemberOutput, ShardInput, ShardOutput,
-    ToShard,
+    DiskAnswer, DiskOp, DiskRequest, FromShard, MemberInput, MemberOutput, OperationError,
+    ShardInput, ShardOutput, ToShard,
 };
 use std::rc::Rc;
 
@@ -202,7 +202,9 @@ impl World {
                 if let Some((_, wish)) = self.wishes.remove(&id) {
                     self.note(node, || format!("operation {wish} ended: {result:?}"));
                     self.ended = Some(result);
-                    self.oracle.force_refused |= wish == "Force" && result.is_err();
+                    // "It may have come about" is no refusal.
+                    let refused = result.is_err_and(|error| error != OperationError::MayHaveForked);
+                    self.oracle.force_refused |= wish == "Force" && refused;
                     self.mark(if result.is_ok() {
                         "sim: wish granted"
                     } else {

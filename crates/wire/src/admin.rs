@@ -242,7 +242,7 @@ pub enum Answer {
     /// To `Status`.
     Status(Status),
     /// To `Events`, again and again.
-    Event(Event),
+    Event(Box<Event>),
     /// To `Dump`.
     Dump(Dump),
     /// To `ResourceFile`.

@@ -421,6 +421,7 @@ impl Node {
             OperationError::NoReplica => &codes::NO_REPLICA,
             OperationError::BadSize => &codes::BAD_SIZE,
             OperationError::Replaced => &codes::RESIZE_REPLACED,
+            OperationError::MayHaveForked => &codes::MAY_HAVE_FORKED,
             OperationError::Stopped => &codes::VERIFY_STOPPED,
             OperationError::OldRelease => &codes::OLD_RELEASE,
             OperationError::NoPrimary => &codes::NO_PRIMARY,
@@ -552,7 +553,7 @@ impl Listening {
             self.number += 1;
             let event =
                 admin::Event { number: self.number, at_ms: sys::wall_clock_ms(), resource, status };
-            replies.push(Reply::result(self.id, Answer::Event(event)));
+            replies.push(Reply::result(self.id, Answer::Event(Box::new(event))));
         }
         replies
     }

@@ -135,7 +135,9 @@ impl Member {
             .collect();
         for id in late {
             let invalidates = self.is_pending(id, &Operation::Invalidate);
+            let forks = self.is_pending(id, &Operation::Force) && self.has_accepted_fork();
             let error = match self.live_primary() {
+                _ if forks => OperationError::MayHaveForked,
                 // It found no replica that would be left, or no majority.
                 _ if invalidates && self.has_primary() => OperationError::LastReplica,
                 Some(node) => OperationError::OtherPrimary(node),
@@ -299,13 +301,17 @@ impl Member {
     /// is on its way to the disk. There is no way back: what was accepted may be there. Until then nobody hears of it,
     /// and nothing that others say counts.
     pub(super) fn has_forked_alone(&self) -> bool {
+        !self.store.broken && self.has_accepted_fork()
+    }
+
+    /// Whether the record as this node meant to store it accepts such a fork.
+    fn has_accepted_fork(&self) -> bool {
         let Some((known, record)) = self.known.as_ref().zip(self.record.as_ref()) else {
             return false;
         };
-        !self.store.broken
-            && record.accepted.as_ref().is_some_and(|(_, value)| {
-                is_lone_fork(value, self.node, record.voter, known.configuration.fork)
-            })
+        record.accepted.as_ref().is_some_and(|(_, value)| {
+            is_lone_fork(value, self.node, record.voter, known.configuration.fork)
+        })
     }
 
     /// Without a majority: this node's copy and vote are all there is from now on. A fork above the one that it accepted

@@ -178,6 +178,9 @@ codes! {
     NOT_A_CLIENT = "LS-0054", EXIT_FAILED, "That node is no client of the resource",
         "It is a member, or the very node that was asked.",
         "Remove a member first: `lockstep resource remove-replica`. A node itself forgets the resource.";
+    MAY_HAVE_FORKED = "LS-0055", EXIT_FAILED, "It is not known whether the node goes on alone",
+        "Its disk failed while the fork was being written to it.",
+        "Force no other node before this one was started again: `lockstep status` then says whether it is on a fork.";
 }
 
 /// Said with `UNSUPPORTED` of a resource that is to do without quorum, and has a witness.

@@ -116,12 +116,12 @@ fn every_reply_comes_back_as_it_was() {
         Answer::Pong { program: "0.1.0".to_string(), node: "alice".to_string() },
         Answer::Done {},
         Answer::Status(status()),
-        Answer::Event(Event {
+        Answer::Event(alloc::boxed::Box::new(Event {
             number: 1,
             at_ms: 2,
             resource: "r".to_string(),
             status: Some(status().resources.remove(0)),
-        }),
+        })),
         Answer::File(alloc::boxed::Box::new(file())),
         Answer::Dump(Dump {
             resource: "r".to_string(),
