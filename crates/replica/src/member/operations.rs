@@ -82,8 +82,8 @@ impl Member {
 
     /// The change that an operation asked for is committed. A hold is done when this node's shards hold.
     pub(super) fn finish_or_await_shards(&mut self, id: OperationId, epoch: Epoch, out: &mut Out) {
-        if self.is_pending(id, &Operation::Suspend(true)) {
-            self.mark(id, |pending| pending.since = Some(epoch));
+        if self.is_pending(id, &Operation::Suspend(true)) && self.installed < epoch {
+            self.mark(id, |pending| (pending.busy, pending.since) = (true, Some(epoch)));
         } else {
             self.finish(id, Ok(()), out);
         }
@@ -399,7 +399,7 @@ impl Member {
                         return Some((next, Then::Exclude));
                     }
                     if next == *known {
-                        self.finish(pending.id, Ok(()), out);
+                        self.finish_or_await_shards(pending.id, known.epoch, out);
                         continue;
                     }
                     if is_only_begun(&pending.operation, known, &next) {

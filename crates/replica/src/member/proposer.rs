@@ -326,6 +326,10 @@ impl Member {
             // It was decided elsewhere, without those who promise here: ask anew, with a higher ballot.
             return self.abandon(out);
         }
+        if prepare.best.configuration.feature_level > self.feature_level {
+            // What it would go on from is not for its release.
+            return self.abandon(out);
+        }
         if self.is_consent(&prepare.best.configuration, &prepare.promises) {
             let promised = self.record.as_ref().map_or(Ballot::default(), |record| record.promised);
             if promised > prepare.ballot {

@@ -24,9 +24,11 @@ pub(super) fn is_sound(configuration: &Configuration) -> bool {
 }
 
 impl Proposal {
-    /// Whether this is an exclude that one of those who stay in sync has not accepted.
-    fn awaits_survivors(&self) -> bool {
-        let mut survivors = self.next.members.iter().filter(|member| member.in_sync);
+    /// Whether this is an exclude that one of those who stay in sync has not accepted, `own` aside: this node knows of
+    /// itself whether it is there.
+    fn awaits_survivors(&self, own: NodeId) -> bool {
+        let mut survivors =
+            self.next.members.iter().filter(|member| member.in_sync && member.node != own);
         self.then == Then::Exclude
             && survivors.any(|member| self.accepted.get(&member.node) != Some(&member.voter))
     }
@@ -78,7 +80,7 @@ impl Member {
         let Role::Primary(reign) = &self.role else { return Vec::new() };
         let Some(proposal) = &reign.proposal else { return Vec::new() };
         let members = proposal.base.members.iter().chain(&proposal.next.members);
-        let survivors_first = proposal.awaits_survivors();
+        let survivors_first = proposal.awaits_survivors(self.node);
         let mut nodes: Vec<NodeId> = members
             .map(|member| member.node)
             .filter(|node| !proposal.accepted.contains_key(node))
@@ -165,14 +167,15 @@ impl Member {
         voter: VoterId,
         out: &mut Out,
     ) {
+        let own = self.node;
         let Role::Primary(reign) = &mut self.role else { return };
         let Some(proposal) = &mut reign.proposal else { return };
         if reign.ballot != ballot || proposal.next.epoch != epoch {
             return;
         }
-        let awaited = proposal.awaits_survivors();
+        let awaited = proposal.awaits_survivors(own);
         proposal.accepted.insert(node, voter);
-        if awaited && !proposal.awaits_survivors() {
+        if awaited && !proposal.awaits_survivors(own) {
             self.send_proposal(out);
         }
         self.consider_commit(out);

@@ -4,6 +4,7 @@ use super::network::{World, voter};
 use super::serving;
 use crate::door::{Operation, OperationError};
 use crate::member::Suspended;
+use alloc::boxed::Box;
 use base::NodeId;
 use wire::{FEATURE_LEVEL, MemberKind};
 
@@ -72,4 +73,32 @@ fn a_node_of_an_older_release_becomes_no_member() {
     let id = world.operate(1, Operation::AddMember { node, kind, voter: voter(3) });
     world.run_until("answered", |world| world.is_done(1, id));
     assert_eq!(world.node(1).done[&id], Err(OperationError::OldRelease));
+}
+
+#[test]
+fn a_client_of_an_older_release_does_not_go_on_from_a_raise_that_it_finds() {
+    for seed in 0..12 {
+        let mut world = serving(100 + seed, 2, 1, 1);
+        for node in [1, 2, 3] {
+            world.crash(node);
+            world.node_mut(node).feature_level = NEW;
+        }
+        // The raise was accepted; its primary died before anybody learned of it.
+        for node in [2, 3] {
+            let record = world.node_mut(node).disk.as_mut().expect("a voter");
+            let (ballot, known) = record.committed.clone().expect("it served");
+            let mut next = (*known).clone();
+            next.epoch.0 += 1;
+            next.feature_level = NEW;
+            record.promised = ballot.max(record.promised);
+            record.accepted = Some((record.promised, Box::new(next)));
+        }
+        world.set_clients(1, 0);
+        world.set_clients(4, 1);
+        world.start(2);
+        world.start(3);
+        world.wait(20);
+        world.set_clients(2, 1);
+        world.run_until("node 2 serves", |world| world.answers(2));
+    }
 }

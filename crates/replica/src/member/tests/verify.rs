@@ -142,7 +142,11 @@ fn what_an_operator_holds_back_stays_held_at_the_next_primary_and_is_let_go_ther
 #[test]
 fn a_hold_is_done_when_the_shards_hold() {
     let mut world = serving(35, 3, 0, 0);
-    let id = world.operate(1, Operation::Suspend(true));
-    world.run_until("done", |world| world.is_done(1, id));
+    world.operate(1, Operation::Suspend(true));
+    let second = world.operate(1, Operation::Suspend(true));
+    world.run_until("done", |world| world.is_done(1, second));
     assert!(!world.answers(1), "at that very moment");
+    let third = world.operate(1, Operation::Suspend(true));
+    world.run_until("done", |world| world.is_done(1, third));
+    assert_eq!(world.node(1).done[&third], Ok(()));
 }
