@@ -192,6 +192,7 @@ fn how_far_a_verify_is_and_who_a_fork_left_out_are_shown() {
         done_bytes: 256 << 20,
         total_bytes: 1 << 30,
         repaired_bytes: 8192,
+        partial: false,
         at_ms: 0,
     };
     view.verify = Some(verify);

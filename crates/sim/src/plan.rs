@@ -296,6 +296,11 @@ pub struct Plan {
 /// Kinds of fault, for the draw of how frequent each is.
 const KINDS: usize = 11;
 
+/// Faults in each history, at least.
+const FAULTS_MIN: usize = 5;
+/// Draws for them, at most: with few nodes and few kinds hardly any may be possible.
+const DRAWS_MAX: u64 = 500;
+
 impl Plan {
     /// The plan that a seed names, with the features that it draws.
     #[must_use]
@@ -413,7 +418,10 @@ impl Plan {
         let sum: u64 = weights.iter().sum();
         let count = 5 + random.below(25);
         let mut faults = Vec::new();
-        for _ in 0..count {
+        let mut drawn = 0;
+        // Some draws come to nothing, for instance a link from a node to itself.
+        while drawn < count || (faults.len() < FAULTS_MIN && drawn < DRAWS_MAX) {
+            drawn += 1;
             let mut draw = random.below(sum);
             let mut kind = 0;
             while draw >= weights[kind] {

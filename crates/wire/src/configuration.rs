@@ -278,10 +278,13 @@ pub struct VerifyEntry {
     pub volume: VolumeId,
     /// Up to which sector that volume is.
     pub next: u64,
-    /// Sectors that differed in what is compared, and were repaired. What lies behind `next` counts when `next` moves.
+    /// Sectors in pieces that differed in what is compared, and were repaired. What lies behind `next` counts when `next`
+    /// moves.
     pub repaired: u64,
     /// When it began, or ended: milliseconds since 1970; 0 if unknown.
     pub at_ms: u64,
+    /// A replica was not in sync while something was compared, and so was not compared there.
+    pub partial: bool,
 }
 
 /// A configuration of a resource.

@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 use base::{Ballot, Epoch, Incarnation, NodeId, SECTOR_BYTES, VolumeId, VoterId};
 
 /// Longest encoding of a configuration, in bytes, so that a voter's record and a message have a known
-/// size. A full one (16 members, 64 volumes, 16 stretches) takes 2 512; the rest is room for later sections.
+/// size. A full one (16 members, 64 volumes, 16 stretches) takes 2 522; the rest is room for later sections.
 pub const CONFIGURATION_BYTES_MAX: usize = 3072;
 
 /// Number of the form written here. A newer one may mean anything; sections are how this one grows.
@@ -47,7 +47,7 @@ const VOLUME_BYTES: usize = 14;
 const STRETCH_BYTES: usize = 34;
 const GROWTH_BYTES: usize = 10;
 const HELD_BYTES: usize = 2;
-const VERIFY_BYTES: usize = 35;
+const VERIFY_BYTES: usize = 36;
 
 /// Checks what `configuration` states as always true, and that its encoding is not too long.
 ///
@@ -439,6 +439,7 @@ fn put_verify(out: &mut Vec<u8>, verify: &VerifyEntry) {
     out.put_u64(verify.next);
     out.put_u64(verify.repaired);
     out.put_u64(verify.at_ms);
+    out.put_bool(verify.partial);
 }
 
 fn take_verify(mut reader: Reader<'_>) -> Result<VerifyEntry, DecodeError> {
@@ -454,6 +455,7 @@ fn take_verify(mut reader: Reader<'_>) -> Result<VerifyEntry, DecodeError> {
         next: reader.u64()?,
         repaired: reader.u64()?,
         at_ms: reader.u64()?,
+        partial: reader.bool()?,
     };
     reader.finish()?;
     Ok(verify)

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use wire::admin::{Command, Operation, VerifyProgress, Verifying};
+use wire::admin::{Command, Operation, VerifyProgress, Verifying, codes};
 
 use super::{MOVES_MAX, at_primary, doer, done};
 use crate::cli::Verify;
@@ -33,7 +33,7 @@ pub(super) fn verify(cluster: &Cluster, style: Style, wanted: &Verify) -> Result
         let watching = Watching::begin(cluster, style, name);
         let result = to_its_end(cluster, name, operation);
         watching.end();
-        return done(style, name, &outcome(result?));
+        return told(style, name, result?);
     }
     let views = Views::gather(cluster, Some(name))?;
     let node = doer(cluster, &views, name)?;
@@ -44,7 +44,7 @@ pub(super) fn verify(cluster: &Cluster, style: Style, wanted: &Verify) -> Result
         }
         answer => {
             answer?;
-            done(style, name, &outcome(now(cluster, name)?))
+            told(style, name, now(cluster, name)?)
         }
     }
 }
@@ -77,6 +77,18 @@ fn to_its_end(
 
 fn now(cluster: &Cluster, name: &str) -> Result<Option<Verifying>, Problem> {
     Ok(Views::gather(cluster, Some(name))?.require(name)?.verify)
+}
+
+/// What came of it; a problem if a replica was left out.
+fn told(style: Style, name: &str, verify: Option<Verifying>) -> Result<(), Problem> {
+    if let Some(verify) = verify.filter(|verify| verify.partial) {
+        let message = format!(
+            "{name}: a replica was not in sync and was left out; the others differed in {}, repaired",
+            show_size(verify.repaired_bytes)
+        );
+        return Err(Problem::from_code(&codes::VERIFY_PARTIAL, message));
+    }
+    done(style, name, &outcome(verify))
 }
 
 fn outcome(verify: Option<Verifying>) -> String {

@@ -126,11 +126,13 @@ pub(crate) fn verify_line(verify: &Verifying) -> Option<String> {
         0 => String::new(),
         bytes => format!(", {} differed and were repaired", show_size(bytes)),
     };
+    let partial = if verify.partial { "; a replica that was not in sync was left out" } else { "" };
+    let repaired = format!("{repaired}{partial}");
     let of = format!("{percent}% of {}{repaired}", show_size(verify.total_bytes));
     match verify.state {
         VerifyProgress::Running => Some(format!("verify: compared {of}")),
         VerifyProgress::Stopped => Some(format!("verify: stopped at {of}")),
-        VerifyProgress::Done if verify.repaired_bytes == 0 => None,
+        VerifyProgress::Done if repaired.is_empty() => None,
         VerifyProgress::Done => Some(format!("verify: done{repaired}")),
     }
 }

@@ -398,6 +398,7 @@ fn verifying(running: Option<&Resource>, known: &Configuration) -> Option<Verify
             wire::VerifyState::Done => VerifyProgress::Done,
         },
         repaired_bytes: entry.repaired * SECTOR_BYTES,
+        partial: entry.partial,
         at_ms: entry.at_ms,
         done_bytes: (before + next).min(total) * SECTOR_BYTES,
         total_bytes: total * SECTOR_BYTES,

@@ -3,7 +3,8 @@
 //! How far is part of the configuration, a stride at a time: whoever is primary goes on from there. The shards
 //! compare one stride of one volume; when all have, the configuration says so, and the next begins.
 //!
-//! Always: what lies before the place that a configuration names was compared to its end, in a reign that served.
+//! Always: what lies before the place that a configuration names was compared to its end, in a reign that served, on every
+//! replica that was in sync; if one was not, the configuration says that the verify is a partial one.
 //!
 //! Not here: comparing and repairing (`shard/copy`).
 
@@ -22,6 +23,8 @@ pub(super) struct Stride {
     from: VerifyEntry,
     compared: BTreeSet<u16>,
     repaired: u64,
+    /// A replica was not in sync at some time since it began.
+    partial: bool,
 }
 
 impl Member {
@@ -69,6 +72,7 @@ impl Member {
                 next: 0,
                 repaired: 0,
                 at_ms: self.wall_ms(),
+                partial: false,
             },
         });
         Some(next)
@@ -90,13 +94,22 @@ impl Member {
         let wanted = known.verify.filter(|verify| verify.state == VerifyState::Running);
         let number = self.verify_run + 1;
         let stride = self.verify_sectors;
+        let lacking = known.replicas().any(|node| !known.is_in_sync(node));
         let Some(reign) = self.reign_mut() else { return };
         let wanted = wanted.filter(|_| reign.served);
+        if let Some(stride) = &mut reign.verify {
+            stride.partial |= lacking;
+        }
         if reign.verify.as_ref().map(|run| run.from) == wanted {
             return;
         }
-        reign.verify =
-            wanted.map(|from| Stride { run: number, from, compared: BTreeSet::new(), repaired: 0 });
+        reign.verify = wanted.map(|from| Stride {
+            run: number,
+            from,
+            compared: BTreeSet::new(),
+            repaired: 0,
+            partial: lacking,
+        });
         let message = match wanted {
             None => ToShard::EndVerify,
             Some(VerifyEntry { volume, next, .. }) => {
@@ -126,6 +139,7 @@ impl Member {
         }
         let mut entry = stride.from;
         entry.repaired += stride.repaired;
+        entry.partial |= stride.partial;
         entry.next = entry.next.saturating_add(self.verify_sectors);
         let rest: Vec<(VolumeId, u64)> = known
             .volumes

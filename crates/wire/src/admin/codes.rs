@@ -181,6 +181,9 @@ codes! {
     MAY_HAVE_FORKED = "LS-0055", EXIT_FAILED, "It is not known whether the node goes on alone",
         "Its disk failed while the fork was being written to it.",
         "Force no other node before this one was started again: `lockstep status` then says whether it is on a fork.";
+    VERIFY_PARTIAL = "LS-0056", EXIT_FAILED, "Not every replica was compared",
+        "Only replicas that are in sync are; one was not for all or a part of the time. What was compared is the same now.",
+        "Wait for it (`lockstep wait NAME --for in-sync`), then begin anew: `lockstep resource verify NAME --anew --wait`.";
 }
 
 /// Said with `UNSUPPORTED` of a resource that is to do without quorum, and has a witness.

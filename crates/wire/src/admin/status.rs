@@ -239,6 +239,8 @@ pub struct Verifying {
     pub total_bytes: u64,
     /// Differed and were repaired, so far as it is known: a part that is being compared counts when it is done.
     pub repaired_bytes: u64,
+    /// A replica was not in sync while something was compared, and so was not compared there.
+    pub partial: bool,
     /// When it began, or, once it is done, when it ended: milliseconds since 1970 by the primary's clock; 0 if unknown.
     pub at_ms: u64,
 }

@@ -146,6 +146,34 @@ fn growths_are_written_only_where_a_volume_grows_and_each_once() {
 }
 
 #[test]
+fn a_full_configuration_takes_as_much_as_the_limit_says() {
+    let mut configuration = sample::configuration(&mut Prng::new(9));
+    let voter = |node: u16| MemberEntry {
+        node: NodeId(node),
+        kind: if node <= 8 { MemberKind::Replica } else { MemberKind::Witness },
+        voter: base::VoterId(1),
+        in_sync: false,
+        incarnation: base::Incarnation(1),
+    };
+    configuration.members = (1..=16).map(voter).collect();
+    let volume = |index: u16| VolumeEntry {
+        volume: base::VolumeId(index),
+        sectors: 8,
+        grows_to: Some(16),
+        block_bytes: 4096,
+    };
+    configuration.volumes = (0..64).map(volume).collect();
+    configuration.lineage = (0..16).map(|_| sample::stretch(&mut Prng::new(1))).collect();
+    configuration.held.requests = true;
+    let (state, began, volume) = (VerifyState::Done, base::Epoch(1), base::VolumeId(0));
+    let (next, repaired, at_ms, partial) = (0, 0, 0, false);
+    configuration.verify =
+        Some(VerifyEntry { state, began, volume, next, repaired, at_ms, partial });
+    configuration.unknown.clear();
+    assert_eq!(encoded(&configuration).len(), 2522);
+}
+
+#[test]
 fn what_is_held_and_compared_is_written_only_where_there_is_something_to_say() {
     let mut configuration = sample::configuration(&mut Prng::new(8));
     configuration.unknown.clear();
@@ -160,9 +188,9 @@ fn what_is_held_and_compared_is_written_only_where_there_is_something_to_say() {
     let state = VerifyState::Stopped;
     let (began, volume) = (base::Epoch(1), base::VolumeId(2));
     configuration.verify =
-        Some(VerifyEntry { state, began, volume, next: 3, repaired: 4, at_ms: 5 });
+        Some(VerifyEntry { state, began, volume, next: 3, repaired: 4, at_ms: 5, partial: true });
     let numbers = [3u64, 4, 5].map(u64::to_le_bytes).concat();
-    let entry = [&[19, 0, 35, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0], &numbers[..]].concat();
+    let entry = [&[19, 0, 36, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0], &numbers[..], &[1]].concat();
     let both = [&held[..], &entry].concat();
     assert_eq!(encoded(&configuration), both);
     assert_eq!(decode_configuration(&both), Ok(configuration.clone()));

@@ -39,7 +39,7 @@ pub(super) fn options(random: &mut Prng) -> Options {
     }
 }
 
-fn stretch(random: &mut Prng) -> Stretch {
+pub(super) fn stretch(random: &mut Prng) -> Stretch {
     Stretch {
         id: random.id(),
         ballot: Ballot { round: random.below(99), node: NodeId(random.below(9) as u16) },
@@ -110,6 +110,7 @@ fn verify_entry(random: &mut Prng) -> VerifyEntry {
         next: random.next_u64(),
         repaired: random.next_u64(),
         at_ms: random.next_u64(),
+        partial: flag(random),
     }
 }
 

@@ -150,3 +150,26 @@ fn a_hold_is_done_when_the_shards_hold() {
     world.run_until("done", |world| world.is_done(1, third));
     assert_eq!(world.node(1).done[&third], Ok(()));
 }
+
+#[test]
+fn a_verify_that_left_a_replica_out_says_so() {
+    let mut world = serving(36, 3, 0, 0);
+    world.node_mut(1).shards.mute_verify = Some(STRIDE);
+    let id = world.operate(1, VERIFY);
+    world.run_until("a stride", |world| state(world) == Some((VerifyState::Running, STRIDE)));
+    assert!(world.newest().verify.is_some_and(|verify| !verify.partial));
+    world.crash(3);
+    world.run_until("node 3 is left behind", |world| world.in_sync() == [1, 2]);
+    world.node_mut(1).shards.mute_verify = None;
+    let again = world.operate(1, Operation::Verify { anew: true });
+    world.run_until("done", |world| world.is_done(1, id) && world.is_done(1, again));
+    world.run_until("it is known", |world| {
+        world.newest().verify.is_some_and(|verify| verify.state == VerifyState::Done)
+    });
+    assert!(world.newest().verify.is_some_and(|verify| verify.partial));
+    world.start(3);
+    world.run_until("all are in sync", |world| world.in_sync() == [1, 2, 3]);
+    let whole = world.operate(1, VERIFY);
+    world.run_until("done", |world| world.is_done(1, whole));
+    assert!(world.newest().verify.is_some_and(|verify| !verify.partial), "it began anew");
+}
