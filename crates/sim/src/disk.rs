@@ -183,7 +183,7 @@ impl Disk {
             }
             DiskRequest::Zero { volume, span, durable, .. } => {
                 let zeroes = vec![0; span.count() as usize];
-                self.put(*volume, *span, &zeroes, *durable);
+                self.put(*volume, *span, &zeroes, *durable || entry.journaled);
                 Outcome::Plain(DiskAnswer::Done)
             }
             DiskRequest::Seal { volume, extent } => {
@@ -589,4 +589,32 @@ fn hash(tokens: &[Token]) -> u128 {
         state = (state ^ u128::from(token)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
     }
     state
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::BufferId;
+
+    const VOLUME: VolumeId = VolumeId(0);
+
+    #[test]
+    fn what_was_in_the_journal_is_stable_in_its_place_too() {
+        let span = Span::new(0, 2).expect("it fits");
+        let (unmap, durable, buffer) = (false, false, BufferId(1));
+        let zero = DiskRequest::Zero { volume: VOLUME, span, unmap, durable };
+        let write = DiskRequest::Write { volume: VOLUME, span, buffer, durable };
+        for (request, content, value) in [(zero, None, 0), (write, Some(Rc::from([5, 5])), 5)] {
+            let mut disk = Disk::new(&[(VOLUME, 0)]);
+            disk.resize(VOLUME, 2, 7);
+            let id = disk.submit(0, DiskOp(1), request, content).expect("nothing is in flight");
+            disk.journal(id);
+            disk.finish(id);
+            assert_eq!(
+                disk.every_value(VOLUME),
+                vec![vec![value]; 2],
+                "a power cut changes nothing"
+            );
+        }
+    }
 }

@@ -15,6 +15,7 @@ pub const MARKS: &[&str] = &[
     "a write is to be settled",
     "answer waits for lease or cut",
     "extents turn cold",
+    "flush waits for writes of an earlier reign",
     "forwarded requests are asked anew",
     "forwarded to a node that is not primary",
     "member: a higher ballot is asked for",

@@ -63,7 +63,7 @@ impl Shard {
             self.seats.give(node);
         }
         out.push(ShardOutput::Member(FromShard::Installed { epoch: new.epoch }));
-        self.expect_written();
+        self.expect_written(new_reign);
         if new_reign && reigns {
             self.begin_reign();
         }

@@ -55,6 +55,8 @@ struct LocalOp {
     volume: VolumeId,
     span: Span,
     action: Action,
+    /// A write that is on stable storage, though not in its place.
+    durable: bool,
 }
 
 /// What a disk request in flight is for.
@@ -98,6 +100,13 @@ pub(super) struct Local {
     early: bool,
     /// A configuration, and the first operation that was asked for under it: those before are not all on the disk.
     unwritten: Option<(Epoch, u64)>,
+    /// The first operation that was asked for in the present reign.
+    reign_begins: u64,
+    /// Flushes that wait for writes of earlier reigns.
+    flushes: Vec<Purpose>,
+    /// Where a write of this reign that may have been counted as done failed since, and none was carried out after it:
+    /// what stands there is older than what clients were told.
+    stale: Vec<(VolumeId, Span)>,
 }
 
 impl Local {
@@ -116,6 +125,9 @@ impl Local {
             next: 1,
             early: false,
             unwritten: None,
+            reign_begins: 0,
+            flushes: Vec::new(),
+            stale: Vec::new(),
         }
     }
 
@@ -152,7 +164,7 @@ impl Shard {
             let extent = self.extent_of(volume, span);
             self.log.hold(extent);
         }
-        self.local.ops.insert(id, LocalOp { purpose, volume, span, action });
+        self.local.ops.insert(id, LocalOp { purpose, volume, span, action, durable: false });
         if self.local.locks.acquire(id, volume, span, action.changes()) {
             self.local_granted(id, out);
         }
@@ -186,6 +198,9 @@ impl Shard {
                 self.write_log(out);
                 return;
             }
+        } else if self.is_stale(volume, span) {
+            self.local_done(id, DiskAnswer::Failed, out);
+            return;
         }
         self.local_submit(id, out);
     }
@@ -237,12 +252,40 @@ impl Shard {
         out.push(ShardOutput::Disk { op: DiskOp(op), request });
     }
 
-    /// Flushes this node's disk for `purpose`: everything answered before this call is covered.
+    /// Flushes this node's disk for `purpose`: everything answered before this call is covered, and what
+    /// clients may have been told of an earlier reign's writes while they were in memory here.
     pub(super) fn local_flush(&mut self, purpose: Purpose, out: &mut Out) {
-        if self.has_disk {
-            self.submit(Flight::Flush(purpose), DiskRequest::Flush, out);
-        } else {
+        if !self.has_disk {
             self.on_local(purpose, DiskAnswer::Failed, out);
+        } else if self.owes_earlier_writes() {
+            out.push(ShardOutput::Mark("flush waits for writes of an earlier reign"));
+            self.local.flushes.push(purpose);
+        } else {
+            self.submit(Flight::Flush(purpose), DiskRequest::Flush, out);
+        }
+    }
+
+    /// Whether this replica has writes in memory that a primary before this one may have counted as done
+    /// (protocol B). Those of this reign the primary waits for by itself. A replica out of sync owes nothing: it is
+    /// copied to, and its log may have no room for them before a flush.
+    fn owes_earlier_writes(&self) -> bool {
+        if !self.local.early {
+            return false;
+        }
+        let known = self.configuration.as_ref();
+        let begins = self.local.reign_begins;
+        let mut earlier = self.local.ops.iter().take_while(|(id, _)| **id < begins);
+        known.is_some_and(|known| known.is_in_sync(self.node))
+            && earlier.any(|(_, op)| op.action.changes() && !op.durable)
+    }
+
+    /// Flushes that waited go on when they may.
+    pub(super) fn flush_what_waited(&mut self, out: &mut Out) {
+        if self.local.flushes.is_empty() || (self.has_disk && self.owes_earlier_writes()) {
+            return;
+        }
+        for purpose in core::mem::take(&mut self.local.flushes) {
+            self.local_flush(purpose, out);
         }
     }
 
@@ -330,7 +373,10 @@ impl Shard {
             let Some(Flight::Local(id)) = self.local.flights.get(&op.0) else {
                 unreachable!("only a write that is on its way becomes durable")
             };
-            self.on_local(self.local.ops[id].purpose, answer, out);
+            let op = self.local.ops.get_mut(id).expect("in flight, so still there");
+            op.durable = true;
+            let purpose = op.purpose;
+            self.on_local(purpose, answer, out);
             return;
         }
         let flight = self.local.flights.remove(&op.0).expect("the disk answers what it was asked");
@@ -446,6 +492,9 @@ impl Shard {
 
     fn local_done(&mut self, id: u64, answer: DiskAnswer, out: &mut Out) {
         let op = self.local.ops.remove(&id).expect("in flight, so still there");
+        if op.action.changes() {
+            self.note_stale(&op, answer == DiskAnswer::Failed);
+        }
         let mut granted = Vec::new();
         self.local.locks.release(id, op.volume, op.span, &mut granted);
         for next in granted {
@@ -459,10 +508,37 @@ impl Shard {
             self.log.unhold(extent);
             if answer == DiskAnswer::Failed {
                 self.note_lost_write(op.purpose, op.volume, op.span);
+                // They were to make this very write stable.
+                if id < self.local.reign_begins {
+                    for purpose in core::mem::take(&mut self.local.flushes) {
+                        self.on_local(purpose, answer, out);
+                    }
+                }
             }
         }
         self.on_local(op.purpose, answer, out);
         self.make_room(out);
+    }
+
+    /// A write was carried out or failed. One that failed may be complete at the primary all the same: it was durable, or
+    /// other disks have it and this memory counted. It reads here until it hears of it.
+    fn note_stale(&mut self, op: &LocalOp, failed: bool) {
+        let (volume, span) = (op.volume, op.span);
+        if !failed {
+            self.local.stale.retain(|&(at, old)| {
+                at != volume || old.first() < span.first() || span.end() < old.end()
+            });
+            return;
+        }
+        let in_sync = self.configuration.as_ref().is_some_and(|known| known.is_in_sync(self.node));
+        let in_memory = self.local.early && matches!(op.purpose, Purpose::Peer { .. });
+        if in_sync && (op.durable || in_memory) && !self.local.stale.contains(&(volume, span)) {
+            self.local.stale.push((volume, span));
+        }
+    }
+
+    fn is_stale(&self, volume: VolumeId, span: Span) -> bool {
+        self.local.stale.iter().any(|&(at, old)| at == volume && old.overlaps(span))
     }
 
     /// Saving or cooling ended: whatever waits for its turn goes on.
@@ -537,8 +613,15 @@ impl Shard {
     }
 
     /// A configuration was installed.
-    pub(super) fn expect_written(&mut self) {
+    pub(super) fn expect_written(&mut self, new_reign: bool) {
+        if new_reign {
+            self.local.reign_begins = self.local.next;
+        }
         let Some(known) = &self.configuration else { return };
+        if new_reign || !known.is_in_sync(self.node) {
+            // A new primary does not settle doubt from a disk that failed, nor is one read that is out of sync.
+            self.local.stale.clear();
+        }
         self.local.early |= known.options.protocol == Protocol::B;
         if self.local.early && self.has_disk {
             self.local.unwritten = Some((known.epoch, self.local.next));

@@ -309,6 +309,7 @@ impl Shard {
             ShardInput::Disk { op, answer } => self.on_disk(op, answer, out),
             ShardInput::Wake => {}
         }
+        self.flush_what_waited(out);
         self.tick(out);
         self.pump(out);
         self.retry_far_ahead(out);

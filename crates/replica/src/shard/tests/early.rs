@@ -1,9 +1,10 @@
 //! Protocol B: whose disk and whose memory count before a write is answered.
 
 use super::world::{World, span};
-use crate::door::FromShard;
+use crate::door::{DiskRequest, FromShard};
+use alloc::vec;
 use base::{NodeId, Op};
-use wire::Protocol;
+use wire::{Protocol, ShardMessage};
 
 /// Nodes, those of them with data, and the primary.
 fn early(nodes: &[u16], replicas: &[u16], primary: u16) -> World {
@@ -102,4 +103,98 @@ fn written_is_said_when_the_disk_has_what_was_asked_for_before() {
     world.disk_goes_on(2);
     assert!(world.has_said(2, &said));
     assert!(world.configuration.is_in_sync(NodeId(2)));
+}
+
+/// A write was answered that node 2 has in memory only, and `primary` reigns then without node 1.
+fn taken_over(replicas: &[u16], primary: u16) -> World {
+    let mut world = early(&[1, 2, 3], replicas, 1);
+    hold_disk(&mut world, 2);
+    let write = world.write(1, 10, 4, 7);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    world.disconnect(1, 2);
+    world.disconnect(1, 3);
+    world.configuration = world.next_with(&[2]);
+    world.lead(primary);
+    world
+}
+
+fn flushes_its_disk(world: &World, node: u16) -> bool {
+    world.nodes[&node].flying.iter().any(|(_, request)| matches!(request, DiskRequest::Flush))
+}
+
+#[test]
+fn a_flush_waits_for_what_was_answered_in_an_earlier_reign_and_is_in_memory_only() {
+    for primary in [2, 3] {
+        let mut world = taken_over(&[1, 2], primary);
+        let flush = world.flush(primary);
+        assert!(!flushes_its_disk(&world, 2), "it would not cover the write");
+        assert_eq!(world.answer(primary, flush), None);
+        world.disk_goes_on(2);
+        assert_eq!(world.answer(primary, flush), Some(Ok(())));
+        assert_eq!(world.at(2, 10), 7);
+        assert!(world.nodes[&2].unflushed.is_empty());
+    }
+}
+
+#[test]
+fn a_flush_does_not_wait_for_an_earlier_write_that_is_durable_and_not_in_its_place() {
+    let mut world = taken_over(&[1, 2], 3);
+    world.flush(3);
+    assert!(!flushes_its_disk(&world, 2));
+    world.disk_says_durable(2);
+    assert!(flushes_its_disk(&world, 2));
+}
+
+#[test]
+fn a_flush_fails_if_the_earlier_write_that_it_waits_for_does() {
+    let mut world = taken_over(&[1, 2], 3);
+    let flush = world.flush(3);
+    world.nodes.get_mut(&2).expect("there").disk_fails = true;
+    world.disk_answers(2, 0);
+    world.nodes.get_mut(&2).expect("there").disk_fails = false;
+    world.run();
+    let failed =
+        |message: &ShardMessage| matches!(message, ShardMessage::Flushed { ok: false, .. });
+    assert_eq!(world.sent(2, 3, failed), 1);
+    assert_eq!(world.answer(3, flush), None);
+}
+
+#[test]
+fn a_replica_out_of_sync_flushes_whatever_is_on_its_way_there() {
+    let mut world = taken_over(&[1, 2], 3);
+    world.flush(3);
+    assert!(!flushes_its_disk(&world, 2));
+    let next = world.next_with(&[1]);
+    world.install(next, &[2]);
+    assert!(flushes_its_disk(&world, 2), "its log may have room for the write only after that");
+}
+
+#[test]
+fn what_stands_where_a_write_failed_that_was_in_memory_is_not_read() {
+    let mut world = early(&[1, 2, 3], &[2, 3], 1);
+    hold_disk(&mut world, 2);
+    let write = world.write(1, 10, 4, 7);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    let asks_2 = |message: &ShardMessage| matches!(message, ShardMessage::Read { .. });
+    let waits_there = world.read(1, 10, 4);
+    assert_eq!((world.answer(1, waits_there), world.sent(1, 2, asks_2)), (None, 1));
+    // One that is on its way while the disk fails the write, and the primary does not know.
+    world.held.insert((1, 2));
+    world.held.insert((2, 1));
+    let mut comes_later = world.read(1, 10, 4);
+    if world.answer(1, comes_later).is_some() {
+        comes_later = world.read(1, 10, 4);
+    }
+    world.nodes.get_mut(&2).expect("there").disk_fails = true;
+    world.disk_answers(2, 0);
+    world.nodes.get_mut(&2).expect("there").disk_fails = false;
+    world.held.remove(&(1, 2));
+    world.disk_goes_on(2);
+    world.held.remove(&(2, 1));
+    world.wait_ms(1000);
+    assert_eq!(world.got(1, waits_there), vec![7; 4]);
+    assert_eq!(world.got(1, comes_later), vec![7; 4]);
+    world.change(1, &[3]);
+    world.wait_ms(1000);
+    assert_eq!(world.buffers_held(), 0);
 }
