@@ -262,7 +262,7 @@ impl Member {
             return;
         }
         if !self.can_follow() {
-            out.push(MemberOutput::Mark("member: a configuration that this release cannot act on"));
+            // `status` says so.
             return;
         }
         self.tell_hold(&configuration, out);
