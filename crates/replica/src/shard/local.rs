@@ -49,6 +49,9 @@ impl Action {
     }
 }
 
+/// Places where a write failed that are remembered one by one. A disk that fails so many is not read any more at all.
+const STALE_MAX: usize = 256;
+
 #[derive(Debug)]
 struct LocalOp {
     purpose: Purpose,
@@ -107,6 +110,8 @@ pub(super) struct Local {
     /// Where a write of this reign that may have been counted as done failed since, and none was carried out after it:
     /// what stands there is older than what clients were told.
     stale: Vec<(VolumeId, Span)>,
+    /// There were more such places than are remembered.
+    stale_everywhere: bool,
 }
 
 impl Local {
@@ -128,6 +133,7 @@ impl Local {
             reign_begins: 0,
             flushes: Vec::new(),
             stale: Vec::new(),
+            stale_everywhere: false,
         }
     }
 
@@ -534,11 +540,14 @@ impl Shard {
         let in_memory = self.local.early && matches!(op.purpose, Purpose::Peer { .. });
         if in_sync && (op.durable || in_memory) && !self.local.stale.contains(&(volume, span)) {
             self.local.stale.push((volume, span));
+            self.local.stale_everywhere |= self.local.stale.len() > STALE_MAX;
         }
+        self.local.stale.truncate(STALE_MAX);
     }
 
     fn is_stale(&self, volume: VolumeId, span: Span) -> bool {
-        self.local.stale.iter().any(|&(at, old)| at == volume && old.overlaps(span))
+        self.local.stale_everywhere
+            || self.local.stale.iter().any(|&(at, old)| at == volume && old.overlaps(span))
     }
 
     /// Saving or cooling ended: whatever waits for its turn goes on.
@@ -621,6 +630,7 @@ impl Shard {
         if new_reign || !known.is_in_sync(self.node) {
             // A new primary does not settle doubt from a disk that failed, nor is one read that is out of sync.
             self.local.stale.clear();
+            self.local.stale_everywhere = false;
         }
         self.local.early |= known.options.protocol == Protocol::B;
         if self.local.early && self.has_disk {
