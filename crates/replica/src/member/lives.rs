@@ -10,13 +10,14 @@
 //! Not here: what follows for votes and copies (`proposer`, `peers`), generations of histories without quorum
 //! (`lineage`).
 
+use super::lineage::is_lineal;
 use super::start::PEERS_MAX;
 use super::{Member, Out, Phase};
 use crate::door::MemberOutput;
 use crate::member::store::Effect;
 use alloc::collections::BTreeMap;
 use base::{Ballot, Epoch, Incarnation, Instant, NodeId, SessionId, VoterId};
-use wire::{LIVES_MAX, Life, Seen};
+use wire::{Configuration, LIVES_MAX, Life, Seen};
 
 /// Writes of a life that has not ended, as far as its record knows.
 const OPEN: u64 = u64::MAX;
@@ -41,6 +42,9 @@ pub(super) fn is_before(lives: &[Life], epoch: Epoch, seen: &Seen) -> bool {
         && lives.first().is_some_and(|life| seen.life.number < life.number);
     !(too_old && epoch > seen.epoch)
 }
+
+/// Of an identity that was given up for good: in nobody's history.
+const GIVEN_UP: Life = Life { number: u64::MAX, process: 0, writes: u64::MAX };
 
 impl Member {
     fn own_epoch(&self) -> Epoch {
@@ -262,9 +266,27 @@ impl Member {
         let Some(named) = named.filter(|&named| named != voter && voter != VoterId(0)) else {
             return;
         };
-        // In nobody's history.
-        let life = Life { number: u64::MAX, process: 0, writes: u64::MAX };
-        self.remember(Seen { node, voter: named, life, epoch: Epoch(u64::MAX) });
+        // One that is given up already was on its way for long: it is the older of the two.
+        if !self.seen.contains_key(&(node, voter, GIVEN_UP.process)) {
+            self.remember(Seen { node, voter: named, life: GIVEN_UP, epoch: Epoch(u64::MAX) });
+        }
+    }
+
+    /// A majority gave members other identities, or none: they gave those up that they had.
+    pub(super) fn renounce_replaced(&mut self, next: &Configuration) {
+        let Some(known) = self.known.as_ref().map(|known| known.configuration.clone()) else {
+            return;
+        };
+        if is_lineal(next) || is_lineal(&known) || next.fork != known.fork {
+            return;
+        }
+        let own = self.node;
+        for member in known.members.iter().filter(|member| member.node != own) {
+            if next.member(member.node).is_some_and(|now| now.voter != member.voter) {
+                let (node, voter) = (member.node, member.voter);
+                self.remember(Seen { node, voter, life: GIVEN_UP, epoch: Epoch(u64::MAX) });
+            }
+        }
     }
 
     /// Whether the configuration known here names this identity.

@@ -217,6 +217,7 @@ impl Member {
         out: &mut Out,
     ) {
         self.round_seen = self.round_seen.max(ballot.round);
+        self.renounce_replaced(&configuration);
         self.update_slots(&configuration);
         if let Some(record) = self.record.as_mut() {
             record.committed = Some((ballot, Box::new((*configuration).clone())));

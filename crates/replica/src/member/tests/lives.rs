@@ -6,6 +6,7 @@ use super::serving;
 use crate::disk::Record;
 use crate::door::{FromShard, MemberInput};
 use crate::member::lives::is_before;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use base::{Ballot, Epoch, Incarnation, Instant, NodeId, SessionId};
 use wire::{LIVES_MAX, Life, MemberMessage, Seen};
@@ -62,6 +63,36 @@ fn own_voter(sent: &[MemberMessage]) -> Option<base::VoterId> {
         _ => None,
     });
     hellos.next_back()
+}
+
+#[test]
+fn an_identity_is_not_given_up_because_the_one_before_it_is_heard_of_late() {
+    let first = World::new(1, 3, 0, 0).bootstrap.clone();
+    let mut node = Alone::new(1, &first);
+    let ballot = Ballot { round: 9, node: NodeId(2) };
+    node.meet(2, 1, Some((Ballot::default(), Box::new(first.clone()))));
+    // Node 3 took a new identity, and the primary has heard of it.
+    let mut next = first.clone();
+    next.epoch = Epoch(first.epoch.0 + 1);
+    next.members[2].voter = base::VoterId(4711);
+    next.members[2].in_sync = false;
+    node.hear(2, 1, MemberMessage::Learn { ballot, configuration: Box::new(next) });
+    let life = Life { number: 1, process: 5, writes: u64::MAX };
+    // What node 3 said when it started was slow.
+    hello(&mut node, 2, &[life]);
+    let (peer, session) = (NodeId(3), SessionId(2));
+    let message = MemberMessage::Hello {
+        known: None,
+        voter: base::VoterId(4711),
+        incarnation: Incarnation(3),
+        lives: Vec::from([life]),
+        seen: None,
+        process: 5,
+        attached: true,
+        feature_level: wire::FEATURE_LEVEL,
+    };
+    let sent = node.step(MemberInput::Frame { peer, session, message });
+    assert_eq!(claims(&sent), [], "nothing is missing in the history of the new one");
 }
 
 #[test]
