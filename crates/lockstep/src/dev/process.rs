@@ -207,11 +207,14 @@ fn is_alive(pid: u32) -> bool {
 }
 
 /// Whether the command line of `pid` names `directory`. `None`: it has none at this moment, because
-/// it is just becoming another program.
+/// it is just becoming another program. It is read piece by piece, so that the first can be of the one and the rest of
+/// the other: only what is read twice counts.
 fn names(pid: u32, directory: &Path) -> Option<bool> {
-    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let read = || fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let line = read();
     let wanted = directory.as_os_str().as_encoded_bytes();
-    (!line.is_empty()).then(|| line.split(|&byte| byte == 0).any(|word| word == wanted))
+    let settled = !line.is_empty() && line == read();
+    settled.then(|| line.split(|&byte| byte == 0).any(|word| word == wanted))
 }
 
 fn note_path(directory: &Path) -> PathBuf {
