@@ -148,8 +148,8 @@ fn missed(best: &ResourceStatus, views: &[(String, ResourceStatus)]) -> Vec<Stri
     nodes
 }
 
-/// A view, with what only the others know: each node what its own store is made of, why it failed, what it warns of, and which
-/// clients it has.
+/// A view, with what only the others know: each node what its own store is made of, why it failed, what it warns of,
+/// and which clients it has.
 fn completed(best: &ResourceStatus, views: &[(String, ResourceStatus)]) -> ResourceStatus {
     let mut whole = best.clone();
     whole.left_out = missed(best, views);

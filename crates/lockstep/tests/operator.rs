@@ -192,3 +192,22 @@ fn a_witness_lets_two_replicas_survive_the_loss_of_any_one_node() {
     cluster.done(&["dev", "start", "b"]);
     waiting.join().unwrap().expect("it goes on when the majority is back");
 }
+
+#[test]
+fn a_verify_that_left_a_replica_out_ends_with_an_error_and_one_that_did_not_with_none() {
+    let cluster = three("3", &["disk"]);
+    let none = cluster.ends_with(1, &["resource", "verify", "disk", "--stop"]);
+    assert!(none.contains("LS-0052"), "{none}");
+    cluster.done(&["dev", "kill", "c"]);
+    cluster
+        .until("c is left behind", || !cluster.replica("disk", "c")["in_sync"].as_bool().unwrap());
+    let partial = cluster.ends_with(1, &["resource", "verify", "disk", "--wait"]);
+    assert!(partial.contains("LS-0056") && partial.contains("left out"), "{partial}");
+    let verify = cluster.resource("disk")["verify"].clone();
+    assert_eq!((&verify["state"], &verify["partial"]), (&"done".into(), &true.into()));
+    cluster.done(&["dev", "start", "c"]);
+    cluster.wait("disk", "healthy");
+    let whole = cluster.done(&["resource", "verify", "disk", "--wait"]);
+    assert!(whole.contains("all replicas were compared, and are the same"), "{whole}");
+    assert_eq!(cluster.resource("disk")["verify"]["partial"], false);
+}

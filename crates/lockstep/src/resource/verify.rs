@@ -81,21 +81,14 @@ fn now(cluster: &Cluster, name: &str) -> Result<Option<Verifying>, Problem> {
 
 /// What came of it; a problem if a replica was left out.
 fn told(style: Style, name: &str, verify: Option<Verifying>) -> Result<(), Problem> {
-    if let Some(verify) = verify.filter(|verify| verify.partial) {
-        let message = format!(
-            "{name}: a replica was not in sync and was left out; the others differed in {}, repaired",
-            show_size(verify.repaired_bytes)
-        );
+    let outcome = match verify.map_or(0, |verify| verify.repaired_bytes) {
+        0 => "were compared, and are the same".to_owned(),
+        bytes => format!("were compared; in {} they differed: repaired", show_size(bytes)),
+    };
+    if verify.is_some_and(|verify| verify.partial) {
+        let message =
+            format!("{name}: a replica was not in sync and was left out; the others {outcome}");
         return Err(Problem::from_code(&codes::VERIFY_PARTIAL, message));
     }
-    done(style, name, &outcome(verify))
-}
-
-fn outcome(verify: Option<Verifying>) -> String {
-    match verify.map_or(0, |verify| verify.repaired_bytes) {
-        0 => "all replicas were compared, and are the same".to_owned(),
-        bytes => {
-            format!("all replicas were compared; in {} they differed: repaired", show_size(bytes))
-        }
-    }
+    done(style, name, &format!("all replicas {outcome}"))
 }
