@@ -142,7 +142,7 @@ impl Node {
             node == self.config.node || peer.is_some_and(|peer| peer.is_connected())
         };
         let here = known.voters().filter(|voter| is_here(voter.node)).count();
-        here * 2 > known.voters().count() || known.options.quorum == Quorum::Off
+        here >= known.majority() || known.options.quorum == Quorum::Off
     }
 
     fn leave(&mut self) {
