@@ -173,3 +173,14 @@ fn a_verify_that_left_a_replica_out_says_so() {
     world.run_until("done", |world| world.is_done(1, whole));
     assert!(world.newest().verify.is_some_and(|verify| !verify.partial), "it began anew");
 }
+
+#[test]
+fn a_verify_goes_on_though_nobody_else_wants_to_be_primary() {
+    let mut world = serving(37, 3, 0, 0);
+    world.node_mut(1).shards.mute_verify = Some(STRIDE);
+    world.operate(1, VERIFY);
+    world.run_until("a stride", |world| state(world) == Some((VerifyState::Running, STRIDE)));
+    world.set_clients(1, 0);
+    world.crash(1);
+    world.run_until("it is done", |world| state(world).is_some_and(|at| at.0 == VerifyState::Done));
+}
