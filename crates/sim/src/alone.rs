@@ -5,7 +5,7 @@
 //!
 //! Not here: what must hold (`sides`), how faults are carried out (`fault`).
 
-use crate::plan::{Fault, FaultKind, Plan, Role, When, Wish};
+use crate::plan::{Fault, FaultKind, Plan, Role, When, Wish, draw_by_weight};
 use crate::queue::{MILLI, SECOND};
 use base::Prng;
 use wire::{AfterSplitBrain, Quorum};
@@ -69,20 +69,8 @@ fn draw(plan: &Plan, random: &mut Prng) -> Vec<Fault> {
     }
     // Without a cut there is nothing to see.
     weights[0] += 2;
-    let sum: u64 = weights.iter().sum();
-    let mut faults = Vec::new();
-    for _ in 0..3 + random.below(14) {
-        let mut draw = random.below(sum);
-        let mut kind = 0;
-        while draw >= weights[kind] {
-            draw -= weights[kind];
-            kind += 1;
-        }
-        if let Some(fault) = fault(plan, kind, random) {
-            faults.push(fault);
-        }
-    }
-    faults
+    let count = 3 + random.below(14);
+    draw_by_weight(&weights, count, random, |kind, random| fault(plan, kind, random))
 }
 
 fn fault(plan: &Plan, kind: usize, random: &mut Prng) -> Option<Fault> {

@@ -415,24 +415,8 @@ impl Plan {
                 *weight = [0, 0, 1, 4][usize::try_from(random.below(4)).expect("below 4")];
             }
         }
-        let sum: u64 = weights.iter().sum();
         let count = 5 + random.below(25);
-        let mut faults = Vec::new();
-        let mut drawn = 0;
-        // Some draws come to nothing, for instance a link from a node to itself.
-        while drawn < count || (faults.len() < FAULTS_MIN && drawn < DRAWS_MAX) {
-            drawn += 1;
-            let mut draw = random.below(sum);
-            let mut kind = 0;
-            while draw >= weights[kind] {
-                draw -= weights[kind];
-                kind += 1;
-            }
-            if let Some(fault) = self.draw_fault(kind, random) {
-                faults.push(fault);
-            }
-        }
-        faults
+        draw_by_weight(&weights, count, random, |kind, random| self.draw_fault(kind, random))
     }
 
     fn draw_fault(&self, kind: usize, random: &mut Prng) -> Option<Fault> {
@@ -506,6 +490,30 @@ fn roles(random: &mut Prng) -> Vec<Role> {
     roles.extend(vec![Role::Witness; usize::try_from(witnesses).expect("few")]);
     roles.extend(vec![Role::Diskless; usize::try_from(diskless).expect("few")]);
     roles
+}
+
+/// Faults of kinds that come as often as `weights` says: `count` draws, and more if fewer than [`FAULTS_MIN`] came of
+/// them. Some come to nothing, for instance a link from a node to itself.
+pub(crate) fn draw_by_weight(
+    weights: &[u64],
+    count: u64,
+    random: &mut Prng,
+    fault: impl Fn(usize, &mut Prng) -> Option<Fault>,
+) -> Vec<Fault> {
+    let sum: u64 = weights.iter().sum();
+    let mut faults = Vec::new();
+    let mut drawn = 0;
+    while drawn < count || (faults.len() < FAULTS_MIN && drawn < DRAWS_MAX) {
+        drawn += 1;
+        let mut draw = random.below(sum);
+        let mut kind = 0;
+        while draw >= weights[kind] {
+            draw -= weights[kind];
+            kind += 1;
+        }
+        faults.extend(fault(kind, random));
+    }
+    faults
 }
 
 fn geometry(random: &mut Prng, shards: u16) -> Geometry {
