@@ -54,6 +54,11 @@ impl Guard {
         self.session.handshake_bytes()
     }
 
+    /// How much may be received at once; see [`Session::receive_max`].
+    pub(crate) fn receive_max(&self) -> usize {
+        self.session.receive_max()
+    }
+
     /// Everything that has arrived is used.
     pub(crate) fn is_drained(&self) -> bool {
         self.at.is_empty()

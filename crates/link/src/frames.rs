@@ -143,6 +143,12 @@ impl Link {
         self.session.set_pool(pool);
     }
 
+    /// How much may be received at once; see [`Session::receive_max`].
+    #[must_use]
+    pub fn receive_max(&self) -> usize {
+        self.session.receive_max()
+    }
+
     /// When to close it unless it became ready before.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {

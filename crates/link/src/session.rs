@@ -22,7 +22,7 @@
 use base::{Duration, Instant, NodeId};
 use sys::{BufferPool, Piece};
 
-use crate::tls::{RECORD_PLAIN_BYTES_MAX, Tls, sealed_bytes, split_front};
+use crate::tls::{RECORD_HEADER_BYTES, RECORD_PLAIN_BYTES_MAX, Tls, sealed_bytes, split_front};
 use crate::{Claims, Config, LinkError, LinkMode, Peer, Refusal, Revocations, read_claims};
 
 /// Bytes that a peer may send before it is authenticated, TLS and all. docs/security.md says how many real
@@ -185,6 +185,20 @@ impl Session {
         self.handshake_bytes
     }
 
+    /// How much may be received at once: never more than a stranger may still send before it has proved who it is.
+    #[must_use]
+    pub fn receive_max(&self) -> usize {
+        match self.phase {
+            Phase::Handshake => self.handshake_left().saturating_sub(self.cut_bytes()).max(1),
+            Phase::Opening | Phase::Open => usize::MAX,
+        }
+    }
+
+    /// What is left of the limit, records that are not whole not counted.
+    fn handshake_left(&self) -> usize {
+        HANDSHAKE_BYTES_MAX.saturating_sub(self.handshake_bytes)
+    }
+
     /// The mode it runs in.
     #[must_use]
     pub fn mode(&self) -> LinkMode {
@@ -283,7 +297,11 @@ impl Session {
     fn establish(&mut self, input: &mut &mut [u8]) -> Result<(), LinkError> {
         loop {
             let limit = match self.phase {
-                Phase::Handshake => HANDSHAKE_BYTES_MAX.saturating_sub(self.handshake_bytes),
+                // No record is as short as that, so there is no need to receive one.
+                Phase::Handshake if self.handshake_left() <= RECORD_HEADER_BYTES => {
+                    return Err(LinkError::TooMuchBeforeAuthentication);
+                }
+                Phase::Handshake => self.handshake_left(),
                 Phase::Opening | Phase::Open => usize::MAX,
             };
             let cut = self.cut_bytes();

@@ -21,7 +21,7 @@ use crate::trust::refusal_in;
 use crate::{LinkError, Refusal};
 
 /// Bytes before the content of a record.
-const RECORD_HEADER_BYTES: usize = 5;
+pub(crate) const RECORD_HEADER_BYTES: usize = 5;
 
 /// Bytes of content in a record at most, as TLS 1.3 has it.
 const RECORD_BODY_BYTES_MAX: usize = (16 << 10) + 256;

@@ -341,3 +341,34 @@ fn a_stranger_that_goes_on_with_options_is_ended() {
     bench.receive(bytes);
     assert_eq!(bench.connection.broken(), Some(&LinkError::TooMuchBeforeAuthentication));
 }
+
+#[test]
+fn no_more_is_received_from_a_stranger_than_it_may_send() {
+    for tls in [false, true] {
+        let mut bench = Bench::new(&authority(), Revocations::default(), 1 << 20);
+        let mut start = 3_u32.to_be_bytes().to_vec();
+        if tls {
+            start.extend(b"IHAVEOPT");
+            start.extend(5_u32.to_be_bytes());
+            start.extend(0_u32.to_be_bytes());
+        }
+        let before = start.len();
+        bench.receive(start);
+        // A client hello in two large records, or an option without end.
+        let mut flood =
+            if tls { vec![22, 3, 1, 15, 0, 1, 0, 0xff, 0xff] } else { b"IHAVEOPT".to_vec() };
+        if tls {
+            flood.resize(5 + (15 << 8), 0);
+            flood.extend([22, 3, 1, 15, 0]);
+        } else {
+            flood.extend(6_u32.to_be_bytes());
+            flood.extend(8000_u32.to_be_bytes());
+        }
+        flood.resize(64 << 10, 0);
+        let rest = bench.receive(flood);
+        let received = before + (64 << 10) - rest.len();
+        assert_eq!(bench.connection.broken(), Some(&LinkError::TooMuchBeforeAuthentication));
+        assert!(received <= HAGGLE_BYTES_MAX, "{received} bytes, TLS {tls}");
+        assert!(received > HAGGLE_BYTES_MAX / 2, "{received} bytes, TLS {tls}");
+    }
+}

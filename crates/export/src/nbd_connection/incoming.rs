@@ -41,8 +41,13 @@ impl NbdConnection {
         };
         self.input_at = 0..0;
         self.receiving = true;
-        let length = buffer.len();
+        let length = buffer.len().min(self.haggle_left());
         Some((buffer, 0..length))
+    }
+
+    /// How much a client may still send before it has an export or has proved who it is.
+    fn haggle_left(&self) -> usize {
+        if self.entered { usize::MAX } else { HAGGLE_BYTES_MAX - self.haggled }
     }
 
     /// Where the next records go: inside TLS nobody knows what comes before it came.
@@ -59,7 +64,7 @@ impl NbdConnection {
             return None;
         };
         self.receiving = true;
-        let length = buffer.len();
+        let length = buffer.len().min(guard.receive_max());
         Some((buffer, 0..length))
     }
 
@@ -161,7 +166,7 @@ impl NbdConnection {
         self.input_at.start += fed.consumed;
         if !self.entered && self.claims().is_none() {
             self.haggled += fed.consumed;
-            if self.haggled > HAGGLE_BYTES_MAX {
+            if self.haggled >= HAGGLE_BYTES_MAX {
                 self.broken = Some(LinkError::TooMuchBeforeAuthentication);
                 return false;
             }

@@ -82,9 +82,10 @@ fn the_largest_certificate_that_nodes_have_leaves_room_below_the_limit() {
 
 #[test]
 fn a_stranger_is_heard_up_to_the_limit_and_not_one_byte_further() {
-    for (over, ends) in [(0, false), (1, true)] {
+    // One that has no room left for a record has sent too much, as whatever it says next would be.
+    for (total, ends) in [(HANDSHAKE_BYTES_MAX - 6, false), (HANDSHAKE_BYTES_MAX, true)] {
         let mut end = acceptor();
-        let mut left = HANDSHAKE_BYTES_MAX + over;
+        let mut left = total;
         // A client hello that does not end, in records that make up the limit.
         let mut first = true;
         while left > 0 {
@@ -103,10 +104,30 @@ fn a_stranger_is_heard_up_to_the_limit_and_not_one_byte_further() {
                 record[3..5].copy_from_slice(&body.to_be_bytes());
                 left += 6;
             }
+            assert!(record.len() <= end.link.receive_max(), "what is left is received");
             end.deliver(record);
         }
-        assert_eq!(end.error.is_some(), ends, "{over} bytes too many: {:?}", end.error);
+        assert_eq!(end.error.is_some(), ends, "{total} bytes: {:?}", end.error);
     }
+}
+
+#[test]
+fn no_more_is_received_from_a_stranger_than_it_may_send() {
+    let mut end = acceptor();
+    let mut received = 0;
+    // Of a flood of one long client hello in short records, as much as is taken each time.
+    let mut flood = [22, 3, 1, 0, 100].iter().copied().chain([0; 100]).cycle();
+    while end.error.is_none() {
+        let most = end.link.receive_max().min(16 << 10);
+        received += most;
+        let mut bytes: Vec<u8> = flood.by_ref().take(most).collect();
+        if received == most {
+            bytes[5..9].copy_from_slice(&[1, 0, 0xff, 0xff]);
+        }
+        end.deliver(bytes);
+    }
+    assert_eq!(end.error, Some(LinkError::TooMuchBeforeAuthentication));
+    assert!(received <= HANDSHAKE_BYTES_MAX, "{received} bytes");
 }
 
 #[test]

@@ -172,6 +172,7 @@ impl Node {
             let token = self.operations.insert(token).number();
             return self.hands.receive(token, &connection.socket, place, done..length);
         }
+        let most = link.receive_max();
         let buffer = self.buffers.input(connection.input.take(), connection.ready);
         let Some(buffer) = buffer else {
             connection.starved = true;
@@ -179,7 +180,7 @@ impl Node {
         };
         connection.receiving = true;
         let token = self.operations.insert(token).number();
-        let length = buffer.len();
+        let length = buffer.len().min(most);
         self.hands.receive(token, &connection.socket, buffer, 0..length);
     }
 
