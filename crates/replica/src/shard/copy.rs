@@ -15,7 +15,7 @@ use super::{Out, Shard};
 use crate::door::{FromShard, ReadFailure, ShardOutput};
 use alloc::vec::Vec;
 use base::{BufferId, NodeId, SessionId, Span, VolumeId};
-use wire::{ShardMessage, VolumeEntry, WriteFlags};
+use wire::{ReadPolicy, ShardMessage, VolumeEntry, WriteFlags};
 
 /// Ranges that are reconciled at once at least, however busy clients are.
 const RECONCILED_AT_ONCE: usize = 2;
@@ -299,25 +299,26 @@ impl Shard {
             Purpose::Sync { node, .. } => {
                 let mut nodes = Nodes::new();
                 nodes.push(*node);
-                if !self.is_own_in_sync() {
-                    nodes.extend(self.copy_source(&self.sources(&[]), span));
-                }
+                let source = self.copy_source(&self.sources(&[]), span);
+                nodes.extend(source.filter(|&source| source != self.node));
                 nodes
             }
         }
     }
 
-    /// Which of `sources` a copy of this range is read from: this node's own disk, else each in turn, four pieces at a
-    /// time, so that all their disks read at once.
+    /// Which of `sources` a copy of this range is read from: this node's own disk if reads prefer it, else each in turn,
+    /// four pieces at a time, so that all their disks read at once.
     fn copy_source(&self, sources: &[NodeId], span: Span) -> Option<NodeId> {
         let stripe = span.first() / (4 * self.geometry.copy_sectors);
         let turn = usize::try_from(stripe).unwrap_or(0) % sources.len().max(1);
-        let own = sources.first() == Some(&self.node);
+        let policy = self.configuration.as_ref().map(|known| known.options.read_policy);
+        let own = sources.first() == Some(&self.node) && policy == Some(ReadPolicy::PreferLocal);
         sources.get(if own { 0 } else { turn }).copied()
     }
 
     fn compare(&mut self, id: u64, others: &[NodeId], out: &mut Out) {
-        let (epoch, own, now) = (self.epoch(), self.is_own_in_sync(), self.now);
+        let (epoch, now) = (self.epoch(), self.now);
+        let in_sync = self.is_own_in_sync();
         let op = self.ops.get_mut(&id).expect("the caller looked it up");
         op.since = now;
         let (volume, span) = (op.volume, op.span);
@@ -325,6 +326,8 @@ impl Shard {
         copy.phase = Phase::Comparing;
         copy.hashes.clear();
         let target = if let Purpose::Sync { node, .. } = copy.purpose { Some(node) } else { None };
+        // A resync compares with its source, anybody else with all.
+        let own = in_sync && (target.is_none() || others.len() == 1);
         let mut asked: Vec<(NodeId, u64)> = Vec::new();
         for &node in others {
             asked.push((node, self.sequence()));
@@ -698,6 +701,10 @@ impl Shard {
 
     /// Reconciliation does not rest: requests wait for it.
     fn pump_reconcile(&mut self, out: &mut Out) {
+        if self.reconcile.is_empty() {
+            self.reconcile_cursor = (VolumeId(0), 0);
+            return;
+        }
         while self.copies < self.pace.pressure(self.now).copies.max(RECONCILED_AT_ONCE) {
             let Some((volume, first, end)) = self.reconcile.next(self.reconcile_cursor) else {
                 let start = (VolumeId(0), 0);
@@ -705,7 +712,7 @@ impl Shard {
                     return;
                 }
                 self.reconcile_cursor = start;
-                if self.copies > 0 || self.reconcile.is_empty() {
+                if self.copies > 0 {
                     return;
                 }
                 continue;
@@ -736,8 +743,9 @@ impl Shard {
     }
 
     fn pump_verify(&mut self, out: &mut Out) {
-        while self.pace.may_begin(self.now) {
-            let Some(run) = &self.verify else { return };
+        while let Some(run) = &self.verify
+            && self.pace.may_begin(self.now)
+        {
             let (volume, next) = (run.volume, run.next);
             let end = run.to.min(self.volume_sectors(volume));
             if next >= end {
