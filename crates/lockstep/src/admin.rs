@@ -19,6 +19,9 @@ use crate::problem::{PROTOCOL, Problem, TIMED_OUT, UNREACHED};
 /// How long a question takes at most: a node answers from memory.
 const QUESTION_LIMIT: Duration = Duration::from_secs(5);
 
+/// How long a node that tells of events may say nothing before it is asked whether it is there, and then take to answer.
+const SILENCE_LIMIT: Duration = Duration::from_secs(2);
+
 /// How long a change takes at most: a majority must agree, a store be made, a disk flushed.
 const CHANGE_LIMIT: Duration = Duration::from_secs(60);
 
@@ -76,8 +79,8 @@ impl Node {
         }
     }
 
-    /// Hears every change until `hear` says to stop, by answering false, or the node ends. First it hears, by an
-    /// empty event, that the node is there and will tell.
+    /// Hears every change until `hear` says to stop, by answering false, or the node ends or stands still. First it
+    /// hears, by an empty event, that the node is there and will tell.
     pub(crate) fn events(
         &self,
         resource: Option<&str>,
@@ -89,14 +92,27 @@ impl Node {
             Command::Events { resource: resource.map(str::to_owned) },
             Command::Ping {},
         ])?;
+        let (mut begun, mut asked) = (false, true);
         loop {
-            match line.answer()? {
-                Answer::Pong { .. } if hear(None) => {
-                    // From here on it speaks when there is something to say.
-                    let told = line.stream.set_read_timeout(None);
+            let answer = match line.answer() {
+                // Nothing happened, or the node stands still with its socket open.
+                Err(problem) if begun && !asked && problem.is_kind(TIMED_OUT) => {
+                    line.send(Command::Ping {})?;
+                    asked = true;
+                    continue;
+                }
+                answer => answer?,
+            };
+            match answer {
+                Answer::Pong { .. } => {
+                    asked = false;
+                    if !begun && !hear(None) {
+                        return Ok(());
+                    }
+                    begun = true;
+                    let told = line.stream.set_read_timeout(Some(SILENCE_LIMIT));
                     told.map_err(|error| unreached(self, &self.socket, &error))?;
                 }
-                Answer::Pong { .. } => return Ok(()),
                 Answer::Event(event) if hear(Some((*event).clone())) => {}
                 Answer::Event(_) => return Ok(()),
                 other => return Err(unexpected(self, &other)),

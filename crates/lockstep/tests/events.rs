@@ -104,3 +104,15 @@ fn what_happens_is_told_wherever_it_happens_in_versioned_lines_without_a_gap() {
         assert!(line["at_ms"].as_u64().unwrap() > 1_000_000_000_000, "{line}");
     }
 }
+
+#[test]
+fn a_node_that_stands_still_is_named_until_it_goes_on() {
+    let cluster = TestCluster::up(3, "file");
+    cluster.done(&["resource", "create", "disk", "--size", "8MiB", "--replicas", "3"]);
+    let mut events = Listening::begin(&cluster);
+    events.until("how it is at first", |line| line["resource"] == "disk");
+    let frozen = cluster.frozen("c");
+    events.until("c to be silent", |line| line["silent"][0] == "c");
+    drop(frozen);
+    events.until("c to answer", |line| line["silent"].as_array().unwrap().is_empty());
+}

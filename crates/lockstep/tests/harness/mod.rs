@@ -12,12 +12,22 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// What a slow machine may take for anything that is waited for.
 pub(crate) const LIMIT: &str = "60s";
 /// The same, for what tests ask themselves.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A process that stands still.
+pub(crate) struct Frozen(Pid);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _gone = kill_process(self.0, Signal::CONT);
+    }
+}
 
 pub(crate) struct TestCluster {
     pub(crate) directory: PathBuf,
@@ -91,10 +101,22 @@ impl TestCluster {
     }
 
     pub(crate) fn nbd(&self, node: &str) -> String {
+        self.node(node)["nbd"].as_str().unwrap().to_owned()
+    }
+
+    /// What `lockstep dev status` says of a node.
+    fn node(&self, node: &str) -> Value {
         let nodes = self.json(&["dev", "status"]);
         let all = nodes["nodes"].as_array().unwrap();
-        let found = all.iter().find(|entry| entry["name"] == node).unwrap();
-        found["nbd"].as_str().unwrap().to_owned()
+        all.iter().find(|entry| entry["name"] == node).unwrap().clone()
+    }
+
+    /// Makes a node stand still, its sockets open, until what is answered is dropped.
+    pub(crate) fn frozen(&self, node: &str) -> Frozen {
+        let pid = i32::try_from(self.node(node)["pid"].as_u64().unwrap()).unwrap();
+        let pid = Pid::from_raw(pid).unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
+        Frozen(pid)
     }
 
     pub(crate) fn resource(&self, name: &str) -> Value {
