@@ -33,6 +33,15 @@ const LOAD: Workload = Workload {
 const SCATTER: Workload =
     Workload { name: "scattered writes", pattern: "randwrite", block_kib: 64, depth: 8, reads: 0 };
 
+/// What a resync from file to file asks of the disk that both are on.
+const COPY: Workload = Workload {
+    name: "1M half read, half written",
+    pattern: "rw",
+    block_kib: 1024,
+    depth: 16,
+    reads: 50,
+};
+
 /// Between two looks at a resync.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -71,6 +80,8 @@ pub(crate) struct Failover {
     pub(crate) resyncs: Vec<Resync>,
     /// `nbdcopy` from one file to another on the same disk, in MiB/s.
     pub(crate) copy_mib_per_second: Option<f64>,
+    /// What the disk itself writes while it reads as much, in MiB/s: no copy from it to itself is faster.
+    pub(crate) disk_mib_per_second: f64,
 }
 
 /// Something that an operator, or bad luck, does to a cluster.
@@ -105,9 +116,12 @@ pub(crate) fn measure(run: &Run) -> Outcome<Failover> {
             found.pauses.push(Pause { event, pause_ms: median(waits), range_ms: (low, high) });
         }
         println!("Table 6, resync");
+        let mut speeds = vec![disk_alone(run)?];
         for store in ["memory", "file"] {
             found.resyncs.extend(resyncs(run, programs, store)?);
+            speeds.push(disk_alone(run)?);
         }
+        found.disk_mib_per_second = median(speeds);
     }
     if run.has("nbdcopy", "resync beside a plain copy") && run.has("nbdkit", "the same") {
         found.copy_mib_per_second = Some(plain_copy(run)?);
@@ -158,11 +172,15 @@ fn resyncs(run: &Run, programs: &Programs, store: &'static str) -> Outcome<Vec<R
     let alone = load()?;
     let change = || fio::measure(&target, &SCATTER, size_mib, run.pace.seconds(), 1, &run.scratch);
     let mut all = Vec::new();
-    for beside in [false, true] {
+    for (kind, whole, beside) in [
+        ("idle, scattered 64K", false, false),
+        ("idle, all of it", true, false),
+        // On disk all of it, so that the resync outlives the measurement.
+        ("beside 4K random write, depth 16", store == "file", true),
+    ] {
         cluster.ok(&["dev", "kill", "c"])?;
         cluster.wait("v", "primary", 30)?;
-        if store == "file" && beside {
-            // All of it, so that the resync outlives the measurement.
+        if whole {
             fill(&target, size_mib)?;
         } else {
             change()?;
@@ -175,7 +193,6 @@ fn resyncs(run: &Run, programs: &Programs, store: &'static str) -> Outcome<Vec<R
         };
         let watched = watch(&cluster)?;
         let seen = job.map(fio::Job::finish).transpose()?;
-        let kind = if beside { "beside 4K random write, depth 16" } else { "idle" };
         let mib = watched.bytes / 1_048_576.0;
         all.push(Resync {
             kind: format!("{store}, {kind}{suffix}"),
@@ -221,6 +238,16 @@ fn watch(cluster: &Cluster) -> Outcome<Watched> {
         }
         thread::sleep(LOOK);
     }
+}
+
+/// What the disk writes while it reads as much: the median of before, between and after the resyncs counts.
+fn disk_alone(run: &Run) -> Outcome<f64> {
+    let (size_mib, file) = (run.pace.file_mib(), run.scratch.join("disk.img"));
+    let target = Target::File(file.clone());
+    fill(&target, size_mib)?;
+    let seen = fio::measure(&target, &COPY, size_mib, run.pace.seconds() * 2.0, 1, &run.scratch)?;
+    std::fs::remove_file(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(seen.mb_per_second * 1e6 / 1_048_576.0 / 2.0)
 }
 
 /// What a plain copy from file to file reaches on the same disk, past the page cache.

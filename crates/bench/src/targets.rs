@@ -181,7 +181,7 @@ impl List<'_> {
         let after_kill = pause("kill -9 of the primary's node");
         let hand_over = pause("hand-over");
         let resync = |kind: &str| found.resyncs.iter().find(|one| one.kind.starts_with(kind));
-        let idle = resync("file, idle").zip(found.copy_mib_per_second);
+        let idle = resync("file, idle, all").zip(found.copy_mib_per_second);
         let idle = idle.map(|(resync, copy)| resync.mib_per_second / copy);
         let beside = ["memory", "file"].map(|store| {
             let ratio = resync(&format!("{store}, beside"))
@@ -195,6 +195,11 @@ impl List<'_> {
         self.add("pause at a hand-over, ms", Bound::AtMost(100.0), hand_over);
         let what = "resync on an idle disk against nbdcopy from file to file";
         self.add(what, Bound::AtLeast(0.7), idle);
+        let disk = Some(found.disk_mib_per_second).filter(|speed| *speed > 0.0);
+        let idle =
+            resync("file, idle").zip(disk).map(|(resync, disk)| resync.mib_per_second / disk);
+        let what = "resync on an idle disk against the disk itself, half read and half written";
+        self.add(what, Bound::AtLeast(0.8), idle);
         for (store, ratio) in beside {
             let what = format!("99th percentile beside a resync against without, {store}");
             self.add(what, Bound::AtMost(2.0), ratio);
