@@ -197,7 +197,7 @@ impl List<'_> {
         self.add(what, Bound::AtLeast(0.7), idle);
         let disk = Some(found.disk_mib_per_second).filter(|speed| *speed > 0.0);
         let idle =
-            resync("file, idle").zip(disk).map(|(resync, disk)| resync.mib_per_second / disk);
+            resync("file, idle, all").zip(disk).map(|(resync, disk)| resync.mib_per_second / disk);
         let what = "resync on an idle disk against the disk itself, half read and half written";
         self.add(what, Bound::AtLeast(0.8), idle);
         for (store, ratio) in beside {
