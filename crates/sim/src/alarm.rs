@@ -56,7 +56,7 @@ fn each(root: &Path, copy: &Path, names: &[String], runs: u64) -> io::Result<boo
         println!("{:<48} {verdict}", name_of(canary));
         missed += u32::from(!verdict.starts_with("found"));
     }
-    println!("{{\"canaries\":{},\"missed\":{missed}}}", canaries.len());
+    println!("{{\"runs\":{},\"failures\":{missed}}}", canaries.len());
     Ok(missed == 0)
 }
 

@@ -139,10 +139,18 @@ pub fn run_all(names: &[String], trace: bool) -> std::io::Result<(u64, u64)> {
         runs += 1;
         let caught = std::panic::catch_unwind(|| run(&text, trace));
         let done = caught.unwrap_or_else(|_| Err("a machine's own assertion failed".to_owned()));
-        if let Err(error) = done {
-            failures += 1;
-            println!("FAIL  {name}: {error}");
+        match done {
+            Ok(()) => println!("ok    {name}"),
+            Err(error) => {
+                failures += 1;
+                println!("FAIL  {name}: {error}");
+            }
         }
+    }
+    if runs < names.len() as u64 {
+        return Err(std::io::Error::other(
+            "one of these scenarios does not exist: their files are the list",
+        ));
     }
     Ok((runs, failures))
 }

@@ -1,5 +1,5 @@
 //! The project's own commands: `cargo xtask ci`, `test`, `tidy`, `demo`, `sim`, `check`, `alarm`, `scenarios`,
-//! `lab`, `bench`, `counts`, `fuzz`.
+//! `lab`, `bench`, `counts`, `fuzz`, `record`.
 //!
 //! Each command is a thin door: it starts a program of this workspace, or checks the tree itself
 //! (`tidy`). `ci` is everything the project's continuous integration runs, so whoever sees it pass
@@ -8,6 +8,7 @@
 //! Not here: what the simulator, the demo or the lab do (crates `sim`, `lockstep`, `lab`).
 
 mod project;
+mod record;
 mod steps;
 mod tidy;
 
@@ -53,8 +54,18 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<String>,
     },
-    /// Runs the simulator's readable scenarios: `cargo test --package sim scenario`
-    Scenarios,
+    /// Runs the simulator's readable scenarios: `cargo xtask scenarios`, `cargo xtask scenarios NAME --trace`
+    Scenarios {
+        /// Names of scenarios (none: all), and `--trace` to see every step
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        rest: Vec<String>,
+    },
+    /// Runs one of these commands and writes what it prints into `docs/results.md`: `cargo xtask record sim --runs 20000`
+    Record {
+        /// The command with its own words
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        words: Vec<String>,
+    },
     /// Feeds parsers with damaged input: `cargo xtask fuzz`, `cargo xtask fuzz frames --minutes 10`
     Fuzz {
         /// Handed to the fuzzer as they are; its own `--help` says what there is
@@ -100,7 +111,8 @@ fn main() -> ExitCode {
         Command::Sim { rest } => steps::sim(&project, &rest),
         Command::Check { rest } => steps::check(&project, &rest),
         Command::Alarm { rest } => steps::alarm(&project, &rest),
-        Command::Scenarios => steps::scenarios(&project),
+        Command::Scenarios { rest } => steps::scenarios(&project, &rest),
+        Command::Record { words } => record::record(&project, &words),
         Command::Fuzz { rest } => steps::fuzz(&project, &rest),
         Command::Lab { rest } => steps::lab(&project, &rest),
         Command::Counts { write } => steps::counts(&project, write),

@@ -84,21 +84,23 @@ fn campaigns(project: &Project) -> bool {
 
 /// Searches the schedules of the register with `rest` as arguments.
 pub(crate) fn check(project: &Project, rest: &[String]) -> bool {
-    let mut arguments = vec!["run", "--profile", "sim", "--package", "sim", "--", "check"];
-    arguments.extend(rest.iter().map(String::as_str));
-    cargo(project, &arguments)
+    sim_word(project, "check", rest)
 }
 
 /// Plants bugs with `rest` as arguments.
 pub(crate) fn alarm(project: &Project, rest: &[String]) -> bool {
-    let mut arguments = vec!["run", "--profile", "sim", "--package", "sim", "--", "alarm"];
-    arguments.extend(rest.iter().map(String::as_str));
-    cargo(project, &arguments)
+    sim_word(project, "alarm", rest)
 }
 
-/// Runs the tests of the simulator that read scenario files.
-pub(crate) fn scenarios(project: &Project) -> bool {
-    cargo(project, &["test", "--package", "sim", "scenario"])
+/// Runs the scenarios that `rest` names, or all.
+pub(crate) fn scenarios(project: &Project, rest: &[String]) -> bool {
+    sim_word(project, "scenarios", rest)
+}
+
+/// Runs the simulator's command `word`.
+fn sim_word(project: &Project, word: &str, rest: &[String]) -> bool {
+    let words: Vec<String> = std::iter::once(word.to_owned()).chain(rest.iter().cloned()).collect();
+    sim(project, &words)
 }
 
 /// Runs the fuzzer with `rest` as its arguments. Not in `ci`, whose tests hold a short run.
@@ -152,7 +154,7 @@ pub(crate) fn counts(project: &Project, write: bool) -> bool {
 }
 
 /// The short name of a revision, and whether the tree differs from it if it is the head.
-fn revision(project: &Project, name: &str) -> String {
+pub(crate) fn revision(project: &Project, name: &str) -> String {
     let git = |arguments: &[&str]| {
         let output = Command::new("git").current_dir(&project.root).args(arguments).output();
         let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());

@@ -51,7 +51,7 @@ pub fn check(names: &[String]) -> io::Result<bool> {
     for (name, what) in &bad {
         println!("{name:<48} {what}");
     }
-    println!("{{\"canaries\":{count},\"broken\":{}}}", bad.len());
+    println!("{{\"runs\":{count},\"failures\":{}}}", bad.len());
     Ok(bad.is_empty())
 }
 
