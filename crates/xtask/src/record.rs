@@ -138,8 +138,8 @@ mod tests {
         let one = replaced(HEAD, "fuzz", &section("fuzz --seconds 3"));
         let two = replaced(&one, "sim", &section("sim --runs 5"));
         let three = replaced(&two, "sim", &section("sim --runs 6"));
-        let fuzz = three.find("fuzz --seconds 3").unwrap();
-        let sim = three.find("sim --runs 6").unwrap();
+        let fuzz = three.find("fuzz --seconds 3").expect("kept");
+        let sim = three.find("sim --runs 6").expect("put in");
         assert!(
             three.starts_with(HEAD.trim_end()) && sim < fuzz && !three.contains("--runs 5"),
             "{three}"
