@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::io::Write;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// How much a line matters.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -48,6 +48,50 @@ pub(crate) fn write(level: Level, what: fmt::Arguments<'_>) {
     std::io::stderr().lock().write_all(line.as_bytes()).ok();
 }
 
+/// Lines of one kind that others can cause, in a minute at most.
+const LINES_PER_MINUTE: u64 = 10;
+
+/// Keeps what strangers do from filling the log: of one kind of line a few are written in a minute, the rest counted.
+pub(crate) struct Limit {
+    minute: AtomicU64,
+    lines: AtomicU64,
+    left_out: AtomicU64,
+}
+
+impl Limit {
+    pub(crate) const fn new() -> Limit {
+        Limit { minute: AtomicU64::new(0), lines: AtomicU64::new(0), left_out: AtomicU64::new(0) }
+    }
+
+    /// Whether one more may be written now; if so, how many were left out since the last one.
+    fn admits(&self, now_ms: u64) -> Option<u64> {
+        let order = Ordering::Relaxed;
+        let minute = now_ms / 60_000;
+        if self.minute.swap(minute, order) != minute {
+            self.lines.store(0, order);
+        }
+        if self.lines.fetch_add(1, order) < LINES_PER_MINUTE {
+            return Some(self.left_out.swap(0, order));
+        }
+        self.left_out.fetch_add(1, order);
+        None
+    }
+}
+
+/// Writes one line of a kind that others can cause as often as they like.
+pub(crate) fn write_limited(limit: &Limit, level: Level, what: fmt::Arguments<'_>) {
+    if !enabled(level) {
+        return;
+    }
+    match limit.admits(sys::wall_clock_ms()) {
+        None => {}
+        Some(0) => write(level, what),
+        Some(more) => {
+            write(level, format_args!("{what} ({more} more lines like it were left out)"))
+        }
+    }
+}
+
 /// Seconds since 1970 and milliseconds, shown as RFC 3339.
 struct Utc(u64, u64);
 
@@ -76,13 +120,30 @@ fn civil(days: u64) -> (u64, u64, u64) {
 
 macro_rules! error { ($($word:tt)*) => { $crate::log::write($crate::log::Level::Error, format_args!($($word)*)) } }
 macro_rules! warning { ($($word:tt)*) => { $crate::log::write($crate::log::Level::Warn, format_args!($($word)*)) } }
+/// A warning that strangers can cause as often as they like: see [`Limit`].
+macro_rules! warning_limited {
+    ($($word:tt)*) => {{
+        static LIMIT: $crate::log::Limit = $crate::log::Limit::new();
+        $crate::log::write_limited(&LIMIT, $crate::log::Level::Warn, format_args!($($word)*));
+    }};
+}
 macro_rules! info { ($($word:tt)*) => { $crate::log::write($crate::log::Level::Info, format_args!($($word)*)) } }
 macro_rules! debug { ($($word:tt)*) => { $crate::log::write($crate::log::Level::Debug, format_args!($($word)*)) } }
-pub(crate) use {debug, error, info, warning};
+pub(crate) use {debug, error, info, warning, warning_limited};
 
 #[cfg(test)]
 mod tests {
-    use super::{Utc, civil};
+    use super::{LINES_PER_MINUTE, Limit, Utc, civil};
+
+    #[test]
+    fn a_flood_is_a_few_lines_a_minute_and_a_count() {
+        let limit = Limit::new();
+        let start = 1_700_000_040_000;
+        let written = (0..1000).filter(|at| limit.admits(start + at).is_some()).count();
+        assert_eq!(written as u64, LINES_PER_MINUTE);
+        assert_eq!(limit.admits(start + 60_000), Some(1000 - LINES_PER_MINUTE));
+        assert_eq!(limit.admits(start + 60_001), Some(0));
+    }
 
     #[test]
     fn days_become_dates_across_leap_years() {

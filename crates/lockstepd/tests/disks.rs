@@ -90,6 +90,34 @@ fn a_replica_whose_disk_becomes_full_is_left_behind_by_name_and_comes_back_with_
     copies_are_equal(&cluster, &[1, 2, 3]);
 }
 
+#[test]
+fn a_node_whose_disk_is_full_when_it_starts_serves_from_the_others_and_comes_back_with_room() {
+    let mut cluster = Cluster::new("full-start", 3);
+    for node in 1..=3 {
+        cluster.add_settings(node, "allow_faults = true");
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource(NAME, 64 * MIB, &[1, 2, 3]));
+    let mut volume = cluster.open(1, NAME);
+    assert_eq!(write_steps(&mut volume, 300, 60), 60);
+    // What it wrote last was hot, which has to be recorded before anything else.
+    cluster.kill(3);
+    cluster.append_settings(3, &full(1));
+    cluster.start(3);
+    wait_detached(&cluster, 3, 3);
+    let mut there = cluster.open(3, NAME);
+    assert_steps(&mut there, 300, 60);
+    there.write(63 * MIB, &content(9, 4096)).expect("the others take it");
+    drop(there);
+    cluster.kill(3);
+    cluster.change_settings(3, &full(1), "");
+    cluster.start(3);
+    cluster.wait_in_sync(1, NAME, &[1, 2, 3]);
+    assert_steps(&mut volume, 300, 60);
+    drop(volume);
+    copies_are_equal(&cluster, &[1, 2, 3]);
+}
+
 /// The primary's own disk becomes full. Returns the cluster when that is so, and how many steps were written.
 fn primary_becomes_full(name: &str, threads: u16, on_io_error: OnIoError) -> (Cluster, u64) {
     let mut cluster = Cluster::new(name, 3);

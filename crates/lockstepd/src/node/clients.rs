@@ -20,7 +20,7 @@ use sys::{Errno, Event, Listener, Payload, Socket, SocketAddress};
 use super::patience::{is_taken, patiently};
 use super::threads::Parcel;
 use super::{Node, Purpose, Work};
-use crate::log::{debug, info, warning};
+use crate::log::{debug, info, warning, warning_limited};
 use crate::slab::Key;
 
 /// NBD clients of one node, at most: what a full hypervisor attaches, twice.
@@ -123,12 +123,14 @@ impl Node {
     /// A client has connected.
     pub(super) fn on_client(&mut self, socket: Socket, door: Door) {
         if self.clients.len() >= CLIENTS_MAX {
-            warning!("an NBD client was turned away: there are {CLIENTS_MAX} already");
+            warning_limited!("an NBD client was turned away: there are {CLIENTS_MAX} already");
             return self.hands.close(&socket);
         }
         let visits = door == Door::Tcp;
         if visits && self.visitors.count >= VISITORS_MAX {
-            warning!("an NBD client was turned away: {VISITORS_MAX} others are not known yet");
+            warning_limited!(
+                "an NBD client was turned away: {VISITORS_MAX} others are not known yet"
+            );
             return self.hands.close(&socket);
         }
         let (inputs, payload) = (self.client_inputs.clone(), self.client_pool.clone());
@@ -274,7 +276,7 @@ impl Node {
             client.closing = true;
             if *why != LinkError::Closed {
                 self.visitors.refused += 1;
-                warning!("an NBD client was sent away: {why}");
+                warning_limited!("an NBD client was sent away: {why}");
             }
         }
         let pieces = client.connection.take_send();
@@ -291,7 +293,7 @@ impl Node {
         if let Some(reason) = broken.or(reason) {
             if finished.is_some_and(nbd::CloseReason::is_fault) && !client.closing {
                 self.visitors.faults += 1;
-                warning!("an NBD client broke the protocol and was sent away: {reason}");
+                warning_limited!("an NBD client broke the protocol and was sent away: {reason}");
             }
             client.closing = true;
             if client.unsent == 0 {

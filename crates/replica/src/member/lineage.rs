@@ -9,12 +9,13 @@
 //!
 //! Not here: everything else about a change (`register`), what becomes of two histories (`split`).
 
+use super::peers::is_kept;
 use super::{Member, Out, Proposal, Then, rank_value};
 use crate::door::MemberOutput;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use base::{Ballot, Epoch, Instant, NodeId, VoterId};
-use wire::{Configuration, LINEAGE_MAX, MemberEntry, Quorum, Stretch};
+use wire::{Configuration, LINEAGE_MAX, MemberEntry, MemberMessage, Quorum, Stretch};
 
 /// Leases that a process waits after its start before it decides anything alone: the others may only be
 /// slower to start.
@@ -98,6 +99,48 @@ impl Member {
             && configuration.is_in_sync(self.node)
             && self.is_own_kept(configuration)
             && self.own_voter().is_some()
+    }
+
+    /// Where no majority is left a node without a copy in sync decides nothing: it makes way, once its lease is over, for
+    /// one that has such a copy.
+    pub(super) fn make_way_for_a_copy(&mut self, out: &mut Out) {
+        let over = self.lease_until().is_none_or(|until| until <= self.now);
+        let promoted = self.reign().is_some_and(|reign| reign.promoted);
+        if promoted && over && !self.can_reach_voters() && self.copy_that_decides().is_some() {
+            out.push(MemberOutput::Mark("member: a primary without a copy makes way for one"));
+            self.abdicate(out);
+        }
+    }
+
+    /// Asks a node that may decide alone to be primary, for the sake of this node's clients.
+    pub(super) fn ask_a_copy(&mut self, out: &mut Out) {
+        let Some(node) = self.copy_that_decides() else { return };
+        self.want.hold_until = self.now + self.timing.retry;
+        self.send(node, MemberMessage::WantPrimary, out);
+    }
+
+    /// A node that is connected and may decide without a majority, if this one may not.
+    fn copy_that_decides(&self) -> Option<NodeId> {
+        let known = &self.known.as_ref()?.configuration;
+        if !is_off(known) || known.is_in_sync(self.node) {
+            return None;
+        }
+        let is_there = |member: &&MemberEntry| {
+            let hello = self.peers.get(&member.node).and_then(|peer| peer.hello.as_ref());
+            member.in_sync && hello.is_some_and(|hello| is_kept(hello, member))
+        };
+        known.members.iter().find(is_there).map(|member| member.node)
+    }
+
+    /// A node without a copy asks this one to be primary, since neither finds a majority.
+    pub(super) fn step_in_for(&mut self) {
+        let Some(known) = &self.known else { return };
+        let idle = matches!(self.role, super::Role::Idle);
+        if idle && self.may_act_alone(&known.configuration) {
+            self.want.handed = true;
+            self.want.attempt = 0;
+            self.want.hold_until = self.now;
+        }
     }
 
     /// Whether all that are connected consent, and that is enough.

@@ -570,7 +570,7 @@ impl Member {
             }
             FromShard::Logged { writes } => view.logged = view.logged.max(writes),
             FromShard::Wants => self.want.shard = true,
-            FromShard::DiskFailed => self.disk_failed = true,
+            FromShard::DiskFailed => self.on_disk_failed(out),
             FromShard::Counted { peer, sectors } => self.on_counted(shard, peer, sectors, out),
             FromShard::Gathered { reign } => self.on_gathered(shard, reign),
             FromShard::Grown { volume, since } => self.on_grown(shard, volume, since),

@@ -38,7 +38,7 @@ fn is_same_voter(hello: &PeerHello, entry: &MemberEntry) -> bool {
     hello.voter == entry.voter && !hello.rolled_back
 }
 
-fn is_kept(hello: &PeerHello, entry: &MemberEntry) -> bool {
+pub(super) fn is_kept(hello: &PeerHello, entry: &MemberEntry) -> bool {
     is_same_voter(hello, entry) && hello.attached && hello.incarnation == entry.incarnation
 }
 

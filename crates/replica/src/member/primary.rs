@@ -95,6 +95,7 @@ impl Member {
         self.consider_serving(out);
         self.run_verify(out);
         self.tell_lease(out);
+        self.make_way_for_a_copy(out);
     }
 
     /// Asks every peer for a sign of life, and every voter for its lease.
@@ -441,6 +442,7 @@ impl Member {
         if self.reign().is_some_and(|reign| reign.drain.is_none()) {
             self.drain(Some((peer, session)), out);
         }
+        self.step_in_for();
     }
 
     /// A primary makes way for a node that has clients, if it has none itself; and for an in-sync

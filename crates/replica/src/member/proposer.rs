@@ -116,8 +116,12 @@ impl Member {
                 if !self.can_follow() {
                     return;
                 }
-                if self.wants() && self.now >= self.want.hold_until && self.can_reach_voters() {
-                    self.prepare(out);
+                if self.wants() && self.now >= self.want.hold_until {
+                    if self.can_reach_voters() {
+                        self.prepare(out);
+                    } else {
+                        self.ask_a_copy(out);
+                    }
                 }
             }
         }
@@ -203,7 +207,7 @@ impl Member {
     }
 
     /// Whether enough of the voters known here are connected to decide anything.
-    fn can_reach_voters(&self) -> bool {
+    pub(super) fn can_reach_voters(&self) -> bool {
         let Some(known) = &self.known else { return false };
         let configuration = &known.configuration;
         let count = configuration

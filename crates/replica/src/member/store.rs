@@ -117,12 +117,27 @@ impl Member {
     /// The metadata cannot be written: this node's memory votes no more, and its copy is out.
     fn on_store_failed(&mut self, out: &mut Out) {
         out.push(MemberOutput::Mark("member: record could not be stored"));
-        self.store.broken = true;
         self.store.waiting.clear();
-        if self.phase == Phase::Storing {
-            // It goes on as a node without a disk; the voter stays silent.
-            self.phase = Phase::Running;
+        self.go_on_without_disk(out);
+    }
+
+    /// A shard's disk failed. Before this life is on the record there is nothing to be excluded from: the disk stays as the
+    /// last life left it, for a start on which it works.
+    pub(super) fn on_disk_failed(&mut self, out: &mut Out) {
+        if self.phase != Phase::Starting {
+            self.disk_failed = true;
+            return;
         }
+        out.push(MemberOutput::Mark("member: disk failed at the start"));
+        self.detach_told = true;
+        Self::tell_shards(ToShard::Detach, out);
+        self.go_on_without_disk(out);
+    }
+
+    /// Goes on as a node without a disk; the voter stays silent.
+    fn go_on_without_disk(&mut self, out: &mut Out) {
+        self.store.broken = true;
+        self.phase = Phase::Running;
         self.disk_failed = true;
         self.attached = false;
         self.introduce(out);

@@ -243,6 +243,29 @@ fn a_replica_whose_disk_failed_stays_out() {
 }
 
 #[test]
+fn a_node_whose_disk_fails_at_its_start_serves_from_the_others_and_comes_back_when_it_works() {
+    let mut world = serving(41, 3, 0, 0);
+    world.crash(2);
+    world.wait(5);
+    world.node_mut(2).fails_at_start = true;
+    world.store_fails.insert(2);
+    let disk = world.node(2).disk.clone();
+    world.start(2);
+    world.heal();
+    world.run_until("node 2 to take part", |world| {
+        world.status(2).role == RoleStatus::Follower && world.in_sync() == [1, 3]
+    });
+    world.wait(10);
+    assert_eq!(world.in_sync(), [1, 3]);
+    assert_eq!(world.node(2).disk, disk, "it is as the life before left it");
+    world.crash(2);
+    world.node_mut(2).fails_at_start = false;
+    world.store_fails.remove(&2);
+    world.start(2);
+    world.run_until("node 2 to be in sync again", |world| world.in_sync() == [1, 2, 3]);
+}
+
+#[test]
 fn a_primary_whose_own_disk_failed_goes_on_without_it() {
     let mut world = serving(3, 2, 1, 0);
     world.shard_says(1, FromShard::DiskFailed);

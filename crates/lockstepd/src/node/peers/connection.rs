@@ -14,7 +14,7 @@ use wire::{Agreed, Frame, GoodbyeReason, Hello, Message};
 
 use super::common::Common;
 use super::places::Place;
-use crate::log::{debug, warning};
+use crate::log::{debug, warning_limited};
 use crate::node::threads::Parcel;
 use crate::node::{Node, Purpose};
 use crate::slab::Key;
@@ -365,7 +365,7 @@ impl Node {
             }
         }
         if fault {
-            warning!("a connection is closed for a fault of the peer: {why}");
+            warning_limited!("a connection is closed for a fault of the peer: {why}");
             self.tell(0, Parcel::Fault);
         }
         if let Some((node, stream)) = leads

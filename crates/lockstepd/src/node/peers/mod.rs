@@ -27,7 +27,7 @@ use wire::{GoodbyeReason, Hello, NodeMessage};
 use super::patience::{is_taken, patiently};
 use super::threads::Parcel;
 use super::{Node, Purpose, identity};
-use crate::log::warning;
+use crate::log::{warning, warning_limited};
 use crate::slab::{Key, Slab};
 
 /// Bytes that may wait for one peer before requests of this node's clients are held back. Two seconds
@@ -299,7 +299,9 @@ impl Node {
     pub(super) fn on_stranger(&mut self, socket: Socket) {
         let now = self.hands.now();
         if !self.peers.strangers.enter() {
-            warning!("a connection was refused: too many peers have not proved who they are");
+            warning_limited!(
+                "a connection was refused: too many peers have not proved who they are"
+            );
             return self.hands.close(&socket);
         }
         let hello = self.hello(0);
@@ -310,7 +312,7 @@ impl Node {
                 self.stir_peer(key);
             }
             Err(error) => {
-                warning!("a connection was refused: {error}");
+                warning_limited!("a connection was refused: {error}");
                 self.peers.strangers.leave();
                 self.hands.close(&socket);
             }

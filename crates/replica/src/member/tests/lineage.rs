@@ -74,6 +74,27 @@ fn a_primary_whose_peer_dies_goes_on_at_once() {
 }
 
 #[test]
+fn a_primary_without_a_copy_makes_way_for_the_copy_that_is_left() {
+    for seed in 0..20 {
+        let mut world = World::without_quorum(seed, 2, off(AfterSplitBrain::Disconnect));
+        world.add_node(3, None, false);
+        world.connect_all();
+        world.set_clients(3, 1);
+        world.run_until("node 3 serves", |world| world.answers(3));
+        world.wait(10);
+        world.crash(2);
+        world.run_until("node 1 serves for it", |world| world.answers(1));
+        assert_eq!(in_sync(&world, 1), [1], "{}", world.show());
+        world.start(2);
+        world.connect_all();
+        world.run_until("both are in sync", |world| in_sync(world, 1) == [1, 2]);
+        let history = known(&world, 1).lineage;
+        world.wait(10);
+        assert_eq!(known(&world, 2).lineage, history, "{}", world.show());
+    }
+}
+
+#[test]
 fn a_survivor_takes_over_when_the_lease_of_the_dead_primary_has_run_out() {
     for seed in 0..20 {
         let mut world = serving(seed, 2, AfterSplitBrain::Disconnect);

@@ -57,6 +57,8 @@ pub(super) struct Node {
     life: u64,
     pub(super) disk: Option<Record>,
     pub(super) attached: bool,
+    /// Its disk fails the first thing that shards write.
+    pub(super) fails_at_start: bool,
     pub(super) shards: FakeShards,
     witness: bool,
     /// What its release can act on.
@@ -215,6 +217,7 @@ impl World {
             attached: disk.is_some() && !witness,
             feature_level: wire::FEATURE_LEVEL,
             disk,
+            fails_at_start: false,
             shards: FakeShards::default(),
             witness,
             drift,
@@ -274,14 +277,11 @@ impl World {
         member.set_wall_clock(1_000_000);
         entry.member = Some(member);
         let (clients, life) = (entry.clients, entry.life);
+        let first = if entry.fails_at_start { FromShard::DiskFailed } else { FromShard::Started };
         if !entry.witness {
             for shard in 0..SHARDS {
-                self.plan(
-                    node,
-                    node,
-                    2,
-                    Event::FromShard { node, life, shard, message: FromShard::Started },
-                );
+                let message = first.clone();
+                self.plan(node, node, 2, Event::FromShard { node, life, shard, message });
             }
         }
         self.input(node, MemberInput::Clients { count: clients });
