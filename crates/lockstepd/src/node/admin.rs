@@ -16,7 +16,7 @@ use wire::admin::{
     Request, ResourceFile, StoreKind, codes,
 };
 
-use wire::{Configuration, MemberEntry};
+use wire::{AfterSplitBrain, Configuration, MemberEntry};
 
 use super::clients::listen_unix;
 use super::lifecycle::refuse_witness;
@@ -486,6 +486,13 @@ fn new_options(
         return Err(Refused::new(&codes::UNSUPPORTED, message));
     }
     let options = change.applied(&old);
+    if let AfterSplitBrain::DiscardNode(node) = options.after_split_brain
+        && change.after_split_brain.is_some()
+        && !known.is_some_and(|known| known.is_replica(NodeId(node)))
+    {
+        let message = format!("{name}: node {node} holds no copy that could be discarded");
+        return Err(Refused::new(&codes::NO_MEMBER, message));
+    }
     let members = known.into_iter().flat_map(|known| &known.members);
     refuse_witness(name, options.quorum, members.map(|member| member.kind))?;
     Ok(Operation::SetOptions(options))

@@ -258,13 +258,12 @@ impl Member {
         }
     }
 
-    /// A stretch is gone on with only while nobody else can have gone on with it: no other member was told of it, not
-    /// even one on another side, which may give that up and come to this one.
+    /// A stretch is gone on with only while nobody else can have gone on with it: nobody was told of it, not even a
+    /// member on another side, which may give that up and come to this one, nor a client, which tells others.
     pub(super) fn watch_stretch(&mut self) {
-        let told = self.known.as_ref().is_some_and(|known| {
-            self.connected().iter().any(|&node| known.configuration.member(node).is_some())
-        });
-        if told && let Some(reign) = self.reign_mut() {
+        if self.peers.values().any(|peer| peer.session.is_some())
+            && let Some(reign) = self.reign_mut()
+        {
             reign.segment = None;
         }
     }
