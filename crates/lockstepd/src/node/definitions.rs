@@ -61,7 +61,7 @@ impl Node {
 
     /// A resource is no more: peers are told.
     pub(super) fn note_deleted(&mut self, id: ResourceId) {
-        if self.deleted.add(id) {
+        if self.deleted.add(&[id]) {
             self.tell_deleted();
         }
     }

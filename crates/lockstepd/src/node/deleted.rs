@@ -85,9 +85,12 @@ impl Deleted {
         own || self.told.values().any(|list| list.contains(&id))
     }
 
-    /// This node's operator has deleted it; whether that is new.
-    pub(super) fn add(&mut self, id: ResourceId) -> bool {
-        let new = remember(&mut self.deleted, id);
+    /// This node's operator has deleted them; whether any of that is new.
+    pub(super) fn add(&mut self, ids: &[ResourceId]) -> bool {
+        let mut new = false;
+        for &id in ids {
+            new |= remember(&mut self.deleted, id);
+        }
         if new {
             self.save();
         }
@@ -175,8 +178,8 @@ mod tests {
     fn what_is_deleted_is_remembered_over_a_start_and_the_oldest_is_let_go() {
         let directory = directory("start");
         let mut deleted = Deleted::read(&directory).expect("no file yet");
-        assert!(deleted.add(ResourceId(3)) && deleted.add(ResourceId(1)));
-        assert!(!deleted.add(ResourceId(1)), "it was known");
+        assert!(deleted.add(&[ResourceId(3), ResourceId(1)]));
+        assert!(!deleted.add(&[ResourceId(1)]), "it was known");
         deleted.forget(ResourceId(9));
         deleted.hear(NodeId(2), &[ResourceId(5)]);
         let mut again = Deleted::read(&directory).expect("the file just written");
@@ -187,9 +190,7 @@ mod tests {
             again.recall(ResourceId(id));
             assert!(!again.has(ResourceId(id)));
         }
-        for id in many(10) {
-            again.add(id);
-        }
+        again.add(&many(10));
         assert_eq!(again.ids().len(), DELETED_MAX);
         assert!(!again.has(ResourceId(3)), "the oldest stays for ever");
         std::fs::remove_dir_all(&directory).expect("this test's own");
@@ -199,7 +200,7 @@ mod tests {
     fn who_says_much_displaces_its_own_words_only() {
         let directory = directory("words");
         let mut deleted = Deleted::read(&directory).expect("no file yet");
-        deleted.add(ResourceId(1));
+        deleted.add(&[ResourceId(1)]);
         deleted.hear(NodeId(2), &[ResourceId(2)]);
         deleted.hear(NodeId(3), &[ResourceId(2), ResourceId(3)]);
         deleted.hear(NodeId(3), &many(100));

@@ -30,7 +30,7 @@ const NUMBER_STEP_MAX: u64 = 1 << 20;
 
 /// What is known of who was admitted to a resource and dismissed.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Roster {
+pub(super) struct Roster {
     standings: BTreeMap<NodeId, Standing>,
     /// Members of a configuration newer than this node's, as a voucher has them, until the register says it.
     newest: Option<(u64, Epoch, Vec<NodeId>)>,
@@ -40,14 +40,9 @@ pub(crate) struct Roster {
     revision: u64,
 }
 
-/// Why a voucher is not taken in.
+/// A voucher's numbers are far beyond all that are known here.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Unheard {
-    /// It is no newer than what is held of its signer.
-    Known,
-    /// Its numbers are far beyond all that are known here.
-    TooFar,
-}
+pub(super) struct TooFar;
 
 /// A roster as a file has it.
 #[derive(Debug, Default, Deserialize, Serialize)]
@@ -150,8 +145,11 @@ impl Roster {
         voucher: Voucher,
         signed: SignedVoucher,
         known: Option<&Configuration>,
-    ) -> Result<bool, Unheard> {
-        self.is_worth(&voucher)?;
+    ) -> Result<bool, TooFar> {
+        let numbers = voucher.standings.iter().map(|standing| standing.number);
+        if numbers.max().unwrap_or_default() > self.number_max().saturating_add(NUMBER_STEP_MAX) {
+            return Err(TooFar);
+        }
         let mut new = false;
         for &standing in &voucher.standings {
             new |= self.put(standing);
@@ -167,17 +165,10 @@ impl Roster {
         Ok(new)
     }
 
-    /// Whether a voucher may hold anything new, before its signature is looked at.
-    pub(super) fn is_worth(&self, voucher: &Voucher) -> Result<(), Unheard> {
-        let held = self.held.get(&voucher.signer);
-        if held.is_some_and(|(held, _)| held.revision >= voucher.revision) {
-            return Err(Unheard::Known);
-        }
-        let numbers = voucher.standings.iter().map(|standing| standing.number);
-        if numbers.max().unwrap_or_default() > self.number_max().saturating_add(NUMBER_STEP_MAX) {
-            return Err(Unheard::TooFar);
-        }
-        Ok(())
+    /// Whether as much is held of its signer: then nobody need look at the signature.
+    pub(super) fn has(&self, voucher: &Voucher) -> bool {
+        let held = self.held.get(&voucher.signer).map(|(held, _)| held.revision);
+        held.is_some_and(|revision| revision >= voucher.revision)
     }
 
     fn hold(&mut self, voucher: Voucher, signed: SignedVoucher) {
@@ -393,8 +384,10 @@ mod tests {
         let mut b = Roster::default();
         assert!(hear(&mut b, &second, &known));
         assert_eq!(b.standing(NodeId(3)), Some(false));
-        let replayed = b.hear(first.0.clone(), first.1.clone(), Some(&known));
-        assert_eq!(replayed, Err(Unheard::Known), "an old voucher is no news");
+        assert!(b.has(&first.0) && b.has(&second.0), "an old voucher is no news");
+        let mut replayed = b.clone();
+        hear(&mut replayed, &first, &known);
+        assert_eq!(replayed.standing(NodeId(3)), Some(false), "nor would it change anything");
         // Somebody else still says what was true before.
         let mut d = Roster::default();
         hear(&mut d, &first, &known);
@@ -437,7 +430,7 @@ mod tests {
         liar.put(Standing { node: NodeId(3), number: u64::MAX, admitted: false });
         let said = say(&mut liar, 1, &known);
         let mut roster = Roster::default();
-        assert_eq!(roster.hear(said.0, said.1, Some(&known)), Err(Unheard::TooFar));
+        assert_eq!(roster.hear(said.0, said.1, Some(&known)), Err(TooFar));
         assert!(roster.is_blank());
     }
 

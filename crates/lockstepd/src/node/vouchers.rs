@@ -23,8 +23,8 @@ use wire::{
 use super::Node;
 use super::admission::without;
 use super::lifecycle::Known;
-use super::roster::{Roster, Unheard};
-use crate::log::{info, warning};
+use super::roster::Roster;
+use crate::log::{debug, info, warning};
 
 /// What is wrong with a voucher that no honest node shows: it would have looked at it first.
 pub(super) type Fault = &'static str;
@@ -43,10 +43,7 @@ impl Node {
 
     /// Whether a node's word about a resource counts: a member's, as far as is known here.
     pub(super) fn is_member_of(&self, known: &Known, node: NodeId) -> bool {
-        let configuration = self.configuration_of(known);
-        let listed = configuration.is_none()
-            && known.file.members.iter().any(|member| member.node == node.0);
-        listed || known.roster.may_vouch(node, configuration.as_deref())
+        known.roster.may_vouch(node, self.configuration_of(known).as_deref())
     }
 
     /// A peer may be told of a resource that is known here.
@@ -172,16 +169,11 @@ impl Node {
         let whose = self.node_name(&name, signer);
         // What this node has said itself, and then forgot, it believes.
         if signer != own && !self.is_member_of(known, signer) {
-            info!("{name}: {shown} shows what {whose} has signed, who is no member as known here");
+            debug!("{name}: {shown} shows what {whose} has signed, who is no member as known here");
             return Ok(());
         }
-        match known.roster.is_worth(&voucher) {
-            Ok(()) => {}
-            Err(Unheard::Known) => return Ok(()),
-            Err(Unheard::TooFar) => {
-                warning!("{name}: what {whose} has signed is not believed: its numbers are absurd");
-                return Ok(());
-            }
+        if known.roster.has(&voucher) {
+            return Ok(());
         }
         let Some(config) = self.peers.config() else { return Ok(()) };
         let proof = link::Proof {
@@ -201,8 +193,12 @@ impl Node {
         let configuration = self.configuration_of(known);
         let Some(known) = self.known.get_mut(&name) else { return Ok(()) };
         let heard = known.roster.hear(voucher, signed.clone(), configuration.as_deref());
+        let Ok(new) = heard else {
+            warning!("{name}: what {whose} has signed is not believed: its numbers are absurd");
+            return Ok(());
+        };
         self.save_roster(&self.known[&name]);
-        if heard == Ok(true) {
+        if new {
             self.settle_roster(&name);
             self.vouch(&name);
         }
