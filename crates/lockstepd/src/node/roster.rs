@@ -397,6 +397,8 @@ mod tests {
         // Both sides of a cut, each with its own next word.
         d.change(NodeId(3), true);
         assert_eq!(d.standings[&NodeId(3)].number, a.standings[&NodeId(3)].number);
+        let raced = say(&mut d, 4, &known);
+        assert!(!hear(&mut b.clone(), &raced, &known), "alike, and an admission");
         hear(&mut d, &second, &known);
         assert_eq!(d.standing(NodeId(3)), Some(false));
         b.change(NodeId(3), true);
