@@ -28,6 +28,12 @@ pub struct Proof {
 }
 
 impl Config {
+    /// The certificate that this node shows and signs with, DER.
+    #[must_use]
+    pub fn certificate(&self) -> &[u8] {
+        self.certificate.as_ref()
+    }
+
     /// Signs `statement` as this node; `None` if the key can sign nothing that others verify.
     #[must_use]
     pub fn prove(&self, statement: &[u8]) -> Option<Proof> {

@@ -38,7 +38,8 @@ fn dismiss(cluster: &Cluster, asked: u16, node: u16) {
 
 /// The nodes of `alpha`, as one of them knows them.
 fn nodes_at(cluster: &Cluster, asked: u16) -> Vec<u16> {
-    let mut nodes: Vec<u16> = match cluster.ask(asked, Command::ResourceFile { resource: alpha() }) {
+    let mut nodes: Vec<u16> = match cluster.ask(asked, Command::ResourceFile { resource: alpha() })
+    {
         Ok(Answer::File(file)) => file.nodes.iter().map(|node| node.id).collect(),
         other => panic!("no file: {other:?}"),
     };
@@ -156,6 +157,36 @@ fn a_node_that_was_away_when_a_client_was_dismissed_or_admitted_hears_it_from_a_
     cluster.start(1);
     let mut volume = cluster.open(1, "alpha");
     volume.write(0, &content(1, 4096)).expect("a client may write");
+}
+
+#[test]
+fn what_was_signed_with_a_certificate_that_is_revoked_since_is_signed_anew_with_the_next() {
+    let mut cluster = Cluster::new("renewed-away", 3);
+    (1..=3).for_each(|node| cluster.start(node));
+    cluster.create(&resource(&cluster, &[2, 3], &[1, 2, 3]));
+    cluster.wait_in_sync(1, "alpha", &[2, 3]);
+    let serial = |identity: &link::Identity| -> String {
+        identity.claims().serial.iter().map(|byte| format!("{byte:02x}")).collect()
+    };
+    let first = serial(&link::Identity::load(&cluster.home(2)).unwrap());
+    cluster.kill(3);
+    cluster.kill(1);
+    dismiss(&cluster, 2, 1);
+    let second = serial(&cluster.renew(2));
+    cluster.ask(2, Command::Reload {}).expect("reloaded");
+    cluster.add_settings(3, &format!("revoked_serials = [\"{first}\"]"));
+    cluster.start(3);
+    wait_for_nodes(&cluster, 3, &[2, 3]);
+    cluster.kill(3);
+    let command = Command::ResourceAdmit { resource: alpha(), node: entry(1) };
+    cluster.ask(2, command).expect("admitted");
+    // The same over a start instead of a reload.
+    cluster.kill(2);
+    cluster.renew(2);
+    cluster.start(2);
+    cluster.change_settings(3, &first, &second);
+    cluster.start(3);
+    wait_for_nodes(&cluster, 3, &[1, 2, 3]);
 }
 
 /// A voucher that admits node 1 to `alpha`.

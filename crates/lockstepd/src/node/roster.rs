@@ -196,16 +196,8 @@ impl Roster {
         let members = known.members.iter().map(|member| member.node).collect();
         let standings = self.standings.values().copied().collect();
         let (fork, epoch) = (known.fork, known.epoch);
-        let new = Voucher {
-            cluster,
-            resource,
-            signer: own,
-            revision,
-            fork,
-            epoch,
-            members,
-            standings,
-        };
+        let new =
+            Voucher { cluster, resource, signer: own, revision, fork, epoch, members, standings };
         let same = held.is_some_and(|held| {
             let (old, new) = ((&held.members, &held.standings), (&new.members, &new.standings));
             old == new && held.fork == fork
@@ -219,10 +211,12 @@ impl Roster {
         self.hold(voucher, signed);
     }
 
-    /// What this node said is to be signed anew.
-    pub(super) fn unsay(&mut self, own: NodeId) {
-        if let Some((voucher, _)) = self.held.remove(&own) {
-            self.revision = self.revision.max(voucher.revision);
+    /// What this node signed with another certificate than this is to be signed anew.
+    pub(super) fn unsay(&mut self, own: NodeId, certificate: &[u8]) {
+        let old = self.held.get(&own).filter(|(_, signed)| signed.certificate != certificate);
+        if let Some(revision) = old.map(|(voucher, _)| voucher.revision) {
+            self.held.remove(&own);
+            self.revision = self.revision.max(revision);
         }
     }
 
@@ -474,7 +468,14 @@ mod tests {
         roster.write(&path, NodeId(2), id).expect("a directory for this test");
         assert_eq!(Roster::read(&path), Ok(roster.clone()));
         // Saying it anew takes a revision that nobody has heard.
-        roster.unsay(NodeId(2));
+        let silent = |roster: &Roster| {
+            let known = configuration(4, &[1, 2, 4]);
+            roster.to_say(ClusterId(1), id, NodeId(2), &known).is_none()
+        };
+        roster.unsay(NodeId(2), &[1, 2]);
+        assert!(silent(&roster), "it was said with this very certificate");
+        roster.unsay(NodeId(2), &[9]);
+        assert!(!silent(&roster));
         assert_eq!(say(&mut roster, 2, &known).0.revision, 2);
         std::fs::write(&path, "known = \"zz\"\n").expect("this test's own");
         assert!(Roster::read(&path).is_err());

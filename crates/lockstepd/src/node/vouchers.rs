@@ -84,9 +84,12 @@ impl Node {
     /// Signs what this node knows of a resource's nodes, if it is a member and has not said so, and tells it.
     pub(super) fn vouch(&mut self, name: &str) {
         let (own, cluster) = (self.config.node, self.config.cluster);
+        let Some(config) = self.peers.config.clone() else { return };
+        if let Some(known) = self.known.get_mut(name) {
+            known.roster.unsay(own, config.certificate());
+        }
         let Some(known) = self.known.get(name) else { return };
         let Some(configuration) = self.configuration_of(known) else { return };
-        let Some(config) = self.peers.config() else { return };
         if !known.roster.may_vouch(own, Some(&configuration)) {
             return;
         }
@@ -110,14 +113,10 @@ impl Node {
 
     /// This node's certificate is a new one: what it has said is signed anew.
     pub(super) fn vouch_anew(&mut self) {
-        let own = self.config.node;
-        let names: Vec<String> = self.known.keys().cloned().collect();
+        let said = self.known.iter().filter(|(_, known)| !known.roster.is_blank());
+        let names: Vec<String> = said.map(|(name, _)| name.clone()).collect();
         for name in names {
-            if let Some(known) = self.known.get_mut(&name).filter(|known| !known.roster.is_blank())
-            {
-                known.roster.unsay(own);
-                self.vouch(&name);
-            }
+            self.vouch(&name);
         }
     }
 

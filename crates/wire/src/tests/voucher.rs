@@ -46,7 +46,10 @@ fn a_voucher_that_cannot_be_is_refused_and_one_of_a_newer_form_is_named_so() {
     let last = good.len() - 11;
     let mut zero = good.clone();
     zero[last..last + 2].fill(0);
-    assert_eq!(decode_voucher(&zero), Err(DecodeError::Damaged("nodes of a voucher do not ascend")));
+    assert_eq!(
+        decode_voucher(&zero),
+        Err(DecodeError::Damaged("nodes of a voucher do not ascend"))
+    );
     let mut uncounted = good.clone();
     uncounted[last + 2..last + 10].fill(0);
     let found = decode_voucher(&uncounted);
