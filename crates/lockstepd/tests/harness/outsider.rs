@@ -27,11 +27,13 @@ pub(crate) struct Outsider {
 impl Outsider {
     /// Dials `node` as node `own`.
     pub(crate) fn dial(cluster: &Cluster, own: u16, node: u16) -> Outsider {
-        let address = cluster.address(own).parse().unwrap();
+        let address = cluster.address(own).parse().expect("an address");
         let authority = cluster.authority();
-        let identity =
-            authority.issue(NodeId(own), &node_name(own), &[address], unix_now()).unwrap();
-        let config = Config::new(&identity, LinkMode::Encrypted, Revocations::default()).unwrap();
+        let identity = authority
+            .issue(NodeId(own), &node_name(own), &[address], unix_now())
+            .expect("a good name");
+        let config = Config::new(&identity, LinkMode::Encrypted, Revocations::default())
+            .expect("a good identity");
         let hello = Hello {
             version_min: wire::VERSION_MIN,
             version_max: wire::VERSION_MAX,
@@ -45,9 +47,10 @@ impl Outsider {
             unknown: Vec::new(),
         };
         let pool = BufferPool::new(4 << 20);
-        let link = Link::dial(&config, NodeId(node), hello, &pool, Instant(0)).unwrap();
-        let socket = TcpStream::connect(format!("{}:7800", cluster.address(node))).unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let link = Link::dial(&config, NodeId(node), hello, &pool, Instant(0)).expect("a link");
+        let socket = TcpStream::connect(format!("{}:7800", cluster.address(node)))
+            .expect("the node listens");
+        socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a socket");
         let bytes = vec![0; 64 << 10];
         let mut outsider = Outsider { link, socket, bytes, config, heard: Vec::new() };
         while !outsider.turn() {}
@@ -141,7 +144,7 @@ impl Outsider {
             },
         );
         self.link.send_member(id, &MemberMessage::Prepare { ballot });
-        let span = Span::new(0, 8).unwrap();
+        let span = Span::new(0, 8).expect("a short span");
         let (volume, evil) = (VolumeId(0), content(666, 4096));
         let write = ShardMessage::Write {
             epoch: Epoch(1 << 40),

@@ -361,7 +361,7 @@ pub(super) fn voucher(random: &mut Prng) -> Voucher {
     let (members, nodes): (Vec<_>, Vec<_>) =
         ((0..3).map(|_| next()).collect(), (0..5).map(|_| next()).collect());
     let standing =
-        |node| Standing { node, number: 1 + u64::from(node.0), admitted: node.0 % 2 == 0 };
+        |node| Standing { node, number: 1 + u64::from(node.0), admitted: node.0.is_multiple_of(2) };
     Voucher {
         cluster: ClusterId(random.next_u64()),
         resource: ResourceId(random.next_u64()),
