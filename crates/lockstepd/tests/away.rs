@@ -89,8 +89,13 @@ fn replace(cluster: &Cluster, file: &ResourceFile) {
 #[test]
 fn a_member_that_joined_while_a_node_was_away_is_let_in_by_it_though_all_who_knew_both_are_gone() {
     let mut cluster = Cluster::new("joined-away", 4);
+    for node in [2, 4] {
+        let name = format!("name = \"{}\"", node_name(node));
+        cluster.change_settings(node, &name, &format!("{name}\nthreads = 2"));
+    }
     (1..=4).for_each(|node| cluster.start(node));
-    let file = resource(&cluster, &[1, 2, 3], &[1, 2, 3]);
+    let mut file = resource(&cluster, &[1, 2, 3], &[1, 2, 3]);
+    file.shards = 2;
     cluster.create(&file);
     let mut volume = cluster.open(1, "alpha");
     volume.write(0, &content(1, 4096)).unwrap();

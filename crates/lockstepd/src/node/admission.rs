@@ -207,8 +207,11 @@ impl Node {
             warning!("{name}: its file does not say what members there are: {refused}");
         }
         self.settle_nodes(key);
+        let blank = self.known.get(&name).is_none_or(|known| known.roster.is_blank());
         if changed {
             self.learn_of_register(&name, &came);
+        } else if !blank {
+            self.vouch(&name);
         }
     }
 

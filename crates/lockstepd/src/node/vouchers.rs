@@ -89,7 +89,10 @@ impl Node {
             known.roster.unsay(own, config.certificate());
         }
         let Some(known) = self.known.get(name) else { return };
-        let Some(configuration) = self.configuration_of(known) else { return };
+        // Committed: who is only about to join is believed by nobody.
+        let running = known.running.and_then(|key| self.resources.get(key));
+        let committed = running.and_then(|resource| resource.member().status().configuration);
+        let Some(configuration) = committed else { return };
         if !known.roster.may_vouch(own, Some(&configuration)) {
             return;
         }
