@@ -61,29 +61,44 @@ fn intrudes_in_vain(cluster: &Cluster, own: u16, node: u16, id: ResourceId) {
     outsider.assert_heard_nothing(id);
 }
 
-/// Node 4 takes the place of node 3, while node 2 is away.
-fn replace(cluster: &Cluster, file: &ResourceFile) {
+/// The node `new` takes the place of `old`, while node 2 is away and `at` is primary.
+fn replace(cluster: &Cluster, at: u16, old: u16, new: u16) {
+    operate(cluster, at, Operation::Promote {});
     let member = FileMember {
-        node: 4,
+        node: new,
         kind: wire::MemberKind::Replica,
-        voter: Some(77),
-        incarnation: Some(77),
+        voter: Some(u64::from(new) + 77),
+        incarnation: Some(u64::from(new) + 77),
         in_sync: Some(false),
         stores: Vec::new(),
     };
-    for asked in [1, 3] {
-        let command = Command::ResourceAdmit { resource: alpha(), node: entry(4) };
+    for asked in [at, old] {
+        let command = Command::ResourceAdmit { resource: alpha(), node: entry(new) };
         cluster.ask(asked, command).expect("admitted");
     }
-    let mut joining = file.clone();
-    joining.nodes.push(entry(4));
+    let mut joining = match cluster.ask(at, Command::ResourceFile { resource: alpha() }) {
+        Ok(Answer::File(file)) => *file,
+        other => panic!("no file: {other:?}"),
+    };
     joining.members.push(member.clone());
-    cluster.ask(4, Command::ResourceDefine { file: Box::new(joining) }).expect("defined");
-    cluster.ask(4, Command::ResourceCreate { resource: alpha(), force: false }).expect("created");
-    operate(cluster, 1, Operation::AddReplica { member: Box::new(member), node: Some(entry(4)) });
-    cluster.wait_in_sync(1, "alpha", &[1, 3, 4]);
-    operate(cluster, 1, Operation::RemoveReplica { node: 3 });
-    cluster.wait_in_sync(4, "alpha", &[1, 4]);
+    cluster.ask(new, Command::ResourceDefine { file: Box::new(joining) }).expect("defined");
+    cluster.ask(new, Command::ResourceCreate { resource: alpha(), force: false }).expect("created");
+    let (member, node) = (Box::new(member), Some(entry(new)));
+    operate(cluster, at, Operation::AddReplica { member, node });
+    let mut three = [at, old, new];
+    three.sort_unstable();
+    cluster.wait_in_sync(at, "alpha", &three);
+    operate(cluster, at, Operation::RemoveReplica { node: old });
+    cluster.wait_in_sync(new, "alpha", &[at, new]);
+    // The former member is a client now, and then none of the resource's nodes.
+    cluster.wait_for("the former member to be a client", || {
+        let members = |file: &ResourceFile| file.members.iter().any(|member| member.node == old);
+        match cluster.ask(old, Command::ResourceFile { resource: alpha() }) {
+            Ok(Answer::File(file)) if !members(&file) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    [at, new].into_iter().for_each(|asked| dismiss(cluster, asked, old));
 }
 
 #[test]
@@ -103,17 +118,8 @@ fn a_member_that_joined_while_a_node_was_away_is_let_in_by_it_though_all_who_kne
     cluster.kill(2);
     volume.write(0, &content(2, 4096)).unwrap();
     cluster.wait_in_sync(1, "alpha", &[1, 3]);
-    replace(&cluster, &file);
+    replace(&cluster, 1, 3, 4);
     volume.write(4096, &content(3, 4096)).unwrap();
-    // Node 3 is a client now, and then none of the resource's nodes.
-    cluster.wait_for("the former member to be a client", || {
-        let members = |file: &ResourceFile| file.members.iter().any(|member| member.node == 3);
-        match cluster.ask(3, Command::ResourceFile { resource: alpha() }) {
-            Ok(Answer::File(file)) if !members(&file) => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    });
-    [1, 4].into_iter().for_each(|asked| dismiss(&cluster, asked, 3));
     drop(volume);
     cluster.kill(1);
     cluster.kill(3);
@@ -130,6 +136,34 @@ fn a_member_that_joined_while_a_node_was_away_is_let_in_by_it_though_all_who_kne
     assert!(cluster.log(2).contains("n4 is one of its nodes: a member says so"));
     wait_for_nodes(&cluster, 2, &[1, 2, 4]);
     intrudes_in_vain(&cluster, 3, 2, ResourceId(file.id));
+}
+
+#[test]
+fn members_that_replaced_each_other_while_a_node_was_away_are_believed_one_by_the_other() {
+    let mut cluster = Cluster::new("chain-away", 6);
+    (1..=6).for_each(|node| cluster.start(node));
+    let file = resource(&cluster, &[1, 2, 3], &[1, 2, 3]);
+    cluster.create(&file);
+    let mut volume = cluster.open(1, "alpha");
+    volume.write(0, &content(1, 4096)).unwrap();
+    drop(volume);
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    cluster.kill(2);
+    cluster.wait_in_sync(1, "alpha", &[1, 3]);
+    replace(&cluster, 1, 3, 4);
+    cluster.kill(3);
+    replace(&cluster, 4, 1, 5);
+    cluster.kill(1);
+    // Nobody whom node 2 knew has ever heard of node 6.
+    replace(&cluster, 5, 4, 6);
+    cluster.kill(4);
+    cluster.kill(5);
+    cluster.start(2);
+    let mut volume = cluster.open(6, "alpha");
+    assert_eq!(volume.read(0, 4096).unwrap(), content(1, 4096));
+    volume.write(0, &content(2, 4096)).expect("a majority");
+    cluster.wait_in_sync(6, "alpha", &[2, 6]);
+    wait_for_nodes(&cluster, 2, &[2, 5, 6]);
 }
 
 #[test]

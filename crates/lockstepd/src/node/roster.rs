@@ -146,23 +146,43 @@ impl Roster {
         signed: SignedVoucher,
         known: Option<&Configuration>,
     ) -> Result<bool, TooFar> {
-        let numbers = voucher.standings.iter().map(|standing| standing.number);
+        let new = self.absorb(&voucher, known)?;
+        self.hold(voucher, signed);
+        // Of others there may be kept what counts by this.
+        let mut more = new;
+        while std::mem::take(&mut more) {
+            let counts = self.held.values().filter(|(held, _)| self.may_vouch(held.signer, known));
+            let counts: Vec<Voucher> = counts.map(|(held, _)| held.clone()).collect();
+            for held in counts {
+                more |= self.absorb(&held, known) == Ok(true);
+            }
+        }
+        Ok(new)
+    }
+
+    fn absorb(&mut self, said: &Voucher, known: Option<&Configuration>) -> Result<bool, TooFar> {
+        let numbers = said.standings.iter().map(|standing| standing.number);
         if numbers.max().unwrap_or_default() > self.number_max().saturating_add(NUMBER_STEP_MAX) {
             return Err(TooFar);
         }
         let mut new = false;
-        for &standing in &voucher.standings {
+        for &standing in &said.standings {
             new |= self.put(standing);
         }
-        let stamp = (voucher.fork, voucher.epoch);
+        let stamp = (said.fork, said.epoch);
         let own = known.map(|known| (known.fork, known.epoch));
         let newest = self.newest.as_ref().map(|(fork, epoch, _)| (*fork, *epoch));
         if Some(stamp) > own.max(newest) {
-            self.newest = Some((voucher.fork, voucher.epoch, voucher.members.clone()));
+            self.newest = Some((said.fork, said.epoch, said.members.clone()));
             new = true;
         }
-        self.hold(voucher, signed);
         Ok(new)
+    }
+
+    /// Keeps what somebody has signed who is no member as known here, for those who knew that one: a member
+    /// shows it. It changes nothing here.
+    pub(super) fn keep(&mut self, voucher: Voucher, signed: SignedVoucher) {
+        self.hold(voucher, signed);
     }
 
     /// Whether as much is held of its signer: then nobody need look at the signature.
@@ -361,7 +381,17 @@ mod tests {
         assert!(hear(&mut b, &by_c, &known));
         assert!(b.may_vouch(NodeId(5), Some(&known)) && b.admitted().contains(&NodeId(5)));
         // Who holds them shows the one first that is believed first.
-        assert_eq!(b.vouchers(), [by_a.1, by_c.1]);
+        assert_eq!(b.vouchers(), [by_a.1.clone(), by_c.1.clone()]);
+        // Who came later never knew the first, and keeps what it said all the same.
+        let mut e = Roster::default();
+        e.keep(by_a.0.clone(), by_a.1.clone());
+        assert!(e.admitted().is_empty(), "it is not believed");
+        hear(&mut e, &by_c, &configuration(8, &[2, 3, 5]));
+        assert_eq!(e.vouchers(), [by_a.1.clone(), by_c.1.clone()]);
+        // What was kept counts as soon as its signer does.
+        let mut late = Roster::default();
+        late.keep(by_c.0.clone(), by_c.1.clone());
+        assert!(hear(&mut late, &by_a, &known) && late.admitted().contains(&NodeId(5)));
         b.reach_register();
         assert!(!b.may_vouch(NodeId(5), Some(&known)), "the register says who is a member");
         assert!(b.admitted().contains(&NodeId(5)), "who was admitted stays so");

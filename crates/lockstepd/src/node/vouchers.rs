@@ -169,31 +169,27 @@ impl Node {
         let name = known.file.name.clone();
         let shown = self.node_name(&name, peer);
         let whose = self.node_name(&name, signer);
-        // What this node has said itself, and then forgot, it believes.
-        if signer != own && !self.is_member_of(known, signer) {
+        // What this node has said itself, and then forgot, it believes. What members of earlier times have said
+        // it keeps for those who were away longer.
+        let counts = signer == own || self.is_member_of(known, signer);
+        if !counts && !self.is_member_of(known, peer) {
             debug!("{name}: {shown} shows what {whose} has signed, who is no member as known here");
             return Ok(());
         }
         if known.roster.has(&voucher) {
             return Ok(());
         }
-        let Some(config) = self.peers.config() else { return Ok(()) };
-        let proof = link::Proof {
-            scheme: signed.scheme,
-            certificate: signed.certificate.clone(),
-            signature: signed.signature.clone(),
-        };
-        match config.verify(&signed.statement, &proof) {
-            Ok(node) if node == signer => {}
-            Ok(_) => return Err("it shows a voucher that another has signed"),
-            Err(link::Refusal::Damaged) => return Err("it shows a forged voucher"),
-            Err(why) => {
-                info!("{name}: what {whose} has signed is not believed: {why}");
-                return Ok(());
-            }
+        if let Err(why) = self.verify_voucher(signer, &signed)? {
+            info!("{name}: what {whose} has signed is not believed: {why}");
+            return Ok(());
         }
         let configuration = self.configuration_of(known);
         let Some(known) = self.known.get_mut(&name) else { return Ok(()) };
+        if !counts {
+            known.roster.keep(voucher, signed);
+            self.save_roster(&self.known[&name]);
+            return Ok(());
+        }
         let heard = known.roster.hear(voucher, signed.clone(), configuration.as_deref());
         let Ok(new) = heard else {
             warning!("{name}: what {whose} has signed is not believed: its numbers are absurd");
@@ -206,6 +202,26 @@ impl Node {
         }
         self.spread_voucher(&name, &signed, Some(peer));
         Ok(())
+    }
+
+    /// Why a voucher is not to be believed, if it is not. Who forges one is at fault.
+    fn verify_voucher(
+        &self,
+        signer: NodeId,
+        signed: &SignedVoucher,
+    ) -> Result<Result<(), link::Refusal>, Fault> {
+        let config = self.peers.config().expect("who has peers has an identity");
+        let proof = link::Proof {
+            scheme: signed.scheme,
+            certificate: signed.certificate.clone(),
+            signature: signed.signature.clone(),
+        };
+        match config.verify(&signed.statement, &proof) {
+            Ok(node) if node == signer => Ok(Ok(())),
+            Ok(_) => Err("it shows a voucher that another has signed"),
+            Err(link::Refusal::Damaged) => Err("it shows a forged voucher"),
+            Err(why) => Ok(Err(why)),
+        }
     }
 
     /// Makes the list of a resource's nodes what its roster says.
