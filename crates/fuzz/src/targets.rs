@@ -14,6 +14,7 @@ pub const TARGETS: &[&Target] = &[
     &peers::FRAMES,
     &peers::FRAMES_EARLY,
     &peers::CONFIGURATION,
+    &peers::VOUCHER,
     &peers::CERTIFICATE,
     &peers::LINK,
     &files::ADMIN,

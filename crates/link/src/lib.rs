@@ -4,7 +4,7 @@
 //! and passes the time; nothing here reads a clock, opens a socket or waits.
 //!
 //! `identity` makes certificates, `certificate` reads who they speak for, `trust` says which are
-//! believed. `session` turns socket bytes into bytes of an authenticated peer and back (`tls` is its
+//! believed, and `proof` what one has said before. `session` turns socket bytes into bytes of an authenticated peer and back (`tls` is its
 //! inside), `frames` turns those into `wire` frames, `hello` judges the peer's first one. `backoff` and
 //! `paths` say when and where to connect next.
 //!
@@ -20,6 +20,7 @@ mod frames;
 mod hello;
 mod identity;
 mod paths;
+mod proof;
 mod session;
 mod tls;
 mod trust;
@@ -34,5 +35,6 @@ pub use frames::{Link, LinkEvent, LinkWant};
 pub use hello::{HelloError, judge};
 pub use identity::{AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, Identity, IdentityError};
 pub use paths::{ADDRESSES_MAX, CONNECT_LIMIT, Paths};
+pub use proof::Proof;
 pub use session::{HANDSHAKE_BYTES_MAX, HANDSHAKE_LIMIT, STRANGERS_MAX, Session, Strangers};
 pub use trust::{Config, LinkMode, Revocations};

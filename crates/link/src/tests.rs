@@ -9,6 +9,7 @@
 mod identities;
 mod limits;
 mod links;
+mod proofs;
 mod refusals;
 mod waits;
 

@@ -18,9 +18,12 @@ use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{
+    CertificateDer, PrivateKeyDer, ServerName, SignatureVerificationAlgorithm, UnixTime,
+};
 use rustls::server::NoServerSessionStorage;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::sign::SigningKey;
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::{
     CertificateError, CipherSuite, ClientConfig, DigitallySignedStruct, DistinguishedName,
@@ -75,6 +78,11 @@ pub struct Config {
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) mode: LinkMode,
+    pub(crate) trust: Arc<Trust>,
+    /// What this node signs with, and what it shows of it.
+    pub(crate) key: Arc<dyn SigningKey>,
+    pub(crate) certificate: CertificateDer<'static>,
+    pub(crate) clock: Arc<dyn TimeProvider>,
     cluster: ClusterId,
     local: Peer,
 }
@@ -121,6 +129,9 @@ impl Config {
         let key =
             PrivateKeyDer::from_pem_slice(identity.key_pem().as_bytes()).map_err(unreadable)?;
         let provider = Arc::new(provider());
+        let signing_key =
+            provider.key_provider.load_private_key(key.clone_key()).map_err(damaged)?;
+        let certificate = chain[0].clone();
         let trust = Arc::new(Trust {
             cluster: identity.cluster(),
             authorities,
@@ -137,16 +148,26 @@ impl Config {
                 .map_err(damaged)?;
         client.resumption = Resumption::disabled();
         client.enable_sni = false;
-        let mut server = ServerConfig::builder_with_details(provider, clock)
+        let mut server = ServerConfig::builder_with_details(provider, Arc::clone(&clock))
             .with_protocol_versions(&[&version::TLS13])
             .map_err(damaged)?
-            .with_client_cert_verifier(trust)
+            .with_client_cert_verifier(Arc::clone(&trust) as Arc<dyn ClientCertVerifier>)
             .with_single_cert(chain, key)
             .map_err(damaged)?;
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         let (cluster, local) = (identity.cluster(), identity.peer().clone());
-        Ok(Config { client: Arc::new(client), server: Arc::new(server), mode, cluster, local })
+        Ok(Config {
+            client: Arc::new(client),
+            server: Arc::new(server),
+            mode,
+            trust,
+            key: signing_key,
+            certificate,
+            clock,
+            cluster,
+            local,
+        })
     }
 
     /// The mode of sessions made with it.
@@ -178,7 +199,7 @@ fn provider() -> CryptoProvider {
 }
 
 /// The verifier of both ends.
-struct Trust {
+pub(crate) struct Trust {
     cluster: ClusterId,
     authorities: Vec<CertificateDer<'static>>,
     revocations: Revocations,
@@ -192,7 +213,21 @@ impl fmt::Debug for Trust {
 }
 
 impl Trust {
-    fn verify(
+    /// How what is signed can be verified, the preferred first.
+    pub(crate) fn schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+
+    /// What verifies a signature of this scheme.
+    pub(crate) fn algorithms(
+        &self,
+        scheme: SignatureScheme,
+    ) -> &'static [&'static dyn SignatureVerificationAlgorithm] {
+        let mapping = self.provider.signature_verification_algorithms.mapping;
+        mapping.iter().find(|(of, _)| *of == scheme).map_or(&[], |(_, algorithms)| algorithms)
+    }
+
+    pub(crate) fn verify(
         &self,
         certificate: &CertificateDer<'_>,
         now: UnixTime,
@@ -310,7 +345,7 @@ impl ServerCertVerifier for Trust {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.schemes()
     }
 }
 
@@ -348,6 +383,6 @@ impl ClientCertVerifier for Trust {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.schemes()
     }
 }

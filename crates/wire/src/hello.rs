@@ -11,6 +11,7 @@
 
 use crate::codec::{DecodeError, Put, Reader};
 use crate::frame::FrameError;
+use crate::voucher::{self, SignedVoucher};
 use alloc::vec::Vec;
 use base::{ClusterId, NodeId, ResourceId};
 
@@ -40,6 +41,7 @@ const JOINED: u16 = 0x0107;
 const DESCRIBE: u16 = 0x0108;
 const DESCRIPTION: u16 = 0x0109;
 const DELETED: u16 = 0x010a;
+const VOUCHER: u16 = 0x010b;
 
 /// Who calls, and what it can do.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
@@ -154,6 +156,8 @@ pub enum NodeMessage {
         /// `RESOURCES_MAX` at most, ascending.
         resources: Vec<ResourceId>,
     },
+    /// A member of a resource, not always the sender, says which nodes it has.
+    Voucher(SignedVoucher),
     /// Answer this.
     Ping {
         /// Chosen by the sender.
@@ -212,7 +216,7 @@ pub fn agree(ours: &Hello, theirs: &Hello) -> Result<Agreed, Disagreement> {
 
 /// Whether `kind` is one of those above.
 pub(crate) fn is_known(kind: u16) -> bool {
-    (HELLO..=DELETED).contains(&kind)
+    (HELLO..=VOUCHER).contains(&kind)
 }
 
 /// Whether a frame of `kind` may come before its sender has proved who it is.
@@ -233,6 +237,7 @@ pub(crate) fn kind(message: &NodeMessage) -> u16 {
         NodeMessage::Describe { .. } => DESCRIBE,
         NodeMessage::Description { .. } => DESCRIPTION,
         NodeMessage::Deleted { .. } => DELETED,
+        NodeMessage::Voucher(_) => VOUCHER,
     }
 }
 
@@ -247,6 +252,7 @@ pub(crate) fn check(message: &NodeMessage) -> Result<(), &'static str> {
             check_list(resources, |entry| entry.resource)
         }
         NodeMessage::Deleted { resources } => check_list(resources, |&resource| resource),
+        NodeMessage::Voucher(signed) => voucher::check_signed(signed),
         NodeMessage::Description { text, .. } if text.len() > DESCRIPTION_BYTES_MAX => {
             Err("too long a description")
         }
@@ -317,6 +323,7 @@ pub(crate) fn put_body(message: &NodeMessage, out: &mut Vec<u8>) {
                 out.put_u64(resource.0);
             }
         }
+        NodeMessage::Voucher(signed) => voucher::put_signed(signed, out),
         NodeMessage::Ping { number } | NodeMessage::Pong { number } => out.put_u64(*number),
         NodeMessage::Goodbye { reason } => out.put_u8(match reason {
             GoodbyeReason::Stopping => 1,
@@ -365,6 +372,7 @@ pub(crate) fn take(kind: u16, body: &[u8]) -> Result<NodeMessage, FrameError> {
             }
             NodeMessage::Deleted { resources }
         }
+        VOUCHER => return Ok(NodeMessage::Voucher(voucher::take_signed(&mut body)?)),
         PING => NodeMessage::Ping { number: body.u64()? },
         PONG => NodeMessage::Pong { number: body.u64()? },
         GOODBYE => NodeMessage::Goodbye { reason: take_goodbye(body.u8()?)? },

@@ -2,8 +2,8 @@
 //!
 //! `configuration` is the value that the register of a resource holds; `member` is what the members
 //! of a resource say to each other about it; `shard` is the data path. `frame` puts any of them on a
-//! socket or takes them off it, `hello` opens a connection, `admin` is spoken on a node's admin
-//! socket.
+//! socket or takes them off it, `hello` opens a connection, `voucher` is what a member signs, `admin` is spoken
+//! on a node's admin socket.
 //!
 //! Always: decoding never panics, never allocates more than the frame's own length, and refuses what
 //! it does not understand; encoding what was decoded gives the same bytes.
@@ -22,6 +22,7 @@ mod member_bytes;
 mod register;
 pub mod shard;
 mod shard_bytes;
+pub mod voucher;
 
 #[cfg(test)]
 mod tests;
@@ -48,3 +49,7 @@ pub use register::{
 };
 pub use shard::{DoubtRun, Memory, NamedWrite, ShardMessage, WriteFlags, WriteName, WriteOrigin};
 pub use shard_bytes::{MEMORY_SESSIONS_MAX, MEMORY_WRITES_MAX, RUNS_MAX};
+pub use voucher::{
+    SIGNATURE_BYTES_MAX, STANDINGS_MAX, STATEMENT_BYTES_MAX, SignedVoucher, Standing,
+    VOUCHER_CERTIFICATE_BYTES_MAX, Voucher, decode_voucher, encode_voucher,
+};

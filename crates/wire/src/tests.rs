@@ -12,3 +12,4 @@ mod frame;
 mod hello;
 mod register;
 mod sample;
+mod voucher;

@@ -12,9 +12,9 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use std::sync::LazyLock;
 use wire::{
-    Decoder, Frame, Guard, HEADER_BYTES, MemberMessage, Message, NodeMessage, Payload,
-    ShardMessage, Want, WriteFlags, decode_configuration, encode_configuration, encode_member,
-    encode_node, encode_shard,
+    DecodeError, Decoder, Frame, Guard, HEADER_BYTES, MemberMessage, Message, NodeMessage, Payload,
+    ShardMessage, Standing, Voucher, Want, WriteFlags, decode_configuration, decode_voucher,
+    encode_configuration, encode_member, encode_node, encode_shard, encode_voucher,
 };
 
 /// Frames of a peer that has proved who it is.
@@ -72,6 +72,42 @@ pub(super) const CONFIGURATION: Target = Target {
         Err(error) => outcome(&error),
     },
     words: &[],
+};
+
+/// What a member signs of a resource's nodes.
+pub(super) const VOUCHER: Target = Target {
+    name: "voucher",
+    what: "what a member has signed of a resource's nodes",
+    valid: |random| {
+        let nodes = |first: u16, random: &mut Prng| {
+            let count = u16::try_from(random.below(8)).expect("few");
+            (first..first + count).map(NodeId)
+        };
+        let standing = |node: NodeId| {
+            let (number, admitted) = (1 + u64::from(node.0), node.0.is_multiple_of(2));
+            Standing { node, number, admitted }
+        };
+        encode_voucher(&Voucher {
+            cluster: ClusterId(random.next_u64()),
+            resource: ResourceId(random.next_u64()),
+            signer: NodeId(1),
+            revision: random.next_u64(),
+            fork: random.below(3),
+            epoch: Epoch(random.next_u64()),
+            members: nodes(1, random).collect(),
+            standings: nodes(5, random).map(standing).collect(),
+        })
+    },
+    mend: nothing,
+    judge: |input| match decode_voucher(input) {
+        Ok(voucher) => {
+            assert_eq!(encode_voucher(&voucher), input, "a voucher has one form");
+            outcome(&(voucher.members.len(), voucher.standings.len().min(3)))
+        }
+        Err(DecodeError::Schema(_)) => outcome(&"of a newer form"),
+        Err(error) => outcome(&error),
+    },
+    words: &["lockstep voucher", "\x01\x00", "\x02\x00"],
 };
 
 /// Whom a certificate speaks for.

@@ -1,6 +1,7 @@
 //! Which nodes may use a resource without being a member of it.
 //!
-//! Always: every node that can be reached is told; one that cannot is named, because it goes on as it was.
+//! Always: every node that can be reached is told; one that cannot is named, because it goes on as it was until a
+//! member that was told reaches it.
 
 use base::NodeId;
 use wire::admin::{Command, FileNode, ReplicaState, codes};
@@ -35,13 +36,13 @@ fn knowing<'a>(
     cluster.nodes.iter().filter(move |node| views.of(name, &node.name).is_some())
 }
 
-/// What is to be said of nodes that were not told.
+/// What is to be said of nodes that were not told: members sign what they were told, and spread it.
 fn untold(views: &Views) -> String {
     let names: Vec<&str> = views.silent.iter().map(|(name, _)| name.as_str()).collect();
     if names.is_empty() {
         return String::new();
     }
-    format!("; say it again when they answer: {}", names.join(", "))
+    format!("; members tell it when they answer: {}", names.join(", "))
 }
 
 /// `lockstep resource add-client`.

@@ -48,7 +48,7 @@ pub(super) fn left_out<'a>(
 
 /// Takes members out of a description that are no more. What is left has to be one that a node can start with, so
 /// it follows the configuration where it was not one before.
-fn without(
+pub(super) fn without(
     file: &ResourceFile,
     known: Option<&Configuration>,
     gone: impl Fn(NodeId) -> bool,
@@ -77,13 +77,22 @@ impl Node {
     /// `ResourceAdmit`: the node is one of the resource's, as a client.
     pub(super) fn admit(&mut self, name: &str, node: FileNode) -> Result<(), Refused> {
         let known = self.known.get(name).ok_or_else(|| no_resource(name))?;
-        if known.file.node_name(NodeId(node.id)).is_some() {
+        let id = NodeId(node.id);
+        let listed = known.file.node_name(id).is_some();
+        if listed && known.roster.standing(id) == Some(true) {
             return Ok(());
         }
         let mut file = known.file.clone();
-        file.nodes.push(node);
+        if !listed {
+            file.nodes.push(node);
+        }
         file.check().map_err(|error| Refused::new(&codes::BAD_RESOURCE_FILE, error.0))?;
-        self.rename_nodes(name, file)
+        self.note_standing(name, id, true);
+        if !listed {
+            self.rename_nodes(name, file)?;
+        }
+        self.vouch(name);
+        Ok(())
     }
 
     /// `ResourceDismiss`: the node is no client of the resource any more.
@@ -113,15 +122,22 @@ impl Node {
         // What the file says of members is as old as the file.
         let mut file = without(&known.file, configuration.as_deref(), |member| member == node);
         file.nodes.retain(|entry| entry.id != node.0);
-        if file == known.file {
+        let changed = file != known.file;
+        if !changed && known.roster.standing(node) == Some(false) {
             return Ok(());
         }
         file.check().map_err(|error| Refused::new(&codes::BAD_RESOURCE_FILE, error.0))?;
-        info!("{name}: {shown} is none of its nodes any more");
-        self.rename_nodes(name, file)
+        // Also if this node never knew it: others that were away may.
+        self.note_standing(name, node, false);
+        if changed {
+            info!("{name}: {shown} is none of its nodes any more");
+            self.rename_nodes(name, file)?;
+        }
+        self.vouch(name);
+        Ok(())
     }
 
-    fn rename_nodes(&mut self, name: &str, file: ResourceFile) -> Result<(), Refused> {
+    pub(super) fn rename_nodes(&mut self, name: &str, file: ResourceFile) -> Result<(), Refused> {
         self.save(&file)?;
         self.learn_nodes(&file);
         let Some(known) = self.known.get_mut(name) else { return Ok(()) };
@@ -170,10 +186,13 @@ impl Node {
             let was = before.as_ref().is_some_and(|(before, _)| before.contains(&node));
             node != own && was && !now.contains(&node)
         };
+        let changed = before.as_ref().is_none_or(|(before, _)| *before != now);
         let mut file = without(&known.file, Some(configuration), gone);
+        let mut came = Vec::new();
         for member in &configuration.members {
             if file.node_name(member.node).is_none() {
                 let id = member.node.0;
+                came.push(member.node);
                 let name = self.node_name(&name, member.node);
                 file.nodes.push(FileNode { id, name, addresses: Vec::new() });
             }
@@ -188,6 +207,23 @@ impl Node {
             warning!("{name}: its file does not say what members there are: {refused}");
         }
         self.settle_nodes(key);
+        let blank = self.known.get(&name).is_none_or(|known| known.roster.is_blank());
+        if changed {
+            self.learn_of_register(&name, &came);
+        } else if !blank {
+            self.vouch(&name);
+        }
+    }
+
+    /// The register has said which members there are: vouchers say no more about that, and are signed anew.
+    fn learn_of_register(&mut self, name: &str, came: &[NodeId]) {
+        let Some(known) = self.known.get_mut(name) else { return };
+        known.roster.reach_register();
+        for &node in came {
+            known.roster.note_member(node);
+        }
+        self.settle_roster(name);
+        self.vouch(name);
     }
 
     /// A peer speaks about a resource of this node that it has no part in.

@@ -75,6 +75,7 @@ impl Node {
         self.take_identity(config, identity);
         info!("certificate and revocations are reloaded");
         self.drop_revoked_clients();
+        self.vouch_anew();
     }
 
     /// The same, on each thread.

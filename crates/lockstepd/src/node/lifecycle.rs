@@ -28,6 +28,7 @@ use super::disk::{LocalDisk, LocalVolume};
 use super::patience::patiently;
 use super::recast::{Done, Part};
 use super::resource::{Resource, Seat};
+use super::roster::Roster;
 use super::sums::Sums;
 use super::threads::{Beginning, Parcel};
 use super::{Node, Work};
@@ -43,6 +44,8 @@ pub(crate) struct Known {
     pub(crate) problem: Option<String>,
     /// A job of the helper works on it.
     pub(crate) busy: bool,
+    /// What is known of who was admitted to it and dismissed.
+    pub(super) roster: Roster,
 }
 
 impl Node {
@@ -65,9 +68,11 @@ impl Node {
                 Ok(file) => {
                     let name = file.name.clone();
                     self.learn_nodes(&file);
-                    let known = Known { file, running: None, problem: None, busy: false };
+                    let roster = self.read_roster(ResourceId(file.id));
+                    let known = Known { file, running: None, problem: None, busy: false, roster };
                     self.known.insert(name.clone(), known);
                     self.run_now(&name);
+                    self.settle_roster(&name);
                 }
                 Err(why) => error!("{}: {why}; it is left alone", path.display()),
             }
@@ -412,6 +417,7 @@ impl Node {
             running: None,
             problem: None,
             busy: false,
+            roster: Roster::default(),
         });
         known.file = file;
         match known.running {
@@ -568,6 +574,7 @@ impl Node {
         let plans = if had_disk || force { self.plans(&known.file.clone()) } else { Vec::new() };
         self.end(name, "the resource is deleted");
         self.known.remove(name);
+        self.drop_roster(id);
         self.note_deleted(id);
         let (name, path) = (name.to_owned(), self.resource_path(name));
         self.helper().start(move || {
@@ -599,6 +606,7 @@ impl Node {
         let id = ResourceId(known.file.id);
         self.end(name, "the resource is forgotten");
         self.known.remove(name);
+        self.drop_roster(id);
         self.deleted.forget(id);
         let path = self.resource_path(name);
         std::fs::remove_file(&path).map_err(|error| {

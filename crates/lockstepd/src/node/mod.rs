@@ -10,7 +10,8 @@
 //!
 //! Not here: one file each: outputs (`carry`), the disk (`disk`), NBD clients (`clients`), other nodes
 //! (`peers`), who this node is (`identity`), the operator (`admin`), coming and going of resources
-//! (`lifecycle`), a node's part that changes (`recast`), who may speak about them (`admission`), what nodes tell each other of resources (`definitions`).
+//! (`lifecycle`), a node's part that changes (`recast`), who may speak about them (`admission`; what of that is told
+//! to nodes that were away: `vouchers`), what nodes tell each other of resources (`definitions`).
 
 mod admin;
 mod admission;
@@ -19,6 +20,7 @@ mod buffers;
 mod carry;
 mod clients;
 mod definitions;
+mod deleted;
 mod disk;
 mod dump;
 mod helper;
@@ -30,10 +32,12 @@ mod patience;
 mod peers;
 mod recast;
 mod resource;
+mod roster;
 mod status;
 mod stop;
 mod sums;
 mod threads;
+mod vouchers;
 
 pub(crate) use self::threads::{BUFFER_BYTES_MIN, THREADS_MAX};
 
@@ -55,7 +59,7 @@ use crate::slab::{Key, Slab};
 use admin::{Admin, Pending};
 use buffers::Buffers;
 use clients::{Asked, CLIENTS_MAX, Client, Door, Hungry, Visitors};
-use definitions::Deleted;
+use deleted::Deleted;
 use helper::Helper;
 use lifecycle::Known;
 use peers::Peers;

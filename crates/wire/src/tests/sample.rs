@@ -117,7 +117,7 @@ fn verify_entry(random: &mut Prng) -> VerifyEntry {
 /// Number of kinds that `shard_message`, `member_message` and `node_message` take.
 pub(super) const SHARD_KINDS: u64 = 19;
 pub(super) const MEMBER_KINDS: u64 = 15;
-pub(super) const NODE_KINDS: u64 = 10;
+pub(super) const NODE_KINDS: u64 = 11;
 
 fn node(random: &mut Prng) -> NodeId {
     NodeId(1 + random.below(65_000) as u16)
@@ -351,6 +351,41 @@ fn lives(random: &mut Prng) -> Vec<ResourceLife> {
     (0..12).map(|_| next()).collect()
 }
 
+/// A voucher with nodes in it; what it says about members ascends.
+pub(super) fn voucher(random: &mut Prng) -> Voucher {
+    let mut last = 0;
+    let mut next = || {
+        last += 1 + random.below(500) as u16;
+        NodeId(last)
+    };
+    let (members, nodes): (Vec<_>, Vec<_>) =
+        ((0..3).map(|_| next()).collect(), (0..5).map(|_| next()).collect());
+    let standing =
+        |node| Standing { node, number: 1 + u64::from(node.0), admitted: node.0.is_multiple_of(2) };
+    Voucher {
+        cluster: ClusterId(random.next_u64()),
+        resource: ResourceId(random.next_u64()),
+        signer: node(random),
+        revision: random.next_u64(),
+        fork: random.below(3),
+        epoch: base::Epoch(random.next_u64()),
+        members,
+        standings: nodes.into_iter().map(standing).collect(),
+    }
+}
+
+fn signed_voucher(random: &mut Prng) -> SignedVoucher {
+    let said = voucher(random);
+    let mut bytes = |count| (0..count).map(|_| random.next_u64() as u8).collect();
+    SignedVoucher {
+        resource: said.resource,
+        statement: encode_voucher(&said),
+        scheme: 0x0403,
+        certificate: bytes(200),
+        signature: bytes(72),
+    }
+}
+
 /// A message of the `kind`th kind.
 pub(super) fn node_message(kind: u64, random: &mut Prng) -> NodeMessage {
     let number = random.next_u64();
@@ -373,6 +408,7 @@ pub(super) fn node_message(kind: u64, random: &mut Prng) -> NodeMessage {
             let resources = lives(random).iter().map(|entry| entry.resource).collect();
             NodeMessage::Deleted { resources }
         }
+        10 => NodeMessage::Voucher(signed_voucher(random)),
         _ => {
             let reasons = [
                 GoodbyeReason::Stopping,

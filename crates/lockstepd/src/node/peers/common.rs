@@ -45,6 +45,8 @@ pub(super) struct Common {
     joined_by_peer: BTreeMap<ResourceId, u64>,
     /// Lives that both ends have joined.
     shared: BTreeMap<ResourceId, Lives>,
+    /// What its last list has that the one before had not.
+    fresh: Vec<ResourceId>,
     /// What the peer was asked to describe.
     asked: BTreeSet<ResourceId>,
     /// What the peer spoke about and has no part in.
@@ -68,6 +70,8 @@ impl Common {
             // What the peer joined in an earlier life it has to join again.
             self.joined_by_peer.retain(|id, _| theirs.get(id) == self.theirs.get(id));
             self.asked.retain(|id| theirs.contains_key(id));
+            let fresh = theirs.keys().filter(|id| !self.theirs.contains_key(id));
+            self.fresh = fresh.copied().collect();
             self.theirs = theirs;
         }
         last
@@ -333,6 +337,7 @@ impl Node {
             NodeMessage::Describe { .. }
                 | NodeMessage::Description { .. }
                 | NodeMessage::Deleted { .. }
+                | NodeMessage::Voucher(_)
         );
         if of_nodes && connection.stream != 0 {
             return self.end_connection(key, "a node speaks in a shard's stream", true);
@@ -340,6 +345,7 @@ impl Node {
         match message {
             NodeMessage::Resources { resources, last } => {
                 if connection.common.listed(resources, last) {
+                    self.show_vouchers_of_fresh(key);
                     self.refuse_listed(key);
                     self.compare_resources(key);
                     self.ask_for_descriptions(key);
@@ -364,6 +370,11 @@ impl Node {
                 self.on_description(peer, resource, &text);
             }
             NodeMessage::Deleted { resources } => self.on_deleted(peer, &resources),
+            NodeMessage::Voucher(signed) => {
+                if let Err(fault) = self.on_voucher(peer, signed) {
+                    self.end_connection(key, fault, true);
+                }
+            }
             NodeMessage::Ping { number } => self.send_node(key, &NodeMessage::Pong { number }),
             NodeMessage::Goodbye { reason } => {
                 self.end_connection(key, &format!("the peer says goodbye: {reason:?}"), false);
@@ -389,8 +400,36 @@ impl Node {
         }
     }
 
+    /// First connections with peers that have proved who they are: in these nodes speak as such.
+    pub(in crate::node) fn first_streams(&self) -> Vec<(Key, NodeId)> {
+        let connections = self.peers.connections.iter().filter(|(_, entry)| entry.stream == 0);
+        let ready = connections.filter(|(_, entry)| entry.ready && !entry.closing);
+        ready.filter_map(|(key, entry)| Some((key, entry.peer()?))).collect()
+    }
+
+    /// Shows a peer what members have signed about all that it may know of.
+    pub(super) fn show_vouchers(&mut self, key: Key, peer: NodeId) {
+        for voucher in self.vouchers_for(peer, None) {
+            self.send_node(key, &NodeMessage::Voucher(voucher));
+        }
+    }
+
+    /// The same about what it has not had until now.
+    fn show_vouchers_of_fresh(&mut self, key: Key) {
+        let connection = self.peers.connections.get_mut(key).filter(|entry| entry.stream == 0);
+        let Some(connection) = connection else { return };
+        let Some(peer) = connection.peer() else { return };
+        let fresh = std::mem::take(&mut connection.common.fresh);
+        if fresh.is_empty() {
+            return;
+        }
+        for voucher in self.vouchers_for(peer, Some(&fresh)) {
+            self.send_node(key, &NodeMessage::Voucher(voucher));
+        }
+    }
+
     /// Says something to a peer as a node.
-    pub(super) fn send_node(&mut self, key: Key, message: &NodeMessage) {
+    pub(in crate::node) fn send_node(&mut self, key: Key, message: &NodeMessage) {
         let Some(connection) = self.peers.connections.get_mut(key) else { return };
         if let Some(link) = connection.link.as_mut() {
             link.send_node(message);

@@ -96,6 +96,8 @@ impl Node {
             self.tell(thread, Parcel::OpenStream { peer: node, stream: (stream, bundle), dials });
         }
         self.on_stream_up(node, bundle);
+        // First of all: by it the peer may see that this node is not an outsider.
+        self.show_vouchers(key, node);
         self.tell_resources(key);
         self.tell_deleted_to(key);
     }
