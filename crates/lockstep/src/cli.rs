@@ -399,7 +399,7 @@ pub(crate) struct Create {
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "size", "replicas", "witnesses", "volumes", "nodes", "block_size", "store", "shards", "protocol",
         "durability", "on_no_quorum", "on_io_error", "quorum", "after_split_brain", "read_policy",
-        "in_sync_min", "data_checksum",
+        "in_sync_min", "data_checksum", "resync_rate_max", "resync_rate_min",
     ])]
     pub(crate) from: Option<PathBuf>,
     /// Number of full copies
@@ -453,6 +453,12 @@ pub(crate) struct Create {
     /// Checksums of blocks on disk
     #[arg(long, value_name = "KIND", default_value = "off", value_parser = ["off", "crc32c"])]
     pub(crate) data_checksum: String,
+    /// What resyncs copy at most per second, as in 100MiB, all targets together; `off`: no limit
+    #[arg(long, value_name = "SIZE", default_value = "off", value_parser = options::parse_rate)]
+    pub(crate) resync_rate_max: u64,
+    /// What they keep per second although requests take longer for it; `off`: they yield as far as it helps
+    #[arg(long, value_name = "SIZE", default_value = "off", value_parser = options::parse_rate)]
+    pub(crate) resync_rate_min: u64,
     /// Use stores even where something is already
     #[arg(long)]
     pub(crate) force: bool,
@@ -481,6 +487,8 @@ impl Default for Create {
             read_policy: "prefer-local".to_owned(),
             in_sync_min: 1,
             data_checksum: "off".to_owned(),
+            resync_rate_max: 0,
+            resync_rate_min: 0,
             force: false,
         }
     }
@@ -504,6 +512,8 @@ impl Create {
             in_sync_min: self.in_sync_min,
             data_checksum: self.data_checksum == "crc32c",
             after_split_brain: options::after_split_brain(&self.after_split_brain),
+            resync_rate_max: self.resync_rate_max,
+            resync_rate_min: self.resync_rate_min,
         }
     }
 

@@ -335,8 +335,12 @@ fn option_lines(file: &ResourceFile) -> Vec<String> {
     let options = serde_json::to_value(&file.options).unwrap_or_default();
     let Some(options) = options.as_object() else { return Vec::new() };
     let plain = |value: &serde_json::Value| value.as_str().map_or(value.to_string(), str::to_owned);
+    let shown = |key: &str, value: &serde_json::Value| match value.as_u64() {
+        Some(rate) if key.starts_with("resync_rate") => format!("{}/s", show_size(rate)),
+        _ => plain(value),
+    };
     options
         .iter()
-        .map(|(key, value)| format!("{:<13} {}", key.replace('_', "-"), plain(value)))
+        .map(|(key, value)| format!("{:<13} {}", key.replace('_', "-"), shown(key, value)))
         .collect()
 }

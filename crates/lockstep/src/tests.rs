@@ -124,6 +124,8 @@ fn slips_on_the_command_line_are_usage_errors() {
         "lockstep resource create db --size 1GiB --replicas 0",
         "lockstep resource create db --size 1GiB --protocol d",
         "lockstep resource create db --size 1GiB --block-size 1024",
+        "lockstep resource create db --size 1GiB --resync-rate-max 63KiB",
+        "lockstep resource set-options db --resync-rate-min 2TiB",
         "lockstep wait db --for ever",
         "lockstep wait db --for primary --timeout soon",
         "lockstep status --output xml",
@@ -154,7 +156,7 @@ fn options_become_what_nodes_know() {
     let line = "lockstep resource create x --size 1MiB --protocol B --durability write-through \
                 --on-no-quorum io-error --on-io-error pass-on --quorum off --read-policy striped \
                 --after-split-brain discard-older \
-                --in-sync-min 2 --data-checksum crc32c";
+                --in-sync-min 2 --data-checksum crc32c --resync-rate-max 100MiB/s --resync-rate-min 64KiB";
     let Command::Resource(Resource::Create(create)) =
         Cli::try_parse_from(line.split_whitespace()).unwrap().command
     else {
@@ -169,6 +171,7 @@ fn options_become_what_nodes_know() {
     assert_eq!(options.after_split_brain, wire::AfterSplitBrain::DiscardOlder);
     assert_eq!(options.read_policy, wire::ReadPolicy::Striped);
     assert_eq!((options.in_sync_min, options.data_checksum), (2, true));
+    assert_eq!((options.resync_rate_max, options.resync_rate_min), (100 << 20, 64 << 10));
 }
 
 #[test]

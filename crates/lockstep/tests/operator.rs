@@ -74,6 +74,41 @@ fn a_resync_that_is_paused_waits_while_another_ends_and_goes_on_when_told() {
 }
 
 #[test]
+fn a_resync_that_is_limited_takes_its_time_until_the_limit_is_taken_away() {
+    let cluster = TestCluster::up(3, "file");
+    let size = ["--size", "64MiB", "--replicas", "3"];
+    let limits = ["--resync-rate-max", "64KiB/s", "--resync-rate-min", "64KiB/s"];
+    cluster.done(&[&["resource", "create", "disk"], &size[..], &limits].concat());
+    cluster.done(&[&["resource", "create", "other"], &size[..]].concat());
+    let shown = cluster.done(&["resource", "show", "disk"]);
+    assert!(shown.contains("resync-rate-max 64KiB/s"), "{shown}");
+    cluster.wait("disk", "in-sync");
+    cluster.wait("other", "in-sync");
+    let (mut disk, mut other) = (cluster.open("a", "disk"), cluster.open("a", "other"));
+    cluster.done(&["dev", "kill", "c"]);
+    for at in 0..16 {
+        disk.write(at * MIB as u64, &vec![2; MIB]).unwrap();
+        other.write(at * MIB as u64, &vec![2; MIB]).unwrap();
+    }
+    cluster.wait("disk", "primary");
+    cluster.done(&["dev", "start", "c"]);
+    cluster.wait("other", "in-sync");
+    // Four minutes are left for it.
+    let limited = cluster.replica("disk", "c");
+    assert_eq!(limited["in_sync"], false, "{limited}");
+    let set = ["resource", "set-options", "disk"];
+    let why = cluster.ends_with(2, &[&set[..], &["--resync-rate-min", "1MiB"]].concat());
+    assert!(why.contains("LS-0042") && why.contains("resync-rate-max"), "{why}");
+    cluster.done(&[&set[..], &["--resync-rate-max", "off"]].concat());
+    cluster.wait("disk", "in-sync");
+    assert!(cluster.holds("disk", "c", 0, 2));
+    let shown = cluster.json(&["resource", "show", "disk"]);
+    let options = &shown["resource"]["options"];
+    assert!(options["resync_rate_max"].is_null(), "{shown}");
+    assert_eq!(options["resync_rate_min"], 64 << 10, "{shown}");
+}
+
+#[test]
 fn requests_wait_while_a_resource_is_suspended_and_go_on_when_told() {
     let cluster = three("3", &["disk", "other"]);
     let (mut disk, mut other) = (cluster.open("a", "disk"), cluster.open("a", "other"));

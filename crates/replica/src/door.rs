@@ -619,6 +619,8 @@ pub enum OperationError {
     NoReplica,
     /// The size is zero, beyond the limit, or not a multiple of the block.
     BadSize,
+    /// An option's value is beyond its limits, or does not go with another option.
+    BadOption,
     /// The primary that was asked to do it is not known or cannot be reached.
     NoPrimary,
     /// Another resize of the volume took the place of this one.

@@ -49,6 +49,8 @@ pub enum Feature {
     Force,
     /// Disks that answer a write when it is durable in a journal, and again when it is in its place.
     Journal,
+    /// Limits on the rate of resyncs.
+    ResyncRate,
     /// Clocks that drift by more than the bound that leases allow for: a promise breaks, and is meant to.
     Drift,
 }
@@ -57,7 +59,7 @@ pub enum Feature {
 const DRIFT_PPM: i64 = 400_000;
 
 /// Every feature, its name, and one in how many seeds it is on; 0: only if asked for.
-const FEATURES: [(Feature, &str, u64); 18] = [
+const FEATURES: [(Feature, &str, u64); 19] = [
     (Feature::ProtocolB, "protocol-b", 6),
     (Feature::IoError, "io-error", 6),
     (Feature::PassOn, "pass-on", 6),
@@ -76,6 +78,7 @@ const FEATURES: [(Feature, &str, u64); 18] = [
     (Feature::Force, "force", 8),
     (Feature::Drift, "drift", 0),
     (Feature::Journal, "journal", 6),
+    (Feature::ResyncRate, "resync-rate", 6),
 ];
 
 impl Feature {
@@ -166,6 +169,12 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
             let pages = usize::try_from(plan.geometry.log_pages / 4).expect("few pages");
             let room = pages * plan.geometry.log_page_extents;
             plan.geometry.log_extents = plan.geometry.log_extents.min(room);
+        }
+        Feature::ResyncRate => {
+            // A volume of a run takes seconds at the lowest of these.
+            let most = (4 << 20) << random.below(4);
+            plan.options.resync_rate_max = if random.once_in(4) { 0 } else { most };
+            plan.options.resync_rate_min = if random.once_in(2) { 0 } else { most >> 1 };
         }
         Feature::Drift => drift(plan, random),
         Feature::StaleGrowth | Feature::Journal => {}

@@ -4,9 +4,12 @@
 //!
 //! Not here: which changes a node allows.
 
+use crate::unit::parse_size;
 use clap::Args;
 use wire::admin::OptionsChange;
-use wire::{AfterSplitBrain, Durability, OnIoError, OnNoQuorum, Protocol, Quorum, ReadPolicy};
+use wire::{
+    AfterSplitBrain, Durability, OnIoError, OnNoQuorum, Protocol, Quorum, RESYNC_RATES, ReadPolicy,
+};
 
 /// Options to change.
 #[derive(Args, Clone, Debug)]
@@ -40,6 +43,12 @@ pub(crate) struct SetOptions {
     /// Requests wait while fewer replicas are in sync
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub(crate) in_sync_min: Option<u8>,
+    /// What resyncs copy at most per second, as in 100MiB, all targets together; `off`: no limit
+    #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
+    pub(crate) resync_rate_max: Option<u64>,
+    /// What they keep per second although requests take longer for it; `off`: they yield as far as it helps
+    #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
+    pub(crate) resync_rate_min: Option<u64>,
 }
 
 impl SetOptions {
@@ -60,8 +69,21 @@ impl SetOptions {
             in_sync_min: self.in_sync_min,
             data_checksum: None,
             after_split_brain: self.after_split_brain.as_deref().map(after_split_brain),
+            resync_rate_max: self.resync_rate_max,
+            resync_rate_min: self.resync_rate_min,
         }
     }
+}
+
+/// Bytes per second; `off` is 0.
+pub(super) fn parse_rate(text: &str) -> Result<u64, String> {
+    if text == "off" {
+        return Ok(0);
+    }
+    let bytes = parse_size(text.strip_suffix("/s").unwrap_or(text));
+    bytes.ok().filter(|bytes| RESYNC_RATES.contains(bytes)).ok_or_else(|| {
+        format!("{text:?} is no rate: write 64KiB to 1TiB (each second), as in 100MiB, or off")
+    })
 }
 
 /// `b` or `c`, in either case.

@@ -420,6 +420,7 @@ impl Node {
             OperationError::Full => &codes::TOO_MANY_MEMBERS,
             OperationError::NoReplica => &codes::NO_REPLICA,
             OperationError::BadSize => &codes::BAD_SIZE,
+            OperationError::BadOption => &codes::BAD_OPTION,
             OperationError::Replaced => &codes::RESIZE_REPLACED,
             OperationError::MayHaveForked => &codes::MAY_HAVE_FORKED,
             OperationError::Stopped => &codes::VERIFY_STOPPED,
@@ -486,6 +487,8 @@ fn new_options(
         return Err(Refused::new(&codes::UNSUPPORTED, message));
     }
     let options = change.applied(&old);
+    wire::check_options(&options)
+        .map_err(|what| Refused::new(&codes::BAD_OPTION, format!("{name}: {what}")))?;
     let members = known.into_iter().flat_map(|known| &known.members);
     refuse_witness(name, options.quorum, members.map(|member| member.kind))?;
     Ok(Operation::SetOptions(options))

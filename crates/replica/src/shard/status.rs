@@ -134,11 +134,11 @@ impl Shard {
             || self.peers.values().any(|peer| peer.sync.is_some())
             || self.owes_retirement();
         let tick = self.last_tick + self.tick_length();
-        let copies = self.peers.values().any(|peer| peer.sync.is_some())
-            || self.verify.is_some()
-            || self.is_growing();
+        let syncs = self.peers.values().any(|peer| peer.sync.is_some());
+        let copies = syncs || self.verify.is_some() || self.is_growing();
         let rested = self.pace.wake_at().filter(|&wake| copies && wake > self.now);
-        busy.then(|| rested.map_or(tick, |rested| rested.min(tick)))
+        let due = self.pace.sync_wake_at(self.now).filter(|_| syncs);
+        busy.then(|| rested.into_iter().chain(due).fold(tick, Instant::min))
     }
 
     /// What is due now and then.

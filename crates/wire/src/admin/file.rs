@@ -193,6 +193,12 @@ pub struct OptionsChange {
     /// What happens when two sides that went on without each other meet again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after_split_brain: Option<AfterSplitBrain>,
+    /// Bytes per second that resyncs copy at most; 0: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resync_rate_max: Option<u64>,
+    /// Bytes per second that they keep; 0: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resync_rate_min: Option<u64>,
 }
 
 impl OptionsChange {
@@ -209,6 +215,8 @@ impl OptionsChange {
             in_sync_min: self.in_sync_min.unwrap_or(options.in_sync_min),
             data_checksum: self.data_checksum.unwrap_or(options.data_checksum),
             after_split_brain: self.after_split_brain.unwrap_or(options.after_split_brain),
+            resync_rate_max: self.resync_rate_max.unwrap_or(options.resync_rate_max),
+            resync_rate_min: self.resync_rate_min.unwrap_or(options.resync_rate_min),
         }
     }
 }
