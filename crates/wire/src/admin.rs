@@ -21,8 +21,8 @@ pub use file::{
     OptionsChange, ResourceFile, StoreKind, VOLUME_BYTES_MAX,
 };
 pub use status::{
-    Event, Faults, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus, Resync,
-    ResyncDone, SplitBrain, Status, VerifyProgress, Verifying, VolumeStatus,
+    Event, Faults, Growing, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus,
+    Resync, ResyncDone, SplitBrain, Status, VerifyProgress, Verifying, VolumeStatus,
 };
 
 use alloc::boxed::Box;

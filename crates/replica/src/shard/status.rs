@@ -49,6 +49,9 @@ pub struct ShardStatus {
     /// The volume that is being compared by the present verify, and up to which sector it is; `None`: no
     /// verify.
     pub verify: Option<(base::VolumeId, u64)>,
+    /// Volumes that grow by this primary, and how many of the sectors that are added are zero on every in-sync
+    /// disk, as far as they are this shard's.
+    pub growths: Vec<(base::VolumeId, u64)>,
 }
 
 impl Shard {
@@ -75,6 +78,7 @@ impl Shard {
             held: self.held.len(),
             serving: self.may_start() && self.may_answer(),
             verify: self.verify.as_ref().map(|run| (run.volume, run.next)),
+            growths: self.growth_status(),
         }
     }
 

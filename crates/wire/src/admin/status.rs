@@ -151,6 +151,20 @@ pub struct VolumeStatus {
     /// Where NBD clients find it on this node, as URLs.
     #[serde(default)]
     pub nbd: Vec<String>,
+    /// How it grows; `None` if it does not.
+    #[serde(default)]
+    pub growth: Option<Growing>,
+}
+
+/// How far a volume that grows is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct Growing {
+    /// Its size once all that is added is zero on every replica that is in sync.
+    pub to_bytes: u64,
+    /// Of what is added, zero there. The primary tells; 0 elsewhere.
+    pub done_bytes: u64,
+    /// Added in all.
+    pub total_bytes: u64,
 }
 
 /// One node's part in a resource.
