@@ -5,7 +5,7 @@ use wire::admin::{
     Event, ReplicaState, ResourceStatus, Status, VerifyProgress, Verifying, decode_line,
 };
 
-use crate::cli::{Cli, Colour, Command, Form, Resource, Wanted};
+use crate::cli::{Cli, Colour, Command, Form, Resource, Shards, Wanted};
 use crate::cluster::{Cluster, DevCluster, NodeEntry};
 use crate::output::{Style, bar};
 use crate::problem::KINDS;
@@ -125,6 +125,9 @@ fn slips_on_the_command_line_are_usage_errors() {
         "lockstep resource create db --size 1GiB --protocol d",
         "lockstep resource create db --size 1GiB --block-size 1024",
         "lockstep resource create db --size 1GiB --resync-rate-max 63KiB",
+        "lockstep resource create db --size 1GiB --log-extents 16385",
+        "lockstep resource create db --size 1GiB --shards 9",
+        "lockstep resource create db --size 1GiB --shards few",
         "lockstep resource set-options db --resync-rate-min 2TiB",
         "lockstep wait db --for ever",
         "lockstep wait db --for primary --timeout soon",
@@ -146,8 +149,8 @@ fn the_defaults_of_create_are_those_of_the_command_line() {
     let default = crate::cli::Create::default();
     assert_eq!(parsed.options(), default.options());
     assert_eq!(parsed.options(), wire::Options::default());
-    assert_eq!((parsed.replicas, parsed.shards, parsed.volumes), (2, 1, 1));
-    assert_eq!((default.replicas, default.shards, default.volumes), (2, 1, 1));
+    assert_eq!((parsed.replicas, parsed.shards, parsed.volumes), (2, Shards::Auto, 1));
+    assert_eq!((default.replicas, default.shards, default.volumes), (2, Shards::Auto, 1));
     assert_eq!(parsed.block_bytes(), default.block_bytes());
 }
 

@@ -246,3 +246,25 @@ fn a_verify_that_left_a_replica_out_ends_with_an_error_and_one_that_did_not_with
     assert!(whole.contains("all replicas were compared, and are the same"), "{whole}");
     assert_eq!(cluster.resource("disk")["verify"]["partial"], false);
 }
+
+#[test]
+fn a_resource_has_as_many_shards_as_its_nodes_have_threads_unless_another_number_is_asked_for() {
+    let cluster = TestCluster::up(2, "file");
+    cluster.done(&["dev", "kill", "b"]);
+    let settings = cluster.directory.join("b/node.toml");
+    let text = std::fs::read_to_string(&settings).unwrap();
+    std::fs::write(&settings, format!("threads = 2\n{text}")).unwrap();
+    cluster.done(&["dev", "start", "b"]);
+    let shards = |name: &str, more: &[&str]| {
+        let words = ["resource", "create", name, "--size", "16MiB"];
+        cluster.done(&[&words[..], more].concat());
+        cluster.json(&["resource", "show", name])["resource"]["shards"].as_u64()
+    };
+    assert_eq!(shards("both", &[]), Some(2));
+    assert_eq!(shards("alone", &["--replicas", "1", "--nodes", "a"]), Some(1), "a has one thread");
+    assert_eq!(shards("four", &["--shards", "4"]), Some(4));
+    let log = ["--log-extents", "64"];
+    cluster.done(&[&["resource", "create", "logged", "--size", "16MiB"], &log[..]].concat());
+    let shown = cluster.json(&["resource", "show", "logged"]);
+    assert_eq!(shown["resource"]["volumes"][0]["log_extents"], 64, "{shown}");
+}

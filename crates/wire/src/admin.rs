@@ -17,8 +17,8 @@ mod status;
 
 pub use codes::Code;
 pub use file::{
-    FileError, FileMember, FileNode, FileStore, FileTiming, FileVolume, NAME_BYTES_MAX,
-    OptionsChange, ResourceFile, StoreKind, VOLUME_BYTES_MAX,
+    FileError, FileMember, FileNode, FileStore, FileTiming, FileVolume, LOG_EXTENTS,
+    LOG_EXTENTS_USUAL, NAME_BYTES_MAX, OptionsChange, ResourceFile, StoreKind, VOLUME_BYTES_MAX,
 };
 pub use status::{
     Event, Faults, Growing, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus,

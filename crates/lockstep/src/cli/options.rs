@@ -9,6 +9,7 @@ use clap::Args;
 use wire::admin::OptionsChange;
 use wire::{
     AfterSplitBrain, Durability, OnIoError, OnNoQuorum, Protocol, Quorum, RESYNC_RATES, ReadPolicy,
+    SHARDS_MAX,
 };
 
 /// Options to change.
@@ -73,6 +74,33 @@ impl SetOptions {
             resync_rate_min: self.resync_rate_min,
         }
     }
+}
+
+/// A number of shards.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Shards {
+    /// As many as there are threads for.
+    Auto,
+    Count(u16),
+}
+
+impl Shards {
+    /// How many that are where the nodes with replicas have so many threads.
+    pub(crate) fn count(self, threads: impl Iterator<Item = u16>) -> u16 {
+        match self {
+            Shards::Auto => threads.max().unwrap_or(1).clamp(1, SHARDS_MAX),
+            Shards::Count(count) => count,
+        }
+    }
+}
+
+/// `auto`, or a number.
+pub(super) fn parse_shards(text: &str) -> Result<Shards, String> {
+    if text == "auto" {
+        return Ok(Shards::Auto);
+    }
+    let count = text.parse().ok().filter(|count| (1..=SHARDS_MAX).contains(count));
+    count.map(Shards::Count).ok_or_else(|| format!("1 to {SHARDS_MAX}, or auto"))
 }
 
 /// Bytes per second; `off` is 0.

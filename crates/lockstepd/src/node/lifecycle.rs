@@ -11,9 +11,9 @@
 
 use std::path::PathBuf;
 
-use base::{ClusterId, Duration, NodeId, ResourceId};
+use base::{ClusterId, Duration, NodeId, ResourceId, VolumeId};
 use replica::disk::Record;
-use replica::door::{MemberInput, Timing};
+use replica::door::{LogSize, MemberInput, Timing};
 use replica::shard::ShardSetup;
 use replica::start::{Found, Start, start};
 use replica::{Geometry, Member, Shard};
@@ -212,6 +212,11 @@ impl Node {
                 volatile_cache: volumes.iter().any(|entry| entry.store.volatile_cache()),
                 shards: file.shards,
                 geometry: Geometry::default(),
+                log_sizes: file
+                    .volumes
+                    .iter()
+                    .map(|volume| (VolumeId(volume.index), LogSize::of(volume.log_extents)))
+                    .collect(),
                 timing: timing(file),
                 feature_level: wire::FEATURE_LEVEL,
                 seed: sys::random_u64(),

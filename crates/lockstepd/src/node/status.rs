@@ -33,6 +33,7 @@ impl Node {
             program: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_seconds: now.since(self.started).as_millis() / 1000,
             resources: u64::try_from(self.known.len()).expect("a few"),
+            threads: self.config.threads,
             peers: self
                 .peers
                 .nodes

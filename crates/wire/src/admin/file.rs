@@ -156,6 +156,25 @@ pub struct FileVolume {
     /// Smallest unit of a request: 512 or 4096.
     #[serde(default = "block")]
     pub block_bytes: u32,
+    /// Extents of 4 MiB in its activity log: what may have been written lately, and is compared after a crash. Chosen when the
+    /// resource is made; in [`LOG_EXTENTS`].
+    #[serde(default = "log_extents", skip_serializing_if = "is_usual_log")]
+    pub log_extents: u32,
+}
+
+/// Extents in a volume's activity log, unless another number was chosen: 5 GiB.
+pub const LOG_EXTENTS_USUAL: u32 = 1237;
+/// What may be chosen: 256 MiB, which leave each of 8 shards 8 extents, to 64 GiB, whose log of 14 MB a start still reads
+/// in a moment.
+pub const LOG_EXTENTS: core::ops::RangeInclusive<u32> = 64..=16_384;
+
+fn log_extents() -> u32 {
+    LOG_EXTENTS_USUAL
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_usual_log(extents: &u32) -> bool {
+    *extents == LOG_EXTENTS_USUAL
 }
 
 fn block() -> u32 {
@@ -262,6 +281,13 @@ impl ResourceFile {
             if volume.size_bytes > VOLUME_BYTES_MAX {
                 let index = volume.index;
                 return refuse(format!("volume {index}: more than 1PiB, the largest there is"));
+            }
+            if !LOG_EXTENTS.contains(&volume.log_extents) {
+                let (least, most) = (LOG_EXTENTS.start(), LOG_EXTENTS.end());
+                return refuse(format!(
+                    "volume {}: log_extents must be in {least}..={most}",
+                    volume.index
+                ));
             }
             volumes.push(VolumeEntry {
                 volume: VolumeId(volume.index),

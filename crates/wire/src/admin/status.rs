@@ -287,6 +287,9 @@ pub struct NodeStatus {
     pub uptime_seconds: u64,
     /// How many resources it knows.
     pub resources: u64,
+    /// Threads that serve them.
+    #[serde(default = "one")]
+    pub threads: u16,
     /// The other nodes that it talks to, ascending by number.
     pub peers: Vec<PeerStatus>,
     /// What an operator should know, one sentence each.
@@ -299,6 +302,10 @@ pub struct NodeStatus {
     /// process started: once for each connection and resource.
     #[serde(default)]
     pub outsiders: u64,
+}
+
+fn one() -> u16 {
+    1
 }
 
 /// Connections that were closed because what came over them cannot be: damage, a program that is not
