@@ -173,11 +173,18 @@ impl Default for FileThreads {
 }
 
 impl FileThreads {
-    /// How many that are on a machine of so many cores.
-    fn count(self, cores: usize) -> u16 {
+    /// How many that are, and of how many cores that follows, if nobody said.
+    fn count(self) -> Result<(u16, Option<usize>), ConfigError> {
         match self {
-            FileThreads::Count(count) => count,
-            FileThreads::Word(Auto::Auto) => threads_for(cores),
+            FileThreads::Count(count) if !count.is_power_of_two() || count > THREADS_MAX => {
+                let words = "must be 1, 2, 4, 8 or \"auto\": shards are dealt to them in turn";
+                Err(refuse("threads", words))
+            }
+            FileThreads::Count(count) => Ok((count, None)),
+            FileThreads::Word(Auto::Auto) => {
+                let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+                Ok((threads_for(cores), Some(cores)))
+            }
         }
     }
 }
@@ -312,18 +319,7 @@ impl Config {
         if buffer_bytes < BUFFER_BYTES_MIN {
             return Err(refuse("buffer_bytes", "must be 16777216 (16 MiB) or more"));
         }
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let threads = file.threads.count(cores);
-        if !threads.is_power_of_two() || threads > THREADS_MAX {
-            return Err(refuse(
-                "threads",
-                "must be 1, 2, 4, 8 or \"auto\": shards are dealt to them in turn",
-            ));
-        }
-        let threads_chosen_from = match file.threads {
-            FileThreads::Count(_) => None,
-            FileThreads::Word(Auto::Auto) => Some(cores),
-        };
+        let (threads, threads_chosen_from) = file.threads.count()?;
         let revoked = revoked(&file)?;
         let peers = peers(file.peers, NodeId(file.node))?;
         let admin = file.admin_socket.unwrap_or_else(|| PathBuf::from("admin.sock"));

@@ -174,22 +174,8 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
             let room = pages * plan.geometry.log_page_extents;
             plan.geometry.log_extents = plan.geometry.log_extents.min(room);
         }
-        Feature::ResyncRate => {
-            // A volume of a run takes seconds at the lowest of these.
-            let most = (4 << 20) << random.below(4);
-            plan.options.resync_rate_max = if random.once_in(4) { 0 } else { most };
-            plan.options.resync_rate_min = if random.once_in(2) { 0 } else { most >> 1 };
-        }
-        Feature::LogSizes => {
-            let Geometry { log_pages, log_page_extents, .. } = plan.geometry;
-            for &(volume, _) in &plan.volumes {
-                let pages = log_pages * (1 + u32::try_from(random.below(3)).expect("few"));
-                // As for all: a shard's pages have room for what was hot in an earlier life.
-                let room = usize::try_from(pages).expect("few") / usize::from(plan.shards);
-                let extents = 2 + small(random, room * log_page_extents - 1);
-                plan.log_sizes.push((volume, LogSize { pages, extents }));
-            }
-        }
+        Feature::ResyncRate => resync_rate(plan, random),
+        Feature::LogSizes => log_sizes(plan, random),
         Feature::Drift => drift(plan, random),
         Feature::StaleGrowth | Feature::Journal => {}
         Feature::Rot => {
@@ -232,6 +218,24 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
             let kind = FaultKind::Force { node };
             plan.faults.push(Fault { when: When::At(at), length, kind });
         }
+    }
+}
+
+fn resync_rate(plan: &mut Plan, random: &mut Prng) {
+    // A volume of a run takes seconds at the lowest of these.
+    let most = (4 << 20) << random.below(4);
+    plan.options.resync_rate_max = if random.once_in(4) { 0 } else { most };
+    plan.options.resync_rate_min = if random.once_in(2) { 0 } else { most >> 1 };
+}
+
+fn log_sizes(plan: &mut Plan, random: &mut Prng) {
+    let Geometry { log_pages, log_page_extents, .. } = plan.geometry;
+    for &(volume, _) in &plan.volumes {
+        let pages = log_pages * (1 + u32::try_from(random.below(3)).expect("few"));
+        // As for all: a shard's pages have room for what was hot in an earlier life.
+        let room = usize::try_from(pages).expect("few") / usize::from(plan.shards);
+        let extents = 2 + small(random, room * log_page_extents - 1);
+        plan.log_sizes.push((volume, LogSize { pages, extents }));
     }
 }
 

@@ -18,7 +18,7 @@ use replica::shard::ShardSetup;
 use replica::start::{Found, Start, start};
 use replica::{Geometry, Member, Shard};
 use store::{Place, Store};
-use wire::admin::{ResourceFile, StoreKind, codes};
+use wire::admin::{FileVolume, ResourceFile, StoreKind, codes};
 use wire::{MemberKind, Quorum};
 
 use super::admin::no_resource;
@@ -212,11 +212,7 @@ impl Node {
                 volatile_cache: volumes.iter().any(|entry| entry.store.volatile_cache()),
                 shards: file.shards,
                 geometry: Geometry::default(),
-                log_sizes: file
-                    .volumes
-                    .iter()
-                    .map(|volume| (VolumeId(volume.index), LogSize::of(volume.log_extents)))
-                    .collect(),
+                log_sizes: log_sizes(file),
                 timing: timing(file),
                 feature_level: wire::FEATURE_LEVEL,
                 seed: sys::random_u64(),
@@ -667,6 +663,11 @@ fn load(
     let found = backing::load(&mut blocking, &mut volumes)?;
     debug!("{:016x}: {} KiB of metadata were read", resource.0, blocking.read_bytes >> 10);
     Ok(found)
+}
+
+fn log_sizes(file: &ResourceFile) -> Vec<(VolumeId, LogSize)> {
+    let size = |volume: &FileVolume| (VolumeId(volume.index), LogSize::of(volume.log_extents));
+    file.volumes.iter().map(size).collect()
 }
 
 fn timing(file: &ResourceFile) -> Timing {
