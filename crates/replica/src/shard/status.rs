@@ -141,7 +141,7 @@ impl Shard {
         let syncs = self.peers.values().any(|peer| peer.sync.is_some());
         let copies = syncs || self.verify.is_some() || self.is_growing();
         let rested = self.pace.wake_at().filter(|&wake| copies && wake > self.now);
-        let due = self.pace.sync_wake_at(self.now).filter(|_| syncs);
+        let due = if syncs { self.pace.sync_wake_at(self.now) } else { None };
         busy.then(|| rested.into_iter().chain(due).fold(tick, Instant::min))
     }
 
