@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use wire::REPLICAS_MAX;
+use wire::admin::{LOG_EXTENTS, LOG_EXTENTS_USUAL};
 
 use crate::machines::{Machine, parse_machine};
 use crate::unit::{parse_size, parse_threads, parse_time};
 
-pub(crate) use options::SetOptions;
 use options::protocol_parser;
+pub(crate) use options::{SetOptions, Shards};
 
 /// Nodes of a development cluster, at most: they are named by letters.
 pub(crate) const DEV_NODES_MAX: u16 = 26;
@@ -399,7 +400,7 @@ pub(crate) struct Create {
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "size", "replicas", "witnesses", "volumes", "nodes", "block_size", "store", "shards", "protocol",
         "durability", "on_no_quorum", "on_io_error", "quorum", "after_split_brain", "read_policy",
-        "in_sync_min", "data_checksum",
+        "in_sync_min", "data_checksum", "resync_rate_max", "resync_rate_min", "log_extents",
     ])]
     pub(crate) from: Option<PathBuf>,
     /// Number of full copies
@@ -420,9 +421,10 @@ pub(crate) struct Create {
     /// Where replicas are kept; the cluster's default if left out
     #[arg(long, value_name = "KIND")]
     pub(crate) store: Option<Store>,
-    /// Number of threads that share the work of one resource
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(wire::SHARDS_MAX)))]
-    pub(crate) shards: u16,
+    /// Parts into which the work of the resource is divided, each a thread's; `auto`: as many as the threads of
+    /// the node with a replica that has most
+    #[arg(long, value_name = "N", default_value = "auto", value_parser = options::parse_shards)]
+    pub(crate) shards: Shards,
     /// When a write counts as complete: on every in-sync disk (c), or in every in-sync memory and on one disk (b)
     #[arg(long, value_name = "P", default_value = "c", value_parser = protocol_parser())]
     pub(crate) protocol: String,
@@ -453,6 +455,16 @@ pub(crate) struct Create {
     /// Checksums of blocks on disk
     #[arg(long, value_name = "KIND", default_value = "off", value_parser = ["off", "crc32c"])]
     pub(crate) data_checksum: String,
+    /// What resyncs copy at most per second, as in 100MiB, all targets together; `off`: no limit
+    #[arg(long, value_name = "SIZE", default_value = "off", value_parser = options::parse_rate)]
+    pub(crate) resync_rate_max: u64,
+    /// What they keep per second although requests take longer for it; `off`: they yield as far as it helps
+    #[arg(long, value_name = "SIZE", default_value = "off", value_parser = options::parse_rate)]
+    pub(crate) resync_rate_min: u64,
+    /// Extents of 4 MiB in each volume's activity log: more cost a longer comparison after a crash, and save log
+    /// writes where much is written here and there
+    #[arg(long, value_name = "N", default_value_t = LOG_EXTENTS_USUAL, value_parser = clap::value_parser!(u32).range(i64::from(*LOG_EXTENTS.start())..=i64::from(*LOG_EXTENTS.end())))]
+    pub(crate) log_extents: u32,
     /// Use stores even where something is already
     #[arg(long)]
     pub(crate) force: bool,
@@ -471,7 +483,7 @@ impl Default for Create {
             nodes: Vec::new(),
             block_size: "4096".to_owned(),
             store: None,
-            shards: 1,
+            shards: Shards::Auto,
             protocol: "c".to_owned(),
             durability: "flush".to_owned(),
             on_no_quorum: "suspend-io".to_owned(),
@@ -481,6 +493,9 @@ impl Default for Create {
             read_policy: "prefer-local".to_owned(),
             in_sync_min: 1,
             data_checksum: "off".to_owned(),
+            resync_rate_max: 0,
+            resync_rate_min: 0,
+            log_extents: LOG_EXTENTS_USUAL,
             force: false,
         }
     }
@@ -504,6 +519,8 @@ impl Create {
             in_sync_min: self.in_sync_min,
             data_checksum: self.data_checksum == "crc32c",
             after_split_brain: options::after_split_brain(&self.after_split_brain),
+            resync_rate_max: self.resync_rate_max,
+            resync_rate_min: self.resync_rate_min,
         }
     }
 

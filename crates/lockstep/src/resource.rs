@@ -22,7 +22,7 @@ use crate::cluster::Cluster;
 use crate::output::{Cell, Style, Tone, say, say_json};
 use crate::problem::{NO_MEMBER, Problem, TIMED_OUT, USAGE, VOLUME_ABSENT};
 use crate::unit::show_size;
-use crate::view::{Views, size_of};
+use crate::view::{Views, Watching, size_of};
 
 pub(crate) use cast::make_new;
 
@@ -249,7 +249,13 @@ fn resize(
     let volume = views.require(name)?.volumes.iter().find(|volume| volume.volume == index);
     let absent = || Problem::new(VOLUME_ABSENT, format!("{name} has no volume {index}"));
     check_blocks(size_bytes, volume.ok_or_else(absent)?.block_bytes)?;
-    at_primary(cluster, name, &operation)?;
+    let watching = Watching::begin(cluster, style, name, "made zero", move |view| {
+        let growth = view.volumes.iter().find(|volume| volume.volume == index)?.growth?;
+        Some((growth.done_bytes, growth.total_bytes))
+    });
+    let result = at_primary(cluster, name, &operation);
+    watching.end();
+    result?;
     done(style, name, &format!("volume {index} has {} now", show_size(size_bytes)))
 }
 
@@ -335,8 +341,12 @@ fn option_lines(file: &ResourceFile) -> Vec<String> {
     let options = serde_json::to_value(&file.options).unwrap_or_default();
     let Some(options) = options.as_object() else { return Vec::new() };
     let plain = |value: &serde_json::Value| value.as_str().map_or(value.to_string(), str::to_owned);
+    let shown = |key: &str, value: &serde_json::Value| match value.as_u64() {
+        Some(rate) if key.starts_with("resync_rate") => format!("{}/s", show_size(rate)),
+        _ => plain(value),
+    };
     options
         .iter()
-        .map(|(key, value)| format!("{:<13} {}", key.replace('_', "-"), plain(value)))
+        .map(|(key, value)| format!("{:<13} {}", key.replace('_', "-"), shown(key, value)))
         .collect()
 }

@@ -5,7 +5,7 @@ use wire::admin::{
     Event, ReplicaState, ResourceStatus, Status, VerifyProgress, Verifying, decode_line,
 };
 
-use crate::cli::{Cli, Colour, Command, Form, Resource, Wanted};
+use crate::cli::{Cli, Colour, Command, Form, Resource, Shards, Wanted};
 use crate::cluster::{Cluster, DevCluster, NodeEntry};
 use crate::output::{Style, bar};
 use crate::problem::KINDS;
@@ -124,6 +124,11 @@ fn slips_on_the_command_line_are_usage_errors() {
         "lockstep resource create db --size 1GiB --replicas 0",
         "lockstep resource create db --size 1GiB --protocol d",
         "lockstep resource create db --size 1GiB --block-size 1024",
+        "lockstep resource create db --size 1GiB --resync-rate-max 63KiB",
+        "lockstep resource create db --size 1GiB --log-extents 16385",
+        "lockstep resource create db --size 1GiB --shards 9",
+        "lockstep resource create db --size 1GiB --shards few",
+        "lockstep resource set-options db --resync-rate-min 2TiB",
         "lockstep wait db --for ever",
         "lockstep wait db --for primary --timeout soon",
         "lockstep status --output xml",
@@ -144,8 +149,8 @@ fn the_defaults_of_create_are_those_of_the_command_line() {
     let default = crate::cli::Create::default();
     assert_eq!(parsed.options(), default.options());
     assert_eq!(parsed.options(), wire::Options::default());
-    assert_eq!((parsed.replicas, parsed.shards, parsed.volumes), (2, 1, 1));
-    assert_eq!((default.replicas, default.shards, default.volumes), (2, 1, 1));
+    assert_eq!((parsed.replicas, parsed.shards, parsed.volumes), (2, Shards::Auto, 1));
+    assert_eq!((default.replicas, default.shards, default.volumes), (2, Shards::Auto, 1));
     assert_eq!(parsed.block_bytes(), default.block_bytes());
 }
 
@@ -154,7 +159,7 @@ fn options_become_what_nodes_know() {
     let line = "lockstep resource create x --size 1MiB --protocol B --durability write-through \
                 --on-no-quorum io-error --on-io-error pass-on --quorum off --read-policy striped \
                 --after-split-brain discard-older \
-                --in-sync-min 2 --data-checksum crc32c";
+                --in-sync-min 2 --data-checksum crc32c --resync-rate-max 100MiB/s --resync-rate-min 64KiB";
     let Command::Resource(Resource::Create(create)) =
         Cli::try_parse_from(line.split_whitespace()).unwrap().command
     else {
@@ -169,6 +174,7 @@ fn options_become_what_nodes_know() {
     assert_eq!(options.after_split_brain, wire::AfterSplitBrain::DiscardOlder);
     assert_eq!(options.read_policy, wire::ReadPolicy::Striped);
     assert_eq!((options.in_sync_min, options.data_checksum), (2, true));
+    assert_eq!((options.resync_rate_max, options.resync_rate_min), (100 << 20, 64 << 10));
 }
 
 #[test]

@@ -74,6 +74,41 @@ fn a_resync_that_is_paused_waits_while_another_ends_and_goes_on_when_told() {
 }
 
 #[test]
+fn a_resync_that_is_limited_takes_its_time_until_the_limit_is_taken_away() {
+    let cluster = TestCluster::up(3, "file");
+    let size = ["--size", "64MiB", "--replicas", "3"];
+    let limits = ["--resync-rate-max", "64KiB/s", "--resync-rate-min", "64KiB/s"];
+    cluster.done(&[&["resource", "create", "disk"], &size[..], &limits].concat());
+    cluster.done(&[&["resource", "create", "other"], &size[..]].concat());
+    let shown = cluster.done(&["resource", "show", "disk"]);
+    assert!(shown.contains("resync-rate-max 64KiB/s"), "{shown}");
+    cluster.wait("disk", "in-sync");
+    cluster.wait("other", "in-sync");
+    let (mut disk, mut other) = (cluster.open("a", "disk"), cluster.open("a", "other"));
+    cluster.done(&["dev", "kill", "c"]);
+    for at in 0..16 {
+        disk.write(at * MIB as u64, &vec![2; MIB]).unwrap();
+        other.write(at * MIB as u64, &vec![2; MIB]).unwrap();
+    }
+    cluster.wait("disk", "primary");
+    cluster.done(&["dev", "start", "c"]);
+    cluster.wait("other", "in-sync");
+    // Four minutes are left for it.
+    let limited = cluster.replica("disk", "c");
+    assert_eq!(limited["in_sync"], false, "{limited}");
+    let set = ["resource", "set-options", "disk"];
+    let why = cluster.ends_with(2, &[&set[..], &["--resync-rate-min", "1MiB"]].concat());
+    assert!(why.contains("LS-0042") && why.contains("resync-rate-max"), "{why}");
+    cluster.done(&[&set[..], &["--resync-rate-max", "off"]].concat());
+    cluster.wait("disk", "in-sync");
+    assert!(cluster.holds("disk", "c", 0, 2));
+    let shown = cluster.json(&["resource", "show", "disk"]);
+    let options = &shown["resource"]["options"];
+    assert!(options["resync_rate_max"].is_null(), "{shown}");
+    assert_eq!(options["resync_rate_min"], 64 << 10, "{shown}");
+}
+
+#[test]
 fn requests_wait_while_a_resource_is_suspended_and_go_on_when_told() {
     let cluster = three("3", &["disk", "other"]);
     let (mut disk, mut other) = (cluster.open("a", "disk"), cluster.open("a", "other"));
@@ -210,4 +245,26 @@ fn a_verify_that_left_a_replica_out_ends_with_an_error_and_one_that_did_not_with
     let whole = cluster.done(&["resource", "verify", "disk", "--wait"]);
     assert!(whole.contains("all replicas were compared, and are the same"), "{whole}");
     assert_eq!(cluster.resource("disk")["verify"]["partial"], false);
+}
+
+#[test]
+fn a_resource_has_as_many_shards_as_its_nodes_have_threads_unless_another_number_is_asked_for() {
+    let cluster = TestCluster::up(2, "file");
+    cluster.done(&["dev", "kill", "b"]);
+    let settings = cluster.directory.join("b/node.toml");
+    let text = std::fs::read_to_string(&settings).unwrap();
+    std::fs::write(&settings, format!("threads = 2\n{text}")).unwrap();
+    cluster.done(&["dev", "start", "b"]);
+    let shards = |name: &str, more: &[&str]| {
+        let words = ["resource", "create", name, "--size", "16MiB"];
+        cluster.done(&[&words[..], more].concat());
+        cluster.json(&["resource", "show", name])["resource"]["shards"].as_u64()
+    };
+    assert_eq!(shards("both", &[]), Some(2));
+    assert_eq!(shards("alone", &["--replicas", "1", "--nodes", "a"]), Some(1), "a has one thread");
+    assert_eq!(shards("four", &["--shards", "4"]), Some(4));
+    let log = ["--log-extents", "64"];
+    cluster.done(&[&["resource", "create", "logged", "--size", "16MiB"], &log[..]].concat());
+    let shown = cluster.json(&["resource", "show", "logged"]);
+    assert_eq!(shown["resource"]["volumes"][0]["log_extents"], 64, "{shown}");
 }

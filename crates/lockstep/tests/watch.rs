@@ -106,6 +106,49 @@ fn what_changes_is_shown_on_a_terminal_until_it_is_interrupted() {
 }
 
 #[test]
+fn a_volume_that_grows_says_how_far_it_is_until_it_has_grown() {
+    let version = Command::new("script").arg("--version").stdout(Stdio::null()).status();
+    if !version.is_ok_and(|status| status.success()) {
+        println!("NOT RUN: script (util-linux) is not installed");
+        return;
+    }
+    let cluster = TestCluster::up(3, "file");
+    // A slow disk: what is added takes many of its answers one after the other.
+    cluster.done(&["dev", "kill", "c"]);
+    let settings = cluster.directory.join("c/node.toml");
+    let text = std::fs::read_to_string(&settings).unwrap();
+    let faults = "[faults]\nstalls_one_in = 1\nstall_ms = 100\n";
+    std::fs::write(&settings, format!("allow_faults = true\n{text}\n{faults}")).unwrap();
+    cluster.done(&["dev", "start", "c"]);
+    cluster.done(&["resource", "create", "disk", "--size", "16MiB", "--replicas", "3"]);
+    cluster.done(&["resource", "promote", "disk", "--node", "a"]);
+    cluster.wait("disk", "healthy");
+    let program = env!("CARGO_BIN_EXE_lockstep");
+    let words = format!("{program} resource resize disk --size 8GiB");
+    let mut script = Command::new("script");
+    script.args(["--quiet", "--command", &words, "/dev/null"]);
+    script.env("LOCKSTEP_DIR", &cluster.directory).env("TERM", "xterm").env("SHELL", "/bin/sh");
+    let (mut running, stdout) = Running::start(&mut script);
+    let seen = gather(stdout);
+    let growth = || cluster.resource("disk")["volumes"][0]["growth"].clone();
+    let (mut last, mut shown) = (Value::Null, String::new());
+    cluster.until("that a part is done", || {
+        last = growth();
+        shown = cluster.done(&["status", "disk"]);
+        last["done_bytes"].as_u64().is_some_and(|done| done > 0)
+    });
+    let total = (8 << 30) - (16 << 20);
+    assert_eq!((&last["to_bytes"], &last["total_bytes"]), (&(8u64 << 30).into(), &total.into()));
+    assert!(last["done_bytes"].as_u64().unwrap() < total, "{last}");
+    assert!(shown.contains("volume 0 grows to 8GiB: made zero ["), "{shown}");
+    cluster.until("the end", || running.0.try_wait().unwrap().is_some());
+    let all = seen.lock().unwrap().clone();
+    assert!(all.contains("made zero ["), "a bar: {all:?}");
+    assert!(all.contains("volume 0 has 8GiB now"), "{all:?}");
+    assert!(growth().is_null());
+}
+
+#[test]
 fn what_changes_is_told_to_programs_a_line_each() {
     let cluster = TestCluster::up(2, "memory");
     cluster.done(&["resource", "create", "disk", "--size", "16MiB", "--replicas", "2"]);

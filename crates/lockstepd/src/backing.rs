@@ -14,7 +14,7 @@ use base::{ClusterId, Duration, NodeId, ResourceId, SECTOR_BYTES, VolumeId};
 use replica::disk::{
     AreaPlace, BadMetadata, Layout, RECORD_BYTES, RECORD_COPIES, Record, Superblock, newest_record,
 };
-use replica::door::{MetaPage, Page};
+use replica::door::{LogSize, MetaPage, Page};
 use replica::start::Found;
 use store::{MetadataPlace, Place, Store, StoreError, StoreSpec};
 use sys::{BufferPool, Errno, Event, Hands, HandsConfig, Payload, Piece};
@@ -108,7 +108,8 @@ pub(crate) fn plans(
     };
     if member.kind == MemberKind::Witness {
         let path = volumes.join(format!("{}.witness", file.name));
-        return vec![plan(VolumeId(0), 0, StoreKind::File, path, None, allow_memory)];
+        let layout = Layout::new(0, 0);
+        return vec![plan(VolumeId(0), 0, layout, StoreKind::File, path, None, allow_memory)];
     }
     let mut plans: Vec<Plan> = file
         .volumes
@@ -124,7 +125,9 @@ pub(crate) fn plans(
             let metadata = metadata.map(|path| directory.join(path));
             let volume_id = VolumeId(volume.index);
             let room = capacity_bytes(kind, volume.size_bytes);
-            plan(volume_id, room, kind, path, metadata, allow_memory)
+            let pages = LogSize::of(volume.log_extents).pages;
+            let layout = Layout::with_log(room / SECTOR_BYTES, SLOTS, pages);
+            plan(volume_id, room, layout, kind, path, metadata, allow_memory)
         })
         .collect();
     plans.sort_by_key(|plan| plan.volume);
@@ -146,13 +149,12 @@ pub(crate) fn capacity_bytes(kind: StoreKind, size_bytes: u64) -> u64 {
 fn plan(
     volume: VolumeId,
     data_bytes: u64,
+    layout: Layout,
     kind: StoreKind,
     path: PathBuf,
     metadata: Option<PathBuf>,
     allow_memory: bool,
 ) -> Plan {
-    let slots = if data_bytes == 0 { 0 } else { SLOTS };
-    let layout = Layout::new(data_bytes / SECTOR_BYTES, slots);
     let bytes = layout.total_bytes;
     let place = match kind {
         StoreKind::Memory => Place::Memory { size_bytes: whole_bytes(data_bytes, bytes) },
@@ -458,8 +460,9 @@ pub(crate) fn check_label(
     }
     let bits = label.unwritable();
     if bits != 0 {
-        let message =
-            format!("{what}: writing needs features that are unknown here, bits {bits:#x}");
+        let message = format!(
+            "{what}: it can be read here and not written: that needs features {bits:#x}, which are unknown"
+        );
         return Err(Refused::new(&codes::METADATA_TOO_NEW, message));
     }
     // Pages that were sought elsewhere would be taken for damaged, or never written.

@@ -59,8 +59,8 @@ struct File {
     buffer_bytes: Option<u64>,
     #[serde(default = "disk_late_ms")]
     disk_late_ms: u32,
-    #[serde(default = "threads")]
-    threads: u16,
+    #[serde(default)]
+    threads: FileThreads,
     #[serde(default)]
     peers: Vec<FilePeer>,
 }
@@ -150,10 +150,50 @@ fn disk_late_ms() -> u32 {
     10_000
 }
 
-/// One serves a volume of one shard without ever passing a request on; more are for who has volumes of
-/// several shards and cores to spare.
-fn threads() -> u16 {
-    1
+/// How many threads serve.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(untagged)]
+enum FileThreads {
+    Count(u16),
+    Word(Auto),
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Auto {
+    Auto,
+}
+
+impl Default for FileThreads {
+    /// One serves a volume of one shard without ever passing a request on; more are for who has volumes of
+    /// several shards and cores to spare.
+    fn default() -> FileThreads {
+        FileThreads::Count(1)
+    }
+}
+
+impl FileThreads {
+    /// How many that are, and of how many cores that follows, if nobody said.
+    fn count(self) -> Result<(u16, Option<usize>), ConfigError> {
+        match self {
+            FileThreads::Count(count) if !count.is_power_of_two() || count > THREADS_MAX => {
+                let words = "must be 1, 2, 4, 8 or \"auto\": shards are dealt to them in turn";
+                Err(refuse("threads", words))
+            }
+            FileThreads::Count(count) => Ok((count, None)),
+            FileThreads::Word(Auto::Auto) => {
+                let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+                Ok((threads_for(cores), Some(cores)))
+            }
+        }
+    }
+}
+
+/// Half of the cores, as a power of two: the kernel and the clients' programs work beside. On two cores two
+/// threads were measured and brought nothing (`bench/results/recovery-2cores.md`).
+fn threads_for(cores: usize) -> u16 {
+    let half = u16::try_from(cores / 2).unwrap_or(THREADS_MAX).clamp(1, THREADS_MAX);
+    1 << half.ilog2()
 }
 
 /// Below this a loaded disk would be taken for a dead one.
@@ -221,6 +261,8 @@ pub(crate) struct Config {
     pub(crate) buffer_bytes: usize,
     /// Threads that serve: 1, 2, 4 or 8.
     pub(crate) threads: u16,
+    /// ... chosen because the machine has so many cores, if they were not set.
+    pub(crate) threads_chosen_from: Option<usize>,
     /// What a disk of this node has not done after so long has failed.
     pub(crate) disk_late: Duration,
     /// Ascending by id, without this node.
@@ -277,12 +319,7 @@ impl Config {
         if buffer_bytes < BUFFER_BYTES_MIN {
             return Err(refuse("buffer_bytes", "must be 16777216 (16 MiB) or more"));
         }
-        if !file.threads.is_power_of_two() || file.threads > THREADS_MAX {
-            return Err(refuse(
-                "threads",
-                "must be 1, 2, 4 or 8: shards are dealt to them in turn",
-            ));
-        }
+        let (threads, threads_chosen_from) = file.threads.count()?;
         let revoked = revoked(&file)?;
         let peers = peers(file.peers, NodeId(file.node))?;
         let admin = file.admin_socket.unwrap_or_else(|| PathBuf::from("admin.sock"));
@@ -308,7 +345,8 @@ impl Config {
             boot,
             insecure: file.insecure,
             buffer_bytes,
-            threads: file.threads,
+            threads,
+            threads_chosen_from,
             disk_late: Duration::from_millis(u64::from(file.disk_late_ms)),
             peers,
         })

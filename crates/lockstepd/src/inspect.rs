@@ -11,8 +11,9 @@ use replica::disk::{
     BadMetadata, Layout, RECORD_BYTES, RECORD_COPIES, Record, Superblock, decode_bitmap_page,
     decode_log_page, hot_extents, newest_record,
 };
-use replica::door::{MetaPage, Page};
+use replica::door::{LogSize, MetaPage, Page};
 use sys::{Access, File, OpenOptions};
+use wire::admin::LOG_EXTENTS;
 
 const PAGE_BYTES: usize = 4096;
 
@@ -29,6 +30,9 @@ pub(crate) fn check(path: &Path) -> ExitCode {
     match look(path) {
         Ok(seen) if seen.faults.is_empty() => {
             println!("{}: the metadata is good", path.display());
+            if let Some(why) = unwritable(&seen.superblock) {
+                println!("{}: {why}", path.display());
+            }
             ExitCode::SUCCESS
         }
         Ok(seen) => {
@@ -58,19 +62,29 @@ pub(crate) fn dump(path: &Path) -> ExitCode {
         Some(record) => println!("{record:#?}"),
         None => println!("no record: the volume is not the first of its resource"),
     }
-    for line in seen.lines.iter().chain(&seen.faults) {
+    for line in seen.lines.iter().chain(&seen.faults).chain(&unwritable(&seen.superblock)) {
         println!("{line}");
     }
     ExitCode::SUCCESS
 }
 
+/// Why no node of this release uses the disk although it can be read.
+fn unwritable(superblock: &Superblock) -> Option<String> {
+    let bits = superblock.unwritable();
+    (bits != 0).then(|| {
+        format!(
+            "a node of this release leaves it alone: writing needs features {bits:#x}, unknown here"
+        )
+    })
+}
+
 fn look(path: &Path) -> Result<Seen, String> {
-    let options = OpenOptions { access: Access::ReadWrite, ..OpenOptions::default() };
+    let options = OpenOptions { access: Access::Read, ..OpenOptions::default() };
     let file = File::open(path, options).map_err(|errno| errno.to_string())?;
-    file.lock().map_err(|errno| format!("a node has it open, or {errno}"))?;
+    file.lock_for_reading().map_err(|errno| format!("a node has it open, or {errno}"))?;
     let size = file.facts().map_err(|errno| errno.to_string())?.size_bytes;
     let (start, superblock) = find_superblock(&file, size)?;
-    let layout = Layout::new(superblock.sectors, superblock.slots);
+    let layout = superblock.area().ok_or("its superblock names no activity log")?;
     let mut seen = Seen { superblock, record: None, lines: Vec::new(), faults: Vec::new() };
     look_at_record(&file, start, &layout, &mut seen);
     look_at_log(&file, start, &layout, &mut seen);
@@ -85,8 +99,9 @@ fn find_superblock(file: &File, size: u64) -> Result<(u64, Superblock), String> 
         return Ok((0, found));
     }
     let pages = size / 4096;
-    // Checksums and bitmaps take less than a 256th part of the data; and there are fixed pages.
-    let most = pages / 256 + 2048;
+    // Checksums and bitmaps take less than a 256th part of the data; and there are fixed pages, and those of the log.
+    let log_pages = LogSize::of(*LOG_EXTENTS.end()).pages;
+    let most = pages / 256 + 2048 + 4 * u64::from(log_pages);
     for back in 1..=most.min(pages) {
         let at = (pages - back) * 4096;
         if let Some(found) = superblock_at(file, at)? {

@@ -401,3 +401,85 @@ fn a_disk_of_another_layout_is_refused_by_its_code_and_one_from_before_layouts_i
     let why = status.warnings.first().expect("it says why it has no disk");
     assert!(why.contains("LS-0023") && why.contains("Records stand elsewhere"), "{why}");
 }
+
+/// Where the read-only features stand in a superblock.
+const READ_ONLY_AT: usize = 20;
+
+#[test]
+fn a_disk_with_a_read_only_feature_that_is_unknown_is_read_by_tools_and_left_alone_by_its_node() {
+    let mut cluster = Cluster::new("read-only", 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource(NAME, 16 * MIB, &[1, 2, 3]));
+    let mut volume = cluster.open(1, NAME);
+    volume.write(MIB, &content(3, 1 << 16)).expect("written");
+    assert!(cluster.stop(3));
+    let image = cluster.home(3).join("volumes/alpha-0.img");
+    change(&image, READ_ONLY_AT, 4);
+    let written = || std::fs::metadata(&image).and_then(|facts| facts.modified()).expect("there");
+    let (before, page) = (written(), superblock(&image).2);
+    assert!(run_status(&["check", text(&image)]), "it may be read");
+    assert!(run_status(&["dump", text(&image)]));
+    cluster.start(3);
+    wait_detached(&cluster, 3, 3);
+    let status = cluster.status(3, NAME);
+    let why = status.warnings.first().expect("it says why it has no disk");
+    assert!(why.contains("LS-0024") && why.contains("features 0x4"), "{why}");
+    volume.write(2 * MIB, &content(4, 1 << 16)).expect("the others go on");
+    let mut there = cluster.open(3, NAME);
+    assert_eq!(there.read(2 * MIB, 1 << 16).expect("read"), content(4, 1 << 16));
+    assert!(cluster.stop(3));
+    assert_eq!((written(), superblock(&image).2), (before, page), "nothing was written to it");
+    change(&image, READ_ONLY_AT, 0);
+    cluster.start(3);
+    cluster.wait_in_sync(1, NAME, &[1, 2, 3]);
+    drop((volume, there));
+    copies_are_equal(&cluster, &[1, 2, 3]);
+}
+
+/// Where the length of the second region, that of the log, stands in a superblock.
+const LOG_LENGTH_AT: usize = REGION_AT - 2 + 18 + 2 + 8;
+
+#[test]
+fn a_volume_has_the_activity_log_that_was_chosen_and_more_extents_are_hot_in_a_larger_one() {
+    let mut cluster = Cluster::new("logs", 2);
+    cluster.start(1);
+    cluster.start(2);
+    let (small, large) = ("small", "large");
+    for (name, extents) in [(small, 64), (large, 2_000)] {
+        let mut file = cluster.resource(name, 2 << 30, &[1, 2]);
+        file.id = u64::from(extents);
+        file.volumes[0].log_extents = extents;
+        cluster.create(&file);
+        let mut volume = cluster.open(1, name);
+        for extent in 0..500 {
+            volume.write(extent * 4 * MIB, &content(extent, 4096)).expect("written");
+        }
+    }
+    cluster.kill(1);
+    cluster.kill(2);
+    let image = |name: &str| cluster.home(2).join(format!("volumes/{name}-0.img"));
+    let length = |name: &str| {
+        let page = superblock(&image(name)).2;
+        u64::from_le_bytes(page[LOG_LENGTH_AT..][..8].try_into().expect("eight bytes"))
+    };
+    // Eight times as many pages as hold them, twice in two copies.
+    assert_eq!((length(small), length(large)), (8 * 4 * 4096, 8 * 13 * 4 * 4096));
+    let hot = |name: &str| {
+        let program = std::process::Command::new(env!("CARGO_BIN_EXE_lockstepd"))
+            .args(["dump", text(&image(name))])
+            .output();
+        let said = String::from_utf8(program.expect("it is built").stdout).expect("text");
+        said.lines().filter(|line| line.starts_with("hot: ")).count()
+    };
+    assert!(hot(small) <= 64, "{} extents are hot", hot(small));
+    assert_eq!(hot(large), 500, "no extent had to turn cold");
+    cluster.start(1);
+    cluster.start(2);
+    for name in [small, large] {
+        cluster.wait_in_sync(1, name, &[1, 2]);
+        let mut volume = cluster.open(2, name);
+        assert_eq!(volume.read(499 * 4 * MIB, 4096).expect("read"), content(499, 4096));
+    }
+}

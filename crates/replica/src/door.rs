@@ -31,7 +31,8 @@ pub struct Geometry {
     pub log_pages: u32,
     /// Hot extents recorded in one page of the activity log, at most. 155.
     pub log_page_extents: usize,
-    /// Extents that may be hot at once, all shards together. 1237 (about 5 GiB).
+    /// Extents of a volume that may be hot at once, all shards together, unless it has a size of its own
+    /// ([`LogSize`]). 1237 (about 5 GiB).
     pub log_extents: usize,
     /// Sectors copied or compared at once by resync, reconciliation and verify. 512 (256 KiB). A power
     /// of two, at most an extent.
@@ -42,6 +43,27 @@ pub struct Geometry {
     /// Sectors that a verify compares between two changes of the configuration that say how far it is. 2 097 152 (1 GiB):
     /// so much is compared again where the primary changes.
     pub verify_sectors: u64,
+}
+
+/// The activity log of one volume.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LogSize {
+    /// Pages in each half.
+    pub pages: u32,
+    /// Extents that may be hot at once, all shards together.
+    pub extents: usize,
+}
+
+impl LogSize {
+    /// The log of a volume of which so many extents may be hot: any shard's pages have room for all of them, which
+    /// it may take over where an earlier life had fewer shards.
+    #[must_use]
+    pub fn of(extents: u32) -> LogSize {
+        let page_extents = Geometry::default().log_page_extents;
+        let extents = usize::try_from(extents).expect("a few thousand");
+        let pages = extents.div_ceil(page_extents) * usize::from(wire::SHARDS_MAX);
+        LogSize { pages: u32::try_from(pages).expect("fewer than extents"), extents }
+    }
 }
 
 impl Default for Geometry {
@@ -619,6 +641,8 @@ pub enum OperationError {
     NoReplica,
     /// The size is zero, beyond the limit, or not a multiple of the block.
     BadSize,
+    /// An option's value is beyond its limits, or does not go with another option.
+    BadOption,
     /// The primary that was asked to do it is not known or cannot be reached.
     NoPrimary,
     /// Another resize of the volume took the place of this one.

@@ -6,7 +6,7 @@
 //! Not here: reading pages (`store`, `sim`), deciding what follows (`member`, `shard`).
 
 use crate::disk::{BITMAP_PAGE_BITS, BadMetadata, Record, decode_bitmap_page, hot_extents};
-use crate::door::{Geometry, MetaPage, Page, Slot, Timing};
+use crate::door::{Geometry, LogSize, MetaPage, Page, Slot, Timing};
 use crate::member::MemberSetup;
 use crate::memory;
 use crate::shard::{BitmapFound, Shard, ShardSetup};
@@ -33,6 +33,8 @@ pub struct Start {
     pub shards: u16,
     /// How addresses are divided.
     pub geometry: Geometry,
+    /// Activity logs of volumes that have not the size of the geometry.
+    pub log_sizes: Vec<(VolumeId, LogSize)>,
     /// How long things may take.
     pub timing: Timing,
     /// The highest feature level that this node can act on: [`wire::FEATURE_LEVEL`], but in tests.
@@ -114,6 +116,7 @@ pub fn start(start: &Start, found: Found) -> Setups {
                 life,
                 log_half: half,
                 inherited: inherited.iter().copied().filter(|&(_, at)| mine(at)).collect(),
+                log_sizes: start.log_sizes.clone(),
                 slots: slots.clone(),
                 bitmaps: bitmaps.iter().filter(|bits| mine(bits.2 * stripe)).cloned().collect(),
             }

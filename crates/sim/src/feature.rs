@@ -9,6 +9,7 @@
 use crate::plan::{BadPage, Fault, FaultKind, Plan, When, Wish};
 use crate::queue::{MILLI, Time};
 use base::{Prng, VolumeId};
+use replica::door::{Geometry, LogSize};
 use std::collections::BTreeSet;
 use wire::{OnIoError, OnNoQuorum, Protocol};
 
@@ -49,6 +50,10 @@ pub enum Feature {
     Force,
     /// Disks that answer a write when it is durable in a journal, and again when it is in its place.
     Journal,
+    /// Limits on the rate of resyncs.
+    ResyncRate,
+    /// Volumes whose activity logs are smaller, or larger, than those of others.
+    LogSizes,
     /// Clocks that drift by more than the bound that leases allow for: a promise breaks, and is meant to.
     Drift,
 }
@@ -57,7 +62,7 @@ pub enum Feature {
 const DRIFT_PPM: i64 = 400_000;
 
 /// Every feature, its name, and one in how many seeds it is on; 0: only if asked for.
-const FEATURES: [(Feature, &str, u64); 18] = [
+const FEATURES: [(Feature, &str, u64); 20] = [
     (Feature::ProtocolB, "protocol-b", 6),
     (Feature::IoError, "io-error", 6),
     (Feature::PassOn, "pass-on", 6),
@@ -76,6 +81,8 @@ const FEATURES: [(Feature, &str, u64); 18] = [
     (Feature::Force, "force", 8),
     (Feature::Drift, "drift", 0),
     (Feature::Journal, "journal", 6),
+    (Feature::ResyncRate, "resync-rate", 6),
+    (Feature::LogSizes, "log-sizes", 6),
 ];
 
 impl Feature {
@@ -167,6 +174,8 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
             let room = pages * plan.geometry.log_page_extents;
             plan.geometry.log_extents = plan.geometry.log_extents.min(room);
         }
+        Feature::ResyncRate => resync_rate(plan, random),
+        Feature::LogSizes => log_sizes(plan, random),
         Feature::Drift => drift(plan, random),
         Feature::StaleGrowth | Feature::Journal => {}
         Feature::Rot => {
@@ -209,6 +218,24 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
             let kind = FaultKind::Force { node };
             plan.faults.push(Fault { when: When::At(at), length, kind });
         }
+    }
+}
+
+fn resync_rate(plan: &mut Plan, random: &mut Prng) {
+    // A volume of a run takes seconds at the lowest of these.
+    let most = (4 << 20) << random.below(4);
+    plan.options.resync_rate_max = if random.once_in(4) { 0 } else { most };
+    plan.options.resync_rate_min = if random.once_in(2) { 0 } else { most >> 1 };
+}
+
+fn log_sizes(plan: &mut Plan, random: &mut Prng) {
+    let Geometry { log_pages, log_page_extents, .. } = plan.geometry;
+    for &(volume, _) in &plan.volumes {
+        let pages = log_pages * (1 + u32::try_from(random.below(3)).expect("few"));
+        // As for all: a shard's pages have room for what was hot in an earlier life.
+        let room = usize::try_from(pages).expect("few") / usize::from(plan.shards);
+        let extents = 2 + small(random, room * log_page_extents - 1);
+        plan.log_sizes.push((volume, LogSize { pages, extents }));
     }
 }
 

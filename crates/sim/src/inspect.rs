@@ -150,6 +150,16 @@ impl World {
         })
     }
 
+    /// Extents of all volumes that may be hot at once on a node.
+    fn hot_max(&self) -> usize {
+        let usual = self.plan.geometry.log_extents;
+        let of = |volume| {
+            let own = self.plan.log_sizes.iter().find(|(of, _)| *of == volume);
+            own.map_or(usual, |(_, size)| size.extents).max(2 * usize::from(self.plan.shards))
+        };
+        self.plan.volumes.iter().map(|&(volume, _)| of(volume)).sum()
+    }
+
     /// Nothing grows without end.
     fn check_bounds(&mut self) {
         let asked = self.open.len() + self.plan.clients.len() * self.plan.depth;
@@ -163,7 +173,7 @@ impl World {
                 open += status.open + status.waiting + status.forwarded + status.held;
                 hot += status.hot;
             }
-            let hot_max = self.plan.geometry.log_extents.max(usize::from(self.plan.shards));
+            let hot_max = self.hot_max();
             let limit = BOUND_BASE + BOUND_EACH * asked;
             if open > limit || buffers > limit || hot > hot_max + BOUND_BASE {
                 let text = format!(

@@ -8,6 +8,7 @@
 use crate::feature::{self, Choice, Feature};
 use crate::queue::{MILLI, SECOND, Time};
 use base::{Duration, Prng, VolumeId};
+use replica::door::LogSize;
 use replica::{Geometry, Timing};
 use std::collections::BTreeSet;
 use wire::{Durability, Options, ReadPolicy};
@@ -269,6 +270,8 @@ pub struct Plan {
     pub volumes: Vec<(VolumeId, u64)>,
     /// How addresses are divided.
     pub geometry: Geometry,
+    /// Activity logs of volumes that have another size than the geometry says.
+    pub log_sizes: Vec<(VolumeId, LogSize)>,
     /// How long things may take.
     pub timing: Timing,
     /// Clock drift of each node, in parts per million.
@@ -357,6 +360,7 @@ impl Plan {
             faults: Vec::new(),
             heal_at,
             features: BTreeSet::new(),
+            log_sizes: Vec::new(),
             clients,
             roles,
         };
@@ -395,6 +399,7 @@ impl Plan {
             faults: Vec::new(),
             heal_at: Time::MAX / 4,
             features: BTreeSet::new(),
+            log_sizes: Vec::new(),
         }
     }
 

@@ -38,7 +38,8 @@
 //! slow 1 2 30            messages between the two take up to 30 ms longer; `slow 1 2 0`: as before
 //! break 1 2              their connection breaks, and is made again; `reconnect 1 2`: although the old one lasts
 //! suspend 1, go-on 1     an operator holds all requests back; `hold-resync 1`, `let-resync 1`: resync
-//! set on-no-quorum io-error       asked of the primary: `on-no-quorum`, `protocol`, `in-sync-min`, `read-policy`
+//! set on-no-quorum io-error       asked of the primary: `on-no-quorum`, `protocol`, `in-sync-min`, `read-policy`,
+//!                        `resync-rate-max` and `resync-rate-min` (KiB per second)
 //! repeat 5 ... end       the lines between, five times; a repeat has no other inside
 //! wait 300               milliseconds pass
 //! until primary 2        time passes until it is so: `primary N`, `in-sync N…`, `syncing N`, `fork N`, `answered`,

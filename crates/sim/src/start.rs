@@ -135,6 +135,7 @@ impl World {
             volatile_cache: !self.plan.stable_disks,
             shards: self.shards_of(node),
             geometry: self.plan.geometry,
+            log_sizes: self.plan.log_sizes.clone(),
             timing: self.plan.timing,
             feature_level: wire::FEATURE_LEVEL,
             seed: self.random.next_u64(),
@@ -180,7 +181,9 @@ impl World {
             Vec::new()
         };
         for (volume, _) in volumes {
-            for page in 0..self.plan.geometry.log_pages {
+            let sizes = &self.plan.log_sizes;
+            let own = sizes.iter().find(|(of, _)| *of == volume).map(|(_, size)| size.pages);
+            for page in 0..own.unwrap_or(self.plan.geometry.log_pages) {
                 for (half, copy) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                     let place = MetaPage::Log { half, page, copy };
                     if !written.contains(&(volume, place)) {

@@ -76,6 +76,17 @@ impl File {
         }
     }
 
+    /// Keeps out those who [`File::lock`] it, and no other reader. A file that was opened for reading will do.
+    ///
+    /// # Errors
+    /// `BUSY` if somebody has locked it.
+    pub fn lock_for_reading(&self) -> Result<(), Errno> {
+        match self.set_lock(libc::F_RDLCK) {
+            Err(Errno(libc::EAGAIN | libc::EACCES)) => Err(Errno::BUSY),
+            other => other,
+        }
+    }
+
     /// Gives the lock up. Unlike dropping the file this works at once even if a child process is
     /// just being started, which has copies of everything open until it executes its program.
     pub fn unlock(&self) {

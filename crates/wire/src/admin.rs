@@ -17,12 +17,12 @@ mod status;
 
 pub use codes::Code;
 pub use file::{
-    FileError, FileMember, FileNode, FileStore, FileTiming, FileVolume, NAME_BYTES_MAX,
-    OptionsChange, ResourceFile, StoreKind, VOLUME_BYTES_MAX,
+    FileError, FileMember, FileNode, FileStore, FileTiming, FileVolume, LOG_EXTENTS,
+    LOG_EXTENTS_USUAL, NAME_BYTES_MAX, OptionsChange, ResourceFile, StoreKind, VOLUME_BYTES_MAX,
 };
 pub use status::{
-    Event, Faults, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus, Resync,
-    ResyncDone, SplitBrain, Status, VerifyProgress, Verifying, VolumeStatus,
+    Event, Faults, Growing, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus,
+    Resync, ResyncDone, SplitBrain, Status, VerifyProgress, Verifying, VolumeStatus,
 };
 
 use alloc::boxed::Box;

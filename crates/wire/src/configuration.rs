@@ -23,6 +23,10 @@ pub const FEATURE_LEVEL_FIRST: u32 = 1;
 /// The highest feature level that this release can act on.
 pub const FEATURE_LEVEL: u32 = 1;
 
+/// What a limit on a resync's rate may be, in bytes per second: a copy of 256 KiB then takes four seconds at
+/// most, and no product with a time overflows.
+pub const RESYNC_RATES: core::ops::RangeInclusive<u64> = 64 << 10..=1 << 40;
+
 /// Generations that a configuration remembers.
 pub const LINEAGE_MAX: usize = 16;
 
@@ -215,6 +219,19 @@ pub struct Options {
     /// What happens when two sides that went on without each other meet again. Only without quorum.
     #[serde(skip_serializing_if = "AfterSplitBrain::is_default")]
     pub after_split_brain: AfterSplitBrain,
+    /// Bytes per second that resyncs copy or compare at most, all targets of the resource together; 0: no limit. Else in
+    /// [`RESYNC_RATES`].
+    #[serde(skip_serializing_if = "is_zero")]
+    pub resync_rate_max: u64,
+    /// Bytes per second that they keep although clients' requests wait for them; 0: they yield as far as it helps. Else in
+    /// [`RESYNC_RATES`], and not above `resync_rate_max`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub resync_rate_min: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Default for Options {
@@ -229,6 +246,8 @@ impl Default for Options {
             in_sync_min: 1,
             data_checksum: false,
             after_split_brain: AfterSplitBrain::Disconnect,
+            resync_rate_max: 0,
+            resync_rate_min: 0,
         }
     }
 }

@@ -31,8 +31,8 @@ pub use codec::DecodeError;
 pub use configuration::{
     AfterSplitBrain, Configuration, Durability, FEATURE_LEVEL, FEATURE_LEVEL_FIRST, Held,
     LINEAGE_MAX, MEMBERS_MAX, MemberEntry, MemberKind, OnIoError, OnNoQuorum, Options, Protocol,
-    Quorum, REPLICAS_MAX, ReadPolicy, SHARDS_MAX, Stretch, VOLUMES_MAX, VerifyEntry, VerifyState,
-    VolumeEntry,
+    Quorum, REPLICAS_MAX, RESYNC_RATES, ReadPolicy, SHARDS_MAX, Stretch, VOLUMES_MAX, VerifyEntry,
+    VerifyState, VolumeEntry,
 };
 pub use frame::{
     BODY_BYTES_MAX, Decoder, EARLY_BYTES_MAX, Frame, FrameError, Guard, Message, PAYLOAD_BYTES_MAX,
@@ -45,7 +45,8 @@ pub use hello::{
 };
 pub use member::{LIVES_MAX, Life, MemberMessage, RefuseReason, Seen};
 pub use register::{
-    CONFIGURATION_BYTES_MAX, check_configuration, decode_configuration, encode_configuration,
+    CONFIGURATION_BYTES_MAX, check_configuration, check_options, decode_configuration,
+    encode_configuration,
 };
 pub use shard::{DoubtRun, Memory, NamedWrite, ShardMessage, WriteFlags, WriteName, WriteOrigin};
 pub use shard_bytes::{MEMORY_SESSIONS_MAX, MEMORY_WRITES_MAX, RUNS_MAX};

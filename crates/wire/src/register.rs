@@ -11,14 +11,14 @@
 use crate::codec::{DecodeError, Put, Reader};
 use crate::{
     AfterSplitBrain, Configuration, Durability, Held, LINEAGE_MAX, MEMBERS_MAX, MemberEntry,
-    MemberKind, OnIoError, OnNoQuorum, Options, Protocol, Quorum, REPLICAS_MAX, ReadPolicy,
-    Stretch, VOLUMES_MAX, VerifyEntry, VerifyState, VolumeEntry,
+    MemberKind, OnIoError, OnNoQuorum, Options, Protocol, Quorum, REPLICAS_MAX, RESYNC_RATES,
+    ReadPolicy, Stretch, VOLUMES_MAX, VerifyEntry, VerifyState, VolumeEntry,
 };
 use alloc::vec::Vec;
 use base::{Ballot, Epoch, Incarnation, NodeId, SECTOR_BYTES, VolumeId, VoterId};
 
 /// Longest encoding of a configuration, in bytes, so that a voter's record and a message have a known
-/// size. A full one (16 members, 64 volumes, 16 stretches) takes 2 522; the rest is room for later sections.
+/// size. A full one (16 members, 64 volumes, 16 stretches) takes 2 542; the rest is room for later sections.
 pub const CONFIGURATION_BYTES_MAX: usize = 3072;
 
 /// Number of the form written here. A newer one may mean anything; sections are how this one grows.
@@ -38,9 +38,11 @@ const TAG_GROWTH: u16 = 17;
 const TAG_HELD: u16 = 18;
 /// The last comparison of the replicas; left out where there was none.
 const TAG_VERIFY: u16 = 19;
-/// Sections that may be left out: from here to `TAG_VERIFY`, without a gap.
+/// Limits on the rate of resyncs; left out where there is none.
+const TAG_RESYNC_RATE: u16 = 20;
+/// Sections that may be left out: from here to `TAG_RESYNC_RATE`, without a gap.
 const FIRST_OPTIONAL: u16 = TAG_WITHOUT_QUORUM;
-const LAST_OPTIONAL: u16 = TAG_VERIFY;
+const LAST_OPTIONAL: u16 = TAG_RESYNC_RATE;
 
 const MEMBER_BYTES: usize = 20;
 const VOLUME_BYTES: usize = 14;
@@ -48,6 +50,7 @@ const STRETCH_BYTES: usize = 34;
 const GROWTH_BYTES: usize = 10;
 const HELD_BYTES: usize = 2;
 const VERIFY_BYTES: usize = 36;
+const RESYNC_RATE_BYTES: usize = 16;
 
 /// Checks what `configuration` states as always true, and that its encoding is not too long.
 ///
@@ -62,9 +65,7 @@ pub fn check_configuration(configuration: &Configuration) -> Result<(), &'static
     }
     check_members(&configuration.members)?;
     check_volumes(&configuration.volumes)?;
-    if !(1..=REPLICAS_MAX).contains(&usize::from(configuration.options.in_sync_min)) {
-        return Err("in-sync-min is not in 1..=8");
-    }
+    check_options(&configuration.options)?;
     check_lineage(configuration)?;
     if configuration.verify.is_some_and(|verify| verify.began == Epoch(0)) {
         return Err("a comparison began before the first configuration");
@@ -72,6 +73,24 @@ pub fn check_configuration(configuration: &Configuration) -> Result<(), &'static
     check_unknown(&configuration.unknown)?;
     if encoded_bytes(configuration) > CONFIGURATION_BYTES_MAX {
         return Err("the configuration is too long");
+    }
+    Ok(())
+}
+
+/// Checks the options of a resource by themselves.
+///
+/// # Errors
+/// The first thing wrong, in words for an operator.
+pub fn check_options(options: &Options) -> Result<(), &'static str> {
+    if !(1..=REPLICAS_MAX).contains(&usize::from(options.in_sync_min)) {
+        return Err("in-sync-min is not in 1..=8");
+    }
+    let Options { resync_rate_max: max, resync_rate_min: min, .. } = *options;
+    if [max, min].iter().any(|rate| *rate > 0 && !RESYNC_RATES.contains(rate)) {
+        return Err("a limit on the rate of a resync is in 64KiB..=1TiB per second, or 0");
+    }
+    if max > 0 && min > max {
+        return Err("resync-rate-min is above resync-rate-max");
     }
     Ok(())
 }
@@ -170,8 +189,14 @@ fn encoded_bytes(configuration: &Configuration) -> usize {
     let growth = if growing > 0 { 4 + growing * GROWTH_BYTES } else { 0 };
     let held = if configuration.held == Held::default() { 0 } else { 4 + HELD_BYTES };
     let verify = if configuration.verify.is_some() { 4 + VERIFY_BYTES } else { 0 };
-    let optional = without_quorum + growth + held + verify;
+    let rate = if has_resync_rate(&configuration.options) { 4 + RESYNC_RATE_BYTES } else { 0 };
+    let optional = without_quorum + growth + held + verify + rate;
     head + members + volumes + options + optional + configuration.unknown.len()
+}
+
+/// Whether resyncs have a limit.
+fn has_resync_rate(options: &Options) -> bool {
+    options.resync_rate_max > 0 || options.resync_rate_min > 0
 }
 
 /// Volumes that grow, and how far.
@@ -249,6 +274,12 @@ fn put_optional(out: &mut Vec<u8>, configuration: &Configuration) {
     if let Some(verify) = &configuration.verify {
         put_section(out, TAG_VERIFY, |out| put_verify(out, verify));
     }
+    if has_resync_rate(&configuration.options) {
+        put_section(out, TAG_RESYNC_RATE, |out| {
+            out.put_u64(configuration.options.resync_rate_max);
+            out.put_u64(configuration.options.resync_rate_min);
+        });
+    }
 }
 
 /// Reads the configuration that `bytes` holds, and nothing else.
@@ -277,6 +308,7 @@ pub fn decode_configuration(bytes: &[u8]) -> Result<Configuration, DecodeError> 
     let growth = optional(&mut reader, TAG_GROWTH)?;
     let held = optional(&mut reader, TAG_HELD)?.map(take_held).transpose()?;
     let verify = optional(&mut reader, TAG_VERIFY)?.map(take_verify).transpose()?;
+    let rate = optional(&mut reader, TAG_RESYNC_RATE)?;
     let epoch = Epoch(head.u64()?);
     let reign = Epoch(head.u64()?);
     let primary = match head.u16()? {
@@ -309,6 +341,9 @@ pub fn decode_configuration(bytes: &[u8]) -> Result<Configuration, DecodeError> 
     }
     if let Some(section) = growth {
         take_growth(section, &mut configuration.volumes)?;
+    }
+    if let Some(section) = rate {
+        take_resync_rate(section, &mut configuration.options)?;
     }
     check_configuration(&configuration).map_err(DecodeError::Damaged)?;
     Ok(configuration)
@@ -428,6 +463,16 @@ fn take_held(mut reader: Reader<'_>) -> Result<Held, DecodeError> {
     Ok(held)
 }
 
+fn take_resync_rate(mut reader: Reader<'_>, options: &mut Options) -> Result<(), DecodeError> {
+    options.resync_rate_max = reader.u64()?;
+    options.resync_rate_min = reader.u64()?;
+    reader.finish()?;
+    if !has_resync_rate(options) {
+        return Err(DecodeError::Damaged("a section that says nothing"));
+    }
+    Ok(())
+}
+
 fn put_verify(out: &mut Vec<u8>, verify: &VerifyEntry) {
     out.put_u8(match verify.state {
         VerifyState::Running => 1,
@@ -532,6 +577,8 @@ fn take_options(mut reader: Reader<'_>) -> Result<Options, DecodeError> {
         in_sync_min: reader.u8()?,
         data_checksum: reader.bool()?,
         after_split_brain: AfterSplitBrain::Disconnect,
+        resync_rate_max: 0,
+        resync_rate_min: 0,
     };
     reader.finish()?;
     Ok(options)

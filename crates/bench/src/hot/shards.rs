@@ -164,6 +164,7 @@ fn setup(node: u16, count: u16) -> ShardSetup {
         life: 1,
         log_half: 0,
         inherited: Vec::new(),
+        log_sizes: Vec::new(),
         slots: slots(node, count),
         bitmaps: Vec::new(),
     }

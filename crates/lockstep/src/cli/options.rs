@@ -4,9 +4,13 @@
 //!
 //! Not here: which changes a node allows.
 
+use crate::unit::parse_size;
 use clap::Args;
 use wire::admin::OptionsChange;
-use wire::{AfterSplitBrain, Durability, OnIoError, OnNoQuorum, Protocol, Quorum, ReadPolicy};
+use wire::{
+    AfterSplitBrain, Durability, OnIoError, OnNoQuorum, Protocol, Quorum, RESYNC_RATES, ReadPolicy,
+    SHARDS_MAX,
+};
 
 /// Options to change.
 #[derive(Args, Clone, Debug)]
@@ -40,6 +44,12 @@ pub(crate) struct SetOptions {
     /// Requests wait while fewer replicas are in sync
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub(crate) in_sync_min: Option<u8>,
+    /// What resyncs copy at most per second, as in 100MiB, all targets together; `off`: no limit
+    #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
+    pub(crate) resync_rate_max: Option<u64>,
+    /// What they keep per second although requests take longer for it; `off`: they yield as far as it helps
+    #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
+    pub(crate) resync_rate_min: Option<u64>,
 }
 
 impl SetOptions {
@@ -60,8 +70,48 @@ impl SetOptions {
             in_sync_min: self.in_sync_min,
             data_checksum: None,
             after_split_brain: self.after_split_brain.as_deref().map(after_split_brain),
+            resync_rate_max: self.resync_rate_max,
+            resync_rate_min: self.resync_rate_min,
         }
     }
+}
+
+/// A number of shards.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Shards {
+    /// As many as there are threads for.
+    Auto,
+    Count(u16),
+}
+
+impl Shards {
+    /// How many that are where the nodes with replicas have so many threads.
+    pub(crate) fn count(self, threads: impl Iterator<Item = u16>) -> u16 {
+        match self {
+            Shards::Auto => threads.max().unwrap_or(1).clamp(1, SHARDS_MAX),
+            Shards::Count(count) => count,
+        }
+    }
+}
+
+/// `auto`, or a number.
+pub(super) fn parse_shards(text: &str) -> Result<Shards, String> {
+    if text == "auto" {
+        return Ok(Shards::Auto);
+    }
+    let count = text.parse().ok().filter(|count| (1..=SHARDS_MAX).contains(count));
+    count.map(Shards::Count).ok_or_else(|| format!("1 to {SHARDS_MAX}, or auto"))
+}
+
+/// Bytes per second; `off` is 0.
+pub(super) fn parse_rate(text: &str) -> Result<u64, String> {
+    if text == "off" {
+        return Ok(0);
+    }
+    let bytes = parse_size(text.strip_suffix("/s").unwrap_or(text));
+    bytes.ok().filter(|bytes| RESYNC_RATES.contains(bytes)).ok_or_else(|| {
+        format!("{text:?} is no rate: write 64KiB to 1TiB (each second), as in 100MiB, or off")
+    })
 }
 
 /// `b` or `c`, in either case.

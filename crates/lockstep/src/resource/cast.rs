@@ -51,6 +51,8 @@ pub(crate) struct Cast<'a> {
     /// All nodes of the cluster, as its members know them.
     nodes: BTreeMap<u16, String>,
     ids: BTreeMap<String, u16>,
+    /// Threads of the nodes that answer, by number.
+    threads: BTreeMap<u16, u16>,
 }
 
 impl Cast<'_> {
@@ -108,6 +110,8 @@ fn make_described<'a>(
 ) -> Result<(Cast<'a>, ResourceFile), Problem> {
     let answers = cluster.ask_all(node_status)?;
     let (mut nodes, mut ids) = (BTreeMap::new(), BTreeMap::new());
+    let threads: BTreeMap<u16, u16> =
+        answers.iter().map(|(_, status)| (status.node_id, status.threads)).collect();
     for (node, status) in &answers {
         ids.insert(node.name.clone(), status.node_id);
         know(&mut nodes, status);
@@ -116,7 +120,7 @@ fn make_described<'a>(
         .iter()
         .map(|(&id, name)| FileNode { id, name: name.clone(), addresses: Vec::new() })
         .collect();
-    let file = description::read(path, &wanted.name, known)?;
+    let file = description::read(path, &wanted.name, known, &threads)?;
     refuse_known(cluster, &wanted.name)?;
     let answers_as = |id: u16| answers.iter().find(|(_, status)| status.node_id == id);
     let (mut replicas, mut witnesses) = (Vec::new(), Vec::new());
@@ -137,7 +141,7 @@ fn make_described<'a>(
         .filter(|(_, status)| listed(status) && !member(status))
         .map(|(node, _)| *node)
         .collect();
-    let cast = Cast { replicas, witnesses, clients, nodes, ids };
+    let cast = Cast { replicas, witnesses, clients, nodes, ids, threads };
     make(&cast, &file, wanted.force)?;
     Ok((cast, file))
 }
@@ -183,6 +187,8 @@ fn names<'a>(nodes: &[&'a Node]) -> Vec<&'a str> {
 fn choose<'a>(cluster: &'a Cluster, wanted: &Create) -> Result<Cast<'a>, Problem> {
     let answers = cluster.ask_all(node_status)?;
     let (mut nodes, mut ids) = (BTreeMap::new(), BTreeMap::new());
+    let threads: BTreeMap<u16, u16> =
+        answers.iter().map(|(_, status)| (status.node_id, status.threads)).collect();
     for (node, status) in &answers {
         ids.insert(node.name.clone(), status.node_id);
         know(&mut nodes, status);
@@ -216,7 +222,7 @@ fn choose<'a>(cluster: &'a Cluster, wanted: &Create) -> Result<Cast<'a>, Problem
     let member =
         |node: &Node| replicas.iter().chain(&witnesses).any(|member| member.name == node.name);
     let clients = answers.iter().map(|(node, _)| *node).filter(|node| !member(node)).collect();
-    Ok(Cast { replicas, witnesses, clients, nodes, ids })
+    Ok(Cast { replicas, witnesses, clients, nodes, ids, threads })
 }
 
 /// Adds a node and the peers it knows.
@@ -245,7 +251,12 @@ fn describe(wanted: &Create, cast: &Cast<'_>, store: Store) -> ResourceFile {
     ResourceFile {
         name: wanted.name.clone(),
         id: sys::random_u64() | 1,
-        shards: wanted.shards,
+        shards: wanted.shards.count(
+            cast.replicas
+                .iter()
+                .filter_map(|node| cast.threads.get(cast.ids.get(&node.name)?))
+                .copied(),
+        ),
         options: wanted.options(),
         timing: FileTiming::default(),
         nodes: cast
@@ -259,6 +270,7 @@ fn describe(wanted: &Create, cast: &Cast<'_>, store: Store) -> ResourceFile {
                 index,
                 size_bytes: wanted.size.unwrap_or_default(),
                 block_bytes: wanted.block_bytes(),
+                log_extents: wanted.log_extents,
             })
             .collect(),
     }

@@ -8,12 +8,16 @@
 //!
 //! Not here: making what is described (`cast`).
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
-use wire::admin::{FileMember, FileNode, FileStore, FileTiming, FileVolume, ResourceFile, codes};
+use wire::admin::{
+    FileMember, FileNode, FileStore, FileTiming, FileVolume, LOG_EXTENTS_USUAL, ResourceFile, codes,
+};
 use wire::{MemberKind, Options};
 
+use crate::cli::Shards;
 use crate::problem::{FILE, Problem};
 use crate::unit::parse_size;
 
@@ -25,8 +29,8 @@ struct Description {
     name: Option<String>,
     #[serde(default)]
     id: Option<String>,
-    #[serde(default = "one")]
-    shards: u16,
+    #[serde(default)]
+    shards: ShardCount,
     #[serde(default)]
     options: Options,
     #[serde(default)]
@@ -68,10 +72,32 @@ struct Volume {
     size_bytes: Option<u64>,
     #[serde(default = "block")]
     block_bytes: u32,
+    #[serde(default = "log_extents")]
+    log_extents: u32,
 }
 
-fn one() -> u16 {
-    1
+fn log_extents() -> u32 {
+    LOG_EXTENTS_USUAL
+}
+
+/// `auto`, or a number.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum ShardCount {
+    Count(u16),
+    Word(AutoWord),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum AutoWord {
+    Auto,
+}
+
+impl Default for ShardCount {
+    fn default() -> ShardCount {
+        ShardCount::Word(AutoWord::Auto)
+    }
 }
 
 fn replica() -> MemberKind {
@@ -83,16 +109,28 @@ fn block() -> u32 {
 }
 
 /// Reads the description of the resource `name`. `nodes` are those of the cluster, by number.
-pub(super) fn read(path: &Path, name: &str, nodes: Vec<FileNode>) -> Result<ResourceFile, Problem> {
+///
+/// `threads` are those that nodes have.
+pub(super) fn read(
+    path: &Path,
+    name: &str,
+    nodes: Vec<FileNode>,
+    threads: &BTreeMap<u16, u16>,
+) -> Result<ResourceFile, Problem> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Problem::new(FILE, format!("{}: {error}", path.display())))?;
-    describe(&text, name, nodes).map_err(|why| {
+    describe(&text, name, nodes, threads).map_err(|why| {
         let message = format!("{}: {}", path.display(), why.trim_end());
         Problem::from_code(&codes::BAD_RESOURCE_FILE, message)
     })
 }
 
-fn describe(text: &str, name: &str, nodes: Vec<FileNode>) -> Result<ResourceFile, String> {
+fn describe(
+    text: &str,
+    name: &str,
+    nodes: Vec<FileNode>,
+    threads: &BTreeMap<u16, u16>,
+) -> Result<ResourceFile, String> {
     let read: Description = toml::from_str(text).map_err(|error| error.to_string())?;
     if let Some(other) = read.name.filter(|other| other != name) {
         return Err(format!("`name` is {other:?}, and {name:?} is to be made"));
@@ -114,11 +152,17 @@ fn describe(text: &str, name: &str, nodes: Vec<FileNode>) -> Result<ResourceFile
             stores: member.stores,
         });
     }
+    let wanted = match read.shards {
+        ShardCount::Count(count) => Shards::Count(count),
+        ShardCount::Word(AutoWord::Auto) => Shards::Auto,
+    };
+    let replicas = members.iter().filter(|member| member.kind == MemberKind::Replica);
+    let shards = wanted.count(replicas.filter_map(|member| threads.get(&member.node)).copied());
     let volumes = read.volumes.iter().map(volume).collect::<Result<Vec<FileVolume>, String>>()?;
     let file = ResourceFile {
         name: name.to_owned(),
         id,
-        shards: read.shards,
+        shards,
         options: read.options,
         timing: read.timing,
         nodes,
@@ -151,7 +195,8 @@ fn volume(volume: &Volume) -> Result<FileVolume, String> {
         (None, Some(bytes)) => bytes,
         _ => return Err(format!("volume {index}: give `size` or `size_bytes`, one of them")),
     };
-    Ok(FileVolume { index, size_bytes, block_bytes: volume.block_bytes })
+    let Volume { block_bytes, log_extents, .. } = *volume;
+    Ok(FileVolume { index, size_bytes, block_bytes, log_extents })
 }
 
 #[cfg(test)]
@@ -179,13 +224,19 @@ block_bytes = 512
 
     fn read(text: &str) -> Result<ResourceFile, String> {
         let node = |id: u16, name: &str| FileNode { id, name: name.to_owned(), addresses: vec![] };
-        describe(text, "disk", vec![node(1, "a"), node(2, "b"), node(3, "c")])
+        let threads = [(1, 2), (2, 4), (3, 1)].into();
+        describe(text, "disk", vec![node(1, "a"), node(2, "b"), node(3, "c")], &threads)
     }
 
     #[test]
     fn what_a_person_need_not_know_may_be_left_out() {
         let file = read(GOOD).expect("it is good");
-        assert_eq!((file.name.as_str(), file.nodes.len(), file.shards), ("disk", 3, 1));
+        // Node 2 has more threads, and no replica.
+        assert_eq!((file.name.as_str(), file.nodes.len(), file.shards), ("disk", 3, 2));
+        let eight = read(&format!("shards = 8\n{GOOD}")).expect("it is good");
+        assert_eq!(eight.shards, 8);
+        let auto = read(&format!("shards = \"auto\"\n{GOOD}")).expect("it is good");
+        assert_eq!(auto.shards, 2);
         assert_ne!(file.id, 0);
         assert_eq!(file.options.protocol, Protocol::B);
         assert_eq!((file.members[0].node, file.members[1].node), (1, 2));

@@ -30,7 +30,10 @@ pub(super) fn verify(cluster: &Cluster, style: Style, wanted: &Verify) -> Result
     }
     let operation = Operation::Verify { anew: wanted.anew };
     if wanted.wait {
-        let watching = Watching::begin(cluster, style, name);
+        let watching = Watching::begin(cluster, style, name, "compared", |view| {
+            let at = view.verify.filter(|at| at.state == VerifyProgress::Running)?;
+            Some((at.done_bytes, at.total_bytes))
+        });
         let result = to_its_end(cluster, name, operation);
         watching.end();
         return told(style, name, result?);

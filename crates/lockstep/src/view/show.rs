@@ -103,6 +103,11 @@ fn block(style: Style, resource: &ResourceStatus) -> String {
         text.push_str(&style.paint(Tone::Doubtful, words));
         text.push('\n');
     }
+    for (volume, growth) in resource.volumes.iter().filter_map(|one| Some((one, one.growth?))) {
+        let bar = bar(growth.done_bytes, growth.total_bytes, 0, None);
+        let to = show_size(growth.to_bytes);
+        text.push_str(&format!("  volume {} grows to {to}: made zero {bar}\n", volume.volume));
+    }
     if let Some(line) = resource.verify.as_ref().and_then(verify_line) {
         text.push_str(&format!("  {line}\n"));
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use wire::admin::{Event, ResourceStatus, VerifyProgress};
+use wire::admin::{Event, ResourceStatus};
 
 use super::show::replica_line;
 use super::{Views, human, reached};
@@ -81,15 +81,21 @@ fn resyncs(cluster: &Cluster, name: &str) -> String {
     bars.collect::<Vec<_>>().join("   ")
 }
 
-/// A bar on a terminal while something else is waited for: how far the comparison of replicas is.
+/// A bar on a terminal while a node is waited for: how far it is with what it does.
 pub(crate) struct Watching {
     over: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Watching {
-    /// Begins to show it, where somebody looks.
-    pub(crate) fn begin(cluster: &Cluster, style: Style, name: &str) -> Watching {
+    /// Begins to show it behind `word`, where somebody looks. `at` finds what is done, and all, in bytes.
+    pub(crate) fn begin(
+        cluster: &Cluster,
+        style: Style,
+        name: &str,
+        word: &'static str,
+        at: impl Fn(&ResourceStatus) -> Option<(u64, u64)> + Send + 'static,
+    ) -> Watching {
         let over = Arc::new(AtomicBool::new(false));
         if !style.terminal || style.form != Form::Human {
             return Watching { over, thread: None };
@@ -99,16 +105,14 @@ impl Watching {
             let mut line = LiveLine::new(style);
             let mut first = None;
             while !ended.load(Ordering::Relaxed) {
-                let at = Views::gather(&cluster, Some(&name)).ok();
-                let at = at.and_then(|views| views.best(&name)?.verify);
-                if let Some(at) = at.filter(|at| at.state == VerifyProgress::Running) {
-                    let (begun, from) = *first.get_or_insert((Instant::now(), at.done_bytes));
+                let views = Views::gather(&cluster, Some(&name)).ok();
+                if let Some((done, total)) = views.and_then(|views| at(views.best(&name)?)) {
+                    let (begun, from) = *first.get_or_insert((Instant::now(), done));
                     let milliseconds = begun.elapsed().as_millis().max(1);
-                    let rate = u128::from(at.done_bytes.saturating_sub(from)) * 1000 / milliseconds;
+                    let rate = u128::from(done.saturating_sub(from)) * 1000 / milliseconds;
                     let rate = u64::try_from(rate).unwrap_or(u64::MAX);
-                    let left = at.total_bytes.saturating_sub(at.done_bytes).checked_div(rate);
-                    let shown = bar(at.done_bytes, at.total_bytes, rate, left);
-                    line.show(&format!("compared {shown}")).ok();
+                    let left = total.saturating_sub(done).checked_div(rate);
+                    line.show(&format!("{word} {}", bar(done, total, rate, left))).ok();
                 }
                 thread::sleep(WAIT_INTERVAL);
             }

@@ -24,7 +24,8 @@ impl Scratch {
         std::fs::create_dir_all(&directory).expect("a temporary directory");
         let path = directory.join("volume.img");
         let room = capacity_bytes(StoreKind::File, VOLUME_BYTES);
-        let plan = plan(VolumeId(0), room, StoreKind::File, path, None, false);
+        let layout = Layout::new(room / SECTOR_BYTES, SLOTS);
+        let plan = plan(VolumeId(0), room, layout, StoreKind::File, path, None, false);
         let scratch = Scratch { directory, plan };
         let plans = [scratch.plan.clone()];
         let label = label(ClusterId(1), ResourceId(2), &scratch.plan);

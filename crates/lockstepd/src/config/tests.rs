@@ -1,6 +1,6 @@
 //! What a configuration is refused for.
 
-use super::{Config, File, NodeId, PEERS_MAX};
+use super::{Config, File, NodeId, PEERS_MAX, threads_for};
 use fuzz::{Target, nothing, outcome, run};
 use std::path::Path;
 
@@ -93,6 +93,19 @@ fn a_node_has_one_thread_unless_told_otherwise_and_a_power_of_two() {
     for bad in [0, 3, 16] {
         assert!(refused(&set(bad)).contains("threads"), "{bad}");
     }
+}
+
+#[test]
+fn a_number_of_threads_that_is_left_to_the_machine_is_half_of_its_cores() {
+    let chosen: Vec<u16> = [0, 1, 2, 3, 4, 7, 8, 16, 64, 1 << 20].map(threads_for).into();
+    assert_eq!(chosen, [1, 1, 1, 1, 2, 2, 4, 8, 8, 8]);
+    let set = GOOD.replace("node = 2", "node = 2\nthreads = \"auto\"");
+    let config = Config::parse(Path::new("/nowhere"), &set).expect("it is good");
+    let cores = config.threads_chosen_from.expect("nobody set it");
+    assert_eq!(config.threads, threads_for(cores));
+    let config = Config::parse(Path::new("/nowhere"), GOOD).expect("it is good");
+    assert_eq!(config.threads_chosen_from, None);
+    assert!(refused(&set.replace("auto", "many")).contains("threads"));
 }
 
 #[test]

@@ -420,6 +420,7 @@ impl Node {
             OperationError::Full => &codes::TOO_MANY_MEMBERS,
             OperationError::NoReplica => &codes::NO_REPLICA,
             OperationError::BadSize => &codes::BAD_SIZE,
+            OperationError::BadOption => &codes::BAD_OPTION,
             OperationError::Replaced => &codes::RESIZE_REPLACED,
             OperationError::MayHaveForked => &codes::MAY_HAVE_FORKED,
             OperationError::Stopped => &codes::VERIFY_STOPPED,
@@ -493,6 +494,8 @@ fn new_options(
         let message = format!("{name}: node {node} holds no copy that could be discarded");
         return Err(Refused::new(&codes::NO_MEMBER, message));
     }
+    wire::check_options(&options)
+        .map_err(|what| Refused::new(&codes::BAD_OPTION, format!("{name}: {what}")))?;
     let members = known.into_iter().flat_map(|known| &known.members);
     refuse_witness(name, options.quorum, members.map(|member| member.kind))?;
     Ok(Operation::SetOptions(options))

@@ -11,14 +11,14 @@
 
 use std::path::PathBuf;
 
-use base::{ClusterId, Duration, NodeId, ResourceId};
+use base::{ClusterId, Duration, NodeId, ResourceId, VolumeId};
 use replica::disk::Record;
-use replica::door::{MemberInput, Timing};
+use replica::door::{LogSize, MemberInput, Timing};
 use replica::shard::ShardSetup;
 use replica::start::{Found, Start, start};
 use replica::{Geometry, Member, Shard};
 use store::{Place, Store};
-use wire::admin::{ResourceFile, StoreKind, codes};
+use wire::admin::{FileVolume, ResourceFile, StoreKind, codes};
 use wire::{MemberKind, Quorum};
 
 use super::admin::no_resource;
@@ -217,6 +217,7 @@ impl Node {
                 volatile_cache: volumes.iter().any(|entry| entry.store.volatile_cache()),
                 shards: file.shards,
                 geometry: Geometry::default(),
+                log_sizes: log_sizes(file),
                 timing: timing(file),
                 feature_level: wire::FEATURE_LEVEL,
                 seed: sys::random_u64(),
@@ -670,6 +671,11 @@ fn load(
     let found = backing::load(&mut blocking, &mut volumes)?;
     debug!("{:016x}: {} KiB of metadata were read", resource.0, blocking.read_bytes >> 10);
     Ok(found)
+}
+
+fn log_sizes(file: &ResourceFile) -> Vec<(VolumeId, LogSize)> {
+    let size = |volume: &FileVolume| (VolumeId(volume.index), LogSize::of(volume.log_extents));
+    file.volumes.iter().map(size).collect()
 }
 
 fn timing(file: &ResourceFile) -> Timing {

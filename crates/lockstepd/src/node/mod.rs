@@ -447,9 +447,10 @@ pub(crate) fn run(config: Config) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let threads = match node.threads.count() {
-        1 => String::new(),
-        count => format!("{count} threads, "),
+    let threads = match (node.threads.count(), node.config.threads_chosen_from) {
+        (count, Some(cores)) => format!("threads: {count}, chosen for {cores} cores, "),
+        (1, None) => String::new(),
+        (count, None) => format!("{count} threads, "),
     };
     info!("node {name}: ready, {threads}{}", node.hands.describe());
     sys::notify("READY=1");

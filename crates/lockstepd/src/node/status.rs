@@ -10,10 +10,10 @@ use base::{NodeId, ResourceId, SECTOR_BYTES};
 use link::LinkMode;
 use replica::member::{MemberStatus, Suspended};
 use wire::admin::{
-    Faults, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus, Resync,
+    Faults, Growing, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus, Resync,
     ResyncDone, SplitBrain, Status, StoreKind, VerifyProgress, Verifying, VolumeStatus, codes,
 };
-use wire::{Configuration, MemberKind};
+use wire::{Configuration, MemberKind, VolumeEntry};
 
 use super::Node;
 use super::admin::no_resource;
@@ -33,6 +33,7 @@ impl Node {
             program: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_seconds: now.since(self.started).as_millis() / 1000,
             resources: u64::try_from(self.known.len()).expect("a few"),
+            threads: self.config.threads,
             peers: self
                 .peers
                 .nodes
@@ -170,7 +171,9 @@ impl Node {
                 .map(|known| known.options.protocol)
                 .unwrap_or_default(),
             lease_left_ms: lease.map(base::Duration::as_millis),
-            volumes: configuration.as_ref().map_or(Vec::new(), |known| self.volumes(&name, known)),
+            volumes: configuration
+                .as_ref()
+                .map_or(Vec::new(), |known| self.volumes(&name, running, known)),
             requests_in_flight: in_flight,
             clients: running.map_or(0, |resource| u64::from(resource.clients)),
             link_encryption: self.config.link_mode == LinkMode::Encrypted,
@@ -189,7 +192,12 @@ impl Node {
         nodes.map(|node| self.node_name(&known.file.name, node)).collect()
     }
 
-    fn volumes(&self, name: &str, configuration: &Configuration) -> Vec<VolumeStatus> {
+    fn volumes(
+        &self,
+        name: &str,
+        running: Option<&Resource>,
+        configuration: &Configuration,
+    ) -> Vec<VolumeStatus> {
         configuration
             .volumes
             .iter()
@@ -212,6 +220,7 @@ impl Node {
                     size_bytes: entry.sectors * SECTOR_BYTES,
                     block_bytes: entry.block_bytes,
                     nbd: tcp.into_iter().chain(unix).collect(),
+                    growth: growing(running, entry),
                 }
             })
             .collect()
@@ -401,6 +410,20 @@ fn verifying(running: Option<&Resource>, known: &Configuration) -> Option<Verify
         partial: entry.partial,
         at_ms: entry.at_ms,
         done_bytes: (before + next).min(total) * SECTOR_BYTES,
+        total_bytes: total * SECTOR_BYTES,
+    })
+}
+
+/// How far a volume that grows is, in all shards here.
+fn growing(running: Option<&Resource>, entry: &VolumeEntry) -> Option<Growing> {
+    let to = entry.grows_to?;
+    let growths = running.into_iter().flat_map(|own| own.statuses()).flat_map(|own| own.growths);
+    let done: u64 =
+        growths.filter(|(volume, _)| *volume == entry.volume).map(|(_, sectors)| sectors).sum();
+    let total = to - entry.sectors;
+    Some(Growing {
+        to_bytes: to * SECTOR_BYTES,
+        done_bytes: done.min(total) * SECTOR_BYTES,
         total_bytes: total * SECTOR_BYTES,
     })
 }

@@ -273,7 +273,12 @@ impl Cluster {
                     stores: Vec::new(),
                 })
                 .collect(),
-            volumes: vec![FileVolume { index: 0, size_bytes, block_bytes: 4096 }],
+            volumes: vec![FileVolume {
+                index: 0,
+                size_bytes,
+                block_bytes: 4096,
+                log_extents: 1237,
+            }],
         }
     }
 

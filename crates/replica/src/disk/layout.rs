@@ -55,17 +55,23 @@ impl Layout {
     /// The layout for a volume of `volume_sectors` with bitmaps for `slots` peers.
     #[must_use]
     pub fn new(volume_sectors: u64, slots: u8) -> Layout {
+        Layout::with_log(volume_sectors, slots, LOG_PAGES)
+    }
+
+    /// The same with so many pages in each half of the activity log.
+    #[must_use]
+    pub fn with_log(volume_sectors: u64, slots: u8, log_pages: u32) -> Layout {
         let bitmap_pages = volume_sectors.div_ceil(BLOCK_SECTORS).div_ceil(PAGE_BITS);
         let superblock = 0;
         let records = superblock + PAGE_BYTES;
         let log = records + RECORD_COPIES * RECORD_BYTES;
-        let bitmap = log + LOG_HALVES * u64::from(LOG_PAGES) * LOG_COPIES * PAGE_BYTES;
+        let bitmap = log + LOG_HALVES * u64::from(log_pages) * LOG_COPIES * PAGE_BYTES;
         let sums = bitmap + u64::from(slots) * bitmap_pages * PAGE_BYTES;
         let extents = volume_sectors.div_ceil(SUMS_BLOCKS as u64 * BLOCK_SECTORS);
         let total_bytes = sums + extents * SUMS_PAGES * PAGE_BYTES;
         Layout {
             slots,
-            log_pages: LOG_PAGES,
+            log_pages,
             bitmap_pages,
             superblock,
             records,

@@ -142,6 +142,16 @@ impl Superblock {
         .collect()
     }
 
+    /// Where everything stands, as the sizes and the region of the log say; `None` if no log is as long as that.
+    #[must_use]
+    pub fn area(&self) -> Option<Layout> {
+        let log = self.regions.iter().find(|region| region.kind == RegionKind::Log)?;
+        let page_bytes = LOG_HALVES * LOG_COPIES * SUPERBLOCK_BYTES;
+        let pages = u32::try_from(log.length / page_bytes).ok()?;
+        let layout = Layout::with_log(self.sectors, self.slots, pages);
+        (log.length.is_multiple_of(page_bytes)).then_some(layout)
+    }
+
     /// The superblock as bytes.
     ///
     /// # Panics
@@ -211,7 +221,8 @@ impl Superblock {
         }
     }
 
-    /// Features without which this version may read the disk, and not write to it; 0: none.
+    /// Features without which this version may read the disk, and not write to it; 0: none. A disk with one is no node's
+    /// replica: that would write its record before anything else.
     #[must_use]
     pub fn unwritable(&self) -> u64 {
         self.read_only & !READ_ONLY_KNOWN

@@ -419,8 +419,8 @@ impl Member {
     ) -> Result<Configuration, OperationError> {
         let wanted = usize::from(options.in_sync_min);
         let raised = options.in_sync_min > known.options.in_sync_min;
-        if !(1..=REPLICAS_MAX).contains(&wanted) {
-            return Err(OperationError::BadSize);
+        if wire::check_options(options).is_err() {
+            return Err(OperationError::BadOption);
         }
         if raised && known.replicas().count() < wanted {
             return Err(OperationError::TooFewReplicas);

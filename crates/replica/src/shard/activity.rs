@@ -4,13 +4,15 @@
 //! be issued to the disk. Pages hold their whole set of hot extents, so many extents that turn hot
 //! together share one page write.
 //!
+//! Each volume has its own room: one whose log is full keeps no other waiting.
+//!
 //! Always: an extent leaves the log only through `cooled`, which the shard calls after the extent's
 //! bitmap pages are written and the disk is flushed, and only if nobody uses it since.
 //!
 //! Not here: why an extent may not turn cold (`Shard::cool` asks for users and doubt).
 
 use crate::disk::encode_log_page;
-use crate::door::{Geometry, MetaPage, Page};
+use crate::door::{Geometry, LogSize, MetaPage, Page};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -43,8 +45,11 @@ pub(super) struct ActivityLog {
     shards: u32,
     life: u64,
     half: u8,
-    budget: usize,
+    /// Of volumes that have not the size of the geometry.
+    sizes: BTreeMap<VolumeId, LogSize>,
     hot: BTreeMap<Extent, Hot>,
+    /// Number of hot extents of each volume that ever asked for one.
+    filled: BTreeMap<VolumeId, usize>,
     pages: BTreeMap<(VolumeId, u32), LogPageState>,
     /// Extents that want to be hot and find no room.
     queue: VecDeque<Extent>,
@@ -62,6 +67,7 @@ impl ActivityLog {
         shards: u16,
         life: u64,
         half: u8,
+        sizes: &[(VolumeId, LogSize)],
     ) -> ActivityLog {
         ActivityLog {
             geometry: *geometry,
@@ -69,8 +75,9 @@ impl ActivityLog {
             shards: u32::from(shards),
             life,
             half,
-            budget: (geometry.log_extents / usize::from(shards)).max(2),
+            sizes: sizes.iter().copied().collect(),
             hot: BTreeMap::new(),
+            filled: BTreeMap::new(),
             pages: BTreeMap::new(),
             queue: VecDeque::new(),
             users: BTreeMap::new(),
@@ -78,6 +85,21 @@ impl ActivityLog {
             clock: 0,
             writes: 0,
         }
+    }
+
+    fn size(&self, volume: VolumeId) -> LogSize {
+        let Geometry { log_pages: pages, log_extents: extents, .. } = self.geometry;
+        self.sizes.get(&volume).copied().unwrap_or(LogSize { pages, extents })
+    }
+
+    /// Extents of the volume that may be hot here.
+    fn budget(&self, volume: VolumeId) -> usize {
+        let shards = usize::try_from(self.shards).expect("at most 8");
+        (self.size(volume).extents / shards).max(2)
+    }
+
+    fn filled(&self, volume: VolumeId) -> usize {
+        self.filled.get(&volume).copied().unwrap_or(0)
     }
 
     /// Takes over what was hot in an earlier life, whatever the budget.
@@ -134,6 +156,7 @@ impl ActivityLog {
         }
         if !self.queue.contains(&extent) {
             self.queue.push_back(extent);
+            self.filled.entry(extent.0).or_insert(0);
         }
         self.admit(doubtful);
         false
@@ -145,13 +168,15 @@ impl ActivityLog {
 
     fn place(&mut self, extent: Extent) -> bool {
         let mut page = self.index;
-        while page < self.geometry.log_pages {
+        let pages = self.size(extent.0).pages;
+        while page < pages {
             let state = self.pages.entry((extent.0, page)).or_default();
             if state.extents.len() < self.geometry.log_page_extents {
                 state.extents.insert(extent.1);
                 state.dirty = true;
                 let hot = Hot { page, durable: false, last_used: self.clock };
                 self.hot.insert(extent, hot);
+                *self.filled.entry(extent.0).or_insert(0) += 1;
                 return true;
             }
             page += self.shards;
@@ -211,19 +236,30 @@ impl ActivityLog {
         !self.queue.is_empty()
     }
 
-    /// The extents that are used least recently and by nobody, `keep` not being true for them; about an
-    /// eighth of the budget. The second is the clock to hand to `cooled`.
+    /// Of volumes whose extents wait for room, or of all if none do, the extents that are used least recently and by nobody, `keep` not
+    /// being true for them; about an eighth of what each may have. The second is the clock to hand to `cooled`.
     pub(super) fn victims(&self, keep: impl Fn(Extent) -> bool) -> (Vec<Extent>, u64) {
-        let mut idle: Vec<(u64, Extent)> = self
-            .hot
-            .iter()
-            .filter(|(extent, hot)| hot.durable && !self.is_used(**extent) && !keep(**extent))
-            .map(|(&extent, hot)| (hot.last_used, extent))
-            .collect();
-        idle.sort_unstable();
-        let over = (self.hot.len() + self.queue.len()).saturating_sub(self.budget);
-        idle.truncate((self.budget / 8).max(over).max(1));
-        (idle.into_iter().map(|(_, extent)| extent).collect(), self.clock)
+        let mut waiting: BTreeMap<VolumeId, usize> = BTreeMap::new();
+        for &(volume, _) in &self.queue {
+            *waiting.entry(volume).or_insert(0) += 1;
+        }
+        if waiting.is_empty() {
+            waiting.extend(self.filled.keys().map(|&volume| (volume, 0)));
+        }
+        let mut victims = Vec::new();
+        for (volume, count) in waiting {
+            let of_volume = self.hot.range((volume, 0)..=(volume, u64::MAX));
+            let mut idle: Vec<(u64, Extent)> = of_volume
+                .filter(|(extent, hot)| hot.durable && !self.is_used(**extent) && !keep(**extent))
+                .map(|(&extent, hot)| (hot.last_used, extent))
+                .collect();
+            idle.sort_unstable();
+            let budget = self.budget(volume);
+            let over = (self.filled(volume) + count).saturating_sub(budget);
+            idle.truncate((budget / 8).max(over).max(1));
+            victims.extend(idle.into_iter().map(|(_, extent)| extent));
+        }
+        (victims, self.clock)
     }
 
     /// These extents' bitmap pages are written and the disk was flushed, all after `clock`: those not
@@ -236,6 +272,7 @@ impl ActivityLog {
             }
             let page = hot.page;
             self.hot.remove(extent);
+            *self.filled.get_mut(&extent.0).expect("counted when it was placed") -= 1;
             self.users.remove(extent);
             let state = self.pages.get_mut(&(extent.0, page)).expect("the page that holds it");
             state.extents.remove(&extent.1);
@@ -243,20 +280,29 @@ impl ActivityLog {
         self.admit(doubtful);
     }
 
-    /// Gives those that wait the room that there is, first come, first served.
+    /// Gives those that wait the room that there is, of each volume first come, first served.
     pub(super) fn admit(&mut self, doubtful: usize) {
-        while self.hot.len() < self.budget + doubtful {
-            let Some(extent) = self.queue.pop_front() else { break };
+        let mut full: BTreeSet<VolumeId> = BTreeSet::new();
+        let mut at = 0;
+        while full.len() < self.filled.len()
+            && let Some(&extent) = self.queue.get(at)
+        {
+            let volume = extent.0;
             let wanted = self.is_used(extent) && !self.hot.contains_key(&extent);
-            if wanted && !self.place(extent) {
-                self.queue.push_front(extent);
-                break;
+            let waits = full.contains(&volume)
+                || self.filled(volume) >= self.budget(volume) + doubtful.min(self.filled(volume))
+                || (wanted && !self.place(extent));
+            if waits {
+                full.insert(volume);
+                at += 1;
+            } else {
+                self.queue.remove(at);
             }
         }
     }
 
     /// Number of hot extents, and how many are allowed.
     pub(super) fn fill(&self) -> (usize, usize) {
-        (self.hot.len(), self.budget)
+        (self.hot.len(), self.filled.keys().map(|&volume| self.budget(volume)).sum())
     }
 }

@@ -643,7 +643,7 @@ impl Shard {
                     run.repaired += if changed { u64::from(span.count()) } else { 0 };
                 }
             }
-            Purpose::Grow { run } => self.grown_piece(op.volume, run, out),
+            Purpose::Grow { run } => self.grown_piece(op.volume, run, span, out),
         }
     }
 

@@ -14,6 +14,7 @@ use super::copy::Purpose;
 use super::op::{FlushFor, Kind};
 use super::{Out, Shard};
 use crate::door::{FromShard, ShardOutput};
+use alloc::vec::Vec;
 use base::{Epoch, Span, VolumeId};
 use wire::Configuration;
 
@@ -28,6 +29,8 @@ pub(super) struct Growth {
     next: u64,
     /// Pieces under way.
     open: usize,
+    /// Sectors of this shard that are zero on every in-sync disk.
+    done: u64,
     flushing: bool,
     said: bool,
 }
@@ -42,6 +45,11 @@ impl Shard {
     /// Whether a volume is growing and this shard has not done its part.
     pub(super) fn is_growing(&self) -> bool {
         self.growths.values().any(Growth::is_busy)
+    }
+
+    /// Volumes that grow, and how many sectors of what is added are done here.
+    pub(super) fn growth_status(&self) -> Vec<(VolumeId, u64)> {
+        self.growths.iter().map(|(&volume, growth)| (volume, growth.done)).collect()
     }
 
     pub(super) fn grows_in(&self, volume: VolumeId, run: u64) -> bool {
@@ -77,6 +85,7 @@ impl Shard {
                     end,
                     next: first,
                     open: 0,
+                    done: 0,
                     flushing: false,
                     said: false,
                 };
@@ -119,9 +128,10 @@ impl Shard {
     }
 
     /// A piece is zero on every in-sync disk, or is not wanted any more.
-    pub(super) fn grown_piece(&mut self, volume: VolumeId, run: u64, out: &mut Out) {
+    pub(super) fn grown_piece(&mut self, volume: VolumeId, run: u64, span: Span, out: &mut Out) {
         if let Some(growth) = self.growths.get_mut(&volume).filter(|growth| growth.run == run) {
             growth.open -= 1;
+            growth.done += u64::from(span.count());
             if growth.next >= growth.end {
                 self.flush_growth(volume, out);
             }

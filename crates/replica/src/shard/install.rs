@@ -50,6 +50,7 @@ impl Shard {
         let was_in_sync = self.configuration.as_ref().is_some_and(|old| old.is_in_sync(self.node));
         self.configuration = Some(Arc::clone(&new));
         self.reigns = reigns;
+        self.limit_syncs(&new);
         self.install_effects(was_in_sync, new_reign);
         if self.own_left(&new) {
             self.kept = false;
@@ -92,6 +93,13 @@ impl Shard {
                 Origin::Peer { .. } => self.give_back(client, out),
             }
         }
+    }
+
+    /// Every shard has an equal part of what resyncs may take.
+    fn limit_syncs(&mut self, new: &Configuration) {
+        let shards = u64::from(self.shards);
+        let (most, least) = (new.options.resync_rate_max, new.options.resync_rate_min);
+        self.pace.limit(most.div_ceil(shards), least.div_ceil(shards), self.now);
     }
 
     fn own_left(&self, new: &Configuration) -> bool {

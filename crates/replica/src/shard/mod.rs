@@ -48,7 +48,7 @@ mod write;
 
 pub use status::{ShardStatus, SyncStatus};
 
-use crate::door::{Geometry, ShardInput, ShardOutput, Slot, Timing, ToShard};
+use crate::door::{Geometry, LogSize, ShardInput, ShardOutput, Slot, Timing, ToShard};
 use activity::ActivityLog;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
@@ -93,6 +93,8 @@ pub struct ShardSetup {
     pub log_half: u8,
     /// Extents found hot, those of this shard only.
     pub inherited: Vec<(VolumeId, u64)>,
+    /// Activity logs of volumes that have not the size of the geometry.
+    pub log_sizes: Vec<(VolumeId, LogSize)>,
     /// Bitmap slots as in the record.
     pub slots: Vec<Slot>,
     /// Bitmap pages found on disk, those of this shard only, of each slot's present generation: (node,
@@ -197,8 +199,8 @@ impl Shard {
     pub fn new(now: Instant, setup: ShardSetup, out: &mut Vec<ShardOutput>) -> Shard {
         let geometry = setup.geometry;
         check_geometry(&geometry);
-        let log =
-            ActivityLog::new(&geometry, setup.index, setup.shards, setup.life, setup.log_half);
+        let ShardSetup { index, shards, life, log_half, ref log_sizes, .. } = setup;
+        let log = ActivityLog::new(&geometry, index, shards, life, log_half, log_sizes);
         let mut shard = Shard {
             now,
             node: setup.node,

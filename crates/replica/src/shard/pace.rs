@@ -6,13 +6,17 @@
 //! requests' 99th percentile with what it is for requests that met no copy: the latter are those that
 //! lived in a rest, and where the level has no rests a short probe makes some.
 //!
+//! An operator may set the most that resyncs copy, and the least (`rate`): what the levels find holds between the two.
+//!
 //! Always: copies never stop. A rest is a multiple of the time that the copy before it took, and at
 //! most `REST_MAX`. Where requests are slow for other reasons, copies are not made small for it.
 //!
 //! Not here: which range is copied next (`sync`, `copy`).
 
 use base::{Duration, Instant};
+use rate::Rate;
 
+mod rate;
 #[cfg(test)]
 mod tests;
 
@@ -151,6 +155,10 @@ pub(super) struct Pace {
     /// Copies were made in this window.
     copied: bool,
     probe_since: Option<Instant>,
+    /// What resyncs may take at most,
+    most: Rate,
+    /// ... and what they take whatever requests feel.
+    least: Rate,
 }
 
 impl Pace {
@@ -183,7 +191,15 @@ impl Pace {
             rose: false,
             copied: false,
             probe_since: None,
+            most: Rate::NONE,
+            least: Rate::NONE,
         }
+    }
+
+    /// The limits of resyncs are these bytes per second from now on; 0: none.
+    pub(super) fn limit(&mut self, most: u64, least: u64, now: Instant) {
+        self.most.set(most, now);
+        self.least.set(least, now);
     }
 
     /// What copies may do now.
@@ -221,6 +237,39 @@ impl Pace {
     pub(super) fn may_begin(&self, now: Instant) -> bool {
         let pressure = self.pressure(now);
         self.in_flight < pressure.copies && (pressure.rest == 0 || now >= self.rest_until)
+    }
+
+    /// Whether one more copy of a resync may begin.
+    pub(super) fn sync_may_begin(&self, now: Instant) -> bool {
+        let allowed = self.most.due().is_none_or(|due| due <= now);
+        allowed && (self.may_begin(now) || self.is_owed(now))
+    }
+
+    /// Whether resyncs have had less than the least.
+    fn is_owed(&self, now: Instant) -> bool {
+        self.in_flight < self.copies_max && self.least.due().is_some_and(|due| due <= now)
+    }
+
+    /// Sectors of a copy of a resync: a power of two.
+    pub(super) fn sync_sectors(&self, now: Instant) -> u64 {
+        let owed = self.least.sectors().checked_ilog2().map_or(0, |log| 1 << log);
+        self.pressure(now).sectors.max(owed).min(self.sectors_max)
+    }
+
+    /// A resync's copy of so many sectors is begun.
+    pub(super) fn sync_begins(&mut self, now: Instant, sectors: u64) {
+        self.most.take(now, sectors);
+        self.least.take(now, sectors);
+    }
+
+    /// When a resync's copy may begin because of its limits.
+    pub(super) fn sync_wake_at(&self, now: Instant) -> Option<Instant> {
+        let most = self.most.due().filter(|&due| due > now);
+        let least = self.least.due().filter(|&due| due > now && self.in_flight < self.copies_max);
+        match (most, least) {
+            (Some(most), Some(least)) => Some(most.min(least)),
+            (one, other) => one.or(other),
+        }
     }
 
     /// When a copy may begin that may not now, as far as time alone decides.

@@ -49,6 +49,9 @@ pub struct ShardStatus {
     /// The volume that is being compared by the present verify, and up to which sector it is; `None`: no
     /// verify.
     pub verify: Option<(base::VolumeId, u64)>,
+    /// Volumes that grow by this primary, and how many of the sectors that are added are zero on every in-sync
+    /// disk, as far as they are this shard's.
+    pub growths: Vec<(base::VolumeId, u64)>,
 }
 
 impl Shard {
@@ -75,6 +78,7 @@ impl Shard {
             held: self.held.len(),
             serving: self.may_start() && self.may_answer(),
             verify: self.verify.as_ref().map(|run| (run.volume, run.next)),
+            growths: self.growth_status(),
         }
     }
 
@@ -134,11 +138,11 @@ impl Shard {
             || self.peers.values().any(|peer| peer.sync.is_some())
             || self.owes_retirement();
         let tick = self.last_tick + self.tick_length();
-        let copies = self.peers.values().any(|peer| peer.sync.is_some())
-            || self.verify.is_some()
-            || self.is_growing();
+        let syncs = self.peers.values().any(|peer| peer.sync.is_some());
+        let copies = syncs || self.verify.is_some() || self.is_growing();
         let rested = self.pace.wake_at().filter(|&wake| copies && wake > self.now);
-        busy.then(|| rested.map_or(tick, |rested| rested.min(tick)))
+        let due = if syncs { self.pace.sync_wake_at(self.now) } else { None };
+        busy.then(|| rested.into_iter().chain(due).fold(tick, Instant::min))
     }
 
     /// What is due now and then.

@@ -432,8 +432,8 @@ impl Shard {
             return;
         }
         loop {
-            let may_begin = self.pace.may_begin(self.now);
-            let window = self.pace.pressure(self.now).sectors;
+            let may_begin = self.pace.sync_may_begin(self.now);
+            let window = self.pace.sync_sectors(self.now);
             let Some(sync) = self.sync_mut(target) else { return };
             if !may_begin && sync.in_flight > 0 {
                 return;
@@ -454,6 +454,7 @@ impl Shard {
             }
             sync.cursor = (volume, span.end());
             sync.in_flight += 1;
+            self.pace.sync_begins(self.now, u64::from(span.count()));
             self.queue_copy(Purpose::Sync { node: target, session, compare }, volume, span, out);
         }
     }

@@ -5,6 +5,7 @@ mod early;
 mod failures;
 mod flows;
 mod grow;
+mod log;
 mod once;
 mod place;
 mod resync;

@@ -821,6 +821,7 @@ impl World {
             volatile_cache: true,
             shards: u16::from(matches!(entry.kind, Kind::Replica | Kind::Client)),
             geometry: Geometry::default(),
+            log_sizes: Vec::new(),
             timing: timing(),
             feature_level: wire::FEATURE_LEVEL,
             seed: 7,

@@ -24,6 +24,8 @@ pub(super) fn set_option(
         ("in-sync-min", _) => {
             options.in_sync_min = u8::try_from(number(value)?).map_err(|_| "too many")?;
         }
+        ("resync-rate-max", _) => options.resync_rate_max = number(value)? as u64 * 1024,
+        ("resync-rate-min", _) => options.resync_rate_min = number(value)? as u64 * 1024,
         _ => return Err(format!("no option {name} has this value")),
     }
     Ok(())

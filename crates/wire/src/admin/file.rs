@@ -156,6 +156,25 @@ pub struct FileVolume {
     /// Smallest unit of a request: 512 or 4096.
     #[serde(default = "block")]
     pub block_bytes: u32,
+    /// Extents of 4 MiB in its activity log: what may have been written lately, and is compared after a crash. Chosen when the
+    /// resource is made; in [`LOG_EXTENTS`].
+    #[serde(default = "log_extents", skip_serializing_if = "is_usual_log")]
+    pub log_extents: u32,
+}
+
+/// Extents in a volume's activity log, unless another number was chosen: 5 GiB.
+pub const LOG_EXTENTS_USUAL: u32 = 1237;
+/// What may be chosen: 256 MiB, which leave each of 8 shards 8 extents, to 64 GiB, whose log of 14 MB a start still reads
+/// in a moment.
+pub const LOG_EXTENTS: core::ops::RangeInclusive<u32> = 64..=16_384;
+
+fn log_extents() -> u32 {
+    LOG_EXTENTS_USUAL
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_usual_log(extents: &u32) -> bool {
+    *extents == LOG_EXTENTS_USUAL
 }
 
 fn block() -> u32 {
@@ -193,6 +212,12 @@ pub struct OptionsChange {
     /// What happens when two sides that went on without each other meet again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after_split_brain: Option<AfterSplitBrain>,
+    /// Bytes per second that resyncs copy at most; 0: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resync_rate_max: Option<u64>,
+    /// Bytes per second that they keep; 0: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resync_rate_min: Option<u64>,
 }
 
 impl OptionsChange {
@@ -209,6 +234,8 @@ impl OptionsChange {
             in_sync_min: self.in_sync_min.unwrap_or(options.in_sync_min),
             data_checksum: self.data_checksum.unwrap_or(options.data_checksum),
             after_split_brain: self.after_split_brain.unwrap_or(options.after_split_brain),
+            resync_rate_max: self.resync_rate_max.unwrap_or(options.resync_rate_max),
+            resync_rate_min: self.resync_rate_min.unwrap_or(options.resync_rate_min),
         }
     }
 }
@@ -254,6 +281,13 @@ impl ResourceFile {
             if volume.size_bytes > VOLUME_BYTES_MAX {
                 let index = volume.index;
                 return refuse(format!("volume {index}: more than 1PiB, the largest there is"));
+            }
+            if !LOG_EXTENTS.contains(&volume.log_extents) {
+                let (least, most) = (LOG_EXTENTS.start(), LOG_EXTENTS.end());
+                return refuse(format!(
+                    "volume {}: log_extents must be in {least}..={most}",
+                    volume.index
+                ));
             }
             volumes.push(VolumeEntry {
                 volume: VolumeId(volume.index),

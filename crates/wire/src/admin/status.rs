@@ -151,6 +151,20 @@ pub struct VolumeStatus {
     /// Where NBD clients find it on this node, as URLs.
     #[serde(default)]
     pub nbd: Vec<String>,
+    /// How it grows; `None` if it does not.
+    #[serde(default)]
+    pub growth: Option<Growing>,
+}
+
+/// How far a volume that grows is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct Growing {
+    /// Its size once all that is added is zero on every replica that is in sync.
+    pub to_bytes: u64,
+    /// Of what is added, zero there. The primary tells; 0 elsewhere.
+    pub done_bytes: u64,
+    /// Added in all.
+    pub total_bytes: u64,
 }
 
 /// One node's part in a resource.
@@ -273,6 +287,9 @@ pub struct NodeStatus {
     pub uptime_seconds: u64,
     /// How many resources it knows.
     pub resources: u64,
+    /// Threads that serve them.
+    #[serde(default = "one")]
+    pub threads: u16,
     /// The other nodes that it talks to, ascending by number.
     pub peers: Vec<PeerStatus>,
     /// What an operator should know, one sentence each.
@@ -285,6 +302,10 @@ pub struct NodeStatus {
     /// process started: once for each connection and resource.
     #[serde(default)]
     pub outsiders: u64,
+}
+
+fn one() -> u16 {
+    1
 }
 
 /// Connections that were closed because what came over them cannot be: damage, a program that is not

@@ -37,7 +37,12 @@ fn file() -> ResourceFile {
             member(1, MemberKind::Replica),
             member(3, MemberKind::Witness),
         ],
-        volumes: vec![FileVolume { index: 0, size_bytes: 1 << 30, block_bytes: 4096 }],
+        volumes: vec![FileVolume {
+            index: 0,
+            size_bytes: 1 << 30,
+            block_bytes: 4096,
+            log_extents: 1237,
+        }],
     }
 }
 
@@ -134,6 +139,7 @@ fn every_reply_comes_back_as_it_was() {
             cluster: "1".to_string(),
             program: "0.1.0".to_string(),
             uptime_seconds: 5,
+            threads: 2,
             resources: 1,
             peers: Vec::new(),
             warnings: Vec::new(),
@@ -261,7 +267,7 @@ fn a_description_gives_every_node_the_same_first_configuration() {
 
 #[test]
 fn a_wrong_description_is_refused() {
-    let breaks: [fn(&mut ResourceFile); 20] = [
+    let breaks: [fn(&mut ResourceFile); 22] = [
         |f| f.name = "../etc".to_string(),
         |f| f.name = String::new(),
         |f| f.nodes[0].id = 0,
@@ -277,6 +283,8 @@ fn a_wrong_description_is_refused() {
         |f| f.volumes[0].size_bytes = 512,
         |f| f.volumes[0].size_bytes = VOLUME_BYTES_MAX + 4096,
         |f| f.volumes[0].block_bytes = 0,
+        |f| f.volumes[0].log_extents = 63,
+        |f| f.volumes[0].log_extents = 16_385,
         |f| f.options.in_sync_min = 9,
         |f| f.options.in_sync_min = 4,
         |f| f.timing.lease_ms = 300,

@@ -71,7 +71,7 @@ fn what_a_configuration_says_is_always_true_is_checked() {
             break configuration;
         }
     };
-    let breaks: [fn(&mut Configuration); 12] = [
+    let breaks: [fn(&mut Configuration); 15] = [
         |c| c.reign.0 = c.epoch.0 + 1,
         |c| c.primary = Some(NodeId(0)),
         |c| c.members.reverse(),
@@ -84,6 +84,9 @@ fn what_a_configuration_says_is_always_true_is_checked() {
         |c| (c.volumes[0].block_bytes, c.volumes[0].grows_to) = (4096, Some((1 << 41) + 1)),
         |c| c.volumes[0].grows_to = Some(u64::MAX / 512 + 8),
         |c| c.options.in_sync_min = 0,
+        |c| c.options.resync_rate_max = (64 << 10) - 1,
+        |c| c.options.resync_rate_min = (1 << 40) + 1,
+        |c| (c.options.resync_rate_max, c.options.resync_rate_min) = (1 << 20, (1 << 20) + 1),
     ];
     for (index, broken) in breaks.iter().enumerate() {
         let mut configuration = good.clone();
@@ -101,6 +104,7 @@ fn nothing_is_written_about_doing_without_quorum_where_nothing_is_to_be_said() {
     configuration.options.after_split_brain = AfterSplitBrain::Disconnect;
     configuration.unknown.clear();
     (configuration.held, configuration.verify) = (Held::default(), None);
+    (configuration.options.resync_rate_max, configuration.options.resync_rate_min) = (0, 0);
     for entry in &mut configuration.volumes {
         entry.grows_to = None;
     }
@@ -129,6 +133,7 @@ fn growths_are_written_only_where_a_volume_grows_and_each_once() {
     let mut configuration = sample::configuration(&mut Prng::new(7));
     configuration.unknown.clear();
     (configuration.held, configuration.verify) = (Held::default(), None);
+    (configuration.options.resync_rate_max, configuration.options.resync_rate_min) = (0, 0);
     configuration.volumes.truncate(1);
     let volume = configuration.volumes[0].volume;
     configuration.volumes[0].grows_to = None;
@@ -169,8 +174,9 @@ fn a_full_configuration_takes_as_much_as_the_limit_says() {
     let (next, repaired, at_ms, partial) = (0, 0, 0, false);
     configuration.verify =
         Some(VerifyEntry { state, began, volume, next, repaired, at_ms, partial });
+    configuration.options.resync_rate_max = 1 << 20;
     configuration.unknown.clear();
-    assert_eq!(encoded(&configuration).len(), 2522);
+    assert_eq!(encoded(&configuration).len(), 2542);
 }
 
 #[test]
@@ -178,6 +184,7 @@ fn what_is_held_and_compared_is_written_only_where_there_is_something_to_say() {
     let mut configuration = sample::configuration(&mut Prng::new(8));
     configuration.unknown.clear();
     (configuration.held, configuration.verify) = (Held::default(), None);
+    (configuration.options.resync_rate_max, configuration.options.resync_rate_min) = (0, 0);
     let without = encoded(&configuration);
     configuration.held.resync = true;
     let held = [&without[..], &[18, 0, 2, 0, 0, 1]].concat();
@@ -196,8 +203,23 @@ fn what_is_held_and_compared_is_written_only_where_there_is_something_to_say() {
     assert_eq!(decode_configuration(&both), Ok(configuration.clone()));
     let swapped = [&without[..], &entry, &held[without.len()..]].concat();
     assert!(decode_configuration(&swapped).is_err(), "sections ascend");
-    for tag in 16..=19 {
+    for tag in 16..=20 {
         configuration.unknown = vec![tag, 0, 0, 0];
         assert!(check_configuration(&configuration).is_err(), "tag {tag} is a known section");
     }
+}
+
+#[test]
+fn limits_on_resyncs_are_written_only_where_there_is_one() {
+    let mut configuration = sample::configuration(&mut Prng::new(8));
+    configuration.unknown.clear();
+    (configuration.options.resync_rate_max, configuration.options.resync_rate_min) = (0, 0);
+    let without = encoded(&configuration);
+    configuration.options.resync_rate_min = 1 << 20;
+    let rates = [0u64, 1 << 20].map(u64::to_le_bytes).concat();
+    let limited = [&without[..], &[20, 0, 16, 0], &rates].concat();
+    assert_eq!(encoded(&configuration), limited);
+    assert_eq!(decode_configuration(&limited), Ok(configuration));
+    let nothing = [&without[..], &[20, 0, 16, 0], &[0; 16]].concat();
+    assert!(decode_configuration(&nothing).is_err(), "one value has one encoding");
 }

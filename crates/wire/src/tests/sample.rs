@@ -36,6 +36,8 @@ pub(super) fn options(random: &mut Prng) -> Options {
             AfterSplitBrain::DiscardZeroChanges,
             AfterSplitBrain::DiscardNode(1 + random.below(9) as u16),
         ][random.below(6) as usize],
+        resync_rate_max: if flag(random) { (1 << 30) + random.below(1 << 30) } else { 0 },
+        resync_rate_min: if flag(random) { (1 << 20) + random.below(1 << 20) } else { 0 },
     }
 }
 
@@ -76,7 +78,7 @@ pub(super) fn configuration(random: &mut Prng) -> Configuration {
         .collect();
     let mut unknown = Vec::new();
     if flag(random) {
-        for tag in [5u16, 20] {
+        for tag in [5u16, 31] {
             let length = random.below(600) as u16;
             unknown.extend_from_slice(&tag.to_le_bytes());
             unknown.extend_from_slice(&length.to_le_bytes());

@@ -77,6 +77,7 @@ fn started(protocol: Protocol, in_memory: bool, clean: bool) -> Record {
         volatile_cache: true,
         shards: 1,
         geometry: Geometry::default(),
+        log_sizes: Vec::new(),
         timing: Timing::default(),
         feature_level: wire::FEATURE_LEVEL,
         seed: 9,

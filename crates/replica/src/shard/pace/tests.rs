@@ -55,7 +55,19 @@ const SECOND: u64 = 1_000_000_000;
 
 /// Runs `load` for `seconds`, the first of which do not count; with copies or without.
 fn run(server: Server, load: Load, copies: bool, seconds: u64) -> Outcome {
+    run_limited(server, load, copies, seconds, (0, 0))
+}
+
+/// The same under limits: the most and the least bytes per second.
+fn run_limited(
+    server: Server,
+    load: Load,
+    copies: bool,
+    seconds: u64,
+    limits: (u64, u64),
+) -> Outcome {
     let mut pace = Pace::new(16, 512, 8);
+    pace.limit(limits.0, limits.1, Instant(SECOND));
     let mut random = Prng::new(7);
     let mut queue: BinaryHeap<Reverse<(u64, Happens)>> = BinaryHeap::new();
     for number in 0..load.depth {
@@ -63,6 +75,7 @@ fn run(server: Server, load: Load, copies: bool, seconds: u64) -> Outcome {
     }
     queue.push(Reverse((SECOND, Happens::Wake)));
     let (mut free, mut last_copy, start) = (SECOND, SECOND, SECOND);
+    let mut next_wake = 0;
     let (mut latencies, mut copied_kib, mut longest_gap) = (Vec::new(), 0, 0);
     while let Some(Reverse((now, happens))) = queue.pop() {
         if now > start + seconds * SECOND {
@@ -91,15 +104,20 @@ fn run(server: Server, load: Load, copies: bool, seconds: u64) -> Outcome {
             }
             Happens::Wake => {}
         }
-        while copies && pace.may_begin(time) {
-            let kib = pace.pressure(time).sectors / 2;
+        while copies && pace.sync_may_begin(time) {
+            let kib = pace.sync_sectors(time) / 2;
+            pace.sync_begins(time, kib * 2);
             pace.copy_begins(time);
             copied_kib += kib;
             free = free.max(now) + server.copy + kib * server.kibibyte;
             let late = stall(&mut random, server);
             queue.push(Reverse((free + late, Happens::Copied)));
         }
-        if copies && let Some(wake) = pace.wake_at().filter(|wake| wake.0 > now) {
+        let wakes = pace.wake_at().into_iter().chain(pace.sync_wake_at(time));
+        // One at a time, as a thread has it.
+        let wake = wakes.filter(|wake| copies && wake.0 > now).min();
+        if let Some(wake) = wake.filter(|wake| next_wake <= now || wake.0 < next_wake) {
+            next_wake = wake.0;
             queue.push(Reverse((wake.0, Happens::Wake)));
         }
     }
@@ -219,4 +237,50 @@ fn an_application_that_changes_its_habits_is_judged_by_the_new_ones_soon() {
     ask(&mut pace, &mut now, 5000, 1000);
     ask(&mut pace, &mut now, 50, 8000);
     assert!(pace.usual.is_some_and(|usual| usual < Duration(100_000)), "{:?}", pace.usual);
+}
+
+#[test]
+fn a_resync_takes_as_long_as_its_most_says_whatever_the_load() {
+    let server = SERVERS[1];
+    for load in [Load { depth: 0, think: 0 }, Load { depth: 4, think: 2_000_000 }] {
+        for most_kib in [64, 1024, 16 * 1024] {
+            let copied = run_limited(server, load, true, 10, (most_kib * 1024, 0)).copied_kib;
+            let (less, more) = (most_kib * 10 * 9 / 10, most_kib * 10 + most_kib / 10 + 256);
+            assert!((less..=more).contains(&copied), "{most_kib} KiB/s: {copied} KiB in 10 s");
+        }
+    }
+}
+
+#[test]
+fn a_resync_keeps_its_least_under_a_load_that_it_would_yield_to() {
+    for server in SERVERS {
+        let load = Load { depth: 16, think: 0 };
+        let yields_kib = run(server, load, true, 10).copied_kib / 10;
+        let least_kib = yields_kib * 2;
+        let kept = run_limited(server, load, true, 10, (0, least_kib * 1024)).copied_kib;
+        assert!(kept >= least_kib * 10 * 95 / 100, "{} ns: {kept} KiB", server.request);
+        // Where both are set the most holds.
+        let both = (least_kib * 1024, least_kib * 1024);
+        let held = run_limited(server, load, true, 10, both).copied_kib;
+        assert!(held <= least_kib * 101 / 10 + 256, "{} ns: {held} KiB", server.request);
+        assert!(held >= least_kib * 10 * 9 / 10, "{} ns: {held} KiB", server.request);
+    }
+}
+
+#[test]
+fn a_limit_that_changes_counts_at_once() {
+    let mut pace = Pace::new(16, 512, 8);
+    let now = Instant(SECOND);
+    pace.limit(64 << 10, 0, now);
+    assert!(pace.sync_may_begin(now));
+    pace.sync_begins(now, 512);
+    assert!(!pace.sync_may_begin(now + Duration::from_secs(3)), "256 KiB take four seconds");
+    assert_eq!(pace.sync_wake_at(now), Some(now + Duration::from_secs(4)));
+    assert!(pace.may_begin(now), "copies that are not a resync's have no limit");
+    pace.limit(1 << 20, 0, now);
+    assert!(pace.sync_may_begin(now));
+    pace.sync_begins(now, 512);
+    assert!(!pace.sync_may_begin(now));
+    pace.limit(0, 0, now);
+    assert!(pace.sync_may_begin(now));
 }

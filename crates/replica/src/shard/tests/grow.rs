@@ -60,11 +60,13 @@ fn what_is_added_is_zero_and_flushed_on_every_replica_before_it_counts() {
     let grown = grow(&mut world, 1);
     world.wait_ms(1000);
     assert!(!world.has_said(1, &grown), "the disk of node 2 did nothing yet");
+    assert_eq!(world.nodes[&1].shard.status().growths, [(VOLUME, 0)]);
     let early = world.read(1, SECTORS, 1);
     assert_eq!(world.answer(1, early), Some(Err(AnswerError::OutOfRange)));
     world.disk_goes_on(2);
     world.wait_ms(1000);
     assert!(world.has_said(1, &grown));
+    assert_eq!(world.nodes[&1].shard.status().growths, [(VOLUME, GROWN - SECTORS)]);
     assert_zero(&world, &[1, 2]);
     for node in [1, 2] {
         assert!(world.nodes[&node].unflushed.iter().all(|&sector| sector < SECTORS));

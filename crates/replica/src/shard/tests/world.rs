@@ -171,6 +171,7 @@ impl World {
             life,
             log_half: u8::from(life.is_multiple_of(2)),
             inherited,
+            log_sizes: vec![],
             slots: slots.clone(),
             bitmaps,
         };

@@ -1,0 +1,82 @@
+//! The activity log by itself: each volume's room.
+
+use super::super::activity::{ActivityLog, Extent};
+use super::world::geometry;
+use crate::door::{LogSize, MetaPage};
+use alloc::vec::Vec;
+use base::VolumeId;
+
+const SMALL: VolumeId = VolumeId(0);
+const LARGE: VolumeId = VolumeId(1);
+const USUAL: VolumeId = VolumeId(2);
+
+fn log() -> ActivityLog {
+    let sizes =
+        [(SMALL, LogSize { pages: 1, extents: 2 }), (LARGE, LogSize { pages: 5, extents: 20 })];
+    ActivityLog::new(&geometry(), 0, 1, 1, 0, &sizes)
+}
+
+/// Somebody uses these extents of the volume, and asks for them.
+fn ask(log: &mut ActivityLog, volume: VolumeId, extents: core::ops::Range<u64>) {
+    for extent in extents {
+        log.hold((volume, extent));
+        log.touch((volume, extent), 0);
+    }
+}
+
+/// The disk writes all that is asked of it; the extents that turned hot, and the highest page.
+fn write(log: &mut ActivityLog) -> (Vec<Extent>, u32) {
+    let (mut turned, mut highest) = (Vec::new(), 0);
+    for (volume, place, _) in log.take_writes() {
+        let MetaPage::Log { page, .. } = place else { panic!("a page of the log") };
+        highest = highest.max(page);
+        turned.extend(log.page_written(volume, page));
+    }
+    turned.sort_unstable();
+    (turned, highest)
+}
+
+#[test]
+fn each_volume_s_log_has_its_own_size_and_a_full_one_keeps_no_other_waiting() {
+    let mut log = log();
+    ask(&mut log, SMALL, 0..5);
+    ask(&mut log, LARGE, 0..20);
+    ask(&mut log, USUAL, 0..6);
+    let (turned, highest) = write(&mut log);
+    let of = |volume| turned.iter().filter(|extent| extent.0 == volume).count();
+    assert_eq!((of(SMALL), of(LARGE), of(USUAL)), (2, 20, geometry().log_extents));
+    assert_eq!(highest, 4, "the larger log has more pages than the others");
+    assert!(log.wants_room());
+    // Nobody uses what is hot of the small one any more: it makes room for those that wait there, in their order.
+    for extent in 0..2 {
+        log.unhold((SMALL, extent));
+    }
+    let (victims, clock) = log.victims(|_| false);
+    assert_eq!(victims, [(SMALL, 0), (SMALL, 1)], "of other volumes everything is in use");
+    log.cooled(&victims, clock, 0);
+    assert_eq!(write(&mut log).0, [(SMALL, 2), (SMALL, 3)]);
+    assert!(!log.is_hot((SMALL, 0)) && log.is_hot((LARGE, 0)));
+}
+
+#[test]
+fn what_is_hot_of_a_volume_with_room_is_left_alone_while_another_makes_some() {
+    let mut log = log();
+    ask(&mut log, LARGE, 0..3);
+    ask(&mut log, SMALL, 0..3);
+    write(&mut log);
+    for extent in 0..3 {
+        log.unhold((LARGE, extent));
+    }
+    log.unhold((SMALL, 1));
+    assert_eq!(log.victims(|_| false).0, [(SMALL, 1)]);
+}
+
+#[test]
+fn any_shard_can_take_over_a_whole_log_whatever_its_size() {
+    for extents in [64, 155, 156, 1237, 16_384] {
+        let size = LogSize::of(extents);
+        let own = size.pages / u32::from(wire::SHARDS_MAX);
+        assert!(own * 155 >= extents && (own - 1) * 155 < extents, "{extents}: {own} pages");
+    }
+    assert_eq!(LogSize::of(1237).pages, crate::Geometry::default().log_pages);
+}
