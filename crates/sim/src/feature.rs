@@ -41,6 +41,8 @@ pub enum Feature {
     StaleGrowth,
     /// An operator takes a replica out, and adds it again.
     Replica,
+    /// An operator of single nodes has requests fail that wait for nodes that are missing.
+    FailWaiting,
     /// Up to four volumes.
     Volumes,
     /// Four shards.
@@ -57,7 +59,7 @@ pub enum Feature {
 const DRIFT_PPM: i64 = 400_000;
 
 /// Every feature, its name, and one in how many seeds it is on; 0: only if asked for.
-const FEATURES: [(Feature, &str, u64); 18] = [
+const FEATURES: [(Feature, &str, u64); 19] = [
     (Feature::ProtocolB, "protocol-b", 6),
     (Feature::IoError, "io-error", 6),
     (Feature::PassOn, "pass-on", 6),
@@ -76,6 +78,7 @@ const FEATURES: [(Feature, &str, u64); 18] = [
     (Feature::Force, "force", 8),
     (Feature::Drift, "drift", 0),
     (Feature::Journal, "journal", 6),
+    (Feature::FailWaiting, "fail-waiting", 6),
 ];
 
 impl Feature {
@@ -201,6 +204,11 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
         Feature::Replica => add(plan, random, 2, |plan, random| FaultKind::Operator {
             node: any(plan, random),
             wish: Wish::Replica,
+        }),
+        // Of any node: that of a client without a copy, too. Twenty, because most find that nothing waits.
+        Feature::FailWaiting => add(plan, random, 20, |plan, random| FaultKind::Operator {
+            node: small(random, plan.roles.len()),
+            wish: Wish::FailWaiting,
         }),
         Feature::Force => {
             let node = any(plan, random);
