@@ -248,7 +248,7 @@ fn requests_that_fail_because_an_operator_wants_it_are_told_by_that() {
     view.quorum = false;
     view.suspended = Some("two voters are missing".to_owned());
     let offered = crate::explain::explain(&view, &[]);
-    let remedy = "lockstep resource fail-waiting alpha --node NODE";
+    let remedy = "lockstep resource fail-waiting disk --node NODE";
     assert!(offered.iter().any(|finding| finding.remedy.contains(remedy)), "{offered:?}");
     (view.requests_fail, view.failed_by_operator) = (true, true);
     let event =

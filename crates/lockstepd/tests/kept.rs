@@ -141,6 +141,52 @@ fn a_kept_store_that_does_not_begin_in_sync_is_copied_to() {
 }
 
 #[test]
+fn copies_of_stores_in_use_become_a_resource_whose_replicas_are_equal() {
+    let mut cluster = Cluster::new("kept-clones", 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource("alpha", SIZE, &[1, 2, 3]));
+    let mut volume = cluster.open(1, "alpha");
+    // Each copy is made at another moment, and what is written goes on: no two are the same.
+    for node in 1..=3 {
+        for at in 0..16 {
+            volume.write(at * MIB, &content(u64::from(node) * 100 + at, 65_536)).unwrap();
+        }
+        let store = cluster.home(node).join("volumes/alpha-0.img");
+        // Without its holes, of which it is made for the most part, it would fill this machine's disk.
+        let copy = image(&cluster, node);
+        harness::run("cp", &["--sparse=always", harness::text(&store), harness::text(&copy)]);
+    }
+    let expected = held(&cluster, 2, 16 << 20);
+    assert!(expected != held(&cluster, 3, 16 << 20) && expected != held(&cluster, 1, 16 << 20));
+    let mut clone = keeping(&cluster);
+    (clone.name, clone.id) = ("beta".to_owned(), 0xbeef);
+    for member in &mut clone.members {
+        member.in_sync = Some(member.node == 2);
+    }
+    for node in 1..=3 {
+        cluster.ask(node, Command::ResourceDefine { file: Box::new(clone.clone()) }).unwrap();
+    }
+    for node in 1..=3 {
+        let create = |force| Command::ResourceCreate { resource: "beta".to_owned(), force };
+        let refused = cluster.ask(node, create(false)).unwrap_err();
+        assert!(refused.starts_with("LS-0020"), "it is labelled as a copy of alpha: {refused}");
+        cluster.ask(node, create(true)).unwrap();
+    }
+    let mut copy = cluster.open(3, "beta");
+    assert!(
+        copy.read(0, 16 << 20).unwrap() == expected,
+        "what the good one had when it was copied"
+    );
+    cluster.wait_in_sync(2, "beta", &[1, 2, 3]);
+    copy.write(0, &expected[..4096]).unwrap();
+    copy.flush().unwrap();
+    assert_copies(&cluster, &expected);
+    assert!(volume.read(0, 65_536).unwrap() == content(300, 65_536), "alpha goes on");
+}
+
+#[test]
 fn what_is_to_be_kept_must_be_there_and_is_never_removed() {
     let (cluster, bytes) = begin("kept-refused");
     let mut mixed = keeping(&cluster);

@@ -205,11 +205,7 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
             node: any(plan, random),
             wish: Wish::Replica,
         }),
-        // Of any node: that of a client without a copy, too. Twenty, because most find that nothing waits.
-        Feature::FailWaiting => add(plan, random, 20, |plan, random| FaultKind::Operator {
-            node: small(random, plan.roles.len()),
-            wish: Wish::FailWaiting,
-        }),
+        Feature::FailWaiting => add(plan, random, 20, impatience),
         Feature::Force => {
             let node = any(plan, random);
             let at = plan.heal_at / 4 + random.below(plan.heal_at / 2);
@@ -218,6 +214,11 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
             plan.faults.push(Fault { when: When::At(at), length, kind });
         }
     }
+}
+
+/// Of any node: that of a client without a copy, too. Many of them find that nothing waits.
+fn impatience(plan: &Plan, random: &mut Prng) -> FaultKind {
+    FaultKind::Operator { node: small(random, plan.roles.len()), wish: Wish::FailWaiting }
 }
 
 /// The clock of one node is slow and all others are fast. It shows where that node is primary and cut off, and
