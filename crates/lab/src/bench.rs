@@ -84,13 +84,20 @@ pub(crate) struct Bench {
     pub(crate) quick: bool,
     /// Of each node; resources have as many shards.
     pub(crate) threads: u16,
+    /// How long a lab runs that lasts as long as one likes.
+    pub(crate) hours: f64,
+    /// The node's program of the oldest revision that today's must get along with.
+    pub(crate) old: Option<PathBuf>,
+    /// Why there is none.
+    pub(crate) no_old: Option<String>,
     begun: Instant,
 }
 
 impl Bench {
     /// For a lab that begins now.
     pub(crate) fn new(directory: PathBuf, seed: u64, quick: bool) -> Bench {
-        Bench { directory, seed, quick, threads: 1, begun: Instant::now() }
+        let (hours, old, no_old) = (1.0, None, None);
+        Bench { directory, seed, quick, threads: 1, hours, old, no_old, begun: Instant::now() }
     }
 
     /// A line about what happens, with the time since the start.

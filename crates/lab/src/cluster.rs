@@ -46,6 +46,8 @@ pub(crate) struct NodeInfo {
 /// A cluster.
 pub(crate) struct Cluster {
     program: PathBuf,
+    /// What nodes are started with from now on; `None`: the program beside the lab's own.
+    pub(crate) node_program: Option<PathBuf>,
     /// Of each node; resources have as many shards.
     threads: u16,
     /// The cluster's directory.
@@ -60,11 +62,25 @@ impl Cluster {
         Cluster::up_in(bench, "c", nodes)
     }
 
+    /// Starts a new one with another program for its nodes.
+    pub(crate) fn up_by(bench: &Bench, nodes: u16, node_program: &Path) -> Outcome<Cluster> {
+        Cluster::up_with(bench, "c", nodes, Some(node_program.to_path_buf()))
+    }
+
     /// Starts a new one in this part of the lab's directory.
     pub(crate) fn up_in(bench: &Bench, name: &str, nodes: u16) -> Outcome<Cluster> {
+        Cluster::up_with(bench, name, nodes, None)
+    }
+
+    fn up_with(
+        bench: &Bench,
+        name: &str,
+        nodes: u16,
+        node_program: Option<PathBuf>,
+    ) -> Outcome<Cluster> {
         let directory = bench.directory.join(name);
         let (program, threads) = (program("lockstep")?, bench.threads);
-        let mut cluster = Cluster { program, threads, directory, nodes: Vec::new() };
+        let mut cluster = Cluster { program, node_program, threads, directory, nodes: Vec::new() };
         let (count, threads) = (nodes.to_string(), threads.to_string());
         let up = ["dev", "up", "--nodes", &count, "--threads", &threads];
         let arguments = [&up[..], &["--detach", "--output", "json"]].concat();
@@ -86,6 +102,9 @@ impl Cluster {
     pub(crate) fn cli(&self, arguments: &[&str]) -> Outcome<Said> {
         let mut command = Command::new(&self.program);
         command.arg("--dir").arg(&self.directory).args(arguments);
+        if let Some(path) = &self.node_program {
+            command.env("LOCKSTEPD", path);
+        }
         run(&mut command, COMMAND_LIMIT)
     }
 

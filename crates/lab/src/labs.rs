@@ -2,6 +2,7 @@
 
 mod change;
 mod disks;
+mod endurance;
 mod faults;
 mod freeze;
 mod kill;
@@ -10,6 +11,7 @@ mod net;
 mod refuse;
 mod scale;
 mod tools;
+mod upgrade;
 
 use std::time::Duration;
 
@@ -132,10 +134,13 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "net-flapping" net::flapping, "Links come and go at random.";
     Full  "net-alone" net::without_quorum, "Two copies without quorum are cut apart, go on, meet, and one side is given up.";
     Quick "scale-huge" scale::huge, "Volumes of 1 PiB: written at both ends, resynced, restarted, in little memory.";
+    Full  "scale-scattered" scale::scattered, "Dirty blocks all over a volume of 1 TiB take no more memory than is said, before and after a restart.";
     Quick "scale-requests" scale::requests, "Requests of 32 MiB, many at once, in bounded memory.";
     Quick "scale-forwards" scale::forwards, "Many shards, all nodes primaries, large requests through all nodes, little memory.";
     Full  "scale-eight" scale::eight, "Eight replicas: two are killed at once.";
     Full  "scale-resources" scale::resources, "A hundred resources on three nodes, one kill.";
     Full  "scale-connects" scale::connects, "A thousand connects and disconnects leave nothing open.";
+    Long  "upgrade-rolling" upgrade::rolling, "Nodes of the oldest revision are upgraded one by one under load, and downgraded again.";
+    Long  "endurance" endurance::endurance, "Everything at random on long-lived nodes: their memory, files and threads stay flat.";
     Full  "scale-resync" scale::resync, "How fast a whole copy is made, beside a plain copy of a file; asserts nothing.";
 };

@@ -59,6 +59,15 @@ struct Arguments {
     /// Leave a lab that failed as it is, processes and all
     #[arg(long)]
     hold: bool,
+    /// How long `endurance` lasts, in hours
+    #[arg(long, value_name = "HOURS", default_value_t = 1.0)]
+    hours: f64,
+    /// The node's program of the oldest revision that today's must get along with
+    #[arg(long, hide = true, value_name = "FILE")]
+    old: Option<PathBuf>,
+    /// Why there is none
+    #[arg(long, hide = true, value_name = "REASON", conflicts_with = "old")]
+    no_old: Option<String>,
     /// Be the process of one lab, in this directory
     #[arg(long, hide = true, value_name = "DIR")]
     inside: Option<PathBuf>,
@@ -87,6 +96,9 @@ fn inside(directory: &Path, name: &str, arguments: &Arguments) -> ExitCode {
     let mut bench =
         Bench::new(directory.to_path_buf(), arguments.seed.unwrap_or(1), arguments.quick);
     bench.threads = arguments.threads;
+    bench.hours = arguments.hours;
+    bench.old.clone_from(&arguments.old);
+    bench.no_old.clone_from(&arguments.no_old);
     match (lab.run)(&bench) {
         Ok(Verdict::Passed(note)) => {
             println!("    {note}");
@@ -141,7 +153,15 @@ fn all(arguments: &Arguments) -> ExitCode {
         if arguments.quick {
             words.push("--quick".to_owned());
         }
-        let limit = lab.pace.limit();
+        words.extend(["--hours".to_owned(), arguments.hours.to_string()]);
+        if let Some(old) = &arguments.old {
+            words.extend(["--old".to_owned(), old.display().to_string()]);
+        }
+        if let Some(why) = &arguments.no_old {
+            words.extend(["--no-old".to_owned(), why.clone()]);
+        }
+        let asked = if lab.name == "endurance" { arguments.hours.max(0.0) } else { 0.0 };
+        let limit = lab.pace.limit() + Duration::from_secs_f64(asked * 3600.0);
         let network = lab.needs_network();
         let end = match network_missing(network) {
             Some(reason) => {

@@ -342,6 +342,10 @@ pub(crate) enum Resource {
         /// The resource
         name: String,
     },
+    /// Have requests of a node fail that wait for nodes that are missing, and those to come, until the nodes are back
+    FailWaiting(OnNode),
+    /// Let requests of a node wait again for nodes that are missing
+    LetWait(OnNode),
     /// Go on from a node's copy although the rules say to wait: other copies may be newer
     Force(OnNode),
     /// End a split brain: give up the side of one node, whose copy is then made anew from the others

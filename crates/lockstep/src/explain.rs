@@ -140,17 +140,19 @@ fn about_service(view: &ResourceStatus) -> Vec<Finding> {
             format!("There is no quorum: of {voters} voters too few answer."),
             format!("more than half of the voters; missing: {}", lost.join(", ")),
             format!(
-                "bring nodes back. Only if they are lost for good: lockstep resource force {} --node NODE \
-                 (other copies may be newer; it makes a named fork)",
+                "bring nodes back. If programs are not to wait until then: lockstep resource fail-waiting {0} \
+                 --node NODE (they get I/O errors). Only if nodes are lost for good: lockstep resource force {0} \
+                 --node NODE (other copies may be newer; it makes a named fork)",
                 view.name
             ),
         ));
     }
     if let Some(reason) = &view.suspended {
         let (what, then) = if view.requests_fail {
-            ("Requests get I/O errors (on-no-quorum = io-error)", "those made then are served")
+            let what = format!("Requests get I/O errors ({})", crate::view::why_errors(view));
+            (what, "those made then are served")
         } else {
-            ("Requests wait", "then they go on by themselves")
+            ("Requests wait".to_owned(), "then they go on by themselves")
         };
         findings.push(serious(
             format!("{what}: {reason}."),

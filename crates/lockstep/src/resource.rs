@@ -73,6 +73,13 @@ pub(crate) fn run(global: &Global, command: &Resource) -> Result<(), Problem> {
         Resource::ResumeResync { name } => {
             change(&cluster, style, name, Operation::ResumeResync {}, "resync goes on")
         }
+        Resource::FailWaiting(on) => {
+            let words = "requests of this node fail that wait for nodes that are missing, until those are back";
+            on_node(&cluster, style, on, Operation::FailWaiting {}, words)
+        }
+        Resource::LetWait(on) => {
+            on_node(&cluster, style, on, Operation::LetWait {}, "requests of this node may wait")
+        }
         Resource::Force(on) => force(&cluster, style, on),
         Resource::Resolve { name, discard } => resolve(&cluster, style, name, discard),
         Resource::Delete { name, force } => cast::delete(&cluster, style, name, *force),
@@ -166,6 +173,17 @@ fn at_node(cluster: &Cluster, on: &OnNode, operation: Operation) -> Result<(), P
     };
     Views::gather(cluster, Some(&on.name))?.require(&on.name)?;
     Err(refused)
+}
+
+fn on_node(
+    cluster: &Cluster,
+    style: Style,
+    on: &OnNode,
+    operation: Operation,
+    words: &str,
+) -> Result<(), Problem> {
+    at_node(cluster, on, operation)?;
+    done(style, &on.name, &format!("{}: {words}", on.node))
 }
 
 fn promote(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(), Problem> {

@@ -249,6 +249,23 @@ fn requests_that_fail_for_want_of_quorum_are_not_said_to_wait() {
 }
 
 #[test]
+fn requests_that_fail_because_an_operator_wants_it_are_told_by_that() {
+    let mut view = resource();
+    view.quorum = false;
+    view.suspended = Some("two voters are missing".to_owned());
+    let offered = crate::explain::explain(&view, &[]);
+    let remedy = "lockstep resource fail-waiting disk --node NODE";
+    assert!(offered.iter().any(|finding| finding.remedy.contains(remedy)), "{offered:?}");
+    (view.requests_fail, view.failed_by_operator) = (true, true);
+    let event =
+        Event { number: 1, at_ms: 0, resource: "alpha".to_owned(), status: Some(view.clone()) };
+    let line = crate::view::event_line(&event, None);
+    assert!(line.contains("requests get I/O errors (as an operator wants): two"), "{line}");
+    let found = crate::explain::explain(&view, &[]);
+    assert!(found.iter().any(|finding| finding.what.contains("as an operator wants")), "{found:?}");
+}
+
+#[test]
 fn trouble_is_named_in_the_table() {
     let mut view = resource();
     view.quorum = false;

@@ -233,10 +233,15 @@ pub(crate) fn reached(
 /// What becomes of requests that cannot be served, and why they cannot.
 fn held(view: &ResourceStatus, reason: &str) -> String {
     if view.requests_fail {
-        format!("requests get I/O errors (on-no-quorum = io-error): {reason}")
+        format!("requests get I/O errors ({}): {reason}", why_errors(view))
     } else {
         format!("requests wait: {reason}")
     }
+}
+
+/// Who wants that requests fail instead of waiting.
+pub(crate) fn why_errors(view: &ResourceStatus) -> &'static str {
+    if view.failed_by_operator { "as an operator wants" } else { "on-no-quorum = io-error" }
 }
 
 /// `lockstep status`.

@@ -82,6 +82,8 @@ pub(crate) struct Plan {
     pub(crate) spec: StoreSpec,
     /// Bytes of data that there is room for.
     pub(crate) data_bytes: u64,
+    /// So many bytes that the store holds already are the volume's, and stay when the resource goes.
+    pub(crate) kept_bytes: Option<u64>,
 }
 
 impl Plan {
@@ -125,9 +127,11 @@ pub(crate) fn plans(
             let metadata = metadata.map(|path| directory.join(path));
             let volume_id = VolumeId(volume.index);
             let room = capacity_bytes(kind, volume.size_bytes);
+            let kept = store.is_some_and(|store| store.keep).then_some(volume.size_bytes);
             let pages = LogSize::of(volume.log_extents).pages;
             let layout = Layout::with_log(room / SECTOR_BYTES, SLOTS, pages);
-            plan(volume_id, room, layout, kind, path, metadata, allow_memory)
+            let plan = plan(volume_id, room, layout, kind, path, metadata, allow_memory);
+            Plan { kept_bytes: kept, ..plan }
         })
         .collect();
     plans.sort_by_key(|plan| plan.volume);
@@ -166,7 +170,7 @@ fn plan(
     };
     let spec =
         StoreSpec { place, metadata, needs_bytes: data_bytes, allow_memory, ..StoreSpec::path("") };
-    Plan { volume, kind, layout, spec, data_bytes }
+    Plan { volume, kind, layout, spec, data_bytes, kept_bytes: None }
 }
 
 /// Bytes of a file that holds both; a store has at least one page of data.
@@ -346,7 +350,7 @@ fn try_make(
         if plan.kind == StoreKind::Memory {
             continue;
         }
-        let mut store = open(plan, force)?;
+        let mut store = open(plan, force || plan.kept_bytes.is_some())?;
         if store.is_ours() && !force {
             let what = plan.what();
             return Err(Refused::new(
@@ -355,7 +359,7 @@ fn try_make(
             ));
         }
         let disk = |error| Refused::disk(&plan.what(), error);
-        if plan.kind == StoreKind::Device {
+        if plan.kind == StoreKind::Device && plan.kept_bytes.is_none() {
             blocking.zero(&mut store, plan.data_bytes).map_err(disk)?;
         }
         format(&mut blocking, &mut store, plan, label, record).map_err(disk)?;
@@ -365,13 +369,16 @@ fn try_make(
 
 /// Makes the files of a plan that are files; a file that is there and empty is taken.
 fn make_files(plan: &Plan, force: bool, made: &mut Vec<PathBuf>) -> Result<(), Refused> {
-    let mut make = |path: &Path, bytes: u64| {
+    let mut make = |path: &Path, bytes: u64, kept: Option<u64>| {
         let existed = path.exists();
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent).ok();
         }
-        store::create_file(path, bytes, force)
-            .map_err(|error| Refused::store(&path.display().to_string(), &error))?;
+        let result = match kept {
+            Some(kept) => store::keep_file(path, kept, bytes),
+            None => store::create_file(path, bytes, force),
+        };
+        result.map_err(|error| Refused::store(&path.display().to_string(), &error))?;
         if !existed {
             made.push(path.to_path_buf());
         }
@@ -381,15 +388,15 @@ fn make_files(plan: &Plan, force: bool, made: &mut Vec<PathBuf>) -> Result<(), R
     match (&plan.spec.place, &plan.spec.metadata) {
         (Place::Path(path), MetadataPlace::External { path: metadata, bytes }) => {
             if plan.kind == StoreKind::File {
-                make(path, whole_bytes(plan.data_bytes, 0))?;
+                make(path, whole_bytes(plan.data_bytes, 0), plan.kept_bytes)?;
             }
             if !is_device(metadata) {
-                make(metadata, *bytes)?;
+                make(metadata, *bytes, None)?;
             }
             Ok(())
         }
         (Place::Path(path), _) if plan.kind == StoreKind::File => {
-            make(path, whole_bytes(plan.data_bytes, metadata_bytes))
+            make(path, whole_bytes(plan.data_bytes, metadata_bytes), plan.kept_bytes)
         }
         _ => Ok(()),
     }
@@ -415,7 +422,8 @@ pub(crate) fn format(
     record: &Record,
 ) -> Result<(), Errno> {
     let layout = &plan.layout;
-    if plan.kind == StoreKind::Device {
+    // A file's metadata is new too, or what was left of it when it was given up.
+    if plan.kind == StoreKind::Device || plan.kept_bytes.is_some() {
         blocking.clear(store, layout.superblock, layout.total_bytes)?;
     }
     let copy = layout.record_offset(record.copy());
@@ -485,7 +493,8 @@ fn damaged(what: &str, part: &str, bad: BadMetadata) -> Refused {
     Refused::new(code, format!("{what}: its {part} cannot be used: {bad}"))
 }
 
-/// Removes a store: nobody's first, then gone if it is a file.
+/// Removes a store: nobody's first, then gone if it is a file. One that held the volume's bytes before the resource was
+/// made is left, without its metadata.
 pub(crate) fn remove(plan: &Plan) -> Result<(), Refused> {
     if plan.kind == StoreKind::Memory {
         return Ok(());
@@ -494,7 +503,11 @@ pub(crate) fn remove(plan: &Plan) -> Result<(), Refused> {
         Err(refused) if plan_paths(plan).iter().any(|path| path.exists()) => return Err(refused),
         _ => {}
     }
-    for path in plan_paths(plan) {
+    let data = match &plan.spec.place {
+        Place::Path(path) if plan.kept_bytes.is_some() => Some(path.as_path()),
+        _ => None,
+    };
+    for path in plan_paths(plan).into_iter().filter(|path| Some(*path) != data) {
         if path.is_file() {
             std::fs::remove_file(path).map_err(|error| {
                 Refused::new(&codes::STORE_FAILED, format!("{}: {error}", path.display()))

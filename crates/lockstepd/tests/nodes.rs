@@ -240,7 +240,8 @@ fn a_store_in_memory_is_refused_by_a_node_that_does_not_allow_it() {
     cluster.start(1);
     let mut file = cluster.resource("alpha", 16 * MIB, &[1]);
     let (kind, path, metadata_path) = (wire::admin::StoreKind::Memory, None, None);
-    file.members[0].stores = vec![wire::admin::FileStore { volume: 0, kind, path, metadata_path }];
+    let store = wire::admin::FileStore { volume: 0, kind, path, metadata_path, keep: false };
+    file.members[0].stores = vec![store];
     cluster.ask(1, Command::ResourceDefine { file: Box::new(file) }).expect("defined");
     let create = Command::ResourceCreate { resource: "alpha".to_owned(), force: false };
     let refused = cluster.ask(1, create).expect_err("it would forget everything");

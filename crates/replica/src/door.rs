@@ -335,6 +335,8 @@ pub enum ToShard {
     Suspend(bool),
     /// Operator: hold resync back (true), or let it go on.
     PauseResync(bool),
+    /// Operator, of this node alone: answer requests that cannot go on with an error (true), or let them wait.
+    FailWaiting(bool),
     /// Compare all replicas from one sector to another, repair, then say `Verified`. What an earlier run left is not
     /// done any more.
     Verify {
@@ -603,6 +605,9 @@ pub enum Operation {
     Suspend(bool),
     /// Hold resync back, or let it go on.
     PauseResync(bool),
+    /// On this node alone, and without a majority: requests that wait for nodes that are missing, and those to come, are
+    /// answered with an error until the nodes are there again; or let them wait.
+    FailWaiting(bool),
     /// Compare all replicas and repair: go on with what runs or was stopped, if there is such, else begin. Done when
     /// everything is compared, whoever is primary then.
     Verify {
@@ -657,6 +662,8 @@ pub enum OperationError {
     NoSplitBrain,
     /// A node does not discard its own side: another is to be asked.
     OwnSide,
+    /// No request of this node waits for nodes that are missing.
+    NothingMissing,
 }
 
 /// Everything that can happen to a member.

@@ -214,6 +214,7 @@ impl World {
             | Operation::Demote
             | Operation::Invalidate
             | Operation::Force
+            | Operation::FailWaiting(_)
             | Operation::Resolve { .. } => node,
             Operation::AddMember { .. }
             | Operation::RemoveMember { .. }
@@ -253,6 +254,7 @@ impl World {
             Wish::Cut => once(Operation::Cut),
             Wish::PauseResync => Some(Operation::PauseResync(begin)),
             Wish::Suspend => Some(Operation::Suspend(begin)),
+            Wish::FailWaiting => Some(Operation::FailWaiting(begin)),
             Wish::Replica => {
                 let (id, voter) = (self.nodes[node].id, self.nodes[node].voter);
                 let kind = MemberKind::Replica;

@@ -42,6 +42,8 @@ pub enum Feature {
     StaleGrowth,
     /// An operator takes a replica out, and adds it again.
     Replica,
+    /// An operator of single nodes has requests fail that wait for nodes that are missing.
+    FailWaiting,
     /// Up to four volumes.
     Volumes,
     /// Four shards.
@@ -62,7 +64,7 @@ pub enum Feature {
 const DRIFT_PPM: i64 = 400_000;
 
 /// Every feature, its name, and one in how many seeds it is on; 0: only if asked for.
-const FEATURES: [(Feature, &str, u64); 20] = [
+const FEATURES: [(Feature, &str, u64); 21] = [
     (Feature::ProtocolB, "protocol-b", 6),
     (Feature::IoError, "io-error", 6),
     (Feature::PassOn, "pass-on", 6),
@@ -83,6 +85,7 @@ const FEATURES: [(Feature, &str, u64); 20] = [
     (Feature::Journal, "journal", 6),
     (Feature::ResyncRate, "resync-rate", 6),
     (Feature::LogSizes, "log-sizes", 6),
+    (Feature::FailWaiting, "fail-waiting", 6),
 ];
 
 impl Feature {
@@ -211,6 +214,7 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
             node: any(plan, random),
             wish: Wish::Replica,
         }),
+        Feature::FailWaiting => add(plan, random, 20, impatience),
         Feature::Force => {
             let node = any(plan, random);
             let at = plan.heal_at / 4 + random.below(plan.heal_at / 2);
@@ -237,6 +241,11 @@ fn log_sizes(plan: &mut Plan, random: &mut Prng) {
         let extents = 2 + small(random, room * log_page_extents - 1);
         plan.log_sizes.push((volume, LogSize { pages, extents }));
     }
+}
+
+/// Of any node: that of a client without a copy, too. Many of them find that nothing waits.
+fn impatience(plan: &Plan, random: &mut Prng) -> FaultKind {
+    FaultKind::Operator { node: small(random, plan.roles.len()), wish: Wish::FailWaiting }
 }
 
 /// The clock of one node is slow and all others are fast. It shows where that node is primary and cut off, and

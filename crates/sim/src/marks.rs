@@ -36,6 +36,7 @@ pub const MARKS: &[&str] = &[
     "member: own side discarded",
     "member: record could not be stored",
     "member: reign ended by others",
+    "member: requests wait again",
     "member: split brain",
     "member: the reign goes on under a higher ballot",
     "member: too many peers",

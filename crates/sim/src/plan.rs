@@ -201,6 +201,8 @@ pub enum Wish {
     PauseResync,
     /// Hold requests back for the fault's length.
     Suspend,
+    /// Have requests of a node fail that wait for nodes that are missing, for the fault's length at most.
+    FailWaiting,
     /// Forget this node's copy.
     Invalidate,
     /// End a cut.
@@ -228,6 +230,7 @@ impl Wish {
             Wish::Verify => "operator: verify",
             Wish::PauseResync => "operator: pause resync",
             Wish::Suspend => "operator: suspend",
+            Wish::FailWaiting => "operator: fail waiting requests",
             Wish::Invalidate => "operator: invalidate",
             Wish::Cut => "operator: cut",
             Wish::Witness => "operator: witness out and in",

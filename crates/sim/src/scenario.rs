@@ -215,6 +215,8 @@ fn wish(word: &str) -> Option<Operation> {
         "go-on" => Operation::Suspend(false),
         "hold-resync" => Operation::PauseResync(true),
         "let-resync" => Operation::PauseResync(false),
+        "fail-waiting" => Operation::FailWaiting(true),
+        "let-wait" => Operation::FailWaiting(false),
         _ => return None,
     })
 }

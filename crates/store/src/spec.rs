@@ -132,6 +132,37 @@ pub fn create_file(path: &Path, size_bytes: u64, force: bool) -> Result<(), Stor
     sync_directory(path)
 }
 
+/// Makes room for metadata behind the `data_bytes` that a file holds and keeps, up to `size_bytes` in all.
+///
+/// # Errors
+/// [`StoreError::NotFound`], [`StoreError::InUse`]; [`StoreError::TooSmall`] for a file of fewer bytes,
+/// [`StoreError::ForeignData`] for one of more: they would be lost.
+pub fn keep_file(path: &Path, data_bytes: u64, size_bytes: u64) -> Result<(), StoreError> {
+    let options = OpenOptions { access: Access::ReadWrite, ..OpenOptions::default() };
+    let file = File::open(path, options)?;
+    file.lock()?;
+    let kept = grow_kept(&file, data_bytes, size_bytes);
+    file.unlock();
+    kept
+}
+
+fn grow_kept(file: &File, data_bytes: u64, size_bytes: u64) -> Result<(), StoreError> {
+    let has_bytes = file.facts().map_err(|_| StoreError::Unsupported)?.size_bytes;
+    if has_bytes < data_bytes {
+        return Err(StoreError::TooSmall { needs_bytes: data_bytes, has_bytes });
+    }
+    // A file that was kept before, and given up again, has its full size.
+    if has_bytes != data_bytes && has_bytes != size_bytes {
+        return Err(StoreError::ForeignData {
+            what: "more bytes than the volume that it is to hold",
+        });
+    }
+    file.set_size(size_bytes).and_then(|()| file.sync_now()).map_err(|errno| match errno {
+        sys::Errno::TOO_LARGE => StoreError::BeyondFileSystem { needs_bytes: size_bytes },
+        other => other.into(),
+    })
+}
+
 fn check_empty(file: &File, path: &Path, size_bytes: u64) -> Result<(), StoreError> {
     use std::os::unix::fs::MetadataExt;
     let facts = file.facts().map_err(|_| StoreError::Unsupported)?;

@@ -178,6 +178,10 @@ pub enum Operation {
     PauseResync {},
     /// Let it go on.
     ResumeResync {},
+    /// On the node that is asked: requests that wait for nodes that are missing get an error, until those are back.
+    FailWaiting {},
+    /// End that: let them wait.
+    LetWait {},
     /// Compare all replicas and repair: go on with what runs or was stopped, if there is such, else begin.
     Verify {
         /// Begin anew in any case.

@@ -3,6 +3,7 @@
 //! Every step runs even if one before it failed, so that one run shows all there is to mend; the
 //! table at the end names each step's result and time.
 
+use crate::oldest::{self, Oldest};
 use crate::project::{Project, shown};
 use crate::tidy;
 use std::path::{Path, PathBuf};
@@ -117,6 +118,16 @@ pub(crate) fn lab(project: &Project, rest: &[String]) -> bool {
         return false;
     }
     let mut command = Command::new(project.target.join("release").join("lab"));
+    if oldest::is_asked_for(rest) {
+        match oldest::build(project) {
+            Oldest::Program(path) => command.arg("--old").arg(path),
+            Oldest::Absent(why) => command.arg("--no-old").arg(why),
+            Oldest::Broken(why) => {
+                eprintln!("compat: {why}");
+                return false;
+            }
+        };
+    }
     run(command.args(rest))
 }
 

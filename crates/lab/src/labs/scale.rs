@@ -397,3 +397,61 @@ pub(super) fn requests(bench: &Bench) -> Outcome {
         "{CLIENTS} clients wrote, read, zeroed and discarded 32 MiB at once; no node used more than {most} MiB"
     ))
 }
+
+/// Memory of a node by which bits of one absent replica may have grown: 4 KiB for each 124 MiB of which some blocks are
+/// dirty and some are not, a quarter as much again for what keeps them, and what requests take meanwhile.
+const fn bits_kib(pages: u64) -> u64 {
+    pages * 5 + (16 << 10)
+}
+
+/// Writes as far apart as can be, while a replica is away: in each stretch of a large volume that has a page of bits.
+pub(super) fn scattered(bench: &Bench) -> Outcome {
+    const SIZE: u64 = 1 << 40;
+    const STRIDE: u64 = 124 << 20;
+    const PLACES: u64 = SIZE / STRIDE;
+    let cluster = Cluster::up(bench, 3)?;
+    cluster.create(DISK, &["--size", "1TiB", "--replicas", "3"])?;
+    cluster.ok(&["resource", "promote", DISK, "--node", "a"])?;
+    let mut volume = Volume::open(cluster.node("a")?.nbd, DISK, ANSWER_LIMIT)?;
+    let place = |number: u64| number * STRIDE + (number * 37 % 31_000) * 4096;
+    let mut bytes = vec![0; BLOCK_BYTES];
+    let mut write = |volume: &mut Volume, number: u64, version: u64| -> Outcome<()> {
+        fill(&mut bytes, place(number) / 4096, version);
+        Ok(volume.write(place(number), &bytes)?)
+    };
+    write(&mut volume, 0, 1)?;
+    let before = peak_kib(&cluster, "a")?;
+    cluster.kill("c")?;
+    for number in 0..PLACES {
+        write(&mut volume, number, 2)?;
+    }
+    volume.flush()?;
+    let peak = peak_kib(&cluster, "a")?;
+    let bound = before + bits_kib(PLACES);
+    ensure!(
+        peak <= bound,
+        "a, the primary, took {peak} KiB with {PLACES} pages of bits, not {bound}"
+    );
+    bench.tell(format_args!("{PLACES} pages of bits: from {before} to {peak} KiB"));
+    // A node that finds them on its disk takes no more.
+    cluster.kill_all()?;
+    drop(volume);
+    cluster.start_all()?;
+    cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+    for node in ["a", "b"] {
+        let peak = peak_kib(&cluster, node)?;
+        ensure!(peak <= bound, "{node} took {peak} KiB from its start on, not {bound}");
+        bench.tell(format_args!("{node}, from its start on: {peak} KiB"));
+    }
+    let image = fs::File::open(cluster.image("c", DISK, 0))?;
+    let (mut back, mut expected) = (vec![0; BLOCK_BYTES], vec![0; BLOCK_BYTES]);
+    for number in 0..PLACES {
+        image.read_exact_at(&mut back, place(number))?;
+        fill(&mut expected, place(number) / 4096, 2);
+        ensure!(back == expected, "c lacks what was written at {}", place(number));
+    }
+    passed(format!(
+        "{PLACES} blocks, one for each page of bits: {} KiB more at most",
+        peak - before
+    ))
+}

@@ -277,7 +277,7 @@ fn describe(wanted: &Create, cast: &Cast<'_>, store: Store) -> ResourceFile {
 }
 
 fn memory(volume: u16) -> FileStore {
-    FileStore { volume, kind: StoreKind::Memory, path: None, metadata_path: None }
+    FileStore { volume, kind: StoreKind::Memory, path: None, metadata_path: None, keep: false }
 }
 
 /// Makes it everywhere, or nowhere.

@@ -195,7 +195,7 @@ pub(crate) fn event_line(event: &Event, before: Option<&ResourceStatus>) -> Stri
         line.push_str(&format!("  SPLIT BRAIN with {}{goes}", split.node));
     }
     if let Some(reason) = &status.suspended {
-        line.push_str(&format!("  requests wait: {reason}"));
+        line.push_str(&format!("  {}", super::held(status, reason)));
     }
     line.push('\n');
     line

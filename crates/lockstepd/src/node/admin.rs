@@ -352,6 +352,8 @@ impl Node {
             Wish::Resume {} => Operation::Suspend(false),
             Wish::PauseResync {} => Operation::PauseResync(true),
             Wish::ResumeResync {} => Operation::PauseResync(false),
+            Wish::FailWaiting {} => Operation::FailWaiting(true),
+            Wish::LetWait {} => Operation::FailWaiting(false),
             Wish::Verify { anew } => Operation::Verify { anew },
             Wish::StopVerify {} => Operation::StopVerify,
             Wish::Force {} => Operation::Force,
@@ -428,6 +430,7 @@ impl Node {
             OperationError::NoPrimary => &codes::NO_PRIMARY,
             OperationError::NoSplitBrain => &codes::NO_SPLIT_BRAIN,
             OperationError::OwnSide => &codes::OWN_SIDE,
+            OperationError::NothingMissing => &codes::NOTHING_MISSING,
         };
         let message = match error {
             OperationError::OtherPrimary(node) => {

@@ -146,6 +146,13 @@ impl Node {
         );
         let primary = configuration.as_ref().and_then(|known| known.primary);
         let lease = member.as_ref().and_then(|member| member.lease_left);
+        let failed_by_operator = member.as_ref().is_some_and(|member| member.fails_waiting);
+        if failed_by_operator {
+            warnings.push(fails_waiting(&name, &self.config.name));
+        }
+        let io_error = |known: &Configuration| {
+            no_quorum && known.options.on_no_quorum == wire::OnNoQuorum::IoError
+        };
         ResourceStatus {
             epoch: configuration.as_ref().map_or(0, |known| known.epoch.0),
             primary: primary.map(|node| self.node_name(&name, node)),
@@ -154,10 +161,8 @@ impl Node {
                 // Without a primary and without a request nothing waits: the first one makes one.
                 .filter(|&why| primary.is_some() || in_flight > 0 || *why != Suspended::NoPrimary)
                 .map(|suspended| self.words(&name, suspended)),
-            requests_fail: no_quorum
-                && configuration
-                    .as_ref()
-                    .is_some_and(|known| known.options.on_no_quorum == wire::OnNoQuorum::IoError),
+            requests_fail: failed_by_operator || configuration.as_ref().is_some_and(io_error),
+            failed_by_operator,
             replicas: configuration
                 .as_ref()
                 .map_or(Vec::new(), |known_as| self.replicas(known, known_as, member.as_ref())),
@@ -363,6 +368,14 @@ impl Node {
             Suspended::Operator => "an operator holds requests back".to_owned(),
         }
     }
+}
+
+/// That an operator has requests of this node fail.
+fn fails_waiting(name: &str, node: &str) -> String {
+    format!(
+        "requests of this node get I/O errors instead of waiting, as an operator wants; it ends when the nodes that are \
+         missing are back, or with `lockstep resource let-wait {name} --node {node}`"
+    )
 }
 
 /// How the last resync of a node went, all shards together.

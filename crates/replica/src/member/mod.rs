@@ -6,7 +6,7 @@
 //! `store` (what must be durable before it is said), `voter`, `proposer` (prepare and promise), `raise`
 //! (a higher ballot in the same reign), `register` (accept, commit, learn), `primary` (reign, lease,
 //! hand-over), `peers` (exclude, include), `replace` (a memory that is another), `invalidate` (a copy that is
-//! worthless), `operations`, `verify`, `level` (what every member can do), `lineage` (without quorum), `split` (two
+//! worthless), `operations`, `impatience` (requests that fail instead of waiting), `verify`, `level` (what every member can do), `lineage` (without quorum), `split` (two
 //! histories meet), `status`.
 //!
 //! Always:
@@ -16,6 +16,7 @@
 //!
 //! Not here: requests and data (`shard`), bytes (`disk`, `wire`), connections (`link`).
 
+mod impatience;
 mod invalidate;
 mod level;
 mod lineage;
@@ -376,6 +377,8 @@ pub struct Member {
     operations: Vec<Pending>,
     hold_told: bool,
     pause_told: bool,
+    /// An operator has requests here fail that would wait for nodes that are missing.
+    fails_waiting: bool,
     verify_sectors: u64,
     /// Number of the last run of a verify.
     verify_run: u64,
@@ -425,6 +428,7 @@ impl Member {
             operations: Vec::new(),
             hold_told: false,
             pause_told: false,
+            fails_waiting: false,
             verify_sectors: setup.verify_sectors,
             verify_run: 0,
             feature_level: setup.feature_level,
@@ -492,6 +496,7 @@ impl Member {
             self.run_operations(out);
             self.run_proposer(out);
             self.check_disk(out);
+            self.end_impatience(out);
             self.run_primary(out);
         }
         self.run_store(out);

@@ -172,6 +172,7 @@ impl Member {
                 }
             }
             Operation::Force => return self.run_force(pending, out),
+            Operation::FailWaiting(on) => return Some(self.run_fail_waiting(on, out)),
             Operation::Resolve { discard } if discard == self.node => {
                 return Some(Err(OperationError::OwnSide));
             }

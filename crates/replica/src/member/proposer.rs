@@ -530,6 +530,6 @@ fn is_promoting(operation: &Operation) -> bool {
         | Operation::Invalidate
         | Operation::Force
         | Operation::Resolve { .. } => true,
-        Operation::Demote => false,
+        Operation::Demote | Operation::FailWaiting(_) => false,
     }
 }

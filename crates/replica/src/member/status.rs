@@ -124,6 +124,8 @@ pub struct MemberStatus {
     pub serving: bool,
     /// Why requests wait; `None` if they do not.
     pub suspended: Option<Suspended>,
+    /// An operator has them fail instead.
+    pub fails_waiting: bool,
     /// What is left of the lease, as primary.
     pub lease_left: Option<Duration>,
     /// Every other node that was heard of, ascending.
@@ -150,6 +152,7 @@ impl Member {
             },
             serving: suspended.is_none() && self.reign().is_some_and(|reign| reign.served),
             suspended,
+            fails_waiting: self.fails_waiting,
             lease_left,
             peers: self.peer_statuses(),
             discarded: self.chosen_side().is_some(),
@@ -182,7 +185,7 @@ impl Member {
             .collect()
     }
 
-    fn suspended(&self) -> Option<Suspended> {
+    pub(super) fn suspended(&self) -> Option<Suspended> {
         if self.phase != Phase::Running {
             return Some(Suspended::Starting);
         }

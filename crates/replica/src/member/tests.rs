@@ -3,6 +3,7 @@
 extern crate std;
 mod ends;
 mod force;
+mod impatience;
 mod level;
 mod lineage;
 mod lives;

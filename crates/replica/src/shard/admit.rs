@@ -333,8 +333,13 @@ impl Shard {
         }
     }
 
-    /// With `on-no-quorum = io-error`: requests that waited for longer than a lease fail.
+    /// With `on-no-quorum = io-error`: requests that waited for longer than a lease fail. Where an operator wants that,
+    /// all fail at once, those as well that a primary before this node's time handed on.
     pub(super) fn fail_without_quorum(&mut self, out: &mut Out) {
+        let now = self.now;
+        if self.fails_waiting {
+            return self.fail_requests(true, &|_| true, out);
+        }
         let Some(known) = &self.configuration else { return };
         if known.options.on_no_quorum != OnNoQuorum::IoError {
             return;
@@ -344,10 +349,13 @@ impl Shard {
             return;
         }
         let lapsed = !self.is_primary() || self.now >= self.lease_until + limit;
-        let now = self.now;
-        let old = |client: &Client| now.since(client.since) > limit;
+        self.fail_requests(lapsed, &|client| now.since(client.since) > limit, out);
+    }
+
+    /// Fails those requests, if this node cannot answer them.
+    fn fail_requests(&mut self, lapsed: bool, which: &dyn Fn(&Client) -> bool, out: &mut Out) {
         let (fail, keep): (Vec<Client>, Vec<Client>) =
-            self.waiting.iter().partition(|client| lapsed && old(client));
+            self.waiting.iter().partition(|client| lapsed && which(client));
         self.waiting = keep.into();
         for client in fail {
             out.push(ShardOutput::Mark("request failed without quorum"));
@@ -360,7 +368,7 @@ impl Shard {
         let stuck: Vec<u64> = self
             .ops
             .iter()
-            .filter(|(_, op)| op.client.as_ref().is_some_and(old))
+            .filter(|(_, op)| op.client.as_ref().is_some_and(which))
             .map(|(&id, _)| id)
             .collect();
         for id in stuck {

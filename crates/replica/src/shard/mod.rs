@@ -138,6 +138,8 @@ pub struct Shard {
     drained: Option<Epoch>,
     suspended: bool,
     sync_paused: bool,
+    /// Requests that cannot go on are answered with an error.
+    fails_waiting: bool,
     cut: u64,
     cut_done: u64,
 
@@ -224,6 +226,7 @@ impl Shard {
             drained: None,
             suspended: false,
             sync_paused: false,
+            fails_waiting: false,
             cut: 1,
             cut_done: 0,
             peers: BTreeMap::new(),
@@ -362,6 +365,10 @@ impl Shard {
                 self.answer_held(out);
             }
             ToShard::PauseResync(on) => self.sync_paused = on,
+            ToShard::FailWaiting(on) => {
+                self.fails_waiting = on;
+                self.fail_without_quorum(out);
+            }
             ToShard::Verify { run, volume, from, to } => self.start_verify(run, volume, from, to),
             ToShard::EndVerify => self.end_verify(),
             ToShard::Cut { number } => self.on_cut(number, out),

@@ -1,6 +1,7 @@
 //! Tests of the shard, in a small world of them.
 
 extern crate std;
+mod bitmaps;
 mod early;
 mod failures;
 mod flows;

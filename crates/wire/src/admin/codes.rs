@@ -184,6 +184,9 @@ codes! {
     VERIFY_PARTIAL = "LS-0056", EXIT_FAILED, "Not every replica was compared",
         "Only replicas that are in sync are; one was not for all or a part of the time. What was compared is the same now.",
         "Wait for it (`lockstep wait NAME --for in-sync`), then begin anew: `lockstep resource verify NAME --anew --wait`.";
+    NOTHING_MISSING = "LS-0060", EXIT_FAILED, "No request of that node waits for nodes that are missing",
+        "It has a quorum and a good copy in reach, or a primary that it can ask, where the request waits if anywhere.",
+        "See `lockstep explain NAME`; if the primary lacks a quorum, ask the primary's node.";
 }
 
 /// Said with `UNSUPPORTED` of a resource that is to do without quorum, and has a witness.

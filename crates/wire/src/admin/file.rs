@@ -104,7 +104,7 @@ pub struct FileMember {
     #[serde(default, with = "hex::option", skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<u64>,
     /// Whether it begins in sync. Left out: a replica does. That is right where every store is new
-    /// and reads as zeroes; where stores hold something, let only the good one begin in sync.
+    /// and reads as zeroes, or keeps (`FileStore::keep`) what is the same in all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_sync: Option<bool>,
     /// Where it keeps which volume. A volume without an entry is a file in the node's directory.
@@ -130,6 +130,9 @@ pub struct FileStore {
     /// A file or device of its own for the metadata; left out: at the end of the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata_path: Option<String>,
+    /// It holds the volume's bytes already, and keeps them. Left out: it is made empty.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub keep: bool,
 }
 
 /// What a store is made of.
@@ -394,6 +397,36 @@ impl ResourceFile {
                 if (store.kind == StoreKind::Memory) != store.path.is_none() {
                     return refuse(format!("member {name}: a path where none is due, or none"));
                 }
+                if store.keep && store.kind == StoreKind::Memory {
+                    return refuse(format!("member {name}: memory holds nothing to keep"));
+                }
+                if store.keep && self.options.data_checksum {
+                    return refuse(format!(
+                        "member {name}: data_checksum needs stores that begin empty"
+                    ));
+                }
+            }
+        }
+        self.check_kept()
+    }
+
+    /// Replicas that begin in sync begin with the same: all of them keep what is there, or none does.
+    fn check_kept(&self) -> Result<(), FileError> {
+        let begins = |member: &&FileMember| {
+            member.kind == MemberKind::Replica && member.in_sync != Some(false)
+        };
+        for volume in &self.volumes {
+            let keeps = |member: &FileMember| {
+                member.stores.iter().any(|store| store.volume == volume.index && store.keep)
+            };
+            let all = self.members.iter().filter(begins).count();
+            let kept = self.members.iter().filter(begins).filter(|member| keeps(member)).count();
+            if kept != 0 && kept != all {
+                return refuse(format!(
+                    "volume {}: of {all} replicas that begin in sync {kept} keep what their stores hold, and the \
+                     others are made empty; let only those that keep begin in sync (in_sync = false)",
+                    volume.index
+                ));
             }
         }
         Ok(())

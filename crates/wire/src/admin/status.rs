@@ -58,9 +58,12 @@ pub struct ResourceStatus {
     #[serde(default)]
     pub lease_left_ms: Option<u64>,
     /// Requests that cannot be served are answered with an error at once, for the reason that `suspended` says
-    /// (`on-no-quorum = io-error`).
+    /// (`on-no-quorum = io-error`, or `failed_by_operator`).
     #[serde(default)]
     pub requests_fail: bool,
+    /// An operator asked this node for that: `resource fail-waiting`.
+    #[serde(default)]
+    pub failed_by_operator: bool,
     /// Its volumes, ascending by index.
     #[serde(default)]
     pub volumes: Vec<VolumeStatus>,

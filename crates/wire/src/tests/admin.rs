@@ -78,6 +78,8 @@ fn commands() -> Vec<Command> {
         Operation::Suspend {},
         Operation::Resume {},
         Operation::PauseResync {},
+        Operation::FailWaiting {},
+        Operation::LetWait {},
         Operation::ResumeResync {},
         Operation::Verify { anew: true },
         Operation::StopVerify {},

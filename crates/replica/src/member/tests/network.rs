@@ -46,6 +46,7 @@ pub(super) struct FakeShards {
     /// What they were asked to compare: volume, first sector.
     pub(super) compared: Vec<(VolumeId, u64)>,
     pub(super) paused: bool,
+    pub(super) failing: bool,
     pub(super) mute_written: bool,
     pub(super) vouched: BTreeSet<u64>,
 }
@@ -706,6 +707,7 @@ impl World {
                 answer = shards.mute_verify.is_none_or(|at| from < at).then_some(done);
             }
             ToShard::PauseResync(on) => shards.paused = on,
+            ToShard::FailWaiting(on) => shards.failing = on,
             ToShard::EndVerify | ToShard::CutDone { .. } => {}
             ToShard::Vouched { sequence, .. } => {
                 shards.vouched.insert(sequence);

@@ -229,6 +229,44 @@ fn without_quorum_and_with_io_error_every_request_fails_once() {
 }
 
 #[test]
+fn where_an_operator_wants_it_every_request_that_waits_fails_once() {
+    let mut world = World::new(&[1, 2, 3], &[1, 2]);
+    world.lead(1);
+    world.write(1, 100, 1, 9);
+    world.now = world.now + Duration::from_secs(2000);
+    world.disconnect(1, 2);
+    world.disconnect(1, 3);
+    let (write, behind) = (world.write(1, 0, 8, 3), world.write(1, 4, 8, 4));
+    let (read, other, flush) = (world.read(1, 4, 1), world.read(1, 100, 1), world.flush(1));
+    let far = world.read(3, 100, 1);
+    world.wait_ms(5000);
+    let all = [(1, write), (1, behind), (1, read), (1, other), (1, flush), (3, far)];
+    assert!(all.iter().all(|&(node, id)| world.answer(node, id).is_none()), "they wait");
+    for node in [1, 3] {
+        world.tell(node, ToShard::FailWaiting(true));
+    }
+    for (node, id) in all {
+        assert_eq!(world.answer(node, id), Some(Err(AnswerError::NoQuorum)), "request {id}");
+    }
+    let late = world.write(1, 32, 8, 5);
+    world.wait_ms(1000);
+    assert_eq!(
+        world.answer(1, late),
+        Some(Err(AnswerError::NoQuorum)),
+        "without a lease's patience"
+    );
+    world.tell(1, ToShard::FailWaiting(false));
+    let kept = world.write(1, 64, 8, 6);
+    world.wait_ms(5000);
+    assert_eq!(world.answer(1, kept), None, "requests wait again");
+    let until = world.now + Duration::from_secs(1000);
+    world.tell(1, ToShard::Lease { until });
+    world.change(1, &[1]);
+    assert_eq!((world.answer(1, kept), world.at(1, 64)), (Some(Ok(())), 6));
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
 fn a_client_node_reads_and_writes_over_the_network() {
     let mut world = World::new(&[1, 2, 3], &[1, 2]);
     world.lead(1);

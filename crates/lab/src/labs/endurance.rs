@@ -1,0 +1,289 @@
+//! As long as one likes: everything at random, and what the nodes take of the machine.
+//!
+//! A round makes a resource, uses it while nodes die, stand still, hand over and change their parts, judges what clients
+//! saw, and deletes it. After each, when all is quiet, memory, files and threads of the nodes that are never restarted
+//! are read from the kernel.
+//!
+//! Always: a round's history is judged before the next begins, so that hours need no more memory here than minutes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use base::Prng;
+
+use super::kill::{DISK, SIZE_TEXT, load, roaming, settle, staying};
+use crate::bench::{Bench, Outcome, ensure, let_run, passed, wait_for};
+use crate::cluster::{Cluster, SYNC_LIMIT};
+use crate::load::{Load, addresses};
+use client::{ANSWER_LIMIT, Volume};
+
+/// Nodes that live as long as the lab.
+const LASTING: [&str; 2] = ["a", "b"];
+const COPIES: [&str; 3] = ["a", "b", "c"];
+const NODES: [&str; 4] = ["a", "b", "c", "d"];
+
+/// Things that happen in a round.
+const ACTS: u64 = 10;
+
+/// Rounds at least: one to warm up, and two halves to compare.
+const ROUNDS_MIN: usize = 5;
+
+/// Memory for payload between nodes and disks (`buffer_bytes`), the least that a node takes: what was used once is kept
+/// for the next, so that all of it is soon.
+const BUFFER_BYTES: u64 = 16 << 20;
+
+/// Memory by which the second half of the samples may be above the first, and a tenth of what the first has: what an
+/// allocator keeps for each thread differs from round to round. A leak goes on.
+const SLACK_KIB: u64 = 24 << 10;
+
+/// Clients of each node, and bytes of each one's request, that use up all memory for payload at first.
+const LARGE_CLIENTS: usize = 6;
+const LARGE_BYTES: u64 = 32 << 20;
+
+/// How long a node may take to close what a round left open.
+const QUIET_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long an operator may have to repeat a word that must be heard.
+const WORD_LIMIT: Duration = Duration::from_secs(90);
+
+/// What a node takes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Sample {
+    memory_kib: u64,
+    files: u64,
+    threads: u64,
+}
+
+/// What a node takes now.
+fn sample(cluster: &Cluster, node: &str) -> Outcome<Sample> {
+    let pid = cluster.process(node)?.as_raw_nonzero();
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let number = |name: &str| -> Outcome<u64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let word = line.and_then(|line| line.split_whitespace().next());
+        Ok(word.and_then(|word| word.parse().ok()).ok_or_else(|| format!("no {name}"))?)
+    };
+    let files = u64::try_from(fs::read_dir(format!("/proc/{pid}/fd"))?.count()).unwrap_or(u64::MAX);
+    Ok(Sample { memory_kib: number("VmRSS:")?, files, threads: number("Threads:")? })
+}
+
+/// Whether samples of one node, the first of which were taken after a warm-up, stay flat; if not, what grew.
+fn grown(samples: &[Sample]) -> Option<String> {
+    let (first, second) = samples.split_at(samples.len() / 2);
+    let most = |of: &[Sample], what: fn(&Sample) -> u64| of.iter().map(what).max().unwrap_or(0);
+    let files = (most(first, |one| one.files), most(second, |one| one.files));
+    if files.1 > files.0 {
+        return Some(format!("open files went from {} to {}", files.0, files.1));
+    }
+    let threads = (most(first, |one| one.threads), most(second, |one| one.threads));
+    if threads.1 > threads.0 {
+        return Some(format!("threads went from {} to {}", threads.0, threads.1));
+    }
+    let memory = (most(first, |one| one.memory_kib), most(second, |one| one.memory_kib));
+    let allowed = memory.0 + memory.0 / 10 + SLACK_KIB;
+    (memory.1 > allowed).then(|| format!("memory went from {} to {} KiB", memory.0, memory.1))
+}
+
+/// A word of an operator that must be heard in the end: what happens beside it may have it refused.
+fn insist(cluster: &Cluster, words: &[&str]) -> Outcome<()> {
+    wait_for(&words.join(" "), WORD_LIMIT, || cluster.ok(words).map(drop))
+}
+
+fn back(cluster: &Cluster, load: &Load, node: &str) -> Outcome<()> {
+    load.progress(20)?;
+    cluster.start(node)
+}
+
+/// One thing happens. Words that may well be refused now are said for what they do when they are not.
+fn act(cluster: &Cluster, load: &Load, random: &mut Prng) -> Outcome<&'static str> {
+    let pick = |random: &mut Prng, of: &[&'static str]| {
+        let count = u64::try_from(of.len()).unwrap_or(1);
+        of[usize::try_from(random.below(count)).unwrap_or(0)]
+    };
+    let node = pick(random, &NODES);
+    match random.below(12) {
+        0 => {
+            let victim = pick(random, &["c", "d"]);
+            cluster.kill(victim)?;
+            back(cluster, load, victim)?;
+            Ok("kill")
+        }
+        1 => {
+            let victim = pick(random, &["c", "d"]);
+            cluster.stop(victim)?;
+            back(cluster, load, victim)?;
+            Ok("stop")
+        }
+        2 => {
+            cluster.freeze(node)?;
+            let_run(Duration::from_millis(100 + random.below(4000)));
+            cluster.thaw(node)?;
+            Ok("freeze")
+        }
+        3 | 4 => {
+            cluster.cli(&["resource", "promote", DISK, "--node", node])?;
+            Ok("promote")
+        }
+        5 => {
+            cluster.cli(&["resource", "demote", DISK])?;
+            Ok("demote")
+        }
+        6 => {
+            cluster.cli(&["resource", "suspend", DISK])?;
+            insist(cluster, &["resource", "resume", DISK])?;
+            Ok("suspend")
+        }
+        7 => {
+            cluster.cli(&["resource", "pause-resync", DISK])?;
+            load.progress(20)?;
+            insist(cluster, &["resource", "resume-resync", DISK])?;
+            Ok("pause resync")
+        }
+        8 => {
+            cluster.cli(&["resource", "verify", DISK, "--anew"])?;
+            Ok("verify")
+        }
+        9 => {
+            cluster.cli(&["resource", "invalidate", DISK, "--node", pick(random, &COPIES)])?;
+            Ok("invalidate")
+        }
+        10 => {
+            cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+            if cluster.cli(&["resource", "remove-replica", DISK, "--node", "c"])?.code == Some(0) {
+                load.progress(20)?;
+                insist(cluster, &["resource", "add-replica", DISK, "--node", "c"])?;
+            }
+            Ok("remove and add")
+        }
+        _ => {
+            for address in addresses(cluster, &NODES)?.repeat(10) {
+                // A node that is just coming back may refuse it.
+                drop(Volume::open(address, DISK, ANSWER_LIMIT));
+            }
+            Ok("connect")
+        }
+    }
+}
+
+/// From the making of a resource to its end; what happened is counted.
+fn round(
+    bench: &Bench,
+    cluster: &Cluster,
+    random: &mut Prng,
+    counts: &mut BTreeMap<&'static str, u64>,
+) -> Outcome<String> {
+    let protocol = if random.once_in(2) { "B" } else { "C" };
+    let made =
+        ["--size", SIZE_TEXT, "--replicas", "3", "--nodes", "a,b,c,d", "--protocol", protocol];
+    cluster.create(DISK, &made)?;
+    let mut clients = staying(cluster, &LASTING, 2)?;
+    clients.extend(roaming(cluster, &["c", "d", "a"], 2)?);
+    clients.extend(roaming(cluster, &["d", "b", "c"], 2)?);
+    let load = load(bench, clients);
+    load.progress(100)?;
+    for _ in 0..ACTS {
+        *counts.entry(act(cluster, &load, random)?).or_default() += 1;
+        load.progress(20)?;
+    }
+    let summary = settle(bench, cluster, load, &COPIES)?;
+    insist(cluster, &["resource", "delete", DISK, "--force"])?;
+    Ok(summary)
+}
+
+/// A cluster whose nodes have little memory for payload, and have used it all once.
+fn warm(bench: &Bench) -> Outcome<Cluster> {
+    let cluster = Cluster::up(bench, 4)?;
+    for node in NODES {
+        cluster.stop(node)?;
+        let path = cluster.settings(node);
+        let text = fs::read_to_string(&path)?;
+        fs::write(&path, format!("buffer_bytes = {BUFFER_BYTES}\n{text}"))?;
+    }
+    cluster.start_all()?;
+    cluster.create("warm", &["--size", "512MiB", "--replicas", "3", "--nodes", "a,b,c,d"])?;
+    let one = |(number, node): (u64, std::net::SocketAddr)| -> Outcome<()> {
+        let length = usize::try_from(LARGE_BYTES).map_err(|error| error.to_string())?;
+        let (mut bytes, place) = (vec![7; length], number * LARGE_BYTES);
+        let mut volume = Volume::open(node, "warm", ANSWER_LIMIT)?;
+        volume.write(place, &bytes)?;
+        Ok(volume.read(place, &mut bytes)?)
+    };
+    let places = addresses(&cluster, &LASTING)?.repeat(LARGE_CLIENTS);
+    let outcomes: Vec<Outcome<()>> = thread::scope(|scope| {
+        let clients: Vec<_> =
+            (0..).zip(places).map(|client| scope.spawn(move || one(client))).collect();
+        let died = |_| Err("a client panicked".into());
+        clients.into_iter().map(|client| client.join().unwrap_or_else(died)).collect()
+    });
+    outcomes.into_iter().collect::<Outcome<()>>()?;
+    insist(&cluster, &["resource", "delete", "warm", "--force"])?;
+    Ok(cluster)
+}
+
+/// Samples of the nodes that last, once none has more files or threads than at first: helpers and the kernel's workers
+/// go some seconds after their last work.
+fn quiet(cluster: &Cluster, first: Option<&[Sample]>) -> Outcome<Vec<Sample>> {
+    let now = || LASTING.iter().map(|node| sample(cluster, node)).collect::<Outcome<Vec<_>>>();
+    let waited = wait_for("files to be closed and helpers to go", QUIET_LIMIT, || {
+        let samples = now()?;
+        let more = first.is_some_and(|first| {
+            let above = |now: &Sample, first: &Sample| {
+                now.files > first.files || now.threads > first.threads
+            };
+            samples.iter().zip(first).any(|(now, first)| above(now, first))
+        });
+        ensure!(!more, "{samples:?}, and first {first:?}");
+        Ok(samples)
+    });
+    // More than at first is judged in the end, with all that is known then.
+    waited.or_else(|_| now())
+}
+
+/// All of it.
+pub(super) fn endurance(bench: &Bench) -> Outcome {
+    let cluster = warm(bench)?;
+    let begun = Instant::now();
+    let length = Duration::from_secs_f64(bench.hours.max(0.0) * 3600.0);
+    let mut random = Prng::new(bench.seed);
+    let mut counts = BTreeMap::new();
+    let mut all: Vec<Vec<Sample>> = Vec::new();
+    while all.len() < ROUNDS_MIN || begun.elapsed() < length {
+        let summary = round(bench, &cluster, &mut random, &mut counts)?;
+        let samples = quiet(&cluster, all.first().map(Vec::as_slice))?;
+        bench.tell(format_args!("round {}: {summary}; {samples:?}", all.len() + 1));
+        all.push(samples);
+    }
+    for (at, node) in LASTING.iter().enumerate() {
+        let own: Vec<Sample> = all.iter().skip(1).map(|samples| samples[at]).collect();
+        if let Some(what) = grown(&own) {
+            return Err(format!("node {node}, over {} rounds: {what}: {own:?}", all.len()).into());
+        }
+    }
+    let minutes = begun.elapsed().as_secs() / 60;
+    passed(format!("{} rounds in {minutes} minutes, {counts:?}; last {:?}", all.len(), all.last()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Sample, grown};
+
+    fn samples(memory_kib: impl Fn(u64) -> u64, files: impl Fn(u64) -> u64) -> Vec<Sample> {
+        (0..20)
+            .map(|at| Sample { memory_kib: memory_kib(at), files: files(at), threads: 3 })
+            .collect()
+    }
+
+    #[test]
+    fn what_goes_up_and_down_is_flat_and_what_only_goes_up_is_not() {
+        assert_eq!(grown(&samples(|at| 60_000 + at % 3 * 4_000, |at| 30 + at % 2)), None);
+        let leak = grown(&samples(|at| 60_000 + at * 4_000, |_| 30));
+        assert!(leak.is_some_and(|what| what.contains("memory")));
+        let leak = grown(&samples(|_| 60_000, |at| 30 + at / 5));
+        assert!(leak.is_some_and(|what| what.contains("open files")));
+        let mut threads = samples(|_| 60_000, |_| 30);
+        threads[19].threads = 4;
+        assert!(grown(&threads).is_some_and(|what| what.contains("threads")));
+    }
+}

@@ -1,0 +1,215 @@
+//! Stores that hold the volume's bytes before there is a resource, under real nodes.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod harness;
+
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use harness::{Cluster, content};
+use wire::admin::{Command, FileStore, Operation, ResourceFile, StoreKind, VerifyProgress};
+
+const MIB: u64 = 1 << 20;
+const SIZE: u64 = 16 * MIB;
+
+fn image(cluster: &Cluster, node: u16) -> PathBuf {
+    cluster.home(node).join("before.img")
+}
+
+/// Three nodes that run, each with a file of the same bytes.
+fn begin(name: &str) -> (Cluster, Vec<u8>) {
+    let mut cluster = Cluster::new(name, 3);
+    let bytes = content(1, 16 << 20);
+    for node in 1..=3 {
+        cluster.start(node);
+        std::fs::write(image(&cluster, node), &bytes).unwrap();
+    }
+    (cluster, bytes)
+}
+
+/// A resource whose stores keep what is in these files.
+fn keeping(cluster: &Cluster) -> ResourceFile {
+    let mut file = cluster.resource("alpha", SIZE, &[1, 2, 3]);
+    for member in &mut file.members {
+        let path = Some("before.img".to_owned());
+        let kind = StoreKind::File;
+        member.stores = vec![FileStore { volume: 0, kind, path, metadata_path: None, keep: true }];
+    }
+    file
+}
+
+/// Bytes that a verify found different.
+fn verified(cluster: &Cluster) -> u64 {
+    let (resource, operation) = ("alpha".to_owned(), Operation::Verify { anew: true });
+    cluster.ask(1, Command::Operation { resource, operation }).unwrap();
+    let verify = cluster.status(1, "alpha").verify.unwrap();
+    assert_eq!((verify.state, verify.partial), (VerifyProgress::Done, false));
+    assert_eq!(verify.done_bytes, SIZE);
+    verify.repaired_bytes
+}
+
+/// The first bytes of a node's file; behind them there is room for metadata of a far larger volume.
+fn held(cluster: &Cluster, node: u16, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    std::fs::File::open(image(cluster, node)).unwrap().read_exact_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+fn assert_copies(cluster: &Cluster, expected: &[u8]) {
+    for node in 1..=3 {
+        assert!(held(cluster, node, expected.len()) == *expected, "the file of node {node}");
+    }
+}
+
+/// What was copied to any replica, as any node tells.
+fn copied(cluster: &Cluster) -> u64 {
+    let views = (1..=3).map(|node| cluster.status(node, "alpha"));
+    let rows = views.flat_map(|view| view.replicas);
+    rows.filter_map(|row| row.last_resync).map(|done| done.copied_bytes + done.equal_bytes).sum()
+}
+
+#[test]
+fn stores_that_hold_the_same_already_are_kept_and_not_copied() {
+    let (mut cluster, mut bytes) = begin("kept");
+    cluster.create(&keeping(&cluster));
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    let mut volume = cluster.open(1, "alpha");
+    assert!(volume.read(0, 16 << 20).unwrap() == bytes, "what was there is read");
+    assert!(cluster.open(3, "alpha").read(0, 16 << 20).unwrap() == bytes, "through any node");
+    assert_eq!(
+        (verified(&cluster), copied(&cluster)),
+        (0, 0),
+        "they are equal, and nothing was copied"
+    );
+    assert_copies(&cluster, &bytes);
+
+    // They are copies like any other: a node that was away gets what changed, and no more.
+    cluster.kill(3);
+    volume.write(5 * MIB, &content(2, 4096)).unwrap();
+    bytes[5 << 20..(5 << 20) + 4096].copy_from_slice(&content(2, 4096));
+    cluster.start(3);
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    volume.flush().unwrap();
+    drop(volume);
+    assert!(copied(&cluster) <= 16 * MIB, "an extent may be compared");
+    assert_eq!(verified(&cluster), 0);
+    assert_copies(&cluster, &bytes);
+
+    // Without the resource they are what they were before: files of somebody else.
+    for node in 1..=3 {
+        let resource = "alpha".to_owned();
+        cluster.ask(node, Command::ResourceDelete { resource, force: true }).unwrap();
+    }
+    assert_copies(&cluster, &bytes);
+}
+
+#[test]
+fn a_kept_store_that_differs_is_found_by_a_verify_and_repaired() {
+    let (cluster, bytes) = begin("kept-differs");
+    let file = std::fs::OpenOptions::new().write(true).open(image(&cluster, 2)).unwrap();
+    for at in [0, 8 * MIB + 12_288, SIZE - 4096] {
+        file.write_all_at(&[0x5a; 16], at).unwrap();
+    }
+    file.sync_all().unwrap();
+    cluster.create(&keeping(&cluster));
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    let mut volume = cluster.open(1, "alpha");
+    assert!(volume.read(0, 4096).unwrap() == bytes[..4096], "node 1 is primary and has its own");
+    let repaired = verified(&cluster);
+    assert!(
+        (3 * 4096..=3 * 256 * 1024).contains(&repaired),
+        "three blocks, or what was compared at once: {repaired}"
+    );
+    assert_eq!(verified(&cluster), 0, "no more");
+    volume.flush().unwrap();
+    assert_copies(&cluster, &bytes);
+}
+
+#[test]
+fn a_kept_store_that_does_not_begin_in_sync_is_copied_to() {
+    let (cluster, bytes) = begin("kept-stale");
+    std::fs::write(image(&cluster, 3), content(9, 16 << 20)).unwrap();
+    let mut file = keeping(&cluster);
+    file.members[2].in_sync = Some(false);
+    cluster.create(&file);
+    let mut volume = cluster.open(1, "alpha");
+    volume.flush().unwrap();
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    volume.flush().unwrap();
+    assert_copies(&cluster, &bytes);
+}
+
+#[test]
+fn copies_of_stores_in_use_become_a_resource_whose_replicas_are_equal() {
+    let mut cluster = Cluster::new("kept-clones", 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource("alpha", SIZE, &[1, 2, 3]));
+    let mut volume = cluster.open(1, "alpha");
+    // Each copy is made at another moment, and what is written goes on: no two are the same.
+    for node in 1..=3 {
+        for at in 0..16 {
+            volume.write(at * MIB, &content(u64::from(node) * 100 + at, 65_536)).unwrap();
+        }
+        let store = cluster.home(node).join("volumes/alpha-0.img");
+        // Without its holes, of which it is made for the most part, it would fill this machine's disk.
+        let copy = image(&cluster, node);
+        harness::run("cp", &["--sparse=always", harness::text(&store), harness::text(&copy)]);
+    }
+    let expected = held(&cluster, 2, 16 << 20);
+    assert!(expected != held(&cluster, 3, 16 << 20) && expected != held(&cluster, 1, 16 << 20));
+    let mut clone = keeping(&cluster);
+    (clone.name, clone.id) = ("beta".to_owned(), 0xbeef);
+    for member in &mut clone.members {
+        member.in_sync = Some(member.node == 2);
+    }
+    for node in 1..=3 {
+        cluster.ask(node, Command::ResourceDefine { file: Box::new(clone.clone()) }).unwrap();
+    }
+    for node in 1..=3 {
+        let create = |force| Command::ResourceCreate { resource: "beta".to_owned(), force };
+        let refused = cluster.ask(node, create(false)).unwrap_err();
+        assert!(refused.starts_with("LS-0020"), "it is labelled as a copy of alpha: {refused}");
+        cluster.ask(node, create(true)).unwrap();
+    }
+    let mut copy = cluster.open(3, "beta");
+    assert!(
+        copy.read(0, 16 << 20).unwrap() == expected,
+        "what the good one had when it was copied"
+    );
+    cluster.wait_in_sync(2, "beta", &[1, 2, 3]);
+    copy.write(0, &expected[..4096]).unwrap();
+    copy.flush().unwrap();
+    assert_copies(&cluster, &expected);
+    assert!(volume.read(0, 65_536).unwrap() == content(300, 65_536), "alpha goes on");
+}
+
+#[test]
+fn what_is_to_be_kept_must_be_there_and_is_never_removed() {
+    let (cluster, bytes) = begin("kept-refused");
+    let mut mixed = keeping(&cluster);
+    mixed.members[1].stores.clear();
+    let define = |file: &ResourceFile| Command::ResourceDefine { file: Box::new(file.clone()) };
+    let refused = cluster.ask(1, define(&mixed)).unwrap_err();
+    assert!(refused.contains("of 3 replicas that begin in sync 2 keep"), "{refused}");
+
+    let create = || Command::ResourceCreate { resource: "alpha".to_owned(), force: true };
+    let short = std::fs::OpenOptions::new().write(true).open(image(&cluster, 2)).unwrap();
+    short.set_len(SIZE - 4096).unwrap();
+    std::fs::remove_file(image(&cluster, 3)).unwrap();
+    for (node, code) in [(2, "LS-0022"), (3, "LS-0021")] {
+        cluster.ask(node, define(&keeping(&cluster))).unwrap();
+        let refused = cluster.ask(node, create()).unwrap_err();
+        assert!(refused.starts_with(code), "{refused}");
+    }
+    assert!(!image(&cluster, 3).exists());
+    assert!(held(&cluster, 2, (16 << 20) - 4096) == bytes[..(16 << 20) - 4096]);
+    // The operator undoes what went well elsewhere.
+    cluster.ask(1, define(&keeping(&cluster))).unwrap();
+    cluster.ask(1, create()).unwrap();
+    let resource = "alpha".to_owned();
+    cluster.ask(1, Command::ResourceDelete { resource, force: true }).unwrap();
+    assert!(held(&cluster, 1, 16 << 20) == bytes);
+}
