@@ -119,6 +119,17 @@ impl Member {
         self.send(node, MemberMessage::WantPrimary, out);
     }
 
+    /// Whether no copy in sync is there, though one may be going on alone elsewhere: whatever was decided here would be
+    /// another history, of nothing.
+    pub(super) fn lacks_copies(&self, configuration: &Configuration) -> bool {
+        let here = |member: &MemberEntry| {
+            let peer = self.peers.get(&member.node);
+            member.node == self.node || peer.is_some_and(|peer| peer.hello.is_some())
+        };
+        is_off(configuration)
+            && !configuration.members.iter().any(|member| member.in_sync && here(member))
+    }
+
     /// A node that is connected and may decide without a majority, if this one may not.
     fn copy_that_decides(&self) -> Option<NodeId> {
         let known = &self.known.as_ref()?.configuration;
@@ -130,6 +141,13 @@ impl Member {
             member.in_sync && hello.is_some_and(|hello| is_kept(hello, member))
         };
         known.members.iter().find(is_there).map(|member| member.node)
+    }
+
+    /// Whether `node` could be primary: without a majority only one with a copy in sync can.
+    pub(super) fn may_lead(&self, node: NodeId) -> bool {
+        let Some(known) = &self.known else { return true };
+        let known = &known.configuration;
+        !is_off(known) || known.is_in_sync(node) || self.has_majority(known, &BTreeMap::new())
     }
 
     /// A node without a copy asks this one to be primary, since neither finds a majority.
@@ -219,8 +237,9 @@ impl Member {
             return;
         }
         let none = BTreeMap::new();
-        let majority =
-            self.has_majority(&proposal.base, &none) && self.has_majority(&proposal.next, &none);
+        let majority = self.has_majority(&proposal.base, &none)
+            && self.has_majority(&proposal.next, &none)
+            && !self.may_still_grow(&proposal.base);
         if majority && !forks {
             return;
         }
@@ -230,6 +249,16 @@ impl Member {
             self.begin_stretch(proposal);
         }
         proposal.party = Some(self.party(&proposal.base));
+    }
+
+    /// Whether the primary that began the newest stretch may be going on with it alone, unheard of.
+    fn may_still_grow(&self, base: &Configuration) -> bool {
+        let begun = base.lineage.last().is_some_and(|newest| newest.epoch.0 + 1 >= base.reign.0);
+        let gone = base.primary.filter(|&primary| primary != self.node).is_some_and(|primary| {
+            let entry = base.member(primary);
+            !entry.is_some_and(|entry| self.takes_part(entry))
+        });
+        begun && gone
     }
 
     fn reign_segment(&self) -> Option<u64> {
@@ -258,12 +287,14 @@ impl Member {
         }
     }
 
-    /// A stretch is gone on with only while nobody else can have gone on with it: nobody was told of it, not even a
-    /// member on another side, which may give that up and come to this one, nor a client, which tells others.
+    /// A stretch is gone on with only while nobody else can have gone on with it: no other member was told of it, not
+    /// even one on another side, which may give that up and come to this one. Members that heard of it from a client
+    /// begin another (`may_still_grow`).
     pub(super) fn watch_stretch(&mut self) {
-        if self.peers.values().any(|peer| peer.session.is_some())
-            && let Some(reign) = self.reign_mut()
-        {
+        let told = self.known.as_ref().is_some_and(|known| {
+            self.connected().iter().any(|&node| known.configuration.member(node).is_some())
+        });
+        if told && let Some(reign) = self.reign_mut() {
             reign.segment = None;
         }
     }

@@ -439,7 +439,7 @@ impl Member {
 
     /// Another node asks to be primary instead.
     pub(super) fn on_want_primary(&mut self, peer: NodeId, session: SessionId, out: &mut Out) {
-        if self.reign().is_some_and(|reign| reign.drain.is_none()) {
+        if self.reign().is_some_and(|reign| reign.drain.is_none()) && self.may_lead(peer) {
             self.drain(Some((peer, session)), out);
         }
         self.step_in_for();

@@ -219,7 +219,8 @@ impl Member {
                 self.peers.get(&member.node).is_some_and(|peer| peer.hello.is_some())
             })
             .count();
-        count >= configuration.majority() || self.may_act_alone(configuration)
+        let enough = count >= configuration.majority() && !self.lacks_copies(configuration);
+        enough || self.may_act_alone(configuration)
     }
 
     /// Whether a value may be chosen after the configuration that is known: none of a history that was left.
