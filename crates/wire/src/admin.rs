@@ -22,7 +22,7 @@ pub use file::{
 };
 pub use status::{
     Event, Faults, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus, Resync,
-    ResyncDone, SplitBrain, Status, VerifyProgress, Verifying, VolumeStatus,
+    ResyncDone, Rot, SplitBrain, Status, VerifyProgress, Verifying, VolumeStatus,
 };
 
 use alloc::boxed::Box;

@@ -105,10 +105,37 @@ impl Node {
             let in_use = |refused: &Refused| refused.in_use;
             patiently(|| load(&plans, cluster, id, patience), in_use).map(Some)
         } else {
-            info!("{name}: defined, not created here");
-            return;
+            Err(missing(name, &plans))
         };
         self.run_found(name, &plans, found);
+    }
+
+    /// A peer has described a resource of which there are stores here: only its description was lost.
+    pub(super) fn run_stored(&mut self, name: &str) {
+        let Some(known) = self.known.get(name) else { return };
+        let file = known.file.clone();
+        let plans = self.plans(&file);
+        let is_there = |plan: &Plan| matches!(&plan.spec.place, Place::Path(path) if path.exists());
+        if known.running.is_some() || known.busy || !plans.iter().any(is_there) {
+            return;
+        }
+        if let Some(known) = self.known.get_mut(name) {
+            known.busy = true;
+        }
+        let (cluster, id) = (self.config.cluster, ResourceId(file.id));
+        let (name, patience) = (name.to_owned(), self.config.disk_late);
+        self.helper().start(move || {
+            let found = load(&plans, cluster, id, patience);
+            Box::new(move |node: &mut Node| {
+                let Some(known) = node.known.get_mut(&name) else { return };
+                known.busy = false;
+                let other = found.as_ref().is_err_and(|why| why.code == &codes::OTHER_STORE);
+                if known.running.is_some() || known.file.id != id.0 || other {
+                    return;
+                }
+                node.run_found(&name, &plans, found.map(Some));
+            })
+        });
     }
 
     /// Runs a resource with what was found on its disk; without its disk if that failed.
@@ -610,6 +637,16 @@ impl Node {
     pub(super) fn resource_by_id(&self, id: ResourceId) -> Option<Key> {
         self.by_id.get(&id).copied().filter(|key| self.resources.get(*key).is_some())
     }
+}
+
+/// A start finds none of a resource's stores.
+fn missing(name: &str, plans: &[Plan]) -> Refused {
+    let paths = plans.iter().filter_map(|plan| match &plan.spec.place {
+        Place::Path(path) => Some(path.display().to_string()),
+        Place::Memory { .. } => None,
+    });
+    let paths: Vec<String> = paths.collect();
+    Refused::new(&codes::STORE_MISSING, format!("{name}: {} is not there", paths.join(", ")))
 }
 
 /// Checksums of extents that were hot at a crash are not to be believed.
