@@ -104,6 +104,7 @@ impl ResourceStatus {
         let replica = |replica: &ReplicaStatus| ReplicaStatus {
             heard_ms_ago: None,
             reason: None,
+            rot: None,
             ..replica.clone()
         };
         ResourceStatus {
