@@ -60,7 +60,10 @@ fn replaced(bench: &Bench, cluster: &Cluster, node: &str) -> Outcome<()> {
         // Only trusted after everything was copied: that is what `settle` compares.
         return Ok(());
     }
-    ensure!(state == "detached", "{node} has no disk that can be used, and its copy is said to be {state}");
+    ensure!(
+        state == "detached",
+        "{node} has no disk that can be used, and its copy is said to be {state}"
+    );
     let explained = cluster.ok(&["explain", DISK])?;
     for verb in ["remove-replica", "add-replica"] {
         let start = format!("lockstep resource {verb} {DISK} --node {node}");

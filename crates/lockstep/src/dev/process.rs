@@ -118,7 +118,8 @@ pub(crate) fn wait_until_it_answers(
         }
         if running(cluster, node) != Some(pid) {
             let log = log_path(&cluster.directory_of(node));
-            let message = format!("node {} ended at once.{}", node.name, last_lines(&log, log_before));
+            let message =
+                format!("node {} ended at once.{}", node.name, last_lines(&log, log_before));
             return Err(Problem::new(NODE_DIED, message));
         }
         if begun.elapsed() > START_LIMIT {

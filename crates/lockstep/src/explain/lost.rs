@@ -40,7 +40,9 @@ pub(super) fn about_quorum(view: &ResourceStatus) -> Finding {
             "bring nodes back. Only if they are lost for good, or to be given up (it makes a named fork):{NEXT_LINE}{}",
             ways(view)
         ),
-        (false, true) => format!("only `force` is left (it makes a named fork):{NEXT_LINE}{}", ways(view)),
+        (false, true) => {
+            format!("only `force` is left (it makes a named fork):{NEXT_LINE}{}", ways(view))
+        }
         (false, false) => format!(
             "only `force` is left (it makes a named fork); bring {} back before, which may hold newer writes:{NEXT_LINE}{}",
             names(&away),
@@ -97,7 +99,8 @@ fn ways(view: &ResourceStatus) -> String {
         (replicas().filter(whole).collect(), replicas().filter(part).collect());
     let hidden = view.replicas.iter().any(|one| one.state == ReplicaState::Absent);
     let known = if hidden { ", as far as those know who answer" } else { "" };
-    let all = good.iter().map(|replica| (replica, format!("holds every acknowledged write{known}")));
+    let all =
+        good.iter().map(|replica| (replica, format!("holds every acknowledged write{known}")));
     let some = rest.iter().map(|replica| (replica, what_goes(view, replica, good.is_empty())));
     let lines: Vec<String> = all
         .chain(some)
@@ -106,7 +109,10 @@ fn ways(view: &ResourceStatus) -> String {
         })
         .collect();
     if lines.is_empty() {
-        return format!("lockstep resource force {} --node NODE   (a node that has a copy)", view.name);
+        return format!(
+            "lockstep resource force {} --node NODE   (a node that has a copy)",
+            view.name
+        );
     }
     lines.join(NEXT_LINE)
 }

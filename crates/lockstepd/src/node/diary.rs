@@ -50,7 +50,9 @@ impl Node {
         if before.reigns && !outline.reigns {
             info!("{name}: this node is primary no more");
         } else if before.leased && !outline.leased {
-            warning!("{name}: its lease as primary has run out: too few voters answer; requests wait");
+            warning!(
+                "{name}: its lease as primary has run out: too few voters answer; requests wait"
+            );
         } else if outline.reigns && outline.leased && before.reigns && !before.leased {
             info!("{name}: a majority of the voters answers: it has a lease as primary");
         }

@@ -403,7 +403,8 @@ impl Node {
                 self.begin_read(Starved { resource, shard, op, kind, volume, span, requested });
             }
             Check::Rotten => {
-                let blocks = self.sums_of(key, volume).map_or(0, |sums| sums.find_rot(read, &buffer));
+                let blocks =
+                    self.sums_of(key, volume).map_or(0, |sums| sums.find_rot(read, &buffer));
                 self.note_rot(key, volume, read.first(), blocks);
                 self.answer_disk(key, shard, op, DiskAnswer::Rotten);
             }

@@ -457,9 +457,9 @@ fn unused(known: &Known, running: Option<&Resource>) -> Option<String> {
 fn lost_words(memory: Memory) -> Option<&'static str> {
     match memory {
         Memory::Kept | Memory::Detached => None,
-        Memory::CacheLost => {
-            Some("its machine stopped before everything was flushed: it is compared before it counts")
-        }
+        Memory::CacheLost => Some(
+            "its machine stopped before everything was flushed: it is compared before it counts",
+        ),
         Memory::WentBack => Some(
             "its disk went back in time: what it acknowledged since is gone from it, and its vote with it",
         ),

@@ -132,8 +132,8 @@ impl Node {
         if self.config.identity.is_none() {
             return Ok(());
         }
-        let config = identity::read(&self.config)
-            .map_err(|why| Refused::new(&codes::BAD_SETTINGS, why))?;
+        let config =
+            identity::read(&self.config).map_err(|why| Refused::new(&codes::BAD_SETTINGS, why))?;
         self.peers.config = Some(config.clone());
         let (process, own) = (self.peers.process, self.config.clone());
         self.tell_others(|| {
