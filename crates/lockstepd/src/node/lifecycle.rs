@@ -11,7 +11,7 @@
 
 use std::path::PathBuf;
 
-use base::{ClusterId, Duration, NodeId, ResourceId};
+use base::{ClusterId, Duration, Epoch, NodeId, ResourceId};
 use replica::disk::Record;
 use replica::door::{MemberInput, Timing};
 use replica::shard::ShardSetup;
@@ -558,6 +558,7 @@ impl Node {
             return Err(Refused::new(&codes::RESOURCE_EXISTS, format!("{name}: it is created")));
         }
         let record = self.first_record(&file)?;
+        self.refuse_amnesia(known, &record)?;
         let plans = self.plans(&file);
         let memory = plans.iter().any(|plan| plan.kind == StoreKind::Memory);
         if memory && !self.config.allow_memory_store {
@@ -568,6 +569,25 @@ impl Node {
             known.busy = true;
         }
         Ok((file, plans, record))
+    }
+
+    /// A member that has taken part, and whose store is gone, is not made as if it had never promised anything.
+    fn refuse_amnesia(&self, known: &Known, record: &Record) -> Result<(), Refused> {
+        let own = self.config.node;
+        let running = known.running.and_then(|key| self.resources.get(key));
+        let newest = running.and_then(Resource::configuration);
+        let counted = newest.is_some_and(|newest| {
+            newest.epoch > Epoch(1)
+                && newest.member(own).is_some_and(|member| member.voter == record.voter)
+        });
+        if !counted {
+            return Ok(());
+        }
+        let name = &known.file.name;
+        let message = format!(
+            "{name}: the others count on what was stored here; it cannot be made as if it were new"
+        );
+        Err(Refused::new(&codes::STORE_MISSING, message))
     }
 
     /// `ResourceDelete`: `done` is told how it went.
