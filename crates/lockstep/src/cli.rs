@@ -347,7 +347,7 @@ pub(crate) enum Resource {
     /// Let requests of a node wait again for nodes that are missing
     LetWait(OnNode),
     /// Go on from a node's copy although the rules say to wait: other copies may be newer
-    Force(OnNode),
+    Force(Force),
     /// End a split brain: give up the side of one node, whose copy is then made anew from the others
     Resolve {
         /// The resource
@@ -381,6 +381,16 @@ pub(crate) struct Verify {
     /// Stop the one that runs; the next `verify` goes on with it
     #[arg(long, conflicts_with = "wait")]
     pub(crate) stop: bool,
+}
+
+/// `lockstep resource force`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Force {
+    #[command(flatten)]
+    pub(crate) on: OnNode,
+    /// Even if a node that answers holds writes that this one lacks: they are lost
+    #[arg(long)]
+    pub(crate) discard_newer: bool,
 }
 
 #[derive(Args, Clone, Debug)]

@@ -224,8 +224,8 @@ impl Demo {
         let next = self.primary()?;
         self.tell(&format!("Node {} is primary now; writes went on after {pause} ms.", next.name))?;
         self.write_on(progress, begun, third * 2)?;
-        let pid = process::start(&self.dev, &victim)?;
-        process::wait_until_it_answers(&self.dev, &victim, pid)?;
+        let run = process::start(&self.dev, &victim)?;
+        process::wait_until_it_answers(&self.dev, &victim, run)?;
         self.tell(&format!("Node {} is back, and copies what it missed.", victim.name))?;
         let resynced = self.resync(&victim.name)?;
         self.write_on(progress, begun, load_time)?;

@@ -96,7 +96,7 @@ fn start_all(cluster: &DevCluster) -> Result<(), Problem> {
             started.push((node, process::start(cluster, node)?));
         }
     }
-    started.iter().try_for_each(|&(node, pid)| process::wait_until_it_answers(cluster, node, pid))
+    started.iter().try_for_each(|&(node, run)| process::wait_until_it_answers(cluster, node, run))
 }
 
 fn up_command(global: &Global, style: Style, wanted: &Asked, detach: bool) -> Result<(), Problem> {
@@ -184,8 +184,8 @@ fn start(global: &Global, style: Style, name: &str) -> Result<(), Problem> {
     let node = cluster.node(name)?;
     let was = process::running(&cluster, node).is_some();
     if !was {
-        let pid = process::start(&cluster, node)?;
-        process::wait_until_it_answers(&cluster, node, pid)?;
+        let run = process::start(&cluster, node)?;
+        process::wait_until_it_answers(&cluster, node, run)?;
     }
     if style.form == Form::Json {
         return say_nodes(&cluster, style);

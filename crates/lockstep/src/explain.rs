@@ -5,6 +5,8 @@
 //!
 //! Not here: how the status is gathered (`view`).
 
+mod lost;
+
 use serde::Serialize;
 use wire::admin::{ReplicaState, ReplicaStatus, ResourceStatus};
 
@@ -129,24 +131,9 @@ fn about_primary(view: &ResourceStatus) -> Finding {
 fn about_service(view: &ResourceStatus) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !view.quorum {
-        let voters = view.replicas.iter().filter(|replica| votes(replica)).count();
-        let lost: Vec<&str> = view
-            .replicas
-            .iter()
-            .filter(|replica| votes(replica) && !replica.connected)
-            .map(|replica| replica.node.as_str())
-            .collect();
-        findings.push(serious(
-            format!("There is no quorum: of {voters} voters too few answer."),
-            format!("more than half of the voters; missing: {}", lost.join(", ")),
-            format!(
-                "bring nodes back. If programs are not to wait until then: lockstep resource fail-waiting {0} \
-                 --node NODE (they get I/O errors). Only if nodes are lost for good: lockstep resource force {0} \
-                 --node NODE (other copies may be newer; it makes a named fork)",
-                view.name
-            ),
-        ));
+        findings.push(lost::about_quorum(view));
     }
+    findings.extend(lost::about_copies(view));
     if let Some(reason) = &view.suspended {
         let (what, then) = if view.requests_fail {
             let what = format!("Requests get I/O errors ({})", crate::view::why_errors(view));
@@ -225,7 +212,6 @@ fn about_fork(view: &ResourceStatus) -> Vec<Finding> {
 
 fn about_replica(view: &ResourceStatus, replica: &ReplicaStatus, down: bool) -> Option<Finding> {
     let node = &replica.node;
-    let name = &view.name;
     let gone = since(replica);
     match replica.state {
         ReplicaState::InSync => None,
@@ -237,26 +223,8 @@ fn about_replica(view: &ResourceStatus, replica: &ReplicaStatus, down: bool) -> 
             format!("start it (development cluster: lockstep dev start {node})"),
         )),
         ReplicaState::Syncing => Some(syncing(replica)),
-        ReplicaState::Behind => Some(serious(
-            format!("The replica on {node} lacks writes and is not being copied to."),
-            "a primary, which drives the resync, and its turn",
-            format!(
-                "lockstep resource resume-resync {name} (if it was paused); lockstep resource promote {name} --node NODE"
-            ),
-        )),
-        ReplicaState::Detached => Some(serious(
-            match &replica.reason {
-                Some(why) => format!("The copy on {node} is not used: {why}."),
-                None => {
-                    format!("The disk of {node} failed, or was taken away: its copy is not used.")
-                }
-            },
-            "an operator",
-            format!(
-                "look into the log of {node}; with the disk replaced: lockstep resource remove-replica {name} \
-                 --node {node}, then add-replica"
-            ),
-        )),
+        ReplicaState::Behind => Some(behind(view, replica)),
+        ReplicaState::Detached => Some(detached(view, replica)),
         // Said first of all (`about_split`).
         ReplicaState::SplitBrain => None,
         ReplicaState::Absent if replica.in_sync => Some(serious(
@@ -284,6 +252,53 @@ fn about_replica(view: &ResourceStatus, replica: &ReplicaStatus, down: bool) -> 
             "check the network; lockstep status on both sides",
         )),
     }
+}
+
+fn behind(view: &ResourceStatus, replica: &ReplicaStatus) -> Finding {
+    let (node, name) = (&replica.node, &view.name);
+    let Some(why) = &replica.reason else {
+        return serious(
+            format!("The replica on {node} lacks writes and is not being copied to."),
+            "a primary, which drives the resync, and its turn",
+            format!(
+                "lockstep resource resume-resync {name} (if it was paused); lockstep resource promote {name} --node NODE"
+            ),
+        );
+    };
+    let what = format!("The copy on {node} does not count: {why}.");
+    if replica.vote_lost && !view.quorum {
+        return serious(what, "a quorum; then it is copied anew from the others", "see above");
+    }
+    serious(
+        what,
+        "a primary, which compares it, or copies it anew, from the others",
+        format!("nothing if there is a primary; else lockstep resource promote {name} --node NODE"),
+    )
+}
+
+fn detached(view: &ResourceStatus, replica: &ReplicaStatus) -> Finding {
+    let (node, name) = (&replica.node, &view.name);
+    let what = match &replica.reason {
+        Some(why) => format!("The copy on {node} is not used: {why}."),
+        None => format!("The disk of {node} failed, or was taken away: its copy is not used."),
+    };
+    let anew = format!(
+        "lockstep resource remove-replica {name} --node {node}{0}lockstep resource add-replica {name} --node {node} \
+         --force   (what is left of the old copy goes, all is copied)",
+        lost::NEXT_LINE
+    );
+    if view.quorum {
+        let remedy = format!(
+            "if its disk is only away: bring it back, and start {node} again. If it is lost, or damaged:{}{anew}",
+            lost::NEXT_LINE
+        );
+        return serious(what, "an operator", remedy);
+    }
+    let remedy = format!(
+        "if its disk is only away: bring it back, and start {node} again. Else, once there is a quorum (see above): \
+         `lockstep explain {name}` says how"
+    );
+    serious(what, "an operator", remedy)
 }
 
 fn syncing(replica: &ReplicaStatus) -> Finding {

@@ -153,6 +153,9 @@ kinds! {
     VOLUME_ABSENT = "LS-0924", NotFound,
         "The resource has no volume of that number; the first is 0.",
         "`lockstep resource show NAME` lists its volumes.";
+    COPY_IS_OLDER = "LS-0925", Failed,
+        "To force a node makes its copy the one that all others follow; what only they hold is lost.",
+        "Force the node that holds more. To lose that all the same: --discard-newer.";
 }
 
 /// A problem, ready to be shown.

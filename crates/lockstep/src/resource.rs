@@ -13,14 +13,15 @@ mod verify;
 
 use serde::Serialize;
 use wire::admin::{
-    Answer, Command, Operation, OptionsChange, ReplicaState, ResourceFile, ResourceStatus, codes,
+    Answer, Command, Operation, OptionsChange, ReplicaState, ReplicaStatus, ResourceFile,
+    ResourceStatus, codes,
 };
 
 use crate::admin::{Node, unexpected};
-use crate::cli::{Form, Global, OnNode, Resource, SetOptions};
+use crate::cli::{Force, Form, Global, OnNode, Resource, SetOptions};
 use crate::cluster::Cluster;
 use crate::output::{Cell, Style, Tone, say, say_json};
-use crate::problem::{NO_MEMBER, Problem, TIMED_OUT, USAGE, VOLUME_ABSENT};
+use crate::problem::{COPY_IS_OLDER, NO_MEMBER, Problem, TIMED_OUT, USAGE, VOLUME_ABSENT};
 use crate::unit::show_size;
 use crate::view::{Views, Watching, size_of};
 
@@ -80,7 +81,7 @@ pub(crate) fn run(global: &Global, command: &Resource) -> Result<(), Problem> {
         Resource::LetWait(on) => {
             on_node(&cluster, style, on, Operation::LetWait {}, "requests of this node may wait")
         }
-        Resource::Force(on) => force(&cluster, style, on),
+        Resource::Force(wanted) => force(&cluster, style, wanted),
         Resource::Resolve { name, discard } => resolve(&cluster, style, name, discard),
         Resource::Delete { name, force } => cast::delete(&cluster, style, name, *force),
     }
@@ -204,18 +205,79 @@ fn demote(cluster: &Cluster, style: Style, name: &str) -> Result<(), Problem> {
 }
 
 fn invalidate(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(), Problem> {
-    at_node(cluster, on, Operation::Invalidate {})?;
+    let anew = |mut problem: Problem| {
+        if problem.is(&codes::NO_REPLICA) {
+            let (name, node) = (&on.name, &on.node);
+            problem.remedy = format!(
+                "If {node} is a member whose disk cannot be used: lockstep resource remove-replica {name} --node {node}, then \
+                 lockstep resource add-replica {name} --node {node} --force. Else ask a node that has a copy."
+            );
+        }
+        problem
+    };
+    at_node(cluster, on, Operation::Invalidate {}).map_err(anew)?;
     done(style, &on.name, &format!("the copy on {} is made anew from the others", on.node))
 }
 
-fn force(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(), Problem> {
+fn force(cluster: &Cluster, style: Style, wanted: &Force) -> Result<(), Problem> {
+    let on = &wanted.on;
+    cluster.node(&on.node)?;
+    let views = Views::gather(cluster, Some(&on.name))?;
+    let view = views.whole(&on.name)?;
+    if !wanted.discard_newer {
+        refuse_older(&views, &view, &on.node)?;
+    }
     at_node(cluster, on, Operation::Force {})?;
     let words = format!(
-        "goes on from the copy on {}; other copies are given up. `lockstep explain {}` says how to take them \
+        "goes on from the copy on {}; other copies are given up{}. `lockstep explain {}` says how to take them \
          again",
-        on.node, on.name
+        on.node,
+        given_up(&view, &on.node),
+        on.name
     );
     done(style, &on.name, &words)
+}
+
+/// A copy that lacks writes is not forced while a node answers whose copy has them all.
+fn refuse_older(views: &Views, view: &ResourceStatus, node: &str) -> Result<(), Problem> {
+    let own = view.replicas.iter().find(|replica| replica.node == node);
+    let Some(own) = own.filter(|own| own.state != ReplicaState::InSync) else { return Ok(()) };
+    let answers = |replica: &&ReplicaStatus| {
+        replica.state == ReplicaState::InSync && views.of(&view.name, &replica.node).is_some()
+    };
+    let Some(better) = view.replicas.iter().find(answers) else { return Ok(()) };
+    let why = own.reason.as_deref().unwrap_or("it lacks writes");
+    let message = format!(
+        "{}: the copy on {node} is older ({why}), and that on {}, which answers, holds every acknowledged write; \
+         nothing was changed",
+        view.name, better.node
+    );
+    let mut problem = Problem::new(COPY_IS_OLDER, message);
+    problem.remedy = format!(
+        "lockstep resource force {} --node {}. To lose what {node} lacks all the same: --discard-newer",
+        view.name, better.node
+    );
+    Err(problem)
+}
+
+/// What is known of the copies that are not taken.
+fn given_up(view: &ResourceStatus, node: &str) -> String {
+    let others = view.replicas.iter().filter(|replica| {
+        replica.node != node
+            && !matches!(replica.state, ReplicaState::Witness | ReplicaState::Diskless)
+    });
+    let words: Vec<String> = others
+        .map(|replica| {
+            let known = match replica.state {
+                ReplicaState::InSync => "held every acknowledged write",
+                ReplicaState::Absent => "not reached: it may be newer",
+                ReplicaState::Detached => "not used",
+                _ => "older",
+            };
+            format!("{} ({known})", replica.node)
+        })
+        .collect();
+    if words.is_empty() { String::new() } else { format!(": {}", words.join(", ")) }
 }
 
 /// What is lost with the side of a node, in words.
@@ -303,7 +365,8 @@ fn list(cluster: &Cluster, style: Style) -> Result<(), Problem> {
 fn list_row(resource: &ResourceStatus) -> Vec<Cell> {
     let data = |state| !matches!(state, ReplicaState::Witness | ReplicaState::Diskless);
     let copies = resource.replicas.iter().filter(|replica| data(replica.state)).count();
-    let good = resource.replicas.iter().filter(|replica| replica.in_sync).count();
+    let good =
+        resource.replicas.iter().filter(|replica| replica.state == ReplicaState::InSync).count();
     let state = if !resource.quorum {
         Cell("no quorum".to_owned(), Tone::Bad)
     } else if resource.suspended.is_some() {

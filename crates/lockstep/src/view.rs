@@ -171,7 +171,17 @@ fn completed(best: &ResourceStatus, views: &[(String, ResourceStatus)]) -> Resou
         if replica.store.is_none() {
             replica.store.clone_from(&same.store);
         }
-        if replica.reason.is_none() && replica.state == ReplicaState::Detached {
+        if replica.rot.is_none() {
+            replica.rot = same.rot;
+        }
+        let copy = !matches!(replica.state, ReplicaState::Diskless | ReplicaState::Witness);
+        if copy && same.state == ReplicaState::Detached {
+            // The others hear that later, or not at all: without a store a node may have no session about it.
+            replica.state = ReplicaState::Detached;
+            replica.reason = None;
+        }
+        let unused = matches!(replica.state, ReplicaState::Detached | ReplicaState::Behind);
+        if unused && (replica.reason.is_none() || same.vote_lost) && same.reason.is_some() {
             replica.reason.clone_from(&same.reason);
         }
     }

@@ -57,8 +57,10 @@ fn main() -> ExitCode {
             match config::Config::read(&dir) {
                 Ok(config) => node::run(config),
                 Err(why) => {
-                    eprintln!("lockstepd: {why}");
-                    ExitCode::from(2)
+                    let code = &wire::admin::codes::BAD_SETTINGS;
+                    let (number, cause, remedy) = (code.code, code.cause, code.remedy);
+                    eprintln!("error {number}: {why}\n  cause:  {cause}\n  remedy: {remedy}");
+                    ExitCode::from(code.exit)
                 }
             }
         }

@@ -483,3 +483,25 @@ fn a_volume_has_the_activity_log_that_was_chosen_and_more_extents_are_hot_in_a_l
         assert_eq!(volume.read(499 * 4 * MIB, 4096).expect("read"), content(499, 4096));
     }
 }
+
+#[test]
+fn a_store_that_is_gone_is_not_made_as_if_its_node_had_never_voted() {
+    let mut cluster = Cluster::new("gone", 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource(NAME, 8 * MIB, &[1, 2, 3]));
+    cluster.open(1, NAME).write(0, &content(1, 4096)).expect("written");
+    cluster.kill(3);
+    std::fs::remove_file(cluster.home(3).join("volumes/alpha-0.img")).expect("removed");
+    cluster.start(3);
+    cluster.wait_for("node 3 to hear what the others decided", || {
+        let epoch = cluster.status(3, NAME).epoch;
+        if epoch > 1 { Ok(()) } else { Err(format!("epoch {epoch}")) }
+    });
+    let create = Command::ResourceCreate { resource: NAME.to_owned(), force: true };
+    let refused = cluster.ask(3, create).expect_err("its vote is lost");
+    assert!(format!("{refused:?}").contains("LS-0027"), "{refused:?}");
+    wait_detached(&cluster, 1, 3);
+    assert_eq!(cluster.open(3, NAME).read(0, 4096).expect("from the others"), content(1, 4096));
+}

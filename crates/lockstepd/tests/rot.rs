@@ -8,6 +8,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 
 use harness::{Cluster, content};
+use wire::admin::Rot;
 
 const MIB: u64 = 1 << 20;
 
@@ -50,4 +51,57 @@ fn read_parts_of_rotten_blocks(name: &str, threads: u16) {
             assert!(found == expected, "node {node}, {length} bytes at {offset}");
         }
     }
+}
+
+#[test]
+fn rot_that_a_read_finds_is_counted_where_it_was_and_told_in_the_log() {
+    for threads in [1, 2] {
+        count_rot(&format!("rot-count-{threads}"), threads);
+    }
+}
+
+fn count_rot(name: &str, threads: u16) {
+    let mut cluster = Cluster::new(name, 2);
+    for node in 1..=2 {
+        cluster.add_settings(node, &format!("threads = {threads}"));
+        cluster.start(node);
+    }
+    let mut file = cluster.resource("alpha", 16 * MIB, &[1, 2]);
+    file.options.data_checksum = true;
+    cluster.create(&file);
+    let blocks = content(7, 64 << 10);
+    let mut volume = cluster.open(1, "alpha");
+    // An extent for each of the threads.
+    let places = [MIB, 5 * MIB];
+    for at in places {
+        volume.write(at, &blocks).unwrap();
+    }
+    volume.flush().unwrap();
+    let rot = |asked: u16| {
+        let status = cluster.status(asked, "alpha");
+        let all = status.replicas.iter();
+        all.map(|replica| replica.rot).collect::<Vec<_>>()
+    };
+    let none = Some(Rot::default());
+    assert_eq!((rot(1), rot(2)), (vec![none, None], vec![None, none]), "each knows of its own");
+    let image = cluster.home(1).join("volumes").join("alpha-0.img");
+    let image = OpenOptions::new().write(true).open(image).unwrap();
+    for at in places {
+        image.write_all_at(&[0x5a; 16], at + 1536).unwrap();
+        image.write_all_at(&[0x5a; 16], at + 3 * 4096 + 1536).unwrap();
+    }
+    image.sync_all().unwrap();
+    for at in places {
+        assert!(volume.read(at, 64 << 10).unwrap() == blocks);
+    }
+    cluster.wait_for("all of it to be repaired", || match rot(1)[0] {
+        Some(Rot { found_blocks: 4, repaired_blocks: 4 }) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    assert_eq!(rot(2), vec![None, none], "the other disk is good");
+    let log = cluster.log(1);
+    let lines = log.lines().filter(|line| line.contains("blocks are not what was written"));
+    let lines: Vec<&str> = lines.collect();
+    assert!(!lines.is_empty() && lines.len() <= usize::from(threads), "{log}");
+    assert!(lines.iter().all(|line| line.contains("warn") && line.contains("alpha")), "{log}");
 }

@@ -161,3 +161,42 @@ fn an_admin_socket_of_a_dead_node_is_replaced_and_that_of_a_living_one_is_not() 
     assert!(log.contains("cannot start") && log.contains(text(&socket)), "{log}");
     cluster.ask(1, Command::Ping {}).expect("the first goes on answering");
 }
+
+/// What a node that does not start says, which is all that its log holds.
+fn says_at_its_end(cluster: &mut Cluster, node: u16) -> String {
+    std::fs::remove_file(cluster.home(node).join("log")).ok();
+    cluster.spawn(node, Process::new(NODE));
+    assert!(!cluster.ends(node), "it does not start");
+    cluster.log(node)
+}
+
+#[test]
+fn a_node_that_cannot_start_names_a_code_a_cause_and_a_remedy() {
+    let mut cluster = Cluster::new("start", 1);
+    let settings = cluster.home(1).join("node.toml");
+    let good = std::fs::read_to_string(&settings).expect("it is there");
+    let key = cluster.home(1).join("key.pem");
+    let kept = std::fs::read(&key).expect("a key");
+    let held = std::net::TcpListener::bind((cluster.address(1), 0)).expect("an address");
+    let taken = held.local_addr().expect("bound").to_string();
+    let listen = good.lines().find(|line| line.starts_with("listen")).expect("a key of it");
+    let cases = [
+        ("LS-0070", "frobnicate", format!("frobnicate = 1\n{good}")),
+        ("LS-0071", taken.as_str(), good.replace(listen, &format!("listen = \"{taken}\""))),
+    ];
+    for (code, named, text) in cases {
+        std::fs::write(&settings, text).expect("written");
+        let said = says_at_its_end(&mut cluster, 1);
+        for part in [code, named, "\n  cause:  ", "\n  remedy: "] {
+            assert!(said.contains(part), "no {part:?} in {said}");
+        }
+    }
+    std::fs::write(&settings, good).expect("written");
+    std::fs::write(&key, "no key").expect("written");
+    let said = says_at_its_end(&mut cluster, 1);
+    assert!(said.contains("LS-0070") && said.contains("remedy: "), "{said}");
+    std::fs::write(&key, kept).expect("written");
+    std::fs::remove_file(&settings).expect("removed");
+    let said = says_at_its_end(&mut cluster, 1);
+    assert!(said.contains("LS-0070") && said.contains("node.toml"), "{said}");
+}

@@ -756,7 +756,7 @@ pub enum MemberOutput {
     Mark(&'static str),
 }
 
-/// What happens to a resource's history. Stretches of it go by their ids; 0 is the one that began with it.
+/// What happens to a resource's history and to those who remember it. Stretches of it go by their ids; 0 is the one that began with it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Notice {
     /// A stretch began here that not a majority decided, or that an operator forced.
@@ -792,6 +792,11 @@ pub enum Notice {
         theirs: u64,
         /// Number of times that a side was chosen, there.
         fork: u64,
+    },
+    /// A member's disk went back in time: this node's, which becomes a new, empty member; or a peer's.
+    WentBack {
+        /// Whose.
+        node: NodeId,
     },
 }
 

@@ -22,7 +22,7 @@ pub use file::{
 };
 pub use status::{
     Event, Faults, Growing, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus,
-    Resync, ResyncDone, SplitBrain, Status, VerifyProgress, Verifying, VolumeStatus,
+    Resync, ResyncDone, Rot, SplitBrain, Status, VerifyProgress, Verifying, VolumeStatus,
 };
 
 use alloc::boxed::Box;

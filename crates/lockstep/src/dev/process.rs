@@ -57,8 +57,16 @@ fn own_program() -> Result<PathBuf, Problem> {
         .map_err(|error| Problem::new(FILE, format!("this program's own path is unknown: {error}")))
 }
 
-/// Starts a node and returns its process number. It outlives this program.
-pub(crate) fn start(cluster: &DevCluster, node: &NodeEntry) -> Result<u32, Problem> {
+/// A node's process, just started.
+#[derive(Clone, Copy)]
+pub(crate) struct Started {
+    pid: u32,
+    /// Bytes that were in its log before.
+    log_before: u64,
+}
+
+/// Starts a node. It outlives this program.
+pub(crate) fn start(cluster: &DevCluster, node: &NodeEntry) -> Result<Started, Problem> {
     let directory = cluster.directory_of(node);
     let path = log_path(&directory);
     let log = OpenOptions::new()
@@ -66,6 +74,7 @@ pub(crate) fn start(cluster: &DevCluster, node: &NodeEntry) -> Result<u32, Probl
         .append(true)
         .open(&path)
         .map_err(|error| Problem::file(&path, &error))?;
+    let log_before = log.metadata().map_err(|error| Problem::file(&path, &error))?.len();
     let errors = log.try_clone().map_err(|error| Problem::file(&path, &error))?;
     let program = program()?;
     // By way of this program, which leaves the terminal's session and then becomes the node.
@@ -81,7 +90,7 @@ pub(crate) fn start(cluster: &DevCluster, node: &NodeEntry) -> Result<u32, Probl
         .map_err(|error| Problem::file(&program, &error))?;
     let note = note_path(&directory);
     fs::write(&note, format!("{}\n", child.id())).map_err(|error| Problem::file(&note, &error))?;
-    Ok(child.id())
+    Ok(Started { pid: child.id(), log_before })
 }
 
 /// Leaves the terminal's session and becomes `program`. Returns only if that fails.
@@ -93,11 +102,11 @@ pub(crate) fn become_node(program: &Path, directory: &Path) -> Problem {
     Problem::file(program, &error)
 }
 
-/// Waits until a node that was started as `pid` answers.
+/// Waits until a node that was started answers.
 pub(crate) fn wait_until_it_answers(
     cluster: &DevCluster,
     node: &NodeEntry,
-    pid: u32,
+    Started { pid, log_before }: Started,
 ) -> Result<(), Problem> {
     let admin: Node = cluster.admin_of(node);
     let begun = Instant::now();
@@ -109,7 +118,8 @@ pub(crate) fn wait_until_it_answers(
         }
         if running(cluster, node) != Some(pid) {
             let log = log_path(&cluster.directory_of(node));
-            let message = format!("node {} ended at once.{}", node.name, last_lines(&log));
+            let message =
+                format!("node {} ended at once.{}", node.name, last_lines(&log, log_before));
             return Err(Problem::new(NODE_DIED, message));
         }
         if begun.elapsed() > START_LIMIT {
@@ -226,11 +236,14 @@ pub(crate) fn log_path(directory: &Path) -> PathBuf {
     directory.join("log")
 }
 
-fn last_lines(path: &Path) -> String {
-    let Ok(text) = fs::read_to_string(path) else { return String::new() };
+/// The end of what a node's present process has written to its log, whose first bytes are of earlier ones.
+fn last_lines(path: &Path, before: u64) -> String {
+    let Ok(bytes) = fs::read(path) else { return String::new() };
+    let from = usize::try_from(before).map_or(bytes.len(), |before| before.min(bytes.len()));
+    let text = String::from_utf8_lossy(&bytes[from..]);
     let lines: Vec<&str> = text.lines().collect();
     let tail = &lines[lines.len().saturating_sub(LOG_LINES)..];
-    let mut shown = format!(" {} ends with:", path.display());
+    let mut shown = format!(" {} says of this run:", path.display());
     for line in tail {
         shown.push_str("\n    ");
         shown.push_str(line);

@@ -112,16 +112,32 @@ fn block(style: Style, resource: &ResourceStatus) -> String {
         text.push_str(&format!("  {line}\n"));
     }
     let mut notes = resource.warnings.clone();
-    for replica in resource.replicas.iter().filter(|row| row.state == ReplicaState::Detached) {
+    for replica in resource.replicas.iter().filter(|row| is_unused(row)) {
         let why =
             replica.reason.as_ref().filter(|why| notes.iter().all(|note| !note.ends_with(*why)));
         notes.extend(why.map(|why| format!("{}: {why}", replica.node)));
     }
+    notes.extend(resource.replicas.iter().filter_map(rot_note));
     for note in notes {
         text.push_str(&style.paint(Tone::Doubtful, &format!("  note: {note}")));
         text.push('\n');
     }
     text
+}
+
+/// Whether there is a copy or a vote that does not count.
+fn is_unused(replica: &ReplicaStatus) -> bool {
+    matches!(replica.state, ReplicaState::Detached | ReplicaState::Behind)
+        || replica.state == ReplicaState::Witness && replica.vote_lost
+}
+
+/// What rotted on a node.
+fn rot_note(replica: &ReplicaStatus) -> Option<String> {
+    let rot = replica.rot.filter(|rot| rot.found_blocks > 0)?;
+    Some(format!(
+        "{}: {} blocks were not what was written, {} of them are repaired; its disk may be failing",
+        replica.node, rot.found_blocks, rot.repaired_blocks
+    ))
 }
 
 /// How a comparison stands; `None` of one that is done and found nothing.

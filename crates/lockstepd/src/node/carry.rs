@@ -45,6 +45,7 @@ impl Node {
         self.touch(key);
         self.carry_member(key, &mut outputs);
         self.member_out = outputs;
+        self.note_changes(key);
     }
 
     /// A configuration is committed, and every thread hears of it: clients are told new sizes, and what lies
@@ -99,6 +100,14 @@ impl Node {
             Notice::Chosen { peer, clients } => warning!(
                 "{name}: the side of {} was chosen: what was written here is given up as soon as {clients} \
                  NBD clients of this node have left",
+                node(peer)
+            ),
+            Notice::WentBack { node } if node == self.config.node => warning!(
+                "{name}: the disk of this node went back in time: what it acknowledged since is gone from it, and its \
+                 vote with it; others must copy it anew"
+            ),
+            Notice::WentBack { node: peer } => warning!(
+                "{name}: the disk of {} went back in time: neither its copy nor its vote counts",
                 node(peer)
             ),
             Notice::GivesUp { peer, mine, theirs, fork } => {

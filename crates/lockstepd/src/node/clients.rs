@@ -378,7 +378,10 @@ impl Node {
     fn drop_client(&mut self, key: Key, why: &str) {
         let Some(client) = self.clients.remove(key) else { return };
         self.visitors.count -= usize::from(client.visits);
-        debug!("an NBD client went: {why}");
+        match client.opened {
+            Some((resource, _)) => info!("{}: an NBD client went: {why}", self.name_of(resource)),
+            None => debug!("an NBD client went: {why}"),
+        }
         self.hands.close(&client.socket);
         if let Some((resource, _)) = client.opened {
             self.count_client(resource, false);

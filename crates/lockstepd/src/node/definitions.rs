@@ -52,7 +52,10 @@ impl Node {
         }
         let resource = file.name.clone();
         match self.define(file) {
-            Ok(()) => info!("{resource}: heard of it from node {name}"),
+            Ok(()) => {
+                info!("{resource}: heard of it from node {name}");
+                self.run_stored(&resource);
+            }
             Err(refused) => {
                 warning!("{resource}: node {name} has it, and it is refused: {refused}")
             }

@@ -11,7 +11,7 @@ use replica::disk::{Layout, Record};
 use replica::door::{DiskAnswer, DiskOp, DiskRequest, MemberInput, ShardInput};
 use store::Store;
 use sys::{Buffer, BufferPool, Errno, Event, Payload, Piece};
-use wire::admin::StoreKind;
+use wire::admin::{Rot, StoreKind};
 
 use super::beyond::Beyond;
 use super::sums::{Check, Sums, blocks_around, extent_of};
@@ -209,6 +209,8 @@ impl Node {
             }
             _ => unreachable!("told apart above"),
         }
+        let repaired_blocks = sums.as_mut().map_or(0, Sums::take_repaired);
+        self.count_rot(key, Rot { found_blocks: 0, repaired_blocks });
     }
 
     fn begin_flush(&mut self, key: Key, shard: u16, op: DiskOp) {
@@ -401,12 +403,9 @@ impl Node {
                 self.begin_read(Starved { resource, shard, op, kind, volume, span, requested });
             }
             Check::Rotten => {
-                error!(
-                    "{}: volume {volume}, sectors {}..{}: not what was written; read elsewhere",
-                    self.name_of(key),
-                    read.first(),
-                    read.end()
-                );
+                let blocks =
+                    self.sums_of(key, volume).map_or(0, |sums| sums.find_rot(read, &buffer));
+                self.note_rot(key, volume, read.first(), blocks);
                 self.answer_disk(key, shard, op, DiskAnswer::Rotten);
             }
             Check::Unknown => {

@@ -11,7 +11,7 @@
 
 use std::path::PathBuf;
 
-use base::{ClusterId, Duration, NodeId, ResourceId, VolumeId};
+use base::{ClusterId, Duration, Epoch, NodeId, ResourceId, VolumeId};
 use replica::disk::Record;
 use replica::door::{LogSize, MemberInput, Timing};
 use replica::shard::ShardSetup;
@@ -110,10 +110,37 @@ impl Node {
             let in_use = |refused: &Refused| refused.in_use;
             patiently(|| load(&plans, cluster, id, patience), in_use).map(Some)
         } else {
-            info!("{name}: defined, not created here");
-            return;
+            Err(missing(name, &plans))
         };
         self.run_found(name, &plans, found);
+    }
+
+    /// A peer has described a resource of which there are stores here: only its description was lost.
+    pub(super) fn run_stored(&mut self, name: &str) {
+        let Some(known) = self.known.get(name) else { return };
+        let file = known.file.clone();
+        let plans = self.plans(&file);
+        let is_there = |plan: &Plan| matches!(&plan.spec.place, Place::Path(path) if path.exists());
+        if known.running.is_some() || known.busy || !plans.iter().any(is_there) {
+            return;
+        }
+        if let Some(known) = self.known.get_mut(name) {
+            known.busy = true;
+        }
+        let (cluster, id) = (self.config.cluster, ResourceId(file.id));
+        let (name, patience) = (name.to_owned(), self.config.disk_late);
+        self.helper().start(move || {
+            let found = load(&plans, cluster, id, patience);
+            Box::new(move |node: &mut Node| {
+                let Some(known) = node.known.get_mut(&name) else { return };
+                known.busy = false;
+                let other = found.as_ref().is_err_and(|why| why.code == &codes::OTHER_STORE);
+                if known.running.is_some() || known.file.id != id.0 || other {
+                    return;
+                }
+                node.run_found(&name, &plans, found.map(Some));
+            })
+        });
     }
 
     /// Runs a resource with what was found on its disk; without its disk if that failed.
@@ -538,6 +565,7 @@ impl Node {
             return Err(Refused::new(&codes::RESOURCE_EXISTS, format!("{name}: it is created")));
         }
         let record = self.first_record(&file)?;
+        self.refuse_amnesia(known, &record)?;
         let plans = self.plans(&file);
         let memory = plans.iter().any(|plan| plan.kind == StoreKind::Memory);
         if memory && !self.config.allow_memory_store {
@@ -548,6 +576,25 @@ impl Node {
             known.busy = true;
         }
         Ok((file, plans, record))
+    }
+
+    /// A member that has taken part, and whose store is gone, is not made as if it had never promised anything.
+    fn refuse_amnesia(&self, known: &Known, record: &Record) -> Result<(), Refused> {
+        let own = self.config.node;
+        let running = known.running.and_then(|key| self.resources.get(key));
+        let newest = running.and_then(Resource::configuration);
+        let counted = newest.is_some_and(|newest| {
+            newest.epoch > Epoch(1)
+                && newest.member(own).is_some_and(|member| member.voter == record.voter)
+        });
+        if !counted {
+            return Ok(());
+        }
+        let name = &known.file.name;
+        let message = format!(
+            "{name}: the others count on what was stored here; it cannot be made as if it were new"
+        );
+        Err(Refused::new(&codes::STORE_MISSING, message))
     }
 
     /// `ResourceDelete`: `done` is told how it went.
@@ -619,6 +666,16 @@ impl Node {
     pub(super) fn resource_by_id(&self, id: ResourceId) -> Option<Key> {
         self.by_id.get(&id).copied().filter(|key| self.resources.get(*key).is_some())
     }
+}
+
+/// A start finds none of a resource's stores.
+fn missing(name: &str, plans: &[Plan]) -> Refused {
+    let paths = plans.iter().filter_map(|plan| match &plan.spec.place {
+        Place::Path(path) => Some(path.display().to_string()),
+        Place::Memory { .. } => None,
+    });
+    let paths: Vec<String> = paths.collect();
+    Refused::new(&codes::STORE_MISSING, format!("{name}: {} is not there", paths.join(", ")))
 }
 
 /// Checksums of extents that were hot at a crash are not to be believed.

@@ -21,6 +21,7 @@ mod carry;
 mod clients;
 mod definitions;
 mod deleted;
+mod diary;
 mod disk;
 mod dump;
 mod helper;
@@ -52,7 +53,9 @@ use sys::{
     Access, Buffer, BufferPool, Errno, Event, File, Hands, HandsConfig, Listener, OpenOptions,
     Payload,
 };
+use wire::admin::codes;
 
+use crate::backing::Refused;
 use crate::config::Config;
 use crate::log::{error, info};
 use crate::slab::{Key, Slab};
@@ -194,23 +197,28 @@ pub(crate) struct Node {
 
 impl Node {
     /// Opens everything that the configuration names.
-    fn open(config: Config) -> Result<Node, String> {
-        let lock = lock_directory(&config.directory)?;
-        let deleted = Deleted::read(&config.directory)?;
-        let hands = Hands::new(HandsConfig::default()).map_err(|error| error.to_string())?;
+    fn open(config: Config) -> Result<Node, Refused> {
+        let directory = |why: String| Refused::new(&codes::RUNS_ALREADY, why);
+        let listening = |why: String| Refused::new(&codes::CANNOT_LISTEN, why);
+        let lacks = |why: String| Refused::new(&codes::CANNOT_START, why);
+        let lock = lock_directory(&config.directory).map_err(directory)?;
+        let deleted = Deleted::read(&config.directory).map_err(directory)?;
+        let hands = Hands::new(HandsConfig::default()).map_err(|error| lacks(error.to_string()))?;
         let zeroes_bytes = usize::try_from(PIECE_BYTES).expect("1 MiB");
-        let zeroes = BufferPool::new(zeroes_bytes).take_zeroed(zeroes_bytes).ok_or("no memory")?;
-        let helper =
-            Helper::new(hands.waker()).map_err(|error| format!("no helping thread: {error}"))?;
-        let threads = Threads::start(&config, hands.waker(), &zeroes)?;
+        let zeroes = BufferPool::new(zeroes_bytes).take_zeroed(zeroes_bytes);
+        let zeroes = zeroes.ok_or_else(|| lacks("no memory".to_owned()))?;
+        let helper = Helper::new(hands.waker())
+            .map_err(|error| lacks(format!("no helping thread: {error}")))?;
+        let threads = Threads::start(&config, hands.waker(), &zeroes).map_err(lacks)?;
         let first = First { deleted, helper, _lock: lock };
         let mut node = Node::new(config, hands, threads, zeroes, Some(first));
         let token = node.token(Purpose::Signal);
-        node.hands.watch_signals(token, &SIGNALS).map_err(|error| format!("signals: {error}"))?;
+        let watched = node.hands.watch_signals(token, &SIGNALS);
+        watched.map_err(|error| lacks(format!("signals: {error}")))?;
         node.open_peers()?;
-        node.load_resources()?;
-        node.listen_nbd()?;
-        node.open_admin()?;
+        node.load_resources().map_err(directory)?;
+        node.listen_nbd().map_err(listening)?;
+        node.open_admin().map_err(listening)?;
         Ok(node)
     }
 
@@ -443,7 +451,9 @@ pub(crate) fn run(config: Config) -> ExitCode {
     let mut node = match Node::open(config) {
         Ok(node) => node,
         Err(why) => {
-            error!("node {name} cannot start: {why}");
+            let code = why.code;
+            let (cause, remedy) = (code.cause, code.remedy);
+            error!("node {name} cannot start: {why}\n  cause:  {cause}\n  remedy: {remedy}");
             return ExitCode::FAILURE;
         }
     };

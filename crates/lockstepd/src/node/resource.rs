@@ -13,6 +13,7 @@ use replica::{Geometry, Member, Shard};
 use sys::{BufferPool, Room};
 use wire::{Configuration, VolumeEntry};
 
+use super::diary::Diary;
 use super::disk::LocalDisk;
 use super::recast::Recast;
 use super::threads::Sight;
@@ -54,6 +55,8 @@ pub(crate) struct Resource {
     pub(crate) disk: Option<LocalDisk>,
     /// The first request that its disk failed since the machines began: why, for the operator.
     pub(crate) disk_failure: Option<String>,
+    /// What was told of it in the log.
+    pub(crate) diary: Diary,
     /// NBD clients that have it open here.
     pub(crate) clients: u32,
     /// What the resource file says, until a configuration is known.
@@ -100,6 +103,7 @@ impl Resource {
             nodes: Vec::new(),
             disk,
             disk_failure: None,
+            diary: Diary::default(),
             clients: 0,
             defined: None,
             sizes: BTreeMap::new(),

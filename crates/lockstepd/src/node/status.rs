@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 
 use base::{NodeId, ResourceId, SECTOR_BYTES};
 use link::LinkMode;
-use replica::member::{MemberStatus, Suspended};
+use replica::member::{MemberStatus, Memory, Suspended};
 use wire::admin::{
     Faults, Growing, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus, Resync,
-    ResyncDone, SplitBrain, Status, StoreKind, VerifyProgress, Verifying, VolumeStatus, codes,
+    ResyncDone, Rot, SplitBrain, Status, StoreKind, VerifyProgress, Verifying, VolumeStatus, codes,
 };
 use wire::{Configuration, MemberKind, VolumeEntry};
 
@@ -160,7 +160,7 @@ impl Node {
             suspended: suspended
                 // Without a primary and without a request nothing waits: the first one makes one.
                 .filter(|&why| primary.is_some() || in_flight > 0 || *why != Suspended::NoPrimary)
-                .map(|suspended| self.words(&name, suspended)),
+                .map(|suspended| self.words(&name, suspended, &self.lost_votes(member.as_ref()))),
             requests_fail: failed_by_operator || configuration.as_ref().is_some_and(io_error),
             failed_by_operator,
             replicas: configuration
@@ -251,23 +251,20 @@ impl Node {
                 let peer = self.peers.nodes.get(&node);
                 let connected = own || peer.is_some_and(|peer| peer.is_connected());
                 let in_sync = entry.is_some_and(|entry| entry.in_sync);
-                let unused = running.map_or(known.problem.as_ref(), |resource| {
-                    resource.disk_failure.as_ref().or(known.problem.as_ref())
-                });
+                let said =
+                    member.and_then(|member| member.peers.iter().find(|peer| peer.node == node));
+                let own_said = member.filter(|_| own);
+                let memory = own_said.map_or(said.and_then(|said| said.memory), |own| own.memory);
                 let reason = if own {
-                    unused.cloned()
+                    unused(known, running)
                 } else {
                     peer.filter(|_| !connected).and_then(|peer| peer.reason.clone())
                 };
                 let state = match entry.map(|entry| entry.kind) {
                     Some(MemberKind::Witness) => ReplicaState::Witness,
                     None => ReplicaState::Diskless,
-                    Some(MemberKind::Replica) if own => own_state(running, in_sync),
-                    Some(MemberKind::Replica) => {
-                        let said = member
-                            .and_then(|member| member.peers.iter().find(|peer| peer.node == node));
-                        peer_state(said, in_sync)
-                    }
+                    Some(MemberKind::Replica) if own => own_state(running, memory, in_sync),
+                    Some(MemberKind::Replica) => peer_state(said, in_sync),
                 };
                 ReplicaStatus {
                     node: self.node_name(&known.file.name, node),
@@ -276,9 +273,12 @@ impl Node {
                     resync,
                     node_id: node.0,
                     connected,
-                    reason,
+                    reason: reason.or_else(|| memory.and_then(lost_words).map(str::to_owned)),
+                    vote_lost: own_said
+                        .map_or(said.is_some_and(|said| said.vote_lost), |own| own.vote_lost),
                     heard_ms_ago: self.heard_ms_ago(node),
                     store: running.filter(|_| own).and_then(store_of),
+                    rot: running.filter(|_| own).and_then(rot_of),
                     last_resync: running.and_then(|resource| last_resync(resource, node)),
                 }
             })
@@ -329,7 +329,17 @@ impl Node {
         Some(Resync { done_bytes, total_bytes, rate_bytes_per_second, eta_seconds })
     }
 
-    fn words(&self, name: &str, suspended: &Suspended) -> String {
+    /// Voters that are here, and whose votes do not count.
+    fn lost_votes(&self, member: Option<&MemberStatus>) -> Vec<NodeId> {
+        let Some(member) = member else { return Vec::new() };
+        let peers = member.peers.iter().filter(|peer| peer.connected && peer.vote_lost);
+        let own = member.vote_lost.then_some(self.config.node);
+        let mut nodes: Vec<NodeId> = peers.map(|peer| peer.node).chain(own).collect();
+        nodes.sort_unstable();
+        nodes
+    }
+
+    fn words(&self, name: &str, suspended: &Suspended, lost: &[NodeId]) -> String {
         let names = |nodes: &[NodeId]| {
             let names: Vec<String> = nodes.iter().map(|&node| self.node_name(name, node)).collect();
             names.join(", ")
@@ -344,7 +354,12 @@ impl Node {
             }
             Suspended::NoPrimary => "no primary is known; one is chosen when it is used".to_owned(),
             Suspended::NoQuorum { missing } => {
-                format!("no quorum: {missing} more of its voters would have to answer")
+                let votes = if lost.is_empty() {
+                    String::new()
+                } else {
+                    format!("; lost with the memory that gave them: the votes of {}", names(lost))
+                };
+                format!("no quorum: {missing} more of its voters would have to answer{votes}")
             }
             Suspended::Gathering { waiting } if waiting.is_empty() => {
                 "replicas tell what they may hold differently".to_owned()
@@ -464,26 +479,63 @@ fn in_flight(resource: &Resource) -> u64 {
     u64::try_from(open).expect("a few")
 }
 
-fn own_state(running: Option<&Resource>, in_sync: bool) -> ReplicaState {
+/// Why this node's own copy is not used, if it has one that is not.
+fn unused(known: &Known, running: Option<&Resource>) -> Option<String> {
+    let Some(resource) = running else {
+        let code = &codes::NOT_CREATED;
+        let missing = || format!("{} ({})", code.title.to_lowercase(), code.code);
+        return Some(known.problem.clone().unwrap_or_else(missing));
+    };
+    resource.disk_failure.as_ref().or(known.problem.as_ref()).cloned()
+}
+
+/// Why a copy or a vote does not count, of a node that is here.
+fn lost_words(memory: Memory) -> Option<&'static str> {
+    match memory {
+        Memory::Kept | Memory::Detached => None,
+        Memory::CacheLost => Some(
+            "its machine stopped before everything was flushed: it is compared before it counts",
+        ),
+        Memory::WentBack => Some(
+            "its disk went back in time: what it acknowledged since is gone from it, and its vote with it",
+        ),
+        Memory::Other => Some(
+            "what it holds is not what was in sync: its disk is new or went back in time, or it is memory, which \
+             forgets at a stop; its vote went with it",
+        ),
+    }
+}
+
+fn own_state(running: Option<&Resource>, memory: Option<Memory>, in_sync: bool) -> ReplicaState {
     match running {
-        Some(resource) if resource.disk.is_some() && in_sync => ReplicaState::InSync,
-        Some(resource) if resource.disk.is_some() && resource.disk_failure.is_none() => {
-            ReplicaState::Behind
-        }
+        Some(resource) if resource.disk.is_some() => match memory {
+            Some(Memory::Kept) | None if in_sync => ReplicaState::InSync,
+            _ if resource.disk_failure.is_some() => ReplicaState::Detached,
+            Some(Memory::Detached) => ReplicaState::Detached,
+            _ => ReplicaState::Behind,
+        },
         _ => ReplicaState::Detached,
     }
 }
 
 fn peer_state(said: Option<&replica::member::PeerStatus>, in_sync: bool) -> ReplicaState {
-    match said {
-        Some(said) if !said.connected => ReplicaState::Absent,
+    let Some(said) = said.filter(|said| said.connected) else { return ReplicaState::Absent };
+    match said.memory {
+        _ if said.split_brain => ReplicaState::SplitBrain,
+        _ if said.failed => ReplicaState::Detached,
+        Some(Memory::Detached) => ReplicaState::Detached,
+        _ if said.syncing && !in_sync => ReplicaState::Syncing,
+        Some(Memory::Kept) if in_sync => ReplicaState::InSync,
+        // It has not said yet who it is.
         None => ReplicaState::Absent,
-        Some(said) if said.split_brain => ReplicaState::SplitBrain,
-        Some(said) if said.failed => ReplicaState::Detached,
-        Some(said) if said.syncing && !in_sync => ReplicaState::Syncing,
-        Some(_) if in_sync => ReplicaState::InSync,
         Some(_) => ReplicaState::Behind,
     }
+}
+
+/// What rotted, where checksums tell.
+fn rot_of(resource: &Resource) -> Option<Rot> {
+    let checked = resource.disk.as_ref()?.volumes.iter().any(|volume| volume.sums.is_some());
+    checked.then_some(resource.diary.rot)
 }
 
 fn store_of(resource: &Resource) -> Option<String> {

@@ -10,7 +10,7 @@
 //!
 //! Not here: bytes on disk (`replica::disk`), reading and writing them (`disk`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::{SECTOR_BYTES, Span};
 use replica::disk::{SUMS_BLOCKS, block_sum, decode_sums, encode_sums};
@@ -21,6 +21,8 @@ const BLOCK_SECTORS: u64 = BLOCK_BYTES as u64 / SECTOR_BYTES;
 const EXTENT_SECTORS: u64 = SUMS_BLOCKS as u64 * BLOCK_SECTORS;
 /// Extents whose checksums are kept in memory though they are saved: 512, 4 KiB each.
 const CLEAN_MAX: usize = 512;
+/// Rotten blocks that are remembered until they are written, at most: 65,536. More are counted as found only.
+const ROTTEN_MAX: usize = 1 << 16;
 
 #[derive(Debug)]
 struct ExtentSums {
@@ -61,6 +63,10 @@ pub(crate) enum Check {
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     extents: BTreeMap<u64, ExtentSums>,
+    /// Blocks that were found rotten and were not written since: (extent, number in it).
+    rotten: BTreeSet<(u64, usize)>,
+    /// Of them, those that were written since this was last asked for.
+    repaired: u64,
 }
 
 /// The extent in which a span lies.
@@ -116,6 +122,36 @@ impl Sums {
             entry.sums[number] = sum_at(at);
             entry.changed[number] = true;
         }
+        if !self.rotten.is_empty() {
+            let of = |number| (extent_of(span), number);
+            let written = whole_blocks(span).filter(|&(number, _)| self.rotten.remove(&of(number)));
+            self.repaired += u64::try_from(written.count()).expect("at most an extent's");
+        }
+    }
+
+    /// How many blocks of these bytes are rotten that were not found before.
+    pub(crate) fn find_rot(&mut self, span: Span, bytes: &[u8]) -> u64 {
+        let extent = extent_of(span);
+        let Some(entry) = self.extents.get(&extent) else { return 0 };
+        let is_rotten = |&(number, at): &(usize, usize)| {
+            let sum = entry.sums[number];
+            sum != 0 && sum != block_sum(&bytes[at..at + BLOCK_BYTES])
+        };
+        let mut found = 0;
+        for (number, _) in whole_blocks(span).filter(is_rotten) {
+            let room = self.rotten.len() < ROTTEN_MAX;
+            let new = !self.rotten.contains(&(extent, number));
+            found += u64::from(new);
+            if room && new {
+                self.rotten.insert((extent, number));
+            }
+        }
+        found
+    }
+
+    /// Rotten blocks that were written since this was last asked.
+    pub(crate) fn take_repaired(&mut self) -> u64 {
+        std::mem::take(&mut self.repaired)
     }
 
     /// Grows with every change of a checksum of the extent.

@@ -26,6 +26,7 @@ use replica::door::{FromShard, MemberInput, ShardInput, ToShard};
 use replica::shard::{ShardSetup, ShardStatus};
 use replica::{Geometry, Shard};
 use sys::{Buffer, Errno, Hands, HandsConfig, Waker};
+use wire::admin::Rot;
 use wire::{SHARDS_MAX, STREAMS_MAX};
 
 use super::disk::{LocalDisk, LocalVolume};
@@ -87,6 +88,8 @@ pub(super) enum Parcel {
     Fault,
     /// A disk failed a request of a shard.
     DiskFailure { life: u64, errno: Errno },
+    /// Rot was found, or was repaired.
+    Rot { life: u64, more: Rot },
     /// So much waits for a peer, or no longer, that clients should wait.
     Congested { thread: u16, on: bool },
     /// Who this node is, and whom it believes.
@@ -378,6 +381,10 @@ impl Node {
             Parcel::DiskFailure { life, errno } => {
                 let Some(key) = self.resource_of_life(life) else { return };
                 self.note_disk_failure(key, errno);
+            }
+            Parcel::Rot { life, more } => {
+                let Some(key) = self.resource_of_life(life) else { return };
+                self.count_rot(key, more);
             }
             Parcel::Congested { thread, on } => {
                 self.threads.congested[usize::from(thread)] = on;

@@ -13,7 +13,7 @@
 use super::lineage::is_lineal;
 use super::start::PEERS_MAX;
 use super::{Member, Out, Phase};
-use crate::door::MemberOutput;
+use crate::door::{MemberOutput, Notice};
 use crate::member::store::Effect;
 use alloc::collections::BTreeMap;
 use base::{Ballot, Epoch, Incarnation, Instant, NodeId, SessionId, VoterId};
@@ -199,6 +199,7 @@ impl Member {
             return;
         }
         out.push(MemberOutput::Mark("member: a peer's disk went back in time, as others tell"));
+        out.push(MemberOutput::Notice(Notice::WentBack { node }));
         let hello = self.peers.get_mut(&node).and_then(|peer| peer.hello.as_mut());
         if let Some(hello) = hello {
             hello.rolled_back = true;
@@ -213,7 +214,9 @@ impl Member {
         let same = record.voter == seen.voter && !self.store.broken;
         if same && is_before(&record.lives, self.own_epoch(), seen) {
             out.push(MemberOutput::Mark("member: own disk went back in time"));
+            out.push(MemberOutput::Notice(Notice::WentBack { node: self.node }));
             self.renew_identity(out);
+            self.went_back = self.record.as_ref().map(|record| record.voter);
         }
     }
 

@@ -40,7 +40,7 @@ mod voter;
 #[expect(clippy::cast_possible_truncation, reason = "small numbers of nodes and seeds")]
 mod tests;
 
-pub use status::{MemberStatus, PeerStatus, RoleStatus, SplitStatus, Suspended};
+pub use status::{MemberStatus, Memory, Outline, PeerStatus, RoleStatus, SplitStatus, Suspended};
 
 use crate::disk::Record;
 use crate::door::{
@@ -384,6 +384,8 @@ pub struct Member {
     verify_run: u64,
     feature_level: u32,
     cut: u64,
+    /// The identity that it took in this process because its disk went back in time: until that is a member's.
+    went_back: Option<VoterId>,
     /// Not before, this node decides alone, where it may.
     alone_from: Instant,
     /// Wall clock at `Instant(0)`, if it was told.
@@ -433,6 +435,7 @@ impl Member {
             verify_run: 0,
             feature_level: setup.feature_level,
             cut: 0,
+            went_back: None,
             alone_from: now + Duration(setup.timing.lease.0.saturating_mul(lineage::ALONE_LEASES)),
             wall_origin_ms: None,
             leaves: false,

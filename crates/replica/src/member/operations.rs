@@ -6,7 +6,7 @@
 //!
 //! Not here: forwarding to the primary (the caller's job), policy (`lockstep`).
 
-use super::{Known, Member, Out, Pending, Reign, Role, Round, Then};
+use super::{Known, Member, Out, Pending, Reign, Role, Round, Suspended, Then};
 use crate::door::{MemberOutput, Operation, OperationError, OperationId, ToShard};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -39,6 +39,9 @@ impl Member {
             let alone = self.alone_at(pending);
             if pending.operation == Operation::Force && alone > self.now {
                 consider(alone);
+            }
+            if pending.operation == Operation::Promote && self.alone_from > self.now {
+                consider(self.alone_from);
             }
             let asks = matches!(pending.operation, Operation::Promote | Operation::Invalidate);
             if asks && pending.ask_at > self.now {
@@ -141,7 +144,7 @@ impl Member {
                 // It found no replica that would be left, or no majority.
                 _ if invalidates && self.has_primary() => OperationError::LastReplica,
                 Some(node) => OperationError::OtherPrimary(node),
-                None if self.reign().is_some() => OperationError::NoQuorum,
+                None if self.reign().is_some() || self.lacks_majority() => OperationError::NoQuorum,
                 None => OperationError::NoPrimary,
             };
             self.finish(id, Err(error), out);
@@ -199,6 +202,10 @@ impl Member {
         if self.reign().is_some_and(|reign| reign.drain.is_none()) {
             return Some(Ok(()));
         }
+        // Nodes that have just started may be on their way to each other.
+        if self.now >= self.alone_from && self.lacks_majority() {
+            return Some(Err(OperationError::NoQuorum));
+        }
         self.ask_primary(pending, MemberMessage::WantPrimary, out);
         None
     }
@@ -212,6 +219,11 @@ impl Member {
             let again = self.now + Duration(self.timing.retry.0.saturating_mul(ASK_RETRIES));
             self.mark(pending.id, |pending| pending.ask_at = again);
         }
+    }
+
+    /// Whether too few voters are in reach, so that nobody can become primary.
+    fn lacks_majority(&self) -> bool {
+        matches!(self.suspended(), Some(Suspended::NoQuorum { .. }))
     }
 
     fn has_primary(&self) -> bool {

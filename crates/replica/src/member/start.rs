@@ -8,7 +8,7 @@
 
 use super::store::Effect;
 use super::{Known, Member, Out, Peer, PeerHello, Phase, Slot, Sync};
-use crate::door::MemberOutput;
+use crate::door::{MemberOutput, Notice};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -251,6 +251,7 @@ impl Member {
         }
         if rolled_back {
             out.push(MemberOutput::Mark("member: a peer's disk went back in time"));
+            out.push(MemberOutput::Notice(Notice::WentBack { node: peer }));
             self.say_hello(peer, out);
         }
         if let Some(seen) = seen {

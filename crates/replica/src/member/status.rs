@@ -8,8 +8,8 @@ use super::peers::Standing;
 use super::{Member, Phase, Role};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use base::{Duration, Epoch, NodeId};
-use wire::Configuration;
+use base::{Duration, Epoch, Incarnation, NodeId, VoterId};
+use wire::{Configuration, MemberEntry, MemberKind};
 
 /// What this node does about the resource.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -73,6 +73,50 @@ pub enum Suspended {
     Operator,
 }
 
+/// What a member's memory is, beside the one that the configuration names.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Memory {
+    /// That very one: nothing that it acknowledged is gone.
+    Kept,
+    /// Its disk cache was lost: what it holds is compared before it counts.
+    CacheLost,
+    /// Its disk went back in time.
+    WentBack,
+    /// Another one: its disk is new, was found to have gone back, or forgets.
+    Other,
+    /// It has no disk that can be used.
+    Detached,
+}
+
+/// What a node says of itself, or what was found out about it.
+struct Shown {
+    voter: VoterId,
+    incarnation: Incarnation,
+    attached: bool,
+    went_back: bool,
+}
+
+impl Shown {
+    fn memory(&self, entry: &MemberEntry) -> Memory {
+        let data = entry.kind == MemberKind::Replica;
+        if self.went_back {
+            Memory::WentBack
+        } else if data && !self.attached || self.voter == VoterId(0) {
+            Memory::Detached
+        } else if self.voter != entry.voter {
+            Memory::Other
+        } else if data && entry.in_sync && self.incarnation != entry.incarnation {
+            Memory::CacheLost
+        } else {
+            Memory::Kept
+        }
+    }
+
+    fn is_vote_lost(&self, entry: &MemberEntry) -> bool {
+        self.went_back || self.voter != entry.voter
+    }
+}
+
 /// Another node, as this one sees it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PeerStatus {
@@ -80,15 +124,17 @@ pub struct PeerStatus {
     pub node: NodeId,
     /// A session lasts.
     pub connected: bool,
-    /// Its disk cache is the one that the configuration names.
-    pub kept: bool,
+    /// What its memory is, of a member that has said it in this session.
+    pub memory: Option<Memory>,
+    /// The vote that the configuration names is gone with the memory that gave it.
+    pub vote_lost: bool,
     /// It is a replica that is being brought up to date.
     pub syncing: bool,
     /// What all its shards act on, in this session.
     pub learned: Epoch,
     /// It does not act on the newest configuration known here.
     pub behind: bool,
-    /// Its disk went back in time, or failed.
+    /// Its disk failed.
     pub failed: bool,
     /// Its history went another way than this node's: neither follows the other.
     pub split_brain: bool,
@@ -128,20 +174,49 @@ pub struct MemberStatus {
     pub fails_waiting: bool,
     /// What is left of the lease, as primary.
     pub lease_left: Option<Duration>,
+    /// What this node's own memory is, if it is a member.
+    pub memory: Option<Memory>,
+    /// The vote that the configuration names for it is gone.
+    pub vote_lost: bool,
     /// Every other node that was heard of, ascending.
     pub peers: Vec<PeerStatus>,
     /// Another side of a split brain was chosen: this one is given up as soon as no client is left here.
     pub discarded: bool,
 }
 
+/// What a log tells of a member when it changes; quickly looked at.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Outline {
+    /// Of the newest configuration known to be committed.
+    pub epoch: Epoch,
+    /// This node is primary.
+    pub reigns: bool,
+    /// As primary it has the word of a majority.
+    pub leased: bool,
+}
+
 impl Member {
+    /// What is worth a line in a log when it changes.
+    #[must_use]
+    pub fn outline(&self) -> Outline {
+        Outline {
+            epoch: self.known.as_ref().map_or(Epoch(0), |known| known.configuration.epoch),
+            reigns: self.reign().is_some(),
+            leased: self.lease_until().is_some_and(|until| until > self.now),
+        }
+    }
+
     /// What is so now, as of the last step.
     #[must_use]
     pub fn status(&self) -> MemberStatus {
         let lease_left =
             self.lease_until().map(|until| until.since(self.now)).filter(|left| left.0 > 0);
         let suspended = self.suspended();
+        let entry = self.known.as_ref().and_then(|known| known.configuration.member(self.node));
+        let own = entry.map(|entry| (self.own_shown(entry), entry));
         MemberStatus {
+            memory: own.as_ref().map(|(own, entry)| own.memory(entry)),
+            vote_lost: own.as_ref().is_some_and(|(own, entry)| own.is_vote_lost(entry)),
             configuration: self.known.as_ref().map(|known| known.configuration.clone()),
             role: match (&self.role, self.phase) {
                 (_, Phase::Starting | Phase::Storing) => RoleStatus::Starting,
@@ -159,27 +234,41 @@ impl Member {
         }
     }
 
+    fn own_shown(&self, entry: &MemberEntry) -> Shown {
+        let record = self.record.as_ref().filter(|_| !self.store.broken);
+        let voter = record.map_or(VoterId(0), |record| record.voter);
+        Shown {
+            voter,
+            incarnation: record.map_or(Incarnation(0), |record| record.incarnation),
+            attached: self.attached && !self.disk_failed,
+            went_back: self.went_back == Some(voter) && voter != entry.voter,
+        }
+    }
+
     fn peer_statuses(&self) -> Vec<PeerStatus> {
         let known = self.known.as_ref().map(|known| known.configuration.clone());
         self.peers
             .iter()
             .map(|(&node, peer)| {
                 let entry = known.as_ref().and_then(|known| known.member(node));
-                let hello = peer.hello.as_ref();
+                let shown = peer.hello.as_ref().map(|hello| Shown {
+                    voter: hello.voter,
+                    incarnation: hello.incarnation,
+                    attached: hello.attached,
+                    went_back: hello.rolled_back,
+                });
+                let shown = shown.as_ref().zip(entry);
                 PeerStatus {
                     node,
                     connected: peer.session.is_some(),
-                    kept: hello.zip(entry).is_some_and(|(hello, entry)| {
-                        hello.attached
-                            && hello.voter == entry.voter
-                            && hello.incarnation == entry.incarnation
-                    }),
+                    memory: shown.map(|(shown, entry)| shown.memory(entry)),
+                    vote_lost: shown.is_some_and(|(shown, entry)| shown.is_vote_lost(entry)),
                     syncing: peer.sync.told,
                     learned: peer.learned,
                     behind: known.as_ref().is_some_and(|known| peer.learned < known.epoch),
                     split_brain: peer.split.is_some(),
                     split: self.split_status(node),
-                    failed: peer.failed.is_some() || hello.is_some_and(|hello| hello.rolled_back),
+                    failed: peer.failed.is_some(),
                 }
             })
             .collect()
@@ -225,9 +314,8 @@ impl Member {
         }
         let here = configuration
             .voters()
-            .filter(|member| {
-                member.node == self.node && self.own_voter().is_some() || self.counts(member.node)
-            })
+            // A vote that went with its memory is gone, though its node be here.
+            .filter(|member| self.voter_of(member.node) == Some(member.voter))
             .count();
         match configuration.majority().saturating_sub(here) {
             0 => Suspended::NoPrimary,

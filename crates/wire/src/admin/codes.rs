@@ -77,7 +77,8 @@ codes! {
         "Ask a node that is a member, or add this one.";
     NOT_CREATED = "LS-0014", EXIT_FAILED, "This node's part of the resource is not created yet",
         "The resource was defined, but no store was made for it here.",
-        "Create it with `lockstep resource create`.";
+        "If others use it: `lockstep resource remove-replica NAME --node NODE`, then `lockstep resource add-replica`. If nobody \
+         does, because its making was interrupted: `lockstep resource delete`, then make it again.";
     IN_USE = "LS-0015", EXIT_FAILED, "The resource is in use",
         "Clients are connected, or this node is its primary.",
         "Disconnect the clients and demote it first.";
@@ -93,7 +94,8 @@ codes! {
         "Enlarge the device or choose a smaller volume; the message names the size needed.";
     METADATA_DAMAGED = "LS-0023", EXIT_FAILED, "The metadata is damaged",
         "The disk returned something that was not written there, or went back to an older state.",
-        "Replace the disk, or invalidate this replica so that it is copied anew from the others.";
+        "Replace the disk if it is to blame. Then have the copy made anew from the others: `lockstep resource remove-replica \
+         NAME --node NODE`, then `lockstep resource add-replica NAME --node NODE --force`.";
     METADATA_TOO_NEW = "LS-0024", EXIT_FAILED, "The metadata is of a newer version",
         "A newer release has used this store.",
         "Install that release or a later one.";
@@ -103,6 +105,10 @@ codes! {
     MEMORY_REFUSED = "LS-0026", EXIT_FAILED, "Stores in memory are not allowed on this node",
         "A store in memory forgets everything at every stop.",
         "Use a file or a device; for a test, set allow_memory_store in node.toml.";
+    STORE_MISSING = "LS-0027", EXIT_FAILED, "The store is not there",
+        "Its file was deleted, or its disk is not mounted; or the copy was never made, because that was interrupted.",
+        "Mount the disk and start the node again. If it is lost: `lockstep resource remove-replica NAME --node NODE`, then \
+         `lockstep resource add-replica NAME --node NODE`.";
     NO_QUORUM = "LS-0030", EXIT_FAILED, "Too few voters answer",
         "More than half of the replicas and witnesses are down or cannot be reached.",
         "Bring them back. If they are lost for good, and only then, force the best replica.";
@@ -187,6 +193,19 @@ codes! {
     NOTHING_MISSING = "LS-0060", EXIT_FAILED, "No request of that node waits for nodes that are missing",
         "It has a quorum and a good copy in reach, or a primary that it can ask, where the request waits if anywhere.",
         "See `lockstep explain NAME`; if the primary lacks a quorum, ask the primary's node.";
+    BAD_SETTINGS = "LS-0070", EXIT_USAGE, "A node cannot start with these settings",
+        "A key of node.toml is misspelt or beyond its limits, a file that it names is missing, or a key does not belong to \
+         its certificate.",
+        "Mend what the message names and start the node again; docs/node.md lists every key.";
+    CANNOT_LISTEN = "LS-0071", EXIT_FAILED, "A node cannot listen on an address or socket",
+        "Another process listens there, the address is none of this machine, or permission is missing.",
+        "Stop the other process, or give the node another address in node.toml; then start it again.";
+    RUNS_ALREADY = "LS-0072", EXIT_FAILED, "A node's directory is in use, or cannot be used",
+        "Another process is the node of this directory, or permission is missing there.",
+        "Stop the other process, or mend the directory; then start the node again.";
+    CANNOT_START = "LS-0073", EXIT_FAILED, "A node lacks what it needs to start",
+        "Memory, threads or open files are short, or the system refuses what the message names.",
+        "Give the node more, then start it again.";
 }
 
 /// Said with `UNSUPPORTED` of a resource that is to do without quorum, and has a witness.

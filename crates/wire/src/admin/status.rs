@@ -107,6 +107,7 @@ impl ResourceStatus {
         let replica = |replica: &ReplicaStatus| ReplicaStatus {
             heard_ms_ago: None,
             reason: None,
+            rot: None,
             ..replica.clone()
         };
         ResourceStatus {
@@ -190,9 +191,17 @@ pub struct ReplicaStatus {
     /// What its store is made of: `file`, `device`, `memory`; unknown for another node's.
     #[serde(default)]
     pub store: Option<String>,
-    /// Why there is no session with it, if that is known; of the node that says this, why its disk cannot be used.
+    /// Why there is no session with it, if that is known; why its copy does not count; of the node that says this, why
+    /// its disk cannot be used.
     #[serde(default)]
     pub reason: Option<String>,
+    /// The vote that the configuration names for it is gone: it does not count, though the node be connected.
+    #[serde(default)]
+    pub vote_lost: bool,
+    /// Blocks of its store that changed by themselves, since it began to run; unknown for another node's, and without
+    /// checksums of data.
+    #[serde(default)]
+    pub rot: Option<Rot>,
     /// How long ago this node heard from it last; `None` for itself, and for one that it has not heard
     /// since it started. Where nothing else is to be said, nodes speak to each other every second.
     #[serde(default)]
@@ -200,6 +209,15 @@ pub struct ReplicaStatus {
     /// How its last resync went that this node drove to its end, since this node's start.
     #[serde(default)]
     pub last_resync: Option<ResyncDone>,
+}
+
+/// Blocks of 4 KiB that were read and were not what was written.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
+pub struct Rot {
+    /// Found.
+    pub found_blocks: u64,
+    /// Of these, written anew since.
+    pub repaired_blocks: u64,
 }
 
 /// A resync that came to its end.

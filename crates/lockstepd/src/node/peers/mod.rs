@@ -22,11 +22,13 @@ use std::net::SocketAddr;
 use base::{Duration, Instant, NodeId, ResourceId};
 use link::{Link, Paths, Strangers};
 use sys::{Event, Listener, Socket, SocketAddress};
+use wire::admin::codes;
 use wire::{GoodbyeReason, Hello, NodeMessage};
 
 use super::patience::{is_taken, patiently};
 use super::threads::Parcel;
 use super::{Node, Purpose, identity};
+use crate::backing::Refused;
 use crate::log::{warning, warning_limited};
 use crate::slab::{Key, Slab};
 
@@ -125,12 +127,13 @@ impl Peers {
 
 impl Node {
     /// Listens for peers and begins to dial those that this node dials.
-    pub(super) fn open_peers(&mut self) -> Result<(), String> {
+    pub(super) fn open_peers(&mut self) -> Result<(), Refused> {
         self.peers.process = sys::random_u64() | 1;
         if self.config.identity.is_none() {
             return Ok(());
         }
-        let config = identity::read(&self.config)?;
+        let config =
+            identity::read(&self.config).map_err(|why| Refused::new(&codes::BAD_SETTINGS, why))?;
         self.peers.config = Some(config.clone());
         let (process, own) = (self.peers.process, self.config.clone());
         self.tell_others(|| {
@@ -138,8 +141,10 @@ impl Node {
             Parcel::Renew(Box::new(renewed))
         });
         let address = self.config.listen;
-        let listener = patiently(|| sys::listen_tcp(address), is_taken)
-            .map_err(|error| format!("cannot listen for peers on {address}: {error}"))?;
+        let listener = patiently(|| sys::listen_tcp(address), is_taken).map_err(|error| {
+            let message = format!("cannot listen for peers on {address}: {error}");
+            Refused::new(&codes::CANNOT_LISTEN, message)
+        })?;
         self.accept_peers(listener);
         for peer in self.config.peers.clone() {
             self.add_peer(peer.id, &peer.name, &peer.addresses);

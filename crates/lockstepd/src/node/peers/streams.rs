@@ -291,6 +291,13 @@ impl Node {
             return;
         }
         if told.is_some() {
+            let resource = self.resource_by_id(id).map_or("(gone)", |key| self.name_of(key));
+            let peer = self.peers.nodes.get(&node).map_or("?", |peer| peer.name.as_str());
+            let why = match lives {
+                Some(_) => "it began anew there or here",
+                None => "it ended there or here",
+            };
+            info!("{resource}: the session with node {peer} is over: {why}");
             self.end_session(node, id);
         }
         let Some(lives) = lives.filter(|_| !self.peers.unheard.contains_key(&(node, id))) else {
