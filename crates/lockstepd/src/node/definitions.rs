@@ -210,12 +210,16 @@ impl Node {
 
     /// This node holds a copy of what the others have deleted. It is the operator's to remove.
     fn note_orphan(&mut self, name: &str) {
+        let words = format!(
+            "deleted on other nodes; what this node holds of it is still there: \
+             `lockstep resource forget {name} --node {}` removes that, and nothing else",
+            self.config.name
+        );
         let Some(known) = self.known.get_mut(name) else { return };
+        known.left_over = true;
         if known.problem.is_none() {
-            let words = "deleted on other nodes; what this node holds is still there: \
-                         `lockstep resource delete` removes it";
             warning!("{name}: {words}");
-            known.problem = Some(words.to_owned());
+            known.problem = Some(words);
         }
     }
 }

@@ -105,7 +105,10 @@ impl Node {
             .collect();
         match only {
             Some(only) if resources.is_empty() => Err(no_resource(only)),
-            _ => Ok(Status { version: 1, resources, warnings: self.node_warnings() }),
+            _ => {
+                let (cluster, warnings) = (self.config.cluster.0, self.node_warnings());
+                Ok(Status { version: 1, resources, warnings, cluster: format!("{cluster:016x}") })
+            }
         }
     }
 
@@ -161,6 +164,8 @@ impl Node {
                 .as_ref()
                 .map_or(Vec::new(), |known_as| self.replicas(known, known_as, member.as_ref())),
             id: format!("{:016x}", known.file.id),
+            uncreated: known.uncreated,
+            left_over: known.left_over,
             reign: configuration.as_ref().map_or(0, |known| known.reign.0),
             fork: configuration.as_ref().map_or(0, |known| known.fork),
             left_out: self.left_out(known, configuration.as_ref()),

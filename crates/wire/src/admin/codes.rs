@@ -184,6 +184,9 @@ codes! {
     VERIFY_PARTIAL = "LS-0056", EXIT_FAILED, "Not every replica was compared",
         "Only replicas that are in sync are; one was not for all or a part of the time. What was compared is the same now.",
         "Wait for it (`lockstep wait NAME --for in-sync`), then begin anew: `lockstep resource verify NAME --anew --wait`.";
+    OTHER_IDENTITY = "LS-0065", EXIT_FAILED, "The node knows another resource of that name",
+        "It was away while a resource was deleted and another made in its name, or it is the other way round.",
+        "`lockstep status NAME` shows both, with their identities.";
 }
 
 /// Said with `UNSUPPORTED` of a resource that is to do without quorum, and has a witness.
