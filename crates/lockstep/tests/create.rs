@@ -137,6 +137,16 @@ fn a_half_made_resource_that_was_used_is_not_replaced() {
     cluster.open("a", "disk").write(0, &[7; 4096]).unwrap();
     let refused = cluster.ends_with(1, &AGAIN);
     assert!(refused.contains("LS-0915"), "{refused}");
+    // Nodes look for themselves: it may be used after the command line has looked.
+    for node in ["a", "b"] {
+        let mut node =
+            UnixStream::connect(cluster.directory.join(node).join("admin.sock")).unwrap();
+        let command = r#"{"verb":"resource-delete","resource":"disk","unused":true}"#;
+        writeln!(node, r#"{{"version":1,"id":1,"command":{command}}}"#).unwrap();
+        let mut answer = String::new();
+        BufReader::new(node).read_line(&mut answer).unwrap();
+        assert!(answer.contains("LS-0015"), "{answer}");
+    }
     assert!(cluster.holds("disk", "b", 0, 7));
 }
 

@@ -80,6 +80,9 @@ pub enum Command {
         /// Even while it is in use, or the last copy.
         #[serde(default)]
         force: bool,
+        /// Only if nobody ever was primary of it, as far as this node knows; else refused (`IN_USE`).
+        #[serde(default)]
+        unused: bool,
     },
     /// Stop knowing it, and tell no other node. Answer: `Done`.
     ResourceForget {

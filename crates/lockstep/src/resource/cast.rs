@@ -353,7 +353,7 @@ fn make(cast: &Cast<'_>, file: &ResourceFile, force: bool) -> Result<(), Problem
 /// no store that it does not use.
 fn undo(node: &Node, name: &str, created: bool) -> Result<(), Problem> {
     let resource = name.to_owned();
-    absent_is_fine(node.change(Command::ResourceDelete { resource, force: created }))
+    absent_is_fine(node.change(Command::ResourceDelete { resource, force: created, unused: false }))
 }
 
 /// Where NBD clients find it: as the nodes say, replicas first.

@@ -170,7 +170,11 @@ pub(super) fn remove_everywhere(
             continue;
         }
         // Once it is gone on one node, the rest must follow.
-        let command = Command::ResourceDelete { resource: name.to_owned(), force: force || !first };
+        let command = Command::ResourceDelete {
+            resource: name.to_owned(),
+            force: force || !first,
+            unused: false,
+        };
         match node.ask(command) {
             Ok(Answer::Done {}) => {}
             Ok(other) => return Err(unexpected(node, &other)),
@@ -192,7 +196,8 @@ pub(super) fn remove_everywhere(
 /// Takes away what an interrupted `create` has left. No part is forced: one that is in use meanwhile stays.
 pub(super) fn remove_unused(cluster: &Cluster, views: &Views, name: &str) -> Result<(), Problem> {
     for node in cluster.nodes.iter().filter(|node| views.of(name, &node.name).is_some()) {
-        let command = Command::ResourceDelete { resource: name.to_owned(), force: false };
+        let command =
+            Command::ResourceDelete { resource: name.to_owned(), force: false, unused: true };
         absent_is_fine(node.change(command))?;
     }
     Ok(())

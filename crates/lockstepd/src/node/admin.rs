@@ -267,8 +267,12 @@ impl Node {
             Command::ResourceCreate { resource, force } => {
                 self.create(&resource, force, move |node, result| node.answer_done(asker, result));
             }
-            Command::ResourceDelete { resource, force } => {
-                self.delete(&resource, force, move |node, result| node.answer_done(asker, result));
+            Command::ResourceDelete { resource, force, unused } => {
+                let done = move |node: &mut Node, result| node.answer_done(asker, result);
+                match self.refuse_used(&resource, unused) {
+                    Ok(()) => self.delete(&resource, force, done),
+                    refused => done(self, refused),
+                }
             }
             Command::ResourceForget { resource, stores } => {
                 self.forget(&resource, stores, move |node, result| node.answer_done(asker, result));

@@ -578,6 +578,19 @@ impl Node {
         Ok((file, plans, record))
     }
 
+    /// Refuses to delete what was used, if only what was not is to go. A copy that holds an answered write knows of its
+    /// primary's configuration, which is not the first.
+    pub(super) fn refuse_used(&self, name: &str, unused: bool) -> Result<(), Refused> {
+        let running = self.known.get(name).and_then(|known| known.running);
+        let resource = running.and_then(|key| self.resources.get(key));
+        let epoch = resource.and_then(Resource::configuration).map_or(0, |known| known.epoch.0);
+        if unused && epoch > 1 {
+            let message = format!("{name}: it was used");
+            return Err(Refused::new(&codes::IN_USE, message));
+        }
+        Ok(())
+    }
+
     /// `ResourceDelete`: `done` is told how it went.
     pub(super) fn delete(
         &mut self,

@@ -48,7 +48,7 @@ fn commands() -> Vec<Command> {
         Command::NodeStatus {},
         Command::ResourceDefine { file: file().into() },
         Command::ResourceCreate { resource: resource(), force: true },
-        Command::ResourceDelete { resource: resource(), force: false },
+        Command::ResourceDelete { resource: resource(), force: false, unused: true },
         Command::ResourceForget { resource: resource(), stores: true },
         Command::Status { resource: None },
         Command::Events { resource: Some(resource()) },
