@@ -17,7 +17,7 @@ use wire::admin::{
 use crate::problem::{PROTOCOL, Problem, TIMED_OUT, UNREACHED};
 
 /// How long a question takes at most: a node answers from memory.
-const QUESTION_LIMIT: Duration = Duration::from_secs(5);
+pub(crate) const QUESTION_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long a node that tells of events may say nothing before it is asked whether it is there, and then take to answer.
 const SILENCE_LIMIT: Duration = Duration::from_secs(2);
@@ -35,6 +35,8 @@ pub(crate) struct Node {
     pub(crate) name: String,
     /// Its admin socket.
     pub(crate) socket: PathBuf,
+    /// The resource that is meant, where its name is not enough: requests about another one are refused.
+    pub(crate) identity: Option<u64>,
 }
 
 /// A connection to a node's admin socket.
@@ -58,6 +60,11 @@ impl Node {
         line.answer()
     }
 
+    /// The same node, asked about this resource only.
+    pub(crate) fn about(&self, identity: u64) -> Node {
+        Node { identity: Some(identity), ..self.clone() }
+    }
+
     /// A change, or another question that is answered by `Done`.
     pub(crate) fn change(&self, command: Command) -> Result<(), Problem> {
         match self.ask(command)? {
@@ -73,7 +80,17 @@ impl Node {
 
     /// Resources as this node sees them.
     pub(crate) fn status(&self, resource: Option<&str>) -> Result<Status, Problem> {
-        match self.ask(Command::Status { resource: resource.map(str::to_owned) })? {
+        self.status_within(resource, QUESTION_LIMIT)
+    }
+
+    /// The same, in this time at most.
+    pub(crate) fn status_within(
+        &self,
+        resource: Option<&str>,
+        limit: Duration,
+    ) -> Result<Status, Problem> {
+        let command = Command::Status { resource: resource.map(str::to_owned) };
+        match self.ask_within(command, limit)? {
             Answer::Status(status) => Ok(status),
             other => Err(unexpected(self, &other)),
         }
@@ -163,7 +180,8 @@ impl Line<'_> {
     fn send_all(&mut self, commands: &[Command]) -> Result<(), Problem> {
         let mut bytes = Vec::new();
         for command in commands {
-            encode_line(&Request::new(1, command.clone()), &mut bytes)
+            let request = Request::new(1, command.clone()).about(self.node.identity);
+            encode_line(&request, &mut bytes)
                 .map_err(|error| Problem::new(PROTOCOL, format!("the request is {error}")))?;
         }
         self.stream

@@ -15,7 +15,10 @@ use wire::admin::Command as Ask;
 use crate::cli::{Form, Global};
 use crate::cluster::{Cluster, NodeEntry, make_directory};
 use crate::output::{Style, say, say_json};
-use crate::problem::Problem;
+use crate::problem::{CERTIFICATE_EXISTS, Problem};
+
+/// What a client's certificate consists of besides the authority's.
+const CLIENT_FILES: [&str; 2] = ["client-cert.pem", "client-key.pem"];
 
 #[derive(Serialize)]
 struct CertificateJson {
@@ -35,6 +38,10 @@ pub(crate) fn client(
 ) -> Result<(), Problem> {
     let authority = open_authority(global, authority)?;
     let identity = authority.issue_client(name, unix_now())?;
+    if let Some(old) = CLIENT_FILES.iter().map(|file| out.join(file)).find(|path| path.exists()) {
+        let message = format!("{} is there already; nothing was changed", old.display());
+        return Err(Problem::new(CERTIFICATE_EXISTS, message));
+    }
     make_directory(out)?;
     identity.save_for_client(out)?;
     let directory = out.display();

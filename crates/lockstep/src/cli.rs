@@ -15,7 +15,7 @@ use wire::REPLICAS_MAX;
 use wire::admin::{LOG_EXTENTS, LOG_EXTENTS_USUAL};
 
 use crate::machines::{Machine, parse_machine};
-use crate::unit::{parse_size, parse_threads, parse_time};
+use crate::unit::{parse_identity, parse_size, parse_threads, parse_time};
 
 use options::protocol_parser;
 pub(crate) use options::{SetOptions, Shards};
@@ -52,6 +52,9 @@ pub(crate) struct Global {
     /// Admin socket of a node; give it once for each node that is to be asked
     #[arg(long, global = true, value_name = "SOCKET", help_heading = "Global")]
     pub(crate) admin: Vec<PathBuf>,
+    /// Which of several resources of one name: its identity, as `lockstep status` shows it then
+    #[arg(long, global = true, value_name = "ID", value_parser = parse_identity, help_heading = "Global")]
+    pub(crate) id: Option<u64>,
     /// human or json
     #[arg(
         long,
@@ -360,7 +363,18 @@ pub(crate) enum Resource {
     Delete {
         /// The resource
         name: String,
-        /// Even while it is in use
+        /// Even while it is in use, and although nodes that do not answer keep their parts
+        #[arg(long)]
+        force: bool,
+    },
+    /// Remove what one node still holds of a resource that the others have deleted, or have taken it out of
+    Forget {
+        /// The resource
+        name: String,
+        /// The node
+        #[arg(long, value_name = "NODE")]
+        node: String,
+        /// Although it is not known whether others need it
         #[arg(long)]
         force: bool,
     },

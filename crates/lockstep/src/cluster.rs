@@ -10,15 +10,16 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use wire::admin::{Answer, Command, NodeStatus};
 
-use crate::admin::{Node, unexpected};
+use crate::admin::{Node, QUESTION_LIMIT, unexpected};
 use crate::cli::{Global, Store};
 use crate::problem::{
-    CLUSTER_ABSENT, CLUSTER_DAMAGED, NO_CLUSTER, NODE_ABSENT, Problem, UNREACHED,
+    CLUSTER_ABSENT, CLUSTER_DAMAGED, CLUSTERS_MIXED, NO_CLUSTER, NODE_ABSENT, Problem, UNREACHED,
 };
 
 /// Version of `cluster.json`.
@@ -126,7 +127,8 @@ impl DevCluster {
 
     /// A node's admin socket.
     pub(crate) fn admin_of(&self, node: &NodeEntry) -> Node {
-        Node { name: node.name.clone(), socket: self.directory_of(node).join("admin.sock") }
+        let socket = self.directory_of(node).join("admin.sock");
+        Node { name: node.name.clone(), socket, identity: None }
     }
 
     /// What replicas are kept in unless said otherwise.
@@ -142,27 +144,77 @@ pub(crate) struct Cluster {
     pub(crate) dev: Option<DevCluster>,
     /// All of them, running or not.
     pub(crate) nodes: Vec<Node>,
+    /// The resource that is meant, where its name is not enough.
+    pub(crate) identity: Option<u64>,
 }
 
 impl Cluster {
     /// The nodes that the command line names.
     pub(crate) fn open(global: &Global) -> Result<Cluster, Problem> {
-        if !global.admin.is_empty() {
+        Cluster::open_within(global, QUESTION_LIMIT)
+    }
+
+    /// The same; nodes whose names have to be asked for answer in this time, or keep their paths as their names.
+    pub(crate) fn open_within(global: &Global, limit: Duration) -> Result<Cluster, Problem> {
+        let cluster = if global.admin.is_empty() {
+            let dev = Cluster::open_dev(global)?;
+            let nodes = dev.file.nodes.iter().map(|node| dev.admin_of(node)).collect();
+            Cluster { dev: Some(dev), nodes, identity: None }
+        } else {
             let mut nodes = Vec::new();
             for socket in &global.admin {
                 let socket = absolute(socket)?;
-                let mut node = Node { name: socket.display().to_string(), socket };
-                // A node that does not answer keeps its path as its name.
-                if let Ok(status) = node_status(&node) {
-                    node.name = status.node;
-                }
-                nodes.push(node);
+                let name = socket.display().to_string();
+                nodes.push(Node { name, socket, identity: None });
             }
-            return Ok(Cluster { dev: None, nodes });
+            let cluster = Cluster { dev: None, nodes, identity: None };
+            let named = cluster.ask_each(|node| {
+                let answer = node.ask_within(Command::NodeStatus {}, limit);
+                match answer {
+                    Ok(Answer::Node(status)) => Node { name: status.node, ..node.clone() },
+                    _ => node.clone(),
+                }
+            });
+            Cluster { nodes: named, ..cluster }
+        };
+        Ok(global.id.map_or(cluster.clone(), |identity| cluster.about(identity)))
+    }
+
+    /// The same nodes, asked about this resource only.
+    pub(crate) fn about(&self, identity: u64) -> Cluster {
+        let nodes = self.nodes.iter().map(|node| node.about(identity)).collect();
+        Cluster { dev: self.dev.clone(), nodes, identity: Some(identity) }
+    }
+
+    /// Refuses nodes of different clusters: what they say does not belong together. `said` is of each that answers
+    /// its cluster, in hexadecimal.
+    pub(crate) fn refuse_mixed<'a>(
+        &self,
+        said: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<(), Problem> {
+        let said = said.into_iter().filter(|(_, cluster)| !cluster.is_empty());
+        let own = self.dev.as_ref().map(|dev| ("this directory", dev.file.cluster.as_str()));
+        let mut first: Option<(&str, &str)> = own;
+        for (node, cluster) in said {
+            let (whose, expected) = *first.get_or_insert((node, cluster));
+            let same = u64::from_str_radix(expected, 16) == u64::from_str_radix(cluster, 16);
+            if !same {
+                let message = format!(
+                    "node {node} belongs to cluster {cluster}, and {whose} to {expected}; nothing was changed"
+                );
+                return Err(Problem::new(CLUSTERS_MIXED, message));
+            }
         }
-        let dev = Cluster::open_dev(global)?;
-        let nodes = dev.file.nodes.iter().map(|node| dev.admin_of(node)).collect();
-        Ok(Cluster { dev: Some(dev), nodes })
+        Ok(())
+    }
+
+    /// Asks all nodes at once: as long as the slowest takes. Answers stand in the order of nodes.
+    pub(crate) fn ask_each<T: Send>(&self, ask: impl Fn(&Node) -> T + Sync) -> Vec<T> {
+        std::thread::scope(|scope| {
+            let asked: Vec<_> = self.nodes.iter().map(|node| scope.spawn(|| ask(node))).collect();
+            let answers = asked.into_iter().map(|thread| thread.join());
+            answers.map(|answer| answer.expect("no question panics")).collect()
+        })
     }
 
     /// The development cluster that the command line names.
@@ -186,14 +238,14 @@ impl Cluster {
 
     /// Asks every node; gives the answers of those that can be reached, and the first problem if
     /// none can.
-    pub(crate) fn ask_all<T>(
+    pub(crate) fn ask_all<T: Send>(
         &self,
-        ask: impl Fn(&Node) -> Result<T, Problem>,
+        ask: impl Fn(&Node) -> Result<T, Problem> + Sync,
     ) -> Result<Vec<(&Node, T)>, Problem> {
         let mut answers = Vec::new();
         let mut first = None;
-        for node in &self.nodes {
-            match ask(node) {
+        for (node, answer) in self.nodes.iter().zip(self.ask_each(ask)) {
+            match answer {
                 Ok(answer) => answers.push((node, answer)),
                 Err(problem) => {
                     first.get_or_insert(problem);

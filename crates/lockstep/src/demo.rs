@@ -141,7 +141,7 @@ fn show(
     let wanted = Asked { nodes: Some(NODES), store: Some(Store::File), ..Asked::default() };
     let dev = bring_up(directory, &wanted)?;
     let nodes = dev.file.nodes.iter().map(|node| dev.admin_of(node)).collect();
-    let cluster = Cluster { dev: Some(dev.clone()), nodes };
+    let cluster = Cluster { dev: Some(dev.clone()), nodes, identity: None };
     let demo = Demo { style, cluster, dev, keep, stop, begun, size };
     demo.play(load_time)
 }
@@ -259,7 +259,7 @@ impl Demo {
         loop {
             self.check_stop()?;
             let views = Views::gather(&self.cluster, Some(NAME))?;
-            for (_, view) in views.resources.get(NAME).into_iter().flatten() {
+            for (_, view) in views.all_of(NAME) {
                 let replica = view.replicas.iter().find(|replica| replica.node == node);
                 let Some(resync) = replica.and_then(|replica| replica.resync) else { continue };
                 seen = resync.done_bytes.max(seen);

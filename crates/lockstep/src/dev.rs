@@ -137,6 +137,41 @@ pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, Problem> {
     Ok(flag)
 }
 
+/// Whether the user wants something to stop that takes back what it did. Until this is dropped, who asks twice ends the
+/// program at once.
+pub(crate) struct StopOnce {
+    flag: Arc<AtomicBool>,
+    hooks: Vec<signal_hook::SigId>,
+}
+
+impl StopOnce {
+    pub(crate) fn listen() -> Result<StopOnce, Problem> {
+        let flag = Arc::new(AtomicBool::new(false));
+        let mut once = StopOnce { flag: Arc::clone(&flag), hooks: Vec::new() };
+        for signal in STOP_SIGNALS {
+            let wrong = |error| Problem::new(FILE, format!("signal {signal}: {error}"));
+            // In this order: the first signal finds the flag down.
+            let (end, raise) = (Arc::clone(&flag), Arc::clone(&flag));
+            let hook = signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, end);
+            once.hooks.push(hook.map_err(wrong)?);
+            once.hooks.push(signal_hook::flag::register(signal, raise).map_err(wrong)?);
+        }
+        Ok(once)
+    }
+
+    pub(crate) fn is_told(&self) -> bool {
+        self.flag.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for StopOnce {
+    fn drop(&mut self) {
+        for hook in self.hooks.drain(..) {
+            signal_hook::low_level::unregister(hook);
+        }
+    }
+}
+
 fn down(global: &Global, style: Style) -> Result<(), Problem> {
     let cluster = Cluster::open_dev(global)?;
     let running: Vec<&NodeEntry> = cluster

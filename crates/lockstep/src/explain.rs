@@ -41,7 +41,7 @@ struct ExplainJson<'a> {
 pub(crate) fn run(global: &Global, name: &str) -> Result<(), Problem> {
     let style = Style::of(global);
     let cluster = Cluster::open(global)?;
-    let views = Views::gather(&cluster, Some(name))?;
+    let (_, views) = Views::one(&cluster, name)?;
     let mut findings = explain(&views.whole(name)?, &views.silent);
     if let Some((node, view)) = split::seen_by(&views, name) {
         let about = |split| about_split(&split::words(&views, name, node, split));
@@ -82,6 +82,9 @@ fn serious(
 /// Everything that is to be said, the resource first, then its members.
 pub(crate) fn explain(view: &ResourceStatus, silent: &[(String, String)]) -> Vec<Finding> {
     let is_silent = |node: &str| silent.iter().any(|(silent, _)| silent == node);
+    if view.uncreated {
+        return vec![about_unmade(view)];
+    }
     let mut findings = vec![about_primary(view)];
     findings.extend(about_service(view));
     for replica in &view.replicas {
@@ -96,6 +99,25 @@ pub(crate) fn explain(view: &ResourceStatus, silent: &[(String, String)]) -> Vec
         findings.push(fine(warning.clone()));
     }
     findings
+}
+
+/// Nothing else counts of a resource that was never made on all of its members, and never used.
+fn about_unmade(view: &ResourceStatus) -> Finding {
+    let name = &view.name;
+    let unmade = view.replicas.iter().filter(|row| row.state == ReplicaState::Detached);
+    let nodes: Vec<&str> = unmade.map(|row| row.node.as_str()).collect();
+    serious(
+        format!(
+            "{name} is not made yet: the part of {} was never made. A `create` was interrupted, or is under way. \
+             Nobody ever used it.",
+            nodes.join(", ")
+        ),
+        "an operator, if no `create` is under way",
+        format!(
+            "say `lockstep resource create {name} ...` again, which makes it anew; or remove it: lockstep resource \
+             delete {name}"
+        ),
+    )
 }
 
 /// Two histories: the first thing to know.

@@ -125,7 +125,7 @@ kinds! {
         "`lockstep resource list` shows the names.";
     RESOURCE_EXISTS = "LS-0915", Failed,
         "A name stands for one resource in the whole cluster.",
-        "Choose another name, or delete the old one.";
+        "Choose another name, or remove the old one: `lockstep resource delete NAME`.";
     TOO_FEW_NODES = "LS-0916", Usage,
         "Each replica and each witness needs a node of its own.",
         "Ask for fewer, name more with --nodes, or add nodes.";
@@ -153,7 +153,22 @@ kinds! {
     VOLUME_ABSENT = "LS-0924", NotFound,
         "The resource has no volume of that number; the first is 0.",
         "`lockstep resource show NAME` lists its volumes.";
-    COPY_IS_OLDER = "LS-0925", Failed,
+    AMBIGUOUS = "LS-0925", Usage,
+        "A node was away while a resource was deleted and another made in its name: it still has the old one.",
+        "Say which with --id ID. What only one node still holds: `lockstep resource forget NAME --node NODE` removes that part.";
+    CLUSTERS_MIXED = "LS-0926", Failed,
+        "Nodes of different clusters were named, or a node's directory holds a node of another cluster.",
+        "Name nodes of one cluster; put each node's own directory in its place.";
+    STILL_NEEDED = "LS-0927", Failed,
+        "What the node holds is no left-over: the resource counts on it, or may.",
+        "`lockstep resource remove-replica` takes a member out, `lockstep resource delete` removes a resource everywhere. If nobody needs it: --force.";
+    BAD_NAME = "LS-0928", Usage,
+        "A client's name is 1 to 64 letters, digits and - _ . @ and names no path.",
+        "Choose another name.";
+    CERTIFICATE_EXISTS = "LS-0929", Failed,
+        "The directory holds a client's certificate already, which would be lost with its key.",
+        "Name another directory with --out, or move the old files away.";
+    COPY_IS_OLDER = "LS-0930", Failed,
         "To force a node makes its copy the one that all others follow; what only they hold is lost.",
         "Force the node that holds more. To lose that all the same: --discard-newer.";
 }
@@ -175,7 +190,8 @@ pub(crate) struct Problem {
 
 impl From<IdentityError> for Problem {
     fn from(error: IdentityError) -> Problem {
-        Problem::new(FILE, error.to_string())
+        let kind = if matches!(error, IdentityError::Name(_)) { BAD_NAME } else { FILE };
+        Problem::new(kind, error.to_string())
     }
 }
 

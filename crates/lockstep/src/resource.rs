@@ -3,12 +3,13 @@
 //! Always: a change goes to the one node that must do it (the primary, or the node whose copy it
 //! concerns); what is refused names the node that refused.
 //!
-//! Not here: making, growing and deleting, where several nodes take part (`cast`), which nodes may use it
+//! Not here: making and growing, where several nodes take part (`cast`), deleting (`removal`), which nodes may use it
 //! (`clients`).
 
 mod cast;
 mod clients;
 mod description;
+mod removal;
 mod verify;
 
 use serde::Serialize;
@@ -18,12 +19,12 @@ use wire::admin::{
 };
 
 use crate::admin::{Node, unexpected};
-use crate::cli::{Force, Form, Global, OnNode, Resource, SetOptions};
+use crate::cli::{Force, Form, Global, OnNode, Resource, SetOptions, Wanted};
 use crate::cluster::Cluster;
 use crate::output::{Cell, Style, Tone, say, say_json};
 use crate::problem::{COPY_IS_OLDER, NO_MEMBER, Problem, TIMED_OUT, USAGE, VOLUME_ABSENT};
 use crate::unit::show_size;
-use crate::view::{Views, Watching, size_of};
+use crate::view::{Views, Watching, label, reached, silent_line, size_of};
 
 pub(crate) use cast::make_new;
 
@@ -83,7 +84,10 @@ pub(crate) fn run(global: &Global, command: &Resource) -> Result<(), Problem> {
         }
         Resource::Force(wanted) => force(&cluster, style, wanted),
         Resource::Resolve { name, discard } => resolve(&cluster, style, name, discard),
-        Resource::Delete { name, force } => cast::delete(&cluster, style, name, *force),
+        Resource::Delete { name, force } => removal::delete(&cluster, style, name, *force),
+        Resource::Forget { name, node, force } => {
+            removal::forget(&cluster, style, name, node, *force)
+        }
     }
 }
 
@@ -103,7 +107,7 @@ pub(crate) fn at_primary(
 ) -> Result<(), Problem> {
     let mut last = None;
     for _ in 0..MOVES_MAX {
-        let views = Views::gather(cluster, Some(name))?;
+        let (ref cluster, views) = Views::one(cluster, name)?;
         let node = doer(cluster, &views, name)?;
         match node.operate(name, operation.clone()) {
             // The primary moved between the look and the change.
@@ -150,7 +154,7 @@ fn set_options(cluster: &Cluster, style: Style, wanted: &SetOptions) -> Result<(
         return Err(Problem::new(USAGE, "no option to change is named"));
     }
     if let Some(node) = wanted.discarded_node() {
-        let views = Views::gather(cluster, Some(&wanted.name))?;
+        let (_, views) = Views::one(cluster, &wanted.name)?;
         let id = member_id(&views, &wanted.name, node)?;
         options.after_split_brain = Some(wire::AfterSplitBrain::DiscardNode(id));
     }
@@ -172,7 +176,8 @@ fn at_node(cluster: &Cluster, on: &OnNode, operation: Operation) -> Result<(), P
         Err(problem) if problem.is(&codes::NO_RESOURCE) => problem,
         outcome => return outcome,
     };
-    Views::gather(cluster, Some(&on.name))?.require(&on.name)?;
+    let (_, views) = Views::one(cluster, &on.name)?;
+    views.require(&on.name)?;
     Err(refused)
 }
 
@@ -196,7 +201,7 @@ fn promote(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(), Problem> 
 }
 
 fn demote(cluster: &Cluster, style: Style, name: &str) -> Result<(), Problem> {
-    let views = Views::gather(cluster, Some(name))?;
+    let (ref cluster, views) = Views::one(cluster, name)?;
     let Some(primary) = views.require(name)?.primary.clone() else {
         return done(style, name, "no node was primary");
     };
@@ -294,7 +299,7 @@ fn goes_with(views: &Views, name: &str, discard: &str) -> String {
 
 /// The other side is asked: the first of its nodes that knows of the split brain does it.
 fn resolve(cluster: &Cluster, style: Style, name: &str, discard: &str) -> Result<(), Problem> {
-    let views = Views::gather(cluster, Some(name))?;
+    let (ref cluster, views) = Views::one(cluster, name)?;
     let operation = Operation::Resolve { discard: member_id(&views, name, discard)? };
     let goes = goes_with(&views, name, discard);
     let mut last = None;
@@ -325,7 +330,7 @@ fn resize(
     operation: Operation,
 ) -> Result<(), Problem> {
     let Operation::Resize { size_bytes, .. } = operation else { return Ok(()) };
-    let views = Views::gather(cluster, Some(name))?;
+    let (ref cluster, views) = Views::one(cluster, name)?;
     let volume = views.require(name)?.volumes.iter().find(|volume| volume.volume == index);
     let absent = || Problem::new(VOLUME_ABSENT, format!("{name} has no volume {index}"));
     check_blocks(size_bytes, volume.ok_or_else(absent)?.block_bytes)?;
@@ -358,26 +363,37 @@ fn list(cluster: &Cluster, style: Style) -> Result<(), Problem> {
     if status.resources.is_empty() {
         return say("There are no resources.\n");
     }
-    let rows: Vec<Vec<Cell>> = status.resources.iter().map(list_row).collect();
-    say(&style.table(&["RESOURCE", "SIZE", "PRIMARY", "IN SYNC", "STATE"], &rows))
+    let rows = status.resources.iter().map(|resource| list_row(&views, cluster, resource));
+    let rows: Vec<Vec<Cell>> = rows.collect();
+    let mut text = style.table(&["RESOURCE", "SIZE", "PRIMARY", "IN SYNC", "STATE"], &rows);
+    text.push_str(&silent_line(style, &views));
+    say(&text)
 }
 
-fn list_row(resource: &ResourceStatus) -> Vec<Cell> {
+/// A copy counts here if it holds everything and its node is there; healthy is what `lockstep wait` calls so.
+fn list_row(views: &Views, cluster: &Cluster, resource: &ResourceStatus) -> Vec<Cell> {
     let data = |state| !matches!(state, ReplicaState::Witness | ReplicaState::Diskless);
     let copies = resource.replicas.iter().filter(|replica| data(replica.state)).count();
-    let good =
-        resource.replicas.iter().filter(|replica| replica.state == ReplicaState::InSync).count();
-    let state = if !resource.quorum {
+    let is_silent = |node: &str| views.silent.iter().any(|(silent, _)| silent == node);
+    let holds = |row: &&ReplicaStatus| {
+        row.in_sync && row.state == ReplicaState::InSync && !is_silent(&row.node)
+    };
+    let good = resource.replicas.iter().filter(holds).count();
+    let own = views.only(&(resource.name.clone(), resource.id.clone()));
+    let healthy = reached(&own, cluster, &resource.name, Wanted::Healthy).is_ok();
+    let state = if resource.uncreated {
+        Cell("not made".to_owned(), Tone::Bad)
+    } else if !resource.quorum {
         Cell("no quorum".to_owned(), Tone::Bad)
     } else if resource.suspended.is_some() {
         Cell("requests wait".to_owned(), Tone::Bad)
-    } else if good < copies {
+    } else if !healthy {
         Cell("degraded".to_owned(), Tone::Doubtful)
     } else {
         Cell("healthy".to_owned(), Tone::Good)
     };
     vec![
-        Cell(resource.name.clone(), Tone::Strong),
+        Cell(label(views, resource), Tone::Strong),
         Cell::plain(size_of(resource)),
         Cell::plain(resource.primary.clone().unwrap_or("-".to_owned())),
         Cell::plain(format!("{good} of {copies}")),
@@ -394,7 +410,7 @@ pub(crate) fn file_of(node: &Node, name: &str) -> Result<ResourceFile, Problem> 
 }
 
 fn show(cluster: &Cluster, style: Style, name: &str) -> Result<(), Problem> {
-    let views = Views::gather(cluster, Some(name))?;
+    let (ref cluster, views) = Views::one(cluster, name)?;
     let view = views.require(name)?;
     let file = file_of(doer(cluster, &views, name)?, name)?;
     if style.form == Form::Json {
@@ -409,7 +425,7 @@ fn show(cluster: &Cluster, style: Style, name: &str) -> Result<(), Problem> {
     for option in option_lines(&file) {
         text.push_str(&format!("  {option}\n"));
     }
-    for (node, own) in views.resources.get(name).into_iter().flatten() {
+    for (node, own) in views.all_of(name) {
         for url in own.volumes.iter().flat_map(|volume| &volume.nbd) {
             text.push_str(&format!("  nbd on {node:<6} {url}\n"));
         }

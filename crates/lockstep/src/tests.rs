@@ -31,8 +31,7 @@ fn resource() -> ResourceStatus {
 fn views(of: &[(&str, ResourceStatus)]) -> Views {
     let mut views = Views::default();
     for (node, view) in of {
-        let all = views.resources.entry(view.name.clone()).or_default();
-        all.push(((*node).to_owned(), view.clone()));
+        views.insert(node, view.clone());
     }
     views
 }
@@ -41,8 +40,9 @@ fn cluster(names: &[&str]) -> Cluster {
     let node = |name: &&str| crate::admin::Node {
         name: (*name).to_owned(),
         socket: std::path::PathBuf::from("/nowhere"),
+        identity: None,
     };
-    Cluster { dev: None, nodes: names.iter().map(node).collect() }
+    Cluster { dev: None, nodes: names.iter().map(node).collect(), identity: None }
 }
 
 #[test]
@@ -313,6 +313,31 @@ fn the_newest_view_is_believed_and_the_primary_s_among_equals() {
     assert_eq!(best.epoch, 5);
     assert!(best.replicas[1].resync.is_some(), "the primary knows how far the resync is");
     assert!(all.best("nothing").is_none());
+}
+
+#[test]
+fn a_look_at_a_node_that_stands_still_takes_no_longer_than_is_left() {
+    use crate::view::look_limit;
+    let ms = std::time::Duration::from_millis;
+    assert_eq!(look_limit(ms(2000)), ms(2000));
+    assert_eq!(look_limit(ms(60_000)), ms(5000));
+    assert_eq!(look_limit(ms(0)), ms(100), "one look is taken in any case");
+}
+
+#[test]
+fn views_of_two_resources_of_one_name_are_kept_apart() {
+    let (mut old, mut new) = (resource(), resource());
+    (old.id, old.epoch) = ("000000000000000a".to_owned(), 9);
+    (new.id, new.epoch) = ("000000000000000b".to_owned(), 2);
+    let all = views(&[("a", new.clone()), ("b", new.clone()), ("c", old)]);
+    assert_eq!(all.merged().resources.len(), 2);
+    let refused = all.refuse_ambiguous("disk").unwrap_err();
+    assert!(refused.message.contains("b (known to a, b)"), "{}", refused.message);
+    let text = human(PLAIN, &all);
+    assert!(text.contains("disk (id 000000000000000a)  1GiB"), "{text}");
+    let own = all.only(&("disk".to_owned(), new.id.clone()));
+    assert_eq!((own.best("disk"), own.all_of("disk").len()), (Some(&new), 2));
+    assert!(own.refuse_ambiguous("disk").is_ok());
 }
 
 #[test]

@@ -62,6 +62,13 @@ pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     time.filter(|time| time.as_secs() <= SECONDS_MAX).ok_or_else(|| format!("{text} is too long"))
 }
 
+/// The identity of a resource: `6b1f0c9a2e77d431`.
+pub(crate) fn parse_identity(text: &str) -> Result<u64, String> {
+    let digits = text.len() <= 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let identity = u64::from_str_radix(text, 16).ok().filter(|identity| digits && *identity != 0);
+    identity.ok_or_else(|| format!("{text:?} is no identity: 1 to 16 hexadecimal digits"))
+}
+
 /// A size with the largest unit that leaves a number of 1 or more: `1GiB`, `1.5MiB`, `512B`.
 pub(crate) fn show_size(bytes: u64) -> String {
     let fit = UNITS.iter().find(|&&(_, factor)| bytes >= factor);

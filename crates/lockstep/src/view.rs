@@ -1,7 +1,9 @@
 //! How resources are: gathering what nodes say, choosing whom to believe, showing it.
 //!
 //! Always: of several views of one resource the one with the newest configuration is shown, the
-//! primary's own before others of the same; what only a stale view says is never shown as fact.
+//! primary's own before others of the same; what only a stale view says is never shown as fact. Views belong together
+//! by name and identity: where a node was away, two resources may have one name, and then both are shown. Whatever is
+//! asked of one resource by a name that two have is refused.
 //!
 //! Not here: why it is so (`explain`), every change as it comes (`events`).
 
@@ -11,27 +13,32 @@ pub(crate) mod split;
 mod watch;
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use wire::admin::{ReplicaState, ResourceStatus, Status};
 
-use crate::admin::Node;
+use crate::admin::{Node, QUESTION_LIMIT};
 use crate::cli::{Form, Global, Wanted};
 use crate::cluster::Cluster;
 use crate::output::{Style, say, say_json};
-use crate::problem::{Problem, RESOURCE_ABSENT};
+use crate::problem::{AMBIGUOUS, Problem, RESOURCE_ABSENT};
 
 pub(crate) use events::events;
-pub(crate) use show::{human, size_of};
-#[cfg(test)]
-pub(crate) use watch::event_line;
+pub(crate) use show::{human, label, silent_line, size_of};
 pub(crate) use watch::{Watching, wait};
+#[cfg(test)]
+pub(crate) use watch::{event_line, look_limit};
+
+/// A resource: its name, and its identity in hexadecimal.
+pub(crate) type Key = (String, String);
 
 /// Resources as the reachable nodes see them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Views {
-    /// Every view of a resource, with the name of the node whose it is; by the resource's name.
-    pub(crate) resources: BTreeMap<String, Vec<(String, ResourceStatus)>>,
+    /// Every view of a resource, with the name of the node whose it is.
+    pub(crate) resources: BTreeMap<Key, Vec<(String, ResourceStatus)>>,
+    /// Nodes that answered.
+    pub(crate) answering: Vec<String>,
     /// Nodes that did not answer, with the reason.
     pub(crate) silent: Vec<(String, String)>,
     /// What nodes say of themselves that an operator should know.
@@ -39,73 +46,191 @@ pub(crate) struct Views {
 }
 
 impl Views {
-    /// Asks all nodes. Fails only if none of them answers.
+    /// Asks all nodes. Fails only if none of them answers, or they are of different clusters.
     pub(crate) fn gather(cluster: &Cluster, name: Option<&str>) -> Result<Views, Problem> {
+        Views::gather_within(cluster, name, QUESTION_LIMIT)
+    }
+
+    /// The same; a node that does not answer in this time is silent.
+    pub(crate) fn gather_within(
+        cluster: &Cluster,
+        name: Option<&str>,
+        limit: Duration,
+    ) -> Result<Views, Problem> {
         let mut views = Views::default();
         let mut first = None;
-        let mut answered = false;
-        for node in &cluster.nodes {
-            match node.status(name) {
+        let mut clusters = Vec::new();
+        let answers = cluster.ask_each(|node| node.status_within(name, limit));
+        for (node, answer) in cluster.nodes.iter().zip(answers) {
+            match answer {
                 Ok(status) => {
-                    answered = true;
-                    views.add(node, status);
+                    clusters.push((node.name.as_str(), status.cluster.clone()));
+                    views.answering.push(node.name.clone());
+                    views.add(cluster, node, status);
                 }
-                Err(problem) if problem.is(&wire::admin::codes::NO_RESOURCE) => answered = true,
+                Err(problem) if problem.is(&wire::admin::codes::NO_RESOURCE) => {
+                    views.answering.push(node.name.clone());
+                }
                 Err(problem) => {
                     views.silent.push((node.name.clone(), problem.message.clone()));
                     first.get_or_insert(problem);
                 }
             }
         }
+        cluster.refuse_mixed(clusters.iter().map(|(node, said)| (*node, said.as_str())))?;
         match first {
-            Some(problem) if !answered => Err(problem),
+            Some(problem) if views.answering.is_empty() => Err(problem),
             _ => Ok(views),
         }
     }
 
-    fn add(&mut self, node: &Node, status: Status) {
+    fn add(&mut self, cluster: &Cluster, node: &Node, status: Status) {
         self.warnings.extend(status.warnings.into_iter().map(|what| (node.name.clone(), what)));
-        for resource in status.resources {
-            let name = resource.name.clone();
-            self.resources.entry(name).or_default().push((node.name.clone(), resource));
+        let meant = |view: &ResourceStatus| {
+            cluster.identity.is_none() || cluster.identity == identity_of(view)
+        };
+        for resource in status.resources.into_iter().filter(meant) {
+            self.insert(&node.name, resource);
         }
+    }
+
+    /// What a node says of a resource.
+    pub(crate) fn insert(&mut self, node: &str, view: ResourceStatus) {
+        let key = (view.name.clone(), view.id.clone());
+        self.resources.entry(key).or_default().push((node.to_owned(), view));
+    }
+
+    /// Asks all nodes about the one resource that has this name, and gives them back as nodes that are asked about
+    /// no other. Refused if two have it, and it is not said which is meant.
+    pub(crate) fn one(cluster: &Cluster, name: &str) -> Result<(Cluster, Views), Problem> {
+        Views::gather(cluster, Some(name))?.about(cluster, name)
+    }
+
+    /// The same, with what was gathered.
+    pub(crate) fn about(self, cluster: &Cluster, name: &str) -> Result<(Cluster, Views), Problem> {
+        self.refuse_ambiguous(name)?;
+        let identity = self.best(name).and_then(identity_of);
+        let cluster = identity.map_or_else(|| cluster.clone(), |identity| cluster.about(identity));
+        Ok((cluster, self))
+    }
+
+    /// Refuses a name that several resources have.
+    pub(crate) fn refuse_ambiguous(&self, name: &str) -> Result<(), Problem> {
+        if !self.names_several(name) {
+            return Ok(());
+        }
+        let all = self.resources.iter().filter(|((other, _), _)| other == name);
+        let each = all.map(|((_, id), views)| {
+            let nodes: Vec<&str> = views.iter().map(|(node, _)| node.as_str()).collect();
+            format!("{id} (known to {})", nodes.join(", "))
+        });
+        let each: Vec<String> = each.collect();
+        let message = format!("{name} names {} resources: {}", each.len(), each.join(" and "));
+        Err(Problem::new(AMBIGUOUS, message))
+    }
+
+    /// Whether more than one resource has this name.
+    pub(crate) fn names_several(&self, name: &str) -> bool {
+        self.resources.keys().filter(|(other, _)| other == name).count() > 1
+    }
+
+    /// The views of one resource only.
+    pub(crate) fn only(&self, key: &Key) -> Views {
+        let resources = self.resources.get(key).map(|views| (key.clone(), views.clone()));
+        Views {
+            resources: resources.into_iter().collect(),
+            answering: self.answering.clone(),
+            silent: self.silent.clone(),
+            warnings: Vec::new(),
+        }
+    }
+
+    /// All views of the resource. Of several with this name those of the first: see `refuse_ambiguous`.
+    pub(crate) fn all_of(&self, name: &str) -> &[(String, ResourceStatus)] {
+        let found = self.resources.iter().find(|((other, _), _)| other == name);
+        found.map_or(&[], |(_, views)| views.as_slice())
     }
 
     /// The view to believe.
     pub(crate) fn best(&self, name: &str) -> Option<&ResourceStatus> {
-        self.resources.get(name).and_then(|views| best_of(views))
+        best_of(self.all_of(name))
     }
 
     /// The same for every resource, as one status.
     pub(crate) fn merged(&self) -> Status {
         let all = self.resources.values();
-        let resources = all.filter_map(|views| Some(completed(best_of(views)?, views))).collect();
+        let resources = all.filter_map(|views| Some(self.completed(best_of(views)?, views)));
+        let resources = resources.collect();
         let warnings = self.warnings.iter().map(|(node, what)| format!("{node}: {what}")).collect();
-        Status { version: 1, resources, warnings }
+        Status { version: 1, resources, warnings, cluster: String::new() }
     }
 
     /// The view to believe, with what only the others know.
     pub(crate) fn whole(&self, name: &str) -> Result<ResourceStatus, Problem> {
         let best = self.require(name)?;
-        Ok(completed(best, &self.resources[name]))
+        Ok(self.completed(best, self.all_of(name)))
+    }
+
+    fn completed(
+        &self,
+        best: &ResourceStatus,
+        views: &[(String, ResourceStatus)],
+    ) -> ResourceStatus {
+        let mut whole = completed(best, views);
+        let unmade = unmade(&self.answering, best, views);
+        whole.uncreated = !unmade.is_empty();
+        for row in whole.replicas.iter_mut().filter(|row| unmade.contains(&row.node)) {
+            row.state = ReplicaState::Detached;
+            row.reason = Some(UNMADE.to_owned());
+        }
+        whole
     }
 
     /// Nodes that were left out when the resource was forced, as any node remembers.
     pub(crate) fn left_out(&self, name: &str) -> Vec<String> {
         let Some(best) = self.best(name) else { return Vec::new() };
-        missed(best, self.resources.get(name).map_or(&[][..], Vec::as_slice))
+        missed(best, self.all_of(name))
     }
 
     /// What `node` itself says of the resource.
     pub(crate) fn of(&self, name: &str, node: &str) -> Option<&ResourceStatus> {
-        let views = self.resources.get(name)?;
-        views.iter().find(|(whose, _)| whose == node).map(|(_, view)| view)
+        self.all_of(name).iter().find(|(whose, _)| whose == node).map(|(_, view)| view)
     }
 
     /// The view to believe, or the problem that there is none.
     pub(crate) fn require(&self, name: &str) -> Result<&ResourceStatus, Problem> {
         self.best(name).ok_or_else(|| absent(name, &self.silent))
     }
+}
+
+/// What is said of a member whose part was never made.
+const UNMADE: &str = "its part was never made: a `create` was interrupted, or is under way";
+
+/// The identity of a resource; `None` if its node is too old to say it.
+pub(crate) fn identity_of(view: &ResourceStatus) -> Option<u64> {
+    u64::from_str_radix(&view.id, 16).ok()
+}
+
+/// Whether a resource is as it was when it was born: nobody ever was primary of it.
+pub(crate) fn is_unused(view: &ResourceStatus) -> bool {
+    view.epoch <= 1 && view.primary.is_none() && view.clients == 0 && view.fork == 0
+}
+
+/// Members of a resource that was never used whose parts were never made, of nodes that answer.
+pub(crate) fn unmade(
+    answering: &[String],
+    best: &ResourceStatus,
+    views: &[(String, ResourceStatus)],
+) -> Vec<String> {
+    if !views.iter().all(|(_, view)| is_unused(view) && !view.left_over) {
+        return Vec::new();
+    }
+    let is_unmade = |node: &String| {
+        let own = views.iter().find(|(whose, _)| whose == node);
+        own.map_or(answering.contains(node), |(_, view)| view.uncreated)
+    };
+    let members = best.replicas.iter().filter(|row| row.state != ReplicaState::Diskless);
+    members.map(|row| row.node.clone()).filter(is_unmade).collect()
 }
 
 /// Nobody who answers knows the resource.
@@ -199,7 +324,9 @@ pub(crate) fn reached(
     if matches!(wanted, Wanted::InSync | Wanted::Healthy) {
         for replica in &view.replicas {
             let data = !matches!(replica.state, ReplicaState::Witness | ReplicaState::Diskless);
-            if data && views.silent.iter().any(|(silent, _)| *silent == replica.node) {
+            let counts =
+                data || wanted == Wanted::Healthy && replica.state == ReplicaState::Witness;
+            if counts && views.silent.iter().any(|(silent, _)| *silent == replica.node) {
                 return Err(format!("the node {} does not answer", replica.node));
             }
             if data && !(replica.in_sync && replica.state == ReplicaState::InSync) {

@@ -167,6 +167,31 @@ fn a_replica_moves_to_another_node_while_it_is_used() {
 }
 
 #[test]
+fn a_silent_member_that_is_removed_is_said_to_keep_its_store_and_a_word_removes_what_is_left() {
+    let cluster = TestCluster::up(3, "file");
+    cluster.done(&["resource", "create", "disk", "--size", "8MiB", "--replicas", "3"]);
+    cluster.wait("disk", "in-sync");
+    let image = cluster.directory.join("c/volumes/disk-0.img");
+    let kept = cluster.directory.join("kept.img");
+    cluster.done(&["dev", "kill", "c"]);
+    // With its holes: they stand for all that the volume may grow to.
+    let copied = Command::new("cp").arg("--sparse=always").args([&image, &kept]).status().unwrap();
+    assert!(copied.success());
+    let said = cluster.done(&["resource", "remove-replica", "disk", "--node", "c"]);
+    assert!(said.contains("still there") && said.contains("forget disk --node c"), "{said}");
+    cluster.done(&["dev", "start", "c"]);
+    cluster.until("it hears of it and removes its store", || !image.exists());
+    // As if it had been killed before it did.
+    fs::rename(&kept, &image).unwrap();
+    cluster.ends_with(3, &["resource", "remove-replica", "disk", "--node", "c"]);
+    let said = cluster.done(&["resource", "forget", "disk", "--node", "c"]);
+    assert!(said.contains("add-client"), "{said}");
+    assert!(!image.exists(), "the store is still there");
+    cluster.done(&["resource", "add-replica", "disk", "--node", "c"]);
+    cluster.wait("disk", "in-sync");
+}
+
+#[test]
 fn a_deleted_resource_is_gone_everywhere_and_its_name_is_free() {
     let cluster = TestCluster::up(3, "file");
     let create =
@@ -223,7 +248,14 @@ fn certificates_are_made_renewed_and_reloaded_while_nodes_serve() {
     }
     let mode = fs::metadata(out.join("client-key.pem")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    cluster.ends_with(1, &["client-certificate", "no name", "--out", place]);
+    for bad in ["no name", "../../x"] {
+        let refused = cluster.ends_with(2, &["client-certificate", bad, "--out", place]);
+        assert!(refused.contains("LS-0928"), "{refused}");
+    }
+    let key = fs::read(out.join("client-key.pem")).unwrap();
+    let refused = cluster.ends_with(1, &["client-certificate", "guest-2", "--out", place]);
+    assert!(refused.contains("LS-0929"), "{refused}");
+    assert_eq!(fs::read(out.join("client-key.pem")).unwrap(), key, "another client's key is lost");
     let own = cluster.directory.join("b/certificate.pem");
     let old = fs::read(&own).unwrap();
     cluster.done(&["renew-certificate", "--node", "b"]);

@@ -168,7 +168,7 @@ fn copies_that_went_back_in_time_are_not_told_to_be_in_sync_and_the_newest_is_of
     let log = fs::read_to_string(cluster.directory.join("a/log")).unwrap();
     assert!(log.contains("went back in time"), "{log}");
     let refused = cluster.ends_with(1, &["resource", "force", "disk", "--node", "a"]);
-    assert!(refused.contains("LS-0925") && refused.contains("--node c"), "{refused}");
+    assert!(refused.contains("LS-0930") && refused.contains("--node c"), "{refused}");
     let promoted = cluster.ends_with(1, &["resource", "promote", "disk", "--node", "c"]);
     assert!(promoted.contains("LS-0030"), "{promoted}");
     let forced = cluster.done(&["resource", "force", "disk", "--node", "c"]);

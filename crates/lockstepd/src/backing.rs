@@ -517,6 +517,27 @@ pub(crate) fn remove(plan: &Plan) -> Result<(), Refused> {
     Ok(())
 }
 
+/// Removes a store if its superblock says that it is of this resource; leaves another's alone, and one that is not
+/// there.
+pub(crate) fn remove_labelled(
+    plan: &Plan,
+    cluster: ClusterId,
+    resource: ResourceId,
+) -> Result<(), Refused> {
+    let there = plan_paths(plan).iter().any(|path| path.exists());
+    if plan.kind == StoreKind::Memory || !there {
+        return Ok(());
+    }
+    let mut blocking = Blocking::new()?;
+    let mut store = open(plan, true)?;
+    check_label(&mut blocking, &mut store, plan, cluster, resource).map_err(|mut refused| {
+        refused.message.push_str("; it is left as it is");
+        refused
+    })?;
+    drop(store);
+    remove(plan)
+}
+
 /// Files and devices of a plan.
 fn plan_paths(plan: &Plan) -> Vec<&Path> {
     let mut paths = Vec::new();

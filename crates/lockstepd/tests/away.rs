@@ -301,7 +301,7 @@ fn a_node_that_lies_about_deleted_resources_brings_none_back_by_it() {
     cluster.kill(4);
     // First where it is no member: whom that node tells does not believe it.
     for node in [3, 2] {
-        let command = Command::ResourceDelete { resource: alpha(), force: false };
+        let command = Command::ResourceDelete { resource: alpha(), force: false, unused: false };
         cluster.ask(node, command).expect("deleted");
     }
     for node in [2, 3] {

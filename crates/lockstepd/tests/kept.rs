@@ -99,7 +99,9 @@ fn stores_that_hold_the_same_already_are_kept_and_not_copied() {
     // Without the resource they are what they were before: files of somebody else.
     for node in 1..=3 {
         let resource = "alpha".to_owned();
-        cluster.ask(node, Command::ResourceDelete { resource, force: true }).unwrap();
+        cluster
+            .ask(node, Command::ResourceDelete { resource, force: true, unused: false })
+            .unwrap();
     }
     assert_copies(&cluster, &bytes);
 }
@@ -210,6 +212,6 @@ fn what_is_to_be_kept_must_be_there_and_is_never_removed() {
     cluster.ask(1, define(&keeping(&cluster))).unwrap();
     cluster.ask(1, create()).unwrap();
     let resource = "alpha".to_owned();
-    cluster.ask(1, Command::ResourceDelete { resource, force: true }).unwrap();
+    cluster.ask(1, Command::ResourceDelete { resource, force: true, unused: false }).unwrap();
     assert!(held(&cluster, 1, 16 << 20) == bytes);
 }

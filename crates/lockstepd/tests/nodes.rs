@@ -176,7 +176,8 @@ fn what_cannot_be_is_refused_by_name_and_changes_nothing() {
     std::fs::remove_file(&image).expect("removed");
     create("alpha").expect("nothing is in its way");
     assert!(create("alpha").expect_err("it is there").starts_with("LS-0011"));
-    let delete = Command::ResourceDelete { resource: "alpha".to_owned(), force: false };
+    let delete =
+        Command::ResourceDelete { resource: "alpha".to_owned(), force: false, unused: false };
     cluster.ask(1, delete).expect("deleted");
     assert!(!image.exists());
 }
@@ -282,8 +283,10 @@ fn a_resource_that_is_deleted_in_use_leaves_the_node_well() {
     cluster.create(&file);
     let mut volume = cluster.open(1, "alpha");
     volume.write(0, &content(1, 1 << 20)).expect("written");
-    let delete =
-        |force| cluster.ask(1, Command::ResourceDelete { resource: "alpha".to_owned(), force });
+    let delete = |force| {
+        cluster
+            .ask(1, Command::ResourceDelete { resource: "alpha".to_owned(), force, unused: false })
+    };
     assert!(delete(false).expect_err("in use").starts_with("LS-0015"));
     delete(true).expect("by force");
     assert!(volume.read(0, 4096).is_err(), "it is gone");

@@ -128,7 +128,9 @@ fn what_an_operator_does_reaches_the_shards_of_all_threads() {
     assert_equal(&cluster);
     for node in 1..=3 {
         let resource = "alpha".to_owned();
-        cluster.ask(node, Command::ResourceDelete { resource, force: true }).expect("deleted");
+        cluster
+            .ask(node, Command::ResourceDelete { resource, force: true, unused: false })
+            .expect("deleted");
     }
     let mut file = cluster.resource("beta", 2 * RUN, &[1, 2, 3]);
     file.id = 0xbeef;

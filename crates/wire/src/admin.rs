@@ -44,6 +44,10 @@ pub struct Request {
     pub version: u16,
     /// Chosen by the client; the reply repeats it.
     pub id: u64,
+    /// The resource that the command acts on must have this identity, else it is refused (`OTHER_IDENTITY`): where a
+    /// node was away, two resources may have one name. Left out: whichever the node knows by the name.
+    #[serde(default, with = "hex::option", skip_serializing_if = "Option::is_none")]
+    pub identity: Option<u64>,
     /// What is to be done.
     pub command: Command,
 }
@@ -76,11 +80,17 @@ pub enum Command {
         /// Even while it is in use, or the last copy.
         #[serde(default)]
         force: bool,
+        /// Only if nobody ever was primary of it, as far as this node knows; else refused (`IN_USE`).
+        #[serde(default)]
+        unused: bool,
     },
-    /// Stop knowing it and leave store and metadata where they are. Answer: `Done`.
+    /// Stop knowing it, and tell no other node. Answer: `Done`.
     ResourceForget {
         /// Its name.
         resource: String,
+        /// Remove what this node stores of it, too; else store and metadata are left where they are.
+        #[serde(default)]
+        stores: bool,
     },
     /// Know this node as one of the resource's, as a client: it may speak about it. Answer: `Done`.
     ResourceAdmit {
@@ -135,6 +145,31 @@ pub enum Command {
         /// Its name.
         resource: String,
     },
+}
+
+impl Command {
+    /// The resource that it changes or reads from, by name. `None` where nothing is changed and every answer names
+    /// identities (`Status`, `Events`), or the command brings its own (`ResourceDefine`).
+    #[must_use]
+    pub fn acts_on(&self) -> Option<&str> {
+        match self {
+            Command::ResourceCreate { resource, .. }
+            | Command::ResourceDelete { resource, .. }
+            | Command::ResourceForget { resource, .. }
+            | Command::ResourceAdmit { resource, .. }
+            | Command::ResourceDismiss { resource, .. }
+            | Command::ResourceFile { resource }
+            | Command::Operation { resource, .. }
+            | Command::Dump { resource } => Some(resource),
+            Command::Ping {}
+            | Command::NodeStatus {}
+            | Command::ResourceDefine { .. }
+            | Command::Status { .. }
+            | Command::Events { .. }
+            | Command::Stop { .. }
+            | Command::Reload {} => None,
+        }
+    }
 }
 
 /// What can be done to a resource.
@@ -308,7 +343,14 @@ impl Request {
     /// A request of this version.
     #[must_use]
     pub fn new(id: u64, command: Command) -> Request {
-        Request { version: VERSION, id, command }
+        Request { version: VERSION, id, identity: None, command }
+    }
+
+    /// The same, about the resource of this identity only.
+    #[must_use]
+    pub fn about(self, identity: Option<u64>) -> Request {
+        let identity = identity.filter(|_| self.command.acts_on().is_some());
+        Request { identity, ..self }
     }
 
     /// The request that `line` holds, with or without its end.

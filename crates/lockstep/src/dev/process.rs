@@ -16,7 +16,9 @@ use rustix::process::{Pid, Signal, kill_process, setsid};
 
 use crate::admin::Node;
 use crate::cluster::{DevCluster, NodeEntry};
-use crate::problem::{FILE, FOREIGN_PROCESS, NO_PROGRAM, NODE_DIED, Problem, TIMED_OUT};
+use crate::problem::{
+    CLUSTERS_MIXED, FILE, FOREIGN_PROCESS, NO_PROGRAM, NODE_DIED, Problem, TIMED_OUT,
+};
 
 /// How long a node may take until it answers: it reads its metadata and makes its buffers.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -68,6 +70,7 @@ pub(crate) struct Started {
 /// Starts a node. It outlives this program.
 pub(crate) fn start(cluster: &DevCluster, node: &NodeEntry) -> Result<Started, Problem> {
     let directory = cluster.directory_of(node);
+    refuse_foreign(cluster, node, &directory)?;
     let path = log_path(&directory);
     let log = OpenOptions::new()
         .create(true)
@@ -91,6 +94,25 @@ pub(crate) fn start(cluster: &DevCluster, node: &NodeEntry) -> Result<Started, P
     let note = note_path(&directory);
     fs::write(&note, format!("{}\n", child.id())).map_err(|error| Problem::file(&note, &error))?;
     Ok(Started { pid: child.id(), log_before })
+}
+
+/// A directory that holds a node of another cluster would be started as that node, with its addresses. What cannot be
+/// read the node itself complains about.
+fn refuse_foreign(cluster: &DevCluster, node: &NodeEntry, directory: &Path) -> Result<(), Problem> {
+    let path = directory.join("node.toml");
+    let settings = fs::read_to_string(&path).ok().and_then(|text| text.parse::<toml::Table>().ok());
+    let Some(settings) = settings else { return Ok(()) };
+    let foreign = settings.get("cluster").and_then(toml::Value::as_str);
+    let foreign = foreign.filter(|other| *other != cluster.file.cluster);
+    let number = settings.get("node").and_then(toml::Value::as_integer);
+    let other = number.filter(|number| *number != i64::from(node.id));
+    let message = match (foreign, other) {
+        (Some(foreign), _) => format!("of cluster {foreign}, not {}", cluster.file.cluster),
+        (None, Some(number)) => format!("number {number}, not {}", node.id),
+        (None, None) => return Ok(()),
+    };
+    let message = format!("{}: this is a node {message}; it was not started", path.display());
+    Err(Problem::new(CLUSTERS_MIXED, message))
 }
 
 /// Leaves the terminal's session and becomes `program`. Returns only if that fails.

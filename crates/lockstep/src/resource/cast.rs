@@ -1,8 +1,11 @@
-//! Changes in which several nodes take part: making and deleting a resource, adding and removing
-//! a replica. The command line coordinates; there is no controller.
+//! Changes in which several nodes take part: making a resource, adding and removing a replica. The command line
+//! coordinates; there is no controller.
 //!
-//! Always: a resource is made on all of its nodes or on none. What was done before somebody refused
-//! is undone, and it is said if that failed too.
+//! Always: a resource is made on all of its nodes or on none. What was done before somebody refused, or an operator
+//! interrupted it, is undone, and it is said if that failed too. What an earlier `create` has left half-made is taken
+//! away first if it is certain that nobody ever used it.
+//!
+//! Not here: removing a resource (`removal`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,21 +14,24 @@ use std::time::{Duration, Instant};
 use base::NodeId;
 use serde::Serialize;
 use wire::admin::{
-    Answer, Command, FileMember, FileNode, FileStore, FileTiming, FileVolume, NodeStatus,
-    Operation, ReplicaState, ResourceFile, ResourceStatus, StoreKind, codes,
+    Command, FileMember, FileNode, FileStore, FileTiming, FileVolume, NodeStatus, Operation,
+    ReplicaState, ResourceFile, ResourceStatus, StoreKind, codes,
 };
 use wire::{AfterSplitBrain, MemberKind, Quorum};
 
-use super::{at_primary, check_blocks, clients, description, doer, done, file_of};
+use super::removal::absent_is_fine;
+use super::{at_primary, check_blocks, clients, description, doer, done, file_of, removal};
 use crate::admin::Node;
 use crate::cli::{Create, Form, OnNode, Store};
 use crate::cluster::{Cluster, node_status};
-use crate::output::{Style, say, say_json};
+use crate::dev::StopOnce;
+use crate::output::{LiveLine, Style, say, say_json};
 use crate::problem::{
-    ALREADY_MEMBER, NO_MEMBER, NODE_DOWN, Problem, RESOURCE_EXISTS, TOO_FEW_NODES, UNREACHED, USAGE,
+    ALREADY_MEMBER, INTERRUPTED, NO_MEMBER, NODE_DOWN, Problem, RESOURCE_EXISTS, TOO_FEW_NODES,
+    USAGE,
 };
 use crate::unit::show_size;
-use crate::view::Views;
+use crate::view::{Views, unmade};
 
 /// How long a node may take to end its part once it is no member.
 const CLEAR_LIMIT: Duration = Duration::from_secs(20);
@@ -79,7 +85,7 @@ pub(crate) fn make_new<'a>(
         return Err(Problem::from_code(&codes::UNSUPPORTED, message));
     }
     let cast = choose(cluster, wanted)?;
-    refuse_known(cluster, &wanted.name)?;
+    free_name(cluster, &wanted.name)?;
     let store = wanted.store.or(cluster.dev.as_ref().map(|dev| dev.store())).unwrap_or(Store::File);
     let mut file = describe(wanted, &cast, store);
     if let Some(node) = wanted.discarded_node() {
@@ -93,13 +99,42 @@ pub(crate) fn make_new<'a>(
     Ok((cast, file))
 }
 
-fn refuse_known(cluster: &Cluster, name: &str) -> Result<(), Problem> {
+/// Refuses a name that a resource has, unless an interrupted `create` has left it: that is taken away.
+fn free_name(cluster: &Cluster, name: &str) -> Result<(), Problem> {
     let views = Views::gather(cluster, Some(name))?;
-    if views.best(name).is_some() {
-        let message = format!("there is a resource {name:?} already");
+    let Some(view) = views.best(name) else { return Ok(()) };
+    let mut message = format!("there is a resource {name:?} already");
+    let all = views.all_of(name);
+    let unmade = unmade(&views.answering, view, all);
+    if unmade.is_empty() || views.names_several(name) {
         return Err(Problem::new(RESOURCE_EXISTS, message));
     }
-    Ok(())
+    // A part that is there and not in use may hold anything; a node that is silent, too.
+    let certain = |(node, view): &(String, ResourceStatus)| {
+        let own = view.replicas.iter().find(|row| row.node == *node);
+        let client = own.is_none_or(|own| own.state == ReplicaState::Diskless);
+        view.uncreated || client || own.is_some_and(|own| USABLE.contains(&own.state))
+    };
+    if !views.silent.is_empty() || !all.iter().all(certain) {
+        let nodes = unmade.join(", ");
+        message.push_str(&format!(
+            ", which is not made yet on {nodes}; whether it was ever used is not known"
+        ));
+        return Err(Problem::new(RESOURCE_EXISTS, message));
+    }
+    let (cluster, views) = views.about(cluster, name)?;
+    removal::remove_unused(&cluster, &views, name)
+}
+
+/// States of a node's own part that works.
+const USABLE: [ReplicaState; 2] = [ReplicaState::InSync, ReplicaState::Witness];
+
+/// What all nodes that answer say of themselves; they must be of one cluster.
+fn ask_nodes(cluster: &Cluster) -> Result<Vec<(&Node, NodeStatus)>, Problem> {
+    let answers = cluster.ask_all(node_status)?;
+    let said = answers.iter().map(|(node, said)| (node.name.as_str(), said.cluster.as_str()));
+    cluster.refuse_mixed(said)?;
+    Ok(answers)
 }
 
 /// Makes what a file describes.
@@ -108,7 +143,7 @@ fn make_described<'a>(
     wanted: &Create,
     path: &Path,
 ) -> Result<(Cast<'a>, ResourceFile), Problem> {
-    let answers = cluster.ask_all(node_status)?;
+    let answers = ask_nodes(cluster)?;
     let (mut nodes, mut ids) = (BTreeMap::new(), BTreeMap::new());
     let threads: BTreeMap<u16, u16> =
         answers.iter().map(|(_, status)| (status.node_id, status.threads)).collect();
@@ -121,7 +156,7 @@ fn make_described<'a>(
         .map(|(&id, name)| FileNode { id, name: name.clone(), addresses: Vec::new() })
         .collect();
     let file = description::read(path, &wanted.name, known, &threads)?;
-    refuse_known(cluster, &wanted.name)?;
+    free_name(cluster, &wanted.name)?;
     let answers_as = |id: u16| answers.iter().find(|(_, status)| status.node_id == id);
     let (mut replicas, mut witnesses) = (Vec::new(), Vec::new());
     for member in &file.members {
@@ -185,7 +220,7 @@ fn names<'a>(nodes: &[&'a Node]) -> Vec<&'a str> {
 
 /// Who takes part. Only nodes that answer can be members.
 fn choose<'a>(cluster: &'a Cluster, wanted: &Create) -> Result<Cast<'a>, Problem> {
-    let answers = cluster.ask_all(node_status)?;
+    let answers = ask_nodes(cluster)?;
     let (mut nodes, mut ids) = (BTreeMap::new(), BTreeMap::new());
     let threads: BTreeMap<u16, u16> =
         answers.iter().map(|(_, status)| (status.node_id, status.threads)).collect();
@@ -210,11 +245,17 @@ fn choose<'a>(cluster: &'a Cluster, wanted: &Create) -> Result<Cast<'a>, Problem
     }
     let (replicas, witnesses) = (usize::from(wanted.replicas), usize::from(wanted.witnesses));
     if pool.len() < replicas + witnesses {
-        let message = format!(
-            "{replicas} replicas and {witnesses} witnesses need {} nodes; there are {}",
-            replicas + witnesses,
+        let silent = cluster.nodes.iter().filter(|node| !ids.contains_key(&node.name));
+        let silent: Vec<&str> = silent.map(|node| node.name.as_str()).collect();
+        let wanted_nodes = replicas + witnesses;
+        let mut message = format!(
+            "{replicas} replicas and {witnesses} witnesses need {wanted_nodes} nodes; there are {}",
             pool.len()
         );
+        if wanted.nodes.is_empty() && pool.len() + silent.len() >= wanted_nodes {
+            message.push_str(&format!(" that answer; not answering: {}", silent.join(", ")));
+            return Err(Problem::new(NODE_DOWN, message));
+        }
         return Err(Problem::new(TOO_FEW_NODES, message));
     }
     let witnesses = pool[replicas..replicas + witnesses].to_vec();
@@ -282,24 +323,32 @@ fn memory(volume: u16) -> FileStore {
 
 /// Makes it everywhere, or nowhere.
 fn make(cast: &Cast<'_>, file: &ResourceFile, force: bool) -> Result<(), Problem> {
+    let stop = StopOnce::listen()?;
+    let go_on = || match stop.is_told() {
+        true => Err(Problem::new(INTERRUPTED, format!("{}: interrupted", file.name))),
+        false => Ok(()),
+    };
     let mut defined: Vec<&Node> = Vec::new();
     let mut created: Vec<&Node> = Vec::new();
     let mut attempt = || -> Result<(), Problem> {
         for node in cast.everyone() {
+            go_on()?;
             defined.push(node);
             node.change(Command::ResourceDefine { file: Box::new(file.clone()) })?;
         }
         for node in cast.members() {
-            node.change(Command::ResourceCreate { resource: file.name.clone(), force })?;
+            go_on()?;
+            let command = Command::ResourceCreate { resource: file.name.clone(), force };
+            node.about(file.id).change(command)?;
             created.push(node);
         }
-        Ok(())
+        go_on()
     };
     let Err(mut problem) = attempt() else { return Ok(()) };
     let mut left = Vec::new();
     for node in &defined {
         let mine = created.iter().any(|other| other.name == node.name);
-        if undo(node, &file.name, mine).is_err() {
+        if undo(&node.about(file.id), &file.name, mine).is_err() {
             left.push(node.name.as_str());
         }
     }
@@ -316,14 +365,7 @@ fn make(cast: &Cast<'_>, file: &ResourceFile, force: bool) -> Result<(), Problem
 /// no store that it does not use.
 fn undo(node: &Node, name: &str, created: bool) -> Result<(), Problem> {
     let resource = name.to_owned();
-    absent_is_fine(node.change(Command::ResourceDelete { resource, force: created }))
-}
-
-fn absent_is_fine(outcome: Result<(), Problem>) -> Result<(), Problem> {
-    match outcome {
-        Err(problem) if problem.is(&codes::NO_RESOURCE) => Ok(()),
-        outcome => outcome,
-    }
+    absent_is_fine(node.change(Command::ResourceDelete { resource, force: created, unused: false }))
 }
 
 /// Where NBD clients find it: as the nodes say, replicas first.
@@ -347,7 +389,7 @@ pub(crate) fn add_replica(
     force: bool,
 ) -> Result<(), Problem> {
     let node = cluster.node(on)?;
-    let views = Views::gather(cluster, Some(name))?;
+    let (ref cluster, views) = Views::one(cluster, name)?;
     let view = views.require(name)?;
     let old = view.replicas.iter().find(|replica| replica.node == on);
     if old.is_some_and(|replica| replica.state != ReplicaState::Diskless) {
@@ -405,7 +447,7 @@ pub(crate) fn add_replica(
 /// `lockstep resource remove-replica`.
 pub(crate) fn remove_replica(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(), Problem> {
     let name = &on.name;
-    let views = Views::gather(cluster, Some(name))?;
+    let (ref cluster, views) = Views::one(cluster, name)?;
     let view = views.require(name)?;
     let member = view
         .replicas
@@ -420,113 +462,49 @@ pub(crate) fn remove_replica(cluster: &Cluster, style: Style, on: &OnNode) -> Re
             .map_or(0, |node| node.id),
         id => id,
     };
-    at_primary(cluster, name, &Operation::RemoveReplica { node: id })?;
+    let mut line = LiveLine::new(style);
+    line.show(&format!("waiting: the others agree to go on without {}", on.node))?;
+    let removed = at_primary(cluster, name, &Operation::RemoveReplica { node: id });
+    line.end()?;
+    removed?;
     let Ok(node) = cluster.node(&on.node) else {
         return done(style, name, &format!("{} holds no replica any more", on.node));
     };
-    if let Err(problem) = clear(cluster, node, name, id) {
-        let words = format!(
-            "{} is no member any more; what it stored is still there ({})",
-            on.node, problem.message
-        );
-        return done(style, name, &words);
+    if let Some((_, why)) = views.silent.iter().find(|(silent, _)| *silent == on.node) {
+        return done(style, name, &left_there(on, why));
+    }
+    line.show(&format!("waiting: {} removes what it stored", on.node))?;
+    let cleared = clear(cluster, node, name, id);
+    line.end()?;
+    if let Err(problem) = cleared {
+        return done(style, name, &left_there(on, &problem.message));
     }
     done(style, name, &format!("{} holds no replica any more", on.node))
+}
+
+/// What becomes of a former member's store that it did not remove now.
+fn left_there(on: &OnNode, why: &str) -> String {
+    let (node, name) = (&on.node, &on.name);
+    format!(
+        "{node} is no member any more; what it stored is still there ({why}). It removes that by itself when it hears \
+         of it; if it does not: `lockstep resource forget {name} --node {node}`"
+    )
 }
 
 /// Waits until a former member has removed its store and goes on as a client. It does so by itself as
 /// soon as it hears that it is no member.
 fn clear(cluster: &Cluster, node: &Node, name: &str, id: u16) -> Result<(), Problem> {
-    let views = Views::gather(cluster, Some(name))?;
+    let (ref cluster, views) = Views::one(cluster, name)?;
     let mut file = file_of(doer(cluster, &views, name)?, name)?;
     file.members.retain(|member| member.node != id);
     let deadline = Instant::now() + CLEAR_LIMIT;
     loop {
-        match node.change(Command::ResourceDefine { file: Box::new(file.clone()) }) {
+        let command = Command::ResourceDefine { file: Box::new(file.clone()) };
+        match node.ask_within(command, CLEAR_LIMIT) {
             Err(problem) if problem.is(&codes::BUSY) && Instant::now() < deadline => {
                 std::thread::sleep(LOOK_EVERY);
             }
-            outcome => return outcome,
+            outcome => return outcome.map(|_| ()),
         }
     }
-}
-
-/// `lockstep resource delete`.
-pub(crate) fn delete(
-    cluster: &Cluster,
-    style: Style,
-    name: &str,
-    force: bool,
-) -> Result<(), Problem> {
-    let views = Views::gather(cluster, Some(name))?;
-    views.require(name)?;
-    if let Some((silent, reason)) = views.silent.first()
-        && !force
-    {
-        let mut problem = Problem::new(
-            UNREACHED,
-            format!("{silent} would keep its part of {name} ({reason}); nothing was changed"),
-        );
-        problem.remedy = format!("Start {silent}, or leave its part behind with --force.");
-        return Err(problem);
-    }
-    let used = |(node, view): &(String, ResourceStatus)| (view.clients > 0).then(|| node.clone());
-    let users: Vec<String> =
-        views.resources.get(name).into_iter().flatten().filter_map(used).collect();
-    if !users.is_empty() && !force {
-        let message = format!(
-            "{name} is open for NBD clients of node {}; nothing was changed",
-            users.join(", ")
-        );
-        return Err(Problem::from_code(&codes::IN_USE, message));
-    }
-    remove_everywhere(cluster, &views, name, force)?;
-    done(style, name, "deleted, with its data, on all nodes")
-}
-
-/// Deletes a resource on every node that answers. The first refusal is heard before anything is
-/// removed: from the primary, which knows whether the resource is in use.
-fn remove_everywhere(
-    cluster: &Cluster,
-    views: &Views,
-    name: &str,
-    force: bool,
-) -> Result<(), Problem> {
-    if let Some(primary) = views.best(name).and_then(|view| view.primary.clone())
-        && let Ok(node) = cluster.node(&primary)
-        && views.of(name, &primary).is_some()
-    {
-        match node.operate(name, Operation::Demote {}) {
-            Err(problem) if force || problem.is(&codes::ALREADY) => {}
-            Err(mut problem) => {
-                problem.message.push_str("; nothing was changed");
-                return Err(problem);
-            }
-            Ok(()) => {}
-        }
-    }
-    let mut first = true;
-    let mut failed = None;
-    for node in &cluster.nodes {
-        if views.of(name, &node.name).is_none() {
-            continue;
-        }
-        // Once it is gone on one node, the rest must follow.
-        let command = Command::ResourceDelete { resource: name.to_owned(), force: force || !first };
-        match node.ask(command) {
-            Ok(Answer::Done {}) => {}
-            Ok(other) => return Err(crate::admin::unexpected(node, &other)),
-            Err(problem) if problem.is(&codes::NO_RESOURCE) => {}
-            Err(problem) if first && !problem.is(&codes::LAST_REPLICA) => return Err(problem),
-            Err(problem) => {
-                failed.get_or_insert(problem);
-            }
-        }
-        let forget = Command::ResourceForget { resource: name.to_owned() };
-        if let Err(problem) = absent_is_fine(node.change(forget)) {
-            failed.get_or_insert(problem);
-        }
-        first = false;
-    }
-    failed.map_or(Ok(()), Err)
 }

@@ -49,7 +49,7 @@ fn untold(views: &Views) -> String {
 pub(super) fn add(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(), Problem> {
     let name = &on.name;
     let node = cluster.node(&on.node)?;
-    let views = Views::gather(cluster, Some(name))?;
+    let (ref cluster, views) = Views::one(cluster, name)?;
     let mut file = file_of(doer(cluster, &views, name)?, name)?;
     let id = node_status(node)?.node_id;
     let entry = FileNode { id, name: on.node.clone(), addresses: Vec::new() };
@@ -66,7 +66,7 @@ pub(super) fn add(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(), Pr
 /// `lockstep resource remove-client`: also of a node that is lost for good.
 pub(super) fn remove(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(), Problem> {
     let name = &on.name;
-    let views = Views::gather(cluster, Some(name))?;
+    let (ref cluster, views) = Views::one(cluster, name)?;
     let file = file_of(doer(cluster, &views, name)?, name)?;
     let absent = || Problem::new(NO_MEMBER, format!("{} is no client of {name}", on.node));
     let listed = file.nodes.iter().find(|node| node.name == on.node).map(|node| node.id);
@@ -94,7 +94,8 @@ pub(super) fn remove(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(),
     }
     if known.is_some() {
         let node = cluster.node(&on.node)?;
-        node.change(Command::ResourceForget { resource: name.clone() })?;
+        // It may have been a member, and not have heard that it is none any more.
+        node.change(Command::ResourceForget { resource: name.clone(), stores: true })?;
     }
     let others = views.silent.iter().filter(|(silent, _)| *silent != on.node);
     let rest = Views { silent: others.cloned().collect(), ..Views::default() };

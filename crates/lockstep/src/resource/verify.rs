@@ -23,6 +23,7 @@ const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
 /// Begins, goes on, or stops.
 pub(super) fn verify(cluster: &Cluster, style: Style, wanted: &Verify) -> Result<(), Problem> {
     let name = wanted.name.as_str();
+    let (ref cluster, views) = Views::one(cluster, name)?;
     if wanted.stop {
         at_primary(cluster, name, &Operation::StopVerify {})?;
         let words = "the comparison is stopped; `lockstep resource verify` goes on with it";
@@ -38,7 +39,6 @@ pub(super) fn verify(cluster: &Cluster, style: Style, wanted: &Verify) -> Result
         watching.end();
         return told(style, name, result?);
     }
-    let views = Views::gather(cluster, Some(name))?;
     let node = doer(cluster, &views, name)?;
     let command = Command::Operation { resource: name.to_owned(), operation };
     match node.ask_within(command, REFUSAL_LIMIT) {
@@ -79,7 +79,7 @@ fn to_its_end(
 }
 
 fn now(cluster: &Cluster, name: &str) -> Result<Option<Verifying>, Problem> {
-    Ok(Views::gather(cluster, Some(name))?.require(name)?.verify)
+    Ok(Views::one(cluster, name)?.1.require(name)?.verify)
 }
 
 /// What came of it; a problem if a replica was left out.

@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use wire::admin::{Event, ResourceStatus};
 
+use super::show::label;
 use super::watch::event_line;
-use super::{Views, now_ms};
+use super::{Key, Views, identity_of, now_ms};
 use crate::admin::Node;
 use crate::cli::{Form, Global};
 use crate::cluster::Cluster;
@@ -50,17 +51,22 @@ pub(crate) struct EventJson {
     status: Option<ResourceStatus>,
     /// Nodes that do not answer.
     silent: Vec<String>,
+    /// What people are told it is called.
+    #[serde(skip)]
+    label: String,
 }
 
 /// What is known, and what was told of it.
 #[derive(Default)]
 pub(crate) struct Stream {
     names: Vec<String>,
+    /// Only of this resource.
+    identity: Option<u64>,
     /// Of each node, the resources as it saw them last.
     seen: Vec<BTreeMap<String, ResourceStatus>>,
     /// Of each node, why it does not answer.
     silent: Vec<Option<String>>,
-    told: BTreeMap<String, ResourceStatus>,
+    told: BTreeMap<Key, ResourceStatus>,
     told_silent: Vec<String>,
     number: u64,
     /// When something changed last, by the clock of whoever said it.
@@ -103,9 +109,11 @@ impl Stream {
                 views.silent.push((name.clone(), why.clone()));
                 continue;
             }
-            for (resource, status) in &self.seen[place] {
-                let all = views.resources.entry(resource.clone()).or_default();
-                all.push((name.clone(), status.clone()));
+            let meant = |status: &&ResourceStatus| {
+                self.identity.is_none() || self.identity == identity_of(status)
+            };
+            for status in self.seen[place].values().filter(meant) {
+                views.insert(name, status.clone());
             }
         }
         views
@@ -116,14 +124,18 @@ impl Stream {
         let views = self.views();
         let silent: Vec<String> = views.silent.iter().map(|(name, _)| name.clone()).collect();
         let lost = silent != self.told_silent;
-        let mut changed: Vec<(String, Option<ResourceStatus>)> = Vec::new();
+        let mut changed: Vec<(Key, String, Option<ResourceStatus>)> = Vec::new();
         for status in views.merged().resources {
-            if lost || self.told.get(&status.name).is_none_or(|told| !told.is_like(&status)) {
-                changed.push((status.name.clone(), Some(status)));
+            let key = (status.name.clone(), status.id.clone());
+            if lost || self.told.get(&key).is_none_or(|told| !told.is_like(&status)) {
+                changed.push((key, label(&views, &status), Some(status)));
             }
         }
-        for (name, told) in &self.told {
-            let known_to = |place: usize| self.seen[place].contains_key(name);
+        for (key, told) in &self.told {
+            let known_to =
+                |place: usize| self.seen[place].get(&key.0).is_some_and(|seen| seen.id == key.1);
+            let several = views.names_several(&key.0) || views.best(&key.0).is_some();
+            let label = if several { format!("{} (id {})", key.0, key.1) } else { key.0.clone() };
             let (mut answering, mut remembered) = (false, false);
             for place in (0..self.names.len()).filter(|place| known_to(*place)) {
                 answering |= self.silent[place].is_none();
@@ -131,28 +143,31 @@ impl Stream {
             }
             match (answering, remembered) {
                 (true, _) => {}
-                (false, true) if lost => changed.push((name.clone(), Some(told.clone()))),
+                (false, true) if lost => changed.push((key.clone(), label, Some(told.clone()))),
                 (false, true) => {}
-                (false, false) => changed.push((name.clone(), None)),
+                (false, false) => changed.push((key.clone(), label, None)),
             }
         }
         self.told_silent.clone_from(&silent);
-        changed.into_iter().map(|(name, status)| self.line(name, status, &silent)).collect()
+        let lines = changed.into_iter();
+        lines.map(|(key, label, status)| self.line(key, label, status, &silent)).collect()
     }
 
     fn line(
         &mut self,
-        resource: String,
+        key: Key,
+        label: String,
         status: Option<ResourceStatus>,
         silent: &[String],
     ) -> (EventJson, Option<ResourceStatus>) {
         let before = match &status {
-            Some(status) => self.told.insert(resource.clone(), status.clone()),
-            None => self.told.remove(&resource),
+            Some(status) => self.told.insert(key.clone(), status.clone()),
+            None => self.told.remove(&key),
         };
         self.number += 1;
         let (number, at_ms, silent) = (self.number, self.at_ms, silent.to_vec());
-        (EventJson { version: 1, number, at_ms, resource, status, silent }, before)
+        let resource = key.0;
+        (EventJson { version: 1, number, at_ms, resource, status, silent, label }, before)
     }
 }
 
@@ -170,7 +185,8 @@ pub(crate) fn events(global: &Global, name: Option<&str>) -> Result<(), Problem>
         thread::spawn(move || listen(place, &node, name.as_deref(), &tell));
     }
     let names = cluster.nodes.iter().map(|node| node.name.clone()).collect();
-    follow(style, Stream::new(names), &heard, cluster.nodes.len())
+    let stream = Stream { identity: cluster.identity, ..Stream::new(names) };
+    follow(style, stream, &heard, cluster.nodes.len())
 }
 
 /// Hears one node for as long as somebody listens.
@@ -241,7 +257,7 @@ fn human_line(line: &EventJson, before: Option<&ResourceStatus>) -> String {
     let event = Event {
         number: line.number,
         at_ms: line.at_ms,
-        resource: line.resource.clone(),
+        resource: line.label.clone(),
         status: line.status.clone(),
     };
     let mut text = event_line(&event, before);

@@ -19,14 +19,11 @@ pub(crate) fn human(style: Style, views: &Views) -> String {
         if index > 0 {
             text.push('\n');
         }
-        text.push_str(&block(style, resource));
-        text.push_str(&split_block(style, views, &resource.name));
+        text.push_str(&block(style, resource, &label(views, resource)));
+        let own = views.only(&(resource.name.clone(), resource.id.clone()));
+        text.push_str(&split_block(style, &own, &resource.name));
     }
-    if !views.silent.is_empty() {
-        let names: Vec<&str> = views.silent.iter().map(|(name, _)| name.as_str()).collect();
-        let line = format!("\nNodes that do not answer: {}\n", names.join(", "));
-        text.push_str(&style.paint(Tone::Doubtful, &line));
-    }
+    text.push_str(&silent_line(style, views));
     if !status.warnings.is_empty() {
         text.push('\n');
     }
@@ -35,6 +32,24 @@ pub(crate) fn human(style: Style, views: &Views) -> String {
         text.push('\n');
     }
     text
+}
+
+/// Who is not in what was shown.
+pub(crate) fn silent_line(style: Style, views: &Views) -> String {
+    if views.silent.is_empty() {
+        return String::new();
+    }
+    let names: Vec<&str> = views.silent.iter().map(|(name, _)| name.as_str()).collect();
+    let line = format!("\nNodes that do not answer: {}\n", names.join(", "));
+    style.paint(Tone::Doubtful, &line)
+}
+
+/// What a resource is called: by its name, and its identity if another has the name, too.
+pub(crate) fn label(views: &Views, resource: &ResourceStatus) -> String {
+    if views.names_several(&resource.name) {
+        return format!("{} (id {})", resource.name, resource.id);
+    }
+    resource.name.clone()
 }
 
 /// Sizes of all volumes: `1GiB`, or `2 x 1GiB`, or their sum.
@@ -53,12 +68,12 @@ pub(crate) fn size_of(resource: &ResourceStatus) -> String {
     }
 }
 
-fn block(style: Style, resource: &ResourceStatus) -> String {
+fn block(style: Style, resource: &ResourceStatus, label: &str) -> String {
     let primary = match &resource.primary {
         Some(node) => format!("primary {node}"),
         None => "no primary (the first I/O makes one)".to_owned(),
     };
-    let mut text = style.paint(Tone::Strong, &resource.name);
+    let mut text = style.paint(Tone::Strong, label);
     text.push_str(&format!("  {}  {primary}  epoch {}", size_of(resource), resource.epoch));
     if !resource.quorum {
         text.push_str("  ");
@@ -111,6 +126,15 @@ fn block(style: Style, resource: &ResourceStatus) -> String {
     if let Some(line) = resource.verify.as_ref().and_then(verify_line) {
         text.push_str(&format!("  {line}\n"));
     }
+    for note in notes(resource) {
+        text.push_str(&style.paint(Tone::Doubtful, &format!("  note: {note}")));
+        text.push('\n');
+    }
+    text
+}
+
+/// What the nodes warn of, each thing once.
+fn notes(resource: &ResourceStatus) -> Vec<String> {
     let mut notes = resource.warnings.clone();
     for replica in resource.replicas.iter().filter(|row| is_unused(row)) {
         let why =
@@ -118,11 +142,7 @@ fn block(style: Style, resource: &ResourceStatus) -> String {
         notes.extend(why.map(|why| format!("{}: {why}", replica.node)));
     }
     notes.extend(resource.replicas.iter().filter_map(rot_note));
-    for note in notes {
-        text.push_str(&style.paint(Tone::Doubtful, &format!("  note: {note}")));
-        text.push('\n');
-    }
-    text
+    notes
 }
 
 /// Whether there is a copy or a vote that does not count.

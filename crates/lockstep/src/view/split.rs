@@ -24,7 +24,7 @@ pub(crate) struct Words {
 /// The view of a node that sees a split brain, the believed one first.
 pub(crate) fn seen_by<'a>(views: &'a Views, name: &str) -> Option<(&'a str, &'a ResourceStatus)> {
     let best = views.best(name)?;
-    let all = views.resources.get(name)?;
+    let all = views.all_of(name);
     let splits = || all.iter().filter(|(_, view)| !view.split_brain.is_empty());
     let found = splits().find(|(_, view)| view == best).or_else(|| splits().next())?;
     Some((found.0.as_str(), &found.1))

@@ -11,6 +11,7 @@ use wire::admin::{Event, ResourceStatus};
 
 use super::show::replica_line;
 use super::{Views, human, reached};
+use crate::admin::QUESTION_LIMIT;
 use crate::cli::{Form, Global, Wanted};
 use crate::cluster::Cluster;
 use crate::output::{LiveLine, Style, bar, say, say_json};
@@ -18,6 +19,9 @@ use crate::problem::{Problem, TIMED_OUT, UNREACHED};
 
 /// Between two looks when waiting: an answer costs a node less than this by far.
 const WAIT_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Any node that does not stand still answers in this time.
+const LOOK_LEAST: Duration = Duration::from_millis(100);
 
 /// Between two pictures when watching.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
@@ -30,8 +34,9 @@ pub(crate) fn wait(
     limit: Duration,
 ) -> Result<(), Problem> {
     let style = Style::of(global);
-    let cluster = Cluster::open(global)?;
-    wait_for(&cluster, style, name, wanted, limit)?;
+    let begun = Instant::now();
+    let cluster = Cluster::open_within(global, look_limit(limit))?;
+    wait_for(&cluster, style, name, wanted, limit.saturating_sub(begun.elapsed()))?;
     if style.form == Form::Json {
         return say_json(&Views::gather(&cluster, Some(name))?.merged());
     }
@@ -49,7 +54,8 @@ pub(crate) fn wait_for(
     let begun = Instant::now();
     let mut line = LiveLine::new(style);
     loop {
-        let missing = match look(cluster, name, wanted) {
+        let left = look_limit(limit.saturating_sub(begun.elapsed()));
+        let missing = match look(cluster, name, wanted, left) {
             Ok(None) => return line.end(),
             Ok(Some(missing)) => missing,
             Err(problem) if problem.is_kind(UNREACHED) || problem.is_kind(TIMED_OUT) => {
@@ -62,16 +68,21 @@ pub(crate) fn wait_for(
             return Err(Problem::new(TIMED_OUT, format!("{name}: {missing}")));
         }
         if style.form == Form::Human {
-            let copied = resyncs(cluster, name);
+            let copied = resyncs(cluster, name, left);
             line.show(&if copied.is_empty() { format!("waiting: {missing}") } else { copied })?;
         }
         thread::sleep(WAIT_INTERVAL.min(limit.saturating_sub(begun.elapsed())));
     }
 }
 
+/// How long a node that stands still is waited for when this much is left: a look is never longer than the whole.
+pub(crate) fn look_limit(left: Duration) -> Duration {
+    left.clamp(LOOK_LEAST, QUESTION_LIMIT)
+}
+
 /// A bar for each replica that is being resynced, in one line.
-fn resyncs(cluster: &Cluster, name: &str) -> String {
-    let Ok(views) = Views::gather(cluster, Some(name)) else { return String::new() };
+fn resyncs(cluster: &Cluster, name: &str, limit: Duration) -> String {
+    let Ok(views) = Views::gather_within(cluster, Some(name), limit) else { return String::new() };
     let Some(view) = views.best(name) else { return String::new() };
     let bars = view.replicas.iter().filter_map(|replica| {
         let at = replica.resync?;
@@ -132,8 +143,14 @@ impl Watching {
 
 /// What is missing, if anything is. A resource that no node knows is a problem only if every node
 /// has answered: one that is down may know it.
-fn look(cluster: &Cluster, name: &str, wanted: Wanted) -> Result<Option<String>, Problem> {
-    let views = Views::gather(cluster, Some(name))?;
+fn look(
+    cluster: &Cluster,
+    name: &str,
+    wanted: Wanted,
+    limit: Duration,
+) -> Result<Option<String>, Problem> {
+    let views = Views::gather_within(cluster, Some(name), limit)?;
+    views.refuse_ambiguous(name)?;
     if views.silent.is_empty() {
         views.require(name)?;
     }

@@ -100,6 +100,11 @@ impl TestCluster {
         self.done(&["wait", name, "--for", wanted, "--timeout", LIMIT]);
     }
 
+    /// The same where two resources have the name.
+    pub(crate) fn wait_for_id(&self, name: &str, id: &str, wanted: &str) {
+        self.done(&["wait", name, "--id", id, "--for", wanted, "--timeout", LIMIT]);
+    }
+
     pub(crate) fn nbd(&self, node: &str) -> String {
         self.node(node)["nbd"].as_str().unwrap().to_owned()
     }

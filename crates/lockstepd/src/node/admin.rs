@@ -167,7 +167,11 @@ impl Node {
         while let Some(line) = self.admins.get_mut(key).and_then(|admin| admin.lines.next_line()) {
             match Request::decode(&line) {
                 Ok(request) => {
-                    self.on_command(Asker { admin: key, id: request.id }, request.command)
+                    let asker = Asker { admin: key, id: request.id };
+                    match self.refuse_other(&request) {
+                        Ok(()) => self.on_command(asker, request.command),
+                        Err(refused) => self.answer(asker, Err(refused)),
+                    }
                 }
                 Err(reply) => return self.dismiss_admin(key, &reply),
             }
@@ -215,6 +219,22 @@ impl Node {
         self.answer(asker, result.map(|()| Answer::Done {}));
     }
 
+    /// A command about one resource is not done to another one that has its name here.
+    fn refuse_other(&self, request: &Request) -> Result<(), Refused> {
+        let name = request.command.acts_on();
+        let (Some(name), Some(identity)) = (name, request.identity) else { return Ok(()) };
+        match self.known.get(name) {
+            Some(known) if known.file.id != identity => {
+                let message = format!(
+                    "{name}: the one that this node knows is {:016x}, not {identity:016x}",
+                    known.file.id
+                );
+                Err(Refused::new(&codes::OTHER_IDENTITY, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn on_command(&mut self, asker: Asker, command: Command) {
         let changes = !matches!(
             command,
@@ -247,12 +267,15 @@ impl Node {
             Command::ResourceCreate { resource, force } => {
                 self.create(&resource, force, move |node, result| node.answer_done(asker, result));
             }
-            Command::ResourceDelete { resource, force } => {
-                self.delete(&resource, force, move |node, result| node.answer_done(asker, result));
+            Command::ResourceDelete { resource, force, unused } => {
+                let done = move |node: &mut Node, result| node.answer_done(asker, result);
+                match self.refuse_used(&resource, unused) {
+                    Ok(()) => self.delete(&resource, force, done),
+                    refused => done(self, refused),
+                }
             }
-            Command::ResourceForget { resource } => {
-                let result = self.forget(&resource);
-                self.answer_done(asker, result);
+            Command::ResourceForget { resource, stores } => {
+                self.forget(&resource, stores, move |node, result| node.answer_done(asker, result));
             }
             Command::ResourceAdmit { resource, node } => {
                 let result = self.admit(&resource, node);

@@ -108,16 +108,22 @@ impl Node {
         let whose = self.node_name(name, peer);
         let words = format!(
             "{whose} says that it is deleted, which is no member of it as far as is known here; if it is: \
-             `lockstep resource delete`"
+             `lockstep resource forget {name} --node {}`",
+            self.config.name
         );
         self.note_problem(name, words);
     }
 
     /// This node holds a copy of what the others have deleted. It is the operator's to remove.
     fn note_orphan(&mut self, name: &str) {
-        let words = "deleted on other nodes; what this node holds is still there: \
-                     `lockstep resource delete` removes it";
-        self.note_problem(name, words.to_owned());
+        let words = format!(
+            "deleted on other nodes; what this node holds of it is still there: \
+             `lockstep resource forget {name} --node {}` removes that, and nothing else",
+            self.config.name
+        );
+        let Some(known) = self.known.get_mut(name) else { return };
+        known.left_over = true;
+        self.note_problem(name, words);
     }
 
     fn note_problem(&mut self, name: &str, words: String) {

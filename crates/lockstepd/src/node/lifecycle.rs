@@ -18,7 +18,7 @@ use replica::shard::ShardSetup;
 use replica::start::{Found, Start, start};
 use replica::{Geometry, Member, Shard};
 use store::{Place, Store};
-use wire::admin::{FileVolume, ResourceFile, StoreKind, codes};
+use wire::admin::{FileMember, FileVolume, ResourceFile, StoreKind, codes};
 use wire::{MemberKind, Quorum};
 
 use super::admin::no_resource;
@@ -46,11 +46,20 @@ pub(crate) struct Known {
     pub(crate) busy: bool,
     /// What is known of who was admitted to it and dismissed.
     pub(super) roster: Roster,
+    /// Nobody has begun to make this node's part: no store of it was ever here. Survives a start, as a file.
+    pub(crate) uncreated: bool,
+    /// Its members say that it is deleted, and this node holds a part of it.
+    pub(crate) left_over: bool,
 }
 
 impl Node {
     pub(super) fn resource_path(&self, name: &str) -> PathBuf {
         self.config.directory.join("resources").join(format!("{name}.toml"))
+    }
+
+    /// A file that is there from the definition of a resource until its stores begin to be made.
+    fn uncreated_path(&self, name: &str) -> PathBuf {
+        self.config.directory.join("resources").join(format!("{name}.uncreated"))
     }
 
     /// Reads every resource file, and runs what can run.
@@ -69,7 +78,16 @@ impl Node {
                     let name = file.name.clone();
                     self.learn_nodes(&file);
                     let roster = self.read_roster(ResourceId(file.id));
-                    let known = Known { file, running: None, problem: None, busy: false, roster };
+                    let uncreated = self.uncreated_path(&name).exists();
+                    let known = Known {
+                        file,
+                        running: None,
+                        problem: None,
+                        busy: false,
+                        roster,
+                        uncreated,
+                        left_over: false,
+                    };
                     self.known.insert(name.clone(), known);
                     self.run_now(&name);
                     self.settle_roster(&name);
@@ -438,6 +456,11 @@ impl Node {
             // Stores are laid out for the size they were made with, also after the next start.
             file.volumes.clone_from(&known.file.volumes);
         }
+        let new = !self.known.contains_key(&name);
+        let uncreated = new && !plans.is_empty() && !self.is_created(&plans);
+        if uncreated {
+            self.note_uncreated(&name)?;
+        }
         self.save(&file)?;
         self.learn_nodes(&file);
         let known = self.known.entry(name.clone()).or_insert(Known {
@@ -446,6 +469,8 @@ impl Node {
             problem: None,
             busy: false,
             roster: Roster::default(),
+            uncreated,
+            left_over: false,
         });
         known.file = file;
         match known.running {
@@ -464,6 +489,14 @@ impl Node {
         };
         let text = toml::to_string_pretty(file).map_err(|error| failed(error.to_string()))?;
         replace_file(&path, text.as_bytes()).map_err(|error| failed(error.to_string()))
+    }
+
+    /// Until its stores begin to be made it is certain that this node holds nothing of a resource.
+    fn note_uncreated(&self, name: &str) -> Result<(), Refused> {
+        let path = self.uncreated_path(name);
+        replace_file(&path, b"").map_err(|error| {
+            Refused::new(&codes::STORE_FAILED, format!("{}: {error}", path.display()))
+        })
     }
 
     /// The record of a member that begins with the resource.
@@ -572,8 +605,11 @@ impl Node {
             let message = format!("{name}: its store on this node would be memory");
             return Err(Refused::new(&codes::MEMORY_REFUSED, message));
         }
+        // Before there is anything in a store.
+        remove_files(&[self.uncreated_path(name)])?;
         if let Some(known) = self.known.get_mut(name) {
             known.busy = true;
+            known.uncreated = false;
         }
         Ok((file, plans, record))
     }
@@ -595,6 +631,19 @@ impl Node {
             "{name}: the others count on what was stored here; it cannot be made as if it were new"
         );
         Err(Refused::new(&codes::STORE_MISSING, message))
+    }
+
+    /// Refuses to delete what was used, if only what was not is to go. A copy that holds an answered write knows of its
+    /// primary's configuration, which is not the first.
+    pub(super) fn refuse_used(&self, name: &str, unused: bool) -> Result<(), Refused> {
+        let running = self.known.get(name).and_then(|known| known.running);
+        let resource = running.and_then(|key| self.resources.get(key));
+        let epoch = resource.and_then(Resource::configuration).map_or(0, |known| known.epoch.0);
+        if unused && epoch > 1 {
+            let message = format!("{name}: it was used");
+            return Err(Refused::new(&codes::IN_USE, message));
+        }
+        Ok(())
     }
 
     /// `ResourceDelete`: `done` is told how it went.
@@ -624,7 +673,8 @@ impl Node {
         self.known.remove(name);
         self.drop_roster(id);
         self.note_deleted(id);
-        let (name, path) = (name.to_owned(), self.resource_path(name));
+        let paths = [self.resource_path(name), self.uncreated_path(name)];
+        let name = name.to_owned();
         self.helper().start(move || {
             let mut result = Ok(());
             for plan in &plans {
@@ -632,34 +682,86 @@ impl Node {
                 let removed = patiently(|| backing::remove(plan), |refused| refused.in_use);
                 result = result.and(removed);
             }
-            let removed = std::fs::remove_file(&path);
+            let removed = remove_files(&paths);
             Box::new(move |node: &mut Node| {
-                if let Err(error) = removed {
-                    warning!("{}: {error}", path.display());
+                if let Err(refused) = removed {
+                    warning!("{name}: {refused}");
                 }
                 info!("{name}: deleted");
+                node.ask_again();
                 done(node, result);
             })
         });
     }
 
-    /// `ResourceForget`.
-    pub(super) fn forget(&mut self, name: &str) -> Result<(), Refused> {
-        let known = self.known.get(name).ok_or_else(|| no_resource(name))?;
+    /// `ResourceForget`: `done` is told how it went.
+    pub(super) fn forget(
+        &mut self,
+        name: &str,
+        stores: bool,
+        done: impl FnOnce(&mut Node, Result<(), Refused>) + Send + 'static,
+    ) {
+        let Some(known) = self.known.get(name) else {
+            return done(self, Err(no_resource(name)));
+        };
         let running = known.running.and_then(|key| self.resources.get(key));
         if running.is_some_and(|resource| resource.clients > 0) {
             let message = format!("{name}: clients have it open on this node");
-            return Err(Refused::new(&codes::IN_USE, message));
+            return done(self, Err(Refused::new(&codes::IN_USE, message)));
         }
-        let id = ResourceId(known.file.id);
+        if known.busy {
+            let message = format!("{name}: a store is being made");
+            return done(self, Err(Refused::new(&codes::BUSY, message)));
+        }
+        let (cluster, id) = (self.config.cluster, ResourceId(known.file.id));
+        let places = if stores { self.places(&known.file.clone()) } else { Vec::new() };
         self.end(name, "the resource is forgotten");
         self.known.remove(name);
         self.drop_roster(id);
         self.deleted.forget(id);
-        let path = self.resource_path(name);
-        std::fs::remove_file(&path).map_err(|error| {
-            Refused::new(&codes::STORE_FAILED, format!("{}: {error}", path.display()))
-        })
+        let paths = [self.resource_path(name), self.uncreated_path(name)];
+        let name = name.to_owned();
+        self.helper().start(move || {
+            let mut result = Ok(());
+            for plan in &places {
+                // Its last operations may still be on their way to the disk.
+                let removed = patiently(
+                    || backing::remove_labelled(plan, cluster, id),
+                    |refused| refused.in_use,
+                );
+                result = result.and(removed);
+            }
+            let removed = remove_files(&paths);
+            Box::new(move |node: &mut Node| {
+                info!("{name}: forgotten");
+                node.ask_again();
+                done(node, result.and(removed));
+            })
+        });
+    }
+
+    /// Where this node keeps what it holds of a resource; of one that it is no member of, where it would.
+    fn places(&self, file: &ResourceFile) -> Vec<Plan> {
+        let own = self.config.node.0;
+        if file.members.iter().any(|member| member.node == own) {
+            return self.plans(file);
+        }
+        let kinds = [MemberKind::Replica, MemberKind::Witness];
+        let plans = kinds.into_iter().flat_map(|kind| {
+            let mut file = file.clone();
+            file.members.push(FileMember {
+                node: own,
+                kind,
+                voter: None,
+                incarnation: None,
+                in_sync: None,
+                stores: Vec::new(),
+            });
+            self.plans(&file)
+        });
+        plans
+            .filter(|plan| matches!(&plan.spec.place, Place::Path(path) if path.exists()))
+            .collect()
     }
 
     /// The running resource of this identity.
@@ -750,6 +852,25 @@ fn read_file(path: &std::path::Path) -> Result<ResourceFile, String> {
     let file: ResourceFile = toml::from_str(&text).map_err(|error| error.to_string())?;
     file.check().map_err(|error| error.0)?;
     Ok(file)
+}
+
+/// Removes files of one directory for good. Those that are not there are fine.
+fn remove_files(paths: &[PathBuf]) -> Result<(), Refused> {
+    let mut removed = None;
+    for path in paths {
+        match std::fs::remove_file(path) {
+            Ok(()) => removed = path.parent(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => {
+                let message = format!("{}: {error}", path.display());
+                return Err(Refused::new(&codes::STORE_FAILED, message));
+            }
+        }
+    }
+    let Some(directory) = removed else { return Ok(()) };
+    std::fs::File::open(directory).and_then(|directory| directory.sync_all()).map_err(|error| {
+        Refused::new(&codes::STORE_FAILED, format!("{}: {error}", directory.display()))
+    })
 }
 
 /// Writes a file so that it is there whole, or as it was, whatever happens.

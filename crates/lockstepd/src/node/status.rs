@@ -106,7 +106,10 @@ impl Node {
             .collect();
         match only {
             Some(only) if resources.is_empty() => Err(no_resource(only)),
-            _ => Ok(Status { version: 1, resources, warnings: self.node_warnings() }),
+            _ => {
+                let (cluster, warnings) = (self.config.cluster.0, self.node_warnings());
+                Ok(Status { version: 1, resources, warnings, cluster: format!("{cluster:016x}") })
+            }
         }
     }
 
@@ -126,18 +129,7 @@ impl Node {
             .and_then(Resource::configuration)
             .map(|configuration| (*configuration).clone())
             .or_else(|| known.file.configuration().ok());
-        let mut warnings: Vec<String> = known.problem.iter().cloned().collect();
-        if running.is_none() && known.problem.is_none() {
-            warnings.push(format!("{}: {}", codes::NOT_CREATED.title, codes::NOT_CREATED.remedy));
-        }
-        warnings.extend(running.and_then(|resource| resource.disk_failure.clone()));
-        for node in self.outsiders_of(ResourceId(known.file.id)) {
-            warnings.push(format!(
-                "node {} speaks about it and is refused, because it is none of its nodes; if it is to use \
-                 it: `lockstep resource add-client`",
-                self.node_name(&name, node)
-            ));
-        }
+        let mut warnings = self.warnings(known, running);
         let suspended = member.as_ref().and_then(|member| member.suspended.as_ref());
         let in_flight = running.map_or(0, in_flight);
         let no_quorum = matches!(
@@ -167,6 +159,8 @@ impl Node {
                 .as_ref()
                 .map_or(Vec::new(), |known_as| self.replicas(known, known_as, member.as_ref())),
             id: format!("{:016x}", known.file.id),
+            uncreated: known.uncreated,
+            left_over: known.left_over,
             reign: configuration.as_ref().map_or(0, |known| known.reign.0),
             fork: configuration.as_ref().map_or(0, |known| known.fork),
             left_out: self.left_out(known, configuration.as_ref()),
@@ -189,6 +183,23 @@ impl Node {
             split_brain: self.split_brain(&name, running, member.as_ref()),
             name,
         }
+    }
+
+    /// What an operator should know of it.
+    fn warnings(&self, known: &Known, running: Option<&Resource>) -> Vec<String> {
+        let mut warnings: Vec<String> = known.problem.iter().cloned().collect();
+        if running.is_none() && known.problem.is_none() {
+            warnings.push(format!("{}: {}", codes::NOT_CREATED.title, codes::NOT_CREATED.remedy));
+        }
+        warnings.extend(running.and_then(|resource| resource.disk_failure.clone()));
+        for node in self.outsiders_of(ResourceId(known.file.id)) {
+            warnings.push(format!(
+                "node {} speaks about it and is refused, because it is none of its nodes; if it is to use \
+                 it: `lockstep resource add-client`",
+                self.node_name(&known.file.name, node)
+            ));
+        }
+        warnings
     }
 
     /// Nodes of members that a fork has left out.

@@ -193,6 +193,9 @@ codes! {
     NOTHING_MISSING = "LS-0060", EXIT_FAILED, "No request of that node waits for nodes that are missing",
         "It has a quorum and a good copy in reach, or a primary that it can ask, where the request waits if anywhere.",
         "See `lockstep explain NAME`; if the primary lacks a quorum, ask the primary's node.";
+    OTHER_IDENTITY = "LS-0065", EXIT_FAILED, "The node knows another resource of that name",
+        "It was away while a resource was deleted and another made in its name, or it is the other way round.",
+        "`lockstep status NAME` shows both, with their identities.";
     BAD_SETTINGS = "LS-0070", EXIT_USAGE, "A node cannot start with these settings",
         "A key of node.toml is misspelt or beyond its limits, a file that it names is missing, or a key does not belong to \
          its certificate.",

@@ -19,6 +19,9 @@ pub struct Status {
     /// encrypted, memory stores, faults.
     #[serde(default)]
     pub warnings: Vec<String>,
+    /// Cluster of the node that says this, hexadecimal.
+    #[serde(default)]
+    pub cluster: String,
 }
 
 /// One resource as one node sees it.
@@ -39,6 +42,12 @@ pub struct ResourceStatus {
     /// Its identity, hexadecimal.
     #[serde(default)]
     pub id: String,
+    /// This node was told of it and has never made its own part: a `create` is under way, or was interrupted.
+    #[serde(default)]
+    pub uncreated: bool,
+    /// The others have deleted it, and this node was away: what it holds is left over.
+    #[serde(default)]
+    pub left_over: bool,
     /// Epoch of the last promote.
     #[serde(default)]
     pub reign: u64,

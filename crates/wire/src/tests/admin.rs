@@ -53,8 +53,8 @@ fn commands() -> Vec<Command> {
         Command::NodeStatus {},
         Command::ResourceDefine { file: file().into() },
         Command::ResourceCreate { resource: resource(), force: true },
-        Command::ResourceDelete { resource: resource(), force: false },
-        Command::ResourceForget { resource: resource() },
+        Command::ResourceDelete { resource: resource(), force: false, unused: true },
+        Command::ResourceForget { resource: resource(), stores: true },
         Command::Status { resource: None },
         Command::Events { resource: Some(resource()) },
         Command::Stop { graceful: true },
@@ -109,7 +109,9 @@ fn status() -> Status {
 #[test]
 fn every_request_comes_back_as_it_was() {
     for (id, command) in commands().into_iter().enumerate() {
-        let request = Request::new(id as u64, command);
+        let about = command.acts_on().is_some().then_some(0xbeef);
+        let request = Request::new(id as u64, command).about(Some(0xbeef));
+        assert_eq!(request.identity, about, "{:?}", request.command);
         let mut line = Vec::new();
         encode_line(&request, &mut line).unwrap();
         assert_eq!(line.iter().filter(|&&byte| byte == b'\n').count(), 1);

@@ -428,6 +428,16 @@ impl Node {
         }
     }
 
+    /// A name is free again: of what peers have, a resource that was refused may be let in now.
+    pub(in crate::node) fn ask_again(&mut self) {
+        for key in self.sessions() {
+            if let Some(connection) = self.peers.connections.get_mut(key) {
+                connection.common.asked.clear();
+            }
+            self.ask_for_descriptions(key);
+        }
+    }
+
     /// Says something to a peer as a node.
     pub(in crate::node) fn send_node(&mut self, key: Key, message: &NodeMessage) {
         let Some(connection) = self.peers.connections.get_mut(key) else { return };

@@ -1,0 +1,214 @@
+//! Removing: a resource from all nodes, or what one node still holds of one that the others do without.
+//!
+//! Always: a node is asked by the resource's identity, so that another one of the same name is never touched; it is
+//! said whose parts are left.
+//!
+//! Not here: taking a member out of a resource that goes on (`cast`).
+
+use wire::admin::{Answer, Command, Operation, ReplicaState, ResourceStatus, codes};
+
+use super::done;
+use crate::admin::unexpected;
+use crate::cluster::Cluster;
+use crate::output::Style;
+use crate::problem::{Problem, STILL_NEEDED, UNREACHED};
+use crate::view::{Views, absent, identity_of};
+
+/// `lockstep resource delete`.
+pub(super) fn delete(
+    cluster: &Cluster,
+    style: Style,
+    name: &str,
+    force: bool,
+) -> Result<(), Problem> {
+    let gathered = Views::gather(cluster, Some(name))?;
+    let (ref cluster, views) = gathered.about(cluster, name)?;
+    let view = views.require(name)?;
+    if let Some((silent, reason)) = views.silent.first()
+        && !force
+    {
+        let mut problem = Problem::new(
+            UNREACHED,
+            format!("{silent} would keep its part of {name} ({reason}); nothing was changed"),
+        );
+        problem.remedy = format!(
+            "Start {silent}, or leave its part behind with --force; `lockstep resource forget {name} --node {silent}` \
+             removes that when it is back."
+        );
+        return Err(problem);
+    }
+    let used = |(node, view): &(String, ResourceStatus)| (view.clients > 0).then(|| node.clone());
+    let users: Vec<String> = views.all_of(name).iter().filter_map(used).collect();
+    if !users.is_empty() && !force {
+        let message = format!(
+            "{name} is open for NBD clients of node {}; nothing was changed",
+            users.join(", ")
+        );
+        return Err(Problem::from_code(&codes::IN_USE, message));
+    }
+    let words = deleted_words(cluster, &views, view);
+    remove_everywhere(cluster, &views, name, force)?;
+    done(style, name, &words)
+}
+
+/// Where it was deleted, and where something is left.
+fn deleted_words(cluster: &Cluster, views: &Views, view: &ResourceStatus) -> String {
+    let name = &view.name;
+    let knows = |node: &str| views.of(name, node).is_some();
+    let known: Vec<&str> =
+        cluster.nodes.iter().map(|node| node.name.as_str()).filter(|node| knows(node)).collect();
+    let silent = |node: &str| views.silent.iter().any(|(silent, _)| silent == node);
+    let members = view.replicas.iter().filter(|row| row.state != ReplicaState::Diskless);
+    let left: Vec<&str> =
+        members.map(|row| row.node.as_str()).filter(|node| silent(node)).collect();
+    let all = left.is_empty() && cluster.nodes.iter().all(|node| knows(&node.name));
+    let places = if all { "all nodes".to_owned() } else { known.join(", ") };
+    let mut words = format!("deleted, with its data, on {places}");
+    if !left.is_empty() {
+        let forget =
+            left.iter().map(|node| format!("`lockstep resource forget {name} --node {node}`"));
+        let forget: Vec<String> = forget.collect();
+        words.push_str(&format!(
+            "; left on {}, which did not answer: {} removes that when it is back",
+            left.join(", "),
+            forget.join(", ")
+        ));
+    }
+    words
+}
+
+/// `lockstep resource forget`: only what one node holds.
+pub(super) fn forget(
+    cluster: &Cluster,
+    style: Style,
+    name: &str,
+    on: &str,
+    force: bool,
+) -> Result<(), Problem> {
+    let node = cluster.node(on)?;
+    // The node that is named says which resource is meant: it knows one of this name at most.
+    let own = match node.status(Some(name)) {
+        Ok(status) => status.resources.into_iter().next(),
+        Err(problem) if problem.is(&codes::NO_RESOURCE) => None,
+        Err(problem) => return Err(problem),
+    };
+    let meant =
+        |own: &ResourceStatus| cluster.identity.is_none() || cluster.identity == identity_of(own);
+    let Some(own) = own.filter(meant) else {
+        let mut problem = absent(name, &[]);
+        problem.message.push_str(&format!(" on {on}"));
+        return Err(problem);
+    };
+    let identity = identity_of(&own).unwrap_or_default();
+    let cluster = cluster.about(identity);
+    let views = Views::gather(&cluster, Some(name))?;
+    if let Some(why) = still_needed(&views, &own, on).filter(|(_, sure)| *sure || !force) {
+        let message = format!("{name}: {}; nothing was changed", why.0);
+        return Err(Problem::new(STILL_NEEDED, message));
+    }
+    let command = Command::ResourceForget { resource: name.to_owned(), stores: true };
+    cluster.node(on)?.change(command)?;
+    let mut words = format!("what {on} held of it ({}) is removed, and nothing else", own.id);
+    if views.all_of(name).iter().any(|(node, _)| node != on) {
+        words.push_str("; `lockstep resource add-client` lets it use it again");
+    }
+    done(style, name, &words)
+}
+
+/// Why what a node holds is no left-over, and whether that is certain.
+fn still_needed(views: &Views, own: &ResourceStatus, on: &str) -> Option<(String, bool)> {
+    let name = &own.name;
+    let member = |view: &ResourceStatus| {
+        let row = view.replicas.iter().find(|row| row.node == on);
+        row.is_some_and(|row| row.state != ReplicaState::Diskless)
+    };
+    let others = views.all_of(name).iter().filter(|(node, _)| node != on);
+    // Who knows of the newest configuration knows best.
+    let newest = others.max_by_key(|(_, view)| view.epoch);
+    if let Some((node, view)) = newest
+        && (member(view) || view.epoch < own.epoch)
+    {
+        return Some((format!("{on} is a member of it, as {node} knows it"), true));
+    }
+    if newest.is_some() || own.left_over {
+        return None;
+    }
+    let silent: Vec<&str> = views.silent.iter().map(|(node, _)| node.as_str()).collect();
+    let why = if silent.is_empty() {
+        format!("{on} was not told that the others have deleted it")
+    } else {
+        format!("it may be needed by {}, which did not answer", silent.join(", "))
+    };
+    Some((why, false))
+}
+
+/// Deletes a resource on every node that knows it. The first refusal is heard before anything is
+/// removed: from the primary, which knows whether the resource is in use.
+pub(super) fn remove_everywhere(
+    cluster: &Cluster,
+    views: &Views,
+    name: &str,
+    force: bool,
+) -> Result<(), Problem> {
+    if let Some(primary) = views.best(name).and_then(|view| view.primary.clone())
+        && let Ok(node) = cluster.node(&primary)
+        && views.of(name, &primary).is_some()
+    {
+        match node.operate(name, Operation::Demote {}) {
+            Err(problem) if force || problem.is(&codes::ALREADY) => {}
+            Err(mut problem) => {
+                problem.message.push_str("; nothing was changed");
+                return Err(problem);
+            }
+            Ok(()) => {}
+        }
+    }
+    let mut first = true;
+    let mut failed = None;
+    for node in &cluster.nodes {
+        if views.of(name, &node.name).is_none() {
+            continue;
+        }
+        // Once it is gone on one node, the rest must follow.
+        let command = Command::ResourceDelete {
+            resource: name.to_owned(),
+            force: force || !first,
+            unused: false,
+        };
+        match node.ask(command) {
+            Ok(Answer::Done {}) => {}
+            Ok(other) => return Err(unexpected(node, &other)),
+            Err(problem) if problem.is(&codes::NO_RESOURCE) => {}
+            Err(problem) if first && !problem.is(&codes::LAST_REPLICA) => return Err(problem),
+            Err(problem) => {
+                failed.get_or_insert(problem);
+            }
+        }
+        let forget = Command::ResourceForget { resource: name.to_owned(), stores: false };
+        if let Err(problem) = absent_is_fine(node.change(forget)) {
+            failed.get_or_insert(problem);
+        }
+        first = false;
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+/// Takes away what an interrupted `create` has left. No part is forced: one that is in use meanwhile stays.
+pub(super) fn remove_unused(cluster: &Cluster, views: &Views, name: &str) -> Result<(), Problem> {
+    for node in cluster.nodes.iter().filter(|node| views.of(name, &node.name).is_some()) {
+        let command =
+            Command::ResourceDelete { resource: name.to_owned(), force: false, unused: true };
+        absent_is_fine(node.change(command))?;
+    }
+    Ok(())
+}
+
+/// What is to be removed may be gone already; the name may be another's then.
+pub(super) fn absent_is_fine(outcome: Result<(), Problem>) -> Result<(), Problem> {
+    match outcome {
+        Err(problem) if problem.is(&codes::NO_RESOURCE) || problem.is(&codes::OTHER_IDENTITY) => {
+            Ok(())
+        }
+        outcome => outcome,
+    }
+}

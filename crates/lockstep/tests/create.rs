@@ -1,0 +1,237 @@
+//! Making a resource when something comes between: an interrupt, a crash, a node that is down, nodes of two clusters.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod harness;
+mod node_program;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use harness::TestCluster;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Stands before a node's admin socket, and holds the first request to make a store until it is told to go on.
+struct Gate {
+    path: PathBuf,
+    reached: Receiver<()>,
+    open: Sender<()>,
+}
+
+impl Gate {
+    fn before(cluster: &TestCluster, node: &str) -> Gate {
+        let path = cluster.directory.join(format!("{node}.gate"));
+        let listener = UnixListener::bind(&path).unwrap();
+        let socket = cluster.directory.join(node).join("admin.sock");
+        let (reach, reached) = channel();
+        let (open, opened) = channel();
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                pass(client.unwrap(), &socket, &reach, &opened);
+            }
+        });
+        Gate { path, reached, open }
+    }
+}
+
+/// One connection: a request, its answer.
+fn pass(client: UnixStream, socket: &Path, reach: &Sender<()>, opened: &Receiver<()>) {
+    let mut requests = BufReader::new(client.try_clone().unwrap());
+    let mut to_client = client;
+    let node = UnixStream::connect(socket).unwrap();
+    let (mut to_node, mut answers) = (node.try_clone().unwrap(), BufReader::new(node));
+    let mut line = String::new();
+    while requests.read_line(&mut line).is_ok_and(|count| count > 0) {
+        if line.contains("\"resource-create\"") && reach.send(()).is_ok() {
+            // An error means that the test is over.
+            let _over = opened.recv();
+        }
+        to_node.write_all(line.as_bytes()).unwrap();
+        line.clear();
+        answers.read_line(&mut line).unwrap();
+        if to_client.write_all(line.as_bytes()).is_err() {
+            return;
+        }
+        line.clear();
+    }
+}
+
+/// `lockstep resource create`, with node c behind the gate.
+fn creating(cluster: &TestCluster, gate: &Gate) -> Child {
+    let admin = |node: &str| cluster.directory.join(node).join("admin.sock");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+    for socket in [admin("a"), admin("b"), gate.path.clone()] {
+        command.arg("--admin").arg(socket);
+    }
+    command.args(["resource", "create", "disk", "--size", "4MiB", "--replicas", "3"]);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    gate.reached.recv_timeout(harness::PATIENCE).expect("a and b are done, c is asked");
+    child
+}
+
+fn signal(child: &Child, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+const AGAIN: [&str; 7] = ["resource", "create", "disk", "--size", "4MiB", "--replicas", "3"];
+
+#[test]
+fn a_create_that_is_interrupted_takes_back_what_it_made() {
+    let cluster = TestCluster::up(3, "file");
+    let gate = Gate::before(&cluster, "c");
+    let child = creating(&cluster, &gate);
+    signal(&child, Signal::INT);
+    cluster.until("the signal is there", || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        // None waits to be delivered.
+        status.lines().any(|line| line.starts_with("ShdPnd:") && line.ends_with("0000000000000000"))
+    });
+    gate.open.send(()).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("LS-0920") && said.contains("nothing was changed"), "{said}");
+    cluster.ends_with(3, &["status", "disk"]);
+    for node in ["a", "b", "c"] {
+        let image = cluster.directory.join(node).join("volumes/disk-0.img");
+        assert!(!image.exists(), "{} is left", image.display());
+    }
+}
+
+#[test]
+fn a_create_that_was_killed_is_said_to_be_half_made_and_is_made_when_it_is_said_again() {
+    let cluster = TestCluster::up(3, "file");
+    let gate = Gate::before(&cluster, "c");
+    let mut child = creating(&cluster, &gate);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // What is known of it is not only in memory.
+    cluster.done(&["dev", "down"]);
+    cluster.done(&["dev", "up", "--detach"]);
+    let told = cluster.done(&["explain", "disk"]);
+    assert!(
+        told.contains("resource delete disk") && told.contains("resource create disk"),
+        "{told}"
+    );
+    assert!(!told.contains("force"), "{told}");
+    assert!(cluster.done(&["resource", "list"]).contains("not made"));
+    cluster.done(&AGAIN);
+    cluster.wait("disk", "healthy");
+    let refused = cluster.ends_with(1, &AGAIN);
+    assert!(refused.contains("LS-0915"), "a whole one is not replaced: {refused}");
+}
+
+#[test]
+fn a_half_made_resource_that_was_used_is_not_replaced() {
+    let cluster = TestCluster::up(3, "file");
+    let gate = Gate::before(&cluster, "c");
+    let mut child = creating(&cluster, &gate);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // Two of three are a majority.
+    cluster.open("a", "disk").write(0, &[7; 4096]).unwrap();
+    let refused = cluster.ends_with(1, &AGAIN);
+    assert!(refused.contains("LS-0915"), "{refused}");
+    // Nodes look for themselves: it may be used after the command line has looked.
+    for node in ["a", "b"] {
+        let mut node =
+            UnixStream::connect(cluster.directory.join(node).join("admin.sock")).unwrap();
+        let command = r#"{"verb":"resource-delete","resource":"disk","unused":true}"#;
+        writeln!(node, r#"{{"version":1,"id":1,"command":{command}}}"#).unwrap();
+        let mut answer = String::new();
+        BufReader::new(node).read_line(&mut answer).unwrap();
+        assert!(answer.contains("LS-0015"), "{answer}");
+    }
+    assert!(cluster.holds("disk", "b", 0, 7));
+}
+
+#[test]
+fn a_half_made_resource_is_not_replaced_while_a_node_is_silent_or_a_store_is_missing() {
+    let cluster = TestCluster::up(3, "file");
+    let gate = Gate::before(&cluster, "c");
+    let mut child = creating(&cluster, &gate);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    cluster.done(&["dev", "kill", "b"]);
+    let two = ["resource", "create", "disk", "--size", "4MiB", "--replicas", "2"];
+    let refused = cluster.ends_with(1, &two);
+    assert!(refused.contains("LS-0915"), "b may have been used: {refused}");
+    // As if its disk were not there: nobody knows what it holds.
+    let image = cluster.directory.join("b/volumes/disk-0.img");
+    std::fs::rename(&image, image.with_extension("away")).unwrap();
+    cluster.done(&["dev", "start", "b"]);
+    let refused = cluster.ends_with(1, &AGAIN);
+    assert!(refused.contains("LS-0915") && refused.contains("resource delete"), "{refused}");
+    cluster.done(&["resource", "delete", "disk", "--force"]);
+    cluster.done(&AGAIN);
+}
+
+#[test]
+fn nodes_of_two_clusters_are_not_mixed() {
+    let (one, two) = (TestCluster::up(2, "file"), TestCluster::up(2, "file"));
+    let admin = |cluster: &TestCluster, node: &str| {
+        let path = cluster.directory.join(node).join("admin.sock");
+        path.to_str().unwrap().to_owned()
+    };
+    let (a, b) = (admin(&one, "a"), admin(&two, "b"));
+    let mixed = ["--admin", &a, "--admin", &b];
+    let create = ["resource", "create", "zz", "--size", "4MiB", "--replicas", "2"];
+    let refused = one.ends_with(1, &[&mixed[..], &create].concat());
+    assert!(refused.contains("LS-0926") && refused.contains("node b belongs"), "{refused}");
+    for cluster in [&one, &two] {
+        cluster.ends_with(3, &["status", "zz"]);
+    }
+    one.ends_with(1, &[&mixed[..], &["status"]].concat());
+    // A node's directory is in the place of another's.
+    for cluster in [&one, &two] {
+        cluster.done(&["dev", "down"]);
+    }
+    let (own, foreign) = (one.directory.join("b"), two.directory.join("b"));
+    let aside = one.directory.join("aside");
+    std::fs::rename(&own, &aside).unwrap();
+    std::fs::rename(&foreign, &own).unwrap();
+    let refused = one.ends_with(1, &["dev", "up", "--detach"]);
+    assert!(refused.contains("LS-0926"), "{refused}");
+    std::fs::rename(&own, &foreign).unwrap();
+    std::fs::rename(&aside, &own).unwrap();
+}
+
+#[test]
+fn a_create_that_lacks_a_node_names_the_one_that_is_down() {
+    let cluster = TestCluster::up(3, "file");
+    cluster.done(&["dev", "kill", "c"]);
+    let refused = cluster.ends_with(1, &AGAIN);
+    assert!(refused.contains("LS-0910") && refused.contains("not answering: c"), "{refused}");
+    let four = ["resource", "create", "disk", "--size", "4MiB", "--replicas", "4"];
+    let refused = cluster.ends_with(2, &four);
+    assert!(refused.contains("LS-0916"), "there are no four: {refused}");
+}
+
+#[test]
+fn a_list_calls_nothing_healthy_that_lost_a_node() {
+    let cluster = TestCluster::up(3, "file");
+    cluster.done(&AGAIN);
+    cluster.wait("disk", "healthy");
+    let listed = cluster.done(&["resource", "list"]);
+    assert!(listed.contains("3 of 3") && listed.contains("healthy"), "{listed}");
+    cluster.done(&["dev", "kill", "c"]);
+    let listed = cluster.done(&["resource", "list"]);
+    assert!(listed.contains("2 of 3") && listed.contains("degraded"), "{listed}");
+    assert!(listed.contains("do not answer: c"), "{listed}");
+}
+
+#[test]
+fn a_wait_ends_in_time_though_a_node_stands_still() {
+    let cluster = TestCluster::up(2, "file");
+    let create = ["resource", "create", "disk", "--size", "4MiB", "--replicas", "2"];
+    cluster.done(&create);
+    let _frozen = cluster.frozen("b");
+    let said = cluster.ends_with(4, &["wait", "disk", "--for", "healthy", "--timeout", "300ms"]);
+    // Not what it would say after the five seconds that a question may take.
+    assert!(said.contains("b does not answer"), "{said}");
+}
