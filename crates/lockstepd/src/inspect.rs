@@ -4,6 +4,7 @@
 //!
 //! Not here: comparing data (`Dump` on the admin socket, `Verify`).
 
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -29,16 +30,13 @@ struct Seen {
 pub(crate) fn check(path: &Path) -> ExitCode {
     match look(path) {
         Ok(seen) if seen.faults.is_empty() => {
-            println!("{}: the metadata is good", path.display());
-            if let Some(why) = unwritable(&seen.superblock) {
-                println!("{}: {why}", path.display());
-            }
+            let good = "the metadata is good".to_owned();
+            let lines = std::iter::once(good).chain(unwritable(&seen.superblock));
+            say(lines.map(|line| format!("{}: {line}", path.display())));
             ExitCode::SUCCESS
         }
         Ok(seen) => {
-            for fault in seen.faults {
-                println!("{}: {fault}", path.display());
-            }
+            say(seen.faults.iter().map(|fault| format!("{}: {fault}", path.display())));
             ExitCode::FAILURE
         }
         Err(why) => {
@@ -57,15 +55,24 @@ pub(crate) fn dump(path: &Path) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    println!("{:#?}", seen.superblock);
-    match &seen.record {
-        Some(record) => println!("{record:#?}"),
-        None => println!("no record: the volume is not the first of its resource"),
-    }
-    for line in seen.lines.iter().chain(&seen.faults).chain(&unwritable(&seen.superblock)) {
-        println!("{line}");
-    }
+    let record = match &seen.record {
+        Some(record) => format!("{record:#?}"),
+        None => "no record: the volume is not the first of its resource".to_owned(),
+    };
+    let first = [format!("{:#?}", seen.superblock), record];
+    let rest = seen.lines.into_iter().chain(seen.faults).chain(unwritable(&seen.superblock));
+    say(first.into_iter().chain(rest));
     ExitCode::SUCCESS
+}
+
+/// Prints lines for as long as somebody reads them.
+fn say(lines: impl Iterator<Item = String>) {
+    let mut out = std::io::stdout().lock();
+    for line in lines {
+        if writeln!(out, "{line}").is_err() {
+            return;
+        }
+    }
 }
 
 /// Why no node of this release uses the disk although it can be read.

@@ -421,6 +421,13 @@ fn a_disk_with_a_read_only_feature_that_is_unknown_is_read_by_tools_and_left_alo
     let (before, page) = (written(), superblock(&image).2);
     assert!(run_status(&["check", text(&image)]), "it may be read");
     assert!(run_status(&["dump", text(&image)]));
+    let mut unread = std::process::Command::new(env!("CARGO_BIN_EXE_lockstepd"))
+        .args(["dump", text(&image)])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("it is built");
+    drop(unread.stdout.take());
+    assert!(unread.wait().expect("it ends").success(), "whoever reads it may have seen enough");
     cluster.start(3);
     wait_detached(&cluster, 3, 3);
     let status = cluster.status(3, NAME);
