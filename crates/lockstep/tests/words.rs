@@ -102,8 +102,8 @@ fn bash_completes_commands_options_and_values() {
     }
     assert_eq!(completed(&["lockstep", "resource", "pau"]), ["pause-resync"]);
     assert_eq!(completed(&["lockstep", "wait", "disk", "--for", "in"]), ["in-sync"]);
-    let options = completed(&["lockstep", "resource", "create", "disk", "--re"]);
-    assert_eq!(options, ["--replicas", "--read-policy"]);
+    let options = completed(&["lockstep", "resource", "create", "disk", "--wi"]);
+    assert_eq!(options, ["--witnesses"]);
 }
 
 #[test]
