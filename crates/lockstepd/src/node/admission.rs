@@ -209,16 +209,16 @@ impl Node {
         self.settle_nodes(key);
         let blank = self.known.get(&name).is_none_or(|known| known.roster.is_blank());
         if changed {
-            self.learn_of_register(&name, &came);
+            self.learn_of_register(&name, configuration, &came);
         } else if !blank {
             self.vouch(&name);
         }
     }
 
     /// The register has said which members there are: vouchers say no more about that, and are signed anew.
-    fn learn_of_register(&mut self, name: &str, came: &[NodeId]) {
+    fn learn_of_register(&mut self, name: &str, configuration: &Configuration, came: &[NodeId]) {
         let Some(known) = self.known.get_mut(name) else { return };
-        known.roster.reach_register();
+        known.roster.reach_register(configuration);
         for &node in came {
             known.roster.note_member(node);
         }

@@ -38,6 +38,9 @@ pub(super) struct Roster {
     held: BTreeMap<NodeId, (Voucher, SignedVoucher)>,
     /// Of this node's own last voucher.
     revision: u64,
+    /// The greatest number of a standing that was let go for want of room. What others still hold of one that is not
+    /// known here any more, up to this number, does not count: its dismissal may be what went.
+    floor: u64,
 }
 
 /// A voucher's numbers are far beyond all that are known here.
@@ -50,6 +53,8 @@ pub(super) struct TooFar;
 struct RosterFile {
     /// What is known, in the form of a voucher that nobody signs; hexadecimal.
     known: String,
+    #[serde(default)]
+    floor: u64,
     #[serde(default)]
     vouchers: Vec<VoucherFile>,
 }
@@ -107,17 +112,20 @@ impl Roster {
     /// operator's word counts more.
     pub(super) fn note_member(&mut self, node: NodeId) {
         if self.standing(node).is_none() {
-            self.put(Standing { node, number: 1, admitted: true });
+            self.put(Standing { node, number: self.floor + 1, admitted: true });
         }
     }
 
-    /// The register itself was reached: what vouchers said of members is of no more use.
-    pub(super) fn reach_register(&mut self) {
-        self.newest = None;
+    /// The register itself was reached: what vouchers said of the members of this configuration, or of an older one, is
+    /// of no more use.
+    pub(super) fn reach_register(&mut self, known: &Configuration) {
+        let reached = (known.fork, known.epoch);
+        self.newest.take_if(|(fork, epoch, _)| (*fork, *epoch) <= reached);
     }
 
     fn number_max(&self) -> u64 {
-        self.standings.values().map(|standing| standing.number).max().unwrap_or_default()
+        let numbers = self.standings.values().map(|standing| standing.number);
+        numbers.max().unwrap_or_default().max(self.floor)
     }
 
     /// Keeps a change if it counts more than what is known; whether it does.
@@ -126,17 +134,20 @@ impl Roster {
             let (new, old) = ((new.number, !new.admitted), (old.number, !old.admitted));
             new > old
         };
-        if !self.standings.get(&new.node).is_none_or(counts) {
+        if !self.standings.get(&new.node).map_or(new.number > self.floor, counts) {
             return false;
         }
         self.standings.insert(new.node, new);
         if self.standings.len() > STANDINGS_MAX {
             // The oldest dismissal: who is not in the description is not let in either.
             let order = |standing: &&Standing| (standing.admitted, standing.number);
-            let oldest = self.standings.values().min_by_key(order).map(|standing| standing.node);
-            oldest.map(|node| self.standings.remove(&node));
+            let oldest = self.standings.values().min_by_key(order).copied();
+            if let Some(oldest) = oldest {
+                self.standings.remove(&oldest.node);
+                self.floor = self.floor.max(oldest.number);
+            }
         }
-        true
+        self.standings.contains_key(&new.node)
     }
 
     /// Takes in what a member says, and keeps it for others; whether anything in it was new.
@@ -149,12 +160,15 @@ impl Roster {
         let new = self.absorb(&voucher, known)?;
         self.hold(voucher, signed);
         // Of others there may be kept what counts by this.
-        let mut more = new;
-        while std::mem::take(&mut more) {
+        for _ in 0..=self.held.len() {
+            let mut more = false;
             let counts = self.held.values().filter(|(held, _)| self.may_vouch(held.signer, known));
             let counts: Vec<Voucher> = counts.map(|(held, _)| held.clone()).collect();
             for held in counts {
                 more |= self.absorb(&held, known) == Ok(true);
+            }
+            if !more {
+                break;
             }
         }
         Ok(new)
@@ -163,6 +177,13 @@ impl Roster {
     fn absorb(&mut self, said: &Voucher, known: Option<&Configuration>) -> Result<bool, TooFar> {
         let numbers = said.standings.iter().map(|standing| standing.number);
         if numbers.max().unwrap_or_default() > self.number_max().saturating_add(NUMBER_STEP_MAX) {
+            return Err(TooFar);
+        }
+        let far = |known: &Configuration| {
+            said.fork > known.fork.saturating_add(NUMBER_STEP_MAX)
+                || said.epoch.0 > known.epoch.0.saturating_add(NUMBER_STEP_MAX)
+        };
+        if known.is_some_and(far) {
             return Err(TooFar);
         }
         let mut new = false;
@@ -270,6 +291,7 @@ impl Roster {
             newest: members.map(|members| (known.fork, known.epoch, members)),
             held: BTreeMap::new(),
             revision: known.revision,
+            floor: file.floor,
         };
         for entry in file.vouchers.iter().take(VOUCHERS_MAX) {
             let statement = from_hex(&entry.statement)?;
@@ -306,7 +328,7 @@ impl Roster {
             signature: to_hex(&signed.signature),
         };
         let vouchers = self.held.values().map(|(_, signed)| voucher(signed)).collect();
-        let file = RosterFile { known: to_hex(&known), vouchers };
+        let file = RosterFile { known: to_hex(&known), floor: self.floor, vouchers };
         let text = toml::to_string(&file).map_err(|error| error.to_string())?;
         let directory = path.parent().expect("a roster has a directory");
         std::fs::create_dir_all(directory).map_err(|error| error.to_string())?;
@@ -392,7 +414,9 @@ mod tests {
         let mut late = Roster::default();
         late.keep(by_c.0.clone(), by_c.1.clone());
         assert!(hear(&mut late, &by_a, &known) && late.admitted().contains(&NodeId(5)));
-        b.reach_register();
+        b.reach_register(&configuration(8, &[1, 2, 4]));
+        assert!(b.may_vouch(NodeId(5), Some(&known)), "what the register said then is older");
+        b.reach_register(&configuration(9, &[1, 2, 4]));
         assert!(!b.may_vouch(NodeId(5), Some(&known)), "the register says who is a member");
         assert!(b.admitted().contains(&NodeId(5)), "who was admitted stays so");
     }
@@ -478,6 +502,36 @@ mod tests {
         }
         assert_eq!(roster.held.len(), VOUCHERS_MAX);
         assert!(roster.held.contains_key(&NodeId(40)) && !roster.held.contains_key(&NodeId(1)));
+    }
+
+    #[test]
+    fn rosters_that_are_full_take_in_what_they_hear_and_nobody_comes_back_by_old_words() {
+        let known = configuration(4, &[1, 2, 4]);
+        let mut a = Roster::default();
+        a.change(NodeId(1000), true);
+        let old = say(&mut a, 1, &known);
+        a.change(NodeId(1000), false);
+        for node in 1..=u16::try_from(STANDINGS_MAX).expect("few") - 1 {
+            a.change(NodeId(node + 1), false);
+            a.change(NodeId(node + 1), node % 2 == 0 && node < 20);
+        }
+        let mut b = a.clone();
+        let by_b = say(&mut b, 2, &known);
+        a.keep(by_b.0, by_b.1);
+        say(&mut a, 1, &known);
+        a.change(NodeId(2000), false);
+        assert_eq!(a.standing(NodeId(1000)), None, "its dismissal went");
+        let by_a = say(&mut a, 1, &configuration(5, &[1, 2, 4]));
+        assert!(hear(&mut b, &by_a, &known));
+        assert_eq!(b.standings, a.standings);
+        assert!(!hear(&mut b, &by_a, &known), "it is known");
+        hear(&mut b, &old, &known);
+        assert_eq!(b.standing(NodeId(1000)), None, "an old voucher lets nobody in");
+        let far = configuration(1 << 40, &[1]);
+        let mut liar = Roster::default();
+        liar.change(NodeId(9), true);
+        let said = say(&mut liar, 1, &far);
+        assert_eq!(b.hear(said.0, said.1, Some(&known)), Err(TooFar));
     }
 
     #[test]

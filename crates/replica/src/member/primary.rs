@@ -470,6 +470,7 @@ impl Member {
                 .iter()
                 .filter(|(node, peer)| {
                     peer.wants >= WANTS_IN_A_ROW
+                        && self.may_lead(**node)
                         && (!known.is_replica(**node) || known.is_in_sync(**node))
                 })
                 .map(|(&node, _)| node)
