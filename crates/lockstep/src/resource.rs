@@ -227,7 +227,7 @@ fn invalidate(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(), Proble
 fn force(cluster: &Cluster, style: Style, wanted: &Force) -> Result<(), Problem> {
     let on = &wanted.on;
     cluster.node(&on.node)?;
-    let views = Views::gather(cluster, Some(&on.name))?;
+    let (ref cluster, views) = Views::gather(cluster, Some(&on.name))?.about(cluster, &on.name)?;
     let view = views.whole(&on.name)?;
     if !wanted.discard_newer {
         refuse_older(&views, &view, &on.node)?;

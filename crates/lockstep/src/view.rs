@@ -129,6 +129,19 @@ impl Views {
         Err(Problem::new(AMBIGUOUS, message))
     }
 
+    /// Nodes that may hold a part of it and did not say so: those that are silent, and members that were not asked.
+    pub(crate) fn unheard(&self, name: &str) -> Vec<String> {
+        let mut unheard: Vec<String> = self.silent.iter().map(|(node, _)| node.clone()).collect();
+        let views = self.resources.iter().filter(|((other, _), _)| other == name);
+        let rows = views.flat_map(|(_, views)| views).flat_map(|(_, view)| &view.replicas);
+        for row in rows.filter(|row| row.state != ReplicaState::Diskless) {
+            if !self.answering.contains(&row.node) && !unheard.contains(&row.node) {
+                unheard.push(row.node.clone());
+            }
+        }
+        unheard
+    }
+
     /// Whether more than one resource has this name.
     pub(crate) fn names_several(&self, name: &str) -> bool {
         self.resources.keys().filter(|(other, _)| other == name).count() > 1

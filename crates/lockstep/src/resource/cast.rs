@@ -115,7 +115,7 @@ fn free_name(cluster: &Cluster, name: &str) -> Result<(), Problem> {
         let client = own.is_none_or(|own| own.state == ReplicaState::Diskless);
         view.uncreated || client || own.is_some_and(|own| USABLE.contains(&own.state))
     };
-    if !views.silent.is_empty() || !all.iter().all(certain) {
+    if !views.unheard(name).is_empty() || !all.iter().all(certain) {
         let nodes = unmade.join(", ");
         message.push_str(&format!(
             ", which is not made yet on {nodes}; whether it was ever used is not known"
@@ -365,7 +365,8 @@ fn make(cast: &Cast<'_>, file: &ResourceFile, force: bool) -> Result<(), Problem
 /// no store that it does not use.
 fn undo(node: &Node, name: &str, created: bool) -> Result<(), Problem> {
     let resource = name.to_owned();
-    absent_is_fine(node.change(Command::ResourceDelete { resource, force: created, unused: false }))
+    // A majority that was made may have served already: what it was told is not undone.
+    absent_is_fine(node.change(Command::ResourceDelete { resource, force: created, unused: true }))
 }
 
 /// Where NBD clients find it: as the nodes say, replicas first.

@@ -24,9 +24,11 @@ pub(super) fn delete(
     let gathered = Views::gather(cluster, Some(name))?;
     let (ref cluster, views) = gathered.about(cluster, name)?;
     let view = views.require(name)?;
-    if let Some((silent, reason)) = views.silent.first()
+    if let Some(silent) = views.unheard(name).first()
         && !force
     {
+        let reason = views.silent.iter().find(|(node, _)| node == silent);
+        let reason = reason.map_or("it was not asked", |(_, reason)| reason);
         let mut problem = Problem::new(
             UNREACHED,
             format!("{silent} would keep its part of {name} ({reason}); nothing was changed"),
@@ -57,7 +59,8 @@ fn deleted_words(cluster: &Cluster, views: &Views, view: &ResourceStatus) -> Str
     let knows = |node: &str| views.of(name, node).is_some();
     let known: Vec<&str> =
         cluster.nodes.iter().map(|node| node.name.as_str()).filter(|node| knows(node)).collect();
-    let silent = |node: &str| views.silent.iter().any(|(silent, _)| silent == node);
+    let unheard = views.unheard(name);
+    let silent = |node: &str| unheard.iter().any(|silent| silent == node);
     let members = view.replicas.iter().filter(|row| row.state != ReplicaState::Diskless);
     let left: Vec<&str> =
         members.map(|row| row.node.as_str()).filter(|node| silent(node)).collect();
@@ -130,10 +133,16 @@ fn still_needed(views: &Views, own: &ResourceStatus, on: &str) -> Option<(String
     {
         return Some((format!("{on} is a member of it, as {node} knows it"), true));
     }
-    if newest.is_some() || own.left_over {
+    if newest.is_some() {
         return None;
     }
-    let silent: Vec<&str> = views.silent.iter().map(|(node, _)| node.as_str()).collect();
+    if own.quorum && own.primary.is_some() {
+        return Some((format!("{on} serves it, with a majority"), true));
+    }
+    let silent: Vec<String> = views.unheard(name).into_iter().filter(|node| node != on).collect();
+    if own.left_over && silent.is_empty() {
+        return None;
+    }
     let why = if silent.is_empty() {
         format!("{on} was not told that the others have deleted it")
     } else {

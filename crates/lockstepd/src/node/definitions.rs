@@ -31,7 +31,13 @@ impl Node {
         if !named && !self.is_of(id, peer) {
             return None;
         }
-        let file = self.resource_file(&known.file.name).ok()?;
+        if known.uncreated {
+            // Whoever makes it tells each node of it; until then nobody has anything.
+            return None;
+        }
+        let mut file = self.resource_file(&known.file.name).ok()?;
+        // Stores are laid out for the size that they were made with.
+        file.volumes.clone_from(&known.file.volumes);
         let mut text = Vec::new();
         encode_line(&file, &mut text).ok()?;
         Some(text)
@@ -51,7 +57,7 @@ impl Node {
             return warning!("node {name} described a resource that is not its own");
         }
         let resource = file.name.clone();
-        match self.define(file) {
+        match self.define(file, false) {
             Ok(()) => {
                 info!("{resource}: heard of it from node {name}");
                 self.run_stored(&resource);

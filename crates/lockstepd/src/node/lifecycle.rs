@@ -124,7 +124,7 @@ impl Node {
         let patience = self.config.disk_late;
         let found = if plans.is_empty() {
             Ok(None)
-        } else if self.is_created(&plans) {
+        } else if self.is_created(&plans) && !self.known[name].uncreated {
             let in_use = |refused: &Refused| refused.in_use;
             patiently(|| load(&plans, cluster, id, patience), in_use).map(Some)
         } else {
@@ -139,7 +139,15 @@ impl Node {
         let file = known.file.clone();
         let plans = self.plans(&file);
         let is_there = |plan: &Plan| matches!(&plan.spec.place, Place::Path(path) if path.exists());
-        if known.running.is_some() || known.busy || !plans.iter().any(is_there) {
+        if known.running.is_some() || known.busy || known.uncreated || plans.is_empty() {
+            return;
+        }
+        if !plans.iter().any(is_there) {
+            // The others may count on what was here.
+            if plans.iter().all(|plan| plan.kind != StoreKind::Memory) {
+                let why = missing(name, &plans);
+                self.run_found(name, &plans, Err(why));
+            }
             return;
         }
         if let Some(known) = self.known.get_mut(name) {
@@ -401,7 +409,7 @@ impl Node {
             known.file.id == file.id && member(&known.file) && !member(&file)
         });
         let Some(known) = leaves else {
-            let result = self.define(file);
+            let result = self.define(file, true);
             return done(self, result);
         };
         let (old, running) = (known.file.clone(), known.running);
@@ -431,8 +439,9 @@ impl Node {
         known.busy || running.is_some_and(|resource| resource.recast.is_some())
     }
 
-    /// Knows a resource, or knows it anew.
-    pub(super) fn define(&mut self, mut file: ResourceFile) -> Result<(), Refused> {
+    /// Knows a resource, or knows it anew: from an operator, who is about to have its part made here if it is `made`, or
+    /// from others, who may count on what was stored here.
+    pub(super) fn define(&mut self, mut file: ResourceFile, made: bool) -> Result<(), Refused> {
         file.check().map_err(|error| Refused::new(&codes::BAD_RESOURCE_FILE, error.0))?;
         let name = file.name.clone();
         let kinds = file.members.iter().map(|member| member.kind);
@@ -457,7 +466,7 @@ impl Node {
             file.volumes.clone_from(&known.file.volumes);
         }
         let new = !self.known.contains_key(&name);
-        let uncreated = new && !plans.is_empty() && !self.is_created(&plans);
+        let uncreated = made && new && !plans.is_empty();
         if uncreated {
             self.note_uncreated(&name)?;
         }
@@ -599,6 +608,9 @@ impl Node {
         }
         let record = self.first_record(&file)?;
         self.refuse_amnesia(known, &record)?;
+        if !known.uncreated && !joins_later(&file, self.config.node) {
+            return Err(amnesia(name));
+        }
         let plans = self.plans(&file);
         let memory = plans.iter().any(|plan| plan.kind == StoreKind::Memory);
         if memory && !self.config.allow_memory_store {
@@ -626,11 +638,7 @@ impl Node {
         if !counted {
             return Ok(());
         }
-        let name = &known.file.name;
-        let message = format!(
-            "{name}: the others count on what was stored here; it cannot be made as if it were new"
-        );
-        Err(Refused::new(&codes::STORE_MISSING, message))
+        Err(amnesia(&known.file.name))
     }
 
     /// Refuses to delete what was used, if only what was not is to go. A copy that holds an answered write knows of its
@@ -666,7 +674,7 @@ impl Node {
             let message = format!("{name}: a store is being made");
             return done(self, Err(Refused::new(&codes::BUSY, message)));
         }
-        let id = ResourceId(known.file.id);
+        let (cluster, id) = (self.config.cluster, ResourceId(known.file.id));
         let had_disk = running.is_some_and(|resource| resource.disk.is_some());
         let plans = if had_disk || force { self.plans(&known.file.clone()) } else { Vec::new() };
         self.end(name, "the resource is deleted");
@@ -679,7 +687,12 @@ impl Node {
             let mut result = Ok(());
             for plan in &plans {
                 // Its last operations may still be on their way to the disk.
-                let removed = patiently(|| backing::remove(plan), |refused| refused.in_use);
+                // One that the resource did not run with may be another's by now.
+                let remove = || match had_disk {
+                    true => backing::remove(plan),
+                    false => backing::remove_labelled(plan, cluster, id),
+                };
+                let removed = patiently(remove, |refused| refused.in_use);
                 result = result.and(removed);
             }
             let removed = remove_files(&paths);
@@ -801,6 +814,14 @@ pub(super) fn refuse_witness(
         return Err(Refused::new(&codes::UNSUPPORTED, message));
     }
     Ok(())
+}
+
+/// A part that was here may not be made as if its node had never promised anything.
+fn amnesia(name: &str) -> Refused {
+    let message = format!(
+        "{name}: the others may count on what was stored here; it cannot be made as if it were new"
+    );
+    Refused::new(&codes::STORE_MISSING, message)
 }
 
 /// Whether this node joins a resource that the others have already: then it learns from them what the
