@@ -14,8 +14,8 @@ use wire::admin::{Answer, Command, Faults};
 use super::kill::{DISK, load, settle, staying, three};
 use super::modes::{member, resource_file};
 use crate::bench::{
-    Bench, Failure, Outcome, Said, Verdict, ensure, is_root, missing, need_tools, passed, text,
-    tool, wait_for,
+    Bench, Failure, Outcome, Said, Verdict, ensure, is_root, missing, need_tools, passed, program,
+    text, tool, wait_for,
 };
 use crate::cluster::{Cluster, NodeInfo, SYNC_LIMIT};
 use client::{ANSWER_LIMIT, Volume};
@@ -366,12 +366,16 @@ pub(super) fn strangers(bench: &Bench) -> Outcome {
     let theirs = identity(&fs::read_to_string(stranger.settings("c"))?).ok_or("no cluster")?;
     let ours = identity(&good).ok_or("no cluster")?;
     fs::write(&settings, good.replace(&ours, &theirs))?;
-    cluster.start("c")?;
+    check(&cluster.cli(&["dev", "start", "c"])?, 1, &["LS-0926", "cluster"])?;
+    let foreign = Foreign::start(&cluster.home("c"))?;
     refused(&cluster, "c")?;
     load.progress(100)?;
-    let state = cluster.replica(DISK, "c")?;
-    ensure!(state["in_sync"] == false, "c takes part as a node of another cluster: {state}");
-    cluster.stop("c")?;
+    let asked = Command::Status { resource: Some(DISK.to_owned()) };
+    let Answer::Status(status) = cluster.ask("a", asked)? else { return Err("no status".into()) };
+    let rows = status.resources.iter().flat_map(|resource| &resource.replicas);
+    let counts = rows.filter(|row| row.node == "c").any(|row| row.in_sync || row.connected);
+    ensure!(!counts, "c takes part as a node of another cluster: {status:?}");
+    drop(foreign);
     fs::write(&settings, good)?;
     // With the certificate of another node of the same cluster.
     copy_identity(&cluster.home("b"), &own)?;
@@ -386,6 +390,24 @@ pub(super) fn strangers(bench: &Bench) -> Outcome {
     load.progress(100)?;
     cluster.start("c")?;
     passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
+}
+
+/// A node that is started by hand, since the command line does not.
+struct Foreign(std::process::Child);
+
+impl Foreign {
+    fn start(home: &Path) -> Outcome<Foreign> {
+        let mut command = std::process::Command::new(program("lockstepd")?);
+        command.args(["node", "--dir", text(home)]).stderr(std::process::Stdio::null());
+        Ok(Foreign(command.spawn()?))
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        let _ended = self.0.kill();
+        let _status = self.0.wait();
+    }
 }
 
 const IDENTITY: [&str; 3] = ["certificate.pem", "key.pem", "authority.pem"];
