@@ -512,3 +512,27 @@ fn a_store_that_is_gone_is_not_made_as_if_its_node_had_never_voted() {
     wait_detached(&cluster, 1, 3);
     assert_eq!(cluster.open(3, NAME).read(0, 4096).expect("from the others"), content(1, 4096));
 }
+
+#[test]
+fn a_part_that_a_node_hears_of_is_not_made_as_if_its_node_had_never_voted() {
+    let mut cluster = Cluster::new("heard", 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource(NAME, 8 * MIB, &[1, 2, 3]));
+    cluster.open(1, NAME).write(0, &content(1, 4096)).expect("written");
+    cluster.kill(3);
+    // A new disk: neither the store nor the description is there.
+    for lost in ["volumes", "resources"] {
+        let directory = cluster.home(3).join(lost);
+        std::fs::remove_dir_all(&directory)
+            .and_then(|()| std::fs::create_dir(&directory))
+            .expect("emptied");
+    }
+    cluster.start(3);
+    wait_detached(&cluster, 1, 3);
+    let create = Command::ResourceCreate { resource: NAME.to_owned(), force: true };
+    let refused = cluster.ask(3, create).expect_err("its vote is lost");
+    assert!(format!("{refused:?}").contains("LS-0027"), "{refused:?}");
+    assert_eq!(cluster.open(3, NAME).read(0, 4096).expect("from the others"), content(1, 4096));
+}

@@ -159,6 +159,10 @@ impl TestCluster {
         bytes == [byte; 4096]
     }
 
+    pub(crate) fn wait_for_state(&self, name: &str, node: &str, state: &str) {
+        self.until(&format!("{node} to be {state}"), || self.state(name, node) == state);
+    }
+
     pub(crate) fn state(&self, name: &str, node: &str) -> String {
         self.replica(name, node)["state"].as_str().unwrap().to_owned()
     }
