@@ -17,7 +17,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use base::{Ballot, Epoch, NodeId};
-use wire::{AfterSplitBrain, Configuration, MemberMessage, Stretch};
+use wire::{AfterSplitBrain, Configuration, LINEAGE_MAX, MemberMessage, Stretch};
 
 /// Epochs that a resolved split brain leaves out, so that what the other side did is older for every
 /// shard.
@@ -290,6 +290,11 @@ impl Member {
     fn wins(&self, peer: NodeId, mine: &Configuration, theirs: &Configuration) -> bool {
         let policy = mine.options.after_split_brain;
         if policy != theirs.options.after_split_brain {
+            return false;
+        }
+        // A chain that is full may have let go what the other one ends with: then it is no other history at all, and an
+        // operator is to look.
+        if mine.lineage.len() >= LINEAGE_MAX || theirs.lineage.len() >= LINEAGE_MAX {
             return false;
         }
         let times = parted_at(mine, theirs).zip(parted_at(theirs, mine));
