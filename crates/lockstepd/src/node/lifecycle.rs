@@ -465,8 +465,7 @@ impl Node {
             // Stores are laid out for the size they were made with, also after the next start.
             file.volumes.clone_from(&known.file.volumes);
         }
-        let new = !self.known.contains_key(&name);
-        let uncreated = made && new && !plans.is_empty();
+        let uncreated = made && !plans.is_empty() && self.may_be_unused(&name);
         if uncreated {
             self.note_uncreated(&name)?;
         }
@@ -482,12 +481,24 @@ impl Node {
             left_over: false,
         });
         known.file = file;
+        known.uncreated |= uncreated;
         match known.running {
             Some(key) => self.settle_nodes(key),
             None if plans.is_empty() => self.run_found(&name, &plans, Ok(None)),
             None => {}
         }
         Ok(())
+    }
+
+    /// Whether no store of it is in use here, and nobody was primary as far as is known: an operator may be making it,
+    /// and another node have told of it first.
+    fn may_be_unused(&self, name: &str) -> bool {
+        let Some(known) = self.known.get(name) else { return true };
+        let running = known.running.and_then(|key| self.resources.get(key));
+        running.is_none_or(|resource| {
+            let epoch = resource.configuration().map_or(0, |known| known.epoch.0);
+            resource.disk.is_none() && epoch <= 1
+        })
     }
 
     /// Puts a resource's file in its place, whole or not at all.
@@ -539,6 +550,7 @@ impl Node {
         force: bool,
         done: impl FnOnce(&mut Node, Result<(), Refused>) + Send + 'static,
     ) {
+        let uncreated = self.known.get(name).is_some_and(|known| known.uncreated);
         let prepared = self.prepare_create(name);
         let (file, plans, record) = match prepared {
             Ok(prepared) => prepared,
@@ -550,6 +562,7 @@ impl Node {
         let patience = self.config.disk_late;
         self.helper().start(move || {
             let result = backing::make(&plans, &labels, &record, force);
+            let made = result.is_ok();
             let only_memory = plans.iter().all(|plan| plan.kind == StoreKind::Memory);
             let found = result.and_then(|()| {
                 if only_memory {
@@ -564,10 +577,25 @@ impl Node {
                 }
                 match found {
                     Ok(found) => node.on_made(&name, plans, found, Box::new(done)),
-                    Err(refused) => done(node, Err(refused)),
+                    Err(refused) => {
+                        if !made && uncreated {
+                            node.is_uncreated_still(&name);
+                        }
+                        done(node, Err(refused));
+                    }
                 }
             })
         });
+    }
+
+    /// Its stores could not be made, and may be when what stood in the way is gone.
+    fn is_uncreated_still(&mut self, name: &str) {
+        if let Err(refused) = self.note_uncreated(name) {
+            return warning!("{name}: {refused}");
+        }
+        if let Some(known) = self.known.get_mut(name) {
+            known.uncreated = true;
+        }
     }
 
     /// The stores of a resource are made: it runs with them. Clients that have it open here stay.
