@@ -15,7 +15,7 @@ use super::{Out, Shard};
 use crate::door::{FromShard, ReadFailure, ShardOutput};
 use alloc::vec::Vec;
 use base::{BufferId, NodeId, SessionId, Span, VolumeId};
-use wire::{ReadPolicy, ShardMessage, VolumeEntry, WriteFlags};
+use wire::{ShardMessage, VolumeEntry, WriteFlags};
 
 /// Ranges that are reconciled at once at least, however busy clients are.
 const RECONCILED_AT_ONCE: usize = 2;
@@ -306,13 +306,12 @@ impl Shard {
         }
     }
 
-    /// Which of `sources` a copy of this range is read from: this node's own disk if reads prefer it, else each in turn,
-    /// four pieces at a time, so that all their disks read at once.
+    /// Which of `sources` a copy of this range is read from: this node's own disk, else each in turn, four pieces at a
+    /// time, so that all their disks read at once.
     fn copy_source(&self, sources: &[NodeId], span: Span) -> Option<NodeId> {
         let stripe = span.first() / (4 * self.geometry.copy_sectors);
         let turn = usize::try_from(stripe).unwrap_or(0) % sources.len().max(1);
-        let policy = self.configuration.as_ref().map(|known| known.options.read_policy);
-        let own = sources.first() == Some(&self.node) && policy == Some(ReadPolicy::PreferLocal);
+        let own = sources.first() == Some(&self.node);
         sources.get(if own { 0 } else { turn }).copied()
     }
 
