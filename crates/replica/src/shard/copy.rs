@@ -299,8 +299,9 @@ impl Shard {
             Purpose::Sync { node, .. } => {
                 let mut nodes = Nodes::new();
                 nodes.push(*node);
-                let source = self.copy_source(&self.sources(&[]), span);
-                nodes.extend(source.filter(|&source| source != self.node));
+                if !self.is_own_in_sync() {
+                    nodes.extend(self.copy_source(&self.sources(&[]), span));
+                }
                 nodes
             }
         }
@@ -316,8 +317,7 @@ impl Shard {
     }
 
     fn compare(&mut self, id: u64, others: &[NodeId], out: &mut Out) {
-        let (epoch, now) = (self.epoch(), self.now);
-        let in_sync = self.is_own_in_sync();
+        let (epoch, own, now) = (self.epoch(), self.is_own_in_sync(), self.now);
         let op = self.ops.get_mut(&id).expect("the caller looked it up");
         op.since = now;
         let (volume, span) = (op.volume, op.span);
@@ -325,8 +325,6 @@ impl Shard {
         copy.phase = Phase::Comparing;
         copy.hashes.clear();
         let target = if let Purpose::Sync { node, .. } = copy.purpose { Some(node) } else { None };
-        // A resync compares with its source, anybody else with all.
-        let own = in_sync && (target.is_none() || others.len() == 1);
         let mut asked: Vec<(NodeId, u64)> = Vec::new();
         for &node in others {
             asked.push((node, self.sequence()));
