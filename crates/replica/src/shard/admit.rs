@@ -6,7 +6,7 @@ use super::seats::NodeSet;
 use super::{Out, Shard};
 use crate::door::{FromShard, ShardOutput};
 use alloc::vec::Vec;
-use base::{AnswerError, BufferId, Epoch, Op as Ask, SECTOR_BYTES};
+use base::{AnswerError, BufferId, Epoch, Op as Ask, SECTOR_BYTES, Span, VolumeId};
 use wire::{Durability, OnNoQuorum, Protocol, ShardMessage};
 
 impl Shard {
@@ -79,13 +79,24 @@ impl Shard {
 
     /// Whether the span lies on the volume or on what is being added to it, on whole blocks, in one extent,
     /// and that extent here.
-    pub(super) fn is_place(&self, volume: base::VolumeId, span: base::Span) -> bool {
+    pub(super) fn is_place(&self, volume: VolumeId, span: Span) -> bool {
+        self.lies_below(self.kept_sectors(volume), volume, span)
+    }
+
+    /// The same of the largest size that this process knew the volume at: for a primary that began before a
+    /// volume shrank. What it cuts is given back, but not taken by anything else.
+    pub(super) fn was_place(&self, volume: VolumeId, span: Span) -> bool {
+        let most = self.most_sectors.get(&volume).copied();
+        self.lies_below(most.unwrap_or(0).max(self.kept_sectors(volume)), volume, span)
+    }
+
+    fn lies_below(&self, sectors: u64, volume: VolumeId, span: Span) -> bool {
         let Some(known) = &self.configuration else { return false };
         let Some(entry) = known.volume(volume) else { return false };
         let block = u64::from(entry.block_bytes) / SECTOR_BYTES;
         let extent = span.first() / self.geometry.extent_sectors;
         block > 0
-            && span.end() <= entry.kept_sectors()
+            && span.end() <= sectors
             && span.first().is_multiple_of(block)
             && span.end().is_multiple_of(block)
             && (span.end() - 1) / self.geometry.extent_sectors == extent

@@ -242,14 +242,17 @@ impl Shard {
 
     /// Cuts a copy to its volume's present size; `None`: nothing of it is left.
     fn cut_copy(&mut self, id: u64, span: Span) -> Option<Span> {
-        let op = self.ops.get_mut(&id)?;
-        let known = self.configuration.as_ref()?.volume(op.volume);
-        let size = known.map_or(0, VolumeEntry::kept_sectors);
-        if span.end() > size {
-            let left = size.saturating_sub(span.first());
-            op.span = Span::new(span.first(), u32::try_from(left).unwrap_or(0))?;
-        }
-        Some(op.span)
+        let volume = self.ops.get(&id)?.volume;
+        let kept = self.kept_part(volume, span)?;
+        self.ops.get_mut(&id)?.span = kept;
+        Some(kept)
+    }
+
+    /// What of the span lies on its volume as large as it is now, with what is being added to it.
+    pub(super) fn kept_part(&self, volume: VolumeId, span: Span) -> Option<Span> {
+        let size = self.kept_sectors(volume);
+        let left = u32::try_from(size.saturating_sub(span.first())).unwrap_or(u32::MAX);
+        Span::new(span.first(), left.min(span.count()))
     }
 
     /// Whether an answered write of the span is not on every in-sync disk (protocol B): a fail-over may

@@ -56,6 +56,7 @@ impl Shard {
             self.kept = false;
         }
         self.cut_beyond(&new);
+        self.note_sizes(&new);
         self.keep_growths(&new);
         self.install_bits(&new, slots, out);
         self.drop_outsiders(&new, out);
@@ -116,6 +117,14 @@ impl Shard {
             self.doubt.add(volume, span.first(), span.end(), false);
             let extent = self.extent_of(volume, span);
             self.log.unhold(extent);
+        }
+    }
+
+    fn note_sizes(&mut self, new: &Configuration) {
+        self.most_sectors.retain(|volume, _| new.volume(*volume).is_some());
+        for entry in &new.volumes {
+            let most = self.most_sectors.entry(entry.volume).or_default();
+            *most = entry.kept_sectors().max(*most);
         }
     }
 

@@ -557,7 +557,10 @@ impl Shard {
             .windows(2)
             .any(|pair| pair[0].0 == pair[1].0 && pair[0].1.end() > pair[1].1.first());
         for &(volume, span) in &spans {
-            if self.is_place(volume, span) {
+            // A client that asked before the volume shrank may have written across its new end.
+            if let Some(span) = self.kept_part(volume, span)
+                && self.is_place(volume, span)
+            {
                 self.reconcile.add(volume, span.first(), span.end(), false);
             }
         }

@@ -174,15 +174,16 @@ impl Shard {
         }
     }
 
-    /// Whether the volume shrank and left the span outside: the primary did not know yet when it asked, or goes
-    /// on with what it began before. Nothing is there any more that anybody may be told of, and what is added
-    /// there later begins as zeroes. Who speaks under a configuration not known here has not changed the size since
-    /// this node said what it knows: else it would have waited.
+    /// Whether the volume shrank and left the whole span outside: the primary did not know yet when it asked, or
+    /// goes on with what it began before. Nothing is there any more that anybody may be told of, and what is added
+    /// there later begins as zeroes. A span across the new end is carried out whole: what is inside counts. Who
+    /// speaks under a configuration not known here has not changed the size since this node said what it knows:
+    /// else it would have waited.
     fn is_cut_off(&self, node: NodeId, epoch: Epoch, volume: VolumeId, span: Span) -> bool {
         let Some(known) = &self.configuration else { return false };
         known.primary == Some(node)
             && epoch >= known.reign
-            && known.volume(volume).is_some_and(|entry| span.end() > entry.kept_sectors())
+            && known.volume(volume).is_some_and(|entry| span.first() >= entry.kept_sectors())
     }
 
     /// Whether `node` is the primary known here and speaks in its reign.
@@ -207,7 +208,7 @@ impl Shard {
         buffer: Option<BufferId>,
         out: &mut Out,
     ) {
-        let fits = self.is_place(volume, span) && (flags.zero || buffer.is_some());
+        let fits = self.was_place(volume, span) && (flags.zero || buffer.is_some());
         if !fits || !self.has_disk {
             self.release(buffer, out);
             let message = ShardMessage::Written { sequence, ok: false, in_place: false };
@@ -269,7 +270,7 @@ impl Shard {
         out: &mut Out,
     ) {
         let purpose = Purpose::Peer { node, session, sequence, kind };
-        if self.is_place(volume, span) && !self.is_unlike_told(volume, span) {
+        if self.was_place(volume, span) && !self.is_unlike_told(volume, span) {
             self.local(purpose, volume, span, action, out);
         } else {
             self.on_local(purpose, DiskAnswer::Failed, out);

@@ -208,3 +208,63 @@ fn a_replica_that_learns_first_that_a_volume_shrank_is_not_taken_for_failed() {
     assert!(!world.has_said(1, &failed));
     assert_eq!(world.sent(2, 1, |message| matches!(message, ShardMessage::Stale { .. })), 0);
 }
+
+/// Node 2 knows that the volume is six sectors shorter, and node 1, which is primary, does not.
+fn shorter_on_node_2() -> World {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(1);
+    world.write(1, SECTORS - 8, 8, 5);
+    let next = sized(&world, SECTORS - 6, None);
+    world.install(next, &[2]);
+    world
+}
+
+#[test]
+fn of_a_write_across_the_new_end_of_a_volume_every_replica_keeps_what_is_inside() {
+    let mut world = shorter_on_node_2();
+    let write = world.write(1, SECTORS - 8, 8, 7);
+    world.install_on(1);
+    world.ready(1, 2);
+    world.wait_ms(200);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    for node in [1, 2] {
+        for sector in SECTORS - 8..SECTORS - 6 {
+            assert_eq!(world.at(node, sector), 7, "node {node}, sector {sector}");
+        }
+    }
+}
+
+#[test]
+fn what_is_read_across_the_new_end_of_a_volume_is_true_inside() {
+    let mut world = shorter_on_node_2();
+    // Its own disk cannot be read: node 2 is asked.
+    world.nodes.get_mut(&1).expect("there").disk_fails = true;
+    let read = world.read(1, SECTORS - 8, 8);
+    world.wait_ms(200);
+    assert_eq!(world.got(1, read)[..2], [5, 5]);
+}
+
+#[test]
+fn a_write_across_the_new_end_that_the_last_primary_left_half_done_is_the_same_everywhere_inside() {
+    for without in [2, 3] {
+        let mut world = World::new(&[1, 2, 3, 4], &[1, 2, 3]);
+        world.lead(1);
+        world.held.extend([(1, without), (1, 4)]);
+        let lost = world.write(4, SECTORS - 8, 8, 7);
+        for other in [2, 3, 4] {
+            world.disconnect(1, other);
+        }
+        world.configuration = world.next_with(&[2, 3]);
+        let next = sized(&world, SECTORS - 6, None);
+        world.configuration = next;
+        world.lead(2);
+        world.held.clear();
+        world.wait_ms(500);
+        assert_eq!(world.answer(4, lost), Some(Err(AnswerError::OutOfRange)));
+        let [two, three] = [2, 3].map(|node| [8, 7].map(|back| world.at(node, SECTORS - back)));
+        assert_eq!(two, three);
+        let read = world.read(3, SECTORS - 8, 2);
+        world.wait_ms(200);
+        assert_eq!(world.got(3, read), two);
+    }
+}
