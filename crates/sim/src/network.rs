@@ -100,7 +100,8 @@ fn member_kind(message: &MemberMessage) -> &'static str {
     match message {
         MemberMessage::Hello { .. } => "hello",
         MemberMessage::Prepare { .. } => "prepare",
-        MemberMessage::Promise { .. } => "promise",
+        // What is said before each of them. A name of its own would give every seed another plan.
+        MemberMessage::Promise { .. } | MemberMessage::Heard { .. } => "promise",
         MemberMessage::Accept { .. } => "accept",
         MemberMessage::Accepted { .. } => "accepted",
         MemberMessage::Refused { .. } => "refused",

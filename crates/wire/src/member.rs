@@ -137,6 +137,12 @@ pub enum MemberMessage {
         /// What it remembers of the others, so that this does not hang on its own disk.
         seen: Vec<Seen>,
     },
+    /// What the sender remembers of others: before each promise, so that who asks for it counts no vote of a disk that
+    /// went back in time; and after each hello.
+    Heard {
+        /// At most 64.
+        seen: Vec<Seen>,
+    },
     /// The lease is renewed from `sent` on, if the ballot is still good; else `Refused`.
     HeartbeatAnswer {
         /// Of the heartbeat.

@@ -4,6 +4,7 @@
 
 use crate::codec::{DecodeError, Put, Reader};
 use crate::frame::FrameError;
+use crate::header::IGNORABLE;
 use crate::member::{LIVES_MAX, Life, Seen};
 use crate::register::{decode_configuration, encode_configuration};
 use crate::{Configuration, MemberMessage, RefuseReason};
@@ -28,6 +29,8 @@ const WANT_PRIMARY: u16 = 0x020c;
 const HAND_OVER: u16 = 0x020d;
 const DIVERGED: u16 = 0x020e;
 const INVALIDATE: u16 = 0x020f;
+/// Nodes of older releases pass over it.
+const HEARD: u16 = 0x0210 | IGNORABLE;
 
 const REASON_PROMISED: u8 = 1;
 const REASON_LEASED: u8 = 2;
@@ -35,7 +38,7 @@ const REASON_NOT_VOTER: u8 = 3;
 
 /// Whether `kind` is one of those above.
 pub(crate) fn is_known(kind: u16) -> bool {
-    (HELLO..=INVALIDATE).contains(&kind)
+    (HELLO..=INVALIDATE).contains(&kind) || kind == HEARD
 }
 
 /// The number of `message`'s kind.
@@ -56,6 +59,7 @@ pub(crate) fn kind(message: &MemberMessage) -> u16 {
         MemberMessage::HandOver { .. } => HAND_OVER,
         MemberMessage::Diverged { .. } => DIVERGED,
         MemberMessage::Invalidate { .. } => INVALIDATE,
+        MemberMessage::Heard { .. } => HEARD,
     }
 }
 
@@ -93,10 +97,9 @@ pub(crate) fn put_body(message: &MemberMessage, out: &mut Vec<u8>) {
             out.put_u64(epoch.0);
             out.put_u64(sent.0);
             put_pair(out, *generation);
-            for seen in seen.iter().take(SEEN_MAX) {
-                put_seen(out, seen);
-            }
+            put_all_seen(out, seen);
         }
+        MemberMessage::Heard { seen } => put_all_seen(out, seen),
         MemberMessage::HeartbeatAnswer { ballot, sent, voter, epoch, generation, wants } => {
             put_ballot(out, *ballot);
             out.put_u64(sent.0);
@@ -159,6 +162,7 @@ pub(crate) fn take(kind: u16, body: &[u8]) -> Result<MemberMessage, FrameError> 
         WANT_PRIMARY => MemberMessage::WantPrimary,
         HAND_OVER => MemberMessage::HandOver { epoch: Epoch(body.u64()?) },
         DIVERGED => MemberMessage::Diverged { sectors: body.u64()? },
+        HEARD => MemberMessage::Heard { seen: take_seen(&mut body)? },
         INVALIDATE => MemberMessage::Invalidate { incarnation: Incarnation(body.u64()?) },
         other => return Err(FrameError::UnknownKind(other)),
     };
@@ -229,6 +233,12 @@ fn take_seen(body: &mut Reader<'_>) -> Result<Vec<Seen>, FrameError> {
         all.push(take_one_seen(body)?);
     }
     Ok(all)
+}
+
+fn put_all_seen(out: &mut Vec<u8>, all: &[Seen]) {
+    for seen in all.iter().take(SEEN_MAX) {
+        put_seen(out, seen);
+    }
 }
 
 fn put_seen(out: &mut Vec<u8>, seen: &Seen) {

@@ -16,8 +16,9 @@ use super::{Member, Out, Phase};
 use crate::door::{MemberOutput, Notice};
 use crate::member::store::Effect;
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use base::{Ballot, Epoch, Incarnation, Instant, NodeId, SessionId, VoterId};
-use wire::{Configuration, LIVES_MAX, Life, Seen};
+use wire::{Configuration, LIVES_MAX, Life, MemberMessage, Seen};
 
 /// Writes of a life that has not ended, as far as its record knows.
 const OPEN: u64 = u64::MAX;
@@ -175,6 +176,18 @@ impl Member {
         }
     }
 
+    /// What this node remembers of those that the configuration names.
+    pub(super) fn remembered(&self) -> Vec<Seen> {
+        self.seen.values().filter(|seen| self.names(seen.node, seen.voter)).copied().collect()
+    }
+
+    /// The same for somebody who may know less: else a majority with a vote that went back in time could decide,
+    /// because the one who asks has heard nothing of it.
+    pub(super) fn heard(&self) -> Option<MemberMessage> {
+        let seen = self.remembered();
+        (!seen.is_empty()).then_some(MemberMessage::Heard { seen })
+    }
+
     /// What the primary remembers of the others: were it known there only, it would go with that disk.
     pub(super) fn remember_told(&mut self, told: &[Seen], out: &mut Out) {
         for seen in told {
@@ -204,6 +217,7 @@ impl Member {
         if let Some(hello) = hello {
             hello.rolled_back = true;
         }
+        self.uncount(node);
         self.stop_sync(node, out);
         self.say_hello(node, out);
     }

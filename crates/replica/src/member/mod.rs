@@ -552,6 +552,7 @@ impl Member {
                 self.remember_told(&seen, out);
                 self.on_heartbeat(peer, session, ballot, epoch, sent, out);
             }
+            MemberMessage::Heard { seen } => self.remember_told(&seen, out),
             answer @ MemberMessage::HeartbeatAnswer { .. } => {
                 self.on_heartbeat_answer(peer, &answer, out);
             }

@@ -113,8 +113,7 @@ impl Member {
             return;
         };
         let generation = self.generation();
-        let seen: Vec<wire::Seen> =
-            self.seen.values().filter(|seen| self.names(seen.node, seen.voter)).copied().collect();
+        let seen = self.remembered();
         for peer in self.connected() {
             let seen = seen.clone();
             let message = MemberMessage::Heartbeat { ballot, epoch, sent: now, generation, seen };

@@ -323,6 +323,24 @@ impl Member {
             && !self.is_split(peer)
     }
 
+    /// What this peer said as a voter counts no more.
+    pub(super) fn uncount(&mut self, peer: NodeId) {
+        match &mut self.role {
+            Role::Preparing(prepare) => {
+                prepare.promises.remove(&peer);
+            }
+            Role::Primary(reign) => {
+                if let Some(raise) = &mut reign.raise {
+                    raise.promises.remove(&peer);
+                }
+                if let Some(proposal) = &mut reign.proposal {
+                    proposal.accepted.remove(&peer);
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Enough promises: propose. Enough but for the own one: ask the own voter.
     fn check_promises(&mut self, out: &mut Out) {
         let own = self.own_voter();

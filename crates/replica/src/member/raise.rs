@@ -26,7 +26,7 @@ const RAISE_HEARTBEATS: u64 = 4;
 pub(super) struct Raise {
     pub(super) ballot: Ballot,
     sent: Instant,
-    promises: BTreeMap<NodeId, VoterId>,
+    pub(super) promises: BTreeMap<NodeId, VoterId>,
 }
 
 impl Member {

@@ -202,6 +202,9 @@ impl Member {
             feature_level: self.feature_level,
         };
         self.send(peer, hello, out);
+        if let Some(heard) = self.heard() {
+            self.send(peer, heard, out);
+        }
     }
 
     pub(super) fn on_hello(&mut self, peer: NodeId, hello: MemberMessage, out: &mut Out) {

@@ -1,7 +1,7 @@
 //! The voter: promises, accepts, renews leases.
 //!
-//! Always: no promise to a node while another holds the slot; no ballot is promised twice; no answer before
-//! the record is durable; no older value after a newer one; no lease for a ballot below the promise.
+//! Always: no promise to a node while another holds the slot; no ballot is promised twice; none before what is
+//! remembered of others is told; no answer before the record is durable; no older value after a newer one; no lease for a ballot below the promise.
 //!
 //! Not here: what the answers lead to (`proposer`, `register`, `primary`).
 
@@ -74,6 +74,9 @@ impl Member {
                 let Some(record) = &self.record else { return };
                 let (voter, accepted) = (record.voter, record.accepted.clone());
                 let promise = MemberMessage::Promise { ballot, voter, accepted };
+                if let Some(heard) = self.heard() {
+                    self.persist(Effect::Send(peer, session, Box::new(heard)), out);
+                }
                 self.persist(Effect::Send(peer, session, Box::new(promise)), out);
             }
         }

@@ -86,8 +86,7 @@ impl Shard {
     /// The same of the largest size that this process knew the volume at: for a primary that began before a
     /// volume shrank. What it cuts is given back, but not taken by anything else.
     pub(super) fn was_place(&self, volume: VolumeId, span: Span) -> bool {
-        let most = self.most_sectors.get(&volume).copied();
-        self.lies_below(most.unwrap_or(0).max(self.kept_sectors(volume)), volume, span)
+        self.lies_below(self.local.rooms.get(&volume).copied().unwrap_or(0), volume, span)
     }
 
     fn lies_below(&self, sectors: u64, volume: VolumeId, span: Span) -> bool {

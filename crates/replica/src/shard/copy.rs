@@ -15,7 +15,7 @@ use super::{Out, Shard};
 use crate::door::{FromShard, ReadFailure, ShardOutput};
 use alloc::vec::Vec;
 use base::{BufferId, NodeId, SessionId, Span, VolumeId};
-use wire::{ShardMessage, VolumeEntry, WriteFlags};
+use wire::{ReadPolicy, ShardMessage, VolumeEntry, WriteFlags};
 
 /// Ranges that are reconciled at once at least, however busy clients are.
 const RECONCILED_AT_ONCE: usize = 2;
@@ -302,25 +302,28 @@ impl Shard {
             Purpose::Sync { node, .. } => {
                 let mut nodes = Nodes::new();
                 nodes.push(*node);
-                if !self.is_own_in_sync() {
-                    nodes.extend(self.copy_source(&self.sources(&[]), span));
-                }
+                let source = self.copy_source(purpose, &self.sources(&[]), span);
+                nodes.extend(source.filter(|&source| source != self.node));
                 nodes
             }
         }
     }
 
-    /// Which of `sources` a copy of this range is read from: this node's own disk, else each in turn, four pieces at a
-    /// time, so that all their disks read at once.
-    fn copy_source(&self, sources: &[NodeId], span: Span) -> Option<NodeId> {
+    /// Which of `sources` a copy of this range is read from. A resync reads from each in turn, four pieces at a time, so
+    /// that all their disks read at once; this node's own disk comes first if reads prefer it, and for anything else.
+    fn copy_source(&self, purpose: &Purpose, sources: &[NodeId], span: Span) -> Option<NodeId> {
         let stripe = span.first() / (4 * self.geometry.copy_sectors);
         let turn = usize::try_from(stripe).unwrap_or(0) % sources.len().max(1);
-        let own = sources.first() == Some(&self.node);
+        let policy = self.configuration.as_ref().map(|known| known.options.read_policy);
+        let nearest =
+            !matches!(purpose, Purpose::Sync { .. }) || policy == Some(ReadPolicy::PreferLocal);
+        let own = nearest && sources.first() == Some(&self.node);
         sources.get(if own { 0 } else { turn }).copied()
     }
 
     fn compare(&mut self, id: u64, others: &[NodeId], out: &mut Out) {
-        let (epoch, own, now) = (self.epoch(), self.is_own_in_sync(), self.now);
+        let (epoch, now) = (self.epoch(), self.now);
+        let in_sync = self.is_own_in_sync();
         let op = self.ops.get_mut(&id).expect("the caller looked it up");
         op.since = now;
         let (volume, span) = (op.volume, op.span);
@@ -328,6 +331,8 @@ impl Shard {
         copy.phase = Phase::Comparing;
         copy.hashes.clear();
         let target = if let Purpose::Sync { node, .. } = copy.purpose { Some(node) } else { None };
+        // A resync compares with its source, anybody else with all.
+        let own = in_sync && (target.is_none() || others.len() == 1);
         let mut asked: Vec<(NodeId, u64)> = Vec::new();
         for &node in others {
             asked.push((node, self.sequence()));
@@ -397,16 +402,16 @@ impl Shard {
         let Some(op) = self.ops.get(&id) else { return };
         let (volume, span) = (op.volume, op.span);
         let Kind::Copy(copy) = &op.kind else { return };
-        let tried = copy.tried.clone();
+        let (tried, purpose) = (copy.tried.clone(), copy.purpose);
         let wanted = copy.source.filter(|source| !tried.contains(source));
-        let sources = if copy.purpose == Purpose::Reconcile {
+        let sources = if purpose == Purpose::Reconcile {
             self.reconcile_sources(&tried, out)
         } else {
             self.sources(&tried)
         };
         let source = wanted
             .filter(|node| sources.contains(node))
-            .or_else(|| self.copy_source(&sources, span));
+            .or_else(|| self.copy_source(&purpose, &sources, span));
         let Some(source) = source else {
             let alone =
                 self.copy_purpose(id) == Some(Purpose::Reconcile) && self.copy_members() < 2;

@@ -56,7 +56,7 @@ impl Shard {
             self.kept = false;
         }
         self.cut_beyond(&new);
-        self.note_sizes(&new);
+        self.note_rooms(&new);
         self.keep_growths(&new);
         self.install_bits(&new, slots, out);
         self.drop_outsiders(&new, out);
@@ -120,11 +120,12 @@ impl Shard {
         }
     }
 
-    fn note_sizes(&mut self, new: &Configuration) {
-        self.most_sectors.retain(|volume, _| new.volume(*volume).is_some());
+    fn note_rooms(&mut self, new: &Configuration) {
+        let rooms = &mut self.local.rooms;
+        rooms.retain(|&volume, _| new.volume(volume).is_some());
         for entry in &new.volumes {
-            let most = self.most_sectors.entry(entry.volume).or_default();
-            *most = entry.kept_sectors().max(*most);
+            let room = rooms.entry(entry.volume).or_default();
+            *room = entry.kept_sectors().max(*room);
         }
     }
 

@@ -112,6 +112,8 @@ pub(super) struct Local {
     stale: Vec<(VolumeId, Span)>,
     /// There were more such places than are remembered.
     stale_everywhere: bool,
+    /// The most sectors that each volume had, as far as this process knows: so far the disk has room for it.
+    pub(super) rooms: BTreeMap<VolumeId, u64>,
 }
 
 impl Local {
@@ -134,6 +136,7 @@ impl Local {
             flushes: Vec::new(),
             stale: Vec::new(),
             stale_everywhere: false,
+            rooms: BTreeMap::new(),
         }
     }
 
@@ -204,7 +207,7 @@ impl Shard {
                 self.write_log(out);
                 return;
             }
-        } else if self.is_stale(volume, span) {
+        } else if self.is_stale(volume, span) || self.is_unlike_told(volume, span) {
             self.local_done(id, DiskAnswer::Failed, out);
             return;
         }
@@ -499,7 +502,11 @@ impl Shard {
     fn local_done(&mut self, id: u64, answer: DiskAnswer, out: &mut Out) {
         let op = self.local.ops.remove(&id).expect("in flight, so still there");
         if op.action.changes() {
+            // Before the turn comes of what waits to read there.
             self.note_stale(&op, answer == DiskAnswer::Failed);
+            if answer == DiskAnswer::Failed {
+                self.note_lost_write(op.purpose, op.volume, op.span);
+            }
         }
         let mut granted = Vec::new();
         self.local.locks.release(id, op.volume, op.span, &mut granted);
@@ -512,13 +519,10 @@ impl Shard {
         if op.action.changes() {
             let extent = self.extent_of(op.volume, op.span);
             self.log.unhold(extent);
-            if answer == DiskAnswer::Failed {
-                self.note_lost_write(op.purpose, op.volume, op.span);
-                // They were to make this very write stable.
-                if id < self.local.reign_begins {
-                    for purpose in core::mem::take(&mut self.local.flushes) {
-                        self.on_local(purpose, answer, out);
-                    }
+            // They were to make this very write stable.
+            if answer == DiskAnswer::Failed && id < self.local.reign_begins {
+                for purpose in core::mem::take(&mut self.local.flushes) {
+                    self.on_local(purpose, answer, out);
                 }
             }
         }

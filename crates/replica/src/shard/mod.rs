@@ -127,8 +127,6 @@ pub struct Shard {
     own_ready: bool,
     /// The newest configuration in which a volume's size changed: only who knows it is sent anything.
     resized: Epoch,
-    /// The most sectors that each volume had, as far as this process knows.
-    most_sectors: BTreeMap<VolumeId, u64>,
     lease_until: Instant,
     /// The reign in which every shard of this node, as primary, has gathered.
     serving: Option<Epoch>,
@@ -220,7 +218,6 @@ impl Shard {
             kept: false,
             own_ready: false,
             resized: Epoch(0),
-            most_sectors: BTreeMap::new(),
             lease_until: Instant(0),
             serving: None,
             gathered: None,

@@ -387,7 +387,11 @@ impl Shard {
         let Some(op) = self.ops.get(&id) else { return };
         let Kind::Write(write) = &op.kind else { return };
         let Some(origin) = write.origin else { return };
-        self.once.effects.undo(origin.name);
+        self.undo_in_doubt(origin.name);
+    }
+
+    fn undo_in_doubt(&mut self, name: WriteName) {
+        self.once.effects.undo(name);
         let later = Epoch(self.reign().0.saturating_add(1));
         self.once.effects.since = self.once.effects.since.map(|since| since.max(later));
     }
@@ -425,8 +429,30 @@ impl Shard {
                 self.unretired.get(&sequence) == Some(&(volume, span))
             }
         };
-        if !heard {
+        if heard {
+            return;
+        }
+        // What this copy was thought to hold, when what members remember was compared.
+        let own = self.node;
+        for other in &mut self.once.settlement.unsettled {
+            if other.write.volume == volume && other.write.span.overlaps(span) {
+                other.holders.retain(|&node| node != own);
+            }
+        }
+        if !self.is_primary() || !self.is_alone() {
             self.once.unlike_told.push((volume, span));
+        } else {
+            // The truth is what the disk holds.
+            let lost: Vec<WriteName> = self
+                .once
+                .effects
+                .writes()
+                .filter(|write| write.volume == volume && write.span.overlaps(span))
+                .map(|write| write.name)
+                .collect();
+            for name in lost {
+                self.undo_in_doubt(name);
+            }
         }
     }
 

@@ -118,7 +118,7 @@ fn verify_entry(random: &mut Prng) -> VerifyEntry {
 
 /// Number of kinds that `shard_message`, `member_message` and `node_message` take.
 pub(super) const SHARD_KINDS: u64 = 19;
-pub(super) const MEMBER_KINDS: u64 = 15;
+pub(super) const MEMBER_KINDS: u64 = 16;
 pub(super) const NODE_KINDS: u64 = 11;
 
 fn node(random: &mut Prng) -> NodeId {
@@ -324,7 +324,10 @@ pub(super) fn member_message(kind: u64, random: &mut Prng) -> MemberMessage {
         11 => MemberMessage::WantPrimary,
         12 => MemberMessage::HandOver { epoch },
         13 => MemberMessage::Diverged { sectors: random.next_u64() },
-        _ => MemberMessage::Invalidate { incarnation: Incarnation(voter.0) },
+        14 => MemberMessage::Invalidate { incarnation: Incarnation(voter.0) },
+        _ => {
+            MemberMessage::Heard { seen: (0..random.below(4)).map(|_| wire_seen(random)).collect() }
+        }
     }
 }
 

@@ -112,6 +112,95 @@ fn a_disk_that_went_back_in_time_becomes_a_new_member() {
     assert!(world.node(2).marks.contains("member: own disk went back in time"));
 }
 
+/// Node 1's disk is one from before all that the client on node 4 wrote; the others stood still with what they know.
+/// Only node 2 has that, and is away; node 3 knows that there was more, and never meets node 1.
+fn a_primary_that_knows_nothing(world: &mut World) {
+    let old = world.node(1).disk.clone();
+    world.crash(1);
+    world.start(1);
+    world.run_until("all are in sync", |world| world.in_sync() == [1, 2]);
+    world.wait(3);
+    for node in [1, 2, 4] {
+        world.crash(node);
+    }
+    world.node_mut(1).disk = old;
+    world.block(1, 3);
+}
+
+#[test]
+fn a_vote_that_went_back_in_time_is_not_counted_by_who_never_heard_of_its_node() {
+    for order in [[1, 4], [4, 1]] {
+        let mut world = serving(16, 2, 1, 1);
+        a_primary_that_knows_nothing(&mut world);
+        for node in order {
+            world.start(node);
+        }
+        world.set_clients(4, 1);
+        world.shard_says(4, FromShard::Wants);
+        world.wait(10);
+        assert_eq!(world.in_sync(), [1, 2], "{order:?}: the copy that has everything was given up");
+        world.start(2);
+        world.run_until("the other copy leads the way", |world| world.in_sync().contains(&2));
+        world.run_until("it is copied", |world| {
+            world.newest().member(NodeId(1)).is_some_and(|member| member.voter != voter(1))
+        });
+    }
+}
+
+#[test]
+fn a_promise_is_not_counted_any_more_when_others_tell_that_its_voter_went_back() {
+    let first = World::new(1, 3, 0, 0).bootstrap;
+    let known = || Some((Ballot::default(), Box::new(first.clone())));
+    let record = Record::first(&first, NodeId(1), 1).expect("a member");
+    for told in [false, true] {
+        let mut node = Alone::with(1, record.clone(), 1);
+        node.step(MemberInput::Shard {
+            shard: 0,
+            message: FromShard::Installed { epoch: first.epoch },
+        });
+        node.meet(2, 20, known());
+        node.meet(3, 30, known());
+        let asked = |sent: Vec<MemberMessage>| {
+            sent.iter().find_map(|message| match message {
+                MemberMessage::Prepare { ballot } => Some(*ballot),
+                _ => None,
+            })
+        };
+        let mut ballot = asked(node.step(MemberInput::Clients { count: 1 }));
+        while ballot.is_none() {
+            node.now = node.now + base::Duration(10 * MS);
+            ballot = asked(node.step(MemberInput::Wake));
+        }
+        let ballot = ballot.expect("it asks to be primary");
+        // With its own promise that of node 2 is a majority; its disk is slow.
+        node.slow = true;
+        let promise = MemberMessage::Promise { ballot, voter: voter(2), accepted: None };
+        node.hear(2, 20, promise);
+        let own = node.held.expect("its own promise");
+        if told {
+            let seen = Vec::from([seen(2, life(19, 4711, 3), 1)]);
+            node.hear(3, 30, MemberMessage::Heard { seen });
+        }
+        let sent = node.step(MemberInput::Stored { number: own, ok: true });
+        let proposes = sent.iter().any(|message| matches!(message, MemberMessage::Accept { .. }));
+        assert_eq!(proposes, !told, "{sent:?}");
+    }
+}
+
+#[test]
+fn a_voter_tells_what_it_remembers_before_it_promises() {
+    let mut node = Alone::new(2, &World::new(1, 2, 1, 1).bootstrap);
+    node.meet(4, 1, None);
+    // What it hears after they met.
+    node.meet(1, 2, None);
+    let ballot = Ballot { round: 10, node: NodeId(4) };
+    let told = node.hear(4, 1, MemberMessage::Prepare { ballot });
+    let [MemberMessage::Heard { seen }, MemberMessage::Promise { .. }] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert!(seen.iter().any(|seen| seen.node == NodeId(1) && seen.life.process == 2), "{seen:?}");
+}
+
 #[test]
 fn a_disk_that_went_back_is_found_however_often_it_was_started_before_it_met_anybody() {
     for (node, starts) in [(2, 1), (2, 2), (2, 5), (4, 3)] {

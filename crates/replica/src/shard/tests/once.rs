@@ -204,6 +204,35 @@ fn a_write_on_its_way_to_the_only_disk_is_answered_when_it_is_there() {
 }
 
 #[test]
+fn a_write_on_its_way_to_the_only_disk_is_not_taken_for_done_when_that_is_full() {
+    for (other, leader) in [(40, 2), (100, 2), (40, 3), (100, 3)] {
+        let mut world = World::new(&[1, 2, 3], &[2]);
+        world.lead(1);
+        world.nodes.get_mut(&2).expect("there").disk_held = true;
+        let first = world.write(2, other, 4, 6);
+        let write = world.write(2, 40, 8, 7);
+        world.disconnect(1, 2);
+        world.disconnect(1, 3);
+        world.lead(leader);
+        let disk = world.nodes.get_mut(&2).expect("there");
+        disk.disk_full = true;
+        world.disk_goes_on(2);
+        world.wait_ms(500);
+        for asked in [first, write] {
+            assert_eq!(
+                world.answer(2, asked),
+                Some(Err(AnswerError::SessionLost)),
+                "{other} {leader}"
+            );
+        }
+        assert_eq!(stored(&world, 2, 40, 8), [0; 8]);
+        world.nodes.get_mut(&2).expect("there").disk_full = false;
+        let fresh = world.write(2, 40, 8, 9);
+        assert_eq!(world.answer(2, fresh), Some(Ok(())));
+    }
+}
+
+#[test]
 fn a_write_that_the_only_disk_failed_is_not_taken_for_done_though_the_disk_had_failed_before() {
     let mut world = World::new(&[1, 2, 3], &[2]);
     world.lead(3);

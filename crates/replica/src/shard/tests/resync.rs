@@ -4,7 +4,7 @@ use super::world::{SECTORS, World, geometry};
 use crate::door::{FromShard, Geometry, ToShard};
 use alloc::vec;
 use base::NodeId;
-use wire::{Protocol, ShardMessage};
+use wire::{Protocol, ReadPolicy, ShardMessage};
 
 /// Node 1 primary alone, node 2 absent; what was written meanwhile is dirty for node 2.
 fn behind() -> World {
@@ -277,6 +277,54 @@ fn a_primary_without_data_copies_from_all_that_have_it() {
         };
         assert!(world.seen.iter().filter(read).count() >= 4, "node {source} gave too little");
     }
+}
+
+#[test]
+fn a_resync_reads_where_clients_read() {
+    for (policy, elsewhere) in [(ReadPolicy::PreferLocal, 0), (ReadPolicy::RoundRobin, 8)] {
+        let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
+        world.configuration.options.read_policy = policy;
+        world.lead(1);
+        world.disconnect(1, 3);
+        world.change(1, &[1, 2]);
+        for extent in 0..8 {
+            world.write(1, extent * 64, 64, 3);
+        }
+        back(&mut world, 1, 3);
+        world.seen.clear();
+        world.resync(1, 3);
+        same(&world, 1, 3);
+        let read = |seen: &&(u16, u16, ShardMessage)| {
+            (seen.0, seen.1) == (1, 2) && matches!(seen.2, ShardMessage::Read { .. })
+        };
+        let read = world.seen.iter().filter(read).count();
+        assert_eq!(read, elsewhere, "{policy:?}");
+    }
+}
+
+#[test]
+fn where_another_disk_is_the_source_what_was_hot_is_compared_with_it() {
+    let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
+    world.configuration.options.read_policy = ReadPolicy::RoundRobin;
+    world.lead(1);
+    for extent in 0..8 {
+        world.write(1, extent * 64, 8, 5);
+    }
+    world.restart(3);
+    world.nodes.get_mut(&3).expect("there").data.remove(&(7 * 64));
+    world.change(1, &[1, 2]);
+    back(&mut world, 1, 3);
+    world.seen.clear();
+    world.resync(1, 3);
+    same(&world, 1, 3);
+    let compares = |node: u16| {
+        let of = |seen: &&(u16, u16, ShardMessage)| {
+            seen.1 == node && matches!(seen.2, ShardMessage::Compare { .. })
+        };
+        world.seen.iter().filter(of).count()
+    };
+    let (source, target) = (compares(2), compares(3));
+    assert!(0 < source && source < target, "{source} with node 2, {target} in all");
 }
 
 #[test]

@@ -57,6 +57,8 @@ pub(super) struct Node {
     /// Requests for data wait until `disk_goes_on`.
     pub(super) disk_held: bool,
     pub(super) disk_fails: bool,
+    /// Data is read, and not written.
+    pub(super) disk_full: bool,
     /// Sectors that changed by themselves, which block checksums tell.
     pub(super) rotten: BTreeSet<u64>,
     /// Written and not flushed since.
@@ -185,6 +187,7 @@ impl World {
             flying: VecDeque::new(),
             disk_held: false,
             disk_fails: false,
+            disk_full: false,
             rotten: BTreeSet::new(),
             unflushed: BTreeSet::new(),
             buffers: BTreeMap::new(),
@@ -657,7 +660,8 @@ impl Node {
 
     fn carry(&mut self, at: usize) -> (DiskOp, DiskAnswer) {
         let (op, request) = self.flying.remove(at).expect("in flight");
-        if self.disk_fails {
+        let writes = matches!(request, DiskRequest::Write { .. } | DiskRequest::Zero { .. });
+        if self.disk_fails || (self.disk_full && writes) {
             return (op, DiskAnswer::Failed);
         }
         let answer = match request {
