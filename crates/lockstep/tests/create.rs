@@ -73,9 +73,15 @@ fn creating(cluster: &TestCluster, gate: &Gate) -> Child {
     child
 }
 
-fn signal(child: &Child, signal: Signal) {
+/// Ctrl-C, and it has been heard.
+fn interrupt(cluster: &TestCluster, child: &Child) {
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
-    kill_process(pid, signal).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    cluster.until("the signal is there", || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        // None waits to be delivered.
+        status.lines().any(|line| line.starts_with("ShdPnd:") && line.ends_with("0000000000000000"))
+    });
 }
 
 const AGAIN: [&str; 7] = ["resource", "create", "disk", "--size", "4MiB", "--replicas", "3"];
@@ -85,12 +91,7 @@ fn a_create_that_is_interrupted_takes_back_what_it_made() {
     let cluster = TestCluster::up(3, "file");
     let gate = Gate::before(&cluster, "c");
     let child = creating(&cluster, &gate);
-    signal(&child, Signal::INT);
-    cluster.until("the signal is there", || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
-        // None waits to be delivered.
-        status.lines().any(|line| line.starts_with("ShdPnd:") && line.ends_with("0000000000000000"))
-    });
+    interrupt(&cluster, &child);
     gate.open.send(()).unwrap();
     let ended = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
@@ -101,6 +102,23 @@ fn a_create_that_is_interrupted_takes_back_what_it_made() {
         let image = cluster.directory.join(node).join("volumes/disk-0.img");
         assert!(!image.exists(), "{} is left", image.display());
     }
+}
+
+#[test]
+fn a_create_that_is_interrupted_takes_nothing_back_that_a_client_has_used() {
+    let cluster = TestCluster::up(3, "file");
+    let gate = Gate::before(&cluster, "c");
+    let child = creating(&cluster, &gate);
+    // Two of three are a majority.
+    cluster.open("a", "disk").write(0, &[7; 4096]).unwrap();
+    interrupt(&cluster, &child);
+    gate.open.send(()).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("LS-0920") && said.contains("it was used"), "{said}");
+    assert!(said.contains("lockstep explain disk"), "{said}");
+    assert!(cluster.holds("disk", "b", 0, 7));
 }
 
 #[test]

@@ -348,16 +348,18 @@ fn make(cast: &Cast<'_>, file: &ResourceFile, force: bool) -> Result<(), Problem
     let mut left = Vec::new();
     for node in &defined {
         let mine = created.iter().any(|other| other.name == node.name);
-        if undo(&node.about(file.id), &file.name, mine).is_err() {
-            left.push(node.name.as_str());
+        if let Err(kept) = undo(&node.about(file.id), &file.name, mine) {
+            left.push(format!("{} ({})", node.name, kept.message));
         }
     }
-    problem.message.push_str(if left.is_empty() {
-        "; nothing was changed"
-    } else {
-        "; undoing failed on some nodes, where parts of it are left: "
-    });
-    problem.message.push_str(&left.join(", "));
+    match left.is_empty() {
+        true => problem.message.push_str("; nothing was changed"),
+        false => problem.message.push_str(&format!(
+            "; undoing failed on some nodes, where parts of it are left: {}; what to do: lockstep explain {}",
+            left.join(", "),
+            file.name
+        )),
+    }
     Err(problem)
 }
 
