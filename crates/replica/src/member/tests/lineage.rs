@@ -85,6 +85,12 @@ fn a_primary_without_a_copy_makes_way_for_the_copy_that_is_left() {
         world.crash(2);
         world.run_until("node 1 serves for it", |world| world.answers(1));
         assert_eq!(in_sync(&world, 1), [1], "{}", world.show());
+        // It does not go back and forth between the two that are left.
+        world.wait(1);
+        let stands = known(&world, 1).epoch;
+        world.wait(10);
+        assert_eq!(known(&world, 1).epoch, stands, "{}", world.show());
+        assert!(world.answers(1), "{}", world.show());
         world.start(2);
         world.connect_all();
         world.run_until("both are in sync", |world| in_sync(world, 1) == [1, 2]);
@@ -220,6 +226,23 @@ fn each_policy_gives_up_the_side_that_it_names() {
         // Shards of this world say that as many sectors are changed as their node has for a number.
         assert_eq!(winner(seed, AfterSplitBrain::DiscardLeastChanges), 2);
     }
+}
+
+#[test]
+fn no_policy_gives_up_a_side_whose_history_is_too_long_to_compare() {
+    let mut world = split(3, AfterSplitBrain::DiscardOlder);
+    while known(&world, 1).lineage.len() < wire::LINEAGE_MAX {
+        world.crash(1);
+        world.start(1);
+        world.run_until("node 1 goes on", |world| world.answers(1));
+    }
+    world.set_clients(1, 0);
+    world.set_clients(2, 0);
+    meet(&mut world);
+    world.run_until("both see it", |world| is_split(world, 1, 2) && is_split(world, 2, 1));
+    world.wait(20);
+    assert!(is_split(&world, 1, 2) && is_split(&world, 2, 1), "{}", world.show());
+    assert_eq!((in_sync(&world, 1), in_sync(&world, 2)), ([1].into(), [2].into()));
 }
 
 #[test]
