@@ -224,6 +224,9 @@ pub(super) struct Once {
     /// Where this disk did not take a write of an earlier reign, though this one's primary may have been told that
     /// it holds it. Such a range is not read for others.
     unlike_told: Vec<(VolumeId, Span)>,
+    /// A write of the present primary failed here. What that tells of this copy may count the write as done: its error
+    /// is on the way.
+    failed: bool,
 }
 
 impl Once {
@@ -236,6 +239,7 @@ impl Once {
             arriving: Effects::default(),
             settlement: Settlement::default(),
             unlike_told: Vec::new(),
+            failed: false,
         }
     }
 }
@@ -429,7 +433,9 @@ impl Shard {
                 self.unretired.get(&sequence) == Some(&(volume, span))
             }
         };
+        self.forget_effects();
         if heard {
+            self.once.failed = true;
             return;
         }
         // What this copy was thought to hold, when what members remember was compared.
@@ -479,6 +485,7 @@ impl Shard {
         let in_sync = self.configuration.as_ref().is_some_and(|new| new.is_in_sync(self.node));
         if new_reign {
             self.once.unlike_told.clear();
+            self.once.failed = false;
         }
         if !in_sync && (new_reign || (was_in_sync && !self.is_primary())) {
             self.once.effects.clear();
@@ -520,6 +527,9 @@ impl Shard {
         if memory.since.is_some() {
             self.once.effects = core::mem::take(&mut self.once.arriving);
             self.once.unlike_told.clear();
+            if self.once.failed {
+                self.once.effects.clear();
+            }
         }
     }
 

@@ -255,6 +255,30 @@ fn a_write_that_the_only_disk_failed_is_not_taken_for_done_though_the_disk_had_f
 }
 
 #[test]
+fn a_write_that_the_only_disk_refuses_because_its_log_failed_is_not_taken_for_done() {
+    let mut world = World::new(&[1, 2, 3], &[2]);
+    world.lead(1);
+    world.nodes.get_mut(&2).expect("there").disk_fails = true;
+    world.write(1, 200, 8, 5);
+    world.nodes.get_mut(&2).expect("there").disk_fails = false;
+    // Nothing can become hot any more; this is sent time and again.
+    let write = world.write(3, 40, 8, 7);
+    world.wait_ms(1000);
+    assert_eq!(world.answer(3, write), None);
+    // In a new session it is told what took effect, and what it was sent and refused is told with it.
+    world.disconnect(1, 2);
+    world.connect(1, 2);
+    world.ready(1, 2);
+    world.wait_ms(1000);
+    world.disconnect(1, 2);
+    world.disconnect(1, 3);
+    world.lead(3);
+    world.wait_ms(1000);
+    assert_eq!(stored(&world, 2, 40, 8), [0; 8]);
+    assert_eq!(world.answer(3, write), Some(Err(AnswerError::SessionLost)));
+}
+
+#[test]
 fn a_write_that_the_primarys_only_disk_failed_is_not_taken_for_done_when_its_error_was_lost() {
     let mut world = World::new(&[1, 2, 3], &[2]);
     world.lead(2);
