@@ -441,6 +441,12 @@ impl Disk {
             let copy = usize::from(record.copy());
             self.good_record = self.good_record.take().filter(|(bad, _)| *bad != copy);
             self.records[copy] = torn(&self.records[copy], &record.encode(), random);
+            // The other copy is bad: that would be a disk that is lost.
+            if self.record().is_none()
+                && let Some((bad, good)) = self.good_record.take()
+            {
+                self.records[bad] = good;
+            }
         }
         let mode = random.below(4);
         for sector in self.volumes.values_mut().flatten() {
