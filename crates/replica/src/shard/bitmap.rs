@@ -12,7 +12,7 @@ use crate::door::{Geometry, Page, Slot};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use base::{NodeId, VolumeId};
+use base::{Epoch, NodeId, VolumeId};
 
 const WORDS: usize = 504;
 
@@ -35,6 +35,9 @@ struct BitPage {
 struct PeerBits {
     /// Its `full` says what a page is that is not in `pages`.
     slot: Slot,
+    /// The configuration with which they began, or the first that this process knows. What a primary says under an older
+    /// one is about another copy.
+    since: Epoch,
     pages: BTreeMap<(VolumeId, u64), BitPage>,
 }
 
@@ -63,14 +66,23 @@ impl Bitmaps {
         }
     }
 
-    /// Keeps bits for the slot's replica; under a new generation they start anew. Whether they did.
-    pub(super) fn ensure(&mut self, slot: Slot) -> bool {
-        let known =
-            self.peers.get(&slot.node).is_some_and(|peer| peer.slot.generation == slot.generation);
-        if !known {
-            self.peers.insert(slot.node, PeerBits { slot, pages: BTreeMap::new() });
+    /// Keeps bits for the slot's replica, as a configuration names it; under a new generation they start anew. Whether
+    /// they did.
+    pub(super) fn ensure(&mut self, slot: Slot, epoch: Epoch) -> bool {
+        let known = self.peers.get_mut(&slot.node);
+        if let Some(known) = known.filter(|peer| peer.slot.generation == slot.generation) {
+            if known.since == Epoch(0) {
+                known.since = epoch;
+            }
+            return false;
         }
-        !known
+        self.peers.insert(slot.node, PeerBits { slot, since: epoch, pages: BTreeMap::new() });
+        true
+    }
+
+    /// Whether what a primary said of `node` under the configuration of `epoch` is about the copy that has these bits.
+    pub(super) fn are_of(&self, node: NodeId, epoch: Epoch) -> bool {
+        self.peers.get(&node).is_some_and(|peer| peer.since <= epoch)
     }
 
     /// Loads a page that was on disk: in it, nothing but these runs (in blocks, from the first block of the

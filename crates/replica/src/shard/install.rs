@@ -139,7 +139,7 @@ impl Shard {
 
     fn install_bits(&mut self, new: &Configuration, slots: &[Slot], out: &mut Out) {
         for &slot in slots {
-            if self.bitmaps.ensure(slot) && slot.full {
+            if self.bitmaps.ensure(slot, new.epoch) && slot.full {
                 // What a resync copied so far counts for nothing.
                 self.stop_sync(slot.node, out);
             }

@@ -272,7 +272,7 @@ impl Shard {
     /// Takes over what the disk says of an earlier life.
     fn inherit(&mut self, setup: &ShardSetup, out: &mut Out) {
         for &slot in &setup.slots {
-            self.bitmaps.ensure(slot);
+            self.bitmaps.ensure(slot, Epoch(0));
         }
         for (node, volume, page, runs) in &setup.bitmaps {
             self.bitmaps.load(*node, *volume, *page, runs);

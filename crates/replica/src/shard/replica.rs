@@ -88,7 +88,7 @@ impl Shard {
                 }
             }
             ShardMessage::Clean { epoch, target, volume, runs } => {
-                if self.obeys(node, epoch, out) {
+                if self.obeys(node, epoch, out) && self.bitmaps.are_of(target, epoch) {
                     for (first, end) in runs {
                         self.clear_bits(target, volume, first, end);
                     }

@@ -2,7 +2,7 @@
 
 use super::super::bitmap::Bitmaps;
 use crate::door::{Geometry, Slot};
-use base::{NodeId, Prng, VolumeId, VoterId};
+use base::{Epoch, NodeId, Prng, VolumeId, VoterId};
 
 const VOLUME: VolumeId = VolumeId(0);
 const GIB_SECTORS: u64 = (1 << 30) / 512;
@@ -15,7 +15,10 @@ fn bitmaps(nodes: &[u16]) -> Bitmaps {
     let mut bitmaps = Bitmaps::new(&Geometry::default(), 0, 1);
     for (number, &node) in (0..).zip(nodes) {
         let voter = VoterId(u64::from(node));
-        bitmaps.ensure(Slot { node: NodeId(node), voter, number, generation: 1, full: false });
+        bitmaps.ensure(
+            Slot { node: NodeId(node), voter, number, generation: 1, full: false },
+            Epoch(0),
+        );
     }
     bitmaps
 }

@@ -352,6 +352,31 @@ fn what_was_copied_before_a_copy_was_declared_worthless_is_copied_again() {
     same(&world, 1, 2);
 }
 
+#[test]
+fn what_was_clean_of_a_copy_that_is_worthless_since_is_not_clean() {
+    let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
+    world.lead(1);
+    world.disconnect(1, 3);
+    world.change(1, &[1, 2]);
+    world.write(1, 40, 9, 3);
+    back(&mut world, 1, 3);
+    // Node 2 hears late that node 3 has everything; meanwhile node 3 has lost it.
+    world.held.insert((1, 2));
+    world.start_resync(1, 3);
+    let is_clean = |message: &ShardMessage| matches!(message, ShardMessage::Clean { .. });
+    while world.sent(1, 2, is_clean) == 0 {
+        world.wait_ms(10);
+    }
+    world.void(2, 3);
+    world.configuration = world.next_with(&[1, 2]);
+    world.install_on(2);
+    let all = world.dirty(2, 3);
+    assert!(!all.is_empty());
+    world.held.clear();
+    world.run();
+    assert_eq!(world.dirty(2, 3), all);
+}
+
 /// Node 1 alone is in sync; node 2's log is full of doubt, and no resync begins.
 fn full_of_doubt() -> World {
     let mut world = World::new(&[1, 2], &[1, 2]);
