@@ -118,6 +118,9 @@ impl Member {
     fn on_store_failed(&mut self, out: &mut Out) {
         out.push(MemberOutput::Mark("member: record could not be stored"));
         self.store.waiting.clear();
+        if self.phase != Phase::Running {
+            self.detach_at_start(out);
+        }
         self.go_on_without_disk(out);
     }
 
@@ -129,9 +132,15 @@ impl Member {
             return;
         }
         out.push(MemberOutput::Mark("member: disk failed at the start"));
+        self.detach_at_start(out);
+        self.go_on_without_disk(out);
+    }
+
+    /// The half of the log that shards have begun to write counts from the record on that names it. What they wrote to
+    /// the volume before would be in doubt for nobody.
+    fn detach_at_start(&mut self, out: &mut Out) {
         self.detach_told = true;
         Self::tell_shards(ToShard::Detach, out);
-        self.go_on_without_disk(out);
     }
 
     /// Goes on as a node without a disk; the voter stays silent.

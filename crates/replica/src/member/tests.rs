@@ -267,6 +267,17 @@ fn a_node_whose_disk_fails_at_its_start_serves_from_the_others_and_comes_back_wh
 }
 
 #[test]
+fn a_node_that_cannot_store_its_record_at_its_start_writes_nothing_to_its_disk() {
+    // Its log is in the half that only the record that was not stored names.
+    let mut world = serving(42, 3, 0, 0);
+    world.crash(2);
+    world.store_fails.insert(2);
+    world.start(2);
+    world.heal();
+    world.run_until("its shards have no disk", |world| world.node(2).shards.detached);
+}
+
+#[test]
 fn a_primary_whose_own_disk_failed_goes_on_without_it() {
     let mut world = serving(3, 2, 1, 0);
     world.shard_says(1, FromShard::DiskFailed);
