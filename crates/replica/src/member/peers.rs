@@ -472,7 +472,12 @@ impl Member {
         Some((next, Then::Nothing))
     }
 
-    fn change_include(&self, known: &Configuration) -> Option<(Configuration, Then)> {
+    /// What shards said of a replica counts under the configuration that they were told last: with a newer one it may
+    /// have been excluded meanwhile, and then they have yet to hear that nobody waits for it.
+    pub(super) fn change_include(&self, known: &Configuration) -> Option<(Configuration, Then)> {
+        if self.emitted.as_ref().is_none_or(|emitted| emitted.epoch != known.epoch) {
+            return None;
+        }
         let ready = known.members.iter().find(|member| {
             !member.in_sync
                 && member.kind == MemberKind::Replica

@@ -267,6 +267,25 @@ fn a_node_whose_disk_fails_at_its_start_serves_from_the_others_and_comes_back_wh
 }
 
 #[test]
+fn a_replica_is_not_included_before_the_shards_heard_that_it_was_excluded() {
+    let mut world = serving(43, 3, 0, 0);
+    world.crash(3);
+    world.run_until("node 3 is out", |world| world.in_sync() == [1, 2]);
+    world.node_mut(1).shards.mute_sync = true;
+    world.start(3);
+    world.run_until("it is there", |world| world.node(1).shards.synced.contains(&NodeId(3)));
+    let member = world.node_mut(1).member.as_mut().expect("it runs");
+    let shards = u16::try_from(member.shards.len()).expect("few");
+    let peer = member.peers.get_mut(&NodeId(3)).expect("connected");
+    peer.sync.required = (0..shards).collect();
+    let mut known = (*member.known.as_ref().expect("it serves").configuration).clone();
+    assert!(member.change_include(&known).is_some());
+    // Its own disk is slow: it was included and excluded since, and the shards know neither.
+    known.epoch = Epoch(known.epoch.0 + 2);
+    assert!(member.change_include(&known).is_none());
+}
+
+#[test]
 fn a_node_that_cannot_store_its_record_at_its_start_writes_nothing_to_its_disk() {
     // Its log is in the half that only the record that was not stored names.
     let mut world = serving(42, 3, 0, 0);
