@@ -181,10 +181,11 @@ impl Member {
         self.seen.values().filter(|seen| self.names(seen.node, seen.voter)).copied().collect()
     }
 
-    /// The same for somebody who may know less: else a majority with a vote that went back in time could decide,
-    /// because the one who asks has heard nothing of it.
+    /// All that it remembers, for somebody who may know less: else a majority with a vote that went back in time could
+    /// decide, because the one who asks has heard nothing of it. Also of identities that have no vote: one may be given
+    /// a vote next.
     pub(super) fn heard(&self) -> Option<MemberMessage> {
-        let seen = self.remembered();
+        let seen: Vec<Seen> = self.seen.values().copied().collect();
         (!seen.is_empty()).then_some(MemberMessage::Heard { seen })
     }
 

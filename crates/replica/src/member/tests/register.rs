@@ -127,7 +127,7 @@ fn a_ballot_that_an_earlier_process_of_its_node_used_is_not_promised_again() {
     let ballot = Ballot { round: 5, node: NodeId(4) };
     voter.meet(4, 1, None);
     let answer = voter.hear(4, 1, MemberMessage::Prepare { ballot });
-    assert!(matches!(answer[..], [MemberMessage::Promise { .. }]), "{answer:?}");
+    assert!(matches!(answer[..], [.., MemberMessage::Promise { .. }]), "{answer:?}");
     // A new process, which does not know what the one before it did under this ballot.
     voter.meet(4, 2, None);
     let answer = voter.hear(4, 2, MemberMessage::Prepare { ballot });
@@ -300,7 +300,7 @@ fn an_older_value_of_the_same_ballot_is_not_taken_after_a_newer_one() {
     assert_eq!(voter.hear(4, 1, accept(&promote)), []);
     let higher = Ballot { round: 6, node: NodeId(4) };
     let answer = voter.hear(4, 1, MemberMessage::Prepare { ballot: higher });
-    let [MemberMessage::Promise { accepted: Some((_, value)), .. }] = &answer[..] else {
+    let [.., MemberMessage::Promise { accepted: Some((_, value)), .. }] = &answer[..] else {
         panic!("{answer:?}")
     };
     assert_eq!(value.epoch, Epoch(3));
