@@ -1,6 +1,7 @@
 //! Talking to a node: its admin socket, a request, its answer.
 //!
-//! Always: no answer is waited for without a limit, but for a stream of events.
+//! Always: no answer is waited for without a limit, but for a stream of events; what acts on a resource names it by
+//! its identity, too, because another node may know another one by the name.
 //!
 //! Not here: which nodes to ask (`cluster`).
 
@@ -35,7 +36,8 @@ pub(crate) struct Node {
     pub(crate) name: String,
     /// Its admin socket.
     pub(crate) socket: PathBuf,
-    /// The resource that is meant, where its name is not enough: requests about another one are refused.
+    /// The resource that is meant: requests about another one of its name are refused. Nothing acts on a resource
+    /// without it.
     pub(crate) identity: Option<u64>,
 }
 
@@ -180,6 +182,8 @@ impl Line<'_> {
     fn send_all(&mut self, commands: &[Command]) -> Result<(), Problem> {
         let mut bytes = Vec::new();
         for command in commands {
+            let named = command.acts_on().is_none() || self.node.identity.is_some();
+            assert!(named, "a resource is asked for by its name alone: {command:?}");
             let request = Request::new(1, command.clone()).about(self.node.identity);
             encode_line(&request, &mut bytes)
                 .map_err(|error| Problem::new(PROTOCOL, format!("the request is {error}")))?;

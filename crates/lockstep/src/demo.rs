@@ -333,16 +333,17 @@ impl Demo {
     fn compare(&self) -> Result<bool, Problem> {
         self.tell("Comparing the copies on the nodes' disks, byte for byte.")?;
         self.wait("the primary to step down", || {
-            let views = Views::gather(&self.cluster, Some(NAME))?;
+            let (cluster, views) = Views::one(&self.cluster, NAME)?;
             let Some(primary) = views.require(NAME)?.primary.clone() else { return Ok(true) };
-            match self.cluster.node(&primary)?.operate(NAME, Operation::Demote {}) {
+            match cluster.node(&primary)?.operate(NAME, Operation::Demote {}) {
                 // Clients that have just gone may not be forgotten yet.
                 Err(problem) if problem.is(&codes::IN_USE) => Ok(false),
                 outcome => outcome.map(|()| false),
             }
         })?;
         let mut all: Vec<(String, Vec<DumpVolume>)> = Vec::new();
-        for node in &self.cluster.nodes {
+        let (cluster, _) = Views::one(&self.cluster, NAME)?;
+        for node in &cluster.nodes {
             match node.ask(Ask::Dump { resource: NAME.to_owned() })? {
                 Answer::Dump(dump) => all.push((node.name.clone(), dump.volumes)),
                 other => return Err(crate::admin::unexpected(node, &other)),

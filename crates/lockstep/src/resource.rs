@@ -105,15 +105,16 @@ pub(crate) fn at_primary(
     name: &str,
     operation: &Operation,
 ) -> Result<(), Problem> {
+    let (ref cluster, mut views) = Views::one(cluster, name)?;
     let mut last = None;
     for _ in 0..MOVES_MAX {
-        let (ref cluster, views) = Views::one(cluster, name)?;
         let node = doer(cluster, &views, name)?;
         match node.operate(name, operation.clone()) {
             // The primary moved between the look and the change.
             Err(problem) if problem.is(&codes::OTHER_PRIMARY) => last = Some(problem),
             outcome => return outcome,
         }
+        (_, views) = Views::one(cluster, name)?;
     }
     Err(last
         .unwrap_or_else(|| Problem::new(TIMED_OUT, format!("{name}: the primary keeps moving"))))
@@ -153,8 +154,8 @@ fn set_options(cluster: &Cluster, style: Style, wanted: &SetOptions) -> Result<(
     if options == OptionsChange::default() {
         return Err(Problem::new(USAGE, "no option to change is named"));
     }
+    let (ref cluster, views) = Views::one(cluster, &wanted.name)?;
     if let Some(node) = wanted.discarded_node() {
-        let (_, views) = Views::one(cluster, &wanted.name)?;
         let id = member_id(&views, &wanted.name, node)?;
         options.after_split_brain = Some(wire::AfterSplitBrain::DiscardNode(id));
     }
@@ -170,15 +171,12 @@ fn member_id(views: &Views, name: &str, node: &str) -> Result<u16, Problem> {
     member.map(|member| member.node_id).ok_or_else(absent)
 }
 
-/// Makes a change at the node that is named. If that does not know the resource, somebody else may.
+/// Makes a change at the node that is named, to the resource that all nodes know by the name.
 fn at_node(cluster: &Cluster, on: &OnNode, operation: Operation) -> Result<(), Problem> {
-    let refused = match cluster.node(&on.node)?.operate(&on.name, operation) {
-        Err(problem) if problem.is(&codes::NO_RESOURCE) => problem,
-        outcome => return outcome,
-    };
-    let (_, views) = Views::one(cluster, &on.name)?;
+    cluster.node(&on.node)?;
+    let (ref cluster, views) = Views::one(cluster, &on.name)?;
     views.require(&on.name)?;
-    Err(refused)
+    cluster.node(&on.node)?.operate(&on.name, operation)
 }
 
 fn on_node(

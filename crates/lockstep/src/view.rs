@@ -21,7 +21,7 @@ use crate::admin::{Node, QUESTION_LIMIT};
 use crate::cli::{Form, Global, Wanted};
 use crate::cluster::Cluster;
 use crate::output::{Style, say, say_json};
-use crate::problem::{AMBIGUOUS, Problem, RESOURCE_ABSENT};
+use crate::problem::{AMBIGUOUS, PROTOCOL, Problem, RESOURCE_ABSENT};
 
 pub(crate) use events::events;
 pub(crate) use show::{human, label, silent_line, size_of};
@@ -109,8 +109,10 @@ impl Views {
     /// The same, with what was gathered.
     pub(crate) fn about(self, cluster: &Cluster, name: &str) -> Result<(Cluster, Views), Problem> {
         self.refuse_ambiguous(name)?;
-        let identity = self.best(name).and_then(identity_of);
-        let cluster = identity.map_or_else(|| cluster.clone(), |identity| cluster.about(identity));
+        let Some(best) = self.best(name) else { return Ok((cluster.clone(), self)) };
+        let nameless =
+            || Problem::new(PROTOCOL, format!("{name}: no node says which resource that is"));
+        let cluster = cluster.about(identity_of(best).ok_or_else(nameless)?);
         Ok((cluster, self))
     }
 
@@ -219,7 +221,7 @@ impl Views {
 /// What is said of a member whose part was never made.
 const UNMADE: &str = "its part was never made: a `create` was interrupted, or is under way";
 
-/// The identity of a resource; `None` if its node is too old to say it.
+/// The identity of a resource; `None` if its node says none.
 pub(crate) fn identity_of(view: &ResourceStatus) -> Option<u64> {
     u64::from_str_radix(&view.id, 16).ok()
 }

@@ -47,9 +47,13 @@ fn of_id(cluster: &TestCluster, id: &str) -> Value {
     all.iter().find(|resource| resource["id"] == id).cloned().unwrap_or_default()
 }
 
-fn holds_what_was_written(cluster: &TestCluster) {
+/// The second `db`, of this identity, holds what was written to it.
+fn holds_what_was_written(cluster: &TestCluster, new: &str) {
     for node in ["a", "b"] {
-        assert!(cluster.holds("db", node, 0, 2), "the copy on {node} is gone");
+        cluster.done(&["resource", "promote", "db", "--node", node, "--id", new]);
+        let mut bytes = [0; 4096];
+        cluster.open(node, "db").read(0, &mut bytes).unwrap();
+        assert!(bytes == [2; 4096], "the copy on {node} is gone");
     }
 }
 
@@ -67,6 +71,24 @@ fn two_resources_of_one_name_are_both_shown_and_the_remedy_removes_the_left_over
         &["resource", "delete", "db", "--force"],
         &["resource", "demote", "db"],
         &["resource", "remove-client", "db", "--node", "c"],
+        &["resource", "promote", "db", "--node", "c"],
+        &["resource", "invalidate", "db", "--node", "c"],
+        &["resource", "fail-waiting", "db", "--node", "c"],
+        &["resource", "let-wait", "db", "--node", "c"],
+        &["resource", "force", "db", "--node", "c", "--discard-newer"],
+        &["resource", "resolve", "db", "--discard", "c"],
+        &["resource", "suspend", "db"],
+        &["resource", "resume", "db"],
+        &["resource", "pause-resync", "db"],
+        &["resource", "resume-resync", "db"],
+        &["resource", "verify", "db"],
+        &["resource", "verify", "db", "--stop"],
+        &["resource", "set-options", "db", "--read-policy", "striped"],
+        &["resource", "resize", "db", "--size", "16MiB"],
+        &["resource", "add-replica", "db", "--node", "c"],
+        &["resource", "remove-replica", "db", "--node", "b"],
+        &["resource", "add-client", "db", "--node", "c"],
+        &["resource", "show", "db"],
         &["explain", "db"],
         &["wait", "db", "--for", "in-sync"],
     ] {
@@ -81,7 +103,7 @@ fn two_resources_of_one_name_are_both_shown_and_the_remedy_removes_the_left_over
     cluster.done(&["resource", "forget", "db", "--node", "c"]);
     assert!(!cluster.directory.join("c/volumes/db-0.img").exists(), "its store is gone, too");
     assert!(cluster.resource("db")["id"] == *new);
-    holds_what_was_written(&cluster);
+    holds_what_was_written(&cluster, &new);
     // Its name is free on c, which hears of the living one.
     cluster.until("c may use it", || cluster.json(&["status", "db"])["resources"][0]["id"] == *new);
     cluster.until("c serves it", || {
@@ -116,16 +138,40 @@ fn a_node_refuses_a_command_about_another_resource_of_the_name() {
             (say(&cluster, "a", &request(&old)), say(&cluster, "c", &request(&new)));
         assert!(answer.contains("LS-0065") && other.contains("LS-0065"), "{answer}{other}");
     }
-    holds_what_was_written(&cluster);
+    holds_what_was_written(&cluster, &new);
+}
+
+#[test]
+fn a_node_that_has_another_resource_of_the_name_refuses_what_is_asked_of_it() {
+    let (cluster, old, new) = namesakes();
+    for (id, node) in [(&old, "a"), (&new, "c")] {
+        for word in ["promote", "invalidate", "fail-waiting", "let-wait", "force"] {
+            let mut words = vec!["resource", word, "db", "--node", node, "--id", id];
+            if word == "force" {
+                words.push("--discard-newer");
+            }
+            let refused = cluster.ends_with(1, &words);
+            let says_which = refused.contains(&old) && refused.contains(&new);
+            assert!(refused.contains("LS-0065") && says_which, "{words:?}: {refused}");
+        }
+    }
+    // With the right one it is done, and to that one only.
+    cluster.done(&["resource", "fail-waiting", "db", "--node", "c", "--id", &old]);
+    assert_eq!(of_id(&cluster, &old)["failed_by_operator"], true);
+    assert_ne!(of_id(&cluster, &new)["failed_by_operator"], true);
+    cluster.done(&["resource", "promote", "db", "--node", "b", "--id", &new]);
+    assert_eq!(of_id(&cluster, &new)["primary"], "b");
+    cluster.done(&["resource", "forget", "db", "--node", "c"]);
+    holds_what_was_written(&cluster, &new);
 }
 
 #[test]
 fn a_resource_is_deleted_by_its_identity_where_another_has_its_name() {
-    let (cluster, old, _) = namesakes();
+    let (cluster, old, new) = namesakes();
     let said = cluster.done(&["resource", "delete", "db", "--id", &old]);
     assert!(said.contains("on c") && !said.contains("all nodes"), "{said}");
     assert!(!cluster.directory.join("c/volumes/db-0.img").exists());
-    holds_what_was_written(&cluster);
+    holds_what_was_written(&cluster, &new);
     cluster.ends_with(3, &["resource", "delete", "db", "--id", &old]);
     cluster.done(&["resource", "delete", "db"]);
     cluster.ends_with(3, &["status", "db"]);

@@ -434,7 +434,8 @@ pub(crate) fn add_replica(
     file.members.push(member.clone());
     node.change(Command::ResourceDefine { file: Box::new(file.clone()) })?;
     let operation = Operation::AddReplica { member: Box::new(member), node: Some(entry) };
-    let made = node.change(Command::ResourceCreate { resource: name.to_owned(), force });
+    let create = Command::ResourceCreate { resource: name.to_owned(), force };
+    let made = node.about(file.id).change(create);
     let joined = made.clone().and_then(|()| at_primary(cluster, name, &operation));
     if let Err(mut problem) = joined {
         file.members.retain(|member| member.node != status.node_id);
