@@ -7,7 +7,7 @@
 //! Always: only nodes that a resource's file names are told about it; that it is deleted is believed of its
 //! members only, as far as this node knows them or was told of them by others (`vouchers`); nothing that a peer
 //! says removes a copy: a node that holds one keeps it, and says in its status that the others have
-//! deleted it.
+//! deleted it. What is said while this node's part is being made or removed counts when that is over.
 //!
 //! Not here: lists of resources (`peers::common`), what an operator asks of this node (`admin`), what is
 //! remembered of deleted resources (`deleted`).
@@ -16,6 +16,7 @@ use base::{NodeId, ResourceId};
 use wire::admin::{ResourceFile, decode_line, encode_line};
 
 use super::Node;
+use super::lifecycle::remove_files;
 use crate::log::{error, info, warning};
 
 impl Node {
@@ -84,15 +85,19 @@ impl Node {
                 continue;
             };
             let name = known.file.name.clone();
-            if known.file.node_name(peer).is_none() || known.busy {
+            if known.file.node_name(peer).is_none() {
+                continue;
+            }
+            if self.is_changing_soon(known) {
+                self.deleted.hear_later(peer, id);
                 continue;
             }
             if !self.is_member_of(known, peer) {
                 self.note_hearsay(&name, peer);
                 continue;
             }
-            let holds = known.file.members.iter().any(|member| member.node == self.config.node.0);
-            if holds {
+            let member = known.file.members.iter().any(|member| member.node == self.config.node.0);
+            if member && !known.uncreated {
                 self.note_orphan(&name);
                 continue;
             }
@@ -101,11 +106,25 @@ impl Node {
             self.end(&name, "the resource is deleted");
             self.known.remove(&name);
             self.drop_roster(id);
-            if let Err(error) = std::fs::remove_file(self.resource_path(&name)) {
-                error!("{name}: its file cannot be removed: {error}");
+            if let Err(refused) = remove_files(&self.files_of(&name)) {
+                error!("{name}: {refused}");
             }
         }
         self.deleted.hear(peer, &heard);
+    }
+
+    /// Follows what was said while this node's part in a resource was changing; whether there was any of it.
+    pub(super) fn follow_waiting(&mut self) -> bool {
+        if !self.deleted.is_waiting() {
+            return false;
+        }
+        let changing = self.known.values().filter(|known| self.is_changing_soon(known));
+        let changing: Vec<ResourceId> = changing.map(|known| ResourceId(known.file.id)).collect();
+        let now = self.deleted.take_waiting(|id| !changing.contains(&id));
+        for &(id, peer) in &now {
+            self.on_deleted(peer, &[id]);
+        }
+        !now.is_empty()
     }
 
     /// A client says that a resource is deleted. It may be right: perhaps all members that this node knew were

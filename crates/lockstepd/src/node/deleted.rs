@@ -7,7 +7,7 @@
 //!
 //! Not here: whose word makes this node forget a resource (`definitions`).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 
 use base::{NodeId, ResourceId};
@@ -45,6 +45,9 @@ pub(crate) struct Deleted {
     deleted: VecDeque<ResourceId>,
     forgotten: VecDeque<ResourceId>,
     told: BTreeMap<NodeId, VecDeque<ResourceId>>,
+    /// What nodes of these resources said while this node's part in them was changing. Not kept over a start, after
+    /// which they say it again.
+    waiting: BTreeSet<(ResourceId, NodeId)>,
 }
 
 impl Deleted {
@@ -70,7 +73,8 @@ impl Deleted {
             Some((NodeId(node), ids(list)))
         });
         let told = told.take(TELLERS_MAX).collect();
-        Ok(Deleted { deleted: ids(&file.deleted), forgotten: ids(&file.forgotten), told, path })
+        let (deleted, forgotten) = (ids(&file.deleted), ids(&file.forgotten));
+        Ok(Deleted { deleted, forgotten, told, waiting: BTreeSet::new(), path })
     }
 
     /// All that this node's operator deleted, ascending.
@@ -110,6 +114,28 @@ impl Deleted {
         if new {
             self.save();
         }
+    }
+
+    /// A node of a resource says that it is deleted, and this node can follow that only later. As many words as the
+    /// resource has nodes, at most.
+    pub(super) fn hear_later(&mut self, teller: NodeId, id: ResourceId) {
+        self.waiting.insert((id, teller));
+    }
+
+    /// Takes out what waits and can be followed now.
+    pub(super) fn take_waiting(
+        &mut self,
+        can: impl Fn(ResourceId) -> bool,
+    ) -> Vec<(ResourceId, NodeId)> {
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        let (now, later): (Vec<_>, Vec<_>) = waiting.partition(|(id, _)| can(*id));
+        self.waiting = later.into_iter().collect();
+        now
+    }
+
+    /// Whether anything waits.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// This node does not want to hear of it again.

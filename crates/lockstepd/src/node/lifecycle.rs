@@ -62,6 +62,11 @@ impl Node {
         self.config.directory.join("resources").join(format!("{name}.uncreated"))
     }
 
+    /// Its files beside its stores.
+    pub(super) fn files_of(&self, name: &str) -> [PathBuf; 2] {
+        [self.resource_path(name), self.uncreated_path(name)]
+    }
+
     /// Reads every resource file, and runs what can run.
     pub(super) fn load_resources(&mut self) -> Result<(), String> {
         let directory = self.config.directory.join("resources");
@@ -904,7 +909,7 @@ fn read_file(path: &std::path::Path) -> Result<ResourceFile, String> {
 }
 
 /// Removes files of one directory for good. Those that are not there are fine.
-fn remove_files(paths: &[PathBuf]) -> Result<(), Refused> {
+pub(super) fn remove_files(paths: &[PathBuf]) -> Result<(), Refused> {
     let mut removed = None;
     for path in paths {
         match std::fs::remove_file(path) {

@@ -333,7 +333,7 @@ impl Node {
             self.feed_starved();
             self.serve_clients();
             self.serve_peers();
-            let recast = self.go_on_recasting();
+            let recast = self.go_on_recasting() || self.follow_waiting();
             let idle = self.work.is_empty() && self.restless.is_empty();
             if idle && !recast && !self.peers_are_restless() {
                 break;

@@ -19,6 +19,7 @@ use replica::start::Found;
 use wire::Configuration;
 use wire::admin::{ResourceFile, codes};
 
+use super::lifecycle::Known;
 use super::patience::patiently;
 use super::{Node, Work};
 use crate::backing::{self, Plan, Refused};
@@ -113,6 +114,14 @@ impl Node {
             }
         }
         busy
+    }
+
+    /// Whether stores are made or removed here, or machines exchanged, and that ends soon. What waits for requests of
+    /// clients may take for ever.
+    pub(super) fn is_changing_soon(&self, known: &Known) -> bool {
+        let running = known.running.and_then(|key| self.resources.get(key));
+        let recast = running.and_then(|resource| resource.recast.as_ref());
+        known.busy || recast.is_some_and(|recast| recast.until.is_some())
     }
 
     fn is_too_late(&self, key: Key) -> bool {

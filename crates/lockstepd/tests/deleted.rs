@@ -1,0 +1,129 @@
+//! A resource that the others delete while a node is making its part of it: real processes.
+//!
+//! What keeps a node at it is its settings: they are a pipe that nobody fills, and reading them again is a job that
+//! stands before the making.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod harness;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Command as Process;
+
+use harness::Cluster;
+use wire::admin::{Command, Request, encode_line};
+
+const MIB: u64 = 1 << 20;
+
+fn alpha() -> String {
+    "alpha".to_owned()
+}
+
+/// A node that has been asked to make its part of `alpha` and stands still with it.
+struct Making {
+    answers: BufReader<UnixStream>,
+    settings: PathBuf,
+    text: String,
+}
+
+impl Making {
+    fn begin(cluster: &Cluster, node: u16) -> Making {
+        let settings = cluster.home(node).join("node.toml");
+        let text = std::fs::read_to_string(&settings).unwrap();
+        std::fs::remove_file(&settings).unwrap();
+        assert!(Process::new("mkfifo").arg(&settings).status().unwrap().success());
+        let mut socket = UnixStream::connect(cluster.home(node).join("admin.sock")).unwrap();
+        socket.set_read_timeout(Some(harness::PATIENCE)).unwrap();
+        let mut lines = Vec::new();
+        let create = Command::ResourceCreate { resource: alpha(), force: false };
+        for (id, command) in [(1, Command::Reload {}), (2, create)] {
+            encode_line(&Request::new(id, command), &mut lines).unwrap();
+        }
+        socket.write_all(&lines).unwrap();
+        Making { answers: BufReader::new(socket), settings, text }
+    }
+
+    /// Lets it go on; what it answers to the making.
+    fn end(mut self) -> String {
+        // It waits for its reader, who may be gone when the test has failed.
+        std::thread::spawn(move || std::fs::write(self.settings, self.text));
+        let mut reloaded = String::new();
+        self.answers.read_line(&mut reloaded).unwrap();
+        let mut made = String::new();
+        self.answers.read_line(&mut made).unwrap();
+        made
+    }
+}
+
+/// Nodes 1 and 2 have made and deleted `alpha`, which node 3 is making, and has heard of it.
+fn deleted_while_made(cluster: &Cluster) -> Making {
+    let file = cluster.resource("alpha", 16 * MIB, &[1, 2, 3]);
+    for node in 1..=3 {
+        let define = Command::ResourceDefine { file: Box::new(file.clone()) };
+        cluster.ask(node, define).expect("defined");
+    }
+    for node in 1..=2 {
+        let create = Command::ResourceCreate { resource: alpha(), force: false };
+        cluster.ask(node, create).expect("created");
+    }
+    let making = Making::begin(cluster, 3);
+    for node in 1..=2 {
+        let delete = Command::ResourceDelete { resource: alpha(), force: false, unused: true };
+        cluster.ask(node, delete).expect("deleted");
+    }
+    // Another one: who has heard of it has heard all that was said before.
+    let mut beta = cluster.resource("beta", 16 * MIB, &[1, 2]);
+    beta.id = 0xbeef;
+    for node in 1..=2 {
+        let define = Command::ResourceDefine { file: Box::new(beta.clone()) };
+        cluster.ask(node, define).expect("defined");
+        let create = Command::ResourceCreate { resource: "beta".to_owned(), force: false };
+        cluster.ask(node, create).expect("created");
+    }
+    cluster.wait_for("node 3 to hear of the other resource", || {
+        cluster.ask(3, Command::ResourceFile { resource: "beta".to_owned() }).map(drop)
+    });
+    making
+}
+
+#[test]
+fn a_part_that_is_made_when_its_resource_is_deleted_is_left_over_once_it_is_made() {
+    let mut cluster = Cluster::new("deleted-made", 3);
+    (1..=3).for_each(|node| cluster.start(node));
+    let making = deleted_while_made(&cluster);
+    let store = cluster.home(3).join("volumes/alpha-0.img");
+    let made = making.end();
+    assert!(made.contains("done"), "{made}");
+    cluster.wait_for("node 3 to say what its part is", || {
+        let status = cluster.status(3, "alpha");
+        let told = status.warnings.iter().any(|words| words.contains("resource forget alpha"));
+        if status.left_over && told { Ok(()) } else { Err(format!("{status:?}")) }
+    });
+    assert!(store.exists(), "nothing that a peer says removes a copy");
+    let forget = Command::ResourceForget { resource: alpha(), stores: true };
+    cluster.ask(3, forget).expect("forgotten");
+    assert!(!store.exists());
+}
+
+#[test]
+fn a_part_that_could_not_be_made_goes_when_its_resource_was_deleted_meanwhile() {
+    let mut cluster = Cluster::new("deleted-unmade", 3);
+    (1..=3).for_each(|node| cluster.start(node));
+    let store = cluster.home(3).join("volumes/alpha-0.img");
+    std::fs::create_dir_all(store.parent().unwrap()).unwrap();
+    std::fs::write(&store, "somebody else's").unwrap();
+    let made = deleted_while_made(&cluster).end();
+    assert!(made.contains("LS-0020"), "{made}");
+    cluster.wait_for("node 3 to know it no more", || {
+        match cluster.ask(3, Command::ResourceFile { resource: alpha() }) {
+            Err(_) => Ok(()),
+            Ok(file) => Err(format!("{file:?}")),
+        }
+    });
+    assert_eq!(std::fs::read(&store).unwrap(), b"somebody else's");
+    for name in ["alpha.toml", "alpha.uncreated"] {
+        assert!(!cluster.home(3).join("resources").join(name).exists(), "{name}");
+    }
+}
