@@ -253,6 +253,23 @@ impl Cluster {
         found.map(|(_, pid)| pid).ok_or_else(|| Failure(format!("node {node} does not run")))
     }
 
+    /// What the kernel says of a node's process, as its `status` file names it: `VmRSS` and `VmHWM` in KiB, `Threads`.
+    pub(crate) fn kernel_says(&self, node: &str, name: &str) -> Outcome<u64> {
+        let pid = self.process(node)?.as_raw_nonzero();
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let value = |line: &str| line.strip_prefix(name)?.strip_prefix(':').map(str::to_owned);
+        let line = status.lines().find_map(value).ok_or_else(|| format!("there is no {name}"))?;
+        let number = line.split_whitespace().next().and_then(|number| number.parse().ok());
+        Ok(number.ok_or_else(|| format!("{name} is {line}"))?)
+    }
+
+    /// Descriptors that a node's process has open.
+    pub(crate) fn open_files(&self, node: &str) -> Outcome<u64> {
+        let pid = self.process(node)?.as_raw_nonzero();
+        let count = fs::read_dir(format!("/proc/{pid}/fd"))?.count();
+        Ok(u64::try_from(count).unwrap_or(u64::MAX))
+    }
+
     /// Nodes that run, and their processes.
     pub(crate) fn processes(&self) -> Outcome<Vec<(String, Pid)>> {
         let value: Value = parse(&self.ok(&["dev", "status", "--output", "json"])?)?;

@@ -7,6 +7,7 @@
 //!
 //! Not here: what the simulator, the demo or the lab do (crates `sim`, `lockstep`, `lab`).
 
+mod elsewhere;
 mod oldest;
 mod project;
 mod record;

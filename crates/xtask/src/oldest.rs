@@ -3,11 +3,11 @@
 //! Always: it is built from the history of this repository, once, beside the target folder. Where the history does not
 //! have it, that is said, and is no failure.
 //!
-//! Not here: what is done with it (`lab`).
+//! Not here: building another revision (`elsewhere`), what is done with it (`lab`).
 
-use crate::project::{Project, output};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use crate::elsewhere::{Elsewhere, Missing};
+use crate::project::Project;
+use std::path::PathBuf;
 
 /// Where the program of the oldest revision is, or why there is none.
 pub(crate) enum Oldest {
@@ -46,39 +46,22 @@ pub(crate) fn build(project: &Project) -> Oldest {
     if program.is_file() {
         return Oldest::Program(program);
     }
-    if let Err(why) = unpack(project, revision, &place.join("source")) {
-        return Oldest::Absent(format!("revision {revision} cannot be had here: {why}"));
-    }
-    match build_at(&place, &program) {
+    let elsewhere = Elsewhere {
+        revision,
+        source: place.join("source"),
+        target: place.join("target"),
+        // What it says counts, not how fast.
+        release: false,
+        programs: &["lockstepd"],
+        place,
+    };
+    match elsewhere.build(project) {
         Ok(()) => Oldest::Program(program),
-        Err(why) => Oldest::Broken(format!("revision {revision}: {why}")),
+        Err(Missing::Absent(why)) => {
+            Oldest::Absent(format!("revision {revision} cannot be had here: {why}"))
+        }
+        Err(Missing::Broken(why)) => Oldest::Broken(format!("revision {revision}: {why}")),
     }
-}
-
-/// Lays out the revision's files.
-fn unpack(project: &Project, revision: &str, source: &Path) -> Result<(), String> {
-    let archive = source.with_extension("tar");
-    std::fs::create_dir_all(source).map_err(|error| error.to_string())?;
-    let mut pack = Command::new("git");
-    pack.current_dir(&project.root).args(["archive", "--output"]).arg(&archive).arg(revision);
-    output(&mut pack).map_err(|why| format!("{} (is the copy shallow?)", why.trim()))?;
-    let mut unpack = Command::new("tar");
-    output(unpack.arg("-C").arg(source).arg("-xf").arg(&archive)).map(drop)
-}
-
-/// What it says counts, not how fast: the profile that is built soonest.
-fn build_at(place: &Path, program: &Path) -> Result<(), String> {
-    let target = place.join("target");
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(place.join("source")).env("CARGO_TARGET_DIR", &target);
-    command.args(["build", "--locked", "--package", "lockstepd"]);
-    let built = command.status().map_err(|error| error.to_string())?;
-    if !built.success() {
-        return Err(format!("cargo build: {built}"));
-    }
-    let new = program.with_extension("new");
-    let copied = std::fs::copy(target.join("debug/lockstepd"), &new);
-    copied.and_then(|_| std::fs::rename(&new, program)).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

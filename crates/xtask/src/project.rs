@@ -132,7 +132,7 @@ fn text_of(value: &Value, key: &str) -> Result<String, String> {
 
 /// A cargo command in `folder`, without the variables that `cargo run` set for this program: build
 /// scripts that watch them would run again at every change between `cargo xtask` and `cargo`.
-fn cargo(folder: &Path, arguments: &[&str]) -> Command {
+pub(crate) fn cargo(folder: &Path, arguments: &[&str]) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
     command.current_dir(folder).args(arguments);

@@ -3,6 +3,7 @@
 //! Every step runs even if one before it failed, so that one run shows all there is to mend; the
 //! table at the end names each step's result and time.
 
+use crate::elsewhere::{Elsewhere, Missing};
 use crate::oldest::{self, Oldest};
 use crate::project::{Project, shown};
 use crate::tidy;
@@ -179,30 +180,22 @@ pub(crate) fn revision(project: &Project, name: &str) -> String {
 /// Builds the programs of another revision beside the target folder; returns where they lie.
 fn build_other(project: &Project, name: &str) -> Option<PathBuf> {
     let short = revision(project, name);
-    let tree = project.target.join("bench").join(&short);
-    let archive = project.target.join("bench").join(format!("{short}.tar"));
-    if let Err(error) = std::fs::create_dir_all(&tree) {
-        eprintln!("bench: {}: {error}", tree.display());
-        return None;
+    let beside = project.target.join("bench");
+    let elsewhere = Elsewhere {
+        revision: name,
+        source: beside.join(&short),
+        target: beside.join("target"),
+        release: true,
+        programs: &["lockstep", "lockstepd"],
+        place: beside.join(format!("{short}-programs")),
+    };
+    match elsewhere.build(project) {
+        Ok(()) => Some(elsewhere.place),
+        Err(Missing::Absent(why) | Missing::Broken(why)) => {
+            eprintln!("bench: revision {name}: {why}");
+            None
+        }
     }
-    let mut pack = Command::new("git");
-    pack.current_dir(&project.root).args(["archive", "--output"]).arg(&archive).arg(name);
-    let mut unpack = Command::new("tar");
-    unpack.arg("-C").arg(&tree).arg("-xf").arg(&archive);
-    if !run(&mut pack) || !run(&mut unpack) {
-        return None;
-    }
-    let target = project.target.join("bench").join("target");
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(&tree).env("CARGO_TARGET_DIR", &target);
-    command.args(["build", "--release", "--package", "lockstep", "--package", "lockstepd"]);
-    let built = run(&mut command);
-    let programs = project.target.join("bench").join(format!("{short}-programs"));
-    let keep = |name: &str| std::fs::copy(target.join("release").join(name), programs.join(name));
-    let kept = built
-        && std::fs::create_dir_all(&programs).is_ok()
-        && ["lockstep", "lockstepd"].into_iter().all(|name| keep(name).is_ok());
-    kept.then_some(programs)
 }
 
 /// Builds both programs and runs the demo in a folder of its own, which is removed when it passed.

@@ -58,15 +58,11 @@ struct Sample {
 
 /// What a node takes now.
 fn sample(cluster: &Cluster, node: &str) -> Outcome<Sample> {
-    let pid = cluster.process(node)?.as_raw_nonzero();
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let number = |name: &str| -> Outcome<u64> {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        let word = line.and_then(|line| line.split_whitespace().next());
-        Ok(word.and_then(|word| word.parse().ok()).ok_or_else(|| format!("no {name}"))?)
-    };
-    let files = u64::try_from(fs::read_dir(format!("/proc/{pid}/fd"))?.count()).unwrap_or(u64::MAX);
-    Ok(Sample { memory_kib: number("VmRSS:")?, files, threads: number("Threads:")? })
+    Ok(Sample {
+        memory_kib: cluster.kernel_says(node, "VmRSS")?,
+        files: cluster.open_files(node)?,
+        threads: cluster.kernel_says(node, "Threads")?,
+    })
 }
 
 /// Whether samples of one node, the first of which were taken after a warm-up, stay flat; if not, what grew.

@@ -107,14 +107,10 @@ pub(super) fn resources(bench: &Bench) -> Outcome {
 pub(super) fn connects(bench: &Bench) -> Outcome {
     const COUNT: u32 = 1000;
     let cluster = three(bench)?;
-    let count = |node: &str| -> Outcome<usize> {
-        let pid = cluster.process(node)?.as_raw_nonzero();
-        Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())
-    };
     let node = cluster.node("a")?.nbd;
     let mut bytes = vec![0; BLOCK_BYTES];
     Volume::open(node, DISK, ANSWER_LIMIT)?.read(0, &mut bytes)?;
-    let before = count("a")?;
+    let before = cluster.open_files("a")?;
     for number in 0..COUNT {
         let mut volume = Volume::open(node, DISK, ANSWER_LIMIT)?;
         if number % 3 == 0 {
@@ -122,7 +118,7 @@ pub(super) fn connects(bench: &Bench) -> Outcome {
         }
     }
     wait_for("connections to be closed", Duration::from_secs(20), || {
-        let now = count("a")?;
+        let now = cluster.open_files("a")?;
         // Sessions with peers and the admin socket may come and go.
         ensure!(now <= before + 8, "{now} descriptors are open, {before} were before");
         Ok(())
@@ -239,11 +235,7 @@ const NODE_KIB_MAX: u64 = 400 << 10;
 
 /// The most memory that a node's process has had so far, in KiB.
 fn peak_kib(cluster: &Cluster, node: &str) -> Outcome<u64> {
-    let pid = cluster.process(node)?.as_raw_nonzero();
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM")?;
-    let number = line.split_whitespace().next().and_then(|number| number.parse().ok());
-    Ok(number.ok_or_else(|| format!("VmHWM is {line}"))?)
+    cluster.kernel_says(node, "VmHWM")
 }
 
 /// The most that any node has had, if that is bounded.
