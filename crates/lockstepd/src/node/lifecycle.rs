@@ -138,13 +138,16 @@ impl Node {
         self.run_found(name, &plans, found);
     }
 
-    /// A peer has described a resource of which there are stores here: only its description was lost.
+    /// A peer has described a resource that was not known here. A member has lost its description only: it runs with
+    /// what its stores hold, or without its disk where they are gone, too.
     pub(super) fn run_stored(&mut self, name: &str) {
         let Some(known) = self.known.get(name) else { return };
-        let file = known.file.clone();
-        let plans = self.plans(&file);
+        if known.running.is_some() || known.busy || known.uncreated {
+            return;
+        }
+        let (plans, id) = (self.plans(&known.file), ResourceId(known.file.id));
         let is_there = |plan: &Plan| matches!(&plan.spec.place, Place::Path(path) if path.exists());
-        if known.running.is_some() || known.busy || known.uncreated || plans.is_empty() {
+        if plans.is_empty() {
             return;
         }
         if !plans.iter().any(is_there) {
@@ -158,8 +161,8 @@ impl Node {
         if let Some(known) = self.known.get_mut(name) {
             known.busy = true;
         }
-        let (cluster, id) = (self.config.cluster, ResourceId(file.id));
-        let (name, patience) = (name.to_owned(), self.config.disk_late);
+        let (cluster, patience) = (self.config.cluster, self.config.disk_late);
+        let name = name.to_owned();
         self.helper().start(move || {
             let found = load(&plans, cluster, id, patience);
             Box::new(move |node: &mut Node| {
@@ -641,9 +644,6 @@ impl Node {
         }
         let record = self.first_record(&file)?;
         self.refuse_amnesia(known, &record)?;
-        if !known.uncreated && !joins_later(&file, self.config.node) {
-            return Err(amnesia(name));
-        }
         let plans = self.plans(&file);
         let memory = plans.iter().any(|plan| plan.kind == StoreKind::Memory);
         if memory && !self.config.allow_memory_store {
@@ -659,7 +659,8 @@ impl Node {
         Ok((file, plans, record))
     }
 
-    /// A member that has taken part, and whose store is gone, is not made as if it had never promised anything.
+    /// A member that has taken part, or may have, and whose store is gone, is not made as if it had never promised
+    /// anything.
     fn refuse_amnesia(&self, known: &Known, record: &Record) -> Result<(), Refused> {
         let own = self.config.node;
         let running = known.running.and_then(|key| self.resources.get(key));
@@ -668,10 +669,15 @@ impl Node {
             newest.epoch > Epoch(1)
                 && newest.member(own).is_some_and(|member| member.voter == record.voter)
         });
-        if !counted {
+        let new = known.uncreated || joins_later(&known.file, own);
+        if new && !counted {
             return Ok(());
         }
-        Err(amnesia(&known.file.name))
+        let message = format!(
+            "{}: the others may count on what was stored here; it cannot be made as if it were new",
+            known.file.name
+        );
+        Err(Refused::new(&codes::STORE_MISSING, message))
     }
 
     /// Refuses to delete what was used, if only what was not is to go. A copy that holds an answered write knows of its
@@ -687,6 +693,21 @@ impl Node {
         Ok(())
     }
 
+    /// What ends here; refused while clients have it open, unless forced, or its store is being made.
+    fn refuse_end(&self, name: &str, force: bool) -> Result<&Known, Refused> {
+        let known = self.known.get(name).ok_or_else(|| no_resource(name))?;
+        let running = known.running.and_then(|key| self.resources.get(key));
+        let clients = running.map_or(0, |resource| resource.clients);
+        if clients > 0 && !force {
+            let message = format!("{name}: {clients} clients have it open on this node");
+            return Err(Refused::new(&codes::IN_USE, message));
+        }
+        if known.busy {
+            return Err(Refused::new(&codes::BUSY, format!("{name}: a store is being made")));
+        }
+        Ok(known)
+    }
+
     /// `ResourceDelete`: `done` is told how it went.
     pub(super) fn delete(
         &mut self,
@@ -694,40 +715,25 @@ impl Node {
         force: bool,
         done: impl FnOnce(&mut Node, Result<(), Refused>) + Send + 'static,
     ) {
-        let Some(known) = self.known.get(name) else {
-            return done(self, Err(no_resource(name)));
+        let known = match self.refuse_end(name, force) {
+            Ok(known) => known,
+            Err(refused) => return done(self, Err(refused)),
         };
         let running = known.running.and_then(|key| self.resources.get(key));
-        let clients = running.map_or(0, |resource| resource.clients);
-        if clients > 0 && !force {
-            let message = format!("{name}: {clients} clients have it open on this node");
-            return done(self, Err(Refused::new(&codes::IN_USE, message)));
-        }
-        if known.busy {
-            let message = format!("{name}: a store is being made");
-            return done(self, Err(Refused::new(&codes::BUSY, message)));
-        }
         let (cluster, id) = (self.config.cluster, ResourceId(known.file.id));
         let had_disk = running.is_some_and(|resource| resource.disk.is_some());
-        let plans = if had_disk || force { self.plans(&known.file.clone()) } else { Vec::new() };
+        let plans = if had_disk || force { self.plans(&known.file) } else { Vec::new() };
         self.end(name, "the resource is deleted");
         self.known.remove(name);
         self.drop_roster(id);
         self.note_deleted(id);
-        let paths = [self.resource_path(name), self.uncreated_path(name)];
-        let name = name.to_owned();
+        let (name, paths) = (name.to_owned(), self.files_of(name));
         self.helper().start(move || {
-            let mut result = Ok(());
-            for plan in &plans {
-                // Its last operations may still be on their way to the disk.
-                // One that the resource did not run with may be another's by now.
-                let remove = || match had_disk {
-                    true => backing::remove(plan),
-                    false => backing::remove_labelled(plan, cluster, id),
-                };
-                let removed = patiently(remove, |refused| refused.in_use);
-                result = result.and(removed);
-            }
+            let result = remove_each(&plans, |plan| match had_disk {
+                true => backing::remove(plan),
+                // It may be another's by now.
+                false => backing::remove_labelled(plan, cluster, id),
+            });
             let removed = remove_files(&paths);
             Box::new(move |node: &mut Node| {
                 if let Err(refused) = removed {
@@ -747,36 +753,19 @@ impl Node {
         stores: bool,
         done: impl FnOnce(&mut Node, Result<(), Refused>) + Send + 'static,
     ) {
-        let Some(known) = self.known.get(name) else {
-            return done(self, Err(no_resource(name)));
+        let known = match self.refuse_end(name, false) {
+            Ok(known) => known,
+            Err(refused) => return done(self, Err(refused)),
         };
-        let running = known.running.and_then(|key| self.resources.get(key));
-        if running.is_some_and(|resource| resource.clients > 0) {
-            let message = format!("{name}: clients have it open on this node");
-            return done(self, Err(Refused::new(&codes::IN_USE, message)));
-        }
-        if known.busy {
-            let message = format!("{name}: a store is being made");
-            return done(self, Err(Refused::new(&codes::BUSY, message)));
-        }
         let (cluster, id) = (self.config.cluster, ResourceId(known.file.id));
-        let places = if stores { self.places(&known.file.clone()) } else { Vec::new() };
+        let places = if stores { self.places(&known.file) } else { Vec::new() };
         self.end(name, "the resource is forgotten");
         self.known.remove(name);
         self.drop_roster(id);
         self.deleted.forget(id);
-        let paths = [self.resource_path(name), self.uncreated_path(name)];
-        let name = name.to_owned();
+        let (name, paths) = (name.to_owned(), self.files_of(name));
         self.helper().start(move || {
-            let mut result = Ok(());
-            for plan in &places {
-                // Its last operations may still be on their way to the disk.
-                let removed = patiently(
-                    || backing::remove_labelled(plan, cluster, id),
-                    |refused| refused.in_use,
-                );
-                result = result.and(removed);
-            }
+            let result = remove_each(&places, |plan| backing::remove_labelled(plan, cluster, id));
             let removed = remove_files(&paths);
             Box::new(move |node: &mut Node| {
                 info!("{name}: forgotten");
@@ -849,14 +838,6 @@ pub(super) fn refuse_witness(
     Ok(())
 }
 
-/// A part that was here may not be made as if its node had never promised anything.
-fn amnesia(name: &str) -> Refused {
-    let message = format!(
-        "{name}: the others may count on what was stored here; it cannot be made as if it were new"
-    );
-    Refused::new(&codes::STORE_MISSING, message)
-}
-
 /// Whether this node joins a resource that the others have already: then it learns from them what the
 /// resource is, and holds nothing yet.
 fn joins_later(file: &ResourceFile, node: NodeId) -> bool {
@@ -906,6 +887,20 @@ fn read_file(path: &std::path::Path) -> Result<ResourceFile, String> {
     let file: ResourceFile = toml::from_str(&text).map_err(|error| error.to_string())?;
     file.check().map_err(|error| error.0)?;
     Ok(file)
+}
+
+/// Removes stores, each that can be; the first refusal is the answer.
+pub(super) fn remove_each(
+    plans: &[Plan],
+    remove: impl Fn(&Plan) -> Result<(), Refused>,
+) -> Result<(), Refused> {
+    let mut result = Ok(());
+    for plan in plans {
+        // Its last operations may still be on their way to the disk.
+        let removed = patiently(|| remove(plan), |refused| refused.in_use);
+        result = result.and(removed);
+    }
+    result
 }
 
 /// Removes files of one directory for good. Those that are not there are fine.

@@ -19,8 +19,7 @@ use replica::start::Found;
 use wire::Configuration;
 use wire::admin::{ResourceFile, codes};
 
-use super::lifecycle::Known;
-use super::patience::patiently;
+use super::lifecycle::{Known, remove_each};
 use super::{Node, Work};
 use crate::backing::{self, Plan, Refused};
 use crate::log::{info, warning};
@@ -223,11 +222,7 @@ impl Node {
             known.busy = true;
         }
         self.helper().start(move || {
-            let mut result = Ok(());
-            for plan in &plans {
-                let removed = patiently(|| backing::remove(plan), |refused| refused.in_use);
-                result = result.and(removed);
-            }
+            let result = remove_each(&plans, backing::remove);
             Box::new(move |node: &mut Node| {
                 if let Some(known) = node.known.get_mut(&name) {
                     known.busy = false;
