@@ -5,14 +5,16 @@
 //! counts. So all nodes that have heard the same words, in whatever order, come to the same.
 //!
 //! Always: nothing here grows without a limit; what a voucher says is taken in only once its caller has verified
-//! the signature and that the signer `may_vouch`.
+//! the signature and that the signer `may_vouch`. A file is believed if it is as it was written, which its checksum
+//! says: signatures are not looked at again. One that has expired since must still be shown to those who were away,
+//! and what this node knows itself nobody has signed.
 //!
 //! Not here: what becomes of it in the list of a resource's nodes, and how it travels (`vouchers`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use base::{ClusterId, Epoch, NodeId, ResourceId};
+use base::{ClusterId, Epoch, NodeId, ResourceId, crc32c};
 use serde::{Deserialize, Serialize};
 use wire::{
     Configuration, MEMBERS_MAX, STANDINGS_MAX, SignedVoucher, Standing, Voucher, decode_voucher,
@@ -46,6 +48,10 @@ pub(super) struct Roster {
 /// A voucher's numbers are far beyond all that are known here.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct TooFar;
+
+/// What the first line of a file begins with, before the CRC-32C of all behind that line in hexadecimal. A comment,
+/// so that programs from before there was one read the file, too.
+const CHECKSUM: &str = "# crc32c ";
 
 /// A roster as a file has it.
 #[derive(Debug, Default, Deserialize, Serialize)]
@@ -282,7 +288,7 @@ impl Roster {
             }
             Err(error) => return Err(error.to_string()),
         };
-        let file: RosterFile = toml::from_str(&text).map_err(|error| error.to_string())?;
+        let file: RosterFile = toml::from_str(intact(&text)?).map_err(|error| error.to_string())?;
         let known = decode_voucher(&from_hex(&file.known)?).map_err(|error| error.to_string())?;
         let standings = known.standings.iter().map(|standing| (standing.node, *standing)).collect();
         let members = (!known.members.is_empty()).then_some(known.members);
@@ -330,10 +336,21 @@ impl Roster {
         let vouchers = self.held.values().map(|(_, signed)| voucher(signed)).collect();
         let file = RosterFile { known: to_hex(&known), floor: self.floor, vouchers };
         let text = toml::to_string(&file).map_err(|error| error.to_string())?;
+        let text = format!("{CHECKSUM}{:08x}\n{text}", crc32c(text.as_bytes()));
         let directory = path.parent().expect("a roster has a directory");
         std::fs::create_dir_all(directory).map_err(|error| error.to_string())?;
         replace_file(path, text.as_bytes()).map_err(|error| error.to_string())
     }
+}
+
+/// What stands behind the checksum, which must be right if there is one.
+fn intact(text: &str) -> Result<&str, String> {
+    let Some(guarded) = text.strip_prefix(CHECKSUM) else { return Ok(text) };
+    let (checksum, rest) = guarded.split_once('\n').unwrap_or_default();
+    if u32::from_str_radix(checksum, 16) == Ok(crc32c(rest.as_bytes())) {
+        return Ok(rest);
+    }
+    Err("it is not as it was written: its checksum is that of something else".to_owned())
 }
 
 fn to_hex(bytes: &[u8]) -> String {
@@ -563,6 +580,40 @@ mod tests {
         assert_eq!(say(&mut roster, 2, &known).0.revision, 2);
         std::fs::write(&path, "known = \"zz\"\n").expect("this test's own");
         assert!(Roster::read(&path).is_err());
+        std::fs::remove_dir_all(&directory).expect("this test's own");
+    }
+
+    #[test]
+    fn a_file_in_which_anything_has_changed_on_the_disk_is_not_believed() {
+        let directory =
+            std::env::temp_dir().join(format!("lockstepd-rotten-roster-{}", std::process::id()));
+        let path = Roster::path(&directory, ResourceId(7));
+        let known = configuration(6, &[1, 2, 3]);
+        let mut roster = Roster::default();
+        roster.change(NodeId(3), true);
+        say(&mut roster, 1, &known);
+        roster.write(&path, NodeId(1), ResourceId(7)).expect("a directory for this test");
+        let good = std::fs::read(&path).expect("just written");
+        let read = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).expect("this test's own");
+            Roster::read(&path)
+        };
+        let what_is_left = |bytes: &[u8]| read(bytes).unwrap_or_else(|_| roster.clone());
+        for at in 0..good.len() {
+            for bit in [1, 4, 0x20] {
+                let mut rotten = good.clone();
+                rotten[at] ^= bit;
+                assert_eq!(what_is_left(&rotten), roster, "byte {at} of {}", good.len());
+            }
+            assert!(read(&good[..at]).is_err(), "cut off at {at}");
+        }
+        let mut longer = good.clone();
+        longer.extend_from_slice(b"floor = 9\n");
+        assert!(read(&longer).is_err());
+        // Written before there were checksums.
+        let text = String::from_utf8(good).expect("text");
+        let (_, old) = text.split_once('\n').expect("lines");
+        assert_eq!(read(old.as_bytes()), Ok(roster.clone()));
         std::fs::remove_dir_all(&directory).expect("this test's own");
     }
 }
