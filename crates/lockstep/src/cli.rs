@@ -345,11 +345,11 @@ pub(crate) enum Resource {
         /// The resource
         name: String,
     },
-    /// Have requests of a node fail that wait for nodes that are missing, and those to come, until the nodes are back
+    /// Give requests of a node that wait for missing nodes I/O errors, and new ones too, until those nodes are back
     FailWaiting(OnNode),
-    /// Let requests of a node wait again for nodes that are missing
+    /// End `fail-waiting`: requests of a node wait again for missing nodes
     LetWait(OnNode),
-    /// Go on from a node's copy although the rules say to wait: other copies may be newer
+    /// Go on from a node's copy although the rules say to wait: other copies may be newer, and are given up
     Force(Force),
     /// End a split brain: give up the side of one node, whose copy is then made anew from the others
     Resolve {
@@ -371,16 +371,15 @@ pub(crate) enum Resource {
     Forget {
         /// The resource
         name: String,
-        /// The node
+        /// The node whose part goes
         #[arg(long, value_name = "NODE")]
         node: String,
-        /// Although it is not known whether others need it
+        /// Although nobody answers who knows whether others need it
         #[arg(long)]
         force: bool,
     },
 }
 
-/// A resource on a node.
 /// Comparing all replicas.
 #[derive(Args, Debug)]
 pub(crate) struct Verify {
@@ -402,11 +401,12 @@ pub(crate) struct Verify {
 pub(crate) struct Force {
     #[command(flatten)]
     pub(crate) on: OnNode,
-    /// Even if a node that answers holds writes that this one lacks: they are lost
+    /// Even if nothing calls for it, or a node that answers holds writes that this one lacks: they are lost
     #[arg(long)]
     pub(crate) discard_newer: bool,
 }
 
+/// A resource on a node.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct OnNode {
     /// The resource

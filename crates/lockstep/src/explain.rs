@@ -15,7 +15,7 @@ use crate::cluster::Cluster;
 use crate::output::{Style, Tone, say, say_json};
 use crate::problem::Problem;
 use crate::unit::{per_cent, show_seconds, show_size};
-use crate::view::{Views, split};
+use crate::view::{Views, is_remnant, split};
 
 /// One thing about a resource.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
@@ -85,6 +85,10 @@ pub(crate) fn explain(view: &ResourceStatus, silent: &[(String, String)]) -> Vec
     if view.uncreated {
         return vec![about_unmade(view)];
     }
+    let notes = view.warnings.iter().map(|warning| fine(warning.clone()));
+    if is_remnant(view) {
+        return [about_remnant(view)].into_iter().chain(notes).collect();
+    }
     let mut findings = vec![about_primary(view)];
     findings.extend(about_service(view));
     for replica in &view.replicas {
@@ -95,10 +99,20 @@ pub(crate) fn explain(view: &ResourceStatus, silent: &[(String, String)]) -> Vec
         }
     }
     findings.extend(about_margin(view, &is_silent));
-    for warning in &view.warnings {
-        findings.push(fine(warning.clone()));
-    }
+    findings.extend(notes);
     findings
+}
+
+/// Who waits for the others waits in vain: they are gone, not away.
+fn about_remnant(view: &ResourceStatus) -> Finding {
+    let name = &view.name;
+    serious(
+        format!(
+            "{name} was deleted on other nodes; a part of it is left over, and nothing can be served from it."
+        ),
+        "an operator",
+        "remove what is left, with the command that its node names below: what it holds is lost then for good",
+    )
 }
 
 /// Nothing else counts of a resource that was never made on all of its members, and never used.

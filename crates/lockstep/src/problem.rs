@@ -161,7 +161,7 @@ kinds! {
         "Name nodes of one cluster; put each node's own directory in its place.";
     STILL_NEEDED = "LS-0927", Failed,
         "What the node holds is no left-over: the resource counts on it, or may.",
-        "`lockstep resource remove-replica` takes a member out, `lockstep resource delete` removes a resource everywhere. If nobody needs it: --force.";
+        "`lockstep resource remove-replica` takes a member out, `lockstep resource delete` removes a resource everywhere.";
     BAD_NAME = "LS-0928", Usage,
         "A client's name is 1 to 64 letters, digits and - _ . @ and names no path.",
         "Choose another name.";
@@ -171,6 +171,9 @@ kinds! {
     COPY_IS_OLDER = "LS-0930", Failed,
         "To force a node makes its copy the one that all others follow; what only they hold is lost.",
         "Force the node that holds more. To lose that all the same: --discard-newer.";
+    NEEDLESS = "LS-0931", Failed,
+        "To force a node gives up the other copies, and is for a resource that cannot go on otherwise.",
+        "`lockstep resource promote` makes another node primary. To give the other copies up all the same: --discard-newer.";
 }
 
 /// A problem, ready to be shown.

@@ -22,9 +22,11 @@ use crate::admin::{Node, unexpected};
 use crate::cli::{Force, Form, Global, OnNode, Resource, SetOptions, Wanted};
 use crate::cluster::Cluster;
 use crate::output::{Cell, Style, Tone, say, say_json};
-use crate::problem::{COPY_IS_OLDER, NO_MEMBER, Problem, TIMED_OUT, USAGE, VOLUME_ABSENT};
+use crate::problem::{
+    COPY_IS_OLDER, NEEDLESS, NO_MEMBER, Problem, TIMED_OUT, USAGE, VOLUME_ABSENT,
+};
 use crate::unit::show_size;
-use crate::view::{Views, Watching, label, reached, silent_line, size_of};
+use crate::view::{Views, Watching, is_remnant, label, reached, silent_line, size_of};
 
 pub(crate) use cast::make_new;
 
@@ -76,11 +78,16 @@ pub(crate) fn run(global: &Global, command: &Resource) -> Result<(), Problem> {
             change(&cluster, style, name, Operation::ResumeResync {}, "resync goes on")
         }
         Resource::FailWaiting(on) => {
-            let words = "requests of this node fail that wait for nodes that are missing, until those are back";
-            on_node(&cluster, style, on, Operation::FailWaiting {}, words)
+            let words = format!(
+                "requests of {} that wait for missing nodes get I/O errors, and so do new ones, until those nodes are back or \
+                 `lockstep resource let-wait {} --node {}`",
+                on.node, on.name, on.node
+            );
+            on_node(&cluster, style, on, Operation::FailWaiting {}, &words)
         }
         Resource::LetWait(on) => {
-            on_node(&cluster, style, on, Operation::LetWait {}, "requests of this node may wait")
+            let words = format!("requests of {} wait for missing nodes", on.node);
+            on_node(&cluster, style, on, Operation::LetWait {}, &words)
         }
         Resource::Force(wanted) => force(&cluster, style, wanted),
         Resource::Resolve { name, discard } => resolve(&cluster, style, name, discard),
@@ -187,7 +194,7 @@ fn on_node(
     words: &str,
 ) -> Result<(), Problem> {
     at_node(cluster, on, operation)?;
-    done(style, &on.name, &format!("{}: {words}", on.node))
+    done(style, &on.name, words)
 }
 
 fn promote(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(), Problem> {
@@ -228,6 +235,7 @@ fn force(cluster: &Cluster, style: Style, wanted: &Force) -> Result<(), Problem>
     let (ref cluster, views) = Views::gather(cluster, Some(&on.name))?.about(cluster, &on.name)?;
     let view = views.whole(&on.name)?;
     if !wanted.discard_newer {
+        refuse_needless(cluster, &views, &view)?;
         refuse_older(&views, &view, &on.node)?;
     }
     at_node(cluster, on, Operation::Force {})?;
@@ -239,6 +247,27 @@ fn force(cluster: &Cluster, style: Style, wanted: &Force) -> Result<(), Problem>
         on.name
     );
     done(style, &on.name, &words)
+}
+
+/// Nothing is forced that goes on by itself, or that the others have deleted.
+fn refuse_needless(cluster: &Cluster, views: &Views, view: &ResourceStatus) -> Result<(), Problem> {
+    let name = &view.name;
+    if is_remnant(view) {
+        let message = format!(
+            "{name} was deleted on other nodes: a part of it is left over; nothing was changed"
+        );
+        let mut problem = Problem::new(NEEDLESS, message);
+        problem.remedy = format!(
+            "`lockstep explain {name}` says how to remove that part. To bring {name} back with what it holds: --discard-newer"
+        );
+        return Err(problem);
+    }
+    if reached(views, cluster, name, Wanted::Healthy).is_ok() {
+        let message =
+            format!("{name} has all of its copies, and nothing waits; nothing was changed");
+        return Err(Problem::new(NEEDLESS, message));
+    }
+    Ok(())
 }
 
 /// A copy that lacks writes is not forced while a node answers whose copy has them all.
@@ -381,6 +410,8 @@ fn list_row(views: &Views, cluster: &Cluster, resource: &ResourceStatus) -> Vec<
     let healthy = reached(&own, cluster, &resource.name, Wanted::Healthy).is_ok();
     let state = if resource.uncreated {
         Cell("not made".to_owned(), Tone::Bad)
+    } else if is_remnant(resource) {
+        Cell("left over".to_owned(), Tone::Bad)
     } else if !resource.quorum {
         Cell("no quorum".to_owned(), Tone::Bad)
     } else if resource.suspended.is_some() {

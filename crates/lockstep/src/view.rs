@@ -231,6 +231,12 @@ pub(crate) fn is_unused(view: &ResourceStatus) -> bool {
     view.epoch <= 1 && view.primary.is_none() && view.clients == 0 && view.fork == 0
 }
 
+/// Whether all that is there of a resource is what its deletion has left on nodes that were away. A majority of such
+/// nodes may go on with it.
+pub(crate) fn is_remnant(view: &ResourceStatus) -> bool {
+    view.left_over && !view.quorum
+}
+
 /// Members of a resource that was never used whose parts were never made, of nodes that answer.
 pub(crate) fn unmade(
     answering: &[String],

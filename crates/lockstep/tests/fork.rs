@@ -147,3 +147,47 @@ fn a_node_is_let_in_as_a_client_and_sent_away() {
     cluster.wait("disk", "healthy");
     assert_eq!(cluster.state("disk", "c"), "in-sync");
 }
+
+#[test]
+fn neither_what_lacks_nothing_nor_what_is_left_over_of_a_deleted_resource_is_forced() {
+    let cluster = TestCluster::up(3, "file");
+    create(&cluster, &[]);
+    cluster.wait("disk", "healthy");
+    let force = |node: &'static str| ["resource", "force", "disk", "--node", node];
+    let refused = cluster.ends_with(1, &force("a"));
+    assert!(refused.contains("LS-0931") && refused.contains("nothing was changed"), "{refused}");
+    assert_eq!(cluster.resource("disk")["fork"], 0);
+    cluster.done(&["dev", "kill", "c"]);
+    cluster.done(&["resource", "delete", "disk", "--force"]);
+    cluster.done(&["dev", "start", "c"]);
+    cluster.until("c to hear that it is deleted", || {
+        cluster.resource("disk")["left_over"].as_bool().unwrap_or_default()
+    });
+    let told = explained(&cluster);
+    let deleted = told.contains("deleted on other nodes");
+    assert!(deleted && told.contains("resource forget disk --node c"), "{told}");
+    assert!(!told.contains("force") && !told.contains("add-replica"), "{told}");
+    assert!(cluster.done(&["status", "disk"]).contains("LEFT OVER"));
+    assert!(cluster.done(&["resource", "list"]).contains("left over"));
+    let refused = cluster.ends_with(1, &force("c"));
+    assert!(refused.contains("LS-0931") && refused.contains("left over"), "{refused}");
+    cluster.done(&["resource", "forget", "disk", "--node", "c"]);
+    cluster.ends_with(3, &["status", "disk"]);
+}
+
+#[test]
+fn copies_that_a_fork_left_out_are_named_when_the_resource_is_deleted_without_them() {
+    let cluster = TestCluster::up(3, "file");
+    forced(&cluster, &[]);
+    let said = cluster.done(&["resource", "delete", "disk", "--force"]);
+    assert!(said.contains("left on a, b"), "{said}");
+    for node in ["a", "b"] {
+        cluster.done(&["dev", "start", node]);
+    }
+    let (_, remedy) = said.split_once("`lockstep ").unwrap();
+    let words: Vec<&str> = remedy.split('`').next().unwrap().split(' ').collect();
+    cluster.done(&words);
+    for node in ["a", "b"] {
+        assert!(!cluster.directory.join(node).join("volumes/disk-0.img").exists(), "{words:?}");
+    }
+}

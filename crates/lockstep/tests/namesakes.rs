@@ -193,3 +193,28 @@ fn what_a_node_holds_of_a_living_resource_is_not_forgotten() {
     cluster.done(&forced);
     assert!(!cluster.directory.join("b/volumes/db-0.img").exists());
 }
+
+#[test]
+fn parts_that_are_left_over_on_two_nodes_do_not_count_on_each_other() {
+    let cluster = TestCluster::up(3, "file");
+    cluster.done(&["resource", "create", "db", "--size", "4MiB", "--replicas", "3"]);
+    for node in ["b", "c"] {
+        cluster.done(&["dev", "kill", node]);
+    }
+    cluster.done(&["resource", "delete", "db", "--force"]);
+    for node in ["b", "c"] {
+        cluster.done(&["dev", "start", node]);
+    }
+    cluster.until("both to hear that it is deleted", || {
+        let left_over = |node: &str| {
+            let admin = cluster.directory.join(node).join("admin.sock");
+            let words = ["--admin", admin.to_str().unwrap(), "status", "db"];
+            cluster.json(&words)["resources"][0]["left_over"] == true
+        };
+        left_over("b") && left_over("c")
+    });
+    for node in ["b", "c"] {
+        cluster.done(&["resource", "forget", "db", "--node", node]);
+        assert!(!cluster.directory.join(node).join("volumes/db-0.img").exists());
+    }
+}

@@ -5,7 +5,7 @@
 //!
 //! Not here: taking a member out of a resource that goes on (`cast`).
 
-use wire::admin::{Answer, Command, Operation, ReplicaState, ResourceStatus, codes};
+use wire::admin::{Answer, Command, Operation, ReplicaState, ReplicaStatus, ResourceStatus, codes};
 
 use super::done;
 use crate::admin::unexpected;
@@ -61,20 +61,25 @@ fn deleted_words(cluster: &Cluster, views: &Views, view: &ResourceStatus) -> Str
         cluster.nodes.iter().map(|node| node.name.as_str()).filter(|node| knows(node)).collect();
     let unheard = views.unheard(name);
     let silent = |node: &str| unheard.iter().any(|silent| silent == node);
-    let members = view.replicas.iter().filter(|row| row.state != ReplicaState::Diskless);
+    // Who was left out when it was forced may have its old copy yet.
+    let left_out = views.left_out(name);
+    let holds =
+        |row: &&ReplicaStatus| row.state != ReplicaState::Diskless || left_out.contains(&row.node);
+    let members = view.replicas.iter().filter(holds);
     let left: Vec<&str> =
         members.map(|row| row.node.as_str()).filter(|node| silent(node)).collect();
     let all = left.is_empty() && cluster.nodes.iter().all(|node| knows(&node.name));
     let places = if all { "all nodes".to_owned() } else { known.join(", ") };
     let mut words = format!("deleted, with its data, on {places}");
     if !left.is_empty() {
-        let forget =
-            left.iter().map(|node| format!("`lockstep resource forget {name} --node {node}`"));
-        let forget: Vec<String> = forget.collect();
+        // Of several the others may be a majority, and go on until it is deleted there, too.
+        let (remedy, back) = match left.as_slice() {
+            [node] => (format!("forget {name} --node {node}"), "it is"),
+            _ => (format!("delete {name} --id {}", view.id), "they are"),
+        };
         words.push_str(&format!(
-            "; left on {}, which did not answer: {} removes that when it is back",
+            "; left on {}, which did not answer: `lockstep resource {remedy}` removes that when {back} back",
             left.join(", "),
-            forget.join(", ")
         ));
     }
     words
@@ -105,9 +110,15 @@ pub(super) fn forget(
     let identity = identity_of(&own).unwrap_or_default();
     let cluster = cluster.about(identity);
     let views = Views::gather(&cluster, Some(name))?;
-    if let Some(why) = still_needed(&views, &own, on).filter(|(_, sure)| *sure || !force) {
-        let message = format!("{name}: {}; nothing was changed", why.0);
-        return Err(Problem::new(STILL_NEEDED, message));
+    if let Some((why, sure)) = still_needed(&views, &own, on).filter(|(_, sure)| *sure || !force) {
+        let message = format!("{name}: {why}; nothing was changed");
+        let mut problem = Problem::new(STILL_NEEDED, message);
+        if !sure {
+            problem.remedy = format!(
+                "Ask again when those answer who may know. If nobody needs what {on} holds: --force removes it for good."
+            );
+        }
+        return Err(problem);
     }
     let command = Command::ResourceForget { resource: name.to_owned(), stores: true };
     cluster.node(on)?.change(command)?;
@@ -125,16 +136,19 @@ fn still_needed(views: &Views, own: &ResourceStatus, on: &str) -> Option<(String
         let row = view.replicas.iter().find(|row| row.node == on);
         row.is_some_and(|row| row.state != ReplicaState::Diskless)
     };
-    let others = views.all_of(name).iter().filter(|(node, _)| node != on);
+    // What is left over on another node, too, needs nobody.
+    let others = views.all_of(name).iter().filter(|(node, view)| {
+        let both_left_over = own.left_over && view.left_over;
+        node != on && !both_left_over
+    });
     // Who knows of the newest configuration knows best.
     let newest = others.max_by_key(|(_, view)| view.epoch);
-    if let Some((node, view)) = newest
-        && (member(view) || view.epoch < own.epoch)
-    {
-        return Some((format!("{on} is a member of it, as {node} knows it"), true));
-    }
-    if newest.is_some() {
-        return None;
+    if let Some((node, view)) = newest {
+        let newer = || format!("{on} knows a newer state of it than {node}");
+        return match member(view) {
+            true => Some((format!("{on} is a member of it, as {node} knows it"), true)),
+            false => (view.epoch < own.epoch).then(|| (newer(), true)),
+        };
     }
     if own.quorum && own.primary.is_some() {
         return Some((format!("{on} serves it, with a majority"), true));

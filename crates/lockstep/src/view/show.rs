@@ -79,6 +79,10 @@ fn block(style: Style, resource: &ResourceStatus, label: &str) -> String {
         text.push_str("  ");
         text.push_str(&style.paint(Tone::Bad, "NO QUORUM"));
     }
+    if resource.left_over {
+        text.push_str("  ");
+        text.push_str(&style.paint(Tone::Bad, "LEFT OVER"));
+    }
     if resource.recovering {
         text.push_str("  ");
         text.push_str(&style.paint(Tone::Doubtful, "recovering"));
