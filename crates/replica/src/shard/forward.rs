@@ -121,6 +121,8 @@ impl Shard {
             None => {
                 self.waiting_since.get_or_insert(self.now);
                 self.waiting.push_back(Client { asked, ..forward.client });
+                // Whom the configuration names may be primary no more, and have no cause to be.
+                self.want_primary(out);
             }
         }
         self.release(buffer, out);

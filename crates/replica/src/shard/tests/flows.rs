@@ -2,6 +2,7 @@
 
 use super::world::{VOLUME, World, span};
 use crate::door::{FromShard, ShardInput, ToShard};
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use base::{AnswerError, Ballot, Duration, Epoch, NodeId, Op, RequestId};
@@ -294,6 +295,22 @@ fn forwarded_requests_are_asked_anew_when_the_primary_changes() {
     world.held.clear();
     world.run();
     assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn who_asks_a_node_that_is_named_and_not_primary_any_more_wants_another() {
+    let mut world = World::new(&[1, 2, 3], &[1, 2]);
+    world.lead(1);
+    // It is another process of node 1, which has no cause to lead.
+    let mut configuration = world.configuration.clone();
+    configuration.epoch = Epoch(configuration.epoch.0 + 1);
+    let configuration = Arc::new(configuration);
+    let (slots, reigns, leaves) = (Vec::new(), false, false);
+    world.tell(1, ToShard::Install { configuration, slots, reigns, leaves });
+    let write = world.write(3, 40, 8, 7);
+    world.wait_ms(100);
+    assert_eq!(world.answer(3, write), None);
+    assert!(world.has_said(3, &FromShard::Wants));
 }
 
 #[test]
