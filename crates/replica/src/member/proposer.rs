@@ -98,6 +98,8 @@ impl Member {
             Role::Preparing(prepare) => {
                 if self.now >= prepare.deadline {
                     self.abandon(out);
+                    // Nothing else may happen here for long.
+                    self.consider_stepping_in();
                 } else if is_lineal(&prepare.best.configuration) {
                     // Those who have not answered may be gone.
                     self.check_promises(out);
