@@ -335,6 +335,9 @@ pub enum ToShard {
     Suspend(bool),
     /// Operator: hold resync back (true), or let it go on.
     PauseResync(bool),
+    /// The node stops in good order, and nothing more is asked: whatever nobody uses leaves the activity log, with all
+    /// that is saved when an extent does. The next process then has nothing in doubt.
+    Cool,
     /// Operator, of this node alone: answer requests that cannot go on with an error (true), or let them wait.
     FailWaiting(bool),
     /// Compare all replicas from one sector to another, repair, then say `Verified`. What an earlier run left is not

@@ -7,7 +7,7 @@
 //! Not here: who becomes primary instead (`replica`).
 
 use base::{Duration, Instant};
-use replica::door::{Operation, OperationId};
+use replica::door::{Operation, OperationId, ToShard};
 
 use sys::Errno;
 use wire::Quorum;
@@ -96,6 +96,7 @@ impl Node {
                 if !waits || late {
                     stopping.phase = Phase::Settling;
                     self.leave();
+                    self.cool();
                 }
             }
             Phase::Settling => {
@@ -151,6 +152,15 @@ impl Node {
         }
         self.leave_peers();
         self.tell_others(|| Parcel::Leave);
+    }
+
+    /// What this thread's shards have in their logs is put where it belongs, checksums too: the next process finds
+    /// nothing in doubt, and believes what it finds.
+    pub(super) fn cool(&mut self) {
+        for key in self.resources.keys() {
+            self.push_to_shards(key, &ToShard::Cool);
+        }
+        self.step_all();
     }
 
     /// Whether nothing of this thread's shards is on its way to the disk.

@@ -398,7 +398,10 @@ impl Node {
                 self.take_identity(config, identity);
             }
             Parcel::Leave => self.leave_peers(),
-            Parcel::Settle => self.threads.settling = true,
+            Parcel::Settle => {
+                self.threads.settling = true;
+                self.cool();
+            }
             Parcel::Settled { thread } => self.threads.settled[usize::from(thread)] = true,
             Parcel::Failed(why) => self.threads.failed = Some(why),
             stream => self.on_stream_parcel(stream),

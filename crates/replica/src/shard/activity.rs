@@ -56,6 +56,8 @@ pub(super) struct ActivityLog {
     users: BTreeMap<Extent, u32>,
     /// An extent lost its last user since `take_idle`.
     idle: bool,
+    /// All that can turn cold is to do so.
+    empties: bool,
     clock: u64,
     writes: u64,
 }
@@ -82,6 +84,7 @@ impl ActivityLog {
             queue: VecDeque::new(),
             users: BTreeMap::new(),
             idle: false,
+            empties: false,
             clock: 0,
             writes: 0,
         }
@@ -231,9 +234,14 @@ impl ActivityLog {
         self.pages.values().all(|state| !state.dirty && state.writing.is_none())
     }
 
-    /// Whether extents wait for room.
+    /// Whether extents wait for room, or all are to go.
     pub(super) fn wants_room(&self) -> bool {
-        !self.queue.is_empty()
+        !self.queue.is_empty() || self.empties
+    }
+
+    /// From now on whatever can turn cold does so, and the pages say so.
+    pub(super) fn empty(&mut self) {
+        self.empties = true;
     }
 
     /// Of volumes whose extents wait for room, or of all if none do, the extents that are used least recently and by nobody, `keep` not
@@ -256,7 +264,9 @@ impl ActivityLog {
             idle.sort_unstable();
             let budget = self.budget(volume);
             let over = (self.filled(volume) + count).saturating_sub(budget);
-            idle.truncate((budget / 8).max(over).max(1));
+            if !self.empties {
+                idle.truncate((budget / 8).max(over).max(1));
+            }
             victims.extend(idle.into_iter().map(|(_, extent)| extent));
         }
         (victims, self.clock)
@@ -276,6 +286,7 @@ impl ActivityLog {
             self.users.remove(extent);
             let state = self.pages.get_mut(&(extent.0, page)).expect("the page that holds it");
             state.extents.remove(&extent.1);
+            state.dirty |= self.empties;
         }
         self.admit(doubtful);
     }

@@ -392,7 +392,8 @@ impl Shard {
             return;
         }
         out.push(ShardOutput::Mark("a comparison found a difference"));
-        if copy.purpose == Purpose::Verify {
+        if matches!(copy.purpose, Purpose::Verify | Purpose::Reconcile) {
+            // What all copies were to hold and one does not may be rot. Of a write that was under way any may be taken.
             copy.source = Some(majority(&copy.hashes, own));
         }
         self.copy_read(id, out);

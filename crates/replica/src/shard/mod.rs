@@ -365,6 +365,10 @@ impl Shard {
                 self.answer_held(out);
             }
             ToShard::PauseResync(on) => self.sync_paused = on,
+            ToShard::Cool => {
+                self.log.empty();
+                self.make_room(out);
+            }
             ToShard::FailWaiting(on) => {
                 self.fails_waiting = on;
                 self.fail_without_quorum(out);

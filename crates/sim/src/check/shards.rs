@@ -84,6 +84,7 @@ impl Shards {
             | ToShard::Cut { .. }
             | ToShard::CutDone { .. }
             | ToShard::PauseResync(_)
+            | ToShard::Cool
             | ToShard::FailWaiting(_)
             | ToShard::Vouched { .. }
             | ToShard::Count { .. }

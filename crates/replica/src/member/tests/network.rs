@@ -708,7 +708,7 @@ impl World {
             }
             ToShard::PauseResync(on) => shards.paused = on,
             ToShard::FailWaiting(on) => shards.failing = on,
-            ToShard::EndVerify | ToShard::CutDone { .. } => {}
+            ToShard::EndVerify | ToShard::CutDone { .. } | ToShard::Cool => {}
             ToShard::Vouched { sequence, .. } => {
                 shards.vouched.insert(sequence);
             }

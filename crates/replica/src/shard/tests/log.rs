@@ -1,8 +1,8 @@
 //! The activity log by itself: each volume's room.
 
 use super::super::activity::{ActivityLog, Extent};
-use super::world::geometry;
-use crate::door::{LogSize, MetaPage};
+use super::world::{World, geometry};
+use crate::door::{LogSize, MetaPage, ToShard};
 use alloc::vec::Vec;
 use base::VolumeId;
 
@@ -79,4 +79,21 @@ fn any_shard_can_take_over_a_whole_log_whatever_its_size() {
         assert!(own * 155 >= extents && (own - 1) * 155 < extents, "{extents}: {own} pages");
     }
     assert_eq!(LogSize::of(1237).pages, crate::Geometry::default().log_pages);
+}
+
+#[test]
+fn a_node_that_stops_in_good_order_has_nothing_in_doubt_at_its_next_start() {
+    for (cools, doubt) in [(true, 0), (false, 64)] {
+        let mut world = World::new(&[1, 2], &[1, 2]);
+        world.lead(1);
+        world.write(1, 40, 8, 3);
+        world.wait_ms(200);
+        if cools {
+            world.tell(2, ToShard::Cool);
+            world.run();
+            assert_eq!(world.nodes[&2].shard.status().hot, 0);
+        }
+        world.restart(2);
+        assert_eq!(world.nodes[&2].shard.status().doubt_sectors, doubt, "{cools}");
+    }
 }
