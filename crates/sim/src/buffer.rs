@@ -39,9 +39,9 @@ impl Buffers {
         self.held.remove(&id).is_some()
     }
 
-    /// First sector of every buffer held.
+    /// Every sector of every buffer held: what a resync copies is of several writes.
     pub fn tokens(&self) -> impl Iterator<Item = Token> + '_ {
-        self.held.values().filter_map(|content| content.first().copied())
+        self.held.values().flat_map(|content| content.iter().copied())
     }
 
     /// Number of buffers held.

@@ -127,8 +127,12 @@ impl World {
     fn begin_with_copy(&mut self, node: usize, old: &History) {
         let Some(disk) = &self.nodes[node].disk else { return };
         let mut values: Vec<(VolumeId, u64, Token)> = Vec::new();
-        for (volume, _) in &self.plan.volumes {
-            for (sector, tokens) in (0..).zip(disk.every_value(*volume)) {
+        let sizes = self.sizes();
+        for (volume, first) in &self.plan.volumes {
+            // What lies beyond the end is nobody's; it begins anew when the volume grows.
+            let size =
+                sizes.iter().find(|(known, _)| known == volume).map_or(*first, |size| size.1);
+            for (sector, tokens) in (0..size).zip(disk.every_value(*volume)) {
                 let of = self.history_volume(*volume, sector);
                 values.extend(tokens.into_iter().map(|token| (of, sector, token)));
             }
