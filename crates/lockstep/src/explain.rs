@@ -154,6 +154,7 @@ fn about_primary(view: &ResourceStatus) -> Finding {
         Some(node) => match view.replicas.iter().find(|replica| replica.node == *node) {
             Some(replica) if replica.state == ReplicaState::Absent => serious(
                 format!("The primary {node} cannot be reached."),
+        None if !view.quorum => fine("No node is primary."),
                 "the end of its lease (a few seconds); then the next request makes another node primary",
                 format!(
                     "nothing, or bring {node} back (development cluster: lockstep dev start {node})"

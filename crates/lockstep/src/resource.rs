@@ -210,7 +210,11 @@ fn demote(cluster: &Cluster, style: Style, name: &str) -> Result<(), Problem> {
     let Some(primary) = views.require(name)?.primary.clone() else {
         return done(style, name, "no node was primary");
     };
-    cluster.node(&primary)?.operate(name, Operation::Demote {})?;
+    match cluster.node(&primary)?.operate(name, Operation::Demote {}) {
+        // Its reign ended in between.
+        Err(problem) if problem.is(&codes::ALREADY) => {}
+        outcome => outcome?,
+    }
     done(style, name, &format!("{primary} is primary no more"))
 }
 

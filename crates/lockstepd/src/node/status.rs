@@ -136,7 +136,7 @@ impl Node {
             suspended,
             Some(Suspended::NoQuorum { .. } | Suspended::Starting | Suspended::NoConfiguration)
         );
-        let primary = configuration.as_ref().and_then(|known| known.primary);
+        let primary = running.and_then(|own| own.member().reigning(self.hands.now()));
         let lease = member.as_ref().and_then(|member| member.lease_left);
         let failed_by_operator = member.as_ref().is_some_and(|member| member.fails_waiting);
         if failed_by_operator {
@@ -150,7 +150,8 @@ impl Node {
             primary: primary.map(|node| self.node_name(&name, node)),
             quorum: running.is_some() && !no_quorum,
             suspended: suspended
-                // Without a primary and without a request nothing waits: the first one makes one.
+                // Without a primary and without a request nothing waits: the first one makes one. While the lease of
+                // one that is gone may still run, it would wait.
                 .filter(|&why| primary.is_some() || in_flight > 0 || *why != Suspended::NoPrimary)
                 .map(|suspended| self.words(&name, suspended, &self.lost_votes(member.as_ref()))),
             requests_fail: failed_by_operator || configuration.as_ref().is_some_and(io_error),

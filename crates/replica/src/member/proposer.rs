@@ -34,11 +34,28 @@ impl Member {
 
     /// The node that is primary and was heard of lately; `None` if there is none but, perhaps, this.
     pub(super) fn live_primary(&self) -> Option<NodeId> {
+        self.live_primary_at(self.now)
+    }
+
+    fn live_primary_at(&self, now: Instant) -> Option<NodeId> {
         let primary = self.known.as_ref()?.configuration.primary?;
         let peer = self.peers.get(&primary)?;
         peer.session?;
         let heard = peer.heard?;
-        (self.now < heard + self.timing.lease).then_some(primary)
+        (now < heard + self.timing.lease).then_some(primary)
+    }
+
+    /// Who is primary at `now`, as far as is known here: this node, one that was heard of lately, or one whose lease may
+    /// still run. The configuration goes on naming one whose process has ended, until somebody uses the resource.
+    #[must_use]
+    pub fn reigning(&self, now: Instant) -> Option<NodeId> {
+        if self.reign().is_some() {
+            return Some(self.node);
+        }
+        let named = self.known.as_ref()?.configuration.primary?;
+        let leased = self.slot.holder == Some(named) && now < self.slot.until;
+        let other = self.live_primary_at(now);
+        other.or_else(|| (leased && named != self.node).then_some(named))
     }
 
     /// Whether this node has a reason of its own to be primary.

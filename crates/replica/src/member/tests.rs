@@ -929,3 +929,22 @@ fn through_crashes_cuts_and_partitions_there_is_one_history_and_one_primary() {
         ordeal(seed);
     }
 }
+
+#[test]
+fn a_primary_whose_process_ended_reigns_no_more_once_its_lease_is_over_though_it_is_named() {
+    let mut world = serving(31, 3, 0, 0);
+    let reigning = |world: &World, node: u16| {
+        let member = world.node(node).member.as_ref().expect("it runs");
+        member.reigning(member.now.max(base::Instant(world.now)))
+    };
+    world.set_clients(1, 0);
+    world.wait(1);
+    assert!((1..=3).all(|node| reigning(&world, node) == Some(NodeId(1))));
+    world.crash(1);
+    assert_eq!(reigning(&world, 2), Some(NodeId(1)), "its lease may still run");
+    world.start(1);
+    world.connect_all();
+    world.wait(30);
+    assert_eq!(world.primary(), Some(1), "nobody needed another");
+    assert!((1..=3).all(|node| reigning(&world, node).is_none()));
+}

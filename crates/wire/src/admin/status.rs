@@ -31,7 +31,8 @@ pub struct ResourceStatus {
     pub name: String,
     /// Number of the newest configuration known here to be committed.
     pub epoch: u64,
-    /// Name of the node that orders its writes.
+    /// Name of the node that orders its writes, or did so until a moment ago: its lease may still run. `None` if there is
+    /// none, also where the configuration names one whose process has ended since.
     pub primary: Option<String>,
     /// Whether this node reaches a majority of voters.
     pub quorum: bool,
