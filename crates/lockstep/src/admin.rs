@@ -1,7 +1,8 @@
 //! Talking to a node: its admin socket, a request, its answer.
 //!
 //! Always: no answer is waited for without a limit, but for a stream of events; what acts on a resource names it by
-//! its identity, too, because another node may know another one by the name.
+//! its identity, too, because another node may know another one by the name; a node is told to do something only when
+//! it has just said that it is there.
 //!
 //! Not here: which nodes to ask (`cluster`).
 
@@ -22,6 +23,9 @@ pub(crate) const QUESTION_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long a node that tells of events may say nothing before it is asked whether it is there, and then take to answer.
 const SILENCE_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long a node may take to say that it is there, before it is told to do something.
+const THERE_LIMIT: Duration = Duration::from_secs(3);
 
 /// How long a change takes at most: a majority must agree, a store be made, a disk flushed.
 const CHANGE_LIMIT: Duration = Duration::from_secs(60);
@@ -57,9 +61,24 @@ impl Node {
 
     /// Asks, and waits no longer than `limit` for each piece of the answer.
     pub(crate) fn ask_within(&self, command: Command, limit: Duration) -> Result<Answer, Problem> {
-        let mut line = Line::open(self, Some(limit))?;
+        if is_question(&command) {
+            let mut line = Line::open(self, Some(limit))?;
+            line.send(command)?;
+            return line.answer();
+        }
+        let mut line = Line::open(self, Some(THERE_LIMIT))?;
+        line.greet()?;
+        line.wait_for(limit)?;
         line.send(command)?;
-        line.answer()
+        line.answer().map_err(|problem| match problem.is_kind(TIMED_OUT) {
+            true => silent(self, "; what it was asked to do may still take effect"),
+            false => problem,
+        })
+    }
+
+    /// Whether the node is there and does not stand still.
+    pub(crate) fn greet(&self) -> Result<(), Problem> {
+        Line::open(self, Some(THERE_LIMIT))?.greet()
     }
 
     /// The same node, asked about this resource only.
@@ -129,8 +148,7 @@ impl Node {
                         return Ok(());
                     }
                     begun = true;
-                    let told = line.stream.set_read_timeout(Some(SILENCE_LIMIT));
-                    told.map_err(|error| unreached(self, &self.socket, &error))?;
+                    line.wait_for(SILENCE_LIMIT)?;
                 }
                 Answer::Event(event) if hear(Some((*event).clone())) => {}
                 Answer::Event(_) => return Ok(()),
@@ -140,9 +158,26 @@ impl Node {
     }
 }
 
+/// Whether a node changes nothing for it.
+fn is_question(command: &Command) -> bool {
+    matches!(command, Command::Ping {} | Command::NodeStatus {} | Command::Status { .. })
+}
+
+/// A node has its socket open and does not answer.
+fn silent(node: &Node, and: &str) -> Problem {
+    let name = &node.name;
+    let mut problem = Problem::new(TIMED_OUT, format!("node {name} does not answer{and}"));
+    problem.cause = "Its process stands still, or its machine is overloaded.".to_owned();
+    problem.remedy = format!(
+        "Let its process go on, or start it anew (development cluster: lockstep dev kill {name}, then lockstep dev start \
+         {name}); `lockstep status` says what has become of it."
+    );
+    problem
+}
+
 fn limit_of(command: &Command) -> Duration {
     match command {
-        Command::Ping {} | Command::NodeStatus {} | Command::Status { .. } => QUESTION_LIMIT,
+        question if is_question(question) => QUESTION_LIMIT,
         Command::Dump { .. }
         | Command::Operation {
             operation: Operation::Verify { .. } | Operation::Resize { .. },
@@ -173,6 +208,25 @@ impl Line<'_> {
             })
             .map_err(|error| unreached(node, &node.socket, &error))?;
         Ok(Line { node, stream, lines: Lines::default() })
+    }
+
+    /// From now on each piece of an answer is waited for so long.
+    fn wait_for(&self, limit: Duration) -> Result<(), Problem> {
+        let told = self.stream.set_read_timeout(Some(limit));
+        told.map_err(|error| unreached(self.node, &self.node.socket, &error))
+    }
+
+    /// Asks whether the node is there.
+    fn greet(&mut self) -> Result<(), Problem> {
+        self.send(Command::Ping {})?;
+        match self.answer() {
+            Ok(Answer::Pong { .. }) => Ok(()),
+            Ok(other) => Err(unexpected(self.node, &other)),
+            Err(problem) if problem.is_kind(TIMED_OUT) => {
+                Err(silent(self.node, "; it was not told to do anything"))
+            }
+            Err(problem) => Err(problem),
+        }
     }
 
     fn send(&mut self, command: Command) -> Result<(), Problem> {
@@ -221,8 +275,7 @@ impl Line<'_> {
                 Err(error)
                     if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
                 {
-                    let message = format!("node {} does not answer", self.node.name);
-                    return Err(Problem::new(TIMED_OUT, message));
+                    return Err(silent(self.node, ""));
                 }
                 Err(error) => return Err(unreached(self.node, &self.node.socket, &error)),
             };
@@ -232,3 +285,6 @@ impl Line<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

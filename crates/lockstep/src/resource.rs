@@ -180,7 +180,7 @@ fn member_id(views: &Views, name: &str, node: &str) -> Result<u16, Problem> {
 
 /// Makes a change at the node that is named, to the resource that all nodes know by the name.
 fn at_node(cluster: &Cluster, on: &OnNode, operation: Operation) -> Result<(), Problem> {
-    cluster.node(&on.node)?;
+    cluster.node(&on.node)?.greet()?;
     let (ref cluster, views) = Views::one(cluster, &on.name)?;
     views.require(&on.name)?;
     cluster.node(&on.node)?.operate(&on.name, operation)

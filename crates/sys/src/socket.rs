@@ -35,6 +35,17 @@ impl std::fmt::Display for SocketAddress {
     }
 }
 
+impl Socket {
+    /// Whether the other end has closed the connection. One that only sends no more (a half-closed one) has not.
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        let mut polled = libc::pollfd { fd: self.0.number(), events: 0, revents: 0 };
+        // SAFETY: one valid entry, which outlives the call; the descriptor is open as long as `self` is.
+        let count = unsafe { libc::poll(&raw mut polled, 1, 0) };
+        count > 0 && polled.revents & (libc::POLLHUP | libc::POLLERR) != 0
+    }
+}
+
 /// Listens on a TCP address (port 0: the kernel chooses; see [`Listener::local_address`]). The
 /// address may be reused at once after a restart.
 ///

@@ -624,3 +624,18 @@ fn clones_of_a_buffer_that_threads_let_go_at_once_bring_its_block_back_once() {
         assert_eq!((pool.used_bytes(), pool.held_bytes()), (0, 4096));
     }
 }
+
+#[test]
+fn a_socket_is_left_once_the_other_end_is_closed_and_not_when_it_only_sends_no_more() {
+    let scratch = Scratch::new();
+    let path = scratch.0.join("socket");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let client = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    let server = Socket::from(std::os::fd::OwnedFd::from(listener.accept().unwrap().0));
+    std::io::Write::write_all(&mut &client, b"words").unwrap();
+    assert!(!server.is_left());
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    assert!(!server.is_left());
+    drop(client);
+    assert!(server.is_left());
+}

@@ -40,6 +40,7 @@ pub(super) fn verify(cluster: &Cluster, style: Style, wanted: &Verify) -> Result
         return told(style, name, result?);
     }
     let node = doer(cluster, &views, name)?;
+    node.greet()?;
     let command = Command::Operation { resource: name.to_owned(), operation };
     match node.ask_within(command, REFUSAL_LIMIT) {
         Err(problem) if problem.is_kind(TIMED_OUT) => {

@@ -4,7 +4,8 @@
 //! went away is not waited for.
 //!
 //! Always: each request is answered once, except `Events`, which are sent as long as the connection
-//! lasts; a client that does not read is told less, never makes the node keep more than a line each.
+//! lasts; a client that does not read is told less, never makes the node keep more than a line each. A command that
+//! changes something is not begun once its connection is closed: whoever asked was told, or will say, that it failed.
 //!
 //! Not here: the form of requests and answers (`wire::admin`), what is told of a resource (`status`).
 
@@ -247,6 +248,12 @@ impl Node {
             let refused = Refused::new(&codes::STOPPING, "the node is stopping");
             return self.answer(asker, Err(refused));
         }
+        if changes && self.has_left(asker) {
+            return info!(
+                "a command of an operator is dropped: who asked has gone ({})",
+                verb(&command)
+            );
+        }
         match command {
             Command::Ping {} => {
                 let program = env!("CARGO_PKG_VERSION").to_owned();
@@ -302,6 +309,11 @@ impl Node {
             Command::Reload {} => self.reload(Some(asker)),
             Command::Dump { resource } => self.begin_dump(asker, &resource),
         }
+    }
+
+    /// Whether nobody is there any more to hear the answer: this node stood still, and the asker gave up.
+    fn has_left(&self, asker: Asker) -> bool {
+        self.admins.get(asker.admin).is_none_or(|admin| admin.socket.is_left())
     }
 
     fn begin_events(&mut self, asker: Asker, resource: Option<String>) {
@@ -499,6 +511,17 @@ impl Node {
             }
         }
     }
+}
+
+/// What a command is called in the log.
+fn verb(command: &Command) -> String {
+    let text = match command {
+        Command::Operation { resource, operation } => {
+            return format!("{operation:?} of {resource}");
+        }
+        other => format!("{other:?}"),
+    };
+    text.split([' ', '(', '{']).next().unwrap_or("?").to_owned()
 }
 
 /// The options after a change, if they may be so.
