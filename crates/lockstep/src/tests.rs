@@ -210,14 +210,20 @@ fn how_far_a_verify_is_and_who_a_fork_left_out_are_shown() {
     let all = views(&[("a", view.clone()), ("b", other)]);
     let text = human(PLAIN, &all);
     assert!(
-        text.contains("\n  verify: compared 25% of 1GiB, 8KiB differed and were repaired\n"),
+        text.contains(
+            "\n  verify: compared 25% of 1GiB, some blocks in 8KiB differed and were repaired\n"
+        ),
         "{text}"
     );
     // What any node remembers counts, but who is a member again is not missed.
     assert!(text.contains("left out when it was forced: d, e (lockstep explain disk"), "{text}");
     for (state, repaired_bytes, line) in [
         (VerifyProgress::Stopped, 0, Some("verify: stopped at 25% of 1GiB\n")),
-        (VerifyProgress::Done, 4096, Some("verify: done, 4KiB differed and were repaired\n")),
+        (
+            VerifyProgress::Done,
+            4096,
+            Some("verify: done, some blocks in 4KiB differed and were repaired\n"),
+        ),
         (VerifyProgress::Done, 0, None),
     ] {
         (verify.state, verify.repaired_bytes) = (state, repaired_bytes);

@@ -8,7 +8,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 
 use harness::{Cluster, content};
-use wire::admin::Rot;
+use wire::admin::{Command, Operation, Rot};
 
 const MIB: u64 = 1 << 20;
 
@@ -140,4 +140,30 @@ fn what_rots_while_all_nodes_are_stopped_spreads_to_no_other_copy() {
             );
         }
     }
+
+fn a_verify_says_whose_blocks_rotted_where_it_takes_what_two_others_hold() {
+    let mut cluster = Cluster::new("rot-verify", 3);
+    (1..=3).for_each(|node| cluster.start(node));
+    let mut file = cluster.resource("alpha", 16 * MIB, &[1, 2, 3]);
+    file.options.data_checksum = true;
+    cluster.create(&file);
+    let mut volume = cluster.open(1, "alpha");
+    volume.write(MIB, &content(7, 4 << 20)).unwrap();
+    volume.flush().unwrap();
+    let image = cluster.home(2).join("volumes").join("alpha-0.img");
+    let image = OpenOptions::new().write(true).open(image).unwrap();
+    for block in [0, 1, 200, 700] {
+        image.write_all_at(&[0x5a; 16], MIB + block * 4096 + 1536).unwrap();
+    }
+    image.sync_all().unwrap();
+    let (resource, operation) = ("alpha".to_owned(), Operation::Verify { anew: true });
+    cluster.ask(1, Command::Operation { resource, operation }).unwrap();
+    assert!(cluster.status(1, "alpha").verify.unwrap().repaired_bytes >= 4 * 4096);
+    for (node, expected) in [(1, 0), (2, 4), (3, 0)] {
+        let found = cluster.status(node, "alpha").replicas[usize::from(node) - 1].rot;
+        let rot = Rot { found_blocks: expected, repaired_blocks: expected };
+        assert_eq!(found, Some(rot), "of node {node}");
+    }
+    drop(volume);
+    assert_eq!(cluster.dump(1, "alpha"), cluster.dump(2, "alpha"));
 }

@@ -87,7 +87,9 @@ fn now(cluster: &Cluster, name: &str) -> Result<Option<Verifying>, Problem> {
 fn told(style: Style, name: &str, verify: Option<Verifying>) -> Result<(), Problem> {
     let outcome = match verify.map_or(0, |verify| verify.repaired_bytes) {
         0 => "were compared, and are the same".to_owned(),
-        bytes => format!("were compared; in {} they differed: repaired", show_size(bytes)),
+        bytes => {
+            format!("were compared; some blocks in {} differed, and are repaired", show_size(bytes))
+        }
     };
     if verify.is_some_and(|verify| verify.partial) {
         let message =

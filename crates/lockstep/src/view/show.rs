@@ -169,7 +169,7 @@ pub(crate) fn verify_line(verify: &Verifying) -> Option<String> {
     let percent = per_cent(verify.done_bytes, verify.total_bytes);
     let repaired = match verify.repaired_bytes {
         0 => String::new(),
-        bytes => format!(", {} differed and were repaired", show_size(bytes)),
+        bytes => format!(", some blocks in {} differed and were repaired", show_size(bytes)),
     };
     let partial = if verify.partial { "; a replica that was not in sync was left out" } else { "" };
     let repaired = format!("{repaired}{partial}");

@@ -83,7 +83,10 @@ impl DiskPurpose {
             | DiskPurpose::Record { resource, .. }
             | DiskPurpose::Seal { resource, .. }
             | DiskPurpose::Sums {
-                waiter: SumsWaiter::Check { resource, .. } | SumsWaiter::Seal { resource, .. },
+                waiter:
+                    SumsWaiter::Check { resource, .. }
+                    | SumsWaiter::Compare { resource, .. }
+                    | SumsWaiter::Seal { resource, .. },
                 ..
             } => *resource,
         }
@@ -94,6 +97,8 @@ impl DiskPurpose {
 pub(crate) enum SumsWaiter {
     /// Bytes that were read are checked.
     Check { resource: Key, shard: u16, op: DiskOp, place: Place, buffer: Buffer },
+    /// Bytes that were read to be compared are looked at.
+    Compare { resource: Key, shard: u16, op: DiskOp, place: Place, buffer: Buffer },
     /// The extent is sealed.
     Seal { resource: Key, shard: u16, op: DiskOp, volume: VolumeId },
 }
@@ -236,8 +241,10 @@ impl Node {
         };
         let Starved { volume, span, requested, .. } = read;
         let mut place = Place { volume, span, read: span, requested, version: 0 };
-        if let (Some(sums), OpKind::Data) = (&entry.sums, read.kind) {
-            place.read = blocks_around(read.span, size.unwrap_or(0));
+        if let Some(sums) = &entry.sums {
+            if read.kind == OpKind::Data {
+                place.read = blocks_around(read.span, size.unwrap_or(0));
+            }
             place.version = sums.version(extent_of(read.span));
         }
         let length = bytes(place.read);
@@ -366,11 +373,8 @@ impl Node {
                 return self.check_read(key, shard, op, place, buffer);
             }
             (OpKind::Hash, Payload::Buffer(buffer)) => {
-                let Place { volume, span, .. } = place.expect("a comparison has a place");
-                if let Some(sums) = self.sums_of(key, volume) {
-                    sums.learn(span, &buffer);
-                }
-                DiskAnswer::Hash(hash(&buffer))
+                let place = place.expect("a comparison has a place");
+                return self.look_at_compared(key, shard, op, place, buffer);
             }
             _ => DiskAnswer::Done,
         };
@@ -415,6 +419,39 @@ impl Node {
         }
     }
 
+    /// Bytes were read to be compared: what rotted is noted, so that it is known whose disk it is. The comparison goes on
+    /// with what is there.
+    fn look_at_compared(&mut self, key: Key, shard: u16, op: DiskOp, place: Place, buffer: Buffer) {
+        if self.resources.get(key).is_none() {
+            return;
+        }
+        let Place { volume, span, version, .. } = place;
+        let extent = extent_of(span);
+        if let Some(sums) = self.sums_of(key, volume) {
+            match sums.check(span, &buffer) {
+                Check::Unknown => {
+                    let waiter = SumsWaiter::Compare { resource: key, shard, op, place, buffer };
+                    return self.read_sums(key, volume, extent, waiter);
+                }
+                // A checksum of the extent changed meanwhile: it may be that of newer bytes.
+                Check::Rotten if sums.version(extent) != version => {
+                    let (resource, kind, requested) = (key, OpKind::Hash, false);
+                    let again = Starved { resource, shard, op, kind, volume, span, requested };
+                    return self.begin_read(again);
+                }
+                Check::Rotten => {
+                    let blocks = sums.find_rot(span, &buffer);
+                    self.note_rot(key, volume, span.first(), blocks);
+                }
+                Check::Good => {}
+            }
+        }
+        if let Some(sums) = self.sums_of(key, volume) {
+            sums.learn(span, &buffer);
+        }
+        self.answer_disk(key, shard, op, DiskAnswer::Hash(hash(&buffer)));
+    }
+
     /// Reads the pages of an extent's checksums.
     fn read_sums(&mut self, key: Key, volume: VolumeId, extent: u64, waiter: SumsWaiter) {
         let pool = self.buffers.outgoing().clone();
@@ -431,7 +468,8 @@ impl Node {
 
     fn on_sums(&mut self, waiter: SumsWaiter, extent: u64, event: Event) {
         let (resource, volume) = match &waiter {
-            SumsWaiter::Check { resource, place, .. } => (*resource, place.volume),
+            SumsWaiter::Check { resource, place, .. }
+            | SumsWaiter::Compare { resource, place, .. } => (*resource, place.volume),
             SumsWaiter::Seal { resource, volume, .. } => (*resource, *volume),
         };
         // Pages that cannot be read are pages of which nothing is known.
@@ -447,6 +485,9 @@ impl Node {
         match waiter {
             SumsWaiter::Check { resource, shard, op, place, buffer } => {
                 self.check_read(resource, shard, op, place, buffer);
+            }
+            SumsWaiter::Compare { resource, shard, op, place, buffer } => {
+                self.look_at_compared(resource, shard, op, place, buffer);
             }
             SumsWaiter::Seal { resource, shard, op, volume } => {
                 self.begin_seal(resource, shard, op, volume, extent);

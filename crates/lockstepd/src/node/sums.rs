@@ -185,9 +185,13 @@ impl Sums {
         Check::Good
     }
 
-    /// A comparison read these bytes: blocks of which nothing is known get their checksum from them.
+    /// A comparison read these bytes: blocks of which nothing is known get their checksum from them. Only in an extent
+    /// that is to be saved anyway: a verify of the whole volume would leave all of its extents in memory.
     pub(crate) fn learn(&mut self, span: Span, bytes: &[u8]) {
         let Some(entry) = self.extents.get_mut(&extent_of(span)) else { return };
+        if entry.version == entry.saved {
+            return;
+        }
         for (number, at) in whole_blocks(span) {
             if entry.loaded && entry.sums[number] == 0 {
                 entry.sums[number] = block_sum(&bytes[at..at + BLOCK_BYTES]);

@@ -282,7 +282,8 @@ pub struct Verifying {
     pub done_bytes: u64,
     /// To be compared in all.
     pub total_bytes: u64,
-    /// Differed and were repaired, so far as it is known: a part that is being compared counts when it is done.
+    /// Size of the pieces in which something differed and was repaired, be it one block; so far as it is known: a part that
+    /// is being compared counts when it is done.
     pub repaired_bytes: u64,
     /// A replica was not in sync while something was compared, and so was not compared there.
     pub partial: bool,
