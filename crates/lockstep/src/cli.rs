@@ -419,7 +419,7 @@ pub(crate) struct OnNode {
 /// A new resource.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Create {
-    /// Its name: lower-case letters, digits, - _ and .
+    /// Its name: lower-case letters, digits, and `-` `_` `.` inside
     pub(crate) name: String,
     /// Size of each volume, as in 1GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size, required_unless_present = "from")]

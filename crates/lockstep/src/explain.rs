@@ -8,12 +8,13 @@
 mod lost;
 
 use serde::Serialize;
-use wire::admin::{ReplicaState, ReplicaStatus, ResourceStatus};
+use wire::admin::{ReplicaState, ReplicaStatus, ResourceFile, ResourceStatus};
 
 use crate::cli::{Form, Global};
 use crate::cluster::Cluster;
 use crate::output::{Style, Tone, say, say_json};
 use crate::problem::Problem;
+use crate::resource::{doer, file_of};
 use crate::unit::{per_cent, show_seconds, show_size};
 use crate::view::{Views, is_remnant, split};
 
@@ -41,8 +42,13 @@ struct ExplainJson<'a> {
 pub(crate) fn run(global: &Global, name: &str) -> Result<(), Problem> {
     let style = Style::of(global);
     let cluster = Cluster::open(global)?;
-    let (_, views) = Views::one(&cluster, name)?;
-    let mut findings = explain(&views.whole(name)?, &views.silent);
+    let (ref cluster, views) = Views::one(&cluster, name)?;
+    let view = views.whole(name)?;
+    let mut findings = explain(&view, &views.silent);
+    if view.replicas.iter().any(|replica| replica.resync.is_some()) {
+        let file = doer(cluster, &views, name).and_then(|node| file_of(node, name));
+        findings.extend(file.ok().and_then(|file| about_rate(&file)));
+    }
     if let Some((node, view)) = split::seen_by(&views, name) {
         let about = |split| about_split(&split::words(&views, name, node, split));
         findings.splice(0..0, view.split_brain.iter().map(about));
@@ -148,13 +154,13 @@ pub(crate) fn about_split(words: &split::Words) -> Finding {
 fn about_primary(view: &ResourceStatus) -> Finding {
     let name = &view.name;
     match &view.primary {
+        None if !view.quorum => fine("No node is primary."),
         None => fine(format!(
             "No node is primary: nobody uses {name} now. The first read or write makes one."
         )),
         Some(node) => match view.replicas.iter().find(|replica| replica.node == *node) {
             Some(replica) if replica.state == ReplicaState::Absent => serious(
                 format!("The primary {node} cannot be reached."),
-        None if !view.quorum => fine("No node is primary."),
                 "the end of its lease (a few seconds); then the next request makes another node primary",
                 format!(
                     "nothing, or bring {node} back (development cluster: lockstep dev start {node})"
@@ -351,6 +357,16 @@ fn syncing(replica: &ReplicaStatus) -> Finding {
     ));
     finding.waits_for = format!("the rest: {left}");
     finding
+}
+
+/// That resync is held to a rate.
+pub(crate) fn about_rate(file: &ResourceFile) -> Option<Finding> {
+    let rate = Some(file.options.resync_rate_max).filter(|&rate| rate > 0)?;
+    let mut finding =
+        fine(format!("Resync copies no more than {}/s, as resync-rate-max says.", show_size(rate)));
+    finding.remedy =
+        format!("lockstep resource set-options {} --resync-rate-max off (or higher)", file.name);
+    Some(finding)
 }
 
 /// Whether the others take it to be there.

@@ -128,7 +128,11 @@ pub(crate) fn at_primary(
 }
 
 /// The node to ask for a change.
-fn doer<'a>(cluster: &'a Cluster, views: &Views, name: &str) -> Result<&'a Node, Problem> {
+pub(crate) fn doer<'a>(
+    cluster: &'a Cluster,
+    views: &Views,
+    name: &str,
+) -> Result<&'a Node, Problem> {
     let view = views.require(name)?;
     let answers = |node: &&Node| views.of(name, &node.name).is_some();
     let primary = view.primary.as_deref();
@@ -453,6 +457,9 @@ fn show(cluster: &Cluster, style: Style, name: &str) -> Result<(), Problem> {
     text.push_str(&format!("\n  id            {:016x}\n", file.id));
     text.push_str(&format!("  epoch, reign  {}, {}\n", view.epoch, view.reign));
     text.push_str(&format!("  shards        {}\n", file.shards));
+    let logs: Vec<String> =
+        file.volumes.iter().map(|volume| volume.log_extents.to_string()).collect();
+    text.push_str(&format!("  log-extents   {}\n", logs.join(", ")));
     let encryption = if view.link_encryption { "on" } else { "OFF (stated in node.toml)" };
     text.push_str(&format!("  encryption    {encryption}\n"));
     for option in option_lines(&file) {

@@ -82,6 +82,7 @@ fn a_resync_that_is_limited_takes_its_time_until_the_limit_is_taken_away() {
     cluster.done(&[&["resource", "create", "other"], &size[..]].concat());
     let shown = cluster.done(&["resource", "show", "disk"]);
     assert!(shown.contains("resync-rate-max 64KiB/s"), "{shown}");
+    assert!(shown.contains("log-extents   "), "{shown}");
     cluster.wait("disk", "in-sync");
     cluster.wait("other", "in-sync");
     let (mut disk, mut other) = (cluster.open("a", "disk"), cluster.open("a", "other"));
@@ -96,6 +97,8 @@ fn a_resync_that_is_limited_takes_its_time_until_the_limit_is_taken_away() {
     // Four minutes are left for it.
     let limited = cluster.replica("disk", "c");
     assert_eq!(limited["in_sync"], false, "{limited}");
+    let why = cluster.done(&["explain", "disk"]);
+    assert!(why.contains("64KiB/s") && why.contains("--resync-rate-max off"), "{why}");
     let set = ["resource", "set-options", "disk"];
     let why = cluster.ends_with(2, &[&set[..], &["--resync-rate-min", "1MiB"]].concat());
     assert!(why.contains("LS-0042") && why.contains("resync-rate-max"), "{why}");
@@ -267,4 +270,22 @@ fn a_resource_has_as_many_shards_as_its_nodes_have_threads_unless_another_number
     cluster.done(&[&["resource", "create", "logged", "--size", "16MiB"], &log[..]].concat());
     let shown = cluster.json(&["resource", "show", "logged"]);
     assert_eq!(shown["resource"]["volumes"][0]["log_extents"], 64, "{shown}");
+}
+
+#[test]
+fn without_quorum_no_replica_is_added_or_removed_and_the_operator_hears_why() {
+    let cluster = TestCluster::up(4, "file");
+    let nodes = ["--replicas", "3", "--nodes", "a,b,c"];
+    cluster.done(&[&["resource", "create", "disk", "--size", "16MiB"], &nodes[..]].concat());
+    cluster.wait("disk", "in-sync");
+    for node in ["b", "c"] {
+        cluster.done(&["dev", "kill", node]);
+    }
+    cluster.until("the quorum to be missed", || cluster.resource("disk")["quorum"] == false);
+    for words in [["add-replica", "disk", "--node", "d"], ["remove-replica", "disk", "--node", "b"]]
+    {
+        let why = cluster.ends_with(1, &[&["resource"], &words[..]].concat());
+        assert!(why.contains("LS-0030") && why.contains("nothing was changed"), "{why}");
+    }
+    assert_eq!(cluster.state("disk", "d"), "diskless");
 }

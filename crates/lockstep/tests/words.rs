@@ -158,3 +158,9 @@ fn every_command_has_a_man_page_and_it_can_be_shown() {
         assert!(plain(&text).contains(&plain(about)), "{page} does not say {about:?}:\n{text}");
     }
 }
+
+#[test]
+fn the_help_of_create_names_every_sign_that_a_name_may_have() {
+    let help = said(&["resource", "create", "--help"]);
+    assert!(help.contains("`-` `_` `.`"), "{help}");
+}

@@ -48,6 +48,8 @@ fn a_node_that_is_not_of_a_resource_hears_nothing_of_it_and_changes_nothing() {
     let status = node_status(&cluster, 2);
     assert_eq!(status.outsiders, 1, "{status:?}");
     assert_eq!(status.faults.peers, 0, "its certificate is good, and its frames can be");
+    let noted = status.warnings.iter().any(|words| words.contains("spoke about"));
+    assert!(!noted, "that it happened once is no note for ever: {status:?}");
     assert!(cluster.log(2).contains("node n1 speaks about it and is refused"));
     assert_eq!(volume.read(0, 4096).unwrap(), content(1, 4096));
     drop(volume);

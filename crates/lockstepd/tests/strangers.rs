@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use base::{ClusterId, Instant, NodeId};
-use harness::{Cluster, PATIENCE, content, node_name, unix_now};
+use harness::{Cluster, PATIENCE, Volume, content, node_name, unix_now};
 use link::{Config, HelloError, Link, LinkError, LinkMode, Revocations, Session};
 use sys::{BufferPool, Piece};
 use wire::Hello;
@@ -157,4 +157,42 @@ fn frames_that_cannot_be_close_a_known_peer_s_connection_and_are_counted() {
     }
     volume.write(0, &content(1, 4096)).expect("the node lives");
     assert_eq!(volume.read(0, 4096).expect("the node lives"), content(1, 4096));
+}
+
+#[test]
+fn a_name_of_an_export_that_is_too_long_breaks_the_protocol_and_is_no_matter_of_certificates() {
+    let mut cluster = Cluster::new("long-name", 1);
+    cluster.start(1);
+    cluster.create(&cluster.resource("alpha", 16 * MIB, &[1]));
+    let address = format!("{}:10809", cluster.address(1));
+    let mut socket = TcpStream::connect(&address).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut greeting = [0; 18];
+    socket.read_exact(&mut greeting).unwrap();
+    let mut bytes = 3u32.to_be_bytes().to_vec();
+    bytes.extend(b"IHAVEOPT");
+    // NBD_OPT_GO: the length of the name, the name, and no further wishes.
+    bytes.extend(7u32.to_be_bytes());
+    bytes.extend((4 + 4097 + 2u32).to_be_bytes());
+    bytes.extend(4097u32.to_be_bytes());
+    bytes.extend([b'x'; 4097]);
+    bytes.extend([0; 2]);
+    socket.write_all(&bytes).unwrap();
+    // Closed, or reset because it did not read all.
+    socket.read_to_end(&mut Vec::new()).ok();
+    cluster.wait_for("the fault to be counted", || match status(&cluster, 1).faults.nbd {
+        1 => Ok(()),
+        count => Err(format!("{count} faults")),
+    });
+    let warnings = status(&cluster, 1).warnings;
+    assert!(!warnings.iter().any(|words| words.contains("certificate")), "{warnings:?}");
+    let log = cluster.log(1);
+    assert!(log.contains("more than opening an export takes"), "{log}");
+    assert!(!log.contains("is it a Lockstep node"), "{log}");
+    for (export, there) in
+        [("alpha", true), ("alpha/0", true), ("alpha/00", false), ("alpha/+0", false)]
+    {
+        let opened = Volume::try_open(&address, export, None);
+        assert_eq!(opened.is_ok(), there, "{export}");
+    }
 }

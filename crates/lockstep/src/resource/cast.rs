@@ -15,7 +15,7 @@ use base::NodeId;
 use serde::Serialize;
 use wire::admin::{
     Command, FileMember, FileNode, FileStore, FileTiming, FileVolume, NodeStatus, Operation,
-    ReplicaState, ResourceFile, ResourceStatus, StoreKind, codes,
+    ReplicaState, ReplicaStatus, ResourceFile, ResourceStatus, StoreKind, codes,
 };
 use wire::{AfterSplitBrain, MemberKind, Quorum};
 
@@ -35,6 +35,8 @@ use crate::view::{Views, unmade};
 
 /// How long a node may take to end its part once it is no member.
 const CLEAR_LIMIT: Duration = Duration::from_secs(20);
+/// How long nodes that have just started, or have just been told of a resource, may take to meet.
+const MEET_LIMIT: Duration = Duration::from_secs(5);
 /// Between two looks whether it has.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -184,6 +186,7 @@ fn make_described<'a>(
 /// `lockstep resource create`.
 pub(super) fn create(cluster: &Cluster, style: Style, wanted: &Create) -> Result<(), Problem> {
     let (cast, file) = make_new(cluster, wanted)?;
+    await_meeting(cluster, &wanted.name);
     let nbd = urls(&cast, &wanted.name);
     if style.form == Form::Json {
         return say_json(&CreatedJson {
@@ -212,6 +215,20 @@ pub(super) fn create(cluster: &Cluster, style: Style, wanted: &Create) -> Result
         text.push_str(&format!("  {url}\n"));
     }
     say(&text)
+}
+
+/// Waits a moment until the members have met, so that none is shown as absent that is only just on its way. It is made
+/// all the same if they do not.
+fn await_meeting(cluster: &Cluster, name: &str) {
+    let deadline = Instant::now() + MEET_LIMIT;
+    let is_absent = |row: &ReplicaStatus| row.state == ReplicaState::Absent;
+    while let Ok(views) = Views::gather_within(cluster, Some(name), MEET_LIMIT) {
+        let parted = |(_, view): &(String, ResourceStatus)| view.replicas.iter().any(is_absent);
+        if !views.all_of(name).iter().any(parted) || Instant::now() >= deadline {
+            return;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
 }
 
 fn names<'a>(nodes: &[&'a Node]) -> Vec<&'a str> {
@@ -398,6 +415,7 @@ pub(crate) fn add_replica(
     if old.is_some_and(|replica| replica.state != ReplicaState::Diskless) {
         return Err(Problem::new(ALREADY_MEMBER, format!("{on} is a member of {name} already")));
     }
+    require_quorum(cluster, name)?;
     let status = node_status(node)?;
     let mut file = file_of(doer(cluster, &views, name)?, name)?;
     let entry = FileNode { id: status.node_id, name: on.to_owned(), addresses: Vec::new() };
@@ -448,6 +466,23 @@ pub(crate) fn add_replica(
     done(style, name, &format!("{on} {words}"))
 }
 
+/// Refuses, before anything is changed, what only a majority can decide. Nodes that have just started are given time to
+/// meet.
+fn require_quorum(cluster: &Cluster, name: &str) -> Result<(), Problem> {
+    let deadline = Instant::now() + MEET_LIMIT;
+    loop {
+        let views = Views::gather_within(cluster, Some(name), MEET_LIMIT)?;
+        if views.require(name)?.quorum {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            let message = format!("{name}: too few voters answer; nothing was changed");
+            return Err(Problem::from_code(&codes::NO_QUORUM, message));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
 /// `lockstep resource remove-replica`.
 pub(crate) fn remove_replica(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(), Problem> {
     let name = &on.name;
@@ -458,6 +493,7 @@ pub(crate) fn remove_replica(cluster: &Cluster, style: Style, on: &OnNode) -> Re
         .iter()
         .find(|replica| replica.node == on.node && replica.state != ReplicaState::Diskless)
         .ok_or_else(|| Problem::new(NO_MEMBER, format!("{} is no member of {name}", on.node)))?;
+    require_quorum(cluster, name)?;
     let id = match member.node_id {
         0 => file_of(doer(cluster, &views, name)?, name)?
             .nodes

@@ -254,6 +254,10 @@ impl Node {
                 verb(&command)
             );
         }
+        self.take_up(asker, command);
+    }
+
+    fn take_up(&mut self, asker: Asker, command: Command) {
         match command {
             Command::Ping {} => {
                 let program = env!("CARGO_PKG_VERSION").to_owned();

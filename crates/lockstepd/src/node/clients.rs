@@ -274,9 +274,18 @@ impl Node {
         let Some(client) = self.clients.get_mut(key) else { return };
         if let Some(why) = client.connection.broken().filter(|_| !client.closing) {
             client.closing = true;
-            if *why != LinkError::Closed {
-                self.visitors.refused += 1;
-                warning_limited!("an NBD client was sent away: {why}");
+            let words = words(why);
+            match why {
+                LinkError::Closed => {}
+                // It could not have opened anything with that, with or without TLS.
+                LinkError::TooMuchBeforeAuthentication => {
+                    self.visitors.faults += 1;
+                    warning_limited!("an NBD client broke the protocol and was sent away: {words}");
+                }
+                _ => {
+                    self.visitors.refused += 1;
+                    warning_limited!("an NBD client was sent away: {words}");
+                }
             }
         }
         let pieces = client.connection.take_send();
@@ -287,7 +296,7 @@ impl Node {
             let token = self.operations.insert(Purpose::NbdSend(key, bytes)).number();
             self.hands.send(token, &client.socket, pieces);
         }
-        let broken = client.connection.broken().map(LinkError::to_string);
+        let broken = client.connection.broken().map(words);
         let finished = client.connection.finished();
         let reason = finished.map(|reason| format!("{reason:?}"));
         if let Some(reason) = broken.or(reason) {
@@ -507,7 +516,7 @@ impl Node {
     /// The volume behind an export's name: `NAME` is the first volume, `NAME/1` another.
     fn find_export(&self, name: &str) -> Option<(Key, VolumeId, ExportInfo)> {
         let (resource_name, volume) = match name.split_once('/') {
-            Some((resource, volume)) => (resource, VolumeId(volume.parse().ok()?)),
+            Some((resource, volume)) => (resource, VolumeId(volume_number(volume)?)),
             None => (name, VolumeId(0)),
         };
         let (key, resource) =
@@ -611,4 +620,19 @@ pub(super) fn listen_unix(
     patiently(|| listen(path), is_taken).map_err(|error| {
         format!("cannot listen on {}: {error}", SocketAddress::Unix(path.to_path_buf()))
     })
+}
+
+/// Why a client's connection is broken, in words about clients.
+fn words(why: &LinkError) -> String {
+    match why {
+        LinkError::TooMuchBeforeAuthentication => {
+            "it sent more than opening an export takes".to_owned()
+        }
+        other => other.to_string(),
+    }
+}
+
+/// The number of a volume in an export's name, which has one form only.
+fn volume_number(text: &str) -> Option<u16> {
+    text.parse().ok().filter(|number: &u16| number.to_string() == text)
 }

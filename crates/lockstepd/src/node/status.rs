@@ -77,12 +77,6 @@ impl Node {
         if self.config.faults.is_some() {
             warnings.push("faults: disks of this node fail on purpose".to_owned());
         }
-        if self.peers.outsiders > 0 {
-            warnings.push(format!(
-                "{} times a node spoke about a resource that it is no node of, and was refused",
-                self.peers.outsiders
-            ));
-        }
         let faults = self.faults();
         for (count, whose) in [
             (faults.peers, "other nodes, or of strangers at their port"),

@@ -251,3 +251,6 @@ impl Sums {
         self.forget_some(extent);
     }
 }
+
+#[cfg(test)]
+mod tests;

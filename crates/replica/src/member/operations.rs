@@ -203,7 +203,7 @@ impl Member {
             return Some(Ok(()));
         }
         // Nodes that have just started may be on their way to each other.
-        if self.now >= self.alone_from && self.lacks_majority() {
+        if self.now >= self.alone_from && self.lacks_voters() {
             return Some(Err(OperationError::NoQuorum));
         }
         self.ask_primary(pending, MemberMessage::WantPrimary, out);
@@ -224,6 +224,15 @@ impl Member {
     /// Whether too few voters are in reach, so that nobody can become primary.
     fn lacks_majority(&self) -> bool {
         matches!(self.suspended(), Some(Suspended::NoQuorum { .. }))
+    }
+
+    /// Whether this node reaches too few voters to become primary, also while another one is: that one may hold no lease
+    /// any more.
+    fn lacks_voters(&self) -> bool {
+        let short = |known: &Known| {
+            matches!(self.no_primary(&known.configuration), Suspended::NoQuorum { .. })
+        };
+        self.lacks_majority() || self.known.as_ref().is_some_and(short)
     }
 
     fn has_primary(&self) -> bool {

@@ -308,7 +308,7 @@ impl Member {
         })
     }
 
-    fn no_primary(&self, configuration: &Configuration) -> Suspended {
+    pub(super) fn no_primary(&self, configuration: &Configuration) -> Suspended {
         if self.may_act_alone(configuration) {
             return Suspended::NoPrimary;
         }

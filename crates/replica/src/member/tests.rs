@@ -948,3 +948,14 @@ fn a_primary_whose_process_ended_reigns_no_more_once_its_lease_is_over_though_it
     assert_eq!(world.primary(), Some(1), "nobody needed another");
     assert!((1..=3).all(|node| reigning(&world, node).is_none()));
 }
+
+#[test]
+fn a_promote_where_too_few_voters_are_reached_lacks_quorum_though_a_primary_is_heard() {
+    let mut world = serving(32, 3, 0, 1);
+    world.wait(30);
+    world.crash(2);
+    world.crash(3);
+    let id = world.operate(4, Operation::Promote);
+    world.run_until("refused", |world| world.is_done(4, id));
+    assert_eq!(world.node(4).done[&id], Err(OperationError::NoQuorum));
+}
