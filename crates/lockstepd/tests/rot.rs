@@ -140,7 +140,9 @@ fn what_rots_while_all_nodes_are_stopped_spreads_to_no_other_copy() {
             );
         }
     }
+}
 
+#[test]
 fn a_verify_says_whose_blocks_rotted_where_it_takes_what_two_others_hold() {
     let mut cluster = Cluster::new("rot-verify", 3);
     (1..=3).for_each(|node| cluster.start(node));
