@@ -45,6 +45,11 @@ pub(crate) struct Node {
     pub(crate) identity: Option<u64>,
 }
 
+/// A name that a node keeps for this process until it is dropped.
+pub(crate) struct Reserved {
+    _connection: UnixStream,
+}
+
 /// A connection to a node's admin socket.
 struct Line<'a> {
     node: &'a Node,
@@ -79,6 +84,17 @@ impl Node {
     /// Whether the node is there and does not stand still.
     pub(crate) fn greet(&self) -> Result<(), Problem> {
         Line::open(self, Some(THERE_LIMIT))?.greet()
+    }
+
+    /// Has a name kept for this process, so that nobody else makes a resource of it meanwhile.
+    pub(crate) fn reserve(&self, resource: &str) -> Result<Reserved, Problem> {
+        let command = Command::ResourceReserve { resource: resource.to_owned() };
+        let mut line = Line::open(self, Some(limit_of(&command)))?;
+        line.send(command)?;
+        match line.answer()? {
+            Answer::Done {} => Ok(Reserved { _connection: line.stream }),
+            other => Err(unexpected(self, &other)),
+        }
     }
 
     /// The same node, asked about this resource only.
@@ -178,6 +194,7 @@ fn silent(node: &Node, and: &str) -> Problem {
 fn limit_of(command: &Command) -> Duration {
     match command {
         question if is_question(question) => QUESTION_LIMIT,
+        Command::ResourceReserve { .. } => QUESTION_LIMIT,
         Command::Dump { .. }
         | Command::Operation {
             operation: Operation::Verify { .. } | Operation::Resize { .. },

@@ -10,16 +10,20 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use harness::TestCluster;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 
 /// Stands before a node's admin socket, and holds the first request to make a store until it is told to go on.
 struct Gate {
     path: PathBuf,
     reached: Receiver<()>,
     open: Sender<()>,
+    /// Connections that held a name have ended, and the node was told.
+    let_go: Receiver<()>,
 }
 
 impl Gate {
@@ -29,35 +33,58 @@ impl Gate {
         let socket = cluster.directory.join(node).join("admin.sock");
         let (reach, reached) = channel();
         let (open, opened) = channel();
+        let (end, let_go) = channel();
+        let opened = Arc::new(Mutex::new(opened));
         thread::spawn(move || {
             for client in listener.incoming() {
-                pass(client.unwrap(), &socket, &reach, &opened);
+                let (client, socket) = (client.unwrap(), socket.clone());
+                let (reach, opened, end) = (reach.clone(), Arc::clone(&opened), end.clone());
+                thread::spawn(move || {
+                    if pass(client, &socket, &reach, &opened) {
+                        // An error means that the test is over.
+                        let _over = end.send(());
+                    }
+                });
             }
         });
-        Gate { path, reached, open }
+        Gate { path, reached, open, let_go }
     }
 }
 
-/// One connection: a request, its answer.
-fn pass(client: UnixStream, socket: &Path, reach: &Sender<()>, opened: &Receiver<()>) {
+/// One connection: a request, its answer. Whether a name was held by it.
+fn pass(
+    client: UnixStream,
+    socket: &Path,
+    reach: &Sender<()>,
+    opened: &Mutex<Receiver<()>>,
+) -> bool {
     let mut requests = BufReader::new(client.try_clone().unwrap());
     let mut to_client = client;
     let node = UnixStream::connect(socket).unwrap();
     let (mut to_node, mut answers) = (node.try_clone().unwrap(), BufReader::new(node));
-    let mut line = String::new();
+    let (mut line, mut holds) = (String::new(), false);
     while requests.read_line(&mut line).is_ok_and(|count| count > 0) {
         if line.contains("\"resource-create\"") && reach.send(()).is_ok() {
             // An error means that the test is over.
-            let _over = opened.recv();
+            let _over = opened.lock().unwrap().recv();
         }
+        holds |= line.contains("\"resource-reserve\"");
         to_node.write_all(line.as_bytes()).unwrap();
         line.clear();
         answers.read_line(&mut line).unwrap();
         if to_client.write_all(line.as_bytes()).is_err() {
-            return;
+            return holds;
         }
         line.clear();
     }
+    holds
+}
+
+/// Kills a `create`, and waits until the node behind the gate has been told, as the others are at once.
+fn kill(child: &mut Child, gate: &Gate) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+    gate.let_go.recv_timeout(harness::PATIENCE).expect("it held the name");
 }
 
 /// `lockstep resource create`, with node c behind the gate.
@@ -122,12 +149,52 @@ fn a_create_that_is_interrupted_takes_nothing_back_that_a_client_has_used() {
 }
 
 #[test]
+fn a_create_that_is_under_way_is_not_taken_for_an_interrupted_one() {
+    let cluster = TestCluster::up(3, "file");
+    let gate = Gate::before(&cluster, "c");
+    let child = creating(&cluster, &gate);
+    let refused = cluster.ends_with(1, &AGAIN);
+    assert!(refused.contains("LS-0915") && refused.contains("under way"), "{refused}");
+    assert!(refused.contains("nothing was changed"), "{refused}");
+    gate.open.send(()).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    cluster.wait("disk", "healthy");
+    let resource = cluster.resource("disk");
+    assert_eq!((&resource["left_over"], &resource["warnings"]), (&false.into(), &json!([])));
+}
+
+#[test]
+fn of_two_creates_of_one_name_at_once_exactly_one_makes_it() {
+    let cluster = TestCluster::up(3, "file");
+    let start = |name: &str| {
+        let words = ["resource", "create", name, "--size", "4MiB", "--replicas", "3"];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+        command.args(words).env("LOCKSTEP_DIR", &cluster.directory).stdout(Stdio::piped());
+        command.stderr(Stdio::piped()).spawn().unwrap()
+    };
+    for name in ["r0", "r1", "r2", "r3", "r4", "r5"] {
+        let both = [start(name), start(name)];
+        let ended = both.map(|child| child.wait_with_output().unwrap());
+        let lost: Vec<String> = ended
+            .iter()
+            .filter(|one| !one.status.success())
+            .map(|one| String::from_utf8_lossy(&one.stderr).into_owned())
+            .collect();
+        let [said] = lost.as_slice() else { panic!("{name}: {ended:?}") };
+        assert!(said.contains("LS-0915"), "{said}");
+        cluster.wait(name, "healthy");
+        let resource = cluster.resource(name);
+        assert_eq!((&resource["left_over"], &resource["warnings"]), (&false.into(), &json!([])));
+    }
+}
+
+#[test]
 fn a_create_that_was_killed_is_said_to_be_half_made_and_is_made_when_it_is_said_again() {
     let cluster = TestCluster::up(3, "file");
     let gate = Gate::before(&cluster, "c");
     let mut child = creating(&cluster, &gate);
-    child.kill().unwrap();
-    child.wait().unwrap();
+    kill(&mut child, &gate);
     // What is known of it is not only in memory.
     cluster.done(&["dev", "down"]);
     cluster.done(&["dev", "up", "--detach"]);
@@ -149,8 +216,7 @@ fn a_half_made_resource_that_was_used_is_not_replaced() {
     let cluster = TestCluster::up(3, "file");
     let gate = Gate::before(&cluster, "c");
     let mut child = creating(&cluster, &gate);
-    child.kill().unwrap();
-    child.wait().unwrap();
+    kill(&mut child, &gate);
     // Two of three are a majority.
     cluster.open("a", "disk").write(0, &[7; 4096]).unwrap();
     let refused = cluster.ends_with(1, &AGAIN);
@@ -173,8 +239,7 @@ fn a_half_made_resource_is_not_replaced_while_a_node_is_silent_or_a_store_is_mis
     let cluster = TestCluster::up(3, "file");
     let gate = Gate::before(&cluster, "c");
     let mut child = creating(&cluster, &gate);
-    child.kill().unwrap();
-    child.wait().unwrap();
+    kill(&mut child, &gate);
     cluster.done(&["dev", "kill", "b"]);
     let two = ["resource", "create", "disk", "--size", "4MiB", "--replicas", "2"];
     let refused = cluster.ends_with(1, &two);

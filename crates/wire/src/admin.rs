@@ -60,6 +60,12 @@ pub enum Command {
     Ping {},
     /// The node itself. Answer: `Node`.
     NodeStatus {},
+    /// Keep a name for who asks, as long as this connection lasts: nobody else may, so that one resource of it is made
+    /// at a time. Answer: `Done`; refused (`BUSY`) while another connection has it.
+    ResourceReserve {
+        /// The name.
+        resource: String,
+    },
     /// Know this resource, or know it anew: nodes, addresses, members. Answer: `Done`.
     ResourceDefine {
         /// All about it.
@@ -163,6 +169,7 @@ impl Command {
             | Command::Dump { resource } => Some(resource),
             Command::Ping {}
             | Command::NodeStatus {}
+            | Command::ResourceReserve { .. }
             | Command::ResourceDefine { .. }
             | Command::Status { .. }
             | Command::Events { .. }

@@ -3,7 +3,8 @@
 //!
 //! Always: a resource is made on all of its nodes or on none. What was done before somebody refused, or an operator
 //! interrupted it, is undone, and it is said if that failed too. What an earlier `create` has left half-made is taken
-//! away first if it is certain that nobody ever used it.
+//! away first if it is certain that nobody ever used it. All nodes that answer keep the name for who makes it, so that
+//! what is half-made then is nobody's any more.
 //!
 //! Not here: removing a resource (`removal`).
 
@@ -21,7 +22,7 @@ use wire::{AfterSplitBrain, MemberKind, Quorum};
 
 use super::removal::absent_is_fine;
 use super::{at_primary, check_blocks, clients, description, doer, done, file_of, removal};
-use crate::admin::Node;
+use crate::admin::{Node, Reserved};
 use crate::cli::{Create, Form, OnNode, Store};
 use crate::cluster::{Cluster, node_status};
 use crate::dev::StopOnce;
@@ -61,6 +62,8 @@ pub(crate) struct Cast<'a> {
     ids: BTreeMap<String, u16>,
     /// Threads of the nodes that answer, by number.
     threads: BTreeMap<u16, u16>,
+    /// The name is kept as long as this is.
+    _reserved: Vec<Reserved>,
 }
 
 impl Cast<'_> {
@@ -99,6 +102,29 @@ pub(crate) fn make_new<'a>(
     file.check().map_err(|error| Problem::new(USAGE, error.0))?;
     make(&cast, &file, wanted.force)?;
     Ok((cast, file))
+}
+
+/// Has the name kept by all nodes that answer. They are asked in one order by everybody, so that of those who want it at
+/// the same time one gets it.
+fn reserve(answers: &[(&Node, NodeStatus)], name: &str) -> Result<Vec<Reserved>, Problem> {
+    let mut nodes: Vec<_> = answers.iter().map(|(node, status)| (status.node_id, *node)).collect();
+    nodes.sort_by_key(|(id, _)| *id);
+    let keep = |(_, node): (u16, &Node)| {
+        node.reserve(name).map_err(|problem| match problem.is(&codes::BUSY) {
+            true => under_way(name, &node.name),
+            false => problem,
+        })
+    };
+    nodes.into_iter().map(keep).collect()
+}
+
+fn under_way(name: &str, node: &str) -> Problem {
+    let message = format!(
+        "another `create` of {name:?} is under way, as {node} says; nothing was changed"
+    );
+    let mut problem = Problem::new(RESOURCE_EXISTS, message);
+    problem.remedy = "Wait until that one is done, or choose another name.".to_owned();
+    problem
 }
 
 /// Refuses a name that a resource has, unless an interrupted `create` has left it: that is taken away.
@@ -158,6 +184,7 @@ fn make_described<'a>(
         .map(|(&id, name)| FileNode { id, name: name.clone(), addresses: Vec::new() })
         .collect();
     let file = description::read(path, &wanted.name, known, &threads)?;
+    let _reserved = reserve(&answers, &wanted.name)?;
     free_name(cluster, &wanted.name)?;
     let answers_as = |id: u16| answers.iter().find(|(_, status)| status.node_id == id);
     let (mut replicas, mut witnesses) = (Vec::new(), Vec::new());
@@ -178,7 +205,7 @@ fn make_described<'a>(
         .filter(|(_, status)| listed(status) && !member(status))
         .map(|(node, _)| *node)
         .collect();
-    let cast = Cast { replicas, witnesses, clients, nodes, ids, threads };
+    let cast = Cast { replicas, witnesses, clients, nodes, ids, threads, _reserved };
     make(&cast, &file, wanted.force)?;
     Ok((cast, file))
 }
@@ -280,7 +307,8 @@ fn choose<'a>(cluster: &'a Cluster, wanted: &Create) -> Result<Cast<'a>, Problem
     let member =
         |node: &Node| replicas.iter().chain(&witnesses).any(|member| member.name == node.name);
     let clients = answers.iter().map(|(node, _)| *node).filter(|node| !member(node)).collect();
-    Ok(Cast { replicas, witnesses, clients, nodes, ids, threads })
+    let _reserved = reserve(&answers, &wanted.name)?;
+    Ok(Cast { replicas, witnesses, clients, nodes, ids, threads, _reserved })
 }
 
 /// Adds a node and the peers it knows.

@@ -9,6 +9,8 @@
 //!
 //! Not here: the form of requests and answers (`wire::admin`), what is told of a resource (`status`).
 
+use std::collections::BTreeSet;
+
 use base::{Duration, Instant, NodeId, VolumeId};
 use replica::door::{MemberInput, Operation, OperationError, OperationId};
 use sys::{Event, Listener, Payload, Piece, Socket};
@@ -32,6 +34,8 @@ const ADMINS_MAX: usize = 128;
 const RECEIVE_BYTES: usize = 16 << 10;
 /// Answers that wait for a client before nothing more is read from it, in bytes.
 const UNSENT_BYTES_MAX: usize = 4 << 20;
+/// Names that are kept for one connection, at most: one for each resource that is made at the same time.
+const RESERVED_MAX: usize = 64;
 /// Operations of one resource that are not finished, at most.
 const OPERATIONS_MAX: usize = 64;
 /// Between two looks at what changed, for those who listen to events.
@@ -47,6 +51,8 @@ pub(crate) struct Admin {
     restless: bool,
     /// Nothing more is taken; it closes when everything is sent.
     closing: bool,
+    /// Names of which only this connection's asker makes a resource.
+    reserved: BTreeSet<String>,
     pub(super) events: Option<Listening>,
 }
 
@@ -107,6 +113,7 @@ impl Node {
             receiving: false,
             restless: false,
             closing: false,
+            reserved: BTreeSet::new(),
             events: None,
         });
         self.stir_admin(key);
@@ -272,6 +279,10 @@ impl Node {
                 let result = self.status(resource.as_deref()).map(Answer::Status);
                 self.answer(asker, result);
             }
+            Command::ResourceReserve { resource } => {
+                let result = self.reserve(asker.admin, resource);
+                self.answer_done(asker, result);
+            }
             Command::ResourceDefine { file } => {
                 self.redefine(*file, move |node, result| node.answer_done(asker, result));
             }
@@ -318,6 +329,23 @@ impl Node {
     /// Whether nobody is there any more to hear the answer: this node stood still, and the asker gave up.
     fn has_left(&self, asker: Asker) -> bool {
         self.admins.get(asker.admin).is_none_or(|admin| admin.socket.is_left())
+    }
+
+    /// Keeps a name for a connection until that ends. It ends with the process that has it, so that what a `create`
+    /// left that was killed is nobody's.
+    fn reserve(&mut self, key: Key, name: String) -> Result<(), Refused> {
+        let taken = |(other, admin): (Key, &Admin)| other != key && admin.reserved.contains(&name);
+        if self.admins.iter().any(taken) {
+            let message = format!("{name}: somebody else is making a resource of that name");
+            return Err(Refused::new(&codes::BUSY, message));
+        }
+        let Some(admin) = self.admins.get_mut(key) else { return Ok(()) };
+        if admin.reserved.len() >= RESERVED_MAX {
+            let message = format!("{name}: {RESERVED_MAX} names are kept for this connection");
+            return Err(Refused::new(&codes::BUSY, message));
+        }
+        admin.reserved.insert(name);
+        Ok(())
     }
 
     fn begin_events(&mut self, asker: Asker, resource: Option<String>) {

@@ -98,7 +98,7 @@ impl Node {
             }
             let member = known.file.members.iter().any(|member| member.node == self.config.node.0);
             if member && !known.uncreated {
-                self.note_orphan(&name);
+                self.note_orphan(&name, peer);
                 continue;
             }
             heard.push(id);
@@ -140,15 +140,35 @@ impl Node {
     }
 
     /// This node holds a copy of what the others have deleted. It is the operator's to remove.
-    fn note_orphan(&mut self, name: &str) {
-        let words = format!(
+    fn note_orphan(&mut self, name: &str, peer: NodeId) {
+        let words = self.orphan_words(name);
+        let Some(known) = self.known.get_mut(name) else { return };
+        known.left_over.insert(peer);
+        self.note_problem(name, words);
+    }
+
+    fn orphan_words(&self, name: &str) -> String {
+        format!(
             "deleted on other nodes; what this node holds of it is still there: \
              `lockstep resource forget {name} --node {}` removes that, and nothing else",
             self.config.name
-        );
-        let Some(known) = self.known.get_mut(name) else { return };
-        known.left_over = true;
-        self.note_problem(name, words);
+        )
+    }
+
+    /// A node that said that a resource is deleted has it again; `None`: this node's operator says that it is there.
+    pub(super) fn note_there(&mut self, id: ResourceId, peer: Option<NodeId>) {
+        let Some(name) = self.known_by_id(id).map(|known| known.file.name.clone()) else { return };
+        let words = self.orphan_words(&name);
+        let Some(known) = self.known.get_mut(&name) else { return };
+        match peer {
+            Some(peer) => {
+                known.left_over.remove(&peer);
+            }
+            None => known.left_over.clear(),
+        }
+        if known.left_over.is_empty() && known.problem.as_ref() == Some(&words) {
+            known.problem = None;
+        }
     }
 
     fn note_problem(&mut self, name: &str, words: String) {

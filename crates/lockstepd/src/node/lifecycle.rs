@@ -9,6 +9,7 @@
 //!
 //! Not here: making and reading stores (`backing`), which runs on the helper's thread.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use base::{ClusterId, Duration, Epoch, NodeId, ResourceId, VolumeId};
@@ -48,8 +49,8 @@ pub(crate) struct Known {
     pub(super) roster: Roster,
     /// Nobody has begun to make this node's part: no store of it was ever here. Survives a start, as a file.
     pub(crate) uncreated: bool,
-    /// Its members say that it is deleted, and this node holds a part of it.
-    pub(crate) left_over: bool,
+    /// Members that say that it is deleted, while this node holds a part of it.
+    pub(super) left_over: BTreeSet<NodeId>,
 }
 
 impl Node {
@@ -91,7 +92,7 @@ impl Node {
                         busy: false,
                         roster,
                         uncreated,
-                        left_over: false,
+                        left_over: BTreeSet::new(),
                     };
                     self.known.insert(name.clone(), known);
                     self.run_now(&name);
@@ -412,6 +413,7 @@ impl Node {
             return done(self, Err(Refused::new(&codes::BUSY, message)));
         }
         self.deleted.recall(ResourceId(file.id));
+        self.note_there(ResourceId(file.id), None);
         let leaves = self.known.get(&name).filter(|known| {
             let member = |file: &ResourceFile| file.members.iter().any(|m| m.node == own.0);
             known.file.id == file.id && member(&known.file) && !member(&file)
@@ -486,7 +488,7 @@ impl Node {
             busy: false,
             roster: Roster::default(),
             uncreated,
-            left_over: false,
+            left_over: BTreeSet::new(),
         });
         known.file = file;
         known.uncreated |= uncreated;

@@ -155,7 +155,7 @@ impl Node {
                 .map_or(Vec::new(), |known_as| self.replicas(known, known_as, member.as_ref())),
             id: format!("{:016x}", known.file.id),
             uncreated: known.uncreated,
-            left_over: known.left_over,
+            left_over: !known.left_over.is_empty(),
             reign: configuration.as_ref().map_or(0, |known| known.reign.0),
             fork: configuration.as_ref().map_or(0, |known| known.fork),
             left_out: self.left_out(known, configuration.as_ref()),

@@ -51,6 +51,7 @@ fn commands() -> Vec<Command> {
     let mut commands = vec![
         Command::Ping {},
         Command::NodeStatus {},
+        Command::ResourceReserve { resource: resource() },
         Command::ResourceDefine { file: file().into() },
         Command::ResourceCreate { resource: resource(), force: true },
         Command::ResourceDelete { resource: resource(), force: false, unused: true },

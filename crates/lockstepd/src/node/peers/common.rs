@@ -345,6 +345,11 @@ impl Node {
         match message {
             NodeMessage::Resources { resources, last } => {
                 if connection.common.listed(resources, last) {
+                    let theirs: Vec<ResourceId> =
+                        connection.common.theirs.keys().copied().collect();
+                    for id in theirs {
+                        self.note_there(id, Some(peer));
+                    }
                     self.show_vouchers_of_fresh(key);
                     self.refuse_listed(key);
                     self.compare_resources(key);
