@@ -192,6 +192,7 @@ impl Views {
         views: &[(String, ResourceStatus)],
     ) -> ResourceStatus {
         let mut whole = completed(best, views);
+        note_unjoined(&mut whole, views);
         let unmade = unmade(&self.answering, best, views);
         whole.uncreated = !unmade.is_empty();
         for row in whole.replicas.iter_mut().filter(|row| unmade.contains(&row.node)) {
@@ -229,6 +230,36 @@ pub(crate) fn identity_of(view: &ResourceStatus) -> Option<u64> {
 /// Whether a resource is as it was when it was born: nobody ever was primary of it.
 pub(crate) fn is_unused(view: &ResourceStatus) -> bool {
     view.epoch <= 1 && view.primary.is_none() && view.clients == 0 && view.fork == 0
+}
+
+/// Whether a node was to become a member and is none yet, as it says itself; `best` is the view to believe.
+pub(crate) fn is_unjoined(best: &ResourceStatus, node: &str, own: &ResourceStatus) -> bool {
+    let row = |view: &ResourceStatus| {
+        let row = view.replicas.iter().find(|row| row.node == node);
+        row.filter(|row| row.state != ReplicaState::Diskless).map(|row| (row.state, row.in_sync))
+    };
+    // Until it hears from the others it knows of the first configuration only, with itself in it.
+    let joining = own.epoch <= 1
+        && row(own).is_some_and(|(state, in_sync)| state != ReplicaState::Witness && !in_sync);
+    row(best).is_none() && (own.uncreated || joining)
+}
+
+/// Says of such nodes what an operator can do, instead of what they lack.
+fn note_unjoined(whole: &mut ResourceStatus, views: &[(String, ResourceStatus)]) {
+    for (node, own) in views {
+        if !is_unjoined(whole, node, own) {
+            continue;
+        }
+        for what in &own.warnings {
+            let what = format!("{node}: {what}");
+            whole.warnings.retain(|other| *other != what);
+        }
+        whole.warnings.push(format!(
+            "{node}: `add-replica` was interrupted, or is under way: {node} is no member yet. Say it again, or remove what \
+             it has left: `lockstep resource remove-replica {} --node {node}`",
+            whole.name
+        ));
+    }
 }
 
 /// Whether all that is there of a resource is what its deletion has left on nodes that were away. A majority of such
@@ -270,10 +301,25 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The newest configuration wins; among equals the primary's own view, then one with a quorum.
+/// The newest configuration wins; among equals the primary's own view, then that of a node that holds everything, then
+/// one with a quorum. Of the first configuration each node has what it was told, and a node that is only to become a
+/// member was told of itself as one.
 fn best_of(views: &[(String, ResourceStatus)]) -> Option<&ResourceStatus> {
+    let part = |whose: &String, view: &ResourceStatus| {
+        let own = view.replicas.iter().find(|row| row.node == *whose);
+        let copy =
+            own.filter(|own| !matches!(own.state, ReplicaState::Diskless | ReplicaState::Witness));
+        match copy.map(|copy| copy.in_sync) {
+            _ if view.uncreated => 0,
+            Some(false) => 0,
+            None => 1,
+            Some(true) => 2,
+        }
+    };
     let rank = |(whose, view): &(String, ResourceStatus)| {
-        (view.epoch, view.primary.as_ref() == Some(whose), view.quorum)
+        let first = view.epoch <= 1;
+        let part = if first { part(whose, view) } else { 0 };
+        (view.epoch, view.primary.as_ref() == Some(whose), part, view.quorum)
     };
     // `max_by_key` would take the last of equals; the first node is the steadier choice.
     let best = views.iter().rev().max_by_key(|entry| rank(entry));

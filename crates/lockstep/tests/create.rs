@@ -17,7 +17,7 @@ use harness::TestCluster;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-/// Stands before a node's admin socket, and holds the first request to make a store until it is told to go on.
+/// Stands before a node's admin socket, and holds the first request of one kind until it is told to go on.
 struct Gate {
     path: PathBuf,
     reached: Receiver<()>,
@@ -27,7 +27,13 @@ struct Gate {
 }
 
 impl Gate {
+    /// Holds a request to make a store.
     fn before(cluster: &TestCluster, node: &str) -> Gate {
+        Gate::holding(cluster, node, "\"resource-create\"")
+    }
+
+    /// Holds a request with these words in it.
+    fn holding(cluster: &TestCluster, node: &str, what: &'static str) -> Gate {
         let path = cluster.directory.join(format!("{node}.gate"));
         let listener = UnixListener::bind(&path).unwrap();
         let socket = cluster.directory.join(node).join("admin.sock");
@@ -40,7 +46,7 @@ impl Gate {
                 let (client, socket) = (client.unwrap(), socket.clone());
                 let (reach, opened, end) = (reach.clone(), Arc::clone(&opened), end.clone());
                 thread::spawn(move || {
-                    if pass(client, &socket, &reach, &opened) {
+                    if pass(client, &socket, (what, &reach, &opened)) {
                         // An error means that the test is over.
                         let _over = end.send(());
                     }
@@ -55,18 +61,18 @@ impl Gate {
 fn pass(
     client: UnixStream,
     socket: &Path,
-    reach: &Sender<()>,
-    opened: &Mutex<Receiver<()>>,
+    (what, reach, opened): (&str, &Sender<()>, &Mutex<Receiver<()>>),
 ) -> bool {
     let mut requests = BufReader::new(client.try_clone().unwrap());
     let mut to_client = client;
-    let node = UnixStream::connect(socket).unwrap();
+    let Ok(node) = UnixStream::connect(socket) else { return false };
     let (mut to_node, mut answers) = (node.try_clone().unwrap(), BufReader::new(node));
     let (mut line, mut holds) = (String::new(), false);
     while requests.read_line(&mut line).is_ok_and(|count| count > 0) {
-        if line.contains("\"resource-create\"") && reach.send(()).is_ok() {
-            // An error means that the test is over.
-            let _over = opened.lock().unwrap().recv();
+        let held = line.contains(what) && reach.send(()).is_ok();
+        if held && opened.lock().unwrap().recv().is_err() {
+            // The test is over.
+            return holds;
         }
         holds |= line.contains("\"resource-reserve\"");
         to_node.write_all(line.as_bytes()).unwrap();
@@ -89,15 +95,43 @@ fn kill(child: &mut Child, gate: &Gate) {
 
 /// `lockstep resource create`, with node c behind the gate.
 fn creating(cluster: &TestCluster, gate: &Gate) -> Child {
-    let admin = |node: &str| cluster.directory.join(node).join("admin.sock");
+    held_at(cluster, gate, "c", &AGAIN)
+}
+
+/// A command that stands at the gate before a node.
+fn held_at(cluster: &TestCluster, gate: &Gate, node: &str, words: &[&str]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
-    for socket in [admin("a"), admin("b"), gate.path.clone()] {
-        command.arg("--admin").arg(socket);
+    for other in ["a", "b", "c"] {
+        let socket = cluster.directory.join(other).join("admin.sock");
+        command.arg("--admin").arg(if other == node { gate.path.clone() } else { socket });
     }
-    command.args(["resource", "create", "disk", "--size", "4MiB", "--replicas", "3"]);
+    command.args(words);
     let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    gate.reached.recv_timeout(harness::PATIENCE).expect("a and b are done, c is asked");
+    gate.reached.recv_timeout(harness::PATIENCE).expect("all that comes before is done");
     child
+}
+
+const JOIN: [&str; 5] = ["resource", "add-replica", "disk", "--node", "a"];
+
+/// A resource of b and c that nobody has used, to which a was about to be added: its node is killed, and so is the
+/// command, once it stands at the gate.
+fn killed_while_joining(cluster: &TestCluster, gate: &Gate, node: &str) {
+    let create = ["resource", "create", "disk", "--size", "4MiB", "--replicas", "2"];
+    cluster.done(&[&create[..], &["--nodes", "b,c"]].concat());
+    let mut child = held_at(cluster, gate, node, &JOIN);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    cluster.done(&["dev", "kill", "a"]);
+    cluster.done(&["dev", "start", "a"]);
+    cluster.wait("disk", "healthy");
+    let told = cluster.done(&["explain", "disk"]);
+    assert!(!told.contains("not made"), "{told}");
+    assert!(told.contains("remove-replica disk --node a"), "{told}");
+    assert!(cluster.done(&["resource", "list"]).contains("healthy"));
+}
+
+fn image_of_a(cluster: &TestCluster) -> PathBuf {
+    cluster.directory.join("a/volumes/disk-0.img")
 }
 
 /// Ctrl-C, and it has been heard.
@@ -252,6 +286,82 @@ fn a_half_made_resource_is_not_replaced_while_a_node_is_silent_or_a_store_is_mis
     assert!(refused.contains("LS-0915") && refused.contains("resource delete"), "{refused}");
     cluster.done(&["resource", "delete", "disk", "--force"]);
     cluster.done(&AGAIN);
+}
+
+#[test]
+fn a_replica_whose_node_was_killed_before_its_store_was_made_is_added_when_it_is_said_again() {
+    let cluster = TestCluster::up(3, "file");
+    let gate = Gate::before(&cluster, "a");
+    killed_while_joining(&cluster, &gate, "a");
+    cluster.done(&JOIN);
+    cluster.wait("disk", "healthy");
+    assert_eq!(cluster.state("disk", "a"), "in-sync");
+    assert_eq!(cluster.resource("disk")["warnings"], json!([]));
+}
+
+#[test]
+fn a_replica_whose_node_was_killed_before_the_others_knew_of_it_is_added_when_it_is_said_again() {
+    let cluster = TestCluster::up(3, "file");
+    let gate = Gate::holding(&cluster, "b", "\"do\":\"add-replica\"");
+    killed_while_joining(&cluster, &gate, "b");
+    assert!(image_of_a(&cluster).exists());
+    cluster.done(&JOIN);
+    cluster.wait("disk", "healthy");
+    assert_eq!(cluster.state("disk", "a"), "in-sync");
+    assert_eq!(cluster.resource("disk")["warnings"], json!([]));
+}
+
+#[test]
+fn what_an_interrupted_add_replica_has_left_goes_with_remove_replica_or_with_the_resource() {
+    for removing in [&["resource", "remove-replica", "disk", "--node", "a"][..], &DELETE] {
+        let cluster = TestCluster::up(3, "file");
+        let gate = Gate::holding(&cluster, "b", "\"do\":\"add-replica\"");
+        killed_while_joining(&cluster, &gate, "b");
+        cluster.done(removing);
+        assert!(!image_of_a(&cluster).exists(), "{removing:?}");
+        if removing != DELETE {
+            assert!(!cluster.done(&["explain", "disk"]).contains("add-replica"));
+            let refused = cluster.ends_with(3, removing);
+            assert!(refused.contains("LS-0919"), "{refused}");
+            cluster.done(&DELETE);
+        }
+        cluster.done(&AGAIN);
+    }
+}
+
+const DELETE: [&str; 3] = ["resource", "delete", "disk"];
+
+#[test]
+fn files_that_are_kept_have_their_length_after_a_refused_create_and_after_a_delete() {
+    let cluster = TestCluster::up(3, "file");
+    let image = |node: &str| cluster.directory.join(node).join("before.img");
+    let lengths =
+        || ["a", "b", "c"].map(|node| std::fs::metadata(image(node)).unwrap().len() >> 20);
+    for (node, mebibytes) in [("a", 8), ("b", 8), ("c", 7)] {
+        std::fs::write(image(node), vec![7; mebibytes << 20]).unwrap();
+    }
+    let description = cluster.directory.join("disk.toml");
+    let member = |node: &str| {
+        format!(
+            "[[members]]\nnode = \"{node}\"\nstores = [{{ volume = 0, kind = \"file\", path = \"before.img\", keep = true }}]\n"
+        )
+    };
+    let members = ["a", "b", "c"].map(member).concat();
+    std::fs::write(&description, format!("{members}[[volumes]]\nsize = \"8MiB\"\n")).unwrap();
+    let create = ["resource", "create", "disk", "--from", description.to_str().unwrap()];
+    let refused = cluster.ends_with(1, &create);
+    assert!(refused.contains("LS-0022") && refused.contains("nothing was changed"), "{refused}");
+    assert_eq!(lengths(), [8, 8, 7]);
+    std::fs::write(image("c"), vec![7; 8 << 20]).unwrap();
+    cluster.done(&create);
+    cluster.wait("disk", "healthy");
+    let said = cluster.done(&DELETE);
+    assert!(said.contains("deleted on all nodes"), "{said}");
+    assert!(said.contains("the data stays in the kept stores of a, b, c"), "{said}");
+    assert_eq!(lengths(), [8, 8, 8]);
+    for node in ["a", "b", "c"] {
+        assert!(std::fs::read(image(node)).unwrap().iter().all(|&byte| byte == 7));
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! Everything here blocks, and so runs on the helper's thread, at start, or at stop.
 //!
 //! Always: a store that holds something is not touched without force; what was made by an attempt that
-//! failed is removed again; the superblock is written last, so that a store half made is nobody's.
+//! failed is removed again, and what was made longer gets its length back; the superblock is written last, so that a store half made is nobody's.
 //!
 //! Not here: the data path (`node::disk`), what metadata means (`replica::disk`).
 
@@ -16,10 +16,13 @@ use replica::disk::{
 };
 use replica::door::{LogSize, MetaPage, Page};
 use replica::start::Found;
+use serde::{Deserialize, Serialize};
 use store::{MetadataPlace, Place, Store, StoreError, StoreSpec};
 use sys::{BufferPool, Errno, Event, Hands, HandsConfig, Payload, Piece};
 use wire::admin::{Code, ResourceFile, StoreKind, VOLUME_BYTES_MAX, codes};
 use wire::{MemberKind, REPLICAS_MAX};
+
+use crate::log::warning;
 
 /// Bytes read or written at once.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -325,14 +328,71 @@ pub(crate) fn make(
     record: &Record,
     force: bool,
 ) -> Result<(), Refused> {
-    let mut made = Vec::new();
-    let result = try_make(plans, labels, record, force, &mut made);
+    let mut begun = Begun::default();
+    let result = try_make(plans, labels, record, force, &mut begun);
     if result.is_err() {
-        for path in made {
-            std::fs::remove_file(path).ok();
-        }
+        begun.undo();
     }
     result
+}
+
+/// Files that the making of stores has made or changed, so that it can be undone, also after the process has ended in
+/// the middle of it.
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Begun {
+    /// They were not there before.
+    made: Vec<PathBuf>,
+    /// They are kept, and had this length.
+    kept: Vec<Kept>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Kept {
+    path: PathBuf,
+    length_bytes: u64,
+}
+
+impl Begun {
+    /// What the making of these stores is going to make and change.
+    pub(crate) fn of(plans: &[Plan]) -> Begun {
+        let mut begun = Begun::default();
+        for plan in plans.iter().filter(|plan| plan.kind != StoreKind::Memory) {
+            for path in plan_paths(plan) {
+                match std::fs::metadata(path) {
+                    Err(_) => begun.made.push(path.to_path_buf()),
+                    Ok(facts) if facts.is_file() && is_kept(plan, path) => {
+                        begun
+                            .kept
+                            .push(Kept { path: path.to_path_buf(), length_bytes: facts.len() });
+                    }
+                    Ok(_) => {}
+                }
+            }
+        }
+        begun
+    }
+
+    /// Takes it back, as far as that goes: of what is left the next making says that it is there.
+    pub(crate) fn undo(&self) {
+        for path in self.made.iter().filter(|path| path.is_file()) {
+            if let Err(error) = std::fs::remove_file(path) {
+                warning!("{}: what was begun of it is left: {error}", path.display());
+            }
+        }
+        for kept in &self.kept {
+            if let Err(error) = store::give_back(&kept.path, kept.length_bytes) {
+                warning!("{}: it is longer than it was: {error}", kept.path.display());
+            }
+        }
+    }
+}
+
+/// Whether this path of the plan is a file that held the volume's bytes before.
+fn is_kept(plan: &Plan, path: &Path) -> bool {
+    let data = matches!(&plan.spec.place, Place::Path(data) if data == path);
+    data && plan.kept_bytes.is_some() && plan.kind == StoreKind::File
 }
 
 fn try_make(
@@ -340,11 +400,16 @@ fn try_make(
     labels: &[Vec<u8>],
     record: &Record,
     force: bool,
-    made: &mut Vec<PathBuf>,
+    begun: &mut Begun,
 ) -> Result<(), Refused> {
     let mut blocking = Blocking::new()?;
-    for plan in plans {
-        make_files(plan, force, made)?;
+    // All are looked at before any is changed.
+    let mut keeps = Vec::new();
+    for (plan, label) in plans.iter().zip(labels) {
+        keeps.push(to_be_kept(&mut blocking, plan, label, force)?);
+    }
+    for (plan, keep) in plans.iter().zip(keeps) {
+        make_files(plan, force, keep, begun)?;
     }
     for (plan, label) in plans.iter().zip(labels) {
         if plan.kind == StoreKind::Memory {
@@ -367,20 +432,89 @@ fn try_make(
     Ok(())
 }
 
+/// A file that is kept: the length that it has, and how much of that stays.
+#[derive(Clone, Copy)]
+struct Keep {
+    has_bytes: u64,
+    kept_bytes: u64,
+}
+
+/// Looks at the file of a plan that is to be kept; `None` if none is. It has just the size of the volume, or it is a
+/// copy of a store of ours that holds a volume of that number and size.
+fn to_be_kept(
+    blocking: &mut Blocking,
+    plan: &Plan,
+    label: &[u8],
+    force: bool,
+) -> Result<Option<Keep>, Refused> {
+    let (Some(kept_bytes), StoreKind::File, Place::Path(path)) =
+        (plan.kept_bytes, plan.kind, &plan.spec.place)
+    else {
+        return Ok(None);
+    };
+    let refused = |error: &StoreError| Refused::store(&path.display().to_string(), error);
+    let has_bytes = store::size_of(path).map_err(|error| refused(&error))?;
+    if has_bytes == kept_bytes {
+        return Ok(Some(Keep { has_bytes, kept_bytes }));
+    }
+    if has_bytes < kept_bytes {
+        return Err(refused(&StoreError::TooSmall { needs_bytes: kept_bytes, has_bytes }));
+    }
+    let inside = match plan.spec.metadata {
+        MetadataPlace::Internal { bytes } => bytes,
+        MetadataPlace::External { .. } | MetadataPlace::None => 0,
+    };
+    let whole = has_bytes == whole_bytes(plan.data_bytes, inside);
+    if !whole || volume_held(blocking, plan, label) != Some(kept_bytes) {
+        return Err(refused(&store::too_long()));
+    }
+    if !force {
+        let message = format!("{}: it holds a replica, perhaps of this resource", path.display());
+        return Err(Refused::new(&codes::STORE_NOT_EMPTY, message));
+    }
+    Ok(Some(Keep { has_bytes, kept_bytes: has_bytes - inside }))
+}
+
+/// Size of the volume of which a store is a copy, if it is one of the volume of this cluster that has the label's number.
+fn volume_held(blocking: &mut Blocking, plan: &Plan, label: &[u8]) -> Option<u64> {
+    let mut store = open(plan, true).ok()?;
+    let bytes = blocking.read(&mut store, plan.layout.superblock, PAGE_BYTES).ok()?;
+    let found = Superblock::decode(&Page::try_from(&bytes[..]).ok()?).ok()?;
+    let wanted = Superblock::decode(&Page::try_from(label).ok()?).ok()?;
+    if (found.cluster, found.volume) != (wanted.cluster, wanted.volume) {
+        return None;
+    }
+    let record = load_record(blocking, &mut store, &plan.layout).ok()?;
+    size_in(&record, plan.volume)
+}
+
+/// Size of a volume, as a record knows it.
+fn size_in(record: &Record, volume: VolumeId) -> Option<u64> {
+    let (_, known) = record.committed.as_ref()?;
+    Some(known.volume(volume)?.sectors * SECTOR_BYTES)
+}
+
 /// Makes the files of a plan that are files; a file that is there and empty is taken.
-fn make_files(plan: &Plan, force: bool, made: &mut Vec<PathBuf>) -> Result<(), Refused> {
-    let mut make = |path: &Path, bytes: u64, kept: Option<u64>| {
+fn make_files(
+    plan: &Plan,
+    force: bool,
+    keep: Option<Keep>,
+    begun: &mut Begun,
+) -> Result<(), Refused> {
+    let mut make = |path: &Path, bytes: u64, keep: Option<Keep>| {
         let existed = path.exists();
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent).ok();
         }
-        let result = match kept {
-            Some(kept) => store::keep_file(path, kept, bytes),
+        let result = match keep {
+            Some(keep) => store::keep_file(path, keep.has_bytes, keep.kept_bytes, bytes),
             None => store::create_file(path, bytes, force),
         };
         result.map_err(|error| Refused::store(&path.display().to_string(), &error))?;
-        if !existed {
-            made.push(path.to_path_buf());
+        if let Some(Keep { has_bytes, .. }) = keep {
+            begun.kept.push(Kept { path: path.to_path_buf(), length_bytes: has_bytes });
+        } else if !existed {
+            begun.made.push(path.to_path_buf());
         }
         Ok(())
     };
@@ -388,7 +522,7 @@ fn make_files(plan: &Plan, force: bool, made: &mut Vec<PathBuf>) -> Result<(), R
     match (&plan.spec.place, &plan.spec.metadata) {
         (Place::Path(path), MetadataPlace::External { path: metadata, bytes }) => {
             if plan.kind == StoreKind::File {
-                make(path, whole_bytes(plan.data_bytes, 0), plan.kept_bytes)?;
+                make(path, whole_bytes(plan.data_bytes, 0), keep)?;
             }
             if !is_device(metadata) {
                 make(metadata, *bytes, None)?;
@@ -396,7 +530,7 @@ fn make_files(plan: &Plan, force: bool, made: &mut Vec<PathBuf>) -> Result<(), R
             Ok(())
         }
         (Place::Path(path), _) if plan.kind == StoreKind::File => {
-            make(path, whole_bytes(plan.data_bytes, metadata_bytes), plan.kept_bytes)
+            make(path, whole_bytes(plan.data_bytes, metadata_bytes), keep)
         }
         _ => Ok(()),
     }
@@ -422,8 +556,8 @@ pub(crate) fn format(
     record: &Record,
 ) -> Result<(), Errno> {
     let layout = &plan.layout;
-    // A file's metadata is new too, or what was left of it when it was given up.
-    if plan.kind == StoreKind::Device || plan.kept_bytes.is_some() {
+    // A file's metadata is new too, also that of one that is kept (`make_files`).
+    if plan.kind == StoreKind::Device {
         blocking.clear(store, layout.superblock, layout.total_bytes)?;
     }
     let copy = layout.record_offset(record.copy());
@@ -494,14 +628,19 @@ fn damaged(what: &str, part: &str, bad: BadMetadata) -> Refused {
 }
 
 /// Removes a store: nobody's first, then gone if it is a file. One that held the volume's bytes before the resource was
-/// made is left, without its metadata.
+/// made is left, without its metadata: a file with the length of the volume.
 pub(crate) fn remove(plan: &Plan) -> Result<(), Refused> {
     if plan.kind == StoreKind::Memory {
         return Ok(());
     }
+    let length = kept_length(plan)?;
     match wipe(plan) {
         Err(refused) if plan_paths(plan).iter().any(|path| path.exists()) => return Err(refused),
         _ => {}
+    }
+    if let (Some(length), Place::Path(path)) = (length, &plan.spec.place) {
+        let given = store::give_back(path, length);
+        given.map_err(|error| Refused::store(&path.display().to_string(), &error))?;
     }
     let data = match &plan.spec.place {
         Place::Path(path) if plan.kept_bytes.is_some() => Some(path.as_path()),
@@ -515,6 +654,20 @@ pub(crate) fn remove(plan: &Plan) -> Result<(), Refused> {
         }
     }
     Ok(())
+}
+
+/// The length that a kept file is to have when the resource is gone: that of the volume as it is now, which may have
+/// grown. `None` for any other store, one that is not there, and where that is not known: then it stays as long as it is.
+fn kept_length(plan: &Plan) -> Result<Option<u64>, Refused> {
+    let Place::Path(path) = &plan.spec.place else { return Ok(None) };
+    if !is_kept(plan, path) || !plan_paths(plan).iter().all(|path| path.exists()) {
+        return Ok(None);
+    }
+    let mut blocking = Blocking::new()?;
+    let mut store = open(plan, true)?;
+    let record = load_record(&mut blocking, &mut store, &plan.layout);
+    // Who never heard of a configuration holds what it began with.
+    Ok(record.ok().and_then(|record| size_in(&record, plan.volume).or(plan.kept_bytes)))
 }
 
 /// Removes a store if its superblock says that it is of this resource; leaves another's alone, and one that is not

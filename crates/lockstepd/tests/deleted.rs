@@ -127,3 +127,64 @@ fn a_part_that_could_not_be_made_goes_when_its_resource_was_deleted_meanwhile() 
         assert!(!cluster.home(3).join("resources").join(name).exists(), "{name}");
     }
 }
+
+#[test]
+fn a_node_that_was_killed_while_it_made_its_part_takes_back_what_it_had_begun() {
+    let mut cluster = Cluster::new("killed-making", 3);
+    (1..=3).for_each(|node| cluster.start(node));
+    let file = cluster.resource("alpha", 16 * MIB, &[1, 2, 3]);
+    for node in 1..=3 {
+        let define = Command::ResourceDefine { file: Box::new(file.clone()) };
+        cluster.ask(node, define).expect("defined");
+    }
+    let making = Making::begin(&cluster, 3);
+    cluster.wait_for("the making to begin", || {
+        let begun = !cluster.status(3, "alpha").uncreated;
+        if begun { Ok(()) } else { Err("not asked yet".to_owned()) }
+    });
+    cluster.kill(3);
+    std::fs::remove_file(&making.settings).unwrap();
+    std::fs::write(&making.settings, &making.text).unwrap();
+    // As far as it may have come: a file without a superblock.
+    let image = cluster.home(3).join("volumes/alpha-0.img");
+    std::fs::create_dir_all(image.parent().unwrap()).unwrap();
+    std::fs::write(&image, [7; 8192]).unwrap();
+    cluster.start(3);
+    assert!(cluster.status(3, "alpha").uncreated);
+    assert!(!image.exists(), "half a store is left");
+    for node in 1..=3 {
+        let create = Command::ResourceCreate { resource: alpha(), force: false };
+        cluster.ask(node, create).expect("created");
+    }
+    // What was there before a making began is never taken for a part of it.
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    cluster.kill(3);
+    cluster.start(3);
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    assert!(image.exists());
+}
+
+#[test]
+fn a_resource_is_left_over_no_more_once_those_who_deleted_it_have_it_again() {
+    let mut cluster = Cluster::new("deleted-again", 3);
+    (1..=3).for_each(|node| cluster.start(node));
+    let mut file = cluster.resource("alpha", 16 * MIB, &[1, 2, 3]);
+    cluster.create(&file);
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    let delete = Command::ResourceDelete { resource: alpha(), force: true, unused: false };
+    cluster.ask(1, delete).expect("deleted");
+    let told = |expected: bool| {
+        for node in 2..=3 {
+            cluster.wait_for("what node 1 says to be heard", || {
+                let status = cluster.status(node, "alpha");
+                let words = status.warnings.iter().any(|what| what.contains("deleted on other"));
+                let is_so = (status.left_over, words) == (expected, expected);
+                if is_so { Ok(()) } else { Err(format!("{status:?}")) }
+            });
+        }
+    };
+    told(true);
+    file.members.retain(|member| member.node != 1);
+    cluster.ask(1, Command::ResourceDefine { file: Box::new(file) }).expect("a client");
+    told(false);
+}

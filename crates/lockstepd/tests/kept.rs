@@ -4,11 +4,13 @@
 
 mod harness;
 
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 
 use harness::{Cluster, content};
-use wire::admin::{Command, FileStore, Operation, ResourceFile, StoreKind, VerifyProgress};
+use wire::admin::{
+    Command, FileStore, FileVolume, Operation, ResourceFile, StoreKind, VerifyProgress,
+};
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 16 * MIB;
@@ -97,13 +99,96 @@ fn stores_that_hold_the_same_already_are_kept_and_not_copied() {
     assert_copies(&cluster, &bytes);
 
     // Without the resource they are what they were before: files of somebody else.
+    delete(&cluster);
+    assert_copies(&cluster, &bytes);
+    assert_lengths(&cluster, SIZE);
+}
+
+fn delete(cluster: &Cluster) {
     for node in 1..=3 {
         let resource = "alpha".to_owned();
-        cluster
-            .ask(node, Command::ResourceDelete { resource, force: true, unused: false })
-            .unwrap();
+        let delete = Command::ResourceDelete { resource, force: true, unused: false };
+        cluster.ask(node, delete).unwrap();
     }
+}
+
+fn assert_lengths(cluster: &Cluster, bytes: u64) {
+    for node in 1..=3 {
+        let facts = std::fs::metadata(image(cluster, node)).unwrap();
+        assert_eq!(facts.len(), bytes, "the file of node {node}");
+        assert!(facts.blocks() * 512 <= bytes + MIB, "{} blocks", facts.blocks());
+    }
+}
+
+#[test]
+fn a_kept_store_that_has_grown_has_its_data_and_its_length_when_the_resource_is_deleted() {
+    let (cluster, mut bytes) = begin("kept-grown");
+    cluster.create(&keeping(&cluster));
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    let taken = std::fs::metadata(image(&cluster, 1)).unwrap().blocks() * 512;
+    assert!(taken <= SIZE + MIB, "metadata takes room before it is written: {taken}");
+    let operation =
+        Operation::Resize { volume: 0, size_bytes: SIZE + 8 * MIB, allow_shrink: false };
+    cluster.ask(1, Command::Operation { resource: "alpha".to_owned(), operation }).unwrap();
+    let mut volume = cluster.open(1, "alpha");
+    volume.write(SIZE + 4 * MIB, &content(3, 4096)).unwrap();
+    volume.flush().unwrap();
+    drop(volume);
+    bytes.resize(24 << 20, 0);
+    bytes[20 << 20..(20 << 20) + 4096].copy_from_slice(&content(3, 4096));
+    delete(&cluster);
+    assert_lengths(&cluster, SIZE + 8 * MIB);
     assert_copies(&cluster, &bytes);
+}
+
+#[test]
+fn a_file_that_is_to_be_kept_and_has_another_size_is_left_as_it_is() {
+    let (cluster, bytes) = begin("kept-size");
+    // As long as a store of ours, with more data than the volume is to have; nothing of ours is in it.
+    let long = std::fs::OpenOptions::new().write(true).open(image(&cluster, 1)).unwrap();
+    long.set_len(64 << 30).unwrap();
+    let mut file = keeping(&cluster);
+    file.volumes[0].size_bytes = 8 * MIB;
+    for member in &mut file.members {
+        member.stores[0].metadata_path = Some("metadata".to_owned());
+    }
+    for force in [false, true] {
+        let refused = make(&cluster, 1, &file, force).unwrap_err();
+        assert!(refused.starts_with("LS-0020") && refused.contains("more bytes"), "{refused}");
+    }
+    assert_eq!(long.metadata().unwrap().len(), 64 << 30);
+    assert!(held(&cluster, 1, 16 << 20) == bytes);
+    assert!(!cluster.home(1).join("metadata").exists());
+}
+
+#[test]
+fn no_file_is_changed_if_one_of_those_that_are_to_be_kept_is_refused() {
+    let (cluster, bytes) = begin("kept-none");
+    let mut file = keeping(&cluster);
+    file.volumes.push(FileVolume { index: 1, ..file.volumes[0].clone() });
+    for member in &mut file.members {
+        let second =
+            FileStore { volume: 1, path: Some("short.img".to_owned()), ..member.stores[0].clone() };
+        member.stores.push(second);
+    }
+    let short = cluster.home(1).join("short.img");
+    std::fs::write(&short, &bytes[..7 << 20]).unwrap();
+    let refused = make(&cluster, 1, &file, false).unwrap_err();
+    assert!(refused.starts_with("LS-0022"), "{refused}");
+    assert_eq!(std::fs::metadata(image(&cluster, 1)).unwrap().len(), SIZE);
+    assert_eq!(std::fs::metadata(&short).unwrap().len(), 7 * MIB);
+    assert!(held(&cluster, 1, 16 << 20) == bytes);
+}
+
+/// Has a node know a resource and make its part.
+fn make(
+    cluster: &Cluster,
+    node: u16,
+    file: &ResourceFile,
+    force: bool,
+) -> Result<wire::admin::Answer, String> {
+    cluster.ask(node, Command::ResourceDefine { file: Box::new(file.clone()) }).unwrap();
+    cluster.ask(node, Command::ResourceCreate { resource: "alpha".to_owned(), force })
 }
 
 #[test]

@@ -28,6 +28,8 @@ mod tests;
 pub use error::StoreError;
 pub use faults::{FaultKind, FaultSpec, Faults};
 pub use signature::{FIRST_BYTES, LAST_BYTES, OUR_MAGIC, foreign_signature};
-pub use spec::{MetadataPlace, Place, StoreSpec, create_file, keep_file, size_of};
+pub use spec::{
+    MetadataPlace, Place, StoreSpec, create_file, give_back, keep_file, size_of, too_long,
+};
 pub use store::{METADATA_PAGE_BYTES, Store};
 pub use zero::is_zero;

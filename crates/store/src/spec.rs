@@ -1,5 +1,6 @@
 //! What a store is made of, as the configuration says.
 
+use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
 use sys::{Access, File, OpenOptions};
@@ -132,35 +133,64 @@ pub fn create_file(path: &Path, size_bytes: u64, force: bool) -> Result<(), Stor
     sync_directory(path)
 }
 
-/// Makes room for metadata behind the `data_bytes` that a file holds and keeps, up to `size_bytes` in all.
+/// Keeps the first `kept_bytes` of a file of `has_bytes`; from there on it reads as zeroes up to `size_bytes`, and takes
+/// no space.
 ///
 /// # Errors
 /// [`StoreError::NotFound`], [`StoreError::InUse`]; [`StoreError::TooSmall`] for a file of fewer bytes,
 /// [`StoreError::ForeignData`] for one of more: they would be lost.
-pub fn keep_file(path: &Path, data_bytes: u64, size_bytes: u64) -> Result<(), StoreError> {
+pub fn keep_file(
+    path: &Path,
+    has_bytes: u64,
+    kept_bytes: u64,
+    size_bytes: u64,
+) -> Result<(), StoreError> {
+    resize(path, &[kept_bytes, size_bytes], |has| match has.cmp(&has_bytes) {
+        Ordering::Less => Err(StoreError::TooSmall { needs_bytes: has_bytes, has_bytes: has }),
+        Ordering::Greater => Err(too_long()),
+        Ordering::Equal => Ok(true),
+    })
+}
+
+/// What is said of a file that is to be kept and holds more than it should.
+#[must_use]
+pub fn too_long() -> StoreError {
+    StoreError::ForeignData { what: "more bytes than the volume that it is to hold" }
+}
+
+/// Gives a file that was kept its length back. One that is not longer is left alone.
+///
+/// # Errors
+/// As for opening it; [`StoreError::InUse`] if it is a store now.
+pub fn give_back(path: &Path, size_bytes: u64) -> Result<(), StoreError> {
+    resize(path, &[size_bytes], |has| Ok(has > size_bytes))
+}
+
+/// Gives a file these lengths, one after the other, if `is_to_be` says so of the one that it has.
+fn resize(
+    path: &Path,
+    sizes: &[u64],
+    is_to_be: impl Fn(u64) -> Result<bool, StoreError>,
+) -> Result<(), StoreError> {
     let options = OpenOptions { access: Access::ReadWrite, ..OpenOptions::default() };
     let file = File::open(path, options)?;
     file.lock()?;
-    let kept = grow_kept(&file, data_bytes, size_bytes);
+    let sized = || {
+        let has_bytes = file.facts().map_err(|_| StoreError::Unsupported)?.size_bytes;
+        if !is_to_be(has_bytes)? {
+            return Ok(());
+        }
+        for &size_bytes in sizes {
+            file.set_size(size_bytes).map_err(|errno| match errno {
+                sys::Errno::TOO_LARGE => StoreError::BeyondFileSystem { needs_bytes: size_bytes },
+                other => other.into(),
+            })?;
+        }
+        Ok(file.sync_now()?)
+    };
+    let result = sized();
     file.unlock();
-    kept
-}
-
-fn grow_kept(file: &File, data_bytes: u64, size_bytes: u64) -> Result<(), StoreError> {
-    let has_bytes = file.facts().map_err(|_| StoreError::Unsupported)?.size_bytes;
-    if has_bytes < data_bytes {
-        return Err(StoreError::TooSmall { needs_bytes: data_bytes, has_bytes });
-    }
-    // A file that was kept before, and given up again, has its full size.
-    if has_bytes != data_bytes && has_bytes != size_bytes {
-        return Err(StoreError::ForeignData {
-            what: "more bytes than the volume that it is to hold",
-        });
-    }
-    file.set_size(size_bytes).and_then(|()| file.sync_now()).map_err(|errno| match errno {
-        sys::Errno::TOO_LARGE => StoreError::BeyondFileSystem { needs_bytes: size_bytes },
-        other => other.into(),
-    })
+    result
 }
 
 fn check_empty(file: &File, path: &Path, size_bytes: u64) -> Result<(), StoreError> {

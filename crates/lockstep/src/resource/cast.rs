@@ -32,7 +32,7 @@ use crate::problem::{
     USAGE,
 };
 use crate::unit::show_size;
-use crate::view::{Views, unmade};
+use crate::view::{Views, is_unjoined, unmade};
 
 /// How long a node may take to end its part once it is no member.
 const CLEAR_LIMIT: Duration = Duration::from_secs(20);
@@ -119,9 +119,8 @@ fn reserve(answers: &[(&Node, NodeStatus)], name: &str) -> Result<Vec<Reserved>,
 }
 
 fn under_way(name: &str, node: &str) -> Problem {
-    let message = format!(
-        "another `create` of {name:?} is under way, as {node} says; nothing was changed"
-    );
+    let message =
+        format!("another `create` of {name:?} is under way, as {node} says; nothing was changed");
     let mut problem = Problem::new(RESOURCE_EXISTS, message);
     problem.remedy = "Wait until that one is done, or choose another name.".to_owned();
     problem
@@ -516,11 +515,16 @@ pub(crate) fn remove_replica(cluster: &Cluster, style: Style, on: &OnNode) -> Re
     let name = &on.name;
     let (ref cluster, views) = Views::one(cluster, name)?;
     let view = views.require(name)?;
-    let member = view
-        .replicas
-        .iter()
-        .find(|replica| replica.node == on.node && replica.state != ReplicaState::Diskless)
-        .ok_or_else(|| Problem::new(NO_MEMBER, format!("{} is no member of {name}", on.node)))?;
+    let is_member =
+        |row: &&ReplicaStatus| row.node == on.node && row.state != ReplicaState::Diskless;
+    let Some(member) = view.replicas.iter().find(is_member) else {
+        if views.of(name, &on.node).is_some_and(|own| is_unjoined(view, &on.node, own)) {
+            let node = cluster.node(&on.node)?;
+            clear(cluster, node, name, node_status(node)?.node_id)?;
+            return done(style, name, &format!("{} was no member yet, and holds nothing", on.node));
+        }
+        return Err(Problem::new(NO_MEMBER, format!("{} is no member of {name}", on.node)));
+    };
     require_quorum(cluster, name)?;
     let id = match member.node_id {
         0 => file_of(doer(cluster, &views, name)?, name)?

@@ -5,10 +5,13 @@
 //!
 //! Not here: taking a member out of a resource that goes on (`cast`).
 
-use wire::admin::{Answer, Command, Operation, ReplicaState, ReplicaStatus, ResourceStatus, codes};
+use base::NodeId;
+use wire::admin::{
+    Answer, Command, FileMember, Operation, ReplicaState, ReplicaStatus, ResourceStatus, codes,
+};
 
-use super::done;
-use crate::admin::unexpected;
+use super::{doer, done, file_of};
+use crate::admin::{Node, unexpected};
 use crate::cluster::Cluster;
 use crate::output::Style;
 use crate::problem::{Problem, STILL_NEEDED, UNREACHED};
@@ -49,8 +52,33 @@ pub(super) fn delete(
         return Err(Problem::from_code(&codes::IN_USE, message));
     }
     let words = deleted_words(cluster, &views, view);
+    let kept = kept_words(cluster, &views, name);
     remove_everywhere(cluster, &views, name, force)?;
-    done(style, name, &words)
+    done(
+        style,
+        name,
+        &match kept {
+            Some(kept) => {
+                format!("{}; {kept}", words.replacen("deleted, with its data,", "deleted", 1))
+            }
+            None => words,
+        },
+    )
+}
+
+/// Whose stores held the data before the resource was made, and keep it.
+fn kept_words(cluster: &Cluster, views: &Views, name: &str) -> Option<String> {
+    let nodes = kept_on(doer(cluster, views, name).ok()?, name);
+    let words = format!("the data stays in the kept stores of {}", nodes.join(", "));
+    (!nodes.is_empty()).then_some(words)
+}
+
+/// Members whose stores are kept, as a node knows them.
+fn kept_on(node: &Node, name: &str) -> Vec<String> {
+    let Ok(file) = file_of(node, name) else { return Vec::new() };
+    let keeps = |member: &&FileMember| member.stores.iter().any(|store| store.keep);
+    let nodes = file.members.iter().filter(keeps);
+    nodes.filter_map(|member| file.node_name(NodeId(member.node)).map(str::to_owned)).collect()
 }
 
 /// Where it was deleted, and where something is left.
@@ -120,9 +148,13 @@ pub(super) fn forget(
         }
         return Err(problem);
     }
+    let keeps = kept_on(cluster.node(on)?, name).iter().any(|node| node == on);
     let command = Command::ResourceForget { resource: name.to_owned(), stores: true };
     cluster.node(on)?.change(command)?;
     let mut words = format!("what {on} held of it ({}) is removed, and nothing else", own.id);
+    if keeps {
+        words.push_str("; the data stays in its kept store");
+    }
     if views.all_of(name).iter().any(|(node, _)| node != on) {
         words.push_str("; `lockstep resource add-client` lets it use it again");
     }

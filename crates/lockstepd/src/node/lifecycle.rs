@@ -7,7 +7,7 @@
 //! Always: a resource's file is on stable storage before anybody hears that it is defined; stores are
 //! wiped before a file is removed.
 //!
-//! Not here: making and reading stores (`backing`), which runs on the helper's thread.
+//! Not here: parts that were never made, or not to the end (`unmade`); making and reading stores (`backing`), which runs on the helper's thread.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ use super::resource::{Resource, Seat};
 use super::roster::Roster;
 use super::sums::Sums;
 use super::threads::{Beginning, Parcel};
-use super::{Node, Work};
+use super::{Node, Work, unmade};
 use crate::backing::{self, Blocking, Plan, Refused};
 use crate::log::{debug, error, info, warning};
 use crate::slab::Key;
@@ -58,11 +58,6 @@ impl Node {
         self.config.directory.join("resources").join(format!("{name}.toml"))
     }
 
-    /// A file that is there from the definition of a resource until its stores begin to be made.
-    fn uncreated_path(&self, name: &str) -> PathBuf {
-        self.config.directory.join("resources").join(format!("{name}.uncreated"))
-    }
-
     /// Its files beside its stores.
     pub(super) fn files_of(&self, name: &str) -> [PathBuf; 2] {
         [self.resource_path(name), self.uncreated_path(name)]
@@ -84,7 +79,7 @@ impl Node {
                     let name = file.name.clone();
                     self.learn_nodes(&file);
                     let roster = self.read_roster(ResourceId(file.id));
-                    let uncreated = self.uncreated_path(&name).exists();
+                    let uncreated = unmade::undo_begun(&self.uncreated_path(&name));
                     let known = Known {
                         file,
                         running: None,
@@ -424,6 +419,7 @@ impl Node {
         };
         let (old, running) = (known.file.clone(), known.running);
         let counted = running.is_some_and(|key| self.is_counted_on(key, own));
+        let counted = counted && !self.never_joined(known);
         let result = match file.check() {
             Err(error) => Err(Refused::new(&codes::BAD_RESOURCE_FILE, error.0)),
             Ok(()) if counted => {
@@ -521,14 +517,6 @@ impl Node {
         replace_file(&path, text.as_bytes()).map_err(|error| failed(error.to_string()))
     }
 
-    /// Until its stores begin to be made it is certain that this node holds nothing of a resource.
-    fn note_uncreated(&self, name: &str) -> Result<(), Refused> {
-        let path = self.uncreated_path(name);
-        replace_file(&path, b"").map_err(|error| {
-            Refused::new(&codes::STORE_FAILED, format!("{}: {error}", path.display()))
-        })
-    }
-
     /// The record of a member that begins with the resource.
     fn first_record(&self, file: &ResourceFile) -> Result<Record, Refused> {
         let configuration = file
@@ -570,8 +558,9 @@ impl Node {
         let name = name.to_owned();
         let (cluster, id) = (self.config.cluster, ResourceId(file.id));
         let patience = self.config.disk_late;
+        let begun = self.uncreated_path(&name);
         self.helper().start(move || {
-            let result = backing::make(&plans, &labels, &record, force);
+            let result = unmade::make(&begun, &plans, &labels, &record, force);
             let made = result.is_ok();
             let only_memory = plans.iter().all(|plan| plan.kind == StoreKind::Memory);
             let found = result.and_then(|()| {
@@ -588,24 +577,14 @@ impl Node {
                 match found {
                     Ok(found) => node.on_made(&name, plans, found, Box::new(done)),
                     Err(refused) => {
-                        if !made && uncreated {
-                            node.is_uncreated_still(&name);
+                        if !made {
+                            node.is_unmade_still(&name, uncreated);
                         }
                         done(node, Err(refused));
                     }
                 }
             })
         });
-    }
-
-    /// Its stores could not be made, and may be when what stood in the way is gone.
-    fn is_uncreated_still(&mut self, name: &str) {
-        if let Err(refused) = self.note_uncreated(name) {
-            return warning!("{name}: {refused}");
-        }
-        if let Some(known) = self.known.get_mut(name) {
-            known.uncreated = true;
-        }
     }
 
     /// The stores of a resource are made: it runs with them. Clients that have it open here stay.
@@ -652,8 +631,6 @@ impl Node {
             let message = format!("{name}: its store on this node would be memory");
             return Err(Refused::new(&codes::MEMORY_REFUSED, message));
         }
-        // Before there is anything in a store.
-        remove_files(&[self.uncreated_path(name)])?;
         if let Some(known) = self.known.get_mut(name) {
             known.busy = true;
             known.uncreated = false;
@@ -724,7 +701,10 @@ impl Node {
         let running = known.running.and_then(|key| self.resources.get(key));
         let (cluster, id) = (self.config.cluster, ResourceId(known.file.id));
         let had_disk = running.is_some_and(|resource| resource.disk.is_some());
-        let plans = if had_disk || force { self.plans(&known.file) } else { Vec::new() };
+        let member = known.file.members.iter().any(|member| member.node == self.config.node.0);
+        // Of one that it is no member of there may be a part that was given up.
+        let looks = had_disk || force || !member;
+        let plans = if looks { self.places(&known.file) } else { Vec::new() };
         self.end(name, "the resource is deleted");
         self.known.remove(name);
         self.drop_roster(id);
@@ -734,7 +714,10 @@ impl Node {
             let result = remove_each(&plans, |plan| match had_disk {
                 true => backing::remove(plan),
                 // It may be another's by now.
-                false => backing::remove_labelled(plan, cluster, id),
+                false => match backing::remove_labelled(plan, cluster, id) {
+                    Err(refused) if !member && refused.code == &codes::OTHER_STORE => Ok(()),
+                    result => result,
+                },
             });
             let removed = remove_files(&paths);
             Box::new(move |node: &mut Node| {
@@ -842,7 +825,7 @@ pub(super) fn refuse_witness(
 
 /// Whether this node joins a resource that the others have already: then it learns from them what the
 /// resource is, and holds nothing yet.
-fn joins_later(file: &ResourceFile, node: NodeId) -> bool {
+pub(super) fn joins_later(file: &ResourceFile, node: NodeId) -> bool {
     let own = file.members.iter().find(|member| member.node == node.0);
     own.is_some_and(|own| own.in_sync == Some(false) && own.voter.is_some())
 }

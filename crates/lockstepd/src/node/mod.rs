@@ -10,7 +10,7 @@
 //!
 //! Not here: one file each: outputs (`carry`), the disk (`disk`), NBD clients (`clients`), other nodes
 //! (`peers`), who this node is (`identity`), the operator (`admin`), coming and going of resources
-//! (`lifecycle`), a node's part that changes (`recast`), who may speak about them (`admission`; what of that is told
+//! (`lifecycle`; of parts that are not made: `unmade`), a node's part that changes (`recast`), who may speak about them (`admission`; what of that is told
 //! to nodes that were away: `vouchers`), what nodes tell each other of resources (`definitions`).
 
 mod admin;
@@ -38,6 +38,7 @@ mod status;
 mod stop;
 mod sums;
 mod threads;
+mod unmade;
 mod vouchers;
 
 pub(crate) use self::threads::{BUFFER_BYTES_MIN, THREADS_MAX};

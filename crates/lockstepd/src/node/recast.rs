@@ -281,6 +281,7 @@ impl Node {
         let attached = attached.is_some_and(|resource| resource.disk.is_some());
         let plans = if attached { self.plans(old) } else { Vec::new() };
         self.save(&next)?;
+        self.is_uncreated_no_more(name);
         let Some(known) = self.known.get_mut(name) else { return Ok(()) };
         known.file = next;
         if let Some(key) = running {
