@@ -137,26 +137,26 @@ fn a_node_that_was_killed_while_it_made_its_part_takes_back_what_it_had_begun() 
         let define = Command::ResourceDefine { file: Box::new(file.clone()) };
         cluster.ask(node, define).expect("defined");
     }
-    let making = Making::begin(&cluster, 3);
-    cluster.wait_for("the making to begin", || {
-        let begun = !cluster.status(3, "alpha").uncreated;
-        if begun { Ok(()) } else { Err("not asked yet".to_owned()) }
-    });
     cluster.kill(3);
-    std::fs::remove_file(&making.settings).unwrap();
-    std::fs::write(&making.settings, &making.text).unwrap();
-    // As far as it may have come: a file without a superblock.
+    // As far as it may have come: a file without a superblock, and one that is kept and was made longer.
     let image = cluster.home(3).join("volumes/alpha-0.img");
+    let kept = cluster.home(3).join("before.img");
     std::fs::create_dir_all(image.parent().unwrap()).unwrap();
-    std::fs::write(&image, [7; 8192]).unwrap();
+    for path in [&image, &kept] {
+        std::fs::write(path, [7; 8192]).unwrap();
+    }
+    let [made, longer] = [&image, &kept].map(|path| harness::text(path));
+    let note = format!("made = [{made:?}]\n[[kept]]\npath = {longer:?}\nlength_bytes = 5000\n");
+    std::fs::write(cluster.home(3).join("resources/alpha.uncreated"), note).unwrap();
     cluster.start(3);
     assert!(cluster.status(3, "alpha").uncreated);
     assert!(!image.exists(), "half a store is left");
+    assert!(std::fs::read(&kept).unwrap() == [7; 5000]);
     for node in 1..=3 {
         let create = Command::ResourceCreate { resource: alpha(), force: false };
         cluster.ask(node, create).expect("created");
     }
-    // What was there before a making began is never taken for a part of it.
+    // What is whole stays.
     cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
     cluster.kill(3);
     cluster.start(3);

@@ -131,11 +131,12 @@ fn a_kept_store_that_has_grown_has_its_data_and_its_length_when_the_resource_is_
         Operation::Resize { volume: 0, size_bytes: SIZE + 8 * MIB, allow_shrink: false };
     cluster.ask(1, Command::Operation { resource: "alpha".to_owned(), operation }).unwrap();
     let mut volume = cluster.open(1, "alpha");
-    volume.write(SIZE + 4 * MIB, &content(3, 4096)).unwrap();
+    let beyond = content(3, 4096);
+    cluster.wait_for("the new size", || volume.write(SIZE + 4 * MIB, &beyond));
     volume.flush().unwrap();
     drop(volume);
     bytes.resize(24 << 20, 0);
-    bytes[20 << 20..(20 << 20) + 4096].copy_from_slice(&content(3, 4096));
+    bytes[20 << 20..(20 << 20) + 4096].copy_from_slice(&beyond);
     delete(&cluster);
     assert_lengths(&cluster, SIZE + 8 * MIB);
     assert_copies(&cluster, &bytes);

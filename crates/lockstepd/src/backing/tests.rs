@@ -118,3 +118,26 @@ fn a_start_reads_nothing_of_slots_that_were_not_given_and_of_others_what_was_wri
     assert_eq!(pages, [(4, 5), (4, 6), (4, 300)]);
     assert!(bytes <= fixed + 3 * 64 * 1024, "{} bytes were read of bitmaps", bytes - fixed);
 }
+
+#[test]
+fn what_a_making_that_ended_half_way_has_made_and_lengthened_is_taken_back() {
+    let scratch = Scratch::new(Vec::new());
+    let kept = scratch.directory.join("kept.img");
+    std::fs::write(&kept, [7; 8192]).expect("written");
+    let mut plans = Vec::new();
+    for (volume, name, kept_bytes) in [(0, "new.img", None), (1, "kept.img", Some(8192))] {
+        let place = Place::Path(scratch.directory.join(name));
+        let spec = StoreSpec { place, ..scratch.plan.spec.clone() };
+        plans.push(Plan { volume: VolumeId(volume), spec, kept_bytes, ..scratch.plan.clone() });
+    }
+    let note = toml::to_string(&Begun::of(&plans)).expect("lists");
+    let labels: Vec<Vec<u8>> =
+        plans.iter().map(|plan| label(ClusterId(1), ResourceId(3), plan)).collect();
+    let record = Record { stores: 1, ..Record::default() };
+    make(&plans, &labels, &record, false).expect("made");
+    assert!(std::fs::metadata(&kept).expect("it is there").len() > VOLUME_BYTES);
+    toml::from_str::<Begun>(&note).expect("what was written").undo();
+    assert!(!scratch.directory.join("new.img").exists());
+    assert!(std::fs::read(&kept).expect("it is there") == [7; 8192]);
+    assert!(scratch.directory.join("volume.img").exists(), "it is of nothing that was begun");
+}

@@ -279,10 +279,7 @@ impl Node {
                 let result = self.status(resource.as_deref()).map(Answer::Status);
                 self.answer(asker, result);
             }
-            Command::ResourceReserve { resource } => {
-                let result = self.reserve(asker.admin, resource);
-                self.answer_done(asker, result);
-            }
+            Command::ResourceReserve { resource } => self.begin_reserve(asker, resource),
             Command::ResourceDefine { file } => {
                 self.redefine(*file, move |node, result| node.answer_done(asker, result));
             }
@@ -329,6 +326,11 @@ impl Node {
     /// Whether nobody is there any more to hear the answer: this node stood still, and the asker gave up.
     fn has_left(&self, asker: Asker) -> bool {
         self.admins.get(asker.admin).is_none_or(|admin| admin.socket.is_left())
+    }
+
+    fn begin_reserve(&mut self, asker: Asker, name: String) {
+        let result = self.reserve(asker.admin, name);
+        self.answer_done(asker, result);
     }
 
     /// Keeps a name for a connection until that ends. It ends with the process that has it, so that what a `create`
