@@ -336,7 +336,7 @@ pub enum ToShard {
     /// Operator: hold resync back (true), or let it go on.
     PauseResync(bool),
     /// The node stops in good order, and nothing more is asked: whatever nobody uses leaves the activity log, with all
-    /// that is saved when an extent does. The next process then has nothing in doubt.
+    /// that is saved when an extent does. The next process then has nothing in doubt that was not so before, or open.
     Cool,
     /// Operator, of this node alone: answer requests that cannot go on with an error (true), or let them wait.
     FailWaiting(bool),

@@ -154,8 +154,8 @@ impl Node {
         self.tell_others(|| Parcel::Leave);
     }
 
-    /// What this thread's shards have in their logs is put where it belongs, checksums too: the next process finds
-    /// nothing in doubt, and believes what it finds.
+    /// What nobody uses leaves the logs of this thread's shards, and what is saved then is, checksums too: the next
+    /// process has no doubt of it, and believes what it finds.
     pub(super) fn cool(&mut self) {
         for key in self.resources.keys() {
             self.push_to_shards(key, &ToShard::Cool);

@@ -1,7 +1,8 @@
 //! Requests that fail because an operator does not want them to wait.
 //!
 //! An option of the register says what becomes of requests without quorum, and cannot change without one. So this is a
-//! word to one node, about the requests that wait there, also those that other nodes handed to it: nothing is stored or told to others, and a new process has forgotten it.
+//! word to one node, about the requests that wait there, also those that other nodes handed to it: nothing is stored or
+//! told to others, and a new process has forgotten it.
 //!
 //! Always: it holds only while nodes are missing without which nothing can be answered; when they are back it is over.
 //! A write that failed so may have taken effect, or not, for good: like every one that was not answered.

@@ -102,10 +102,6 @@ impl Shard {
         }
     }
 
-    fn copy_purpose(&mut self, id: u64) -> Option<Purpose> {
-        self.copy_mut(id).map(|copy| copy.purpose)
-    }
-
     /// Queues a copy.
     pub(super) fn queue_copy(
         &mut self,
@@ -414,8 +410,7 @@ impl Shard {
             .filter(|node| sources.contains(node))
             .or_else(|| self.copy_source(&purpose, &sources, span));
         let Some(source) = source else {
-            let alone =
-                self.copy_purpose(id) == Some(Purpose::Reconcile) && self.copy_members() < 2;
+            let alone = purpose == Purpose::Reconcile && self.copy_members() < 2;
             if alone && (!tried.is_empty() || self.disk_failing) {
                 // The only copy cannot be read here; nobody knows what it holds.
                 self.lose_effects(out);

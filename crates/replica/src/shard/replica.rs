@@ -270,7 +270,7 @@ impl Shard {
         out: &mut Out,
     ) {
         let purpose = Purpose::Peer { node, session, sequence, kind };
-        if self.was_place(volume, span) && !self.is_unlike_told(volume, span) {
+        if self.was_place(volume, span) {
             self.local(purpose, volume, span, action, out);
         } else {
             self.on_local(purpose, DiskAnswer::Failed, out);

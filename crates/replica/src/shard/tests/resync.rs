@@ -364,9 +364,7 @@ fn what_was_clean_of_a_copy_that_is_worthless_since_is_not_clean() {
     world.held.insert((1, 2));
     world.start_resync(1, 3);
     let is_clean = |message: &ShardMessage| matches!(message, ShardMessage::Clean { .. });
-    while world.sent(1, 2, is_clean) == 0 {
-        world.wait_ms(10);
-    }
+    world.until_sent(1, 2, is_clean);
     world.void(2, 3);
     world.configuration = world.next_with(&[1, 2]);
     world.install_on(2);

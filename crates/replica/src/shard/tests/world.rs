@@ -552,6 +552,17 @@ impl World {
         self.tell(primary, ToShard::Resync { peer, session, gather: true });
     }
 
+    /// Time passes until something was sent.
+    pub(super) fn until_sent(&mut self, from: u16, to: u16, what: impl Fn(&ShardMessage) -> bool) {
+        for _ in 0..1000 {
+            if self.sent(from, to, &what) > 0 {
+                return;
+            }
+            self.wait_ms(10);
+        }
+        panic!("node {from} does not send it to node {to}");
+    }
+
     pub(super) fn has_said(&self, node: u16, message: &FromShard) -> bool {
         self.nodes[&node].said.contains(message)
     }
