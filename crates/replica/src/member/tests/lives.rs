@@ -205,6 +205,18 @@ fn a_voter_tells_what_it_remembers_before_it_promises() {
 }
 
 #[test]
+fn who_greets_tells_what_it_remembers_of_the_others() {
+    let mut node = Alone::new(2, &World::new(1, 2, 1, 1).bootstrap);
+    node.meet(1, 2, None);
+    // One that leads already may have counted a restored disk, and those who remember may not reach that disk.
+    let told = node.step(MemberInput::PeerUp { peer: NodeId(4), session: SessionId(1) });
+    let [MemberMessage::Hello { .. }, MemberMessage::Heard { seen }, ..] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert!(seen.iter().any(|seen| seen.node == NodeId(1) && seen.life.process == 2), "{seen:?}");
+}
+
+#[test]
 fn a_disk_that_went_back_is_found_however_often_it_was_started_before_it_met_anybody() {
     for (node, starts) in [(2, 1), (2, 2), (2, 5), (4, 3)] {
         let mut world = serving(16, 3, 2, 0);
