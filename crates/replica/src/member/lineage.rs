@@ -73,6 +73,17 @@ pub(super) fn is_above(value: (Ballot, &Configuration), than: (Ballot, &Configur
     is_later(value, than)
 }
 
+/// Whether a fork, which may be decided or not, went from an earlier point than what is known: whoever knows more of that
+/// history neither goes on from the fork nor stands by it. If it was decided, those who act on it say so (`split`), and
+/// then this side is given up as a whole, its copy with it.
+pub(super) fn leaves_behind(
+    fork: (Ballot, &Configuration),
+    known: (Ballot, &Configuration),
+) -> bool {
+    let off = is_off(fork.1) || is_off(known.1);
+    off && fork.1.fork > known.1.fork && !is_ancestor(known, fork)
+}
+
 impl Member {
     /// Tells the wall clock: milliseconds since 1970 at `Instant(0)` of the clock that `step` is given.
     /// Only the policies about the younger and the older side need it.

@@ -8,7 +8,7 @@
 //!
 //! Not here: the value that is proposed then (`register`), the reign (`primary`).
 
-use super::lineage::{is_above, is_lineal};
+use super::lineage::{is_above, is_lineal, leaves_behind};
 use super::store::Effect;
 use super::{Known, Member, Out, Phase, Prepare, Reign, Role, Then, is_majority};
 use crate::door::{MemberOutput, Operation};
@@ -243,10 +243,10 @@ impl Member {
     }
 
     /// Whether a value may be chosen after the configuration that is known: none of a history that was left.
-    fn is_above_known(&self, value: (Ballot, &Configuration)) -> bool {
+    pub(super) fn is_above_known(&self, value: (Ballot, &Configuration)) -> bool {
         let Some(known) = &self.known else { return true };
-        value.1.fork >= known.configuration.fork
-            && is_above(value, (known.ballot, &known.configuration))
+        let known = (known.ballot, &*known.configuration);
+        value.1.fork >= known.1.fork && !leaves_behind(value, known) && is_above(value, known)
     }
 
     /// The highest value that this node itself knows of.
@@ -323,9 +323,9 @@ impl Member {
                 out.push(MemberOutput::Mark("member: unsound value in a promise"));
                 return;
             }
-            let left =
-                self.known.as_ref().is_some_and(|known| known.configuration.fork > value.fork);
-            if !left {
+            if self.is_above_known((ballot, &value))
+                && let Role::Preparing(prepare) = &mut self.role
+            {
                 prepare.raise(ballot, Arc::new(*value));
             }
         }
@@ -431,10 +431,10 @@ impl Member {
     /// A configuration became known while asking. This node is on that history now: what it found does not
     /// count unless it came from there.
     pub(super) fn raise_best(&mut self, ballot: Ballot, value: &Arc<Configuration>) {
-        if let Role::Preparing(prepare) = &mut self.role
-            && (prepare.best.configuration.fork < value.fork
-                || !is_above((prepare.best.ballot, &prepare.best.configuration), (ballot, value)))
-        {
+        let Role::Preparing(prepare) = &mut self.role else { return };
+        let best = (prepare.best.ballot, &*prepare.best.configuration);
+        let comes_from_it = best.1.fork >= value.fork && !leaves_behind(best, (ballot, value));
+        if !comes_from_it || !is_above(best, (ballot, value)) {
             prepare.best = Known { ballot, configuration: value.clone() };
         }
     }

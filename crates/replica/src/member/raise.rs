@@ -91,14 +91,13 @@ impl Member {
         let Some(known) = self.known.as_ref().map(|known| known.configuration.clone()) else {
             return;
         };
+        let goes_on = accepted.is_some_and(|value| self.is_above_known(value));
         let Some(reign) = self.reign_mut() else { return };
         let Some(raise) = reign.raise.as_mut().filter(|raise| raise.ballot == ballot) else {
             return;
         };
         let newest = reign.proposal.as_ref().map_or(&known, |proposal| &proposal.next);
-        let newer = |value: (Ballot, &Configuration)| {
-            value.1.fork >= known.fork && is_above(value, (reign.ballot, newest))
-        };
+        let newer = |value| goes_on && is_above(value, (reign.ballot, newest));
         if accepted.is_some_and(newer) {
             out.push(MemberOutput::Mark("member: a value of another node found in a reign"));
             return self.abdicate(out);

@@ -7,6 +7,7 @@
 //! Not here: which change comes next (`peers`, `operations`, `primary`).
 
 use super::invalidate::is_voided;
+use super::lineage::leaves_behind;
 use super::store::Effect;
 use super::{Known, Member, Out, Proposal, Role, Then, is_majority, rank};
 use crate::door::{MemberOutput, Notice, Slot, ToShard};
@@ -220,6 +221,13 @@ impl Member {
         self.renounce_replaced(&configuration);
         self.update_slots(&configuration);
         if let Some(record) = self.record.as_mut() {
+            let left = record.accepted.as_ref();
+            if left.is_some_and(|(at, fork)| leaves_behind((*at, fork), (ballot, &configuration))) {
+                record.accepted = None;
+                out.push(MemberOutput::Mark(
+                    "member: a fork let go that left what is known behind",
+                ));
+            }
             record.committed = Some((ballot, Box::new((*configuration).clone())));
             record.in_memory |= memory::counts(&configuration, self.node);
         }

@@ -433,3 +433,46 @@ fn through_crashes_and_partitions_every_split_brain_is_found_and_can_be_ended() 
     let split: u64 = (0..seeds).map(ordeal).sum();
     assert!(split > seeds / 10 && split < seeds, "{split} of {seeds} had a split brain");
 }
+
+/// Node 1 begins to end the split from node 2, and stops before node 3, its peer, was asked. Node 3 then goes on alone
+/// from where both were: that is no side of the split that a policy may give up unseen.
+#[test]
+fn a_fork_that_was_only_begun_is_let_go_when_its_own_side_went_on_without_it() {
+    for seed in 0..20 {
+        let mut world = serving(seed, 3, AfterSplitBrain::DiscardNode(2));
+        world.split(&[2]);
+        world.run_until("node 1 goes on", |world| in_sync(world, 1) == [1, 3]);
+        world.set_clients(2, 1);
+        world.run_until("node 2 goes on", |world| world.answers(2));
+        world.run_until("node 3 follows", |world| known(world, 3) == known(world, 1));
+        let before = known(&world, 1).epoch;
+        world.lost = Some((3, 1));
+        world.blocked.remove(&(1, 2));
+        world.connect_all();
+        world.run_until("node 1 has accepted its fork", |world| {
+            let record = world.node(1).disk.as_ref();
+            let accepted = record.and_then(|record| record.accepted.as_ref());
+            accepted.is_some_and(|(_, value)| value.fork == 1)
+        });
+        assert_eq!(known(&world, 1).epoch, before, "{}", world.show());
+        world.lost = None;
+        world.crash(1);
+        world.crash(2);
+        world.set_clients(3, 1);
+        world.run_until("node 3 goes on", |world| in_sync(world, 3) == [3] && world.answers(3));
+        world.wait(2);
+        let gone_on = known(&world, 3);
+        assert_eq!(gone_on.fork, 0, "seed {seed} {}", world.show());
+        world.start(1);
+        world.connect_all();
+        world.run_until("node 1 comes back", |world| in_sync(world, 3) == [1, 3]);
+        assert_eq!(known(&world, 3).fork, 0, "{}", world.show());
+        assert!(known(&world, 3).epoch > gone_on.epoch);
+        // Node 2 is behind its own split still, and is given up as the policy says.
+        world.set_clients(2, 0);
+        world.start(2);
+        world.heal();
+        world.run_until("all are in sync", |world| is_whole(world, 3));
+        world.check_data(3);
+    }
+}

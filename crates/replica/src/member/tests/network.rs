@@ -112,6 +112,8 @@ pub(super) struct World {
     pub(super) delay: u64,
     /// What travels (to, from) takes so much longer.
     pub(super) slow: Option<(u16, u16, u64)>,
+    /// What is said (to, from) never arrives, though the two are connected.
+    pub(super) lost: Option<(u16, u16)>,
     pub(super) store_fails: BTreeSet<u16>,
     /// Without quorum: there may be two histories, and two nodes that answer.
     pub(super) without_quorum: bool,
@@ -191,6 +193,7 @@ impl World {
             bootstrap,
             delay: 2 * MS,
             slow: None,
+            lost: None,
             store_fails: BTreeSet::new(),
             without_quorum: false,
             data: BTreeMap::new(),
@@ -390,7 +393,8 @@ impl World {
                 self.plan(node, node, 1, Event::Stored { node, life, number, record, ok });
             }
             MemberOutput::Send { peer, session, message } => {
-                if self.sessions.get(&pair(node, peer.0)) == Some(&session) {
+                let connected = self.sessions.get(&pair(node, peer.0)) == Some(&session);
+                if connected && self.lost != Some((peer.0, node)) {
                     let message = Box::new(message);
                     self.plan(
                         peer.0,
