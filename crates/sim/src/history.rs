@@ -212,11 +212,13 @@ impl History {
         found.map_or(Ok(()), Err)
     }
 
-    /// Events that concern each sector. Flushes concern every sector of their volume that was touched.
+    /// Events that concern each sector that was read: of what nobody saw every order can be. Flushes concern every sector of
+    /// their volume, if anything was lost at all.
     fn by_sector(&self) -> BySector {
         let mut sectors: BySector = BTreeMap::new();
+        let lost = self.events.iter().any(|(_, _, event)| *event == Event::Loss);
         for operation in &self.operations {
-            if operation.effect != Effect::Flush {
+            if operation.ok && matches!(operation.effect, Effect::Read(_)) {
                 for sector in operation.span.first()..operation.span.end() {
                     sectors.entry((operation.volume, sector)).or_default();
                 }
@@ -231,6 +233,9 @@ impl History {
                 sectors.values_mut().for_each(|events| events.push((at, step, event)));
                 continue;
             };
+            if operation.effect == Effect::Flush && !lost {
+                continue;
+            }
             if operation.effect == Effect::Flush {
                 for (_, events) in
                     sectors.iter_mut().filter(|((volume, _), _)| *volume == operation.volume)
