@@ -19,7 +19,7 @@ mod time;
 #[cfg(test)]
 mod tests;
 
-pub use checksum::crc32c;
+pub use checksum::{Crc32c, crc32c};
 pub use id::{
     Ballot, BufferId, ClusterId, Epoch, Incarnation, NodeId, RequestId, ResourceId, SessionId,
     VolumeId, VoterId,

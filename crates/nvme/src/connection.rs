@@ -1,0 +1,561 @@
+//! One connection of a host, as the controller sees it: one queue.
+//!
+//! The caller asks [`Connection::wants`], gives the machine what it wants, sends what was appended to its send buffer, and
+//! carries out the event, in that order. One call of [`Connection::feed`] handles at most one PDU.
+//!
+//! Invariants:
+//! - A request is answered exactly once; its slot is open from its event to its last byte.
+//! - Data that comes is of an open write, follows what came before, and stays inside it.
+//! - After [`Event::Close`] nothing is consumed any more, and what was appended before says why.
+//!
+//! Not here: administration (`controller`), judging requests and their answers (`serve`).
+
+use crate::bytes::{length_u32, u16_at, u32_at};
+use crate::command::{Command, Status};
+use crate::controller::Controller;
+use crate::number::{
+    CONTROLLER_ANY, DEPTH_MAX, DIGEST_BYTES, FLAG_LAST, GATHER_BYTES_MAX, HEAD_BYTES_MAX,
+    INLINE_BYTES_MAX, PDU_COMMAND, PDU_H2C_DATA, PDU_H2C_TERM, PDU_IC_REQ,
+};
+use crate::pdu::{Common, Digests, Fatal, is_whole, place, put_end, put_ic_response};
+use crate::request::{Request, Slot};
+use crate::serve::Taken;
+use crate::subsystem::Namespace;
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use base::{Crc32c, Instant};
+
+/// What the machine can use next.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Want {
+    /// [`Connection::feed`], and it will take at most this many bytes.
+    Bytes {
+        /// At least 1.
+        bytes: u32,
+    },
+    /// Bytes of a write come next. The caller receives exactly that many where it likes, then calls
+    /// [`Connection::received`].
+    Payload {
+        /// The write.
+        slot: Slot,
+        /// Where in the write's data they belong.
+        offset_bytes: u32,
+        /// At least 1.
+        length_bytes: u32,
+    },
+    /// The answer to [`Event::Connect`]; feed nothing.
+    Answer,
+    /// Nothing any more: close once what is appended is sent.
+    Nothing,
+}
+
+/// A host asks for a queue.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Connect {
+    /// The subsystem's name.
+    pub subsystem: String,
+    /// The host's name.
+    pub host: String,
+    /// The host's identity.
+    pub host_id: [u8; 16],
+    /// 0: for administration, which makes a controller. Others: for I/O.
+    pub queue: u16,
+    /// The controller that a queue for I/O is of. Not 0xffff.
+    pub controller: u16,
+    /// How often the host will be heard of, in milliseconds; 0: never given up.
+    pub keep_alive_ms: u32,
+}
+
+/// What the host asks for.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Event {
+    /// Answer with [`Connection::administrates`], [`Connection::serves`] or [`Connection::refuse`].
+    Connect(Connect),
+    /// Answer it by its slot. The data of a write comes by itself if the request says so, else once it is
+    /// [asked for](Connection::ask).
+    Request(Request),
+    /// The controller was switched on, off, or told to shut down: see [`Controller::is_enabled`].
+    Switched,
+    /// Close the connection once what was appended is sent.
+    Close(CloseReason),
+}
+
+/// Why a connection ends.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum CloseReason {
+    /// The host says that we broke the protocol.
+    HostEnds,
+    /// It broke the protocol.
+    Fault(Fatal),
+    /// What it wanted to connect to is not to be had.
+    Refused,
+}
+
+/// What came of feeding.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Fed {
+    /// Bytes of the input that were used.
+    pub consumed: usize,
+    /// What the host asks for.
+    pub event: Option<Event>,
+}
+
+/// How much of a write's data came.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Arrived {
+    /// Not everything.
+    Partly,
+    /// Everything: carry it out.
+    Whole,
+    /// Everything, and a digest does not match: fail it with [`Status::TRANSPORT`].
+    Damaged,
+}
+
+/// What the connection is.
+#[derive(Debug)]
+pub(crate) enum Role {
+    /// Its form is not agreed.
+    Fresh,
+    /// It is not connected to a controller yet.
+    Unconnected,
+    /// The host asked for this, and the caller is asked.
+    Connecting { id: u16 },
+    /// The administration queue.
+    Admin(Box<Controller>),
+    /// A queue for I/O on these volumes.
+    Io { namespaces: Vec<Namespace> },
+}
+
+/// Where the machine is in a PDU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Phase {
+    /// In its head, of so many bytes as far as is known.
+    Head { need: usize },
+    /// In data that the machine gathers, for the command in the head.
+    Gather { left: u32 },
+    /// In data for an open write: what is left in this PDU.
+    Payload { slot: Slot, left: u32 },
+    /// In data that nobody wants; afterwards the command in the head is refused, if it is one.
+    Skip { left: u32, refused: Option<Status> },
+    /// Before the digest of data.
+    Digest { slot: Option<Slot>, refused: Option<Status> },
+    /// The caller has a question to answer.
+    Answer,
+    /// Nothing is read any more.
+    Closed,
+}
+
+/// An open request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Open {
+    pub(crate) id: u16,
+    pub(crate) kind: OpenKind,
+    /// Bytes to read or write.
+    pub(crate) length: u32,
+    /// Bytes of them that came, or were answered.
+    pub(crate) moved: u32,
+    /// Of a write: data may come.
+    pub(crate) asked: bool,
+    /// Of a write: what came was damaged.
+    pub(crate) damaged: bool,
+}
+
+/// What an open request does.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum OpenKind {
+    Read,
+    Write,
+    Other,
+}
+
+/// One connection of a host, as the controller sees it.
+#[derive(Debug)]
+pub struct Connection {
+    pub(crate) phase: Phase,
+    head: [u8; HEAD_BYTES_MAX],
+    filled: usize,
+    pub(crate) data: Vec<u8>,
+    digest: Crc32c,
+    pub(crate) digests: Digests,
+    /// Bytes that the host wants data to be aligned to.
+    pub(crate) align: usize,
+    pub(crate) role: Role,
+    pub(crate) queue: u16,
+    /// Entries of the queue, and the place of the next.
+    pub(crate) depth: u16,
+    pub(crate) head_place: u16,
+    /// The host does not watch the queue's head.
+    pub(crate) unwatched: bool,
+    pub(crate) open: Box<[Option<Open>; DEPTH_MAX as usize]>,
+    pub(crate) now: Instant,
+}
+
+/// Bytes that every PDU begins with, after which its length is known.
+const COMMON: usize = crate::number::COMMON_BYTES;
+
+impl Connection {
+    /// A new connection; the host speaks first.
+    #[must_use]
+    pub fn new() -> Connection {
+        Connection {
+            phase: Phase::Head { need: COMMON },
+            head: [0; HEAD_BYTES_MAX],
+            filled: 0,
+            data: Vec::new(),
+            digest: Crc32c::new(),
+            digests: Digests::default(),
+            align: 4,
+            role: Role::Fresh,
+            queue: 0,
+            depth: 2,
+            head_place: 0,
+            unwatched: false,
+            open: Box::new([None; DEPTH_MAX as usize]),
+            now: Instant(0),
+        }
+    }
+
+    /// What to give the machine next.
+    #[must_use]
+    pub fn wants(&self) -> Want {
+        match self.phase {
+            Phase::Head { need } => Want::Bytes { bytes: length_u32(need - self.filled) },
+            Phase::Gather { left } | Phase::Skip { left, .. } => Want::Bytes { bytes: left },
+            Phase::Digest { .. } => Want::Bytes { bytes: length_u32(DIGEST_BYTES - self.filled) },
+            Phase::Payload { slot, left } => {
+                Want::Payload { slot, offset_bytes: self.open_at(slot).moved, length_bytes: left }
+            }
+            Phase::Answer => Want::Answer,
+            Phase::Closed => Want::Nothing,
+        }
+    }
+
+    /// Takes bytes that arrived, up to the end of one PDU, and appends what to send to `send`. Something is consumed
+    /// whenever [`Connection::wants`] says [`Want::Bytes`] and there is input.
+    #[must_use]
+    pub fn feed(&mut self, now: Instant, input: &[u8], send: &mut Vec<u8>) -> Fed {
+        self.now = now;
+        let Want::Bytes { bytes } = self.wants() else { return Fed { consumed: 0, event: None } };
+        let input = &input[..input.len().min(bytes as usize)];
+        let taken = length_u32(input.len());
+        let event = match self.phase {
+            Phase::Head { need } => {
+                self.gather(input);
+                if self.filled == need { self.on_head(need, send) } else { None }
+            }
+            Phase::Digest { slot, refused } => {
+                self.gather(input);
+                if self.filled == DIGEST_BYTES { self.on_digest(slot, refused, send) } else { None }
+            }
+            Phase::Gather { left } => {
+                self.data.extend_from_slice(input);
+                self.digest.update(input);
+                self.phase = Phase::Gather { left: left - taken };
+                if left == taken { self.on_data_end(None, None, send) } else { None }
+            }
+            Phase::Skip { left, refused } => {
+                self.digest.update(input);
+                self.phase = Phase::Skip { left: left - taken, refused };
+                if left == taken { self.on_data_end(None, refused, send) } else { None }
+            }
+            Phase::Payload { .. } | Phase::Answer | Phase::Closed => None,
+        };
+        Fed { consumed: input.len(), event }
+    }
+
+    /// Bytes of a write's data, or some of them, have been received as [`Want::Payload`] said.
+    ///
+    /// # Panics
+    /// If no data of this write is wanted, or less.
+    pub fn received(&mut self, slot: Slot, bytes: &[u8], send: &mut Vec<u8>) -> Option<Event> {
+        let Phase::Payload { slot: wanted, left } = self.phase else {
+            panic!("no data of slot {} is wanted", slot.0)
+        };
+        let count = length_u32(bytes.len());
+        assert!(wanted == slot && count <= left, "data of another write, or too much");
+        if self.digests.data {
+            self.digest.update(bytes);
+        }
+        self.open_at_mut(slot).moved += count;
+        self.phase = Phase::Payload { slot, left: left - count };
+        if left == count { self.on_data_end(Some(slot), None, send) } else { None }
+    }
+
+    /// How much of what the write brings is there.
+    #[must_use]
+    pub fn arrived(&self, slot: Slot) -> Arrived {
+        let open = self.open_at(slot);
+        let in_a_pdu = match self.phase {
+            Phase::Payload { slot: at, .. } | Phase::Digest { slot: Some(at), .. } => at == slot,
+            _ => false,
+        };
+        match open {
+            _ if open.moved < open.length || in_a_pdu => Arrived::Partly,
+            Open { damaged: true, .. } => Arrived::Damaged,
+            _ => Arrived::Whole,
+        }
+    }
+
+    /// The controller, on its administration queue.
+    #[must_use]
+    pub fn controller(&self) -> Option<&Controller> {
+        match &self.role {
+            Role::Admin(controller) => Some(controller),
+            _ => None,
+        }
+    }
+
+    /// Whether it is connected to a controller.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        matches!(self.role, Role::Admin(_) | Role::Io { .. })
+    }
+
+    /// Requests without an answer.
+    #[must_use]
+    pub fn open_count(&self) -> usize {
+        self.open.iter().flatten().count()
+    }
+
+    fn gather(&mut self, input: &[u8]) {
+        self.head[self.filled..self.filled + input.len()].copy_from_slice(input);
+        self.filled += input.len();
+    }
+
+    /// The next thing to come is a PDU.
+    pub(crate) fn restart(&mut self) {
+        self.filled = 0;
+        self.data.clear();
+    }
+
+    fn next_pdu(&mut self) {
+        if matches!(self.phase, Phase::Answer) {
+            // The caller's answer needs the command that is in the head.
+            return;
+        }
+        self.restart();
+        if !matches!(self.phase, Phase::Closed) {
+            self.phase = Phase::Head { need: COMMON };
+        }
+    }
+
+    /// Ends the connection, and says why.
+    pub(crate) fn fail(&mut self, why: Fatal, send: &mut Vec<u8>) -> Option<Event> {
+        put_end(why, &self.head[..self.filled], send);
+        self.phase = Phase::Closed;
+        Some(Event::Close(CloseReason::Fault(why)))
+    }
+
+    fn on_head(&mut self, have: usize, send: &mut Vec<u8>) -> Option<Event> {
+        let common = match Common::from_host(&self.head[..have], self.digests) {
+            Ok(common) => common,
+            Err(why) => return self.fail(why, send),
+        };
+        if have < common.head_bytes {
+            self.phase = Phase::Head { need: common.head_bytes };
+            return None;
+        }
+        if !is_whole(&self.head[..have], common.header_bytes, self.form_of(common.kind)) {
+            return self.fail(Fatal::HeaderDigest, send);
+        }
+        self.digest = Crc32c::new();
+        match (common.kind, &self.role) {
+            (PDU_IC_REQ, Role::Fresh) => self.on_ic_request(send),
+            (PDU_H2C_TERM, _) => {
+                self.phase = Phase::Closed;
+                Some(Event::Close(CloseReason::HostEnds))
+            }
+            (PDU_IC_REQ, _) | (_, Role::Fresh) => self.fail(Fatal::Sequence, send),
+            (PDU_COMMAND, _) => self.on_command(common, send),
+            (PDU_H2C_DATA, _) => self.on_data(common, send),
+            _ => self.fail(Fatal::Field(0), send),
+        }
+    }
+
+    /// Digests that a PDU of this kind has.
+    fn form_of(&self, kind: u8) -> Digests {
+        if matches!(kind, PDU_IC_REQ | PDU_H2C_TERM) { Digests::default() } else { self.digests }
+    }
+
+    fn on_ic_request(&mut self, send: &mut Vec<u8>) -> Option<Event> {
+        if u16_at(&self.head, 8) != 0 {
+            return self.fail(Fatal::Unsupported(8), send);
+        }
+        let (align, digests) = (self.head[10], self.head[11]);
+        if align > 31 {
+            return self.fail(Fatal::Field(10), send);
+        }
+        self.align = (usize::from(align) + 1) * 4;
+        self.digests = Digests { header: digests & 1 != 0, data: digests & 2 != 0 };
+        put_ic_response(self.digests, send);
+        self.role = Role::Unconnected;
+        self.next_pdu();
+        None
+    }
+
+    /// The command whose PDU arrives.
+    pub(crate) fn command(&self) -> Command {
+        Command::of(&self.head[COMMON..])
+    }
+
+    fn on_command(&mut self, common: Common, send: &mut Vec<u8>) -> Option<Event> {
+        self.head_place = (self.head_place + 1) % self.depth;
+        let left = common.data_bytes;
+        if left > INLINE_BYTES_MAX {
+            return self.fail(Fatal::TooMuch, send);
+        }
+        match self.take(self.command(), left) {
+            Taken::Done(event) if left == 0 => {
+                self.next_pdu();
+                event
+            }
+            Taken::Done(_) => self.fail(Fatal::TooMuch, send),
+            Taken::Later if left == 0 => self.on_data_end(None, None, send),
+            Taken::Later if left as usize <= GATHER_BYTES_MAX => {
+                self.phase = Phase::Gather { left };
+                None
+            }
+            Taken::Later => {
+                self.phase = Phase::Skip { left, refused: Some(Status::INVALID_FIELD) };
+                None
+            }
+            Taken::Payload(slot, event) => {
+                self.filled = 0;
+                self.phase = Phase::Payload { slot, left };
+                Some(event)
+            }
+            Taken::Refused(status) if left == 0 => self.on_data_end(None, Some(status), send),
+            Taken::Refused(status) => {
+                self.phase = Phase::Skip { left, refused: Some(status) };
+                None
+            }
+        }
+    }
+
+    fn on_data(&mut self, common: Common, send: &mut Vec<u8>) -> Option<Event> {
+        let (id, tag, offset, length) = place(&self.head);
+        let slot = u8::try_from(tag).ok().filter(|&tag| u16::from(tag) < DEPTH_MAX).map(Slot);
+        let open = slot.and_then(|slot| self.open[slot.index()].as_ref());
+        let (Some(slot), Some(open)) = (slot, open.filter(|open| open.asked && open.id == id))
+        else {
+            return self.fail(Fatal::Field(10), send);
+        };
+        if length != common.data_bytes || length == 0 || length > crate::number::H2C_BYTES_MAX {
+            return self.fail(Fatal::Field(16), send);
+        }
+        let left = open.length - open.moved;
+        if offset != open.moved || length > left {
+            return self.fail(Fatal::DataOutOfRange, send);
+        }
+        if (common.flags & FLAG_LAST != 0) != (length == left) {
+            return self.fail(Fatal::Field(1), send);
+        }
+        self.filled = 0;
+        self.phase = Phase::Payload { slot, left: length };
+        None
+    }
+
+    /// All data of a PDU is there; its digest may follow.
+    fn on_data_end(
+        &mut self,
+        slot: Option<Slot>,
+        refused: Option<Status>,
+        send: &mut Vec<u8>,
+    ) -> Option<Event> {
+        let had_data = matches!(
+            self.phase,
+            Phase::Gather { .. } | Phase::Skip { .. } | Phase::Payload { .. }
+        );
+        if self.digests.data && had_data {
+            // It is gathered where the PDU's first bytes were; of those behind them, a command, some are still needed.
+            const { assert!(COMMON >= DIGEST_BYTES) };
+            self.phase = Phase::Digest { slot, refused };
+            self.filled = 0;
+            return None;
+        }
+        self.finish(slot, refused, send)
+    }
+
+    fn on_digest(
+        &mut self,
+        slot: Option<Slot>,
+        refused: Option<Status>,
+        send: &mut Vec<u8>,
+    ) -> Option<Event> {
+        let right = u32_at(&self.head, 0) == self.digest.finish();
+        let refused = if right { refused } else { refused.or(Some(Status::TRANSPORT)) };
+        if let (Some(slot), false) = (slot, right) {
+            // Told once everything has come.
+            self.open_at_mut(slot).damaged = true;
+        }
+        self.finish(slot, refused, send)
+    }
+
+    /// A PDU is complete.
+    fn finish(
+        &mut self,
+        slot: Option<Slot>,
+        refused: Option<Status>,
+        send: &mut Vec<u8>,
+    ) -> Option<Event> {
+        let event = match (slot, refused) {
+            (Some(_), _) => None,
+            (None, Some(status)) => {
+                self.respond(self.command().id(), 0, status, send);
+                None
+            }
+            (None, None) => self.act(self.command(), send),
+        };
+        self.next_pdu();
+        event
+    }
+
+    pub(crate) fn open_at(&self, slot: Slot) -> &Open {
+        self.open[slot.index()].as_ref().expect("the slot is open")
+    }
+
+    pub(crate) fn open_at_mut(&mut self, slot: Slot) -> &mut Open {
+        self.open[slot.index()].as_mut().expect("the slot is open")
+    }
+}
+
+impl Default for Connection {
+    fn default() -> Connection {
+        Connection::new()
+    }
+}
+
+/// What a connect command and its data say, if they can be.
+pub(crate) fn connect_of(command: &Command, data: &[u8]) -> Result<Connect, Status> {
+    if command.short(40) != 0 {
+        return Err(Status::CONNECT_FORMAT);
+    }
+    if data.len() != 1024 {
+        return Err(Status::INVALID_FIELD);
+    }
+    let (queue, entries) = (command.short(42), u32::from(command.short(44)) + 1);
+    let text = |at| crate::bytes::text_at(data, at, crate::number::NQN_BYTES);
+    let (Some(subsystem), Some(host)) = (text(256), text(512)) else {
+        return Err(Status::CONNECT_INVALID);
+    };
+    let named = [subsystem, host].iter().all(|name| {
+        !name.is_empty() && name.len() <= crate::number::NQN_BYTES_MAX
+    });
+    let controller = u16_at(data, 16);
+    let fits = (2..=u32::from(DEPTH_MAX)).contains(&entries);
+    // A controller is made for whoever asks; none can be asked for by number.
+    if !named || !fits || (queue == 0) != (controller == CONTROLLER_ANY) {
+        return Err(Status::CONNECT_INVALID);
+    }
+    let mut host_id = [0; 16];
+    host_id.copy_from_slice(&data[..16]);
+    Ok(Connect {
+        subsystem: subsystem.into(),
+        host: host.into(),
+        host_id,
+        queue,
+        controller,
+        keep_alive_ms: command.word(12),
+    })
+}

@@ -1,0 +1,55 @@
+//! NVMe over TCP, as pure state machines.
+//!
+//! [`Connection`] is one connection of a host, as the controller sees it: fed with the bytes that arrive, it appends the
+//! bytes to send to the caller's buffer and says what the host asks for. [`Controller`] answers administration.
+//! [`Host`] is the other end, as small as our own tools need it.
+//!
+//! Source of fact for every number and rule: the NVM Express Base Specification 1.4, the NVMe/TCP transport and the NVM
+//! command set. What of it is served is in `docs/formats/nvme.md`.
+//!
+//! Invariants:
+//! - The data of reads and writes never passes through here, except where it is looked at for a digest.
+//! - Nothing a host sends panics, and nothing it sends makes the machine hold more than a few KiB and
+//!   [`DEPTH_MAX`] requests.
+//!
+//! Not here: sockets, TLS, who may connect, the volumes and their bytes (`export`).
+
+#![no_std]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::cast_possible_truncation,
+        reason = "tests fail by panicking and count in small numbers"
+    )
+)]
+extern crate alloc;
+
+mod bytes;
+mod command;
+mod connection;
+mod controller;
+mod host;
+mod identify;
+mod log_page;
+mod number;
+mod pdu;
+mod request;
+mod serve;
+mod subsystem;
+
+#[cfg(test)]
+mod tests;
+
+pub use command::Status;
+pub use connection::{Arrived, CloseReason, Connect, Connection, Event, Fed, Want};
+pub use controller::Controller;
+
+pub use host::{Host, HostEvent, HostFault};
+pub use number::{
+    DEPTH_MAX, DISCOVERY_NQN, EVENTS_OPEN_MAX, H2C_BYTES_MAX, INLINE_BYTES_MAX, IO_QUEUES_MAX,
+    NAMESPACES_MAX, NQN_BYTES_MAX, TRANSFER_BYTES_MAX,
+};
+pub use pdu::{Digests, Fatal};
+pub use request::{Op, Request, Slot};
+pub use subsystem::{Access, Entry, Namespace, Service, Subsystem};

@@ -1,0 +1,53 @@
+//! What a host asks for on a queue for I/O.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// The place of an open request in its connection's table; free again once it is answered.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Slot(pub(crate) u8);
+
+impl Slot {
+    /// Its number, below [`crate::DEPTH_MAX`]: an index for the caller's own table.
+    #[must_use]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Op {
+    /// Read.
+    Read,
+    /// Write the data that comes. With `inline` it comes at once, else when it is asked for.
+    Write {
+        /// It comes with the request.
+        inline: bool,
+    },
+    /// Make every write answered so far survive a power cut.
+    Flush,
+    /// Make the bytes zero.
+    Zero {
+        /// The space behind them may be given back.
+        unmap: bool,
+    },
+    /// These bytes are no longer needed; they read as zeroes afterwards, or as before.
+    Deallocate(Vec<Range<u64>>),
+}
+
+/// A request that has passed every check that the protocol and the volume's size allow for.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Request {
+    /// Names it until it is answered.
+    pub slot: Slot,
+    /// Which volume; `None`: a flush of all.
+    pub namespace: Option<u32>,
+    /// What is asked for.
+    pub op: Op,
+    /// Which bytes, inside the volume and in whole blocks. Empty for a flush and where the operation names ranges. Reads
+    /// and writes have at most [`crate::TRANSFER_BYTES_MAX`].
+    pub range: Range<u64>,
+    /// What it writes survives a power cut once answered. Only for what writes.
+    pub fua: bool,
+}

@@ -1,0 +1,395 @@
+//! Judging commands, and answering them.
+//!
+//! Invariants:
+//! - A request that reaches the caller is of a volume that is there, in whole blocks, and inside it.
+//! - A refused write is answered after its data, never in the middle of it.
+//! - What is read is answered from its start on, piece by piece.
+
+use crate::bytes::{length_u32, u32_at, u64_at};
+use crate::command::{Command, Sgl, Status};
+use crate::connection::{
+    CloseReason, Connection, Event, Open, OpenKind, Phase, Role, connect_of,
+};
+use crate::controller::{Answer, Controller};
+use crate::number::{
+    DEPTH_MAX, FABRICS_CONNECT, FABRICS_PROPERTY_SET, FLAG_LAST, GATHER_BYTES_MAX, IO_DATASET,
+    IO_FLUSH, IO_READ, IO_WRITE, IO_WRITE_ZEROES, NSID_ALL, TRANSFER_BYTES_MAX,
+};
+use crate::pdu::{put_read, put_ready, put_response};
+use crate::request::{Op, Request, Slot};
+use crate::subsystem::{Namespace, Service};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use base::crc32c;
+use core::ops::Range;
+
+/// Bytes of a range to deallocate.
+const RANGE_BYTES: usize = 16;
+/// `FUA`, in the command's word 12.
+const FUA: u32 = 1 << 30;
+/// `DEAC`: zeroes may be holes.
+const DEALLOCATES: u32 = 1 << 25;
+
+/// What becomes of a command when its head is there.
+pub(crate) enum Taken {
+    /// Nothing of its data comes now.
+    Done(Option<Event>),
+    /// It is acted on once its data is gathered.
+    Later,
+    /// Its data goes to the caller.
+    Payload(Slot, Event),
+    /// Refused once its data is skipped.
+    Refused(Status),
+}
+
+impl Connection {
+    /// The caller makes it the administration queue of `controller`.
+    ///
+    /// # Panics
+    /// If no connect command for such a queue is open.
+    pub fn administrates(&mut self, controller: Controller, send: &mut Vec<u8>) {
+        let id = controller.id();
+        self.enter(Role::Admin(Box::new(controller)), id, send);
+    }
+
+    /// The caller makes it a queue for I/O of the controller `id`, on these volumes.
+    ///
+    /// # Panics
+    /// If no connect command is open.
+    pub fn serves(&mut self, id: u16, namespaces: Vec<Namespace>, send: &mut Vec<u8>) {
+        self.enter(Role::Io { namespaces }, id, send);
+    }
+
+    fn enter(&mut self, role: Role, controller: u16, send: &mut Vec<u8>) {
+        let Role::Connecting { id } = self.role else { panic!("no connect command is open") };
+        let command = self.command();
+        self.role = role;
+        self.queue = command.short(42);
+        self.depth = command.short(44) + 1;
+        self.unwatched = command.byte(46) & (1 << 2) != 0;
+        // Of the queue that is made the connect command was the first entry.
+        self.head_place = 1 % self.depth;
+        self.phase = Phase::Head { need: crate::number::COMMON_BYTES };
+        self.respond(id, u64::from(controller), Status::SUCCESS, send);
+        self.restart();
+    }
+
+    /// The caller does not let the host in.
+    ///
+    /// # Panics
+    /// If no connect command is open.
+    #[must_use]
+    pub fn refuse(&mut self, status: Status, send: &mut Vec<u8>) -> CloseReason {
+        let Role::Connecting { id } = self.role else { panic!("no connect command is open") };
+        self.respond(id, 0, status, send);
+        self.phase = Phase::Closed;
+        CloseReason::Refused
+    }
+
+    /// The resource is not what it was.
+    pub fn change(&mut self, service: &Service, send: &mut Vec<u8>) {
+        match &mut self.role {
+            Role::Admin(controller) => controller.change(service.clone()),
+            Role::Io { namespaces } => *namespaces = service.namespaces().to_vec(),
+            Role::Fresh | Role::Unconnected | Role::Connecting { .. } => {}
+        }
+        self.tell(send);
+    }
+
+    fn tell(&mut self, send: &mut Vec<u8>) {
+        while let Role::Admin(controller) = &mut self.role
+            && let Some((id, result)) = controller.take_event()
+        {
+            self.respond(id, result, Status::SUCCESS, send);
+        }
+    }
+
+    /// Lets the data of a write come, all of it.
+    ///
+    /// # Panics
+    /// If the request is no open write whose data is still to be asked for.
+    pub fn ask(&mut self, slot: Slot, send: &mut Vec<u8>) {
+        let form = (self.digests, self.align);
+        let open = self.open_at_mut(slot);
+        assert!(open.kind == OpenKind::Write && !open.asked, "slot {} is asked for", slot.0);
+        open.asked = true;
+        put_ready((open.id, u16::from(slot.0)), (0, open.length), form, send);
+    }
+
+    /// Answers a read with the next of its bytes: `send` gets what goes before them, `tail` what goes behind. Says whether
+    /// those were the last.
+    ///
+    /// # Panics
+    /// If the request is no open read, or has not so many bytes left, or `bytes` is empty.
+    pub fn answer_read(
+        &mut self,
+        slot: Slot,
+        bytes: &[u8],
+        send: &mut Vec<u8>,
+        tail: &mut Vec<u8>,
+    ) -> bool {
+        let form = (self.digests, self.align);
+        let open = self.open_at_mut(slot);
+        let count = length_u32(bytes.len());
+        assert!(open.kind == OpenKind::Read && count > 0, "slot {} is not read so", slot.0);
+        assert!(count <= open.length - open.moved, "more than was asked for");
+        let (id, at) = (open.id, open.moved);
+        open.moved += count;
+        let last = open.moved == open.length;
+        put_read(id, (at, count), if last { FLAG_LAST } else { 0 }, form, send);
+        if self.digests.data {
+            tail.extend_from_slice(&crc32c(bytes).to_le_bytes());
+        }
+        if last {
+            self.open[slot.index()] = None;
+            self.respond(id, 0, Status::SUCCESS, tail);
+        }
+        last
+    }
+
+    /// Answers a request that is done, or that failed; not a read that is done.
+    ///
+    /// # Panics
+    /// If the request is not open, or is a write whose data is on its way.
+    pub fn answer(&mut self, slot: Slot, status: Status, send: &mut Vec<u8>) {
+        let &Open { id, kind, length, moved, asked, .. } = self.open_at(slot);
+        let is_write = kind == OpenKind::Write;
+        assert!(!is_write || !asked || moved == length, "data of slot {} is on its way", slot.0);
+        assert!(kind != OpenKind::Read || status != Status::SUCCESS, "a read is done by its data");
+        self.open[slot.index()] = None;
+        self.respond(id, 0, status, send);
+    }
+
+    /// Appends the end of a command.
+    pub(crate) fn respond(&self, id: u16, result: u64, status: Status, send: &mut Vec<u8>) {
+        let head = if self.unwatched { 0xffff } else { self.head_place };
+        let form = (self.digests, self.align);
+        put_response(result, (head, self.queue), (id, status), form, send);
+    }
+
+    /// A command's head is there, and `inline` bytes of data behind it.
+    pub(crate) fn take(&mut self, command: Command, inline: u32) -> Taken {
+        if command.is_fused() {
+            return Taken::Refused(Status::INVALID_FIELD);
+        }
+        let Role::Io { namespaces } = &self.role else { return Taken::Later };
+        if command.is_fabrics() {
+            return Taken::Refused(Status::INVALID_OPCODE);
+        }
+        if command.opcode() == IO_DATASET {
+            return Taken::Later;
+        }
+        let judged = judge(&command, inline, namespaces);
+        let (kind, length) = match &judged {
+            Err(status) => return Taken::Refused(*status),
+            Ok(Request { op: Op::Read, range, .. }) => (OpenKind::Read, range.end - range.start),
+            Ok(Request { op: Op::Write { .. }, range, .. }) => {
+                (OpenKind::Write, range.end - range.start)
+            }
+            Ok(_) => (OpenKind::Other, 0),
+        };
+        let length = u32::try_from(length).expect("reads and writes are short");
+        let request = judged.expect("it was judged");
+        let asked = request.op == Op::Write { inline: true };
+        match self.insert(&command, kind, length, asked) {
+            Err(status) => Taken::Refused(status),
+            Ok(slot) => {
+                let event = Event::Request(Request { slot, ..request });
+                if asked { Taken::Payload(slot, event) } else { Taken::Done(Some(event)) }
+            }
+        }
+    }
+
+    fn insert(
+        &mut self,
+        command: &Command,
+        kind: OpenKind,
+        length: u32,
+        asked: bool,
+    ) -> Result<Slot, Status> {
+        let id = command.id();
+        if self.open.iter().flatten().any(|open| open.id == id) {
+            return Err(Status::ID_CONFLICT);
+        }
+        let places = usize::from(self.depth.min(DEPTH_MAX));
+        // A host that keeps to the queue's size always finds one.
+        let free = self.open[..places].iter().position(Option::is_none);
+        let index = free.ok_or(Status::INTERNAL)?;
+        self.open[index] = Some(Open { id, kind, length, moved: 0, asked, damaged: false });
+        Ok(Slot(u8::try_from(index).expect("there are 128")))
+    }
+
+    /// A command and what came with it are there.
+    pub(crate) fn act(&mut self, command: Command, send: &mut Vec<u8>) -> Option<Event> {
+        match &mut self.role {
+            Role::Unconnected => {
+                if !(command.is_fabrics() && command.fabrics_type() == FABRICS_CONNECT) {
+                    self.respond(command.id(), 0, Status::SEQUENCE_ERROR, send);
+                    return None;
+                }
+                match connect_of(&command, &self.data) {
+                    Ok(connect) => {
+                        self.role = Role::Connecting { id: command.id() };
+                        self.phase = Phase::Answer;
+                        Some(Event::Connect(connect))
+                    }
+                    Err(status) => {
+                        self.respond(command.id(), 0, status, send);
+                        None
+                    }
+                }
+            }
+            Role::Admin(controller) => {
+                controller.hear(self.now);
+                let answer = controller.administer(&command);
+                let switches = command.is_fabrics()
+                    && command.fabrics_type() == FABRICS_PROPERTY_SET
+                    && matches!(answer, Answer::Done(_));
+                self.answer_admin(&command, answer, send);
+                self.tell(send);
+                switches.then_some(Event::Switched)
+            }
+            Role::Io { namespaces } => match deallocated(&command, &self.data, namespaces) {
+                Err(status) => {
+                    self.respond(command.id(), 0, status, send);
+                    None
+                }
+                // Only a hint to read or write soon.
+                Ok(None) => {
+                    self.respond(command.id(), 0, Status::SUCCESS, send);
+                    None
+                }
+                Ok(Some(ranges)) => match self.insert(&command, OpenKind::Other, 0, false) {
+                    Err(status) => {
+                        self.respond(command.id(), 0, status, send);
+                        None
+                    }
+                    Ok(slot) => Some(Event::Request(Request {
+                        slot,
+                        namespace: Some(command.namespace()),
+                        op: Op::Deallocate(ranges),
+                        range: 0..0,
+                        fua: false,
+                    })),
+                },
+            },
+            Role::Fresh | Role::Connecting { .. } => None,
+        }
+    }
+
+    fn answer_admin(&self, command: &Command, answer: Answer, send: &mut Vec<u8>) {
+        match answer {
+            Answer::Later => {}
+            Answer::Failed(status) => self.respond(command.id(), 0, status, send),
+            Answer::Done(result) => self.respond(command.id(), result, Status::SUCCESS, send),
+            Answer::Data(mut data) => {
+                let Sgl::Transport { length_bytes } = command.sgl() else {
+                    return self.respond(command.id(), 0, Status::INVALID_SGL, send);
+                };
+                data.truncate(length_bytes as usize);
+                if !data.is_empty() {
+                    let length = length_u32(data.len());
+                    let form = (self.digests, self.align);
+                    put_read(command.id(), (0, length), FLAG_LAST, form, send);
+                    send.extend_from_slice(&data);
+                    if self.digests.data {
+                        send.extend_from_slice(&crc32c(&data).to_le_bytes());
+                    }
+                }
+                self.respond(command.id(), 0, Status::SUCCESS, send);
+            }
+        }
+    }
+}
+
+/// The volume that a command names.
+fn namespace_of<'a>(
+    command: &Command,
+    namespaces: &'a [Namespace],
+) -> Result<&'a Namespace, Status> {
+    let id = command.namespace();
+    namespaces.iter().find(|one| one.id == id).ok_or(Status::INVALID_NAMESPACE)
+}
+
+/// Whole blocks of a volume, in bytes.
+fn bytes_of(namespace: &Namespace, first: u64, blocks: u64) -> Result<Range<u64>, Status> {
+    let end = first.checked_add(blocks).filter(|&end| end <= namespace.blocks);
+    let end = end.ok_or(Status::OUT_OF_RANGE)?;
+    Ok(first << namespace.block_shift..end << namespace.block_shift)
+}
+
+/// Whether a command may be carried out, and as what. Its slot is not known yet.
+fn judge(command: &Command, inline: u32, namespaces: &[Namespace]) -> Result<Request, Status> {
+    let none = Request { slot: Slot(0), namespace: None, op: Op::Flush, range: 0..0, fua: false };
+    let opcode = command.opcode();
+    if opcode == IO_FLUSH && command.namespace() == NSID_ALL {
+        return Ok(none);
+    }
+    let namespace = match opcode {
+        IO_FLUSH | IO_READ | IO_WRITE | IO_WRITE_ZEROES => namespace_of(command, namespaces)?,
+        _ => return Err(Status::INVALID_OPCODE),
+    };
+    let whole = Request { namespace: Some(namespace.id), ..none };
+    if opcode == IO_FLUSH {
+        return Ok(whole);
+    }
+    let word = command.word(12);
+    let blocks = u64::from(word & 0xffff) + 1;
+    let range = bytes_of(namespace, command.long(10), blocks)?;
+    let length = range.end - range.start;
+    let fua = word & FUA != 0;
+    if opcode == IO_WRITE_ZEROES {
+        let op = Op::Zero { unmap: word & DEALLOCATES != 0 };
+        return Ok(Request { op, range, fua, ..whole });
+    }
+    if length > u64::from(TRANSFER_BYTES_MAX) {
+        return Err(Status::INVALID_FIELD);
+    }
+    let op = match (opcode, command.sgl()) {
+        (_, Sgl::Other) => return Err(Status::INVALID_SGL),
+        (IO_READ, Sgl::Inline { .. }) => return Err(Status::INVALID_SGL),
+        (_, Sgl::Inline { offset_bytes, .. }) if offset_bytes != 0 => {
+            return Err(Status::INVALID_OFFSET);
+        }
+        (_, Sgl::Inline { length_bytes, .. } | Sgl::Transport { length_bytes })
+            if u64::from(length_bytes) != length =>
+        {
+            return Err(Status::SGL_LENGTH);
+        }
+        (_, Sgl::Inline { length_bytes, .. }) if length_bytes != inline => {
+            return Err(Status::SGL_LENGTH);
+        }
+        (_, Sgl::Transport { .. }) if inline > 0 => return Err(Status::INVALID_SGL),
+        (IO_READ, _) => Op::Read,
+        (_, sgl) => Op::Write { inline: matches!(sgl, Sgl::Inline { .. }) },
+    };
+    let fua = fua && op != Op::Read;
+    Ok(Request { op, range, fua, ..whole })
+}
+
+/// What a dataset management command deallocates; `None`: it is about something else, which is only a hint.
+fn deallocated(
+    command: &Command,
+    data: &[u8],
+    namespaces: &[Namespace],
+) -> Result<Option<Vec<Range<u64>>>, Status> {
+    let namespace = namespace_of(command, namespaces)?;
+    let count = usize::from(command.byte(40)) + 1;
+    // Hosts send so little with the command; asking for it is not offered.
+    if !matches!(command.sgl(), Sgl::Inline { offset_bytes: 0, .. }) {
+        return Err(Status::INVALID_SGL);
+    }
+    const { assert!(256 * RANGE_BYTES <= GATHER_BYTES_MAX) };
+    if data.len() < count * RANGE_BYTES {
+        return Err(Status::SGL_LENGTH);
+    }
+    let mut ranges = Vec::with_capacity(count);
+    for range in data.chunks_exact(RANGE_BYTES).take(count) {
+        let (blocks, first) = (u64::from(u32_at(range, 4)), u64_at(range, 8));
+        let range = bytes_of(namespace, first, blocks)?;
+        if !range.is_empty() {
+            ranges.push(range);
+        }
+    }
+    Ok((command.word(11) & (1 << 2) != 0).then_some(ranges))
+}

@@ -1,0 +1,505 @@
+//! A host and a connection, with nothing between them.
+
+use crate::connection::{Arrived, CloseReason, Connection, Event, Want};
+use crate::controller::Controller;
+use crate::host::{Host, HostEvent};
+use crate::number::{DISCOVERY_NQN, INLINE_BYTES_MAX, NSID_ALL, TRANSFER_BYTES_MAX};
+use crate::pdu::{Digests, Fatal};
+use crate::request::{Op, Request, Slot};
+use crate::subsystem::{Access, Entry, Namespace, Service, Subsystem};
+use crate::{Status, bytes::u32_at};
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use base::{Duration, Instant, Prng};
+
+const NQN: &str = "nqn.2026-11.invalid.lockstep:web";
+const HOST: &str = "nqn.2026-11.invalid.host:one";
+
+fn subsystem() -> Subsystem {
+    Subsystem {
+        nqn: NQN.into(),
+        serial: "0123456789abcdef".into(),
+        namespaces: alloc::vec![
+            Namespace { id: 1, blocks: 8192, block_shift: 9, nguid: [1; 16] },
+            Namespace { id: 2, blocks: 1024, block_shift: 12, nguid: [2; 16] },
+        ],
+        access: Access::Optimized,
+        access_changes: 1,
+    }
+}
+
+/// The two ends, and volumes in memory behind the controller's.
+struct Pair {
+    host: Host,
+    to_controller: Vec<u8>,
+    connection: Connection,
+    to_host: Vec<u8>,
+    service: Service,
+    volumes: BTreeMap<u32, Vec<u8>>,
+    arriving: BTreeMap<usize, (Request, Vec<u8>)>,
+    now: Instant,
+    requests: Vec<Request>,
+    switched: bool,
+    closed: Option<CloseReason>,
+    /// Bytes that are moved at once.
+    random: Prng,
+    /// How long pieces of answers are.
+    piece: usize,
+}
+
+impl Pair {
+    fn new(seed: u64, digests: Digests, service: Service) -> Pair {
+        let mut to_controller = Vec::new();
+        let host = Host::new(digests, &mut to_controller);
+        let volumes = service.namespaces().iter().map(|namespace| {
+            let bytes = (namespace.blocks as usize) << namespace.block_shift;
+            (namespace.id, alloc::vec![0; bytes])
+        });
+        Pair {
+            host,
+            to_controller,
+            connection: Connection::new(),
+            to_host: Vec::new(),
+            volumes: volumes.collect(),
+            service,
+            arriving: BTreeMap::new(),
+            now: Instant(1),
+            requests: Vec::new(),
+            switched: false,
+            closed: None,
+            random: Prng::new(seed),
+            piece: 5000,
+        }
+    }
+
+    /// Everything that was sent arrives, in parts of any size.
+    fn carry(&mut self) -> Vec<HostEvent> {
+        while !self.to_controller.is_empty() && self.closed.is_none() {
+            self.carry_some();
+        }
+        self.host.take(&core::mem::take(&mut self.to_host));
+        let mut events = Vec::new();
+        while let Some(event) = self.host.next_event().unwrap() {
+            events.push(event);
+        }
+        events
+    }
+
+    fn carry_some(&mut self) {
+        let most = 1 + self.random.below(9000) as usize;
+        let count = most.min(self.to_controller.len());
+        match self.connection.wants() {
+            Want::Bytes { .. } => {
+                let input = self.to_controller[..count].to_vec();
+                let fed = self.connection.feed(self.now, &input, &mut self.to_host);
+                assert!(fed.consumed > 0);
+                self.to_controller.drain(..fed.consumed);
+                fed.event.into_iter().for_each(|event| self.on_event(event));
+            }
+            Want::Payload { slot, offset_bytes, length_bytes } => {
+                let count = count.min(length_bytes as usize);
+                let bytes: Vec<u8> = self.to_controller.drain(..count).collect();
+                let (_, data) = self.arriving.get_mut(&slot.index()).unwrap();
+                data[offset_bytes as usize..][..count].copy_from_slice(&bytes);
+                let event = self.connection.received(slot, &bytes, &mut self.to_host);
+                assert_eq!(event, None);
+            }
+            other => panic!("{other:?}"),
+        }
+        self.act_on_arrived();
+    }
+
+    fn act_on_arrived(&mut self) {
+        let slots: Vec<Slot> = self.arriving.values().map(|(request, _)| request.slot).collect();
+        for slot in slots {
+            match self.connection.arrived(slot) {
+                Arrived::Partly => {}
+                Arrived::Damaged => {
+                    self.arriving.remove(&slot.index());
+                    self.connection.answer(slot, Status::TRANSPORT, &mut self.to_host);
+                }
+                Arrived::Whole => {
+                    let (request, data) = self.arriving.remove(&slot.index()).unwrap();
+                    let volume = self.volumes.get_mut(&request.namespace.unwrap()).unwrap();
+                    volume[request.range.start as usize..request.range.end as usize]
+                        .copy_from_slice(&data);
+                    self.connection.answer(slot, Status::SUCCESS, &mut self.to_host);
+                }
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Connect(connect) if connect.subsystem == NQN && connect.queue > 0 => {
+                assert_eq!(connect.controller, 0x101);
+                let namespaces = self.service.namespaces().to_vec();
+                self.connection.serves(0x101, namespaces, &mut self.to_host);
+            }
+            Event::Connect(connect) if [NQN, DISCOVERY_NQN].contains(&&*connect.subsystem) => {
+                let keep_alive = Duration::from_millis(u64::from(connect.keep_alive_ms));
+                let controller =
+                    Controller::new(0x101, self.service.clone(), keep_alive, self.now);
+                self.connection.administrates(controller, &mut self.to_host);
+            }
+            Event::Connect(_) => {
+                let status = Status::CONNECT_INVALID;
+                self.closed = Some(self.connection.refuse(status, &mut self.to_host));
+                self.to_controller.clear();
+            }
+            Event::Request(request) => self.on_request(request),
+            Event::Switched => self.switched = true,
+            Event::Close(reason) => {
+                self.closed = Some(reason);
+                self.to_controller.clear();
+            }
+        }
+    }
+
+    fn on_request(&mut self, request: Request) {
+        self.requests.push(request.clone());
+        let slot = request.slot;
+        match &request.op {
+            Op::Read => {
+                let volume = &self.volumes[&request.namespace.unwrap()];
+                let bytes = &volume[request.range.start as usize..request.range.end as usize];
+                let pieces = bytes.chunks(self.piece).count();
+                for (number, piece) in bytes.chunks(self.piece).enumerate() {
+                    let mut tail = Vec::new();
+                    let send = &mut self.to_host;
+                    let last = self.connection.answer_read(slot, piece, send, &mut tail);
+                    assert_eq!(last, number + 1 == pieces);
+                    self.to_host.extend_from_slice(piece);
+                    self.to_host.append(&mut tail);
+                }
+            }
+            Op::Write { inline } => {
+                let length = (request.range.end - request.range.start) as usize;
+                let inline = *inline;
+                self.arriving.insert(slot.index(), (request, alloc::vec![0; length]));
+                if !inline {
+                    self.connection.ask(slot, &mut self.to_host);
+                }
+            }
+            Op::Flush => self.connection.answer(slot, Status::SUCCESS, &mut self.to_host),
+            Op::Zero { .. } => self.zero(&request, core::slice::from_ref(&request.range)),
+            Op::Deallocate(ranges) => self.zero(&request, ranges),
+        }
+    }
+
+    fn zero(&mut self, request: &Request, ranges: &[core::ops::Range<u64>]) {
+        let volume = self.volumes.get_mut(&request.namespace.unwrap()).unwrap();
+        for range in ranges {
+            volume[range.start as usize..range.end as usize].fill(0);
+        }
+        self.connection.answer(request.slot, Status::SUCCESS, &mut self.to_host);
+    }
+
+    /// Sends what `make` appends, and gives what it was answered with.
+    fn ask(&mut self, make: impl FnOnce(&mut Host, &mut Vec<u8>) -> u16) -> (Status, u64, Vec<u8>) {
+        let id = make(&mut self.host, &mut self.to_controller);
+        let events = self.carry();
+        let mut data = Vec::new();
+        for event in events {
+            match event {
+                HostEvent::Data { id: of, offset_bytes, bytes } => {
+                    assert_eq!((of, offset_bytes as usize), (id, data.len()));
+                    data.extend_from_slice(&bytes);
+                }
+                HostEvent::Ended { id: of, status, result } => {
+                    assert_eq!(of, id);
+                    return (status, result, data);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        panic!("no answer")
+    }
+
+    fn connect(&mut self, queue: u16) -> (Status, u64) {
+        assert_eq!(self.carry(), [HostEvent::Ready]);
+        let controller = (queue > 0).then_some(0x101);
+        let (status, result, _) = self.ask(|host, send| {
+            host.connect((NQN, HOST), (queue, 32), controller, 5000, send)
+        });
+        (status, result)
+    }
+}
+
+fn all_digests() -> impl Iterator<Item = Digests> {
+    (0..4).map(|bits| Digests { header: bits & 1 != 0, data: bits & 2 != 0 })
+}
+
+fn admin(seed: u64, digests: Digests) -> Pair {
+    let mut pair = Pair::new(seed, digests, Service::Volumes(subsystem()));
+    assert_eq!(pair.connect(0), (Status::SUCCESS, 0x101));
+    assert!(!pair.connection.controller().unwrap().is_enabled());
+    assert_eq!(pair.ask(|host, send| host.configure(0x46_0001, send)).0, Status::SUCCESS);
+    assert!(pair.switched && pair.connection.controller().unwrap().is_enabled());
+    pair
+}
+
+fn io(seed: u64, digests: Digests) -> Pair {
+    let mut pair = Pair::new(seed, digests, Service::Volumes(subsystem()));
+    assert_eq!(pair.connect(1), (Status::SUCCESS, 0x101));
+    pair
+}
+
+#[test]
+fn a_host_learns_what_it_needs_to_know() {
+    for (seed, digests) in all_digests().enumerate() {
+        let mut pair = admin(seed as u64, digests);
+        let (_, capabilities, _) = pair.ask(|host, send| host.property(0, true, send));
+        assert_eq!(capabilities & 0xffff, 127);
+        let (_, state, _) = pair.ask(|host, send| host.property(0x1c, false, send));
+        assert_eq!(state, 1);
+        let (status, _, page) = pair.ask(|host, send| host.identify(1, 0, send));
+        assert_eq!((status, page.len()), (Status::SUCCESS, 4096));
+        assert!(page[24..].starts_with(b"Lockstep "));
+        assert!(page[768..].starts_with(NQN.as_bytes()));
+        assert_eq!(u32_at(&page, 1792) * 16, 64 + INLINE_BYTES_MAX);
+        let (_, _, list) = pair.ask(|host, send| host.identify(2, 0, send));
+        assert_eq!([u32_at(&list, 0), u32_at(&list, 4), u32_at(&list, 8)], [1, 2, 0]);
+        let (_, _, list) = pair.ask(|host, send| host.identify(2, 1, send));
+        assert_eq!([u32_at(&list, 0), u32_at(&list, 4)], [2, 0]);
+        let (_, _, volume) = pair.ask(|host, send| host.identify(0, 2, send));
+        assert_eq!((u32_at(&volume, 0), volume[130], &volume[104..120]), (1024, 12, &[2; 16][..]));
+        let (_, _, names) = pair.ask(|host, send| host.identify(3, 1, send));
+        assert_eq!(&names[..20], [&[2, 16, 0, 0][..], &[1; 16]].concat());
+        let (_, queues, _) = pair.ask(|host, send| host.set_feature(7, 0x0003_0003, send));
+        assert_eq!(queues, 0x0003_0003);
+        let (_, _, access) = pair.ask(|host, send| host.log_page(0x0c, 56, send));
+        assert_eq!((access[8], access[16], access[20], access[32]), (1, 1, 2, 1));
+        assert_eq!((u32_at(&access, 48), u32_at(&access, 52)), (1, 2));
+        let (status, ..) = pair.ask(|host, send| host.log_page(0x70, 1024, send));
+        assert_eq!(status, Status::INVALID_LOG_PAGE);
+    }
+}
+
+#[test]
+fn what_is_written_is_read_with_every_digest_and_both_kinds_of_transfer() {
+    for (seed, digests) in all_digests().enumerate() {
+        let mut pair = io(seed as u64, digests);
+        let data: Vec<u8> = (0..100_000_u32).map(|at| (at * 7 >> 3) as u8).collect();
+        let (status, ..) =
+            pair.ask(|host, send| host.write(1, (3, 8), true, &data[..4096], send));
+        assert_eq!(status, Status::SUCCESS);
+        assert!(pair.requests.last().unwrap().fua);
+        let id = pair.host.write_later(2, (10, 20), 12, &mut pair.to_controller);
+        let events = pair.carry();
+        let HostEvent::Asked { id: of, tag, offset_bytes: 0, length_bytes: 81_920 } = events[0]
+        else {
+            panic!("{events:?}")
+        };
+        assert_eq!(of, id);
+        let send = &mut pair.to_controller;
+        pair.host.send_data((id, tag), 0, &data[..81_920], 30_000, send);
+        let ended = HostEvent::Ended { id, status: Status::SUCCESS, result: 0 };
+        assert_eq!(pair.carry(), [ended]);
+        let (status, _, read) = pair.ask(|host, send| host.read(1, (2, 10), 9, send));
+        assert_eq!(status, Status::SUCCESS);
+        assert_eq!(read, [&[0; 512][..], &data[..4096], &[0; 512]].concat());
+        let (_, _, read) = pair.ask(|host, send| host.read(2, (10, 20), 12, send));
+        assert_eq!(read, data[..81_920]);
+        let (status, ..) = pair.ask(|host, send| host.zero(2, (11, 2), true, send));
+        assert_eq!(status, Status::SUCCESS);
+        let ranges = [(14, 1), (16, 0), (18, 2)];
+        let (status, ..) = pair.ask(|host, send| host.deallocate(2, &ranges, send));
+        assert_eq!(status, Status::SUCCESS);
+        let (_, _, read) = pair.ask(|host, send| host.read(2, (10, 20), 12, send));
+        for (number, block) in read.chunks(4096).enumerate() {
+            let zero = [1, 2, 4, 8, 9].contains(&number);
+            let expected = &data[number * 4096..][..4096];
+            assert_eq!(block, if zero { &[0; 4096][..] } else { expected }, "block {number}");
+        }
+        for namespace in [1, 2, NSID_ALL] {
+            assert_eq!(pair.ask(|host, send| host.flush(namespace, send)).0, Status::SUCCESS);
+        }
+        assert_eq!(pair.connection.open_count(), 0);
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_the_connection_goes_on() {
+    let mut pair = io(9, Digests { header: true, data: true });
+    let inline = [5; 4096];
+    let most = TRANSFER_BYTES_MAX / 4096;
+    type Make<'a> = &'a dyn Fn(&mut Host, &mut Vec<u8>) -> u16;
+    let cases: [(Make, Status); 8] = [
+        (&|host, send| host.write(3, (0, 8), false, &inline, send), Status::INVALID_NAMESPACE),
+        (&|host, send| host.write(1, (8185, 8), false, &inline, send), Status::OUT_OF_RANGE),
+        (&|host, send| host.write(1, (u64::MAX, 8), false, &inline, send), Status::OUT_OF_RANGE),
+        (&|host, send| host.write(1, (0, 9), false, &inline, send), Status::SGL_LENGTH),
+        (&|host, send| host.read(1, (8192, 1), 9, send), Status::OUT_OF_RANGE),
+        (&|host, send| host.read(2, (0, most + 1), 12, send), Status::INVALID_FIELD),
+        (&|host, send| host.flush(7, send), Status::INVALID_NAMESPACE),
+        (&|host, send| host.deallocate(2, &[(1024, 1)], send), Status::OUT_OF_RANGE),
+    ];
+    for (make, expected) in cases {
+        assert_eq!(pair.ask(make).0, expected);
+        assert_eq!((pair.connection.open_count(), pair.closed), (0, None));
+    }
+    assert!(pair.requests.is_empty());
+    let (status, ..) = pair.ask(|host, send| host.write(1, (0, 8), false, &inline, send));
+    assert_eq!(status, Status::SUCCESS);
+}
+
+#[test]
+fn a_host_is_told_once_of_what_changed_until_it_has_looked() {
+    let mut pair = admin(3, Digests::default());
+    let (_, _, _) = pair.ask(|host, send| host.set_feature(0x0b, 0x900, send));
+    let first = pair.host.await_event(&mut pair.to_controller);
+    let second = pair.host.await_event(&mut pair.to_controller);
+    assert_eq!(pair.carry(), []);
+    let mut changed = subsystem();
+    changed.access = Access::NonOptimized;
+    changed.access_changes += 1;
+    changed.namespaces[0].blocks += 8;
+    let service = Service::Volumes(changed.clone());
+    pair.connection.change(&service, &mut pair.to_host);
+    let told = |id, result| HostEvent::Ended { id, status: Status::SUCCESS, result };
+    assert_eq!(pair.carry(), [told(first, 0x04_0002), told(second, 0x0c_0302)]);
+    changed.access = Access::Optimized;
+    changed.access_changes += 1;
+    pair.connection.change(&Service::Volumes(changed), &mut pair.to_host);
+    let third = pair.host.await_event(&mut pair.to_controller);
+    assert_eq!(pair.carry(), [], "it has not looked");
+    let look = pair.host.log_page(0x0c, 48, &mut pair.to_controller);
+    let events = pair.carry();
+    assert!(events.contains(&told(third, 0x0c_0302)), "{events:?}");
+    assert!(events.contains(&told(look, 0)), "{events:?}");
+    let (_, _, page) = pair.ask(|host, send| host.log_page(0x04, 4096, send));
+    assert_eq!((u32_at(&page, 0), u32_at(&page, 4)), (1, 0));
+    for _ in 0..4 {
+        let _ = pair.host.await_event(&mut pair.to_controller);
+    }
+    assert_eq!(pair.carry(), []);
+    assert_eq!(pair.ask(Host::await_event).0, Status::TOO_MANY_EVENTS);
+}
+
+#[test]
+fn a_silent_host_is_given_up_by_the_clock_whatever_waits_to_be_read() {
+    let mut pair = admin(4, Digests::default());
+    let expires = |pair: &Pair| pair.connection.controller().unwrap().expires_at().unwrap();
+    let before = expires(&pair);
+    pair.now = pair.now + Duration::from_secs(4);
+    assert_eq!(pair.ask(Host::keep_alive).0, Status::SUCCESS);
+    assert_eq!(expires(&pair), before + Duration::from_secs(4));
+}
+
+#[test]
+fn discovery_tells_where_a_subsystem_is() {
+    let entry = |node, address: &str| Entry {
+        nqn: String::from(NQN),
+        address: address.into(),
+        port: 4420,
+        ipv6: address.contains(':'),
+        node,
+    };
+    let entries = alloc::vec![entry(1, "127.77.0.1"), entry(2, "::1")];
+    let service = Service::Discovery { entries, generation: 3 };
+    let mut pair = Pair::new(5, Digests::default(), service);
+    assert_eq!(pair.carry(), [HostEvent::Ready]);
+    let (status, ..) = pair.ask(|host, send| {
+        host.connect((DISCOVERY_NQN, HOST), (0, 32), None, 0, send)
+    });
+    assert_eq!(status, Status::SUCCESS);
+    assert_eq!(pair.ask(|host, send| host.configure(1, send)).0, Status::SUCCESS);
+    let (_, _, page) = pair.ask(|host, send| host.log_page(0x70, 3072, send));
+    assert_eq!((u32_at(&page, 0), u32_at(&page, 8)), (3, 2));
+    assert_eq!(page[1024..1027], [3, 1, 2]);
+    assert!(page[1024 + 32..].starts_with(b"4420\0"));
+    assert!(page[1024 + 256..].starts_with(NQN.as_bytes()));
+    assert!(page[2048 + 512..].starts_with(b"::1\0"));
+    assert_eq!(page[2049], 2);
+    assert_eq!(pair.connection.controller().unwrap().expires_at(), None);
+}
+
+#[test]
+fn an_unknown_subsystem_is_refused() {
+    let mut pair = Pair::new(6, Digests::default(), Service::Volumes(subsystem()));
+    assert_eq!(pair.carry(), [HostEvent::Ready]);
+    let (status, ..) =
+        pair.ask(|host, send| host.connect(("nqn.x", HOST), (0, 32), None, 0, send));
+    assert_eq!(status, Status::CONNECT_INVALID);
+    assert_eq!(pair.closed, Some(CloseReason::Refused));
+}
+
+#[test]
+fn whatever_breaks_the_protocol_ends_the_connection_with_a_reason() {
+    // A PDU of a controller; a length that cannot be; a setup that comes twice; a damaged header.
+    let mut cases: Vec<(Vec<u8>, u16, Fatal)> = Vec::new();
+    cases.push((alloc::vec![5, 0, 24, 0, 24, 0, 0, 0], 1, Fatal::Field(0)));
+    cases.push((alloc::vec![4, 0, 72, 0, 71, 0, 0, 0], 1, Fatal::Field(3)));
+    let mut again = Vec::new();
+    let _ = Host::new(Digests::default(), &mut again);
+    cases.push((again, 2, Fatal::Sequence));
+    for (bytes, code, why) in cases {
+        let mut pair = io(7, Digests::default());
+        pair.to_controller.extend_from_slice(&bytes);
+        assert_eq!(pair.carry(), [HostEvent::Ends { code }], "{bytes:?}");
+        assert_eq!(pair.closed, Some(CloseReason::Fault(why)));
+    }
+    let mut pair = io(8, Digests { header: true, data: false });
+    let _ = pair.host.flush(1, &mut pair.to_controller);
+    pair.to_controller[40] ^= 1;
+    assert_eq!(pair.carry(), [HostEvent::Ends { code: 3 }]);
+    assert_eq!(pair.closed, Some(CloseReason::Fault(Fatal::HeaderDigest)));
+}
+
+#[test]
+fn damaged_data_is_never_written() {
+    let mut pair = io(10, Digests { header: false, data: true });
+    let data = [9; 4096];
+    let at = pair.to_controller.len();
+    let id = pair.host.write(1, (0, 8), false, &data, &mut pair.to_controller);
+    pair.to_controller[at + 72 + 100] ^= 1;
+    let ended = HostEvent::Ended { id, status: Status::TRANSPORT, result: 0 };
+    assert_eq!(pair.carry(), [ended]);
+    assert!(pair.volumes[&1].iter().all(|&byte| byte == 0));
+    let (status, ..) = pair.ask(|host, send| host.write(1, (0, 8), false, &data, send));
+    assert_eq!(status, Status::SUCCESS);
+}
+
+#[test]
+fn data_outside_its_command_ends_the_connection() {
+    for (offset, length) in [(4096, 4096), (0, 12_288), (8192, 4096)] {
+        let mut pair = io(11, Digests::default());
+        let id = pair.host.write_later(1, (0, 16), 9, &mut pair.to_controller);
+        let events = pair.carry();
+        let HostEvent::Asked { tag, .. } = events[0] else { panic!("{events:?}") };
+        let data = alloc::vec![1; length];
+        let send = &mut pair.to_controller;
+        pair.host.send_data((id, tag), offset, &data, 1 << 20, send);
+        assert_eq!(pair.carry(), [HostEvent::Ends { code: 4 }], "{offset} {length}");
+    }
+    let mut pair = io(12, Digests::default());
+    pair.host.send_data((1, 0), 0, &[1; 512], 512, &mut pair.to_controller);
+    assert_eq!(pair.carry(), [HostEvent::Ends { code: 1 }]);
+}
+
+#[test]
+fn no_bytes_make_it_panic() {
+    let mut random = Prng::new(99);
+    for round in 0..3000_u64 {
+        let digests = Digests { header: round & 1 != 0, data: round & 2 != 0 };
+        let mut pair = if round & 4 == 0 { io(round, digests) } else { admin(round, digests) };
+        let send = &mut pair.to_controller;
+        match round % 5 {
+            0 => drop(pair.host.write(1, (0, 8), false, &[1; 4096], send)),
+            1 => drop(pair.host.read(1, (0, 8), 9, send)),
+            2 => drop(pair.host.deallocate(1, &[(0, 8)], send)),
+            3 => drop(pair.host.identify(0, 1, send)),
+            _ => drop(pair.host.write_later(1, (0, 8), 9, send)),
+        }
+        for _ in 0..1 + random.below(4) {
+            let at = random.below(pair.to_controller.len() as u64) as usize;
+            pair.to_controller[at] = random.below(256) as u8;
+        }
+        pair.to_controller.extend((0..300).map(|_| random.below(256) as u8));
+        while pair.closed.is_none() && !pair.to_controller.is_empty() {
+            pair.carry_some();
+        }
+    }
+}
