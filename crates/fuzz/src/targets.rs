@@ -5,6 +5,7 @@
 mod disk;
 mod files;
 mod nbd;
+mod nvme;
 mod peers;
 
 use crate::Target;
@@ -22,6 +23,8 @@ pub const TARGETS: &[&Target] = &[
     &files::IDENTITY,
     &nbd::SERVER,
     &nbd::CLIENT,
+    &nvme::CONTROLLER,
+    &nvme::HOST,
     &disk::SUPERBLOCK,
     &disk::RECORD,
     &disk::LOG,

@@ -463,10 +463,8 @@ impl Connection {
         refused: Option<Status>,
         send: &mut Vec<u8>,
     ) -> Option<Event> {
-        let had_data = matches!(
-            self.phase,
-            Phase::Gather { .. } | Phase::Skip { .. } | Phase::Payload { .. }
-        );
+        let had_data =
+            matches!(self.phase, Phase::Gather { .. } | Phase::Skip { .. } | Phase::Payload { .. });
         if self.digests.data && had_data {
             // It is gathered where the PDU's first bytes were; of those behind them, a command, some are still needed.
             const { assert!(COMMON >= DIGEST_BYTES) };
@@ -539,9 +537,9 @@ pub(crate) fn connect_of(command: &Command, data: &[u8]) -> Result<Connect, Stat
     let (Some(subsystem), Some(host)) = (text(256), text(512)) else {
         return Err(Status::CONNECT_INVALID);
     };
-    let named = [subsystem, host].iter().all(|name| {
-        !name.is_empty() && name.len() <= crate::number::NQN_BYTES_MAX
-    });
+    let named = [subsystem, host]
+        .iter()
+        .all(|name| !name.is_empty() && name.len() <= crate::number::NQN_BYTES_MAX);
     let controller = u16_at(data, 16);
     let fits = (2..=u32::from(DEPTH_MAX)).contains(&entries);
     // A controller is made for whoever asks; none can be asked for by number.

@@ -23,7 +23,7 @@ use alloc::vec::Vec;
 use base::{Duration, Instant};
 
 /// Bytes of a log page that are told at once, at most.
-const LOG_BYTES_MAX: u64 = 1 << 20;
+const LOG_BYTES_MAX: u64 = 64 << 10;
 /// `CC.EN`.
 const ENABLE: u32 = 1;
 /// `CC.SHN`: the host is about to leave.
@@ -133,10 +133,10 @@ impl Controller {
                     due |= NOTICE_ANA;
                 }
             }
-            (Service::Discovery { generation: old, .. }, Service::Discovery { generation, .. }) => {
-                if old != generation {
-                    due |= NOTICE_DISCOVERY;
-                }
+            (Service::Discovery { generation: old, .. }, Service::Discovery { generation, .. })
+                if old != generation =>
+            {
+                due |= NOTICE_DISCOVERY;
             }
             _ => {}
         }
@@ -174,7 +174,8 @@ impl Controller {
         match command.opcode() {
             ADMIN_IDENTIFY => {
                 let (cns, nsid) = (command.byte(40), command.namespace());
-                identify(&self.service, cns, nsid, self.id).map_or_else(Answer::Failed, Answer::Data)
+                identify(&self.service, cns, nsid, self.id)
+                    .map_or_else(Answer::Failed, Answer::Data)
             }
             ADMIN_GET_LOG_PAGE => self.log_page(command),
             ADMIN_KEEP_ALIVE => Answer::Done(0),

@@ -102,8 +102,7 @@ impl Host {
             return Err(HostFault("more data than was asked for"));
         }
         let ends = common.kind == PDU_C2H_TERM;
-        let trailer =
-            if digests.data && common.data_bytes > 0 && !ends { DIGEST_BYTES } else { 0 };
+        let trailer = if digests.data && common.data_bytes > 0 && !ends { DIGEST_BYTES } else { 0 };
         let data_end = common.head_bytes + common.data_bytes as usize;
         if self.input.len() < data_end + trailer {
             return Ok(None);

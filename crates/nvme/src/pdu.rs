@@ -1,13 +1,13 @@
 //! PDUs: the heads of what travels on a connection.
 
 use crate::bytes::{set, u16_at, u32_at, zeroes};
+use crate::command::Status;
 use crate::number::{
     COMMAND_PDU_BYTES, COMMON_BYTES, DATA_PDU_BYTES, DIGEST_BYTES, FLAG_DATA_DIGEST,
     FLAG_HEADER_DIGEST, FLAG_LAST, H2C_BYTES_MAX, HEAD_BYTES_MAX, IC_BYTES, PDU_C2H_DATA,
     PDU_C2H_TERM, PDU_COMMAND, PDU_H2C_DATA, PDU_H2C_TERM, PDU_IC_REQ, PDU_IC_RESP, PDU_R2T,
     PDU_RESPONSE, RESPONSE_PDU_BYTES,
 };
-use crate::command::Status;
 use alloc::vec::Vec;
 use base::crc32c;
 

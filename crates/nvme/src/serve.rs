@@ -7,9 +7,7 @@
 
 use crate::bytes::{length_u32, u32_at, u64_at};
 use crate::command::{Command, Sgl, Status};
-use crate::connection::{
-    CloseReason, Connection, Event, Open, OpenKind, Phase, Role, connect_of,
-};
+use crate::connection::{CloseReason, Connection, Event, Open, OpenKind, Phase, Role, connect_of};
 use crate::controller::{Answer, Controller};
 use crate::number::{
     DEPTH_MAX, FABRICS_CONNECT, FABRICS_PROPERTY_SET, FLAG_LAST, GATHER_BYTES_MAX, IO_DATASET,

@@ -139,8 +139,7 @@ impl Pair {
             }
             Event::Connect(connect) if [NQN, DISCOVERY_NQN].contains(&&*connect.subsystem) => {
                 let keep_alive = Duration::from_millis(u64::from(connect.keep_alive_ms));
-                let controller =
-                    Controller::new(0x101, self.service.clone(), keep_alive, self.now);
+                let controller = Controller::new(0x101, self.service.clone(), keep_alive, self.now);
                 self.connection.administrates(controller, &mut self.to_host);
             }
             Event::Connect(_) => {
@@ -220,9 +219,8 @@ impl Pair {
     fn connect(&mut self, queue: u16) -> (Status, u64) {
         assert_eq!(self.carry(), [HostEvent::Ready]);
         let controller = (queue > 0).then_some(0x101);
-        let (status, result, _) = self.ask(|host, send| {
-            host.connect((NQN, HOST), (queue, 32), controller, 5000, send)
-        });
+        let (status, result, _) =
+            self.ask(|host, send| host.connect((NQN, HOST), (queue, 32), controller, 5000, send));
         (status, result)
     }
 }
@@ -281,9 +279,8 @@ fn a_host_learns_what_it_needs_to_know() {
 fn what_is_written_is_read_with_every_digest_and_both_kinds_of_transfer() {
     for (seed, digests) in all_digests().enumerate() {
         let mut pair = io(seed as u64, digests);
-        let data: Vec<u8> = (0..100_000_u32).map(|at| (at * 7 >> 3) as u8).collect();
-        let (status, ..) =
-            pair.ask(|host, send| host.write(1, (3, 8), true, &data[..4096], send));
+        let data: Vec<u8> = (0..100_000_u32).map(|at| ((at * 7) >> 3) as u8).collect();
+        let (status, ..) = pair.ask(|host, send| host.write(1, (3, 8), true, &data[..4096], send));
         assert_eq!(status, Status::SUCCESS);
         assert!(pair.requests.last().unwrap().fua);
         let id = pair.host.write_later(2, (10, 20), 12, &mut pair.to_controller);
@@ -401,9 +398,8 @@ fn discovery_tells_where_a_subsystem_is() {
     let service = Service::Discovery { entries, generation: 3 };
     let mut pair = Pair::new(5, Digests::default(), service);
     assert_eq!(pair.carry(), [HostEvent::Ready]);
-    let (status, ..) = pair.ask(|host, send| {
-        host.connect((DISCOVERY_NQN, HOST), (0, 32), None, 0, send)
-    });
+    let (status, ..) =
+        pair.ask(|host, send| host.connect((DISCOVERY_NQN, HOST), (0, 32), None, 0, send));
     assert_eq!(status, Status::SUCCESS);
     assert_eq!(pair.ask(|host, send| host.configure(1, send)).0, Status::SUCCESS);
     let (_, _, page) = pair.ask(|host, send| host.log_page(0x70, 3072, send));
@@ -420,8 +416,7 @@ fn discovery_tells_where_a_subsystem_is() {
 fn an_unknown_subsystem_is_refused() {
     let mut pair = Pair::new(6, Digests::default(), Service::Volumes(subsystem()));
     assert_eq!(pair.carry(), [HostEvent::Ready]);
-    let (status, ..) =
-        pair.ask(|host, send| host.connect(("nqn.x", HOST), (0, 32), None, 0, send));
+    let (status, ..) = pair.ask(|host, send| host.connect(("nqn.x", HOST), (0, 32), None, 0, send));
     assert_eq!(status, Status::CONNECT_INVALID);
     assert_eq!(pair.closed, Some(CloseReason::Refused));
 }

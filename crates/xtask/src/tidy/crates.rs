@@ -6,7 +6,7 @@ use crate::project::{Crate, DependencyKind};
 /// The floor of every crate. A crate uses strictly lower floors only.
 const FLOORS: &[(u32, &[&str])] = &[
     (0, &["base"]),
-    (1, &["wire", "nbd"]),
+    (1, &["wire", "nbd", "nvme"]),
     (2, &["replica"]),
     (3, &["sys", "client"]),
     (4, &["store", "link"]),
@@ -40,6 +40,7 @@ const PURE: &[(&str, &[&str])] = &[
     ("replica", &["base", "wire"]),
     ("wire", &["base", "serde", "serde_json"]),
     ("nbd", &["base"]),
+    ("nvme", &["base"]),
 ];
 
 fn floor(name: &str) -> Option<u32> {
