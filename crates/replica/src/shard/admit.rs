@@ -258,6 +258,7 @@ impl Shard {
     /// Every operation ends without an answer: this node orders no writes any more. Local requests wait
     /// for the next primary; those of other nodes go back to them.
     pub(super) fn abandon(&mut self, out: &mut Out) {
+        self.take_back_effects();
         self.cancel_queued(out);
         for (_, op) in self.ops.drain() {
             let mut answered = false;

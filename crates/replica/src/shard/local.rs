@@ -596,15 +596,24 @@ impl Shard {
         self.local.ops.keys().copied().filter(|id| !flying.contains(id)).collect()
     }
 
+    /// What this node as primary queued for its own disk and did not ask for yet.
+    pub(super) fn queued_here(&self) -> Vec<u64> {
+        let purposes =
+            self.queued().into_iter().filter_map(|id| Some(self.local.ops.get(&id)?.purpose));
+        purposes
+            .filter_map(|asker| if let Purpose::Op(id) = asker { Some(id) } else { None })
+            .collect()
+    }
+
     /// This node is primary no more, or without its own copy: what it queued for its own disk and did not
     /// ask for yet is dropped. None of it was answered: that waits for the own disk.
     pub(super) fn cancel_queued(&mut self, out: &mut Out) {
         let mut granted = Vec::new();
         for id in self.queued() {
             let Some(op) = self.local.ops.get(&id) else { continue };
-            let Purpose::Op(asker) = op.purpose else { continue };
-            self.take_back_effect(asker);
-            self.drop_local(id, &mut granted);
+            if matches!(op.purpose, Purpose::Op(_)) {
+                self.drop_local(id, &mut granted);
+            }
         }
         for id in granted {
             if self.local.ops.contains_key(&id) {

@@ -373,8 +373,16 @@ impl Shard {
         }
     }
 
-    /// A write of this primary will not reach its own disk: things are as before.
-    pub(super) fn take_back_effect(&mut self, id: u64) {
+    /// This node is primary no more: what it knows is from now on what its own copy holds, and some writes will not reach
+    /// that.
+    pub(super) fn take_back_effects(&mut self) {
+        for id in self.queued_here() {
+            self.take_back_effect(id);
+        }
+    }
+
+    /// Things are as before the write.
+    fn take_back_effect(&mut self, id: u64) {
         let Some(op) = self.ops.get(&id) else { return };
         let Kind::Write(write) = &op.kind else { return };
         let Some(origin) = write.origin else { return };

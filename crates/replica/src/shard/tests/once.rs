@@ -434,3 +434,22 @@ fn a_write_that_only_other_copies_have_is_not_taken_for_done_on_a_copy_that_was_
         assert_eq!(stored(&world, 1, 40, 8), [0, 0, 0, 0, 8, 8, 8, 8]);
     }
 }
+
+#[test]
+fn a_primary_knows_what_took_effect_also_where_its_own_copy_is_left_out() {
+    let mut world = three_and_a_client();
+    world.nodes.get_mut(&1).expect("there").metadata_held = true;
+    world.held.insert((1, 4));
+    // It waits at node 1 for its extent to be hot.
+    let lost = world.write(4, 40, 8, 7);
+    assert_eq!((world.at(1, 40), world.at(2, 40), world.at(3, 40)), (0, 7, 7));
+    world.change(1, &[2, 3]);
+    let newer = world.write(1, 40, 4, 8);
+    assert_eq!(world.answer(1, newer), Some(Ok(())));
+    world.disconnect(1, 4);
+    world.held.clear();
+    world.connect(1, 4);
+    world.wait_ms(500);
+    assert_eq!(stored(&world, 2, 40, 8), [8, 8, 8, 8, 7, 7, 7, 7]);
+    assert_eq!(world.answer(4, lost), Some(Ok(())));
+}

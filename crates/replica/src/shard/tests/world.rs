@@ -56,6 +56,8 @@ pub(super) struct Node {
     pub(super) flying: VecDeque<(DiskOp, DiskRequest)>,
     /// Requests for data wait until `disk_goes_on`.
     pub(super) disk_held: bool,
+    /// Metadata is not written.
+    pub(super) metadata_held: bool,
     pub(super) disk_fails: bool,
     /// Data is read, and not written.
     pub(super) disk_full: bool,
@@ -186,6 +188,7 @@ impl World {
             pages,
             flying: VecDeque::new(),
             disk_held: false,
+            metadata_held: false,
             disk_fails: false,
             disk_full: false,
             rotten: BTreeSet::new(),
@@ -350,7 +353,8 @@ impl World {
         for node in nodes {
             let at = self.nodes.get_mut(&node).expect("listed");
             let ready = at.flying.iter().position(|(_, request)| {
-                !at.disk_held || matches!(request, DiskRequest::Meta { .. })
+                let metadata = matches!(request, DiskRequest::Meta { .. });
+                !(if metadata { at.metadata_held } else { at.disk_held })
             });
             if let Some(ready) = ready {
                 self.disk_answers(node, ready);
