@@ -786,7 +786,7 @@ impl Shard {
             return;
         }
         let Some(seat) = self.seats.find(node) else { return };
-        // What it was not sent it will remember when it comes.
+        // What it failed and will be sent again it will remember when that comes.
         let unsent: BTreeSet<WriteName> = self
             .ops
             .values()

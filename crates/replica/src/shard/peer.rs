@@ -161,8 +161,9 @@ impl Shard {
         peer.kept = kept;
         self.retire_due = 0;
         self.gather_from(node, out);
-        self.remind(node, out);
+        // First what it may have from an earlier session: a reminder without that would take its name away.
         self.catch_up(node, out);
+        self.remind(node, out);
         self.check_gathered(out);
     }
 

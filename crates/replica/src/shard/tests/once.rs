@@ -453,3 +453,35 @@ fn a_primary_knows_what_took_effect_also_where_its_own_copy_is_left_out() {
     assert_eq!(stored(&world, 2, 40, 8), [8, 8, 8, 8, 7, 7, 7, 7]);
     assert_eq!(world.answer(4, lost), Some(Ok(())));
 }
+
+/// The primary does not know whether a replica has what it sent in the session before, and sends it anew. It is lost
+/// when it has reminded the replica.
+#[test]
+fn a_reminder_takes_nothing_away_that_arrived_in_an_earlier_session() {
+    let mut world = three_and_a_client();
+    world.wait_ms(500);
+    world.held.extend([(1, 4), (2, 1)]);
+    let lost = world.write(4, 40, 8, 7);
+    assert_eq!((world.at(2, 40), world.at(3, 40)), (7, 7));
+    world.disconnect(1, 2);
+    world.held.remove(&(2, 1));
+    world.connect(1, 2);
+    world.held.insert((1, 2));
+    let arrived = world.sent(1, 2, |_| true);
+    world.ready(1, 2);
+    let to_2 = world.seen.iter().filter(|(from, to, _)| (*from, *to) == (1, 2)).skip(arrived);
+    let to_2: Vec<&ShardMessage> = to_2.map(|(_, _, message)| message).collect();
+    let reminds = |m: &&ShardMessage| matches!(m, ShardMessage::Remember { .. });
+    let last = to_2.iter().rposition(reminds).expect("node 1 reminds node 2");
+    for _ in 0..=last {
+        assert!(world.deliver(1, 2));
+    }
+    world.held.insert((4, 2));
+    lose_first_primary(&mut world);
+    let newer = world.write(2, 40, 4, 8);
+    assert_eq!(world.answer(2, newer), Some(Ok(())));
+    world.held.clear();
+    world.wait_ms(500);
+    assert_eq!(stored(&world, 3, 40, 8), [8, 8, 8, 8, 7, 7, 7, 7]);
+    assert_eq!(world.answer(4, lost), Some(Ok(())));
+}
