@@ -706,6 +706,8 @@ impl Shard {
             return;
         }
         peer.required = None;
+        // What it misses from now on it gets as bytes, without names.
+        peer.reminded = false;
         if let Some(sync) = &mut peer.sync {
             sync.include = Include::Idle;
         }

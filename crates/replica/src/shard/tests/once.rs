@@ -1,8 +1,9 @@
 //! Writes that are asked for again.
 
 use super::world::{World, span};
+use crate::door::ToShard;
 use alloc::vec::Vec;
-use base::{AnswerError, Op};
+use base::{AnswerError, NodeId, Op};
 use wire::ShardMessage;
 
 /// Three replicas and a client, led by node 1.
@@ -484,4 +485,42 @@ fn a_reminder_takes_nothing_away_that_arrived_in_an_earlier_session() {
     world.wait_ms(500);
     assert_eq!(stored(&world, 3, 40, 8), [8, 8, 8, 8, 7, 7, 7, 7]);
     assert_eq!(world.answer(4, lost), Some(Ok(())));
+}
+
+/// A resync that was given up between `Require` and include begins anew in the same session. What was written meanwhile
+/// the target gets as bytes only.
+#[test]
+fn a_replica_whose_include_was_given_up_is_told_anew_what_took_effect() {
+    let mut world = three_and_a_client();
+    world.change(1, &[1, 2]);
+    let (peer, session) = (NodeId(3), world.session(1, 3));
+    let epoch = world.configuration.epoch;
+    world.tell(1, ToShard::PeerReady { peer, session, epoch, kept: true });
+    world.start_resync(1, 3);
+    world.wait_ms(1000);
+    world.tell(1, ToShard::Require { peer, session });
+    world.wait_ms(200);
+    world.held.insert((3, 1));
+    world.write(1, 100, 4, 5);
+    world.wait_ms(2000);
+    assert!(world.has_mark(1, "resync given up"));
+    world.tell(1, ToShard::Unrequire { peer, session });
+    world.held.remove(&(3, 1));
+    world.held.insert((1, 4));
+    let lost = world.write(4, 40, 8, 7);
+    assert_eq!((world.at(2, 40), world.at(3, 40)), (7, 0));
+    world.resync(1, 3);
+    assert_eq!(world.at(3, 40), 7, "it was copied");
+    for other in [2, 3, 4] {
+        world.disconnect(1, other);
+    }
+    world.configuration = world.next_with(&[2, 3]);
+    world.held.extend([(4, 2), (4, 3)]);
+    world.lead(3);
+    let newer = world.write(3, 40, 4, 8);
+    assert_eq!(world.answer(3, newer), Some(Ok(())));
+    world.held.clear();
+    world.wait_ms(500);
+    assert_eq!(world.answer(4, lost), Some(Ok(())));
+    assert_eq!(stored(&world, 3, 40, 8), [8, 8, 8, 8, 7, 7, 7, 7]);
 }
