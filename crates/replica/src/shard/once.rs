@@ -252,6 +252,8 @@ struct Settlement {
     /// Members from whose content reconciliation copies while anything is unsettled: they know what it holds.
     remembering: BTreeSet<NodeId>,
     unsettled: Vec<Unsettled>,
+    /// All that members listed: none of it was first asked for in this reign.
+    before: BTreeSet<WriteName>,
     /// What members said was compared, and is what this node knows now.
     compared: bool,
     /// The members agreed on everything once in this reign.
@@ -575,6 +577,7 @@ impl Shard {
                 }
             }
         }
+        self.once.settlement.before = holders.keys().copied().collect();
         let remembering = &self.once.settlement.remembering;
         let (agreed, unsettled): (Vec<Unsettled>, Vec<Unsettled>) = holders
             .into_values()
@@ -644,20 +647,14 @@ impl Shard {
 
     pub(super) fn lose_effects(&mut self, out: &mut Out) {
         out.push(ShardOutput::Mark("no member remembers what took effect"));
-        let settled: Vec<NamedWrite> = self
-            .once
-            .effects
-            .writes()
-            .filter(|write| {
-                !self.reconcile.overlaps(write.volume, write.span.first(), write.span.end())
-                    && !self
-                        .once
-                        .settlement
-                        .unsettled
-                        .iter()
-                        .any(|other| other.write.name == write.name)
-            })
-            .collect();
+        let settlement = &self.once.settlement;
+        let is_sure = |write: &NamedWrite| {
+            let (first, end) = (write.span.first(), write.span.end());
+            !settlement.before.contains(&write.name)
+                || !(self.reconcile.overlaps(write.volume, first, end)
+                    || settlement.unsettled.iter().any(|other| other.write.name == write.name))
+        };
+        let settled: Vec<NamedWrite> = self.once.effects.writes().filter(is_sure).collect();
         for known in self.once.effects.sessions.values_mut() {
             known.writes.clear();
         }

@@ -524,3 +524,43 @@ fn a_replica_whose_include_was_given_up_is_told_anew_what_took_effect() {
     assert_eq!(world.answer(4, lost), Some(Ok(())));
     assert_eq!(stored(&world, 3, 40, 8), [8, 8, 8, 8, 7, 7, 7, 7]);
 }
+
+/// The last member that remembered what was before is started anew: what this reign carried out its primary knows.
+#[test]
+fn what_took_effect_in_this_reign_is_not_forgotten_with_what_was_before() {
+    let mut world = three_and_a_client();
+    world.held.extend([(2, 1), (3, 1)]);
+    world.write(1, 0, 8, 5);
+    world.restart(2);
+    world.disconnect(1, 3);
+    world.disconnect(1, 4);
+    world.held.clear();
+    for other in [3, 4] {
+        world.connect(2, other);
+    }
+    world.configuration = world.next_with(&[2, 3]);
+    world.nodes.get_mut(&3).expect("there").disk_held = true;
+    world.lead(2);
+    // What was open waits for the disk of node 3, and nothing else does.
+    world.held.insert((2, 4));
+    let lost = world.ask(4, Op::Write, span(128, 8), 7, false);
+    world.run();
+    world.disk_writes(3, 128);
+    let newer = world.write(2, 128, 4, 8);
+    world.disk_writes(3, 128);
+    assert_eq!(world.answer(2, newer), Some(Ok(())));
+    assert!(!world.has_mark(2, "no member remembers what took effect"));
+    world.restart(3);
+    for other in [2, 4] {
+        world.connect(3, other);
+    }
+    world.install_on(3);
+    world.ready(2, 3);
+    assert!(world.has_mark(2, "no member remembers what took effect"));
+    world.disconnect(2, 4);
+    world.held.clear();
+    world.connect(2, 4);
+    world.wait_ms(500);
+    assert_eq!(stored(&world, 3, 128, 8), [8, 8, 8, 8, 7, 7, 7, 7]);
+    assert_eq!(world.answer(4, lost), Some(Ok(())));
+}

@@ -394,6 +394,17 @@ impl World {
         self.step(node, ShardInput::Disk { op, answer });
     }
 
+    /// Of what a disk holds back, the write that begins there is carried out.
+    pub(super) fn disk_writes(&mut self, node: u16, first: u64) {
+        let there = |request: &DiskRequest| {
+            place(request).is_some_and(|(span, changes)| changes && span.first() == first)
+        };
+        let mut flying = self.nodes[&node].flying.iter();
+        let at = flying.position(|(_, request)| there(request)).expect("asked of the disk");
+        self.disk_answers(node, at);
+        self.run();
+    }
+
     /// Every write that a disk holds back is durable.
     pub(super) fn disk_says_durable(&mut self, node: u16) {
         self.run();
