@@ -9,7 +9,7 @@
 //! carried out again.
 //!
 //! Always:
-//! - a replica lists a write only if its content holds it, or later writes over it;
+//! - a replica lists a write only if its content holds it, or later writes over it, or it lay beyond its volume's end;
 //! - a replica that remembers since a reign lists every such write that was first asked for then or later,
 //!   unless it was answered;
 //! - a write of which nobody can say whether it took effect is answered with `SessionLost`, never carried out.

@@ -45,10 +45,12 @@ impl Shard {
                 }
                 self.on_data(node, sequence, result, out);
             }
-            ShardMessage::Write { epoch, sequence, volume, span, .. }
+            ShardMessage::Write { epoch, sequence, volume, span, flags, origin, .. }
                 if self.is_cut_off(node, epoch, volume, span) =>
             {
                 self.release(buffer, out);
+                // Done, for good: the volume may be as large again when it is asked for once more.
+                self.note_effect_here(origin, flags.undone, volume, span);
                 let message = ShardMessage::Written { sequence, ok: true, in_place: true };
                 self.send(node, message, None, out);
             }

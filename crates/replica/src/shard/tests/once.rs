@@ -1,10 +1,10 @@
 //! Writes that are asked for again.
 
-use super::world::{World, span};
+use super::world::{SECTORS, World, span};
 use crate::door::ToShard;
 use alloc::vec::Vec;
 use base::{AnswerError, NodeId, Op};
-use wire::ShardMessage;
+use wire::{Configuration, ShardMessage};
 
 /// Three replicas and a client, led by node 1.
 fn three_and_a_client() -> World {
@@ -562,5 +562,49 @@ fn what_took_effect_in_this_reign_is_not_forgotten_with_what_was_before() {
     world.connect(2, 4);
     world.wait_ms(500);
     assert_eq!(stored(&world, 3, 128, 8), [8, 8, 8, 8, 7, 7, 7, 7]);
+    assert_eq!(world.answer(4, lost), Some(Ok(())));
+}
+
+/// The configuration after this one, with that many sectors.
+fn sized(world: &World, in_sync: &[u16], sectors: u64, grows_to: Option<u64>) -> Configuration {
+    let mut next = world.next_with(in_sync);
+    (next.volumes[0].sectors, next.volumes[0].grows_to) = (sectors, grows_to);
+    next
+}
+
+/// It is committed, and all that are connected act on it.
+fn commit(world: &mut World, primary: u16, next: Configuration) {
+    world.install(next, &[primary]);
+    for other in world.peers_of(primary) {
+        world.install_on(other);
+        world.ready(primary, other);
+    }
+    world.wait_ms(500);
+}
+
+/// A replica knows that a volume shrank before the primary's shard does; the volume grows again, and is written to.
+#[test]
+fn a_write_beyond_the_new_end_is_remembered_where_it_is_not_kept() {
+    let mut world = three_and_a_client();
+    let small = sized(&world, &[1, 2, 3], 512, None);
+    world.install(small.clone(), &[2]);
+    world.held.insert((1, 4));
+    let lost = world.write(4, 600, 8, 7);
+    assert_eq!((world.at(1, 600), world.at(2, 600), world.at(3, 600)), (7, 0, 7));
+    commit(&mut world, 1, small);
+    for (sectors, grows_to) in [(512, Some(SECTORS)), (SECTORS, None)] {
+        let next = sized(&world, &[1, 2, 3], sectors, grows_to);
+        commit(&mut world, 1, next);
+    }
+    assert_eq!(stored(&world, 3, 600, 8), [0; 8], "what was added is zero");
+    let newer = world.write(1, 600, 4, 8);
+    assert_eq!(world.answer(1, newer), Some(Ok(())));
+    world.held.insert((4, 2));
+    lose_first_primary(&mut world);
+    world.held.clear();
+    world.wait_ms(500);
+    for node in [2, 3] {
+        assert_eq!(stored(&world, node, 600, 8), [8, 8, 8, 8, 0, 0, 0, 0], "node {node}");
+    }
     assert_eq!(world.answer(4, lost), Some(Ok(())));
 }
