@@ -493,7 +493,7 @@ impl Shard {
         let (volume, span) = (op.volume, op.span);
         let Some(copy) = self.copy_mut(id) else { return };
         copy.phase = Phase::Writing;
-        let purpose = copy.purpose;
+        let (purpose, lock) = (copy.purpose, copy.lock);
         let data = copy.data.take().expect("read just now");
         if purpose == Purpose::Reconcile && self.copy_members() < 2 {
             self.release(data, out);
@@ -524,7 +524,7 @@ impl Shard {
         let settles = source.filter(|_| purpose == Purpose::Reconcile);
         if let Kind::Write(write) = &mut kind
             && let Some((origin, undone)) =
-                settles.and_then(|source| self.settles(volume, span, source))
+                settles.and_then(|source| self.settles(volume, lock, source))
         {
             (write.origin, write.undone) = (Some(origin), undone);
         }
@@ -609,7 +609,7 @@ impl Shard {
         let changed = changed || copy.parts.as_ref().is_some_and(|parts| parts.changed);
         if copy.purpose == Purpose::Reconcile {
             // Before the very write that is settled may get its turn.
-            self.settle(volume, span, copy.source.filter(|_| changed));
+            self.settle(volume, copy.lock, copy.source.filter(|_| changed));
         }
         self.unlock(id, out);
         let Some(op) = self.ops.remove(&id) else { return };

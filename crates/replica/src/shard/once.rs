@@ -691,6 +691,7 @@ impl Shard {
         self.piece(first, stop)
     }
 
+    /// What a copy settles that took this range: all of it, also where the volume ends within.
     fn unsettled_at(&self, volume: VolumeId, span: Span) -> Option<&Unsettled> {
         self.once
             .settlement

@@ -608,3 +608,58 @@ fn a_write_beyond_the_new_end_is_remembered_where_it_is_not_kept() {
     }
     assert_eq!(world.answer(4, lost), Some(Ok(())));
 }
+
+#[test]
+fn a_write_across_a_new_end_takes_effect_once() {
+    let mut world = World::new(&[1, 2, 3, 4, 5], &[1, 2, 3]);
+    world.lead(1);
+    world.held.extend([(1, 3), (1, 5)]);
+    let lost = world.write(5, 376, 8, 7);
+    assert_eq!((world.at(2, 376), world.at(3, 376)), (7, 0));
+    for other in [2, 3, 4, 5] {
+        world.disconnect(1, other);
+    }
+    for other in [2, 3, 4] {
+        world.disconnect(5, other);
+    }
+    world.configuration = sized(&world, &[2, 3], 380, None);
+    world.lead(4);
+    let newer = world.write(4, 376, 2, 8);
+    assert_eq!(world.answer(4, newer), Some(Ok(())));
+    assert_eq!(stored(&world, 3, 376, 4), [8, 8, 7, 7]);
+    for (sectors, grows_to) in [(380, Some(SECTORS)), (SECTORS, None)] {
+        let next = sized(&world, &[2, 3], sectors, grows_to);
+        commit(&mut world, 4, next);
+    }
+    world.held.clear();
+    world.connect(4, 5);
+    world.install_on(5);
+    world.ready(4, 5);
+    world.wait_ms(500);
+    assert_eq!(stored(&world, 3, 376, 8), [8, 8, 7, 7, 0, 0, 0, 0]);
+    assert_eq!(world.answer(5, lost), Some(Ok(())));
+}
+
+/// Each of two copies has another half of what was open: what is put together of them is neither done nor undone.
+#[test]
+fn a_write_of_which_only_parts_can_be_read_is_neither_taken_for_done_nor_carried_out() {
+    for (of_2, of_3) in [(40, 48), (48, 40)] {
+        let mut world = three_and_a_client();
+        world.held.extend([(1, 3), (1, 4), (4, 2)]);
+        let lost = world.write(4, 40, 16, 7);
+        assert_eq!((world.at(2, 40), world.at(3, 40)), (7, 0));
+        world.nodes.get_mut(&2).expect("there").rotten.insert(of_2);
+        world.nodes.get_mut(&3).expect("there").rotten.insert(of_3);
+        lose_first_primary(&mut world);
+        assert!(world.has_mark(2, "a copy goes on block by block"));
+        let newer = world.write(3, of_3, 4, 8);
+        assert_eq!(world.answer(3, newer), Some(Ok(())));
+        let before: Vec<Vec<u64>> = [2, 3].map(|node| stored(&world, node, 40, 16)).into();
+        world.held.clear();
+        world.wait_ms(500);
+        assert_eq!(world.answer(4, lost), Some(Err(AnswerError::SessionLost)), "{of_2}");
+        for (node, before) in [2, 3].into_iter().zip(before) {
+            assert_eq!(stored(&world, node, 40, 16), before, "node {node}");
+        }
+    }
+}
