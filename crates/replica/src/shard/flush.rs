@@ -111,16 +111,24 @@ impl Shard {
     }
 
     pub(super) fn on_own_flushed(&mut self, id: u64, answer: DiskAnswer, out: &mut Out) {
-        let told = self.is_alone() || self.passes_errors_on();
         if let Some(Kind::Flush(flush)) = self.ops.get_mut(&id).map(|op| &mut op.kind) {
             if flush.own == Own::Pending {
                 flush.own = if answer == DiskAnswer::Failed { Own::Failed } else { Own::Done };
             }
-            if flush.own == Own::Failed && told {
-                self.fail_op(id, AnswerError::Io, out);
-                self.drop_growth_flush(id);
-            }
+            self.settle_own_flush(id, out);
             self.settle_flush(id, out);
+        }
+    }
+
+    /// What the own disk failed is over if clients are told of that: also if it is the only one since.
+    pub(super) fn settle_own_flush(&mut self, id: u64, out: &mut Out) {
+        let told = self.is_alone() || self.passes_errors_on();
+        if let Some(Kind::Flush(flush)) = self.ops.get(&id).map(|op| &op.kind)
+            && flush.own == Own::Failed
+            && told
+        {
+            self.fail_op(id, AnswerError::Io, out);
+            self.drop_growth_flush(id);
         }
     }
 

@@ -207,6 +207,7 @@ impl Shard {
 
     fn drop_outsiders_of(&mut self, id: u64, new: &Configuration, out: &mut Out) {
         let own_in = new.is_in_sync(self.node);
+        let alone = self.is_alone() && self.is_own_in_sync();
         let mut outside: Vec<(u32, bool)> = Vec::new();
         for (&node, peer) in &self.peers {
             if !new.is_in_sync(node)
@@ -229,6 +230,9 @@ impl Shard {
                 if !own_in && write.own != Own::Done {
                     write.own = Own::None;
                 }
+                if alone && write.own == Own::Failed {
+                    self.fail_on_only_disk(id, out);
+                }
                 self.settle_write(id, out);
             }
             Kind::Flush(flush) => {
@@ -237,6 +241,9 @@ impl Shard {
                 }
                 if !own_in {
                     flush.own = Own::None;
+                }
+                if alone {
+                    self.settle_own_flush(id, out);
                 }
                 self.settle_flush(id, out);
             }

@@ -458,17 +458,21 @@ impl Shard {
         if !self.is_primary() || !self.is_alone() {
             self.once.unlike_told.push((volume, span));
         } else {
-            // The truth is what the disk holds.
-            let lost: Vec<WriteName> = self
-                .once
-                .effects
-                .writes()
-                .filter(|write| write.volume == volume && write.span.overlaps(span))
-                .map(|write| write.name)
-                .collect();
-            for name in lost {
-                self.undo_in_doubt(name);
-            }
+            self.undo_written(volume, span);
+        }
+    }
+
+    /// This node's disk is the only one: the truth is what it holds.
+    fn undo_written(&mut self, volume: VolumeId, span: Span) {
+        let lost: Vec<WriteName> = self
+            .once
+            .effects
+            .writes()
+            .filter(|write| write.volume == volume && write.span.overlaps(span))
+            .map(|write| write.name)
+            .collect();
+        for name in lost {
+            self.undo_in_doubt(name);
         }
     }
 
@@ -499,6 +503,11 @@ impl Shard {
         }
         if !in_sync && (new_reign || (was_in_sync && !self.is_primary())) {
             self.once.effects.clear();
+        }
+        if self.is_primary() && self.is_alone() {
+            for (volume, span) in core::mem::take(&mut self.once.unlike_told) {
+                self.undo_written(volume, span);
+            }
         }
     }
 

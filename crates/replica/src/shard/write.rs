@@ -192,8 +192,6 @@ impl Shard {
     }
 
     pub(super) fn on_own_written(&mut self, id: u64, answer: DiskAnswer, out: &mut Out) {
-        let pass_on = self.passes_errors_on();
-        let alone = self.is_alone();
         let Some(write) = self.write_mut(id) else { return };
         if !matches!(write.own, Own::Pending | Own::Durable) {
             return;
@@ -204,32 +202,37 @@ impl Shard {
             return;
         }
         if answer == DiskAnswer::Failed {
-            // What was answered as done stays done.
-            let done = write.complete;
             write.own = Own::Failed;
-            if pass_on || alone {
+            if self.is_alone() {
+                self.fail_on_only_disk(id, out);
+            } else if self.passes_errors_on() {
                 self.fail_op(id, AnswerError::Io, out);
-            }
-            if alone && let Some(op) = self.ops.get(&id) {
-                // A replica that is being resynced may have it, or not: it is to get what is here.
-                let (volume, span) = (op.volume, op.span);
-                self.mark_for_outsiders(volume, span);
-                self.sync_anew(volume, span);
-            }
-            if alone && !done {
-                self.doubt_effect(id);
-            }
-            if alone && let Some(write) = self.write_mut(id) {
-                // No other replica will take over: what was asked is over, and was answered so. It is never
-                // told as retired, so that it stays in doubt where it arrived, even if this node forgets.
-                write.syncing.keep(write.sent);
-                write.own = Own::None;
-                write.retired = true;
-                self.settle_write(id, out);
             }
             return;
         }
         write.own = Own::Done;
+        self.settle_write(id, out);
+    }
+
+    /// The disk that failed a write is the only one, perhaps only since: no other replica will take over. What was asked
+    /// is over, and is answered so. It is never told as retired, so that it stays in doubt where it arrived, even if this
+    /// node forgets.
+    pub(super) fn fail_on_only_disk(&mut self, id: u64, out: &mut Out) {
+        // What was answered as done stays done.
+        let done = self.write_mut(id).is_some_and(|write| write.complete);
+        self.fail_op(id, AnswerError::Io, out);
+        let Some(op) = self.ops.get(&id) else { return };
+        // A replica that is being resynced may have it, or not: it is to get what is here.
+        let (volume, span) = (op.volume, op.span);
+        self.mark_for_outsiders(volume, span);
+        self.sync_anew(volume, span);
+        if !done {
+            self.doubt_effect(id);
+        }
+        let Some(write) = self.write_mut(id) else { return };
+        write.syncing.keep(write.sent);
+        write.own = Own::None;
+        write.retired = true;
         self.settle_write(id, out);
     }
 

@@ -663,3 +663,48 @@ fn a_write_of_which_only_parts_can_be_read_is_neither_taken_for_done_nor_carried
         }
     }
 }
+
+/// The disk fails a write while another copy is in sync that is about to be excluded: its failure is heard of when that
+/// is decided.
+#[test]
+fn what_a_disk_failed_which_is_then_the_only_one_is_over() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(1);
+    world.held.insert((2, 1));
+    world.nodes.get_mut(&1).expect("there").disk_full = true;
+    let write = world.write(1, 40, 8, 7);
+    world.nodes.get_mut(&1).expect("there").disk_full = false;
+    world.nodes.get_mut(&1).expect("there").disk_fails = true;
+    let flush = world.flush(1);
+    world.nodes.get_mut(&1).expect("there").disk_fails = false;
+    world.disconnect(1, 2);
+    assert_eq!((world.answer(1, write), world.answer(1, flush)), (None, None));
+    world.change(1, &[1]);
+    world.wait_ms(500);
+    for asked in [write, flush] {
+        assert_eq!(world.answer(1, asked), Some(Err(AnswerError::Io)));
+    }
+    let fresh = world.write(1, 40, 8, 9);
+    assert_eq!(world.answer(1, fresh), Some(Ok(())));
+    let read = world.read(1, 40, 8);
+    assert_eq!(world.got(1, read), [9; 8]);
+}
+
+/// The same of a write of the reign before.
+#[test]
+fn where_a_disk_failed_a_write_of_an_earlier_reign_it_is_read_if_it_is_then_the_only_one() {
+    let mut world = three_and_a_client();
+    world.nodes.get_mut(&2).expect("there").disk_held = true;
+    let write = world.write(4, 40, 8, 7);
+    lose_first_primary(&mut world);
+    world.nodes.get_mut(&2).expect("there").disk_full = true;
+    world.nodes.get_mut(&3).expect("there").disk_held = true;
+    world.disk_goes_on(2);
+    world.nodes.get_mut(&2).expect("there").disk_full = false;
+    world.disconnect(2, 3);
+    world.change(2, &[2]);
+    world.wait_ms(500);
+    assert_eq!(world.answer(4, write), Some(Err(AnswerError::SessionLost)));
+    let read = world.read(2, 40, 8);
+    assert_eq!(world.answer(2, read), Some(Ok(())));
+}
