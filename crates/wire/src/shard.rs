@@ -270,8 +270,10 @@ pub enum ShardMessage {
         fua: bool,
         /// Of a write, its name.
         origin: Option<WriteOrigin>,
-        /// Of a write, the oldest reign in which it may have been carried out; 0: it is asked for the first time.
+        /// Of a write with a name, the oldest reign in which it may have been carried out; 0: in none before.
         asked: Epoch,
+        /// It is asked for the first time, and to be carried out in the reign `asked` or not at all.
+        first: bool,
         /// The newest stretch of the history that the sender is on; 0: the first.
         history: u64,
     },

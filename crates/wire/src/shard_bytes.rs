@@ -60,10 +60,10 @@ pub(crate) fn check(message: &ShardMessage, payload_bytes: u32) -> Result<(), &'
         ShardMessage::Read { span, .. } => is_short(*span),
         ShardMessage::Written { ok, in_place, .. } => *ok || !*in_place,
         ShardMessage::Write { origin, .. } => origin.is_none_or(is_origin),
-        ShardMessage::Forward { op, span, origin, asked, .. } => {
+        ShardMessage::Forward { op, span, origin, asked, first, .. } => {
             (*op != Op::Read || is_short(*span))
                 && origin.is_none_or(is_origin)
-                && (origin.is_some() || *asked == Epoch(0))
+                && (origin.is_some() || (*asked == Epoch(0) && !*first))
         }
         ShardMessage::Forwarded { result, asked, .. } => result.is_none() || *asked == Epoch(0),
         ShardMessage::Remembers { memory, .. } | ShardMessage::Remember { memory, .. } => {
@@ -167,10 +167,11 @@ pub(crate) fn fields(message: &ShardMessage) -> (u16, Fields) {
         ShardMessage::Doubt { sequence, last, .. } => {
             (DOUBT, Fields { sequence: *sequence, flags: flag(FLAG_LAST, *last), ..none })
         }
-        ShardMessage::Forward { id, op, volume, span, fua, origin, asked, history: _ } => {
+        ShardMessage::Forward { id, op, volume, span, fua, origin, asked, first, history: _ } => {
             let fields = put_origin(addressed(*asked, id.0, *volume, *span), *origin);
+            let flags = flag(FLAG_FUA, *fua) | flag(FLAG_FIRST, *first);
             // `detail` belongs to the origin: the operation stands in `cut`.
-            (FORWARD, Fields { cut: put_op(*op), flags: flag(FLAG_FUA, *fua), ..fields })
+            (FORWARD, Fields { cut: put_op(*op), flags, ..fields })
         }
         ShardMessage::Forwarded { id, result, zero, asked } => {
             let (flags, detail) = (flag(FLAG_ZERO, *zero), put_result(*result));
@@ -263,9 +264,9 @@ pub(crate) fn take(kind: u16, from: &Fields, body: &[u8]) -> Result<ShardMessage
         }
         FORWARD => {
             let (id, op, span) = (RequestId(sequence), take_op(from)?, from.span()?);
-            let (fua, origin) = (from.has(FLAG_FUA), take_origin(from)?);
-            let history = take_history(&mut body)?;
-            ShardMessage::Forward { id, op, volume, span, fua, origin, asked: epoch, history }
+            let (fua, first) = (from.has(FLAG_FUA), from.has(FLAG_FIRST));
+            let (origin, asked, history) = (take_origin(from)?, epoch, take_history(&mut body)?);
+            ShardMessage::Forward { id, op, volume, span, fua, origin, asked, first, history }
         }
         FORWARDED => {
             let (id, result) = (RequestId(sequence), take_result(from)?);

@@ -353,9 +353,9 @@ fn frame(bytes: &mut Vec<u8>, random: &mut Prng) {
         }
         3 => {
             let (id, op, fua, asked) = (RequestId(sequence), Op::Write, true, Epoch(0));
-            let (origin, history) = (None, random.below(3));
+            let (origin, first, history) = (None, false, random.below(3));
             let message =
-                ShardMessage::Forward { id, op, volume, span, fua, origin, asked, history };
+                ShardMessage::Forward { id, op, volume, span, fua, origin, asked, first, history };
             shard(&message, &payload);
         }
         4 => {

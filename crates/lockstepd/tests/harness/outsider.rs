@@ -165,6 +165,7 @@ impl Outsider {
                 fua: false,
                 origin: None,
                 asked: Epoch(0),
+                first: false,
                 history: 0,
             };
             let payload = (op == Op::Write).then(|| Piece::from(evil.clone()));

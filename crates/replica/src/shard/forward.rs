@@ -60,22 +60,33 @@ impl Shard {
         self.forwarded_bytes += bytes;
         // Each attempt has a number of its own: an answer to an earlier one does not count.
         let id = RequestId(self.sequence());
-        let (origin, asked) = (self.origin_of(&client), client.asked);
+        let origin = self.origin_of(&client);
+        let first = origin.is_some() && client.asked == Epoch(0);
         let mut client = client;
-        if origin.is_some() && asked == Epoch(0) {
+        if first {
             client.asked = self.reign();
         }
+        let asked = client.asked;
         self.forwards.insert(id, Forwarded { client, to: primary });
         let history = self.configuration.as_ref().map_or(0, |known| known.history());
-        let message = ShardMessage::Forward { id, op, volume, span, fua, origin, asked, history };
+        let message =
+            ShardMessage::Forward { id, op, volume, span, fua, origin, asked, first, history };
         self.send(primary, message, buffer, out);
         true
     }
 
-    /// A request that another node forwards to this one; `history` is the stretch that it was on.
-    pub(super) fn on_forward(&mut self, client: Client, history: u64, out: &mut Out) {
+    /// A request that another node forwards to this one; `history` is the stretch that it was on. Only what is said of
+    /// this reign or an earlier one is true here, and that it was never asked for before only of this very one: what was
+    /// long on its way may have been asked for elsewhere since.
+    pub(super) fn on_forward(
+        &mut self,
+        client: Client,
+        in_time: bool,
+        history: u64,
+        out: &mut Out,
+    ) {
         let Origin::Peer { node, .. } = client.origin else { return };
-        if self.is_primary() && self.follows(node, history) {
+        if self.is_primary() && in_time && self.follows(node, history) {
             return self.on_request(client, out);
         }
         out.push(ShardOutput::Mark("forwarded to a node that is not primary"));

@@ -27,11 +27,13 @@ impl Shard {
             return;
         }
         match message {
-            ShardMessage::Forward { id, op, volume, span, fua, origin, asked, history } => {
+            ShardMessage::Forward { id, op, volume, span, fua, origin, asked, first, history } => {
                 let request = Request { op, volume, span, buffer, fua };
                 let (write, origin) = (origin, Origin::Peer { node, session, id });
-                let client = Client { origin, request, since: self.now, write, asked };
-                self.on_forward(client, history, out);
+                let before = if first { Epoch(0) } else { asked };
+                let client = Client { origin, request, since: self.now, write, asked: before };
+                let in_time = asked <= self.reign() && (!first || asked == self.reign());
+                self.on_forward(client, in_time, history, out);
             }
             ShardMessage::Forwarded { id, result, zero: _, asked } => {
                 self.on_forwarded(node, id, result, asked, buffer, out);

@@ -240,8 +240,9 @@ fn forward(span: Span, random: &mut Prng) -> (ShardMessage, usize) {
     let (op, bytes) = ops[random.below(5) as usize];
     let origin = origin(random);
     let asked = Epoch(if origin.is_some() { random.below(1 << 40) } else { 0 });
+    let first = origin.is_some() && flag(random);
     let history = if flag(random) { random.next_u64() } else { 0 };
-    (ShardMessage::Forward { id, op, volume, span, fua: ok, origin, asked, history }, bytes)
+    (ShardMessage::Forward { id, op, volume, span, fua: ok, origin, asked, first, history }, bytes)
 }
 
 fn forwarded(span: Span, random: &mut Prng) -> (ShardMessage, usize) {

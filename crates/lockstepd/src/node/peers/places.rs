@@ -9,7 +9,7 @@
 //!
 //! Not here: the buffers themselves (`buffers`), frames (`connection`).
 
-use base::{NodeId, Op, RequestId, ResourceId, SessionId};
+use base::{Epoch, NodeId, Op, RequestId, ResourceId, SessionId};
 use sys::{Buffer, BufferPool};
 use wire::{Message, ShardMessage};
 
@@ -135,9 +135,9 @@ impl Node {
         shard: u16,
         message: &ShardMessage,
     ) {
-        let ShardMessage::Forward { id: request, asked, .. } = message else { return };
+        let ShardMessage::Forward { id: request, asked, first, .. } = message else { return };
         let Some(resource) = self.resource_by_id(id) else { return };
-        let (id, asked) = (*request, *asked);
+        let (id, asked) = (*request, if *first { Epoch(0) } else { *asked });
         let answer = ShardMessage::Forwarded { id, result: None, zero: false, asked };
         debug!("a forwarded request was sent back: there is no memory for it now");
         self.send_shard(resource, shard, from, &answer, None);

@@ -472,6 +472,7 @@ fn what_was_forwarded_on_another_history_is_not_carried_out_though_its_node_came
             fua: false,
             origin: None,
             asked: Epoch(0),
+            first: false,
             history,
         };
         world.step(1, ShardInput::Frame { peer, session, message, buffer: None });

@@ -3,7 +3,7 @@
 use super::world::{SECTORS, World, span};
 use crate::door::ToShard;
 use alloc::vec::Vec;
-use base::{AnswerError, NodeId, Op};
+use base::{AnswerError, Epoch, NodeId, Op};
 use wire::{Configuration, ShardMessage};
 
 /// Three replicas and a client, led by node 1.
@@ -707,4 +707,46 @@ fn where_a_disk_failed_a_write_of_an_earlier_reign_it_is_read_if_it_is_then_the_
     assert_eq!(world.answer(4, write), Some(Err(AnswerError::SessionLost)));
     let read = world.read(2, 40, 8);
     assert_eq!(world.answer(2, read), Some(Ok(())));
+}
+
+/// Two reigns later its first primary leads again, and nobody remembers: the copies were started anew.
+#[test]
+fn a_request_that_was_long_on_its_way_is_not_taken_for_a_first_one() {
+    let mut world = three_and_a_client();
+    world.held.insert((4, 1));
+    let late = world.ask(4, Op::Write, span(40, 8), 7, false);
+    world.configuration = world.next_with(&[2, 3]);
+    world.lead(2);
+    assert_eq!(world.answer(4, late), Some(Ok(())), "it was asked for again");
+    let newer = world.write(2, 40, 4, 8);
+    assert_eq!(world.answer(2, newer), Some(Ok(())));
+    for node in [2, 3] {
+        world.restart(node);
+    }
+    for (one, other) in [(1, 2), (1, 3), (2, 3)] {
+        world.connect(one, other);
+    }
+    world.lead(1);
+    world.held.clear();
+    world.wait_ms(500);
+    for node in [2, 3] {
+        assert_eq!(stored(&world, node, 40, 8), [8, 8, 8, 8, 7, 7, 7, 7], "node {node}");
+    }
+}
+
+/// Node 4 hears first that node 1 begins another reign: what it asks for then, node 1 may carry out in the one before.
+#[test]
+fn a_write_is_not_carried_out_in_a_reign_before_that_in_which_it_was_asked_for() {
+    let mut world = three_and_a_client();
+    let mut next = world.configuration.clone();
+    next.epoch = Epoch(next.epoch.0 + 1);
+    next.reign = next.epoch;
+    world.install(next, &[4]);
+    let write = world.write(4, 40, 8, 7);
+    assert_eq!((world.at(1, 40), world.answer(4, write)), (0, None));
+    world.configuration.reign = Epoch(world.configuration.reign.0 - 1);
+    world.configuration.epoch = world.configuration.reign;
+    world.lead(1);
+    world.wait_ms(500);
+    assert_eq!(world.answer(4, write), Some(Ok(())));
 }
