@@ -15,7 +15,7 @@ mod watch;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use wire::admin::{ReplicaState, ResourceStatus, Status};
+use wire::admin::{ReplicaState, ReplicaStatus, ResourceStatus, Status};
 
 use crate::admin::{Node, QUESTION_LIMIT};
 use crate::cli::{Form, Global, Wanted};
@@ -234,14 +234,8 @@ pub(crate) fn is_unused(view: &ResourceStatus) -> bool {
 
 /// Whether a node was to become a member and is none yet, as it says itself; `best` is the view to believe.
 pub(crate) fn is_unjoined(best: &ResourceStatus, node: &str, own: &ResourceStatus) -> bool {
-    let row = |view: &ResourceStatus| {
-        let row = view.replicas.iter().find(|row| row.node == node);
-        row.filter(|row| row.state != ReplicaState::Diskless).map(|row| (row.state, row.in_sync))
-    };
-    // Until it hears from the others it knows of the first configuration only, with itself in it.
-    let joining = own.epoch <= 1
-        && row(own).is_some_and(|(state, in_sync)| state != ReplicaState::Witness && !in_sync);
-    row(best).is_none() && (own.uncreated || joining)
+    let is_member = |row: &ReplicaStatus| row.node == node && row.state != ReplicaState::Diskless;
+    (own.uncreated || own.unjoined) && !best.replicas.iter().any(is_member)
 }
 
 /// Says of such nodes what an operator can do, instead of what they lack.

@@ -329,6 +329,32 @@ fn what_an_interrupted_add_replica_has_left_goes_with_remove_replica_or_with_the
     }
 }
 
+#[test]
+fn what_an_interrupted_add_replica_has_left_is_told_where_the_resource_is_used_too() {
+    for kind in [&[][..], &["--witness"]] {
+        let cluster = TestCluster::up(3, "file");
+        let gate = Gate::holding(&cluster, "b", "\"do\":\"add-replica\"");
+        let create = ["resource", "create", "disk", "--size", "4MiB", "--nodes", "b,c"];
+        cluster.done(&create);
+        let mut volume = cluster.open("b", "disk");
+        volume.write(0, &[7; 4096]).unwrap();
+        let mut child = held_at(&cluster, &gate, "b", &[&JOIN[..], kind].concat());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let heard = |node: &str| {
+            let socket = cluster.directory.join(node).join("admin.sock");
+            let status = cluster.json(&["--admin", socket.to_str().unwrap(), "status", "disk"]);
+            status["resources"][0]["epoch"].as_u64().unwrap()
+        };
+        cluster.until("a knows of the primary", || heard("a") == heard("b"));
+        let told = cluster.done(&["explain", "disk"]);
+        assert!(told.contains("remove-replica disk --node a"), "{kind:?}: {told}");
+        cluster.done(&["resource", "remove-replica", "disk", "--node", "a"]);
+        assert!(!image_of_a(&cluster).exists());
+        assert!(!cluster.done(&["explain", "disk"]).contains("add-replica"));
+    }
+}
+
 const DELETE: [&str; 3] = ["resource", "delete", "disk"];
 
 #[test]

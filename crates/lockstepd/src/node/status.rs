@@ -18,7 +18,7 @@ use wire::{Configuration, MemberKind, VolumeEntry};
 use super::Node;
 use super::admin::no_resource;
 use super::admission::left_out;
-use super::lifecycle::Known;
+use super::lifecycle::{Known, joins_later};
 use super::resource::Resource;
 use crate::backing::Refused;
 
@@ -155,6 +155,7 @@ impl Node {
                 .map_or(Vec::new(), |known_as| self.replicas(known, known_as, member.as_ref())),
             id: format!("{:016x}", known.file.id),
             uncreated: known.uncreated,
+            unjoined: self.is_unjoined(known, running),
             left_over: !known.left_over.is_empty(),
             reign: configuration.as_ref().map_or(0, |known| known.reign.0),
             fork: configuration.as_ref().map_or(0, |known| known.fork),
@@ -178,6 +179,12 @@ impl Node {
             split_brain: self.split_brain(&name, running, member.as_ref()),
             name,
         }
+    }
+
+    /// Whether this node's part was made to be added, and was not that far.
+    fn is_unjoined(&self, known: &Known, running: Option<&Resource>) -> bool {
+        let made = running.is_some_and(|own| own.disk.is_some() && own.named.is_none());
+        made && joins_later(&known.file, self.config.node)
     }
 
     /// What an operator should know of it.

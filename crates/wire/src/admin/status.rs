@@ -46,6 +46,10 @@ pub struct ResourceStatus {
     /// This node was told of it and has never made its own part: a `create` is under way, or was interrupted.
     #[serde(default)]
     pub uncreated: bool,
+    /// This node's part was made by an `add-replica`, and no configuration that it heard of has named it: that is under
+    /// way, or was interrupted.
+    #[serde(default)]
+    pub unjoined: bool,
     /// The others have deleted it, and this node was away: what it holds is left over.
     #[serde(default)]
     pub left_over: bool,
