@@ -536,3 +536,38 @@ fn a_part_that_a_node_hears_of_is_not_made_as_if_its_node_had_never_voted() {
     assert!(format!("{refused:?}").contains("LS-0027"), "{refused:?}");
     assert_eq!(cluster.open(3, NAME).read(0, 4096).expect("from the others"), content(1, 4096));
 }
+
+#[test]
+fn the_disk_of_another_node_is_refused_and_all_is_well_when_it_is_back_in_its_place() {
+    let mut cluster = Cluster::new("exchanged", 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource(NAME, 8 * MIB, &[1, 2, 3]));
+    cluster.open(3, NAME).write(0, &content(1, 4096)).expect("written");
+    let image = |cluster: &Cluster, node| cluster.home(node).join("volumes/alpha-0.img");
+    let exchange = |cluster: &mut Cluster| {
+        for node in 1..=3 {
+            cluster.kill(node);
+        }
+        let (one, two) = (image(cluster, 1), image(cluster, 2));
+        let aside = one.with_extension("aside");
+        for (from, to) in [(&one, &aside), (&two, &one), (&aside, &two)] {
+            std::fs::rename(from, to).expect("renamed");
+        }
+        for node in 1..=3 {
+            cluster.start(node);
+        }
+    };
+    exchange(&mut cluster);
+    for node in [1, 2] {
+        let own = cluster.status(node, NAME);
+        let refused = own.warnings.iter().any(|warning| warning.contains("LS-0025"));
+        assert!(refused, "{:?}", own.warnings);
+    }
+    exchange(&mut cluster);
+    cluster.wait_in_sync(3, NAME, &[1, 2, 3]);
+    for node in 1..=3 {
+        assert_eq!(cluster.open(node, NAME).read(0, 4096).expect("read"), content(1, 4096));
+    }
+}

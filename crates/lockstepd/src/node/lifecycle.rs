@@ -184,7 +184,9 @@ impl Node {
         let file = known.file.clone();
         let attached = match found {
             Ok(None) => Ok((None, Vec::new())),
-            Ok(Some(found)) => self.open_stores(&file, plans, found),
+            Ok(Some(found)) => self
+                .refuse_foreign(&file, plans, &found)
+                .and_then(|()| self.open_stores(&file, plans, found)),
             Err(why) => Err(why),
         };
         let (found, volumes, problem) = match attached {
@@ -208,6 +210,25 @@ impl Node {
             Place::Path(path) => path.exists(),
             Place::Memory { .. } => true,
         })
+    }
+
+    /// Refuses the disk of another node: who writes on it takes that node's vote away, and its copy.
+    fn refuse_foreign(
+        &self,
+        file: &ResourceFile,
+        plans: &[Plan],
+        found: &Found,
+    ) -> Result<(), Refused> {
+        let Some(record) = &found.record else { return Ok(()) };
+        let Some((_, known)) = &record.committed else { return Ok(()) };
+        let whose = known.members.iter().find(|member| member.voter == record.voter);
+        let Some(other) = whose.filter(|member| member.node != self.config.node) else {
+            return Ok(());
+        };
+        let what = plans.first().map_or_else(String::new, Plan::what);
+        let whose = file.node_name(other.node).map_or(other.node.to_string(), str::to_owned);
+        let message = format!("{what}: it is the copy of node {whose}");
+        Err(Refused::new(&codes::OTHER_STORE, message))
     }
 
     /// Opens what `found` was read from.
