@@ -355,6 +355,47 @@ fn what_an_interrupted_add_replica_has_left_is_told_where_the_resource_is_used_t
     }
 }
 
+#[test]
+fn of_two_add_replica_of_one_node_at_once_one_adds_it_and_the_other_changes_nothing() {
+    let cluster = TestCluster::up(3, "file");
+    let gate = Gate::holding(&cluster, "b", "\"do\":\"add-replica\"");
+    cluster.done(&["resource", "create", "disk", "--size", "4MiB", "--nodes", "b,c"]);
+    cluster.done(&["resource", "promote", "disk", "--node", "b"]);
+    let mut first = held_at(&cluster, &gate, "b", &JOIN);
+    for second in [&JOIN, &["resource", "remove-replica", "disk", "--node", "a"]] {
+        let refused = cluster.ends_with(1, second);
+        assert!(
+            refused.contains("LS-0004") && refused.contains("nothing was changed"),
+            "{refused}"
+        );
+    }
+    gate.open.send(()).unwrap();
+    assert!(first.wait().unwrap().success());
+    cluster.wait("disk", "healthy");
+    assert_eq!(cluster.state("disk", "a"), "in-sync");
+}
+
+#[test]
+fn an_add_replica_that_another_one_comes_before_leaves_the_part_that_counts() {
+    let cluster = TestCluster::up(3, "file");
+    let gate = Gate::holding(&cluster, "b", "\"do\":\"add-replica\"");
+    cluster.done(&["resource", "create", "disk", "--size", "4MiB", "--nodes", "b,c"]);
+    cluster.done(&["resource", "promote", "disk", "--node", "b"]);
+    // It was killed, and what it has asked for is still on its way.
+    let mut first = held_at(&cluster, &gate, "b", &JOIN);
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let second = held_at(&cluster, &gate, "b", &JOIN);
+    gate.open.send(()).unwrap();
+    cluster.until("a is a member", || cluster.state("disk", "a") != "diskless");
+    gate.open.send(()).unwrap();
+    let output = second.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    cluster.wait("disk", "healthy");
+    assert_eq!(cluster.state("disk", "a"), "in-sync");
+    assert!(image_of_a(&cluster).exists());
+}
+
 const DELETE: [&str; 3] = ["resource", "delete", "disk"];
 
 #[test]

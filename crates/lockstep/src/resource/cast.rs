@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use base::NodeId;
 use serde::Serialize;
 use wire::admin::{
-    Command, FileMember, FileNode, FileStore, FileTiming, FileVolume, NodeStatus, Operation,
+    Code, Command, FileMember, FileNode, FileStore, FileTiming, FileVolume, NodeStatus, Operation,
     ReplicaState, ReplicaStatus, ResourceFile, ResourceStatus, StoreKind, codes,
 };
 use wire::{AfterSplitBrain, MemberKind, Quorum};
@@ -436,6 +436,7 @@ pub(crate) fn add_replica(
     force: bool,
 ) -> Result<(), Problem> {
     let node = cluster.node(on)?;
+    let _kept = keep_part(node, name)?;
     let (ref cluster, views) = Views::one(cluster, name)?;
     let view = views.require(name)?;
     let old = view.replicas.iter().find(|replica| replica.node == on);
@@ -482,15 +483,78 @@ pub(crate) fn add_replica(
     let create = Command::ResourceCreate { resource: name.to_owned(), force };
     let made = node.about(file.id).change(create);
     let joined = made.clone().and_then(|()| at_primary(cluster, name, &operation));
-    if let Err(mut problem) = joined {
-        file.members.retain(|member| member.node != status.node_id);
-        if node.change(Command::ResourceDefine { file: Box::new(file) }).is_ok() {
-            problem.message.push_str("; nothing was changed");
+    if let Err(problem) = joined {
+        let asked = made.is_ok();
+        if !asked || !has_joined(cluster, (name, node), status.node_id, &problem)? {
+            file.members.retain(|member| member.node != status.node_id);
+            return Err(not_joined(node, file, problem));
         }
-        return Err(problem);
     }
     let words = if witness { "votes as witness" } else { "holds a replica and is being copied to" };
     done(style, name, &format!("{on} {words}"))
+}
+
+/// Has the name kept by a node, so that one program at a time changes its part. A node that does not answer keeps nothing.
+fn keep_part(node: &Node, name: &str) -> Result<Option<Reserved>, Problem> {
+    match node.reserve(name) {
+        Ok(kept) => Ok(Some(kept)),
+        Err(problem) if problem.is(&codes::BUSY) => {
+            let message = format!(
+                "{name}: somebody else is changing the part of {}; nothing was changed",
+                node.name
+            );
+            Err(Problem::from_code(&codes::BUSY, message))
+        }
+        Err(_) => Ok(None),
+    }
+}
+
+/// Whether a node was added although that failed, as `problem` says: somebody else came before, or the answer did not
+/// come. Where that is not known its part stays: it would be missed.
+fn has_joined(
+    cluster: &Cluster,
+    (name, node): (&str, &Node),
+    id: u16,
+    problem: &Problem,
+) -> Result<bool, Problem> {
+    let told = || {
+        let (ref cluster, views) = Views::one(cluster, name)?;
+        let doer = doer(cluster, &views, name)?;
+        // What the node itself says is what it was told here.
+        let other = doer.name != node.name;
+        Ok::<_, Problem>(Some(file_of(doer, name)?).filter(|_| other))
+    };
+    let is_named = |file: ResourceFile| file.members.iter().any(|member| member.node == id);
+    if told().ok().flatten().is_some_and(is_named) {
+        return Ok(true);
+    }
+    // Codes from LS-0900 on say that no node has answered.
+    let undecided = UNDECIDED.iter().any(|code| problem.is(code));
+    if problem.code.as_str() < "LS-0900" && !undecided {
+        return Ok(false);
+    }
+    let mut problem = problem.clone();
+    problem
+        .message
+        .push_str(&format!("; {} may be added all the same: lockstep status {name}", node.name));
+    Err(problem)
+}
+
+/// What a node says of a change that it may have begun.
+const UNDECIDED: [&Code; 5] = [
+    &codes::NO_QUORUM,
+    &codes::NO_PRIMARY,
+    &codes::OTHER_PRIMARY,
+    &codes::TIMEOUT,
+    &codes::STOPPING,
+];
+
+/// Takes back the part of a node that was not added.
+fn not_joined(node: &Node, without: ResourceFile, mut problem: Problem) -> Problem {
+    if node.change(Command::ResourceDefine { file: Box::new(without) }).is_ok() {
+        problem.message.push_str("; nothing was changed");
+    }
+    problem
 }
 
 /// Refuses, before anything is changed, what only a majority can decide. Nodes that have just started are given time to
@@ -513,6 +577,7 @@ fn require_quorum(cluster: &Cluster, name: &str) -> Result<(), Problem> {
 /// `lockstep resource remove-replica`.
 pub(crate) fn remove_replica(cluster: &Cluster, style: Style, on: &OnNode) -> Result<(), Problem> {
     let name = &on.name;
+    let _kept = cluster.node(&on.node).map_or(Ok(None), |node| keep_part(node, name))?;
     let (ref cluster, views) = Views::one(cluster, name)?;
     let view = views.require(name)?;
     let is_member =
