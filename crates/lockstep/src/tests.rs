@@ -308,6 +308,33 @@ fn why_a_copy_is_not_used_is_told_by_its_own_node_wherever_the_primary_is() {
 }
 
 #[test]
+fn two_copies_that_are_not_used_for_the_same_reason_are_both_told_of() {
+    const WHY: &str = "its disk went back in time";
+    let mut both = resource();
+    for replica in &mut both.replicas[1..3] {
+        replica.state = ReplicaState::Behind;
+        replica.reason = Some(WHY.to_owned());
+    }
+    let text = human(PLAIN, &views(&[("a", both)]));
+    for node in ["b", "c"] {
+        assert!(text.contains(&format!("note: {node}: {WHY}")), "{text}");
+    }
+}
+
+#[test]
+fn votes_on_disks_that_are_not_used_may_come_back_and_force_is_not_all_that_is_left() {
+    let mut view = resource();
+    view.quorum = false;
+    for replica in &mut view.replicas[1..3] {
+        replica.state = ReplicaState::Detached;
+        (replica.connected, replica.vote_lost) = (true, true);
+    }
+    let text = format!("{:?}", crate::explain::explain(&view, &[]));
+    assert!(text.contains("bring the disks of b, c back"), "{text}");
+    assert!(!text.contains("do not come back") && !text.contains("only `force`"), "{text}");
+}
+
+#[test]
 fn the_newest_view_is_believed_and_the_primary_s_among_equals() {
     let mut old = resource();
     old.epoch = 4;

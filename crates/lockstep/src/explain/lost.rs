@@ -20,13 +20,17 @@ fn names(replicas: &[&ReplicaStatus]) -> String {
 pub(super) fn about_quorum(view: &ResourceStatus) -> Finding {
     let voters: Vec<&ReplicaStatus> =
         view.replicas.iter().filter(|replica| votes(replica)).collect();
-    let lost: Vec<&ReplicaStatus> =
-        voters.iter().copied().filter(|replica| replica.vote_lost).collect();
+    let (unused, lost): (Vec<&ReplicaStatus>, Vec<&ReplicaStatus>) =
+        voters.iter().copied().filter(|one| one.vote_lost).partition(|one| is_unused(view, one));
     let away: Vec<&ReplicaStatus> =
         voters.iter().copied().filter(|one| !one.connected && !one.vote_lost).collect();
     let mut waits_for = "more than half of the voters".to_owned();
     if !away.is_empty() {
         waits_for.push_str(&format!("; missing: {}", names(&away)));
+    }
+    if !unused.is_empty() {
+        waits_for
+            .push_str(&format!("; those of {} are on disks that are not used", names(&unused)));
     }
     if !lost.is_empty() {
         waits_for.push_str(&format!(
@@ -37,9 +41,9 @@ pub(super) fn about_quorum(view: &ResourceStatus) -> Finding {
     let enough = voters.len() - lost.len() > voters.len() / 2;
     let remedy = match (enough, away.is_empty()) {
         (true, _) => format!(
-            "bring nodes back. If programs are not to wait until then: lockstep resource fail-waiting {} --node NODE \
-             (they get I/O errors). Only if nodes are lost for good, or to be given up (it makes a named fork):{NEXT_LINE}{}",
-            view.name,
+            "{}.{} Only if nodes are lost for good, or to be given up (it makes a named fork):{NEXT_LINE}{}",
+            what_to_bring(&away, &unused),
+            instead_of_waiting(view),
             ways(view)
         ),
         (false, true) => {
@@ -55,6 +59,34 @@ pub(super) fn about_quorum(view: &ResourceStatus) -> Finding {
         format!("There is no quorum: of {} voters too few answer and count.", voters.len()),
         waits_for,
         remedy,
+    )
+}
+
+/// Whether a vote is on a disk that its node does not use, and may bring back.
+fn is_unused(view: &ResourceStatus, voter: &ReplicaStatus) -> bool {
+    // Of a witness only its node's own words say so.
+    let own = format!("{}: {}: ", voter.node, view.name);
+    voter.state == ReplicaState::Detached
+        || voter.state == ReplicaState::Witness
+            && view.warnings.iter().any(|warning| warning.starts_with(&own))
+}
+
+fn what_to_bring(away: &[&ReplicaStatus], unused: &[&ReplicaStatus]) -> String {
+    let disks = format!("the disks of {} back, and start these nodes again", names(unused));
+    match (away.is_empty(), unused.is_empty()) {
+        (_, true) => "bring nodes back".to_owned(),
+        (true, false) => format!("bring {disks}"),
+        (false, false) => format!("bring nodes back, or {disks}"),
+    }
+}
+
+fn instead_of_waiting(view: &ResourceStatus) -> String {
+    if view.requests_fail {
+        return String::new();
+    }
+    format!(
+        " If programs are not to wait until then: lockstep resource fail-waiting {} --node NODE (they get I/O errors).",
+        view.name
     )
 }
 

@@ -141,8 +141,10 @@ fn block(style: Style, resource: &ResourceStatus, label: &str) -> String {
 fn notes(resource: &ResourceStatus) -> Vec<String> {
     let mut notes = resource.warnings.clone();
     for replica in resource.replicas.iter().filter(|row| is_unused(row)) {
-        let why =
-            replica.reason.as_ref().filter(|why| notes.iter().all(|note| !note.ends_with(*why)));
+        let own = format!("{}: ", replica.node);
+        let is_told =
+            |why: &String| notes.iter().any(|note| note.starts_with(&own) && note.ends_with(why));
+        let why = replica.reason.as_ref().filter(|why| !is_told(why));
         notes.extend(why.map(|why| format!("{}: {why}", replica.node)));
     }
     notes.extend(resource.replicas.iter().filter_map(rot_note));

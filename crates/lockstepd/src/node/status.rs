@@ -370,7 +370,7 @@ impl Node {
                 let votes = if lost.is_empty() {
                     String::new()
                 } else {
-                    format!("; lost with the memory that gave them: the votes of {}", names(lost))
+                    format!("; the votes of {} are not on the disks in use", names(lost))
                 };
                 format!("no quorum: {missing} more of its voters would have to answer{votes}")
             }
