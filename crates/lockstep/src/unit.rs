@@ -29,16 +29,17 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let unit = text[digits.len()..].trim();
     let count: u64 = digits.parse().map_err(|_| {
-        format!("{text:?} is no size: write a whole number with KiB, MiB, GiB or TiB, as in 10GiB")
+        format!(
+            "{text:?} is no size: write a whole number with KiB, MiB, GiB, TiB or PiB, as in 10GiB"
+        )
     })?;
-    let factor =
-        if unit.is_empty() {
-            1
-        } else {
-            UNITS.iter().find(|(name, _)| *name == unit).map(|&(_, factor)| factor).ok_or_else(|| {
-            format!("{unit:?} is no unit of size here: use KiB, MiB, GiB or TiB (powers of 1024)")
+    let factor = if unit.is_empty() {
+        1
+    } else {
+        UNITS.iter().find(|(name, _)| *name == unit).map(|&(_, factor)| factor).ok_or_else(|| {
+            format!("{unit:?} is no unit of size here: use KiB, MiB, GiB, TiB or PiB (powers of 1024)")
         })?
-        };
+    };
     let bytes = count.checked_mul(factor).filter(|&bytes| bytes <= VOLUME_BYTES_MAX);
     let bytes = bytes.ok_or_else(|| format!("{text} is more than 1PiB, the largest volume"))?;
     if bytes == 0 {

@@ -67,7 +67,7 @@ pub(crate) fn words(views: &Views, name: &str, node: &str, split: &SplitBrain) -
     } else {
         (
             format!(
-                "SPLIT BRAIN: {node} and {other} lost each other, and both went on. Nothing is lost                  yet, and nothing will be merged: one side has to be given up."
+                "SPLIT BRAIN: {node} and {other} lost each other, and both went on. Nothing is lost yet, and nothing will be merged: one side has to be given up."
             ),
             "an operator, unless after_split_brain says which side goes".to_owned(),
             vec![
