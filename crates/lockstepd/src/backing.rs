@@ -24,6 +24,8 @@ use wire::{MemberKind, REPLICAS_MAX};
 
 use crate::log::warning;
 
+mod marks;
+
 /// Bytes read or written at once.
 const CHUNK_BYTES: u64 = 1 << 20;
 /// Pages of a bitmap read before the empty ones among them are dropped.
@@ -308,6 +310,7 @@ pub(crate) fn record_bytes(record: &Record) -> Vec<u8> {
 pub(crate) fn label(cluster: ClusterId, resource: ResourceId, plan: &Plan) -> Vec<u8> {
     let external = matches!(plan.spec.metadata, MetadataPlace::External { .. });
     let superblock = Superblock {
+        compatible: marks::MARKED,
         cluster,
         resource,
         volume: plan.volume,
@@ -716,7 +719,7 @@ pub(crate) fn load_record(
     newest_record(&copies).map_err(|bad| damaged(store.describe(), "record", bad))
 }
 
-/// Every page that a start needs, of all volumes.
+/// Every page that a start needs, of all volumes, which are marked for it.
 pub(crate) fn load(
     blocking: &mut Blocking,
     volumes: &mut [(VolumeId, Layout, Store)],
@@ -745,6 +748,7 @@ pub(crate) fn load(
             }
         }
     }
+    marks::check(blocking, volumes, &found)?;
     Ok(found)
 }
 

@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use harness::{Cluster, Volume, content, run_status, text};
-use wire::admin::{Command, Operation, ReplicaState, ReplicaStatus};
+use harness::{Cluster, Volume, content, run, run_status, text};
+use wire::admin::{Command, FileVolume, Operation, ReplicaState, ReplicaStatus};
 use wire::{Durability, OnIoError};
 
 const MIB: u64 = 1 << 20;
@@ -570,4 +570,37 @@ fn the_disk_of_another_node_is_refused_and_all_is_well_when_it_is_back_in_its_pl
     for node in 1..=3 {
         assert_eq!(cluster.open(node, NAME).read(0, 4096).expect("read"), content(1, 4096));
     }
+}
+
+#[test]
+fn one_volume_of_several_that_is_put_back_to_an_older_state_is_refused() {
+    const SECOND: &str = "alpha/1";
+    let mut cluster = Cluster::new("older", 3);
+    let all = |cluster: &mut Cluster, run: bool| {
+        for node in 1..=3 {
+            if run {
+                cluster.start(node);
+            } else {
+                assert!(cluster.stop(node), "in good order");
+            }
+        }
+    };
+    all(&mut cluster, true);
+    let mut file = cluster.resource(NAME, 8 * MIB, &[1, 2, 3]);
+    let second = FileVolume { index: 1, ..file.volumes[0].clone() };
+    file.volumes.push(second);
+    cluster.create(&file);
+    cluster.open(1, SECOND).write(0, &content(1, 4096)).expect("written");
+    all(&mut cluster, false);
+    let image = cluster.home(2).join("volumes/alpha-1.img");
+    let old = image.with_extension("old");
+    run("cp", &["--sparse=always", text(&image), text(&old)]);
+    all(&mut cluster, true);
+    cluster.open(1, SECOND).write(0, &content(2, 4096)).expect("written");
+    all(&mut cluster, false);
+    std::fs::rename(&old, &image).expect("put back");
+    all(&mut cluster, true);
+    assert_eq!(cluster.open(2, SECOND).read(0, 4096).expect("read"), content(2, 4096));
+    let own = cluster.status(2, NAME);
+    assert!(own.warnings.iter().any(|warning| warning.contains("LS-0023")), "{:?}", own.warnings);
 }
