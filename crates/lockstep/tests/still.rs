@@ -41,5 +41,7 @@ fn a_word_to_a_node_that_stands_still_fails_soon_and_is_not_carried_out_when_it_
     let log = log();
     assert!(!log.contains("an operator asks"), "nobody waits for any of it: {log}");
     assert!(log.contains("who asked has gone (Invalidate of disk)"), "{log}");
+    // The others left it after five seconds of silence.
+    cluster.wait("disk", "in-sync");
     cluster.done(&["resource", "promote", "disk", "--node", "c"]);
 }
