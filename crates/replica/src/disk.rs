@@ -119,6 +119,9 @@ pub struct Record {
     /// Writes that count may be in the memory of the process only that stored this: if it did not stop in good order,
     /// they are gone.
     pub in_memory: bool,
+    /// The start of this life left its mark in the log of each volume but the first. A release that does not know marks
+    /// leaves none, and does not say so.
+    pub marked: bool,
     /// Times this record was stored: tells the newer of two copies, and which copy is next.
     pub stores: u64,
 }

@@ -38,7 +38,7 @@ pub(super) fn check(
         if label.is_none_or(|label| label.compatible & MARKED == 0) {
             continue;
         }
-        if is_older(*volume, record, found) {
+        if record.marked && is_older(*volume, record, found) {
             let message =
                 format!("{what}: it is older than the resource's first volume on this node");
             return Err(Refused::new(&codes::METADATA_DAMAGED, message));

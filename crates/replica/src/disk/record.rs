@@ -90,6 +90,7 @@ impl Record {
         put_entries(&mut bytes, &self.slots, put_slot);
         put_entries(&mut bytes, &self.lives, put_life);
         put_entries(&mut bytes, &self.seen, put_seen);
+        bytes.put_u8(u8::from(self.marked));
         let length = (bytes.len() + super::bytes::CHECKSUM_BYTES).next_multiple_of(PAGE_BYTES);
         let stated = u32::try_from(length).expect("a few pages");
         assert!(u64::from(stated) <= RECORD_BYTES, "a record outgrew its place");
@@ -202,6 +203,8 @@ fn take_record(reader: &mut Reader<'_>) -> Result<Record, BadMetadata> {
     let slots = take_entries(reader, take_slot).ok_or(torn)?;
     let lives = take_entries(reader, take_life).ok_or(torn)?;
     let seen = take_entries(reader, take_seen).ok_or(torn)?;
+    // What earlier releases left here are zeroes.
+    let marked = take_bool(reader).ok_or(torn)?;
     Ok(Record {
         voter,
         incarnation,
@@ -217,6 +220,7 @@ fn take_record(reader: &mut Reader<'_>) -> Result<Record, BadMetadata> {
         boot,
         clean,
         in_memory,
+        marked,
         stores,
     })
 }

@@ -152,6 +152,7 @@ fn record() -> Record {
         boot: 1 << 100,
         clean: true,
         in_memory: true,
+        marked: true,
         stores: 41,
     }
 }
@@ -320,6 +321,8 @@ fn checksums_of_an_extent_are_read_as_they_were_written_and_unknown_when_damaged
 #[test]
 fn fixtures_of_version_1_are_read_for_ever() {
     let found = Record::decode(include_bytes!("../../fixtures/record-1.bin"));
+    assert_eq!(found, Ok(Record { marked: false, ..record() }), "of a release without marks");
+    let found = Record::decode(include_bytes!("../../fixtures/record-1-marked.bin"));
     assert_eq!(found, Ok(record()));
     let found = Superblock::decode(include_bytes!("../../fixtures/superblock-1.bin"));
     assert_eq!(found, Ok(superblock()), "the first disks say nothing of their layout");
@@ -334,7 +337,9 @@ fn fixtures_of_version_1_are_read_for_ever() {
 
 #[test]
 fn fixtures_of_version_1_are_still_written_so() {
-    assert!(record().encode() == include_bytes!("../../fixtures/record-1.bin"));
+    assert!(record().encode() == include_bytes!("../../fixtures/record-1-marked.bin"));
+    let unmarked = Record { marked: false, ..record() };
+    assert!(unmarked.encode() == include_bytes!("../../fixtures/record-1.bin"));
     let fixture = include_bytes!("../../fixtures/superblock-1-replica.bin");
     assert!(superblock().encode()[..] == fixture[..]);
     let log = encode_log_page(1, 3, 0, 8, 4, &extents(&[1, 70_000]));

@@ -56,6 +56,8 @@ impl Member {
     pub(super) fn begin_life(&mut self) {
         let Some(record) = self.record.as_mut() else { return };
         record.life += 1;
+        // Who started this process saw to it (`start`).
+        record.marked = true;
         if let Some(last) = record.lives.last_mut()
             && last.writes == OPEN
         {
