@@ -14,8 +14,11 @@
 
 mod guard;
 mod nbd_connection;
+mod nvme_connection;
+mod pieces;
 
 pub use nbd_connection::{
-    Ask, BYTES_OPEN_MAX, Demand, HAGGLE_BYTES_MAX, Inputs, NbdConnection, PIECE_BYTES, Tag,
-    UNSENT_BYTES_MAX,
+    Ask, BYTES_OPEN_MAX, Demand, HAGGLE_BYTES_MAX, Inputs, NbdConnection, Tag, UNSENT_BYTES_MAX,
 };
+pub use nvme_connection::{NvmeConnection, NvmeDemand};
+pub use pieces::PIECE_BYTES;

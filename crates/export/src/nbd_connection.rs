@@ -22,15 +22,13 @@ mod outgoing;
 
 use std::ops::Range;
 
-use base::{AnswerError, Op, Span};
+use base::{AnswerError, Op, Span, VolumeId};
 use link::{Claims, LinkError};
 use nbd::{CloseReason, ExportInfo, Refusal, Request, Server, Slot, Tls};
 use sys::{Buffer, BufferPool, Piece, Room};
 
 use crate::guard::Guard;
-
-/// Pieces of reads and writes never cross a multiple of this: the largest buffer there is.
-pub const PIECE_BYTES: u64 = 1 << 20;
+use crate::pieces::PIECE_BYTES;
 
 /// Bytes of reads and writes that one client may have open before no further request is begun: four
 /// times the depth of 64 with 128 KiB. One request of 32 MiB may come on top.
@@ -77,7 +75,7 @@ impl Inputs {
         Inputs { large: all.below(RECEIVE_LARGE_TOTAL_BYTES), all }
     }
 
-    fn take(&self) -> Option<Buffer> {
+    pub(crate) fn take(&self) -> Option<Buffer> {
         self.large.take(RECEIVE_BYTES).or_else(|| self.all.take(RECEIVE_SMALL_BYTES))
     }
 
@@ -102,7 +100,11 @@ pub struct Ask {
     pub tag: Tag,
     /// What.
     pub op: Op,
-    /// Which sectors. For a flush the first sector: it goes to the shard with the piece's number.
+    /// Of which volume; `None`: the one that the client opened.
+    pub volume: Option<VolumeId>,
+    /// Which shard a flush is for; each other piece is for the shard that has its sectors.
+    pub shard: u16,
+    /// Which sectors; of a flush the first.
     pub span: Span,
     /// The bytes of a write.
     pub buffer: Option<Buffer>,

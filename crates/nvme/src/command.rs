@@ -107,6 +107,8 @@ impl Status {
     pub const TRANSFER_ERROR: Status = Status::new(0x004);
     /// Internal error.
     pub const INTERNAL: Status = Status::new(0x006);
+    /// Internal error that lasts: what the host has seen is not so any more.
+    pub const LOST: Status = Status::vain(0x006);
     /// Invalid namespace or format.
     pub const INVALID_NAMESPACE: Status = Status::vain(0x00b);
     /// Command sequence error.
@@ -176,7 +178,7 @@ impl Status {
             AnswerError::OutOfRange => Status::OUT_OF_RANGE,
             AnswerError::NoQuorum | AnswerError::Io if writes => Status::WRITE_FAULT,
             AnswerError::NoQuorum | AnswerError::Io => Status::READ_ERROR,
-            AnswerError::SessionLost => Status::INTERNAL,
+            AnswerError::SessionLost => Status::LOST,
             AnswerError::Gone => Status::INACCESSIBLE,
         }
     }

@@ -306,6 +306,15 @@ impl Connection {
         }
     }
 
+    /// The volumes that a queue for I/O reaches.
+    #[must_use]
+    pub fn namespaces(&self) -> &[Namespace] {
+        match &self.role {
+            Role::Io { namespaces } => namespaces,
+            _ => &[],
+        }
+    }
+
     /// Whether it is connected to a controller.
     #[must_use]
     pub fn is_connected(&self) -> bool {

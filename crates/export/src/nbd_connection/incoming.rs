@@ -9,13 +9,14 @@ use std::ops::Range;
 use base::{Op, SECTOR_BYTES, Span};
 use link::LinkError;
 use nbd::{Event, Request, Slot, Want};
-use sys::{Buffer, BufferPool};
+use sys::Buffer;
 
 use super::{
     Arriving, Ask, BYTES_OPEN_MAX, Demand, GUARDED_BYTES, HAGGLE_BYTES_MAX, NbdConnection, Open,
     PIECE_BYTES, Tag, UNSENT_BYTES_MAX,
 };
 use crate::guard::Guard;
+use crate::pieces::cost_bytes;
 
 impl NbdConnection {
     /// Where the next bytes shall go, or `None` while nothing is to be received. The range is filled
@@ -186,7 +187,7 @@ impl NbdConnection {
         let slot = request.slot;
         let room = match request.op {
             nbd::Op::Read { .. } => {
-                let room = self.payload.reserve(cost_bytes(&request));
+                let room = self.payload.reserve(cost_bytes(range_of(&request)));
                 if room.is_none() {
                     self.roomless = Some(request);
                     self.starved = true;
@@ -269,7 +270,8 @@ impl NbdConnection {
         if op == Op::Read {
             open.data.push(None);
         }
-        demands.push(Demand::Ask(Ask { tag, op, span, buffer, fua }));
+        let shard = if op == Op::Flush { tag.piece } else { 0 };
+        demands.push(Demand::Ask(Ask { tag, op, volume: None, shard, span, buffer, fua }));
     }
 
     fn submitted(&mut self, slot: Slot) {
@@ -344,15 +346,7 @@ impl NbdConnection {
     }
 }
 
-/// Bytes of the buffers in which a read is answered.
-fn cost_bytes(request: &Request) -> usize {
-    let (mut at, mut cost_bytes) = (request.offset_bytes, 0);
-    let end = at + u64::from(request.length_bytes);
-    while at < end {
-        let piece_end = ((at / PIECE_BYTES + 1) * PIECE_BYTES).min(end);
-        let length = usize::try_from(piece_end - at).expect("at most a piece");
-        cost_bytes += BufferPool::cost_bytes(length).expect("a piece fits in a buffer");
-        at = piece_end;
-    }
-    cost_bytes
+/// The bytes of the export that a request is about.
+fn range_of(request: &Request) -> Range<u64> {
+    request.offset_bytes..request.offset_bytes + u64::from(request.length_bytes)
 }

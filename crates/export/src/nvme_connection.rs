@@ -1,0 +1,198 @@
+//! One connection of an NVMe host, between its socket and the shards.
+//!
+//! The owner receives where [`NvmeConnection::receive_into`] says, hands the bytes in, carries out the
+//! [`NvmeDemand`]s, hands answers in, and sends what [`NvmeConnection::take_send`] gives.
+//!
+//! Always:
+//! - A piece lies between two multiples of [`PIECE_BYTES`](crate::PIECE_BYTES), hence in one extent.
+//! - A write's data is asked for once there is a place for all of it; what comes with its command waits in the socket until
+//!   then. Where a read's answer goes is kept free before it begins.
+//! - A write is handed on once all its data is there, and only if no digest says that it is damaged.
+//! - A host whose session is lost gets errors until it connects anew.
+//!
+//! Not here: what comes from the host (`incoming`), what goes to it (`outgoing`).
+
+mod incoming;
+mod outgoing;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use base::{AnswerError, Instant};
+use nvme::{
+    CloseReason, Connect, Connection, Controller, Namespace, Request, Service, Slot, Status,
+};
+use sys::{Buffer, BufferPool, Piece, Room};
+
+use crate::nbd_connection::{Ask, Inputs};
+
+/// What the connection needs of its owner, to be carried out in order.
+#[derive(Debug)]
+pub enum NvmeDemand {
+    /// The host asks for a queue: answer by [`NvmeConnection::administrates`], [`NvmeConnection::serves`] or
+    /// [`NvmeConnection::refuse`].
+    Connect(Connect),
+    /// The host switched its controller on or off.
+    Switched,
+    /// Carry this out; answer by [`NvmeConnection::answer`].
+    Ask(Ask),
+}
+
+/// An open request.
+#[derive(Default)]
+struct Open {
+    request: Option<Request>,
+    /// Pieces submitted and not answered.
+    waiting: u16,
+    /// Pieces submitted so far.
+    submitted: u16,
+    /// Of a read or write, its pieces: where they begin in it, and their bytes. `None` for a read: not there, or all zeroes.
+    parts: Vec<(u32, Option<Buffer>)>,
+    /// What is to be deallocated and was not submitted yet.
+    rest: VecDeque<Range<u64>>,
+    failed: Option<AnswerError>,
+    /// Of a read: for the pieces that have not come.
+    room: Option<Room>,
+}
+
+/// Where bytes are received.
+#[derive(Clone, Copy)]
+enum Receiving {
+    /// Among other bytes.
+    Input,
+    /// In their place: which part of which write.
+    Part { slot: Slot, part: usize, from: usize },
+}
+
+/// One connection of a host.
+pub struct NvmeConnection {
+    machine: Connection,
+    inputs: Inputs,
+    payload: BufferPool,
+    /// 1 MiB of zeroes.
+    zeroes: Buffer,
+    input: Option<Buffer>,
+    input_at: Range<usize>,
+    receiving: Option<Receiving>,
+    open: Vec<Open>,
+    open_bytes: u64,
+    /// Number of shards of the resource.
+    flush_parts: u16,
+    /// Requests that wait for memory.
+    waiting: VecDeque<Request>,
+    /// Requests of which more is to be submitted.
+    unfinished: Vec<Slot>,
+    starved: bool,
+    lost: bool,
+    head: Vec<u8>,
+    pieces: Vec<Piece>,
+    unsent_bytes: u64,
+    closed: Option<CloseReason>,
+}
+
+impl NvmeConnection {
+    /// A new connection; the host speaks first. `zeroes` is [`PIECE_BYTES`](crate::PIECE_BYTES) of zeroes, shared.
+    #[must_use]
+    pub fn new(inputs: Inputs, payload: BufferPool, zeroes: Buffer) -> NvmeConnection {
+        let mut open = Vec::new();
+        open.resize_with(usize::from(nvme::DEPTH_MAX), Open::default);
+        NvmeConnection {
+            machine: Connection::new(),
+            inputs,
+            payload,
+            zeroes,
+            input: None,
+            input_at: 0..0,
+            receiving: None,
+            open,
+            open_bytes: 0,
+            flush_parts: 1,
+            waiting: VecDeque::new(),
+            unfinished: Vec::new(),
+            starved: false,
+            lost: false,
+            head: Vec::new(),
+            pieces: Vec::new(),
+            unsent_bytes: 0,
+            closed: None,
+        }
+    }
+
+    /// The controller, on its administration queue.
+    #[must_use]
+    pub fn controller(&self) -> Option<&Controller> {
+        self.machine.controller()
+    }
+
+    /// Whether the host has connected to something.
+    #[must_use]
+    pub fn entered(&self) -> bool {
+        self.machine.is_connected()
+    }
+
+    /// Whether it waits for a buffer: call [`NvmeConnection::proceed`] when some may be free.
+    #[must_use]
+    pub fn starved(&self) -> bool {
+        self.starved
+    }
+
+    /// Whether it holds memory that only its host can free: by sending the rest of a write's data, or by taking what was
+    /// sent.
+    #[must_use]
+    pub fn waits_for_client(&self) -> bool {
+        let arrives = |open: &Open| open.submitted == 0 && !open.parts.is_empty();
+        self.unsent_bytes > 0 || self.open.iter().any(|open| open.room.is_none() && arrives(open))
+    }
+
+    /// From now on what its requests carry is taken from this pool.
+    pub fn draw_from(&mut self, payload: BufferPool) {
+        self.payload = payload;
+    }
+
+    /// Why nothing more is taken from the host.
+    #[must_use]
+    pub fn finished(&self) -> Option<CloseReason> {
+        self.closed
+    }
+
+    /// Requests without an answer.
+    #[must_use]
+    pub fn open_count(&self) -> usize {
+        self.machine.open_count()
+    }
+
+    /// It becomes the administration queue of a controller.
+    pub fn administrates(&mut self, controller: Controller) {
+        self.machine.administrates(controller, &mut self.head);
+    }
+
+    /// It becomes a queue for I/O of the controller `id`, on volumes of so many shards.
+    pub fn serves(&mut self, id: u16, namespaces: Vec<Namespace>, flush_parts: u16) {
+        self.flush_parts = flush_parts;
+        self.machine.serves(id, namespaces, &mut self.head);
+    }
+
+    /// The host is not let in.
+    pub fn refuse(&mut self, status: Status) {
+        self.closed = Some(self.machine.refuse(status, &mut self.head));
+    }
+
+    /// The resource is not what it was.
+    pub fn change(&mut self, service: &Service) {
+        self.machine.change(service, &mut self.head);
+    }
+
+    /// What this host has seen is not so any more: from now on it is refused until it connects anew.
+    pub fn lose(&mut self) {
+        self.lost = true;
+    }
+
+    /// When the host is given up if it stays silent.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<Instant> {
+        self.controller().and_then(Controller::expires_at)
+    }
+}
+
+#[cfg(test)]
+mod tests;

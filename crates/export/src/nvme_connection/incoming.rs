@@ -1,0 +1,323 @@
+//! What comes from a host: bytes, commands, data, and the pieces they become.
+//!
+//! Always: data is received where it stays, unless it came among other bytes.
+//!
+//! Not here: what goes to the host (`outgoing`).
+
+use std::ops::Range;
+
+use base::{Instant, Op, SECTOR_BYTES, Span, VolumeId};
+use nvme::{Arrived, Event, Request, Slot, Status, Want};
+use sys::Buffer;
+
+use super::{NvmeConnection, NvmeDemand, Open, Receiving};
+use crate::nbd_connection::{Ask, BYTES_OPEN_MAX, Tag, UNSENT_BYTES_MAX};
+use crate::pieces::{cost_bytes, pieces_of};
+
+/// Pieces of one deallocation that are with the shards at once.
+const DEALLOCATIONS_MAX: usize = 64;
+
+impl NvmeConnection {
+    /// Where the next bytes shall go, or `None` while nothing is to be received. The range is filled
+    /// from its start, in part or whole, and given back by [`NvmeConnection::received`].
+    pub fn receive_into(&mut self) -> Option<(Buffer, Range<usize>)> {
+        if self.closed.is_some() || self.receiving.is_some() || !self.input_at.is_empty() {
+            return None;
+        }
+        match self.machine.wants() {
+            Want::Payload { slot, offset_bytes, length_bytes } => {
+                let (part, range) = self.place_of(slot, offset_bytes, length_bytes)?;
+                let buffer = self.open[slot.index()].parts[part].1.take()?;
+                self.receiving = Some(Receiving::Part { slot, part, from: range.start });
+                Some((buffer, range))
+            }
+            Want::Bytes { .. } if self.unsent_bytes <= UNSENT_BYTES_MAX => {
+                let Some(buffer) = self.input.take().or_else(|| self.inputs.take()) else {
+                    self.starved = true;
+                    return None;
+                };
+                self.receiving = Some(Receiving::Input);
+                let length = buffer.len();
+                Some((buffer, 0..length))
+            }
+            _ => None,
+        }
+    }
+
+    /// The part of a write in which data belongs that comes at `offset`, and where in its buffer. `None`: it has no place
+    /// yet.
+    fn place_of(&self, slot: Slot, offset: u32, length: u32) -> Option<(usize, Range<usize>)> {
+        let parts = &self.open[slot.index()].parts;
+        let part = parts.partition_point(|(from, _)| *from <= offset).checked_sub(1)?;
+        let (from, buffer) = &parts[part];
+        let start = (offset - from) as usize;
+        let end = buffer.as_ref()?.len().min(start + length as usize);
+        Some((part, start..end))
+    }
+
+    /// `count` bytes have arrived in the buffer that [`NvmeConnection::receive_into`] gave.
+    ///
+    /// # Panics
+    /// If the buffer did not come from there.
+    pub fn received(
+        &mut self,
+        now: Instant,
+        buffer: Buffer,
+        count: usize,
+        demands: &mut Vec<NvmeDemand>,
+    ) {
+        match self.receiving.take().expect("something was to be received") {
+            Receiving::Input => {
+                assert!(count <= buffer.len(), "more arrived than there was room for");
+                self.input = Some(buffer);
+                self.input_at = 0..count;
+            }
+            Receiving::Part { slot, part, from } => {
+                let event =
+                    self.machine.received(slot, &buffer[from..from + count], &mut self.head);
+                self.open[slot.index()].parts[part].1 = Some(buffer);
+                event.into_iter().for_each(|event| self.on_event(event, demands));
+                self.hand_on(slot, demands);
+            }
+        }
+        self.proceed(now, demands);
+    }
+
+    /// Goes on with what has arrived, as far as limits allow.
+    pub fn proceed(&mut self, now: Instant, demands: &mut Vec<NvmeDemand>) {
+        self.starved = false;
+        while let Some(request) = self.waiting.pop_front() {
+            if let Err(request) = self.begin(request, demands) {
+                self.waiting.push_front(request);
+                break;
+            }
+        }
+        for slot in std::mem::take(&mut self.unfinished) {
+            self.deallocate(slot, demands);
+        }
+        while self.closed.is_none() && !self.input_at.is_empty() {
+            let went_on = match self.machine.wants() {
+                Want::Bytes { .. } => self.feed(now, demands),
+                Want::Payload { slot, offset_bytes, length_bytes } => {
+                    self.move_data(slot, offset_bytes, length_bytes, demands)
+                }
+                Want::Answer | Want::Nothing => false,
+            };
+            if !went_on {
+                break;
+            }
+        }
+    }
+
+    fn feed(&mut self, now: Instant, demands: &mut Vec<NvmeDemand>) -> bool {
+        if self.unsent_bytes > UNSENT_BYTES_MAX {
+            return false;
+        }
+        let input = self.input.as_ref().expect("there is input");
+        let fed = self.machine.feed(now, &input[self.input_at.clone()], &mut self.head);
+        self.input_at.start += fed.consumed;
+        if let Some(event) = fed.event {
+            self.on_event(event, demands);
+        }
+        // A digest may have been the end of a write's data.
+        let arrived: Vec<Slot> = self.open.iter().filter_map(Open::arriving).collect();
+        arrived.into_iter().for_each(|slot| self.hand_on(slot, demands));
+        true
+    }
+
+    /// Moves data that came among other bytes to its place.
+    fn move_data(
+        &mut self,
+        slot: Slot,
+        offset: u32,
+        length: u32,
+        demands: &mut Vec<NvmeDemand>,
+    ) -> bool {
+        let Some((part, place)) = self.place_of(slot, offset, length) else { return false };
+        let count = self.input_at.len().min(place.len());
+        let input = self.input.as_ref().expect("there is input");
+        let bytes = &input[self.input_at.start..self.input_at.start + count];
+        let target = self.open[slot.index()].parts[part].1.as_mut().expect("it has a place");
+        let target = target.as_mut().expect("nobody else has it yet");
+        target[place.start..place.start + count].copy_from_slice(bytes);
+        let event = self.machine.received(slot, bytes, &mut self.head);
+        self.input_at.start += count;
+        event.into_iter().for_each(|event| self.on_event(event, demands));
+        self.hand_on(slot, demands);
+        true
+    }
+
+    fn on_event(&mut self, event: Event, demands: &mut Vec<NvmeDemand>) {
+        match event {
+            Event::Connect(connect) => demands.push(NvmeDemand::Connect(connect)),
+            Event::Switched => demands.push(NvmeDemand::Switched),
+            Event::Close(reason) => self.closed = Some(reason),
+            Event::Request(request) => match self.begin(request, demands) {
+                Ok(()) => {}
+                // One that has waited longer comes first.
+                Err(request) => self.waiting.push_back(request),
+            },
+        }
+    }
+
+    /// Begins a request, or gives it back if there is no memory for it.
+    fn begin(&mut self, request: Request, demands: &mut Vec<NvmeDemand>) -> Result<(), Request> {
+        let (slot, range) = (request.slot, request.range.clone());
+        let length = range.end - range.start;
+        let full = self.open_bytes + length > BYTES_OPEN_MAX;
+        let mut open = Open::default();
+        match &request.op {
+            nvme::Op::Read => {
+                open.room = self.payload.reserve(cost_bytes(range.clone())).filter(|_| !full);
+                if open.room.is_none() {
+                    self.starved |= !full;
+                    return Err(request);
+                }
+            }
+            nvme::Op::Write { .. } => {
+                for piece in pieces_of(range.clone()) {
+                    let length = usize::try_from(piece.end - piece.start).expect("a piece");
+                    let buffer = self.payload.take(length).filter(|_| !full);
+                    let Some(buffer) = buffer else {
+                        self.starved |= !full;
+                        return Err(request);
+                    };
+                    let from = u32::try_from(piece.start - range.start).expect("a MiB at most");
+                    open.parts.push((from, Some(buffer)));
+                }
+            }
+            nvme::Op::Deallocate(ranges) => open.rest = ranges.iter().cloned().collect(),
+            nvme::Op::Flush | nvme::Op::Zero { .. } => {}
+        }
+        let op = request.op.clone();
+        open.request = Some(request);
+        self.open[slot.index()] = open;
+        match op {
+            nvme::Op::Read => {
+                self.open_bytes += length;
+                self.submit_all(slot, Op::Read, range, demands);
+            }
+            nvme::Op::Write { inline } => {
+                self.open_bytes += length;
+                if !inline {
+                    self.machine.ask(slot, &mut self.head);
+                }
+            }
+            nvme::Op::Zero { unmap } => self.submit_all(slot, Op::Zero { unmap }, range, demands),
+            nvme::Op::Deallocate(_) => self.deallocate(slot, demands),
+            nvme::Op::Flush => self.flush(slot, demands),
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, slot: Slot, demands: &mut Vec<NvmeDemand>) {
+        let request = self.open[slot.index()].request.as_ref().expect("it is open");
+        let volumes: Vec<u32> = match request.namespace {
+            Some(namespace) => vec![namespace],
+            None => self.machine.namespaces().iter().map(|namespace| namespace.id).collect(),
+        };
+        for namespace in volumes {
+            for shard in 0..self.flush_parts {
+                let range = 0..SECTOR_BYTES;
+                self.submit(slot, Op::Flush, (namespace, shard), range, None, demands);
+            }
+        }
+        self.settle(slot);
+    }
+
+    /// Submits more of what is to be deallocated.
+    fn deallocate(&mut self, slot: Slot, demands: &mut Vec<NvmeDemand>) {
+        let op = Op::Zero { unmap: true };
+        for _ in 0..DEALLOCATIONS_MAX {
+            let open = &mut self.open[slot.index()];
+            let Some(range) = open.rest.pop_front() else { break };
+            let mut pieces = pieces_of(range.clone());
+            let Some(piece) = pieces.next() else { continue };
+            if piece.end < range.end {
+                open.rest.push_front(piece.end..range.end);
+            }
+            // Each batch is answered whole before the next, so their numbers may repeat.
+            self.submit_one(slot, op, piece, None, demands);
+        }
+        self.settle(slot);
+    }
+
+    fn submit_all(&mut self, slot: Slot, op: Op, range: Range<u64>, demands: &mut Vec<NvmeDemand>) {
+        for piece in pieces_of(range.clone()) {
+            if op == Op::Read {
+                let from = u32::try_from(piece.start - range.start).expect("a MiB at most");
+                self.open[slot.index()].parts.push((from, None));
+            }
+            self.submit_one(slot, op, piece, None, demands);
+        }
+    }
+
+    fn submit_one(
+        &mut self,
+        slot: Slot,
+        op: Op,
+        piece: Range<u64>,
+        buffer: Option<Buffer>,
+        demands: &mut Vec<NvmeDemand>,
+    ) {
+        let request = self.open[slot.index()].request.as_ref().expect("it is open");
+        let namespace = request.namespace.expect("only a flush is of all");
+        self.submit(slot, op, (namespace, 0), piece, buffer, demands);
+    }
+
+    fn submit(
+        &mut self,
+        slot: Slot,
+        op: Op,
+        (namespace, shard): (u32, u16),
+        piece: Range<u64>,
+        buffer: Option<Buffer>,
+        demands: &mut Vec<NvmeDemand>,
+    ) {
+        let open = &mut self.open[slot.index()];
+        let fua = open.request.as_ref().is_some_and(|request| request.fua);
+        let count = (piece.end - piece.start) / SECTOR_BYTES;
+        let count = u32::try_from(count).expect("a piece is a MiB at most");
+        let span = Span::new(piece.start / SECTOR_BYTES, count).expect("checked to be inside");
+        let index = u8::try_from(slot.index()).expect("below 128");
+        let tag = Tag { slot: index, piece: open.submitted };
+        open.submitted = open.submitted.wrapping_add(1);
+        open.waiting += 1;
+        let volume = u16::try_from(namespace - 1).expect("checked to be a volume");
+        let volume = Some(VolumeId(volume));
+        demands.push(NvmeDemand::Ask(Ask { tag, op, volume, shard, span, buffer, fua }));
+    }
+
+    /// Hands a write on if all its data is there.
+    fn hand_on(&mut self, slot: Slot, demands: &mut Vec<NvmeDemand>) {
+        match self.machine.arrived(slot) {
+            Arrived::Partly => {}
+            Arrived::Damaged => self.fail_arrived(slot, Status::TRANSPORT),
+            Arrived::Whole if self.lost => self.fail_arrived(slot, Status::LOST),
+            Arrived::Whole => {
+                let open = &mut self.open[slot.index()];
+                let range = open.request.as_ref().expect("it is open").range.clone();
+                let parts = std::mem::take(&mut open.parts);
+                for (piece, (_, buffer)) in pieces_of(range).zip(parts) {
+                    self.submit_one(slot, Op::Write, piece, buffer, demands);
+                }
+            }
+        }
+    }
+
+    fn fail_arrived(&mut self, slot: Slot, status: Status) {
+        let open = std::mem::take(&mut self.open[slot.index()]);
+        let range = open.request.expect("it is open").range;
+        self.open_bytes -= range.end - range.start;
+        self.machine.answer(slot, status, &mut self.head);
+    }
+}
+
+impl Open {
+    /// The write whose data may be on its way.
+    fn arriving(&self) -> Option<Slot> {
+        let request = self.request.as_ref()?;
+        let is_write = matches!(request.op, nvme::Op::Write { .. });
+        (is_write && self.submitted == 0 && !self.parts.is_empty()).then_some(request.slot)
+    }
+}

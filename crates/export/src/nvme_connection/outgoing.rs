@@ -1,0 +1,105 @@
+//! What goes to a host: answers gathered from their pieces, and the bytes to be sent.
+//!
+//! Always: a request is answered once, when every piece of it is; bytes are counted from when they are said to when they
+//! have left.
+//!
+//! Not here: what comes from the host (`incoming`).
+
+use base::AnswerError;
+use nvme::{Slot, Status};
+use sys::{Buffer, Piece};
+
+use super::{NvmeConnection, Open};
+use crate::nbd_connection::Tag;
+
+impl NvmeConnection {
+    /// A piece was carried out, or failed. `buffer`: the bytes of a read; `None` is all zeroes.
+    ///
+    /// # Panics
+    /// If the piece is not open.
+    pub fn answer(&mut self, tag: Tag, result: Result<(), AnswerError>, buffer: Option<Buffer>) {
+        let open = &mut self.open[usize::from(tag.slot)];
+        let request = open.request.as_ref().expect("a piece is answered once");
+        let slot = request.slot;
+        assert!(open.waiting > 0, "a piece is answered once");
+        open.waiting -= 1;
+        match result {
+            Ok(()) if request.op == nvme::Op::Read => {
+                if let (Some(buffer), Some(room)) = (&buffer, &mut open.room) {
+                    buffer.charge(room.split(buffer.capacity()));
+                }
+                open.parts[usize::from(tag.piece)].1 = buffer;
+            }
+            Ok(()) => {}
+            Err(error) => open.failed = Some(error),
+        }
+        self.settle(slot);
+    }
+
+    /// Answers if every piece is answered.
+    pub(super) fn settle(&mut self, slot: Slot) {
+        let open = &mut self.open[slot.index()];
+        if open.waiting > 0 {
+            return;
+        }
+        if !open.rest.is_empty() && open.failed.is_none() {
+            self.unfinished.push(slot);
+            return;
+        }
+        let Open { request, failed, parts, .. } = std::mem::take(open);
+        let request = request.expect("it is open");
+        let writes = matches!(request.op, nvme::Op::Write { .. });
+        if writes || request.op == nvme::Op::Read {
+            self.open_bytes -= request.range.end - request.range.start;
+        }
+        self.lost |= failed == Some(AnswerError::SessionLost);
+        if self.lost {
+            return self.machine.answer(slot, Status::LOST, &mut self.head);
+        }
+        match failed {
+            Some(error) => {
+                let status = Status::of_error(error, request.op != nvme::Op::Read);
+                self.machine.answer(slot, status, &mut self.head);
+            }
+            None if request.op == nvme::Op::Read => {
+                let length = request.range.end - request.range.start;
+                let length = u32::try_from(length).expect("a MiB at most");
+                self.answer_data(slot, length, parts);
+            }
+            None => self.machine.answer(slot, Status::SUCCESS, &mut self.head),
+        }
+    }
+
+    fn answer_data(&mut self, slot: Slot, length: u32, parts: Vec<(u32, Option<Buffer>)>) {
+        let ends = parts.iter().skip(1).map(|part| part.0).chain([length]);
+        let ends: Vec<u32> = ends.collect();
+        for ((from, buffer), end) in parts.into_iter().zip(ends) {
+            let count = (end - from) as usize;
+            let buffer = buffer.unwrap_or_else(|| self.zeroes.clone());
+            let mut tail = Vec::new();
+            self.machine.answer_read(slot, &buffer[..count], &mut self.head, &mut tail);
+            self.flush_head();
+            self.unsent_bytes += u64::try_from(count).expect("at most a piece");
+            self.pieces.push(Piece::part(&buffer, 0..count));
+            self.head = tail;
+        }
+    }
+
+    fn flush_head(&mut self) {
+        if !self.head.is_empty() {
+            self.unsent_bytes += u64::try_from(self.head.len()).expect("a few bytes");
+            self.pieces.push(Piece::from(std::mem::take(&mut self.head)));
+        }
+    }
+
+    /// What is to be sent now, in order; empty if nothing is. To be followed by [`NvmeConnection::sent`] for all its bytes.
+    pub fn take_send(&mut self) -> Vec<Piece> {
+        self.flush_head();
+        std::mem::take(&mut self.pieces)
+    }
+
+    /// So many bytes have left.
+    pub fn sent(&mut self, bytes: u64) {
+        self.unsent_bytes -= bytes;
+    }
+}

@@ -1,0 +1,258 @@
+//! A host's bytes in, commands and answers out, with a disk of a few lines behind it.
+
+use super::{NvmeConnection, NvmeDemand};
+use crate::nbd_connection::{Ask, Inputs};
+use base::{AnswerError, Instant, Op};
+use nvme::{CloseReason, Digests, Host, HostEvent, Namespace, Status};
+use sys::{Buffer, BufferPool};
+
+const MIB: usize = 1 << 20;
+
+/// A connection, and the two volumes behind it.
+struct Bench {
+    connection: NvmeConnection,
+    pool: BufferPool,
+    host: Host,
+    send: Vec<u8>,
+    disks: [Vec<u8>; 2],
+    asked: Vec<(Op, u16, u16, u64, u64)>,
+    /// Questions that are not answered while it is `Some`.
+    held: Option<Vec<Ask>>,
+    refuse: Option<AnswerError>,
+}
+
+impl Bench {
+    fn new(digests: Digests, memory: usize) -> Bench {
+        let pool = BufferPool::new(memory);
+        let zeroes = BufferPool::new(MIB).take_zeroed(MIB).expect("room");
+        let mut send = Vec::new();
+        let mut bench = Bench {
+            connection: NvmeConnection::new(Inputs::new(1), pool.clone(), zeroes),
+            pool,
+            host: Host::new(digests, &mut send),
+            send,
+            disks: [vec![0; 8 * MIB], vec![0; 8 * MIB]],
+            asked: Vec::new(),
+            held: None,
+            refuse: None,
+        };
+        assert_eq!(bench.carry(), [HostEvent::Ready]);
+        let names = ("nqn.x", "nqn.host");
+        bench.host.connect(names, (1, 64), Some(1), 0, &mut bench.send);
+        assert!(matches!(bench.carry()[..], [HostEvent::Ended { status: Status::SUCCESS, .. }]));
+        bench
+    }
+
+    /// What the host sends arrives, as far as the connection takes it; what that leads to is done.
+    fn carry(&mut self) -> Vec<HostEvent> {
+        loop {
+            self.settle();
+            if self.send.is_empty() {
+                break;
+            }
+            let Some((mut buffer, range)) = self.connection.receive_into() else { break };
+            let count = range.len().min(self.send.len()).min(7001);
+            let target = &mut buffer.as_mut().expect("nobody else has it")[range];
+            target[..count].copy_from_slice(&self.send[..count]);
+            self.send.drain(..count);
+            let mut demands = Vec::new();
+            self.connection.received(Instant(1), buffer, count, &mut demands);
+            self.carry_out(demands);
+        }
+        self.settle();
+        let mut events = Vec::new();
+        while let Some(event) = self.host.next_event().expect("an honest controller") {
+            events.push(event);
+        }
+        events
+    }
+
+    fn settle(&mut self) {
+        loop {
+            let mut demands = Vec::new();
+            self.connection.proceed(Instant(1), &mut demands);
+            let quiet = demands.is_empty();
+            self.carry_out(demands);
+            for piece in self.connection.take_send() {
+                self.host.take(piece.as_slice());
+                self.connection.sent(piece.len() as u64);
+            }
+            if quiet {
+                return;
+            }
+        }
+    }
+
+    fn carry_out(&mut self, demands: Vec<NvmeDemand>) {
+        for demand in demands {
+            match demand {
+                NvmeDemand::Connect(_) => {
+                    let volume =
+                        |id| Namespace { id, blocks: 2048, block_shift: 12, nguid: [1; 16] };
+                    self.connection.serves(1, vec![volume(1), volume(2)], 2);
+                }
+                NvmeDemand::Switched => {}
+                NvmeDemand::Ask(ask) => match &mut self.held {
+                    Some(held) => held.push(ask),
+                    None => self.answer(ask),
+                },
+            }
+        }
+    }
+
+    fn answer(&mut self, ask: Ask) {
+        let volume = ask.volume.expect("each names its volume").0;
+        let (at, length) = (ask.span.offset_bytes(), ask.span.length_bytes());
+        self.asked.push((ask.op, volume, ask.shard, at, length));
+        if let Some(error) = self.refuse {
+            return self.connection.answer(ask.tag, Err(error), None);
+        }
+        let disk = &mut self.disks[usize::from(volume)][at as usize..(at + length) as usize];
+        let mut answer: Option<Buffer> = None;
+        match ask.op {
+            Op::Read if disk.iter().all(|&byte| byte == 0) => {}
+            Op::Read => {
+                let mut buffer = self.pool.take_beyond(disk.len()).expect("room was kept");
+                buffer.as_mut().expect("nobody else has it").copy_from_slice(disk);
+                answer = Some(buffer);
+            }
+            Op::Write => disk.copy_from_slice(&ask.buffer.expect("a write has bytes")),
+            Op::Zero { .. } => disk.fill(0),
+            Op::Flush => {}
+        }
+        self.connection.answer(ask.tag, Ok(()), answer);
+    }
+
+    /// The end of a command, and what it read.
+    fn end_of(&mut self, id: u16) -> (Status, Vec<u8>) {
+        let mut data = Vec::new();
+        for event in self.carry() {
+            match event {
+                HostEvent::Data { bytes, .. } => data.extend_from_slice(&bytes),
+                HostEvent::Ended { id: of, status, .. } => {
+                    assert_eq!(of, id);
+                    return (status, data);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        panic!("no answer")
+    }
+
+    fn write(&mut self, volume: u32, first: u64, data: &[u8]) -> Status {
+        let blocks = u32::try_from(data.len() / 4096).expect("few");
+        let id = self.host.write_later(volume, (first, blocks), 12, &mut self.send);
+        let events = self.carry();
+        let [HostEvent::Asked { tag, offset_bytes: 0, length_bytes, .. }] = events[..] else {
+            panic!("{events:?}")
+        };
+        assert_eq!(length_bytes as usize, data.len());
+        self.host.send_data((id, tag), 0, data, 100_000, &mut self.send);
+        self.end_of(id).0
+    }
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at / 512 + at) as u8 | 1).collect()
+}
+
+#[test]
+fn what_is_written_in_any_way_is_read() {
+    for digests in [(false, false), (true, true)] {
+        let mut bench = Bench::new(Digests { header: digests.0, data: digests.1 }, 64 * MIB);
+        let data = pattern(MIB);
+        // Across a multiple of a piece.
+        assert_eq!(bench.write(2, 200, &data), Status::SUCCESS);
+        let id = bench.host.write(1, (3, 2), true, &data[..8192], &mut bench.send);
+        assert_eq!(bench.end_of(id).0, Status::SUCCESS);
+        let id = bench.host.read(2, (200, 256), 12, &mut bench.send);
+        let (status, read) = bench.end_of(id);
+        assert!(status == Status::SUCCESS && read == data);
+        let id = bench.host.read(1, (2, 4), 12, &mut bench.send);
+        let (_, read) = bench.end_of(id);
+        assert_eq!(read, [&[0; 4096][..], &data[..8192], &[0; 4096]].concat());
+        assert_eq!(bench.connection.open_count(), 0);
+        assert_eq!(bench.pool.used_bytes(), 0);
+        assert!(!bench.connection.waits_for_client());
+    }
+}
+
+#[test]
+fn a_flush_goes_to_every_shard_of_what_it_names() {
+    let mut bench = Bench::new(Digests::default(), 64 * MIB);
+    for (namespace, expected) in
+        [(2, vec![(1, 0), (1, 1)]), (u32::MAX, vec![(0, 0), (0, 1), (1, 0), (1, 1)])]
+    {
+        bench.asked.clear();
+        let id = bench.host.flush(namespace, &mut bench.send);
+        assert_eq!(bench.end_of(id).0, Status::SUCCESS);
+        let asked: Vec<(u16, u16)> = bench.asked.iter().map(|ask| (ask.1, ask.2)).collect();
+        assert_eq!(asked, expected);
+    }
+}
+
+#[test]
+fn deallocations_are_cut_and_done_whole() {
+    let mut bench = Bench::new(Digests::default(), 64 * MIB);
+    bench.disks[0].fill(7);
+    let id = bench.host.deallocate(1, &[(1, 1), (100, 1900), (50, 0)], &mut bench.send);
+    assert_eq!(bench.end_of(id).0, Status::SUCCESS);
+    let zero = |block: usize| block == 1 || (100..2000).contains(&block);
+    for (number, block) in bench.disks[0].chunks(4096).enumerate() {
+        assert_eq!(block.iter().all(|&byte| byte == 0), zero(number), "block {number}");
+    }
+    assert!(bench.asked.iter().all(|ask| ask.3 / MIB as u64 == (ask.3 + ask.4 - 1) / MIB as u64));
+}
+
+#[test]
+fn data_is_asked_for_only_once_there_is_a_place_for_it() {
+    // Room for one write of a MiB.
+    let mut bench = Bench::new(Digests::default(), MIB);
+    bench.held = Some(Vec::new());
+    let data = pattern(MIB);
+    let ids: Vec<u16> =
+        (0..3).map(|at| bench.host.write_later(1, (at * 256, 256), 12, &mut bench.send)).collect();
+    let mut done = Vec::new();
+    for id in &ids {
+        let events = bench.carry();
+        let [.., HostEvent::Asked { id: of, tag, .. }] = events[..] else { panic!("{events:?}") };
+        assert_eq!(of, *id, "who came first is asked first");
+        bench.host.send_data((of, tag), 0, &data, 1 << 17, &mut bench.send);
+        assert_eq!(bench.carry(), [], "there is no room for the next");
+        assert_eq!(bench.connection.starved(), done.len() < 2);
+        done.push(of);
+        for ask in bench.held.replace(Vec::new()).expect("held") {
+            bench.answer(ask);
+        }
+    }
+    assert!(matches!(bench.carry()[..], [HostEvent::Ended { status: Status::SUCCESS, .. }]));
+    assert!(bench.disks[0][..3 * MIB].chunks(MIB).all(|part| part == data));
+    assert_eq!(bench.pool.used_bytes(), 0);
+}
+
+#[test]
+fn a_failure_is_told_and_a_lost_session_lasts() {
+    let mut bench = Bench::new(Digests::default(), 64 * MIB);
+    bench.refuse = Some(AnswerError::Io);
+    assert_eq!(bench.write(1, 0, &pattern(8192)), Status::WRITE_FAULT);
+    let id = bench.host.read(1, (0, 1), 12, &mut bench.send);
+    assert_eq!(bench.end_of(id).0, Status::READ_ERROR);
+    bench.refuse = Some(AnswerError::SessionLost);
+    let id = bench.host.flush(1, &mut bench.send);
+    assert_eq!(bench.end_of(id).0, Status::LOST);
+    bench.refuse = None;
+    let id = bench.host.read(1, (0, 1), 12, &mut bench.send);
+    assert_eq!(bench.end_of(id).0, Status::LOST);
+    bench.asked.clear();
+    assert_eq!(bench.write(1, 0, &pattern(8192)), Status::LOST);
+    assert_eq!(bench.asked, [], "nothing of it is written");
+}
+
+#[test]
+fn whoever_breaks_the_protocol_is_sent_away() {
+    let mut bench = Bench::new(Digests::default(), 64 * MIB);
+    bench.send.extend_from_slice(&[0xff; 64]);
+    assert_eq!(bench.carry(), [HostEvent::Ends { code: 1 }]);
+    assert!(matches!(bench.connection.finished(), Some(CloseReason::Fault(_))));
+    assert!(bench.connection.receive_into().is_none());
+}
