@@ -1,10 +1,12 @@
 //! A small NBD client that waits: one connection, one request at a time. For the demonstration, the lab,
-//! and whoever else is to see a volume as any client does.
+//! and whoever else is to see a volume as any client does. The same by NVMe/TCP: [`NvmeVolume`].
 //!
 //! Always: nothing is waited for longer than the limit it was opened with; after an error the
 //! connection is of no use any more.
 //!
 //! Not here: the protocol's bytes (`nbd`), what to do when a connection breaks (its user's).
+
+mod nvme;
 
 use std::fmt::Debug;
 use std::io::{self, Read, Write};
@@ -14,6 +16,8 @@ use std::time::Duration;
 use nbd::{
     Client, ClientEvent, Goal, Op, Ready, Replies, Reply, encode_disconnect, encode_request,
 };
+
+pub use crate::nvme::{NvmeVolume, discover};
 
 /// How long to wait for a connection to a node on this machine.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);

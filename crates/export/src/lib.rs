@@ -1,7 +1,7 @@
-//! How a volume is served: NBD over TCP and Unix sockets.
+//! How a volume is served: NBD over TCP and Unix sockets, NVMe over TCP.
 //!
-//! [`NbdConnection`] joins the protocol's machine with buffers: it says where the next bytes from the
-//! client shall go, cuts requests into pieces that a shard can take, and turns answers into what is to
+//! [`NbdConnection`] and [`NvmeConnection`] join the protocol's machine with buffers: it says where the next bytes from the
+//! client shall go, cuts requests into pieces that a shard can take, and turn answers into what is to
 //! be sent. Payload goes from the socket into the buffer that the disk and the peers get.
 //!
 //! A client that asks for TLS gets it (`guard`), if the owner offers it: it has to show a certificate
@@ -16,9 +16,11 @@ mod guard;
 mod nbd_connection;
 mod nvme_connection;
 mod pieces;
+mod served;
 
 pub use nbd_connection::{
     Ask, BYTES_OPEN_MAX, Demand, HAGGLE_BYTES_MAX, Inputs, NbdConnection, Tag, UNSENT_BYTES_MAX,
 };
-pub use nvme_connection::{NvmeConnection, NvmeDemand};
+pub use nvme_connection::NvmeConnection;
 pub use pieces::PIECE_BYTES;
+pub use served::{Over, Served};

@@ -112,7 +112,7 @@ pub struct Ask {
     pub fua: bool,
 }
 
-/// What the connection needs of its owner, to be carried out in order.
+/// What a connection needs of its owner, to be carried out in order.
 #[derive(Debug)]
 pub enum Demand {
     /// Look up an export; answer by [`NbdConnection::found`] or [`NbdConnection::refuse`].
@@ -133,6 +133,11 @@ pub enum Demand {
         /// Bytes of the export.
         range: Range<u64>,
     },
+    /// An NVMe host asks for a queue: answer by [`crate::NvmeConnection::administrates`],
+    /// [`crate::NvmeConnection::serves`] or [`crate::NvmeConnection::refuse`].
+    Connect(nvme::Connect),
+    /// An NVMe host switched its controller on or off.
+    Switched,
 }
 
 /// An open request.

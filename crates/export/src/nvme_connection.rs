@@ -1,7 +1,7 @@
 //! One connection of an NVMe host, between its socket and the shards.
 //!
 //! The owner receives where [`NvmeConnection::receive_into`] says, hands the bytes in, carries out the
-//! [`NvmeDemand`]s, hands answers in, and sends what [`NvmeConnection::take_send`] gives.
+//! [`Demand`]s, hands answers in, and sends what [`NvmeConnection::take_send`] gives.
 //!
 //! Always:
 //! - A piece lies between two multiples of [`PIECE_BYTES`](crate::PIECE_BYTES), hence in one extent.
@@ -19,24 +19,10 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use base::{AnswerError, Instant};
-use nvme::{
-    CloseReason, Connect, Connection, Controller, Namespace, Request, Service, Slot, Status,
-};
+use nvme::{CloseReason, Connection, Controller, Namespace, Request, Service, Slot, Status};
 use sys::{Buffer, BufferPool, Piece, Room};
 
-use crate::nbd_connection::{Ask, Inputs};
-
-/// What the connection needs of its owner, to be carried out in order.
-#[derive(Debug)]
-pub enum NvmeDemand {
-    /// The host asks for a queue: answer by [`NvmeConnection::administrates`], [`NvmeConnection::serves`] or
-    /// [`NvmeConnection::refuse`].
-    Connect(Connect),
-    /// The host switched its controller on or off.
-    Switched,
-    /// Carry this out; answer by [`NvmeConnection::answer`].
-    Ask(Ask),
-}
+use crate::nbd_connection::{Demand, Inputs};
 
 /// An open request.
 #[derive(Default)]
@@ -175,6 +161,15 @@ impl NvmeConnection {
     /// The host is not let in.
     pub fn refuse(&mut self, status: Status) {
         self.closed = Some(self.machine.refuse(status, &mut self.head));
+    }
+
+    /// Whether what the host was told of the resource is not so any more.
+    #[must_use]
+    pub fn serves_other(&self, service: &Service) -> bool {
+        self.controller().map_or_else(
+            || self.entered() && service.namespaces() != self.machine.namespaces(),
+            |controller| controller.service() != service,
+        )
     }
 
     /// The resource is not what it was.

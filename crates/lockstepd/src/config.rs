@@ -30,6 +30,8 @@ struct File {
     #[serde(default)]
     nbd: Option<SocketAddr>,
     #[serde(default)]
+    nvme: Option<SocketAddr>,
+    #[serde(default)]
     nbd_tls_required: bool,
     #[serde(default)]
     nbd_socket: Option<PathBuf>,
@@ -238,6 +240,8 @@ pub(crate) struct Config {
     pub(crate) nbd: Option<SocketAddr>,
     /// Whether those have to, may, or cannot use TLS.
     pub(crate) nbd_tls: nbd::Tls,
+    /// Where NVMe hosts reach it: this machine only, unless `insecure` is stated.
+    pub(crate) nvme: Option<SocketAddr>,
     /// Where NBD clients reach it on this machine.
     pub(crate) nbd_socket: Option<PathBuf>,
     /// Where the operator reaches it.
@@ -300,6 +304,13 @@ impl Config {
         }
         let identity = identity(&file, directory)?;
         let nbd_tls = nbd_tls(&file, identity.is_some())?;
+        if file.nvme.is_some_and(|address| !address.ip().is_loopback()) && !file.insecure {
+            return Err(refuse(
+                "nvme",
+                "is reachable from other machines, and hosts do not prove who they are: use a loopback \
+                 address, or state `insecure = true`",
+            ));
+        }
         if file.faults.is_some() && !file.allow_faults {
             return Err(refuse(
                 "faults",
@@ -330,6 +341,7 @@ impl Config {
             name: file.name,
             listen: file.listen,
             nbd: file.nbd,
+            nvme: file.nvme,
             nbd_tls,
             nbd_socket: file.nbd_socket.map(|path| directory.join(path)),
             admin_socket: directory.join(admin),

@@ -9,7 +9,7 @@
 
 use crate::command::{Command, Status};
 use crate::identify::identify;
-use crate::log_page::log_page;
+use crate::log_page::{access_page, log_page};
 use crate::number::{
     ADMIN_ABORT, ADMIN_ASYNC_EVENT, ADMIN_GET_FEATURES, ADMIN_GET_LOG_PAGE, ADMIN_IDENTIFY,
     ADMIN_KEEP_ALIVE, ADMIN_SET_FEATURES, DEPTH_MAX, EVENTS_OPEN_MAX, FABRICS_PROPERTY_GET,
@@ -64,6 +64,8 @@ pub struct Controller {
     waiting: Vec<u16>,
     /// Volumes that changed since the log page was read.
     changed: Vec<u32>,
+    /// Changes of what the path is worth, the first value among them.
+    access_changes: u64,
 }
 
 impl Controller {
@@ -81,6 +83,7 @@ impl Controller {
             told: 0,
             waiting: Vec::new(),
             changed: Vec::new(),
+            access_changes: 1,
         }
     }
 
@@ -129,8 +132,9 @@ impl Controller {
                     self.changed.sort_unstable();
                     self.changed.dedup();
                 }
-                if (old.access, old.access_changes) != (new.access, new.access_changes) {
+                if old.access != new.access {
                     due |= NOTICE_ANA;
+                    self.access_changes += 1;
                 }
             }
             (Service::Discovery { generation: old, .. }, Service::Discovery { generation, .. })
@@ -232,7 +236,13 @@ impl Controller {
         let keeps = command.byte(41) & 0x80 != 0;
         let words = u64::from(command.short(42)) | u64::from(command.short(44)) << 16;
         let (bytes, offset) = ((words + 1) * 4, command.long(12));
-        let page = log_page(&self.service, number, specific & 1 != 0, &self.changed);
+        let groups_only = specific & 1 != 0;
+        let page = match (number, &self.service) {
+            (LOG_ANA, Service::Volumes(subsystem)) => {
+                Some(access_page(subsystem, groups_only, self.access_changes))
+            }
+            _ => log_page(&self.service, number, &self.changed),
+        };
         let Some(page) = page else { return Answer::Failed(Status::INVALID_LOG_PAGE) };
         let within = usize::try_from(offset).ok().filter(|&at| at <= page.len());
         let (Some(offset), true) = (within, bytes <= LOG_BYTES_MAX) else {

@@ -2,7 +2,7 @@
 
 use crate::bytes::{set, set_text, zeroes};
 use crate::number::{
-    CONTROLLER_ANY, IO_DATASET, IO_FLUSH, IO_READ, IO_WRITE, IO_WRITE_ZEROES, LOG_ANA,
+    CONTROLLER_ANY, IO_DATASET, IO_FLUSH, IO_READ, IO_WRITE, IO_WRITE_ZEROES,
     LOG_CHANGED_NAMESPACES, LOG_DISCOVERY, LOG_EFFECTS, LOG_ERRORS, LOG_FIRMWARE, LOG_HEALTH,
     NQN_BYTES, NSID_ALL,
 };
@@ -15,21 +15,15 @@ const ENTRY_BYTES: usize = 1024;
 /// Queue entries of the admin queue, as discovery proposes them.
 const ADMIN_DEPTH: u16 = 32;
 
-/// A log page, whole; `None` if there is none of this number. `groups_only`: of the page of asymmetric access without the
-/// namespaces. `changed`: namespaces that changed since that page was read.
-pub(crate) fn log_page(
-    service: &Service,
-    number: u8,
-    groups_only: bool,
-    changed: &[u32],
-) -> Option<Vec<u8>> {
+/// A log page, whole; `None` if there is none of this number, or it is that of asymmetric access. `changed`: namespaces that
+/// changed since that page was read.
+pub(crate) fn log_page(service: &Service, number: u8, changed: &[u32]) -> Option<Vec<u8>> {
     match (number, service) {
         (LOG_ERRORS, _) => Some(zeroes(64)),
         (LOG_HEALTH, Service::Volumes(_)) => Some(health()),
         (LOG_FIRMWARE, Service::Volumes(_)) => Some(firmware()),
         (LOG_CHANGED_NAMESPACES, Service::Volumes(_)) => Some(changed_page(changed)),
         (LOG_EFFECTS, Service::Volumes(_)) => Some(effects()),
-        (LOG_ANA, Service::Volumes(subsystem)) => Some(access(subsystem, groups_only)),
         (LOG_DISCOVERY, Service::Discovery { entries, generation }) => {
             Some(discovery(entries, *generation))
         }
@@ -83,12 +77,13 @@ fn effects() -> Vec<u8> {
     page
 }
 
-fn access(subsystem: &Subsystem, groups_only: bool) -> Vec<u8> {
+/// What the path is worth, which has changed so many times. `groups_only`: without the namespaces.
+pub(crate) fn access_page(subsystem: &Subsystem, groups_only: bool, changes: u64) -> Vec<u8> {
     let mut page = zeroes(16 + 32);
-    set(&mut page, 0, &subsystem.access_changes.to_le_bytes());
+    set(&mut page, 0, &changes.to_le_bytes());
     set(&mut page, 8, &1_u16.to_le_bytes());
     set(&mut page, 16, &1_u32.to_le_bytes());
-    set(&mut page, 24, &subsystem.access_changes.to_le_bytes());
+    set(&mut page, 24, &changes.to_le_bytes());
     page[32] = subsystem.access.value();
     if !groups_only {
         let count = crate::bytes::length_u32(subsystem.namespaces.len());

@@ -14,8 +14,6 @@ pub struct Subsystem {
     pub namespaces: Vec<Namespace>,
     /// How this node reaches the volumes.
     pub access: Access,
-    /// Grows with each change of `access` that hosts are to hear of.
-    pub access_changes: u64,
 }
 
 /// A volume.
@@ -84,7 +82,8 @@ pub enum Service {
 
 impl Service {
     /// The volumes; none of the discovery service.
-    pub(crate) fn namespaces(&self) -> &[Namespace] {
+    #[must_use]
+    pub fn namespaces(&self) -> &[Namespace] {
         match self {
             Service::Discovery { .. } => &[],
             Service::Volumes(subsystem) => &subsystem.namespaces,

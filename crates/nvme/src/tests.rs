@@ -25,7 +25,6 @@ fn subsystem() -> Subsystem {
             Namespace { id: 2, blocks: 1024, block_shift: 12, nguid: [2; 16] },
         ],
         access: Access::Optimized,
-        access_changes: 1,
     }
 }
 
@@ -351,14 +350,12 @@ fn a_host_is_told_once_of_what_changed_until_it_has_looked() {
     assert_eq!(pair.carry(), []);
     let mut changed = subsystem();
     changed.access = Access::NonOptimized;
-    changed.access_changes += 1;
     changed.namespaces[0].blocks += 8;
     let service = Service::Volumes(changed.clone());
     pair.connection.change(&service, &mut pair.to_host);
     let told = |id, result| HostEvent::Ended { id, status: Status::SUCCESS, result };
     assert_eq!(pair.carry(), [told(first, 0x04_0002), told(second, 0x0c_0302)]);
     changed.access = Access::Optimized;
-    changed.access_changes += 1;
     pair.connection.change(&Service::Volumes(changed), &mut pair.to_host);
     let third = pair.host.await_event(&mut pair.to_controller);
     assert_eq!(pair.carry(), [], "it has not looked");

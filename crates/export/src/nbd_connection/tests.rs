@@ -76,6 +76,7 @@ impl Bench {
                     self.connection.holes(tag, &[4096..8192, 1 << 20..2 << 20]);
                 }
                 Demand::List => self.connection.exports([("alpha", "")]),
+                other @ (Demand::Connect(_) | Demand::Switched) => panic!("{other:?}"),
                 Demand::Ask(ask) => {
                     let (at, length) = (ask.span.offset_bytes(), ask.span.length_bytes());
                     self.asked.push((ask.op, at, length));

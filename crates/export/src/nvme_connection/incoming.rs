@@ -10,7 +10,7 @@ use base::{Instant, Op, SECTOR_BYTES, Span, VolumeId};
 use nvme::{Arrived, Event, Request, Slot, Status, Want};
 use sys::Buffer;
 
-use super::{NvmeConnection, NvmeDemand, Open, Receiving};
+use super::{Demand, NvmeConnection, Open, Receiving};
 use crate::nbd_connection::{Ask, BYTES_OPEN_MAX, Tag, UNSENT_BYTES_MAX};
 use crate::pieces::{cost_bytes, pieces_of};
 
@@ -64,7 +64,7 @@ impl NvmeConnection {
         now: Instant,
         buffer: Buffer,
         count: usize,
-        demands: &mut Vec<NvmeDemand>,
+        demands: &mut Vec<Demand>,
     ) {
         match self.receiving.take().expect("something was to be received") {
             Receiving::Input => {
@@ -84,7 +84,7 @@ impl NvmeConnection {
     }
 
     /// Goes on with what has arrived, as far as limits allow.
-    pub fn proceed(&mut self, now: Instant, demands: &mut Vec<NvmeDemand>) {
+    pub fn proceed(&mut self, now: Instant, demands: &mut Vec<Demand>) {
         self.starved = false;
         while let Some(request) = self.waiting.pop_front() {
             if let Err(request) = self.begin(request, demands) {
@@ -109,7 +109,7 @@ impl NvmeConnection {
         }
     }
 
-    fn feed(&mut self, now: Instant, demands: &mut Vec<NvmeDemand>) -> bool {
+    fn feed(&mut self, now: Instant, demands: &mut Vec<Demand>) -> bool {
         if self.unsent_bytes > UNSENT_BYTES_MAX {
             return false;
         }
@@ -131,7 +131,7 @@ impl NvmeConnection {
         slot: Slot,
         offset: u32,
         length: u32,
-        demands: &mut Vec<NvmeDemand>,
+        demands: &mut Vec<Demand>,
     ) -> bool {
         let Some((part, place)) = self.place_of(slot, offset, length) else { return false };
         let count = self.input_at.len().min(place.len());
@@ -147,10 +147,10 @@ impl NvmeConnection {
         true
     }
 
-    fn on_event(&mut self, event: Event, demands: &mut Vec<NvmeDemand>) {
+    fn on_event(&mut self, event: Event, demands: &mut Vec<Demand>) {
         match event {
-            Event::Connect(connect) => demands.push(NvmeDemand::Connect(connect)),
-            Event::Switched => demands.push(NvmeDemand::Switched),
+            Event::Connect(connect) => demands.push(Demand::Connect(connect)),
+            Event::Switched => demands.push(Demand::Switched),
             Event::Close(reason) => self.closed = Some(reason),
             Event::Request(request) => match self.begin(request, demands) {
                 Ok(()) => {}
@@ -161,7 +161,7 @@ impl NvmeConnection {
     }
 
     /// Begins a request, or gives it back if there is no memory for it.
-    fn begin(&mut self, request: Request, demands: &mut Vec<NvmeDemand>) -> Result<(), Request> {
+    fn begin(&mut self, request: Request, demands: &mut Vec<Demand>) -> Result<(), Request> {
         let (slot, range) = (request.slot, request.range.clone());
         let length = range.end - range.start;
         let full = self.open_bytes + length > BYTES_OPEN_MAX;
@@ -210,7 +210,7 @@ impl NvmeConnection {
         Ok(())
     }
 
-    fn flush(&mut self, slot: Slot, demands: &mut Vec<NvmeDemand>) {
+    fn flush(&mut self, slot: Slot, demands: &mut Vec<Demand>) {
         let request = self.open[slot.index()].request.as_ref().expect("it is open");
         let volumes: Vec<u32> = match request.namespace {
             Some(namespace) => vec![namespace],
@@ -226,7 +226,7 @@ impl NvmeConnection {
     }
 
     /// Submits more of what is to be deallocated.
-    fn deallocate(&mut self, slot: Slot, demands: &mut Vec<NvmeDemand>) {
+    fn deallocate(&mut self, slot: Slot, demands: &mut Vec<Demand>) {
         let op = Op::Zero { unmap: true };
         for _ in 0..DEALLOCATIONS_MAX {
             let open = &mut self.open[slot.index()];
@@ -242,7 +242,7 @@ impl NvmeConnection {
         self.settle(slot);
     }
 
-    fn submit_all(&mut self, slot: Slot, op: Op, range: Range<u64>, demands: &mut Vec<NvmeDemand>) {
+    fn submit_all(&mut self, slot: Slot, op: Op, range: Range<u64>, demands: &mut Vec<Demand>) {
         for piece in pieces_of(range.clone()) {
             if op == Op::Read {
                 let from = u32::try_from(piece.start - range.start).expect("a MiB at most");
@@ -258,7 +258,7 @@ impl NvmeConnection {
         op: Op,
         piece: Range<u64>,
         buffer: Option<Buffer>,
-        demands: &mut Vec<NvmeDemand>,
+        demands: &mut Vec<Demand>,
     ) {
         let request = self.open[slot.index()].request.as_ref().expect("it is open");
         let namespace = request.namespace.expect("only a flush is of all");
@@ -272,7 +272,7 @@ impl NvmeConnection {
         (namespace, shard): (u32, u16),
         piece: Range<u64>,
         buffer: Option<Buffer>,
-        demands: &mut Vec<NvmeDemand>,
+        demands: &mut Vec<Demand>,
     ) {
         let open = &mut self.open[slot.index()];
         let fua = open.request.as_ref().is_some_and(|request| request.fua);
@@ -285,11 +285,11 @@ impl NvmeConnection {
         open.waiting += 1;
         let volume = u16::try_from(namespace - 1).expect("checked to be a volume");
         let volume = Some(VolumeId(volume));
-        demands.push(NvmeDemand::Ask(Ask { tag, op, volume, shard, span, buffer, fua }));
+        demands.push(Demand::Ask(Ask { tag, op, volume, shard, span, buffer, fua }));
     }
 
     /// Hands a write on if all its data is there.
-    fn hand_on(&mut self, slot: Slot, demands: &mut Vec<NvmeDemand>) {
+    fn hand_on(&mut self, slot: Slot, demands: &mut Vec<Demand>) {
         match self.machine.arrived(slot) {
             Arrived::Partly => {}
             Arrived::Damaged => self.fail_arrived(slot, Status::TRANSPORT),

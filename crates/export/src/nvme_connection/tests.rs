@@ -1,7 +1,7 @@
 //! A host's bytes in, commands and answers out, with a disk of a few lines behind it.
 
-use super::{NvmeConnection, NvmeDemand};
-use crate::nbd_connection::{Ask, Inputs};
+use super::NvmeConnection;
+use crate::nbd_connection::{Ask, Demand, Inputs};
 use base::{AnswerError, Instant, Op};
 use nvme::{CloseReason, Digests, Host, HostEvent, Namespace, Status};
 use sys::{Buffer, BufferPool};
@@ -83,19 +83,20 @@ impl Bench {
         }
     }
 
-    fn carry_out(&mut self, demands: Vec<NvmeDemand>) {
+    fn carry_out(&mut self, demands: Vec<Demand>) {
         for demand in demands {
             match demand {
-                NvmeDemand::Connect(_) => {
+                Demand::Connect(_) => {
                     let volume =
                         |id| Namespace { id, blocks: 2048, block_shift: 12, nguid: [1; 16] };
                     self.connection.serves(1, vec![volume(1), volume(2)], 2);
                 }
-                NvmeDemand::Switched => {}
-                NvmeDemand::Ask(ask) => match &mut self.held {
+                Demand::Switched => {}
+                Demand::Ask(ask) => match &mut self.held {
                     Some(held) => held.push(ask),
                     None => self.answer(ask),
                 },
+                other => panic!("{other:?}"),
             }
         }
     }

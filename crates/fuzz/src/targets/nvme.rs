@@ -105,7 +105,6 @@ impl End {
             serial: "1".to_owned(),
             namespaces: vec![volume],
             access: Access::Optimized,
-            access_changes: 1,
         });
         End {
             connection: Connection::new(),

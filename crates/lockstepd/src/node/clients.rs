@@ -1,17 +1,17 @@
-//! NBD clients: their sockets, the volumes they opened, and the way of their requests to a shard.
+//! Clients, by NBD or NVMe: their sockets, the volumes they opened, and the way of their requests to a shard.
 //!
 //! Always: a request's name is freed when its answer comes, also if its client is gone by then; a
 //! client counts for its resource from the moment it enters to the moment its socket is closed; who
 //! came over the network and is not known, by a certificate or by having opened a volume, is one of
 //! few and has little time.
 //!
-//! Not here: the protocol and its limits (`export`); what is a hole (`holes`).
+//! Not here: the protocols and their limits (`export`); what is a hole (`holes`); what only NVMe hosts have (`hosts`).
 
 use std::collections::VecDeque;
 use std::path::Path;
 
 use base::{Duration, Instant, Request, RequestId, SECTOR_BYTES, VolumeId};
-use export::{Ask, Demand, NbdConnection, Tag};
+use export::{Ask, Demand, NbdConnection, NvmeConnection, Served, Tag};
 use link::LinkError;
 use nbd::{ExportInfo, Refusal, Tls};
 use replica::door::{MemberInput, ShardInput};
@@ -43,6 +43,8 @@ pub(crate) enum Door {
     Tcp,
     /// By a socket whose directory guards it.
     Unix,
+    /// From a network, for NVMe hosts.
+    Nvme,
 }
 
 /// Clients that are not known yet.
@@ -68,8 +70,10 @@ pub(crate) struct Hungry {
 /// One client.
 pub(crate) struct Client {
     socket: Socket,
-    pub(super) connection: NbdConnection,
-    /// What it has opened.
+    pub(super) connection: Served,
+    /// Of which controller it is a queue.
+    pub(super) controller: Option<u16>,
+    /// What it has opened; of an NVMe host any volume.
     pub(super) opened: Option<(Key, VolumeId)>,
     /// It is one of those that are not known.
     visits: bool,
@@ -99,16 +103,16 @@ impl Node {
         if let Some(address) = self.config.nbd {
             let listener = patiently(|| sys::listen_tcp(address), is_taken)
                 .map_err(|error| format!("cannot serve NBD on {address}: {error}"))?;
-            self.accept_nbd(listener, Door::Tcp);
+            self.accept_clients(listener, Door::Tcp);
         }
         if let Some(path) = self.config.nbd_socket.clone() {
             let listener = listen_unix(&path, sys::listen_unix)?;
-            self.accept_nbd(listener, Door::Unix);
+            self.accept_clients(listener, Door::Unix);
         }
         Ok(())
     }
 
-    fn accept_nbd(&mut self, listener: Listener, door: Door) {
+    pub(super) fn accept_clients(&mut self, listener: Listener, door: Door) {
         let token = self.token(Purpose::NbdAccept(listener.clone(), door));
         self.hands.accept(token, &listener);
     }
@@ -116,7 +120,7 @@ impl Node {
     pub(super) fn on_accept_ended(&mut self, listener: &Listener, door: Door, event: &Event) {
         if self.stopping.is_none() {
             warning!("accepting NBD clients failed, tried again: {:?}", event.result);
-            self.accept_nbd(listener.clone(), door);
+            self.accept_clients(listener.clone(), door);
         }
     }
 
@@ -126,7 +130,7 @@ impl Node {
             warning_limited!("an NBD client was turned away: there are {CLIENTS_MAX} already");
             return self.hands.close(&socket);
         }
-        let visits = door == Door::Tcp;
+        let visits = door != Door::Unix;
         if visits && self.visitors.count >= VISITORS_MAX {
             warning_limited!(
                 "an NBD client was turned away: {VISITORS_MAX} others are not known yet"
@@ -137,15 +141,22 @@ impl Node {
         let zeroes = self.zeroes.clone();
         let offer = self.peers.config().filter(|_| visits && self.config.nbd_tls != Tls::Absent);
         let connection = match offer {
+            _ if door == Door::Nvme => {
+                self.hosts.come(self.hands.now());
+                Served::Nvme(Box::new(NvmeConnection::new(inputs, payload, zeroes)))
+            }
             Some(offer) => {
                 let required = self.config.nbd_tls == Tls::Required;
-                NbdConnection::with_tls(inputs, payload, zeroes, offer.clone(), required)
+                let offer = offer.clone();
+                let connection = NbdConnection::with_tls(inputs, payload, zeroes, offer, required);
+                Served::Nbd(Box::new(connection))
             }
-            None => NbdConnection::new(inputs, payload, zeroes),
+            None => Served::Nbd(Box::new(NbdConnection::new(inputs, payload, zeroes))),
         };
         let key = self.clients.insert(Client {
             socket,
             connection,
+            controller: None,
             opened: None,
             visits,
             restless: false,
@@ -195,10 +206,17 @@ impl Node {
             let bytes = client.connection.handshake_bytes();
             debug!("an NBD client proved with {bytes} bytes that it is {}", claims.peer);
         }
-        client.visits = false;
-        self.visitors.count -= 1;
         if let Some(claims) = claims {
             debug!("an NBD client has shown who it is: {}", claims.peer);
+        }
+        self.know_client(key);
+    }
+
+    /// The client is none of those any more that are not known.
+    pub(super) fn know_client(&mut self, key: Key) {
+        if let Some(client) = self.clients.get_mut(key).filter(|client| client.visits) {
+            client.visits = false;
+            self.visitors.count -= 1;
         }
     }
 
@@ -225,7 +243,7 @@ impl Node {
             unreachable!("a receive gives its buffer back")
         };
         let mut demands = std::mem::take(&mut self.demands);
-        client.connection.received(buffer, count, &mut demands);
+        client.connection.received(now, buffer, count, &mut demands);
         self.on_demands(key, demands);
         self.recognise(key);
         self.stir_client(key);
@@ -268,7 +286,7 @@ impl Node {
         let congested = self.peers.congested() || self.threads.congested();
         let Some(client) = self.clients.get_mut(key) else { return };
         let mut demands = std::mem::take(&mut self.demands);
-        client.connection.proceed(&mut demands);
+        client.connection.proceed(self.hands.now(), &mut demands);
         self.on_demands(key, demands);
         self.recognise(key);
         let Some(client) = self.clients.get_mut(key) else { return };
@@ -297,10 +315,10 @@ impl Node {
             self.hands.send(token, &client.socket, pieces);
         }
         let broken = client.connection.broken().map(words);
-        let finished = client.connection.finished();
-        let reason = finished.map(|reason| format!("{reason:?}"));
-        if let Some(reason) = broken.or(reason) {
-            if finished.is_some_and(nbd::CloseReason::is_fault) && !client.closing {
+        let over = client.connection.over();
+        let fault = over.as_ref().is_some_and(|over| over.fault);
+        if let Some(reason) = broken.or(over.map(|over| over.why)) {
+            if fault && !client.closing {
                 self.visitors.faults += 1;
                 warning_limited!("an NBD client broke the protocol and was sent away: {reason}");
             }
@@ -384,7 +402,7 @@ impl Node {
         }
     }
 
-    fn drop_client(&mut self, key: Key, why: &str) {
+    pub(super) fn drop_client(&mut self, key: Key, why: &str) {
         let Some(client) = self.clients.remove(key) else { return };
         self.visitors.count -= usize::from(client.visits);
         match client.opened {
@@ -395,6 +413,7 @@ impl Node {
         if let Some((resource, _)) = client.opened {
             self.count_client(resource, false);
         }
+        self.host_went(client, why);
     }
 
     /// Drops every client of a resource that goes away.
@@ -435,8 +454,9 @@ impl Node {
         for key in self.clients.keys() {
             if let Some(client) = self.clients.get_mut(key)
                 && client.opened == Some((resource, volume))
+                && let Some(connection) = client.connection.nbd()
             {
-                client.connection.resized(bytes);
+                connection.resized(bytes);
             }
         }
     }
@@ -452,7 +472,7 @@ impl Node {
         }
     }
 
-    fn count_client(&mut self, resource: Key, comes: bool) {
+    pub(super) fn count_client(&mut self, resource: Key, comes: bool) {
         let Some(resource_entry) = self.resources.get_mut(resource) else { return };
         let count = &mut resource_entry.clients;
         *count = if comes { *count + 1 } else { *count - 1 };
@@ -467,6 +487,8 @@ impl Node {
                 Demand::List => self.list_exports(key),
                 Demand::Ask(ask) => self.on_ask(key, ask),
                 Demand::Holes { tag, range } => self.look_for_holes(key, tag, range),
+                Demand::Connect(connect) => self.on_connect(key, &connect),
+                Demand::Switched => {}
             }
         }
         self.demands = demands;
@@ -476,14 +498,15 @@ impl Node {
         let found = self.find_export(name);
         let stopping = self.stopping.is_some();
         let Some(client) = self.clients.get_mut(key) else { return };
+        let Some(connection) = client.connection.nbd() else { return };
         if stopping {
-            return client.connection.refuse(Refusal::ShuttingDown, "this node is stopping");
+            return connection.refuse(Refusal::ShuttingDown, "this node is stopping");
         }
         let Some((resource, volume, info)) = found else {
-            return client.connection.refuse(Refusal::Unknown, "no volume of this name here");
+            return connection.refuse(Refusal::Unknown, "no volume of this name here");
         };
         let known = self.resources.get_mut(resource).expect("just found");
-        client.connection.found(&info, enters, known.shard_count());
+        connection.found(&info, enters, known.shard_count());
         if enters {
             let share = known.client_share.get_or_insert_with(|| self.client_pool.share());
             client.connection.draw_from(share.clone());
@@ -507,9 +530,10 @@ impl Node {
                 Some((name, info.description))
             })
             .collect();
-        if let Some(client) = self.clients.get_mut(key) {
+        let connection = self.clients.get_mut(key).and_then(|client| client.connection.nbd());
+        if let Some(connection) = connection {
             let exports = exports.iter().map(|(name, about)| (name.as_str(), about.as_str()));
-            client.connection.exports(exports);
+            connection.exports(exports);
         }
     }
 
@@ -537,10 +561,11 @@ impl Node {
         // A request that was held may come when its client is gone.
         let Some(entry) = self.clients.get(client) else { return };
         let (resource, volume) = entry.opened.expect("requests come after an export was opened");
+        let volume = ask.volume.unwrap_or(volume);
         let Some(ask) = self.hold(resource, client, ask) else { return };
         let Some(entry) = self.resources.get(resource) else { return };
         let shard = match ask.op {
-            base::Op::Flush => ask.tag.piece,
+            base::Op::Flush => ask.shard,
             _ => entry.shard_of(ask.span),
         };
         let (id, life) = (entry.id, entry.life);

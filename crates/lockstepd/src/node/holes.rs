@@ -57,7 +57,9 @@ impl Node {
 
     fn tell_holes(&mut self, client: Key, tag: Tag, holes: &[Range<u64>]) {
         if let Some(entry) = self.clients.get_mut(client) {
-            entry.connection.holes(tag, holes);
+            if let Some(connection) = entry.connection.nbd() {
+                connection.holes(tag, holes);
+            }
             self.stir_client(client);
         }
     }

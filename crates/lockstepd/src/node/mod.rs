@@ -26,6 +26,7 @@ mod disk;
 mod dump;
 mod helper;
 mod holes;
+mod hosts;
 mod identity;
 mod late;
 mod lifecycle;
@@ -65,6 +66,7 @@ use buffers::Buffers;
 use clients::{Asked, CLIENTS_MAX, Client, Door, Hungry, Visitors};
 use deleted::Deleted;
 use helper::Helper;
+use hosts::Hosts;
 use lifecycle::Known;
 use peers::Peers;
 use resource::Resource;
@@ -175,6 +177,8 @@ pub(crate) struct Node {
     restless: Vec<Key>,
     /// Clients that wait for buffers.
     hungry: Hungry,
+    /// What hosts by NVMe have set up.
+    hosts: Hosts,
     /// When disks are looked at for what they have not done in time.
     disk_look_at: Instant,
     /// Disk reads that wait for a buffer.
@@ -219,6 +223,7 @@ impl Node {
         node.open_peers()?;
         node.load_resources().map_err(directory)?;
         node.listen_nbd().map_err(listening)?;
+        node.listen_nvme().map_err(listening)?;
         node.open_admin().map_err(listening)?;
         Ok(node)
     }
@@ -263,6 +268,7 @@ impl Node {
             visitors: Visitors::default(),
             restless: Vec::new(),
             hungry: Hungry::default(),
+            hosts: Hosts::default(),
             disk_look_at: Instant(0),
             starved: VecDeque::new(),
             peers: Peers::default(),
@@ -295,6 +301,8 @@ impl Node {
             // What the last round left is not kept waiting.
             let timeout = if events.is_empty() { self.timeout() } else { Some(Duration(0)) };
             self.hands.wait(timeout, &mut events).map_err(|error| error.to_string())?;
+            // Before anything is looked at that came meanwhile.
+            self.look_after_hosts();
             for _ in 0..ROUNDS_MAX {
                 for event in events.drain(..) {
                     self.on_event(event);
@@ -358,6 +366,7 @@ impl Node {
             self.late_disks_wake_at(),
             self.sight_wake_at(),
             self.starving_wake_at(),
+            self.hosts.wake_at(),
             stop,
         ];
         first.into_iter().chain(others.into_iter().flatten()).min().map(|time| time.since(now))

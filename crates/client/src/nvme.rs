@@ -1,0 +1,250 @@
+//! A small NVMe/TCP host that waits: an administration queue, one queue for I/O, one command at a time.
+//!
+//! Always: nothing is waited for longer than the limit it was opened with; after an error the
+//! connection is of no use any more.
+//!
+//! Not here: several paths, and what to do when one breaks (its user's).
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use ::nvme::{DISCOVERY_NQN, Digests, Host, HostEvent, Status};
+
+use super::{CONNECT_LIMIT, broken};
+
+/// Who we say that we are.
+const HOST_NQN: &str = "nqn.2026-11.invalid.lockstep:client";
+
+/// Entries of our queues.
+const ENTRIES: u16 = 32;
+
+/// How often a host that only waits says that it is there: never, it is given up when its connection ends.
+const KEEP_ALIVE_MS: u32 = 0;
+
+/// Bytes of data in one PDU.
+const DATA_BYTES: u32 = ::nvme::H2C_BYTES_MAX;
+
+/// A log page's worth of the discovery service: so many subsystems are seen.
+const DISCOVERY_BYTES: u32 = 32 << 10;
+
+/// One connection.
+struct Queue {
+    stream: TcpStream,
+    host: Host,
+    send: Vec<u8>,
+}
+
+/// How a command ended, its result, and what it read.
+type Answer = (Status, u64, Vec<u8>);
+
+impl Queue {
+    /// Connects; gives the number of the controller.
+    fn open(
+        address: SocketAddr,
+        nqn: &str,
+        queue: u16,
+        controller: Option<u16>,
+        digests: Digests,
+        limit: Duration,
+    ) -> io::Result<(Queue, u16)> {
+        let stream = TcpStream::connect_timeout(&address, CONNECT_LIMIT)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(limit))?;
+        stream.set_write_timeout(Some(limit))?;
+        let mut send = Vec::new();
+        let host = Host::new(digests, &mut send);
+        let mut own = Queue { stream, host, send };
+        let HostEvent::Ready = own.next_event()? else { return Err(broken("no answer to setup")) };
+        let names = (nqn, HOST_NQN);
+        let (status, result, _) = own.ask(&[], |host, send| {
+            host.connect(names, (queue, ENTRIES), controller, KEEP_ALIVE_MS, send)
+        })?;
+        check(status)?;
+        Ok((own, u16::try_from(result & 0xffff).unwrap_or(0)))
+    }
+
+    fn next_event(&mut self) -> io::Result<HostEvent> {
+        self.stream.write_all(&self.send)?;
+        self.send.clear();
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            if let Some(event) = self.host.next_event().map_err(|fault| broken(fault.0))? {
+                return Ok(event);
+            }
+            let count = self.stream.read(&mut buffer)?;
+            if count == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.host.take(&buffer[..count]);
+        }
+    }
+
+    /// Sends a command, and `data` once it is asked for.
+    fn ask(
+        &mut self,
+        data: &[u8],
+        make: impl FnOnce(&mut Host, &mut Vec<u8>) -> u16,
+    ) -> io::Result<Answer> {
+        let id = make(&mut self.host, &mut self.send);
+        let mut read = Vec::new();
+        loop {
+            match self.next_event()? {
+                HostEvent::Data { id: of, offset_bytes, bytes } if of == id => {
+                    if offset_bytes as usize != read.len() {
+                        return Err(broken("data out of order"));
+                    }
+                    read.extend_from_slice(&bytes);
+                }
+                HostEvent::Asked { id: of, tag, offset_bytes, length_bytes } if of == id => {
+                    let from = offset_bytes as usize;
+                    let part = data.get(from..from + length_bytes as usize);
+                    let part = part.ok_or_else(|| broken("more was asked for than there is"))?;
+                    let send = &mut self.send;
+                    self.host.send_data((id, tag), offset_bytes, part, DATA_BYTES, send);
+                }
+                HostEvent::Ended { id: of, status, result } if of == id => {
+                    return Ok((status, result, read));
+                }
+                HostEvent::Ends { code } => return Err(broken(&format!("it ended: {code}"))),
+                _ => return Err(broken("an answer to another command")),
+            }
+        }
+    }
+}
+
+/// A volume of a subsystem, ready for use.
+pub struct NvmeVolume {
+    admin: Queue,
+    io: Queue,
+    namespace: u32,
+    block_shift: u8,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// The number of our controller.
+    pub controller: u16,
+    /// What tells it from all other volumes.
+    pub nguid: [u8; 16],
+}
+
+impl NvmeVolume {
+    /// Connects to a node and opens volume `namespace` (from 1 on) of a subsystem.
+    ///
+    /// # Errors
+    /// If nobody listens, the subsystem or the volume is not there, or an answer takes longer than `limit`.
+    pub fn open(
+        address: SocketAddr,
+        nqn: &str,
+        namespace: u32,
+        digests: bool,
+        limit: Duration,
+    ) -> io::Result<NvmeVolume> {
+        let digests = Digests { header: digests, data: digests };
+        let (mut admin, controller) = Queue::open(address, nqn, 0, None, digests, limit)?;
+        check(admin.ask(&[], |host, send| host.configure(0x46_0001, send))?.0)?;
+        let (status, _, page) = admin.ask(&[], |host, send| host.identify(0, namespace, send))?;
+        check(status)?;
+        let (Some(blocks), Some(nguid)) = (page.first_chunk(), page[104..].first_chunk()) else {
+            return Err(broken("a namespace is not said what it is"));
+        };
+        let (blocks, nguid, block_shift) = (u64::from_le_bytes(*blocks), *nguid, page[130]);
+        if blocks == 0 {
+            return Err(broken("no such namespace"));
+        }
+        let (io, _) = Queue::open(address, nqn, 1, Some(controller), digests, limit)?;
+        let size_bytes = blocks << block_shift;
+        Ok(NvmeVolume { admin, io, namespace, block_shift, size_bytes, controller, nguid })
+    }
+
+    fn place(&self, offset_bytes: u64, length: usize) -> (u64, u32) {
+        let blocks = u32::try_from(length >> self.block_shift).unwrap_or(u32::MAX);
+        (offset_bytes >> self.block_shift, blocks)
+    }
+
+    /// Writes, and returns when it is acknowledged. What is short comes with its command.
+    ///
+    /// # Errors
+    /// If the node says so, or nothing in time.
+    pub fn write(&mut self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        let (place, namespace, shift) =
+            (self.place(offset_bytes, bytes.len()), self.namespace, self.block_shift);
+        let inline = bytes.len() <= ::nvme::INLINE_BYTES_MAX as usize;
+        let (status, ..) = self.io.ask(bytes, |host, send| match inline {
+            true => host.write(namespace, place, false, bytes, send),
+            false => host.write_later(namespace, place, shift, send),
+        })?;
+        check(status)
+    }
+
+    /// Fills `bytes` from the volume.
+    ///
+    /// # Errors
+    /// If the node says so, or nothing in time.
+    pub fn read(&mut self, offset_bytes: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let (place, namespace, shift) =
+            (self.place(offset_bytes, bytes.len()), self.namespace, self.block_shift);
+        let make = |host: &mut Host, send: &mut Vec<u8>| host.read(namespace, place, shift, send);
+        let (status, _, read) = self.io.ask(&[], make)?;
+        check(status)?;
+        if read.len() != bytes.len() {
+            return Err(broken("less was read than asked for"));
+        }
+        bytes.copy_from_slice(&read);
+        Ok(())
+    }
+
+    /// Makes what was acknowledged durable.
+    ///
+    /// # Errors
+    /// If the node says so, or nothing in time.
+    pub fn flush(&mut self) -> io::Result<()> {
+        let namespace = self.namespace;
+        check(self.io.ask(&[], |host, send| host.flush(namespace, send))?.0)
+    }
+
+    /// Says that bytes are not needed any more.
+    ///
+    /// # Errors
+    /// If the node says so, or nothing in time.
+    pub fn deallocate(&mut self, offset_bytes: u64, length: usize) -> io::Result<()> {
+        let (place, namespace) = (self.place(offset_bytes, length), self.namespace);
+        check(self.io.ask(&[], |host, send| host.deallocate(namespace, &[place], send))?.0)
+    }
+
+    /// What the path is worth: 1 optimized, 2 non-optimized, 3 inaccessible.
+    ///
+    /// # Errors
+    /// If the node says so, or nothing in time.
+    pub fn access(&mut self) -> io::Result<u8> {
+        let (status, _, page) = self.admin.ask(&[], |host, send| host.log_page(0x0c, 48, send))?;
+        check(status)?;
+        page.get(32).copied().ok_or_else(|| broken("a short page"))
+    }
+}
+
+/// The names of the subsystems that a node tells of.
+///
+/// # Errors
+/// If nobody listens, or an answer takes longer than `limit`.
+pub fn discover(address: SocketAddr, limit: Duration) -> io::Result<Vec<String>> {
+    let (mut admin, _) = Queue::open(address, DISCOVERY_NQN, 0, None, Digests::default(), limit)?;
+    check(admin.ask(&[], |host, send| host.configure(0x46_0001, send))?.0)?;
+    let make = |host: &mut Host, send: &mut Vec<u8>| host.log_page(0x70, DISCOVERY_BYTES, send);
+    let (status, _, page) = admin.ask(&[], make)?;
+    check(status)?;
+    let count = page[8..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let entries = page.chunks(1024).skip(1).take(usize::try_from(count).unwrap_or(0));
+    let name = |entry: &[u8]| {
+        let field = &entry[256..512];
+        let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
+        String::from_utf8_lossy(&field[..end]).into_owned()
+    };
+    Ok(entries.filter(|entry| entry.len() == 1024).map(name).collect())
+}
+
+fn check(status: Status) -> io::Result<()> {
+    if status == Status::SUCCESS {
+        return Ok(());
+    }
+    Err(broken(&format!("status {:#x}", status.code())))
+}

@@ -1,0 +1,188 @@
+//! A connection by whichever protocol, for owners to whom it is the same.
+
+use std::ops::Range;
+
+use base::{AnswerError, Instant};
+use link::{Claims, LinkError};
+use sys::{Buffer, BufferPool, Piece};
+
+use crate::nbd_connection::{Demand, NbdConnection, Tag};
+use crate::nvme_connection::NvmeConnection;
+
+/// One client.
+pub enum Served {
+    /// By NBD.
+    Nbd(Box<NbdConnection>),
+    /// By NVMe: one queue of a host.
+    Nvme(Box<NvmeConnection>),
+}
+
+/// Why nothing more is taken from a client.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Over {
+    /// In words.
+    pub why: String,
+    /// It broke the protocol.
+    pub fault: bool,
+}
+
+impl Served {
+    /// What it is by NBD.
+    pub fn nbd(&mut self) -> Option<&mut NbdConnection> {
+        match self {
+            Served::Nbd(connection) => Some(connection),
+            Served::Nvme(_) => None,
+        }
+    }
+
+    /// What it is by NVMe.
+    pub fn nvme(&mut self) -> Option<&mut NvmeConnection> {
+        match self {
+            Served::Nvme(connection) => Some(connection),
+            Served::Nbd(_) => None,
+        }
+    }
+
+    /// See [`NbdConnection::receive_into`].
+    pub fn receive_into(&mut self) -> Option<(Buffer, Range<usize>)> {
+        match self {
+            Served::Nbd(connection) => connection.receive_into(),
+            Served::Nvme(connection) => connection.receive_into(),
+        }
+    }
+
+    /// See [`NbdConnection::received`].
+    ///
+    /// # Panics
+    /// If the buffer did not come from [`Served::receive_into`].
+    pub fn received(
+        &mut self,
+        now: Instant,
+        buffer: Buffer,
+        count: usize,
+        demands: &mut Vec<Demand>,
+    ) {
+        match self {
+            Served::Nbd(connection) => connection.received(buffer, count, demands),
+            Served::Nvme(connection) => connection.received(now, buffer, count, demands),
+        }
+    }
+
+    /// Goes on with what has arrived, as far as limits allow.
+    pub fn proceed(&mut self, now: Instant, demands: &mut Vec<Demand>) {
+        match self {
+            Served::Nbd(connection) => connection.proceed(demands),
+            Served::Nvme(connection) => connection.proceed(now, demands),
+        }
+    }
+
+    /// See [`NbdConnection::answer`].
+    ///
+    /// # Panics
+    /// If the piece is not open.
+    pub fn answer(&mut self, tag: Tag, result: Result<(), AnswerError>, buffer: Option<Buffer>) {
+        match self {
+            Served::Nbd(connection) => connection.answer(tag, result, buffer),
+            Served::Nvme(connection) => connection.answer(tag, result, buffer),
+        }
+    }
+
+    /// What is to be sent now, in order.
+    pub fn take_send(&mut self) -> Vec<Piece> {
+        match self {
+            Served::Nbd(connection) => connection.take_send(),
+            Served::Nvme(connection) => connection.take_send(),
+        }
+    }
+
+    /// So many bytes have left.
+    pub fn sent(&mut self, bytes: u64) {
+        match self {
+            Served::Nbd(connection) => connection.sent(bytes),
+            Served::Nvme(connection) => connection.sent(bytes),
+        }
+    }
+
+    /// Whether it waits for a buffer.
+    #[must_use]
+    pub fn starved(&self) -> bool {
+        match self {
+            Served::Nbd(connection) => connection.starved(),
+            Served::Nvme(connection) => connection.starved(),
+        }
+    }
+
+    /// Whether it holds memory that only its client can free.
+    #[must_use]
+    pub fn waits_for_client(&self) -> bool {
+        match self {
+            Served::Nbd(connection) => connection.waits_for_client(),
+            Served::Nvme(connection) => connection.waits_for_client(),
+        }
+    }
+
+    /// From now on what its requests carry is taken from this pool.
+    pub fn draw_from(&mut self, payload: BufferPool) {
+        match self {
+            Served::Nbd(connection) => connection.draw_from(payload),
+            Served::Nvme(connection) => connection.draw_from(payload),
+        }
+    }
+
+    /// Why nothing more is taken from the client, once everything open is answered and taken to send.
+    #[must_use]
+    pub fn over(&self) -> Option<Over> {
+        match self {
+            Served::Nbd(connection) => connection
+                .finished()
+                .map(|reason| Over { why: format!("{reason:?}"), fault: reason.is_fault() }),
+            Served::Nvme(connection) => connection.finished().map(|reason| Over {
+                why: format!("{reason:?}"),
+                fault: matches!(reason, nvme::CloseReason::Fault(_)),
+            }),
+        }
+    }
+
+    /// Who the client is, once its certificate is verified.
+    #[must_use]
+    pub fn claims(&self) -> Option<&Claims> {
+        match self {
+            Served::Nbd(connection) => connection.claims(),
+            Served::Nvme(_) => None,
+        }
+    }
+
+    /// See [`NbdConnection::handshake_bytes`].
+    #[must_use]
+    pub fn handshake_bytes(&self) -> usize {
+        match self {
+            Served::Nbd(connection) => connection.handshake_bytes(),
+            Served::Nvme(_) => 0,
+        }
+    }
+
+    /// See [`NbdConnection::broken`].
+    #[must_use]
+    pub fn broken(&self) -> Option<&LinkError> {
+        match self {
+            Served::Nbd(connection) => connection.broken(),
+            Served::Nvme(_) => None,
+        }
+    }
+
+    /// What this client has seen is not so any more.
+    pub fn lose(&mut self) {
+        match self {
+            Served::Nbd(connection) => connection.lose(),
+            Served::Nvme(connection) => connection.lose(),
+        }
+    }
+
+    /// No further request is taken: the resource goes away, or the node stops. An NVMe host is told that by what its path is
+    /// worth.
+    pub fn shut_down(&mut self) {
+        if let Served::Nbd(connection) = self {
+            connection.shut_down();
+        }
+    }
+}

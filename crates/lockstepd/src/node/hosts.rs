@@ -1,0 +1,283 @@
+//! What only NVMe hosts have: controllers, paths that are worth more or less, and an end when they are silent.
+//!
+//! Always: a controller's number is this node's, and of no other node of the resource; a host that was given up, or whose bytes
+//! may have waited while this process stood still, is dropped before anything is looked at that it sent.
+//!
+//! Not here: sockets and requests (`clients`), the protocol (`nvme`).
+
+use base::{Duration, Instant, SECTOR_BYTES, VolumeId};
+use nvme::{
+    Access, Connect, Controller, DISCOVERY_NQN, Entry, Namespace, Service, Status, Subsystem,
+};
+
+use replica::member::Suspended;
+
+use super::Node;
+use super::clients::{Client, Door};
+use super::patience::{is_taken, patiently};
+use super::resource::Resource;
+use crate::log::{info, warning_limited};
+use crate::slab::Key;
+
+/// How often it is looked at what has changed for hosts.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// A process that did not look for so long stood still: what its hosts sent may have been tried elsewhere by now.
+const STANDSTILL: Duration = Duration::from_millis(600);
+
+/// How the names of subsystems begin; the cluster and the resource follow.
+const NQN_PREFIX: &str = "nqn.2026-11.invalid.lockstep";
+
+/// What hosts have set up.
+#[derive(Default)]
+pub(crate) struct Hosts {
+    /// Counts controllers, so that two that follow each other have different numbers.
+    controllers: u16,
+    /// Connections that are there.
+    connections: usize,
+    /// When it was looked last what has changed for them.
+    looked_at: Instant,
+}
+
+impl Hosts {
+    /// A host has connected.
+    pub(super) fn come(&mut self, now: Instant) {
+        if self.connections == 0 {
+            self.looked_at = now;
+        }
+        self.connections += 1;
+    }
+
+    /// When it is to be looked again.
+    pub(super) fn wake_at(&self) -> Option<Instant> {
+        (self.connections > 0).then(|| self.looked_at + LOOK_EVERY)
+    }
+}
+
+impl Node {
+    /// Listens for hosts where the configuration says.
+    pub(super) fn listen_nvme(&mut self) -> Result<(), String> {
+        let Some(address) = self.config.nvme else { return Ok(()) };
+        let listener = patiently(|| sys::listen_tcp(address), is_taken)
+            .map_err(|error| format!("cannot serve NVMe on {address}: {error}"))?;
+        self.accept_clients(listener, Door::Nvme);
+        Ok(())
+    }
+
+    /// Gives up hosts that are silent, and tells the others what has changed for them.
+    pub(super) fn look_after_hosts(&mut self) {
+        let now = self.hands.now();
+        if self.hosts.connections == 0 || now < self.hosts.looked_at + LOOK_EVERY {
+            return;
+        }
+        let stood_still = now.since(self.hosts.looked_at) > STANDSTILL;
+        self.hosts.looked_at = now;
+        for key in self.clients.keys() {
+            let Some(client) = self.clients.get_mut(key) else { continue };
+            let Some(connection) = client.connection.nvme() else { continue };
+            if stood_still {
+                warning_limited!("NVMe hosts have to connect anew: this process stood still");
+                self.drop_client(key, "this process stood still");
+            } else if connection.expires_at().is_some_and(|at| at <= now) {
+                self.drop_client(key, "the host was silent for longer than it said");
+            } else {
+                self.tell_host(key);
+            }
+        }
+    }
+
+    /// Tells a host what its resource is now.
+    fn tell_host(&mut self, key: Key) {
+        let Some(client) = self.clients.get(key) else { return };
+        let service = match client.opened {
+            Some((resource, _)) => self.resources.get(resource).map(|one| self.service_of(one)),
+            None => self.is_discovery(key).then(|| self.discovery()),
+        };
+        let Some(service) = service else { return };
+        let Some(client) = self.clients.get_mut(key) else { return };
+        if let Some(connection) = client.connection.nvme().filter(|one| one.serves_other(&service))
+        {
+            connection.change(&service);
+            self.stir_client(key);
+        }
+    }
+
+    fn is_discovery(&mut self, key: Key) -> bool {
+        let connection = self.clients.get_mut(key).and_then(|client| client.connection.nvme());
+        let controller = connection.and_then(|connection| connection.controller());
+        controller.is_some_and(|one| matches!(one.service(), Service::Discovery { .. }))
+    }
+
+    /// The name of a resource's subsystem.
+    fn nqn_of(&self, resource: &str) -> String {
+        format!("{NQN_PREFIX}:{:016x}:{resource}", self.config.cluster.0)
+    }
+
+    /// A resource as hosts see it by this node.
+    fn service_of(&self, resource: &Resource) -> Service {
+        let now = self.hands.now();
+        let status = resource.member.as_ref().map(|member| member.status());
+        let reigning = resource.member.as_ref().and_then(|member| member.reigning(now));
+        let suspended = status.as_ref().and_then(|status| status.suspended.as_ref());
+        let access = match reigning {
+            _ if self.stopping.is_some() => Access::Inaccessible,
+            Some(node) if node == self.config.node => Access::Optimized,
+            Some(_) => Access::NonOptimized,
+            None if matches!(suspended, Some(Suspended::NoQuorum { .. })) => Access::Inaccessible,
+            // Whoever uses it makes a primary.
+            None => Access::NonOptimized,
+        };
+        let configuration = resource.configuration();
+        let volumes = configuration.iter().flat_map(|configuration| &configuration.volumes);
+        let namespaces = volumes.map(|volume| Namespace {
+            id: u32::from(volume.volume.0) + 1,
+            blocks: volume.sectors * SECTOR_BYTES / u64::from(volume.block_bytes),
+            block_shift: u8::try_from(volume.block_bytes.trailing_zeros()).unwrap_or(9),
+            nguid: self.nguid(resource, volume.volume),
+        });
+        Service::Volumes(Subsystem {
+            nqn: self.nqn_of(&resource.name),
+            serial: format!("{:016x}", resource.id.0),
+            namespaces: namespaces.collect(),
+            access,
+        })
+    }
+
+    /// What tells a volume from all others, everywhere.
+    fn nguid(&self, resource: &Resource, volume: VolumeId) -> [u8; 16] {
+        let mut name = [0; 16];
+        name[..8].copy_from_slice(&resource.id.0.to_be_bytes());
+        name[8..14].copy_from_slice(&self.config.cluster.0.to_be_bytes()[2..]);
+        name[14..].copy_from_slice(&volume.0.to_be_bytes());
+        name
+    }
+
+    /// What there is to connect to.
+    fn discovery(&self) -> Service {
+        let entry = |(_, resource): (Key, &Resource)| {
+            let address = self.config.nvme?;
+            Some(Entry {
+                nqn: self.nqn_of(&resource.name),
+                address: address.ip().to_string(),
+                port: address.port(),
+                ipv6: address.is_ipv6(),
+                node: self.config.node.0,
+            })
+        };
+        let entries: Vec<Entry> = self.resources.iter().filter_map(entry).collect();
+        let generation = u64::try_from(entries.len()).unwrap_or(u64::MAX);
+        Service::Discovery { entries, generation }
+    }
+
+    /// A host asks for a queue.
+    pub(super) fn on_connect(&mut self, key: Key, connect: &Connect) {
+        if let Err(status) = self.try_connect(key, connect)
+            && let Some(client) = self.clients.get_mut(key)
+            && let Some(connection) = client.connection.nvme()
+        {
+            connection.refuse(status);
+        }
+        self.stir_client(key);
+    }
+
+    fn try_connect(&mut self, key: Key, connect: &Connect) -> Result<(), Status> {
+        if self.stopping.is_some() {
+            return Err(Status::CONNECT_BUSY);
+        }
+        if connect.subsystem == DISCOVERY_NQN {
+            return self.make_controller(key, connect, self.discovery());
+        }
+        let found = self.resources.iter().find(|(_, resource)| {
+            self.nqn_of(&resource.name) == connect.subsystem && resource.configuration().is_some()
+        });
+        let (resource, entry) = found.ok_or(Status::CONNECT_INVALID)?;
+        let (service, shards) = (self.service_of(entry), entry.shard_count());
+        if connect.queue == 0 {
+            self.make_controller(key, connect, service)?;
+        } else {
+            let controller = self.controller_of(connect)?;
+            let Service::Volumes(subsystem) = service else { return Err(Status::INTERNAL) };
+            let client = self.clients.get_mut(key).ok_or(Status::INTERNAL)?;
+            client.controller = Some(controller);
+            let connection = client.connection.nvme().ok_or(Status::INTERNAL)?;
+            connection.serves(controller, subsystem.namespaces, shards);
+        }
+        self.open_for_host(key, resource);
+        info!("{}: queue {} of a host: {}", connect.subsystem, connect.queue, connect.host);
+        Ok(())
+    }
+
+    /// The controller that a queue for I/O is to be of, if it is there and switched on.
+    fn controller_of(&mut self, connect: &Connect) -> Result<u16, Status> {
+        for key in self.clients.keys() {
+            let connection = self.clients.get_mut(key).and_then(|client| client.connection.nvme());
+            let controller = connection.and_then(|connection| connection.controller());
+            let Some(controller) = controller.filter(|one| one.id() == connect.controller) else {
+                continue;
+            };
+            let same = matches!(controller.service(), Service::Volumes(subsystem)
+                if subsystem.nqn == connect.subsystem);
+            return match (same, controller.is_enabled()) {
+                (true, true) => Ok(controller.id()),
+                (true, false) => Err(Status::SEQUENCE_ERROR),
+                (false, _) => Err(Status::CONNECT_INVALID),
+            };
+        }
+        Err(Status::CONNECT_INVALID)
+    }
+
+    fn make_controller(
+        &mut self,
+        key: Key,
+        connect: &Connect,
+        service: Service,
+    ) -> Result<(), Status> {
+        let id = self.next_controller().ok_or(Status::CONNECT_BUSY)?;
+        let now = self.hands.now();
+        let keep_alive = Duration::from_millis(u64::from(connect.keep_alive_ms));
+        let client = self.clients.get_mut(key).ok_or(Status::INTERNAL)?;
+        client.controller = Some(id);
+        let connection = client.connection.nvme().ok_or(Status::INTERNAL)?;
+        connection.administrates(Controller::new(id, service, keep_alive, now));
+        Ok(())
+    }
+
+    /// A number that no controller has: the node's in the high byte, so that those of other nodes differ.
+    fn next_controller(&mut self) -> Option<u16> {
+        let used: Vec<u16> =
+            self.clients.iter().filter_map(|(_, client)| client.controller).collect();
+        for _ in 0..=u8::MAX {
+            self.hosts.controllers = self.hosts.controllers % 254 + 1;
+            let id = (self.config.node.0 & 0xff) << 8 | self.hosts.controllers;
+            // The largest numbers mean something else.
+            if id < 0xfff0 && !used.contains(&id) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    fn open_for_host(&mut self, key: Key, resource: Key) {
+        let Some(entry) = self.resources.get_mut(resource) else { return };
+        let share = entry.client_share.get_or_insert_with(|| self.client_pool.share()).clone();
+        let Some(client) = self.clients.get_mut(key) else { return };
+        client.connection.draw_from(share);
+        client.opened = Some((resource, VolumeId(0)));
+        self.know_client(key);
+        self.count_client(resource, true);
+    }
+
+    /// A connection of a host ended; with that of its administration all others of its controller do.
+    pub(super) fn host_went(&mut self, mut client: Client, why: &str) {
+        let Some(connection) = client.connection.nvme() else { return };
+        self.hosts.connections -= 1;
+        if connection.controller().is_none() {
+            return;
+        }
+        for key in self.clients.keys() {
+            if self.clients.get(key).is_some_and(|other| other.controller == client.controller) {
+                self.drop_client(key, why);
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Volumes over NVMe/TCP, with real processes: discovery, reads and writes by every node, paths that change.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod harness;
+
+use std::net::{SocketAddr, TcpStream};
+use std::time::Instant;
+
+use client::{NvmeVolume, discover};
+use harness::{Cluster, PATIENCE, content};
+
+const MIB: u64 = 1 << 20;
+
+fn cluster(name: &str, nodes: u16) -> Cluster {
+    let mut cluster = Cluster::new(name, nodes);
+    for node in 1..=nodes {
+        cluster.add_settings(node, &format!("nvme = \"{}:4420\"", cluster.address(node)));
+        cluster.start(node);
+    }
+    cluster
+}
+
+fn address(cluster: &Cluster, node: u16) -> SocketAddr {
+    format!("{}:4420", cluster.address(node)).parse().unwrap()
+}
+
+/// The subsystem of the only resource.
+fn subsystem(cluster: &Cluster, node: u16) -> String {
+    let names = discover(address(cluster, node), PATIENCE).unwrap();
+    let [name] = &names[..] else { panic!("{names:?}") };
+    name.clone()
+}
+
+fn open(cluster: &Cluster, node: u16, namespace: u32) -> NvmeVolume {
+    let name = subsystem(cluster, node);
+    NvmeVolume::open(address(cluster, node), &name, namespace, node == 2, PATIENCE).unwrap()
+}
+
+fn read(volume: &mut NvmeVolume, offset: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    volume.read(offset, &mut bytes).unwrap();
+    bytes
+}
+
+fn wait_for_access(volume: &mut NvmeVolume, expected: u8) {
+    let deadline = Instant::now() + PATIENCE;
+    while volume.access().unwrap() != expected {
+        assert!(Instant::now() < deadline, "the path is worth {}", volume.access().unwrap());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_volume_is_the_same_through_every_node() {
+    let cluster = cluster("nvme-same", 3);
+    let mut file = cluster.resource("alpha", 8 * MIB, &[1, 2]);
+    file.volumes.push(wire::admin::FileVolume { volume: 1, ..file.volumes[0].clone() });
+    cluster.create(&file);
+    assert_eq!(subsystem(&cluster, 1), subsystem(&cluster, 2));
+    let (mut one, mut two) = (open(&cluster, 1, 1), open(&cluster, 2, 1));
+    assert_eq!((one.size_bytes, two.size_bytes), (8 * MIB, 8 * MIB));
+    assert_eq!(one.nguid, two.nguid);
+    assert_ne!(one.controller, two.controller, "hosts refuse two of one number");
+    let mut other = open(&cluster, 2, 2);
+    assert_ne!(other.nguid, one.nguid);
+    let (long, short) = (content(1, 1 << 20), content(2, 4096));
+    one.write(MIB / 2, &long).unwrap();
+    two.write(4 * MIB, &short).unwrap();
+    other.write(MIB / 2, &short).unwrap();
+    one.flush().unwrap();
+    assert!(read(&mut two, MIB / 2, 1 << 20) == long);
+    assert!(read(&mut one, 4 * MIB, 4096) == short);
+    assert!(read(&mut other, MIB / 2, 4096) == short);
+    one.deallocate(MIB / 2, 1 << 19).unwrap();
+    assert!(read(&mut two, MIB / 2, 1 << 19).iter().all(|&byte| byte == 0));
+    assert!(read(&mut two, MIB, 1 << 19) == long[1 << 19..]);
+    let mut by_nbd = cluster.open(1, "alpha");
+    assert!(by_nbd.read(MIB, 1 << 19).unwrap() == long[1 << 19..], "NBD sees the same");
+    let mut paths = [one.access().unwrap(), two.access().unwrap()];
+    paths.sort_unstable();
+    assert_eq!(paths, [1, 2], "one path is the best");
+}
+
+#[test]
+fn what_was_answered_is_there_when_the_node_of_the_primary_is_killed() {
+    let mut cluster = cluster("nvme-kill", 3);
+    cluster.create(&cluster.resource("alpha", 8 * MIB, &[1, 2, 3]));
+    let mut first = open(&cluster, 1, 1);
+    let bytes = content(3, 64 << 10);
+    first.write(MIB, &bytes).unwrap();
+    wait_for_access(&mut first, 1);
+    let mut second = open(&cluster, 2, 1);
+    wait_for_access(&mut second, 2);
+    cluster.kill(1);
+    assert!(first.flush().is_err(), "its path is gone");
+    assert!(read(&mut second, MIB, 64 << 10) == bytes);
+    second.write(2 * MIB, &bytes).unwrap();
+    wait_for_access(&mut second, 1);
+}
+
+#[test]
+fn strangers_and_what_is_not_there_are_refused() {
+    let cluster = cluster("nvme-refuse", 1);
+    assert_eq!(discover(address(&cluster, 1), PATIENCE).unwrap(), Vec::<String>::new());
+    cluster.create(&cluster.resource("alpha", 8 * MIB, &[1]));
+    let name = subsystem(&cluster, 1);
+    let open = |name: &str, namespace| {
+        NvmeVolume::open(address(&cluster, 1), name, namespace, false, PATIENCE).map(drop)
+    };
+    open(&name, 1).unwrap();
+    assert!(open(&name, 2).unwrap_err().to_string().contains("no such namespace"));
+    let other = name.replace("alpha", "beta");
+    assert!(open(&other, 1).unwrap_err().to_string().contains("0x182"));
+    // Another protocol.
+    let mut stream = TcpStream::connect(address(&cluster, 1)).unwrap();
+    std::io::Write::write_all(&mut stream, &[0xff; 128]).unwrap();
+    let mut answer = Vec::new();
+    std::io::Read::read_to_end(&mut stream, &mut answer).unwrap();
+    assert_eq!(answer[0], 3, "it is told why");
+    open(&name, 1).unwrap();
+}
