@@ -106,7 +106,7 @@ impl Queue {
                 HostEvent::Ended { id: of, status, result } if of == id => {
                     return Ok((status, result, read));
                 }
-                HostEvent::Ends { code } => return Err(broken(&format!("it ended: {code}"))),
+                HostEvent::Ends { code } => return Err(broken(format!("it ended: {code}"))),
                 _ => return Err(broken("an answer to another command")),
             }
         }
@@ -246,5 +246,5 @@ fn check(status: Status) -> io::Result<()> {
     if status == Status::SUCCESS {
         return Ok(());
     }
-    Err(broken(&format!("status {:#x}", status.code())))
+    Err(broken(format!("status {:#x}", status.code())))
 }

@@ -42,6 +42,7 @@ struct NodeJson {
     address: String,
     admin: String,
     nbd: String,
+    nvme: String,
     log: String,
     running: bool,
 }
@@ -236,6 +237,7 @@ fn node_json(cluster: &DevCluster, node: &NodeEntry) -> NodeJson {
         address: node.address.to_string(),
         admin: cluster.admin_of(node).socket.display().to_string(),
         nbd: node.nbd.to_string(),
+        nvme: up::nvme_of(node).to_string(),
         log: process::log_path(&cluster.directory_of(node)).display().to_string(),
         running: pid.is_some(),
     }

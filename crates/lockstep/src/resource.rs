@@ -469,6 +469,9 @@ fn show(cluster: &Cluster, style: Style, name: &str) -> Result<(), Problem> {
         for url in own.volumes.iter().flat_map(|volume| &volume.nbd) {
             text.push_str(&format!("  nbd on {node:<6} {url}\n"));
         }
+        for url in own.volumes.iter().flat_map(|volume| &volume.nvme) {
+            text.push_str(&format!("  nvme on {node:<5} {url}\n"));
+        }
     }
     say(&text)
 }

@@ -66,6 +66,7 @@ impl Bench {
                 Demand::Lookup { enters, .. } => self.connection.found(&info(), enters, 1),
                 Demand::List => self.connection.exports([("alpha", "")]),
                 Demand::Holes { tag, .. } => self.connection.holes(tag, &[]),
+                other @ (Demand::Connect(_) | Demand::Switched) => panic!("{other:?}"),
                 Demand::Ask(ask) => {
                     let at = usize::try_from(ask.span.offset_bytes()).expect("small");
                     let length = usize::try_from(ask.span.length_bytes()).expect("small");

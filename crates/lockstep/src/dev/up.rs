@@ -23,6 +23,9 @@ pub(crate) const PEER_PORT: u16 = 7789;
 /// Where nodes listen for NBD clients: the port that IANA has given to NBD.
 pub(crate) const NBD_PORT: u16 = 10809;
 
+/// Where nodes listen for NVMe hosts: the port that IANA has given to NVMe over fabrics.
+pub(crate) const NVME_PORT: u16 = 4420;
+
 /// Nodes of a cluster if it is not said how many: the fewest with which one may be lost.
 const NODES_DEFAULT: u16 = 3;
 
@@ -163,7 +166,7 @@ fn addresses(names: &[String], lock: &AddressLock) -> Result<Vec<NodeEntry>, Pro
             (1..).zip(names).map(|(id, name)| dev_node(network, id, name)).collect();
         let taken = nodes
             .iter()
-            .flat_map(|node| [node.listen, node.nbd])
+            .flat_map(|node| [node.listen, node.nbd, nvme_of(node)])
             .find_map(|address| TcpListener::bind(address).err().map(|error| (address, error)));
         match taken {
             None => return Ok(nodes),
@@ -172,6 +175,11 @@ fn addresses(names: &[String], lock: &AddressLock) -> Result<Vec<NodeEntry>, Pro
     }
     let what = last.map(|(address, error)| format!("; {address}: {error}")).unwrap_or_default();
     Err(Problem::new(NO_ADDRESS, format!("no free loopback addresses{what}")))
+}
+
+/// Where NVMe hosts reach a node of a cluster on one machine.
+pub(crate) fn nvme_of(node: &NodeEntry) -> SocketAddr {
+    SocketAddr::new(node.address, NVME_PORT)
 }
 
 fn dev_node(network: u8, id: u8, name: &str) -> NodeEntry {
@@ -204,9 +212,14 @@ pub(crate) fn settings(cluster: &DevFile, node: &NodeEntry) -> String {
     let mut text = format!(
         "# Made by `lockstep dev up`.\n\
          cluster = \"{}\"\nnode = {}\nname = \"{}\"\nlisten = \"{}\"\nnbd = \"{}\"\n\
-         nbd_socket = \"nbd.sock\"\nadmin_socket = \"admin.sock\"\n\
+         nvme = \"{}\"\nnbd_socket = \"nbd.sock\"\nadmin_socket = \"admin.sock\"\n\
          certificate = \"certificate.pem\"\nkey = \"key.pem\"\nauthority = \"authority.pem\"\n",
-        cluster.cluster, node.id, node.name, node.listen, node.nbd
+        cluster.cluster,
+        node.id,
+        node.name,
+        node.listen,
+        node.nbd,
+        nvme_of(node)
     );
     if cluster.threads > 1 {
         writeln!(text, "threads = {}", cluster.threads).expect("writing into a string cannot fail");

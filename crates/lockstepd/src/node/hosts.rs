@@ -109,7 +109,7 @@ impl Node {
     }
 
     /// The name of a resource's subsystem.
-    fn nqn_of(&self, resource: &str) -> String {
+    pub(super) fn nqn_of(&self, resource: &str) -> String {
         format!("{NQN_PREFIX}:{:016x}:{resource}", self.config.cluster.0)
     }
 

@@ -63,7 +63,8 @@ impl Node {
             warnings.push("link_encryption is off: data travels in the clear".to_owned());
         }
         if self.config.insecure {
-            warnings.push("insecure = true: NBD is served to clients without TLS".to_owned());
+            warnings
+                .push("insecure = true: NBD and NVMe are served to clients without TLS".to_owned());
         }
         if self.visitors.refused > 0 {
             warnings.push(format!(
@@ -233,11 +234,17 @@ impl Node {
                     .nbd_socket
                     .as_ref()
                     .map(|path| format!("nbd+unix:///{export}?socket={}", path.display()));
+                let nvme = self.config.nvme.map(|address| {
+                    let (address, nqn) =
+                        (reached_at(address, self.config.listen), self.nqn_of(name));
+                    format!("nvme+tcp://{address}/{nqn}/{}", u32::from(entry.volume.0) + 1)
+                });
                 VolumeStatus {
                     volume: entry.volume.0,
                     size_bytes: entry.sectors * SECTOR_BYTES,
                     block_bytes: entry.block_bytes,
                     nbd: tcp.into_iter().chain(unix).collect(),
+                    nvme: nvme.into_iter().collect(),
                     growth: growing(running, entry),
                 }
             })

@@ -169,6 +169,9 @@ pub struct VolumeStatus {
     /// Where NBD clients find it on this node, as URLs.
     #[serde(default)]
     pub nbd: Vec<String>,
+    /// Where NVMe hosts find it on this node, as URLs: address and port, name of the subsystem, id of the namespace.
+    #[serde(default)]
+    pub nvme: Vec<String>,
     /// How it grows; `None` if it does not.
     #[serde(default)]
     pub growth: Option<Growing>,
