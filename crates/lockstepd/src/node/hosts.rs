@@ -23,7 +23,7 @@ use crate::slab::Key;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A process that did not look for so long stood still: what its hosts sent may have been tried elsewhere by now.
-const STANDSTILL: Duration = Duration::from_millis(600);
+const STANDSTILL: Duration = Duration::from_millis(900);
 
 /// How the names of subsystems begin; the cluster and the resource follow.
 const NQN_PREFIX: &str = "nqn.2026-11.invalid.lockstep";
