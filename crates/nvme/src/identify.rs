@@ -95,7 +95,9 @@ fn of_io_controller(to: &mut [u8]) {
     to[343] = 0b0100_0111;
     set(to, 344, &1_u32.to_le_bytes());
     set(to, 348, &1_u32.to_le_bytes());
+    // The largest id there may be, and as many at once: Linux wants both of whoever tells of asymmetric access.
     set(to, 516, &NAMESPACES_MAX.to_le_bytes());
+    set(to, 540, &NAMESPACES_MAX.to_le_bytes());
     // Deallocate and write zeroes.
     set(to, 520, &(1_u16 << 2 | 1 << 3).to_le_bytes());
     // What is answered may be in a volatile cache; a flush may name all namespaces.

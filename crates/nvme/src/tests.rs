@@ -256,6 +256,7 @@ fn a_host_learns_what_it_needs_to_know() {
         assert!(page[24..].starts_with(b"Lockstep "));
         assert!(page[768..].starts_with(NQN.as_bytes()));
         assert_eq!(u32_at(&page, 1792) * 16, 64 + INLINE_BYTES_MAX);
+        assert_eq!((u32_at(&page, 516), u32_at(&page, 540)), (1024, 1024));
         let (_, _, list) = pair.ask(|host, send| host.identify(2, 0, send));
         assert_eq!([u32_at(&list, 0), u32_at(&list, 4), u32_at(&list, 8)], [1, 2, 0]);
         let (_, _, list) = pair.ask(|host, send| host.identify(2, 1, send));
