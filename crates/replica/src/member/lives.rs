@@ -220,7 +220,7 @@ impl Member {
         if let Some(hello) = hello {
             hello.rolled_back = true;
         }
-        self.uncount(node);
+        self.uncount(node, out);
         self.stop_sync(node, out);
         self.say_hello(node, out);
     }
@@ -233,6 +233,7 @@ impl Member {
             out.push(MemberOutput::Mark("member: own disk went back in time"));
             out.push(MemberOutput::Notice(Notice::WentBack { node: self.node }));
             self.renew_identity(out);
+            self.uncount(self.node, out);
             self.went_back = self.record.as_ref().map(|record| record.voter);
         }
     }

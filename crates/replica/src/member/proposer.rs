@@ -342,21 +342,43 @@ impl Member {
             && !self.is_split(peer)
     }
 
-    /// What this peer said as a voter counts no more.
-    pub(super) fn uncount(&mut self, peer: NodeId) {
+    /// What `node`, this one or a peer, said as a voter counts no more. A promote that rests on its promise is given up: it
+    /// may have accepted what was to be found.
+    pub(super) fn uncount(&mut self, node: NodeId, out: &mut Out) {
         match &mut self.role {
             Role::Preparing(prepare) => {
-                prepare.promises.remove(&peer);
+                prepare.promises.remove(&node);
             }
             Role::Primary(reign) => {
                 if let Some(raise) = &mut reign.raise {
-                    raise.promises.remove(&peer);
+                    raise.promises.remove(&node);
                 }
                 if let Some(proposal) = &mut reign.proposal {
-                    proposal.accepted.remove(&peer);
+                    proposal.accepted.remove(&node);
+                }
+                if !reign.promoted && reign.grants.contains_key(&node) {
+                    out.push(MemberOutput::Mark("member: a promote rests on a vote that is gone"));
+                    self.abandon(out);
                 }
             }
-            _ => {}
+            Role::Idle => {}
+        }
+    }
+
+    /// Whether something is counted that `node` said as a voter under another identity than this one.
+    pub(super) fn counts_another(&self, node: NodeId, voter: VoterId) -> bool {
+        let other = |counted: Option<&VoterId>| counted.is_some_and(|&counted| counted != voter);
+        match &self.role {
+            Role::Idle => false,
+            Role::Preparing(prepare) => other(prepare.promises.get(&node)),
+            Role::Primary(reign) => {
+                let granted = reign.grants.get(&node).filter(|_| !reign.promoted);
+                let raise = reign.raise.as_ref().and_then(|raise| raise.promises.get(&node));
+                let proposal = reign.proposal.as_ref();
+                other(granted.map(|grant| &grant.0))
+                    || other(raise)
+                    || other(proposal.and_then(|proposal| proposal.accepted.get(&node)))
+            }
         }
     }
 

@@ -249,6 +249,10 @@ impl Member {
             entry.ready = None;
             self.stop_sync(peer, out);
         }
+        // One that cannot vote any more, its metadata being out of reach, did mean what it said.
+        if rolled_back || (voter != VoterId(0) && self.counts_another(peer, voter)) {
+            self.uncount(peer, out);
+        }
         if self.phase != Phase::Running {
             return;
         }

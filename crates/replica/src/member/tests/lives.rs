@@ -5,6 +5,7 @@ use super::register::Alone;
 use super::serving;
 use crate::disk::Record;
 use crate::door::{FromShard, MemberInput};
+use crate::member::RoleStatus;
 use crate::member::lives::is_before;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -187,6 +188,87 @@ fn a_promise_is_not_counted_any_more_when_others_tell_that_its_voter_went_back()
         let sent = node.step(MemberInput::Stored { number: own, ok: true });
         let proposes = sent.iter().any(|message| matches!(message, MemberMessage::Accept { .. }));
         assert_eq!(proposes, !told, "{sent:?}");
+    }
+}
+
+/// Node 1 of three replicas, its promote proposed on its own promise and that of node 2.
+fn proposing() -> (Alone, Ballot, Epoch) {
+    let first = World::new(1, 3, 0, 0).bootstrap;
+    let known = || Some((Ballot::default(), Box::new(first.clone())));
+    let record = Record::first(&first, NodeId(1), 1).expect("a member");
+    let mut node = Alone::with(1, record, 1);
+    node.step(MemberInput::Shard {
+        shard: 0,
+        message: FromShard::Installed { epoch: first.epoch },
+    });
+    node.meet(2, 20, known());
+    node.meet(3, 30, known());
+    let asked = |sent: Vec<MemberMessage>| {
+        sent.iter().find_map(|message| match message {
+            MemberMessage::Prepare { ballot } => Some(*ballot),
+            _ => None,
+        })
+    };
+    let mut ballot = asked(node.step(MemberInput::Clients { count: 1 }));
+    for _ in 0..1000 {
+        if ballot.is_some() {
+            break;
+        }
+        node.now = node.now + base::Duration(10 * MS);
+        ballot = asked(node.step(MemberInput::Wake));
+    }
+    let ballot = ballot.expect("it asks to be primary");
+    let sent = node.hear(2, 20, MemberMessage::Promise { ballot, voter: voter(2), accepted: None });
+    let epoch = sent.iter().find_map(|message| match message {
+        MemberMessage::Accept { configuration, .. } => Some(configuration.epoch),
+        _ => None,
+    });
+    (node, ballot, epoch.expect("it proposes its promote"))
+}
+
+fn is_primary_with(mut node: Alone, ballot: Ballot, epoch: Epoch, accepted: &[u16]) -> bool {
+    for &peer in accepted {
+        let message = MemberMessage::Accepted { ballot, epoch, voter: voter(peer) };
+        node.hear(peer, u64::from(peer) * 10, message);
+    }
+    node.member.status().role == RoleStatus::Primary
+}
+
+#[test]
+fn a_promote_is_given_up_when_others_tell_that_a_vote_it_rests_on_went_back() {
+    for gone in [None, Some(1), Some(2)] {
+        let (mut node, ballot, epoch) = proposing();
+        if let Some(gone) = gone {
+            // What that one promised not to accept, and what it had accepted, it may have forgotten.
+            let seen = Vec::from([seen(gone, life(19, 4711, 3), 1)]);
+            node.hear(3, 30, MemberMessage::Heard { seen });
+        }
+        let primary = is_primary_with(node, ballot, epoch, &[2, 3]);
+        assert_eq!(primary, gone.is_none(), "{gone:?}");
+    }
+}
+
+#[test]
+fn a_promote_is_given_up_when_a_vote_it_rests_on_comes_from_another_memory() {
+    for anew in [false, true] {
+        let (mut node, ballot, epoch) = proposing();
+        let (peer, session) = (NodeId(2), SessionId(if anew { 21 } else { 20 }));
+        if anew {
+            node.step(MemberInput::PeerDown { peer, session: SessionId(20) });
+            node.step(MemberInput::PeerUp { peer, session });
+        }
+        let message = MemberMessage::Hello {
+            known: None,
+            voter: base::VoterId(4711),
+            incarnation: Incarnation(4711),
+            lives: Vec::from([life(1, 20, OPEN)]),
+            seen: None,
+            process: 20,
+            attached: true,
+            feature_level: wire::FEATURE_LEVEL,
+        };
+        node.step(MemberInput::Frame { peer, session, message });
+        assert!(!is_primary_with(node, ballot, epoch, &[3]), "in a new session: {anew}");
     }
 }
 
