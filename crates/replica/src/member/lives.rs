@@ -336,6 +336,7 @@ impl Member {
         record.promised = Ballot::default();
         record.accepted = None;
         record.lives.clear();
+        self.drop_votes();
         self.name_life();
         if let Some(emitted) = self.emitted.clone() {
             // What its disk holds may be old, whoever is primary.

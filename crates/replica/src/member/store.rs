@@ -41,6 +41,22 @@ pub(super) enum Effect {
     Vouched(NodeId, SessionId, u16, u64),
 }
 
+impl Effect {
+    /// Whether it is something that this node says, or does, as a voter.
+    fn is_vote(&self) -> bool {
+        match self {
+            Effect::OwnPromise(_) | Effect::OwnAccepted(..) => true,
+            Effect::Send(_, _, message) => matches!(
+                **message,
+                MemberMessage::Promise { .. }
+                    | MemberMessage::Accepted { .. }
+                    | MemberMessage::HeartbeatAnswer { .. }
+            ),
+            _ => false,
+        }
+    }
+}
+
 /// The record's way to the disk.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Store {
@@ -69,6 +85,13 @@ impl Member {
             return;
         }
         self.store.waiting.push(effect);
+    }
+
+    /// This node has another identity from now on: what waits to be said as the voter that it was is not said. That one
+    /// may have forgotten what stands in the way of it, and nothing of it will be on the record.
+    pub(super) fn drop_votes(&mut self) {
+        self.store.waiting.retain(|effect| !effect.is_vote());
+        self.store.covered.retain(|effect| !effect.is_vote());
     }
 
     /// Whether the record in memory is newer than the durable one.

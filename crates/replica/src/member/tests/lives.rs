@@ -273,6 +273,24 @@ fn a_promote_is_given_up_when_a_vote_it_rests_on_comes_from_another_memory() {
 }
 
 #[test]
+fn an_identity_that_is_given_up_says_nothing_more_as_a_voter() {
+    let mut node = Alone::new(2, &World::new(1, 2, 1, 1).bootstrap);
+    node.meet(1, 1, None);
+    node.meet(4, 2, None);
+    node.slow = true;
+    // Something to store comes first, so that the promise waits.
+    let ballot = Ballot { round: 10, node: NodeId(4) };
+    node.hear(4, 2, MemberMessage::Prepare { ballot });
+    let first = node.held.expect("its record is on its way");
+    node.hear(1, 1, MemberMessage::Heard { seen: Vec::from([seen(2, life(19, 4711, 3), 1)]) });
+    node.slow = false;
+    let sent = node.step(MemberInput::Stored { number: first, ok: true });
+    let promised = sent.iter().any(|message| matches!(message, MemberMessage::Promise { .. }));
+    assert!(!promised, "what it promised it may have promised to another before: {sent:?}");
+    assert_ne!(own_voter(&sent), Some(voter(2)), "it says who it is now");
+}
+
+#[test]
 fn a_voter_tells_what_it_remembers_before_it_promises() {
     let mut node = Alone::new(2, &World::new(1, 2, 1, 1).bootstrap);
     node.meet(4, 1, None);
