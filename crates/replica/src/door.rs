@@ -326,6 +326,8 @@ pub enum ToShard {
     Drain {
         /// The reign to end.
         reign: Epoch,
+        /// Names the attempt: what is said of one that was given up does not count for the next.
+        number: u64,
     },
     /// Admit again: the hand-over did not come about.
     Undrain,
@@ -433,6 +435,8 @@ pub enum FromShard {
     Drained {
         /// In this reign.
         reign: Epoch,
+        /// As in `Drain`.
+        number: u64,
     },
     /// The peer owes an answer for too long.
     PeerLate {

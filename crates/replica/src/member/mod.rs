@@ -245,6 +245,8 @@ struct Drain {
     /// Who asked to be primary.
     to: Option<(NodeId, SessionId)>,
     until: Instant,
+    /// Which attempt it is in this reign.
+    number: u64,
     drained: BTreeSet<u16>,
 }
 
@@ -286,6 +288,8 @@ struct Reign {
     /// Not before, this node hands over for the sake of its own copy.
     calm_at: Instant,
     drain: Option<Drain>,
+    /// Attempts to end it in good order.
+    drains: u64,
     cut: Option<Round>,
     verify: Option<verify::Stride>,
     /// Volumes that grow, and who has done its part.
@@ -584,7 +588,7 @@ impl Member {
             FromShard::Gathered { reign } => self.on_gathered(shard, reign),
             FromShard::Grown { volume, since } => self.on_grown(shard, volume, since),
             FromShard::Reconciled { reign } => self.on_reconciled(shard, reign),
-            FromShard::Drained { reign } => self.on_drained(shard, reign),
+            FromShard::Drained { reign, number } => self.on_drained(shard, reign, number),
             FromShard::Flushed { peer, session, sequence } => {
                 self.on_flushed(shard, peer, session, sequence);
             }

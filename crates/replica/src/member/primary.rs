@@ -48,6 +48,7 @@ impl Reign {
             lease_told: Instant(0),
             calm_at: now,
             drain: None,
+            drains: 0,
             cut: None,
             verify: None,
             growths: BTreeMap::new(),
@@ -497,15 +498,16 @@ impl Member {
     pub(super) fn drain(&mut self, to: Option<(NodeId, SessionId)>, out: &mut Out) {
         let until = self.now + Duration(self.timing.peer_late.0.saturating_mul(2));
         let Some(reign) = self.reign_mut() else { return };
-        reign.drain = Some(Drain { to, until, drained: BTreeSet::new() });
-        let reign = reign.reign;
-        Self::tell_shards(ToShard::Drain { reign }, out);
+        reign.drains += 1;
+        let (reign_ending, number) = (reign.reign, reign.drains);
+        reign.drain = Some(Drain { to, until, number, drained: BTreeSet::new() });
+        Self::tell_shards(ToShard::Drain { reign: reign_ending, number }, out);
     }
 
-    pub(super) fn on_drained(&mut self, shard: u16, reign_drained: Epoch) {
+    pub(super) fn on_drained(&mut self, shard: u16, reign_drained: Epoch, number: u64) {
         if let Some(reign) = self.reign_mut()
             && reign.reign == reign_drained
-            && let Some(drain) = &mut reign.drain
+            && let Some(drain) = reign.drain.as_mut().filter(|drain| drain.number == number)
         {
             drain.drained.insert(shard);
         }

@@ -133,9 +133,10 @@ pub struct Shard {
     /// `Gathered` was said in this reign.
     gathered: Option<Epoch>,
     reconciled: Option<Epoch>,
-    draining: Option<Epoch>,
+    /// In this reign, and which attempt it is.
+    draining: Option<(Epoch, u64)>,
     /// `Drained` was said for it.
-    drained: Option<Epoch>,
+    drained: Option<(Epoch, u64)>,
     suspended: bool,
     sync_paused: bool,
     /// Requests that cannot go on are answered with an error.
@@ -350,8 +351,8 @@ impl Shard {
                     self.on_vouched(peer, session, sequence, out);
                 }
             }
-            ToShard::Drain { reign } => {
-                self.draining = Some(reign);
+            ToShard::Drain { reign, number } => {
+                self.draining = Some((reign, number));
                 self.drained = None;
             }
             ToShard::Undrain => {

@@ -171,7 +171,7 @@ impl Shard {
 
     /// Says `Drained` when nothing is open any more.
     fn check_drained(&mut self, out: &mut Out) {
-        let Some(reign) = self.draining else { return };
+        let Some((reign, number)) = self.draining else { return };
         if reign != self.reign() || !self.is_primary() {
             self.draining = None;
             return;
@@ -185,12 +185,12 @@ impl Shard {
             Kind::Flush(_) => !held(id),
             Kind::Read(_) => true,
         });
-        if open || self.drained == Some(reign) {
+        if open || self.drained == self.draining {
             return;
         }
         self.tell_retired(true, out);
-        self.drained = Some(reign);
-        out.push(ShardOutput::Member(FromShard::Drained { reign }));
+        self.drained = self.draining;
+        out.push(ShardOutput::Member(FromShard::Drained { reign, number }));
     }
 
     pub(super) fn on_cut(&mut self, number: u64, out: &mut Out) {

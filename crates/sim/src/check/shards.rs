@@ -74,9 +74,9 @@ impl Shards {
                     self.required.remove(peer);
                 }
             }
-            ToShard::Drain { reign } => {
+            &ToShard::Drain { reign, number } => {
                 self.drained = true;
-                answers.push(FromShard::Drained { reign: *reign });
+                answers.push(FromShard::Drained { reign, number });
             }
             ToShard::Undrain => self.drained = false,
             ToShard::Suspend(on) => self.suspended = *on,

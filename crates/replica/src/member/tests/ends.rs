@@ -6,7 +6,7 @@ use crate::disk::Record;
 use crate::door::{FromShard, MemberInput, Operation, OperationId, Timing};
 use crate::member::RoleStatus;
 use alloc::boxed::Box;
-use base::{Ballot, Duration, Epoch, NodeId};
+use base::{Ballot, Duration, Epoch, NodeId, SessionId};
 use wire::{Configuration, MemberMessage, RefuseReason};
 
 /// The ballot under which voters are asked for promises, if they are.
@@ -90,13 +90,36 @@ fn the_end_of_a_reign_is_proposed_when_each_of_its_shards_is_drained() {
     for shard in 0..2 {
         sent.extend(node.step(MemberInput::Wake));
         assert_eq!(proposed(&sent), None, "before shard {shard} is drained");
-        let message = FromShard::Drained { reign: epoch };
+        let message = FromShard::Drained { reign: epoch, number: 1 };
         sent.extend(node.step(MemberInput::Shard { shard, message }));
     }
     let next = proposed(&sent).expect("both are drained");
     assert_eq!((next.epoch, next.primary), (Epoch(3), None));
     node.hear(2, 1, MemberMessage::Accepted { ballot, epoch: Epoch(3), voter: voter(2) });
     assert_eq!(node.member.status().role, RoleStatus::Follower);
+}
+
+#[test]
+fn what_a_shard_said_of_a_drain_that_was_given_up_does_not_count_for_the_next_one() {
+    let first = World::new(1, 2, 1, 0).bootstrap;
+    let (mut node, _) = reigning(&first);
+    let drained = |shard, number| {
+        let message = FromShard::Drained { reign: Epoch(2), number };
+        MemberInput::Shard { shard, message }
+    };
+    // Node 3 wants to be primary; what shard 1 answers is slow.
+    node.hear(3, 2, MemberMessage::WantPrimary);
+    node.step(drained(0, 1));
+    // Node 3 is gone: shards admit requests again.
+    node.step(MemberInput::PeerDown { peer: NodeId(3), session: SessionId(2) });
+    node.meet(3, 3, None);
+    node.hear(3, 3, MemberMessage::WantPrimary);
+    node.step(drained(0, 2));
+    let sent = node.step(drained(1, 1));
+    assert_eq!(proposed(&sent), None, "shard 1 may have open what came since");
+    let sent = node.step(drained(1, 2));
+    let next = proposed(&sent).expect("both are drained");
+    assert_eq!((next.epoch, next.primary), (Epoch(3), None));
 }
 
 #[test]

@@ -691,10 +691,10 @@ impl World {
                 shards.unrequired.insert(peer);
                 shards.required.remove(&peer);
             }
-            ToShard::Drain { reign } => {
+            ToShard::Drain { reign, number } => {
                 if !shards.mute_drain {
                     shards.drained = true;
-                    answer = Some(FromShard::Drained { reign });
+                    answer = Some(FromShard::Drained { reign, number });
                 }
             }
             ToShard::Undrain => shards.drained = false,

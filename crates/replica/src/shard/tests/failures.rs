@@ -409,13 +409,16 @@ fn answers_that_are_held_back_do_not_keep_a_reign_from_its_end() {
     let (write, flush) = (world.write(1, 0, 8, 1), world.flush(1));
     world.tell(1, ToShard::Suspend(true));
     let reign = world.configuration.reign;
-    world.tell(1, ToShard::Drain { reign });
+    world.tell(1, ToShard::Drain { reign, number: 1 });
     world.wait_ms(100);
-    assert!(!world.has_said(1, &FromShard::Drained { reign }), "its disk does not have it");
+    assert!(
+        !world.has_said(1, &FromShard::Drained { reign, number: 1 }),
+        "its disk does not have it"
+    );
     world.disk_goes_on(1);
     world.wait_ms(100);
     assert_eq!((world.answer(1, write), world.answer(1, flush)), (None, None), "they are held");
-    assert!(world.has_said(1, &FromShard::Drained { reign }));
+    assert!(world.has_said(1, &FromShard::Drained { reign, number: 1 }));
 }
 
 #[test]

@@ -341,14 +341,14 @@ fn a_primary_that_drains_finishes_what_is_open_and_admits_nothing() {
     world.held.insert((2, 1));
     let open = world.write(1, 0, 8, 1);
     let reign = world.configuration.reign;
-    world.tell(1, ToShard::Drain { reign });
+    world.tell(1, ToShard::Drain { reign, number: 1 });
     let late = world.write(1, 64, 8, 2);
-    assert!(!world.has_said(1, &FromShard::Drained { reign }));
+    assert!(!world.has_said(1, &FromShard::Drained { reign, number: 1 }));
     world.held.clear();
     world.run();
     assert_eq!(world.answer(1, open), Some(Ok(())));
     assert_eq!(world.answer(1, late), None);
-    assert!(world.has_said(1, &FromShard::Drained { reign }));
+    assert!(world.has_said(1, &FromShard::Drained { reign, number: 1 }));
     // The hand-over: nobody, then node 2. Nothing is in doubt, the late request goes there.
     let mut next = world.next_with(&[1, 2]);
     next.primary = None;
@@ -366,7 +366,7 @@ fn a_primary_that_drains_finishes_what_is_open_and_admits_nothing() {
 fn a_hand_over_that_does_not_come_about_lets_requests_go_on() {
     let mut world = pair();
     let reign = world.configuration.reign;
-    world.tell(1, ToShard::Drain { reign });
+    world.tell(1, ToShard::Drain { reign, number: 1 });
     let late = world.write(1, 64, 8, 2);
     assert_eq!(world.answer(1, late), None);
     world.tell(1, ToShard::Undrain);
