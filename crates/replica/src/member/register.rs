@@ -278,7 +278,9 @@ impl Member {
         self.emitted = Some(configuration.clone());
         let epoch = configuration.epoch;
         let reigns = self.reigns_in(&configuration);
-        let leaves = core::mem::take(&mut self.leaves);
+        // One of the history that is left may have been on its way to the record.
+        let leaves = self.leaves && epoch >= self.side_from;
+        self.leaves &= !leaves;
         let install =
             ToShard::Install { configuration: configuration.clone(), slots, reigns, leaves };
         Self::tell_shards(install, out);

@@ -1,11 +1,13 @@
 //! Without quorum: going on alone, meeting again, choosing a side.
 
 use super::network::{MS, World};
-use crate::door::{Notice, Operation, OperationError};
+use super::register::Alone;
+use crate::door::{MemberInput, Notice, Operation, OperationError};
 use crate::member::{RoleStatus, Suspended};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
-use base::NodeId;
-use wire::{AfterSplitBrain, Configuration, MemberKind, Options, Quorum};
+use base::{Ballot, Epoch, NodeId};
+use wire::{AfterSplitBrain, Configuration, MemberKind, MemberMessage, Options, Quorum, Stretch};
 
 fn off(after_split_brain: AfterSplitBrain) -> Options {
     Options { quorum: Quorum::Off, after_split_brain, ..Options::default() }
@@ -475,4 +477,26 @@ fn a_fork_that_was_only_begun_is_let_go_when_its_own_side_went_on_without_it() {
         world.run_until("all are in sync", |world| is_whole(world, 3));
         world.check_data(3);
     }
+}
+
+#[test]
+fn shards_leave_a_history_with_the_first_configuration_of_the_other_one() {
+    let options = Options { quorum: Quorum::Off, ..Options::default() };
+    let first = Configuration { options, ..World::new(1, 2, 1, 0).bootstrap };
+    let mut node = Alone::new(1, &first);
+    node.meet(2, 1, None);
+    node.slow = true;
+    let ballot = Ballot { round: 9, node: NodeId(2) };
+    // Its record is slow to say what is next on this side; meanwhile another side is the one that goes on.
+    let next = Configuration { epoch: Epoch(first.epoch.0 + 1), ..first.clone() };
+    node.hear(2, 1, MemberMessage::Learn { ballot, configuration: Box::new(next) });
+    let stored = node.held.take().expect("it is on its way to the record");
+    let began = Stretch { id: 5, ballot: Ballot::default(), epoch: first.epoch, at_ms: 0 };
+    let mut other = Configuration { epoch: Epoch(1 << 32), fork: 1, ..first };
+    other.lineage.push(began);
+    other.members[0].in_sync = false;
+    node.hear(2, 1, MemberMessage::Learn { ballot, configuration: Box::new(other) });
+    node.slow = false;
+    node.step(MemberInput::Stored { number: stored, ok: true });
+    assert_eq!(node.left, [Epoch(1 << 32)]);
 }

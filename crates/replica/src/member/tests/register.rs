@@ -22,6 +22,8 @@ pub(super) struct Alone {
     pub(super) slow: bool,
     pub(super) held: Option<u64>,
     installed: Vec<(Epoch, bool)>,
+    /// Configurations with which its shards heard that they leave the history they were on.
+    pub(super) left: Vec<Epoch>,
     /// What the shards were last told of this node's own copy.
     pub(super) own_kept: Option<bool>,
 }
@@ -48,9 +50,9 @@ impl Alone {
         };
         let now = Instant(1_000 * MS);
         let member = Member::new(now, setup);
-        let (held, installed) = (None, Vec::new());
-        let mut alone =
-            Alone { node: NodeId(node), member, now, slow: false, held, installed, own_kept: None };
+        let (held, installed, left) = (None, Vec::new(), Vec::new());
+        let (node, slow, own_kept) = (NodeId(node), false, None);
+        let mut alone = Alone { node, member, now, slow, held, installed, left, own_kept };
         alone.step(MemberInput::Wake);
         for shard in 0..shards {
             alone.step(MemberInput::Shard { shard, message: FromShard::Started });
@@ -71,8 +73,14 @@ impl Alone {
                     MemberOutput::Store { number, .. } => {
                         inputs.push(MemberInput::Stored { number, ok: true });
                     }
-                    MemberOutput::Shards(ToShard::Install { configuration, reigns, .. }) => {
+                    MemberOutput::Shards(ToShard::Install {
+                        configuration,
+                        reigns,
+                        leaves,
+                        ..
+                    }) => {
                         self.installed.push((configuration.epoch, reigns));
+                        self.left.extend(leaves.then_some(configuration.epoch));
                     }
                     MemberOutput::Shards(ToShard::PeerReady { peer, kept, .. })
                         if peer == self.node =>
