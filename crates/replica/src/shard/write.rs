@@ -82,7 +82,7 @@ impl Shard {
     }
 
     /// Marks a span dirty for every replica outside the in-sync set that is not sent it in a sync session;
-    /// returns those that are.
+    /// returns those that are, and that it does not wait for.
     fn mark_missing(
         &mut self,
         volume: base::VolumeId,
@@ -91,11 +91,14 @@ impl Shard {
     ) -> Vec<(NodeId, u32)> {
         let mut syncing = Vec::new();
         let own = self.node;
-        let lacks = |node: &NodeId| *node != own && !required.contains(node);
-        let known = self.configuration.as_ref().filter(|known| known.replicas().any(|n| lacks(&n)));
+        let known = self.configuration.as_ref();
+        let known =
+            known.filter(|known| known.replicas().any(|n| n != own && !known.is_in_sync(n)));
         let Some(known) = known.cloned() else { return syncing };
-        for node in known.replicas() {
-            if !lacks(&node) {
+        for node in known.replicas().filter(|&node| node != own && !known.is_in_sync(node)) {
+            if required.contains(&node) {
+                // Should its include be given up, the others do not hear whether it has this.
+                self.sync_overwrites(node, volume, span);
                 continue;
             }
             // One that is not ready is sent it when it is: a bit set now could be cleared by a flush that

@@ -163,6 +163,50 @@ fn from_require_on_every_write_and_flush_waits_for_the_target() {
     assert_eq!(world.buffers_held(), 0);
 }
 
+/// What was copied and flushed before is not on record yet when a write comes that waits for the target, and then does
+/// not any more.
+#[test]
+fn a_write_that_waited_for_an_include_that_was_given_up_stays_dirty_for_the_target_on_every_replica()
+ {
+    let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
+    world.lead(1);
+    world.disconnect(1, 3);
+    world.disconnect(2, 3);
+    world.change(1, &[1, 2]);
+    world.nodes.get_mut(&2).expect("a node").disk_held = true;
+    world.write(1, 40, 8, 3);
+    world.disk_says_durable(2);
+    back(&mut world, 1, 3);
+    world.start_resync(1, 3);
+    world.wait_ms(500);
+    let (peer, session) = (NodeId(3), world.session(1, 3));
+    assert!(world.has_said(1, &FromShard::Synced { peer, session }));
+    // Whatever changes, what is not in its place everywhere is dirty for those that are not in sync.
+    world.no_record = true;
+    world.change(1, &[1, 2]);
+    world.disk_goes_on(2);
+    world.wait_ms(500);
+    world.tell(1, ToShard::Require { peer, session });
+    world.held.insert((1, 3));
+    let write = world.write(1, 44, 1, 4);
+    assert_eq!(world.answer(1, write), None, "it waits for node 3");
+    world.tell(1, ToShard::Unrequire { peer, session });
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    world.no_record = false;
+    world.wait_ms(500);
+    assert_eq!(world.dirty(2, 3), [(40, 48)], "node 3 has not got it");
+    for other in [2, 3] {
+        world.disconnect(1, other);
+    }
+    world.held.clear();
+    world.connect(2, 3);
+    let next = world.next_with(&[2]);
+    world.configuration = next;
+    world.lead(2);
+    world.resync(2, 3);
+    assert_eq!((world.at(2, 44), world.at(3, 44)), (4, 4));
+}
+
 #[test]
 fn a_write_that_waits_for_a_required_peer_is_dirty_when_the_include_is_given_up_after_it_left() {
     let mut world = behind();
