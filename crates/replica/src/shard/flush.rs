@@ -77,9 +77,12 @@ impl Shard {
     }
 
     /// Whether what `node` flushes is what the flush is about: one that lost its cache may lack writes that it
-    /// answered, and is about to be excluded.
+    /// answered, and is about to be excluded. Of one that is about to be included nobody has said so yet: it has all that
+    /// it answered while the session of its resync lasts.
     fn may_flush_for_all(&self, node: NodeId) -> bool {
-        self.peers.get(&node).is_some_and(|peer| peer.kept || peer.required.is_some())
+        self.peers.get(&node).is_some_and(|peer| {
+            peer.kept || (peer.required.is_some() && peer.required == peer.session)
+        })
     }
 
     pub(super) fn on_flushed(&mut self, node: NodeId, sequence: u64, ok: bool, out: &mut Out) {

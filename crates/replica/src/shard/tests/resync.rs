@@ -595,6 +595,29 @@ fn a_flush_of_a_replica_that_lost_its_cache_does_not_count() {
     assert_eq!(world.answer(1, flush), Some(Ok(())));
 }
 
+/// It may have lost what it answered before, and counts as what it was then if the include comes about.
+#[test]
+fn a_flush_of_a_replica_that_is_about_to_be_included_counts_in_the_session_of_its_resync_only() {
+    let mut world = behind();
+    back(&mut world, 1, 2);
+    world.start_resync(1, 2);
+    world.wait_ms(1000);
+    let (peer, required) = (NodeId(2), world.session(1, 2));
+    world.tell(1, ToShard::Require { peer, session: required });
+    world.wait_ms(200);
+    assert!(world.has_said(1, &FromShard::Required { peer, session: required }));
+    world.write(1, 300, 1, 9);
+    world.disconnect(1, 2);
+    world.connect(1, 2);
+    let (epoch, session) = (world.configuration.epoch, world.session(1, 2));
+    world.tell(1, ToShard::PeerReady { peer, session, epoch, kept: false });
+    let flush = world.flush(1);
+    world.wait_ms(100);
+    assert_eq!(world.answer(1, flush), None, "it may lack what it answered before");
+    world.tell(1, ToShard::Unrequire { peer, session: required });
+    assert_eq!(world.answer(1, flush), Some(Ok(())));
+}
+
 #[test]
 fn nothing_is_clean_before_what_the_target_reported_is_on_record() {
     let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
