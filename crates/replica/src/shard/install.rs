@@ -162,7 +162,7 @@ impl Shard {
     }
 
     /// Spans of the writes that this primary has issued and not retired.
-    fn open_writes(&self) -> impl Iterator<Item = (VolumeId, Span)> + '_ {
+    pub(super) fn open_writes(&self) -> impl Iterator<Item = (VolumeId, Span)> + '_ {
         self.ops.values().filter_map(|op| match &op.kind {
             Kind::Write(write) if write.sequence > 0 && !write.retired => {
                 Some((op.volume, op.span))

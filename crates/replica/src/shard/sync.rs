@@ -144,6 +144,10 @@ impl Shard {
             peer.complained = None;
             peer.sync = Some(sync);
         }
+        // Who is asked what the target lacks may have refused what is open.
+        let open: Vec<_> =
+            self.open_writes().map(|(at, span)| (at, span.first(), span.end())).collect();
+        self.sync_lacks(node, &open);
         self.ask_bits(node, out);
     }
 

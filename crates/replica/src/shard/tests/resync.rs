@@ -669,3 +669,25 @@ fn what_is_not_settled_when_a_member_leaves_is_copied_to_a_target_whose_bits_tha
     assert!(world.has_said(4, &FromShard::Synced { peer, session }));
     assert_eq!((world.at(2, 40), world.at(3, 40)), (7, 7));
 }
+
+/// The one that is asked what the target lacks gave its disk up before the write came.
+#[test]
+fn what_is_open_at_a_primary_without_data_is_copied_also_if_nobody_says_that_the_target_lacks_it() {
+    let mut world = World::new(&[1, 2, 3, 4], &[1, 2, 3]);
+    world.lead(4);
+    for other in [1, 2, 4] {
+        world.disconnect(other, 3);
+    }
+    world.change(4, &[1, 2]);
+    for other in [1, 4] {
+        world.disconnect(2, other);
+    }
+    world.tell(1, ToShard::Detach);
+    let write = world.write(4, 40, 8, 7);
+    back(&mut world, 4, 3);
+    world.start_resync(4, 3);
+    world.wait_ms(1000);
+    let (peer, session) = (NodeId(3), world.session(4, 3));
+    assert_eq!((world.answer(4, write), world.at(3, 40)), (None, 0));
+    assert!(!world.has_said(4, &FromShard::Synced { peer, session }), "it lacks a write");
+}
