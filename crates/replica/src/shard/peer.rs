@@ -31,6 +31,8 @@ pub(super) struct Peer {
     pub(super) required: Option<SessionId>,
     /// When `PeerLate` or `PeerFailed` was said in this session.
     pub(super) complained: Option<Instant>,
+    /// It failed a write for which it is to be asked again: what came after and overlaps it waits for that.
+    pub(super) refused: bool,
     /// How many writes were retired when it was told last.
     pub(super) retired_told: u64,
     /// How busy it is with clients' reads.
@@ -180,6 +182,9 @@ impl Shard {
     pub(super) fn catch_up(&mut self, node: NodeId, out: &mut Out) {
         if !self.is_primary() || !self.is_ready(node) {
             return;
+        }
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.refused = false;
         }
         let mut open: Vec<(u64, u64)> = Vec::new();
         for (&id, op) in self.ops.iter() {

@@ -116,7 +116,7 @@ impl Shard {
     /// Sends an issued write to a peer that waits for it, if it can be sent and was not.
     pub(super) fn send_write(&mut self, id: u64, node: NodeId, out: &mut Out) {
         let Some(seat) = self.seats.find(node) else { return };
-        if !self.is_ready(node) {
+        if !self.is_ready(node) || self.comes_after_refused(id, node, seat) {
             return;
         }
         let epoch = self.epoch();
@@ -171,9 +171,7 @@ impl Shard {
             return;
         }
         if !ok {
-            // If it is not excluded for it, it is asked again.
-            write.sent.drop(seat);
-            write.durable_at.drop(seat);
+            self.refuse_write(id, node, seat);
             self.complain(node, true, out);
             return;
         }
@@ -185,6 +183,47 @@ impl Shard {
             write.durable_at.add(seat);
         }
         self.settle_write(id, out);
+    }
+
+    /// A peer failed a write. If it is not excluded for it, it is asked again, and after that for what came later and
+    /// overlaps it: that did not wait for a write that was complete.
+    fn refuse_write(&mut self, id: u64, node: NodeId, seat: u32) {
+        let Some(op) = self.ops.get(&id) else { return };
+        let (volume, span) = (op.volume, op.span);
+        let Kind::Write(Write { sequence, .. }) = op.kind else { return };
+        for op in self.ops.values_mut() {
+            if let Kind::Write(write) = &mut op.kind
+                && write.sequence >= sequence
+                && op.volume == volume
+                && op.span.overlaps(span)
+            {
+                write.sent.drop(seat);
+                write.durable_at.drop(seat);
+            }
+        }
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.refused = true;
+        }
+    }
+
+    /// Whether a write overlaps an earlier one for which the peer is to be asked again.
+    fn comes_after_refused(&self, id: u64, node: NodeId, seat: u32) -> bool {
+        if !self.peers.get(&node).is_some_and(|peer| peer.refused) {
+            return false;
+        }
+        let Some(op) = self.ops.get(&id) else { return false };
+        let Kind::Write(write) = &op.kind else { return false };
+        self.ops.values().any(|earlier| match &earlier.kind {
+            Kind::Write(other) => {
+                other.sequence > 0
+                    && other.sequence < write.sequence
+                    && earlier.volume == op.volume
+                    && earlier.span.overlaps(op.span)
+                    && (other.disk.has(seat) || other.syncing.has(seat))
+                    && !other.sent.has(seat)
+            }
+            _ => false,
+        })
     }
 
     /// Whether clients are told when the primary's own disk fails a write or flush, although other copies

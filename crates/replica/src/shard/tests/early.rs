@@ -198,3 +198,24 @@ fn what_stands_where_a_write_failed_that_was_in_memory_is_not_read() {
     world.wait_ms(1000);
     assert_eq!(world.buffers_held(), 0);
 }
+
+/// It was answered, so that others over it did not wait for it.
+#[test]
+fn a_write_that_failed_is_asked_for_again_before_those_that_came_after_it() {
+    let mut world = early(&[1, 2, 3], &[2, 3], 1);
+    hold_disk(&mut world, 2);
+    let mut writes = vec![world.write(1, 40, 8, 1), world.write(1, 44, 8, 2)];
+    world.nodes.get_mut(&2).expect("there").disk_full = true;
+    world.disk_writes(2, 40);
+    world.nodes.get_mut(&2).expect("there").disk_full = false;
+    world.disk_goes_on(2);
+    writes.push(world.write(1, 50, 4, 3));
+    world.wait_ms(10_000);
+    for write in writes {
+        assert_eq!(world.answer(1, write), Some(Ok(())));
+    }
+    for node in [2, 3] {
+        assert_eq!([40, 44, 50, 53].map(|sector| world.at(node, sector)), [1, 2, 3, 3]);
+    }
+    assert_eq!(world.buffers_held(), 0);
+}
