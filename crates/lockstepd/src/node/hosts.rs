@@ -185,7 +185,9 @@ impl Node {
             return Err(Status::CONNECT_BUSY);
         }
         if connect.subsystem == DISCOVERY_NQN {
-            return self.make_controller(key, connect, self.discovery());
+            self.make_controller(key, connect, self.discovery())?;
+            self.know_client(key);
+            return Ok(());
         }
         let found = self.resources.iter().find(|(_, resource)| {
             self.nqn_of(&resource.name) == connect.subsystem && resource.configuration().is_some()
