@@ -126,8 +126,9 @@ impl NvmeConnection {
     /// sent.
     #[must_use]
     pub fn waits_for_client(&self) -> bool {
+        // A read has its parts from when they are submitted on, a write until then.
         let arrives = |open: &Open| open.submitted == 0 && !open.parts.is_empty();
-        self.unsent_bytes > 0 || self.open.iter().any(|open| open.room.is_none() && arrives(open))
+        self.unsent_bytes > 0 || self.open.iter().any(arrives)
     }
 
     /// From now on what its requests carry is taken from this pool.

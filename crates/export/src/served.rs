@@ -27,6 +27,15 @@ pub struct Over {
 }
 
 impl Served {
+    /// What it is, for a log.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Served::Nbd(_) => "an NBD client",
+            Served::Nvme(_) => "an NVMe host",
+        }
+    }
+
     /// What it is by NBD.
     pub fn nbd(&mut self) -> Option<&mut NbdConnection> {
         match self {

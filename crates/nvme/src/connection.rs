@@ -75,6 +75,14 @@ pub enum Event {
     /// Answer it by its slot. The data of a write comes by itself if the request says so, else once it is
     /// [asked for](Connection::ask).
     Request(Request),
+    /// Everything that a write brings is there. Carry it out if it is whole; else a digest does not match, and it is to be
+    /// failed with [`Status::TRANSPORT`].
+    Arrived {
+        /// The write.
+        slot: Slot,
+        /// No digest says that it is damaged.
+        whole: bool,
+    },
     /// The controller was switched on, off, or told to shut down: see [`Controller::is_enabled`].
     Switched,
     /// Close the connection once what was appended is sent.
@@ -99,17 +107,6 @@ pub struct Fed {
     pub consumed: usize,
     /// What the host asks for.
     pub event: Option<Event>,
-}
-
-/// How much of a write's data came.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Arrived {
-    /// Not everything.
-    Partly,
-    /// Everything: carry it out.
-    Whole,
-    /// Everything, and a digest does not match: fail it with [`Status::TRANSPORT`].
-    Damaged,
 }
 
 /// What the connection is.
@@ -280,21 +277,6 @@ impl Connection {
         self.open_at_mut(slot).moved += count;
         self.phase = Phase::Payload { slot, left: left - count };
         if left == count { self.on_data_end(Some(slot), None, send) } else { None }
-    }
-
-    /// How much of what the write brings is there.
-    #[must_use]
-    pub fn arrived(&self, slot: Slot) -> Arrived {
-        let open = self.open_at(slot);
-        let in_a_pdu = match self.phase {
-            Phase::Payload { slot: at, .. } | Phase::Digest { slot: Some(at), .. } => at == slot,
-            _ => false,
-        };
-        match open {
-            _ if open.moved < open.length || in_a_pdu => Arrived::Partly,
-            Open { damaged: true, .. } => Arrived::Damaged,
-            _ => Arrived::Whole,
-        }
     }
 
     /// The controller, on its administration queue.
@@ -507,7 +489,11 @@ impl Connection {
         send: &mut Vec<u8>,
     ) -> Option<Event> {
         let event = match (slot, refused) {
-            (Some(_), _) => None,
+            (Some(slot), _) => {
+                let open = self.open_at(slot);
+                let arrived = open.moved == open.length;
+                arrived.then_some(Event::Arrived { slot, whole: !open.damaged })
+            }
             (None, Some(status)) => {
                 self.respond(self.command().id(), 0, status, send);
                 None

@@ -256,14 +256,11 @@ impl Host {
     pub fn read(
         &mut self,
         namespace: u32,
-        (first, blocks): (u64, u32),
+        place: (u64, u32),
         block_shift: u8,
         send: &mut Vec<u8>,
     ) -> u16 {
-        self.command(IO_READ, &[], send, |command| {
-            aim(command, namespace, first, blocks);
-            expect(command, blocks << block_shift);
-        })
+        self.transfer(IO_READ, namespace, place, block_shift, send)
     }
 
     /// Writes blocks, with the data right behind.
@@ -285,11 +282,23 @@ impl Host {
     pub fn write_later(
         &mut self,
         namespace: u32,
+        place: (u64, u32),
+        block_shift: u8,
+        send: &mut Vec<u8>,
+    ) -> u16 {
+        self.transfer(IO_WRITE, namespace, place, block_shift, send)
+    }
+
+    /// A command on blocks whose data travels by itself.
+    fn transfer(
+        &mut self,
+        opcode: u8,
+        namespace: u32,
         (first, blocks): (u64, u32),
         block_shift: u8,
         send: &mut Vec<u8>,
     ) -> u16 {
-        self.command(IO_WRITE, &[], send, |command| {
+        self.command(opcode, &[], send, |command| {
             aim(command, namespace, first, blocks);
             expect(command, blocks << block_shift);
         })

@@ -42,7 +42,7 @@ mod subsystem;
 mod tests;
 
 pub use command::Status;
-pub use connection::{Arrived, CloseReason, Connect, Connection, Event, Fed, Want};
+pub use connection::{CloseReason, Connect, Connection, Event, Fed, Want};
 pub use controller::Controller;
 
 pub use host::{Host, HostEvent, HostFault};

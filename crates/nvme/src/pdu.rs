@@ -1,6 +1,6 @@
 //! PDUs: the heads of what travels on a connection.
 
-use crate::bytes::{set, u16_at, u32_at, zeroes};
+use crate::bytes::{set, u16_at, u32_at};
 use crate::command::Status;
 use crate::number::{
     COMMAND_PDU_BYTES, COMMON_BYTES, DATA_PDU_BYTES, DIGEST_BYTES, FLAG_DATA_DIGEST,
@@ -143,7 +143,7 @@ fn put(
         PDU_IC_REQ | PDU_IC_RESP => IC_BYTES,
         _ => DATA_PDU_BYTES,
     };
-    let mut header = zeroes(header_bytes);
+    let at = send.len();
     let digest = if digests.header { DIGEST_BYTES } else { 0 };
     let plain = header_bytes + digest;
     let (data_at, trailer) = match data_bytes {
@@ -160,14 +160,14 @@ fn put(
     }
     let data_offset = if data_bytes > 0 { data_at } else { 0 };
     let short = |length: usize| u8::try_from(length).expect("heads are short");
-    set(&mut header, 0, &[kind, flags, short(header_bytes), short(data_offset)]);
-    set(&mut header, 4, &total.to_le_bytes());
-    fill(&mut header);
-    send.extend_from_slice(&header);
+    send.resize(at + data_at, 0);
+    let (header, behind) = send[at..].split_at_mut(header_bytes);
+    set(header, 0, &[kind, flags, short(header_bytes), short(data_offset)]);
+    set(header, 4, &total.to_le_bytes());
+    fill(header);
     if digests.header {
-        send.extend_from_slice(&crc32c(&header).to_le_bytes());
+        set(behind, 0, &crc32c(header).to_le_bytes());
     }
-    send.resize(send.len() + data_at - plain, 0);
 }
 
 /// How what is sent looks: digests, and where data begins.

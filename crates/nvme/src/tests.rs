@@ -1,6 +1,6 @@
 //! A host and a connection, with nothing between them.
 
-use crate::connection::{Arrived, CloseReason, Connection, Event, Want};
+use crate::connection::{CloseReason, Connection, Event, Want};
 use crate::controller::Controller;
 use crate::host::{Host, HostEvent};
 use crate::number::{DISCOVERY_NQN, INLINE_BYTES_MAX, NSID_ALL, TRANSFER_BYTES_MAX};
@@ -102,31 +102,20 @@ impl Pair {
                 let (_, data) = self.arriving.get_mut(&slot.index()).unwrap();
                 data[offset_bytes as usize..][..count].copy_from_slice(&bytes);
                 let event = self.connection.received(slot, &bytes, &mut self.to_host);
-                assert_eq!(event, None);
+                event.into_iter().for_each(|event| self.on_event(event));
             }
             other => panic!("{other:?}"),
         }
-        self.act_on_arrived();
     }
 
-    fn act_on_arrived(&mut self) {
-        let slots: Vec<Slot> = self.arriving.values().map(|(request, _)| request.slot).collect();
-        for slot in slots {
-            match self.connection.arrived(slot) {
-                Arrived::Partly => {}
-                Arrived::Damaged => {
-                    self.arriving.remove(&slot.index());
-                    self.connection.answer(slot, Status::TRANSPORT, &mut self.to_host);
-                }
-                Arrived::Whole => {
-                    let (request, data) = self.arriving.remove(&slot.index()).unwrap();
-                    let volume = self.volumes.get_mut(&request.namespace.unwrap()).unwrap();
-                    volume[request.range.start as usize..request.range.end as usize]
-                        .copy_from_slice(&data);
-                    self.connection.answer(slot, Status::SUCCESS, &mut self.to_host);
-                }
-            }
+    fn on_arrived(&mut self, slot: Slot, whole: bool) {
+        let (request, data) = self.arriving.remove(&slot.index()).unwrap();
+        if !whole {
+            return self.connection.answer(slot, Status::TRANSPORT, &mut self.to_host);
         }
+        let volume = self.volumes.get_mut(&request.namespace.unwrap()).unwrap();
+        volume[request.range.start as usize..request.range.end as usize].copy_from_slice(&data);
+        self.connection.answer(slot, Status::SUCCESS, &mut self.to_host);
     }
 
     fn on_event(&mut self, event: Event) {
@@ -147,6 +136,7 @@ impl Pair {
                 self.to_controller.clear();
             }
             Event::Request(request) => self.on_request(request),
+            Event::Arrived { slot, whole } => self.on_arrived(slot, whole),
             Event::Switched => self.switched = true,
             Event::Close(reason) => {
                 self.closed = Some(reason);

@@ -16,7 +16,7 @@ use super::{
     PIECE_BYTES, Tag, UNSENT_BYTES_MAX,
 };
 use crate::guard::Guard;
-use crate::pieces::cost_bytes;
+use crate::pieces::{cost_bytes, pieces_of};
 
 impl NbdConnection {
     /// Where the next bytes shall go, or `None` while nothing is to be received. The range is filled
@@ -199,21 +199,17 @@ impl NbdConnection {
         };
         let open = &mut self.open[slot.index()];
         *open = Open { request: Some((slot, request)), room, ..Open::default() };
-        let end = request.offset_bytes + u64::from(request.length_bytes);
+        let range = range_of(&request);
         match request.op {
             nbd::Op::Write => self.open_bytes += u64::from(request.length_bytes),
             nbd::Op::Read { .. } => {
                 self.open_bytes += u64::from(request.length_bytes);
-                self.submit_all(slot, Op::Read, request.offset_bytes, end, PIECE_BYTES, demands);
+                self.submit_all(slot, Op::Read, range, demands);
             }
             nbd::Op::Zero { no_hole, .. } => {
-                let op = Op::Zero { unmap: !no_hole };
-                self.submit_all(slot, op, request.offset_bytes, end, PIECE_BYTES, demands);
+                self.submit_all(slot, Op::Zero { unmap: !no_hole }, range, demands);
             }
-            nbd::Op::Trim => {
-                let op = Op::Zero { unmap: true };
-                self.submit_all(slot, op, request.offset_bytes, end, PIECE_BYTES, demands);
-            }
+            nbd::Op::Trim => self.submit_all(slot, Op::Zero { unmap: true }, range, demands),
             nbd::Op::Flush => {
                 for _ in 0..self.flush_parts {
                     self.submit(slot, Op::Flush, 0, SECTOR_BYTES, None, demands);
@@ -223,27 +219,15 @@ impl NbdConnection {
             nbd::Op::BlockStatus { .. } => {
                 open.waiting = 1;
                 let slot = u8::try_from(slot.index()).expect("below 128");
-                let range = request.offset_bytes..end;
                 demands.push(Demand::Holes { tag: Tag { slot, piece: 0 }, range });
             }
         }
     }
 
-    /// Submits a request without payload in pieces that end at multiples of `unit`.
-    fn submit_all(
-        &mut self,
-        slot: Slot,
-        op: Op,
-        offset_bytes: u64,
-        end: u64,
-        unit: u64,
-        demands: &mut Vec<Demand>,
-    ) {
-        let mut at = offset_bytes;
-        while at < end {
-            let piece_end = (at / unit + 1).saturating_mul(unit).min(end);
-            self.submit(slot, op, at, piece_end - at, None, demands);
-            at = piece_end;
+    /// Submits a request without payload.
+    fn submit_all(&mut self, slot: Slot, op: Op, range: Range<u64>, demands: &mut Vec<Demand>) {
+        for piece in pieces_of(range) {
+            self.submit(slot, op, piece.start, piece.end - piece.start, None, demands);
         }
         self.submitted(slot);
     }
@@ -347,6 +331,6 @@ impl NbdConnection {
 }
 
 /// The bytes of the export that a request is about.
-fn range_of(request: &Request) -> Range<u64> {
+pub(super) fn range_of(request: &Request) -> Range<u64> {
     request.offset_bytes..request.offset_bytes + u64::from(request.length_bytes)
 }

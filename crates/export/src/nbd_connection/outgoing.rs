@@ -11,7 +11,9 @@ use base::AnswerError;
 use nbd::{Content, ErrorCode, Extent, Request, Slot};
 use sys::{Buffer, Piece};
 
-use super::{NbdConnection, Open, PIECE_BYTES, SEALED_BYTES_MAX, Tag};
+use super::incoming::range_of;
+use super::{NbdConnection, Open, SEALED_BYTES_MAX, Tag};
+use crate::pieces::pieces_of;
 
 impl NbdConnection {
     /// A piece was carried out, or failed. `buffer`: the bytes of a read; `None` is all zeroes.
@@ -44,7 +46,7 @@ impl NbdConnection {
     pub fn holes(&mut self, tag: Tag, holes: &[Range<u64>]) {
         let open = std::mem::take(&mut self.open[usize::from(tag.slot)]);
         let (slot, request) = open.request.expect("a question is answered once");
-        let end = request.offset_bytes + u64::from(request.length_bytes);
+        let end = range_of(&request).end;
         let mut extents = Vec::new();
         let mut at = request.offset_bytes;
         let mut put = |from: u64, to: u64, hole: bool| {
@@ -120,13 +122,10 @@ impl NbdConnection {
         data: Vec<Option<Buffer>>,
         mut what: impl FnMut(&mut NbdConnection, u32, u32, Option<Buffer>),
     ) {
-        let end = request.offset_bytes + u64::from(request.length_bytes);
-        let mut at = request.offset_bytes;
-        for buffer in data {
-            let piece_end = ((at / PIECE_BYTES + 1) * PIECE_BYTES).min(end);
-            let small = |bytes: u64| u32::try_from(bytes).expect("a read is at most 32 MiB");
-            what(self, small(at - request.offset_bytes), small(piece_end - at), buffer);
-            at = piece_end;
+        let small = |bytes: u64| u32::try_from(bytes).expect("a read is at most 32 MiB");
+        for (piece, buffer) in pieces_of(range_of(request)).zip(data) {
+            let offset = small(piece.start - request.offset_bytes);
+            what(self, offset, small(piece.end - piece.start), buffer);
         }
     }
 

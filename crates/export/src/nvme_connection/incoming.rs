@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use base::{Instant, Op, SECTOR_BYTES, Span, VolumeId};
-use nvme::{Arrived, Event, Request, Slot, Status, Want};
+use nvme::{Event, Request, Slot, Status, Want};
 use sys::Buffer;
 
 use super::{Demand, NvmeConnection, Open, Receiving};
@@ -77,7 +77,6 @@ impl NvmeConnection {
                     self.machine.received(slot, &buffer[from..from + count], &mut self.head);
                 self.open[slot.index()].parts[part].1 = Some(buffer);
                 event.into_iter().for_each(|event| self.on_event(event, demands));
-                self.hand_on(slot, demands);
             }
         }
         self.proceed(now, demands);
@@ -119,9 +118,6 @@ impl NvmeConnection {
         if let Some(event) = fed.event {
             self.on_event(event, demands);
         }
-        // A digest may have been the end of a write's data.
-        let arrived: Vec<Slot> = self.open.iter().filter_map(Open::arriving).collect();
-        arrived.into_iter().for_each(|slot| self.hand_on(slot, demands));
         true
     }
 
@@ -143,7 +139,6 @@ impl NvmeConnection {
         let event = self.machine.received(slot, bytes, &mut self.head);
         self.input_at.start += count;
         event.into_iter().for_each(|event| self.on_event(event, demands));
-        self.hand_on(slot, demands);
         true
     }
 
@@ -151,6 +146,9 @@ impl NvmeConnection {
         match event {
             Event::Connect(connect) => demands.push(Demand::Connect(connect)),
             Event::Switched => demands.push(Demand::Switched),
+            Event::Arrived { slot, whole: false } => self.fail_arrived(slot, Status::TRANSPORT),
+            Event::Arrived { slot, .. } if self.lost => self.fail_arrived(slot, Status::LOST),
+            Event::Arrived { slot, .. } => self.hand_on(slot, demands),
             Event::Close(reason) => self.closed = Some(reason),
             Event::Request(request) => match self.begin(request, demands) {
                 Ok(()) => {}
@@ -288,20 +286,13 @@ impl NvmeConnection {
         demands.push(Demand::Ask(Ask { tag, op, volume, shard, span, buffer, fua }));
     }
 
-    /// Hands a write on if all its data is there.
+    /// Hands on a write whose data is all there.
     fn hand_on(&mut self, slot: Slot, demands: &mut Vec<Demand>) {
-        match self.machine.arrived(slot) {
-            Arrived::Partly => {}
-            Arrived::Damaged => self.fail_arrived(slot, Status::TRANSPORT),
-            Arrived::Whole if self.lost => self.fail_arrived(slot, Status::LOST),
-            Arrived::Whole => {
-                let open = &mut self.open[slot.index()];
-                let range = open.request.as_ref().expect("it is open").range.clone();
-                let parts = std::mem::take(&mut open.parts);
-                for (piece, (_, buffer)) in pieces_of(range).zip(parts) {
-                    self.submit_one(slot, Op::Write, piece, buffer, demands);
-                }
-            }
+        let open = &mut self.open[slot.index()];
+        let range = open.request.as_ref().expect("it is open").range.clone();
+        let parts = std::mem::take(&mut open.parts);
+        for (piece, (_, buffer)) in pieces_of(range).zip(parts) {
+            self.submit_one(slot, Op::Write, piece, buffer, demands);
         }
     }
 
@@ -310,14 +301,5 @@ impl NvmeConnection {
         let range = open.request.expect("it is open").range;
         self.open_bytes -= range.end - range.start;
         self.machine.answer(slot, status, &mut self.head);
-    }
-}
-
-impl Open {
-    /// The write whose data may be on its way.
-    fn arriving(&self) -> Option<Slot> {
-        let request = self.request.as_ref()?;
-        let is_write = matches!(request.op, nvme::Op::Write { .. });
-        (is_write && self.submitted == 0 && !self.parts.is_empty()).then_some(request.slot)
     }
 }

@@ -5,12 +5,15 @@
 //!
 //! Not here: what comes from the host (`incoming`).
 
+use std::ops::Range;
+
 use base::AnswerError;
 use nvme::{Slot, Status};
 use sys::{Buffer, Piece};
 
 use super::{NvmeConnection, Open};
 use crate::nbd_connection::Tag;
+use crate::pieces::pieces_of;
 
 impl NvmeConnection {
     /// A piece was carried out, or failed. `buffer`: the bytes of a read; `None` is all zeroes.
@@ -62,19 +65,15 @@ impl NvmeConnection {
                 self.machine.answer(slot, status, &mut self.head);
             }
             None if request.op == nvme::Op::Read => {
-                let length = request.range.end - request.range.start;
-                let length = u32::try_from(length).expect("a MiB at most");
-                self.answer_data(slot, length, parts);
+                self.answer_data(slot, request.range, parts);
             }
             None => self.machine.answer(slot, Status::SUCCESS, &mut self.head),
         }
     }
 
-    fn answer_data(&mut self, slot: Slot, length: u32, parts: Vec<(u32, Option<Buffer>)>) {
-        let ends = parts.iter().skip(1).map(|part| part.0).chain([length]);
-        let ends: Vec<u32> = ends.collect();
-        for ((from, buffer), end) in parts.into_iter().zip(ends) {
-            let count = (end - from) as usize;
+    fn answer_data(&mut self, slot: Slot, range: Range<u64>, parts: Vec<(u32, Option<Buffer>)>) {
+        for (piece, (_, buffer)) in pieces_of(range).zip(parts) {
+            let count = usize::try_from(piece.end - piece.start).expect("at most a piece");
             let buffer = buffer.unwrap_or_else(|| self.zeroes.clone());
             let mut tail = Vec::new();
             self.machine.answer_read(slot, &buffer[..count], &mut self.head, &mut tail);

@@ -4,8 +4,8 @@ use crate::mutate::low;
 use crate::{Target, nothing, outcome};
 use base::{Duration, Instant, Prng};
 use nvme::{
-    Access, Arrived, CloseReason, Connection, Controller, Digests, Event, Host, Namespace, Op,
-    Service, Slot, Status, Subsystem, Want,
+    Access, CloseReason, Connection, Controller, Digests, Event, Host, Namespace, Op, Service,
+    Slot, Status, Subsystem, Want,
 };
 
 /// Our controller.
@@ -143,22 +143,7 @@ impl End {
             if let Some(event) = event {
                 self.on_event(event);
             }
-            self.end_writes();
         }
-    }
-
-    fn end_writes(&mut self) {
-        let connection = &mut self.connection;
-        let send = &mut self.send;
-        self.writes.retain(|&slot| {
-            let status = match connection.arrived(slot) {
-                Arrived::Partly => return true,
-                Arrived::Whole => Status::SUCCESS,
-                Arrived::Damaged => Status::TRANSPORT,
-            };
-            connection.answer(slot, status, send);
-            false
-        });
     }
 
     fn on_event(&mut self, event: Event) {
@@ -198,6 +183,11 @@ impl End {
                 }
                 _ => self.connection.answer(request.slot, Status::SUCCESS, &mut self.send),
             },
+            Event::Arrived { slot, whole } => {
+                self.writes.retain(|&open| open != slot);
+                let status = if whole { Status::SUCCESS } else { Status::TRANSPORT };
+                self.connection.answer(slot, status, &mut self.send);
+            }
             Event::Switched => {}
             Event::Close(reason) => self.closed = Some(reason),
         }
