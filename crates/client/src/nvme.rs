@@ -211,6 +211,14 @@ impl NvmeVolume {
         check(self.io.ask(&[], |host, send| host.deallocate(namespace, &[place], send))?.0)
     }
 
+    /// Switches the controller off, as a host does before it tries elsewhere.
+    ///
+    /// # Errors
+    /// If the node says so, or nothing in time.
+    pub fn switch_off(&mut self) -> io::Result<()> {
+        check(self.admin.ask(&[], |host, send| host.configure(0, send))?.0)
+    }
+
     /// What the path is worth: 1 optimized, 2 non-optimized, 3 inaccessible.
     ///
     /// # Errors

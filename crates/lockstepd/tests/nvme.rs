@@ -5,7 +5,8 @@
 mod harness;
 
 use std::net::{SocketAddr, TcpStream};
-use std::time::Instant;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use client::{NvmeVolume, discover};
 use harness::{Cluster, PATIENCE, content};
@@ -121,4 +122,42 @@ fn strangers_and_what_is_not_there_are_refused() {
     std::io::Read::read_to_end(&mut stream, &mut answer).unwrap();
     assert_eq!(answer[0], 3, "it is told why");
     open(&name, 1).unwrap();
+}
+
+fn signal(cluster: &Cluster, node: u16, signal: &str) {
+    let process = cluster.process(node).to_string();
+    assert!(Command::new("kill").args([signal, &process]).status().unwrap().success());
+}
+
+/// A host with two paths: the node of one stands still while a write is in its socket, so the host writes by the other one.
+#[test]
+fn what_a_node_finds_in_its_sockets_after_it_stood_still_is_not_carried_out() {
+    let cluster = cluster("nvme-freeze", 3);
+    cluster.create(&cluster.resource("alpha", 8 * MIB, &[1, 3]));
+    let mut first = open(&cluster, 1, 1);
+    let (older, newer) = (content(4, 4096), content(5, 4096));
+    first.write(0, &content(6, 4096)).unwrap();
+    wait_for_access(&mut first, 1);
+    let mut second = open(&cluster, 2, 1);
+    wait_for_access(&mut second, 2);
+    signal(&cluster, 2, "-STOP");
+    let held = std::thread::spawn(move || second.write(0, &older));
+    // So long it stands still; what it may be for is in docs/design/0011-nvme-tcp.md.
+    std::thread::sleep(Duration::from_millis(1500));
+    first.write(0, &newer).unwrap();
+    signal(&cluster, 2, "-CONT");
+    assert!(held.join().unwrap().is_err(), "its connection is closed unread");
+    assert!(read(&mut first, 0, 4096) == newer);
+    assert!(read(&mut open(&cluster, 2, 1), 0, 4096) == newer);
+}
+
+#[test]
+fn a_controller_that_is_switched_off_has_no_queues() {
+    let cluster = cluster("nvme-off", 1);
+    cluster.create(&cluster.resource("alpha", 8 * MIB, &[1]));
+    let mut volume = open(&cluster, 1, 1);
+    volume.write(0, &content(7, 4096)).unwrap();
+    volume.switch_off().unwrap();
+    assert!(volume.write(0, &content(8, 4096)).is_err());
+    assert!(read(&mut open(&cluster, 1, 1), 0, 4096) == content(7, 4096));
 }

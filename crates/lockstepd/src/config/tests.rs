@@ -127,6 +127,18 @@ fn nbd_beyond_this_machine_needs_tls_or_must_be_stated_to_be_insecure() {
 }
 
 #[test]
+fn nvme_beyond_this_machine_must_be_stated_to_be_insecure() {
+    let with = |line: &str| GOOD.replace("node = 2", &format!("node = 2\n{line}"));
+    let served = |text: &str| Config::parse(Path::new("/x"), text).expect("it is good").nvme;
+    assert_eq!(served(GOOD), None);
+    assert_eq!(served(&with("nvme = \"127.77.0.2:4420\"")), "127.77.0.2:4420".parse().ok());
+    let wide = "nvme = \"0.0.0.0:4420\"";
+    let why = refused(&with(wide));
+    assert!(why.contains("`nvme`") && why.contains("insecure = true"), "{why}");
+    assert_eq!(served(&with(&format!("{wide}\ninsecure = true"))), "0.0.0.0:4420".parse().ok());
+}
+
+#[test]
 fn a_node_without_a_certificate_serves_nbd_to_its_own_machine_only() {
     let lone = |text: &str| text.split_once("[[peers]]").expect("there are peers").0.to_owned();
     let wide = lone(&GOOD.replace("nbd = \"127.77.0.2", "nbd = \"0.0.0.0"));

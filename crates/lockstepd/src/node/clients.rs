@@ -23,7 +23,7 @@ use super::{Node, Purpose, Work};
 use crate::log::{debug, info, warning, warning_limited};
 use crate::slab::Key;
 
-/// NBD clients of one node, at most: what a full hypervisor attaches, twice.
+/// Clients of one node, at most, and queues of hosts: what a full hypervisor attaches, twice.
 pub(super) const CLIENTS_MAX: usize = 1024;
 
 /// Clients over TCP at once that are not known yet: a machine full of guests that starts.
@@ -119,7 +119,7 @@ impl Node {
 
     pub(super) fn on_accept_ended(&mut self, listener: &Listener, door: Door, event: &Event) {
         if self.stopping.is_none() {
-            warning!("accepting NBD clients failed, tried again: {:?}", event.result);
+            warning!("accepting clients failed, tried again: {:?}", event.result);
             self.accept_clients(listener.clone(), door);
         }
     }
@@ -127,14 +127,12 @@ impl Node {
     /// A client has connected.
     pub(super) fn on_client(&mut self, socket: Socket, door: Door) {
         if self.clients.len() >= CLIENTS_MAX {
-            warning_limited!("an NBD client was turned away: there are {CLIENTS_MAX} already");
+            warning_limited!("a client was turned away: there are {CLIENTS_MAX} already");
             return self.hands.close(&socket);
         }
         let visits = door != Door::Unix;
         if visits && self.visitors.count >= VISITORS_MAX {
-            warning_limited!(
-                "an NBD client was turned away: {VISITORS_MAX} others are not known yet"
-            );
+            warning_limited!("a client was turned away: {VISITORS_MAX} others are not known yet");
             return self.hands.close(&socket);
         }
         let (inputs, payload) = (self.client_inputs.clone(), self.client_pool.clone());
@@ -320,7 +318,8 @@ impl Node {
         if let Some(reason) = broken.or(over.map(|over| over.why)) {
             if fault && !client.closing {
                 self.visitors.faults += 1;
-                warning_limited!("an NBD client broke the protocol and was sent away: {reason}");
+                let kind = client.connection.kind();
+                warning_limited!("{kind} broke the protocol and was sent away: {reason}");
             }
             client.closing = true;
             if client.unsent == 0 {
@@ -388,7 +387,7 @@ impl Node {
         let late: Vec<Key> =
             self.stalls().filter(|(until, _)| *until <= now).map(|(_, key)| key).collect();
         for key in late {
-            warning!("an NBD client was sent away: it stood still while others wait for memory");
+            warning!("a client was sent away: it stood still while others wait for memory");
             self.drop_client(key, "it stood still while others wait for memory");
         }
     }
@@ -405,9 +404,10 @@ impl Node {
     pub(super) fn drop_client(&mut self, key: Key, why: &str) {
         let Some(client) = self.clients.remove(key) else { return };
         self.visitors.count -= usize::from(client.visits);
+        let kind = client.connection.kind();
         match client.opened {
-            Some((resource, _)) => info!("{}: an NBD client went: {why}", self.name_of(resource)),
-            None => debug!("an NBD client went: {why}"),
+            Some((resource, _)) => info!("{}: {kind} went: {why}", self.name_of(resource)),
+            None => debug!("{kind} went: {why}"),
         }
         self.hands.close(&client.socket);
         if let Some((resource, _)) = client.opened {
@@ -488,7 +488,7 @@ impl Node {
                 Demand::Ask(ask) => self.on_ask(key, ask),
                 Demand::Holes { tag, range } => self.look_for_holes(key, tag, range),
                 Demand::Connect(connect) => self.on_connect(key, &connect),
-                Demand::Switched => {}
+                Demand::Switched => self.on_switched(key),
             }
         }
         self.demands = demands;

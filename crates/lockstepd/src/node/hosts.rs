@@ -1,6 +1,7 @@
 //! What only NVMe hosts have: controllers, paths that are worth more or less, and an end when they are silent.
 //!
-//! Always: a controller's number is this node's, and of no other node of the resource; a host that was given up, or whose bytes
+//! Always: a controller's number is this node's, and of no other node of the resource whose id has another lowest byte; a
+//! controller that its host has switched off has no queues for I/O; a host that was given up, or whose bytes
 //! may have waited while this process stood still, is dropped before anything is looked at that it sent.
 //!
 //! Not here: sockets and requests (`clients`), the protocol (`nvme`).
@@ -37,6 +38,9 @@ pub(crate) struct Hosts {
     connections: usize,
     /// When it was looked last what has changed for them.
     looked_at: Instant,
+    /// What the discovery service told last, and how often that changed.
+    listed: Vec<Entry>,
+    generation: u64,
 }
 
 impl Hosts {
@@ -153,7 +157,7 @@ impl Node {
     }
 
     /// What there is to connect to.
-    fn discovery(&self) -> Service {
+    fn discovery(&mut self) -> Service {
         let entry = |(_, resource): (Key, &Resource)| {
             let address = self.config.nvme?;
             Some(Entry {
@@ -165,8 +169,11 @@ impl Node {
             })
         };
         let entries: Vec<Entry> = self.resources.iter().filter_map(entry).collect();
-        let generation = u64::try_from(entries.len()).unwrap_or(u64::MAX);
-        Service::Discovery { entries, generation }
+        if entries != self.hosts.listed {
+            self.hosts.listed.clone_from(&entries);
+            self.hosts.generation += 1;
+        }
+        Service::Discovery { entries, generation: self.hosts.generation }
     }
 
     /// A host asks for a queue.
@@ -185,7 +192,8 @@ impl Node {
             return Err(Status::CONNECT_BUSY);
         }
         if connect.subsystem == DISCOVERY_NQN {
-            self.make_controller(key, connect, self.discovery())?;
+            let service = self.discovery();
+            self.make_controller(key, connect, service)?;
             self.know_client(key);
             return Ok(());
         }
@@ -207,6 +215,27 @@ impl Node {
         self.open_for_host(key, resource);
         info!("{}: queue {} of a host: {}", connect.subsystem, connect.queue, connect.host);
         Ok(())
+    }
+
+    /// A host switched its controller on or off. What it had open is over when it is off, and tried elsewhere.
+    pub(super) fn on_switched(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let Some(controller) = client.connection.nvme().and_then(|one| one.controller()) else {
+            return;
+        };
+        if !controller.is_enabled() {
+            let id = controller.id();
+            self.drop_queues_of(id, Some(key), "its controller was switched off");
+        }
+    }
+
+    /// Ends the connections of a controller, but for this one.
+    fn drop_queues_of(&mut self, id: u16, but: Option<Key>, why: &str) {
+        for key in self.clients.keys().into_iter().filter(|&key| Some(key) != but) {
+            if self.clients.get(key).is_some_and(|other| other.controller == Some(id)) {
+                self.drop_client(key, why);
+            }
+        }
     }
 
     /// The controller that a queue for I/O is to be of, if it is there and switched on.
@@ -273,13 +302,8 @@ impl Node {
     pub(super) fn host_went(&mut self, mut client: Client, why: &str) {
         let Some(connection) = client.connection.nvme() else { return };
         self.hosts.connections -= 1;
-        if connection.controller().is_none() {
-            return;
-        }
-        for key in self.clients.keys() {
-            if self.clients.get(key).is_some_and(|other| other.controller == client.controller) {
-                self.drop_client(key, why);
-            }
+        if let Some(id) = connection.controller().map(|controller| controller.id()) {
+            self.drop_queues_of(id, None, why);
         }
     }
 }

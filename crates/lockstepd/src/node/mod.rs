@@ -301,9 +301,9 @@ impl Node {
             // What the last round left is not kept waiting.
             let timeout = if events.is_empty() { self.timeout() } else { Some(Duration(0)) };
             self.hands.wait(timeout, &mut events).map_err(|error| error.to_string())?;
-            // Before anything is looked at that came meanwhile.
-            self.look_after_hosts();
             for _ in 0..ROUNDS_MAX {
+                // Before anything is looked at that came meanwhile.
+                self.look_after_hosts();
                 for event in events.drain(..) {
                     self.on_event(event);
                 }

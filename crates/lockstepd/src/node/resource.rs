@@ -57,7 +57,7 @@ pub(crate) struct Resource {
     pub(crate) disk_failure: Option<String>,
     /// What was told of it in the log.
     pub(crate) diary: Diary,
-    /// NBD clients that have it open here.
+    /// Clients that have it open here.
     pub(crate) clients: u32,
     /// What the resource file says, until a configuration is known.
     pub(crate) defined: Option<Configuration>,

@@ -81,7 +81,7 @@ impl Node {
         let faults = self.faults();
         for (count, whose) in [
             (faults.peers, "other nodes, or of strangers at their port"),
-            (faults.nbd, "NBD clients"),
+            (faults.nbd, "NBD clients or NVMe hosts"),
             (faults.admin, "who used the admin socket"),
         ] {
             if count > 0 {
