@@ -52,7 +52,8 @@ impl Member {
 
     /// When something about a peer changes by time alone.
     pub(super) fn peer_deadlines(&self, consider: &mut impl FnMut(Instant)) {
-        for peer in self.peers.values().filter(|peer| peer.session.is_some()) {
+        let gathering = self.reign().is_some_and(|reign| !reign.served);
+        for peer in self.peers.values().filter(|peer| peer.session.is_some() || gathering) {
             for at in [peer.answered + self.timing.peer_late, peer.since + self.timing.gather] {
                 let at = at + Duration(1);
                 if at > self.now {
@@ -77,8 +78,13 @@ impl Member {
             return Standing::Gone;
         }
         let Some(hello) = &peer.hello else {
-            let fresh = peer.session.is_some() && self.now < peer.since + self.timing.gather;
-            return if fresh { Standing::Awaited } else { absent };
+            // Who went has as long to come back as who came to say who it is; also if it went before this reign.
+            let fresh = self.now < peer.since + self.timing.gather;
+            return match (peer.session.is_some(), fresh) {
+                (true, true) => Standing::Awaited,
+                (false, false) => Standing::Gone,
+                _ => absent,
+            };
         };
         if !is_same_voter(hello, entry)
             || !hello.attached

@@ -14,7 +14,7 @@ mod resize;
 mod verify;
 
 use crate::disk::Record;
-use crate::door::{FromShard, MemberInput, Operation, OperationError};
+use crate::door::{FromShard, MemberInput, Operation, OperationError, Timing};
 use crate::member::{Role, RoleStatus, Suspended};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -858,6 +858,18 @@ fn a_node_whose_record_cannot_be_stored_votes_no_more_but_serves_as_a_client() {
     world.start(3);
     world.run_until("node 2 is out", |world| world.in_sync() == [1, 3]);
     world.run_until("node 1 serves", |world| world.answers(1));
+}
+
+#[test]
+fn a_primary_that_died_is_not_waited_for_again_by_the_one_that_waited_for_its_lease() {
+    let mut world = serving(21, 3, 0, 0);
+    world.set_clients(2, 1);
+    let (timing, died) = (Timing::default(), world.now);
+    world.crash(1);
+    world.run_until("node 2 serves", |world| world.answers(2));
+    let took = world.now - died;
+    assert!(took < timing.lease.0 + timing.gather.0 / 2, "{took} ns");
+    assert_eq!(world.in_sync(), [2, 3]);
 }
 
 /// One life of a world in which everything happens, then heals.
