@@ -196,8 +196,8 @@ impl Member {
         self.lease_with(configuration, grants, majority)
     }
 
-    /// Whether what is left of the lease that the shards were told is granted by the voters of `next` too, if
-    /// they are others than those of `base`.
+    /// Whether what is left of the lease that the shards were told is granted by what `next` asks for too, if
+    /// that is not what `base` does: other voters, or no quorum.
     pub(super) fn is_lease_granted_by(
         &self,
         base: &Configuration,
@@ -207,8 +207,10 @@ impl Member {
         let voters = |of: &Configuration| -> Vec<(NodeId, VoterId)> {
             of.members.iter().map(|member| (member.node, member.voter)).collect()
         };
+        // Without quorum others may go on without those who granted it.
+        let same = voters(base) == voters(next) && base.options.quorum == next.options.quorum;
         self.leased_until <= self.now
-            || voters(base) == voters(next)
+            || same
             || self.lease_under(next, grants) >= Some(self.leased_until)
     }
 

@@ -7,7 +7,7 @@ use crate::door::{FromShard, MemberInput, Operation, OperationId, Timing};
 use crate::member::RoleStatus;
 use alloc::boxed::Box;
 use base::{Ballot, Duration, Epoch, NodeId, SessionId};
-use wire::{Configuration, MemberMessage, RefuseReason};
+use wire::{Configuration, MemberMessage, Options, Quorum, RefuseReason};
 
 /// The ballot under which voters are asked for promises, if they are.
 fn asked(sent: &[MemberMessage]) -> Option<Ballot> {
@@ -97,6 +97,48 @@ fn the_end_of_a_reign_is_proposed_when_each_of_its_shards_is_drained() {
     assert_eq!((next.epoch, next.primary), (Epoch(3), None));
     node.hear(2, 1, MemberMessage::Accepted { ballot, epoch: Epoch(3), voter: voter(2) });
     assert_eq!(node.member.status().role, RoleStatus::Follower);
+}
+
+#[test]
+fn quorum_is_given_up_only_when_those_who_may_then_go_on_alone_granted_the_lease() {
+    let first = World::new(1, 2, 1, 0).bootstrap;
+    let (mut node, ballot) = reigning(&first);
+    node.hear(2, 1, MemberMessage::Learned { epoch: Epoch(2) });
+    // Node 2 grants no lease any more, and is not silent for long enough to be left out.
+    for _ in 0..5 {
+        node.now = node.now + Timing::default().heartbeat;
+        let sent = node.now;
+        node.step(MemberInput::Wake);
+        let answer = MemberMessage::HeartbeatAnswer {
+            ballot,
+            sent,
+            voter: voter(3),
+            epoch: Epoch(2),
+            generation: (2, 1),
+            wants: false,
+        };
+        node.hear(3, 2, answer);
+    }
+    let options = Options { quorum: Quorum::Off, ..Options::default() };
+    let operation = Operation::SetOptions(options);
+    let sent = node.step(MemberInput::Operation { id: OperationId(1), operation });
+    let epoch = proposed(&sent).expect("it is asked for").epoch;
+    node.hear(3, 2, MemberMessage::Accepted { ballot, epoch, voter: voter(3) });
+    let known = |node: &Alone| node.member.status().configuration.map(|known| known.epoch);
+    assert_eq!(known(&node), Some(Epoch(2)), "node 2 may answer before that lease is over");
+    // It grants what the others did.
+    node.now = node.now + Timing::default().heartbeat;
+    node.step(MemberInput::Wake);
+    let answer = MemberMessage::HeartbeatAnswer {
+        ballot,
+        sent: node.now,
+        voter: voter(2),
+        epoch: Epoch(2),
+        generation: (1, 1),
+        wants: false,
+    };
+    node.hear(2, 1, answer);
+    assert_eq!(known(&node), Some(epoch));
 }
 
 #[test]
