@@ -193,13 +193,20 @@ impl Member {
 
     /// What the primary remembers of the others: were it known there only, it would go with that disk.
     pub(super) fn remember_told(&mut self, told: &[Seen], out: &mut Out) {
-        for seen in told {
-            if seen.node == self.node {
-                self.hear_of_own(seen, out);
-            } else {
-                self.remember_for_good(*seen);
-                self.doubt_peer(seen.node, out);
-            }
+        let own = self.node;
+        for seen in told.iter().filter(|seen| seen.node == own) {
+            self.hear_of_own(seen, out);
+        }
+        self.remember_others(told, out);
+    }
+
+    /// It is told once, when two nodes meet, perhaps before this life is named. What was heard of this node itself is told
+    /// again when that one has its history.
+    pub(super) fn remember_others(&mut self, told: &[Seen], out: &mut Out) {
+        let own = self.node;
+        for seen in told.iter().filter(|seen| seen.node != own) {
+            self.remember_for_good(*seen);
+            self.doubt_peer(seen.node, out);
         }
     }
 

@@ -523,6 +523,11 @@ impl Member {
         if let MemberMessage::Hello { .. } = message {
             return self.on_hello(peer, message, out);
         }
+        if let MemberMessage::Heard { seen } = &message
+            && self.phase != Phase::Running
+        {
+            return self.remember_others(seen, out);
+        }
         if self.phase != Phase::Running || self.has_forked_alone() {
             return;
         }

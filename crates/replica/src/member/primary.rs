@@ -366,8 +366,12 @@ impl Member {
         self.fail_cut(&reign, out);
         self.finish_busy(&Operation::Demote, out);
         self.want.shard = false;
-        // Who asked goes first, also where requests wait here.
-        self.want.hold_until = self.now + Duration(self.timing.retry.0.saturating_mul(4));
+        // Who asked goes first, also where requests wait here; and whose copy this one lacks has time to ask all voters
+        // again, for else the two would take turns.
+        let outside =
+            self.known.as_ref().is_some_and(|known| self.is_outside(&known.configuration));
+        let retries = if outside { 16 } else { 4 };
+        self.want.hold_until = self.now + Duration(self.timing.retry.0.saturating_mul(retries));
         let epoch = self.known.as_ref().map(|known| known.configuration.epoch);
         if let Some((peer, session)) = reign.drain.and_then(|drain| drain.to)
             && let Some(epoch) = epoch
@@ -490,10 +494,15 @@ impl Member {
     /// the resource is calm.
     fn needs_another_primary(&self, known: &Configuration) -> bool {
         let usable = self.attached && !self.disk_failed;
-        let outside = known.member(self.node).is_some_and(|own| {
+        let calm = self.reign().is_some_and(|reign| self.now >= reign.calm_at);
+        usable && calm && self.is_outside(known)
+    }
+
+    /// Whether this node's own copy is one of those that are not in sync.
+    fn is_outside(&self, known: &Configuration) -> bool {
+        known.member(self.node).is_some_and(|own| {
             own.kind == MemberKind::Replica && !own.in_sync && Some(own.voter) == self.own_voter()
-        });
-        usable && outside && self.reign().is_some_and(|reign| self.now >= reign.calm_at)
+        })
     }
 
     /// Lets the shards finish what is open, so that the reign can end.

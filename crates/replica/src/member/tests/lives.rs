@@ -291,6 +291,19 @@ fn an_identity_that_is_given_up_says_nothing_more_as_a_voter() {
 }
 
 #[test]
+fn what_others_remember_is_heard_also_while_the_present_life_is_being_named() {
+    let mut node = Alone::new(1, &World::new(1, 3, 0, 0).bootstrap);
+    node.slow = true;
+    node.step(MemberInput::PeerUp { peer: NodeId(2), session: SessionId(1) });
+    let named = node.held.expect("its life is on its way to the record");
+    node.hear(2, 1, MemberMessage::Heard { seen: Vec::from([seen(3, life(19, 4711, 3), 1)]) });
+    node.slow = false;
+    node.step(MemberInput::Stored { number: named, ok: true });
+    let sent = hello(&mut node, 2, &[life(18, 5, OPEN)]);
+    assert_eq!(claims(&sent), [seen(3, life(19, 4711, 3), 1)], "{sent:?}");
+}
+
+#[test]
 fn a_voter_tells_what_it_remembers_before_it_promises() {
     let mut node = Alone::new(2, &World::new(1, 2, 1, 1).bootstrap);
     node.meet(4, 1, None);
