@@ -11,7 +11,6 @@ use wire::{Durability, OnNoQuorum, Protocol, ShardMessage};
 
 impl Shard {
     pub(super) fn on_request(&mut self, client: Client, out: &mut Out) {
-        self.pace.request_comes(self.now);
         if self.may_start() && !self.is_far_ahead(&client) {
             self.admit(client, out);
         } else if self.is_primary() || !self.forward(client, out) {
@@ -103,6 +102,8 @@ impl Shard {
     }
 
     fn admit(&mut self, client: Client, out: &mut Out) {
+        // What waits, perhaps for a resync, is not slow for its copies.
+        self.pace.request_comes(self.now);
         if let Err(error) = self.check_request(&client) {
             self.answer(&client, Err(error), None, out);
             self.release(client.request.buffer, out);

@@ -207,7 +207,7 @@ impl Pace {
         if !self.is_watched(now) {
             return Pressure { copies: self.copies_max, sectors: self.sectors_max, rest: 0 };
         }
-        if self.probe_since.is_some() {
+        if self.probe_since.is_some_and(|begun| now.since(begun) < PROBE_MAX) {
             return Pressure { copies: 1, sectors: self.sectors_min, rest: PROBE_REST };
         }
         let fewer = self.level.min(self.copies_max.max(1).ilog2());

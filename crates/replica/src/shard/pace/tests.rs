@@ -284,3 +284,14 @@ fn a_limit_that_changes_counts_at_once() {
     pace.limit(0, 0, now);
     assert!(pace.sync_may_begin(now));
 }
+
+#[test]
+fn a_probe_ends_though_nothing_is_answered() {
+    let mut pace = Pace::new(16, 512, 8);
+    let now = Instant(SECOND);
+    pace.request_comes(now);
+    let probed = pace.pressure(now);
+    let later = now + super::PROBE_MAX;
+    pace.request_comes(later);
+    assert!(pace.pressure(later).rest < probed.rest, "{:?}", pace.pressure(later));
+}

@@ -643,3 +643,17 @@ fn a_read_goes_to_the_replica_that_answered_fastest_of_late() {
     world.read(1, 0, 8);
     assert_eq!(world.sent(1, 2, |m| matches!(m, ShardMessage::Read { .. })), 1);
 }
+
+#[test]
+fn requests_that_wait_until_a_resync_is_done_do_not_slow_it() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(1);
+    let unhindered = world.nodes[&1].shard.pace.pressure(world.now);
+    world.tell(1, ToShard::Suspend(true));
+    let write = world.write(1, 0, 4, 7);
+    assert_eq!(world.answer(1, write), None);
+    assert_eq!(world.nodes[&1].shard.pace.pressure(world.now), unhindered);
+    world.tell(1, ToShard::Suspend(false));
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    assert_ne!(world.nodes[&1].shard.pace.pressure(world.now), unhindered);
+}
