@@ -12,7 +12,7 @@ use super::local::{Action, Purpose as LocalPurpose};
 use super::op::{Content, FlushFor, Kind};
 use super::seats::Nodes;
 use super::{Out, Shard};
-use crate::door::{FromShard, ReadFailure, ShardOutput};
+use crate::door::{DiskAnswer, FromShard, ReadFailure, ShardOutput};
 use alloc::vec::Vec;
 use base::{BufferId, NodeId, SessionId, Span, VolumeId};
 use wire::{ReadPolicy, ShardMessage, VolumeEntry, WriteFlags};
@@ -52,6 +52,8 @@ pub(super) struct Copy {
     locked: bool,
     /// Messages that await answers, by node.
     asked: Vec<(NodeId, u64)>,
+    /// How often its present part, or an earlier one, was looked at here.
+    look: u64,
     hashes: Vec<(NodeId, u128)>,
     source: Option<NodeId>,
     pub(super) tried: Vec<NodeId>,
@@ -116,6 +118,7 @@ impl Shard {
             phase: Phase::Idle,
             locked: false,
             asked: Vec::new(),
+            look: 0,
             hashes: Vec::new(),
             source: None,
             tried: Vec::new(),
@@ -341,13 +344,30 @@ impl Shard {
         }
         for (node, sequence) in asked {
             if node == self.node {
-                self.local(LocalPurpose::Op(id), volume, span, Action::Hash, out);
+                self.look(id, volume, span, Action::Hash, out);
             } else {
                 self.asked.insert(sequence, id);
                 let resync = Some(node) == target;
                 let message = ShardMessage::Compare { epoch, sequence, volume, span, resync };
                 self.send(node, message, None, out);
             }
+        }
+    }
+
+    /// Asks this node's own disk.
+    fn look(&mut self, id: u64, volume: VolumeId, span: Span, action: Action, out: &mut Out) {
+        let Some(copy) = self.copy_mut(id) else { return };
+        copy.look += 1;
+        let purpose = LocalPurpose::Copy { id, look: copy.look };
+        self.local(purpose, volume, span, action, out);
+    }
+
+    /// The own disk's answer. Of what was asked before the copy began anew it may be about another span.
+    pub(super) fn on_own_look(&mut self, id: u64, look: u64, answer: DiskAnswer, out: &mut Out) {
+        if self.copy_mut(id).is_some_and(|copy| copy.look == look) {
+            self.on_own_disk(id, answer, out);
+        } else if let DiskAnswer::Data(buffer) = answer {
+            self.release(buffer, out);
         }
     }
 
@@ -431,7 +451,7 @@ impl Shard {
         copy.source = Some(source);
         copy.asked = alloc::vec![(source, sequence)];
         if own {
-            self.local(LocalPurpose::Op(id), volume, span, Action::Read, out);
+            self.look(id, volume, span, Action::Read, out);
         } else {
             self.asked.insert(sequence, id);
             self.send(source, ShardMessage::Read { epoch, sequence, volume, span }, None, out);

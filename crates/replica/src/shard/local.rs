@@ -21,6 +21,8 @@ use wire::Protocol;
 pub(super) enum Purpose {
     /// An operation of this node as primary.
     Op(u64),
+    /// A look of one of its copies, which may have begun anew since, with another part of its range.
+    Copy { id: u64, look: u64 },
     /// A message of the primary.
     Peer { node: NodeId, session: SessionId, sequence: u64, kind: PeerAsk },
 }
@@ -611,7 +613,7 @@ impl Shard {
         let mut granted = Vec::new();
         for id in self.queued() {
             let Some(op) = self.local.ops.get(&id) else { continue };
-            if matches!(op.purpose, Purpose::Op(_)) {
+            if matches!(op.purpose, Purpose::Op(_) | Purpose::Copy { .. }) {
                 self.drop_local(id, &mut granted);
             }
         }

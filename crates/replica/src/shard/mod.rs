@@ -388,6 +388,7 @@ impl Shard {
     fn on_local(&mut self, purpose: Purpose, answer: crate::door::DiskAnswer, out: &mut Out) {
         match purpose {
             Purpose::Op(id) => self.on_own_disk(id, answer, out),
+            Purpose::Copy { id, look } => self.on_own_look(id, look, answer, out),
             Purpose::Peer { node, session, sequence, kind } => {
                 self.on_peer_disk(node, session, sequence, kind, answer, out);
             }

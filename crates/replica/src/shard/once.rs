@@ -438,7 +438,7 @@ impl Shard {
     /// it may have been told that the disk holds it.
     pub(super) fn note_lost_write(&mut self, asker: Purpose, volume: VolumeId, span: Span) {
         let heard = match asker {
-            Purpose::Op(id) => self.ops.contains_key(&id),
+            Purpose::Op(id) | Purpose::Copy { id, .. } => self.ops.contains_key(&id),
             Purpose::Peer { sequence, .. } => {
                 self.unretired.get(&sequence) == Some(&(volume, span))
             }

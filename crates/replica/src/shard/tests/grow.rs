@@ -268,3 +268,25 @@ fn a_write_across_the_new_end_that_the_last_primary_left_half_done_is_the_same_e
         assert_eq!(world.got(3, read), two);
     }
 }
+
+#[test]
+fn what_was_read_before_a_volume_shrank_is_not_copied_beyond_its_end() {
+    let mut world = stale(&[1, 2]);
+    world.disconnect(1, 2);
+    world.change(1, &[1]);
+    world.write(1, SECTORS - 28, 28, 7);
+    world.connect(1, 2);
+    world.install_on(2);
+    world.ready(1, 2);
+    world.nodes.get_mut(&1).expect("there").disk_held = true;
+    world.start_resync(1, 2);
+    assert_eq!(world.nodes[&1].flying.len(), 1, "the last piece is being read");
+    let next = sized(&world, SECTORS - 8, None);
+    commit(&mut world, 1, next);
+    world.disk_answers(1, 0);
+    world.run();
+    world.disk_goes_on(1);
+    world.wait_ms(1000);
+    assert_eq!((world.at(2, SECTORS - 9), world.at(2, SECTORS - 8)), (7, 0));
+    assert_eq!(world.buffers_held(), 0);
+}

@@ -100,3 +100,35 @@ fn a_replica_that_lacks_a_block_which_is_bad_everywhere_is_not_included_before_i
     assert!(world.has_said(1, &synced));
     assert_well(&world, &[1, 2]);
 }
+
+#[test]
+fn bytes_that_were_read_for_a_part_are_taken_for_no_other() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(1);
+    world.disconnect(1, 2);
+    world.change(1, &[1]);
+    world.write(1, 0, 8, 5);
+    world.write(1, 8, 8, 6);
+    world.write(1, 16, 16, 7);
+    rot(&mut world, 1, 20);
+    world.connect(1, 2);
+    world.install_on(2);
+    world.ready(1, 2);
+    world.nodes.get_mut(&1).expect("there").disk_held = true;
+    world.start_resync(1, 2);
+    // It cannot be read as a whole.
+    world.disk_answers(1, 0);
+    assert!(world.has_mark(1, "a copy goes on block by block"));
+    // The first block is being read when copies begin anew, and is read again.
+    world.change(1, &[1]);
+    world.wait_ms(100);
+    assert_eq!(world.nodes[&1].flying.len(), 2);
+    world.disk_answers(1, 0);
+    world.run();
+    world.disk_answers(1, 0);
+    world.run();
+    world.disk_goes_on(1);
+    world.wait_ms(1000);
+    assert_well(&world, &[2]);
+    assert_eq!(world.buffers_held(), 0);
+}
