@@ -154,3 +154,29 @@ fn a_policy_ends_a_split_brain_by_itself() {
         assert_eq!(cluster.status(wins, "alpha").fork, 1, "{name}");
     }
 }
+
+#[test]
+fn what_a_side_gave_back_of_a_volume_that_it_made_smaller_is_copied_to_it_again() {
+    let mut cluster = pair("gave-back", AfterSplitBrain::Disconnect);
+    write(&cluster, 1, 40 * MIB, 6, 64 * KIB);
+    // In good order, and with nothing in doubt: no extent is compared for having been hot.
+    assert!(cluster.stop(2));
+    write(&cluster, 1, 0, 7, 4 * KIB);
+    cluster.start(2);
+    cluster.wait_in_sync(1, "alpha", &[1, 2]);
+    assert!(cluster.stop(2));
+    write(&cluster, 1, 4 * MIB, 2, 64 * KIB);
+    assert!(cluster.stop(1));
+    cluster.start(2);
+    write(&cluster, 2, 8 * MIB, 3, 64 * KIB);
+    let operation = Operation::Resize { volume: 0, size_bytes: 32 * MIB, allow_shrink: true };
+    let resource = "alpha".to_owned();
+    cluster.ask(2, Command::Operation { resource, operation }).expect("made smaller");
+    cluster.start(1);
+    split(&cluster);
+    resolve(&cluster, 1, 2).expect("chosen");
+    cluster.wait_in_sync(1, "alpha", &[1, 2]);
+    let read = cluster.open(1, "alpha").read(40 * MIB, 64 << 10).expect("read");
+    assert!(read == content(6, 64 * KIB), "it was never written to on the side that went on");
+    assert_eq!(cluster.dump(1, "alpha"), cluster.dump(2, "alpha"));
+}

@@ -17,7 +17,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use base::{Ballot, Epoch, NodeId};
-use wire::{AfterSplitBrain, Configuration, LINEAGE_MAX, MemberMessage, Stretch};
+use wire::{AfterSplitBrain, Configuration, LINEAGE_MAX, MemberMessage, Stretch, VolumeEntry};
 
 /// Epochs that a resolved split brain leaves out, so that what the other side did is older for every
 /// shard.
@@ -208,8 +208,8 @@ impl Member {
         self.end_split(peer);
         self.leaves = true;
         self.side_from = theirs.configuration.epoch;
-        if theirs.configuration.is_in_sync(self.node) {
-            // That side does not know yet that this copy went another way: it becomes a new one.
+        if theirs.configuration.is_in_sync(self.node) || self.gave_back(&theirs.configuration) {
+            // That side does not know yet that this copy went another way, or no bits tell how far: it becomes a new one.
             self.renew_identity(out);
         } else if let Some(record) = self.record.as_mut() {
             record.accepted = None;
@@ -217,6 +217,19 @@ impl Member {
         self.know(theirs.ballot, theirs.configuration, out);
         self.introduce(out);
         self.judge_again(out);
+    }
+
+    /// Whether a volume is larger on the other side: what lies beyond its end here may have been there, and have been given
+    /// back since. That was no write.
+    fn gave_back(&self, theirs: &Configuration) -> bool {
+        let Some(mine) = self.known.as_ref().map(|known| &known.configuration) else {
+            return false;
+        };
+        let larger = |entry: &VolumeEntry| {
+            let there = theirs.volume(entry.volume);
+            there.is_some_and(|there| there.kept_sectors() > entry.sectors)
+        };
+        theirs.is_replica(self.node) && mine.volumes.iter().any(larger)
     }
 
     /// This side is not the one that goes on, and clients are in the way.

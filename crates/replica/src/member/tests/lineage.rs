@@ -199,6 +199,25 @@ fn an_operator_chooses_the_side_that_goes_on() {
     }
 }
 
+#[test]
+fn a_side_on_which_a_volume_is_smaller_is_copied_as_a_whole_when_it_is_given_up() {
+    let mut world = split(5, AfterSplitBrain::Disconnect);
+    let volume = known(&world, 2).volumes[0].clone();
+    let (volume, sectors) = (volume.volume, volume.sectors / 2);
+    let shrinks = world.operate(2, Operation::Resize { volume, sectors });
+    world.run_until("node 2 made it smaller", |world| world.is_done(2, shrinks));
+    // It gave back what lay beyond: its bits for node 1 say nothing of that.
+    let before = known(&world, 1).members[1].voter;
+    meet(&mut world);
+    world.run_until("both see it", |world| is_split(world, 1, 2) && is_split(world, 2, 1));
+    let id = world.operate(1, Operation::Resolve { discard: NodeId(2) });
+    world.run_until("chosen", |world| world.is_done(1, id));
+    world.set_clients(2, 0);
+    world.run_until("both are in sync", |world| is_whole(world, 2));
+    assert_eq!(known(&world, 1).volumes[0].sectors, 2 * sectors);
+    assert_ne!(known(&world, 1).members[1].voter, before, "its bits were believed");
+}
+
 /// Who goes on after a split brain under a policy, node 2 having begun later.
 fn winner(seed: u64, after: AfterSplitBrain) -> u16 {
     let mut world = split(seed, after);
