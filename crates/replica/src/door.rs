@@ -601,6 +601,8 @@ pub enum Operation {
         volume: VolumeId,
         /// Its new size.
         sectors: u64,
+        /// It may be less than what the volume has when it is carried out.
+        shrinks: bool,
     },
     /// Change the options.
     SetOptions(Options),
@@ -659,6 +661,8 @@ pub enum OperationError {
     NoPrimary,
     /// Another resize of the volume took the place of this one.
     Replaced,
+    /// The volume is larger by now than it was asked to become, and it was not to shrink.
+    Shrinks,
     /// This node's disk failed while it wrote down that it goes on alone: it may be on that fork after its next start.
     MayHaveForked,
     /// The comparison was stopped.

@@ -270,7 +270,7 @@ impl World {
                 let large = self.sizes().iter().any(|&(known, now)| known == volume && now > first);
                 // Not a whole extent, nor a whole block, more.
                 let sectors = if large { first } else { first + (1 + draw) * extent - draw };
-                once(Operation::Resize { volume, sectors })
+                once(Operation::Resize { volume, sectors, shrinks: true })
             }
             Wish::Witness => {
                 let witness =

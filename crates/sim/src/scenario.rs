@@ -434,7 +434,8 @@ impl Scenario {
         let newest = self.world.oracle.newest.as_ref().ok_or("there is no configuration")?;
         let primary = newest.primary.map(node_index).ok_or("nobody is primary")?;
         let operation = if words[0] == "resize" {
-            Operation::Resize { volume: VolumeId(0), sectors: number(words.get(1))? as u64 }
+            let sectors = number(words.get(1))? as u64;
+            Operation::Resize { volume: VolumeId(0), sectors, shrinks: true }
         } else {
             let node = self.nodes(&words[1..2])?[0];
             let (id, voter) = (node_id(node), self.world.nodes[node].voter);

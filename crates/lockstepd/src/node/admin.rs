@@ -414,7 +414,8 @@ impl Node {
                     );
                     return Err(Refused::new(&codes::STORE_TOO_SMALL, message));
                 }
-                Operation::Resize { volume: VolumeId(volume), sectors }
+                // The member looks again when it is carried out: it may have grown by then.
+                Operation::Resize { volume: VolumeId(volume), sectors, shrinks: allow_shrink }
             }
             Wish::Invalidate {} => Operation::Invalidate,
             Wish::Suspend {} => Operation::Suspend(true),
@@ -493,6 +494,7 @@ impl Node {
             OperationError::BadSize => &codes::BAD_SIZE,
             OperationError::BadOption => &codes::BAD_OPTION,
             OperationError::Replaced => &codes::RESIZE_REPLACED,
+            OperationError::Shrinks => &codes::SHRINK,
             OperationError::MayHaveForked => &codes::MAY_HAVE_FORKED,
             OperationError::Stopped => &codes::VERIFY_STOPPED,
             OperationError::OldRelease => &codes::OLD_RELEASE,

@@ -164,7 +164,7 @@ impl Member {
             Operation::Promote => return self.run_promote(pending, out),
             Operation::Demote => return self.run_demote(pending.id, out),
             Operation::Invalidate => return self.run_invalidate(pending, out),
-            Operation::Resize { volume, sectors } => {
+            Operation::Resize { volume, sectors, .. } => {
                 if let Some(result) = self.watch_resize(pending, volume, sectors) {
                     return result;
                 }
@@ -389,8 +389,8 @@ impl Member {
                     self.add_member(known, *node, *kind, *voter)
                 }
                 Operation::RemoveMember { node } => self.remove_member(known, *node),
-                Operation::Resize { volume, sectors } => {
-                    super::resize::resized(known, *volume, *sectors)
+                Operation::Resize { volume, sectors, shrinks } => {
+                    super::resize::resized(known, *volume, *sectors, *shrinks)
                 }
                 Operation::SetOptions(options) => Self::with_options(known, options).map(Some),
                 Operation::Suspend(on) => {

@@ -105,6 +105,7 @@ pub(super) fn resized(
     known: &Configuration,
     volume: VolumeId,
     sectors: u64,
+    shrinks: bool,
 ) -> Result<Option<Configuration>, OperationError> {
     let mut next = Configuration { epoch: Epoch(known.epoch.0 + 1), ..known.clone() };
     let Some(entry) = next.volumes.iter_mut().find(|entry| entry.volume == volume) else {
@@ -112,6 +113,9 @@ pub(super) fn resized(
     };
     if entry.grows_to == Some(sectors) {
         return Ok(None);
+    }
+    if sectors < entry.sectors && !shrinks {
+        return Err(OperationError::Shrinks);
     }
     if sectors > entry.sectors {
         entry.grows_to = Some(sectors);

@@ -603,7 +603,7 @@ fn no_replica_is_removed_that_in_sync_min_asks_for() {
 #[test]
 fn an_operation_is_refused_where_another_node_is_primary() {
     let mut world = serving(13, 2, 1, 0);
-    let operation = Operation::Resize { volume: base::VolumeId(0), sectors: 4096 };
+    let operation = Operation::Resize { volume: base::VolumeId(0), sectors: 4096, shrinks: true };
     let id = world.operate(2, operation.clone());
     world.wait(1);
     assert_eq!(world.node(2).done[&id], Err(OperationError::OtherPrimary(NodeId(1))));
@@ -611,7 +611,7 @@ fn an_operation_is_refused_where_another_node_is_primary() {
     world.wait(1);
     assert_eq!(world.node(1).done[&id], Ok(()));
     assert_eq!(world.newest().volumes[0].sectors, 4096);
-    let bad = Operation::Resize { volume: base::VolumeId(0), sectors: 0 };
+    let bad = Operation::Resize { volume: base::VolumeId(0), sectors: 0, shrinks: true };
     let id = world.operate(1, bad);
     world.wait(1);
     assert_eq!(world.node(1).done[&id], Err(OperationError::BadSize));

@@ -204,7 +204,7 @@ fn a_side_on_which_a_volume_is_smaller_is_copied_as_a_whole_when_it_is_given_up(
     let mut world = split(5, AfterSplitBrain::Disconnect);
     let volume = known(&world, 2).volumes[0].clone();
     let (volume, sectors) = (volume.volume, volume.sectors / 2);
-    let shrinks = world.operate(2, Operation::Resize { volume, sectors });
+    let shrinks = world.operate(2, Operation::Resize { volume, sectors, shrinks: true });
     world.run_until("node 2 made it smaller", |world| world.is_done(2, shrinks));
     // It gave back what lay beyond: its bits for node 1 say nothing of that.
     let before = known(&world, 1).members[1].voter;

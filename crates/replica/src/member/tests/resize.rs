@@ -8,7 +8,7 @@ use base::{NodeId, VolumeId};
 const VOLUME: VolumeId = VolumeId(0);
 
 fn resize(sectors: u64) -> Operation {
-    Operation::Resize { volume: VOLUME, sectors }
+    Operation::Resize { volume: VOLUME, sectors, shrinks: true }
 }
 
 fn size(world: &mut World) -> u64 {
@@ -93,4 +93,18 @@ fn a_volume_shrinks_at_once() {
     let refused = world.operate(2, resize(half));
     world.wait(1);
     assert_eq!(world.node(2).done[&refused], Err(OperationError::OtherPrimary(NodeId(1))));
+}
+
+#[test]
+fn a_resize_that_was_to_grow_a_volume_does_not_shrink_one_that_grew_meanwhile() {
+    let (mut world, first) = growing(36, 1 << 21);
+    // Whoever asked saw the size of before.
+    let (volume, sectors) = (VOLUME, (1 << 20) + 8);
+    let since = world.newest().epoch;
+    world.say(1, &FromShard::Grown { volume, since });
+    world.run_until("it grew", |world| world.is_done(1, first));
+    let second = world.operate(1, Operation::Resize { volume, sectors, shrinks: false });
+    world.run_until("answered", |world| world.is_done(1, second));
+    assert_eq!(world.node(1).done[&second], Err(OperationError::Shrinks));
+    assert_eq!(size(&mut world), 1 << 21);
 }
