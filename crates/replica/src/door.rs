@@ -10,7 +10,8 @@ use base::{
     AnswerError, BufferId, Duration, Epoch, Instant, NodeId, Request, RequestId, SessionId, Span,
     VolumeId, VoterId,
 };
-use wire::{Configuration, MemberKind, MemberMessage, Options, ShardMessage};
+use wire::admin::OptionsChange;
+use wire::{Configuration, MemberKind, MemberMessage, ShardMessage};
 
 /// A metadata page as it stands on disk.
 pub type Page = [u8; 4096];
@@ -604,8 +605,8 @@ pub enum Operation {
         /// It may be less than what the volume has when it is carried out.
         shrinks: bool,
     },
-    /// Change the options.
-    SetOptions(Options),
+    /// Change these options. The others stay as they are when it is carried out.
+    SetOptions(OptionsChange),
     /// Go on from this node's copy although the rules say to wait: makes a fork.
     Force,
     /// Forget this node's copy and copy it anew from the others.

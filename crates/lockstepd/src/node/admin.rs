@@ -583,7 +583,8 @@ fn new_options(
         .map_err(|what| Refused::new(&codes::BAD_OPTION, format!("{name}: {what}")))?;
     let members = known.into_iter().flat_map(|known| &known.members);
     refuse_witness(name, options.quorum, members.map(|member| member.kind))?;
-    Ok(Operation::SetOptions(options))
+    // Others may change some meanwhile.
+    Ok(Operation::SetOptions(change.clone()))
 }
 
 /// Bytes up to which a volume can grow in the smallest of its stores.

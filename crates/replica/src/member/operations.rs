@@ -13,8 +13,9 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use base::{Ballot, Duration, Epoch, Incarnation, Instant, NodeId};
+use wire::admin::OptionsChange;
 use wire::{
-    Configuration, Held, MEMBERS_MAX, MemberEntry, MemberKind, MemberMessage, Options, REPLICAS_MAX,
+    Configuration, Held, MEMBERS_MAX, MemberEntry, MemberKind, MemberMessage, REPLICAS_MAX,
 };
 
 /// Operations that wait, at most. An operator has few; beyond that they fail at once.
@@ -392,7 +393,7 @@ impl Member {
                 Operation::Resize { volume, sectors, shrinks } => {
                     super::resize::resized(known, *volume, *sectors, *shrinks)
                 }
-                Operation::SetOptions(options) => Self::with_options(known, options).map(Some),
+                Operation::SetOptions(change) => Self::with_options(known, change).map(Some),
                 Operation::Suspend(on) => {
                     Ok(Some(with_held(known, Held { requests: *on, ..known.held })))
                 }
@@ -437,17 +438,19 @@ impl Member {
 
     fn with_options(
         known: &Configuration,
-        options: &Options,
+        change: &OptionsChange,
     ) -> Result<Configuration, OperationError> {
+        let options = change.applied(&known.options);
+        let sums = options.data_checksum != known.options.data_checksum;
         let wanted = usize::from(options.in_sync_min);
         let raised = options.in_sync_min > known.options.in_sync_min;
-        if wire::check_options(options).is_err() {
+        if wire::check_options(&options).is_err() || sums {
             return Err(OperationError::BadOption);
         }
         if raised && known.replicas().count() < wanted {
             return Err(OperationError::TooFewReplicas);
         }
-        Ok(Configuration { options: options.clone(), ..Self::successor(known) })
+        Ok(Configuration { options, ..Self::successor(known) })
     }
 
     fn add_member(

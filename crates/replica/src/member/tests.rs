@@ -20,7 +20,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use base::{Ballot, Epoch, Incarnation, NodeId, SessionId, VoterId};
 use network::{MS, World, voter};
-use wire::{MemberKind, MemberMessage, Options, RefuseReason};
+use wire::admin::OptionsChange;
+use wire::{MemberKind, MemberMessage, OnNoQuorum, RefuseReason};
 
 /// A world in which node 1 has a client and serves it.
 fn serving(seed: u64, replicas: u16, witnesses: u16, clients: u16) -> World {
@@ -584,8 +585,12 @@ fn no_replica_is_removed_that_in_sync_min_asks_for() {
         world.run_until("answered", |world| world.is_done(1, id));
         world.node(1).done[&id]
     };
-    let at_least =
-        |in_sync_min| Operation::SetOptions(Options { in_sync_min, ..Options::default() });
+    let at_least = |least| {
+        Operation::SetOptions(OptionsChange {
+            in_sync_min: Some(least),
+            ..OptionsChange::default()
+        })
+    };
     let remove = |node| Operation::RemoveMember { node: NodeId(node) };
     assert_eq!(ask(&mut world, at_least(4)), Err(OperationError::TooFewReplicas));
     assert_eq!(ask(&mut world, at_least(2)), Ok(()));
@@ -620,8 +625,8 @@ fn an_operation_is_refused_where_another_node_is_primary() {
 #[test]
 fn requests_are_held_back_while_too_few_replicas_are_in_sync() {
     let mut world = serving(14, 2, 1, 0);
-    let options = Options { in_sync_min: 2, ..Options::default() };
-    let id = world.operate(1, Operation::SetOptions(options));
+    let change = OptionsChange { in_sync_min: Some(2), ..OptionsChange::default() };
+    let id = world.operate(1, Operation::SetOptions(change));
     world.run_until("set", |world| world.is_done(1, id));
     world.wait(1);
     assert!(world.answers(1));
@@ -970,4 +975,18 @@ fn a_promote_where_too_few_voters_are_reached_lacks_quorum_though_a_primary_is_h
     let id = world.operate(4, Operation::Promote);
     world.run_until("refused", |world| world.is_done(4, id));
     assert_eq!(world.node(4).done[&id], Err(OperationError::NoQuorum));
+}
+
+#[test]
+fn of_two_operators_who_change_options_at_once_neither_undoes_the_other() {
+    let mut world = serving(3, 2, 1, 0);
+    let none = OptionsChange::default;
+    let first = OptionsChange { in_sync_min: Some(2), ..none() };
+    let second = OptionsChange { on_no_quorum: Some(OnNoQuorum::IoError), ..none() };
+    let one = world.operate(1, Operation::SetOptions(first));
+    let two = world.operate(1, Operation::SetOptions(second));
+    world.run_until("both are done", |world| world.is_done(1, one) && world.is_done(1, two));
+    world.wait(1);
+    let options = world.newest().options;
+    assert_eq!((options.in_sync_min, options.on_no_quorum), (2, OnNoQuorum::IoError));
 }

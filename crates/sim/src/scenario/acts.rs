@@ -6,6 +6,7 @@ use super::{Scenario, number, span};
 use crate::history::Effect;
 use crate::queue::{MILLI, Time};
 use replica::Operation;
+use wire::admin::OptionsChange;
 use wire::{OnNoQuorum, Options, Protocol, ReadPolicy};
 
 /// Sets the option of this name.
@@ -113,7 +114,8 @@ impl Scenario {
         let primary = newest.primary.map(crate::world::node_index).ok_or("nobody is primary")?;
         let mut options = newest.options.clone();
         set_option(&mut options, words.get(1).unwrap_or(&""), words.get(2))?;
-        self.world.want(primary, Operation::SetOptions(options));
+        let change = OptionsChange::between(&newest.options, &options);
+        self.world.want(primary, Operation::SetOptions(change));
         self.until(&["done"])
     }
 }

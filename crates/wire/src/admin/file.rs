@@ -184,8 +184,12 @@ fn block() -> u32 {
     4096
 }
 
+fn changed<T: Copy + PartialEq>(from: &T, to: &T) -> Option<T> {
+    (from != to).then_some(*to)
+}
+
 /// Options to change; the others stay.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Eq, Hash, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OptionsChange {
     /// When a write counts as complete.
@@ -224,6 +228,24 @@ pub struct OptionsChange {
 }
 
 impl OptionsChange {
+    /// The change of those options in which `to` is not like `from`.
+    #[must_use]
+    pub fn between(from: &Options, to: &Options) -> OptionsChange {
+        OptionsChange {
+            protocol: changed(&from.protocol, &to.protocol),
+            durability: changed(&from.durability, &to.durability),
+            quorum: changed(&from.quorum, &to.quorum),
+            on_no_quorum: changed(&from.on_no_quorum, &to.on_no_quorum),
+            on_io_error: changed(&from.on_io_error, &to.on_io_error),
+            read_policy: changed(&from.read_policy, &to.read_policy),
+            in_sync_min: changed(&from.in_sync_min, &to.in_sync_min),
+            data_checksum: changed(&from.data_checksum, &to.data_checksum),
+            after_split_brain: changed(&from.after_split_brain, &to.after_split_brain),
+            resync_rate_max: changed(&from.resync_rate_max, &to.resync_rate_max),
+            resync_rate_min: changed(&from.resync_rate_min, &to.resync_rate_min),
+        }
+    }
+
     /// `options` with the change made.
     #[must_use]
     pub fn applied(&self, options: &Options) -> Options {

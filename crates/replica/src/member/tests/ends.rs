@@ -7,7 +7,8 @@ use crate::door::{FromShard, MemberInput, Operation, OperationId, Timing};
 use crate::member::RoleStatus;
 use alloc::boxed::Box;
 use base::{Ballot, Duration, Epoch, NodeId, SessionId};
-use wire::{Configuration, MemberMessage, Options, Quorum, RefuseReason};
+use wire::admin::OptionsChange;
+use wire::{Configuration, MemberMessage, Quorum, RefuseReason};
 
 /// The ballot under which voters are asked for promises, if they are.
 fn asked(sent: &[MemberMessage]) -> Option<Ballot> {
@@ -119,8 +120,8 @@ fn quorum_is_given_up_only_when_those_who_may_then_go_on_alone_granted_the_lease
         };
         node.hear(3, 2, answer);
     }
-    let options = Options { quorum: Quorum::Off, ..Options::default() };
-    let operation = Operation::SetOptions(options);
+    let change = OptionsChange { quorum: Some(Quorum::Off), ..OptionsChange::default() };
+    let operation = Operation::SetOptions(change);
     let sent = node.step(MemberInput::Operation { id: OperationId(1), operation });
     let epoch = proposed(&sent).expect("it is asked for").epoch;
     node.hear(3, 2, MemberMessage::Accepted { ballot, epoch, voter: voter(3) });
