@@ -9,10 +9,11 @@
 //!
 //! Not here: how a change is decided (`register`), the bits (`register::update_slots`, `shard`).
 
+use super::operations::ASK_RETRIES;
 use super::{Member, Out, Pending, Then};
 use crate::door::{MemberOutput, Operation, OperationError};
 use alloc::vec::Vec;
-use base::{Incarnation, NodeId};
+use base::{Duration, Incarnation, NodeId};
 use wire::{Configuration, MemberEntry, MemberKind, MemberMessage};
 
 impl Member {
@@ -51,26 +52,29 @@ impl Member {
         invalidates.find_map(|pending| pending.from)
     }
 
-    /// A replica says that its copy is worthless. It says so until it learns that this is known, so that what
-    /// comes late must not count when the copy has been made anew.
+    /// A replica says that its copy is worthless. It says so again and again until it learns that this is known, so that what
+    /// comes late must not count when the copy has been made anew, nor when it has ceased to say so: its operator was told
+    /// that it cannot be.
     pub(super) fn on_invalidate(&mut self, node: NodeId, incarnation: Incarnation) {
         let known = self.known.as_ref().map(|known| known.configuration.clone());
         let named = known.and_then(|known| known.member(node).map(|entry| entry.incarnation));
         if let Some(peer) = self.peers.get_mut(&node)
             && named == Some(incarnation)
         {
-            peer.worthless = named;
+            peer.worthless = Some((incarnation, self.now));
         }
     }
 
     /// The change that leaves a worthless copy out.
     pub(super) fn change_invalidate(&self, known: &Configuration) -> Option<(Configuration, Then)> {
+        let patience = Duration(self.timing.retry.0.saturating_mul(2 * ASK_RETRIES));
         let worthless = |entry: &MemberEntry| {
             let node = entry.node;
             let said = if node == self.node {
                 self.is_worthless()
             } else {
-                self.peers.get(&node).and_then(|peer| peer.worthless)
+                let said = self.peers.get(&node).and_then(|peer| peer.worthless);
+                said.filter(|&(_, at)| self.now < at + patience).map(|(incarnation, _)| incarnation)
             };
             said == Some(entry.incarnation)
                 && self.voter_of(node) == Some(entry.voter)

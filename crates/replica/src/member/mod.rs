@@ -173,8 +173,8 @@ struct Peer {
     failures: u32,
     /// When a shard said that it owes an answer for too long.
     late: Option<Instant>,
-    /// It said that its copy is worthless, as long as the configuration names this incarnation for it.
-    worthless: Option<Incarnation>,
+    /// It said, then, that its copy is worthless, as long as the configuration names this incarnation for it.
+    worthless: Option<(Incarnation, Instant)>,
     /// When the newest configuration was last sent to it.
     taught: Instant,
     /// What it knows, if its history went another way than this node's.

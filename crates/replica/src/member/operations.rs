@@ -24,7 +24,7 @@ const OPERATIONS_MAX: usize = 64;
 const PATIENCE_LEASES: u64 = 8;
 /// Between two requests to a primary to hand over, in `Timing::retry`: it may be about to hand over to
 /// somebody else, and then the next one has to be asked.
-const ASK_RETRIES: u64 = 4;
+pub(super) const ASK_RETRIES: u64 = 4;
 /// Epochs that a forced configuration leaves out, so that what the other side of the fork did
 /// meanwhile is older for every shard.
 const FORK_EPOCHS: u64 = 1 << 32;

@@ -3,7 +3,7 @@
 use super::network::{MS, World, voter};
 use super::register::Alone;
 use crate::disk::Record;
-use crate::door::{FromShard, MemberInput, Operation, OperationId, Timing};
+use crate::door::{FromShard, MemberInput, Operation, OperationError, OperationId, Timing};
 use crate::member::RoleStatus;
 use alloc::boxed::Box;
 use base::{Ballot, Duration, Epoch, NodeId, SessionId};
@@ -180,4 +180,24 @@ fn nobody_accepts_an_exclude_before_those_who_stay_have() {
     world.crash(2);
     world.run_until("the witness accepts", |world| accepts(world, 3));
     assert!(accepts(&world, 1), "node 1 might be gone, and be all there is");
+}
+
+#[test]
+fn an_invalidate_that_was_refused_is_not_made_later() {
+    let mut world = World::new(21, 2, 1, 1);
+    world.connect_all();
+    world.set_clients(4, 1);
+    world.run_until("node 4 serves", |world| world.answers(4));
+    world.wait(1);
+    // The primary hears of it just when no other copy is left.
+    world.crash(1);
+    let id = world.operate(2, Operation::Invalidate);
+    world.run_until("answered", |world| world.is_done(2, id));
+    assert_eq!(world.node(2).done[&id], Err(OperationError::LastReplica));
+    world.wait(2);
+    world.start(1);
+    world.run_until("node 1 is back", |world| world.in_sync() == [1, 2]);
+    world.wait(20);
+    let void = |known: &Configuration| known.members[1].is_void();
+    assert!(!world.epochs.values().any(void), "long after its operator was told that it is not");
 }
