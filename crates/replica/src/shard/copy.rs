@@ -410,7 +410,7 @@ impl Shard {
         out.push(ShardOutput::Mark("a comparison found a difference"));
         if matches!(copy.purpose, Purpose::Verify | Purpose::Reconcile) {
             // What all copies were to hold and one does not may be rot. Of a write that was under way any may be taken.
-            copy.source = Some(majority(&copy.hashes, own));
+            copy.source = majority(&copy.hashes, &[], own);
         }
         self.copy_read(id, out);
     }
@@ -420,7 +420,14 @@ impl Shard {
         let (volume, span) = (op.volume, op.span);
         let Kind::Copy(copy) = &op.kind else { return };
         let (tried, purpose) = (copy.tried.clone(), copy.purpose);
-        let wanted = copy.source.filter(|source| !tried.contains(source));
+        // Others may hold what one does that cannot be read.
+        let wanted = copy.source.and_then(|source| {
+            if tried.contains(&source) {
+                majority(&copy.hashes, &tried, self.node)
+            } else {
+                Some(source)
+            }
+        });
         let sources = if purpose == Purpose::Reconcile {
             self.reconcile_sources(&tried, out)
         } else {
@@ -794,11 +801,13 @@ impl Shard {
     }
 }
 
-/// The node whose content most replicas share; of several such contents this node's, else the first.
-fn majority(hashes: &[(NodeId, u128)], own: NodeId) -> NodeId {
+/// Of the nodes that were not tried the one whose content most replicas share; of several such contents this node's, else
+/// the first.
+fn majority(hashes: &[(NodeId, u128)], tried: &[NodeId], own: NodeId) -> Option<NodeId> {
     let votes = |hash: u128| hashes.iter().filter(|&&(_, other)| other == hash).count();
-    let best = hashes.iter().map(|&(_, hash)| votes(hash)).max().unwrap_or(0);
-    let mut winners = hashes.iter().filter(|&&(_, hash)| votes(hash) == best);
-    let first = winners.clone().next().map_or(own, |&(node, _)| node);
-    if winners.any(|&(node, _)| node == own) { own } else { first }
+    let left = || hashes.iter().filter(|(node, _)| !tried.contains(node));
+    let best = left().map(|&(_, hash)| votes(hash)).max()?;
+    let mut winners = left().filter(|&&(_, hash)| votes(hash) == best);
+    let first = winners.clone().next().map(|&(node, _)| node);
+    if winners.any(|&(node, _)| node == own) { Some(own) } else { first }
 }
