@@ -11,13 +11,15 @@
 
 use super::lineage::{is_ancestor, is_lineal};
 use super::{Known, Member, Out, SplitStatus, Then};
-use crate::door::{MemberOutput, Notice, ToShard};
+use crate::door::{MemberOutput, Notice, Slot, ToShard};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use base::{Ballot, Epoch, NodeId};
-use wire::{AfterSplitBrain, Configuration, LINEAGE_MAX, MemberMessage, Stretch, VolumeEntry};
+use wire::{
+    AfterSplitBrain, Configuration, LINEAGE_MAX, MemberEntry, MemberMessage, Stretch, VolumeEntry,
+};
 
 /// Epochs that a resolved split brain leaves out, so that what the other side did is older for every
 /// shard.
@@ -208,7 +210,7 @@ impl Member {
         self.end_split(peer);
         self.leaves = true;
         self.side_from = theirs.configuration.epoch;
-        if theirs.configuration.is_in_sync(self.node) || self.gave_back(&theirs.configuration) {
+        if theirs.configuration.is_in_sync(self.node) || self.lacks_bits(&theirs.configuration) {
             // That side does not know yet that this copy went another way, or no bits tell how far: it becomes a new one.
             self.renew_identity(out);
         } else if let Some(record) = self.record.as_mut() {
@@ -219,9 +221,10 @@ impl Member {
         self.judge_again(out);
     }
 
-    /// Whether a volume is larger on the other side: what lies beyond its end here may have been there, and have been given
-    /// back since. That was no write.
-    fn gave_back(&self, theirs: &Configuration) -> bool {
+    /// Whether no bits here tell all in which this copy may be unlike those of the other side. A volume that is larger there
+    /// may have been as large here, and what lay beyond its end may have been given back: that was no write. And what was
+    /// written here is marked for copies that this node knew: of those in sync there any may be the only one that is left.
+    fn lacks_bits(&self, theirs: &Configuration) -> bool {
         let Some(mine) = self.known.as_ref().map(|known| &known.configuration) else {
             return false;
         };
@@ -229,7 +232,12 @@ impl Member {
             let there = theirs.volume(entry.volume);
             there.is_some_and(|there| there.kept_sectors() > entry.sectors)
         };
-        theirs.is_replica(self.node) && mine.volumes.iter().any(larger)
+        let unknown = |member: &MemberEntry| {
+            let same = |slot: &Slot| (slot.node, slot.voter) == (member.node, member.voter);
+            member.in_sync && !self.slots.iter().any(same)
+        };
+        theirs.is_replica(self.node)
+            && (mine.volumes.iter().any(larger) || theirs.members.iter().any(unknown))
     }
 
     /// This side is not the one that goes on, and clients are in the way.

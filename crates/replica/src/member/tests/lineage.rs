@@ -1,12 +1,13 @@
 //! Without quorum: going on alone, meeting again, choosing a side.
 
-use super::network::{MS, World};
+use super::network::{MS, World, voter};
 use super::register::Alone;
+use crate::disk::Record;
 use crate::door::{MemberInput, Notice, Operation, OperationError};
 use crate::member::{RoleStatus, Suspended};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use base::{Ballot, Epoch, NodeId};
+use base::{Ballot, Epoch, Incarnation, NodeId};
 use wire::{AfterSplitBrain, Configuration, MemberKind, MemberMessage, Options, Quorum, Stretch};
 
 fn off(after_split_brain: AfterSplitBrain) -> Options {
@@ -216,6 +217,47 @@ fn a_side_on_which_a_volume_is_smaller_is_copied_as_a_whole_when_it_is_given_up(
     world.run_until("both are in sync", |world| is_whole(world, 2));
     assert_eq!(known(&world, 1).volumes[0].sectors, 2 * sectors);
     assert_ne!(known(&world, 1).members[1].voter, before, "its bits were believed");
+}
+
+#[test]
+fn a_side_that_keeps_no_bits_for_a_copy_of_the_other_is_copied_as_a_whole() {
+    let mut world = serving(7, 3, AfterSplitBrain::Disconnect);
+    world.set_clients(2, 1);
+    world.set_clients(1, 0);
+    world.run_until("node 2 serves", |world| world.answers(2));
+    world.set_clients(1, 1);
+    // Node 1 does not hear of node 4, and is in sync when that is added.
+    world.lost = Some((1, 2));
+    world.add_node(4, Some(Record::empty(voter(4), Incarnation(4), 1)), false);
+    world.block(1, 4);
+    world.connect_all();
+    world.run(200 * MS);
+    let add = Operation::AddMember { node: NodeId(4), kind: MemberKind::Replica, voter: voter(4) };
+    let id = world.operate(2, add);
+    world.run_until("added", |world| world.is_done(2, id));
+    assert_eq!(in_sync(&world, 2), [1, 2, 3], "{}", world.show());
+    world.split(&[1]);
+    world.lost = None;
+    world.run_until("node 1 goes on", |world| in_sync(world, 1) == [1] && world.answers(1));
+    world.run_until("so do the others", |world| in_sync(world, 2) == [2, 3, 4]);
+    world.set_clients(4, 1);
+    world.set_clients(2, 0);
+    world.run_until("node 4 serves", |world| world.answers(4));
+    for node in [2, 3] {
+        let id = world.operate(4, Operation::RemoveMember { node: NodeId(node) });
+        world.run_until("removed", |world| world.is_done(4, id));
+        assert_eq!(world.node(4).done[&id], Ok(()), "{}", world.show());
+    }
+    world.blocked.remove(&(1, 4));
+    world.connect_all();
+    world.run_until("node 4 sees it", |world| is_split(world, 4, 1));
+    let id = world.operate(4, Operation::Resolve { discard: NodeId(1) });
+    world.run_until("chosen", |world| world.is_done(4, id));
+    let slots = &world.node(4).member.as_ref().expect("it runs").slots;
+    assert!(slots.iter().any(|slot| slot.node == NodeId(1) && !slot.full), "{slots:?}");
+    world.set_clients(1, 0);
+    world.run_until("both are in sync", |world| in_sync(world, 4) == [1, 4]);
+    assert_ne!(known(&world, 4).members[0].voter, voter(1), "nobody knows what it wrote alone");
 }
 
 /// Who goes on after a split brain under a policy, node 2 having begun later.
