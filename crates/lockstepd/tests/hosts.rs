@@ -7,6 +7,7 @@ use harness::{Cluster, content};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 const NODE: &str = env!("CARGO_BIN_EXE_lockstepd");
@@ -127,6 +128,68 @@ fn a_way_between_nodes_that_is_cut_is_replaced_by_the_other() {
     assert!(volume.read(2 * MIB, 1 << 20).expect("read") == content(2, 1 << 20));
     drop(volume);
     assert_equal(&cluster);
+}
+
+/// An address at which nobody answers, not even to say so: a listener that takes no more connections.
+struct Void {
+    address: String,
+    _listener: TcpListener,
+    _waiting: Vec<TcpStream>,
+}
+
+impl Void {
+    fn new(address: String) -> Void {
+        let listener = TcpListener::bind(&address).expect("an address of its own");
+        let to = listener.local_addr().expect("it listens");
+        let mut waiting = Vec::new();
+        // Its queue is full when the first one hears nothing.
+        while let Ok(socket) = TcpStream::connect_timeout(&to, Duration::from_millis(500)) {
+            waiting.push(socket);
+        }
+        Void { address, _listener: listener, _waiting: waiting }
+    }
+}
+
+#[test]
+fn a_way_that_leads_nowhere_is_given_up_for_the_other() {
+    let mut cluster = Cluster::new("nowhere", 2);
+    let real = format!("{}:7800", cluster.address(2));
+    let nowhere = Void::new(format!("{}:7800", cluster.address(10)));
+    let both = format!("addresses = [\"{}\", \"{real}\"]", nowhere.address);
+    cluster.change_settings(1, &format!("addresses = [\"{real}\"]"), &both);
+    for node in 1..=2 {
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource("alpha", 16 * MIB, &[1, 2]));
+    cluster.wait_in_sync(1, "alpha", &[1, 2]);
+    let mut volume = cluster.open(1, "alpha");
+    volume.write(MIB, &content(1, 4096)).expect("written by both");
+}
+
+/// Time that a node's threads have used, in ticks of ten milliseconds.
+fn used_ticks(cluster: &Cluster, node: u16) -> u64 {
+    let path = format!("/proc/{}/stat", cluster.process(node));
+    let stat = std::fs::read_to_string(path).expect("it runs");
+    let (_, behind_name) = stat.rsplit_once(')').expect("a name in brackets");
+    let numbers = behind_name.split_whitespace().skip(11).take(2);
+    numbers.map(|ticks| ticks.parse::<u64>().expect("a number")).sum()
+}
+
+#[test]
+fn a_node_that_waits_for_a_connection_does_nothing_meanwhile() {
+    let mut cluster = Cluster::new("idle", 2);
+    let nowhere = Void::new(format!("{}:7800", cluster.address(10)));
+    let real = format!("{}:7800", cluster.address(2));
+    cluster.change_settings(1, &real, &nowhere.address);
+    cluster.start(1);
+    let before = used_ticks(&cluster, 1);
+    let tries = |cluster: &Cluster| cluster.log(1).matches("connecting took too long").count();
+    cluster.wait_for("two tries in vain", || match tries(&cluster) {
+        0 | 1 => Err(cluster.log(1)),
+        _ => Ok(()),
+    });
+    let used = used_ticks(&cluster, 1) - before;
+    assert!(used < 50, "{used} ticks for nothing");
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub(in crate::node) struct Connection {
     pub(super) node: Option<NodeId>,
     /// Which of the streams with that node it is, once known.
     pub(super) stream: u16,
+    /// The operation by which this node makes it, if it does.
+    pub(super) dialled_by: Option<u64>,
     /// Names the streams that belong together.
     pub(super) bundle: u64,
     pub(super) stranger: bool,
@@ -87,6 +89,7 @@ impl Node {
             link,
             node: leads.map(|(node, _)| node),
             stream: leads.map_or(0, |(_, stream)| stream),
+            dialled_by: None,
             bundle: 0,
             ready: false,
             moves_to: None,

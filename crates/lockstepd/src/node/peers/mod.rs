@@ -193,7 +193,8 @@ impl Node {
         let paths = paths.filter_map(|way| way.paths.wake_at());
         let links = self.peers.connections.iter().filter_map(|(_, connection)| {
             let deadline = connection.link.as_ref().and_then(Link::deadline);
-            deadline.or_else(|| Some(connection.heard.max(connection.asked) + QUIET))
+            let watched = connection.ready || connection.closing;
+            deadline.or_else(|| watched.then(|| connection.heard.max(connection.asked) + QUIET))
         });
         paths.chain(links).min()
     }
@@ -253,6 +254,9 @@ impl Node {
         match self.hands.connect(key.number(), local, &SocketAddress::Tcp(address)) {
             Ok(socket) => {
                 let connection = self.new_connection(socket, None, Some(at), now);
+                if let Some(entry) = self.peers.connections.get_mut(connection) {
+                    entry.dialled_by = Some(key.number());
+                }
                 self.way_mut(at).connection = Some(connection);
             }
             Err(errno) => {
@@ -284,6 +288,11 @@ impl Node {
         let now = self.hands.now();
         let way = self.peers.ways.get(&(node, stream));
         let Some(key) = way.and_then(|way| way.connection) else { return };
+        // One that took too long ends after the next one began, and says nothing about that.
+        let connection = self.peers.connections.get(key);
+        if connection.is_none_or(|connection| connection.dialled_by != Some(event.token)) {
+            return;
+        }
         if let Err(errno) = event.result {
             return self.end_connection(key, &errno.to_string(), false);
         }
