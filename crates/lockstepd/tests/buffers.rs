@@ -154,3 +154,34 @@ fn clients_of_a_volume_without_quorum_keep_no_other_volume_waiting() {
     cluster.start(2);
     first.write(0, &content(2, 4096)).expect("written, now that there is a quorum");
 }
+
+#[test]
+fn more_requests_than_a_thread_can_have_under_way_fail_on_no_disk() {
+    // 128 requests are what one client may have open: 20 480 in all, in one extent of each volume.
+    const VOLUMES: u64 = 20;
+    const CLIENTS: u64 = 8;
+    let mut cluster = Cluster::new("many", 1);
+    cluster.start(1);
+    let mut clients = Vec::new();
+    for number in 0..VOLUMES {
+        cluster.create(&numbered(&cluster, number, 4 * MIB, &[1]));
+        let mut volume = cluster.open(1, &format!("disk{number}"));
+        volume.write(0, &content(number, 4096)).expect("written");
+        clients.extend((1..CLIENTS).map(|_| cluster.open(1, &format!("disk{number}"))));
+        clients.push(volume);
+    }
+    // All of it is there when the node looks.
+    cluster.signal(1, "STOP");
+    for (number, client) in (0..).zip(&mut clients) {
+        for place in 0..128 {
+            client.begin_trim((number % CLIENTS * 128 + place) * 4096, 4096);
+        }
+    }
+    cluster.signal(1, "CONT");
+    for client in &mut clients {
+        for _ in 0..128 {
+            client.take_answer().expect("the disk is well");
+        }
+    }
+    assert!(!cluster.log(1).contains("failed a request"));
+}

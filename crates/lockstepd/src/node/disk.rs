@@ -6,6 +6,8 @@
 //!
 //! Not here: files and devices themselves (`store`), places of metadata (`replica::disk::Layout`).
 
+use std::collections::VecDeque;
+
 use base::{SECTOR_BYTES, Span, VolumeId};
 use replica::disk::{Layout, Record};
 use replica::door::{DiskAnswer, DiskOp, DiskRequest, MemberInput, ShardInput};
@@ -59,6 +61,10 @@ impl LocalDisk {
         self.volumes.iter_mut().find(|entry| entry.volume == volume)
     }
 }
+
+/// Requests of shards that disks carry out at once, at most; further ones wait in line. The other half of what the hands
+/// can have under way is for sockets: an operation that finds no place there would seem to have failed.
+const DISK_OPEN_MAX: usize = sys::OPERATIONS_MAX / 2;
 
 /// What an operation on a disk was for.
 pub(crate) enum DiskPurpose {
@@ -136,6 +142,15 @@ impl OpKind {
     }
 }
 
+/// Requests of shards on their way to disks.
+#[derive(Default)]
+pub(crate) struct Line {
+    /// Operations that disks were given for them and have not answered.
+    open: usize,
+    /// Requests that wait, in order.
+    waiting: VecDeque<(Key, u16, DiskOp, DiskRequest)>,
+}
+
 /// A read that waits for a buffer.
 pub(crate) struct Starved {
     resource: Key,
@@ -152,8 +167,16 @@ fn bytes(span: Span) -> usize {
 }
 
 impl Node {
-    /// Starts a request of a shard.
+    /// Starts a request of a shard, or puts it in line.
     pub(super) fn begin_disk(&mut self, key: Key, shard: u16, op: DiskOp, request: DiskRequest) {
+        if self.disk_line.open < DISK_OPEN_MAX && self.disk_line.waiting.is_empty() {
+            self.start_disk(key, shard, op, request);
+        } else {
+            self.disk_line.waiting.push_back((key, shard, op, request));
+        }
+    }
+
+    fn start_disk(&mut self, key: Key, shard: u16, op: DiskOp, request: DiskRequest) {
         match request {
             DiskRequest::Read { volume, span, requested } => {
                 let (resource, kind) = (key, OpKind::Data);
@@ -190,6 +213,7 @@ impl Node {
         };
         let purpose =
             DiskPurpose::Op { resource: key, shard, op, kind: OpKind::Change, place: None };
+        self.disk_line.open += 1;
         let token = self.operations.insert(Purpose::Disk(purpose, self.hands.now())).number();
         let (hands, store, sums) = (&mut self.hands, &mut entry.store, &mut entry.sums);
         match request {
@@ -227,6 +251,7 @@ impl Node {
         for entry in &mut disk.volumes {
             let purpose =
                 DiskPurpose::Op { resource: key, shard, op, kind: OpKind::Flush, place: None };
+            self.disk_line.open += 1;
             let token = self.operations.insert(Purpose::Disk(purpose, self.hands.now())).number();
             entry.store.flush(&mut self.hands, token);
         }
@@ -258,14 +283,23 @@ impl Node {
         };
         let Starved { resource, shard, op, kind, .. } = read;
         let purpose = DiskPurpose::Op { resource, shard, op, kind, place: Some(place) };
+        self.disk_line.open += 1;
         let token = self.operations.insert(Purpose::Disk(purpose, self.hands.now())).number();
         let at = place.read.offset_bytes();
         entry.store.read(&mut self.hands, token, at, buffer, 0..length);
     }
 
-    /// Starts reads that waited for buffers, as far as there are some.
+    /// Starts what waited in line, and reads that waited for buffers, as far as there are some.
     pub(super) fn feed_starved(&mut self) {
+        while self.disk_line.open < DISK_OPEN_MAX
+            && let Some((key, shard, op, request)) = self.disk_line.waiting.pop_front()
+        {
+            self.start_disk(key, shard, op, request);
+        }
         for _ in 0..self.starved.len() {
+            if self.disk_line.open >= DISK_OPEN_MAX {
+                break;
+            }
             let Some(read) = self.starved.pop_front() else { break };
             let before = self.starved.len();
             self.begin_read(read);
@@ -308,6 +342,7 @@ impl Node {
                 self.answer_disk(resource, shard, op, answer);
             }
             DiskPurpose::Op { resource, shard, op, kind, place } => {
+                self.disk_line.open -= 1;
                 if let Err(errno) = event.result {
                     self.on_disk_failure(resource, kind.words(), errno);
                 }

@@ -181,6 +181,8 @@ pub(crate) struct Node {
     hosts: Hosts,
     /// When disks are looked at for what they have not done in time.
     disk_look_at: Instant,
+    /// What shards ask of disks, on its way there.
+    disk_line: disk::Line,
     /// Disk reads that wait for a buffer.
     starved: VecDeque<disk::Starved>,
     peers: Peers,
@@ -270,6 +272,7 @@ impl Node {
             hungry: Hungry::default(),
             hosts: Hosts::default(),
             disk_look_at: Instant(0),
+            disk_line: disk::Line::default(),
             starved: VecDeque::new(),
             peers: Peers::default(),
             admins: Slab::default(),

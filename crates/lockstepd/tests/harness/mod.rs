@@ -535,6 +535,21 @@ impl Volume {
         self.socket.write_all(&send).expect("the node takes it");
     }
 
+    /// Asks for space to be given back, and does not wait for the answer.
+    pub(crate) fn begin_trim(&mut self, offset: u64, length: u32) {
+        let mut send = Vec::new();
+        nbd::encode_request(1, Op::Trim, offset, length, false, &mut send);
+        self.socket.write_all(&send).expect("the node takes it");
+    }
+
+    /// Waits for the answer to one of those that were not waited for; not of a read.
+    pub(crate) fn take_answer(&mut self) -> Result<(), String> {
+        match self.next_reply()? {
+            NbdReply::Simple { error: None, .. } | NbdReply::Done { .. } => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
     /// Sends a write and does not wait for its answer.
     pub(crate) fn send_write(&mut self, offset: u64, bytes: &[u8]) {
         let length = u32::try_from(bytes.len()).expect("small");
