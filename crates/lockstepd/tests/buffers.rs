@@ -185,3 +185,41 @@ fn more_requests_than_a_thread_can_have_under_way_fail_on_no_disk() {
     }
     assert!(!cluster.log(1).contains("failed a request"));
 }
+
+#[test]
+fn clients_that_were_held_back_for_a_peer_go_on_when_it_is_gone() {
+    // More than may wait for one peer.
+    const WRITERS: u64 = 12;
+    let mut cluster = Cluster::new("held", 3);
+    cluster.add_settings(1, "buffer_bytes = 2147483648");
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    let mut file = cluster.resource("disk", 512 * MIB, &[1, 2, 3]);
+    // It is given up when its connection is, with all that waits for it.
+    file.timing.peer_late_ms = 60_000;
+    cluster.create(&file);
+    let mut reader = cluster.open(1, "disk");
+    reader.write(0, &content(0, 4096)).expect("written");
+    cluster.wait_in_sync(1, "disk", &[1, 2, 3]);
+    let writers: Vec<_> = (0..WRITERS).map(|_| cluster.open(1, "disk")).collect();
+    cluster.signal(3, "STOP");
+    let bytes = content(1, 32 << 20);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (1..)
+            .zip(writers)
+            .map(|(number, mut volume)| {
+                let bytes = &bytes;
+                scope.spawn(move || {
+                    volume.write(number * 32 * MIB, bytes).expect("written by the others");
+                })
+            })
+            .collect();
+        while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            reader.read(0, 4096).expect("read");
+        }
+    });
+    assert!(reader.read(0, 4096).expect("read") == content(0, 4096));
+    cluster.signal(3, "CONT");
+    assert!(cluster.log(1).contains("nothing was heard for 5 seconds"));
+}

@@ -425,8 +425,13 @@ impl Node {
     }
 
     pub(super) fn drop_connection(&mut self, key: Key) {
+        let held_back = self.peers.congested();
         if let Some(connection) = self.peers.connections.remove(key) {
             self.hands.close(&connection.socket);
+        }
+        if held_back && !self.peers.congested() {
+            // What waited for this peer waits no more.
+            self.stir_clients();
         }
     }
 }
