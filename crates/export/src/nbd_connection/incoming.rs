@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use base::{Op, SECTOR_BYTES, Span};
+use base::{AnswerError, Op, SECTOR_BYTES, Span};
 use link::LinkError;
 use nbd::{Event, Request, Slot, Want};
 use sys::Buffer;
@@ -242,6 +242,11 @@ impl NbdConnection {
         demands: &mut Vec<Demand>,
     ) {
         let open = &mut self.open[slot.index()];
+        if self.lost {
+            // Whoever asks for it saw what is not so any more.
+            open.failed = Some(AnswerError::SessionLost);
+            return;
+        }
         let (_, request) = open.request.as_ref().expect("the request is open");
         let count = u32::try_from(length_bytes / SECTOR_BYTES).expect("a piece is a few MiB");
         let span =
@@ -260,6 +265,7 @@ impl NbdConnection {
 
     fn submitted(&mut self, slot: Slot) {
         self.open[slot.index()].complete = true;
+        self.settle(slot);
     }
 
     /// Moves payload that has arrived to where it belongs; false if more must arrive first.
@@ -325,7 +331,6 @@ impl NbdConnection {
         self.submit(slot, Op::Write, offset_bytes, length, arriving.buffer, demands);
         if self.rest.is_none() && self.server.payload_done(slot) {
             self.submitted(slot);
-            self.settle(slot);
         }
     }
 }

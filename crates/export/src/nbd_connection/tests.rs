@@ -250,6 +250,22 @@ fn a_session_that_lost_writes_is_told_so_again_until_it_opens_anew() {
 }
 
 #[test]
+fn what_arrives_of_a_write_after_its_session_was_lost_is_not_written() {
+    let mut bench = Bench::entered(true);
+    let mut send = Vec::new();
+    nbd::encode_request(1, nbd::Op::Write, 0, 2 * MIB as u32, false, &mut send);
+    send.extend_from_slice(&content(2 * MIB));
+    let (before, after) = send.split_at(send.len() - MIB / 2);
+    bench.receive(before);
+    assert_eq!(bench.asked.len(), 1);
+    bench.connection.lose();
+    bench.receive(after);
+    assert_eq!(bench.asked.len(), 1, "whoever sent it saw what is not so any more");
+    let (_, reply) = Replies::new().feed(&bench.sent).expect("an honest server");
+    assert!(matches!(reply, Some(Reply::Error { .. })), "{reply:?}");
+}
+
+#[test]
 fn bytes_that_come_one_at_a_time_make_the_same_requests() {
     let mut bench = Bench::entered(true);
     let mut send = Vec::new();

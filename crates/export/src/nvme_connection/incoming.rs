@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use base::{Instant, Op, SECTOR_BYTES, Span, VolumeId};
+use base::{AnswerError, Instant, Op, SECTOR_BYTES, Span, VolumeId};
 use nvme::{Event, Request, Slot, Status, Want};
 use sys::Buffer;
 
@@ -248,6 +248,7 @@ impl NvmeConnection {
             }
             self.submit_one(slot, op, piece, None, demands);
         }
+        self.settle(slot);
     }
 
     fn submit_one(
@@ -273,6 +274,11 @@ impl NvmeConnection {
         demands: &mut Vec<Demand>,
     ) {
         let open = &mut self.open[slot.index()];
+        if self.lost {
+            // Whoever asks for it saw what is not so any more.
+            open.failed = Some(AnswerError::SessionLost);
+            return;
+        }
         let fua = open.request.as_ref().is_some_and(|request| request.fua);
         let count = (piece.end - piece.start) / SECTOR_BYTES;
         let count = u32::try_from(count).expect("a piece is a MiB at most");

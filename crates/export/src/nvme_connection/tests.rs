@@ -250,6 +250,32 @@ fn a_failure_is_told_and_a_lost_session_lasts() {
 }
 
 #[test]
+fn what_a_lost_session_gives_back_stays() {
+    let mut bench = Bench::new(Digests::default(), 64 * MIB);
+    bench.disks[0].fill(7);
+    // Longer than what is with the shards at once.
+    bench.held = Some(Vec::new());
+    let ranges: Vec<(u64, u32)> = (0..70).map(|at| (at * 2, 1)).collect();
+    let begun = bench.host.deallocate(1, &ranges, &mut bench.send);
+    assert_eq!(bench.carry(), []);
+    bench.connection.lose();
+    let first = bench.held.take().expect("held");
+    let count = first.len();
+    for ask in first {
+        bench.answer(ask);
+    }
+    assert_eq!(bench.end_of(begun).0, Status::LOST);
+    assert_eq!(bench.asked.len(), count, "no more of it is asked of anybody");
+    bench.asked.clear();
+    let later = bench.host.deallocate(1, &[(1000, 8)], &mut bench.send);
+    assert_eq!(bench.end_of(later).0, Status::LOST);
+    let zeroes = bench.host.zero(1, (1000, 8), true, &mut bench.send);
+    assert_eq!(bench.end_of(zeroes).0, Status::LOST);
+    assert_eq!(bench.asked, []);
+    assert!(bench.disks[0][1000 * 4096..1008 * 4096].iter().all(|&byte| byte == 7));
+}
+
+#[test]
 fn whoever_breaks_the_protocol_is_sent_away() {
     let mut bench = Bench::new(Digests::default(), 64 * MIB);
     bench.send.extend_from_slice(&[0xff; 64]);
