@@ -1,4 +1,5 @@
-//! A loss of all caches, with real processes: clients from before it are told by errors.
+//! Clients of another time, with real processes: those from before a loss of all caches are told by errors, and what those
+//! left who have gone is not carried out late.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -34,4 +35,34 @@ fn a_client_from_before_the_loss_of_all_caches_gets_errors_until_it_opens_the_vo
     assert!(anew.read(MIB, 64 << 10).unwrap() == bytes, "what was flushed is there");
     anew.write(MIB, &bytes[..4096]).unwrap();
     cluster.wait_in_sync(3, "alpha", &[1, 2]);
+}
+
+#[test]
+fn what_a_client_that_has_gone_left_in_a_socket_is_not_carried_out_by_a_node_that_stood_still() {
+    let mut cluster = Cluster::new("left", 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource("alpha", 8 << 20, &[1, 3]));
+    let mut first = cluster.open(1, "alpha");
+    first.write(0, &content(1, 4096)).expect("written");
+    let mut second = cluster.open(2, "alpha");
+    assert!(second.read(0, 4096).expect("read") == content(1, 4096));
+    cluster.signal(2, "STOP");
+    // Its machine dies, and what ran there begins anew elsewhere.
+    second.send_write(0, &content(2, 4096));
+    drop(second);
+    cluster.wait_for("node 2 is given up", || {
+        match cluster.log(1).contains("node n2: disconnected") {
+            true => Ok(()),
+            false => Err("it is not".to_owned()),
+        }
+    });
+    first.write(0, &content(3, 4096)).expect("written");
+    cluster.signal(2, "CONT");
+    // Behind whatever that node found.
+    let mut third = cluster.open(2, "alpha");
+    third.write(4096, &content(4, 4096)).expect("written");
+    third.flush().expect("flushed");
+    assert!(first.read(0, 4096).expect("read") == content(3, 4096), "an older write came later");
 }

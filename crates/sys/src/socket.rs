@@ -39,10 +39,21 @@ impl Socket {
     /// Whether the other end has closed the connection. One that only sends no more (a half-closed one) has not.
     #[must_use]
     pub fn is_left(&self) -> bool {
-        let mut polled = libc::pollfd { fd: self.0.number(), events: 0, revents: 0 };
+        self.is_any(0)
+    }
+
+    /// Whether the other end sends no more, whatever of it was not received yet.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.is_any(libc::POLLRDHUP)
+    }
+
+    /// Whether any of these events is there now, or the connection is no more.
+    fn is_any(&self, events: libc::c_short) -> bool {
+        let mut polled = libc::pollfd { fd: self.0.number(), events, revents: 0 };
         // SAFETY: one valid entry, which outlives the call; the descriptor is open as long as `self` is.
         let count = unsafe { libc::poll(&raw mut polled, 1, 0) };
-        count > 0 && polled.revents & (libc::POLLHUP | libc::POLLERR) != 0
+        count > 0 && polled.revents & (events | libc::POLLHUP | libc::POLLERR) != 0
     }
 }
 

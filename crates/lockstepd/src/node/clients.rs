@@ -3,7 +3,8 @@
 //! Always: a request's name is freed when its answer comes, also if its client is gone by then; a
 //! client counts for its resource from the moment it enters to the moment its socket is closed; who
 //! came over the network and is not known, by a certificate or by having opened a volume, is one of
-//! few and has little time.
+//! few and has little time; what a client that has gone meanwhile left in its socket while this process stood still is not
+//! carried out.
 //!
 //! Not here: the protocols and their limits (`export`); what is a hole (`holes`); what only NVMe hosts have (`hosts`).
 
@@ -36,6 +37,10 @@ const VISIT_LIMIT: Duration = Duration::from_millis(5000);
 /// network stands still that goes on.
 const STALL_LIMIT: Duration = Duration::from_secs(10);
 
+/// A process that looked at nothing for so long may find in its sockets what clients left there that have gone since, and
+/// that was done anew, or overwritten, through another node.
+const STANDSTILL: Duration = Duration::from_millis(200);
+
 /// Where a client came in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Door {
@@ -57,6 +62,8 @@ pub(crate) struct Visitors {
     pub(super) refused: u64,
     /// Clients who broke the protocol.
     pub(super) faults: u64,
+    /// When this process looked last at what happens.
+    looked_at: Instant,
 }
 
 /// Clients that wait for buffers.
@@ -184,6 +191,21 @@ impl Node {
             self.visitors.until.pop_front();
             if self.clients.get(key).is_some_and(|client| client.visits) {
                 self.drop_client(key, "it opened nothing in time");
+            }
+        }
+    }
+
+    /// Drops those who went while this process stood still, before anything is looked at that they sent: nobody waits for
+    /// it, and it may be older than what is there.
+    pub(super) fn look_who_left(&mut self) {
+        let now = self.hands.now();
+        let before = std::mem::replace(&mut self.visitors.looked_at, now);
+        if now.since(before) < STANDSTILL {
+            return;
+        }
+        for key in self.clients.keys() {
+            if self.clients.get(key).is_some_and(|client| client.socket.is_ended()) {
+                self.drop_client(key, "the client closed the connection");
             }
         }
     }

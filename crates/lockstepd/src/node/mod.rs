@@ -307,6 +307,7 @@ impl Node {
             for _ in 0..ROUNDS_MAX {
                 // Before anything is looked at that came meanwhile.
                 self.look_after_hosts();
+                self.look_who_left();
                 for event in events.drain(..) {
                     self.on_event(event);
                 }
