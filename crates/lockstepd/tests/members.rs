@@ -175,3 +175,37 @@ fn a_node_that_becomes_a_member_is_let_in_by_all_and_stays_a_client_afterwards()
     let mut client = cluster.open(1, "alpha");
     assert_eq!(client.read(0, 4096).expect("it is a client"), content(1, 4096));
 }
+
+#[test]
+fn a_resource_of_which_nobody_could_be_told_is_refused() {
+    let mut cluster = Cluster::new("long", 2);
+    cluster.start(1);
+    let mut file = cluster.resource("alpha", 16 * MIB, &[1]);
+    let address = |number: u32| format!("127.0.0.1:{}", number % 60_000 + 1);
+    file.nodes[1].addresses = (0..20_000).map(address).collect();
+    let define = |file: &ResourceFile| {
+        cluster.ask(1, Command::ResourceDefine { file: Box::new(file.clone()) })
+    };
+    let refused = define(&file).unwrap_err();
+    assert!(refused.contains("too long"), "{refused}");
+    // What is on a node's disk from before is kept from others, and harms nobody.
+    file.nodes[1].addresses.truncate(1);
+    define(&file).unwrap();
+    let create = Command::ResourceCreate { resource: "alpha".to_owned(), force: false };
+    cluster.ask(1, create).unwrap();
+    cluster.kill(1);
+    let path = cluster.home(1).join("resources").join("alpha.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let many: Vec<String> = (0..20_000).map(|number| format!("{:?}", address(number))).collect();
+    let addresses = |list: &str| format!("addresses = [{list}]");
+    let one = addresses(&format!("{:?}", address(0)));
+    assert!(text.contains(&one), "{text}");
+    std::fs::write(&path, text.replace(&one, &addresses(&many.join(", ")))).unwrap();
+    cluster.start(1);
+    cluster.start(2);
+    cluster.wait_for("node 2 asks for it", || match cluster.log(1).contains("too long") {
+        true => Ok(()),
+        false => Err(cluster.log(1)),
+    });
+    cluster.open(1, "alpha").write(0, &content(1, 4096)).unwrap();
+}

@@ -13,6 +13,7 @@
 //! remembered of deleted resources (`deleted`).
 
 use base::{NodeId, ResourceId};
+use wire::DESCRIPTION_BYTES_MAX;
 use wire::admin::{ResourceFile, decode_line, encode_line};
 
 use super::Node;
@@ -41,6 +42,11 @@ impl Node {
         file.volumes.clone_from(&known.file.volumes);
         let mut text = Vec::new();
         encode_line(&file, &mut text).ok()?;
+        if text.len() > DESCRIPTION_BYTES_MAX {
+            let shown = self.node_name(&file.name, peer);
+            warning!("{}: {shown} cannot be told of it: its description is too long", file.name);
+            return None;
+        }
         Some(text)
     }
 

@@ -19,8 +19,8 @@ use replica::shard::ShardSetup;
 use replica::start::{Found, Start, start};
 use replica::{Geometry, Member, Shard};
 use store::{Place, Store};
-use wire::admin::{FileMember, FileVolume, ResourceFile, StoreKind, codes};
-use wire::{MemberKind, Quorum};
+use wire::admin::{FileMember, FileVolume, ResourceFile, StoreKind, codes, encode_line};
+use wire::{DESCRIPTION_BYTES_MAX, MemberKind, Quorum};
 
 use super::admin::no_resource;
 use super::admission::{members_of, nodes_of};
@@ -478,6 +478,7 @@ impl Node {
             let message = format!("{name}: this node, {own}, is not among its nodes");
             return Err(Refused::new(&codes::NOT_HERE, message));
         }
+        refuse_long(&file)?;
         for (other, known) in &self.known {
             if (*other == name) != (known.file.id == file.id) {
                 let message = format!("{name}: {other} has this name or identity already");
@@ -842,6 +843,19 @@ pub(super) fn refuse_witness(
         return Err(Refused::new(&codes::UNSUPPORTED, message));
     }
     Ok(())
+}
+
+/// What a resource is has to fit into one message to other nodes, with some room for what is added later.
+fn refuse_long(file: &ResourceFile) -> Result<(), Refused> {
+    let mut text = Vec::new();
+    let fits = encode_line(file, &mut text).is_ok() && text.len() <= DESCRIPTION_BYTES_MAX / 2;
+    if fits {
+        return Ok(());
+    }
+    let most = DESCRIPTION_BYTES_MAX / 2;
+    let message =
+        format!("{}: too long: {most} bytes are the most of what describes it", file.name);
+    Err(Refused::new(&codes::BAD_RESOURCE_FILE, message))
 }
 
 /// Whether this node joins a resource that the others have already: then it learns from them what the
