@@ -223,3 +223,24 @@ fn clients_that_were_held_back_for_a_peer_go_on_when_it_is_gone() {
     cluster.signal(3, "CONT");
     assert!(cluster.log(1).contains("nothing was heard for 5 seconds"));
 }
+
+#[test]
+fn a_node_without_descriptors_waits_for_some_and_says_so_once_in_a_while() {
+    let mut cluster = Cluster::new("files", 1);
+    let mut command = std::process::Command::new("sh");
+    let node = env!("CARGO_BIN_EXE_lockstepd");
+    command.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\"", node]);
+    cluster.start_by(1, command);
+    cluster.create(&numbered(&cluster, 0, 4 * MIB, &[1]));
+    let address = format!("{}:10809", cluster.address(1));
+    let connect = || std::net::TcpStream::connect(&address).expect("the kernel takes it");
+    let visitors: Vec<_> = (0..80).map(|_| connect()).collect();
+    let said = |cluster: &Cluster| cluster.log(1).matches("failed, tried again").count();
+    cluster.wait_for("it is said", || match said(&cluster) {
+        0 => Err("nothing is said".to_owned()),
+        _ => Ok(()),
+    });
+    drop(visitors);
+    cluster.open(1, "disk0").write(0, &content(1, 4096)).expect("written");
+    assert!(said(&cluster) < 50, "{} times", said(&cluster));
+}

@@ -88,16 +88,9 @@ impl Node {
         Ok(())
     }
 
-    fn accept_admins(&mut self, listener: Listener) {
+    pub(super) fn accept_admins(&mut self, listener: Listener) {
         let token = self.token(Purpose::AdminAccept(listener.clone()));
         self.hands.accept(token, &listener);
-    }
-
-    pub(super) fn on_admin_accept_ended(&mut self, listener: &Listener, event: &Event) {
-        if self.stopping.is_none() {
-            warning!("accepting on the admin socket failed, tried again: {:?}", event.result);
-            self.accept_admins(listener.clone());
-        }
     }
 
     pub(super) fn on_admin(&mut self, socket: Socket) {

@@ -124,13 +124,6 @@ impl Node {
         self.hands.accept(token, &listener);
     }
 
-    pub(super) fn on_accept_ended(&mut self, listener: &Listener, door: Door, event: &Event) {
-        if self.stopping.is_none() {
-            warning!("accepting clients failed, tried again: {:?}", event.result);
-            self.accept_clients(listener.clone(), door);
-        }
-    }
-
     /// A client has connected.
     pub(super) fn on_client(&mut self, socket: Socket, door: Door) {
         if self.clients.len() >= CLIENTS_MAX {

@@ -8,7 +8,7 @@
 //! Always: nothing here decides about replication; no call in a turn waits for a disk or a peer, what
 //! would is a job of the `helper`; a disk that hangs has failed (`late`).
 //!
-//! Not here: one file each: outputs (`carry`), the disk (`disk`), NBD clients (`clients`), other nodes
+//! Not here: one file each: outputs (`carry`), the disk (`disk`), NBD clients (`clients`), listeners that fail (`doors`), other nodes
 //! (`peers`), who this node is (`identity`), the operator (`admin`), coming and going of resources
 //! (`lifecycle`; of parts that are not made: `unmade`), a node's part that changes (`recast`), who may speak about them (`admission`; what of that is told
 //! to nodes that were away: `vouchers`), what nodes tell each other of resources (`definitions`).
@@ -23,6 +23,7 @@ mod definitions;
 mod deleted;
 mod diary;
 mod disk;
+mod doors;
 mod dump;
 mod helper;
 mod holes;
@@ -65,6 +66,7 @@ use admin::{Admin, Pending};
 use buffers::Buffers;
 use clients::{Asked, CLIENTS_MAX, Client, Door, Hungry, Visitors};
 use deleted::Deleted;
+use doors::Doors;
 use helper::Helper;
 use hosts::Hosts;
 use lifecycle::Known;
@@ -173,6 +175,7 @@ pub(crate) struct Node {
     clients: Slab<Client>,
     asked: Slab<Asked>,
     visitors: Visitors,
+    doors: Doors,
     /// Clients that may have something to send or receive.
     restless: Vec<Key>,
     /// Clients that wait for buffers.
@@ -268,6 +271,7 @@ impl Node {
             clients: Slab::default(),
             asked: Slab::default(),
             visitors: Visitors::default(),
+            doors: Doors::default(),
             restless: Vec::new(),
             hungry: Hungry::default(),
             hosts: Hosts::default(),
@@ -336,6 +340,7 @@ impl Node {
         self.wake_resources();
         self.wake_peers();
         self.wake_visitors();
+        self.open_doors();
         self.send_stalled_away();
         // Before looking who may go on: steps give buffers back.
         self.step_all();
@@ -364,6 +369,7 @@ impl Node {
         let others = [
             self.peers_wake_at(),
             self.visitors_wake_at(),
+            self.doors_wake_at(),
             self.stalled_wake_at(),
             self.events_wake_at(),
             self.recasts_wake_at(),
@@ -402,18 +408,18 @@ impl Node {
         let purpose = self.operations.remove(key).expect("an operation ends once");
         match purpose {
             Purpose::Signal => error!("signals cannot be watched any more: {:?}", event.result),
-            Purpose::NbdAccept(listener, door) => self.on_accept_ended(&listener, door, &event),
+            door @ (Purpose::NbdAccept(..) | Purpose::PeerAccept(_) | Purpose::AdminAccept(_)) => {
+                self.on_accept_ended(door, &event);
+            }
             Purpose::NbdReceive(client) => self.on_client_received(client, event),
             Purpose::NbdSend(client, bytes) => self.on_client_sent(client, bytes, &event),
             Purpose::Disk(purpose, _) => self.on_disk(purpose, event),
             Purpose::Late => {}
-            Purpose::PeerAccept(listener) => self.on_peer_accept_ended(&listener, &event),
             Purpose::PeerConnect(node, stream) => {
                 self.on_peer_connected(node, stream, &event);
             }
             Purpose::PeerReceive(key) => self.on_peer_received(key, event),
             Purpose::PeerSend(key, bytes) => self.on_peer_sent(key, bytes, &event),
-            Purpose::AdminAccept(listener) => self.on_admin_accept_ended(&listener, &event),
             Purpose::AdminReceive(key) => self.on_admin_received(key, event),
             Purpose::AdminSend(key, bytes) => self.on_admin_sent(key, bytes, &event),
             Purpose::Dump(job) => self.on_dump_read(*job, event),

@@ -29,7 +29,7 @@ use super::patience::{is_taken, patiently};
 use super::threads::Parcel;
 use super::{Node, Purpose, identity};
 use crate::backing::Refused;
-use crate::log::{warning, warning_limited};
+use crate::log::warning_limited;
 use crate::slab::{Key, Slab};
 
 /// Bytes that may wait for one peer before requests of this node's clients are held back. Two seconds
@@ -152,16 +152,9 @@ impl Node {
         Ok(())
     }
 
-    fn accept_peers(&mut self, listener: Listener) {
+    pub(super) fn accept_peers(&mut self, listener: Listener) {
         let token = self.token(Purpose::PeerAccept(listener.clone()));
         self.hands.accept(token, &listener);
-    }
-
-    pub(super) fn on_peer_accept_ended(&mut self, listener: &Listener, event: &Event) {
-        if self.stopping.is_none() {
-            warning!("accepting peers failed, tried again: {:?}", event.result);
-            self.accept_peers(listener.clone());
-        }
     }
 
     /// Talks to this node from now on; nothing happens if it does already.
