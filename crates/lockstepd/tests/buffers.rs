@@ -244,3 +244,18 @@ fn a_node_without_descriptors_waits_for_some_and_says_so_once_in_a_while() {
     cluster.open(1, "disk0").write(0, &content(1, 4096)).expect("written");
     assert!(said(&cluster) < 50, "{} times", said(&cluster));
 }
+
+#[test]
+fn a_client_that_asks_on_and_takes_no_answers_harms_nobody_else() {
+    let mut cluster = Cluster::new("flood", 1);
+    cluster.start(1);
+    cluster.create(&numbered(&cluster, 0, 4 * MIB, &[1]));
+    let mut other = cluster.open(1, "disk0");
+    let mut deaf = cluster.open(1, "disk0");
+    deaf.flood(1_000_000);
+    other.write(3 * MIB, &content(1, 4096)).expect("written");
+    other.flush().expect("flushed");
+    assert!(other.read(3 * MIB, 4096).expect("read") == content(1, 4096));
+    let log = cluster.log(1);
+    assert!(!log.contains("failed a request") && !log.contains("No buffer space"), "{log}");
+}

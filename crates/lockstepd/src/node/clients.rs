@@ -20,7 +20,7 @@ use sys::{Errno, Event, Listener, Payload, Socket, SocketAddress};
 
 use super::patience::{is_taken, patiently};
 use super::threads::Parcel;
-use super::{Node, Purpose, Work};
+use super::{Node, Purpose, SENDS_MAX, Work};
 use crate::log::{debug, info, warning, warning_limited};
 use crate::slab::Key;
 
@@ -89,6 +89,8 @@ pub(crate) struct Client {
     /// Nothing more is received; it goes when everything is sent.
     closing: bool,
     unsent: u64,
+    /// In so many sends.
+    sends: usize,
     /// It is in the list of those who wait for buffers.
     hungry: bool,
     /// When it last sent something, or took something.
@@ -160,6 +162,7 @@ impl Node {
             restless: false,
             closing: false,
             unsent: 0,
+            sends: 0,
             hungry: false,
             moved: self.hands.now(),
         });
@@ -267,6 +270,7 @@ impl Node {
         let Some(client) = self.clients.get_mut(key) else { return };
         client.moved = now;
         client.unsent -= bytes;
+        client.sends -= 1;
         client.connection.sent(bytes);
         if let Err(errno) = event.result {
             return self.drop_client(key, &errno.to_string());
@@ -319,8 +323,10 @@ impl Node {
                 }
             }
         }
-        let pieces = client.connection.take_send();
+        let room = client.sends < SENDS_MAX;
+        let pieces = if room { client.connection.take_send() } else { Vec::new() };
         if !pieces.is_empty() {
+            client.sends += 1;
             let bytes: usize = pieces.iter().map(sys::Piece::len).sum();
             let bytes = u64::try_from(bytes).expect("memory is smaller");
             client.unsent += bytes;

@@ -88,6 +88,10 @@ const CLIENT_BYTES_MIN: usize = 64 << 20;
 /// Bytes of buffers for what comes in at the admin socket.
 const ADMIN_BYTES: usize = 4 << 20;
 
+/// Sends on one socket that the hands have at once, at most: one in the kernel, and some behind it. What comes meanwhile
+/// leaves together in the next, so that who takes nothing needs no more places than others.
+const SENDS_MAX: usize = 4;
+
 /// SIGHUP.
 const RELOAD_SIGNAL: i32 = 1;
 

@@ -438,6 +438,8 @@ impl<T: Read + Write + Send> Stream for T {}
 /// An NBD client that does one request after the other.
 pub(crate) struct Volume {
     socket: Box<dyn Stream>,
+    /// What is below it.
+    plain: TcpStream,
     replies: Replies,
     pub(crate) size_bytes: u64,
     cookie: u64,
@@ -469,7 +471,8 @@ impl Volume {
             match event {
                 Some(ClientEvent::Ready(ready)) => {
                     let size_bytes = ready.size_bytes;
-                    return Ok(Volume { socket, replies: Replies::new(), size_bytes, cookie: 0 });
+                    let replies = Replies::new();
+                    return Ok(Volume { socket, plain, replies, size_bytes, cookie: 0 });
                 }
                 Some(ClientEvent::StartTls) => {
                     assert!(input.is_empty(), "nothing comes before TLS was begun");
@@ -540,6 +543,20 @@ impl Volume {
         let mut send = Vec::new();
         nbd::encode_request(1, Op::Trim, offset, length, false, &mut send);
         self.socket.write_all(&send).expect("the node takes it");
+    }
+
+    /// Asks for space to be given back again and again, and takes no answers, until the node takes no more of it or
+    /// has had so much.
+    pub(crate) fn flood(&mut self, count: usize) {
+        self.plain.set_write_timeout(Some(Duration::from_secs(3))).expect("a timeout");
+        for place in 0..count {
+            let mut send = Vec::new();
+            let offset = u64::try_from(place % 512 * 4096).expect("small");
+            nbd::encode_request(1, Op::Trim, offset, 4096, false, &mut send);
+            if self.socket.write_all(&send).is_err() {
+                return;
+            }
+        }
     }
 
     /// Waits for the answer to one of those that were not waited for; not of a read.

@@ -16,7 +16,7 @@ use super::common::Common;
 use super::places::Place;
 use crate::log::{debug, warning_limited};
 use crate::node::threads::Parcel;
-use crate::node::{Node, Purpose};
+use crate::node::{Node, Purpose, SENDS_MAX};
 use crate::slab::Key;
 
 /// A connection with another node, or one that may become that.
@@ -52,6 +52,9 @@ pub(in crate::node) struct Connection {
     pub(super) heard: Instant,
     pub(super) asked: Instant,
     pub(super) unsent: u64,
+    /// Of that, what the hands do not have yet, and how many sends they have.
+    pieces: Vec<Piece>,
+    sends: usize,
     restless: bool,
     pub(super) closing: bool,
 }
@@ -65,6 +68,10 @@ impl Connection {
     pub(super) fn peer(&self) -> Option<NodeId> {
         self.node.filter(|_| self.ready)
     }
+}
+
+fn count_bytes(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(|piece| u64::try_from(piece.len()).expect("memory is smaller")).sum()
 }
 
 /// What came of bytes of a peer.
@@ -105,6 +112,8 @@ impl Node {
             heard: now,
             asked: now,
             unsent: 0,
+            pieces: Vec::new(),
+            sends: 0,
             restless: false,
             closing: false,
         })
@@ -135,12 +144,14 @@ impl Node {
         let Some(connection) = self.peers.connections.get_mut(key) else { return };
         let Some(link) = connection.link.as_mut() else { return };
         let pieces = link.outgoing();
-        if pieces.is_empty() {
+        connection.unsent += count_bytes(&pieces);
+        connection.pieces.extend(pieces);
+        if connection.pieces.is_empty() || connection.sends >= SENDS_MAX {
             return;
         }
-        let bytes = u64::try_from(pieces.iter().map(Piece::len).sum::<usize>());
-        let bytes = bytes.expect("memory is smaller");
-        connection.unsent += bytes;
+        let pieces = std::mem::take(&mut connection.pieces);
+        let bytes = count_bytes(&pieces);
+        connection.sends += 1;
         let token = self.operations.insert(Purpose::PeerSend(key, bytes)).number();
         self.hands.send(token, &connection.socket, pieces);
     }
@@ -149,12 +160,14 @@ impl Node {
         let held_back = self.peers.congested();
         let Some(connection) = self.peers.connections.get_mut(key) else { return };
         connection.unsent -= bytes;
+        connection.sends -= 1;
         if let Err(errno) = event.result {
             self.end_connection(key, &errno.to_string(), false);
             self.drop_connection(key);
         } else if connection.closing && connection.unsent == 0 {
             self.drop_connection(key);
         } else {
+            self.send_to_peer(key);
             self.go_on_moving(key);
         }
         if held_back && !self.peers.congested() {
