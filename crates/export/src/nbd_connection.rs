@@ -10,6 +10,7 @@
 //!   [`BYTES_OPEN_MAX`] are open or more than [`UNSENT_BYTES_MAX`] wait to be sent.
 //! - The room for what a read answers is taken before it begins; what it answers with is charged to that until it
 //!   has left. So whoever takes no answers holds what is clients', and nothing that disks and peers need.
+//! - A zeroing is with the shards in parts: `ZEROES_MAX` pieces at once.
 //! - A client always has a buffer to receive requests in.
 //! - A client that was told that its session is lost is told so again until it opens anew.
 //!
@@ -49,6 +50,10 @@ const RECEIVE_LARGE_TOTAL_BYTES: usize = 16 << 20;
 /// Bytes of records on their way to a client, at most, but for one piece; the rest is enciphered when they have
 /// left. More would only be copies.
 const SEALED_BYTES_MAX: u64 = 1 << 20;
+
+/// Pieces of one zeroing that are with the shards at once. A client may ask for 4 GiB in each of its requests: all pieces
+/// of these together would keep everybody else from their turn.
+const ZEROES_MAX: usize = 64;
 
 /// Bytes of options that a client may send before it is known, by its certificate or by having opened
 /// an export. A client that means it sends some hundred.
@@ -150,6 +155,8 @@ struct Open {
     submitted: u16,
     /// Every piece is submitted.
     complete: bool,
+    /// Of a zeroing: what was not submitted yet.
+    rest: Range<u64>,
     failed: Option<AnswerError>,
     /// Of a read, by piece: `None` is all zeroes.
     data: Vec<Option<Buffer>>,
@@ -185,6 +192,8 @@ pub struct NbdConnection {
     /// The owner has a buffer to fill.
     receiving: bool,
     open: Vec<Open>,
+    /// Zeroings of which more is to be submitted.
+    unfinished: Vec<Slot>,
     open_bytes: u64,
     flush_parts: u16,
     entered: bool,
@@ -252,6 +261,7 @@ impl NbdConnection {
             rest: None,
             receiving: false,
             open,
+            unfinished: Vec::new(),
             open_bytes: 0,
             flush_parts: 1,
             entered: false,

@@ -13,7 +13,7 @@ use sys::Buffer;
 
 use super::{
     Arriving, Ask, BYTES_OPEN_MAX, Demand, GUARDED_BYTES, HAGGLE_BYTES_MAX, NbdConnection, Open,
-    PIECE_BYTES, Tag, UNSENT_BYTES_MAX,
+    PIECE_BYTES, Tag, UNSENT_BYTES_MAX, ZEROES_MAX,
 };
 use crate::guard::Guard;
 use crate::pieces::{cost_bytes, pieces_of};
@@ -97,6 +97,9 @@ impl NbdConnection {
     /// Goes on with what has arrived, as far as limits allow.
     pub fn proceed(&mut self, demands: &mut Vec<Demand>) {
         self.starved = false;
+        for slot in std::mem::take(&mut self.unfinished) {
+            self.zero_more(slot, demands);
+        }
         if let Some(request) = self.roomless.take() {
             self.begin(request, demands);
         }
@@ -206,10 +209,10 @@ impl NbdConnection {
                 self.open_bytes += u64::from(request.length_bytes);
                 self.submit_all(slot, Op::Read, range, demands);
             }
-            nbd::Op::Zero { no_hole, .. } => {
-                self.submit_all(slot, Op::Zero { unmap: !no_hole }, range, demands);
+            nbd::Op::Zero { .. } | nbd::Op::Trim => {
+                open.rest = range;
+                self.zero_more(slot, demands);
             }
-            nbd::Op::Trim => self.submit_all(slot, Op::Zero { unmap: true }, range, demands),
             nbd::Op::Flush => {
                 for _ in 0..self.flush_parts {
                     self.submit(slot, Op::Flush, 0, SECTOR_BYTES, None, demands);
@@ -222,6 +225,21 @@ impl NbdConnection {
                 demands.push(Demand::Holes { tag: Tag { slot, piece: 0 }, range });
             }
         }
+    }
+
+    /// Submits more of a zeroing.
+    fn zero_more(&mut self, slot: Slot, demands: &mut Vec<Demand>) {
+        let open = &self.open[slot.index()];
+        let (_, request) = open.request.as_ref().expect("the request is open");
+        let unmap = !matches!(request.op, nbd::Op::Zero { no_hole: true, .. });
+        for piece in pieces_of(open.rest.clone()).take(ZEROES_MAX) {
+            let length_bytes = piece.end - piece.start;
+            self.open[slot.index()].rest.start = piece.end;
+            self.submit(slot, Op::Zero { unmap }, piece.start, length_bytes, None, demands);
+        }
+        let open = &mut self.open[slot.index()];
+        open.complete = open.rest.is_empty();
+        self.settle(slot);
     }
 
     /// Submits a request without payload.

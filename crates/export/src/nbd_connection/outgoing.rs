@@ -67,7 +67,15 @@ impl NbdConnection {
     /// Replies if every piece is answered.
     pub(super) fn settle(&mut self, slot: Slot) {
         let open = &mut self.open[slot.index()];
-        if open.waiting > 0 || !open.complete {
+        if open.waiting > 0 {
+            return;
+        }
+        let goes_on = !open.rest.is_empty() && open.failed.is_none();
+        if goes_on {
+            self.unfinished.push(slot);
+        }
+        // A zeroing that failed goes no further.
+        if goes_on || (!open.complete && open.rest.is_empty()) {
             return;
         }
         let Open { request, failed, data, .. } = std::mem::take(open);

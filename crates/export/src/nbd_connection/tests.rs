@@ -14,6 +14,8 @@ struct Bench {
     sent: Vec<u8>,
     disk: Vec<u8>,
     asked: Vec<(Op, u64, u64)>,
+    /// Demands that came at once, at most.
+    most: usize,
     refuse: Option<AnswerError>,
 }
 
@@ -27,6 +29,7 @@ impl Bench {
             sent: Vec::new(),
             disk: vec![0; 8 * MIB],
             asked: Vec::new(),
+            most: 0,
             refuse: None,
         }
     }
@@ -38,7 +41,11 @@ impl Bench {
     }
 
     fn entered_with(goal: Goal) -> Bench {
-        let mut bench = Bench::new();
+        Bench::new().enter(goal)
+    }
+
+    fn enter(self, goal: Goal) -> Bench {
+        let mut bench = self;
         let mut client = Client::new(goal, false);
         loop {
             bench.settle();
@@ -46,7 +53,7 @@ impl Bench {
             let (used, event) = client.feed(&bench.sent, &mut send).expect("an honest server");
             bench.sent.drain(..used);
             if let Some(ClientEvent::Ready(ready)) = event {
-                assert_eq!(ready.size_bytes, 8 << 20);
+                assert_eq!(ready.size_bytes, bench.disk.len() as u64);
                 return bench;
             }
             bench.receive(&send);
@@ -69,9 +76,13 @@ impl Bench {
     }
 
     fn carry_out(&mut self, demands: Vec<Demand>) {
+        self.most = self.most.max(demands.len());
         for demand in demands {
             match demand {
-                Demand::Lookup { enters, .. } => self.connection.found(&info(), enters, 2),
+                Demand::Lookup { enters, .. } => {
+                    let info = ExportInfo::new("alpha".to_owned(), self.disk.len() as u64);
+                    self.connection.found(&info, enters, 2);
+                }
                 Demand::Holes { tag, .. } => {
                     self.connection.holes(tag, &[4096..8192, 1 << 20..2 << 20]);
                 }
@@ -113,12 +124,18 @@ impl Bench {
 
     /// Takes everything that is to be sent, and goes on.
     fn settle(&mut self) {
-        let mut demands = Vec::new();
-        self.connection.proceed(&mut demands);
-        self.carry_out(demands);
-        for piece in self.connection.take_send() {
-            self.sent.extend_from_slice(piece.as_slice());
-            self.connection.sent(piece.len() as u64);
+        loop {
+            let mut demands = Vec::new();
+            self.connection.proceed(&mut demands);
+            let quiet = demands.is_empty();
+            self.carry_out(demands);
+            for piece in self.connection.take_send() {
+                self.sent.extend_from_slice(piece.as_slice());
+                self.connection.sent(piece.len() as u64);
+            }
+            if quiet {
+                return;
+            }
         }
     }
 
@@ -162,10 +179,6 @@ impl Bench {
             }
         }
     }
-}
-
-fn info() -> ExportInfo {
-    ExportInfo::new("alpha".to_owned(), 8 << 20)
 }
 
 fn content(length: usize) -> Vec<u8> {
@@ -263,6 +276,25 @@ fn what_arrives_of_a_write_after_its_session_was_lost_is_not_written() {
     assert_eq!(bench.asked.len(), 1, "whoever sent it saw what is not so any more");
     let (_, reply) = Replies::new().feed(&bench.sent).expect("an honest server");
     assert!(matches!(reply, Some(Reply::Error { .. })), "{reply:?}");
+}
+
+#[test]
+fn what_is_given_back_is_asked_for_in_parts_however_much_it_is() {
+    let mut bench = Bench::new();
+    bench.disk = vec![7; 200 * MIB];
+    let name = "alpha".to_owned();
+    let mut bench = bench.enter(Goal::Use { name, structured: true, allocation: false });
+    let most = |bench: &Bench| bench.most <= 64;
+    bench.request(nbd::Op::Trim, 4096, 190 * MIB, &[]).expect("given back");
+    assert!(most(&bench), "{} at once", bench.most);
+    assert!(bench.disk[4096..4096 + 190 * MIB].iter().all(|&byte| byte == 0));
+    assert!(
+        bench.disk[..4096].iter().chain(&bench.disk[4096 + 190 * MIB..]).all(|&byte| byte == 7)
+    );
+    bench.asked.clear();
+    bench.refuse = Some(AnswerError::Io);
+    assert!(bench.request(nbd::Op::Trim, 0, 190 * MIB, &[]).is_err());
+    assert!(most(&bench) && bench.asked.len() <= 64, "one that has failed goes no further");
 }
 
 #[test]
