@@ -24,7 +24,8 @@ use crate::uring::Uring;
 use crate::wake::Waker;
 
 /// Operations in flight at most, queued sends included, per thread: 64 connections with 256
-/// requests each. One more is answered [`Errno::NO_BUFFERS`].
+/// requests each. One more is answered [`Errno::NO_BUFFERS`] on a socket. On files three quarters of them may be under
+/// way, and one more waits: a disk that was not asked has not failed.
 pub const OPERATIONS_MAX: usize = 16_384;
 
 /// Entries of the submission ring: a full batch rarely exceeds it; if it does, it is handed over
@@ -215,6 +216,10 @@ pub struct Hands {
     /// Never longer than its capacity, so that operations do not move.
     pub(crate) slots: Vec<Slot>,
     pub(crate) free: Vec<usize>,
+    /// Slots of operations on files.
+    pub(crate) on_files: usize,
+    /// Operations on files that wait for a slot, in order.
+    waiting: VecDeque<Operation>,
     /// By descriptor number.
     pub(crate) streams: Vec<Stream>,
     /// Numbers of the streams that have something to send and no send in flight.
@@ -262,6 +267,8 @@ impl Hands {
             description,
             slots: Vec::with_capacity(config.operations_max),
             free: Vec::with_capacity(config.operations_max),
+            on_files: 0,
+            waiting: VecDeque::new(),
             streams: Vec::new(),
             unsent: Vec::new(),
             sends_queued: 0,
@@ -304,6 +311,10 @@ impl Hands {
     /// Operations accepted and not answered, queued sends included.
     #[must_use]
     pub fn in_flight(&self) -> usize {
+        self.begun() + self.waiting.len()
+    }
+
+    fn begun(&self) -> usize {
         self.slots.len() - self.free.len() + self.sends_queued
     }
 
@@ -327,6 +338,7 @@ impl Hands {
             self.settle(completion, events);
         }
         self.done = done;
+        self.begin_waiting();
         events.extend(self.posted.drain(..));
         while let Some(entry) = self.delayed.first_entry() {
             if entry.key().0 > self.now {
@@ -503,11 +515,8 @@ impl Hands {
         range: Range<usize>,
     ) {
         check_target(&buffer, &range);
-        if self.full() {
-            return self.post(Event::with_buffer(token, Err(Errno::NO_BUFFERS), buffer));
-        }
         let (at, length, file) = (range.start, range.len(), file.clone());
-        self.begin(Operation::Read { token, file, buffer, at, length, offset, done: 0 });
+        self.begin_on_file(Operation::Read { token, file, buffer, at, length, offset, done: 0 });
     }
 
     /// Writes all bytes of `piece` at `offset`. With `durable` the event comes once they survive a
@@ -518,18 +527,13 @@ impl Hands {
     /// If the piece is empty.
     pub fn write(&mut self, token: u64, file: &File, offset: u64, piece: Piece, durable: bool) {
         assert!(!piece.is_empty(), "a write has bytes");
-        if self.full() {
-            return self.post(Event::plain(token, Err(Errno::NO_BUFFERS)));
-        }
-        self.begin(Operation::Write { token, file: file.clone(), piece, offset, done: 0, durable });
+        let file = file.clone();
+        self.begin_on_file(Operation::Write { token, file, piece, offset, done: 0, durable });
     }
 
     /// Makes every write that was answered before survive a power cut (`fdatasync`).
     pub fn sync(&mut self, token: u64, file: &File) {
-        if self.full() {
-            return self.post(Event::plain(token, Err(Errno::NO_BUFFERS)));
-        }
-        self.begin(Operation::Sync { token, file: file.clone() });
+        self.begin_on_file(Operation::Sync { token, file: file.clone() });
     }
 
     /// Makes a range read as zeroes by the cheapest way that works here: giving the space back
@@ -547,13 +551,10 @@ impl Hands {
         durable: bool,
     ) {
         assert!(length > 0, "a zeroing has a range");
-        if self.full() {
-            return self.post(Event::plain(token, Err(Errno::NO_BUFFERS)));
-        }
         let stage = if unmap { ZeroStage::Punch } else { ZeroStage::ZeroRange };
         let (file, zeroes) = (file.clone(), self.zeroes.clone());
         let zeroing = Zeroing { token, file, offset, length, done: 0, durable, stage, zeroes };
-        self.begin(Operation::Zero(Box::new(zeroing)));
+        self.begin_on_file(Operation::Zero(Box::new(zeroing)));
     }
 
     /// Reports each of these signals (numbers of `signal(7)`) as an event with the number, for
@@ -580,7 +581,7 @@ impl Hands {
     }
 
     fn full(&self) -> bool {
-        self.in_flight() >= self.operations_max
+        self.begun() >= self.operations_max
     }
 
     fn stream(&mut self, socket: &Socket) -> &mut Stream {
@@ -589,6 +590,23 @@ impl Hands {
             self.streams.resize_with(index + 1, Stream::default);
         }
         &mut self.streams[index]
+    }
+
+    /// Starts an operation on a file, when it is its turn.
+    fn begin_on_file(&mut self, operation: Operation) {
+        self.waiting.push_back(operation);
+        self.begin_waiting();
+    }
+
+    fn begin_waiting(&mut self) {
+        let files_max = self.operations_max - self.operations_max / 4;
+        while self.on_files < files_max
+            && !self.full()
+            && let Some(operation) = self.waiting.pop_front()
+        {
+            self.on_files += 1;
+            self.begin(operation);
+        }
     }
 
     /// Puts an operation into a slot and starts its first step.
@@ -656,6 +674,8 @@ impl Drop for Hands {
             self.engine.cancel(slot, &descriptor);
         }
         self.unsent.clear();
+        // The kernel does not know of them yet.
+        self.waiting.clear();
         let deadline = host::clock() + FAREWELL;
         let mut events = Vec::new();
         let in_slots = |hands: &Hands| hands.slots.len() > hands.free.len();

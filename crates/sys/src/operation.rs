@@ -166,6 +166,17 @@ fn position(offset: u64, done: usize) -> u64 {
 }
 
 impl Operation {
+    /// Whether it is one on a file.
+    pub(crate) fn is_on_file(&self) -> bool {
+        matches!(
+            self,
+            Operation::Read { .. }
+                | Operation::Write { .. }
+                | Operation::Sync { .. }
+                | Operation::Zero(_)
+        )
+    }
+
     /// The descriptor it works on.
     pub(crate) fn descriptor(&self) -> &Descriptor {
         match self {

@@ -119,7 +119,9 @@ impl Hands {
 
     fn vacate(&mut self, slot: usize) -> Operation {
         self.free.push(slot);
-        self.slots[slot].operation.take().expect("only taken slots complete")
+        let operation = self.slots[slot].operation.take().expect("only taken slots complete");
+        self.on_files -= usize::from(operation.is_on_file());
+        operation
     }
 
     fn settle_accept(&mut self, completion: Completion, events: &mut Vec<Event>) {

@@ -434,6 +434,34 @@ fn operations_beyond_the_limit_are_answered_with_an_error() {
 }
 
 #[test]
+fn what_is_asked_of_files_beyond_the_limit_waits_and_is_not_failed() {
+    on_both(|hands| {
+        let scratch = Scratch::new();
+        let path = scratch.0.join("disk");
+        std::fs::File::create(&path).unwrap();
+        let file = direct(&path);
+        let (client, _server) = pair(hands, None);
+        let pool = BufferPool::new(1 << 20);
+        let zeroes = pool.take_zeroed(4096).unwrap();
+        for number in 0..100 {
+            hands.write(number, &file, number * 4096, Piece::from(zeroes.clone()), false);
+        }
+        hands.sync(100, &file);
+        hands.zero(101, &file, 0, 4096, false, false);
+        let buffer = pool.take(4096).unwrap();
+        hands.read(102, &file, 0, buffer, 0..4096);
+        hands.send(103, &client, [Piece::from(vec![1])]);
+        let events = gather(hands, 104);
+        let failed = events.iter().filter(|event| event.result.is_err()).count();
+        assert_eq!(
+            failed, 0,
+            "a disk that was not asked yet did not fail, nor has a socket no room"
+        );
+        assert_eq!(hands.in_flight(), 0);
+    });
+}
+
+#[test]
 fn signals_become_events() {
     on_both(|hands| {
         hands.watch_signals(9, &[libc::SIGUSR2]).unwrap();
