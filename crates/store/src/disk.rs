@@ -30,30 +30,43 @@ pub(crate) enum Backing {
     Memory(Arc<Memory>),
 }
 
-/// Keeps others out: the claim on a device, the lock on a file. It does no I/O, so that the kernel
-/// keeps no reference to it, and the device is free the moment its store is dropped.
-pub(crate) struct Guard(File);
+/// Keeps others out: the claim on a device, and the lock.
+///
+/// The claim does no I/O, so that the kernel keeps no reference to it. The lock is on the very descriptor that does: what is
+/// on its way to the disk, be it of a process that was killed, would end up over what the next one writes there. Where
+/// nothing is, the device is free the moment its store is dropped.
+pub(crate) struct Guard {
+    locked: File,
+    _claim: Option<File>,
+}
 
 impl Guard {
-    fn new(path: &Path, options: OpenOptions) -> Result<Guard, StoreError> {
-        let mut tries = CLAIM_TRIES;
-        let file = loop {
-            match File::open(path, options) {
-                Err(Errno::BUSY) if tries > 1 => {
-                    tries -= 1;
-                    std::thread::sleep(CLAIM_PAUSE);
-                }
-                other => break other?,
-            }
-        };
-        file.lock()?;
-        Ok(Guard(file))
+    fn new(locked: &File, claim: Option<File>) -> Result<Guard, StoreError> {
+        locked.lock()?;
+        Ok(Guard { locked: locked.clone(), _claim: claim })
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.0.unlock();
+        // Else it ends with the last operation.
+        if !self.locked.is_shared() {
+            self.locked.unlock();
+        }
+    }
+}
+
+/// Claims a device.
+fn claim(path: &Path, options: OpenOptions) -> Result<File, StoreError> {
+    let mut tries = CLAIM_TRIES;
+    loop {
+        match File::open(path, OpenOptions { claim: true, ..options }) {
+            Err(Errno::BUSY) if tries > 1 => {
+                tries -= 1;
+                std::thread::sleep(CLAIM_PAUSE);
+            }
+            other => return Ok(other?),
+        }
     }
 }
 
@@ -67,7 +80,7 @@ impl Backing {
         }
         let facts = File::open(path, OpenOptions::default())?.facts()?;
         let buffered = OpenOptions { access: Access::ReadWrite, ..OpenOptions::default() };
-        let guard = Guard::new(path, OpenOptions { claim: facts.block_device, ..buffered })?;
+        let claim = if facts.block_device { Some(claim(path, buffered)?) } else { None };
         let (file, direct) = match File::open(path, OpenOptions { direct: true, ..buffered }) {
             // A file system without direct I/O.
             Err(Errno::INVALID) => (File::open(path, buffered)?, false),
@@ -76,6 +89,7 @@ impl Backing {
         if !BLOCKS.contains(&facts.logical_block_bytes) {
             return Err(StoreError::Unsupported);
         }
+        let guard = Guard::new(&file, claim)?;
         Ok(Backing::File { file, facts, direct, _guard: Arc::new(guard) })
     }
 

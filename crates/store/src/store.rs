@@ -39,7 +39,7 @@ struct Area {
 /// What lies under a volume. It belongs to the thread whose hands move it; another thread has a
 /// [`Store::share`] of its own.
 ///
-/// Dropping the last share frees the device for others at once: first let its operations end.
+/// Dropping the last share frees the device for others when its operations have ended: at once if they have.
 pub struct Store {
     /// The first holds the data; a second, if there is one, external metadata.
     disks: Vec<Disk>,

@@ -231,6 +231,29 @@ fn a_device_is_free_the_moment_its_store_is_dropped() {
 }
 
 #[test]
+fn what_is_on_its_way_to_a_disk_keeps_others_from_it_until_it_has_ended() {
+    let scratch = Scratch::new();
+    let path = scratch.file("disk", MIB);
+    let mut hands = Hands::new(HandsConfig::default()).unwrap();
+    let mut store = Store::open(StoreSpec::path(&path)).unwrap();
+    store.zero(&mut hands, 1, 0, 8192, true, true);
+    drop(store);
+    // What somebody wrote now would be gone when that ends.
+    assert_eq!(Store::open(StoreSpec::path(&path)).err(), Some(StoreError::InUse));
+    let mut events = Vec::new();
+    while events.is_empty() {
+        hands.wait(Some(Duration::from_secs(20)), &mut events).unwrap();
+    }
+    assert!(events.iter().all(|event| event.result.is_ok()));
+    let mut tries = 0;
+    while let Err(error) = Store::open(StoreSpec::path(&path)) {
+        // The kernel's own threads may hold it for a moment.
+        assert!(error == StoreError::InUse && tries < 100_000, "{error}");
+        tries += 1;
+    }
+}
+
+#[test]
 fn metadata_and_data_cannot_reach_each_other() {
     let scratch = Scratch::new();
     let path = scratch.file("disk", 4 * MIB);

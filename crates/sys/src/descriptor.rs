@@ -43,6 +43,10 @@ impl Descriptor {
         self.0.identity
     }
 
+    pub(crate) fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// Index of its slot in a table by number.
     pub(crate) fn index(&self) -> usize {
         usize::try_from(self.number()).expect("an open descriptor is not negative")

@@ -94,6 +94,12 @@ impl File {
         self.set_lock(libc::F_UNLCK).ok();
     }
 
+    /// Whether there are other clones of it: those of operations that have not ended are among them.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.0.is_shared()
+    }
+
     fn set_lock(&self, kind: i32) -> Result<(), Errno> {
         // SAFETY: plain data for which all zeroes is a value: a lock of the whole file.
         let mut lock: libc::flock = unsafe { std::mem::zeroed() };
