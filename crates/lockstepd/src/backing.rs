@@ -189,6 +189,8 @@ pub(crate) struct Blocking {
     pool: BufferPool,
     /// How long each is waited for; `None`: for ever.
     patience: Option<Duration>,
+    /// One was waited for in vain: its answer would be taken for that to another.
+    hangs: bool,
     /// What was read with them.
     pub(crate) read_bytes: u64,
 }
@@ -199,11 +201,17 @@ impl Blocking {
         let hands = Hands::new(HandsConfig::default())
             .map_err(|error| Refused::new(&codes::INTERNAL, error.to_string()))?;
         let bytes = usize::try_from(2 * CHUNK_BYTES).expect("2 MiB");
-        Ok(Blocking { hands, pool: BufferPool::new(bytes), patience: None, read_bytes: 0 })
+        Ok(Blocking {
+            hands,
+            pool: BufferPool::new(bytes),
+            patience: None,
+            hangs: false,
+            read_bytes: 0,
+        })
     }
 
-    /// The same, for disks that may hang: a call that takes longer than this fails with [`Errno::TIMED_OUT`], and no
-    /// other may be made then.
+    /// The same, for disks that may hang: a call that takes longer than this fails with [`Errno::TIMED_OUT`], and so do
+    /// all that come after.
     pub(crate) fn with_patience(patience: Duration) -> Result<Blocking, Refused> {
         Ok(Blocking { patience: Some(patience), ..Blocking::new()? })
     }
@@ -215,13 +223,19 @@ impl Blocking {
             let now = self.hands.now_fresh();
             let left = until.map(|until| until.since(now));
             if left == Some(Duration(0)) {
-                return Err(Errno::TIMED_OUT);
+                self.hangs = true;
             }
+            self.hangs_not()?;
             self.hands.wait(left, &mut events).map_err(|_| Errno::IO)?;
         }
         let event = events.swap_remove(0);
         event.result.map(|_| ())?;
         Ok(event)
+    }
+
+    /// Whether each call so far was answered in time. What was not read because of that says nothing of the disk.
+    fn hangs_not(&self) -> Result<(), Errno> {
+        if self.hangs { Err(Errno::TIMED_OUT) } else { Ok(()) }
     }
 
     /// The bytes of metadata from `offset` on.
@@ -234,6 +248,7 @@ impl Blocking {
         let mut bytes = Vec::new();
         let mut at = offset;
         while at < offset + length {
+            self.hangs_not()?;
             let count = usize::try_from((offset + length - at).min(CHUNK_BYTES)).expect("1 MiB");
             let buffer = self.pool.take(count).ok_or(Errno::NO_BUFFERS)?;
             store.read_metadata(&mut self.hands, 0, at, buffer, 0..count);
@@ -255,6 +270,7 @@ impl Blocking {
     ) -> Result<(), Errno> {
         let mut at = offset;
         for chunk in bytes.chunks(usize::try_from(CHUNK_BYTES).expect("1 MiB")) {
+            self.hangs_not()?;
             let mut buffer = self.pool.take(chunk.len()).ok_or(Errno::NO_BUFFERS)?;
             buffer.as_mut().expect("just taken").copy_from_slice(chunk);
             store.write_metadata(&mut self.hands, 0, at, Piece::from(buffer), true);
@@ -280,6 +296,7 @@ impl Blocking {
     fn zero(&mut self, store: &mut Store, length: u64) -> Result<(), Errno> {
         let mut at = 0;
         while at < length {
+            self.hangs_not()?;
             let count = (length - at).min(ZERO_BYTES);
             store.zero(&mut self.hands, 0, at, count, true, false);
             self.wait()?;
@@ -290,6 +307,7 @@ impl Blocking {
 
     /// Puts everything on stable storage.
     pub(crate) fn flush(&mut self, store: &mut Store) -> Result<(), Errno> {
+        self.hangs_not()?;
         store.flush(&mut self.hands, 0);
         self.wait()?;
         store.flush_metadata(&mut self.hands, 0);
@@ -375,6 +393,11 @@ impl Begun {
             }
         }
         begun
+    }
+
+    /// Whether there is nothing to take back.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.made.is_empty() && self.kept.is_empty()
     }
 
     /// Takes it back, as far as that goes: of what is left the next making says that it is there.
@@ -715,6 +738,7 @@ pub(crate) fn load_record(
     let copies: Vec<Option<Vec<u8>>> = (0..u8::try_from(RECORD_COPIES).expect("two"))
         .map(|copy| blocking.read(store, layout.record_offset(copy), RECORD_BYTES).ok())
         .collect();
+    blocking.hangs_not().map_err(|errno| Refused::disk(store.describe(), errno))?;
     let copies: Vec<Option<&[u8]>> = copies.iter().map(Option::as_deref).collect();
     newest_record(&copies).map_err(|bad| damaged(store.describe(), "record", bad))
 }
@@ -747,6 +771,7 @@ pub(crate) fn load(
                 found.pages.extend(written.map(|(place, bytes)| (*volume, place, bytes)));
             }
         }
+        blocking.hangs_not().map_err(|errno| Refused::disk(store.describe(), errno))?;
     }
     marks::check(blocking, volumes, &found)?;
     Ok(found)

@@ -141,3 +141,34 @@ fn what_a_making_that_ended_half_way_has_made_and_lengthened_is_taken_back() {
     assert!(std::fs::read(&kept).expect("it is there") == [7; 8192]);
     assert!(scratch.directory.join("volume.img").exists(), "it is of nothing that was begun");
 }
+
+#[test]
+fn a_disk_that_hangs_at_a_start_is_neither_older_than_it_is_nor_damaged() {
+    let mut scratch = Scratch::new(Vec::new());
+    let layout = scratch.plan.layout;
+    let promised = base::Ballot { round: 7, node: NodeId(2) };
+    let newest = Record { stores: 2, promised, ..Record::default() };
+    let mut blocking = Blocking::new().expect("hands");
+    let at = layout.record_offset(newest.copy());
+    blocking.write(&mut scratch.open(), at, &record_bytes(&newest)).expect("written");
+    let mut hung = 0;
+    for seed in 0..16 {
+        // One request of two is not answered before anybody loses patience.
+        let stall = Duration::from_secs(3600);
+        let faults = store::FaultSpec { seed, stalls_one_in: 2, stall, ..Default::default() };
+        scratch.plan.spec.faults = Some(faults);
+        let patience = Duration::from_millis(100);
+        let mut blocking = Blocking::with_patience(patience).expect("hands");
+        let mut volumes = [(scratch.plan.volume, layout, scratch.open())];
+        match load(&mut blocking, &mut volumes) {
+            Ok(found) => {
+                // The other copy of the record knows of no promise.
+                assert_eq!(found.record.as_ref(), Some(&newest), "seed {seed}");
+                // Who cannot read its log gives its copy up.
+                assert!(found.pages.iter().all(|(_, _, page)| page.is_some()), "seed {seed}");
+            }
+            Err(_) => hung += 1,
+        }
+    }
+    assert!(hung > 0, "no seed stalls a request");
+}
