@@ -91,7 +91,8 @@ fn write(path: &Path, begun: &Begun) -> Result<(), Refused> {
     replace_file(path, text.as_bytes()).map_err(|error| failed(error.to_string()))
 }
 
-/// Whether a resource's stores were never made, as this file says by being there. What was begun of them is taken back.
+/// Whether a resource's stores were never made, as this file says by being there. What was begun of them is taken back, once:
+/// what is found there at a later start is somebody else's.
 pub(super) fn undo_begun(path: &Path) -> bool {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -102,8 +103,42 @@ pub(super) fn undo_begun(path: &Path) -> bool {
         }
     };
     match toml::from_str::<Begun>(&text) {
-        Ok(begun) => begun.undo(),
+        Ok(begun) if begun.is_empty() => {}
+        Ok(begun) => {
+            begun.undo();
+            if let Err(refused) = write(path, &Begun::default()) {
+                error!("{refused}");
+            }
+        }
         Err(error) => error!("{}: {error}; what was begun is left", path.display()),
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::undo_begun;
+
+    #[test]
+    fn what_was_begun_is_taken_back_once_and_not_what_came_there_since() {
+        let name = format!("lockstepd-unmade-{:x}", sys::random_u64());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).expect("a directory for this test");
+        let [note, made, kept] =
+            ["a.uncreated", "made.img", "kept.img"].map(|name| directory.join(name));
+        std::fs::write(&made, [1; 4096]).expect("written");
+        std::fs::write(&kept, [2; 8192]).expect("written");
+        let text = format!("made = [{made:?}]\n[[kept]]\npath = {kept:?}\nlength_bytes = 4096\n");
+        std::fs::write(&note, text).expect("written");
+        assert!(undo_begun(&note));
+        assert!(!made.exists());
+        assert!(std::fs::read(&kept).expect("it stays") == [2; 4096]);
+        // Another resource's by now, or an operator's.
+        std::fs::write(&made, [3; 4096]).expect("written");
+        std::fs::write(&kept, [4; 8192]).expect("written");
+        assert!(undo_begun(&note), "this node's part is not made yet");
+        assert!(std::fs::read(&made).is_ok_and(|bytes| bytes == [3; 4096]));
+        assert!(std::fs::read(&kept).is_ok_and(|bytes| bytes == [4; 8192]));
+        std::fs::remove_dir_all(&directory).expect("this test's own");
+    }
 }
