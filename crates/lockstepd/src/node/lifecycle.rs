@@ -945,11 +945,37 @@ pub(super) fn remove_files(paths: &[PathBuf]) -> Result<(), Refused> {
 /// Writes a file so that it is there whole, or as it was, whatever happens.
 pub(super) fn replace_file(path: &std::path::Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::io::Write;
-    let new = path.with_extension("new");
+    // Its own: the helper's thread writes files of the same resource.
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
     let mut file = std::fs::File::create(&new)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&new, path)?;
     let directory = path.parent().expect("a resource file has a directory");
     std::fs::File::open(directory)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::replace_file;
+
+    #[test]
+    fn files_of_one_name_are_replaced_by_two_threads_at_once() {
+        let name = format!("lockstepd-replaced-{:x}", sys::random_u64());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).expect("a directory for this test");
+        let replace = |name: &str| {
+            let path = directory.join(name);
+            for _ in 0..300 {
+                replace_file(&path, name.as_bytes()).expect("nobody else's business");
+                assert_eq!(std::fs::read(&path).expect("just written"), name.as_bytes());
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| replace("alpha.toml"));
+            scope.spawn(|| replace("alpha.uncreated"));
+        });
+        std::fs::remove_dir_all(&directory).expect("this test's own");
+    }
 }
