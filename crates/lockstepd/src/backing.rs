@@ -582,8 +582,10 @@ pub(crate) fn format(
     record: &Record,
 ) -> Result<(), Errno> {
     let layout = &plan.layout;
-    // A file's metadata is new too, also that of one that is kept (`make_files`).
-    if plan.kind == StoreKind::Device {
+    // A file's metadata is new too, also that of one that is kept (`make_files`), unless it is on a device beside it.
+    let beside =
+        matches!(&plan.spec.metadata, MetadataPlace::External { path, .. } if is_device(path));
+    if plan.kind == StoreKind::Device || beside {
         blocking.clear(store, layout.superblock, layout.total_bytes)?;
     }
     let copy = layout.record_offset(record.copy());

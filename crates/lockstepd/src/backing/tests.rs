@@ -172,3 +172,49 @@ fn a_disk_that_hangs_at_a_start_is_neither_older_than_it_is_nor_damaged() {
     }
     assert!(hung > 0, "no seed stalls a request");
 }
+
+/// A loop device over a file, detached at its end.
+struct Loop(PathBuf);
+
+impl Loop {
+    /// `None` where none can be had.
+    fn new(file: &Path, block_bytes: u32) -> Option<Loop> {
+        let output = std::process::Command::new("losetup")
+            .args(["--find", "--show", "--sector-size", &block_bytes.to_string()])
+            .arg(file)
+            .output()
+            .ok()?;
+        let name = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        output.status.success().then(|| Loop(name.into()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        std::process::Command::new("losetup").arg("--detach").arg(&self.0).status().ok();
+    }
+}
+
+#[test]
+fn metadata_on_a_device_that_held_something_else_begins_empty_also_beside_a_file() {
+    let scratch = Scratch::new(Vec::new());
+    let layout = Layout::new(VOLUME_BYTES / SECTOR_BYTES, SLOTS);
+    let image = scratch.directory.join("metadata.img");
+    let before: Vec<u8> = (0..layout.total_bytes).map(|at| (at % 251 + 1) as u8).collect();
+    std::fs::write(&image, before).expect("written");
+    let Some(device) = Loop::new(&image, 512) else { return println!("NOT RUN: no loop device") };
+    let (path, room) = (scratch.directory.join("data.img"), VOLUME_BYTES);
+    let metadata = Some(device.0.clone());
+    let plan = plan(VolumeId(0), room, layout, StoreKind::File, path, metadata, false);
+    let record = Record { stores: 1, ..Record::default() };
+    let label = label(ClusterId(1), ResourceId(3), &plan);
+    make(std::slice::from_ref(&plan), &[label], &record, false).expect("made");
+    let mut blocking = Blocking::new().expect("hands");
+    let mut volumes = [(plan.volume, layout, open(&plan, false).expect("opened"))];
+    let found = load(&mut blocking, &mut volumes).expect("read");
+    assert_eq!(found.record, Some(record));
+    assert!(found.pages.iter().all(|(_, _, page)| page.is_some_and(|page| page == [0; 4096])));
+    let (at, length) = (layout.sums, layout.total_bytes - layout.sums);
+    let sums = blocking.read(&mut volumes[0].2, at, length).expect("read");
+    assert!(sums.iter().all(|&byte| byte == 0));
+}
