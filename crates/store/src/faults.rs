@@ -37,6 +37,8 @@ pub struct FaultSpec {
     pub stalls_one_in: u64,
     /// How late.
     pub stall: Duration,
+    /// What changes the disk and is answered late is carried out only then.
+    pub stalls_before: bool,
     /// Bytes that may be written, data and metadata together, before there is no room for more (`ENOSPC`);
     /// 0: all. Where something stood before needs room as well, as below snapshots. Zeroes need none.
     pub full_after_bytes: u64,
@@ -58,6 +60,8 @@ pub struct Faults {
     stalls_one_in: u64,
     stalls_next: u32,
     stall: Duration,
+    /// Changes that are answered late are carried out late.
+    pub(crate) before: bool,
     /// Bytes that may still be written, by all shares together.
     room: Option<Arc<AtomicU64>>,
     /// Operations that failed because of us.
@@ -75,6 +79,7 @@ impl Faults {
             stalls_one_in: spec.stalls_one_in,
             stalls_next: 0,
             stall: spec.stall,
+            before: spec.stalls_before,
             room: (spec.full_after_bytes > 0)
                 .then(|| Arc::new(AtomicU64::new(spec.full_after_bytes))),
             injected: 0,
@@ -91,6 +96,7 @@ impl Faults {
             stalls_one_in: self.stalls_one_in,
             stalls_next: 0,
             stall: self.stall,
+            before: self.before,
             room: self.room.clone(),
             injected: 0,
         }

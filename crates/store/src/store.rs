@@ -9,6 +9,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use base::Instant;
 use sys::{Buffer, BufferPool, Errno, Event, Hands, Piece};
 
 use crate::cache::Cache;
@@ -46,6 +47,8 @@ pub struct Store {
     data: Area,
     metadata: Option<Area>,
     faults: Option<Faults>,
+    /// Changes that are to be carried out at this time, on this disk: whatever comes after it sees them.
+    late: Vec<(Instant, usize, u64, Work)>,
     ours: bool,
     description: String,
 }
@@ -95,6 +98,7 @@ impl Store {
             data,
             metadata,
             faults: spec.faults.as_ref().map(Faults::new),
+            late: Vec::new(),
             ours,
             description,
         })
@@ -110,6 +114,7 @@ impl Store {
             data: self.data.clone(),
             metadata: self.metadata.clone(),
             faults: self.faults.as_ref().map(|faults| faults.share(number)),
+            late: Vec::new(),
             ours: self.ours,
             description: self.description.clone(),
         }
@@ -277,6 +282,11 @@ impl Store {
         if self.faults.is_none() {
             return disk.queue(hands, token, offset, work);
         }
+        let now = hands.now_fresh();
+        for (_, disk, offset, work) in self.late.extract_if(.., |(time, ..)| *time <= now) {
+            self.disks[disk].perform(0, offset, work);
+        }
+        let disk = &mut self.disks[area.disk];
         let faults = self.faults.as_mut().expect("just checked");
         let room = |faults: &mut Faults| match &work {
             Work::Write { .. } => faults.take_room(work.length()),
@@ -286,6 +296,10 @@ impl Store {
             return refuse(hands, token, work, errno);
         }
         match faults.delay() {
+            Some(late) if faults.before && work.kind() == FaultKind::Write => {
+                hands.post_at(now + late, Event::plain(token, Ok(0)));
+                self.late.push((now + late, area.disk, offset, work));
+            }
             None if disk.cache.is_none() => disk.queue(hands, token, offset, work),
             delay => {
                 let event = disk.perform(token, offset, work);

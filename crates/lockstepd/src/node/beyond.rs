@@ -78,10 +78,12 @@ impl Node {
 
     fn give_next_back(&mut self, key: Key, volume: VolumeId) {
         let Some((first, end)) = self.next_beyond(key, volume) else { return };
+        let count = u32::try_from(end - first).expect("a piece is small");
+        let span = Span::new(first, count).expect("what is left is not nothing");
         let disk = self.resources.get_mut(key).and_then(|entry| entry.disk.as_mut());
         let Some(entry) = disk.and_then(|disk| disk.volume(volume)) else { return };
         entry.beyond.piece = Some((first, end));
-        let purpose = DiskPurpose::Beyond { resource: key, volume };
+        let purpose = DiskPurpose::Beyond { resource: key, volume, span };
         let token = self.operations.insert(Purpose::Disk(purpose, self.hands.now())).number();
         let (at, length) = (first * SECTOR_BYTES, (end - first) * SECTOR_BYTES);
         entry.store.zero(&mut self.hands, token, at, length, true, false);

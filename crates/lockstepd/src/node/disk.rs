@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use base::{SECTOR_BYTES, Span, VolumeId};
 use replica::disk::{Layout, Record};
-use replica::door::{DiskAnswer, DiskOp, DiskRequest, MemberInput, ShardInput};
+use replica::door::{DiskAnswer, DiskOp, DiskRequest, MemberInput, MetaPage, ShardInput};
 use store::Store;
 use sys::{Buffer, BufferPool, Errno, Event, Payload, Piece};
 use wire::admin::{Rot, StoreKind};
@@ -69,9 +69,16 @@ const DISK_OPEN_MAX: usize = sys::OPERATIONS_MAX / 2;
 /// What an operation on a disk was for.
 pub(crate) enum DiskPurpose {
     /// A request of a shard.
-    Op { resource: Key, shard: u16, op: DiskOp, kind: OpKind, place: Option<Place> },
+    Op {
+        resource: Key,
+        shard: u16,
+        op: DiskOp,
+        kind: OpKind,
+        place: Option<Place>,
+        changes: Option<Part>,
+    },
     /// Space beyond a volume's end, given back.
-    Beyond { resource: Key, volume: VolumeId },
+    Beyond { resource: Key, volume: VolumeId, span: Span },
     /// A member's record.
     Record { resource: Key, number: u64 },
     /// The pages of an extent's block checksums, for whoever waits for them.
@@ -81,6 +88,17 @@ pub(crate) enum DiskPurpose {
 }
 
 impl DiskPurpose {
+    /// What of the disk it changes, if anything.
+    pub(super) fn changes(&self) -> Option<Part> {
+        match *self {
+            DiskPurpose::Op { changes, .. } => changes,
+            DiskPurpose::Beyond { volume, span, .. } => Some(Part::Data(volume, span)),
+            DiskPurpose::Seal { volume, extent, .. } => Some(Part::Sums(volume, extent)),
+            // After a record that was not stored none is.
+            DiskPurpose::Record { .. } | DiskPurpose::Sums { .. } => None,
+        }
+    }
+
     /// Whose disk it is.
     pub(super) fn resource(&self) -> Key {
         match self {
@@ -120,6 +138,25 @@ pub(crate) struct Place {
     requested: bool,
     /// Of the checksums when it was read.
     version: u64,
+}
+
+/// A part of a disk.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Part {
+    Data(VolumeId, Span),
+    Page(VolumeId, MetaPage),
+    Sums(VolumeId, u64),
+}
+
+impl Part {
+    pub(super) fn overlaps(&self, other: &Part) -> bool {
+        match (self, other) {
+            (Part::Data(volume, span), Part::Data(of, other)) => {
+                volume == of && span.overlaps(*other)
+            }
+            _ => self == other,
+        }
+    }
 }
 
 /// What is to be answered when a shard's request is done.
@@ -199,6 +236,16 @@ impl Node {
         else {
             unreachable!("only what changes a volume comes here")
         };
+        let part = match request {
+            DiskRequest::Write { span, .. } | DiskRequest::Zero { span, .. } => {
+                Part::Data(volume, span)
+            }
+            DiskRequest::Meta { page, .. } => Part::Page(volume, page),
+            _ => unreachable!("told apart above"),
+        };
+        if self.waits_for_late(key, &part, OpKind::Change.words()) {
+            return self.answer_disk(key, shard, op, DiskAnswer::Failed);
+        }
         let pool = self.buffers.outgoing().clone();
         let disk = self.resources.get_mut(key).and_then(|entry| entry.disk.as_mut());
         let Some(entry) = disk.and_then(|disk| disk.volume(volume)) else {
@@ -211,8 +258,8 @@ impl Node {
             }
             other => other,
         };
-        let purpose =
-            DiskPurpose::Op { resource: key, shard, op, kind: OpKind::Change, place: None };
+        let (kind, changes) = (OpKind::Change, Some(part));
+        let purpose = DiskPurpose::Op { resource: key, shard, op, kind, place: None, changes };
         self.disk_line.open += 1;
         let token = self.operations.insert(Purpose::Disk(purpose, self.hands.now())).number();
         let (hands, store, sums) = (&mut self.hands, &mut entry.store, &mut entry.sums);
@@ -249,8 +296,8 @@ impl Node {
         };
         resource.flushes.insert((shard, op), (disk.volumes.len(), true));
         for entry in &mut disk.volumes {
-            let purpose =
-                DiskPurpose::Op { resource: key, shard, op, kind: OpKind::Flush, place: None };
+            let (kind, changes) = (OpKind::Flush, None);
+            let purpose = DiskPurpose::Op { resource: key, shard, op, kind, place: None, changes };
             self.disk_line.open += 1;
             let token = self.operations.insert(Purpose::Disk(purpose, self.hands.now())).number();
             entry.store.flush(&mut self.hands, token);
@@ -258,6 +305,10 @@ impl Node {
     }
 
     fn begin_read(&mut self, read: Starved) {
+        let part = Part::Data(read.volume, read.span);
+        if self.waits_for_late(read.resource, &part, read.kind.words()) {
+            return self.answer_disk(read.resource, read.shard, read.op, DiskAnswer::Failed);
+        }
         let resource = self.resources.get_mut(read.resource);
         let size = resource.as_ref().and_then(|entry| entry.sizes.get(&read.volume).copied());
         let disk = resource.and_then(|entry| entry.disk.as_mut());
@@ -272,7 +323,7 @@ impl Node {
             }
             place.version = sums.version(extent_of(read.span));
         }
-        let length = bytes(place.read);
+        let (at, length) = (place.read.offset_bytes(), bytes(place.read));
         let buffer = if requested {
             self.buffers.answer(length)
         } else {
@@ -282,10 +333,10 @@ impl Node {
             return self.starved.push_back(read);
         };
         let Starved { resource, shard, op, kind, .. } = read;
-        let purpose = DiskPurpose::Op { resource, shard, op, kind, place: Some(place) };
+        let (place, changes) = (Some(place), None);
+        let purpose = DiskPurpose::Op { resource, shard, op, kind, place, changes };
         self.disk_line.open += 1;
         let token = self.operations.insert(Purpose::Disk(purpose, self.hands.now())).number();
-        let at = place.read.offset_bytes();
         entry.store.read(&mut self.hands, token, at, buffer, 0..length);
     }
 
@@ -318,7 +369,7 @@ impl Node {
     /// An operation on a disk has ended.
     pub(super) fn on_disk(&mut self, purpose: DiskPurpose, event: Event) {
         match purpose {
-            DiskPurpose::Beyond { resource, volume } => {
+            DiskPurpose::Beyond { resource, volume, .. } => {
                 self.on_given_back(resource, volume, &event);
             }
             DiskPurpose::Record { resource, number } => {
@@ -341,7 +392,7 @@ impl Node {
                 let answer = if ok { DiskAnswer::Done } else { DiskAnswer::Failed };
                 self.answer_disk(resource, shard, op, answer);
             }
-            DiskPurpose::Op { resource, shard, op, kind, place } => {
+            DiskPurpose::Op { resource, shard, op, kind, place, .. } => {
                 self.disk_line.open -= 1;
                 if let Err(errno) = event.result {
                     self.on_disk_failure(resource, kind.words(), errno);
@@ -349,6 +400,17 @@ impl Node {
                 self.on_op(resource, shard, op, kind, place, event);
             }
         }
+    }
+
+    /// Whether a request that was given up for being late may still change this part: what was written now could be gone
+    /// when that ends, and what was read now, change. The request fails.
+    fn waits_for_late(&mut self, key: Key, part: &Part, what: &str) -> bool {
+        let resource = self.resources.get(key);
+        let waits = resource.is_some_and(|of| of.late.iter().any(|(_, late)| late.overlaps(part)));
+        if waits {
+            self.on_disk_failure(key, what, Errno::TIMED_OUT);
+        }
+        waits
     }
 
     /// A request failed: the log has each, the status why the first did.
@@ -532,6 +594,9 @@ impl Node {
 
     /// Puts an extent's checksums on stable storage.
     fn begin_seal(&mut self, key: Key, shard: u16, op: DiskOp, volume: VolumeId, extent: u64) {
+        if self.waits_for_late(key, &Part::Sums(volume, extent), "block checksums") {
+            return self.answer_disk(key, shard, op, DiskAnswer::Failed);
+        }
         let Some(sums) = self.sums_of(key, volume) else {
             return self.answer_disk(key, shard, op, DiskAnswer::Done);
         };

@@ -6,7 +6,8 @@
 //! `on_io_error` says.
 //!
 //! Always: what the disk says afterwards is not heard; the bytes of such an operation stay where they
-//! are until it ends, since the kernel may still read or write them.
+//! are until it ends, since the kernel may still read or write them; and nothing else is asked of the part of the disk that it
+//! may still change, which would be undone. A copy that is the only one goes on beside it.
 //!
 //! Not here: what follows from a failed disk (`replica`); peers' disks, which the primary gives up much
 //! sooner (`peer_late_ms`); a disk that hangs while a node starts.
@@ -15,7 +16,7 @@ use base::Instant;
 use sys::{Errno, Event};
 
 use super::{Node, Purpose};
-use crate::log::error;
+use crate::log::{error, info};
 use crate::slab::Key;
 
 /// Looks at disks in the time after which one is late: an operation is found late at most this part of
@@ -73,9 +74,19 @@ impl Node {
             .collect();
         for key in waiting {
             let Some(entry) = self.operations.get_mut(key) else { continue };
-            if let Purpose::Disk(purpose, _) = std::mem::replace(entry, Purpose::Late) {
+            if let Purpose::Disk(purpose, _) = std::mem::replace(entry, Purpose::Late(resource)) {
+                let of = self.resources.get_mut(resource);
+                if let (Some(of), Some(part)) = (of, purpose.changes()) {
+                    of.late.push((key, part));
+                }
                 self.on_disk(purpose, Event::plain(key.number(), Err(Errno::TIMED_OUT)));
             }
         }
+    }
+    /// The disk has done after all what it was not waited for any more.
+    pub(super) fn on_late(&mut self, resource: Key, key: Key) {
+        let Some(entry) = self.resources.get_mut(resource) else { return };
+        entry.late.retain(|(late, _)| *late != key);
+        info!("{}: its disk has ended a request that was late", self.name_of(resource));
     }
 }

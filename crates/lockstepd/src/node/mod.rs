@@ -106,8 +106,8 @@ enum Purpose {
     NbdSend(Key, u64),
     /// And when it began.
     Disk(disk::DiskPurpose, Instant),
-    /// It took too long, and whoever waited for it was told that it failed.
-    Late,
+    /// It took too long, and whoever waited for it was told that it failed. Whose disk it is.
+    Late(Key),
     PeerAccept(Listener),
     PeerConnect(NodeId, u16),
     PeerReceive(Key),
@@ -418,7 +418,7 @@ impl Node {
             Purpose::NbdReceive(client) => self.on_client_received(client, event),
             Purpose::NbdSend(client, bytes) => self.on_client_sent(client, bytes, &event),
             Purpose::Disk(purpose, _) => self.on_disk(purpose, event),
-            Purpose::Late => {}
+            Purpose::Late(resource) => self.on_late(resource, key),
             Purpose::PeerConnect(node, stream) => {
                 self.on_peer_connected(node, stream, &event);
             }

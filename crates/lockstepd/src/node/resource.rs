@@ -14,9 +14,10 @@ use sys::{BufferPool, Room};
 use wire::{Configuration, VolumeEntry};
 
 use super::diary::Diary;
-use super::disk::LocalDisk;
+use super::disk::{LocalDisk, Part};
 use super::recast::Recast;
 use super::threads::Sight;
+use crate::slab::Key;
 
 /// A shard, as one thread knows it.
 pub(crate) enum Seat {
@@ -55,6 +56,8 @@ pub(crate) struct Resource {
     pub(crate) disk: Option<LocalDisk>,
     /// The first request that its disk failed since the machines began: why, for the operator.
     pub(crate) disk_failure: Option<String>,
+    /// What its disk may still change by requests that were given up for being late.
+    pub(crate) late: Vec<(Key, Part)>,
     /// What was told of it in the log.
     pub(crate) diary: Diary,
     /// Clients that have it open here.
@@ -103,6 +106,7 @@ impl Resource {
             nodes: Vec::new(),
             disk,
             disk_failure: None,
+            late: Vec::new(),
             diary: Diary::default(),
             clients: 0,
             defined: None,
