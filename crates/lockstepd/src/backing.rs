@@ -657,7 +657,7 @@ fn damaged(what: &str, part: &str, bad: BadMetadata) -> Refused {
 
 /// Removes a store: nobody's first, then gone if it is a file. One that held the volume's bytes before the resource was
 /// made is left, without its metadata: a file with the length of the volume.
-pub(crate) fn remove(plan: &Plan) -> Result<(), Refused> {
+fn remove(plan: &Plan) -> Result<(), Refused> {
     if plan.kind == StoreKind::Memory {
         return Ok(());
     }

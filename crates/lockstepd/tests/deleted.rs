@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::Command as Process;
 
 use harness::Cluster;
-use wire::admin::{Command, Request, encode_line};
+use wire::admin::{Command, FileStore, Request, StoreKind, encode_line};
 
 const MIB: u64 = 1 << 20;
 
@@ -187,4 +187,32 @@ fn a_resource_is_left_over_no_more_once_those_who_deleted_it_have_it_again() {
     file.members.retain(|member| member.node != 1);
     cluster.ask(1, Command::ResourceDefine { file: Box::new(file) }).expect("a client");
     told(false);
+}
+
+#[test]
+fn what_a_description_names_since_a_resource_began_goes_with_it_only_if_it_is_its_own() {
+    let mut cluster = Cluster::new("deleted-other", 1);
+    cluster.start(1);
+    let mut file = cluster.resource("alpha", 16 * MIB, &[1]);
+    let mut other = cluster.resource("beta", 16 * MIB, &[1]);
+    other.id = 0xbe7a;
+    cluster.create(&other);
+    cluster.create(&file);
+    let forget = Command::ResourceForget { resource: "beta".to_owned(), stores: false };
+    cluster.ask(1, forget).expect("its store is left");
+    let image = cluster.home(1).join("volumes/beta-0.img");
+    assert!(image.exists());
+    // An operator mistakes one for the other.
+    file.members[0].stores = vec![FileStore {
+        volume: 0,
+        kind: StoreKind::File,
+        path: Some("volumes/beta-0.img".to_owned()),
+        metadata_path: None,
+        keep: false,
+    }];
+    cluster.ask(1, Command::ResourceDefine { file: Box::new(file) }).expect("defined anew");
+    let delete = Command::ResourceDelete { resource: alpha(), force: true, unused: false };
+    let refused = cluster.ask(1, delete).expect_err("it is not alpha's");
+    assert!(refused.contains("it is left as it is"), "{refused}");
+    assert!(image.exists(), "another resource's copy was removed");
 }

@@ -613,6 +613,7 @@ impl Node {
     fn on_made(&mut self, name: &str, plans: Vec<Plan>, found: Found, done: Done) {
         let known = self.known.get(name);
         let running = known.and_then(|known| known.running);
+        let id = ResourceId(known.map_or(0, |known| known.file.id));
         info!("{name}: created");
         let Some(key) = running else {
             self.run_found(name, &plans, Ok(Some(found)));
@@ -626,7 +627,7 @@ impl Node {
             Ok(()) => done(node, Ok(())),
             Err(refused) => {
                 let done = Box::new(move |node: &mut Node, _| done(node, Err(refused)));
-                node.remove_stores(&name, made, done);
+                node.remove_stores(&name, id, made, done);
             }
         };
         self.recast(key, Part::Member(plans, Box::new(found)), false, Box::new(or_removed));
@@ -733,14 +734,12 @@ impl Node {
         self.note_deleted(id);
         let (name, paths) = (name.to_owned(), self.files_of(name));
         self.helper().start(move || {
-            let result = remove_each(&plans, |plan| match had_disk {
-                true => backing::remove(plan),
-                // It may be another's by now.
-                false => match backing::remove_labelled(plan, cluster, id) {
+            // It may be another's by now, or have been described anew since it was opened.
+            let result =
+                remove_each(&plans, |plan| match backing::remove_labelled(plan, cluster, id) {
                     Err(refused) if !member && refused.code == &codes::OTHER_STORE => Ok(()),
                     result => result,
-                },
-            });
+                });
             let removed = remove_files(&paths);
             Box::new(move |node: &mut Node| {
                 if let Err(refused) = removed {

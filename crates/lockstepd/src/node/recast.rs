@@ -12,7 +12,7 @@
 //!
 //! Not here: the register's own change of members (`replica`), making stores (`lifecycle`).
 
-use base::{Duration, Epoch, Instant, NodeId};
+use base::{Duration, Epoch, Instant, NodeId, ResourceId};
 use export::Ask;
 use replica::door::{MemberInput, Operation, OperationId};
 use replica::start::Found;
@@ -181,7 +181,7 @@ impl Node {
         // Before there are new machines, which know nothing of sessions of the old.
         self.tell_all_resources();
         self.fail_operations_of(key);
-        let (name, count) = (old.name.clone(), old.clients);
+        let (name, id, count) = (old.name.clone(), old.id, old.clients);
         let (lost, told) = (old.lost, old.told);
         // Its stores close when what is on its way to them has ended.
         drop(old);
@@ -212,17 +212,23 @@ impl Node {
         if left.is_empty() {
             return done(self, Ok(()));
         }
-        self.remove_stores(&name, left, done);
+        self.remove_stores(&name, id, left, done);
     }
 
     /// Removes what a former member stored.
-    pub(super) fn remove_stores(&mut self, name: &str, plans: Vec<Plan>, done: Done) {
-        let name = name.to_owned();
+    pub(super) fn remove_stores(
+        &mut self,
+        name: &str,
+        id: ResourceId,
+        plans: Vec<Plan>,
+        done: Done,
+    ) {
+        let (name, cluster) = (name.to_owned(), self.config.cluster);
         if let Some(known) = self.known.get_mut(&name) {
             known.busy = true;
         }
         self.helper().start(move || {
-            let result = remove_each(&plans, backing::remove);
+            let result = remove_each(&plans, |plan| backing::remove_labelled(plan, cluster, id));
             Box::new(move |node: &mut Node| {
                 if let Some(known) = node.known.get_mut(&name) {
                     known.busy = false;
