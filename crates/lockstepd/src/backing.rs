@@ -33,6 +33,8 @@ const BITMAP_PAGES_AT_ONCE: u64 = 1024;
 /// Bytes of a device made zero at once.
 const ZERO_BYTES: u64 = 256 << 20;
 const PAGE_BYTES: u64 = 4096;
+/// The least that is read or written of a volume at once, if nothing else is said: no disk has larger blocks.
+const BLOCK_BYTES: u32 = 4096;
 /// Bytes that every file is laid out for at least.
 const FILE_BYTES_MIN: u64 = 64 << 30;
 /// Bitmap slots of a volume: one for each replica besides this one.
@@ -87,6 +89,8 @@ pub(crate) struct Plan {
     pub(crate) spec: StoreSpec,
     /// Bytes of data that there is room for.
     pub(crate) data_bytes: u64,
+    /// The least that is read or written of it at once.
+    pub(crate) block_bytes: u32,
     /// So many bytes that the store holds already are the volume's, and stay when the resource goes.
     pub(crate) kept_bytes: Option<u64>,
 }
@@ -136,7 +140,7 @@ pub(crate) fn plans(
             let pages = LogSize::of(volume.log_extents).pages;
             let layout = Layout::with_log(room / SECTOR_BYTES, SLOTS, pages);
             let plan = plan(volume_id, room, layout, kind, path, metadata, allow_memory);
-            Plan { kept_bytes: kept, ..plan }
+            Plan { kept_bytes: kept, block_bytes: volume.block_bytes, ..plan }
         })
         .collect();
     plans.sort_by_key(|plan| plan.volume);
@@ -175,7 +179,8 @@ fn plan(
     };
     let spec =
         StoreSpec { place, metadata, needs_bytes: data_bytes, allow_memory, ..StoreSpec::path("") };
-    Plan { volume, kind, layout, spec, data_bytes, kept_bytes: None }
+    let block_bytes = BLOCK_BYTES;
+    Plan { volume, kind, layout, spec, data_bytes, block_bytes, kept_bytes: None }
 }
 
 /// Bytes of a file that holds both; a store has at least one page of data.
@@ -448,6 +453,14 @@ fn try_make(
                 &codes::STORE_NOT_EMPTY,
                 format!("{what}: it holds a replica, perhaps of this resource"),
             ));
+        }
+        if store.block_bytes() > plan.block_bytes {
+            let (what, blocks) = (plan.what(), store.block_bytes());
+            let message = format!(
+                "{what}: its blocks are of {blocks} bytes, the volume's of {}",
+                plan.block_bytes
+            );
+            return Err(Refused::new(&codes::STORE_FAILED, message));
         }
         let disk = |error| Refused::disk(&plan.what(), error);
         if plan.kind == StoreKind::Device && plan.kept_bytes.is_none() {

@@ -218,3 +218,24 @@ fn metadata_on_a_device_that_held_something_else_begins_empty_also_beside_a_file
     let sums = blocking.read(&mut volumes[0].2, at, length).expect("read");
     assert!(sums.iter().all(|&byte| byte == 0));
 }
+
+#[test]
+fn a_device_whose_blocks_are_larger_than_those_of_the_volume_is_refused() {
+    let scratch = Scratch::new(Vec::new());
+    let image = scratch.directory.join("device.img");
+    let layout = Layout::new((16 << 20) / SECTOR_BYTES, SLOTS);
+    let file = std::fs::File::create(&image).expect("made");
+    file.set_len((16 << 20) + layout.total_bytes).expect("longer");
+    let Some(device) = Loop::new(&image, 4096) else { return println!("NOT RUN: no loop device") };
+    let made = |block_bytes| {
+        let (path, room) = (device.0.clone(), 16 << 20);
+        let plan = plan(VolumeId(0), room, layout, StoreKind::Device, path, None, false);
+        let plan = Plan { block_bytes, ..plan };
+        let label = label(ClusterId(1), ResourceId(3), &plan);
+        make(&[plan], &[label], &Record { stores: 1, ..Record::default() }, false)
+    };
+    // Each write of one sector would be taken for a failure of the disk.
+    let refused = made(512).expect_err("it cannot write 512 bytes");
+    assert!(refused.message.contains("4096"), "{refused}");
+    made(4096).expect("it can write 4096");
+}
