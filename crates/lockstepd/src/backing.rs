@@ -329,15 +329,18 @@ pub(crate) fn record_bytes(record: &Record) -> Vec<u8> {
     bytes
 }
 
-/// The superblock of a plan's store, as bytes.
-pub(crate) fn label(cluster: ClusterId, resource: ResourceId, plan: &Plan) -> Vec<u8> {
+/// Among the compatible features of a superblock: all volumes of the copy have this identity of the disk.
+const OF_ONE_COPY: u64 = 2;
+
+/// The superblock of a plan's store, as bytes. `disk` is random, and the same for all volumes of the copy.
+pub(crate) fn label(cluster: ClusterId, resource: ResourceId, plan: &Plan, disk: u64) -> Vec<u8> {
     let external = matches!(plan.spec.metadata, MetadataPlace::External { .. });
     let superblock = Superblock {
-        compatible: marks::MARKED,
+        compatible: marks::MARKED | OF_ONE_COPY,
         cluster,
         resource,
         volume: plan.volume,
-        disk: sys::random_u64() | 1,
+        disk,
         place: if external { AreaPlace::External } else { AreaPlace::Internal },
         slots: plan.layout.slots,
         sectors: plan.data_bytes / SECTOR_BYTES,
@@ -620,6 +623,16 @@ pub(crate) fn wipe(plan: &Plan) -> Result<(), Refused> {
     blocking.flush(&mut store).map_err(disk)
 }
 
+/// Refuses a volume that is not of the same copy as the first, whose record speaks for all: it was perhaps made with
+/// another node's.
+pub(crate) fn check_copy(labels: &[Superblock], plans: &[Plan]) -> Result<(), Refused> {
+    let mut known = labels.iter().zip(plans).filter(|(of, _)| of.compatible & OF_ONE_COPY != 0);
+    let Some((first, _)) = known.next() else { return Ok(()) };
+    let Some((_, plan)) = known.find(|(of, _)| of.disk != first.disk) else { return Ok(()) };
+    let message = format!("{}: it is of another copy than the first volume", plan.what());
+    Err(Refused::new(&codes::OTHER_STORE, message))
+}
+
 /// Refuses a store that is not the one of this resource and volume.
 pub(crate) fn check_label(
     blocking: &mut Blocking,
@@ -627,7 +640,7 @@ pub(crate) fn check_label(
     plan: &Plan,
     cluster: ClusterId,
     resource: ResourceId,
-) -> Result<(), Refused> {
+) -> Result<Superblock, Refused> {
     let what = plan.what();
     let bytes = blocking
         .read(store, plan.layout.superblock, PAGE_BYTES)
@@ -654,7 +667,7 @@ pub(crate) fn check_label(
         let message = format!("{what}: its superblock says that {:?} stand elsewhere", region.kind);
         return Err(Refused::new(&codes::METADATA_DAMAGED, message));
     }
-    Ok(())
+    Ok(label)
 }
 
 fn damaged(what: &str, part: &str, bad: BadMetadata) -> Refused {

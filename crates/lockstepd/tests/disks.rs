@@ -198,43 +198,6 @@ fn the_only_copy_that_becomes_full_fails_what_it_cannot_write_and_keeps_what_it_
     volume.flush().expect("flushed");
 }
 
-/// Some requests take longer than anybody waits for, and change the disk only then.
-const CHANGES_LATE: &str =
-    "[faults]\nseed = 1\nstalls_one_in = 64\nstall_ms = 3000\nstalls_before = true\n";
-
-#[test]
-fn what_a_disk_does_late_undoes_nothing_that_was_written_since() {
-    let mut cluster = Cluster::new("late-alone", 1);
-    cluster.add_settings(1, "disk_late_ms = 1000\nallow_faults = true");
-    cluster.start(1);
-    cluster.create(&cluster.resource(NAME, 64 * MIB, &[1]));
-    cluster.stop(1);
-    cluster.append_settings(1, CHANGES_LATE);
-    cluster.start(1);
-    let mut volume = cluster.open(1, NAME);
-    let mut last = 1;
-    while volume.write(0, &content(last, 4096)).is_ok() {
-        last += 1;
-        assert!(last < 10_000, "no write was late");
-    }
-    // That one may be there or not, and no other that was answered is to make room for it.
-    let mut answered = None;
-    cluster.wait_for("the late write to end", || {
-        last += 1;
-        if volume.write(0, &content(last, 4096)).is_ok() {
-            answered = Some(last);
-        }
-        let ended = cluster.log(1).contains("its disk has ended a request that was late");
-        if ended { Ok(()) } else { Err("not yet".to_owned()) }
-    });
-    if let Some(answered) = answered {
-        assert!(volume.read(0, 4096).expect("read") == content(answered, 4096));
-    }
-    cluster.wait_for("writes to go on", || {
-        volume.write(0, &content(last + 1, 4096)).map_err(|error| format!("{error:?}"))
-    });
-}
-
 /// Blocks of one client in a power cut, which nobody else writes.
 const BLOCKS: u64 = 96;
 const BLOCK_BYTES: u64 = 16 * 1024;

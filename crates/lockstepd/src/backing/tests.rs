@@ -28,7 +28,7 @@ impl Scratch {
         let plan = plan(VolumeId(0), room, layout, StoreKind::File, path, None, false);
         let scratch = Scratch { directory, plan };
         let plans = [scratch.plan.clone()];
-        let label = label(ClusterId(1), ResourceId(2), &scratch.plan);
+        let label = label(ClusterId(1), ResourceId(2), &scratch.plan, 5);
         let record = Record { slots, stores: 1, ..Record::default() };
         make(&plans, &[label], &record, false).expect("made");
         scratch
@@ -132,7 +132,7 @@ fn what_a_making_that_ended_half_way_has_made_and_lengthened_is_taken_back() {
     }
     let note = toml::to_string(&Begun::of(&plans)).expect("lists");
     let labels: Vec<Vec<u8>> =
-        plans.iter().map(|plan| label(ClusterId(1), ResourceId(3), plan)).collect();
+        plans.iter().map(|plan| label(ClusterId(1), ResourceId(3), plan, 5)).collect();
     let record = Record { stores: 1, ..Record::default() };
     make(&plans, &labels, &record, false).expect("made");
     assert!(std::fs::metadata(&kept).expect("it is there").len() > VOLUME_BYTES);
@@ -207,7 +207,7 @@ fn metadata_on_a_device_that_held_something_else_begins_empty_also_beside_a_file
     let metadata = Some(device.0.clone());
     let plan = plan(VolumeId(0), room, layout, StoreKind::File, path, metadata, false);
     let record = Record { stores: 1, ..Record::default() };
-    let label = label(ClusterId(1), ResourceId(3), &plan);
+    let label = label(ClusterId(1), ResourceId(3), &plan, 5);
     make(std::slice::from_ref(&plan), &[label], &record, false).expect("made");
     let mut blocking = Blocking::new().expect("hands");
     let mut volumes = [(plan.volume, layout, open(&plan, false).expect("opened"))];
@@ -231,7 +231,7 @@ fn a_device_whose_blocks_are_larger_than_those_of_the_volume_is_refused() {
         let (path, room) = (device.0.clone(), 16 << 20);
         let plan = plan(VolumeId(0), room, layout, StoreKind::Device, path, None, false);
         let plan = Plan { block_bytes, ..plan };
-        let label = label(ClusterId(1), ResourceId(3), &plan);
+        let label = label(ClusterId(1), ResourceId(3), &plan, 5);
         make(&[plan], &[label], &Record { stores: 1, ..Record::default() }, false)
     };
     // Each write of one sector would be taken for a failure of the disk.

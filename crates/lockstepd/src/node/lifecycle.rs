@@ -239,6 +239,7 @@ impl Node {
         mut found: Found,
     ) -> Result<(Option<Found>, Vec<LocalVolume>), Refused> {
         let mut volumes = Vec::new();
+        let disk = sys::random_u64() | 1;
         for plan in plans {
             let mut store = backing::open(plan, false)?;
             if plan.kind == StoreKind::Memory {
@@ -248,7 +249,7 @@ impl Node {
                     None => self.forgetful_record(file)?,
                 };
                 found.record = Some(record.clone());
-                let label = self.label(file, plan);
+                let label = self.label(file, plan, disk);
                 let mut blocking = Blocking::new()?;
                 backing::format(&mut blocking, &mut store, plan, &label, &record)
                     .map_err(|errno| Refused::new(&codes::STORE_FAILED, errno.to_string()))?;
@@ -559,8 +560,8 @@ impl Node {
     }
 
     /// The superblock of a store.
-    fn label(&self, file: &ResourceFile, plan: &Plan) -> Vec<u8> {
-        backing::label(self.config.cluster, ResourceId(file.id), plan)
+    fn label(&self, file: &ResourceFile, plan: &Plan, disk: u64) -> Vec<u8> {
+        backing::label(self.config.cluster, ResourceId(file.id), plan, disk)
     }
 
     /// `ResourceCreate`: `done` is told how it went.
@@ -576,7 +577,9 @@ impl Node {
             Ok(prepared) => prepared,
             Err(refused) => return done(self, Err(refused)),
         };
-        let labels: Vec<Vec<u8>> = plans.iter().map(|plan| self.label(&file, plan)).collect();
+        let disk = sys::random_u64() | 1;
+        let labels = plans.iter().map(|plan| self.label(&file, plan, disk));
+        let labels: Vec<Vec<u8>> = labels.collect();
         let name = name.to_owned();
         let (cluster, id) = (self.config.cluster, ResourceId(file.id));
         let patience = self.config.disk_late;
@@ -875,12 +878,13 @@ fn load(
         return Ok(Found::default());
     }
     let mut blocking = Blocking::with_patience(patience)?;
-    let mut volumes = Vec::new();
+    let (mut volumes, mut labels) = (Vec::new(), Vec::new());
     for plan in plans {
         let mut store: Store = backing::open(plan, false)?;
-        backing::check_label(&mut blocking, &mut store, plan, cluster, resource)?;
+        labels.push(backing::check_label(&mut blocking, &mut store, plan, cluster, resource)?);
         volumes.push((plan.volume, plan.layout, store));
     }
+    backing::check_copy(&labels, plans)?;
     let found = backing::load(&mut blocking, &mut volumes)?;
     debug!("{:016x}: {} KiB of metadata were read", resource.0, blocking.read_bytes >> 10);
     Ok(found)

@@ -1,0 +1,89 @@
+//! Disks that come too late, and such as were exchanged, under real nodes.
+
+mod harness;
+
+use harness::{Cluster, content};
+use wire::admin::FileVolume;
+
+const MIB: u64 = 1 << 20;
+const NAME: &str = "alpha";
+
+/// Some requests take longer than anybody waits for, and change the disk only then.
+const CHANGES_LATE: &str =
+    "[faults]\nseed = 1\nstalls_one_in = 64\nstall_ms = 3000\nstalls_before = true\n";
+
+#[test]
+fn what_a_disk_does_late_undoes_nothing_that_was_written_since() {
+    let mut cluster = Cluster::new("late-alone", 1);
+    cluster.add_settings(1, "disk_late_ms = 1000\nallow_faults = true");
+    cluster.start(1);
+    cluster.create(&cluster.resource(NAME, 64 * MIB, &[1]));
+    cluster.stop(1);
+    cluster.append_settings(1, CHANGES_LATE);
+    cluster.start(1);
+    let mut volume = cluster.open(1, NAME);
+    let mut last = 1;
+    while volume.write(0, &content(last, 4096)).is_ok() {
+        last += 1;
+        assert!(last < 10_000, "no write was late");
+    }
+    // That one may be there or not, and no other that was answered is to make room for it.
+    let mut answered = None;
+    cluster.wait_for("the late write to end", || {
+        last += 1;
+        if volume.write(0, &content(last, 4096)).is_ok() {
+            answered = Some(last);
+        }
+        let ended = cluster.log(1).contains("its disk has ended a request that was late");
+        if ended { Ok(()) } else { Err("not yet".to_owned()) }
+    });
+    if let Some(answered) = answered {
+        assert!(volume.read(0, 4096).expect("read") == content(answered, 4096));
+    }
+    cluster.wait_for("writes to go on", || {
+        volume.write(0, &content(last + 1, 4096)).map_err(|error| format!("{error:?}"))
+    });
+}
+
+#[test]
+fn the_second_volume_of_another_node_is_refused_though_the_first_is_this_nodes_own() {
+    const SECOND: &str = "alpha/1";
+    let mut cluster = Cluster::new("exchanged-second", 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    let mut file = cluster.resource(NAME, 8 * MIB, &[1, 2, 3]);
+    let second = FileVolume { index: 1, ..file.volumes[0].clone() };
+    file.volumes.push(second);
+    cluster.create(&file);
+    let mut volume = cluster.open(1, SECOND);
+    volume.write(0, &content(1, 4096)).expect("written");
+    assert!(cluster.stop(2), "in good order");
+    volume.write(0, &content(2, 4096)).expect("written without it");
+    drop(volume);
+    for node in [1, 3] {
+        assert!(cluster.stop(node), "in good order");
+    }
+    let exchange = |cluster: &mut Cluster| {
+        let [one, two] = [1, 2].map(|node| cluster.home(node).join("volumes/alpha-1.img"));
+        let aside = one.with_extension("aside");
+        for (from, to) in [(&one, &aside), (&two, &one), (&aside, &two)] {
+            std::fs::rename(from, to).expect("renamed");
+        }
+        for node in 1..=3 {
+            cluster.start(node);
+        }
+    };
+    exchange(&mut cluster);
+    for node in [1, 2] {
+        let own = cluster.status(node, NAME);
+        let refused = own.warnings.iter().any(|warning| warning.contains("LS-0025"));
+        assert!(refused, "{:?}", own.warnings);
+    }
+    for node in 1..=3 {
+        assert!(cluster.stop(node), "in good order");
+    }
+    exchange(&mut cluster);
+    assert_eq!(cluster.open(1, SECOND).read(0, 4096).expect("read"), content(2, 4096));
+    cluster.wait_in_sync(1, NAME, &[1, 2, 3]);
+}
