@@ -114,9 +114,10 @@ impl Shard {
     }
 
     pub(super) fn on_own_flushed(&mut self, id: u64, answer: DiskAnswer, out: &mut Out) {
+        let failed = answer == DiskAnswer::Failed || self.has_lost_some();
         if let Some(Kind::Flush(flush)) = self.ops.get_mut(&id).map(|op| &mut op.kind) {
             if flush.own == Own::Pending {
-                flush.own = if answer == DiskAnswer::Failed { Own::Failed } else { Own::Done };
+                flush.own = if failed { Own::Failed } else { Own::Done };
             }
             self.settle_own_flush(id, out);
             self.settle_flush(id, out);

@@ -321,9 +321,15 @@ impl Shard {
         }
     }
 
+    /// Whether the disk failed and other copies can tell what it may have lost: a flush that works after one that failed
+    /// covers nothing of that.
+    pub(super) fn has_lost_some(&self) -> bool {
+        self.disk_failing && !self.is_alone()
+    }
+
     /// Begins to make room in the log: saves the bitmap pages of extents that nobody uses, then flushes.
     fn cool(&mut self, out: &mut Out) {
-        if self.local.cooling.is_some() || self.local.saving > 0 {
+        if self.local.cooling.is_some() || self.local.saving > 0 || self.has_lost_some() {
             return;
         }
         let extent_sectors = self.geometry.extent_sectors;
@@ -483,7 +489,7 @@ impl Shard {
 
     fn cooled(&mut self, answer: DiskAnswer, out: &mut Out) {
         let Some(cooling) = self.local.cooling.take() else { return };
-        if answer == DiskAnswer::Failed {
+        if answer == DiskAnswer::Failed || self.has_lost_some() {
             return;
         }
         let extent_sectors = self.geometry.extent_sectors;

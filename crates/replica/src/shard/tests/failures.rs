@@ -64,6 +64,24 @@ fn a_peer_that_failed_and_is_not_excluded_is_asked_again() {
 }
 
 #[test]
+fn a_flush_that_works_after_one_that_failed_covers_nothing_of_what_that_one_may_have_lost() {
+    let mut world = pair();
+    world.write(1, 0, 8, 7);
+    world.nodes.get_mut(&1).expect("there").disk_fails = true;
+    let first = world.flush(1);
+    world.nodes.get_mut(&1).expect("there").disk_fails = false;
+    let second = world.flush(1);
+    world.wait_ms(500);
+    for flush in [first, second] {
+        assert_eq!(world.answer(1, flush), None, "node 1 still counts");
+    }
+    world.change(1, &[2]);
+    for flush in [first, second] {
+        assert_eq!(world.answer(1, flush), Some(Ok(())));
+    }
+}
+
+#[test]
 fn a_peer_that_owes_an_answer_again_is_complained_about_again() {
     let mut world = pair();
     let late =

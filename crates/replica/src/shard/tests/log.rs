@@ -97,3 +97,18 @@ fn a_node_that_stops_in_good_order_has_nothing_in_doubt_at_its_next_start() {
         assert_eq!(world.nodes[&2].shard.status().doubt_sectors, doubt, "{cools}");
     }
 }
+
+#[test]
+fn nothing_leaves_the_log_of_a_copy_whose_disk_failed_while_others_can_tell_what_it_lost() {
+    for others in [true, false] {
+        let mut world = World::new(&[1, 2], if others { &[1, 2] } else { &[1] });
+        world.lead(1);
+        world.write(1, 40, 8, 3);
+        world.nodes.get_mut(&1).expect("there").disk_fails = true;
+        world.flush(1);
+        world.nodes.get_mut(&1).expect("there").disk_fails = false;
+        world.tell(1, ToShard::Cool);
+        world.run();
+        assert_eq!(world.nodes[&1].shard.status().hot > 0, others);
+    }
+}
