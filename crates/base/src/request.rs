@@ -31,6 +31,9 @@ pub struct Request {
     pub buffer: Option<BufferId>,
     /// The write, or zeroing, survives a power cut once answered.
     pub fua: bool,
+    /// Of a client that has several ways to the volume, and goes another when one is slow or gone: which of this node's it
+    /// came by, in the life of this process. A write that may come too late for that fails with [`AnswerError::Path`].
+    pub way: Option<u32>,
 }
 
 /// Why a request failed, in the terms a client can act on.
@@ -46,4 +49,6 @@ pub enum AnswerError {
     SessionLost,
     /// The resource is being removed, or the node is stopping.
     Gone,
+    /// Only of a write with a `way`: the client may have gone another meanwhile, and is to ask anew if it waits.
+    Path,
 }

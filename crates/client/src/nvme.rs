@@ -28,6 +28,9 @@ const DATA_BYTES: u32 = ::nvme::H2C_BYTES_MAX;
 /// A log page's worth of the discovery service: so many subsystems are seen.
 const DISCOVERY_BYTES: u32 = 32 << 10;
 
+/// How often a command is sent of which the node says that its path failed.
+const TRIES_MAX: u32 = 16;
+
 /// One connection.
 struct Queue {
     stream: TcpStream,
@@ -80,11 +83,27 @@ impl Queue {
         }
     }
 
-    /// Sends a command, and `data` once it is asked for.
+    /// Sends a command, and `data` once it is asked for; again where the node says that this path failed, for there is
+    /// no other here.
     fn ask(
         &mut self,
         data: &[u8],
-        make: impl FnOnce(&mut Host, &mut Vec<u8>) -> u16,
+        make: impl Fn(&mut Host, &mut Vec<u8>) -> u16,
+    ) -> io::Result<Answer> {
+        let mut answer = self.ask_once(data, &make)?;
+        for _ in 1..TRIES_MAX {
+            if answer.0 != Status::PATH_ERROR {
+                break;
+            }
+            answer = self.ask_once(data, &make)?;
+        }
+        Ok(answer)
+    }
+
+    fn ask_once(
+        &mut self,
+        data: &[u8],
+        make: impl Fn(&mut Host, &mut Vec<u8>) -> u16,
     ) -> io::Result<Answer> {
         let id = make(&mut self.host, &mut self.send);
         let mut read = Vec::new();

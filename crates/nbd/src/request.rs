@@ -138,7 +138,7 @@ impl From<AnswerError> for ErrorCode {
     fn from(error: AnswerError) -> ErrorCode {
         match error {
             AnswerError::OutOfRange => ErrorCode::Invalid,
-            AnswerError::NoQuorum | AnswerError::Io => ErrorCode::Io,
+            AnswerError::NoQuorum | AnswerError::Io | AnswerError::Path => ErrorCode::Io,
             AnswerError::SessionLost | AnswerError::Gone => ErrorCode::ShuttingDown,
         }
     }

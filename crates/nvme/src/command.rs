@@ -143,6 +143,8 @@ impl Status {
     pub const READ_ERROR: Status = Status::new(0x281);
     /// Compare failure.
     pub const COMPARE_FAILURE: Status = Status::vain(0x285);
+    /// Internal path error: ask again, by any path.
+    pub const PATH_ERROR: Status = Status::new(0x300);
     /// Asymmetric access inaccessible: not by this path, another one may do.
     pub const INACCESSIBLE: Status = Status::new(0x302);
 
@@ -180,6 +182,7 @@ impl Status {
             AnswerError::NoQuorum | AnswerError::Io => Status::READ_ERROR,
             AnswerError::SessionLost => Status::LOST,
             AnswerError::Gone => Status::INACCESSIBLE,
+            AnswerError::Path => Status::PATH_ERROR,
         }
     }
 }

@@ -201,7 +201,13 @@ impl World {
             self.step,
             as_operation(name, span, effect, stable && !effect_is_read),
         );
-        self.submit(client, index, shard, Request { op, volume, span, buffer: None, fua }, content);
+        self.submit(
+            client,
+            index,
+            shard,
+            Request { op, volume, span, buffer: None, fua, way: None },
+            content,
+        );
     }
 
     pub(crate) fn flush(&mut self, client: usize, volume: VolumeId) {
@@ -211,7 +217,8 @@ impl World {
             self.history.call(now, self.step, as_operation(volume, span, Effect::Flush, false));
         self.pieces.insert(index, (usize::from(self.plan.shards), true));
         for shard in 0..self.plan.shards {
-            let request = Request { op: Op::Flush, volume, span, buffer: None, fua: false };
+            let request =
+                Request { op: Op::Flush, volume, span, buffer: None, fua: false, way: None };
             self.submit(client, index, shard, request, None);
         }
     }
@@ -266,6 +273,7 @@ impl World {
                 AnswerError::Io => "sim: answer io",
                 AnswerError::SessionLost => "sim: answer session lost",
                 AnswerError::Gone => "sim: answer gone",
+                AnswerError::Path => "sim: answer path",
             });
         } else {
             self.answered += 1;

@@ -48,7 +48,9 @@ pub use register::{
     CONFIGURATION_BYTES_MAX, check_configuration, check_options, decode_configuration,
     encode_configuration,
 };
-pub use shard::{DoubtRun, Memory, NamedWrite, ShardMessage, WriteFlags, WriteName, WriteOrigin};
+pub use shard::{
+    DoubtRun, Memory, Moment, NamedWrite, ShardMessage, WriteFlags, WriteName, WriteOrigin,
+};
 pub use shard_bytes::{MEMORY_SESSIONS_MAX, MEMORY_WRITES_MAX, RUNS_MAX};
 pub use voucher::{
     SIGNATURE_BYTES_MAX, STANDINGS_MAX, STATEMENT_BYTES_MAX, SignedVoucher, Standing,

@@ -100,6 +100,15 @@ pub struct WriteFlags {
     pub undone: bool,
 }
 
+/// How far a primary's shard was with the writes of clients that have several ways to the volume.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Moment {
+    /// In this reign.
+    pub reign: Epoch,
+    /// So many of them had been let in.
+    pub number: u64,
+}
+
 /// One message between two `Shard` machines.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ShardMessage {
@@ -276,6 +285,9 @@ pub enum ShardMessage {
         first: bool,
         /// The newest stretch of the history that the sender is on; 0: the first.
         history: u64,
+        /// Only of a write of a client that has several ways to the volume: which way it came, and when, by what the primary
+        /// had told.
+        way: Option<(u32, Moment)>,
     },
     /// Answer to `Forward`: payload beside it for a read that is `Ok` and not `zero`.
     Forwarded {
@@ -287,6 +299,8 @@ pub enum ShardMessage {
         zero: bool,
         /// Without a result: what `Forward` is to say next time.
         asked: Epoch,
+        /// Of a write that named a way: the present one.
+        moment: Option<Moment>,
     },
     /// Replica to primary: refused, because a newer reign is known here.
     Stale {

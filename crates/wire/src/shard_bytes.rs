@@ -9,7 +9,9 @@ use crate::header::{
     FLAG_EARLY, FLAG_FIRST, FLAG_FUA, FLAG_LAST, FLAG_NOT_IN_PLACE, FLAG_OK, FLAG_RESYNC,
     FLAG_ROTTEN, FLAG_UNDONE, FLAG_UNMAP, FLAG_ZERO, Fields, flag,
 };
-use crate::{DoubtRun, Memory, NamedWrite, ShardMessage, WriteFlags, WriteName, WriteOrigin};
+use crate::{
+    DoubtRun, Memory, Moment, NamedWrite, ShardMessage, WriteFlags, WriteName, WriteOrigin,
+};
 use alloc::vec::Vec;
 use base::{AnswerError, Epoch, NodeId, Op, RequestId, SECTOR_BYTES, Span, VolumeId};
 
@@ -60,10 +62,11 @@ pub(crate) fn check(message: &ShardMessage, payload_bytes: u32) -> Result<(), &'
         ShardMessage::Read { span, .. } => is_short(*span),
         ShardMessage::Written { ok, in_place, .. } => *ok || !*in_place,
         ShardMessage::Write { origin, .. } => origin.is_none_or(is_origin),
-        ShardMessage::Forward { op, span, origin, asked, first, .. } => {
+        ShardMessage::Forward { op, span, origin, asked, first, way, .. } => {
             (*op != Op::Read || is_short(*span))
                 && origin.is_none_or(is_origin)
                 && (origin.is_some() || (*asked == Epoch(0) && !*first))
+                && (way.is_none() || matches!(op, Op::Write | Op::Zero { .. }))
         }
         ShardMessage::Forwarded { result, asked, .. } => result.is_none() || *asked == Epoch(0),
         ShardMessage::Remembers { memory, .. } | ShardMessage::Remember { memory, .. } => {
@@ -167,13 +170,13 @@ pub(crate) fn fields(message: &ShardMessage) -> (u16, Fields) {
         ShardMessage::Doubt { sequence, last, .. } => {
             (DOUBT, Fields { sequence: *sequence, flags: flag(FLAG_LAST, *last), ..none })
         }
-        ShardMessage::Forward { id, op, volume, span, fua, origin, asked, first, history: _ } => {
+        ShardMessage::Forward { id, op, volume, span, fua, origin, asked, first, .. } => {
             let fields = put_origin(addressed(*asked, id.0, *volume, *span), *origin);
             let flags = flag(FLAG_FUA, *fua) | flag(FLAG_FIRST, *first);
             // `detail` belongs to the origin: the operation stands in `cut`.
             (FORWARD, Fields { cut: put_op(*op), flags, ..fields })
         }
-        ShardMessage::Forwarded { id, result, zero, asked } => {
+        ShardMessage::Forwarded { id, result, zero, asked, moment: _ } => {
             let (flags, detail) = (flag(FLAG_ZERO, *zero), put_result(*result));
             (FORWARDED, Fields { epoch: asked.0, sequence: id.0, detail, flags, ..none })
         }
@@ -196,7 +199,16 @@ pub(crate) fn put_body(message: &ShardMessage, out: &mut Vec<u8>) {
                 out.put_u64(end);
             }
         }
-        ShardMessage::Forward { history, .. } if *history != 0 => out.put_u64(*history),
+        ShardMessage::Forward { history, way, .. } => {
+            if *history != 0 || way.is_some() {
+                out.put_u64(*history);
+            }
+            if let Some((way, moment)) = way {
+                out.put_u32(*way);
+                put_moment(Some(*moment), out);
+            }
+        }
+        ShardMessage::Forwarded { moment, .. } => put_moment(*moment, out),
         ShardMessage::Hash { hash: Some(hash), .. } => out.extend_from_slice(&hash.to_le_bytes()),
         ShardMessage::Remembers { memory, .. } | ShardMessage::Remember { memory, .. } => {
             put_memory(memory, out);
@@ -266,11 +278,13 @@ pub(crate) fn take(kind: u16, from: &Fields, body: &[u8]) -> Result<ShardMessage
             let (id, op, span) = (RequestId(sequence), take_op(from)?, from.span()?);
             let (fua, first) = (from.has(FLAG_FUA), from.has(FLAG_FIRST));
             let (origin, asked, history) = (take_origin(from)?, epoch, take_history(&mut body)?);
-            ShardMessage::Forward { id, op, volume, span, fua, origin, asked, first, history }
+            let way = take_way(&mut body)?;
+            ShardMessage::Forward { id, op, volume, span, fua, origin, asked, first, history, way }
         }
         FORWARDED => {
             let (id, result) = (RequestId(sequence), take_result(from)?);
-            ShardMessage::Forwarded { id, result, zero, asked: epoch }
+            let moment = take_moment(&mut body)?;
+            ShardMessage::Forwarded { id, result, zero, asked: epoch, moment }
         }
         STALE => ShardMessage::Stale { epoch },
         REMEMBERS => ShardMessage::Remembers { sequence, memory: take_memory(&mut body)? },
@@ -408,6 +422,7 @@ fn put_result(result: Option<Result<(), AnswerError>>) -> u32 {
         Some(Err(AnswerError::Io)) => 5,
         Some(Err(AnswerError::SessionLost)) => 6,
         Some(Err(AnswerError::Gone)) => 7,
+        Some(Err(AnswerError::Path)) => 8,
     }
 }
 
@@ -420,16 +435,41 @@ fn take_result(from: &Fields) -> Result<Option<Result<(), AnswerError>>, FrameEr
         5 => Ok(Some(Err(AnswerError::Io))),
         6 => Ok(Some(Err(AnswerError::SessionLost))),
         7 => Ok(Some(Err(AnswerError::Gone))),
+        8 => Ok(Some(Err(AnswerError::Path))),
         _ => Err(FrameError::Malformed("an unknown result")),
     }
 }
 
-/// The stretch that a node was on; nothing for the first of all.
+fn put_moment(moment: Option<Moment>, out: &mut Vec<u8>) {
+    if let Some(moment) = moment {
+        out.put_u64(moment.reign.0);
+        out.put_u64(moment.number);
+    }
+}
+
+fn take_way(body: &mut Reader<'_>) -> Result<Option<(u32, Moment)>, FrameError> {
+    if body.is_empty() {
+        return Ok(None);
+    }
+    let way = body.u32()?;
+    let moment = take_moment(body)?.ok_or(FrameError::Malformed("a way without a moment"))?;
+    Ok(Some((way, moment)))
+}
+
+fn take_moment(body: &mut Reader<'_>) -> Result<Option<Moment>, FrameError> {
+    if body.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Moment { reign: Epoch(body.u64()?), number: body.u64()? }))
+}
+
+/// The stretch that a node was on; nothing for the first of all, unless more follows.
 fn take_history(body: &mut Reader<'_>) -> Result<u64, FrameError> {
     if body.is_empty() {
         return Ok(0);
     }
     match body.u64()? {
+        0 if !body.is_empty() => Ok(0),
         0 => Err(FrameError::Malformed("a history that has no name is named")),
         history => Ok(history),
     }

@@ -202,5 +202,6 @@ fn words(error: AnswerError) -> &'static str {
             "writes may be gone: what was seen is not so any more; open it anew"
         }
         AnswerError::Gone => "the resource is being removed, or the node is stopping",
+        AnswerError::Path => "it came too late by this way",
     }
 }

@@ -12,9 +12,9 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use std::sync::LazyLock;
 use wire::{
-    DecodeError, Decoder, Frame, Guard, HEADER_BYTES, MemberMessage, Message, NodeMessage, Payload,
-    ShardMessage, Standing, Voucher, Want, WriteFlags, decode_configuration, decode_voucher,
-    encode_configuration, encode_member, encode_node, encode_shard, encode_voucher,
+    DecodeError, Decoder, Frame, Guard, HEADER_BYTES, MemberMessage, Message, Moment, NodeMessage,
+    Payload, ShardMessage, Standing, Voucher, Want, WriteFlags, decode_configuration,
+    decode_voucher, encode_configuration, encode_member, encode_node, encode_shard, encode_voucher,
 };
 
 /// Frames of a peer that has proved who it is.
@@ -354,8 +354,20 @@ fn frame(bytes: &mut Vec<u8>, random: &mut Prng) {
         3 => {
             let (id, op, fua, asked) = (RequestId(sequence), Op::Write, true, Epoch(0));
             let (origin, first, history) = (None, false, random.below(3));
-            let message =
-                ShardMessage::Forward { id, op, volume, span, fua, origin, asked, first, history };
+            let moment = Moment { reign: epoch, number: sequence };
+            let way = (history == 2).then_some((7, moment));
+            let message = ShardMessage::Forward {
+                id,
+                op,
+                volume,
+                span,
+                fua,
+                origin,
+                asked,
+                first,
+                history,
+                way,
+            };
             shard(&message, &payload);
         }
         4 => {

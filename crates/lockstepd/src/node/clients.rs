@@ -80,6 +80,8 @@ pub(crate) struct Client {
     pub(super) connection: Served,
     /// Of which controller it is a queue.
     pub(super) controller: Option<u16>,
+    /// Its controller among all that there were in this process, for it is one way of several that its host has.
+    pub(super) way: Option<u32>,
     /// What it has opened; of an NVMe host any volume.
     pub(super) opened: Option<(Key, VolumeId)>,
     /// It is one of those that are not known.
@@ -157,6 +159,7 @@ impl Node {
             socket,
             connection,
             controller: None,
+            way: None,
             opened: None,
             visits,
             restless: false,
@@ -581,6 +584,7 @@ impl Node {
     pub(super) fn on_ask(&mut self, client: Key, ask: Ask) {
         // A request that was held may come when its client is gone.
         let Some(entry) = self.clients.get(client) else { return };
+        let way = entry.way;
         let (resource, volume) = entry.opened.expect("requests come after an export was opened");
         let volume = ask.volume.unwrap_or(volume);
         let Some(ask) = self.hold(resource, client, ask) else { return };
@@ -593,7 +597,8 @@ impl Node {
         let thread = self.threads.of_shard(id, shard);
         let asked = self.asked.insert(Asked { client, tag: ask.tag, resource });
         let id = RequestId(asked.number());
-        let request = Request { op: ask.op, volume, span: ask.span, buffer: None, fua: ask.fua };
+        let Ask { op, span, fua, .. } = ask;
+        let request = Request { op, volume, span, buffer: None, fua, way };
         if thread != 0 {
             let parcel = Parcel::Request { life, shard, id, request, bytes: ask.buffer };
             return self.tell(thread, parcel);

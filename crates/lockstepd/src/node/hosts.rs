@@ -36,6 +36,8 @@ pub(crate) struct Hosts {
     controllers: u16,
     /// Connections that are there.
     connections: usize,
+    /// Controllers that there were in this process: each is a way of its host to a resource.
+    ways: u32,
     /// When it was looked last what has changed for them.
     looked_at: Instant,
     /// What the discovery service told last, and how often that changed.
@@ -205,10 +207,10 @@ impl Node {
         if connect.queue == 0 {
             self.make_controller(key, connect, service)?;
         } else {
-            let controller = self.controller_of(connect)?;
+            let (controller, way) = self.controller_of(connect)?;
             let Service::Volumes(subsystem) = service else { return Err(Status::INTERNAL) };
             let client = self.clients.get_mut(key).ok_or(Status::INTERNAL)?;
-            client.controller = Some(controller);
+            (client.controller, client.way) = (Some(controller), way);
             let connection = client.connection.nvme().ok_or(Status::INTERNAL)?;
             connection.serves(controller, subsystem.namespaces, shards);
         }
@@ -238,10 +240,11 @@ impl Node {
         }
     }
 
-    /// The controller that a queue for I/O is to be of, if it is there and switched on.
-    fn controller_of(&mut self, connect: &Connect) -> Result<u16, Status> {
+    /// The controller that a queue for I/O is to be of, if it is there and switched on, and its way.
+    fn controller_of(&mut self, connect: &Connect) -> Result<(u16, Option<u32>), Status> {
         for key in self.clients.keys() {
-            let connection = self.clients.get_mut(key).and_then(|client| client.connection.nvme());
+            let Some(client) = self.clients.get_mut(key) else { continue };
+            let (connection, way) = (client.connection.nvme(), client.way);
             let controller = connection.and_then(|connection| connection.controller());
             let Some(controller) = controller.filter(|one| one.id() == connect.controller) else {
                 continue;
@@ -249,7 +252,7 @@ impl Node {
             let same = matches!(controller.service(), Service::Volumes(subsystem)
                 if subsystem.nqn == connect.subsystem);
             return match (same, controller.is_enabled()) {
-                (true, true) => Ok(controller.id()),
+                (true, true) => Ok((controller.id(), way)),
                 (true, false) => Err(Status::SEQUENCE_ERROR),
                 (false, _) => Err(Status::CONNECT_INVALID),
             };
@@ -267,7 +270,8 @@ impl Node {
         let now = self.hands.now();
         let keep_alive = Duration::from_millis(u64::from(connect.keep_alive_ms));
         let client = self.clients.get_mut(key).ok_or(Status::INTERNAL)?;
-        client.controller = Some(id);
+        self.hosts.ways = self.hosts.ways.wrapping_add(1);
+        (client.controller, client.way) = (Some(id), Some(self.hosts.ways));
         let connection = client.connection.nvme().ok_or(Status::INTERNAL)?;
         connection.administrates(Controller::new(id, service, keep_alive, now));
         Ok(())

@@ -109,6 +109,9 @@ impl Shard {
             self.release(client.request.buffer, out);
             return;
         }
+        if !self.lets_in(&client) {
+            return self.answer_late(&client, out);
+        }
         let (volume, span) = (client.request.volume, client.request.span);
         let kind = match client.request.op {
             Ask::Flush => {
@@ -217,8 +220,9 @@ impl Shard {
             }
             Origin::Peer { node, session, id } => {
                 let zero = client.request.op == Ask::Read && result.is_ok() && buffer.is_none();
-                let message =
-                    ShardMessage::Forwarded { id, result: Some(result), zero, asked: Epoch(0) };
+                let (result, asked) = (Some(result), Epoch(0));
+                let moment = client.way.map(|_| self.moment());
+                let message = ShardMessage::Forwarded { id, result, zero, asked, moment };
                 out.push(ShardOutput::Send { peer: node, session, message, buffer });
             }
         }
@@ -338,7 +342,8 @@ impl Shard {
             }
             Origin::Peer { node, session, id } => {
                 let asked = client.asked;
-                let message = ShardMessage::Forwarded { id, result: None, zero: false, asked };
+                let (result, zero, moment) = (None, false, None);
+                let message = ShardMessage::Forwarded { id, result, zero, asked, moment };
                 out.push(ShardOutput::Send { peer: node, session, message, buffer: None });
                 self.release(client.request.buffer, out);
             }

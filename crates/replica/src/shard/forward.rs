@@ -42,7 +42,11 @@ impl Shard {
         if self.peers.get(&primary).is_none_or(|peer| peer.session.is_none()) {
             return false;
         }
-        let Request { op, volume, span, buffer, fua } = client.request;
+        let Request { op, volume, span, buffer, fua, way: _ } = client.request;
+        if self.is_of_another_reign(&client) {
+            self.answer_late(&client, out);
+            return true;
+        }
         if op != Ask::Flush && !self.is_place(volume, span) {
             self.answer(&client, Err(AnswerError::OutOfRange), None, out);
             self.release(buffer, out);
@@ -66,11 +70,11 @@ impl Shard {
         if first {
             client.asked = self.reign();
         }
-        let asked = client.asked;
+        let (asked, way) = (client.asked, client.way);
         self.forwards.insert(id, Forwarded { client, to: primary });
         let history = self.configuration.as_ref().map_or(0, |known| known.history());
         let message =
-            ShardMessage::Forward { id, op, volume, span, fua, origin, asked, first, history };
+            ShardMessage::Forward { id, op, volume, span, fua, origin, asked, first, history, way };
         self.send(primary, message, buffer, out);
         true
     }

@@ -32,6 +32,7 @@ mod ids;
 mod install;
 mod local;
 mod lock;
+mod multipath;
 mod once;
 mod op;
 mod pace;
@@ -59,6 +60,7 @@ use doubt::Doubt;
 use ids::IdMap;
 use local::{Local, Purpose};
 use lock::LockTable;
+use multipath::Multipath;
 use once::Once;
 use op::{Client, Op};
 use pace::Pace;
@@ -170,6 +172,7 @@ pub struct Shard {
     /// A client of this node was answered without an error in this process.
     told: bool,
     once: Once,
+    multipath: Multipath,
     reconcile: Doubt,
     /// Of `reconcile`, what copies are under way for.
     reconciling: BTreeMap<VolumeId, RangeSet>,
@@ -247,6 +250,7 @@ impl Shard {
             forwarded_bytes: 0,
             told: false,
             once: Once::new(WriteName::session_of(setup.node, setup.process), setup.untouched),
+            multipath: Multipath::default(),
             reconcile: Doubt::default(),
             reconciling: BTreeMap::new(),
             reconcile_cursor: (VolumeId(0), 0),

@@ -265,8 +265,11 @@ struct Settlement {
 impl Shard {
     /// A request of a client of this node.
     pub(super) fn local_client(&mut self, id: RequestId, request: Request) -> Client {
-        let write = changes(request.op).then(|| self.once.names.give());
-        Client { origin: Origin::Local(id), request, since: self.now, write, asked: Epoch(0) }
+        let changes = changes(request.op);
+        let write = changes.then(|| self.once.names.give());
+        let way = request.way.filter(|_| changes).map(|way| (way, self.moment()));
+        let (origin, since, asked) = (Origin::Local(id), self.now, Epoch(0));
+        Client { origin, request, since, write, asked, way }
     }
 
     /// The client of this node was answered.

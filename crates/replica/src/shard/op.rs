@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use base::{
     BufferId, Epoch, Instant, NodeId, Op as Ask, Request, RequestId, SessionId, Span, VolumeId,
 };
-use wire::WriteOrigin;
+use wire::{Moment, WriteOrigin};
 
 /// Who waits for the answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -29,6 +29,8 @@ pub(super) struct Client {
     pub(super) write: Option<WriteOrigin>,
     /// Of a write, the oldest reign in which it may have been carried out; 0: it was asked for the first time.
     pub(super) asked: Epoch,
+    /// Of a write of a client that has several ways: which it came, and when, by what the primary had told.
+    pub(super) way: Option<(u32, Moment)>,
 }
 
 /// One operation of a primary.

@@ -27,15 +27,28 @@ impl Shard {
             return;
         }
         match message {
-            ShardMessage::Forward { id, op, volume, span, fua, origin, asked, first, history } => {
-                let request = Request { op, volume, span, buffer, fua };
+            ShardMessage::Forward {
+                id,
+                op,
+                volume,
+                span,
+                fua,
+                origin,
+                asked,
+                first,
+                history,
+                way,
+            } => {
+                let request =
+                    Request { op, volume, span, buffer, fua, way: way.map(|(way, _)| way) };
                 let (write, origin) = (origin, Origin::Peer { node, session, id });
                 let before = if first { Epoch(0) } else { asked };
-                let client = Client { origin, request, since: self.now, write, asked: before };
+                let client = Client { origin, request, since: self.now, write, asked: before, way };
                 let in_time = asked <= self.reign() && (!first || asked == self.reign());
                 self.on_forward(client, in_time, history, out);
             }
-            ShardMessage::Forwarded { id, result, zero: _, asked } => {
+            ShardMessage::Forwarded { id, result, zero: _, asked, moment } => {
+                self.learn_moment(moment);
                 self.on_forwarded(node, id, result, asked, buffer, out);
             }
             ShardMessage::Data { sequence, ok, zero, rotten } => {

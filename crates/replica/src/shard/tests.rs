@@ -7,6 +7,7 @@ mod failures;
 mod flows;
 mod grow;
 mod log;
+mod multipath;
 mod once;
 mod place;
 mod resync;

@@ -242,7 +242,17 @@ fn forward(span: Span, random: &mut Prng) -> (ShardMessage, usize) {
     let asked = Epoch(if origin.is_some() { random.below(1 << 40) } else { 0 });
     let first = origin.is_some() && flag(random);
     let history = if flag(random) { random.next_u64() } else { 0 };
-    (ShardMessage::Forward { id, op, volume, span, fua: ok, origin, asked, first, history }, bytes)
+    let writes = matches!(op, Op::Write | Op::Zero { .. });
+    let way = moment(random).filter(|_| writes).map(|moment| (random.next_u64() as u32, moment));
+    let fua = ok;
+    let message =
+        ShardMessage::Forward { id, op, volume, span, fua, origin, asked, first, history, way };
+    (message, bytes)
+}
+
+fn moment(random: &mut Prng) -> Option<Moment> {
+    let moment = Moment { reign: Epoch(random.next_u64()), number: random.next_u64() };
+    flag(random).then_some(moment)
 }
 
 fn forwarded(span: Span, random: &mut Prng) -> (ShardMessage, usize) {
@@ -256,11 +266,13 @@ fn forwarded(span: Span, random: &mut Prng) -> (ShardMessage, usize) {
         Some(Err(AnswerError::Io)),
         Some(Err(AnswerError::SessionLost)),
         Some(Err(AnswerError::Gone)),
+        Some(Err(AnswerError::Path)),
     ];
-    let result = results[random.below(7) as usize];
+    let result = results[random.below(8) as usize];
     let bytes = if result == Some(Ok(())) && !zero && whole { span_bytes } else { 0 };
     let asked = Epoch(if result.is_none() { random.below(1 << 40) } else { 0 });
-    (ShardMessage::Forwarded { id, result, zero, asked }, bytes)
+    let moment = moment(random);
+    (ShardMessage::Forwarded { id, result, zero, asked, moment }, bytes)
 }
 
 /// A message of the `kind`th kind.

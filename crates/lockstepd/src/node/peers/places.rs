@@ -138,7 +138,7 @@ impl Node {
         let ShardMessage::Forward { id: request, asked, first, .. } = message else { return };
         let Some(resource) = self.resource_by_id(id) else { return };
         let (id, asked) = (*request, if *first { Epoch(0) } else { *asked });
-        let answer = ShardMessage::Forwarded { id, result: None, zero: false, asked };
+        let answer = ShardMessage::Forwarded { id, result: None, zero: false, asked, moment: None };
         debug!("a forwarded request was sent back: there is no memory for it now");
         self.send_shard(resource, shard, from, &answer, None);
     }

@@ -588,11 +588,30 @@ impl World {
 
     /// A client asks; nothing moves on the network yet.
     pub(super) fn ask(&mut self, node: u16, op: Op, at: Span, value: u64, fua: bool) -> u64 {
+        self.ask_by(None, node, op, at, value, fua)
+    }
+
+    /// Likewise, a client that has several ways.
+    pub(super) fn write_by(&mut self, way: u32, node: u16, first: u64, value: u64) -> u64 {
+        let id = self.ask_by(Some(way), node, Op::Write, span(first, 4), value, false);
+        self.run();
+        id
+    }
+
+    fn ask_by(
+        &mut self,
+        way: Option<u32>,
+        node: u16,
+        op: Op,
+        at: Span,
+        value: u64,
+        fua: bool,
+    ) -> u64 {
         let id = self.next_request;
         self.next_request += 1;
         self.counts.insert(id, at.count() as usize);
         let buffer = (op == Op::Write).then(|| self.buffer(node, vec![value; at.count() as usize]));
-        let request = Request { op, volume: VOLUME, span: at, buffer, fua };
+        let request = Request { op, volume: VOLUME, span: at, buffer, fua, way };
         self.step(node, ShardInput::Request { id: RequestId(id), request });
         id
     }

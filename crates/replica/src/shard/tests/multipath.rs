@@ -1,0 +1,129 @@
+//! A client that has several ways: what is left of a write on one of them when it has gone another.
+
+use super::world::{VOLUME, World, span};
+use crate::door::ShardInput;
+use crate::shard::multipath::RECENT_MAX;
+use base::{AnswerError, Epoch, NodeId, Op, RequestId};
+use wire::{Moment, ShardMessage};
+
+const LATE: Option<Result<(), AnswerError>> = Some(Err(AnswerError::Path));
+
+/// Nodes 1 and 2 with clients, and nodes 3 and 4 with data, of which node 3 is primary.
+fn world() -> World {
+    let mut world = World::new(&[1, 2, 3, 4], &[3, 4]);
+    world.lead(3);
+    world
+}
+
+/// A write that node 1 took, and that waits on its way to the primary.
+fn stuck(world: &mut World) -> u64 {
+    world.held.insert((1, 3));
+    world.write_by(1, 1, 8, 5)
+}
+
+#[test]
+fn what_was_long_on_its_way_does_not_come_after_what_came_another_way() {
+    let mut world = world();
+    let old = stuck(&mut world);
+    for value in [5, 6] {
+        let write = world.write_by(1, 2, 8, value);
+        assert_eq!(world.answer(2, write), Some(Ok(())));
+    }
+    world.held.clear();
+    world.run();
+    assert_eq!(world.answer(1, old), LATE);
+    assert_eq!((world.at(3, 8), world.at(4, 8)), (6, 6));
+    let anew = world.write_by(1, 1, 8, 7);
+    assert_eq!((world.answer(1, anew), world.at(3, 8)), (Some(Ok(())), 7));
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn the_primary_itself_is_another_way() {
+    let mut world = world();
+    let old = stuck(&mut world);
+    let newer = world.write_by(1, 3, 8, 6);
+    assert_eq!(world.answer(3, newer), Some(Ok(())));
+    world.held.clear();
+    world.run();
+    assert_eq!((world.answer(1, old), world.at(3, 8)), (LATE, 6));
+}
+
+#[test]
+fn another_connection_to_the_same_node_is_another_way() {
+    let mut world = world();
+    let newer = world.write_by(1, 1, 8, 6);
+    assert_eq!(world.answer(1, newer), Some(Ok(())));
+    let moment = Moment { reign: world.configuration.reign, number: 0 };
+    for (way, taken) in [(2, false), (1, true)] {
+        let message = ShardMessage::Forward {
+            id: RequestId(100 + u64::from(way)),
+            op: Op::Zero { unmap: false },
+            volume: VOLUME,
+            span: span(8, 4),
+            fua: false,
+            origin: None,
+            asked: Epoch(0),
+            first: false,
+            history: 0,
+            way: Some((way, moment)),
+        };
+        let (peer, session) = (NodeId(1), world.session(3, 1));
+        world.step(3, ShardInput::Frame { peer, session, message, buffer: None });
+        world.run();
+        assert_eq!(world.at(3, 8) == 0, taken, "way {way}");
+    }
+}
+
+#[test]
+fn what_lies_elsewhere_or_has_one_way_only_is_carried_out() {
+    let mut world = world();
+    world.held.insert((1, 3));
+    let (beside, plain) = (world.write_by(1, 1, 8, 5), world.write(1, 16, 4, 5));
+    for first in [12, 16] {
+        world.write_by(1, 2, first, 6);
+    }
+    world.held.clear();
+    world.run();
+    assert_eq!(world.answer(1, beside), Some(Ok(())));
+    assert_eq!(world.answer(1, plain), Some(Ok(())));
+}
+
+#[test]
+fn what_waited_for_another_primary_is_not_carried_out() {
+    let mut world = world();
+    world.disconnect(1, 3);
+    let old = world.write_by(1, 1, 8, 5);
+    assert_eq!(world.answer(1, old), None);
+    world.lead(4);
+    assert_eq!(world.answer(1, old), LATE);
+    assert_eq!(world.at(4, 8), 0);
+    let anew = world.write_by(1, 1, 8, 5);
+    assert_eq!((world.answer(1, anew), world.at(4, 8)), (Some(Ok(())), 5));
+}
+
+#[test]
+fn a_primary_that_became_another_node_does_not_carry_out_what_it_had() {
+    let mut world = world();
+    world.disconnect(3, 4);
+    let old = world.write_by(1, 3, 8, 5);
+    assert_eq!(world.answer(3, old), None);
+    world.connect(3, 4);
+    world.lead(4);
+    assert_eq!(world.answer(3, old), LATE);
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn who_heard_of_none_of_what_is_remembered_asks_anew() {
+    let mut world = world();
+    let old = stuck(&mut world);
+    for _ in 0..=RECENT_MAX {
+        world.write_by(1, 2, 64, 6);
+    }
+    world.held.clear();
+    world.run();
+    assert_eq!(world.answer(1, old), LATE);
+    let anew = world.write_by(1, 1, 8, 5);
+    assert_eq!(world.answer(1, anew), Some(Ok(())));
+}
