@@ -28,7 +28,7 @@ const DATA_BYTES: u32 = ::nvme::H2C_BYTES_MAX;
 /// A log page's worth of the discovery service: so many subsystems are seen.
 const DISCOVERY_BYTES: u32 = 32 << 10;
 
-/// How often a command is sent of which the node says that its path failed.
+/// How often a write is sent of which the node says that its path failed.
 const TRIES_MAX: u32 = 16;
 
 /// One connection.
@@ -83,27 +83,11 @@ impl Queue {
         }
     }
 
-    /// Sends a command, and `data` once it is asked for; again where the node says that this path failed, for there is
-    /// no other here.
+    /// Sends a command, and `data` once it is asked for.
     fn ask(
         &mut self,
         data: &[u8],
-        make: impl Fn(&mut Host, &mut Vec<u8>) -> u16,
-    ) -> io::Result<Answer> {
-        let mut answer = self.ask_once(data, &make)?;
-        for _ in 1..TRIES_MAX {
-            if answer.0 != Status::PATH_ERROR {
-                break;
-            }
-            answer = self.ask_once(data, &make)?;
-        }
-        Ok(answer)
-    }
-
-    fn ask_once(
-        &mut self,
-        data: &[u8],
-        make: impl Fn(&mut Host, &mut Vec<u8>) -> u16,
+        make: impl FnOnce(&mut Host, &mut Vec<u8>) -> u16,
     ) -> io::Result<Answer> {
         let id = make(&mut self.host, &mut self.send);
         let mut read = Vec::new();
@@ -185,6 +169,19 @@ impl NvmeVolume {
     /// # Errors
     /// If the node says so, or nothing in time.
     pub fn write(&mut self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        for _ in 0..TRIES_MAX {
+            if self.try_write(offset_bytes, bytes)? {
+                return Ok(());
+            }
+        }
+        check(Status::PATH_ERROR)
+    }
+
+    /// Likewise, once; false: the node says that this path failed, and that the host is to ask again, by any.
+    ///
+    /// # Errors
+    /// If the node says so, or nothing in time.
+    pub fn try_write(&mut self, offset_bytes: u64, bytes: &[u8]) -> io::Result<bool> {
         let (place, namespace, shift) =
             (self.place(offset_bytes, bytes.len()), self.namespace, self.block_shift);
         let inline = bytes.len() <= ::nvme::INLINE_BYTES_MAX as usize;
@@ -192,7 +189,10 @@ impl NvmeVolume {
             true => host.write(namespace, place, false, bytes, send),
             false => host.write_later(namespace, place, shift, send),
         })?;
-        check(status)
+        if status == Status::PATH_ERROR {
+            return Ok(false);
+        }
+        check(status).map(|()| true)
     }
 
     /// Fills `bytes` from the volume.

@@ -161,3 +161,25 @@ fn a_controller_that_is_switched_off_has_no_queues() {
     assert!(volume.write(0, &content(8, 4096)).is_err());
     assert!(read(&mut open(&cluster, 1, 1), 0, 4096) == content(7, 4096));
 }
+
+/// The node of the primary stands still; what another node took from its host meanwhile waits for a primary.
+#[test]
+fn a_write_that_was_held_for_want_of_a_primary_is_not_carried_out_by_the_next() {
+    let cluster = cluster("nvme-held", 3);
+    cluster.create(&cluster.resource("alpha", 8 * MIB, &[1, 2, 3]));
+    let mut first = open(&cluster, 1, 1);
+    first.write(0, &content(6, 4096)).unwrap();
+    wait_for_access(&mut first, 1);
+    let (mut second, mut third) = (open(&cluster, 2, 1), open(&cluster, 3, 1));
+    wait_for_access(&mut second, 2);
+    signal(&cluster, 1, "-STOP");
+    let (older, newer) = (content(4, 4096), content(5, 4096));
+    let held = std::thread::spawn(move || second.try_write(0, &older).map(|taken| (taken, second)));
+    third.write(4096, &newer).unwrap();
+    let (taken, mut second) = held.join().unwrap().unwrap();
+    assert!(!taken, "its host may have asked elsewhere");
+    assert!(read(&mut second, 0, 4096) == content(6, 4096));
+    second.write(0, &newer).unwrap();
+    assert!(read(&mut third, 0, 8192) == [newer.clone(), newer].concat());
+    signal(&cluster, 1, "-CONT");
+}

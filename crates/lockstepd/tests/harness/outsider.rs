@@ -167,6 +167,7 @@ impl Outsider {
                 asked: Epoch(0),
                 first: false,
                 history: 0,
+                way: None,
             };
             let payload = (op == Op::Write).then(|| Piece::from(evil.clone()));
             self.link.send_shard(id, 0, &forward, payload);
