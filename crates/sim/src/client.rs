@@ -42,6 +42,9 @@ impl World {
             return;
         }
         self.count_clients(node, 1);
+        if self.may_change_path(client) && self.random.once_in(8) {
+            self.change_path(client);
+        }
         let burst = 1 + self.random.below(3);
         for _ in 0..burst {
             if self.open_of_client[client] < self.plan.depth {
@@ -201,13 +204,8 @@ impl World {
             self.step,
             as_operation(name, span, effect, stable && !effect_is_read),
         );
-        self.submit(
-            client,
-            index,
-            shard,
-            Request { op, volume, span, buffer: None, fua, way: None },
-            content,
-        );
+        let request = Request { op, volume, span, buffer: None, fua, way: None };
+        self.submit(client, (index, Vec::new()), shard, request, content);
     }
 
     pub(crate) fn flush(&mut self, client: usize, volume: VolumeId) {
@@ -219,14 +217,14 @@ impl World {
         for shard in 0..self.plan.shards {
             let request =
                 Request { op: Op::Flush, volume, span, buffer: None, fua: false, way: None };
-            self.submit(client, index, shard, request, None);
+            self.submit(client, (index, Vec::new()), shard, request, None);
         }
     }
 
-    fn submit(
+    pub(crate) fn submit(
         &mut self,
         client: usize,
-        op: OpIndex,
+        (op, earlier): (OpIndex, Vec<OpIndex>),
         shard: u16,
         request: Request,
         content: Option<Content>,
@@ -234,8 +232,9 @@ impl World {
         let node = self.plan.clients[client];
         self.next_request += 1;
         let id = RequestId(self.next_request);
+        let request = Request { way: self.paths.way(client), ..request };
         self.note(node, || format!("client asks {id} (operation {op}): {request:?}"));
-        self.open.insert(id, Open { node, client, op });
+        self.open.insert(id, Open { node, client, op, earlier });
         self.open_of_client[client] += 1;
         let life = self.nodes[node].life;
         let delay = MICRO + self.random.below(20 * MICRO);
@@ -250,7 +249,7 @@ impl World {
         result: Result<(), AnswerError>,
         content: Option<Content>,
     ) {
-        if self.is_departed(id) {
+        if self.is_departed(id) || self.paths.was_given_up(id) {
             return;
         }
         let Some(open) = self.open.remove(&id) else {
@@ -266,19 +265,14 @@ impl World {
         if result == Err(AnswerError::SessionLost) {
             self.session_lost(node, open.op);
         }
-        if let Err(error) = result {
-            self.mark(match error {
-                AnswerError::OutOfRange => "sim: answer out of range",
-                AnswerError::NoQuorum => "sim: answer no quorum",
-                AnswerError::Io => "sim: answer io",
-                AnswerError::SessionLost => "sim: answer session lost",
-                AnswerError::Gone => "sim: answer gone",
-                AnswerError::Path => "sim: answer path",
-            });
-        } else {
-            self.answered += 1;
+        match result {
+            Ok(()) => self.answered += 1,
+            Err(error) => self.mark(mark_of(error)),
         }
         self.side_answered(open.op);
+        if result == Err(AnswerError::Path) {
+            return self.ask_again(open);
+        }
         let operation = self.history.operation(open.op);
         let (effect, span) = (operation.effect.clone(), operation.span);
         match effect {
@@ -304,6 +298,9 @@ impl World {
                 self.history.answer(now, step, open.op, ok, seen);
             }
             Effect::Write(token) => {
+                if result.is_ok() {
+                    self.expire(&open.earlier);
+                }
                 self.history.answer(now, step, open.op, result.is_ok(), Vec::new());
                 self.cut_answered(token);
             }
@@ -315,6 +312,9 @@ impl World {
 
     /// The node died: its clients' requests with it.
     pub(crate) fn abandon(&mut self, node: usize) {
+        if self.nodes[node].process.is_none() {
+            self.leave_dead_path(node);
+        }
         let ids: Vec<RequestId> =
             self.open.iter().filter(|(_, open)| open.node == node).map(|(&id, _)| id).collect();
         let (now, step) = (self.queue.now(), self.step);
@@ -362,6 +362,17 @@ impl World {
     }
 }
 
-fn as_operation(volume: VolumeId, span: Span, effect: Effect, fua: bool) -> Operation {
+fn mark_of(error: AnswerError) -> &'static str {
+    match error {
+        AnswerError::OutOfRange => "sim: answer out of range",
+        AnswerError::NoQuorum => "sim: answer no quorum",
+        AnswerError::Io => "sim: answer io",
+        AnswerError::SessionLost => "sim: answer session lost",
+        AnswerError::Gone => "sim: answer gone",
+        AnswerError::Path => "sim: answer path",
+    }
+}
+
+pub(crate) fn as_operation(volume: VolumeId, span: Span, effect: Effect, fua: bool) -> Operation {
     Operation { volume, span, effect, fua, ok: false, ended: false }
 }

@@ -56,6 +56,8 @@ pub enum Feature {
     ResyncRate,
     /// Volumes whose activity logs are smaller, or larger, than those of others.
     LogSizes,
+    /// Clients that have several ways to the volume, and go another while they wait.
+    Paths,
     /// Clocks that drift by more than the bound that leases allow for: a promise breaks, and is meant to.
     Drift,
 }
@@ -64,7 +66,7 @@ pub enum Feature {
 const DRIFT_PPM: i64 = 400_000;
 
 /// Every feature, its name, and one in how many seeds it is on; 0: only if asked for.
-const FEATURES: [(Feature, &str, u64); 21] = [
+const FEATURES: [(Feature, &str, u64); 22] = [
     (Feature::ProtocolB, "protocol-b", 6),
     (Feature::IoError, "io-error", 6),
     (Feature::PassOn, "pass-on", 6),
@@ -86,6 +88,7 @@ const FEATURES: [(Feature, &str, u64); 21] = [
     (Feature::ResyncRate, "resync-rate", 6),
     (Feature::LogSizes, "log-sizes", 6),
     (Feature::FailWaiting, "fail-waiting", 6),
+    (Feature::Paths, "paths", 6),
 ];
 
 impl Feature {
@@ -180,7 +183,7 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
         Feature::ResyncRate => resync_rate(plan, random),
         Feature::LogSizes => log_sizes(plan, random),
         Feature::Drift => drift(plan, random),
-        Feature::StaleGrowth | Feature::Journal => {}
+        Feature::StaleGrowth | Feature::Journal | Feature::Paths => {}
         Feature::Rot => {
             plan.options.data_checksum = true;
             let fault = |plan: &Plan, random: &mut Prng| FaultKind::Rot { node: any(plan, random) };

@@ -184,6 +184,8 @@ impl World {
     fn carry_open(&mut self, carried: &BTreeMap<OpIndex, OpIndex>) {
         for open in self.open.values_mut() {
             open.op = carried[&open.op];
+            // What is left of it on a way that was given up was taken in an earlier reign.
+            open.earlier.clear();
         }
         self.pieces = std::mem::take(&mut self.pieces)
             .into_iter()

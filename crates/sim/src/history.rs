@@ -7,7 +7,8 @@
 //! saw it, asks for it.
 //!
 //! What is allowed beyond a register:
-//! - a write without an answer, or answered by an error, takes effect once or not at all, at any time;
+//! - a write without an answer, or answered by an error, takes effect once or not at all, at any time; but no more once its
+//!   client was answered that asked for the same by another way;
 //! - when every in-sync cache is lost, a sector falls back to a value that it had at the last flush, or
 //!   later; from then on it is a register again.
 //!
@@ -56,6 +57,8 @@ enum Event {
     Call(OpIndex),
     Answer(OpIndex),
     Abandon(OpIndex),
+    /// From now on it takes no effect any more.
+    Expire(OpIndex),
     Loss,
 }
 
@@ -122,6 +125,12 @@ impl History {
         self.events.push((at, step, Event::Abandon(index)));
     }
 
+    /// The client of this write, which was abandoned, asked for the same by another way and was answered: what is left of the
+    /// first must not take effect from now on.
+    pub fn expire(&mut self, at: Time, step: u64, index: OpIndex) {
+        self.events.push((at, step, Event::Expire(index)));
+    }
+
     /// Every in-sync cache was lost.
     pub fn loss(&mut self, at: Time, step: u64) {
         self.events.push((at, step, Event::Loss));
@@ -153,7 +162,7 @@ impl History {
                     seen.events.push((at, step, event));
                     continue;
                 }
-                Event::Call(index) | Event::Abandon(index) => (index, false),
+                Event::Call(index) | Event::Abandon(index) | Event::Expire(index) => (index, false),
                 Event::Answer(index) => (index, true),
             };
             match fate(index) {
@@ -227,7 +236,10 @@ impl History {
         for &(at, step, event) in &self.events {
             let index = match event {
                 Event::Loss => None,
-                Event::Call(index) | Event::Answer(index) | Event::Abandon(index) => Some(index),
+                Event::Call(index)
+                | Event::Answer(index)
+                | Event::Abandon(index)
+                | Event::Expire(index) => Some(index),
             };
             let Some(operation) = index.map(|index| &self.operations[index]) else {
                 sectors.values_mut().for_each(|events| events.push((at, step, event)));
@@ -330,6 +342,7 @@ impl<'a> Register<'a> {
             Event::Call(index) => self.call(index),
             Event::Answer(index) => return self.answer(index),
             Event::Abandon(index) => self.abandon(index),
+            Event::Expire(index) => self.expire(index),
             Event::Loss => self.lose(),
         }
         Ok(())
@@ -422,6 +435,19 @@ impl<'a> Register<'a> {
 
     fn abandon(&mut self, index: OpIndex) {
         self.flushes.remove(&index);
+    }
+
+    /// It took effect before this, or never.
+    fn expire(&mut self, index: OpIndex) {
+        self.expand(Some(index));
+        self.floating.remove(&index);
+        self.ways = std::mem::take(&mut self.ways)
+            .into_iter()
+            .map(|mut way| {
+                way.done.remove(&index);
+                way
+            })
+            .collect();
     }
 
     /// Adds every way that open operations can make, as far as an open read, or `target`, asks for it.

@@ -162,7 +162,8 @@ impl World {
 
     /// Nothing grows without end.
     fn check_bounds(&mut self) {
-        let asked = self.open.len() + self.plan.clients.len() * self.plan.depth;
+        let open = self.open.len() + self.paths.left_count();
+        let asked = open + self.plan.clients.len() * self.plan.depth;
         for index in 0..self.nodes.len() {
             let Some(process) = &self.nodes[index].process else { continue };
             let buffers = process.buffers.count();

@@ -26,6 +26,7 @@ mod machine;
 pub mod marks;
 mod network;
 mod oracle;
+mod paths;
 pub mod plan;
 pub mod queue;
 pub mod scenario;

@@ -12,6 +12,7 @@ pub const MARKS: &[&str] = &[
     "a volume grows",
     "a write asked for again had taken effect",
     "a write for which nobody waits is not carried out",
+    "a write came too late by one of several ways",
     "a write is to be settled",
     "answer waits for lease or cut",
     "extents turn cold",

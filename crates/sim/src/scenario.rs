@@ -6,12 +6,14 @@
 //! ```text
 //! cluster replicas 3 witnesses 0 diskless 0 shards 1 protocol C checksums 0 write-through 0
 //!                        hot 16 (extents in the activity log)
+//!                        paths 1 (clients have several ways; 0: one each)
 //!                        volumes 1 (a span of another one: 1:0+8)  in-sync-min 1  on-no-quorum suspend-io
 //!                        timing short (or `default`: leases as long as a node's are unless it is told otherwise)
 //! cluster replicas 2 quorum off             without quorum
 //! write a 1 0+8          the client on node 1 writes sectors 0..8 and is answered; call it a
 //! write b 1 0+8 fua      ... and it survives a power cut
 //! submit c 1 0+8         asks, and does not wait for the answer
+//! elsewhere 4 5          the client on node 4 goes by node 5 from now on, and asks anew there for what it waits for
 //! flush 1                is answered
 //! read 2 0+8 is a        is answered with what a wrote; `zero`: zeroes
 //! crash 2                the process dies; `start 2` starts it again
@@ -198,6 +200,9 @@ fn cluster(words: &[&str], trace: bool) -> Result<Scenario, String> {
     }
     let mut world = World::new(plan);
     world.trace = trace;
+    if count("paths", 0)? > 0 {
+        world.paths.have_several(world.plan.clients.len());
+    }
     let mut scenario = Scenario { world, labels: BTreeMap::new() };
     scenario.wait(500 * MILLI)?;
     Ok(scenario)
@@ -245,6 +250,7 @@ impl Scenario {
             "fails" => self.fails(&words[1..]),
             "errors" | "full" | "well" | "stall" => self.disk_trouble(words),
             "slow" | "break" | "reconnect" => self.link_trouble(words),
+            "elsewhere" => self.elsewhere(words),
             "set" => self.set(words),
             "within" => self.within(&words[1..]),
             "flush" => {

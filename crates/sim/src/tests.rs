@@ -63,6 +63,11 @@ impl Script {
         self.history.abandon(self.step, self.step, index);
     }
 
+    fn expire(&mut self, index: OpIndex) {
+        self.step += 1;
+        self.history.expire(self.step, self.step, index);
+    }
+
     fn lose(&mut self) {
         self.step += 1;
         self.history.loss(self.step, self.step);
@@ -70,6 +75,26 @@ impl Script {
 
     fn is_linear(&self) -> bool {
         self.history.check().is_ok()
+    }
+}
+
+#[test]
+fn a_write_that_was_asked_for_by_another_way_takes_effect_until_that_is_answered_and_not_after() {
+    for (late, linear) in [(false, true), (true, false)] {
+        let mut script = Script::default();
+        let first = script.call(Effect::Write(1));
+        script.abandon(first);
+        let again = script.call(Effect::Write(1));
+        script.write(2);
+        // One of the two lies below that, the other above.
+        script.read(1);
+        script.read(1);
+        script.expire(first);
+        script.done(again);
+        script.read(1);
+        script.write(3);
+        script.read(if late { 1 } else { 3 });
+        assert_eq!(script.is_linear(), linear);
     }
 }
 

@@ -11,6 +11,7 @@ use crate::disk::Disk;
 use crate::history::{History, OpIndex, Token};
 use crate::network::{Link, Session};
 use crate::oracle::Oracle;
+use crate::paths::Paths;
 use crate::plan::{Plan, When};
 use crate::queue::{MILLI, Queue, SECOND, Time};
 use crate::sides::Sides;
@@ -182,6 +183,8 @@ pub(crate) struct Open {
     pub(crate) node: usize,
     pub(crate) client: usize,
     pub(crate) op: OpIndex,
+    /// The same write, asked for by ways that its client gave up.
+    pub(crate) earlier: Vec<OpIndex>,
 }
 
 /// A rule was broken.
@@ -232,6 +235,7 @@ pub struct World {
     /// Pieces of a flush that are not answered, by operation.
     pub(crate) pieces: BTreeMap<OpIndex, (usize, bool)>,
     pub(crate) open_of_client: Vec<usize>,
+    pub(crate) paths: Paths,
     pub(crate) client_count: Vec<u32>,
     pub(crate) asked: u64,
     pub(crate) answered: u64,
@@ -291,6 +295,7 @@ impl World {
             open: BTreeMap::new(),
             pieces: BTreeMap::new(),
             open_of_client: vec![0; plan.clients.len()],
+            paths: Paths::new(&plan),
             client_count: vec![0; count],
             asked: 0,
             answered: 0,

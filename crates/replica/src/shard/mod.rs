@@ -203,15 +203,14 @@ impl Shard {
     /// hot extents are recorded it says `FromShard::Started`.
     #[must_use]
     pub fn new(now: Instant, setup: ShardSetup, out: &mut Vec<ShardOutput>) -> Shard {
-        let geometry = setup.geometry;
+        let ShardSetup { geometry, index, shards, life, log_half, ref log_sizes, .. } = setup;
         check_geometry(&geometry);
-        let ShardSetup { index, shards, life, log_half, ref log_sizes, .. } = setup;
         let log = ActivityLog::new(&geometry, index, shards, life, log_half, log_sizes);
         let mut shard = Shard {
             now,
             node: setup.node,
-            index: setup.index,
-            shards: setup.shards,
+            index,
+            shards,
             geometry,
             timing: setup.timing,
             has_disk: setup.attached,

@@ -108,6 +108,17 @@ impl Scenario {
         self.broken()
     }
 
+    /// A client gives its way up and goes by another node.
+    pub(super) fn elsewhere(&mut self, words: &[&str]) -> Result<(), String> {
+        let client = self.client(words.get(1))?;
+        let to = self.nodes(words.get(2..3).ok_or("by which node?")?)?[0];
+        if self.world.paths.way(client).is_none() {
+            return Err("clients of this cluster have one way each: say `paths 1`".to_owned());
+        }
+        self.world.change_path_to(client, to);
+        self.broken()
+    }
+
     /// The primary is asked for another option.
     pub(super) fn set(&mut self, words: &[&str]) -> Result<(), String> {
         let newest = self.world.oracle.newest.as_ref().ok_or("there is no configuration")?;
