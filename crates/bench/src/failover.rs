@@ -169,7 +169,6 @@ fn resyncs(run: &Run, programs: &Programs, store: &'static str) -> Outcome<Vec<R
     let seconds = run.pace.seconds() * 3.0;
     let load = || fio::measure(&target, &LOAD, size_mib, seconds, 1, &run.scratch);
     load()?;
-    let alone = load()?;
     let change = || fio::measure(&target, &SCATTER, size_mib, run.pace.seconds(), 1, &run.scratch);
     let mut all = Vec::new();
     for (kind, whole, beside) in [
@@ -178,34 +177,55 @@ fn resyncs(run: &Run, programs: &Programs, store: &'static str) -> Outcome<Vec<R
         // On disk all of it, so that the resync outlives the measurement.
         ("beside 4K random write, depth 16", store == "file", true),
     ] {
-        cluster.ok(&["dev", "kill", "c"])?;
-        cluster.wait("v", "primary", 30)?;
-        if whole {
-            fill(&target, size_mib)?;
-        } else {
-            change()?;
+        let mut rounds = Vec::new();
+        for _ in 0..run.pace.repeats() {
+            // Each beside a measurement of its own, for disks and neighbours change.
+            let alone = if beside { Some(load()?) } else { None };
+            cluster.ok(&["dev", "kill", "c"])?;
+            cluster.wait("v", "primary", 30)?;
+            if whole {
+                fill(&target, size_mib)?;
+            } else {
+                change()?;
+            }
+            cluster.ok(&["dev", "start", "c"])?;
+            let job = if beside {
+                Some(fio::start(&target, &LOAD, size_mib, seconds, 1, &run.scratch)?)
+            } else {
+                None
+            };
+            let watched = watch(&cluster)?;
+            let seen = job.map(fio::Job::finish).transpose()?;
+            let mib = watched.bytes / 1_048_576.0;
+            rounds.push(Resync {
+                kind: String::new(),
+                copied_mib: mib,
+                mib_per_second: mib / watched.took.as_secs_f64().max(1e-9),
+                longest_stop_ms: watched.stopped.as_secs_f64() * 1000.0,
+                alone_p99_us: alone.as_ref().map_or(0.0, |alone| alone.p99_us),
+                beside_p99_us: seen.as_ref().map_or(0.0, |seen| seen.p99_us),
+                alone_iops: alone.map_or(0.0, |alone| alone.iops),
+                beside_iops: seen.map_or(0.0, |seen| seen.iops),
+            });
         }
-        cluster.ok(&["dev", "start", "c"])?;
-        let job = if beside {
-            Some(fio::start(&target, &LOAD, size_mib, seconds, 1, &run.scratch)?)
-        } else {
-            None
-        };
-        let watched = watch(&cluster)?;
-        let seen = job.map(fio::Job::finish).transpose()?;
-        let mib = watched.bytes / 1_048_576.0;
-        all.push(Resync {
-            kind: format!("{store}, {kind}{suffix}"),
-            copied_mib: mib,
-            mib_per_second: mib / watched.took.as_secs_f64().max(1e-9),
-            longest_stop_ms: watched.stopped.as_secs_f64() * 1000.0,
-            alone_p99_us: if beside { alone.p99_us } else { 0.0 },
-            beside_p99_us: seen.map_or(0.0, |seen| seen.p99_us),
-            alone_iops: if beside { alone.iops } else { 0.0 },
-            beside_iops: seen.map_or(0.0, |seen| seen.iops),
-        });
+        all.push(medians(format!("{store}, {kind}{suffix}"), &rounds));
     }
     Ok(all)
+}
+
+/// Of each figure the median.
+fn medians(kind: String, rounds: &[Resync]) -> Resync {
+    let of = |figure: fn(&Resync) -> f64| median(rounds.iter().map(figure).collect());
+    Resync {
+        kind,
+        copied_mib: of(|round| round.copied_mib),
+        mib_per_second: of(|round| round.mib_per_second),
+        longest_stop_ms: of(|round| round.longest_stop_ms),
+        alone_p99_us: of(|round| round.alone_p99_us),
+        beside_p99_us: of(|round| round.beside_p99_us),
+        alone_iops: of(|round| round.alone_iops),
+        beside_iops: of(|round| round.beside_iops),
+    }
 }
 
 struct Watched {
