@@ -66,3 +66,37 @@ fn what_a_client_that_has_gone_left_in_a_socket_is_not_carried_out_by_a_node_tha
     third.flush().expect("flushed");
     assert!(first.read(0, 4096).expect("read") == content(3, 4096), "an older write came later");
 }
+
+#[test]
+fn what_a_client_left_that_went_while_there_was_no_primary_is_not_carried_out() {
+    let mut cluster = Cluster::new("gone", 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource("alpha", 8 << 20, &[1, 3]));
+    let mut holder = cluster.open(1, "alpha");
+    holder.write(0, &content(1, 4096)).expect("written");
+    let mut first = cluster.open(2, "alpha");
+    assert!(first.read(0, 4096).expect("read") == content(1, 4096));
+    for node in [1, 3] {
+        cluster.kill(node);
+    }
+    first.send_write(0, &content(2, 4096));
+    cluster.wait_for("node 2 has it", || match cluster.status(2, "alpha").requests_in_flight {
+        0 => Err("nothing waits".to_owned()),
+        _ => Ok(()),
+    });
+    first.vanish();
+    cluster.wait_for("node 2 has seen it go", || {
+        match cluster.status(2, "alpha").requests_in_flight {
+            0 => Ok(()),
+            waiting => Err(format!("{waiting} wait")),
+        }
+    });
+    for node in [1, 3] {
+        cluster.start(node);
+    }
+    let mut second = cluster.open(2, "alpha");
+    second.write(4096, &content(3, 4096)).expect("written");
+    assert!(second.read(0, 4096).expect("read") == content(1, 4096));
+}

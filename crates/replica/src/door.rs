@@ -489,6 +489,12 @@ pub enum ShardInput {
         /// What.
         request: Request,
     },
+    /// The client of a request that was not answered is gone: if the request waits, or would have to again, it is answered by
+    /// [`AnswerError::Gone`](base::AnswerError::Gone) and not carried out.
+    Withdraw {
+        /// As it was asked.
+        id: RequestId,
+    },
     /// From this node's `Member`.
     Member(ToShard),
     /// A session with a peer begins. An older one with the same peer has ended before.

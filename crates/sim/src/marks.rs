@@ -9,6 +9,7 @@ pub const MARKS: &[&str] = &[
     "a copy goes on block by block",
     "a member has doubt",
     "a name of a write was given twice",
+    "a request of a client that is gone is not carried out",
     "a volume grows",
     "a write asked for again had taken effect",
     "a write for which nobody waits is not carried out",

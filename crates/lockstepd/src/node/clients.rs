@@ -105,6 +105,7 @@ pub(crate) struct Asked {
     client: Key,
     /// Whose shard has it.
     pub(super) resource: Key,
+    shard: u16,
     tag: Tag,
 }
 
@@ -435,6 +436,7 @@ impl Node {
         }
         self.hands.close(&client.socket);
         if let Some((resource, _)) = client.opened {
+            self.withdraw_all_of(key);
             self.count_client(resource, false);
         }
         self.host_went(client, why);
@@ -595,7 +597,7 @@ impl Node {
         };
         let (id, life) = (entry.id, entry.life);
         let thread = self.threads.of_shard(id, shard);
-        let asked = self.asked.insert(Asked { client, tag: ask.tag, resource });
+        let asked = self.asked.insert(Asked { client, tag: ask.tag, resource, shard });
         let id = RequestId(asked.number());
         let Ask { op, span, fua, .. } = ask;
         let request = Request { op, volume, span, buffer: None, fua, way };
@@ -606,6 +608,24 @@ impl Node {
         let buffer = ask.buffer.map(|buffer| self.buffers.name(resource, buffer));
         let request = Request { buffer, ..request };
         self.work.push_back(Work::Shard(resource, shard, ShardInput::Request { id, request }));
+    }
+
+    /// What a client asked that is gone is not to be carried out later, for instance when a primary is there at last.
+    fn withdraw_all_of(&mut self, client: Key) {
+        let asked = self.asked.iter().filter(|(_, asked)| asked.client == client);
+        let all: Vec<(Key, Key, u16)> =
+            asked.map(|(key, asked)| (key, asked.resource, asked.shard)).collect();
+        for (key, resource, shard) in all {
+            let Some(entry) = self.resources.get(resource) else { continue };
+            let (id, life) = (RequestId(key.number()), entry.life);
+            match self.threads.of_shard(entry.id, shard) {
+                0 => {
+                    let input = ShardInput::Withdraw { id };
+                    self.work.push_back(Work::Shard(resource, shard, input));
+                }
+                thread => self.tell(thread, Parcel::Withdraw { life, shard, id }),
+            }
+        }
     }
 
     /// The shards of a resource are gone, and will answer nothing any more.

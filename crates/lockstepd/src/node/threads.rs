@@ -64,7 +64,9 @@ pub(super) enum Parcel {
     Sight { life: u64, shard: u16, sight: Box<Sight> },
     /// A client's request; its buffer travels beside it.
     Request { life: u64, shard: u16, id: RequestId, request: Request, bytes: Option<Buffer> },
-    /// The answer.
+    /// Its client is gone.
+    Withdraw { life: u64, shard: u16, id: RequestId },
+    /// What became of a request.
     Answer { id: RequestId, result: Result<(), AnswerError>, bytes: Option<Buffer> },
     /// A session about a resource begins.
     PeerUp { peer: NodeId, resource: ResourceId, told: Told },
@@ -375,6 +377,10 @@ impl Node {
                 let buffer = bytes.map(|bytes| self.buffers.name(key, bytes));
                 let request = Request { buffer, ..request };
                 self.work.push_back(Work::Shard(key, shard, ShardInput::Request { id, request }));
+            }
+            Parcel::Withdraw { life, shard, id } => {
+                let Some(key) = self.resource_of_life(life) else { return };
+                self.work.push_back(Work::Shard(key, shard, ShardInput::Withdraw { id }));
             }
             Parcel::Answer { id, result, bytes } => self.on_far_answer(id, result, bytes),
             Parcel::Fault => self.peers.faults += 1,

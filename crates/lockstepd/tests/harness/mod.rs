@@ -9,7 +9,7 @@ pub(crate) mod outsider;
 pub(crate) mod refusing;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
@@ -572,6 +572,11 @@ impl Volume {
         let length = u32::try_from(bytes.len()).expect("small");
         self.begin_write(offset, length);
         self.socket.write_all(bytes).expect("the node takes it");
+    }
+
+    /// Its machine dies: no word of farewell, and no answer is waited for.
+    pub(crate) fn vanish(self) {
+        self.plain.shutdown(Shutdown::Both).expect("it is connected");
     }
 
     fn next_reply(&mut self) -> Result<NbdReply, String> {

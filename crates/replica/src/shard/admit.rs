@@ -6,7 +6,7 @@ use super::seats::NodeSet;
 use super::{Out, Shard};
 use crate::door::{FromShard, ShardOutput};
 use alloc::vec::Vec;
-use base::{AnswerError, BufferId, Epoch, Op as Ask, SECTOR_BYTES, Span, VolumeId};
+use base::{AnswerError, BufferId, Epoch, Op as Ask, RequestId, SECTOR_BYTES, Span, VolumeId};
 use wire::{Durability, OnNoQuorum, Protocol, ShardMessage};
 
 impl Shard {
@@ -215,6 +215,7 @@ impl Shard {
         self.was_answered(client);
         match client.origin {
             Origin::Local(id) => {
+                self.withdrawn.remove(&id);
                 self.told |= result.is_ok();
                 out.push(ShardOutput::Answer { id, result, buffer });
             }
@@ -336,6 +337,7 @@ impl Shard {
 
     pub(super) fn give_back(&mut self, client: Client, out: &mut Out) {
         match client.origin {
+            Origin::Local(id) if self.withdrawn.contains(&id) => self.answer_gone(&client, out),
             Origin::Local(_) => {
                 self.waiting_since.get_or_insert(self.now);
                 self.waiting.push_back(client);
@@ -348,6 +350,25 @@ impl Shard {
                 self.release(client.request.buffer, out);
             }
         }
+    }
+
+    /// The client of a request is gone. What waits is not carried out; what was begun goes on, and is not begun again.
+    pub(super) fn withdraw(&mut self, id: RequestId, out: &mut Out) {
+        let of = |client: &Client| client.origin == Origin::Local(id);
+        if let Some(at) = self.waiting.iter().position(of) {
+            let client = self.waiting.remove(at).expect("it was found there");
+            return self.answer_gone(&client, out);
+        }
+        let forwarded = self.forwards.values().any(|forward| of(&forward.client));
+        if forwarded || self.ops.values().any(|op| op.client.as_ref().is_some_and(of)) {
+            self.withdrawn.insert(id);
+        }
+    }
+
+    fn answer_gone(&mut self, client: &Client, out: &mut Out) {
+        out.push(ShardOutput::Mark("a request of a client that is gone is not carried out"));
+        self.answer(client, Err(AnswerError::Gone), None, out);
+        self.release(client.request.buffer, out);
     }
 
     /// With `on-no-quorum = io-error`: requests that waited for longer than a lease fail. Where an operator wants that,

@@ -134,8 +134,7 @@ impl Shard {
                 self.release(forward.client.request.buffer, out);
             }
             None => {
-                self.waiting_since.get_or_insert(self.now);
-                self.waiting.push_back(Client { asked, ..forward.client });
+                self.give_back(Client { asked, ..forward.client }, out);
                 // Whom the configuration names may be primary no more, and have no cause to be.
                 self.want_primary(out);
             }
@@ -161,8 +160,7 @@ impl Shard {
         for id in ids {
             let forward = self.forwards.remove(&id).expect("listed above");
             self.forwarded_bytes -= bytes_of(&forward.client);
-            self.waiting_since.get_or_insert(self.now);
-            self.waiting.push_back(forward.client);
+            self.give_back(forward.client, out);
         }
         self.want_primary(out);
     }

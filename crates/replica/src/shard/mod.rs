@@ -167,6 +167,8 @@ pub struct Shard {
     /// Requests that cannot start: no primary, or not ready.
     waiting: VecDeque<Client>,
     forwards: BTreeMap<RequestId, forward::Forwarded>,
+    /// Of what was begun, here or at another primary, requests whose clients are gone.
+    withdrawn: BTreeSet<RequestId>,
     /// Bytes that the requests in `forwards` write or read.
     forwarded_bytes: u64,
     /// A client of this node was answered without an error in this process.
@@ -203,9 +205,8 @@ impl Shard {
     /// hot extents are recorded it says `FromShard::Started`.
     #[must_use]
     pub fn new(now: Instant, setup: ShardSetup, out: &mut Vec<ShardOutput>) -> Shard {
-        let ShardSetup { geometry, index, shards, life, log_half, ref log_sizes, .. } = setup;
+        let ShardSetup { geometry, index, shards, .. } = setup;
         check_geometry(&geometry);
-        let log = ActivityLog::new(&geometry, index, shards, life, log_half, log_sizes);
         let mut shard = Shard {
             now,
             node: setup.node,
@@ -246,6 +247,7 @@ impl Shard {
             held: BTreeSet::new(),
             waiting: VecDeque::new(),
             forwards: BTreeMap::new(),
+            withdrawn: BTreeSet::new(),
             forwarded_bytes: 0,
             told: false,
             once: Once::new(WriteName::session_of(setup.node, setup.process), setup.untouched),
@@ -261,8 +263,8 @@ impl Shard {
             own_reads: ReadLoad::default(),
             pace: Pace::new(geometry.copies_max, geometry.copy_sectors, geometry.block_sectors),
             local: Local::new(geometry.extent_sectors),
-            log,
-            bitmaps: Bitmaps::new(&geometry, setup.index, setup.shards),
+            log: log_of(&setup),
+            bitmaps: Bitmaps::new(&geometry, index, shards),
             doubt: Doubt::default(),
             unretired: IdMap::new(),
             last_tick: now,
@@ -309,6 +311,7 @@ impl Shard {
                 let client = self.local_client(id, request);
                 self.on_request(client, out);
             }
+            ShardInput::Withdraw { id } => self.withdraw(id, out),
             ShardInput::Member(message) => self.on_member(message, out),
             ShardInput::PeerUp { peer, session } => self.on_peer_up(peer, session, out),
             ShardInput::PeerDown { peer, session } => self.on_peer_down(peer, session, out),
@@ -428,6 +431,11 @@ impl Shard {
         self.next_sequence += 1;
         sequence
     }
+}
+
+fn log_of(setup: &ShardSetup) -> ActivityLog {
+    let ShardSetup { geometry, index, shards, life, log_half, log_sizes, .. } = setup;
+    ActivityLog::new(geometry, *index, *shards, *life, *log_half, log_sizes)
 }
 
 fn check_geometry(geometry: &Geometry) {

@@ -671,3 +671,47 @@ fn requests_that_wait_until_a_resync_is_done_do_not_slow_it() {
     assert_eq!(world.answer(1, write), Some(Ok(())));
     assert_ne!(world.nodes[&1].shard.pace.pressure(world.now), unhindered);
 }
+
+#[test]
+fn what_waits_for_a_client_that_is_gone_is_not_carried_out() {
+    let mut world = World::new(&[1, 2, 3], &[2, 3]);
+    world.lead(2);
+    world.disconnect(1, 2);
+    let waits = world.write(1, 0, 4, 7);
+    world.withdraw(1, waits);
+    assert_eq!(world.answer(1, waits), Some(Err(AnswerError::Gone)));
+    world.connect(1, 2);
+    world.ready(2, 1);
+    // On its way to the primary when the client goes, and still when the two nodes lose each other.
+    world.held.insert((1, 2));
+    let forwarded = world.write(1, 8, 4, 7);
+    world.withdraw(1, forwarded);
+    assert_eq!(world.answer(1, forwarded), None);
+    world.disconnect(1, 2);
+    assert_eq!(world.answer(1, forwarded), Some(Err(AnswerError::Gone)));
+    world.held.clear();
+    world.connect(1, 2);
+    world.ready(2, 1);
+    world.wait_ms(500);
+    assert_eq!((world.at(2, 0), world.at(2, 8), world.buffers_held()), (0, 0, 0));
+}
+
+#[test]
+fn what_was_begun_for_a_client_that_is_gone_goes_on_and_is_begun_once() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(1);
+    world.held.insert((1, 2));
+    let write = world.write(1, 0, 4, 7);
+    world.withdraw(1, write);
+    world.held.clear();
+    world.run();
+    assert_eq!((world.answer(1, write), world.at(2, 0)), (Some(Ok(())), 7));
+    world.disconnect(1, 2);
+    let given_back = world.write(1, 8, 4, 7);
+    world.withdraw(1, given_back);
+    world.connect(1, 2);
+    world.lead(2);
+    assert_eq!(world.answer(1, given_back), Some(Err(AnswerError::Gone)));
+    world.withdraw(1, 4711);
+    assert!(world.nodes[&1].shard.withdrawn.is_empty());
+}

@@ -622,6 +622,11 @@ impl World {
         id
     }
 
+    /// The client of a request is gone.
+    pub(super) fn withdraw(&mut self, node: u16, id: u64) {
+        self.step(node, ShardInput::Withdraw { id: RequestId(id) });
+    }
+
     pub(super) fn read(&mut self, node: u16, first: u64, count: u32) -> u64 {
         let id = self.ask(node, Op::Read, span(first, count), 0, false);
         self.run();
