@@ -25,6 +25,14 @@ impl Drop for Running {
     }
 }
 
+/// A program that hears Ctrl-C, also where the tests themselves were started with that turned off (`make test &` in
+/// a script).
+fn interruptible(program: &str) -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", program]);
+    command
+}
+
 impl Running {
     fn start(command: &mut Command) -> (Running, ChildStdout) {
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -73,7 +81,7 @@ fn what_changes_is_shown_on_a_terminal_until_it_is_interrupted() {
     let words = format!(
         "trap : INT; stty -g; {program} status disk --watch; echo \"ended with $?\"; stty -g"
     );
-    let mut script = Command::new("script");
+    let mut script = interruptible("script");
     script.args(["--quiet", "--command", &words, "/dev/null"]);
     script.env("LOCKSTEP_DIR", &cluster.directory).env("TERM", "xterm").env("SHELL", "/bin/sh");
     let (mut running, stdout) = Running::start(&mut script);
@@ -153,7 +161,7 @@ fn what_changes_is_told_to_programs_a_line_each() {
     let cluster = TestCluster::up(2, "memory");
     cluster.done(&["resource", "create", "disk", "--size", "16MiB", "--replicas", "2"]);
     cluster.wait("disk", "in-sync");
-    let mut watch = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+    let mut watch = interruptible(env!("CARGO_BIN_EXE_lockstep"));
     watch.args(["status", "disk", "--watch", "--output", "json"]);
     let (mut running, stdout) =
         Running::start(watch.env("LOCKSTEP_DIR", &cluster.directory).env_remove("LOCKSTEPD"));
