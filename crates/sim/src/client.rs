@@ -3,6 +3,7 @@
 //! Every write has its own token. A client's requests die with its node.
 
 use crate::buffer::Content;
+use crate::feature::Feature;
 use crate::history::{Effect, OpIndex, Operation, Token};
 use crate::queue::{MICRO, MILLI, Time};
 use crate::world::{Event, Open, World};
@@ -140,8 +141,10 @@ impl World {
             || size.is_some_and(|(_, sectors)| operation.span.end() > sectors)
     }
 
-    /// A span inside one extent, often in the first few.
+    /// A span inside one extent, often in the first few; where replicas are beset, often one of a few blocks, so that
+    /// what is taken up again late has something newer to meet.
     fn draw_span(&mut self) -> (VolumeId, Span) {
+        let is_narrow = self.plan.features.contains(&Feature::Beset) && self.random.once_in(2);
         let volumes = self.plan.volumes.len() as u64;
         let at = usize::try_from(self.random.below(volumes)).expect("few volumes");
         let (volume, base_sectors) = self.plan.volumes[at];
@@ -149,7 +152,7 @@ impl World {
         let sectors = sizes.iter().find(|(known, _)| *known == volume);
         let sectors = sectors.map_or(base_sectors, |&(_, sectors)| sectors).max(base_sectors);
         let extent_sectors = self.plan.geometry.extent_sectors;
-        let extents = sectors.div_ceil(extent_sectors);
+        let extents = if is_narrow { 1 } else { sectors.div_ceil(extent_sectors) };
         let extent = if self.random.once_in(2) {
             self.random.below(extents.min(3))
         } else {
@@ -166,7 +169,7 @@ impl World {
         }
         // The last block may be cut short.
         let unit = unit.min(end - start);
-        let units = (end - start) / unit;
+        let units = ((end - start) / unit).min(if is_narrow { 3 } else { u64::MAX });
         let first = self.random.below(units);
         let count = 1 + self.random.below((units - first).min(6));
         let span = Span::new(

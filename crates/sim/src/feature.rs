@@ -58,6 +58,8 @@ pub enum Feature {
     LogSizes,
     /// Clients that have several ways to the volume, and go another while they wait.
     Paths,
+    /// Moments in which one replica meets several faults at once.
+    Beset,
     /// Clocks that drift by more than the bound that leases allow for: a promise breaks, and is meant to.
     Drift,
 }
@@ -66,7 +68,7 @@ pub enum Feature {
 const DRIFT_PPM: i64 = 400_000;
 
 /// Every feature, its name, and one in how many seeds it is on; 0: only if asked for.
-const FEATURES: [(Feature, &str, u64); 22] = [
+const FEATURES: [(Feature, &str, u64); 23] = [
     (Feature::ProtocolB, "protocol-b", 6),
     (Feature::IoError, "io-error", 6),
     (Feature::PassOn, "pass-on", 6),
@@ -89,6 +91,7 @@ const FEATURES: [(Feature, &str, u64); 22] = [
     (Feature::LogSizes, "log-sizes", 6),
     (Feature::FailWaiting, "fail-waiting", 6),
     (Feature::Paths, "paths", 6),
+    (Feature::Beset, "beset", 4),
 ];
 
 impl Feature {
@@ -218,6 +221,11 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
             wish: Wish::Replica,
         }),
         Feature::FailWaiting => add(plan, random, 20, impatience),
+        Feature::Beset => {
+            for _ in 0..=small(random, 4) {
+                beset(plan, random);
+            }
+        }
         Feature::Force => {
             let node = any(plan, random);
             let at = plan.heal_at / 4 + random.below(plan.heal_at / 2);
@@ -266,6 +274,37 @@ fn drift(plan: &mut Plan, random: &mut Prng) {
             let when = When::At(at + MILLI * after);
             plan.faults.push(Fault { when, length: MILLI * 1_000, kind });
         }
+    }
+}
+
+/// A replica, half of the time the primary by then, whose disk stands still or fails, and to which other things happen
+/// before that is over: what it was about to do is taken up elsewhere, or by itself, at every stage.
+fn beset(plan: &mut Plan, random: &mut Prng) {
+    let node = any(plan, random);
+    let at = MILLI * 400 + random.below(plan.heal_at - MILLI * 400);
+    if random.once_in(2) {
+        let promote = FaultKind::Operator { node, wish: Wish::Promote };
+        let when = When::At(at - MILLI * (20 + random.below(200)));
+        plan.faults.push(Fault { when, length: MILLI, kind: promote });
+    }
+    let disk = match random.below(3) {
+        0 => FaultKind::DiskErrors { node, one_in: 1 + random.below(4) },
+        _ => FaultKind::DiskStall { node },
+    };
+    let while_it_lasts = MILLI * (20 + random.below(600));
+    plan.faults.push(Fault { when: When::At(at), length: while_it_lasts, kind: disk });
+    for _ in 0..=small(random, 4) {
+        let other = small(random, plan.roles.len());
+        let kind = match random.below(8) {
+            0..4 => FaultKind::Break { one: node, other },
+            4 => FaultKind::Operator { node: other, wish: Wish::Promote },
+            5 => FaultKind::Pause { node },
+            6 => FaultKind::Crash { node },
+            _ => FaultKind::Block { from: 1 << node, to: 1 << other, both: random.once_in(2) },
+        };
+        let soon = if random.once_in(2) { MILLI * 20 } else { while_it_lasts * 3 / 2 };
+        let when = When::At(at + random.below(soon));
+        plan.faults.push(Fault { when, length: length(random), kind });
     }
 }
 
