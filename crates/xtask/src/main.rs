@@ -7,6 +7,7 @@
 //!
 //! Not here: what the simulator, the demo or the lab do (crates `sim`, `lockstep`, `lab`).
 
+mod campaign;
 mod elsewhere;
 mod oldest;
 mod project;
@@ -42,6 +43,15 @@ enum Command {
         /// Handed to the simulator as they are; its own `--help` says what there is
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<String>,
+    },
+    /// Goes on with the long campaign of the simulator, and adds to `docs/campaign.md`: `cargo xtask campaign --hours 2`
+    Campaign {
+        /// Ends when there are so many histories of the present code
+        #[arg(long, default_value_t = 1_000_000)]
+        runs: u64,
+        /// Ends after so many hours
+        #[arg(long, default_value_t = 1.0)]
+        hours: f64,
     },
     /// Searches the schedules of the configuration register: `cargo xtask check`, `cargo xtask check --deep`
     Check {
@@ -111,6 +121,7 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(&project),
         Command::Demo => steps::demo(&project),
         Command::Sim { rest } => steps::sim(&project, &rest),
+        Command::Campaign { runs, hours } => campaign::campaign(&project, runs, hours),
         Command::Check { rest } => steps::check(&project, &rest),
         Command::Alarm { rest } => steps::alarm(&project, &rest),
         Command::Scenarios { rest } => steps::scenarios(&project, &rest),

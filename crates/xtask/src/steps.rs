@@ -228,7 +228,7 @@ fn demo_command(target: &Path, folder: &Path) -> Command {
     command
 }
 
-fn cargo(project: &Project, arguments: &[&str]) -> bool {
+pub(crate) fn cargo(project: &Project, arguments: &[&str]) -> bool {
     run(&mut project.cargo(arguments))
 }
 

@@ -1,0 +1,284 @@
+//! `cargo xtask campaign`: simulated histories at one state of the code, however many commands and hours they take.
+//!
+//! A campaign of a million histories takes longer than anybody wants to wait for one command. This one runs the
+//! simulator in slices, by turns with quorum and without, and adds what each printed to `docs/campaign.md` at once:
+//! it may be ended at any time, and goes on where the last one ended, at seeds that were not used yet. What counts is
+//! the code that the simulator is made of: when that has changed, the counts begin anew. Code that is not committed
+//! has no campaign.
+//!
+//! Not here: histories and what is checked in them (`crates/sim`), single runs and their record (`record`).
+
+use crate::project::Project;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PAGE: &str = "docs/campaign.md";
+
+/// What the simulator's histories depend on.
+const SOURCES: &[&str] =
+    &["crates/base/src", "crates/wire/src", "crates/replica/src", "crates/sim/src"];
+
+/// The two kinds of histories: the words after `cargo xtask sim`, and how many of them are one slice.
+const MODES: [(&str, u64); 2] = [("", 6000), (" --quorum-off", 3000)];
+
+/// The first seed of a campaign of which nothing is written.
+const FIRST_SEED: u64 = 1_000_000_000;
+
+const HEAD: &str = "\
+# The campaign
+
+Simulated histories at one state of the code that they depend on, in all the commands that were given since it changed last:
+`cargo xtask campaign` goes on where the last one ended, and writes this page.
+";
+
+/// What all slices of one kind came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Tally {
+    /// The seed that comes next.
+    next: u64,
+    /// Runs, steps, simulated seconds, answers, faults: the simulator's own summary.
+    summary: [u64; 5],
+    failures: u64,
+    /// What happened, and how often.
+    counts: BTreeMap<String, u64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Campaign {
+    /// The state of the code.
+    sources: String,
+    /// Seconds that the simulator ran.
+    seconds: u64,
+    tallies: [Tally; 2],
+}
+
+/// Goes on with the campaign until there are `runs` histories, or `hours` have passed; the first failure ends it.
+pub(crate) fn campaign(project: &Project, runs: u64, hours: f64) -> bool {
+    let sources = match sources(project) {
+        Ok(sources) => sources,
+        Err(problem) => {
+            eprintln!("campaign: {problem}");
+            return false;
+        }
+    };
+    let build = ["build", "--profile", "campaign", "--package", "sim"];
+    if !crate::steps::cargo(project, &build) {
+        return false;
+    }
+    let path = project.root.join(PAGE);
+    let mut campaign = Campaign::of(&fs::read_to_string(&path).unwrap_or_default(), &sources);
+    let limit = Duration::try_from_secs_f64(hours * 3600.0).unwrap_or(Duration::MAX);
+    let begun = Instant::now();
+    while campaign.failures() == 0 && campaign.runs() < runs && begun.elapsed() < limit {
+        for mode in 0..MODES.len() {
+            if let Err(problem) = campaign.slice(project, mode) {
+                eprintln!("campaign: {problem}");
+                return false;
+            }
+            if let Err(error) = fs::write(&path, campaign.page()) {
+                eprintln!("campaign: {}: {error}", path.display());
+                return false;
+            }
+        }
+        println!("{} histories in {} s", campaign.runs(), campaign.seconds);
+    }
+    println!("{{\"runs\":{},\"failures\":{}}}", campaign.runs(), campaign.failures());
+    campaign.failures() == 0
+}
+
+/// Names the state of the code that histories depend on; an error if it is not committed.
+fn sources(project: &Project) -> Result<String, String> {
+    let git = |words: &[&str]| {
+        let output = Command::new("git").current_dir(&project.root).args(words).output();
+        let output = output.map_err(|error| format!("git: {error}"))?;
+        match output.status.success() {
+            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            false => {
+                Err(format!("git {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr)))
+            }
+        }
+    };
+    let status: Vec<&str> =
+        ["status", "--porcelain", "--"].iter().chain(SOURCES).copied().collect();
+    let changed = git(&status)?;
+    if !changed.is_empty() {
+        return Err(format!("commit these first, so that one can say what was run:\n{changed}"));
+    }
+    let trees: Vec<String> = SOURCES.iter().map(|path| format!("HEAD:{path}")).collect();
+    let words: Vec<&str> =
+        ["rev-parse"].into_iter().chain(trees.iter().map(String::as_str)).collect();
+    let names = git(&words)?;
+    Ok(names.lines().map(|name| &name[..name.len().min(8)]).collect::<Vec<_>>().join("-"))
+}
+
+impl Campaign {
+    /// What the page says, if it speaks of these sources; else nothing but which seeds are used.
+    fn of(page: &str, sources: &str) -> Campaign {
+        let mut campaign = Campaign { sources: sources.to_owned(), ..Campaign::default() };
+        let mut sections = page.split("\n## ");
+        let head = sections.next().unwrap_or_default();
+        let is_same = head.contains(&format!("Sources {sources},"));
+        for (tally, section) in campaign.tallies.iter_mut().zip(sections) {
+            let mut old = Tally::default();
+            old.add(section);
+            old.next = word_after(section, "the next is ").unwrap_or(FIRST_SEED);
+            *tally = if is_same { old } else { Tally { next: old.next, ..Tally::default() } };
+        }
+        for tally in &mut campaign.tallies {
+            tally.next = tally.next.max(FIRST_SEED);
+        }
+        if is_same {
+            campaign.seconds = word_after(head, "cores: ").unwrap_or_default();
+        }
+        campaign
+    }
+
+    fn runs(&self) -> u64 {
+        self.tallies.iter().map(|tally| tally.summary[0]).sum()
+    }
+
+    fn failures(&self) -> u64 {
+        self.tallies.iter().map(|tally| tally.failures).sum()
+    }
+
+    /// Runs a slice of one kind.
+    fn slice(&mut self, project: &Project, mode: usize) -> Result<(), String> {
+        let (words, runs) = MODES[mode];
+        let tally = &mut self.tallies[mode];
+        let (begun, from) = (Instant::now(), tally.next);
+        let mut command = Command::new(project.root.join("target/campaign/sim"));
+        command.args(["--runs", &runs.to_string(), "--from", &from.to_string()]);
+        command.args(words.split_whitespace()).stdout(Stdio::piped());
+        let output = command.output().map_err(|error| format!("the simulator: {error}"))?;
+        let printed = String::from_utf8_lossy(&output.stdout);
+        if !tally.add(&printed) {
+            return Err(format!("the simulator ended with {} and no summary", output.status));
+        }
+        if !output.status.success() {
+            println!("{printed}");
+        }
+        tally.next = from + runs;
+        self.seconds += begun.elapsed().as_secs();
+        Ok(())
+    }
+
+    fn page(&self) -> String {
+        let cores = std::thread::available_parallelism().map_or(0, usize::from);
+        let mut text = format!(
+            "{HEAD}\nSources {}, {cores} cores: {} s, {} histories, {} failures.\n",
+            self.sources,
+            self.seconds,
+            self.runs(),
+            self.failures()
+        );
+        for ((words, _), tally) in MODES.iter().zip(&self.tallies) {
+            let first = tally.next - tally.summary[0];
+            let _ = write!(
+                text,
+                "\n## `cargo xtask sim{words}`\n\nFrom seed {first}; the next is {}.\n\n```text\n{}```\n",
+                tally.next,
+                tally.lines()
+            );
+        }
+        text
+    }
+}
+
+impl Tally {
+    /// Adds what the simulator, or a section of the page, says; false if that was no whole summary.
+    fn add(&mut self, printed: &str) -> bool {
+        let mut is_whole = false;
+        for line in printed.lines() {
+            if let Some((count, name)) = line.trim().split_once("  ") {
+                let count = if count == "never" { Ok(0) } else { count.parse::<u64>() };
+                if let Ok(count) = count {
+                    *self.counts.entry(name.to_owned()).or_default() += count;
+                }
+            } else if let Some(rest) = line.strip_prefix("{\"runs\":") {
+                let failures =
+                    rest.split_once("\"failures\":").and_then(|(_, rest)| rest.strip_suffix('}'));
+                self.failures +=
+                    failures.and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
+                is_whole = true;
+            } else if line.contains(" s simulated, ") {
+                let numbers =
+                    line.split(", ").filter_map(|part| part.split(' ').next()?.parse::<u64>().ok());
+                for (sum, number) in self.summary.iter_mut().zip(numbers) {
+                    *sum += number;
+                }
+            }
+        }
+        is_whole
+    }
+
+    /// As the simulator says it.
+    fn lines(&self) -> String {
+        let mut text = String::new();
+        for (name, count) in &self.counts {
+            let count = if *count == 0 { "never".to_owned() } else { count.to_string() };
+            let _ = writeln!(text, "{count:>10}  {name}");
+        }
+        let [runs, steps, seconds, answers, faults] = self.summary;
+        let _ = writeln!(
+            text,
+            "{runs} runs, {steps} steps, {seconds} s simulated, {answers} answers, {faults} faults"
+        );
+        let _ = writeln!(text, "{{\"runs\":{runs},\"failures\":{}}}", self.failures);
+        text
+    }
+}
+
+/// The number that follows `words`.
+fn word_after(text: &str, words: &str) -> Option<u64> {
+    let (_, rest) = text.split_once(words)?;
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..digits].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Campaign, FIRST_SEED};
+
+    const PRINTED: &str = "         7  fault: crash\n     never  a rare branch\n\
+        3 runs, 50 steps, 8 s simulated, 90 answers, 7 faults\n{\"runs\":3,\"failures\":1}\n";
+
+    fn grown() -> Campaign {
+        let mut campaign = Campaign::of("", "abc-def");
+        assert!(campaign.tallies[0].add(PRINTED) && campaign.tallies[0].add(PRINTED));
+        assert!(campaign.tallies[1].add(PRINTED));
+        campaign.tallies[0].next += 6;
+        campaign.seconds = 12;
+        campaign
+    }
+
+    #[test]
+    fn a_page_says_what_was_counted_and_is_read_again() {
+        let campaign = grown();
+        let page = campaign.page();
+        assert!(page.contains("        14  fault: crash\n"), "{page}");
+        assert!(page.contains("     never  a rare branch\n"), "{page}");
+        assert!(page.contains("12 s, 9 histories, 3 failures"), "{page}");
+        assert!(
+            page.contains(&format!("From seed {FIRST_SEED}; the next is {}.", FIRST_SEED + 6)),
+            "{page}"
+        );
+        assert_eq!(Campaign::of(&page, "abc-def"), campaign);
+    }
+
+    #[test]
+    fn other_sources_begin_anew_at_seeds_not_used_yet() {
+        let campaign = Campaign::of(&grown().page(), "abc-xyz");
+        assert_eq!((campaign.runs(), campaign.failures(), campaign.seconds), (0, 0, 0));
+        assert_eq!(campaign.tallies[0].next, FIRST_SEED + 6);
+        assert!(campaign.tallies[0].counts.is_empty());
+    }
+
+    #[test]
+    fn a_simulator_that_died_in_the_middle_counts_for_nothing() {
+        let mut campaign = grown();
+        assert!(!campaign.tallies[0].add("         7  fault: crash\n"));
+    }
+}
