@@ -221,11 +221,7 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
             wish: Wish::Replica,
         }),
         Feature::FailWaiting => add(plan, random, 20, impatience),
-        Feature::Beset => {
-            for _ in 0..=small(random, 4) {
-                beset(plan, random);
-            }
-        }
+        Feature::Beset => (0..=small(random, 4)).for_each(|_| beset(plan, random)),
         Feature::Force => {
             let node = any(plan, random);
             let at = plan.heal_at / 4 + random.below(plan.heal_at / 2);
