@@ -164,6 +164,13 @@ pub(crate) enum Command {
         #[arg(value_name = "RESOURCE")]
         name: String,
     },
+    /// Try what this machine can do: io_uring, ways to use volumes as disks, clock, limits, ports, peers, stores
+    Doctor {
+        /// A node's directory, or a directory, file or block device for stores; several are possible. If left out: the
+        /// development cluster's nodes, or /var/lib/lockstep
+        #[arg(value_name = "PATH")]
+        paths: Vec<PathBuf>,
+    },
     /// Let a node read its certificate and revocations again, while it goes on serving
     Reload {
         /// Which node; all that can be reached if left out

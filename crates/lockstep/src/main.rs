@@ -18,6 +18,7 @@ mod cli;
 mod cluster;
 mod demo;
 mod dev;
+mod doctor;
 mod explain;
 mod machines;
 mod output;
@@ -74,6 +75,7 @@ fn run(cli: &Cli) -> Result<(), Problem> {
         Command::Wait { name, wanted, timeout } => view::wait(global, name, *wanted, *timeout),
         Command::Events { name } => view::events(global, name.as_deref()),
         Command::Explain { name } => explain::run(global, name),
+        Command::Doctor { paths } => doctor::run(global, paths),
         Command::Reload { node } => certificates::reload(global, node.as_deref()),
         Command::RenewCertificate { node } => certificates::renew(global, node),
         Command::ClientCertificate { name, out, authority } => {

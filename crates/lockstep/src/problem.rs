@@ -174,6 +174,9 @@ kinds! {
     NEEDLESS = "LS-0931", Failed,
         "To force a node gives up the other copies, and is for a resource that cannot go on otherwise.",
         "`lockstep resource promote` makes another node primary. To give the other copies up all the same: --discard-newer.";
+    HOST_UNFIT = "LS-0932", Failed,
+        "This machine lacks what a node cannot do without.",
+        "Each line that says `missing` has its remedy below the table; then `lockstep doctor` again.";
 }
 
 /// A problem, ready to be shown.

@@ -13,7 +13,8 @@ impl Refusing {
     /// Built in a directory of the test's; `None`, and said why, where that cannot be.
     pub(crate) fn build(directory: &Path) -> Option<Refusing> {
         let program = directory.join("refuse");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/harness/refuse.c");
+        // Other crates' tests use this file, too.
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../lockstepd/tests/harness/refuse.c");
         let built = Process::new("cc").arg("-o").arg(&program).arg(source).output();
         match built {
             Ok(output) if output.status.success() => {}
