@@ -212,6 +212,33 @@ impl NvmeVolume {
         Ok(())
     }
 
+    /// Whether the volume holds these bytes there, as the node finds.
+    ///
+    /// # Errors
+    /// If the node says so, or nothing in time.
+    pub fn compare(&mut self, offset_bytes: u64, bytes: &[u8]) -> io::Result<bool> {
+        let (place, namespace, shift) =
+            (self.place(offset_bytes, bytes.len()), self.namespace, self.block_shift);
+        let inline = bytes.len() <= ::nvme::INLINE_BYTES_MAX as usize;
+        let (status, ..) = self.io.ask(bytes, |host, send| match inline {
+            true => host.compare(namespace, place, bytes, send),
+            false => host.compare_later(namespace, place, shift, send),
+        })?;
+        if status == Status::COMPARE_FAILURE {
+            return Ok(false);
+        }
+        check(status).map(|()| true)
+    }
+
+    /// Has the node read bytes, and keep them to itself.
+    ///
+    /// # Errors
+    /// If they cannot be read, or nothing comes in time.
+    pub fn verify(&mut self, offset_bytes: u64, length: usize) -> io::Result<()> {
+        let (place, namespace) = (self.place(offset_bytes, length), self.namespace);
+        check(self.io.ask(&[], |host, send| host.verify(namespace, place, send))?.0)
+    }
+
     /// Makes what was acknowledged durable.
     ///
     /// # Errors

@@ -32,12 +32,14 @@ struct Open {
     waiting: u16,
     /// Pieces submitted so far.
     submitted: u16,
-    /// Of a read or write, its pieces: where they begin in it, and their bytes. `None` for a read: not there, or all zeroes.
+    /// Of what has data, its pieces: where they begin in it, and their bytes. `None` for a read: not there, or all zeroes.
     parts: Vec<(u32, Option<Buffer>)>,
-    /// What is to be deallocated and was not submitted yet.
+    /// What is to be deallocated, or verified, and was not submitted yet.
     rest: VecDeque<Range<u64>>,
     failed: Option<AnswerError>,
-    /// Of a read: for the pieces that have not come.
+    /// Of a comparison: something is not the same.
+    differs: bool,
+    /// Of what reads: for the pieces that have not come.
     room: Option<Room>,
 }
 
@@ -126,7 +128,7 @@ impl NvmeConnection {
     /// sent.
     #[must_use]
     pub fn waits_for_client(&self) -> bool {
-        // A read has its parts from when they are submitted on, a write until then.
+        // A read has its parts from when they are submitted on, a write until then, a comparison all the time.
         let arrives = |open: &Open| open.submitted == 0 && !open.parts.is_empty();
         self.unsent_bytes > 0 || self.open.iter().any(arrives)
     }

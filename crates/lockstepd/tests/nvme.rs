@@ -73,6 +73,12 @@ fn a_volume_is_the_same_through_every_node() {
     assert!(read(&mut two, MIB / 2, 1 << 20) == long);
     assert!(read(&mut one, 4 * MIB, 4096) == short);
     assert!(read(&mut other, MIB / 2, 4096) == short);
+    for path in [&mut one, &mut two] {
+        assert!(path.compare(MIB / 2, &long).unwrap() && path.compare(4 * MIB, &short).unwrap());
+        assert!(!path.compare(MIB / 2 + 4096, &long).unwrap());
+        assert!(!path.compare(4 * MIB - 4096, &short).unwrap());
+        path.verify(0, usize::try_from(8 * MIB).unwrap()).unwrap();
+    }
     one.deallocate(MIB / 2, 1 << 19).unwrap();
     assert!(read(&mut two, MIB / 2, 1 << 19).iter().all(|&byte| byte == 0));
     assert!(read(&mut two, MIB, 1 << 19) == long[1 << 19..]);

@@ -152,17 +152,20 @@ pub(crate) struct Open {
     pub(crate) length: u32,
     /// Bytes of them that came, or were answered.
     pub(crate) moved: u32,
-    /// Of a write: data may come.
+    /// Of what has data from the host: it may come.
     pub(crate) asked: bool,
-    /// Of a write: what came was damaged.
+    /// Of what has data from the host: what came was damaged.
     pub(crate) damaged: bool,
 }
 
 /// What an open request does.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum OpenKind {
+    /// Data goes to the host.
     Read,
+    /// Data comes from the host.
     Write,
+    /// No data.
     Other,
 }
 

@@ -9,9 +9,9 @@ use crate::command::Status;
 use crate::number::{
     ADMIN_ASYNC_EVENT, ADMIN_GET_LOG_PAGE, ADMIN_IDENTIFY, ADMIN_KEEP_ALIVE, ADMIN_SET_FEATURES,
     COMMAND_BYTES, COMMON_BYTES, CONTROLLER_ANY, DIGEST_BYTES, FABRICS, FABRICS_CONNECT,
-    FABRICS_PROPERTY_GET, FABRICS_PROPERTY_SET, FLAG_SUCCESS, HEAD_BYTES_MAX, IO_DATASET, IO_FLUSH,
-    IO_READ, IO_WRITE, IO_WRITE_ZEROES, NQN_BYTES, PDU_C2H_DATA, PDU_C2H_TERM, PDU_IC_RESP,
-    PDU_R2T, PDU_RESPONSE, PROPERTY_CC,
+    FABRICS_PROPERTY_GET, FABRICS_PROPERTY_SET, FLAG_SUCCESS, HEAD_BYTES_MAX, IO_COMPARE,
+    IO_DATASET, IO_FLUSH, IO_READ, IO_VERIFY, IO_WRITE, IO_WRITE_ZEROES, NQN_BYTES, PDU_C2H_DATA,
+    PDU_C2H_TERM, PDU_IC_RESP, PDU_R2T, PDU_RESPONSE, PROPERTY_CC,
 };
 use crate::pdu::{Common, Digests, is_whole, place, put_command, put_ic_request, put_written};
 use alloc::vec::Vec;
@@ -287,6 +287,38 @@ impl Host {
         send: &mut Vec<u8>,
     ) -> u16 {
         self.transfer(IO_WRITE, namespace, place, block_shift, send)
+    }
+
+    /// Compares blocks with data right behind.
+    pub fn compare(
+        &mut self,
+        namespace: u32,
+        (first, blocks): (u64, u32),
+        data: &[u8],
+        send: &mut Vec<u8>,
+    ) -> u16 {
+        self.command(IO_COMPARE, data, send, |command| aim(command, namespace, first, blocks))
+    }
+
+    /// Compares blocks with data that is sent when it is asked for.
+    pub fn compare_later(
+        &mut self,
+        namespace: u32,
+        place: (u64, u32),
+        block_shift: u8,
+        send: &mut Vec<u8>,
+    ) -> u16 {
+        self.transfer(IO_COMPARE, namespace, place, block_shift, send)
+    }
+
+    /// Has blocks read, for nobody.
+    pub fn verify(
+        &mut self,
+        namespace: u32,
+        (first, blocks): (u64, u32),
+        send: &mut Vec<u8>,
+    ) -> u16 {
+        self.command(IO_VERIFY, &[], send, |command| aim(command, namespace, first, blocks))
     }
 
     /// A command on blocks whose data travels by itself.

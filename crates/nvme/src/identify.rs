@@ -98,8 +98,8 @@ fn of_io_controller(to: &mut [u8]) {
     // The largest id there may be, and as many at once: Linux wants both of whoever tells of asymmetric access.
     set(to, 516, &NAMESPACES_MAX.to_le_bytes());
     set(to, 540, &NAMESPACES_MAX.to_le_bytes());
-    // Deallocate and write zeroes.
-    set(to, 520, &(1_u16 << 2 | 1 << 3).to_le_bytes());
+    // Compare, deallocate, write zeroes, and verify.
+    set(to, 520, &(1_u16 | 1 << 2 | 1 << 3 | 1 << 7).to_le_bytes());
     // What is answered may be in a volatile cache; a flush may name all namespaces.
     to[525] = 0b111;
     let capsule = crate::bytes::length_u32(COMMAND_BYTES) + INLINE_BYTES_MAX;

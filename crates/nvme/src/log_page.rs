@@ -2,9 +2,9 @@
 
 use crate::bytes::{set, set_text, zeroes};
 use crate::number::{
-    CONTROLLER_ANY, IO_DATASET, IO_FLUSH, IO_READ, IO_WRITE, IO_WRITE_ZEROES,
-    LOG_CHANGED_NAMESPACES, LOG_DISCOVERY, LOG_EFFECTS, LOG_ERRORS, LOG_FIRMWARE, LOG_HEALTH,
-    NQN_BYTES, NSID_ALL,
+    CONTROLLER_ANY, IO_COMPARE, IO_DATASET, IO_FLUSH, IO_READ, IO_VERIFY, IO_WRITE,
+    IO_WRITE_ZEROES, LOG_CHANGED_NAMESPACES, LOG_DISCOVERY, LOG_EFFECTS, LOG_ERRORS, LOG_FIRMWARE,
+    LOG_HEALTH, NQN_BYTES, NSID_ALL,
 };
 use crate::subsystem::{Entry, Service, Subsystem};
 use alloc::format;
@@ -67,7 +67,7 @@ fn effects() -> Vec<u8> {
     for opcode in [0x02, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x18] {
         set(&mut page, 4 * opcode, &SUPPORTED.to_le_bytes());
     }
-    for opcode in [IO_FLUSH, IO_READ] {
+    for opcode in [IO_FLUSH, IO_READ, IO_COMPARE, IO_VERIFY] {
         set(&mut page, 1024 + 4 * usize::from(opcode), &SUPPORTED.to_le_bytes());
     }
     for opcode in [IO_WRITE, IO_WRITE_ZEROES, IO_DATASET] {

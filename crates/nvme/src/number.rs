@@ -85,8 +85,10 @@ pub(crate) const FABRICS_PROPERTY_GET: u8 = 0x04;
 pub(crate) const IO_FLUSH: u8 = 0x00;
 pub(crate) const IO_WRITE: u8 = 0x01;
 pub(crate) const IO_READ: u8 = 0x02;
+pub(crate) const IO_COMPARE: u8 = 0x05;
 pub(crate) const IO_WRITE_ZEROES: u8 = 0x08;
 pub(crate) const IO_DATASET: u8 = 0x09;
+pub(crate) const IO_VERIFY: u8 = 0x0c;
 
 // Properties (base, "Controller Properties").
 pub(crate) const PROPERTY_CAP: u32 = 0x00;

@@ -25,6 +25,13 @@ pub enum Op {
         /// It comes with the request.
         inline: bool,
     },
+    /// Compare the data that comes with what is there: a success if they are the same.
+    Compare {
+        /// It comes with the request.
+        inline: bool,
+    },
+    /// Read the bytes, for nobody.
+    Verify,
     /// Make every write answered so far survive a power cut.
     Flush,
     /// Make the bytes zero.
@@ -45,8 +52,8 @@ pub struct Request {
     pub namespace: Option<u32>,
     /// What is asked for.
     pub op: Op,
-    /// Which bytes, inside the volume and in whole blocks. Empty for a flush and where the operation names ranges. Reads
-    /// and writes have at most [`crate::TRANSFER_BYTES_MAX`].
+    /// Which bytes, inside the volume and in whole blocks. Empty for a flush and where the operation names ranges. Reads,
+    /// writes and comparisons have at most [`crate::TRANSFER_BYTES_MAX`].
     pub range: Range<u64>,
     /// What it writes survives a power cut once answered. Only for what writes.
     pub fua: bool,

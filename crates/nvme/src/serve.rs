@@ -10,8 +10,9 @@ use crate::command::{Command, Sgl, Status};
 use crate::connection::{CloseReason, Connection, Event, Open, OpenKind, Phase, Role, connect_of};
 use crate::controller::{Answer, Controller};
 use crate::number::{
-    DEPTH_MAX, FABRICS_CONNECT, FABRICS_PROPERTY_SET, FLAG_LAST, GATHER_BYTES_MAX, IO_DATASET,
-    IO_FLUSH, IO_READ, IO_WRITE, IO_WRITE_ZEROES, NSID_ALL, TRANSFER_BYTES_MAX,
+    DEPTH_MAX, FABRICS_CONNECT, FABRICS_PROPERTY_SET, FLAG_LAST, GATHER_BYTES_MAX, IO_COMPARE,
+    IO_DATASET, IO_FLUSH, IO_READ, IO_VERIFY, IO_WRITE, IO_WRITE_ZEROES, NSID_ALL,
+    TRANSFER_BYTES_MAX,
 };
 use crate::pdu::{put_read, put_ready, put_response};
 use crate::request::{Op, Request, Slot};
@@ -181,14 +182,14 @@ impl Connection {
         let (kind, length) = match &judged {
             Err(status) => return Taken::Refused(*status),
             Ok(Request { op: Op::Read, range, .. }) => (OpenKind::Read, range.end - range.start),
-            Ok(Request { op: Op::Write { .. }, range, .. }) => {
+            Ok(Request { op: Op::Write { .. } | Op::Compare { .. }, range, .. }) => {
                 (OpenKind::Write, range.end - range.start)
             }
             Ok(_) => (OpenKind::Other, 0),
         };
         let length = u32::try_from(length).expect("reads and writes are short");
         let request = judged.expect("it was judged");
-        let asked = request.op == Op::Write { inline: true };
+        let asked = matches!(request.op, Op::Write { inline: true } | Op::Compare { inline: true });
         match self.insert(&command, kind, length, asked) {
             Err(status) => Taken::Refused(status),
             Ok(slot) => {
@@ -324,7 +325,9 @@ fn judge(command: &Command, inline: u32, namespaces: &[Namespace]) -> Result<Req
         return Ok(none);
     }
     let namespace = match opcode {
-        IO_FLUSH | IO_READ | IO_WRITE | IO_WRITE_ZEROES => namespace_of(command, namespaces)?,
+        IO_FLUSH | IO_READ | IO_WRITE | IO_COMPARE | IO_WRITE_ZEROES | IO_VERIFY => {
+            namespace_of(command, namespaces)?
+        }
         _ => return Err(Status::INVALID_OPCODE),
     };
     let whole = Request { namespace: Some(namespace.id), ..none };
@@ -339,6 +342,9 @@ fn judge(command: &Command, inline: u32, namespaces: &[Namespace]) -> Result<Req
     if opcode == IO_WRITE_ZEROES {
         let op = Op::Zero { unmap: word & DEALLOCATES != 0 };
         return Ok(Request { op, range, fua, ..whole });
+    }
+    if opcode == IO_VERIFY {
+        return Ok(Request { op: Op::Verify, range, ..whole });
     }
     if length > u64::from(TRANSFER_BYTES_MAX) {
         return Err(Status::INVALID_FIELD);
@@ -359,9 +365,10 @@ fn judge(command: &Command, inline: u32, namespaces: &[Namespace]) -> Result<Req
         }
         (_, Sgl::Transport { .. }) if inline > 0 => return Err(Status::INVALID_SGL),
         (IO_READ, _) => Op::Read,
+        (IO_COMPARE, sgl) => Op::Compare { inline: matches!(sgl, Sgl::Inline { .. }) },
         (_, sgl) => Op::Write { inline: matches!(sgl, Sgl::Inline { .. }) },
     };
-    let fua = fua && op != Op::Read;
+    let fua = fua && opcode == IO_WRITE;
     Ok(Request { op, range, fua, ..whole })
 }
 

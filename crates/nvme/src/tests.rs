@@ -162,7 +162,7 @@ impl Pair {
                     self.to_host.append(&mut tail);
                 }
             }
-            Op::Write { inline } => {
+            Op::Write { inline } | Op::Compare { inline } => {
                 let length = (request.range.end - request.range.start) as usize;
                 let inline = *inline;
                 self.arriving.insert(slot.index(), (request, alloc::vec![0; length]));
@@ -170,7 +170,9 @@ impl Pair {
                     self.connection.ask(slot, &mut self.to_host);
                 }
             }
-            Op::Flush => self.connection.answer(slot, Status::SUCCESS, &mut self.to_host),
+            Op::Flush | Op::Verify => {
+                self.connection.answer(slot, Status::SUCCESS, &mut self.to_host);
+            }
             Op::Zero { .. } => self.zero(&request, core::slice::from_ref(&request.range)),
             Op::Deallocate(ranges) => self.zero(&request, ranges),
         }

@@ -12,7 +12,7 @@ use sys::Buffer;
 
 use super::{Demand, NvmeConnection, Open, Receiving};
 use crate::nbd_connection::{Ask, BYTES_OPEN_MAX, Tag, UNSENT_BYTES_MAX};
-use crate::pieces::{cost_bytes, pieces_of};
+use crate::pieces::{PIECE_BYTES, cost_bytes, pieces_of};
 
 /// Pieces of one deallocation that are with the shards at once.
 const DEALLOCATIONS_MAX: usize = 64;
@@ -92,7 +92,7 @@ impl NvmeConnection {
             }
         }
         for slot in std::mem::take(&mut self.unfinished) {
-            self.deallocate(slot, demands);
+            self.go_on(slot, demands);
         }
         while self.closed.is_none() && !self.input_at.is_empty() {
             let went_on = match self.machine.wants() {
@@ -172,7 +172,7 @@ impl NvmeConnection {
                     return Err(request);
                 }
             }
-            nvme::Op::Write { .. } => {
+            nvme::Op::Write { .. } | nvme::Op::Compare { .. } => {
                 for piece in pieces_of(range.clone()) {
                     let length = usize::try_from(piece.end - piece.start).expect("a piece");
                     let buffer = self.payload.take(length).filter(|_| !full);
@@ -183,6 +183,21 @@ impl NvmeConnection {
                     let from = u32::try_from(piece.start - range.start).expect("a MiB at most");
                     open.parts.push((from, Some(buffer)));
                 }
+                if matches!(request.op, nvme::Op::Compare { .. }) {
+                    open.room = self.payload.reserve(cost_bytes(range.clone()));
+                    if open.room.is_none() {
+                        self.starved = true;
+                        return Err(request);
+                    }
+                }
+            }
+            nvme::Op::Verify => {
+                open.room = self.payload.reserve(cost_bytes(0..PIECE_BYTES));
+                if open.room.is_none() {
+                    self.starved = true;
+                    return Err(request);
+                }
+                open.rest.push_back(range.clone());
             }
             nvme::Op::Deallocate(ranges) => open.rest = ranges.iter().cloned().collect(),
             nvme::Op::Flush | nvme::Op::Zero { .. } => {}
@@ -195,14 +210,14 @@ impl NvmeConnection {
                 self.open_bytes += length;
                 self.submit_all(slot, Op::Read, range, demands);
             }
-            nvme::Op::Write { inline } => {
+            nvme::Op::Write { inline } | nvme::Op::Compare { inline } => {
                 self.open_bytes += length;
                 if !inline {
                     self.machine.ask(slot, &mut self.head);
                 }
             }
             nvme::Op::Zero { unmap } => self.submit_all(slot, Op::Zero { unmap }, range, demands),
-            nvme::Op::Deallocate(_) => self.deallocate(slot, demands),
+            nvme::Op::Deallocate(_) | nvme::Op::Verify => self.go_on(slot, demands),
             nvme::Op::Flush => self.flush(slot, demands),
         }
         Ok(())
@@ -223,10 +238,14 @@ impl NvmeConnection {
         self.settle(slot);
     }
 
-    /// Submits more of what is to be deallocated.
-    fn deallocate(&mut self, slot: Slot, demands: &mut Vec<Demand>) {
-        let op = Op::Zero { unmap: true };
-        for _ in 0..DEALLOCATIONS_MAX {
+    /// Submits more of what is to be deallocated, or verified; of the latter one piece, whose bytes have room.
+    fn go_on(&mut self, slot: Slot, demands: &mut Vec<Demand>) {
+        let request = self.open[slot.index()].request.as_ref().expect("it is open");
+        let (op, most) = match request.op {
+            nvme::Op::Verify => (Op::Read, 1),
+            _ => (Op::Zero { unmap: true }, DEALLOCATIONS_MAX),
+        };
+        for _ in 0..most {
             let open = &mut self.open[slot.index()];
             let Some(range) = open.rest.pop_front() else { break };
             let mut pieces = pieces_of(range.clone());
@@ -292,10 +311,17 @@ impl NvmeConnection {
         demands.push(Demand::Ask(Ask { tag, op, volume, shard, span, buffer, fua }));
     }
 
-    /// Hands on a write whose data is all there.
+    /// Hands on what has all its data from the host.
     fn hand_on(&mut self, slot: Slot, demands: &mut Vec<Demand>) {
         let open = &mut self.open[slot.index()];
-        let range = open.request.as_ref().expect("it is open").range.clone();
+        let request = open.request.as_ref().expect("it is open");
+        let range = request.range.clone();
+        if matches!(request.op, nvme::Op::Compare { .. }) {
+            for piece in pieces_of(range) {
+                self.submit_one(slot, Op::Read, piece, None, demands);
+            }
+            return;
+        }
         let parts = std::mem::take(&mut open.parts);
         for (piece, (_, buffer)) in pieces_of(range).zip(parts) {
             self.submit_one(slot, Op::Write, piece, buffer, demands);

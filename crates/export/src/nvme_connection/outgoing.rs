@@ -27,13 +27,20 @@ impl NvmeConnection {
         assert!(open.waiting > 0, "a piece is answered once");
         open.waiting -= 1;
         match result {
-            Ok(()) if request.op == nvme::Op::Read => {
-                if let (Some(buffer), Some(room)) = (&buffer, &mut open.room) {
-                    buffer.charge(room.split(buffer.capacity()));
+            Ok(()) => match request.op {
+                nvme::Op::Read => {
+                    if let (Some(buffer), Some(room)) = (&buffer, &mut open.room) {
+                        buffer.charge(room.split(buffer.capacity()));
+                    }
+                    open.parts[usize::from(tag.piece)].1 = buffer;
                 }
-                open.parts[usize::from(tag.piece)].1 = buffer;
-            }
-            Ok(()) => {}
+                nvme::Op::Compare { .. } => {
+                    let told = open.parts[usize::from(tag.piece)].1.take().expect("it has come");
+                    let is = buffer.as_ref().unwrap_or(&self.zeroes);
+                    open.differs |= told[..] != is[..told.len()];
+                }
+                _ => {}
+            },
             Err(error) => open.failed = Some(error),
         }
         self.settle(slot);
@@ -49,10 +56,9 @@ impl NvmeConnection {
             self.unfinished.push(slot);
             return;
         }
-        let Open { request, failed, parts, .. } = std::mem::take(open);
+        let Open { request, failed, differs, parts, .. } = std::mem::take(open);
         let request = request.expect("it is open");
-        let writes = matches!(request.op, nvme::Op::Write { .. });
-        if writes || request.op == nvme::Op::Read {
+        if has_data(&request.op) {
             self.open_bytes -= request.range.end - request.range.start;
         }
         self.lost |= failed == Some(AnswerError::SessionLost);
@@ -61,9 +67,10 @@ impl NvmeConnection {
         }
         match failed {
             Some(error) => {
-                let status = Status::of_error(error, request.op != nvme::Op::Read);
+                let status = Status::of_error(error, !reads(&request.op));
                 self.machine.answer(slot, status, &mut self.head);
             }
+            None if differs => self.machine.answer(slot, Status::COMPARE_FAILURE, &mut self.head),
             None if request.op == nvme::Op::Read => {
                 self.answer_data(slot, request.range, parts);
             }
@@ -101,4 +108,14 @@ impl NvmeConnection {
     pub fn sent(&mut self, bytes: u64) {
         self.unsent_bytes -= bytes;
     }
+}
+
+/// Whether bytes of it travel.
+fn has_data(op: &nvme::Op) -> bool {
+    matches!(op, nvme::Op::Read | nvme::Op::Write { .. } | nvme::Op::Compare { .. })
+}
+
+/// Whether what fails is a read.
+fn reads(op: &nvme::Op) -> bool {
+    matches!(op, nvme::Op::Read | nvme::Op::Compare { .. } | nvme::Op::Verify)
 }

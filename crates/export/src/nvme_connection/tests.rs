@@ -143,6 +143,17 @@ impl Bench {
     fn write(&mut self, volume: u32, first: u64, data: &[u8]) -> Status {
         let blocks = u32::try_from(data.len() / 4096).expect("few");
         let id = self.host.write_later(volume, (first, blocks), 12, &mut self.send);
+        self.bring(id, data)
+    }
+
+    fn compare(&mut self, volume: u32, first: u64, data: &[u8]) -> Status {
+        let blocks = u32::try_from(data.len() / 4096).expect("few");
+        let id = self.host.compare_later(volume, (first, blocks), 12, &mut self.send);
+        self.bring(id, data)
+    }
+
+    /// The data that a command is asked for.
+    fn bring(&mut self, id: u16, data: &[u8]) -> Status {
         let events = self.carry();
         let [HostEvent::Asked { tag, offset_bytes: 0, length_bytes, .. }] = events[..] else {
             panic!("{events:?}")
@@ -176,6 +187,50 @@ fn what_is_written_in_any_way_is_read() {
         assert_eq!(bench.pool.used_bytes(), 0);
         assert!(!bench.connection.waits_for_client());
     }
+}
+
+#[test]
+fn what_is_compared_is_the_same_or_not() {
+    for digests in [(false, false), (true, true)] {
+        let mut bench = Bench::new(Digests { header: digests.0, data: digests.1 }, 64 * MIB);
+        let mut data = pattern(MIB);
+        assert_eq!(bench.write(1, 200, &data), Status::SUCCESS);
+        assert_eq!(bench.compare(1, 200, &data), Status::SUCCESS);
+        // One bit in each of its two pieces, or in one of them.
+        for at in [0, MIB - 1] {
+            data[at] ^= 0x10;
+            assert_eq!(bench.compare(1, 200, &data), Status::COMPARE_FAILURE);
+        }
+        data[0] ^= 0x10;
+        assert_eq!(bench.compare(1, 200, &data), Status::COMPARE_FAILURE);
+        // What was never written is zeroes.
+        let id = bench.host.compare(2, (7, 2), &[0; 8192], &mut bench.send);
+        assert_eq!(bench.end_of(id).0, Status::SUCCESS);
+        let id = bench.host.compare(2, (7, 2), &data[..8192], &mut bench.send);
+        assert_eq!(bench.end_of(id).0, Status::COMPARE_FAILURE);
+        assert!(bench.disks[1].iter().all(|&byte| byte == 0), "nothing is written");
+        bench.refuse = Some(AnswerError::Io);
+        assert_eq!(bench.compare(1, 200, &data), Status::READ_ERROR);
+        assert_eq!((bench.connection.open_count(), bench.pool.used_bytes()), (0, 0));
+        assert!(!bench.connection.waits_for_client());
+    }
+}
+
+#[test]
+fn what_is_verified_is_read_a_piece_at_a_time() {
+    // Less memory than what is verified.
+    let mut bench = Bench::new(Digests::default(), 2 * MIB);
+    bench.disks[0].fill(7);
+    let id = bench.host.verify(1, (100, 1900), &mut bench.send);
+    assert_eq!(bench.end_of(id).0, Status::SUCCESS);
+    assert!(bench.asked.iter().all(|ask| ask.0 == Op::Read && ask.4 <= MIB as u64));
+    assert_eq!(bench.asked.iter().map(|ask| ask.4).sum::<u64>(), 1900 * 4096);
+    bench.refuse = Some(AnswerError::Io);
+    bench.asked.clear();
+    let id = bench.host.verify(1, (100, 1900), &mut bench.send);
+    assert_eq!(bench.end_of(id).0, Status::READ_ERROR);
+    assert_eq!(bench.asked.len(), 1, "what follows is not looked at");
+    assert_eq!((bench.connection.open_count(), bench.pool.used_bytes()), (0, 0));
 }
 
 #[test]

@@ -175,7 +175,7 @@ impl End {
                         self.connection.answer(slot, Status::READ_ERROR, &mut self.send);
                     }
                 }
-                Op::Write { inline } => {
+                Op::Write { inline } | Op::Compare { inline } => {
                     self.writes.push(request.slot);
                     if !inline {
                         self.connection.ask(request.slot, &mut self.send);
