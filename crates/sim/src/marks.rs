@@ -25,6 +25,7 @@ pub const MARKS: &[&str] = &[
     "member: a peer's disk went back in time",
     "member: a peer's disk went back in time, as others tell",
     "member: a primary without a copy makes way for one",
+    "member: a primary without a majority makes way",
     "member: a promote rests on a vote that is gone",
     "member: a value of another node found in a reign",
     "member: an exclude gave way to another",

@@ -285,6 +285,8 @@ struct Reign {
     reconciled: BTreeSet<u16>,
     served: bool,
     lease_told: Instant,
+    /// Since when no majority has granted a lease.
+    unleased: Option<Instant>,
     /// Not before, this node hands over for the sake of its own copy.
     calm_at: Instant,
     drain: Option<Drain>,

@@ -287,7 +287,7 @@ impl Member {
     }
 
     /// Whether this node is primary and a majority of the voters has said so lately.
-    fn is_leased(&self) -> bool {
+    pub(super) fn is_leased(&self) -> bool {
         self.lease_until().is_some_and(|until| until > self.now)
     }
 

@@ -46,6 +46,7 @@ impl Reign {
             reconciled: BTreeSet::new(),
             served: false,
             lease_told: Instant(0),
+            unleased: None,
             calm_at: now,
             drain: None,
             drains: 0,
@@ -97,6 +98,7 @@ impl Member {
         self.run_verify(out);
         self.tell_lease(out);
         self.make_way_for_a_copy(out);
+        self.make_way_for_a_majority(out);
     }
 
     /// Asks every peer for a sign of life, and every voter for its lease.
@@ -547,6 +549,32 @@ impl Member {
         self.fail_demotes(out);
         for peer in self.peers.values_mut() {
             peer.wants = 0;
+        }
+    }
+
+    /// A primary that no majority grants a lease any more ends its reign if a node asks to be primary, which is in reach of
+    /// more voters: whoever hears a primary waits for it.
+    fn make_way_for_a_majority(&mut self, out: &mut Out) {
+        let (now, patience, leased) = (self.now, self.timing.lease, self.is_leased());
+        let Some(reign) = self.reign_mut() else { return };
+        if leased {
+            reign.unleased = None;
+            return;
+        }
+        let since = *reign.unleased.get_or_insert(now);
+        let asked = reign.drain.as_ref().and_then(|drain| drain.to);
+        let alone =
+            self.known.as_ref().is_none_or(|known| self.may_act_alone(&known.configuration));
+        if alone || now < since + patience {
+            return;
+        }
+        let wants = |node: NodeId, peer: &Peer| {
+            let asks = asked.is_some_and(|to| peer.session == Some(to.1) && node == to.0);
+            (asks || peer.wants >= WANTS_IN_A_ROW) && self.may_lead(node)
+        };
+        if self.peers.iter().any(|(&node, peer)| wants(node, peer)) {
+            out.push(MemberOutput::Mark("member: a primary without a majority makes way"));
+            self.abdicate(out);
         }
     }
 

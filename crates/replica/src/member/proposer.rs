@@ -71,6 +71,12 @@ impl Member {
             || self.wants_to_resolve()
     }
 
+    /// Whether a primary that nobody uses is to make way for this node. One that reaches too few voters is better served by
+    /// the one that there is.
+    pub(super) fn wants_to_lead(&self) -> bool {
+        self.clients > 0 && !self.want.demoted && self.can_reach_voters()
+    }
+
     pub(super) fn proposer_deadlines(&self, consider: &mut impl FnMut(Instant)) {
         match &self.role {
             Role::Preparing(prepare) => consider(prepare.deadline),

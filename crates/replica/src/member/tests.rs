@@ -3,6 +3,7 @@
 extern crate std;
 mod ends;
 mod force;
+mod handover;
 mod impatience;
 mod level;
 mod lineage;

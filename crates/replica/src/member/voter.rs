@@ -216,7 +216,7 @@ impl Member {
             voter,
             epoch: self.acts_on(),
             generation: self.generation(),
-            wants: self.clients > 0 && !self.want.demoted,
+            wants: self.wants_to_lead(),
         };
         // The promise may still be on its way to the disk: no lease before it is there.
         if durable && !self.is_store_due() {
