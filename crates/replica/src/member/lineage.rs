@@ -20,7 +20,7 @@ use wire::{Configuration, LINEAGE_MAX, MemberEntry, MemberMessage, Quorum, Stret
 /// Leases that a process waits after its start before it decides anything alone: the others may only be
 /// slower to start.
 pub(super) const ALONE_LEASES: u64 = 4;
-fn is_off(configuration: &Configuration) -> bool {
+pub(super) fn is_off(configuration: &Configuration) -> bool {
     configuration.options.quorum == Quorum::Off
 }
 

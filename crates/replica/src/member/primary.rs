@@ -6,7 +6,7 @@
 //!
 //! Not here: who is in sync (`peers`), the answers of voters (`voter`).
 
-use super::lineage::is_lineal;
+use super::lineage::{is_lineal, is_off};
 use super::peers::Standing;
 use super::{Drain, Member, Out, Peer, Proposal, Reign, Role, Sync, Then};
 use crate::door::{MemberOutput, Operation, OperationError, ToShard};
@@ -199,7 +199,7 @@ impl Member {
     }
 
     /// Whether what is left of the lease that the shards were told is granted by what `next` asks for too, if
-    /// that is not what `base` does: other voters, or no quorum.
+    /// that is not what `base` does: other voters, or no quorum, or one more that may go on without it.
     pub(super) fn is_lease_granted_by(
         &self,
         base: &Configuration,
@@ -210,7 +210,9 @@ impl Member {
             of.members.iter().map(|member| (member.node, member.voter)).collect()
         };
         // Without quorum others may go on without those who granted it.
-        let same = voters(base) == voters(next) && base.options.quorum == next.options.quorum;
+        let more = is_off(next) && next.in_sync().any(|node| !base.is_in_sync(node));
+        let quorum = base.options.quorum == next.options.quorum;
+        let same = voters(base) == voters(next) && quorum && !more;
         self.leased_until <= self.now
             || same
             || self.lease_under(next, grants) >= Some(self.leased_until)

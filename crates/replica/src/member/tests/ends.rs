@@ -6,6 +6,7 @@ use crate::disk::Record;
 use crate::door::{FromShard, MemberInput, Operation, OperationError, OperationId, Timing};
 use crate::member::RoleStatus;
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use base::{Ballot, Duration, Epoch, NodeId, SessionId};
 use wire::admin::OptionsChange;
 use wire::{Configuration, MemberMessage, Quorum, RefuseReason};
@@ -98,6 +99,47 @@ fn the_end_of_a_reign_is_proposed_when_each_of_its_shards_is_drained() {
     assert_eq!((next.epoch, next.primary), (Epoch(3), None));
     node.hear(2, 1, MemberMessage::Accepted { ballot, epoch: Epoch(3), voter: voter(2) });
     assert_eq!(node.member.status().role, RoleStatus::Follower);
+}
+
+#[test]
+fn without_quorum_a_copy_comes_into_sync_only_when_it_granted_the_lease_of_those_who_were() {
+    let mut first = World::new(1, 3, 0, 0).bootstrap;
+    first.options.quorum = Quorum::Off;
+    first.members[2].in_sync = false;
+    let (mut node, ballot) = reigning(&first);
+    let answer = |node: &mut Alone, peer: u16| {
+        let (voter, epoch) = (voter(peer), Epoch(2));
+        let (sent, generation) = (node.now, (u64::from(peer) - 1, 1));
+        let answer =
+            MemberMessage::HeartbeatAnswer { ballot, sent, voter, epoch, generation, wants: false };
+        node.hear(peer, u64::from(peer) - 1, answer);
+    };
+    node.step(MemberInput::Wake);
+    answer(&mut node, 3);
+    // Node 3 grants no lease any more, and is not silent for long enough.
+    for _ in 0..5 {
+        node.now = node.now + Timing::default().heartbeat;
+        node.step(MemberInput::Wake);
+        answer(&mut node, 2);
+    }
+    let (peer, session) = (NodeId(3), SessionId(2));
+    let mut sent = Vec::new();
+    for message in [FromShard::Synced { peer, session }, FromShard::Required { peer, session }] {
+        for shard in 0..2 {
+            let message = message.clone();
+            sent.extend(node.step(MemberInput::Shard { shard, message }));
+        }
+    }
+    let next = proposed(&sent).expect("node 3 lacks nothing");
+    assert!(next.is_in_sync(NodeId(3)));
+    let epoch = next.epoch;
+    node.hear(2, 1, MemberMessage::Accepted { ballot, epoch, voter: voter(2) });
+    let known = |node: &Alone| node.member.status().configuration.map(|known| known.epoch);
+    assert_eq!(known(&node), Some(Epoch(2)), "node 3 may go on alone before that lease is over");
+    node.now = node.now + Timing::default().heartbeat;
+    node.step(MemberInput::Wake);
+    answer(&mut node, 3);
+    assert_eq!(known(&node), Some(epoch));
 }
 
 #[test]
