@@ -401,6 +401,8 @@ pub struct Member {
     /// The first configuration of the history that it is on since it gave up another. What shards say of
     /// earlier ones is about that other one.
     side_from: Epoch,
+    /// How often it made way for the sake of its own copy since another node was primary.
+    in_vain: u32,
 }
 
 impl Member {
@@ -446,6 +448,7 @@ impl Member {
             wall_origin_ms: None,
             leaves: false,
             side_from: Epoch(0),
+            in_vain: 0,
             record: setup.record,
         };
         member.inherit(setup.bootstrap);

@@ -20,6 +20,8 @@ const WANTS_IN_A_ROW: u32 = 2;
 /// Heartbeats after which a primary may make way for the sake of its own copy. Also the pause after a
 /// hand-over that did not come about, times eight.
 const CALM_HEARTBEATS: u64 = 4;
+/// Doublings of that pause, at most, when those for whom this node made way were never primary.
+const IN_VAIN_MAX: u32 = 5;
 
 impl Reign {
     /// A reign whose promote is about to be proposed.
@@ -297,7 +299,8 @@ impl Member {
     pub(super) fn on_committed(&mut self, proposal: &Proposal, out: &mut Out) {
         let now = self.now;
         let gather = self.timing.gather;
-        let calm = Duration(self.timing.heartbeat.0.saturating_mul(CALM_HEARTBEATS));
+        let calm = self.timing.heartbeat.0.saturating_mul(CALM_HEARTBEATS);
+        let calm = Duration(calm << self.in_vain.min(IN_VAIN_MAX));
         self.note_growths(proposal);
         let Role::Primary(reign) = &mut self.role else { return };
         match &proposal.then {
@@ -375,6 +378,9 @@ impl Member {
         let outside =
             self.known.as_ref().is_some_and(|known| self.is_outside(&known.configuration));
         let retries = if outside { 16 } else { 4 };
+        if outside && reign.drain.as_ref().is_some_and(|drain| drain.to.is_some()) {
+            self.in_vain = self.in_vain.saturating_add(1);
+        }
         self.want.hold_until = self.now + Duration(self.timing.retry.0.saturating_mul(retries));
         let epoch = self.known.as_ref().map(|known| known.configuration.epoch);
         if let Some((peer, session)) = reign.drain.and_then(|drain| drain.to)

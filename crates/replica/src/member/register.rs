@@ -249,6 +249,9 @@ impl Member {
         let configuration = Arc::new(configuration);
         // Nobody else learns of this reign's changes first: a newer one is of another node.
         self.abdicate(out);
+        if configuration.primary.is_some_and(|primary| primary != self.node) {
+            self.in_vain = 0;
+        }
         self.know(ballot, configuration.clone(), out);
         self.raise_best(ballot, &configuration);
     }

@@ -1,5 +1,6 @@
 //! Who makes way for whom, and what becomes of requests if that one cannot be primary.
 
+use super::network::World;
 use super::serving;
 
 #[test]
@@ -12,6 +13,35 @@ fn a_primary_that_nobody_uses_goes_on_for_a_client_that_reaches_too_few_voters_t
     world.wait(10);
     assert_eq!(world.primary(), Some(1), "{}", world.show());
     assert!(world.answers(1), "{}", world.show());
+}
+
+/// How often it could not have answered, of so many looks.
+fn pauses(world: &mut World, node: u16, looks: u32) -> u32 {
+    let mut pauses = 0;
+    for _ in 0..looks {
+        world.run(100 * super::network::MS);
+        pauses += u32::from(!world.answers(node));
+    }
+    pauses
+}
+
+#[test]
+fn a_primary_does_not_make_way_again_and_again_for_a_copy_that_nobody_would_have_as_primary() {
+    let mut world = serving(31, 2, 3, 0);
+    world.crash(1);
+    world.set_clients(2, 1);
+    world.run_until("2 leads", |world| world.primary() == Some(2) && world.in_sync() == [2]);
+    world.set_clients(2, 0);
+    for voter in [3, 4, 5] {
+        world.block(2, voter);
+    }
+    world.crash(2);
+    world.start(2);
+    world.start(1);
+    world.set_clients(1, 1);
+    world.run_until("1 answers", |world| world.answers(1));
+    let pauses = pauses(&mut world, 1, 600);
+    assert!(pauses < 120, "{pauses} of 600: {}", world.show());
 }
 
 #[test]
