@@ -38,6 +38,7 @@ pub const MARKS: &[&str] = &[
     "member: forced alone",
     "member: frame of an ended session",
     "member: invalidated",
+    "member: no reign without a copy in reach",
     "member: no survivor of an exclude: the cache is lost",
     "member: own disk went back in time",
     "member: own side discarded",

@@ -133,12 +133,7 @@ impl Member {
     /// Whether no copy in sync is there, though one may be going on alone elsewhere: whatever was decided here would be
     /// another history, of nothing.
     pub(super) fn lacks_copies(&self, configuration: &Configuration) -> bool {
-        let here = |member: &MemberEntry| {
-            let peer = self.peers.get(&member.node);
-            member.node == self.node || peer.is_some_and(|peer| peer.hello.is_some())
-        };
-        is_off(configuration)
-            && !configuration.members.iter().any(|member| member.in_sync && here(member))
+        is_off(configuration) && !self.reaches_a_copy(configuration)
     }
 
     /// A node that is connected and may decide without a majority, if this one may not.

@@ -323,6 +323,8 @@ struct Want {
     hold_until: Instant,
     /// Failed attempts in a row.
     attempt: u32,
+    /// The last one found that no copy is in reach.
+    lacks_copies: bool,
 }
 
 /// An operation that was not answered yet.

@@ -103,6 +103,14 @@ impl Member {
         Standing::Kept
     }
 
+    /// Whether a node with a copy in sync is connected, or is this one.
+    pub(super) fn reaches_a_copy(&self, configuration: &Configuration) -> bool {
+        configuration.in_sync().any(|node| {
+            let peer = self.peers.get(&node);
+            node == self.node || peer.is_some_and(|peer| peer.hello.is_some())
+        })
+    }
+
     fn own_standing(&self, entry: &MemberEntry) -> Standing {
         match &self.record {
             Some(record) if record.voter == entry.voter && self.attached && !self.disk_failed => {

@@ -63,10 +63,7 @@ impl Member {
         self.want.shard
             || self.want.handed
             || (self.clients > 0 && !self.want.demoted)
-            || self
-                .operations
-                .iter()
-                .any(|pending| !pending.begun && is_promoting(&pending.operation))
+            || self.is_asked_to_lead()
             || self.want.auto_at.is_some_and(|at| self.now >= at)
             || self.wants_to_resolve()
     }
@@ -406,6 +403,12 @@ impl Member {
                 // This node's own voter would refuse its reign for as long as it lasts.
                 return self.abandon(out);
             }
+            if !self.would_be_of_use(&prepare.best.configuration) {
+                out.push(MemberOutput::Mark("member: no reign without a copy in reach"));
+                self.abandon(out);
+                self.want.lacks_copies = true;
+                return;
+            }
             return self.propose_promote(out);
         }
         let mut with_own = prepare.promises.clone();
@@ -422,6 +425,16 @@ impl Member {
                 Err(reason) => self.on_refused(self.node, ballot, reason, out),
             }
         }
+    }
+
+    /// Whether this node could do anything as primary: answer requests, or what an operator asks for. Else its leases would
+    /// only keep one from leading that reaches a copy.
+    pub(super) fn would_be_of_use(&self, configuration: &Configuration) -> bool {
+        self.is_asked_to_lead() || self.reaches_a_copy(configuration)
+    }
+
+    fn is_asked_to_lead(&self) -> bool {
+        self.operations.iter().any(|pending| !pending.begun && is_promoting(&pending.operation))
     }
 
     /// Whether those who promised may decide.

@@ -283,6 +283,11 @@ impl Member {
         if ours > theirs {
             self.teach(peer, out);
         }
+        let comes = |known: &Known| known.configuration.is_in_sync(peer);
+        if first && self.want.lacks_copies && self.known.as_ref().is_some_and(comes) {
+            self.want.lacks_copies = false;
+            self.want.hold_until = self.now.max(self.leased_until);
+        }
         if first {
             self.tell_learned(peer, out);
         }

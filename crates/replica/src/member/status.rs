@@ -290,7 +290,7 @@ impl Member {
             return Some(Suspended::Operator);
         }
         let Some(reign) = self.reign() else {
-            return self.live_primary().is_none().then(|| self.no_primary(configuration));
+            return self.live_primary().is_none().then(|| self.no_primary_or_copy(configuration));
         };
         if self.lease_until().is_none_or(|until| until <= self.now) {
             return Some(self.no_primary(configuration));
@@ -306,6 +306,16 @@ impl Member {
         (!reign.served).then(|| Suspended::Gathering {
             waiting: self.with_standing(configuration, |standing| standing != Standing::Kept),
         })
+    }
+
+    fn no_primary_or_copy(&self, configuration: &Configuration) -> Suspended {
+        let lacks = self.want.lacks_copies && !self.reaches_a_copy(configuration);
+        match self.no_primary(configuration) {
+            Suspended::NoPrimary if lacks => {
+                Suspended::NoReplica { missing: configuration.in_sync().collect() }
+            }
+            reason => reason,
+        }
     }
 
     pub(super) fn no_primary(&self, configuration: &Configuration) -> Suspended {

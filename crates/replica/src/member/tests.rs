@@ -352,11 +352,11 @@ fn a_voter_that_restarts_promises_nothing_while_the_lease_it_forgot_may_run() {
     world.block(1, 3);
     world.crash(3);
     world.start(3);
-    world.set_clients(2, 1);
+    // It has been excluded meanwhile, and would not lead by itself.
+    world.operate(2, Operation::PauseResync(true));
     let before = world.now;
     world.run_until("node 2 is primary", |world| world.primary() == Some(2));
     assert!(world.now - before >= 1_900 * MS, "after {} ms", (world.now - before) / MS);
-    // It has been excluded meanwhile: the only copy is not in reach.
     let reason = Some(Suspended::NoReplica { missing: vec![NodeId(1)] });
     world.wait(1);
     assert_eq!(world.status(2).suspended, reason);
@@ -371,7 +371,7 @@ fn a_lease_counts_from_when_it_was_asked_for_however_late_the_answer() {
     world.wait(5);
     // The answers that are on their way still reach node 1.
     world.block(1, 3);
-    world.set_clients(2, 1);
+    world.operate(2, Operation::PauseResync(true));
     world.run_until("node 2 is primary", |world| world.primary() == Some(2));
 }
 

@@ -54,3 +54,20 @@ fn a_primary_that_has_lost_its_majority_is_not_waited_for_by_a_client_that_reach
     world.wait(20);
     assert!(world.answers(4), "{}", world.show());
 }
+
+#[test]
+fn a_node_that_reaches_no_copy_does_not_keep_one_that_others_reach_from_leading() {
+    let mut world = serving(31, 2, 1, 0);
+    world.crash(1);
+    world.set_clients(2, 1);
+    world.run_until("2 leads", |world| world.answers(2) && world.in_sync() == [2]);
+    world.block(1, 2);
+    world.crash(2);
+    world.start(1);
+    world.set_clients(1, 1);
+    world.wait(10);
+    world.start(2);
+    world.set_clients(2, 1);
+    world.wait(20);
+    assert!(world.answers(2), "{}", world.show());
+}
