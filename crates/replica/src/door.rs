@@ -332,6 +332,8 @@ pub enum ToShard {
     },
     /// Admit again: the hand-over did not come about.
     Undrain,
+    /// This node's disk failed what another shard asked of it.
+    DiskFails,
     /// Do not touch this node's disk any more.
     Detach,
     /// Operator: hold requests back (true), or let them go on.

@@ -148,10 +148,12 @@ impl Member {
     }
 
     /// A shard's disk failed. Before this life is on the record there is nothing to be excluded from: the disk stays as the
-    /// last life left it, for a start on which it works.
+    /// last life left it, for a start on which it works. The disk says once that it lost something, to one shard, and has
+    /// lost what others wrote to it as well.
     pub(super) fn on_disk_failed(&mut self, out: &mut Out) {
         if self.phase != Phase::Starting {
             self.disk_failed = true;
+            Self::tell_shards(ToShard::DiskFails, out);
             return;
         }
         out.push(MemberOutput::Mark("member: disk failed at the start"));

@@ -314,7 +314,8 @@ fn the_last_replica_stays_although_its_disk_failed() {
     world.shard_says(1, FromShard::DiskFailed);
     world.wait(3);
     assert_eq!(world.in_sync(), [1]);
-    assert!(!world.node(1).shards.detached);
+    let shards = &world.node(1).shards;
+    assert!(shards.disk_fails && !shards.detached);
 }
 
 #[test]

@@ -365,6 +365,7 @@ impl Shard {
                 self.draining = None;
                 self.retry_waiting(out);
             }
+            ToShard::DiskFails => self.disk_failing = true,
             ToShard::Detach => self.detach(out),
             ToShard::Suspend(on) => {
                 self.suspended = on;

@@ -80,7 +80,8 @@ impl Shards {
             }
             ToShard::Undrain => self.drained = false,
             ToShard::Suspend(on) => self.suspended = *on,
-            ToShard::Detach
+            ToShard::DiskFails
+            | ToShard::Detach
             | ToShard::Cut { .. }
             | ToShard::CutDone { .. }
             | ToShard::PauseResync(_)

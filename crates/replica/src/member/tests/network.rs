@@ -33,6 +33,7 @@ pub(super) struct FakeShards {
     reconciled: Option<Epoch>,
     drained: bool,
     suspended: bool,
+    pub(super) disk_fails: bool,
     pub(super) detached: bool,
     pub(super) synced: BTreeSet<NodeId>,
     /// No answer to these, to see what happens then.
@@ -698,6 +699,7 @@ impl World {
                 }
             }
             ToShard::Undrain => shards.drained = false,
+            ToShard::DiskFails => shards.disk_fails = true,
             ToShard::Detach => shards.detached = true,
             ToShard::Suspend(on) => shards.suspended = on,
             ToShard::Count { peer } => {

@@ -112,3 +112,18 @@ fn nothing_leaves_the_log_of_a_copy_whose_disk_failed_while_others_can_tell_what
         assert_eq!(world.nodes[&1].shard.status().hot > 0, others);
     }
 }
+
+#[test]
+fn nor_is_what_this_shard_wrote_safe_by_a_flush_if_the_disk_failed_one_of_another() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(1);
+    world.write(1, 40, 8, 3);
+    world.tell(2, ToShard::DiskFails);
+    world.tell(2, ToShard::Cool);
+    let flush = world.flush(1);
+    world.wait_ms(4000);
+    assert!(world.nodes[&2].shard.status().hot > 0);
+    assert_eq!(world.answer(1, flush), None, "node 2 still counts");
+    world.change(1, &[1]);
+    assert_eq!(world.answer(1, flush), Some(Ok(())));
+}
