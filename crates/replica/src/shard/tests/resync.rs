@@ -324,6 +324,30 @@ fn a_primary_without_data_copies_from_all_that_have_it() {
 }
 
 #[test]
+fn two_replicas_are_brought_up_to_date_at_once_each_with_what_it_lacks() {
+    let mut world = World::new(&[1, 2, 3, 4], &[1, 2, 3, 4]);
+    world.lead(1);
+    world.disconnect(1, 3);
+    world.change(1, &[1, 2, 4]);
+    world.write(1, 0, 64, 3);
+    world.disconnect(1, 4);
+    world.change(1, &[1, 2]);
+    world.write(1, 64, 64, 3);
+    back(&mut world, 1, 3);
+    back(&mut world, 1, 4);
+    world.start_resync(1, 3);
+    world.start_resync(1, 4);
+    assert_eq!(world.nodes[&1].shard.status().syncs.len(), 2, "both at once");
+    world.wait_ms(1000);
+    for (target, lacked) in [(3, 128), (4, 64)] {
+        let (peer, session) = (NodeId(target), world.session(1, target));
+        assert!(world.has_said(1, &FromShard::Synced { peer, session }));
+        assert_eq!(copied(&world, 1, target), lacked);
+        same(&world, 1, target);
+    }
+}
+
+#[test]
 fn a_resync_reads_where_clients_read() {
     for (policy, elsewhere) in [(ReadPolicy::PreferLocal, 0), (ReadPolicy::RoundRobin, 8)] {
         let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
