@@ -13,7 +13,9 @@ use std::path::PathBuf;
 use std::process::Command as Process;
 
 use harness::Cluster;
-use wire::admin::{Command, FileStore, Request, StoreKind, encode_line};
+use wire::admin::{
+    Command, FileMember, FileNode, FileStore, Request, ResourceFile, StoreKind, encode_line,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -215,4 +217,80 @@ fn what_a_description_names_since_a_resource_began_goes_with_it_only_if_it_is_it
     let refused = cluster.ask(1, delete).expect_err("it is not alpha's");
     assert!(refused.contains("it is left as it is"), "{refused}");
     assert!(image.exists(), "another resource's copy was removed");
+}
+
+/// A node's connection for commands whose answers are read later.
+fn send(cluster: &Cluster, commands: Vec<Command>) -> BufReader<UnixStream> {
+    let mut socket = UnixStream::connect(cluster.home(1).join("admin.sock")).unwrap();
+    socket.set_read_timeout(Some(harness::PATIENCE)).unwrap();
+    let mut lines = Vec::new();
+    for (id, command) in (1..).zip(commands) {
+        encode_line(&Request::new(id, command), &mut lines).unwrap();
+    }
+    socket.write_all(&lines).unwrap();
+    BufReader::new(socket)
+}
+
+#[test]
+fn a_resource_whose_name_another_had_that_is_being_deleted_is_there_after_a_start() {
+    let mut cluster = Cluster::new("deleted-name", 1);
+    cluster.start(1);
+    let old = cluster.resource("alpha", 16 * MIB, &[1]);
+    cluster.create(&old);
+    let settings = cluster.home(1).join("node.toml");
+    let text = std::fs::read_to_string(&settings).unwrap();
+    std::fs::remove_file(&settings).unwrap();
+    assert!(Process::new("mkfifo").arg(&settings).status().unwrap().success());
+    let delete = Command::ResourceDelete { resource: alpha(), force: false, unused: false };
+    let mut deleted = send(&cluster, vec![Command::Reload {}, delete]);
+    cluster.wait_for("the name to be free", || {
+        match cluster.ask(1, Command::ResourceFile { resource: alpha() }) {
+            Err(why) if why.contains("LS-0010") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    let new = ResourceFile { id: old.id + 1, ..old };
+    let define = Command::ResourceDefine { file: Box::new(new.clone()) };
+    let mut early = send(&cluster, vec![define]);
+    let mut answer = String::new();
+    early.read_line(&mut answer).unwrap();
+    let (pipe, words) = (settings.clone(), text.clone());
+    std::thread::spawn(move || std::fs::write(pipe, words));
+    for _ in 0..2 {
+        deleted.read_line(&mut String::new()).unwrap();
+    }
+    // It was defined, or it was said that it cannot be yet.
+    if answer.contains("error") {
+        assert!(answer.contains("LS-0004"), "{answer}");
+        cluster.ask(1, Command::ResourceDefine { file: Box::new(new) }).expect("free by now");
+    }
+    cluster.ask(1, Command::ResourceCreate { resource: alpha(), force: false }).expect("created");
+    let bytes = harness::content(1, 4096);
+    cluster.open(1, "alpha").write(0, &bytes).unwrap();
+    cluster.kill(1);
+    std::fs::remove_file(&settings).unwrap();
+    std::fs::write(&settings, text).unwrap();
+    cluster.start(1);
+    assert!(cluster.open(1, "alpha").read(0, 4096).unwrap() == bytes);
+}
+
+#[test]
+fn who_asks_a_node_to_end_its_part_is_told_that_it_cannot_write_that() {
+    let mut cluster = Cluster::new("deleted-unwritten", 1);
+    cluster.start(1);
+    let mut file = cluster.resource("alpha", 16 * MIB, &[1]);
+    file.nodes.push(FileNode { id: 2, name: "other".to_owned(), addresses: Vec::new() });
+    let member = FileMember { node: 2, in_sync: Some(true), ..file.members[0].clone() };
+    file.members.push(member);
+    file.members[0].voter = Some(7);
+    file.members[0].incarnation = Some(8);
+    file.members[0].in_sync = Some(false);
+    cluster.ask(1, Command::ResourceDefine { file: Box::new(file.clone()) }).expect("defined");
+    // Stands where the next description is written.
+    std::fs::create_dir(cluster.home(1).join("resources/alpha.toml.new")).unwrap();
+    file.members.remove(0);
+    let define = Command::ResourceDefine { file: Box::new(file) };
+    let mut answer = String::new();
+    send(&cluster, vec![define]).read_line(&mut answer).unwrap();
+    assert!(answer.contains("LS-0021"), "{answer}");
 }

@@ -451,11 +451,7 @@ impl Node {
             Ok(()) => Ok(()),
         };
         match result {
-            Ok(()) => {
-                if let Err(refused) = self.become_client(&name, &old, file, false, Box::new(done)) {
-                    warning!("{name}: {refused}");
-                }
-            }
+            Ok(()) => self.become_client(&name, &old, file, false, Box::new(done)),
             refused => done(self, refused),
         }
     }
@@ -480,6 +476,10 @@ impl Node {
             return Err(Refused::new(&codes::NOT_HERE, message));
         }
         refuse_long(&file)?;
+        if self.ending.contains(&name) {
+            let message = format!("{name}: what had this name is being removed");
+            return Err(Refused::new(&codes::BUSY, message));
+        }
         for (other, known) in &self.known {
             if (*other == name) != (known.file.id == file.id) {
                 let message = format!("{name}: {other} has this name or identity already");
@@ -736,6 +736,7 @@ impl Node {
         self.drop_roster(id);
         self.note_deleted(id);
         let (name, paths) = (name.to_owned(), self.files_of(name));
+        self.ending.insert(name.clone());
         self.helper().start(move || {
             // It may be another's by now, or have been described anew since it was opened.
             let result =
@@ -749,6 +750,7 @@ impl Node {
                     warning!("{name}: {refused}");
                 }
                 info!("{name}: deleted");
+                node.ending.remove(&name);
                 node.ask_again();
                 done(node, result);
             })
@@ -773,11 +775,13 @@ impl Node {
         self.drop_roster(id);
         self.deleted.forget(id);
         let (name, paths) = (name.to_owned(), self.files_of(name));
+        self.ending.insert(name.clone());
         self.helper().start(move || {
             let result = remove_each(&places, |plan| backing::remove_labelled(plan, cluster, id));
             let removed = remove_files(&paths);
             Box::new(move |node: &mut Node| {
                 info!("{name}: forgotten");
+                node.ending.remove(&name);
                 node.ask_again();
                 done(node, result.and(removed));
             })

@@ -173,6 +173,8 @@ pub(crate) struct Node {
     recasting: Vec<Key>,
     /// Resources that are no more.
     deleted: Deleted,
+    /// Names whose files the helper is about to remove.
+    ending: BTreeSet<String>,
     /// When time alone changes something for a resource.
     wakes: BTreeSet<(Instant, Key)>,
     touched: Vec<Key>,
@@ -270,6 +272,7 @@ impl Node {
             lives: 0,
             recasting: Vec::new(),
             deleted,
+            ending: BTreeSet::new(),
             wakes: BTreeSet::new(),
             touched: Vec::new(),
             clients: Slab::default(),

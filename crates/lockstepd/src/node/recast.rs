@@ -19,6 +19,7 @@ use replica::start::Found;
 use wire::Configuration;
 use wire::admin::{ResourceFile, codes};
 
+use super::admin::no_resource;
 use super::lifecycle::{Known, remove_each};
 use super::{Node, Work};
 use crate::backing::{self, Plan, Refused};
@@ -266,10 +267,7 @@ impl Node {
         info!("{name}: this node is no member of it any more");
         let mut next = file.clone();
         next.members.retain(|member| member.node != own.0);
-        let result = self.become_client(&name, &file, next, true, Box::new(|_, _| {}));
-        if let Err(refused) = result {
-            warning!("{name}: {refused}");
-        }
+        self.become_client(&name, &file, next, true, Box::new(|_, _| {}));
     }
 
     /// This node's part, as `old` describes it, ends; `next` describes the resource without it.
@@ -280,15 +278,20 @@ impl Node {
         next: ResourceFile,
         patient: bool,
         done: Done,
-    ) -> Result<(), Refused> {
+    ) {
         // Stores that are not in use were perhaps never this resource's: they are left alone.
         let running = self.known.get(name).and_then(|known| known.running);
         let attached = running.and_then(|key| self.resources.get(key));
         let attached = attached.is_some_and(|resource| resource.disk.is_some());
         let plans = if attached { self.plans(old) } else { Vec::new() };
-        self.save(&next)?;
+        if let Err(refused) = self.save(&next) {
+            warning!("{name}: {refused}");
+            return done(self, Err(refused));
+        }
         self.is_uncreated_no_more(name);
-        let Some(known) = self.known.get_mut(name) else { return Ok(()) };
+        let Some(known) = self.known.get_mut(name) else {
+            return done(self, Err(no_resource(name)));
+        };
         known.file = next;
         if let Some(key) = running {
             self.settle_nodes(key);
@@ -300,7 +303,6 @@ impl Node {
                 done(self, Ok(()));
             }
         }
-        Ok(())
     }
 
     /// Whether the newest configuration known here counts on what this node holds.
