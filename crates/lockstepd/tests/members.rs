@@ -176,6 +176,54 @@ fn a_node_that_becomes_a_member_is_let_in_by_all_and_stays_a_client_afterwards()
     assert_eq!(client.read(0, 4096).expect("it is a client"), content(1, 4096));
 }
 
+/// A part that was made and never joined is to end while a client's request cannot end: it ends when that does, and
+/// nobody is told before that it has.
+#[test]
+fn a_part_that_ends_goes_on_ending_when_its_clients_requests_take_long() {
+    let mut cluster = Cluster::new("ending", 3);
+    (1..=3).for_each(|node| cluster.start(node));
+    let mut file = cluster.resource("alpha", 16 * MIB, &[2, 3]);
+    nodes_of(&mut file, &[1, 2, 3]);
+    cluster.create(&file);
+    cluster.open(2, "alpha").write(0, &content(1, 4096)).unwrap();
+    let mut joining = file.clone();
+    let member =
+        FileMember { node: 1, voter: Some(77), incarnation: Some(77), ..file.members[0].clone() };
+    joining.members.push(FileMember { in_sync: Some(false), stores: Vec::new(), ..member });
+    let define = |file: &ResourceFile| Command::ResourceDefine { file: Box::new(file.clone()) };
+    cluster.ask(1, define(&joining)).expect("defined");
+    cluster
+        .ask(1, Command::ResourceCreate { resource: "alpha".to_owned(), force: false })
+        .expect("created");
+    operate(&cluster, 2, Operation::Suspend {});
+    let mut client = cluster.open(1, "alpha");
+    client.send_write(4096, &content(2, 4096));
+    cluster.wait_for("the request", || match cluster.status(1, "alpha").requests_in_flight {
+        0 => Err("nothing is under way".to_owned()),
+        _ => Ok(()),
+    });
+    let stores = || std::fs::read_dir(cluster.home(1).join("volumes")).unwrap().count();
+    assert_ne!(stores(), 0);
+    for _ in 0..2 {
+        let refused = cluster.ask(1, define(&file)).expect_err("a request is under way");
+        assert!(refused.contains("LS-0004"), "{refused}");
+    }
+    // Node 1 may be primary by now: only it has clients.
+    cluster.wait_for("the primary to resume", || {
+        let resume = |node| {
+            let operation = Operation::Resume {};
+            cluster.ask(node, Command::Operation { resource: "alpha".to_owned(), operation })
+        };
+        resume(1).or_else(|_| resume(2)).map(|_| ())
+    });
+    client.take_answer().expect("the write is carried out");
+    cluster.wait_for("the end of its part", || match stores() {
+        0 => cluster.ask(1, define(&file)).map(|_| ()),
+        left => Err(format!("{left} stores are left")),
+    });
+    assert_eq!(client.read(4096, 4096).expect("it is a client"), content(2, 4096));
+}
+
 #[test]
 fn a_resource_of_which_nobody_could_be_told_is_refused() {
     let mut cluster = Cluster::new("long", 2);

@@ -53,7 +53,7 @@ enum Phase {
 pub(crate) struct Recast {
     part: Part,
     phase: Phase,
-    /// Then it is given up; `None`: the cluster has decided it already, and it is waited for.
+    /// Then it is given up, or nobody is kept waiting any longer; `None`: it is waited for.
     until: Option<Instant>,
     done: Done,
     /// Requests of clients that wait for the new machines.
@@ -155,9 +155,22 @@ impl Node {
         }
     }
 
-    /// Requests wait for something else: everything stays as it was.
+    /// Requests wait for something else. Who was to become a member stays a client. A part that ends was written down as
+    /// ended, and goes on ending: only whoever asked waits no longer.
     fn give_up(&mut self, key: Key) {
         let Some(resource) = self.resources.get_mut(key) else { return };
+        if let Some(recast) = &mut resource.recast
+            && matches!(recast.part, Part::Client(_))
+        {
+            recast.until = None;
+            let done = std::mem::replace(&mut recast.done, Box::new(|_, _| {}));
+            let name = &resource.name;
+            let message = format!(
+                "{name}: requests of this node's clients do not end; its part ends as soon as they do"
+            );
+            self.recasting.push(key);
+            return done(self, Err(Refused::new(&codes::BUSY, message)));
+        }
         let Some(recast) = resource.recast.take() else { return };
         let message = format!(
             "{}: requests of this node's clients do not end, so that its part cannot change now",
