@@ -38,6 +38,9 @@ pub(crate) struct Sides {
     /// Under which ballot each place was committed, as far as somebody stored it. Two nodes may have made
     /// places of one stretch and epoch, of which only one came to be: it is known by its ballot.
     ballots: BTreeMap<Place, Ballot>,
+    /// What nodes agreed to at each place, and under which ballots. A primary that remembers nothing may be the only one
+    /// to learn what came of it.
+    agreed: BTreeMap<Place, Vec<(Ballot, Configuration)>>,
     /// What was installed at each place.
     installed: BTreeMap<Place, Configuration>,
     /// The newest that each node's shards were told of.
@@ -91,7 +94,7 @@ impl Sides {
         if old.0 == new.0 {
             return old.1 <= new.1;
         }
-        let from = (self.ballots.get(&old).copied().unwrap_or_default(), old.1);
+        let from = (self.ballot_of(old), old.1);
         let mut at = new.0;
         while let Some(&(before, end)) = self.parents.get(&at) {
             if before == old.0 {
@@ -100,6 +103,15 @@ impl Sides {
             at = before;
         }
         false
+    }
+
+    fn ballot_of(&self, place: Place) -> Ballot {
+        let agreed = || {
+            let known = self.installed.get(&place)?;
+            let all = self.agreed.get(&place)?.iter();
+            all.filter(|(_, agreed)| agreed == known).map(|(ballot, _)| *ballot).min()
+        };
+        self.ballots.get(&place).copied().or_else(agreed).unwrap_or_default()
     }
 
     fn at(&self, node: usize) -> Option<&Configuration> {
@@ -209,12 +221,18 @@ impl World {
         self.side_counts(node, 0);
     }
 
-    /// A member stores what is committed, and under which ballot.
+    /// A member stores what is committed, and what it agreed to, each with its ballot.
     pub(crate) fn side_stores(&mut self, record: &replica::disk::Record) {
-        let (Some(sides), Some((ballot, committed))) = (&mut self.sides, &record.committed) else {
-            return;
-        };
-        sides.ballots.insert(place(committed), *ballot);
+        let Some(sides) = &mut self.sides else { return };
+        if let Some((ballot, committed)) = &record.committed {
+            sides.ballots.insert(place(committed), *ballot);
+        }
+        if let Some((ballot, agreed)) = &record.accepted {
+            let all = sides.agreed.entry(place(agreed)).or_default();
+            if all.iter().all(|(other, known)| other != ballot || *known != **agreed) {
+                all.push((*ballot, (**agreed).clone()));
+            }
+        }
     }
 
     /// A shard is about to take a step.
