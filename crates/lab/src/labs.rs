@@ -12,6 +12,7 @@ mod refuse;
 mod scale;
 mod tools;
 mod upgrade;
+mod vm;
 
 use std::time::Duration;
 
@@ -128,6 +129,8 @@ pub(crate) const LABS: &[Lab] = labs! {
     Quick "change-delete" change::delete, "A deleted resource leaves nothing behind, and its name is free again.";
     Quick "scale-one" scale::one, "A resource with one replica serves, and survives a kill.";
     Quick "scale-diskless" scale::diskless, "Clients of a node without a copy lose a replica's node and notice nothing.";
+    Quick "vm-nvme-6.1" vm::nvme_6_1, "Linux 6.1 in an emulated machine uses a volume by NVMe/TCP and several paths; the primary's node is killed.";
+    Full  "vm-nvme-6.12" vm::nvme_6_12, "The same with Linux 6.12.";
     Full  "net-isolated" net::isolated, "The primary is cut off from the others; they go on, and it neither serves nor corrupts.";
     Full  "net-replica" net::replica, "A replica is cut off, and comes back; clients see no error, its own included.";
     Full  "net-one-way" net::one_way, "Each direction of a link fails by itself, and a link between two that both reach a third.";

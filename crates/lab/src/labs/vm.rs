@@ -1,0 +1,194 @@
+//! Real kernels in emulated machines: what their own drivers make of a volume.
+//!
+//! The nodes run here; the machine reaches them through relays on this machine's loopback. It is emulated, without the
+//! processor's help: what it shows is that things work, never how fast.
+
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use crate::bench::{
+    Bench, Failure, Outcome, Verdict, ensure, let_run, need_tools, passed, program, run, text,
+    wait_for,
+};
+use crate::cluster::{Cluster, SYNC_LIMIT};
+
+/// How long it may take to fetch a kernel's package and to make a machine's file system of it.
+const MAKE_LIMIT: Duration = Duration::from_secs(200);
+
+/// How long a machine may run, in seconds.
+const GUEST_SECONDS: u64 = 280;
+
+const SIZE_BYTES: u64 = 256 << 20;
+const GROWN_BYTES: u64 = 320 << 20;
+
+/// What Debian calls the newest kernel of a series, and the kernel.
+pub(super) fn nvme_6_1(bench: &Bench) -> Outcome {
+    nvme(bench, "linux-image-amd64")
+}
+
+pub(super) fn nvme_6_12(bench: &Bench) -> Outcome {
+    nvme(bench, "linux-image-6.12-amd64")
+}
+
+/// Linux' NVMe/TCP initiator, with a path to each node; the primary's node is killed under it.
+fn nvme(bench: &Bench, series: &str) -> Outcome {
+    need_tools!(
+        "qemu-system-x86_64",
+        "busybox",
+        "nvme",
+        "fio",
+        "mkfs.ext4",
+        "modprobe",
+        "depmod",
+        "cpio",
+        "xz",
+        "apt-get",
+        "apt-cache",
+        "dpkg"
+    );
+    let guest = match Guest::of(series)? {
+        Ok(guest) => guest,
+        Err(why) => return Ok(Verdict::NotRun(why)),
+    };
+    bench.tell(format!("{} is at hand", guest.kernel));
+    let cluster = Cluster::up(bench, 3)?;
+    cluster.create("web", &["--size", "256MiB", "--replicas", "3"])?;
+    let told = cluster.ok(&["resource", "show", "web"])?;
+    let places = told.split_whitespace().filter_map(|word| word.strip_prefix("nvme+tcp://"));
+    let mut ports = Vec::new();
+    let mut subsystem = "";
+    for place in places {
+        let mut parts = place.split('/');
+        let address = parts.next().and_then(|address| address.parse().ok());
+        let address = address.ok_or_else(|| Failure(format!("{place} names no address")))?;
+        subsystem = parts.next().unwrap_or_default();
+        ports.push(relay(address)?.to_string());
+    }
+    ensure!(ports.len() == 3 && !subsystem.is_empty(), "three paths are told: {told}");
+    let share = bench.directory.join("share");
+    fs::create_dir(&share)?;
+    fs::write(share.join("run"), include_str!("../../vm/nvme.sh"))?;
+    let ports = ports.join(" ");
+    let settings = format!("SUBSYSTEM={subsystem} PORTS=\"{ports}\" GROWN={GROWN_BYTES}\n");
+    fs::write(share.join("settings"), settings)?;
+    let mut running = guest.start(&share)?;
+    let until = |running: &mut Running, file: &str| {
+        let came = wait_for(file, Duration::from_secs(GUEST_SECONDS), || {
+            let came = share.join(file).exists();
+            ensure!(came || running.has_ended()?, "the machine has not come so far");
+            Ok(came)
+        })?;
+        ensure!(came, "the machine ended early:\n{}", said(&share));
+        Ok(())
+    };
+    until(&mut running, "ready")?;
+    let_run(Duration::from_secs(3));
+    let killed = cluster.primary("web")?;
+    cluster.kill(&killed)?;
+    bench.tell(format!("node {killed}, the primary's, is killed"));
+    until(&mut running, "grow")?;
+    cluster.start(&killed)?;
+    cluster.wait("web", "in-sync", SYNC_LIMIT)?;
+    cluster.ok(&["resource", "resize", "web", "--size", "320MiB"])?;
+    ensure!(running.ends_well()?, "the machine found fault:\n{}", said(&share));
+    cluster.wait("web", "in-sync", SYNC_LIMIT)?;
+    cluster.compare("web", 0, SIZE_BYTES, &["a", "b", "c"])?;
+    passed(format!("{}: no I/O error at the kill, and it saw the volume grow", guest.kernel))
+}
+
+/// The last of what a machine said.
+fn said(share: &Path) -> String {
+    let of = |name: &str| fs::read_to_string(share.join(name)).unwrap_or_default();
+    let (out, console) = (of("out"), of("console"));
+    let last = |text: &str| {
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(25)..].join("\n")
+    };
+    format!("{}\n{}", last(&out), last(&console))
+}
+
+/// A kernel, and a file system for it.
+struct Guest {
+    kernel: String,
+    directory: PathBuf,
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("vm").join(name)
+}
+
+impl Guest {
+    /// The newest kernel of a series; what was made of it is kept beside the programs. The inner error: it cannot be had.
+    fn of(series: &str) -> Outcome<Result<Guest, String>> {
+        let told = run(Command::new("apt-cache").args(["depends", series]), MAKE_LIMIT)?;
+        let kernel =
+            told.out.lines().find_map(|line| line.trim().strip_prefix("Depends: linux-image-"));
+        let Some(kernel) = kernel else {
+            return Ok(Err(format!("the package archive names no {series} (apt-get update)")));
+        };
+        let package = format!("linux-image-{kernel}");
+        let programs = program("lockstep")?;
+        let target = programs.parent().and_then(Path::parent).unwrap_or(Path::new("."));
+        let directory = target.join("guest").join(&package);
+        let kernel = format!("Linux {kernel}");
+        if directory.join("vmlinuz").is_file() {
+            return Ok(Ok(Guest { kernel, directory }));
+        }
+        let mut make = Command::new(script("initrd.sh"));
+        let made = run(make.args([&package, text(&directory)]), MAKE_LIMIT)?;
+        if made.code != Some(0) {
+            return Ok(Err(format!("no machine can be made of {package}: {}", made.words())));
+        }
+        Ok(Ok(Guest { kernel, directory }))
+    }
+
+    /// Boots, and runs what `share` holds.
+    fn start(&self, share: &Path) -> Outcome<Running> {
+        let mut command = Command::new(script("guest.sh"));
+        command.args([text(&self.directory), text(share), &GUEST_SECONDS.to_string()]);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        Ok(Running(child))
+    }
+}
+
+/// A machine that runs. It names the lab's directory, so that the supervisor ends it if the lab does not.
+struct Running(Child);
+
+impl Running {
+    fn has_ended(&mut self) -> Outcome<bool> {
+        Ok(self.0.try_wait()?.is_some())
+    }
+
+    /// Waits for its end; whether what it ran succeeded.
+    fn ends_well(&mut self) -> Outcome<bool> {
+        Ok(self.0.wait()?.success())
+    }
+}
+
+/// A port of this machine's loopback behind which a node is: an emulated machine reaches no other address. Lasts as long as
+/// this process.
+fn relay(node: SocketAddr) -> Outcome<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let port = listener.local_addr()?.port();
+    thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let Ok(server) = TcpStream::connect(node) else { continue };
+            let (Ok(from), Ok(to)) = (client.try_clone(), server.try_clone()) else { continue };
+            thread::spawn(move || carry(from, to));
+            thread::spawn(move || carry(server, client));
+        }
+    });
+    Ok(port)
+}
+
+/// Carries bytes until one side ends, and ends the other.
+fn carry(mut from: TcpStream, mut to: TcpStream) {
+    io::copy(&mut from, &mut to).ok();
+    to.shutdown(Shutdown::Both).ok();
+    from.shutdown(Shutdown::Both).ok();
+}
