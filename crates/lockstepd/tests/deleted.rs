@@ -294,3 +294,44 @@ fn who_asks_a_node_to_end_its_part_is_told_that_it_cannot_write_that() {
     send(&cluster, vec![define]).read_line(&mut answer).unwrap();
     assert!(answer.contains("LS-0021"), "{answer}");
 }
+
+#[test]
+fn a_description_that_cannot_be_removed_is_told_to_whoever_deletes() {
+    let mut cluster = Cluster::new("deleted-kept", 1);
+    cluster.start(1);
+    cluster.create(&cluster.resource("alpha", 16 * MIB, &[1]));
+    let description = cluster.home(1).join("resources/alpha.toml");
+    std::fs::remove_file(&description).unwrap();
+    std::fs::create_dir(&description).unwrap();
+    let delete = Command::ResourceDelete { resource: alpha(), force: false, unused: false };
+    let refused = cluster.ask(1, delete).expect_err("something is left");
+    assert!(refused.contains("LS-0021") && refused.contains("alpha.toml"), "{refused}");
+}
+
+/// Somebody kept a copy of a description beside it.
+#[test]
+fn a_description_under_another_name_is_left_alone() {
+    let mut cluster = Cluster::new("copied-description", 1);
+    cluster.start(1);
+    let file = cluster.resource("alpha", 16 * MIB, &[1]);
+    cluster.create(&file);
+    let bytes = harness::content(1, 4096);
+    cluster.open(1, "alpha").write(0, &bytes).unwrap();
+    cluster.kill(1);
+    let resources = cluster.home(1).join("resources");
+    let text = std::fs::read_to_string(resources.join("alpha.toml")).unwrap();
+    std::fs::write(resources.join("alpha-old.toml"), &text).unwrap();
+    let renamed = text.replace("name = \"alpha\"", "name = \"omega\"");
+    assert_ne!(renamed, text);
+    std::fs::write(resources.join("omega.toml"), renamed).unwrap();
+    cluster.start(1);
+    assert!(cluster.open(1, "alpha").read(0, 4096).unwrap() == bytes);
+    let errors: Vec<String> = cluster
+        .log(1)
+        .lines()
+        .filter(|line| line.contains("left alone"))
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(errors.len(), 2, "{errors:?}");
+    assert!(errors[0].contains("alpha-old.toml") && errors[1].contains("omega.toml"), "{errors:?}");
+}

@@ -10,7 +10,7 @@
 //! Not here: parts that were never made, or not to the end (`unmade`); making and reading stores (`backing`), which runs on the helper's thread.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use base::{ClusterId, Duration, Epoch, NodeId, ResourceId, VolumeId};
 use replica::disk::Record;
@@ -74,7 +74,7 @@ impl Node {
         paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
         paths.sort();
         for path in paths {
-            match read_file(&path) {
+            match read_file(&path).and_then(|file| self.is_its_own(&path, file)) {
                 Ok(file) => {
                     let name = file.name.clone();
                     self.learn_nodes(&file);
@@ -97,6 +97,17 @@ impl Node {
             }
         }
         Ok(())
+    }
+
+    /// Refuses a description that is the copy of another: one resource must not run twice.
+    fn is_its_own(&self, path: &Path, file: ResourceFile) -> Result<ResourceFile, String> {
+        if path != self.resource_path(&file.name) {
+            return Err(format!("it describes {}, which has a file of its own name", file.name));
+        }
+        match self.known.values().find(|known| known.file.id == file.id) {
+            Some(known) => Err(format!("it has the identity of {}", known.file.name)),
+            None => Ok(file),
+        }
     }
 
     pub(super) fn learn_nodes(&mut self, file: &ResourceFile) {
@@ -746,10 +757,11 @@ impl Node {
                 });
             let removed = remove_files(&paths);
             Box::new(move |node: &mut Node| {
-                if let Err(refused) = removed {
-                    warning!("{name}: {refused}");
+                let result = result.and(removed);
+                match &result {
+                    Ok(()) => info!("{name}: deleted"),
+                    Err(refused) => warning!("{name}: not all of it is removed: {refused}"),
                 }
-                info!("{name}: deleted");
                 node.ending.remove(&name);
                 node.ask_again();
                 done(node, result);
@@ -909,7 +921,7 @@ fn timing(file: &ResourceFile) -> Timing {
     }
 }
 
-fn read_file(path: &std::path::Path) -> Result<ResourceFile, String> {
+fn read_file(path: &Path) -> Result<ResourceFile, String> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
     let file: ResourceFile = toml::from_str(&text).map_err(|error| error.to_string())?;
     file.check().map_err(|error| error.0)?;
@@ -950,7 +962,7 @@ pub(super) fn remove_files(paths: &[PathBuf]) -> Result<(), Refused> {
 }
 
 /// Writes a file so that it is there whole, or as it was, whatever happens.
-pub(super) fn replace_file(path: &std::path::Path, bytes: &[u8]) -> std::io::Result<()> {
+pub(super) fn replace_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::io::Write;
     // Its own: the helper's thread writes files of the same resource.
     let mut new = path.as_os_str().to_owned();
