@@ -335,3 +335,39 @@ fn a_description_under_another_name_is_left_alone() {
     assert_eq!(errors.len(), 2, "{errors:?}");
     assert!(errors[0].contains("alpha-old.toml") && errors[1].contains("omega.toml"), "{errors:?}");
 }
+
+#[test]
+fn a_delete_that_a_kill_interrupted_is_completed_at_the_next_start() {
+    let mut cluster = Cluster::new("deleted-half", 1);
+    cluster.start(1);
+    let file = cluster.resource("alpha", 16 * MIB, &[1]);
+    cluster.create(&file);
+    let settings = cluster.home(1).join("node.toml");
+    let text = std::fs::read_to_string(&settings).unwrap();
+    std::fs::remove_file(&settings).unwrap();
+    assert!(Process::new("mkfifo").arg(&settings).status().unwrap().success());
+    // The helper reads settings that do not come, and what is to be removed waits behind that.
+    let delete = Command::ResourceDelete { resource: alpha(), force: false, unused: false };
+    let _answers = send(&cluster, vec![Command::Reload {}, delete]);
+    cluster.wait_for("the name to be free", || {
+        match cluster.ask(1, Command::ResourceFile { resource: alpha() }) {
+            Err(why) if why.contains("LS-0010") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    cluster.kill(1);
+    let store = cluster.home(1).join("volumes/alpha-0.img");
+    assert!(store.exists() && cluster.home(1).join("resources/alpha.toml").exists());
+    std::fs::remove_file(&settings).unwrap();
+    std::fs::write(&settings, text).unwrap();
+    cluster.start(1);
+    cluster.wait_for("the rest to go", || match store.exists() {
+        false => Ok(()),
+        true => Err("the store is there".to_owned()),
+    });
+    // Whoever makes it again makes it anew.
+    cluster.wait_for("the name to be free again", || {
+        cluster.ask(1, Command::ResourceDefine { file: Box::new(file.clone()) }).map(|_| ())
+    });
+    cluster.ask(1, Command::ResourceCreate { resource: alpha(), force: false }).expect("created");
+}

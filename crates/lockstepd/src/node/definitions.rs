@@ -17,7 +17,7 @@ use wire::DESCRIPTION_BYTES_MAX;
 use wire::admin::{ResourceFile, decode_line, encode_line};
 
 use super::Node;
-use super::lifecycle::remove_files;
+use super::files::remove_files;
 use crate::log::{error, info, warning};
 
 impl Node {

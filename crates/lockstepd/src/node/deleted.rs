@@ -14,7 +14,7 @@ use base::{NodeId, ResourceId};
 use serde::{Deserialize, Serialize};
 use wire::RESOURCES_MAX;
 
-use super::lifecycle::replace_file;
+use super::files::replace_file;
 use crate::log::warning;
 
 /// Identities remembered of one source; the oldest goes first. As many as one message names: a node that was
@@ -82,6 +82,11 @@ impl Deleted {
         let mut ids: Vec<ResourceId> = self.deleted.iter().copied().collect();
         ids.sort_unstable();
         ids
+    }
+
+    /// Whether this node's operator deleted it.
+    pub(super) fn is_own(&self, id: ResourceId) -> bool {
+        self.deleted.contains(&id)
     }
 
     pub(super) fn has(&self, id: ResourceId) -> bool {

@@ -25,6 +25,7 @@ mod diary;
 mod disk;
 mod doors;
 mod dump;
+mod files;
 mod helper;
 mod holes;
 mod hosts;

@@ -20,7 +20,8 @@ use wire::Configuration;
 use wire::admin::{ResourceFile, codes};
 
 use super::admin::no_resource;
-use super::lifecycle::{Known, remove_each};
+use super::files::remove_each;
+use super::lifecycle::Known;
 use super::{Node, Work};
 use crate::backing::{self, Plan, Refused};
 use crate::log::{info, warning};

@@ -21,7 +21,7 @@ use wire::{
     encode_voucher,
 };
 
-use super::lifecycle::replace_file;
+use super::files::replace_file;
 
 /// Signers whose newest voucher is kept, for those who know no newer member: as many as a configuration has.
 const VOUCHERS_MAX: usize = MEMBERS_MAX;

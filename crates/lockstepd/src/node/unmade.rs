@@ -15,7 +15,8 @@ use replica::disk::Record;
 use wire::admin::codes;
 
 use super::Node;
-use super::lifecycle::{Known, joins_later, remove_files, replace_file};
+use super::files::{remove_files, replace_file};
+use super::lifecycle::{Known, joins_later};
 use super::resource::Resource;
 use crate::backing::{self, Begun, Plan, Refused};
 use crate::log::{error, warning};
