@@ -370,4 +370,13 @@ fn a_delete_that_a_kill_interrupted_is_completed_at_the_next_start() {
         cluster.ask(1, Command::ResourceDefine { file: Box::new(file.clone()) }).map(|_| ())
     });
     cluster.ask(1, Command::ResourceCreate { resource: alpha(), force: false }).expect("created");
+    let bytes = harness::content(1, 4096);
+    cluster.open(1, "alpha").write(0, &bytes).unwrap();
+    assert!(!cluster.home(1).join("resources/alpha.ending").exists());
+    // Nor is what was left by a node that died at the very end of it taken for what it was.
+    std::fs::write(cluster.home(1).join("resources/alpha.ending"), "0000000000000001\n").unwrap();
+    cluster.kill(1);
+    cluster.start(1);
+    assert!(cluster.open(1, "alpha").read(0, 4096).unwrap() == bytes);
+    assert!(!cluster.home(1).join("resources/alpha.ending").exists());
 }

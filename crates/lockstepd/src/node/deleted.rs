@@ -84,11 +84,6 @@ impl Deleted {
         ids
     }
 
-    /// Whether this node's operator deleted it.
-    pub(super) fn is_own(&self, id: ResourceId) -> bool {
-        self.deleted.contains(&id)
-    }
-
     pub(super) fn has(&self, id: ResourceId) -> bool {
         let own = self.deleted.contains(&id) || self.forgotten.contains(&id);
         own || self.told.values().any(|list| list.contains(&id))

@@ -59,9 +59,34 @@ impl Node {
         self.config.directory.join("resources").join(format!("{name}.toml"))
     }
 
-    /// Its files beside its stores.
-    pub(super) fn files_of(&self, name: &str) -> [PathBuf; 2] {
-        [self.resource_path(name), self.uncreated_path(name)]
+    /// Its files beside its stores, in the order in which they go.
+    pub(super) fn files_of(&self, name: &str) -> [PathBuf; 3] {
+        [self.resource_path(name), self.uncreated_path(name), self.ending_path(name)]
+    }
+
+    /// There while a resource and its stores are deleted here.
+    fn ending_path(&self, name: &str) -> PathBuf {
+        self.config.directory.join("resources").join(format!("{name}.ending"))
+    }
+
+    /// A node that dies in the middle of deleting it goes on with that at its next start; without this file it would run
+    /// what is left.
+    fn note_ending(&self, name: &str, id: ResourceId) {
+        let path = self.ending_path(name);
+        if let Err(error) = replace_file(&path, format!("{:016x}\n", id.0).as_bytes()) {
+            warning!("{}: {error}", path.display());
+        }
+    }
+
+    /// Whether this node died in the middle of deleting it.
+    fn was_ending(&self, name: &str, id: ResourceId) -> bool {
+        let path = self.ending_path(name);
+        let Ok(text) = std::fs::read_to_string(&path) else { return false };
+        let is_it = text.trim() == format!("{:016x}", id.0);
+        if !is_it && let Err(refused) = remove_files(&[path]) {
+            warning!("{name}: {refused}");
+        }
+        is_it
     }
 
     /// Reads every resource file, and runs what can run.
@@ -92,10 +117,8 @@ impl Node {
                     };
                     let id = ResourceId(known.file.id);
                     self.known.insert(name.clone(), known);
-                    if self.deleted.is_own(id) {
-                        info!(
-                            "{name}: what is left of it is deleted, as was said before this node ended"
-                        );
+                    if self.was_ending(&name, id) {
+                        info!("{name}: a delete goes on that was begun before this node ended");
                         self.delete(&name, true, |_, _| {});
                         continue;
                     }
@@ -514,6 +537,8 @@ impl Node {
             // Stores are laid out for the size they were made with, also after the next start.
             file.volumes.clone_from(&known.file.volumes);
         }
+        // Of one that had its name, or of this one before an operator had it made again.
+        remove_files(&[self.ending_path(&name)])?;
         let uncreated = made && !plans.is_empty() && self.may_be_unused(&name);
         if uncreated {
             self.note_uncreated(&name)?;
@@ -751,6 +776,9 @@ impl Node {
         // Of one that it is no member of there may be a part that was given up.
         let looks = had_disk || force || !member;
         let plans = if looks { self.places(&known.file) } else { Vec::new() };
+        if looks {
+            self.note_ending(name, id);
+        }
         self.end(name, "the resource is deleted");
         self.known.remove(name);
         self.drop_roster(id);
