@@ -53,9 +53,13 @@ impl World {
     }
 
     /// One step of a member.
-    pub(crate) fn step_member(&mut self, node: usize, life: u64, input: MemberInput) {
+    pub(crate) fn step_member(&mut self, node: usize, life: u64, mut input: MemberInput) {
         if self.nodes[node].life != life || self.failure.is_some() {
             return;
+        }
+        // Two counts take a hop each, and one may overtake the other. In a node they are told in order.
+        if let MemberInput::Clients { count } = &mut input {
+            *count = self.client_count[node];
         }
         if self.trace {
             self.note(node, || format!("M < {}", brief(&input)));

@@ -429,7 +429,7 @@ impl Member {
 
     /// Whether this node could do anything as primary: answer requests, or what an operator asks for. Else its leases would
     /// only keep one from leading that reaches a copy.
-    pub(super) fn would_be_of_use(&self, configuration: &Configuration) -> bool {
+    fn would_be_of_use(&self, configuration: &Configuration) -> bool {
         self.is_asked_to_lead() || self.reaches_a_copy(configuration)
     }
 
