@@ -57,6 +57,10 @@ struct Campaign {
 
 /// Goes on with the campaign until there are `runs` histories, or `hours` have passed; the first failure ends it.
 pub(crate) fn campaign(project: &Project, runs: u64, hours: f64) -> bool {
+    let Ok(limit) = Duration::try_from_secs_f64(hours * 3600.0) else {
+        eprintln!("campaign: {hours} hours are no length of time");
+        return false;
+    };
     let sources = match sources(project) {
         Ok(sources) => sources,
         Err(problem) => {
@@ -70,7 +74,6 @@ pub(crate) fn campaign(project: &Project, runs: u64, hours: f64) -> bool {
     }
     let path = project.root.join(PAGE);
     let mut campaign = Campaign::of(&fs::read_to_string(&path).unwrap_or_default(), &sources);
-    let limit = Duration::try_from_secs_f64(hours * 3600.0).unwrap_or(Duration::MAX);
     let begun = Instant::now();
     while campaign.failures() == 0 && campaign.runs() < runs && begun.elapsed() < limit {
         for mode in 0..MODES.len() {
