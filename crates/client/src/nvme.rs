@@ -182,17 +182,32 @@ impl NvmeVolume {
     /// # Errors
     /// If the node says so, or nothing in time.
     pub fn try_write(&mut self, offset_bytes: u64, bytes: &[u8]) -> io::Result<bool> {
-        let (place, namespace, shift) =
-            (self.place(offset_bytes, bytes.len()), self.namespace, self.block_shift);
-        let inline = bytes.len() <= ::nvme::INLINE_BYTES_MAX as usize;
-        let (status, ..) = self.io.ask(bytes, |host, send| match inline {
-            true => host.write(namespace, place, false, bytes, send),
-            false => host.write_later(namespace, place, shift, send),
-        })?;
+        let status = self.send(
+            (offset_bytes, bytes),
+            |host, namespace, place, send| host.write(namespace, place, false, bytes, send),
+            Host::write_later,
+        )?;
         if status == Status::PATH_ERROR {
             return Ok(false);
         }
         check(status).map(|()| true)
+    }
+
+    /// A command with data: `now` if that goes with the command, else `later`, and the data when it is asked for.
+    fn send(
+        &mut self,
+        (offset_bytes, bytes): (u64, &[u8]),
+        now: impl FnOnce(&mut Host, u32, (u64, u32), &mut Vec<u8>) -> u16,
+        later: impl FnOnce(&mut Host, u32, (u64, u32), u8, &mut Vec<u8>) -> u16,
+    ) -> io::Result<Status> {
+        let place = self.place(offset_bytes, bytes.len());
+        let (namespace, shift) = (self.namespace, self.block_shift);
+        let inline = bytes.len() <= ::nvme::INLINE_BYTES_MAX as usize;
+        let (status, ..) = self.io.ask(bytes, |host, send| match inline {
+            true => now(host, namespace, place, send),
+            false => later(host, namespace, place, shift, send),
+        })?;
+        Ok(status)
     }
 
     /// Fills `bytes` from the volume.
@@ -217,13 +232,11 @@ impl NvmeVolume {
     /// # Errors
     /// If the node says so, or nothing in time.
     pub fn compare(&mut self, offset_bytes: u64, bytes: &[u8]) -> io::Result<bool> {
-        let (place, namespace, shift) =
-            (self.place(offset_bytes, bytes.len()), self.namespace, self.block_shift);
-        let inline = bytes.len() <= ::nvme::INLINE_BYTES_MAX as usize;
-        let (status, ..) = self.io.ask(bytes, |host, send| match inline {
-            true => host.compare(namespace, place, bytes, send),
-            false => host.compare_later(namespace, place, shift, send),
-        })?;
+        let status = self.send(
+            (offset_bytes, bytes),
+            |host, namespace, place, send| host.compare(namespace, place, bytes, send),
+            Host::compare_later,
+        )?;
         if status == Status::COMPARE_FAILURE {
             return Ok(false);
         }

@@ -23,8 +23,8 @@ const MAKE_LIMIT: Duration = Duration::from_secs(200);
 /// How long a machine may run, in seconds.
 const GUEST_SECONDS: u64 = 280;
 
-const SIZE_BYTES: u64 = 256 << 20;
-const GROWN_BYTES: u64 = 320 << 20;
+const SIZE_MIB: u64 = 256;
+const GROWN_MIB: u64 = 320;
 
 /// What Debian calls the newest kernel of a series, and the kernel.
 pub(super) fn nvme_6_1(bench: &Bench) -> Outcome {
@@ -57,7 +57,7 @@ fn nvme(bench: &Bench, series: &str) -> Outcome {
     };
     bench.tell(format!("{} is at hand", guest.kernel));
     let cluster = Cluster::up(bench, 3)?;
-    cluster.create("web", &["--size", "256MiB", "--replicas", "3"])?;
+    cluster.create("web", &["--size", &format!("{SIZE_MIB}MiB"), "--replicas", "3"])?;
     let told = cluster.ok(&["resource", "show", "web"])?;
     let places = told.split_whitespace().filter_map(|word| word.strip_prefix("nvme+tcp://"));
     let mut ports = Vec::new();
@@ -74,7 +74,8 @@ fn nvme(bench: &Bench, series: &str) -> Outcome {
     fs::create_dir(&share)?;
     fs::write(share.join("run"), include_str!("../../vm/nvme.sh"))?;
     let ports = ports.join(" ");
-    let settings = format!("SUBSYSTEM={subsystem} PORTS=\"{ports}\" GROWN={GROWN_BYTES}\n");
+    let grown = GROWN_MIB << 20;
+    let settings = format!("SUBSYSTEM={subsystem} PORTS=\"{ports}\" GROWN={grown}\n");
     fs::write(share.join("settings"), settings)?;
     let mut running = guest.start(&share)?;
     let until = |running: &mut Running, file: &str| {
@@ -94,10 +95,10 @@ fn nvme(bench: &Bench, series: &str) -> Outcome {
     until(&mut running, "grow")?;
     cluster.start(&killed)?;
     cluster.wait("web", "in-sync", SYNC_LIMIT)?;
-    cluster.ok(&["resource", "resize", "web", "--size", "320MiB"])?;
+    cluster.ok(&["resource", "resize", "web", "--size", &format!("{GROWN_MIB}MiB")])?;
     ensure!(running.ends_well()?, "the machine found fault:\n{}", said(&share));
     cluster.wait("web", "in-sync", SYNC_LIMIT)?;
-    cluster.compare("web", 0, SIZE_BYTES, &["a", "b", "c"])?;
+    cluster.compare("web", 0, SIZE_MIB << 20, &["a", "b", "c"])?;
     passed(format!("{}: no I/O error at the kill, and it saw the volume grow", guest.kernel))
 }
 
@@ -136,10 +137,15 @@ impl Guest {
         let target = programs.parent().and_then(Path::parent).unwrap_or(Path::new("."));
         let directory = target.join("guest").join(&package);
         let kernel = format!("Linux {kernel}");
-        if directory.join("vmlinuz").is_file() {
+        let changed = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
+        let script = script("initrd.sh");
+        // What another version of the script made is made anew.
+        if changed(&directory.join("vmlinuz"))
+            .is_ok_and(|made| changed(&script).is_ok_and(|at| at <= made))
+        {
             return Ok(Ok(Guest { kernel, directory }));
         }
-        let mut make = Command::new(script("initrd.sh"));
+        let mut make = Command::new(&script);
         let made = run(make.args([&package, text(&directory)]), MAKE_LIMIT)?;
         if made.code != Some(0) {
             return Ok(Err(format!("no machine can be made of {package}: {}", made.words())));
