@@ -12,14 +12,25 @@ use crate::project::Project;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
+use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const PAGE: &str = "docs/campaign.md";
 
-/// What the simulator's histories depend on.
-const SOURCES: &[&str] =
-    &["crates/base/src", "crates/wire/src", "crates/replica/src", "crates/sim/src"];
+/// What the simulator's histories depend on: not unit tests, nor the words of the admin socket.
+const SOURCES: &[&str] = &[
+    "crates/base/src",
+    "crates/wire/src",
+    "crates/replica/src",
+    "crates/sim/src",
+    ":(exclude,glob)crates/**/tests.rs",
+    ":(exclude,glob)crates/**/tests/**",
+    ":(exclude)crates/wire/src/admin.rs",
+    ":(exclude)crates/wire/src/admin/codes.rs",
+    ":(exclude)crates/wire/src/admin/hex.rs",
+    ":(exclude)crates/wire/src/admin/status.rs",
+];
 
 /// The two kinds of histories: the words after `cargo xtask sim`, and how many of them are one slice.
 const MODES: [(&str, u64); 2] = [("", 6000), (" --quorum-off", 3000)];
@@ -94,27 +105,38 @@ pub(crate) fn campaign(project: &Project, runs: u64, hours: f64) -> bool {
 
 /// Names the state of the code that histories depend on; an error if it is not committed.
 fn sources(project: &Project) -> Result<String, String> {
-    let git = |words: &[&str]| {
-        let output = Command::new("git").current_dir(&project.root).args(words).output();
-        let output = output.map_err(|error| format!("git: {error}"))?;
-        match output.status.success() {
-            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-            false => {
-                Err(format!("git {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr)))
-            }
-        }
-    };
-    let status: Vec<&str> =
-        ["status", "--porcelain", "--"].iter().chain(SOURCES).copied().collect();
-    let changed = git(&status)?;
+    let changed = git(project, &["status", "--porcelain", "--"], SOURCES, "")?;
     if !changed.is_empty() {
         return Err(format!("commit these first, so that one can say what was run:\n{changed}"));
     }
-    let trees: Vec<String> = SOURCES.iter().map(|path| format!("HEAD:{path}")).collect();
-    let words: Vec<&str> =
-        ["rev-parse"].into_iter().chain(trees.iter().map(String::as_str)).collect();
-    let names = git(&words)?;
-    Ok(names.lines().map(|name| &name[..name.len().min(8)]).collect::<Vec<_>>().join("-"))
+    let files = git(project, &["ls-files", "--stage", "--"], SOURCES, "")?;
+    let name = git(project, &["hash-object", "--stdin"], &[], &files)?;
+    Ok(name.trim().to_owned())
+}
+
+/// What git says to these words about these paths, with `input` to read.
+fn git(project: &Project, words: &[&str], paths: &[&str], input: &str) -> Result<String, String> {
+    let run = || {
+        let mut child = Command::new("git")
+            .current_dir(&project.root)
+            .args(words)
+            .args(paths)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(input.as_bytes())?;
+        }
+        child.wait_with_output()
+    };
+    let output = run().map_err(|error| format!("git: {error}"))?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => {
+            Err(format!("git {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr)))
+        }
+    }
 }
 
 impl Campaign {
