@@ -321,6 +321,14 @@ impl Cluster {
         self.home(node).join("node.toml")
     }
 
+    /// Where a node listens for its peers.
+    pub(crate) fn peer_door(&self, node: &str) -> Outcome<SocketAddr> {
+        let settings = fs::read_to_string(self.settings(node))?;
+        let found = settings.lines().find_map(|line| line.strip_prefix("listen = "));
+        let door = found.and_then(|value| value.trim_matches('"').parse().ok());
+        door.ok_or_else(|| Failure(format!("{node} does not say where it listens")))
+    }
+
     /// URL of a volume on a node.
     pub(crate) fn url(&self, node: &str, export: &str) -> Outcome<String> {
         Ok(format!("nbd://{}/{export}", self.node(node)?.nbd))

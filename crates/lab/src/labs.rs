@@ -135,6 +135,8 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "net-replica" net::replica, "A replica is cut off, and comes back; clients see no error, its own included.";
     Full  "net-one-way" net::one_way, "Each direction of a link fails by itself, and a link between two that both reach a third.";
     Full  "net-flapping" net::flapping, "Links come and go at random.";
+    Full  "net-lossy" net::lossy, "Between nodes packets are lost, and the primary is killed.";
+    Full  "net-long" net::long, "Nodes are tens of milliseconds from each other, and the primary is killed.";
     Full  "net-alone" net::without_quorum, "Two copies without quorum are cut apart, go on, meet, and one side is given up.";
     Quick "scale-huge" scale::huge, "Volumes of 1 PiB: written at both ends, resynced, restarted, in little memory.";
     Full  "scale-scattered" scale::scattered, "Dirty blocks all over a volume of 1 TiB take no more memory than is said, before and after a restart.";

@@ -15,6 +15,7 @@ mod cluster;
 mod history;
 mod labs;
 mod load;
+mod relay;
 mod supervise;
 
 use std::path::{Path, PathBuf};

@@ -58,6 +58,16 @@ pub(super) fn settle(
     copies: &[&str],
 ) -> Outcome<String> {
     cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+    settle_later(bench, cluster, load, copies)
+}
+
+/// The same, but nothing needs to be in sync before the load has ended.
+pub(super) fn settle_later(
+    bench: &Bench,
+    cluster: &Cluster,
+    load: Load,
+    copies: &[&str],
+) -> Outcome<String> {
     let mut record = load.stop()?;
     cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
     let all: Vec<SocketAddr> = cluster.nodes.iter().map(|node| node.nbd).collect();

@@ -1,7 +1,9 @@
-//! Networks that fail between nodes: cut both ways, one way, again and again; with a quorum and without.
+//! Networks that fail between nodes: cut both ways, one way, again and again; with a quorum and without; that lose packets, and
+//! that are long.
 //!
 //! These labs run in a network namespace of their own (`supervise`), in which nft drops what one node's
-//! address sends to another's. Clients reach every node all the time.
+//! address sends to another's, or some of it, or leads it through a relay that takes its time. Clients reach every node all
+//! the time, and at once.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,10 +11,11 @@ use std::time::Duration;
 use base::Prng;
 use wire::admin::{Answer, Command, SplitBrain};
 
-use super::kill::{DISK, SIZE, SIZE_TEXT, load, roaming, settle, staying, three};
+use super::kill::{DISK, SIZE, SIZE_TEXT, load, roaming, settle, settle_later, staying, three};
 use crate::bench::{Bench, Outcome, ensure, let_run, passed, tool, wait_for};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 use crate::load::{ClientPlan, Load, LoadPlan, addresses};
+use crate::relay::{Delay, relay};
 use client::{ANSWER_LIMIT, Volume};
 
 /// Clients that look at each node and wait as long as it takes.
@@ -35,6 +38,50 @@ impl<'a> Network<'a> {
             &["add", "chain", "ip", "lab", "cuts", "{ type filter hook input priority 0; }"],
         )?;
         Ok(Network { cluster })
+    }
+
+    /// Of what nodes send to each other so many packets of a hundred are lost, in both directions.
+    fn lose(&self, percent: u8) -> Outcome<()> {
+        let percent = percent.to_string();
+        for (from, to) in self.ways()? {
+            let chosen = ["numgen", "random", "mod", "100", "<", &percent, "drop"];
+            let rule =
+                ["add", "rule", "ip", "lab", "cuts", "ip", "saddr", &from, "ip", "daddr", &to];
+            tool("nft", &[&rule[..], &chosen].concat())?;
+        }
+        Ok(())
+    }
+
+    /// What nodes say to each other from their next connection on comes so late.
+    fn delay(&self, delay: Delay) -> Outcome<()> {
+        let chain = "{ type nat hook output priority -100; }";
+        tool("nft", &["add", "chain", "ip", "lab", "ways", chain])?;
+        for node in &self.cluster.nodes {
+            let door = self.cluster.peer_door(&node.name)?;
+            let (address, port) = (door.ip().to_string(), door.port().to_string());
+            let relay = format!("127.0.0.1:{}", relay(door, delay)?);
+            for from in self.cluster.nodes.iter().filter(|other| other.name != node.name) {
+                let from = from.nbd.ip().to_string();
+                let rule = [
+                    "add", "rule", "ip", "lab", "ways", "ip", "saddr", &from, "ip", "daddr",
+                    &address, "tcp", "dport", &port, "dnat", "to", &relay,
+                ];
+                tool("nft", &rule)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Every pair of addresses of nodes, in both orders.
+    fn ways(&self) -> Outcome<Vec<(String, String)>> {
+        let mut ways = Vec::new();
+        for from in &self.cluster.nodes {
+            for to in self.cluster.nodes.iter().filter(|to| to.name != from.name) {
+                let [from, to] = [self.address(&from.name)?, self.address(&to.name)?];
+                ways.push((from.to_string(), to.to_string()));
+            }
+        }
+        Ok(ways)
     }
 
     fn address(&self, node: &str) -> Outcome<IpAddr> {
@@ -159,6 +206,48 @@ pub(super) fn flapping(bench: &Bench) -> Outcome {
     }
     load.progress(50)?;
     passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
+}
+
+/// A load over a network that is bad and stays so, in which the primary is killed, and comes back.
+fn bad(bench: &Bench, worsen: impl Fn(&Network<'_>) -> Outcome<()>, words: &str) -> Outcome {
+    let cluster = three(bench)?;
+    let network = Network::new(&cluster)?;
+    worsen(&network)?;
+    // What is connected already does not go another way.
+    for node in ["a", "b", "c"] {
+        cluster.stop(node)?;
+    }
+    cluster.start_all()?;
+    cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+    bench.tell(words);
+    cluster.ok(&["resource", "promote", DISK, "--node", "a"])?;
+    let mut clients = staying(&cluster, &["b", "c"], 4)?;
+    clients.extend(roaming(&cluster, &["a", "b"], 2)?);
+    let load = load(bench, clients);
+    load.progress(100)?;
+    load.run_for(CUT)?;
+    let victim = cluster.primary(DISK)?;
+    ensure!(victim == "a", "{victim} is primary, though a was promoted and has clients");
+    cluster.kill(&victim)?;
+    bench.tell("a, the primary, is killed");
+    load.progress(50)?;
+    cluster.start(&victim)?;
+    load.run_for(CUT)?;
+    load.progress(50)?;
+    // Beside requests a resync goes at their pace, which is slow here.
+    passed(settle_later(bench, &cluster, load, &["a", "b", "c"])?)
+}
+
+/// One packet of fifty is lost.
+pub(super) fn lossy(bench: &Bench) -> Outcome {
+    bad(bench, |network| network.lose(2), "between nodes two packets of a hundred are lost")
+}
+
+/// Twenty to forty milliseconds each way.
+pub(super) fn long(bench: &Bench) -> Outcome {
+    let more_at_most = Duration::from_millis(20);
+    let delay = Delay { least: Duration::from_millis(20), more_at_most };
+    bad(bench, |network| network.delay(delay), "between nodes it takes 20 to 40 ms each way")
 }
 
 /// What a node says of the split brain that it is in.

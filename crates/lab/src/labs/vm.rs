@@ -4,11 +4,8 @@
 //! processor's help: what it shows is that things work, never how fast.
 
 use std::fs;
-use std::io;
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread;
 use std::time::Duration;
 
 use crate::bench::{
@@ -16,6 +13,7 @@ use crate::bench::{
     wait_for,
 };
 use crate::cluster::{Cluster, SYNC_LIMIT};
+use crate::relay::{Delay, relay};
 
 /// How long it may take to fetch a kernel's package and to make a machine's file system of it.
 const MAKE_LIMIT: Duration = Duration::from_secs(200);
@@ -67,7 +65,7 @@ fn nvme(bench: &Bench, series: &str) -> Outcome {
         let address = parts.next().and_then(|address| address.parse().ok());
         let address = address.ok_or_else(|| Failure(format!("{place} names no address")))?;
         subsystem = parts.next().unwrap_or_default();
-        ports.push(relay(address)?.to_string());
+        ports.push(relay(address, Delay::NONE)?.to_string());
     }
     ensure!(ports.len() == 3 && !subsystem.is_empty(), "three paths are told: {told}");
     let share = bench.directory.join("share");
@@ -174,27 +172,4 @@ impl Running {
     fn ends_well(&mut self) -> Outcome<bool> {
         Ok(self.0.wait()?.success())
     }
-}
-
-/// A port of this machine's loopback behind which a node is: an emulated machine reaches no other address. Lasts as long as
-/// this process.
-fn relay(node: SocketAddr) -> Outcome<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let port = listener.local_addr()?.port();
-    thread::spawn(move || {
-        for client in listener.incoming().flatten() {
-            let Ok(server) = TcpStream::connect(node) else { continue };
-            let (Ok(from), Ok(to)) = (client.try_clone(), server.try_clone()) else { continue };
-            thread::spawn(move || carry(from, to));
-            thread::spawn(move || carry(server, client));
-        }
-    });
-    Ok(port)
-}
-
-/// Carries bytes until one side ends, and ends the other.
-fn carry(mut from: TcpStream, mut to: TcpStream) {
-    io::copy(&mut from, &mut to).ok();
-    to.shutdown(Shutdown::Both).ok();
-    from.shutdown(Shutdown::Both).ok();
 }
