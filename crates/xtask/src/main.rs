@@ -9,6 +9,7 @@
 
 mod campaign;
 mod elsewhere;
+mod found;
 mod oldest;
 mod project;
 mod record;
@@ -53,6 +54,8 @@ enum Command {
         #[arg(long, default_value_t = 1.0)]
         hours: f64,
     },
+    /// Writes `docs/found.md`: every seed that ever failed, what it found, and which commit mended it
+    Found,
     /// Searches the schedules of the configuration register: `cargo xtask check`, `cargo xtask check --deep`
     Check {
         /// Names of scenarios (none: all), and `--deep` for one deviation more in each
@@ -122,6 +125,7 @@ fn main() -> ExitCode {
         Command::Demo => steps::demo(&project),
         Command::Sim { rest } => steps::sim(&project, &rest),
         Command::Campaign { runs, hours } => campaign::campaign(&project, runs, hours),
+        Command::Found => found::found(&project),
         Command::Check { rest } => steps::check(&project, &rest),
         Command::Alarm { rest } => steps::alarm(&project, &rest),
         Command::Scenarios { rest } => steps::scenarios(&project, &rest),
