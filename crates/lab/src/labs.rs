@@ -1,5 +1,6 @@
 //! The list of labs. What each does is in a file of its family.
 
+mod apps;
 mod change;
 mod disks;
 mod endurance;
@@ -131,6 +132,11 @@ pub(crate) const LABS: &[Lab] = labs! {
     Quick "scale-diskless" scale::diskless, "Clients of a node without a copy lose a replica's node and notice nothing.";
     Quick "vm-nvme-6.1" vm::nvme_6_1, "Linux 6.1 in an emulated machine uses a volume by NVMe/TCP and several paths; the primary's node is killed.";
     Full  "vm-nvme-6.12" vm::nvme_6_12, "The same with Linux 6.12.";
+    Full  "app-ext4" apps::ext4, "Synced files on ext4 survive a killed primary without an error, and a power cut of all nodes.";
+    Full  "app-xfs" apps::xfs, "The same on xfs.";
+    Full  "app-btrfs" apps::btrfs, "The same on btrfs.";
+    Full  "app-mariadb" apps::mariadb, "MariaDB under sysbench: the same, for every committed row.";
+    Full  "app-postgresql" apps::postgresql, "PostgreSQL under pgbench: the same.";
     Full  "net-isolated" net::isolated, "The primary is cut off from the others; they go on, and it neither serves nor corrupts.";
     Full  "net-replica" net::replica, "A replica is cut off, and comes back; clients see no error, its own included.";
     Full  "net-one-way" net::one_way, "Each direction of a link fails by itself, and a link between two that both reach a third.";

@@ -15,6 +15,7 @@ mod cluster;
 mod history;
 mod labs;
 mod load;
+mod mounted;
 mod relay;
 mod supervise;
 

@@ -113,13 +113,18 @@ pub(super) fn hangs(bench: &Bench) -> Outcome {
 /// all of it.
 fn forgetting(bench: &Bench) -> Outcome<Cluster> {
     let cluster = three(bench)?;
+    make_forgetful(bench, &cluster)?;
+    Ok(cluster)
+}
+
+/// Gives a cluster of three such disks.
+pub(super) fn make_forgetful(bench: &Bench, cluster: &Cluster) -> Outcome<()> {
     for (number, node, kept) in [(1, "a", 2), (2, "b", 2), (3, "c", 0)] {
         let seed = (bench.seed >> 2) + number;
         let faults = format!("seed = {seed}\nvolatile_cache = true\nwritten_back_one_in = {kept}");
-        restart_with(&cluster, node, &faults)?;
+        restart_with(cluster, node, &faults)?;
     }
-    cluster.wait(DISK, "healthy", SYNC_LIMIT)?;
-    Ok(cluster)
+    cluster.wait(DISK, "healthy", SYNC_LIMIT)
 }
 
 /// One node after the other loses its power.

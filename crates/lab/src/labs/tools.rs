@@ -1,22 +1,15 @@
 //! Clients that others wrote.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::path::Path;
 
 use base::Prng;
 
 use super::kill::three;
-use crate::bench::{
-    Bench, Failure, Outcome, Verdict, ensure, is_root, need_tools, passed, run, text, tool,
-    wait_for,
-};
+use crate::bench::{Bench, Failure, Outcome, Verdict, ensure, need_tools, passed, text, tool};
 use crate::cluster::{Cluster, SYNC_LIMIT};
+use crate::mounted::{Disk, no_disk};
 use client::list;
-
-/// How long a mount or a device may take to appear or go.
-const APPEAR_LIMIT: Duration = Duration::from_secs(20);
 
 /// Writes a file of bytes that do not repeat.
 fn write_file(path: &Path, length: usize, seed: u64) -> Outcome<()> {
@@ -158,19 +151,8 @@ pub(super) fn fio(bench: &Bench) -> Outcome {
     passed(format!("{amount} MiB each of 4K, 64K and 1M through another node, verified"))
 }
 
-/// A program that runs until it is told to end.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// A file system on the volume, as far as this host can mount one.
 pub(super) fn filesystem(bench: &Bench) -> Outcome {
-    // A loop device has sectors of 512 bytes unless it is told; nbdfuse passes on what it asks for.
     mounted(bench, "4096")
 }
 
@@ -180,9 +162,9 @@ pub(super) fn filesystem_512(bench: &Bench) -> Outcome {
 }
 
 fn mounted(bench: &Bench, block: &str) -> Outcome {
-    need_tools!("nbdfuse", "fusermount3", "losetup", "mkfs.ext4", "e2fsck", "mount", "umount");
-    if !is_root() || !Path::new("/dev/fuse").exists() || !Path::new("/dev/loop-control").exists() {
-        return Ok(Verdict::NotRun("needs root, /dev/fuse and loop devices".to_owned()));
+    need_tools!("mkfs.ext4", "e2fsck");
+    if let Some(why) = no_disk() {
+        return Ok(Verdict::NotRun(why));
     }
     let cluster = Cluster::up(bench, 3)?;
     let size = ["--size", super::kill::SIZE_TEXT, "--replicas", "3", "--block-size", block];
@@ -193,10 +175,8 @@ fn mounted(bench: &Bench, block: &str) -> Outcome {
     let mut digest = None;
     for (round, node) in ["b", "c"].into_iter().enumerate() {
         let url = cluster.url(node, "disk")?;
-        let (fuse, file) = attach(&place.join(round.to_string()), &url)?;
-        let find = ["--find", "--show", "--direct-io=on", "--sector-size", block, text(&file)];
-        let device = tool("losetup", &find)?;
-        let device = device.trim().to_owned();
+        let disk = Disk::attach(&place.join(round.to_string()), &url, block)?;
+        let device = disk.device.clone();
         if round == 0 {
             tool("mkfs.ext4", &["-q", "-F", &device])?;
         }
@@ -222,40 +202,9 @@ fn mounted(bench: &Bench, block: &str) -> Outcome {
         ensure!(*before == sum, "through {node} the file has another content");
         tool("umount", &[text(&mount)])?;
         tool("e2fsck", &["-f", "-n", &device])?;
-        detach(fuse, &file, &device)?;
+        disk.detach()?;
         cluster.wait("disk", "in-sync", SYNC_LIMIT)?;
     }
     cluster.compare("disk", 0, super::kill::SIZE, &["a", "b", "c"])?;
     passed("ext4 made, filled, checked, and mounted again through another node")
-}
-
-/// The volume as a file, by nbdfuse.
-fn attach(place: &Path, url: &str) -> Outcome<(Running, PathBuf)> {
-    fs::create_dir_all(place)?;
-    let file = place.join("nbd");
-    let child = Command::new("nbdfuse")
-        .arg(place)
-        .arg(url)
-        .stdin(Stdio::null())
-        .spawn()
-        .map_err(|error| Failure(format!("nbdfuse: {error}")))?;
-    let running = Running(child);
-    wait_for("nbdfuse to mount", APPEAR_LIMIT, || {
-        ensure!(file.exists(), "{} is not there", file.display());
-        Ok(())
-    })?;
-    Ok((running, file))
-}
-
-fn detach(fuse: Running, file: &Path, device: &str) -> Outcome<()> {
-    tool("losetup", &["-d", device])?;
-    wait_for("the loop device to let go", APPEAR_LIMIT, || {
-        let said = run(Command::new("losetup").arg(device), APPEAR_LIMIT)?;
-        ensure!(said.code != Some(0), "it has {}", said.out);
-        Ok(())
-    })?;
-    let place = file.parent().unwrap_or(file);
-    tool("fusermount3", &["-u", text(place)])?;
-    drop(fuse);
-    Ok(())
 }

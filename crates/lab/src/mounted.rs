@@ -1,0 +1,109 @@
+//! A volume as a disk of this host, as far as one can be made without a kernel's own client: nbdfuse, and a loop device on
+//! the file that it shows.
+//!
+//! Not here: what is left when a lab fails, which the supervisor takes away.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::bench::{Outcome, ensure, is_root, missing, run, text, tool, wait_for};
+
+/// How long a mount or a device may take to appear or go.
+const APPEAR_LIMIT: Duration = Duration::from_secs(20);
+
+/// A program that runs until it is told to end.
+pub(crate) struct Running(Child);
+
+impl Running {
+    /// Starts it; it reads nothing.
+    pub(crate) fn start(command: &mut Command) -> Outcome<Running> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let child = command.stdin(Stdio::null()).spawn();
+        Ok(Running(child.map_err(|error| format!("{name}: {error}"))?))
+    }
+
+    /// Fails if it has ended.
+    pub(crate) fn runs(&mut self, name: &str) -> Outcome<()> {
+        let ended = self.0.try_wait()?;
+        ensure!(
+            ended.is_none(),
+            "{name} ended: {}",
+            ended.map_or_else(String::new, |e| e.to_string())
+        );
+        Ok(())
+    }
+
+    /// Its number.
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> Outcome<bool> {
+        Ok(self.0.wait()?.success())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A volume as a block device.
+pub(crate) struct Disk {
+    fuse: Running,
+    file: PathBuf,
+    /// The loop device.
+    pub(crate) device: String,
+}
+
+/// Why this host can make none.
+pub(crate) fn no_disk() -> Option<String> {
+    let missing = missing(&["nbdfuse", "fusermount3", "losetup", "mount", "umount"]);
+    if !missing.is_empty() {
+        return Some(format!("not on this machine: {}", missing.join(", ")));
+    }
+    let devices = ["/dev/fuse", "/dev/loop-control"].iter().all(|path| Path::new(path).exists());
+    (!is_root() || !devices).then(|| "needs root, /dev/fuse and loop devices".to_owned())
+}
+
+impl Disk {
+    /// Makes one of the volume at `url`, with sectors of so many bytes; nbdfuse shows its file in `place`.
+    pub(crate) fn attach(place: &Path, url: &str, sector: &str) -> Outcome<Disk> {
+        fs::create_dir_all(place)?;
+        let file = place.join("nbd");
+        let fuse = Running::start(Command::new("nbdfuse").arg(place).arg(url))?;
+        wait_for("nbdfuse to mount", APPEAR_LIMIT, || {
+            ensure!(file.exists(), "{} is not there", file.display());
+            Ok(())
+        })?;
+        // A loop device has sectors of 512 bytes unless it is told; nbdfuse passes on what it asks for.
+        let find = ["--find", "--show", "--direct-io=on", "--sector-size", sector, text(&file)];
+        let device = tool("losetup", &find)?.trim().to_owned();
+        Ok(Disk { fuse, file, device })
+    }
+
+    /// Takes it away, also if its nodes are dead.
+    pub(crate) fn detach(self) -> Outcome<()> {
+        tool("losetup", &["-d", &self.device])?;
+        wait_for("the loop device to let go", APPEAR_LIMIT, || {
+            let said = run(Command::new("losetup").arg(&self.device), APPEAR_LIMIT)?;
+            ensure!(said.code != Some(0), "it has {}", said.out);
+            Ok(())
+        })?;
+        let place = self.file.parent().unwrap_or(&self.file);
+        tool("fusermount3", &["-u", text(place)])?;
+        drop(self.fuse);
+        Ok(())
+    }
+}
+
+/// Takes a mounted file system away, as soon as whoever used it is gone.
+pub(crate) fn unmount(place: &Path) -> Outcome<()> {
+    wait_for("the file system to be let go", APPEAR_LIMIT, || tool("umount", &[text(place)]))?;
+    Ok(())
+}
