@@ -5,6 +5,7 @@
 //!
 //! Not here: what the words do.
 
+mod device;
 mod options;
 
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ use wire::admin::{LOG_EXTENTS, LOG_EXTENTS_USUAL};
 use crate::machines::{Machine, parse_machine};
 use crate::unit::{parse_identity, parse_size, parse_threads, parse_time};
 
+pub(crate) use device::{Attach, Device, Via};
 use options::protocol_parser;
 pub(crate) use options::{SetOptions, Shards};
 
@@ -132,6 +134,9 @@ pub(crate) enum Command {
     /// Make, change and remove resources
     #[command(subcommand)]
     Resource(Resource),
+    /// Volumes as disks of this host
+    #[command(subcommand)]
+    Device(Device),
     /// Show how resources are
     Status {
         /// Only this one

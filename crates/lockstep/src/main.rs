@@ -5,7 +5,7 @@
 //! without an I/O noticing.
 //!
 //! `cli` has the words, `admin` talks to one node, `cluster` knows which nodes there are; a file each
-//! for what is done: `dev`, `resource`, `view` (status, wait, watch), `explain`, `demo`, `certificates`,
+//! for what is done: `dev`, `resource`, `device`, `view` (status, wait, watch), `explain`, `demo`, `certificates`,
 //! `machines` (what nodes on machines of their own need).
 //!
 //! Always: no input panics; whatever goes wrong ends as a `Problem` with its exit code.
@@ -18,6 +18,7 @@ mod cli;
 mod cluster;
 mod demo;
 mod dev;
+mod device;
 mod doctor;
 mod explain;
 mod machines;
@@ -71,6 +72,7 @@ fn run(cli: &Cli) -> Result<(), Problem> {
         Command::Dev(command) => dev::run(global, command),
         Command::Cluster(command) => machines::run(global, command),
         Command::Resource(command) => resource::run(global, command),
+        Command::Device(command) => device::run(global, command),
         Command::Status { name, watch } => view::status(global, name.as_deref(), *watch),
         Command::Wait { name, wanted, timeout } => view::wait(global, name, *wanted, *timeout),
         Command::Events { name } => view::events(global, name.as_deref()),

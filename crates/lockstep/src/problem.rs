@@ -177,6 +177,18 @@ kinds! {
     HOST_UNFIT = "LS-0932", Failed,
         "This machine lacks what a node cannot do without.",
         "Each line that says `missing` has its remedy below the table; then `lockstep doctor` again.";
+    NO_WAY = "LS-0933", Failed,
+        "This host has no way, of those that were tried, to make a disk of the volume; the message says why of each.",
+        "`lockstep doctor` says what helps; `lockstep resource show NAME` says where the volume is.";
+    DISK_IN_USE = "LS-0934", Failed,
+        "A disk that is mounted, used for swap, or held by another device or program is not taken away.",
+        "End what the message names. To take it away all the same, with I/O errors for whoever uses it: --force.";
+    NOT_ATTACHED = "LS-0935", NotFound,
+        "The volume is no disk of this host, as far as it is written down.",
+        "`lockstep device list` shows what is attached.";
+    ATTACHED_OTHERWISE = "LS-0936", Failed,
+        "The name of the disk stands for another volume, or for the same one made another way.",
+        "Take the first away: `lockstep device detach NAME`.";
 }
 
 /// A problem, ready to be shown.

@@ -3,6 +3,8 @@
 //! The nodes run here; the machine reaches them through relays on this machine's loopback. It is emulated, without the
 //! processor's help: what it shows is that things work, never how fast.
 
+mod attach;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,6 +16,8 @@ use crate::bench::{
 };
 use crate::cluster::{Cluster, SYNC_LIMIT};
 use crate::relay::{Delay, relay};
+
+pub(super) use attach::{attach_6_1, attach_6_12};
 
 /// How long it may take to fetch a kernel's package and to make a machine's file system of it.
 const MAKE_LIMIT: Duration = Duration::from_secs(200);

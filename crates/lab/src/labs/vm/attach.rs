@@ -1,0 +1,75 @@
+//! `lockstep device` in a machine of its own: disks of volumes are made there, used, and taken away.
+
+use std::fs;
+use std::path::Path;
+
+use super::{Guest, said};
+use crate::bench::{Bench, Failure, Outcome, Verdict, ensure, need_tools, passed, program};
+use crate::cluster::Cluster;
+
+/// What the machine is told: where a volume is for it, in one word each for NVMe and NBD.
+fn places(cluster: &Cluster) -> Outcome<String> {
+    let told = cluster.ok(&["resource", "show", "web"])?;
+    let mut of = [("nvme+tcp://", Vec::new()), ("nbd://", Vec::new())];
+    for word in told.split_whitespace() {
+        for (scheme, places) in &mut of {
+            let Some((address, rest)) =
+                word.strip_prefix(*scheme).and_then(|rest| rest.split_once('/'))
+            else {
+                continue;
+            };
+            let address = address.parse();
+            let address = address.map_err(|_| Failure(format!("{word} names no address")))?;
+            places.push(format!("{scheme}10.0.2.2:{}/{rest}", super::relay(address)?));
+        }
+    }
+    let [nvme, nbd] = of.map(|(_, places)| places);
+    ensure!(nvme.len() == 3 && nbd.len() == 3, "three nodes tell two places each: {told}");
+    Ok(format!("NVME={}\nNBD={}\n", nvme.join(","), nbd.join(",")))
+}
+
+pub(in crate::labs) fn attach_6_1(bench: &Bench) -> Outcome {
+    attach(bench, "linux-image-amd64")
+}
+
+pub(in crate::labs) fn attach_6_12(bench: &Bench) -> Outcome {
+    attach(bench, "linux-image-6.12-amd64")
+}
+
+/// The program itself makes a disk of a volume in the machine; the nodes run here.
+fn attach(bench: &Bench, series: &str) -> Outcome {
+    need_tools!(
+        "qemu-system-x86_64",
+        "busybox",
+        "nvme",
+        "fio",
+        "mkfs.ext4",
+        "modprobe",
+        "depmod",
+        "cpio",
+        "xz",
+        "apt-get",
+        "apt-cache",
+        "dpkg"
+    );
+    let guest = match Guest::of(series)? {
+        Ok(guest) => guest,
+        Err(why) => return Ok(Verdict::NotRun(why)),
+    };
+    bench.tell(format!("{} is at hand", guest.kernel));
+    let cluster = Cluster::up(bench, 3)?;
+    cluster.create("web", &["--size", "64MiB", "--replicas", "3"])?;
+    let share = bench.directory.join("share");
+    fs::create_dir(&share)?;
+    fs::write(share.join("run"), include_str!("../../../vm/attach.sh"))?;
+    fs::write(share.join("settings"), places(&cluster)?)?;
+    fs::copy(program("lockstep")?, share.join("lockstep"))?;
+    let mut running = guest.start(&share)?;
+    ensure!(running.ends_well()?, "the machine found fault:\n{}", said(&share));
+    passed(format!("{}: {}", guest.kernel, told(&share)))
+}
+
+/// What the machine says that it has seen.
+fn told(share: &Path) -> String {
+    fs::read_to_string(share.join("seen")).unwrap_or_default().trim().replace('\n', "; ")
+}

@@ -1,0 +1,36 @@
+# In the guest: `lockstep device` makes a disk of a volume, and takes it away again. `settings` says NVME (places, with commas
+# between). What it has seen is in `seen`.
+set -ex
+. ./settings
+cp lockstep /bin/lockstep
+disk=/dev/lockstep/by-res/web/0 book=/var/lib/lockstep/attached.toml
+refuses() { if "$@" > /tmp/said 2>&1; then cat /tmp/said; echo "not refused: $*"; false; fi; cat /tmp/said; }
+is_empty() { lockstep device list | grep -q "No volume"; test ! -e /dev/lockstep/by-res/web; test -z "$(ls /sys/class/nvme 2>/dev/null)"; }
+
+is_empty
+refuses lockstep device detach web; grep -q LS-0935 /tmp/said
+# A way that cannot be had leaves nothing behind.
+refuses lockstep device attach web --via nvme --from nvme+tcp://10.0.2.2:1/nqn.x:web/1; grep -q LS-0933 /tmp/said
+is_empty
+
+lockstep device attach web --from "$NVME" --output json | tee /tmp/said
+grep -q '"via":"nvme"' /tmp/said; grep -q "\"device\":\"$disk\"" /tmp/said; grep -q '"already":false' /tmp/said
+test -b $disk; test "$(lockstep device list --output json | grep -o '"state":"live"' | wc -l)" = 3
+lockstep device attach web --from "$NVME" --output json | grep -q '"already":true'
+refuses lockstep device attach web --via nbd --from "$NVME"; grep -q LS-0936 /tmp/said
+
+mkfs.ext4 -q $disk; mount -t ext4 $disk /mnt
+refuses lockstep device detach web; grep -q LS-0934 /tmp/said; grep -q "mounted at /mnt" /tmp/said
+fio --name=z --filename=/mnt/f --size=16M --rw=randwrite --bs=4k --ioengine=libaio --iodepth=8 --direct=1 --verify=crc32c --verify_fatal=1
+umount /mnt; fsck.ext4 -fn $disk
+mkswap $disk; swapon $disk
+refuses lockstep device detach web; grep -q "used for swap" /tmp/said; swapoff $disk
+
+# A crash between two steps: what is written down is made, or taken away.
+cp $book /tmp/book; lockstep device detach web; is_empty
+cp /tmp/book $book; lockstep device list | grep -q absent
+lockstep device attach --all; test -b $disk; test "$(lockstep device list --output json | grep -o '"state":"live"' | wc -l)" = 3
+lockstep device detach web; is_empty
+cp /tmp/book $book; lockstep device detach web; is_empty
+if dmesg | grep -i "i/o error"; then exit 1; fi
+echo "a disk by nvme with three paths, kept while it is mounted or used for swap, made and taken away after a crash" >> seen

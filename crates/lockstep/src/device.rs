@@ -1,0 +1,453 @@
+//! `lockstep device`: volumes as disks of this host.
+//!
+//! What makes a disk of a volume differs from host to host: the node itself by ublk, the kernel's NVMe/TCP initiator, its NBD
+//! client. The first that works is taken, and it is said which and why.
+//!
+//! Always: what is attached is written down before it is made, and forgotten after it is gone; a disk in use is not taken
+//! away unless that is wanted; the link leads to a disk that answers. Why it is so: `docs/design/0012-attach.md`.
+//!
+//! Not here: serving volumes (`lockstepd`), what a host can do (`doctor`).
+
+mod attached;
+mod host;
+mod nvme;
+mod place;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::json;
+
+pub(crate) use place::{Place, Target, parse_place, parse_target};
+
+use attached::{Attached, Disk, Way};
+use host::Host;
+use nvme::Nvme;
+
+use crate::cli::{Attach, Device, Form, Global, Via};
+use crate::cluster::Cluster;
+use crate::output::{Cell, Style, Tone, say, say_json};
+use crate::problem::{
+    ATTACHED_OTHERWISE, DISK_IN_USE, FILE, NO_WAY, NOT_ATTACHED, Problem, VOLUME_ABSENT,
+};
+use crate::view::Views;
+
+/// Where a host keeps what is attached, and its node lives.
+const USUAL: &str = "/var/lib/lockstep";
+
+/// A disk that was made.
+struct Made {
+    /// The kernel's name of it.
+    disk: String,
+    /// What speaks for this way, in words.
+    why: String,
+}
+
+/// How far a path is, in the kernel's word for it.
+#[derive(Serialize)]
+struct PathState {
+    address: String,
+    state: String,
+}
+
+/// What makes disks one way. Errors are sentences for people.
+trait Maker {
+    /// Makes the disk, or what it lacks.
+    fn make(&self, host: &Host, disk: &Disk) -> Result<Made, String>;
+    /// The kernel's name of the disk, if it is there.
+    fn find(&self, host: &Host, disk: &Disk) -> Option<String>;
+    /// What the disk is reached by.
+    fn paths(&self, host: &Host, disk: &Disk) -> Vec<PathState>;
+    /// Takes it away, or what is left of it, but for what `others` need that stay.
+    fn unmake(&self, host: &Host, disk: &Disk, others: &[Disk]) -> Result<(), String>;
+}
+
+/// A way that this release does not have.
+struct Unbuilt;
+
+impl Maker for Unbuilt {
+    fn make(&self, _: &Host, _: &Disk) -> Result<Made, String> {
+        Err("this release makes no disks of that kind".to_owned())
+    }
+
+    fn find(&self, _: &Host, _: &Disk) -> Option<String> {
+        None
+    }
+
+    fn paths(&self, _: &Host, _: &Disk) -> Vec<PathState> {
+        Vec::new()
+    }
+
+    fn unmake(&self, _: &Host, _: &Disk, _: &[Disk]) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// The host, what makes disks there, and the directory where it is written down.
+struct Here {
+    host: Host,
+    ublk: Box<dyn Maker>,
+    nvme: Box<dyn Maker>,
+    nbd: Box<dyn Maker>,
+    directory: PathBuf,
+}
+
+/// What has become of a wish to attach.
+#[derive(Debug, Serialize)]
+struct Answer {
+    version: u16,
+    /// The name that stays.
+    device: PathBuf,
+    /// The kernel's.
+    disk: PathBuf,
+    via: Way,
+    why: String,
+    /// It was attached before.
+    already: bool,
+    /// What was tried first, and why it was not taken.
+    tried: Vec<Tried>,
+}
+
+#[derive(Debug, Serialize)]
+struct Tried {
+    via: Way,
+    why: String,
+}
+
+/// Does what was asked.
+pub(crate) fn run(global: &Global, command: &Device) -> Result<(), Problem> {
+    let style = Style::of(global);
+    let here = Here::of(global)?;
+    match command {
+        Device::Attach(wanted) => attach(&here, global, style, wanted),
+        Device::Detach { target, force } => {
+            here.detach(target, *force)?;
+            match style.form {
+                Form::Json => say_json(&json!({ "version": 1, "detached": target.to_string() })),
+                Form::Human => say(&format!("{target}: no disk of this host any more.\n")),
+            }
+        }
+        Device::List => list(&here, style),
+    }
+}
+
+fn attach(here: &Here, global: &Global, style: Style, wanted: &Attach) -> Result<(), Problem> {
+    let Some(target) = &wanted.target else { return attach_all(here, style) };
+    let answer = here.attach(target, wanted.via, || match wanted.from.as_slice() {
+        [] => ask(global, target),
+        places => Ok(disk_at(target, places)),
+    })?;
+    if style.form == Form::Json {
+        return say_json(&answer);
+    }
+    say(&answer.in_words(target))
+}
+
+/// What is written down is made again; what cannot be does not hinder the rest.
+fn attach_all(here: &Here, style: Style) -> Result<(), Problem> {
+    let disks = Attached::read(&here.directory)?.disks;
+    let (mut answers, mut failed) = (Vec::new(), None);
+    for disk in disks {
+        let target = disk.target();
+        let done = if disk.leaving {
+            here.detach(&target, false).map(|()| None)
+        } else {
+            here.attach(&target, Via::Auto, || Ok(disk)).map(Some)
+        };
+        match done {
+            Ok(answer) => answers.extend(answer.map(|answer| (target, answer))),
+            Err(problem) => {
+                eprintln!("{problem}");
+                failed.get_or_insert(problem);
+            }
+        }
+    }
+    if let Some(problem) = failed {
+        return Err(problem);
+    }
+    if style.form == Form::Json {
+        let answers: Vec<&Answer> = answers.iter().map(|(_, answer)| answer).collect();
+        return say_json(&json!({ "version": 1, "disks": answers }));
+    }
+    say(&answers.iter().map(|(target, answer)| answer.in_words(target)).collect::<String>())
+}
+
+impl Answer {
+    fn in_words(&self, target: &Target) -> String {
+        let (device, disk, via) = (self.device.display(), self.disk.display(), self.via.name());
+        let already = if self.already { "was attached already, and is " } else { "" };
+        let mut text = format!("{target}: {already}{device} ({disk}), by {via}: {}\n", self.why);
+        for Tried { via, why } in &self.tried {
+            text.push_str(&format!("  not by {}: {why}\n", via.name()));
+        }
+        text
+    }
+}
+
+/// A volume at places that were named.
+fn disk_at(target: &Target, places: &[Place]) -> Disk {
+    Disk {
+        resource: target.resource.clone(),
+        volume: target.volume,
+        via: Way::Nvme,
+        id: None,
+        places: places.iter().map(Place::to_string).collect(),
+        admin: Vec::new(),
+        leaving: false,
+    }
+}
+
+/// A volume where nodes say that it is.
+fn ask(global: &Global, target: &Target) -> Result<Disk, Problem> {
+    let name = &target.resource;
+    let cluster = Cluster::open(&nodes_of(global))?;
+    let (cluster, views) = Views::one(&cluster, name)?;
+    let id = views.require(name)?.id.clone();
+    let all = views.all_of(name).iter().flat_map(|(_, view)| &view.volumes);
+    let volumes: Vec<_> = all.filter(|volume| volume.volume == target.volume).collect();
+    if volumes.is_empty() {
+        return Err(Problem::new(VOLUME_ABSENT, format!("{name} has no volume {}", target.volume)));
+    }
+    let urls = volumes.iter().flat_map(|volume| volume.nvme.iter().chain(&volume.nbd));
+    // What a kernel cannot use, as NBD inside TLS, is left out.
+    let places: Vec<Place> = urls.filter_map(|url| parse_place(url).ok()).collect();
+    let admin = cluster.nodes.iter().map(|node| node.socket.clone()).collect();
+    Ok(Disk { id: Some(id), admin, ..disk_at(target, &places) })
+}
+
+/// The nodes that are named; where none is, the one of this host.
+fn nodes_of(global: &Global) -> Global {
+    let usual = Path::new(USUAL).join("admin.sock");
+    let none = global.admin.is_empty() && global.dir.is_none();
+    let admin = if none && usual.exists() { vec![usual] } else { global.admin.clone() };
+    Global { admin, ..global.clone() }
+}
+
+impl Here {
+    fn of(global: &Global) -> Result<Here, Problem> {
+        // What only one cluster's directory names goes with that directory.
+        let directory = match &global.dir {
+            Some(_) if global.admin.is_empty() => Cluster::open_dev(global)?.directory,
+            _ => PathBuf::from(USUAL),
+        };
+        Ok(Here {
+            host: Host { root: PathBuf::from("/") },
+            ublk: Box::new(Unbuilt),
+            nvme: Box::new(Nvme::of_the_kernel()),
+            nbd: Box::new(Unbuilt),
+            directory,
+        })
+    }
+
+    fn maker(&self, way: Way) -> &dyn Maker {
+        match way {
+            Way::Ublk => self.ublk.as_ref(),
+            Way::Nvme => self.nvme.as_ref(),
+            Way::Nbd => self.nbd.as_ref(),
+        }
+    }
+
+    /// Makes a disk of a volume, or completes the one that is written down. `look` says what is known of the volume.
+    fn attach(
+        &self,
+        target: &Target,
+        via: Via,
+        look: impl FnOnce() -> Result<Disk, Problem>,
+    ) -> Result<Answer, Problem> {
+        let mut attached = Attached::open(&self.directory)?;
+        if let Some(old) = attached.find(target).cloned() {
+            return self.complete(&mut attached, old, via, look);
+        }
+        let wanted = look()?;
+        if let Some(other) = self.host.linked(target).filter(|disk| self.is_there(disk)) {
+            let link = self.host.link_of(target);
+            let message = format!("{} leads to /dev/{other} already", link.display());
+            return Err(Problem::new(ATTACHED_OTHERWISE, message));
+        }
+        let mut tried = Vec::new();
+        for way in ways(via) {
+            let disk = Disk { via: way, ..wanted.clone() };
+            attached.put(&disk)?;
+            match self.maker(way).make(&self.host, &disk) {
+                Ok(made) => return self.answer(&disk, made, tried, false),
+                Err(why) => {
+                    tried.push(Tried { via: way, why });
+                    self.give_up(&mut attached, &disk)?;
+                }
+            }
+        }
+        let each = tried.iter().map(|one| format!("{}: {}", one.via.name(), one.why));
+        let message = format!("{target}: {}", each.collect::<Vec<_>>().join("; "));
+        Err(Problem::new(NO_WAY, message))
+    }
+
+    /// What is written down is made whole: after a start of the host, or a crash, or when more nodes are there.
+    fn complete(
+        &self,
+        attached: &mut Attached,
+        old: Disk,
+        via: Via,
+        look: impl FnOnce() -> Result<Disk, Problem>,
+    ) -> Result<Answer, Problem> {
+        let target = old.target();
+        if !ways(via).contains(&old.via) {
+            let message = format!("{target} is attached by {}", old.via.name());
+            return Err(Problem::new(ATTACHED_OTHERWISE, message));
+        }
+        // Nodes that are not there hinder nothing: where it is, is known.
+        let disk = match look() {
+            Ok(new) => {
+                if let (Some(is), Some(was)) = (&new.id, &old.id)
+                    && is != was
+                {
+                    let message = format!(
+                        "{target} is attached, of a resource {was} that had the name before {is}"
+                    );
+                    return Err(Problem::new(ATTACHED_OTHERWISE, message));
+                }
+                old.with_places_of(&new)
+            }
+            Err(_) => Disk { leaving: false, ..old },
+        };
+        attached.put(&disk)?;
+        let was_there = self.maker(disk.via).find(&self.host, &disk).is_some();
+        let made = self.maker(disk.via).make(&self.host, &disk);
+        let made = made
+            .map_err(|why| Problem::new(NO_WAY, format!("{target}: {}: {why}", disk.via.name())))?;
+        self.answer(&disk, made, Vec::new(), was_there)
+    }
+
+    fn answer(
+        &self,
+        disk: &Disk,
+        made: Made,
+        tried: Vec<Tried>,
+        already: bool,
+    ) -> Result<Answer, Problem> {
+        let (target, link) = (disk.target(), self.host.link_of(&disk.target()));
+        let linked = self.host.link(&target, &made.disk);
+        linked.map_err(|error| Problem::file(&link, &error))?;
+        Ok(Answer {
+            version: 1,
+            device: link,
+            disk: self.host.at(format!("dev/{}", made.disk)),
+            via: disk.via,
+            why: made.why,
+            already,
+            tried,
+        })
+    }
+
+    /// Takes away what a way that failed has left, and forgets it.
+    fn give_up(&self, attached: &mut Attached, disk: &Disk) -> Result<(), Problem> {
+        let others = others(attached, disk);
+        let undone = self.maker(disk.via).unmake(&self.host, disk, &others);
+        undone.map_err(|why| Problem::new(FILE, format!("{}: {why}", disk.target())))?;
+        attached.forget(&disk.target())
+    }
+
+    fn is_there(&self, disk: &str) -> bool {
+        self.host.at(format!("sys/block/{disk}")).exists()
+    }
+
+    fn detach(&self, target: &Target, force: bool) -> Result<(), Problem> {
+        let mut attached = Attached::open(&self.directory)?;
+        let Some(disk) = attached.find(target).cloned() else {
+            return Err(Problem::new(NOT_ATTACHED, format!("{target} is not attached")));
+        };
+        let name = self.maker(disk.via).find(&self.host, &disk);
+        if let Some(user) = name.and_then(|name| self.host.user_of(&name)).filter(|_| !force) {
+            return Err(Problem::new(DISK_IN_USE, format!("{target}: {user}")));
+        }
+        attached.put(&Disk { leaving: true, ..disk.clone() })?;
+        let link = self.host.link_of(target);
+        self.host.unlink(target).map_err(|error| Problem::file(&link, &error))?;
+        self.give_up(&mut attached, &disk)
+    }
+}
+
+impl Disk {
+    /// The same disk, with the places that are known now besides those that were.
+    fn with_places_of(&self, new: &Disk) -> Disk {
+        let mut disk = Disk { leaving: false, ..self.clone() };
+        disk.places.extend(new.places.iter().filter(|place| !self.places.contains(place)).cloned());
+        disk.admin.extend(new.admin.iter().filter(|path| !self.admin.contains(path)).cloned());
+        disk
+    }
+}
+
+/// The ways to try, in order.
+fn ways(via: Via) -> Vec<Way> {
+    match via {
+        Via::Auto => Way::ALL.to_vec(),
+        Via::Ublk => vec![Way::Ublk],
+        Via::Nvme => vec![Way::Nvme],
+        Via::Nbd => vec![Way::Nbd],
+    }
+}
+
+fn others(attached: &Attached, disk: &Disk) -> Vec<Disk> {
+    let target = disk.target();
+    attached.disks.iter().filter(|other| other.target() != target).cloned().collect()
+}
+
+/// A line of the list.
+#[derive(Serialize)]
+struct ListJson {
+    resource: String,
+    volume: u16,
+    via: Way,
+    device: PathBuf,
+    /// The kernel's name; null: it is not there.
+    disk: Option<PathBuf>,
+    /// attached, absent or leaving
+    state: &'static str,
+    paths: Vec<PathState>,
+}
+
+fn list(here: &Here, style: Style) -> Result<(), Problem> {
+    let attached = Attached::read(&here.directory)?;
+    let rows: Vec<ListJson> = attached.disks.iter().map(|disk| here.row(disk)).collect();
+    if style.form == Form::Json {
+        return say_json(&json!({ "version": 1, "disks": rows }));
+    }
+    if rows.is_empty() {
+        return say("No volume is attached to this host.\n");
+    }
+    let cells = rows.iter().map(|row| {
+        let tone = if row.state == "attached" { Tone::Good } else { Tone::Bad };
+        let disk = row.disk.as_ref().map_or("-".to_owned(), |disk| disk.display().to_string());
+        let paths = row.paths.iter().map(|path| format!("{} {}", path.address, path.state));
+        vec![
+            Cell(format!("{}/{}", row.resource, row.volume), Tone::Strong),
+            Cell::plain(row.via.name()),
+            Cell(row.state.to_owned(), tone),
+            Cell::plain(disk),
+            Cell::plain(paths.collect::<Vec<_>>().join(", ")),
+        ]
+    });
+    let cells: Vec<Vec<Cell>> = cells.collect();
+    say(&style.table(&["VOLUME", "BY", "STATE", "DISK", "PATHS"], &cells))
+}
+
+impl Here {
+    fn row(&self, disk: &Disk) -> ListJson {
+        let maker = self.maker(disk.via);
+        let found = maker.find(&self.host, disk);
+        ListJson {
+            resource: disk.resource.clone(),
+            volume: disk.volume,
+            via: disk.via,
+            device: self.host.link_of(&disk.target()),
+            state: match &found {
+                _ if disk.leaving => "leaving",
+                Some(_) => "attached",
+                None => "absent",
+            },
+            disk: found.map(|name| self.host.at(format!("dev/{name}"))),
+            paths: maker.paths(&self.host, disk),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What is attached to this host, as a file says it: a table for each disk.
+//!
+//! Always: it is written whole or not at all, and on the disk before anything is done; who changes it holds its lock.
+//! A disk is written down before it is made and forgotten after it is gone, so what a crash leaves is a disk that can be
+//! made or taken away once more, never one that nobody knows of.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use super::place::{NvmePlace, Place, Target, parse_place};
+use crate::cluster::{damaged, make_directory};
+use crate::problem::Problem;
+
+/// Version of the file.
+const VERSION: u16 = 1;
+
+const HEAD: &str =
+    "# Volumes that are disks of this host. Written by `lockstep device attach` and `detach`.\n";
+
+/// What makes a disk.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Way {
+    Ublk,
+    Nvme,
+    Nbd,
+}
+
+impl Way {
+    /// The order in which they are tried.
+    pub(super) const ALL: [Way; 3] = [Way::Ublk, Way::Nvme, Way::Nbd];
+
+    /// Its word.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Way::Ublk => "ublk",
+            Way::Nvme => "nvme",
+            Way::Nbd => "nbd",
+        }
+    }
+}
+
+/// A volume that is attached, or on its way to that or from it.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Disk {
+    pub(super) resource: String,
+    pub(super) volume: u16,
+    pub(super) via: Way,
+    /// Identity of the resource, if a node was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) id: Option<String>,
+    /// Where it is, as URLs.
+    #[serde(default)]
+    pub(super) places: Vec<String>,
+    /// Admin sockets of the nodes that were asked.
+    #[serde(default)]
+    pub(super) admin: Vec<PathBuf>,
+    /// It is being taken away.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) leaving: bool,
+}
+
+impl Disk {
+    /// The volume.
+    pub(super) fn target(&self) -> Target {
+        Target { resource: self.resource.clone(), volume: self.volume }
+    }
+
+    /// Where it is for NVMe hosts.
+    pub(super) fn nvme(&self) -> Vec<NvmePlace> {
+        let parsed = self.places.iter().filter_map(|text| parse_place(text).ok());
+        parsed
+            .filter_map(|place| match place {
+                Place::Nvme(place) => Some(place),
+                Place::Nbd(_) => None,
+            })
+            .collect()
+    }
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Whole {
+    version: u16,
+    #[serde(default)]
+    disk: Vec<Disk>,
+}
+
+/// The file, read.
+#[derive(Debug)]
+pub(super) struct Attached {
+    path: PathBuf,
+    pub(super) disks: Vec<Disk>,
+    /// Held by who changes it.
+    _lock: Option<File>,
+}
+
+impl Attached {
+    /// Reads the file in `directory`; there is none where nothing was ever attached.
+    pub(super) fn read(directory: &Path) -> Result<Attached, Problem> {
+        let path = directory.join("attached.toml");
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(Problem::file(&path, &error)),
+        };
+        if text.is_empty() {
+            return Ok(Attached { path, disks: Vec::new(), _lock: None });
+        }
+        let whole: Whole =
+            toml::from_str(&text).map_err(|error| damaged(&path, error.to_string().trim_end()))?;
+        if whole.version != VERSION {
+            return Err(damaged(&path, &format!("version {} is not {VERSION}", whole.version)));
+        }
+        // Names become paths.
+        let odd = |disk: &&Disk| parse_target(disk).is_err();
+        if let Some(disk) = whole.disk.iter().find(odd) {
+            return Err(damaged(&path, &format!("{:?} is no name of a resource", disk.resource)));
+        }
+        Ok(Attached { path, disks: whole.disk, _lock: None })
+    }
+
+    /// The same, to change it: waits for whoever changes it now.
+    pub(super) fn open(directory: &Path) -> Result<Attached, Problem> {
+        make_directory(directory)?;
+        let path = directory.join("attached.lock");
+        let mut options = OpenOptions::new();
+        let file = options.create(true).truncate(false).write(true).mode(0o600).open(&path);
+        let file = file.map_err(|error| Problem::file(&path, &error))?;
+        flock(&file, FlockOperation::LockExclusive)
+            .map_err(|errno| Problem::file(&path, &errno.into()))?;
+        Ok(Attached { _lock: Some(file), ..Attached::read(directory)? })
+    }
+
+    /// The line of a volume.
+    pub(super) fn find(&self, target: &Target) -> Option<&Disk> {
+        self.disks.iter().find(|disk| disk.target() == *target)
+    }
+
+    /// Writes a line down, instead of the one that the volume has.
+    pub(super) fn put(&mut self, disk: &Disk) -> Result<(), Problem> {
+        let target = disk.target();
+        match self.disks.iter_mut().find(|old| old.target() == target) {
+            Some(old) => *old = disk.clone(),
+            None => self.disks.push(disk.clone()),
+        }
+        self.write()
+    }
+
+    /// Forgets a volume.
+    pub(super) fn forget(&mut self, target: &Target) -> Result<(), Problem> {
+        self.disks.retain(|disk| disk.target() != *target);
+        self.write()
+    }
+
+    fn write(&self) -> Result<(), Problem> {
+        let whole = Whole { version: VERSION, disk: self.disks.clone() };
+        let text = toml::to_string(&whole).expect("plain data becomes TOML");
+        let beside = self.path.with_extension("new");
+        let write = || {
+            let mut file = File::create(&beside)?;
+            file.write_all(HEAD.as_bytes())?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&beside, &self.path)?;
+            File::open(self.path.parent().unwrap_or(Path::new("/")))?.sync_all()
+        };
+        write().map_err(|error| Problem::file(&self.path, &error))
+    }
+}
+
+fn parse_target(disk: &Disk) -> Result<Target, String> {
+    super::place::parse_target(&disk.target().to_string())
+}

@@ -1,0 +1,255 @@
+//! Disks by the kernel's NVMe/TCP initiator: a path to every node, which its multipath makes one disk of.
+//!
+//! Facts: options of `/dev/nvme-fabrics` and the directories below `/sys/class/nvme*` as the kernel's
+//! `drivers/nvme/host` names them; the files of `/etc/nvme` as nvme-cli keeps them, so that both agree who this host is.
+//!
+//! Always: a path is added where there is none, so `make` completes what a crash, or a node that was away, left undone.
+//! Controllers belong to the resource: they go with the last of its volumes.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use super::attached::Disk;
+use super::host::Host;
+use super::place::NvmePlace;
+use super::{Made, Maker, PathState};
+
+/// Where the kernel takes lines that describe paths.
+const FABRICS: &str = "dev/nvme-fabrics";
+
+/// How long a node may take to accept a connection. The kernel itself would wait for minutes, with nothing to interrupt it.
+const REACH_LIMIT: Duration = Duration::from_secs(3);
+
+/// What the kernel answers when it has the path already (`EALREADY`).
+const HAS_IT: i32 = 114;
+
+/// The kernel's initiator.
+pub(super) struct Nvme {
+    /// Hands the kernel a line that describes a path.
+    pub(super) connect: fn(&Host, &str) -> io::Result<()>,
+    /// Whether a node accepts connections there.
+    pub(super) reach: fn(SocketAddr) -> io::Result<()>,
+}
+
+impl Nvme {
+    pub(super) fn of_the_kernel() -> Nvme {
+        Nvme { connect, reach }
+    }
+
+    /// Adds the paths that are not there; says which could not be.
+    fn add_paths(&self, host: &Host, places: &[NvmePlace]) -> Result<Vec<String>, String> {
+        let (nqn, id) = identity(host).map_err(|error| format!("/etc/nvme: {error}"))?;
+        let reached: Vec<io::Result<()>> = thread::scope(|scope| {
+            let tried = places.iter().map(|place| scope.spawn(|| (self.reach)(place.address)));
+            let tried: Vec<_> = tried.collect();
+            tried.into_iter().map(|one| one.join().expect("it does not panic")).collect()
+        });
+        let mut refused = Vec::new();
+        for (place, reached) in places.iter().zip(reached) {
+            let line = format!(
+                "nqn={},transport=tcp,traddr={},trsvcid={},hostnqn={nqn},hostid={id},keep_alive_tmo=5,\
+                 reconnect_delay=2,ctrl_loss_tmo=-1",
+                place.subsystem,
+                place.address.ip(),
+                place.address.port()
+            );
+            match reached.and_then(|()| (self.connect)(host, &line)) {
+                Err(error) if error.raw_os_error() == Some(HAS_IT) => {}
+                Err(error) => refused.push(format!("{}: {error}", place.address)),
+                Ok(()) => {}
+            }
+        }
+        Ok(refused)
+    }
+}
+
+impl Maker for Nvme {
+    fn make(&self, host: &Host, disk: &Disk) -> Result<Made, String> {
+        let places = disk.nvme();
+        let Some(first) = places.first() else {
+            return Err(
+                "no node says where hosts of NVMe/TCP reach the volume (`nvme` in node.toml)"
+                    .to_owned(),
+            );
+        };
+        if places
+            .iter()
+            .any(|one| (&one.subsystem, one.namespace) != (&first.subsystem, first.namespace))
+        {
+            return Err("the places are not all of one volume".to_owned());
+        }
+        host.load("nvme-tcp", FABRICS)?;
+        require_multipath(host)?;
+        let missing: Vec<NvmePlace> =
+            places.iter().filter(|place| !has_path(host, place)).cloned().collect();
+        let refused = self.add_paths(host, &missing)?;
+        if controllers(host, &first.subsystem).is_empty() {
+            return Err(format!("no path could be made: {}", refused.join("; ")));
+        }
+        let found = host.wait_for(|| {
+            let disk = find(host, first)?;
+            host.at(format!("dev/{disk}")).exists().then_some(disk)
+        });
+        let Some(disk) = found else {
+            return Err(format!(
+                "the kernel shows no namespace {} of {}",
+                first.namespace, first.subsystem
+            ));
+        };
+        let mut why = format!(
+            "a path to {} of {} nodes, joined by the kernel's multipath",
+            places.len() - refused.len(),
+            places.len()
+        );
+        if !refused.is_empty() {
+            why.push_str(&format!("; not yet: {}", refused.join("; ")));
+        }
+        Ok(Made { disk, why })
+    }
+
+    fn find(&self, host: &Host, disk: &Disk) -> Option<String> {
+        find(host, disk.nvme().first()?)
+    }
+
+    fn paths(&self, host: &Host, disk: &Disk) -> Vec<PathState> {
+        let state = |place: &NvmePlace| {
+            let controller = controllers(host, &place.subsystem)
+                .into_iter()
+                .find(|name| is_to(host, name, place.address));
+            let state =
+                controller.and_then(|name| host.text(format!("sys/class/nvme/{name}/state")));
+            PathState {
+                address: place.address.to_string(),
+                state: state.unwrap_or_else(|| "absent".to_owned()),
+            }
+        };
+        disk.nvme().iter().map(state).collect()
+    }
+
+    fn unmake(&self, host: &Host, disk: &Disk, others: &[Disk]) -> Result<(), String> {
+        let Some(place) = disk.nvme().into_iter().next() else { return Ok(()) };
+        let shares = |other: &Disk| other.nvme().iter().any(|its| its.subsystem == place.subsystem);
+        if others.iter().any(shares) {
+            return Ok(());
+        }
+        for name in controllers(host, &place.subsystem) {
+            let path = host.at(format!("sys/class/nvme/{name}/delete_controller"));
+            match fs::write(&path, "1") {
+                // It went meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                done => done.map_err(|error| format!("{}: {error}", path.display()))?,
+            }
+        }
+        let gone = || {
+            (controllers(host, &place.subsystem).is_empty() && find(host, &place).is_none())
+                .then_some(())
+        };
+        host.wait_for(gone).ok_or_else(|| format!("{} does not go", place.subsystem))
+    }
+}
+
+/// Hands the kernel a line; it answers with the number that it gave the controller.
+fn connect(host: &Host, line: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().read(true).write(true).open(host.at(FABRICS))?;
+    file.write_all(line.as_bytes())?;
+    let mut answer = [0; 256];
+    file.read(&mut answer).map(drop)
+}
+
+fn reach(address: SocketAddr) -> io::Result<()> {
+    TcpStream::connect_timeout(&address, REACH_LIMIT).map(drop)
+}
+
+/// Without it each path were a disk of its own, and a node that fails an error of that disk.
+fn require_multipath(host: &Host) -> Result<(), String> {
+    match host.text("sys/module/nvme_core/parameters/multipath").as_deref() {
+        Some("Y") => Ok(()),
+        Some(_) => {
+            Err("the kernel's NVMe multipath is turned off (nvme_core.multipath=Y)".to_owned())
+        }
+        None => Err("this kernel was built without NVMe multipath".to_owned()),
+    }
+}
+
+/// Controllers of a subsystem, by the kernel's names.
+fn controllers(host: &Host, subsystem: &str) -> Vec<String> {
+    let names = host.names("sys/class/nvme").into_iter();
+    let is_of = |name: &String| {
+        host.text(format!("sys/class/nvme/{name}/subsysnqn")).as_deref() == Some(subsystem)
+    };
+    names.filter(is_of).collect()
+}
+
+/// Whether a controller leads to an address: `traddr=…,trsvcid=…`, and possibly more.
+fn is_to(host: &Host, controller: &str, address: SocketAddr) -> bool {
+    let text = host.text(format!("sys/class/nvme/{controller}/address")).unwrap_or_default();
+    let value = |key: &str| text.split(',').find_map(|word| word.strip_prefix(key));
+    value("traddr=").and_then(|ip| ip.parse().ok()) == Some(address.ip())
+        && value("trsvcid=").and_then(|port| port.parse().ok()) == Some(address.port())
+}
+
+fn has_path(host: &Host, place: &NvmePlace) -> bool {
+    controllers(host, &place.subsystem).iter().any(|name| is_to(host, name, place.address))
+}
+
+/// The disk of a namespace, by the kernel's name. Each path has one, too, which is hidden and has `c` in its name.
+fn find(host: &Host, place: &NvmePlace) -> Option<String> {
+    let class = "sys/class/nvme-subsystem";
+    let subsystems = host.names(class).into_iter().map(|name| format!("{class}/{name}"));
+    let is_it = |path: &String| {
+        host.text(format!("{path}/subsysnqn")).as_deref() == Some(place.subsystem.as_str())
+    };
+    let number = place.namespace.to_string();
+    subsystems.filter(is_it).find_map(|path| {
+        let of_volume = |name: &String| {
+            is_disk(name) && host.text(format!("{path}/{name}/nsid")).as_deref() == Some(&number)
+        };
+        host.names(&path).into_iter().find(of_volume)
+    })
+}
+
+/// `nvme0n1`, not `nvme0` nor `nvme0c1n1`.
+fn is_disk(name: &str) -> bool {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let parts = name.strip_prefix("nvme").and_then(|rest| rest.split_once('n'));
+    parts.is_some_and(|(subsystem, disk)| digits(subsystem) && digits(disk))
+}
+
+/// Who this host is: its name, and the identity in it. Made where there is none.
+fn identity(host: &Host) -> io::Result<(String, String)> {
+    let kept = |file: &str| {
+        let text = host.text(format!("etc/nvme/{file}"));
+        text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
+    };
+    let (nqn, id) = (kept("hostnqn"), kept("hostid"));
+    let in_name = nqn.as_ref().and_then(|nqn| Some(nqn.split_once(":uuid:")?.1.to_owned()));
+    let id = id.or(in_name).unwrap_or_else(new_uuid);
+    let nqn = nqn.unwrap_or_else(|| format!("nqn.2014-08.org.nvmexpress:uuid:{id}"));
+    for (file, text) in [("hostnqn", &nqn), ("hostid", &id)] {
+        if kept(file).is_none() {
+            let path = host.at(format!("etc/nvme/{file}"));
+            fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
+            fs::write(path, format!("{text}\n"))?;
+        }
+    }
+    Ok((nqn, id))
+}
+
+/// Of random numbers (version 4).
+fn new_uuid() -> String {
+    let (high, low) = (sys::random_u64(), sys::random_u64());
+    let high = high & !0xf000 | 0x4000;
+    let low = low & !(0b11 << 62) | 1 << 63;
+    format!(
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        high >> 32,
+        high >> 16 & 0xffff,
+        high & 0xffff,
+        low >> 48,
+        low & 0xffff_ffff_ffff
+    )
+}

@@ -1,0 +1,372 @@
+//! Hosts that are made up: directories as the kernel fills them, and makers that do as they are told.
+
+use std::cell::RefCell;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use super::attached::{Attached, Disk, Way};
+use super::host::Host;
+use super::nvme::Nvme;
+use super::place::{Target, parse_place, parse_target};
+use super::{Here, Made, Maker, PathState, disk_at};
+use crate::cli::Via;
+use crate::problem::{ATTACHED_OTHERWISE, DISK_IN_USE, NO_WAY, NOT_ATTACHED, Problem};
+
+/// A file system of a test, which goes with it.
+struct Root(PathBuf);
+
+impl Root {
+    fn of(name: &str) -> Root {
+        let root =
+            std::env::temp_dir().join(format!("lockstep-device-{}-{name}", std::process::id()));
+        fs::create_dir_all(&root).unwrap();
+        Root(root)
+    }
+
+    fn put(&self, path: &str, text: &str) {
+        put(&self.0, path, text);
+    }
+
+    fn host(&self) -> Host {
+        Host { root: self.0.clone() }
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+fn put(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+/// What a made-up maker was asked, and how it answers.
+#[derive(Default)]
+struct Told {
+    asked: Vec<String>,
+    /// The disk that it makes; none: it cannot.
+    disk: Option<&'static str>,
+    is_made: bool,
+    cannot_unmake: bool,
+}
+
+struct Puppet(Rc<RefCell<Told>>);
+
+impl Maker for Puppet {
+    fn make(&self, host: &Host, disk: &Disk) -> Result<Made, String> {
+        let mut told = self.0.borrow_mut();
+        told.asked.push(format!("make {}", disk.target()));
+        let name = told.disk.ok_or("it is not in the mood")?;
+        put(&host.root, &format!("sys/block/{name}/dev"), "259:7\n");
+        told.is_made = true;
+        Ok(Made { disk: name.to_owned(), why: "it was asked to".to_owned() })
+    }
+
+    fn find(&self, _: &Host, _: &Disk) -> Option<String> {
+        let told = self.0.borrow();
+        told.disk.filter(|_| told.is_made).map(str::to_owned)
+    }
+
+    fn paths(&self, _: &Host, _: &Disk) -> Vec<PathState> {
+        Vec::new()
+    }
+
+    fn unmake(&self, _: &Host, disk: &Disk, others: &[Disk]) -> Result<(), String> {
+        let mut told = self.0.borrow_mut();
+        told.asked.push(format!("unmake {} of {}", disk.target(), others.len() + 1));
+        told.is_made = false;
+        if told.cannot_unmake { Err("it hangs".to_owned()) } else { Ok(()) }
+    }
+}
+
+/// A made-up host with three makers: of ublk, of NVMe, of NBD.
+fn puppets(root: &Root, disks: [Option<&'static str>; 3]) -> (Here, [Rc<RefCell<Told>>; 3]) {
+    let told = disks.map(|disk| Rc::new(RefCell::new(Told { disk, ..Told::default() })));
+    let [ublk, nvme, nbd] = [0, 1, 2].map(|way: usize| Box::new(Puppet(told[way].clone())));
+    let directory = root.0.join("var/lib/lockstep");
+    (Here { host: root.host(), ublk, nvme, nbd, directory }, told)
+}
+
+fn target(text: &str) -> Target {
+    parse_target(text).unwrap()
+}
+
+fn known(text: &str) -> impl FnOnce() -> Result<Disk, Problem> {
+    let target = target(text);
+    let number = u32::from(target.volume) + 1;
+    let place = format!("nvme+tcp://127.77.0.1:4420/nqn.x:{}/{number}", target.resource);
+    move || Ok(disk_at(&target, &[parse_place(&place).unwrap()]))
+}
+
+fn asked(told: &Rc<RefCell<Told>>) -> Vec<String> {
+    std::mem::take(&mut told.borrow_mut().asked)
+}
+
+fn written(here: &Here) -> Vec<(String, Way, bool)> {
+    let disks = Attached::read(&here.directory).unwrap().disks;
+    disks.iter().map(|disk| (disk.target().to_string(), disk.via, disk.leaving)).collect()
+}
+
+#[test]
+fn the_first_way_that_works_is_taken_and_the_others_are_told_of() {
+    let root = Root::of("first");
+    let (here, told) = puppets(&root, [None, Some("nvme0n1"), Some("nbd0")]);
+    let answer = here.attach(&target("web"), Via::Auto, known("web")).unwrap();
+    assert_eq!((answer.via, answer.already), (Way::Nvme, false));
+    assert_eq!(answer.device, root.0.join("dev/lockstep/by-res/web/0"));
+    assert_eq!(fs::read_link(&answer.device).unwrap(), Path::new("../../../nvme0n1"));
+    let tried: Vec<_> = answer.tried.iter().map(|one| (one.via, one.why.as_str())).collect();
+    assert_eq!(tried, [(Way::Ublk, "it is not in the mood")]);
+    assert_eq!(asked(&told[0]), ["make web/0", "unmake web/0 of 1"]);
+    assert_eq!(asked(&told[2]), [""; 0]);
+    assert_eq!(written(&here), [("web/0".to_owned(), Way::Nvme, false)]);
+}
+
+#[test]
+fn a_host_without_a_way_keeps_nothing_of_the_trial() {
+    let root = Root::of("none");
+    let (here, _) = puppets(&root, [None; 3]);
+    let problem = here.attach(&target("web"), Via::Auto, known("web")).unwrap_err();
+    assert!(problem.is_kind(NO_WAY), "{problem}");
+    assert_eq!(problem.message.matches("not in the mood").count(), 3, "{problem}");
+    assert_eq!(written(&here), []);
+    assert!(!root.0.join("dev/lockstep/by-res/web").exists());
+}
+
+#[test]
+fn who_attaches_twice_is_told_of_the_first() {
+    let root = Root::of("twice");
+    let (here, told) = puppets(&root, [None, Some("nvme0n1"), Some("nbd0")]);
+    here.attach(&target("web"), Via::Nvme, known("web")).unwrap();
+    let again = here.attach(&target("web"), Via::Auto, known("web")).unwrap();
+    assert!(again.already && again.via == Way::Nvme && again.tried.is_empty());
+    let otherwise = here.attach(&target("web"), Via::Nbd, known("web")).unwrap_err();
+    assert!(otherwise.is_kind(ATTACHED_OTHERWISE), "{otherwise}");
+    assert_eq!(asked(&told[2]), [""; 0]);
+}
+
+#[test]
+fn a_name_that_leads_to_another_disk_is_not_taken() {
+    let root = Root::of("taken");
+    let (here, told) = puppets(&root, [None, Some("nvme0n1"), None]);
+    root.put("sys/block/nvme9n1/dev", "259:1\n");
+    fs::create_dir_all(root.0.join("dev/lockstep/by-res/web")).unwrap();
+    symlink("../../../nvme9n1", root.0.join("dev/lockstep/by-res/web/0")).unwrap();
+    let problem = here.attach(&target("web"), Via::Auto, known("web")).unwrap_err();
+    assert!(problem.is_kind(ATTACHED_OTHERWISE), "{problem}");
+    assert_eq!((written(&here), asked(&told[1])), (vec![], vec![]));
+    // One that leads nowhere is left over from a disk that is gone.
+    fs::remove_dir_all(root.0.join("sys/block/nvme9n1")).unwrap();
+    here.attach(&target("web"), Via::Auto, known("web")).unwrap();
+}
+
+#[test]
+fn a_resource_that_has_the_name_of_one_that_is_attached_is_refused() {
+    let root = Root::of("namesake");
+    let (here, _) = puppets(&root, [None, Some("nvme0n1"), None]);
+    let of = |id: &str| {
+        let disk = Disk { id: Some(id.to_owned()), ..known("web")().unwrap() };
+        move || Ok(disk)
+    };
+    here.attach(&target("web"), Via::Auto, of("a1")).unwrap();
+    let problem = here.attach(&target("web"), Via::Auto, of("b2")).unwrap_err();
+    assert!(problem.is_kind(ATTACHED_OTHERWISE), "{problem}");
+    here.attach(&target("web"), Via::Auto, of("a1")).unwrap();
+}
+
+#[test]
+fn a_disk_in_use_is_taken_away_by_force_only() {
+    let root = Root::of("in-use");
+    let (here, told) = puppets(&root, [None, Some("nvme0n1"), None]);
+    let web = target("web");
+    here.attach(&web, Via::Auto, known("web")).unwrap();
+    asked(&told[1]);
+    root.put("proc/self/mountinfo", "36 35 259:7 / /srv rw,noatime - ext4 /dev/x rw\n");
+    let problem = here.detach(&web, false).unwrap_err();
+    assert!(
+        problem.is_kind(DISK_IN_USE) && problem.message.contains("mounted at /srv"),
+        "{problem}"
+    );
+    assert_eq!(asked(&told[1]), [""; 0]);
+    assert_eq!(written(&here), [("web/0".to_owned(), Way::Nvme, false)]);
+    here.detach(&web, true).unwrap();
+    assert_eq!(asked(&told[1]), ["unmake web/0 of 1"]);
+    assert_eq!(written(&here), []);
+    assert!(fs::read_link(root.0.join("dev/lockstep/by-res/web/0")).is_err());
+    assert!(here.detach(&web, false).unwrap_err().is_kind(NOT_ATTACHED));
+}
+
+#[test]
+fn what_a_crash_left_is_completed_by_attach_and_removed_by_detach() {
+    let root = Root::of("crash");
+    let (here, told) = puppets(&root, [None, Some("nvme0n1"), None]);
+    let web = target("web");
+    // It was written down, and not made.
+    let line = Disk { via: Way::Nvme, ..known("web")().unwrap() };
+    Attached::open(&here.directory).unwrap().put(&line).unwrap();
+    let answer = here.attach(&web, Via::Auto, || Err(Problem::new(NO_WAY, "no node"))).unwrap();
+    assert!(!answer.already && answer.via == Way::Nvme);
+    Attached::open(&here.directory).unwrap().put(&line).unwrap();
+    here.detach(&web, false).unwrap();
+    assert_eq!(written(&here), []);
+    // It could not be taken away.
+    here.attach(&web, Via::Auto, known("web")).unwrap();
+    told[1].borrow_mut().cannot_unmake = true;
+    assert!(here.detach(&web, false).unwrap_err().message.contains("it hangs"));
+    assert_eq!(written(&here), [("web/0".to_owned(), Way::Nvme, true)]);
+    told[1].borrow_mut().cannot_unmake = false;
+    here.detach(&web, false).unwrap();
+    assert_eq!(written(&here), []);
+}
+
+#[test]
+fn a_file_of_another_release_or_with_paths_for_names_is_refused() {
+    let root = Root::of("file");
+    for text in [
+        "version = 2\n",
+        "version = 1\nsurprise = 1\n",
+        "version = 1\n[[disk]]\nresource = \"../x\"\nvolume = 0\nvia = \"nvme\"\n",
+        "version = 1\n[[disk]]\nresource = \"x\"\nvolume = 0\nvia = \"magic\"\n",
+        "nonsense",
+    ] {
+        root.put("attached.toml", text);
+        assert!(Attached::read(&root.0).is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn a_disk_is_in_use_by_a_mounted_part_of_it_a_holder_or_swap() {
+    let root = Root::of("users");
+    let host = root.host();
+    root.put("sys/block/nbd0/dev", "43:0\n");
+    root.put("sys/block/nbd0/nbd0p1/partition", "1\n");
+    root.put("sys/block/nbd0/nbd0p1/dev", "43:1\n");
+    root.put("proc/self/mountinfo", "36 35 43:2 / /other rw - ext4 /dev/nbd0p2 rw\n");
+    root.put("proc/swaps", "Filename\tType\n/dev/nbd01  partition\n");
+    assert_eq!(host.user_of("nbd0"), None);
+    root.put("proc/swaps", "Filename\tType\n/dev/nbd0  partition 1 0 -2\n");
+    assert!(host.user_of("nbd0").unwrap().contains("swap"));
+    root.put("sys/block/nbd0/holders/dm-3/dev", "");
+    assert!(host.user_of("nbd0").unwrap().contains("/dev/dm-3"));
+    root.put("proc/self/mountinfo", "36 35 43:1 / /part rw - ext4 /dev/nbd0p1 rw\n");
+    fs::remove_dir_all(root.0.join("sys/block/nbd0/holders")).unwrap();
+    root.put("proc/swaps", "");
+    assert!(host.user_of("nbd0").unwrap().contains("mounted at /part"));
+}
+
+/// What the kernel does with a line, in a made-up host: a controller, and the disk of each namespace.
+fn kernel(host: &Host, line: &str) -> io::Result<()> {
+    put(&host.root, "tmp/line", line);
+    let value = |key: &str| {
+        let word = line.split(',').find_map(|word| word.strip_prefix(key)).expect(key);
+        word.to_owned()
+    };
+    let number = host.names("sys/class/nvme").len();
+    let controller = format!("sys/class/nvme/nvme{number}");
+    let address = format!("traddr={},trsvcid={}\n", value("traddr="), value("trsvcid="));
+    put(&host.root, &format!("{controller}/subsysnqn"), &format!("{}\n", value("nqn=")));
+    put(&host.root, &format!("{controller}/address"), &address);
+    put(&host.root, &format!("{controller}/state"), "live\n");
+    let subsystem = "sys/class/nvme-subsystem/nvme-subsys0";
+    put(&host.root, &format!("{subsystem}/subsysnqn"), &format!("{}\n", value("nqn=")));
+    for namespace in [1, 2] {
+        let name = format!("nvme0n{namespace}");
+        put(&host.root, &format!("{subsystem}/{name}/nsid"), &format!("{namespace}\n"));
+        put(&host.root, &format!("{subsystem}/nvme0c0n{namespace}/nsid"), "1\n");
+        put(&host.root, &format!("dev/{name}"), "");
+    }
+    Ok(())
+}
+
+fn reach(address: SocketAddr) -> io::Result<()> {
+    match address.port() {
+        4420 => Ok(()),
+        _ => Err(io::ErrorKind::ConnectionRefused.into()),
+    }
+}
+
+fn nvme_host(name: &str) -> (Root, Nvme) {
+    let root = Root::of(name);
+    root.put("dev/nvme-fabrics", "");
+    root.put("sys/module/nvme_core/parameters/multipath", "Y\n");
+    (root, Nvme { connect: kernel, reach })
+}
+
+fn nvme_disk(text: &str, places: &[&str]) -> Disk {
+    let target = target(text);
+    let number = target.volume + 1;
+    let url =
+        |place: &&str| parse_place(&format!("nvme+tcp://{place}/nqn.x:web/{number}")).unwrap();
+    disk_at(&target, &places.iter().map(url).collect::<Vec<_>>())
+}
+
+#[test]
+fn a_path_is_made_to_every_node_that_is_there_and_the_rest_is_completed_later() {
+    let (root, nvme) = nvme_host("paths");
+    let host = root.host();
+    let early = nvme_disk("web/1", &["127.77.0.1:4420", "127.77.0.2:1"]);
+    let made = nvme.make(&host, &early).unwrap();
+    assert_eq!(made.disk, "nvme0n2");
+    assert!(made.why.contains("1 of 2") && made.why.contains("127.77.0.2:1"), "{}", made.why);
+    let disk = nvme_disk("web/1", &["127.77.0.1:4420", "[::1]:4420"]);
+    nvme.make(&host, &disk).unwrap();
+    let states = nvme.paths(&host, &disk);
+    let states: Vec<_> =
+        states.iter().map(|one| (one.address.as_str(), one.state.as_str())).collect();
+    assert_eq!(states, [("127.77.0.1:4420", "live"), ("[::1]:4420", "live")]);
+    assert_eq!(host.names("sys/class/nvme").len(), 2, "no path is made twice");
+    assert_eq!(nvme.find(&host, &disk).as_deref(), Some("nvme0n2"));
+}
+
+#[test]
+fn the_host_has_one_name_for_ever() {
+    let (root, nvme) = nvme_host("name");
+    let host = root.host();
+    nvme.make(&host, &nvme_disk("web", &["127.77.0.1:4420"])).unwrap();
+    let (nqn, id) = (host.text("etc/nvme/hostnqn").unwrap(), host.text("etc/nvme/hostid").unwrap());
+    assert_eq!(nqn, format!("nqn.2014-08.org.nvmexpress:uuid:{id}"));
+    nvme.make(&host, &nvme_disk("web", &["127.77.0.2:4420"])).unwrap();
+    let line = host.text("tmp/line").unwrap();
+    assert!(line.contains(&format!(",hostnqn={nqn},hostid={id},")), "{line}");
+    // One that was given it by other programs is kept, and what it lacks is taken from it.
+    fs::remove_file(root.0.join("etc/nvme/hostid")).unwrap();
+    root.put(
+        "etc/nvme/hostnqn",
+        "nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427\n",
+    );
+    nvme.make(&host, &nvme_disk("web", &["127.77.0.3:4420"])).unwrap();
+    assert_eq!(host.text("etc/nvme/hostid").unwrap(), "1b4e28ba-2fa1-11d2-883f-0016d3cca427");
+}
+
+#[test]
+fn without_multipath_or_a_node_in_reach_there_is_no_disk() {
+    let (root, nvme) = nvme_host("unfit");
+    let host = root.host();
+    let problem = nvme.make(&host, &nvme_disk("web", &["127.77.0.1:1"])).err().unwrap();
+    assert!(problem.contains("no path could be made: 127.77.0.1:1"), "{problem}");
+    root.put("sys/module/nvme_core/parameters/multipath", "N\n");
+    let problem = nvme.make(&host, &nvme_disk("web", &["127.77.0.1:4420"])).err().unwrap();
+    assert!(problem.contains("turned off"), "{problem}");
+    let nbd_only = disk_at(&target("web"), &[parse_place("nbd://127.77.0.1:10809/web").unwrap()]);
+    assert!(nvme.make(&host, &nbd_only).err().unwrap().contains("node.toml"));
+}
+
+#[test]
+fn controllers_stay_while_another_volume_of_the_resource_is_attached() {
+    let (root, nvme) = nvme_host("share");
+    let host = root.host();
+    let (first, second) =
+        (nvme_disk("web", &["127.77.0.1:4420"]), nvme_disk("web/1", &["127.77.0.1:4420"]));
+    nvme.make(&host, &first).unwrap();
+    nvme.make(&host, &second).unwrap();
+    nvme.unmake(&host, &first, std::slice::from_ref(&second)).unwrap();
+    assert!(host.text("sys/class/nvme/nvme0/delete_controller").is_none());
+}
