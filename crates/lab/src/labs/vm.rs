@@ -6,6 +6,7 @@
 mod attach;
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::bench::{
     wait_for,
 };
 use crate::cluster::{Cluster, SYNC_LIMIT};
-use crate::relay::{Delay, relay};
+use crate::relay::Delay;
 
 pub(super) use attach::{attach_6_1, attach_6_12};
 
@@ -69,7 +70,7 @@ fn nvme(bench: &Bench, series: &str) -> Outcome {
         let address = parts.next().and_then(|address| address.parse().ok());
         let address = address.ok_or_else(|| Failure(format!("{place} names no address")))?;
         subsystem = parts.next().unwrap_or_default();
-        ports.push(relay(address, Delay::NONE)?.to_string());
+        ports.push(relay(address)?.to_string());
     }
     ensure!(ports.len() == 3 && !subsystem.is_empty(), "three paths are told: {told}");
     let share = bench.directory.join("share");
@@ -176,4 +177,9 @@ impl Running {
     fn ends_well(&mut self) -> Outcome<bool> {
         Ok(self.0.wait()?.success())
     }
+}
+
+/// A port of this machine's loopback behind which a node is: an emulated machine reaches no other address.
+fn relay(node: SocketAddr) -> Outcome<u16> {
+    crate::relay::relay(node, Delay::NONE)
 }
