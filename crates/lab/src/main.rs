@@ -226,11 +226,46 @@ fn conclude(ends: &[(&str, End, Duration)]) -> ExitCode {
     for (name, end, time) in ends {
         println!("{name:<22} {:<8} {:>7.1} s", word(*end), time.as_secs_f64());
     }
+    print!("{}", kernels(ends));
     let count = |wanted: End| ends.iter().filter(|(_, end, _)| *end == wanted).count();
     let (passed, failed) = (count(End::Passed), count(End::Failed));
     println!("{passed} passed, {failed} failed, {} skipped", count(End::NotRun));
     println!("{{\"runs\":{},\"failures\":{failed}}}", passed + failed);
     if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What was seen under which kernel of a machine, as a table: `vm-WHAT-KERNEL` is what such a lab is called.
+fn kernels(ends: &[(&str, End, Duration)]) -> String {
+    let split = |name: &'static str| name.strip_prefix("vm-")?.rsplit_once('-');
+    let known: Vec<(&str, &str)> = LABS.iter().filter_map(|lab| split(lab.name)).collect();
+    let seen = |what: &str, kernel: &str| {
+        let name = format!("vm-{what}-{kernel}");
+        ends.iter().find(|(lab, ..)| *lab == name).map(|(_, end, _)| word(*end))
+    };
+    let of = |choose: fn(&(&'static str, &'static str)) -> &'static str| {
+        let mut names: Vec<&str> = Vec::new();
+        for name in known.iter().map(choose) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    };
+    let columns = of(|(_, kernel)| kernel);
+    let mut table = String::new();
+    for what in of(|(what, _)| what) {
+        let row: Vec<Option<&str>> = columns.iter().map(|kernel| seen(what, kernel)).collect();
+        if row.iter().any(Option::is_some) {
+            let cells = row.iter().map(|cell| format!("{:<10}", cell.unwrap_or("-")));
+            table.push_str(&format!("{what:<22} {}\n", cells.collect::<String>().trim_end()));
+        }
+    }
+    if table.is_empty() {
+        return table;
+    }
+    let head: String =
+        columns.iter().map(|kernel| format!("{:<10}", format!("Linux {kernel}"))).collect();
+    format!("\n{:<22} {}\n{table}\n", "in a machine", head.trim_end())
 }
 
 fn seed_of_now() -> u64 {

@@ -25,7 +25,7 @@ const RUN_BYTES: usize = 1 << 20;
 const PAGE_BYTES: u64 = 4096;
 
 /// Longer zeroings go to the backing at once, as a real disk may do with any write.
-const ZERO_BYTES_MAX: u64 = 16 << 20;
+const ZERO_BYTES_MAX: u64 = 1 << 20;
 
 pub(crate) struct Cache {
     /// By block number.

@@ -56,6 +56,8 @@ trait Kind {
     fn server(home: &Home) -> Outcome<Command>;
     /// A client that reads statements, prints what they give at once, and ends at an error.
     fn client(home: &Home, database: &str) -> Command;
+    /// The client's word before a statement to carry out.
+    const EXECUTE: &'static str;
     /// The database to connect to before there is another.
     const FIRST: &'static str;
     /// Fills tables for the benchmark.
@@ -85,6 +87,7 @@ impl MariaDb {
 }
 
 impl Kind for MariaDb {
+    const EXECUTE: &'static str = "--execute";
     const FIRST: &'static str = "mysql";
     const STOP: &'static str = "-TERM";
 
@@ -158,6 +161,7 @@ impl PostgreSql {
 }
 
 impl Kind for PostgreSql {
+    const EXECUTE: &'static str = "--command";
     const FIRST: &'static str = "postgres";
     const STOP: &'static str = "-INT";
 
@@ -211,11 +215,9 @@ impl Kind for PostgreSql {
     }
 }
 
-/// What a database answers to statements.
-fn ask<K: Kind>(home: &Home, database: &str, statements: &str) -> Outcome<Said> {
-    let path = home.log.with_extension("sql");
-    fs::write(&path, statements)?;
-    run(K::client(home, database).stdin(fs::File::open(&path)?), TOOL_LIMIT)
+/// What a database answers to a statement.
+fn ask<K: Kind>(home: &Home, database: &str, statement: &str) -> Outcome<Said> {
+    run(K::client(home, database).args([K::EXECUTE, statement]), TOOL_LIMIT)
 }
 
 /// A client that commits one row after the other.
@@ -307,7 +309,9 @@ impl<K: Kind> Application for Database<K> {
         let (stable, kind) = (Arc::default(), std::marker::PhantomData);
         let mut database = Database { home, server, load: None, writers: Vec::new(), stable, kind };
         wait_for("the database to answer", START_LIMIT, || {
-            ask::<K>(&database.home, K::FIRST, "SELECT 1;")?.ok()
+            let told = ask::<K>(&database.home, K::FIRST, "SELECT 1;")?.ok()?;
+            ensure!(told.trim() == "1", "it says {told}");
+            Ok(())
         })?;
         if is_new {
             database.work()?;
