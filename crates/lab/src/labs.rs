@@ -134,6 +134,7 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "vm-nvme-6.12" vm::nvme_6_12, "The same with Linux 6.12.";
     Quick "vm-attach-6.1" vm::attach_6_1, "lockstep device makes disks of a volume in an emulated machine with Linux 6.1, and takes them away.";
     Full  "vm-attach-6.12" vm::attach_6_12, "The same with Linux 6.12.";
+    Full  "vm-moved-6.12" vm::moved_6_12, "A machine moves to another host while it works (QEMU's live migration), and the node it left is killed.";
     Full  "app-ext4" apps::ext4, "Synced files on ext4 survive a killed primary without an error, and a power cut of all nodes.";
     Full  "app-xfs" apps::xfs, "The same on xfs.";
     Full  "app-btrfs" apps::btrfs, "The same on btrfs.";

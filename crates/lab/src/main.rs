@@ -256,7 +256,7 @@ fn kernels(ends: &[(&str, End, Duration)]) -> String {
     for what in of(|(what, _)| what) {
         let row: Vec<Option<&str>> = columns.iter().map(|kernel| seen(what, kernel)).collect();
         if row.iter().any(Option::is_some) {
-            let cells = row.iter().map(|cell| format!("{:<10}", cell.unwrap_or("-")));
+            let cells = row.iter().map(|cell| format!("{:<12}", cell.unwrap_or("-")));
             table.push_str(&format!("{what:<22} {}\n", cells.collect::<String>().trim_end()));
         }
     }
@@ -264,7 +264,7 @@ fn kernels(ends: &[(&str, End, Duration)]) -> String {
         return table;
     }
     let head: String =
-        columns.iter().map(|kernel| format!("{:<10}", format!("Linux {kernel}"))).collect();
+        columns.iter().map(|kernel| format!("{:<12}", format!("Linux {kernel}"))).collect();
     format!("\n{:<22} {}\n{table}\n", "in a machine", head.trim_end())
 }
 

@@ -4,6 +4,7 @@
 //! processor's help: what it shows is that things work, never how fast.
 
 mod attach;
+mod moved;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -19,6 +20,23 @@ use crate::cluster::{Cluster, SYNC_LIMIT};
 use crate::relay::Delay;
 
 pub(super) use attach::{attach_6_1, attach_6_12};
+pub(super) use moved::moved_6_12;
+
+/// What a machine is made with.
+const TOOLS: &[&str] = &[
+    "qemu-system-x86_64",
+    "busybox",
+    "nvme",
+    "fio",
+    "mkfs.ext4",
+    "modprobe",
+    "depmod",
+    "cpio",
+    "xz",
+    "apt-get",
+    "apt-cache",
+    "dpkg",
+];
 
 /// How long it may take to fetch a kernel's package and to make a machine's file system of it.
 const MAKE_LIMIT: Duration = Duration::from_secs(200);
