@@ -112,6 +112,18 @@ impl Cluster {
         format!("nbd+unix:///{name}?socket={}", socket.display())
     }
 
+    /// Where a volume is on a node over TCP: by NBD, and by NVMe.
+    pub(crate) fn addresses(&self, node: &str, name: &str) -> Outcome<[String; 2]> {
+        let told = self.ok(&["resource", "show", name])?;
+        let find = |kind: &str, scheme: &str| {
+            let mark = format!("{kind} on {node} ");
+            let mut lines = told.lines().filter(|line| line.trim_start().starts_with(&mark));
+            let found = lines.find_map(|line| Some(&line[line.find(scheme)?..]));
+            found.map(str::to_owned).ok_or_else(|| format!("{name} is not told to be by {kind}"))
+        };
+        Ok([find("nbd", "nbd://")?, find("nvme", "nvme+tcp://")?])
+    }
+
     /// The processes of the nodes that run.
     pub(crate) fn pids(&self) -> Outcome<Vec<u32>> {
         Ok(self.statuses()?.into_iter().filter_map(|(_, pid)| pid).collect())

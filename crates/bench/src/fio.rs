@@ -1,6 +1,6 @@
-//! fio: one job, and what it saw.
+//! fio: one job, and what it saw. Where two protocols are compared that fio does not both speak, our own program in its place.
 //!
-//! Always: direct I/O, random offsets from a new seed each time, latencies from fio's own histograms.
+//! Always: direct I/O, random offsets from a new seed each time, latencies from fio's own histograms, or all of them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,6 +31,8 @@ pub(crate) enum Target {
     Nbd(String),
     /// io_uring on a file, direct.
     File(PathBuf),
+    /// Our own load, by the protocol that the URL names.
+    Load(String),
 }
 
 /// What fio saw.
@@ -72,8 +74,29 @@ fn command(target: &Target, workload: &Workload, size_mib: u64) -> Command {
             "--direct=1".to_owned(),
             format!("--filename={}", path.display()),
         ]),
+        // Without fio.
+        Target::Load(_) => &mut command,
     };
     command
+}
+
+/// The same by our own load, which prints what it saw.
+fn own_command(
+    url: &str,
+    workload: &Workload,
+    size_mib: u64,
+    seconds: f64,
+    output: &Path,
+) -> Outcome<Command> {
+    let text = |error: std::io::Error| error.to_string();
+    let program = std::env::current_exe().map_err(text)?.with_file_name("load");
+    let mut command = Command::new(program);
+    command.arg(url).args(["--pattern", workload.pattern]);
+    command.args(["--block-kib", &workload.block_kib.to_string()]);
+    command.args(["--depth", &workload.depth.to_string(), "--size-mib", &size_mib.to_string()]);
+    command.args(["--seconds", &seconds.to_string()]);
+    command.stdout(fs::File::create(output).map_err(text)?);
+    Ok(command)
 }
 
 /// Writes everything once, in random bytes, so that reads find data and writes find blocks.
@@ -94,6 +117,12 @@ pub(crate) fn start(
     static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let output = scratch.join(format!("fio-{number}.json"));
+    if let Target::Load(url) = target {
+        let mut command = own_command(url, workload, size_mib, seconds, &output)?;
+        let (words, child) = (shown(&command), command.spawn());
+        let child = child.map_err(|error| format!("{words}: {error}"))?;
+        return Ok(Job { child, output, words });
+    }
     let mut command = command(target, workload, size_mib);
     command.args(["--time_based", "--output-format=json"]);
     command.arg(format!("--runtime={:.0}ms", seconds * 1000.0));
@@ -112,7 +141,9 @@ impl Job {
         if !status.success() {
             return Err(format!("{}: {status}\n{text}", self.words));
         }
-        parse(&text).ok_or_else(|| format!("{}: not understood:\n{text}", self.words))
+        parse(&text)
+            .or_else(|| parse_own(&text))
+            .ok_or_else(|| format!("{}: not understood:\n{text}", self.words))
     }
 
     /// Ends it; what it saw is not asked for.
@@ -178,6 +209,26 @@ fn parse(text: &str) -> Option<Seen> {
         mean_us: share(read.mean_us, write.mean_us),
         fio_ms: busy / 100.0 * run_ms / float(requests) * 1000.0,
         ..slower
+    })
+}
+
+/// What our own load prints.
+fn parse_own(text: &str) -> Option<Seen> {
+    let value: Value = serde_json::from_str(text).ok()?;
+    let of = |name: &str| value[name].as_u64();
+    let micros = |name: &str| of(name).map(|nanoseconds| float(nanoseconds) / 1000.0);
+    let (requests, seconds) = (of("requests")?, float(of("nanoseconds")?) / 1e9);
+    let iops = float(requests) / seconds;
+    (requests > 0).then_some(Seen {
+        requests,
+        iops,
+        mb_per_second: iops * float(of("block_bytes")?) / 1e6,
+        mean_us: micros("mean_ns")?,
+        p50_us: micros("p50_ns")?,
+        p99_us: micros("p99_ns")?,
+        p999_us: micros("p999_ns")?,
+        max_us: micros("max_ns")?,
+        fio_ms: 0.0,
     })
 }
 

@@ -43,7 +43,7 @@ struct Arguments {
     /// Only show that every row can be made
     #[arg(long, conflicts_with = "full")]
     sanity: bool,
-    /// Only these tables: record-memory, record-file, depth, threads, failover, idle
+    /// Only these tables: record-memory, record-file, depth, threads, protocols, failover, idle
     #[arg(long, value_delimiter = ',')]
     tables: Vec<String>,
     /// Name of the files to write
@@ -60,7 +60,8 @@ struct Arguments {
     compare: Option<String>,
 }
 
-const TABLES: [&str; 6] = ["record-memory", "record-file", "depth", "threads", "failover", "idle"];
+const TABLES: [&str; 7] =
+    ["record-memory", "record-file", "depth", "threads", "protocols", "failover", "idle"];
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -120,6 +121,9 @@ fn measure(run: &Run, arguments: &Arguments) -> Outcome<Report> {
     }
     if wants("threads") {
         tables.push(tables::threads(run)?);
+    }
+    if wants("protocols") {
+        tables.push(tables::protocols(run)?);
     }
     let failover = if wants("failover") { Some(failover::measure(run)?) } else { None };
     let idle = if wants("idle") { idle::measure(run)? } else { Vec::new() };

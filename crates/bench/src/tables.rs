@@ -47,6 +47,18 @@ const DEPTHS: [Workload; 7] = [
     workload("depth 64", WRITE, 4, 64),
 ];
 
+/// The rows of the protocols' table.
+const PROTOCOLS: [Workload; 8] = [
+    workload("4K random write, depth 1", WRITE, 4, 1),
+    workload("4K random write, depth 4", WRITE, 4, 4),
+    workload("4K random write, depth 16", WRITE, 4, 16),
+    workload("4K random write, depth 64", WRITE, 4, 64),
+    workload("4K random read, depth 1", READ, 4, 1),
+    workload("4K random read, depth 4", READ, 4, 4),
+    workload("4K random read, depth 16", READ, 4, 16),
+    workload("4K random read, depth 64", READ, 4, 64),
+];
+
 /// The column of the threads table.
 const EIGHT_JOBS: [Workload; 1] = [workload("4K random write, depth 8", WRITE, 4, 8)];
 
@@ -198,6 +210,41 @@ pub(crate) fn threads(run: &Run) -> Outcome<Table> {
     };
     measure(run, &subjects, &EIGHT_JOBS, &[8], &mut table)?;
     Ok(table)
+}
+
+/// By which protocol a client comes: one volume of three replicas, one client, which speaks both.
+pub(crate) fn protocols(run: &Run) -> Outcome<Table> {
+    let size_mib = run.pace.memory_mib();
+    let (mut clusters, mut subjects) = (Vec::new(), Vec::new());
+    for programs in &run.programs {
+        let wanted = Wanted { nodes: 3, store: "memory", encryption: false, threads: 1 };
+        let mut filled = Vec::new();
+        let cluster = one(run, programs, wanted, 3, ("filled", size_mib), &mut filled)?;
+        let urls = cluster.addresses("c", "v")?;
+        for (name, url) in [NBD_TCP, NVME_TCP].into_iter().zip(urls) {
+            let (name, target) = (format!("{name}{}", run.suffix(programs)), Target::Load(url));
+            subjects.push(Subject { name, target, pids: cluster.pids()?, size_mib, copies: 3 });
+        }
+        clusters.push(cluster);
+    }
+    let mut table = Table {
+        key: "protocols",
+        title: "NVMe beside NBD, both over TCP",
+        seed: "no publication: asked is that NVMe is no slower than NBD at any depth",
+        reference: NBD_TCP,
+        rows: Vec::new(),
+    };
+    measure(run, &subjects, &PROTOCOLS, &[1], &mut table)?;
+    Ok(table)
+}
+
+/// The two protocols' subjects.
+pub(crate) const NBD_TCP: &str = "NBD over TCP";
+pub(crate) const NVME_TCP: &str = "NVMe over TCP";
+
+/// Names of the protocols' rows.
+pub(crate) fn protocol_rows() -> impl Iterator<Item = &'static str> {
+    PROTOCOLS.iter().map(|workload| workload.name)
 }
 
 /// The subject with one thread.

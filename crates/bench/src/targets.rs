@@ -9,7 +9,7 @@ use replica::door::Timing;
 use crate::fio::float;
 use crate::report::Report;
 use crate::sample::Sample;
-use crate::tables::{Row, threads_name};
+use crate::tables::{NBD_TCP, NVME_TCP, Row, protocol_rows, threads_name};
 
 /// On which side of a figure the good ones lie.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +69,7 @@ pub(crate) fn of(report: &Report) -> Vec<Reached> {
     list.in_memory();
     list.on_disk();
     list.threads();
+    list.protocols();
     list.failover();
     list.idle();
     list.all
@@ -169,6 +170,14 @@ impl List<'_> {
             let pair = (&*threads_name(threads), &*threads_name(1));
             let value = self.ratio(table, "4K random write, depth 8", pair, IOPS);
             self.add(format!("{threads} shards against one, 8 jobs: IOPS"), bound, value);
+        }
+    }
+
+    fn protocols(&mut self) {
+        for workload in protocol_rows() {
+            let value = self.ratio("protocols", workload, (NVME_TCP, NBD_TCP), IOPS);
+            let what = format!("{workload}: IOPS by NVMe against NBD");
+            self.add(what, Bound::AtLeast(1.0), value);
         }
     }
 

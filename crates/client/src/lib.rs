@@ -17,7 +17,7 @@ use nbd::{
     Client, ClientEvent, Goal, Op, Ready, Replies, Reply, encode_disconnect, encode_request,
 };
 
-pub use crate::nvme::{NvmeVolume, discover};
+pub use crate::nvme::{NvmeQueue, NvmeVolume, discover};
 
 /// How long to wait for a connection to a node on this machine.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -80,6 +80,11 @@ impl Volume {
     /// Makes every acknowledged write stable.
     pub fn flush(&mut self) -> io::Result<()> {
         self.ask(Op::Flush, 0, 0, &[], false)
+    }
+
+    /// Its connection, for who keeps several requests open; nothing else may be asked meanwhile.
+    pub fn stream(&self) -> io::Result<TcpStream> {
+        self.stream.try_clone()
     }
 
     /// Sends bytes as they are, good or bad.

@@ -17,7 +17,7 @@ use super::{CONNECT_LIMIT, broken};
 const HOST_NQN: &str = "nqn.2026-11.invalid.lockstep:client";
 
 /// Entries of our queues.
-const ENTRIES: u16 = 32;
+const ENTRIES: u16 = 128;
 
 /// How often a host that only waits says that it is there: never, it is given up when its connection ends.
 const KEEP_ALIVE_MS: u32 = 0;
@@ -130,7 +130,29 @@ pub struct NvmeVolume {
     pub nguid: [u8; 16],
 }
 
+/// A volume's queue, for who keeps several commands open.
+pub struct NvmeQueue {
+    /// Where its bytes go, and come from.
+    pub stream: TcpStream,
+    /// What makes commands.
+    pub host: Host,
+    /// The volume.
+    pub namespace: u32,
+    /// Bytes of a block, as a power of two.
+    pub block_shift: u8,
+    /// Without it the controller ends.
+    _admin: TcpStream,
+}
+
 impl NvmeVolume {
+    /// Its queue, on which nothing is open.
+    #[must_use]
+    pub fn into_queue(self) -> NvmeQueue {
+        let (namespace, block_shift, _admin) =
+            (self.namespace, self.block_shift, self.admin.stream);
+        NvmeQueue { stream: self.io.stream, host: self.io.host, namespace, block_shift, _admin }
+    }
+
     /// Connects to a node and opens volume `namespace` (from 1 on) of a subsystem.
     ///
     /// # Errors
