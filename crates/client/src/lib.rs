@@ -156,12 +156,35 @@ fn shake_hands(
     address: SocketAddr,
     goal: Goal,
     limit: Duration,
-    mut hear: impl FnMut(ClientEvent),
+    hear: impl FnMut(ClientEvent),
 ) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect_timeout(&address, CONNECT_LIMIT)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit))?;
+    speak(&mut stream, goal, hear)?;
+    Ok(stream)
+}
+
+/// Asks for an export on a connection that the caller hands to somebody else then: to the kernel. Nothing was asked of the
+/// volume, and nothing is left to be read.
+pub fn negotiate(stream: &mut (impl Read + Write), export: &str) -> io::Result<Ready> {
+    let goal = Goal::Use { name: export.to_owned(), structured: false, allocation: false };
+    let mut ready = None;
+    speak(stream, goal, |event| {
+        if let ClientEvent::Ready(what) = event {
+            ready = Some(what);
+        }
+    })?;
+    ready.ok_or_else(|| broken("no export"))
+}
+
+/// Speaks until the goal is reached.
+fn speak(
+    stream: &mut (impl Read + Write),
+    goal: Goal,
+    mut hear: impl FnMut(ClientEvent),
+) -> io::Result<()> {
     let mut client = Client::new(goal, false);
     let mut bytes = [0; HANDSHAKE_BYTES];
     let mut send = Vec::new();
@@ -184,7 +207,7 @@ fn shake_hands(
                     let last = matches!(event, ClientEvent::Ready(_) | ClientEvent::Listed);
                     hear(event);
                     if last {
-                        return Ok(stream);
+                        return Ok(());
                     }
                 }
                 None if used == 0 => return Err(broken("no progress")),

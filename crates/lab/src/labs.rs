@@ -132,7 +132,7 @@ pub(crate) const LABS: &[Lab] = labs! {
     Quick "scale-diskless" scale::diskless, "Clients of a node without a copy lose a replica's node and notice nothing.";
     Quick "vm-nvme-6.1" vm::nvme_6_1, "Linux 6.1 in an emulated machine uses a volume by NVMe/TCP and several paths; the primary's node is killed.";
     Full  "vm-nvme-6.12" vm::nvme_6_12, "The same with Linux 6.12.";
-    Quick "vm-attach-6.1" vm::attach_6_1, "lockstep device makes disks of a volume in an emulated machine with Linux 6.1, and takes them away.";
+    Quick "vm-attach-6.1" vm::attach_6_1, "lockstep device makes disks of a volume by NVMe/TCP and NBD in an emulated machine with Linux 6.1; a node dies.";
     Full  "vm-attach-6.12" vm::attach_6_12, "The same with Linux 6.12.";
     Full  "vm-moved-6.12" vm::moved_6_12, "A machine moves to another host while it works (QEMU's live migration), and the node it left is killed.";
     Full  "app-ext4" apps::ext4, "Synced files on ext4 survive a killed primary without an error, and a power cut of all nodes.";

@@ -1,11 +1,14 @@
-# In the guest: `lockstep device` makes a disk of a volume, and takes it away again. `settings` says NVME (places, with commas
-# between). What it has seen is in `seen`.
+# In the guest: `lockstep device` makes a disk of a volume, and takes it away again. `settings` says NVME and NBD (places, with commas between). What
+# it has seen is in `seen`. The host kills the first node when `kill` is there, and starts it again when `start` is.
 set -ex
 . ./settings
-cp lockstep /bin/lockstep
+cp lockstep /bin/lockstep; rm -f seen
 disk=/dev/lockstep/by-res/web/0 book=/var/lib/lockstep/attached.toml
 refuses() { if "$@" > /tmp/said 2>&1; then cat /tmp/said; echo "not refused: $*"; false; fi; cat /tmp/said; }
-is_empty() { lockstep device list | grep -q "No volume"; test ! -e /dev/lockstep/by-res/web; test -z "$(ls /sys/class/nvme 2>/dev/null)"; }
+until_so() { for _ in $(seq 300); do "$@" && return; sleep 0.2; done; echo "never: $*"; false; }
+is_empty() { lockstep device list | grep -q "No volume"; test ! -e /dev/lockstep/by-res/web; test -z "$(ls /sys/class/nvme 2>/dev/null)"; test ! -e /sys/block/nbd0/pid; }
+has_paths() { test "$(lockstep device list --output json | grep -o '"state":"live"' | wc -l)" = $1; }
+writes() { fio --name=z --filename=/mnt/f --size=16M --rw=randwrite --bs=4k --ioengine=libaio --iodepth=8 --direct=1 --verify=crc32c --verify_fatal=1 "$@"; }
 
 is_empty
 refuses lockstep device detach web; grep -q LS-0935 /tmp/said
@@ -13,24 +16,39 @@ refuses lockstep device detach web; grep -q LS-0935 /tmp/said
 refuses lockstep device attach web --via nvme --from nvme+tcp://10.0.2.2:1/nqn.x:web/1; grep -q LS-0933 /tmp/said
 is_empty
 
-lockstep device attach web --from "$NVME" --output json | tee /tmp/said
+lockstep device attach web --from "$NVME,$NBD" --output json | tee /tmp/said
 grep -q '"via":"nvme"' /tmp/said; grep -q "\"device\":\"$disk\"" /tmp/said; grep -q '"already":false' /tmp/said
-test -b $disk; test "$(lockstep device list --output json | grep -o '"state":"live"' | wc -l)" = 3
+test -b $disk; has_paths 3
 lockstep device attach web --from "$NVME" --output json | grep -q '"already":true'
-refuses lockstep device attach web --via nbd --from "$NVME"; grep -q LS-0936 /tmp/said
-
+refuses lockstep device attach web --via nbd --from "$NBD"; grep -q LS-0936 /tmp/said
 mkfs.ext4 -q $disk; mount -t ext4 $disk /mnt
 refuses lockstep device detach web; grep -q LS-0934 /tmp/said; grep -q "mounted at /mnt" /tmp/said
-fio --name=z --filename=/mnt/f --size=16M --rw=randwrite --bs=4k --ioengine=libaio --iodepth=8 --direct=1 --verify=crc32c --verify_fatal=1
-umount /mnt; fsck.ext4 -fn $disk
+writes; umount /mnt; fsck.ext4 -fn $disk
 mkswap $disk; swapon $disk
 refuses lockstep device detach web; grep -q "used for swap" /tmp/said; swapoff $disk
 
 # A crash between two steps: what is written down is made, or taken away.
 cp $book /tmp/book; lockstep device detach web; is_empty
-cp /tmp/book $book; lockstep device list | grep -q absent
-lockstep device attach --all; test -b $disk; test "$(lockstep device list --output json | grep -o '"state":"live"' | wc -l)" = 3
+cp /tmp/book $book; lockstep device attach --all; test -b $disk; has_paths 3
 lockstep device detach web; is_empty
 cp /tmp/book $book; lockstep device detach web; is_empty
+echo "nvme: a disk with three paths, kept while it is mounted or used for swap, made and taken away after a crash" >> seen
+
+# The kernel's NBD client, which does not connect anew by itself; the first place is where the node dies.
+lockstep device attach web --from "$NBD" --output json | tee /tmp/said
+grep -q '"via":"nbd"' /tmp/said; test -b $disk
+mkfs.ext4 -q $disk; mount -t ext4 $disk /mnt
+refuses lockstep device detach web; grep -q "mounted at /mnt" /tmp/said
+writes --rate=400k & writer=$!
+until_so test -s /mnt/f; touch kill; wait $writer
+umount /mnt; fsck.ext4 -fn $disk
+lockstep device detach web; is_empty
+echo "nbd: a disk that got another node when its own was killed under fio" >> seen
+
+# A node that is away gets its path when it is back.
+lockstep device attach web --from "$NVME"; touch start
+until_so has_paths 3
+lockstep device detach web --remember; lockstep device list | grep -q resting; lockstep device attach web; test -b $disk
+lockstep device detach web; is_empty
+echo "nvme: a path to a node that came back" >> seen
 if dmesg | grep -i "i/o error"; then exit 1; fi
-echo "a disk by nvme with three paths, kept while it is mounted or used for swap, made and taken away after a crash" >> seen

@@ -9,7 +9,10 @@
 //! Not here: serving volumes (`lockstepd`), what a host can do (`doctor`).
 
 mod attached;
+mod genl;
 mod host;
+mod keep;
+mod nbd;
 mod nvme;
 mod place;
 #[cfg(test)]
@@ -22,8 +25,9 @@ use serde_json::json;
 
 pub(crate) use place::{Place, Target, parse_place, parse_target};
 
-use attached::{Attached, Disk, Way};
+use attached::{Attached, Disk, State, Way};
 use host::Host;
+use nbd::Nbd;
 use nvme::Nvme;
 
 use crate::cli::{Attach, Device, Form, Global, Via};
@@ -60,6 +64,8 @@ trait Maker {
     fn find(&self, host: &Host, disk: &Disk) -> Option<String>;
     /// What the disk is reached by.
     fn paths(&self, host: &Host, disk: &Disk) -> Vec<PathState>;
+    /// Whether a disk that is there lacks something that can be had now.
+    fn lacks(&self, host: &Host, disk: &Disk) -> bool;
     /// Takes it away, or what is left of it, but for what `others` need that stay.
     fn unmake(&self, host: &Host, disk: &Disk, others: &[Disk]) -> Result<(), String>;
 }
@@ -78,6 +84,10 @@ impl Maker for Unbuilt {
 
     fn paths(&self, _: &Host, _: &Disk) -> Vec<PathState> {
         Vec::new()
+    }
+
+    fn lacks(&self, _: &Host, _: &Disk) -> bool {
+        false
     }
 
     fn unmake(&self, _: &Host, _: &Disk, _: &[Disk]) -> Result<(), String> {
@@ -122,23 +132,33 @@ pub(crate) fn run(global: &Global, command: &Device) -> Result<(), Problem> {
     let here = Here::of(global)?;
     match command {
         Device::Attach(wanted) => attach(&here, global, style, wanted),
-        Device::Detach { target, force } => {
-            here.detach(target, *force)?;
+        Device::Detach { target, force, remember } => {
+            let after = if *remember { State::Resting } else { State::Leaving };
+            here.detach(target, *force, after)?;
             match style.form {
                 Form::Json => say_json(&json!({ "version": 1, "detached": target.to_string() })),
                 Form::Human => say(&format!("{target}: no disk of this host any more.\n")),
             }
         }
         Device::List => list(&here, style),
+        Device::LinkOf { disk } => link_of(&here, disk),
+        Device::Keep { while_attached } => keep::keep(&here, *while_attached),
     }
 }
 
 fn attach(here: &Here, global: &Global, style: Style, wanted: &Attach) -> Result<(), Problem> {
-    let Some(target) = &wanted.target else { return attach_all(here, style) };
+    let Some(target) = &wanted.target else {
+        attach_all(here, style)?;
+        keep::ensure(here);
+        return Ok(());
+    };
     let answer = here.attach(target, wanted.via, || match wanted.from.as_slice() {
         [] => ask(global, target),
         places => Ok(disk_at(target, places)),
     })?;
+    if answer.via != Way::Ublk {
+        keep::ensure(here);
+    }
     if style.form == Form::Json {
         return say_json(&answer);
     }
@@ -151,10 +171,9 @@ fn attach_all(here: &Here, style: Style) -> Result<(), Problem> {
     let (mut answers, mut failed) = (Vec::new(), None);
     for disk in disks {
         let target = disk.target();
-        let done = if disk.leaving {
-            here.detach(&target, false).map(|()| None)
-        } else {
-            here.attach(&target, Via::Auto, || Ok(disk)).map(Some)
+        let done = match disk.state {
+            State::Leaving => here.detach(&target, false, State::Leaving).map(|()| None),
+            State::Attached | State::Resting => here.again(&target, disk.state),
         };
         match done {
             Ok(answer) => answers.extend(answer.map(|answer| (target, answer))),
@@ -195,7 +214,7 @@ fn disk_at(target: &Target, places: &[Place]) -> Disk {
         id: None,
         places: places.iter().map(Place::to_string).collect(),
         admin: Vec::new(),
-        leaving: false,
+        state: State::Attached,
     }
 }
 
@@ -236,7 +255,7 @@ impl Here {
             host: Host { root: PathBuf::from("/") },
             ublk: Box::new(Unbuilt),
             nvme: Box::new(Nvme::of_the_kernel()),
-            nbd: Box::new(Unbuilt),
+            nbd: Box::new(Nbd),
             directory,
         })
     }
@@ -283,6 +302,15 @@ impl Here {
         Err(Problem::new(NO_WAY, message))
     }
 
+    /// The same for what is written down, if it is wanted as it was before; asks no node where it is.
+    fn again(&self, target: &Target, state: State) -> Result<Option<Answer>, Problem> {
+        let mut attached = Attached::open(&self.directory)?;
+        let Some(old) = attached.find(target).filter(|disk| disk.state == state).cloned() else {
+            return Ok(None);
+        };
+        self.complete(&mut attached, old.clone(), Via::Auto, || Ok(old)).map(Some)
+    }
+
     /// What is written down is made whole: after a start of the host, or a crash, or when more nodes are there.
     fn complete(
         &self,
@@ -309,7 +337,7 @@ impl Here {
                 }
                 old.with_places_of(&new)
             }
-            Err(_) => Disk { leaving: false, ..old },
+            Err(_) => Disk { state: State::Attached, ..old },
         };
         attached.put(&disk)?;
         let was_there = self.maker(disk.via).find(&self.host, &disk).is_some();
@@ -342,17 +370,24 @@ impl Here {
 
     /// Takes away what a way that failed has left, and forgets it.
     fn give_up(&self, attached: &mut Attached, disk: &Disk) -> Result<(), Problem> {
-        let others = others(attached, disk);
-        let undone = self.maker(disk.via).unmake(&self.host, disk, &others);
-        undone.map_err(|why| Problem::new(FILE, format!("{}: {why}", disk.target())))?;
+        self.unmake(attached, disk)?;
         attached.forget(&disk.target())
+    }
+
+    fn unmake(&self, attached: &Attached, disk: &Disk) -> Result<(), Problem> {
+        let target = disk.target();
+        let stays = |other: &&Disk| other.target() != target && other.state == State::Attached;
+        let others: Vec<Disk> = attached.disks.iter().filter(stays).cloned().collect();
+        let undone = self.maker(disk.via).unmake(&self.host, disk, &others);
+        undone.map_err(|why| Problem::new(FILE, format!("{target}: {why}")))
     }
 
     fn is_there(&self, disk: &str) -> bool {
         self.host.at(format!("sys/block/{disk}")).exists()
     }
 
-    fn detach(&self, target: &Target, force: bool) -> Result<(), Problem> {
+    /// Takes a disk away; `after` says whether it is forgotten then.
+    fn detach(&self, target: &Target, force: bool, after: State) -> Result<(), Problem> {
         let mut attached = Attached::open(&self.directory)?;
         let Some(disk) = attached.find(target).cloned() else {
             return Err(Problem::new(NOT_ATTACHED, format!("{target} is not attached")));
@@ -361,17 +396,18 @@ impl Here {
         if let Some(user) = name.and_then(|name| self.host.user_of(&name)).filter(|_| !force) {
             return Err(Problem::new(DISK_IN_USE, format!("{target}: {user}")));
         }
-        attached.put(&Disk { leaving: true, ..disk.clone() })?;
+        attached.put(&Disk { state: after, ..disk.clone() })?;
         let link = self.host.link_of(target);
         self.host.unlink(target).map_err(|error| Problem::file(&link, &error))?;
-        self.give_up(&mut attached, &disk)
+        self.unmake(&attached, &disk)?;
+        if after == State::Leaving { attached.forget(target) } else { Ok(()) }
     }
 }
 
 impl Disk {
     /// The same disk, with the places that are known now besides those that were.
     fn with_places_of(&self, new: &Disk) -> Disk {
-        let mut disk = Disk { leaving: false, ..self.clone() };
+        let mut disk = Disk { state: State::Attached, ..self.clone() };
         disk.places.extend(new.places.iter().filter(|place| !self.places.contains(place)).cloned());
         disk.admin.extend(new.admin.iter().filter(|path| !self.admin.contains(path)).cloned());
         disk
@@ -388,9 +424,17 @@ fn ways(via: Via) -> Vec<Way> {
     }
 }
 
-fn others(attached: &Attached, disk: &Disk) -> Vec<Disk> {
-    let target = disk.target();
-    attached.disks.iter().filter(|other| other.target() != target).cloned().collect()
+/// Asked for each disk that comes or changes, while it does.
+fn link_of(here: &Here, name: &str) -> Result<(), Problem> {
+    let disks = Attached::read(&here.directory)?.disks;
+    let is_it = |disk: &&Disk| {
+        disk.state == State::Attached
+            && here.maker(disk.via).find(&here.host, disk).as_deref() == Some(name)
+    };
+    let Some(disk) = disks.iter().find(is_it) else {
+        return Err(Problem::new(NOT_ATTACHED, format!("no volume is attached as {name}")));
+    };
+    say(&format!("lockstep/by-res/{}\n", disk.target()))
 }
 
 /// A line of the list.
@@ -402,7 +446,7 @@ struct ListJson {
     device: PathBuf,
     /// The kernel's name; null: it is not there.
     disk: Option<PathBuf>,
-    /// attached, absent or leaving
+    /// attached, absent, resting or leaving
     state: &'static str,
     paths: Vec<PathState>,
 }
@@ -441,10 +485,11 @@ impl Here {
             volume: disk.volume,
             via: disk.via,
             device: self.host.link_of(&disk.target()),
-            state: match &found {
-                _ if disk.leaving => "leaving",
-                Some(_) => "attached",
-                None => "absent",
+            state: match (&found, disk.state) {
+                (_, State::Leaving) => "leaving",
+                (Some(_), _) => "attached",
+                (None, State::Resting) => "resting",
+                (None, State::Attached) => "absent",
             },
             disk: found.map(|name| self.host.at(format!("dev/{name}"))),
             paths: maker.paths(&self.host, disk),

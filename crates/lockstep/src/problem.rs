@@ -189,6 +189,9 @@ kinds! {
     ATTACHED_OTHERWISE = "LS-0936", Failed,
         "The name of the disk stands for another volume, or for the same one made another way.",
         "Take the first away: `lockstep device detach NAME`.";
+    KEPT_ALREADY = "LS-0937", Failed,
+        "Another process looks after the disks of this host.",
+        "Nothing needs to be done.";
 }
 
 /// A problem, ready to be shown.

@@ -23,6 +23,7 @@ mod errno;
 mod file;
 mod hands;
 mod host;
+mod netlink;
 mod operation;
 mod settle;
 mod socket;
@@ -45,5 +46,6 @@ pub use host::{
     block_signals, boot_id, clock, notify, raise_open_files, random_bytes, random_u64,
     wall_clock_ms,
 };
+pub use netlink::Netlink;
 pub use socket::{SocketAddress, listen_tcp, listen_unix, listen_unix_private};
 pub use wake::Waker;

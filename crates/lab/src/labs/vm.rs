@@ -99,21 +99,12 @@ fn nvme(bench: &Bench, series: &str) -> Outcome {
     let settings = format!("SUBSYSTEM={subsystem} PORTS=\"{ports}\" GROWN={grown}\n");
     fs::write(share.join("settings"), settings)?;
     let mut running = guest.start(&share)?;
-    let until = |running: &mut Running, file: &str| {
-        let came = wait_for(file, Duration::from_secs(GUEST_SECONDS), || {
-            let came = share.join(file).exists();
-            ensure!(came || running.has_ended()?, "the machine has not come so far");
-            Ok(came)
-        })?;
-        ensure!(came, "the machine ended early:\n{}", said(&share));
-        Ok(())
-    };
-    until(&mut running, "ready")?;
+    until(&mut running, &share, "ready")?;
     let_run(Duration::from_secs(3));
     let killed = cluster.primary("web")?;
     cluster.kill(&killed)?;
     bench.tell(format!("node {killed}, the primary's, is killed"));
-    until(&mut running, "grow")?;
+    until(&mut running, &share, "grow")?;
     cluster.start(&killed)?;
     cluster.wait("web", "in-sync", SYNC_LIMIT)?;
     cluster.ok(&["resource", "resize", "web", "--size", &format!("{GROWN_MIB}MiB")])?;
@@ -121,6 +112,17 @@ fn nvme(bench: &Bench, series: &str) -> Outcome {
     cluster.wait("web", "in-sync", SYNC_LIMIT)?;
     cluster.compare("web", 0, SIZE_MIB << 20, &["a", "b", "c"])?;
     passed(format!("{}: no I/O error at the kill, and it saw the volume grow", guest.kernel))
+}
+
+/// Waits until a machine makes a file.
+fn until(running: &mut Running, share: &Path, file: &str) -> Outcome<()> {
+    let came = wait_for(file, Duration::from_secs(GUEST_SECONDS), || {
+        let came = share.join(file).exists();
+        ensure!(came || running.has_ended()?, "the machine has not come so far");
+        Ok(came)
+    })?;
+    ensure!(came, "the machine ended early:\n{}", said(share));
+    Ok(())
 }
 
 /// The last of what a machine said.

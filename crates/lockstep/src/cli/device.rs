@@ -17,9 +17,23 @@ pub(crate) enum Device {
         /// Even while it is in use: whoever uses it gets I/O errors
         #[arg(long)]
         force: bool,
+        /// Only until the next `attach --all`, as at a stop of this host: it stays written down
+        #[arg(long)]
+        remember: bool,
     },
     /// List the volumes that are attached to this host
     List,
+    /// Print the name that a disk has below /dev, if a volume is attached as that disk: for udev
+    LinkOf {
+        /// The kernel's name of the disk, as in nvme0n1
+        disk: String,
+    },
+    /// Look after the disks of this host until interrupted: new connections for those that broke, paths to nodes that came back
+    Keep {
+        /// End when nothing is attached any more
+        #[arg(long)]
+        while_attached: bool,
+    },
 }
 
 /// `lockstep device attach`.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use super::place::{NvmePlace, Place, Target, parse_place};
+use super::place::{NbdPlace, NvmePlace, Place, Server, Target, parse_place};
 use crate::cluster::{damaged, make_directory};
 use crate::problem::Problem;
 
@@ -45,6 +45,19 @@ impl Way {
     }
 }
 
+/// What is wanted of a disk.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum State {
+    /// It is to be there.
+    #[default]
+    Attached,
+    /// It was taken away, and is to be there again after the next start of the host.
+    Resting,
+    /// It is being taken away for good.
+    Leaving,
+}
+
 /// A volume that is attached, or on its way to that or from it.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -61,9 +74,8 @@ pub(super) struct Disk {
     /// Admin sockets of the nodes that were asked.
     #[serde(default)]
     pub(super) admin: Vec<PathBuf>,
-    /// It is being taken away.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(super) leaving: bool,
+    #[serde(default)]
+    pub(super) state: State,
 }
 
 impl Disk {
@@ -81,6 +93,19 @@ impl Disk {
                 Place::Nbd(_) => None,
             })
             .collect()
+    }
+
+    /// Where it is for NBD clients, in the order in which they are tried: sockets of this host first.
+    pub(super) fn nbd(&self) -> Vec<NbdPlace> {
+        let parsed = self.places.iter().filter_map(|text| parse_place(text).ok());
+        let mut places: Vec<NbdPlace> = parsed
+            .filter_map(|place| match place {
+                Place::Nbd(place) => Some(place),
+                Place::Nvme(_) => None,
+            })
+            .collect();
+        places.sort_by_key(|place| matches!(place.server, Server::Tcp(_)));
+        places
     }
 }
 
@@ -147,6 +172,7 @@ impl Attached {
     pub(super) fn put(&mut self, disk: &Disk) -> Result<(), Problem> {
         let target = disk.target();
         match self.disks.iter_mut().find(|old| old.target() == target) {
+            Some(old) if old == disk => return Ok(()),
             Some(old) => *old = disk.clone(),
             None => self.disks.push(disk.clone()),
         }

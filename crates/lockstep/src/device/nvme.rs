@@ -130,6 +130,12 @@ impl Maker for Nvme {
         disk.nvme().iter().map(state).collect()
     }
 
+    fn lacks(&self, host: &Host, disk: &Disk) -> bool {
+        let places = disk.nvme().into_iter();
+        let mut missing = places.filter(|place| !has_path(host, place));
+        missing.any(|place| (self.reach)(place.address).is_ok())
+    }
+
     fn unmake(&self, host: &Host, disk: &Disk, others: &[Disk]) -> Result<(), String> {
         let Some(place) = disk.nvme().into_iter().next() else { return Ok(()) };
         let shares = |other: &Disk| other.nvme().iter().any(|its| its.subsystem == place.subsystem);

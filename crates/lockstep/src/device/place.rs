@@ -62,6 +62,15 @@ pub(crate) enum Server {
     Tcp(SocketAddr),
 }
 
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Server::Unix(path) => write!(f, "{}", path.display()),
+            Server::Tcp(address) => write!(f, "{address}"),
+        }
+    }
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -8,8 +8,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::attached::{Attached, Disk, Way};
+use super::attached::{Attached, Disk, State, Way};
 use super::host::Host;
+use super::keep::{self, Broken};
 use super::nvme::Nvme;
 use super::place::{Target, parse_place, parse_target};
 use super::{Here, Made, Maker, PathState, disk_at};
@@ -56,6 +57,7 @@ struct Told {
     disk: Option<&'static str>,
     is_made: bool,
     cannot_unmake: bool,
+    lacks: bool,
 }
 
 struct Puppet(Rc<RefCell<Told>>);
@@ -77,6 +79,10 @@ impl Maker for Puppet {
 
     fn paths(&self, _: &Host, _: &Disk) -> Vec<PathState> {
         Vec::new()
+    }
+
+    fn lacks(&self, _: &Host, _: &Disk) -> bool {
+        self.0.borrow().lacks
     }
 
     fn unmake(&self, _: &Host, disk: &Disk, others: &[Disk]) -> Result<(), String> {
@@ -110,9 +116,9 @@ fn asked(told: &Rc<RefCell<Told>>) -> Vec<String> {
     std::mem::take(&mut told.borrow_mut().asked)
 }
 
-fn written(here: &Here) -> Vec<(String, Way, bool)> {
+fn written(here: &Here) -> Vec<(String, Way, State)> {
     let disks = Attached::read(&here.directory).unwrap().disks;
-    disks.iter().map(|disk| (disk.target().to_string(), disk.via, disk.leaving)).collect()
+    disks.iter().map(|disk| (disk.target().to_string(), disk.via, disk.state)).collect()
 }
 
 #[test]
@@ -127,7 +133,7 @@ fn the_first_way_that_works_is_taken_and_the_others_are_told_of() {
     assert_eq!(tried, [(Way::Ublk, "it is not in the mood")]);
     assert_eq!(asked(&told[0]), ["make web/0", "unmake web/0 of 1"]);
     assert_eq!(asked(&told[2]), [""; 0]);
-    assert_eq!(written(&here), [("web/0".to_owned(), Way::Nvme, false)]);
+    assert_eq!(written(&here), [("web/0".to_owned(), Way::Nvme, State::Attached)]);
 }
 
 #[test]
@@ -190,18 +196,18 @@ fn a_disk_in_use_is_taken_away_by_force_only() {
     here.attach(&web, Via::Auto, known("web")).unwrap();
     asked(&told[1]);
     root.put("proc/self/mountinfo", "36 35 259:7 / /srv rw,noatime - ext4 /dev/x rw\n");
-    let problem = here.detach(&web, false).unwrap_err();
+    let problem = here.detach(&web, false, State::Leaving).unwrap_err();
     assert!(
         problem.is_kind(DISK_IN_USE) && problem.message.contains("mounted at /srv"),
         "{problem}"
     );
     assert_eq!(asked(&told[1]), [""; 0]);
-    assert_eq!(written(&here), [("web/0".to_owned(), Way::Nvme, false)]);
-    here.detach(&web, true).unwrap();
+    assert_eq!(written(&here), [("web/0".to_owned(), Way::Nvme, State::Attached)]);
+    here.detach(&web, true, State::Leaving).unwrap();
     assert_eq!(asked(&told[1]), ["unmake web/0 of 1"]);
     assert_eq!(written(&here), []);
     assert!(fs::read_link(root.0.join("dev/lockstep/by-res/web/0")).is_err());
-    assert!(here.detach(&web, false).unwrap_err().is_kind(NOT_ATTACHED));
+    assert!(here.detach(&web, false, State::Leaving).unwrap_err().is_kind(NOT_ATTACHED));
 }
 
 #[test]
@@ -215,16 +221,74 @@ fn what_a_crash_left_is_completed_by_attach_and_removed_by_detach() {
     let answer = here.attach(&web, Via::Auto, || Err(Problem::new(NO_WAY, "no node"))).unwrap();
     assert!(!answer.already && answer.via == Way::Nvme);
     Attached::open(&here.directory).unwrap().put(&line).unwrap();
-    here.detach(&web, false).unwrap();
+    here.detach(&web, false, State::Leaving).unwrap();
     assert_eq!(written(&here), []);
     // It could not be taken away.
     here.attach(&web, Via::Auto, known("web")).unwrap();
     told[1].borrow_mut().cannot_unmake = true;
-    assert!(here.detach(&web, false).unwrap_err().message.contains("it hangs"));
-    assert_eq!(written(&here), [("web/0".to_owned(), Way::Nvme, true)]);
+    assert!(here.detach(&web, false, State::Leaving).unwrap_err().message.contains("it hangs"));
+    assert_eq!(written(&here), [("web/0".to_owned(), Way::Nvme, State::Leaving)]);
     told[1].borrow_mut().cannot_unmake = false;
-    here.detach(&web, false).unwrap();
+    here.detach(&web, false, State::Leaving).unwrap();
     assert_eq!(written(&here), []);
+}
+
+#[test]
+fn what_is_taken_away_for_now_is_made_again_by_the_next_attach() {
+    let root = Root::of("resting");
+    let (here, _) = puppets(&root, [None, Some("nvme0n1"), None]);
+    let web = target("web");
+    here.attach(&web, Via::Auto, known("web")).unwrap();
+    here.detach(&web, false, State::Resting).unwrap();
+    assert_eq!(written(&here), [("web/0".to_owned(), Way::Nvme, State::Resting)]);
+    assert!(fs::read_link(root.0.join("dev/lockstep/by-res/web/0")).is_err());
+    here.attach(&web, Via::Auto, || Err(Problem::new(NO_WAY, "no node"))).unwrap();
+    assert_eq!(written(&here), [("web/0".to_owned(), Way::Nvme, State::Attached)]);
+}
+
+#[test]
+fn a_disk_that_lacks_something_is_completed_and_one_that_is_to_go_is_left_alone() {
+    let root = Root::of("keep");
+    let (here, told) = puppets(&root, [None, Some("nvme0n1"), Some("nbd0")]);
+    here.attach(&target("web"), Via::Nvme, known("web")).unwrap();
+    here.attach(&target("db"), Via::Nbd, known("db")).unwrap();
+    for one in &told {
+        asked(one);
+    }
+    let disks = || Attached::read(&here.directory).unwrap().disks;
+    let mut broken = Broken::default();
+    keep::tend(&here, &disks(), &mut broken);
+    assert_eq!((asked(&told[1]), asked(&told[2])), (vec![], vec![]), "nothing lacks");
+
+    told[1].borrow_mut().lacks = true;
+    broken.disks.extend(["nbd0".to_owned(), "nbd1".to_owned()]);
+    keep::tend(&here, &disks(), &mut broken);
+    assert_eq!(asked(&told[1]), ["make web/0"]);
+    assert_eq!(asked(&told[2]), ["make db/0"]);
+    assert!(!broken.disks.contains("nbd0"), "it has a connection");
+
+    // No node answers yet.
+    told[2].borrow_mut().disk = None;
+    broken.all = true;
+    keep::tend(&here, &disks(), &mut broken);
+    assert_eq!(asked(&told[2]), ["make db/0"]);
+
+    here.detach(&target("web"), false, State::Resting).unwrap();
+    let db = disks().into_iter().find(|disk| disk.resource == "db").unwrap();
+    Attached::open(&here.directory).unwrap().put(&Disk { state: State::Leaving, ..db }).unwrap();
+    asked(&told[1]);
+    broken.all = true;
+    keep::tend(&here, &disks(), &mut broken);
+    assert_eq!((asked(&told[1]), asked(&told[2])), (vec![], vec![]), "they are not to be there");
+
+    // One that went after the list was read is not made anew.
+    let before = disks();
+    here.detach(&target("db"), false, State::Leaving).unwrap();
+    asked(&told[2]);
+    let before: Vec<Disk> =
+        before.into_iter().map(|disk| Disk { state: State::Attached, ..disk }).collect();
+    keep::tend(&here, &before, &mut broken);
+    assert_eq!((asked(&told[1]), asked(&told[2])), (vec![], vec![]));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::{Guest, said};
+use super::{Guest, said, until};
 use crate::bench::{Bench, Failure, Outcome, Verdict, ensure, need_tools, passed, program};
 use crate::cluster::Cluster;
 
@@ -65,6 +65,11 @@ fn attach(bench: &Bench, series: &str) -> Outcome {
     fs::write(share.join("settings"), places(&cluster)?)?;
     fs::copy(program("lockstep")?, share.join("lockstep"))?;
     let mut running = guest.start(&share)?;
+    until(&mut running, &share, "kill")?;
+    cluster.kill("a")?;
+    bench.tell("node a, to which the kernel's NBD client is connected, is killed");
+    until(&mut running, &share, "start")?;
+    cluster.start("a")?;
     ensure!(running.ends_well()?, "the machine found fault:\n{}", said(&share));
     passed(format!("{}: {}", guest.kernel, told(&share)))
 }

@@ -1,0 +1,147 @@
+//! Looking after disks: a new connection for one whose connection broke, a path to a node that came back.
+//!
+//! The kernel's NBD client asks nobody for a new connection, it only tells that one is dead; requests wait meanwhile. Its NVMe
+//! initiator connects anew by itself, but not to a node that was away when the disk was made, and some kernels give up a node
+//! that knew nothing of the resource yet when it was asked.
+//!
+//! Always: one process of a host does it; a disk that is being taken away is left alone.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use sys::Errno;
+
+use super::attached::{Attached, Disk, State, Way};
+use super::genl::Family;
+use super::{Here, USUAL};
+use crate::cluster::make_directory;
+use crate::problem::{KEPT_ALREADY, Problem};
+
+/// Between two looks at what lacks a path.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Between two tries to give a disk a new connection.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// NBD disks get a connection offered so often even if nothing was heard of them: a word of the kernel may be lost, and
+/// their size is set then.
+const OFFER_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Which NBD disks may lack a connection.
+#[derive(Debug, Default)]
+pub(super) struct Broken {
+    /// By the kernel's names.
+    pub(super) disks: BTreeSet<String>,
+    /// All of them, as far as is known.
+    pub(super) all: bool,
+}
+
+/// Looks after all disks that are attached; `while_attached`: until there is none.
+pub(super) fn keep(here: &Here, while_attached: bool) -> Result<(), Problem> {
+    let Some(_lock) = lock(here)? else {
+        let message = format!("{}: another process does that", here.directory.display());
+        return Err(Problem::new(KEPT_ALREADY, message));
+    };
+    if while_attached {
+        // Whoever started it may end, and its terminal with it.
+        rustix::process::setsid().ok();
+    }
+    let mut family = None;
+    let mut broken = Broken { disks: BTreeSet::new(), all: true };
+    let mut offered = Instant::now();
+    loop {
+        let disks = Attached::read(&here.directory)?.disks;
+        if disks.is_empty() && while_attached {
+            return Ok(());
+        }
+        if disks.iter().any(|disk| disk.via == Way::Nbd) && family.is_none() {
+            family = listen();
+        }
+        if offered.elapsed() > OFFER_INTERVAL {
+            (broken.all, offered) = (true, Instant::now());
+        }
+        tend(here, &disks, &mut broken);
+        hear(&mut family, &mut broken);
+    }
+}
+
+/// Starts a process that does it while something is attached, unless one does already.
+pub(super) fn ensure(here: &Here) {
+    if !matches!(lock(here), Ok(Some(_))) {
+        return;
+    }
+    let Ok(program) = std::env::current_exe() else { return };
+    let mut command = Command::new(program);
+    command.env_remove("LOCKSTEP_DIR").current_dir("/").process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    if here.directory.as_os_str() != USUAL {
+        command.arg("--dir").arg(&here.directory);
+    }
+    if let Err(error) = command.args(["device", "keep", "--while-attached"]).spawn() {
+        eprintln!("warning: nobody looks after the disk ({error}): run `lockstep device keep`");
+    }
+}
+
+/// The right to look after the disks; `None` if another process has it.
+fn lock(here: &Here) -> Result<Option<File>, Problem> {
+    make_directory(&here.directory)?;
+    let path = here.directory.join("keep.lock");
+    let mut options = OpenOptions::new();
+    let file = options.create(true).truncate(false).write(true).mode(0o600).open(&path);
+    let file = file.map_err(|error| Problem::file(&path, &error))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(errno) => Err(Problem::file(&path, &errno.into())),
+    }
+}
+
+fn listen() -> Option<Family> {
+    let family = Family::open().ok()?;
+    family.listen().ok()?;
+    Some(family)
+}
+
+/// Completes what lacks something.
+pub(super) fn tend(here: &Here, disks: &[Disk], broken: &mut Broken) {
+    let all = std::mem::take(&mut broken.all);
+    for disk in disks.iter().filter(|disk| disk.state == State::Attached) {
+        let maker = here.maker(disk.via);
+        let name = maker.find(&here.host, disk);
+        let is_broken = disk.via == Way::Nbd
+            && (all || name.as_ref().is_some_and(|name| broken.disks.contains(name)));
+        if name.is_some() && !is_broken && !maker.lacks(&here.host, disk) {
+            continue;
+        }
+        let done = here.again(&disk.target(), State::Attached);
+        let Some(name) = name else { continue };
+        match done {
+            Ok(_) => _ = broken.disks.remove(&name),
+            Err(problem) => {
+                eprintln!("{}", problem.message);
+                broken.disks.insert(name);
+            }
+        }
+    }
+}
+
+/// Waits until the kernel has news, or it is time to look again.
+fn hear(family: &mut Option<Family>, broken: &mut Broken) {
+    let limit = if broken.disks.is_empty() { LOOK_INTERVAL } else { RETRY_INTERVAL };
+    let Some(socket) = family else {
+        thread::sleep(limit);
+        return;
+    };
+    match socket.hear(limit) {
+        Ok(index) => broken.disks.extend(index.map(|index| format!("nbd{index}"))),
+        // Something was not heard.
+        Err(Errno::NO_BUFFERS) => broken.all = true,
+        Err(_) => (*family, broken.all) = (None, true),
+    }
+}

@@ -1,0 +1,172 @@
+//! Disks by the kernel's NBD client: it gets a connection that has negotiated, and another one when that breaks.
+//!
+//! Always: a disk is found again by the name that the kernel keeps with it (`backend`), never by its number; nobody's
+//! connection is replaced while it is whole.
+//!
+//! Not here: the messages (`genl`), who looks after disks (`keep`).
+
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::net::sockopt::{set_socket_keepalive, set_tcp_user_timeout};
+
+use super::attached::Disk;
+use super::genl::{Export, Family};
+use super::host::Host;
+use super::place::{NbdPlace, Server, Target};
+use super::{Made, Maker, PathState};
+
+/// How long a node may take to accept a connection, and for each answer on the way to the volume.
+const REACH_LIMIT: Duration = Duration::from_secs(5);
+
+/// After so long without a word the other machine is gone, in milliseconds.
+const SILENCE_MS: u32 = 20_000;
+
+/// The kernel's smallest block.
+const BLOCK_BYTES_MIN: u32 = 512;
+
+/// The kernel's client.
+pub(super) struct Nbd;
+
+impl Maker for Nbd {
+    fn make(&self, host: &Host, disk: &Disk) -> Result<Made, String> {
+        let places = disk.nbd();
+        if places.is_empty() {
+            let why = "no node says where NBD clients reach the volume without TLS (`nbd_socket` in node.toml)";
+            return Err(why.to_owned());
+        }
+        host.load("nbd", "sys/module/nbd")?;
+        let mut family = Family::open()
+            .map_err(|errno| format!("the kernel's NBD client has no netlink: {errno}"))?;
+        let (place, socket, export) = reach_one(&places, &disk.target())?;
+        let refused = |errno| format!("the kernel's NBD client: {errno}");
+        let name = match index(host, disk) {
+            Some((name, index)) => {
+                family.reconnect(index, &export, socket.as_fd()).map_err(refused)?;
+                name
+            }
+            None => {
+                format!("nbd{}", family.connect(&export, socket.as_fd()).map_err(refused)?)
+            }
+        };
+        let there = || {
+            (host.at(format!("dev/{name}")).exists() && index(host, disk).is_some()).then_some(())
+        };
+        host.wait_for(there).ok_or_else(|| format!("the kernel shows no /dev/{name}"))?;
+        Ok(Made {
+            disk: name,
+            why: format!("a connection to {place}, and another one when it breaks"),
+        })
+    }
+
+    fn find(&self, host: &Host, disk: &Disk) -> Option<String> {
+        index(host, disk).map(|(name, _)| name)
+    }
+
+    fn paths(&self, host: &Host, disk: &Disk) -> Vec<PathState> {
+        let state = if index(host, disk).is_some() { "possible" } else { "absent" };
+        let path = |place: &NbdPlace| PathState {
+            address: place.server.to_string(),
+            state: state.to_owned(),
+        };
+        disk.nbd().iter().map(path).collect()
+    }
+
+    /// The kernel tells who asked to be told.
+    fn lacks(&self, _: &Host, _: &Disk) -> bool {
+        false
+    }
+
+    fn unmake(&self, host: &Host, disk: &Disk, _: &[Disk]) -> Result<(), String> {
+        let Some((name, number)) = index(host, disk) else { return Ok(()) };
+        let ended = Family::open().and_then(|mut family| family.disconnect(number));
+        ended.map_err(|errno| format!("/dev/{name}: {errno}"))?;
+        let gone = || index(host, disk).is_none().then_some(());
+        host.wait_for(gone).ok_or_else(|| format!("/dev/{name} does not go"))
+    }
+}
+
+/// What the kernel keeps with a volume's disk.
+fn backend(target: &Target) -> String {
+    format!("lockstep:{target}")
+}
+
+/// Name and number of a volume's disk.
+fn index(host: &Host, disk: &Disk) -> Option<(String, u32)> {
+    let wanted = backend(&disk.target());
+    host.names("sys/block").into_iter().find_map(|name| {
+        let number = name.strip_prefix("nbd")?.parse().ok()?;
+        let is_it = host.text(format!("sys/block/{name}/backend"))? == wanted;
+        is_it.then_some((name, number))
+    })
+}
+
+/// A connection to the first place that has the volume.
+fn reach_one(places: &[NbdPlace], target: &Target) -> Result<(String, OwnedFd, Export), String> {
+    let mut refused = Vec::new();
+    for place in places {
+        match reach(place, target) {
+            Ok((socket, export)) => return Ok((place.server.to_string(), socket, export)),
+            Err(error) => refused.push(format!("{}: {error}", place.server)),
+        }
+    }
+    Err(format!("no node could be reached: {}", refused.join("; ")))
+}
+
+fn reach(place: &NbdPlace, target: &Target) -> io::Result<(OwnedFd, Export)> {
+    let (socket, ready): (OwnedFd, _) = match &place.server {
+        Server::Tcp(address) => {
+            let mut stream = TcpStream::connect_timeout(address, REACH_LIMIT)?;
+            stream.set_nodelay(true)?;
+            set_tcp_user_timeout(&stream, SILENCE_MS)?;
+            set_socket_keepalive(&stream, true)?;
+            limit(
+                |limit| stream.set_read_timeout(limit),
+                |limit| stream.set_write_timeout(limit),
+                Some(REACH_LIMIT),
+            )?;
+            let ready = client::negotiate(&mut stream, &place.export)?;
+            limit(
+                |limit| stream.set_read_timeout(limit),
+                |limit| stream.set_write_timeout(limit),
+                None,
+            )?;
+            (stream.into(), ready)
+        }
+        Server::Unix(path) => {
+            let mut stream = UnixStream::connect(path)?;
+            limit(
+                |limit| stream.set_read_timeout(limit),
+                |limit| stream.set_write_timeout(limit),
+                Some(REACH_LIMIT),
+            )?;
+            let ready = client::negotiate(&mut stream, &place.export)?;
+            limit(
+                |limit| stream.set_read_timeout(limit),
+                |limit| stream.set_write_timeout(limit),
+                None,
+            )?;
+            (stream.into(), ready)
+        }
+    };
+    let export = Export {
+        size_bytes: ready.size_bytes,
+        block_bytes: ready.block_bytes_min.max(BLOCK_BYTES_MIN),
+        flags: ready.flags,
+        backend: backend(target),
+    };
+    Ok((socket, export))
+}
+
+/// The kernel's client takes a socket with its limits, and is to have none.
+fn limit(
+    reading: impl Fn(Option<Duration>) -> io::Result<()>,
+    writing: impl Fn(Option<Duration>) -> io::Result<()>,
+    limit: Option<Duration>,
+) -> io::Result<()> {
+    reading(limit)?;
+    writing(limit)
+}
