@@ -2,7 +2,7 @@
 # it has seen is in `seen`. The host kills the first node when `kill` is there, and starts it again when `start` is.
 set -ex
 . ./settings
-cp lockstep /bin/lockstep; rm -f seen
+cp lockstep lockstepd /bin/; rm -f seen
 disk=/dev/lockstep/by-res/web/0 book=/var/lib/lockstep/attached.toml
 refuses() { if "$@" > /tmp/said 2>&1; then cat /tmp/said; echo "not refused: $*"; false; fi; cat /tmp/said; }
 until_so() { for _ in $(seq 300); do "$@" && return; sleep 0.2; done; echo "never: $*"; false; }
@@ -51,4 +51,21 @@ until_so has_paths 3
 lockstep device detach web --remember; lockstep device list | grep -q resting; lockstep device attach web; test -b $disk
 lockstep device detach web; is_empty
 echo "nvme: a path to a node that came back" >> seen
+
+# A node of this host, which is asked where the volume is; its process dies, and another takes its place.
+export LOCKSTEP_DIR=/tmp/c disk=/dev/lockstep/by-res/db/0
+lockstep dev up --nodes 1 --detach; lockstep resource create db --size 64MiB --replicas 1
+lockstep device attach db --output json | grep '"via":"nvme"'; test -b $disk; lockstep device detach db
+lockstep device attach db --via nbd --output json | tee /tmp/said; grep -q "a connection to /tmp/c/a/nbd.sock" /tmp/said
+test "$(lockstep device link-of nbd0)" = lockstep/by-res/db/0
+mkfs.ext4 -q $disk; mount -t ext4 $disk /mnt
+writes --rate=400k & writer=$!
+until_so test -s /mnt/f; lockstep dev kill a; lockstep dev start a; wait $writer
+umount /mnt; fsck.ext4 -fn $disk
+lockstep resource resize db --size 80MiB; lockstep device attach db; test "$(cat /sys/block/nbd0/size)" = 163840
+# What gets the resource's name does not get its disk.
+lockstep resource delete db --force; lockstep resource create db --size 64MiB --replicas 1
+refuses lockstep device attach --all; grep -q "another resource of that name" /tmp/said
+lockstep device detach db; is_empty
+echo "nbd: a disk that went on with its own node when that was killed and started under fio" >> seen
 if dmesg | grep -i "i/o error"; then exit 1; fi

@@ -45,6 +45,12 @@ impl Maker for Nbd {
         let refused = |errno| format!("the kernel's NBD client: {errno}");
         let name = match index(host, disk) {
             Some((name, index)) => {
+                let kept = host.text(format!("sys/block/{name}/backend")).unwrap_or_default();
+                if kept != export.backend {
+                    return Err(format!(
+                        "{place} has another resource of that name than /dev/{name} ({kept})"
+                    ));
+                }
                 family.reconnect(index, &export, socket.as_fd()).map_err(refused)?;
                 name
             }
@@ -89,17 +95,25 @@ impl Maker for Nbd {
     }
 }
 
-/// What the kernel keeps with a volume's disk.
-fn backend(target: &Target) -> String {
-    format!("lockstep:{target}")
+/// What the kernel keeps with a volume's disk. It takes no connection for that disk by another name, so that a resource that gets
+/// the name of one that was deleted does not get its disk.
+fn backend(target: &Target, resource: &str) -> String {
+    format!("lockstep:{target}:{resource}")
+}
+
+/// The identity of the resource, as the server's words about it tell; empty if they do not.
+fn identity(description: &str) -> &str {
+    let told = description.rsplit_once(" resource ").map_or("", |(_, told)| told);
+    let is_one = told.len() == 16 && told.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_one { told } else { "" }
 }
 
 /// Name and number of a volume's disk.
 fn index(host: &Host, disk: &Disk) -> Option<(String, u32)> {
-    let wanted = backend(&disk.target());
+    let wanted = backend(&disk.target(), "");
     host.names("sys/block").into_iter().find_map(|name| {
         let number = name.strip_prefix("nbd")?.parse().ok()?;
-        let is_it = host.text(format!("sys/block/{name}/backend"))? == wanted;
+        let is_it = host.text(format!("sys/block/{name}/backend"))?.starts_with(&wanted);
         is_it.then_some((name, number))
     })
 }
@@ -156,7 +170,7 @@ fn reach(place: &NbdPlace, target: &Target) -> io::Result<(OwnedFd, Export)> {
         size_bytes: ready.size_bytes,
         block_bytes: ready.block_bytes_min.max(BLOCK_BYTES_MIN),
         flags: ready.flags,
-        backend: backend(target),
+        backend: backend(target, identity(&ready.description)),
     };
     Ok((socket, export))
 }
@@ -169,4 +183,18 @@ fn limit(
 ) -> io::Result<()> {
     reading(limit)?;
     writing(limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::identity;
+
+    #[test]
+    fn the_identity_is_what_stands_last_in_the_words_about_a_volume() {
+        let words = "volume 0 of resource , 64 MiB, resource 6b1f0c9a2e77d431";
+        assert_eq!(identity(words), "6b1f0c9a2e77d431");
+        for none in ["", "volume 0 of web, 64 MiB", "x resource ", "x resource 6b1f0c9a2e77d43g"] {
+            assert_eq!(identity(none), "", "{none:?}");
+        }
+    }
 }

@@ -574,7 +574,12 @@ impl Node {
         let entry = resource.volume(volume)?;
         let size_bytes = entry.sectors * SECTOR_BYTES;
         let info = ExportInfo {
-            description: format!("volume {volume} of {resource_name}, {} MiB", size_bytes >> 20),
+            // The identity stands last: who comes back asks whether it is still the same.
+            description: format!(
+                "volume {volume} of {resource_name}, {} MiB, resource {:016x}",
+                size_bytes >> 20,
+                resource.id.0
+            ),
             block_bytes_min: entry.block_bytes,
             block_bytes_preferred: entry.block_bytes.max(4096),
             ..ExportInfo::new(name.to_owned(), size_bytes)

@@ -63,7 +63,9 @@ fn attach(bench: &Bench, series: &str) -> Outcome {
     fs::create_dir(&share)?;
     fs::write(share.join("run"), include_str!("../../../vm/attach.sh"))?;
     fs::write(share.join("settings"), places(&cluster)?)?;
-    fs::copy(program("lockstep")?, share.join("lockstep"))?;
+    for name in ["lockstep", "lockstepd"] {
+        fs::copy(program(name)?, share.join(name))?;
+    }
     let mut running = guest.start(&share)?;
     until(&mut running, &share, "kill")?;
     cluster.kill("a")?;
