@@ -1,6 +1,6 @@
 # In the guest: `lockstep device` makes a disk of a volume, and takes it away again. `settings` says NVME and NBD (places, with commas between). What
 # it has seen is in `seen`. The host kills the first node when `kill` is there, and starts it again when `start` is.
-set -ex
+set -ex; PS4='+ $SECONDS: '
 . ./settings
 cp lockstep lockstepd /bin/; rm -f seen
 disk=/dev/lockstep/by-res/web/0 book=/var/lib/lockstep/attached.toml
@@ -8,7 +8,7 @@ refuses() { if "$@" > /tmp/said 2>&1; then cat /tmp/said; echo "not refused: $*"
 until_so() { for _ in $(seq 300); do "$@" && return; sleep 0.2; done; echo "never: $*"; false; }
 is_empty() { lockstep device list | grep -q "No volume"; test ! -e /dev/lockstep/by-res/web; test -z "$(ls /sys/class/nvme 2>/dev/null)"; test ! -e /sys/block/nbd0/pid; }
 has_paths() { test "$(lockstep device list --output json | grep -o '"state":"live"' | wc -l)" = $1; }
-writes() { fio --name=z --filename=/mnt/f --size=16M --rw=randwrite --bs=4k --ioengine=libaio --iodepth=8 --direct=1 --verify=crc32c --verify_fatal=1 "$@"; }
+writes() { fio --name=z --filename=/mnt/f --size=6M --rw=randwrite --bs=4k --ioengine=libaio --iodepth=8 --direct=1 --verify=crc32c --verify_fatal=1 "$@"; }
 
 is_empty
 refuses lockstep device detach web; grep -q LS-0935 /tmp/said
@@ -24,6 +24,9 @@ refuses lockstep device attach web --via nbd --from "$NBD"; grep -q LS-0936 /tmp
 mkfs.ext4 -q $disk; mount -t ext4 $disk /mnt
 refuses lockstep device detach web; grep -q LS-0934 /tmp/said; grep -q "mounted at /mnt" /tmp/said
 writes; umount /mnt; fsck.ext4 -fn $disk
+# Mounted where this process does not see it.
+unshare -m bash -c "mount -t ext4 $disk /mnt; touch /tmp/mounted; until test -e /tmp/end; do sleep 0.2; done; umount /mnt" & other=$!
+until_so test -e /tmp/mounted; refuses lockstep device detach web; grep -q "open for itself alone" /tmp/said; touch /tmp/end; wait $other
 mkswap $disk; swapon $disk
 refuses lockstep device detach web; grep -q "used for swap" /tmp/said; swapoff $disk
 
@@ -39,7 +42,7 @@ lockstep device attach web --from "$NBD" --output json | tee /tmp/said
 grep -q '"via":"nbd"' /tmp/said; test -b $disk
 mkfs.ext4 -q $disk; mount -t ext4 $disk /mnt
 refuses lockstep device detach web; grep -q "mounted at /mnt" /tmp/said
-writes --rate=400k & writer=$!
+writes --rate=500k & writer=$!
 until_so test -s /mnt/f; touch kill; wait $writer
 umount /mnt; fsck.ext4 -fn $disk
 lockstep device detach web; is_empty
@@ -59,13 +62,13 @@ lockstep device attach db --output json | grep '"via":"nvme"'; test -b $disk; lo
 lockstep device attach db --via nbd --output json | tee /tmp/said; grep -q "a connection to /tmp/c/a/nbd.sock" /tmp/said
 test "$(lockstep device link-of nbd0)" = lockstep/by-res/db/0
 mkfs.ext4 -q $disk; mount -t ext4 $disk /mnt
-writes --rate=400k & writer=$!
+writes --rate=500k & writer=$!
 until_so test -s /mnt/f; lockstep dev kill a; lockstep dev start a; wait $writer
 umount /mnt; fsck.ext4 -fn $disk
 lockstep resource resize db --size 80MiB; lockstep device attach db; test "$(cat /sys/block/nbd0/size)" = 163840
 # What gets the resource's name does not get its disk.
 lockstep resource delete db --force; lockstep resource create db --size 64MiB --replicas 1
 refuses lockstep device attach --all; grep -q "another resource of that name" /tmp/said
-lockstep device detach db; is_empty
+refuses lockstep device detach db; grep -q LS-0934 /tmp/said; lockstep device detach db --force; is_empty
 echo "nbd: a disk that went on with its own node when that was killed and started under fio" >> seen
 if dmesg | grep -i "i/o error"; then exit 1; fi

@@ -66,6 +66,8 @@ trait Maker {
     fn paths(&self, host: &Host, disk: &Disk) -> Vec<PathState>;
     /// Whether a disk that is there lacks something that can be had now.
     fn lacks(&self, host: &Host, disk: &Disk) -> bool;
+    /// Whether requests to a disk that is there come to their end, or why not.
+    fn answers(&self, host: &Host, disk: &Disk) -> Result<(), String>;
     /// Takes it away, or what is left of it, but for what `others` need that stay.
     fn unmake(&self, host: &Host, disk: &Disk, others: &[Disk]) -> Result<(), String>;
 }
@@ -88,6 +90,10 @@ impl Maker for Unbuilt {
 
     fn lacks(&self, _: &Host, _: &Disk) -> bool {
         false
+    }
+
+    fn answers(&self, _: &Host, _: &Disk) -> Result<(), String> {
+        Ok(())
     }
 
     fn unmake(&self, _: &Host, _: &Disk, _: &[Disk]) -> Result<(), String> {
@@ -178,8 +184,10 @@ fn attach_all(here: &Here, style: Style) -> Result<(), Problem> {
         match done {
             Ok(answer) => answers.extend(answer.map(|answer| (target, answer))),
             Err(problem) => {
-                eprintln!("{problem}");
-                failed.get_or_insert(problem);
+                // The last is said by who ends this program.
+                if let Some(earlier) = failed.replace(problem) {
+                    eprintln!("{earlier}");
+                }
             }
         }
     }
@@ -386,14 +394,25 @@ impl Here {
         self.host.at(format!("sys/block/{disk}")).exists()
     }
 
+    /// Who uses a disk. Who has it open for himself alone is known from opening it, and that reads where partitions are sought:
+    /// it would wait without an end where nobody answers.
+    fn user_of(&self, disk: &Disk) -> Option<String> {
+        let maker = self.maker(disk.via);
+        let name = maker.find(&self.host, disk)?;
+        let user = self.host.user_of(&name);
+        let silent = || maker.answers(&self.host, disk).err();
+        let silent =
+            || silent().map(|why| format!("whether /dev/{name} is in use is not known: {why}"));
+        user.or_else(silent).or_else(|| self.host.opened_by(&name))
+    }
+
     /// Takes a disk away; `after` says whether it is forgotten then.
     fn detach(&self, target: &Target, force: bool, after: State) -> Result<(), Problem> {
         let mut attached = Attached::open(&self.directory)?;
         let Some(disk) = attached.find(target).cloned() else {
             return Err(Problem::new(NOT_ATTACHED, format!("{target} is not attached")));
         };
-        let name = self.maker(disk.via).find(&self.host, &disk);
-        if let Some(user) = name.and_then(|name| self.host.user_of(&name)).filter(|_| !force) {
+        if !force && let Some(user) = self.user_of(&disk) {
             return Err(Problem::new(DISK_IN_USE, format!("{target}: {user}")));
         }
         attached.put(&Disk { state: after, ..disk.clone() })?;

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{Mode, OFlags, fsync, open};
 use rustix::io::Errno;
 
 use super::place::Target;
@@ -117,7 +117,7 @@ impl Host {
         Ok(())
     }
 
-    /// Who uses a disk or a partition of it, in words; `None` if nobody does.
+    /// Who uses a disk or a partition of it, as far as that is seen without opening it.
     pub(super) fn user_of(&self, disk: &str) -> Option<String> {
         let parts = self.names(format!("sys/block/{disk}"));
         let parts = parts.into_iter().filter(|name| {
@@ -126,18 +126,20 @@ impl Host {
         let parts: Vec<String> = parts.collect();
         let whole = self.user_of_one(disk, &format!("sys/block/{disk}"));
         let of_part = |part: &String| self.user_of_one(part, &format!("sys/block/{disk}/{part}"));
-        whole.or_else(|| parts.iter().find_map(of_part)).or_else(|| {
-            match open(
-                self.at(format!("dev/{disk}")),
-                OFlags::EXCL | OFlags::CLOEXEC,
-                Mode::empty(),
-            ) {
-                Err(Errno::BUSY) => {
-                    Some(format!("a program has /dev/{disk} open for itself alone"))
-                }
-                _ => None,
+        whole.or_else(|| parts.iter().find_map(of_part))
+    }
+
+    /// Whether a program has it open for itself alone; if none has, what was written to it and not yet sent is sent now.
+    pub(super) fn opened_by(&self, disk: &str) -> Option<String> {
+        let flags = OFlags::EXCL | OFlags::CLOEXEC;
+        match open(self.at(format!("dev/{disk}")), flags, Mode::empty()) {
+            Ok(file) => {
+                let failed = fsync(&file).err()?;
+                Some(format!("what was written to /dev/{disk} cannot be sent: {failed}"))
             }
-        })
+            Err(Errno::BUSY) => Some(format!("a program has /dev/{disk} open for itself alone")),
+            Err(_) => None,
+        }
     }
 
     fn user_of_one(&self, name: &str, directory: &str) -> Option<String> {

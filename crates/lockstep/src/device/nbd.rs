@@ -86,6 +86,11 @@ impl Maker for Nbd {
         false
     }
 
+    /// The kernel says of no connection whether it is whole; so it is offered another one.
+    fn answers(&self, host: &Host, disk: &Disk) -> Result<(), String> {
+        self.make(host, disk).map(drop)
+    }
+
     fn unmake(&self, host: &Host, disk: &Disk, _: &[Disk]) -> Result<(), String> {
         let Some((name, number)) = index(host, disk) else { return Ok(()) };
         let ended = Family::open().and_then(|mut family| family.disconnect(number));

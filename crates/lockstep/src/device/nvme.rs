@@ -136,6 +136,11 @@ impl Maker for Nvme {
         missing.any(|place| (self.reach)(place.address).is_ok())
     }
 
+    fn answers(&self, host: &Host, disk: &Disk) -> Result<(), String> {
+        let is_live = self.paths(host, disk).iter().any(|path| path.state == "live");
+        if is_live { Ok(()) } else { Err("none of its paths is live".to_owned()) }
+    }
+
     fn unmake(&self, host: &Host, disk: &Disk, others: &[Disk]) -> Result<(), String> {
         let Some(place) = disk.nvme().into_iter().next() else { return Ok(()) };
         let shares = |other: &Disk| other.nvme().iter().any(|its| its.subsystem == place.subsystem);

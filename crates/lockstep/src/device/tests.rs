@@ -58,6 +58,7 @@ struct Told {
     is_made: bool,
     cannot_unmake: bool,
     lacks: bool,
+    is_silent: bool,
 }
 
 struct Puppet(Rc<RefCell<Told>>);
@@ -83,6 +84,10 @@ impl Maker for Puppet {
 
     fn lacks(&self, _: &Host, _: &Disk) -> bool {
         self.0.borrow().lacks
+    }
+
+    fn answers(&self, _: &Host, _: &Disk) -> Result<(), String> {
+        if self.0.borrow().is_silent { Err("nobody answers".to_owned()) } else { Ok(()) }
     }
 
     fn unmake(&self, _: &Host, disk: &Disk, others: &[Disk]) -> Result<(), String> {
@@ -208,6 +213,23 @@ fn a_disk_in_use_is_taken_away_by_force_only() {
     assert_eq!(written(&here), []);
     assert!(fs::read_link(root.0.join("dev/lockstep/by-res/web/0")).is_err());
     assert!(here.detach(&web, false, State::Leaving).unwrap_err().is_kind(NOT_ATTACHED));
+}
+
+#[test]
+fn a_disk_that_does_not_answer_is_taken_away_by_force_only() {
+    let root = Root::of("silent");
+    let (here, told) = puppets(&root, [None, Some("nvme0n1"), None]);
+    let web = target("web");
+    here.attach(&web, Via::Auto, known("web")).unwrap();
+    told[1].borrow_mut().is_silent = true;
+    let problem = here.detach(&web, false, State::Leaving).unwrap_err();
+    assert!(
+        problem.is_kind(DISK_IN_USE) && problem.message.contains("nobody answers"),
+        "{problem}"
+    );
+    assert_eq!(written(&here), [("web/0".to_owned(), Way::Nvme, State::Attached)]);
+    here.detach(&web, true, State::Leaving).unwrap();
+    assert_eq!(written(&here), []);
 }
 
 #[test]
