@@ -111,22 +111,22 @@ fn listen() -> Option<Family> {
 /// Completes what lacks something.
 pub(super) fn tend(here: &Here, disks: &[Disk], broken: &mut Broken) {
     let all = std::mem::take(&mut broken.all);
+    // What nobody has attached any more is forgotten.
+    let heard = std::mem::take(&mut broken.disks);
     for disk in disks.iter().filter(|disk| disk.state == State::Attached) {
         let maker = here.maker(disk.via);
         let name = maker.find(&here.host, disk);
-        let is_broken = disk.via == Way::Nbd
-            && (all || name.as_ref().is_some_and(|name| broken.disks.contains(name)));
+        let told = disk.via == Way::Nbd && name.as_ref().is_some_and(|name| heard.contains(name));
+        let is_broken = disk.via == Way::Nbd && (all || told);
         if name.is_some() && !is_broken && !maker.lacks(&here.host, disk) {
             continue;
         }
         let done = here.again(&disk.target(), State::Attached);
-        let Some(name) = name else { continue };
-        match done {
-            Ok(_) => _ = broken.disks.remove(&name),
-            Err(problem) => {
+        if let (Err(problem), Some(name), Way::Nbd) = (done, name, disk.via) {
+            if !told {
                 eprintln!("{}", problem.message);
-                broken.disks.insert(name);
             }
+            broken.disks.insert(name);
         }
     }
 }
