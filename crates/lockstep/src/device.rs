@@ -65,9 +65,13 @@ trait Maker {
     /// What the disk is reached by.
     fn paths(&self, host: &Host, disk: &Disk) -> Vec<PathState>;
     /// Whether a disk that is there lacks something that can be had now.
-    fn lacks(&self, host: &Host, disk: &Disk) -> bool;
+    fn lacks(&self, _host: &Host, _disk: &Disk) -> bool {
+        false
+    }
     /// Whether requests to a disk that is there come to their end, or why not.
-    fn answers(&self, host: &Host, disk: &Disk) -> Result<(), String>;
+    fn answers(&self, _host: &Host, _disk: &Disk) -> Result<(), String> {
+        Ok(())
+    }
     /// Takes it away, or what is left of it, but for what `others` need that stay.
     fn unmake(&self, host: &Host, disk: &Disk, others: &[Disk]) -> Result<(), String>;
 }
@@ -86,14 +90,6 @@ impl Maker for Unbuilt {
 
     fn paths(&self, _: &Host, _: &Disk) -> Vec<PathState> {
         Vec::new()
-    }
-
-    fn lacks(&self, _: &Host, _: &Disk) -> bool {
-        false
-    }
-
-    fn answers(&self, _: &Host, _: &Disk) -> Result<(), String> {
-        Ok(())
     }
 
     fn unmake(&self, _: &Host, _: &Disk, _: &[Disk]) -> Result<(), String> {

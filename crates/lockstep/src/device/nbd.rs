@@ -81,11 +81,6 @@ impl Maker for Nbd {
         disk.nbd().iter().map(path).collect()
     }
 
-    /// The kernel tells who asked to be told.
-    fn lacks(&self, _: &Host, _: &Disk) -> bool {
-        false
-    }
-
     /// The kernel says of no connection whether it is whole; so it is offered another one.
     fn answers(&self, host: &Host, disk: &Disk) -> Result<(), String> {
         self.make(host, disk).map(drop)
