@@ -296,8 +296,8 @@ const NESTED: u16 = 0x8000;
 #[cfg(test)]
 mod tests {
     use super::{
-        Attributes, CONTROLLER, FAMILY_ID, GROUP_ID, GROUP_NAME, GROUPS, INDEX, LINK_DEAD, NESTED,
-        attributes, dead, group, message, messages, number, value,
+        Attributes, CONTROLLER, Errno, FAMILY_ID, Family, GROUP_ID, GROUP_NAME, GROUPS, INDEX,
+        LINK_DEAD, NESTED, attributes, dead, group, message, messages, number, value,
     };
 
     #[test]
@@ -338,6 +338,14 @@ mod tests {
         let family = Attributes::default().put(FAMILY_ID, &[9, 0]).put(GROUPS, &groups.0);
         assert_eq!(group(&attributes(&family.0)), Some(40));
         assert_eq!(group(&[]), None);
+    }
+
+    #[test]
+    fn the_kernel_answers_whether_it_has_the_family_or_not() {
+        match Family::open() {
+            Ok(family) => assert!(family.group.is_some()),
+            Err(errno) => assert_eq!(errno, Errno::NOT_FOUND),
+        }
     }
 
     #[test]
