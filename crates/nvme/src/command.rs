@@ -137,6 +137,8 @@ impl Status {
     pub const CONNECT_INVALID: Status = Status::vain(0x182);
     /// Connect: invalid host.
     pub const CONNECT_HOST: Status = Status::vain(0x184);
+    /// Authentication required.
+    pub const AUTH_REQUIRED: Status = Status::vain(0x191);
     /// Write fault.
     pub const WRITE_FAULT: Status = Status::new(0x280);
     /// Unrecovered read error.

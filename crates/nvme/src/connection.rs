@@ -8,8 +8,9 @@
 //! - Data that comes is of an open write, follows what came before, and stays inside it.
 //! - After [`Event::Close`] nothing is consumed any more, and what was appended before says why.
 //!
-//! Not here: administration (`controller`), judging requests and their answers (`serve`).
+//! Not here: administration (`controller`), judging requests and their answers (`serve`), proof of who the host is (`examine`).
 
+use crate::auth::{Examiner, Reason, Secret};
 use crate::bytes::{length_u32, u16_at, u32_at};
 use crate::command::{Command, Status};
 use crate::controller::Controller;
@@ -85,6 +86,8 @@ pub enum Event {
     },
     /// The controller was switched on, off, or told to shut down: see [`Controller::is_enabled`].
     Switched,
+    /// The host has proved that it knows this secret: see [`Connection::requires`].
+    Proved(Secret),
     /// Close the connection once what was appended is sent.
     Close(CloseReason),
 }
@@ -98,6 +101,8 @@ pub enum CloseReason {
     Fault(Fatal),
     /// What it wanted to connect to is not to be had.
     Refused,
+    /// It has not proved who it is.
+    Unproved(Reason),
 }
 
 /// What came of feeding.
@@ -181,6 +186,8 @@ pub struct Connection {
     /// Bytes that the host wants data to be aligned to.
     pub(crate) align: usize,
     pub(crate) role: Role,
+    /// To whom the host has to prove who it is, if it has to.
+    pub(crate) examiner: Option<Box<Examiner>>,
     pub(crate) queue: u16,
     /// Entries of the queue, and the place of the next.
     pub(crate) depth: u16,
@@ -207,6 +214,7 @@ impl Connection {
             digests: Digests::default(),
             align: 4,
             role: Role::Fresh,
+            examiner: None,
             queue: 0,
             depth: 2,
             head_place: 0,
@@ -300,10 +308,10 @@ impl Connection {
         }
     }
 
-    /// Whether it is connected to a controller.
+    /// Whether it is connected to a controller, and its host has proved who it is if it has to.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        matches!(self.role, Role::Admin(_) | Role::Io { .. })
+        matches!(self.role, Role::Admin(_) | Role::Io { .. }) && !self.is_to_prove()
     }
 
     /// Requests without an answer.

@@ -4,14 +4,16 @@
 //!
 //! Not here: what kernels do besides (several paths, timers, queues of their own).
 
+use crate::auth::AUTH_BYTES_MAX;
 use crate::bytes::{length_u32, set, set_text, u16_at, u64_at};
 use crate::command::Status;
 use crate::number::{
     ADMIN_ASYNC_EVENT, ADMIN_GET_LOG_PAGE, ADMIN_IDENTIFY, ADMIN_KEEP_ALIVE, ADMIN_SET_FEATURES,
-    COMMAND_BYTES, COMMON_BYTES, CONTROLLER_ANY, DIGEST_BYTES, FABRICS, FABRICS_CONNECT,
-    FABRICS_PROPERTY_GET, FABRICS_PROPERTY_SET, FLAG_SUCCESS, HEAD_BYTES_MAX, IO_COMPARE,
-    IO_DATASET, IO_FLUSH, IO_READ, IO_VERIFY, IO_WRITE, IO_WRITE_ZEROES, NQN_BYTES, PDU_C2H_DATA,
-    PDU_C2H_TERM, PDU_IC_RESP, PDU_R2T, PDU_RESPONSE, PROPERTY_CC,
+    COMMAND_BYTES, COMMON_BYTES, CONTROLLER_ANY, DIGEST_BYTES, FABRICS, FABRICS_AUTH_RECEIVE,
+    FABRICS_AUTH_SEND, FABRICS_CONNECT, FABRICS_PROPERTY_GET, FABRICS_PROPERTY_SET, FLAG_SUCCESS,
+    HEAD_BYTES_MAX, IO_COMPARE, IO_DATASET, IO_FLUSH, IO_READ, IO_VERIFY, IO_WRITE,
+    IO_WRITE_ZEROES, NQN_BYTES, PDU_C2H_DATA, PDU_C2H_TERM, PDU_IC_RESP, PDU_R2T, PDU_RESPONSE,
+    PROPERTY_CC, SECURITY_PROTOCOL,
 };
 use crate::pdu::{Common, Digests, is_whole, place, put_command, put_ic_request, put_written};
 use alloc::vec::Vec;
@@ -194,6 +196,26 @@ impl Host {
             set(command, 42, &queue.to_le_bytes());
             set(command, 44, &(entries - 1).to_le_bytes());
             set(command, 48, &keep_alive_ms.to_le_bytes());
+        })
+    }
+
+    /// Says something of a proof of who the host is.
+    pub fn prove(&mut self, message: &[u8], send: &mut Vec<u8>) -> u16 {
+        self.command(FABRICS, message, send, |command| {
+            command[4] = FABRICS_AUTH_SEND;
+            set(command, 41, &SECURITY_PROTOCOL);
+            set(command, 44, &length_u32(message.len()).to_le_bytes());
+        })
+    }
+
+    /// Asks what the controller says of a proof.
+    pub fn await_proof(&mut self, send: &mut Vec<u8>) -> u16 {
+        self.command(FABRICS, &[], send, |command| {
+            command[4] = FABRICS_AUTH_RECEIVE;
+            let length = length_u32(AUTH_BYTES_MAX);
+            expect(command, length);
+            set(command, 41, &SECURITY_PROTOCOL);
+            set(command, 44, &length.to_le_bytes());
         })
     }
 

@@ -2,7 +2,8 @@
 //!
 //! [`Connection`] is one connection of a host, as the controller sees it: fed with the bytes that arrive, it appends the
 //! bytes to send to the caller's buffer and says what the host asks for. [`Controller`] answers administration.
-//! [`Host`] is the other end, as small as our own tools need it.
+//! [`Host`] is the other end, as small as our own tools need it. [`Examiner`] and [`Prover`] are the two ends of DH-HMAC-CHAP, by
+//! which hosts show who they are.
 //!
 //! Source of fact for every number and rule: the NVM Express Base Specification 1.4, the NVMe/TCP transport and the NVM
 //! command set. What of it is served is in `docs/formats/nvme.md`.
@@ -12,7 +13,7 @@
 //! - Nothing a host sends panics, and nothing it sends makes the machine hold more than a few KiB and
 //!   [`DEPTH_MAX`] requests.
 //!
-//! Not here: sockets, TLS, who may connect, the volumes and their bytes (`export`).
+//! Not here: sockets, the volumes and their bytes (`export`), which host has which secret (`lockstepd`).
 
 #![no_std]
 #![cfg_attr(
@@ -25,10 +26,12 @@
 )]
 extern crate alloc;
 
+mod auth;
 mod bytes;
 mod command;
 mod connection;
 mod controller;
+mod examine;
 mod host;
 mod identify;
 mod log_page;
@@ -41,6 +44,10 @@ mod subsystem;
 #[cfg(test)]
 mod tests;
 
+pub use auth::{
+    Credentials, Examiner, Group, Hash, Names, ProofFault, Prover, Reason, Secret, SecretFault,
+    Seed, Verdict,
+};
 pub use command::Status;
 pub use connection::{CloseReason, Connect, Connection, Event, Fed, Want};
 pub use controller::Controller;

@@ -80,6 +80,13 @@ pub(crate) const FABRICS: u8 = 0x7f;
 pub(crate) const FABRICS_PROPERTY_SET: u8 = 0x00;
 pub(crate) const FABRICS_CONNECT: u8 = 0x01;
 pub(crate) const FABRICS_PROPERTY_GET: u8 = 0x04;
+pub(crate) const FABRICS_AUTH_SEND: u8 = 0x05;
+pub(crate) const FABRICS_AUTH_RECEIVE: u8 = 0x06;
+
+/// In the answer to a connect command: the host has to authenticate before anything else.
+pub(crate) const AUTH_REQUIRED: u64 = 1 << 17;
+/// The security protocol of NVMe, as authentication commands name it, and what is specific to it.
+pub(crate) const SECURITY_PROTOCOL: [u8; 3] = [0x01, 0x01, 0xe9];
 
 // Opcodes of I/O queues (NVM).
 pub(crate) const IO_FLUSH: u8 = 0x00;

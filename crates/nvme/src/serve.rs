@@ -10,8 +10,8 @@ use crate::command::{Command, Sgl, Status};
 use crate::connection::{CloseReason, Connection, Event, Open, OpenKind, Phase, Role, connect_of};
 use crate::controller::{Answer, Controller};
 use crate::number::{
-    DEPTH_MAX, FABRICS_CONNECT, FABRICS_PROPERTY_SET, FLAG_LAST, GATHER_BYTES_MAX, IO_COMPARE,
-    IO_DATASET, IO_FLUSH, IO_READ, IO_VERIFY, IO_WRITE, IO_WRITE_ZEROES, NSID_ALL,
+    AUTH_REQUIRED, DEPTH_MAX, FABRICS_CONNECT, FABRICS_PROPERTY_SET, FLAG_LAST, GATHER_BYTES_MAX,
+    IO_COMPARE, IO_DATASET, IO_FLUSH, IO_READ, IO_VERIFY, IO_WRITE, IO_WRITE_ZEROES, NSID_ALL,
     TRANSFER_BYTES_MAX,
 };
 use crate::pdu::{put_read, put_ready, put_response};
@@ -69,7 +69,8 @@ impl Connection {
         // Of the queue that is made the connect command was the first entry.
         self.head_place = 1 % self.depth;
         self.phase = Phase::Head { need: crate::number::COMMON_BYTES };
-        self.respond(id, u64::from(controller), Status::SUCCESS, send);
+        let proof = if self.examiner.is_some() { AUTH_REQUIRED } else { 0 };
+        self.respond(id, u64::from(controller) | proof, Status::SUCCESS, send);
         self.restart();
     }
 
@@ -171,6 +172,12 @@ impl Connection {
         if command.is_fused() {
             return Taken::Refused(Status::INVALID_FIELD);
         }
+        if self.is_of_proof(&command) {
+            return Taken::Later;
+        }
+        if self.is_to_prove() {
+            return Taken::Refused(Status::AUTH_REQUIRED);
+        }
         let Role::Io { namespaces } = &self.role else { return Taken::Later };
         if command.is_fabrics() {
             return Taken::Refused(Status::INVALID_OPCODE);
@@ -220,6 +227,9 @@ impl Connection {
 
     /// A command and what came with it are there.
     pub(crate) fn act(&mut self, command: Command, send: &mut Vec<u8>) -> Option<Event> {
+        if self.is_of_proof(&command) {
+            return self.examine(&command, send);
+        }
         match &mut self.role {
             Role::Unconnected => {
                 if !(command.is_fabrics() && command.fabrics_type() == FABRICS_CONNECT) {
@@ -276,7 +286,7 @@ impl Connection {
         }
     }
 
-    fn answer_admin(&self, command: &Command, answer: Answer, send: &mut Vec<u8>) {
+    pub(crate) fn answer_admin(&self, command: &Command, answer: Answer, send: &mut Vec<u8>) {
         match answer {
             Answer::Later => {}
             Answer::Failed(status) => self.respond(command.id(), 0, status, send),

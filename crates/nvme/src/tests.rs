@@ -7,11 +7,13 @@ use crate::number::{DISCOVERY_NQN, INLINE_BYTES_MAX, NSID_ALL, TRANSFER_BYTES_MA
 use crate::pdu::{Digests, Fatal};
 use crate::request::{Op, Request, Slot};
 use crate::subsystem::{Access, Entry, Namespace, Service, Subsystem};
-use crate::{Status, bytes::u32_at};
+use crate::{Examiner, Secret, Status, bytes::u32_at};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{Duration, Instant, Prng};
+
+mod proof;
 
 const NQN: &str = "nqn.2026-11.invalid.lockstep:web";
 const HOST: &str = "nqn.2026-11.invalid.host:one";
@@ -40,6 +42,9 @@ struct Pair {
     now: Instant,
     requests: Vec<Request>,
     switched: bool,
+    /// To whom the host has to prove who it is, taken by the next connect command.
+    examiner: Option<Examiner>,
+    proved: Vec<Secret>,
     closed: Option<CloseReason>,
     /// Bytes that are moved at once.
     random: Prng,
@@ -66,6 +71,8 @@ impl Pair {
             now: Instant(1),
             requests: Vec::new(),
             switched: false,
+            examiner: None,
+            proved: Vec::new(),
             closed: None,
             random: Prng::new(seed),
             piece: 5000,
@@ -119,6 +126,9 @@ impl Pair {
     }
 
     fn on_event(&mut self, event: Event) {
+        if let (Event::Connect(_), Some(examiner)) = (&event, self.examiner.take()) {
+            self.connection.requires(examiner);
+        }
         match event {
             Event::Connect(connect) if connect.subsystem == NQN && connect.queue > 0 => {
                 assert_eq!(connect.controller, 0x101);
@@ -138,6 +148,7 @@ impl Pair {
             Event::Request(request) => self.on_request(request),
             Event::Arrived { slot, whole } => self.on_arrived(slot, whole),
             Event::Switched => self.switched = true,
+            Event::Proved(secret) => self.proved.push(secret),
             Event::Close(reason) => {
                 self.closed = Some(reason);
                 self.to_controller.clear();
