@@ -9,12 +9,17 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use ::nvme::{DISCOVERY_NQN, Digests, Host, HostEvent, Status};
+use ::nvme::{
+    DISCOVERY_NQN, Digests, Host, HostEvent, Names, ProofFault, Prover, Secret, Seed, Status,
+};
 
 use super::{CONNECT_LIMIT, broken};
 
-/// Who we say that we are.
+/// Who we say that we are, if nobody tells us otherwise.
 const HOST_NQN: &str = "nqn.2026-11.invalid.lockstep:client";
+
+/// In the answer to a connect command: a proof is required.
+const PROOF_REQUIRED: u64 = 1 << 17;
 
 /// Entries of our queues.
 const ENTRIES: u16 = 128;
@@ -31,6 +36,25 @@ const DISCOVERY_BYTES: u32 = 32 << 10;
 /// How often a write is sent of which the node says that its path failed.
 const TRIES_MAX: u32 = 16;
 
+/// Who a host is, and how it shows it.
+#[derive(Clone, Debug)]
+pub struct NvmeIdentity {
+    /// Its name.
+    pub nqn: String,
+    /// What it proves that it knows, if a node requires that.
+    pub secret: Option<Secret>,
+    /// What it has nodes prove that they know; `None`: it believes them.
+    pub controller_secret: Option<Secret>,
+}
+
+impl Default for NvmeIdentity {
+    /// One that proves nothing.
+    fn default() -> NvmeIdentity {
+        let (secret, controller_secret) = (None, None);
+        NvmeIdentity { nqn: HOST_NQN.to_owned(), secret, controller_secret }
+    }
+}
+
 /// One connection.
 struct Queue {
     stream: TcpStream,
@@ -42,12 +66,12 @@ struct Queue {
 type Answer = (Status, u64, Vec<u8>);
 
 impl Queue {
-    /// Connects; gives the number of the controller.
+    /// Connects, and proves who we are if that is required; gives the number of the controller.
     fn open(
         address: SocketAddr,
         nqn: &str,
-        queue: u16,
-        controller: Option<u16>,
+        (queue, controller): (u16, Option<u16>),
+        who: &NvmeIdentity,
         digests: Digests,
         limit: Duration,
     ) -> io::Result<(Queue, u16)> {
@@ -59,12 +83,54 @@ impl Queue {
         let host = Host::new(digests, &mut send);
         let mut own = Queue { stream, host, send };
         let HostEvent::Ready = own.next_event()? else { return Err(broken("no answer to setup")) };
-        let names = (nqn, HOST_NQN);
+        let names = (nqn, who.nqn.as_str());
         let (status, result, _) = own.ask(&[], |host, send| {
             host.connect(names, (queue, ENTRIES), controller, KEEP_ALIVE_MS, send)
         })?;
         check(status)?;
+        if result & PROOF_REQUIRED != 0 {
+            own.prove(nqn, who)?;
+        }
         Ok((own, u16::try_from(result & 0xffff).unwrap_or(0)))
+    }
+
+    fn prove(&mut self, nqn: &str, who: &NvmeIdentity) -> io::Result<()> {
+        let Some(secret) = who.secret.clone() else {
+            return Err(broken("the node wants to know who we are, and we have no secret"));
+        };
+        let names = Names { host: who.nqn.clone(), subsystem: nqn.to_owned() };
+        let seed = Seed::new(random()?);
+        let mut prover = Prover::new(names, secret, who.controller_secret.clone(), seed);
+        self.say(&prover.begin())?;
+        let told = self.hear()?;
+        let reply = match prover.reply(&told) {
+            Ok(reply) => reply,
+            Err(fault) => return Err(self.give_up(&prover, fault)),
+        };
+        self.say(&reply)?;
+        let told = self.hear()?;
+        match prover.finish(&told) {
+            Ok(None) => Ok(()),
+            Ok(Some(last)) => self.say(&last),
+            Err(fault) => Err(self.give_up(&prover, fault)),
+        }
+    }
+
+    fn give_up(&mut self, prover: &Prover, fault: ProofFault) -> io::Error {
+        if let ProofFault::Refuses(reason) = fault {
+            // It ends the connection then.
+            self.say(&prover.refusal(reason)).ok();
+        }
+        io::Error::new(io::ErrorKind::PermissionDenied, format!("no proof: {fault:?}"))
+    }
+
+    fn say(&mut self, message: &[u8]) -> io::Result<()> {
+        check(self.ask(&[], |host, send| host.prove(message, send))?.0)
+    }
+
+    fn hear(&mut self) -> io::Result<Vec<u8>> {
+        let (status, _, message) = self.ask(&[], Host::await_proof)?;
+        check(status).map(|()| message)
     }
 
     fn next_event(&mut self) -> io::Result<HostEvent> {
@@ -164,8 +230,23 @@ impl NvmeVolume {
         digests: bool,
         limit: Duration,
     ) -> io::Result<NvmeVolume> {
+        let who = NvmeIdentity::default();
+        NvmeVolume::open_as(&who, address, (nqn, namespace), digests, limit)
+    }
+
+    /// Likewise, as a certain host.
+    ///
+    /// # Errors
+    /// Also if a proof is required that it cannot give, or that the node does not give.
+    pub fn open_as(
+        who: &NvmeIdentity,
+        address: SocketAddr,
+        (nqn, namespace): (&str, u32),
+        digests: bool,
+        limit: Duration,
+    ) -> io::Result<NvmeVolume> {
         let digests = Digests { header: digests, data: digests };
-        let (mut admin, controller) = Queue::open(address, nqn, 0, None, digests, limit)?;
+        let (mut admin, controller) = Queue::open(address, nqn, (0, None), who, digests, limit)?;
         check(admin.ask(&[], |host, send| host.configure(0x46_0001, send))?.0)?;
         let (status, _, page) = admin.ask(&[], |host, send| host.identify(0, namespace, send))?;
         check(status)?;
@@ -176,7 +257,7 @@ impl NvmeVolume {
         if blocks == 0 {
             return Err(broken("no such namespace"));
         }
-        let (io, _) = Queue::open(address, nqn, 1, Some(controller), digests, limit)?;
+        let (io, _) = Queue::open(address, nqn, (1, Some(controller)), who, digests, limit)?;
         let size_bytes = blocks << block_shift;
         Ok(NvmeVolume { admin, io, namespace, block_shift, size_bytes, controller, nguid })
     }
@@ -316,7 +397,8 @@ impl NvmeVolume {
 /// # Errors
 /// If nobody listens, or an answer takes longer than `limit`.
 pub fn discover(address: SocketAddr, limit: Duration) -> io::Result<Vec<String>> {
-    let (mut admin, _) = Queue::open(address, DISCOVERY_NQN, 0, None, Digests::default(), limit)?;
+    let (who, digests) = (NvmeIdentity::default(), Digests::default());
+    let (mut admin, _) = Queue::open(address, DISCOVERY_NQN, (0, None), &who, digests, limit)?;
     check(admin.ask(&[], |host, send| host.configure(0x46_0001, send))?.0)?;
     let make = |host: &mut Host, send: &mut Vec<u8>| host.log_page(0x70, DISCOVERY_BYTES, send);
     let (status, _, page) = admin.ask(&[], make)?;
@@ -329,6 +411,12 @@ pub fn discover(address: SocketAddr, limit: Duration) -> io::Result<Vec<String>>
         String::from_utf8_lossy(&field[..end]).into_owned()
     };
     Ok(entries.filter(|entry| entry.len() == 1024).map(name).collect())
+}
+
+fn random() -> io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn check(status: Status) -> io::Result<()> {

@@ -143,6 +143,8 @@ pub enum Demand {
     Connect(nvme::Connect),
     /// An NVMe host switched its controller on or off.
     Switched,
+    /// An NVMe host that had to has proved that it knows this secret, on this queue.
+    Proved(nvme::Secret),
 }
 
 /// An open request.

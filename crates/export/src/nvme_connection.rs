@@ -19,7 +19,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use base::{AnswerError, Instant};
-use nvme::{CloseReason, Connection, Controller, Namespace, Request, Service, Slot, Status};
+use nvme::{
+    CloseReason, Connection, Controller, Examiner, Namespace, Request, Service, Slot, Status,
+};
 use sys::{Buffer, BufferPool, Piece, Room};
 
 use crate::nbd_connection::{Demand, Inputs};
@@ -112,7 +114,7 @@ impl NvmeConnection {
         self.machine.controller()
     }
 
-    /// Whether the host has connected to something.
+    /// Whether the host has connected to something, and proved who it is if it has to.
     #[must_use]
     pub fn entered(&self) -> bool {
         self.machine.is_connected()
@@ -148,6 +150,11 @@ impl NvmeConnection {
     #[must_use]
     pub fn open_count(&self) -> usize {
         self.machine.open_count()
+    }
+
+    /// The host has to prove who it is before anything else: said before it is let in.
+    pub fn requires(&mut self, examiner: Examiner) {
+        self.machine.requires(examiner);
     }
 
     /// It becomes the administration queue of a controller.

@@ -24,6 +24,8 @@ pub struct Over {
     pub why: String,
     /// It broke the protocol.
     pub fault: bool,
+    /// It has not proved who it is.
+    pub unproved: bool,
 }
 
 impl Served {
@@ -142,12 +144,15 @@ impl Served {
     #[must_use]
     pub fn over(&self) -> Option<Over> {
         match self {
-            Served::Nbd(connection) => connection
-                .finished()
-                .map(|reason| Over { why: format!("{reason:?}"), fault: reason.is_fault() }),
+            Served::Nbd(connection) => connection.finished().map(|reason| Over {
+                why: format!("{reason:?}"),
+                fault: reason.is_fault(),
+                unproved: false,
+            }),
             Served::Nvme(connection) => connection.finished().map(|reason| Over {
                 why: format!("{reason:?}"),
                 fault: matches!(reason, nvme::CloseReason::Fault(_)),
+                unproved: matches!(reason, nvme::CloseReason::Unproved(_)),
             }),
         }
     }

@@ -6,6 +6,8 @@
 //!
 //! Not here: resources, which have a file each (`resource_file`).
 
+mod hosts;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +17,8 @@ use serde::Deserialize;
 use store::FaultSpec;
 
 use crate::node::{BUFFER_BYTES_MIN, THREADS_MAX};
+
+pub(crate) use hosts::{Admission, HostTable};
 
 /// Peers of one node, at most: a cluster of 64 nodes.
 pub(crate) const PEERS_MAX: usize = 63;
@@ -31,6 +35,8 @@ struct File {
     nbd: Option<SocketAddr>,
     #[serde(default)]
     nvme: Option<SocketAddr>,
+    #[serde(default)]
+    nvme_hosts: Option<PathBuf>,
     #[serde(default)]
     nbd_tls_required: bool,
     #[serde(default)]
@@ -244,6 +250,10 @@ pub(crate) struct Config {
     pub(crate) nbd_tls: nbd::Tls,
     /// Where NVMe hosts reach it: this machine only, unless `insecure` is stated.
     pub(crate) nvme: Option<SocketAddr>,
+    /// The file that says which of those are let in.
+    pub(crate) nvme_hosts_file: Option<PathBuf>,
+    /// What it says. `None`: everybody is.
+    pub(crate) nvme_hosts: Option<HostTable>,
     /// Where NBD clients reach it on this machine.
     pub(crate) nbd_socket: Option<PathBuf>,
     /// Where the operator reaches it.
@@ -291,10 +301,13 @@ impl Config {
         let path = directory.join("node.toml");
         let text = std::fs::read_to_string(&path)
             .map_err(|error| ConfigError(format!("{}: {error}", path.display())))?;
-        Config::parse(directory, &text)
-            .map_err(|error| ConfigError(format!("{}: {}", path.display(), error.0.trim_end())))
+        let mut config = Config::parse(directory, &text)
+            .map_err(|error| ConfigError(format!("{}: {}", path.display(), error.0.trim_end())))?;
+        config.nvme_hosts = HostTable::read(directory, config.nvme_hosts_file.as_deref())?;
+        Ok(config)
     }
 
+    /// What stands in the file itself.
     fn parse(directory: &Path, text: &str) -> Result<Config, ConfigError> {
         let file: File =
             toml::from_str(&with_quotes(text)).map_err(|error| ConfigError(error.to_string()))?;
@@ -309,8 +322,8 @@ impl Config {
         if file.nvme.is_some_and(|address| !address.ip().is_loopback()) && !file.insecure {
             return Err(refuse(
                 "nvme",
-                "is reachable from other machines, and hosts do not prove who they are: use a loopback \
-                 address, or state `insecure = true`",
+                "is reachable from other machines, and what travels is not encrypted, whoever has proved who it \
+                 is: use a loopback address, or state `insecure = true`",
             ));
         }
         if file.faults.is_some() && !file.allow_faults {
@@ -344,6 +357,8 @@ impl Config {
             listen: file.listen,
             nbd: file.nbd,
             nvme: file.nvme,
+            nvme_hosts_file: file.nvme_hosts.map(|path| directory.join(path)),
+            nvme_hosts: None,
             nbd_tls,
             nbd_socket: file.nbd_socket.map(|path| directory.join(path)),
             admin_socket: directory.join(admin),

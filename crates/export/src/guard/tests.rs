@@ -66,7 +66,9 @@ impl Bench {
                 Demand::Lookup { enters, .. } => self.connection.found(&info(), enters, 1),
                 Demand::List => self.connection.exports([("alpha", "")]),
                 Demand::Holes { tag, .. } => self.connection.holes(tag, &[]),
-                other @ (Demand::Connect(_) | Demand::Switched) => panic!("{other:?}"),
+                other @ (Demand::Connect(_) | Demand::Switched | Demand::Proved(_)) => {
+                    panic!("{other:?}")
+                }
                 Demand::Ask(ask) => {
                     let at = usize::try_from(ask.span.offset_bytes()).expect("small");
                     let length = usize::try_from(ask.span.length_bytes()).expect("small");

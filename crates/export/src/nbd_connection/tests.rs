@@ -87,7 +87,9 @@ impl Bench {
                     self.connection.holes(tag, &[4096..8192, 1 << 20..2 << 20]);
                 }
                 Demand::List => self.connection.exports([("alpha", "")]),
-                other @ (Demand::Connect(_) | Demand::Switched) => panic!("{other:?}"),
+                other @ (Demand::Connect(_) | Demand::Switched | Demand::Proved(_)) => {
+                    panic!("{other:?}")
+                }
                 Demand::Ask(ask) => {
                     let (at, length) = (ask.span.offset_bytes(), ask.span.length_bytes());
                     self.asked.push((ask.op, at, length));

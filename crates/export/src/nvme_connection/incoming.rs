@@ -146,6 +146,7 @@ impl NvmeConnection {
         match event {
             Event::Connect(connect) => demands.push(Demand::Connect(connect)),
             Event::Switched => demands.push(Demand::Switched),
+            Event::Proved(secret) => demands.push(Demand::Proved(secret)),
             Event::Arrived { slot, whole: false } => self.fail_arrived(slot, Status::TRANSPORT),
             Event::Arrived { slot, .. } if self.lost => self.fail_arrived(slot, Status::LOST),
             Event::Arrived { slot, .. } => self.hand_on(slot, demands),

@@ -188,7 +188,7 @@ impl End {
                 let status = if whole { Status::SUCCESS } else { Status::TRANSPORT };
                 self.connection.answer(slot, status, &mut self.send);
             }
-            Event::Switched => {}
+            Event::Switched | Event::Proved(_) => {}
             Event::Close(reason) => self.closed = Some(reason),
         }
     }

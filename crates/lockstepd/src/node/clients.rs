@@ -18,6 +18,7 @@ use nbd::{ExportInfo, Refusal, Tls};
 use replica::door::{MemberInput, ShardInput};
 use sys::{Errno, Event, Listener, Payload, Socket, SocketAddress};
 
+use super::hosts::Claim;
 use super::patience::{is_taken, patiently};
 use super::threads::Parcel;
 use super::{Node, Purpose, SENDS_MAX, Work};
@@ -82,6 +83,8 @@ pub(crate) struct Client {
     pub(super) controller: Option<u16>,
     /// Its controller among all that there were in this process, for it is one way of several that its host has.
     pub(super) way: Option<u32>,
+    /// Which NVMe host it says that it is.
+    pub(super) claim: Option<Claim>,
     /// What it has opened; of an NVMe host any volume.
     pub(super) opened: Option<(Key, VolumeId)>,
     /// It is one of those that are not known.
@@ -161,6 +164,7 @@ impl Node {
             connection,
             controller: None,
             way: None,
+            claim: None,
             opened: None,
             visits,
             restless: false,
@@ -340,11 +344,17 @@ impl Node {
         let broken = client.connection.broken().map(words);
         let over = client.connection.over();
         let fault = over.as_ref().is_some_and(|over| over.fault);
+        let unproved = over.as_ref().is_some_and(|over| over.unproved);
         if let Some(reason) = broken.or(over.map(|over| over.why)) {
             if fault && !client.closing {
                 self.visitors.faults += 1;
                 let kind = client.connection.kind();
                 warning_limited!("{kind} broke the protocol and was sent away: {reason}");
+            }
+            if unproved && !client.closing {
+                let host = client.claim.as_ref().map_or("a host", |claim| &claim.host);
+                self.hosts.refused += 1;
+                warning_limited!("{host} has not proved who it is and was sent away: {reason}");
             }
             client.closing = true;
             if client.unsent == 0 {
@@ -515,6 +525,7 @@ impl Node {
                 Demand::Holes { tag, range } => self.look_for_holes(key, tag, range),
                 Demand::Connect(connect) => self.on_connect(key, &connect),
                 Demand::Switched => self.on_switched(key),
+                Demand::Proved(secret) => self.on_proved(key, secret),
             }
         }
         self.demands = demands;

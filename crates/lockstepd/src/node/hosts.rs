@@ -2,13 +2,15 @@
 //!
 //! Always: a controller's number is this node's, and of no other node of the resource whose id has another lowest byte; a
 //! controller that its host has switched off has no queues for I/O; a host that was given up, or whose bytes
-//! may have waited while this process stood still, is dropped before anything is looked at that it sent.
+//! may have waited while this process stood still, is dropped before anything is looked at that it sent; a host
+//! that has to prove who it is has opened nothing before it has, on each of its queues.
 //!
 //! Not here: sockets and requests (`clients`), the protocol (`nvme`).
 
 use base::{Duration, Instant, SECTOR_BYTES, VolumeId};
 use nvme::{
-    Access, Connect, Controller, DISCOVERY_NQN, Entry, Namespace, Service, Status, Subsystem,
+    Access, Connect, Controller, DISCOVERY_NQN, Entry, Examiner, Names, Namespace, Secret, Seed,
+    Service, Status, Subsystem,
 };
 
 use replica::member::Suspended;
@@ -17,6 +19,7 @@ use super::Node;
 use super::clients::{Client, Door};
 use super::patience::{is_taken, patiently};
 use super::resource::Resource;
+use crate::config::Admission;
 use crate::log::{info, warning_limited};
 use crate::slab::Key;
 
@@ -43,6 +46,18 @@ pub(crate) struct Hosts {
     /// What the discovery service told last, and how often that changed.
     listed: Vec<Entry>,
     generation: u64,
+    /// Hosts that the table does not know, or that did not prove who they are.
+    pub(super) refused: u64,
+}
+
+/// Which host a connection says that it is of, and what it has shown for it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Claim {
+    pub(super) host: String,
+    host_id: [u8; 16],
+    subsystem: String,
+    /// It has proved that it knows this; nothing is asked of it if there is no table of hosts.
+    proved: Option<Secret>,
 }
 
 impl Hosts {
@@ -204,6 +219,7 @@ impl Node {
         });
         let (resource, entry) = found.ok_or(Status::CONNECT_INVALID)?;
         let (service, shards) = (self.service_of(entry), entry.shard_count());
+        let proves = self.ask_for_proof(key, connect, resource)?;
         if connect.queue == 0 {
             self.make_controller(key, connect, service)?;
         } else {
@@ -214,9 +230,85 @@ impl Node {
             let connection = client.connection.nvme().ok_or(Status::INTERNAL)?;
             connection.serves(controller, subsystem.namespaces, shards);
         }
-        self.open_for_host(key, resource);
+        if !proves {
+            self.open_for_host(key, resource);
+        }
         info!("{}: queue {} of a host: {}", connect.subsystem, connect.queue, connect.host);
         Ok(())
+    }
+
+    /// Has a host prove who it is, if it has to. Says whether it has.
+    fn ask_for_proof(
+        &mut self,
+        key: Key,
+        connect: &Connect,
+        resource: Key,
+    ) -> Result<bool, Status> {
+        let host = &connect.host;
+        let resource = self.name_of(resource).to_owned();
+        let admission = self.config.nvme_hosts.as_ref().map(|table| table.admits(host, &resource));
+        let credentials = match admission {
+            None | Some(Admission::Open) => None,
+            Some(Admission::Proof(credentials)) => Some(credentials.clone()),
+            Some(Admission::Refused) => {
+                self.hosts.refused += 1;
+                warning_limited!("{resource}: the table of hosts does not let in {host:?}");
+                return Err(Status::CONNECT_HOST);
+            }
+        };
+        let client = self.clients.get_mut(key).ok_or(Status::INTERNAL)?;
+        let connection = client.connection.nvme().ok_or(Status::INTERNAL)?;
+        let subsystem = connect.subsystem.clone();
+        let proves = credentials.is_some();
+        if let Some(credentials) = credentials {
+            let mut random = [0; 32];
+            sys::random_bytes(&mut random);
+            let names = Names { host: host.clone(), subsystem: subsystem.clone() };
+            connection.requires(Examiner::new(names, credentials, Seed::new(random)));
+        }
+        let (host, host_id) = (host.clone(), connect.host_id);
+        client.claim = Some(Claim { host, host_id, subsystem, proved: None });
+        Ok(proves)
+    }
+
+    /// A host has proved who it is, on one of its queues, for the first time or again.
+    pub(super) fn on_proved(&mut self, key: Key, secret: Secret) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let Some(claim) = &mut client.claim else { return };
+        claim.proved = Some(secret);
+        let (claim, opened) = (claim.clone(), client.opened.is_some());
+        let found =
+            self.resources.iter().find(|(_, one)| self.nqn_of(&one.name) == claim.subsystem);
+        match found.map(|(resource, _)| resource) {
+            _ if opened => {}
+            Some(resource) => {
+                info!("{}: {} has proved who it is", claim.subsystem, claim.host);
+                self.open_for_host(key, resource);
+            }
+            None => self.drop_client(key, "its resource is gone"),
+        }
+    }
+
+    /// The table of hosts is another: ends the connections of those who could not come in now as they did.
+    pub(super) fn drop_unproved_hosts(&mut self) {
+        let Some(table) = self.config.nvme_hosts.clone() else { return };
+        let prefix = self.nqn_of("");
+        for key in self.clients.keys() {
+            let claim = self.clients.get(key).and_then(|client| client.claim.as_ref());
+            let Some(claim) = claim else { continue };
+            let resource = claim.subsystem.strip_prefix(&prefix).unwrap_or_default();
+            let stays = match table.admits(&claim.host, resource) {
+                Admission::Open => true,
+                Admission::Proof(known) => {
+                    claim.proved.as_ref().is_some_and(|proved| known.host.contains(proved))
+                }
+                Admission::Refused => false,
+            };
+            if !stays {
+                info!("{resource}: {} is sent away: the table of hosts is another", claim.host);
+                self.drop_client(key, "the table of hosts is another");
+            }
+        }
     }
 
     /// A host switched its controller on or off. What it had open is over when it is off, and tried elsewhere.
@@ -244,6 +336,7 @@ impl Node {
     fn controller_of(&mut self, connect: &Connect) -> Result<(u16, Option<u32>), Status> {
         for key in self.clients.keys() {
             let Some(client) = self.clients.get_mut(key) else { continue };
+            let claims = client.claim.as_ref().map(|one| (one.host.clone(), one.host_id));
             let (connection, way) = (client.connection.nvme(), client.way);
             let controller = connection.and_then(|connection| connection.controller());
             let Some(controller) = controller.filter(|one| one.id() == connect.controller) else {
@@ -251,6 +344,10 @@ impl Node {
             };
             let same = matches!(controller.service(), Service::Volumes(subsystem)
                 if subsystem.nqn == connect.subsystem);
+            // A queue belongs to the host whose controller it is of.
+            if claims.is_some_and(|claims| claims != (connect.host.clone(), connect.host_id)) {
+                return Err(Status::CONNECT_HOST);
+            }
             return match (same, controller.is_enabled()) {
                 (true, true) => Ok((controller.id(), way)),
                 (true, false) => Err(Status::SEQUENCE_ERROR),

@@ -66,16 +66,26 @@ impl Node {
     }
 
     /// From now on the node is this, and believes no one who is revoked.
-    fn renew(&mut self, config: Config, identity: link::Config) {
-        let process = self.peers.process;
-        self.tell_others(|| {
-            let renewed = (config.clone(), identity.clone(), process);
-            Parcel::Renew(Box::new(renewed))
-        });
-        self.take_identity(config, identity);
-        info!("certificate and revocations are reloaded");
-        self.drop_revoked_clients();
-        self.vouch_anew();
+    fn renew(&mut self, config: Config, identity: Option<link::Config>) {
+        match identity {
+            Some(identity) => {
+                let process = self.peers.process;
+                self.tell_others(|| {
+                    let renewed = (config.clone(), identity.clone(), process);
+                    Parcel::Renew(Box::new(renewed))
+                });
+                self.take_identity(config, identity);
+                info!("certificate and revocations are reloaded");
+                self.drop_revoked_clients();
+                self.vouch_anew();
+            }
+            // Hosts are served by this thread alone.
+            None => self.config = config,
+        }
+        if let Some(table) = &self.config.nvme_hosts {
+            info!("the table of {} NVMe hosts is reloaded", table.len());
+        }
+        self.drop_unproved_hosts();
     }
 
     /// The same, on each thread.
@@ -86,22 +96,25 @@ impl Node {
     }
 }
 
-/// The settings in force, with identity and revocations as the files have them now.
-fn again(running: &Config) -> Result<(Config, link::Config), String> {
+/// The settings in force, with identity, revocations and NVMe hosts as the files have them now.
+fn again(running: &Config) -> Result<(Config, Option<link::Config>), String> {
     let mut read_now = Config::read(&running.directory).map_err(|error| error.to_string())?;
     // With a disk that forgets on purpose each reading counts as a new boot of the machine.
     read_now.boot = running.boot;
-    if running.identity.is_none() {
+    let knows_hosts = running.nvme_hosts.is_some() || read_now.nvme_hosts.is_some();
+    if running.identity.is_none() && (read_now.identity.is_some() || !knows_hosts) {
         return Err("this node was started without a certificate: start it again".to_owned());
     }
     let mut config = running.clone();
     config.identity.clone_from(&read_now.identity);
     config.revoked.clone_from(&read_now.revoked);
+    config.nvme_hosts_file.clone_from(&read_now.nvme_hosts_file);
+    config.nvme_hosts.clone_from(&read_now.nvme_hosts);
     if config != read_now {
         warning!(
-            "node.toml has changed in more than identity and revocations: start the node again"
+            "node.toml has changed in more than identity, revocations and NVMe hosts: start the node again"
         );
     }
-    let identity = read(&config)?;
+    let identity = config.identity.is_some().then(|| read(&config)).transpose()?;
     Ok((config, identity))
 }

@@ -57,6 +57,16 @@ impl Node {
         Faults { peers, nbd, admin: self.admin_faults }
     }
 
+    /// A door to volumes whose NVMe hosts have to prove who they are, at which nobody has to.
+    fn ways_around_proof(&self) -> Option<String> {
+        self.config.nvme_hosts.as_ref()?;
+        let nbd = self.config.nbd.filter(|_| self.config.nbd_tls != nbd::Tls::Required)?;
+        Some(format!(
+            "NVMe hosts have to prove who they are, but NBD at {nbd} serves the same volumes to whoever reaches \
+             it: set nbd_tls_required = true, or serve NBD by nbd_socket only"
+        ))
+    }
+
     fn node_warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.config.identity.is_some() && self.config.link_mode == LinkMode::Plain {
@@ -72,6 +82,13 @@ impl Node {
                 self.visitors.refused
             ));
         }
+        if self.hosts.refused > 0 {
+            warnings.push(format!(
+                "{} connections of NVMe hosts were refused: not in the table of hosts, or no proof of who they are",
+                self.hosts.refused
+            ));
+        }
+        warnings.extend(self.ways_around_proof());
         if self.config.allow_memory_store {
             warnings.push("allow_memory_store: replicas may forget at every stop".to_owned());
         }

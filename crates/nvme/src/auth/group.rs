@@ -7,9 +7,6 @@ use alloc::vec::Vec;
 use crypto_bigint::modular::{BoxedMontyForm, BoxedMontyParams};
 use crypto_bigint::{BoxedUint, Odd};
 
-/// Bits of an exponent: RFC 7919 asks for 225 in the smallest group and for 400 in the largest.
-const EXPONENT_BITS: u32 = 512;
-
 /// A group. The value is its identifier.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[repr(u8)]
@@ -29,7 +26,12 @@ pub enum Group {
 }
 
 impl Group {
-    /// In the order in which we like them: the cheapest exchange is as good as any, and better than none.
+    /// What a controller takes part in, first what it likes best: the cheapest exchange is as good as any, and better than none. In
+    /// the largest groups one takes 100 ms of the thread that serves everybody, and strangers can ask for it.
+    pub(super) const SERVED: [Group; 4] =
+        [Group::Ffdhe2048, Group::Ffdhe3072, Group::Ffdhe4096, Group::Null];
+
+    /// All of them.
     pub(super) const ALL: [Group; 6] = [
         Group::Ffdhe2048,
         Group::Ffdhe3072,
@@ -53,6 +55,15 @@ impl Group {
             Group::Ffdhe4096 => 512,
             Group::Ffdhe6144 => 768,
             Group::Ffdhe8192 => 1024,
+        }
+    }
+
+    /// Bits of an exponent; RFC 7919 asks for 225, 275, 325, 375 and 400.
+    fn exponent_bits(self) -> u32 {
+        match self {
+            Group::Null | Group::Ffdhe2048 => 256,
+            Group::Ffdhe3072 | Group::Ffdhe4096 => 384,
+            Group::Ffdhe6144 | Group::Ffdhe8192 => 512,
         }
     }
 
@@ -96,8 +107,10 @@ impl Group {
         let modulus = Option::from(Odd::new(number(&self.prime())?))?;
         let modulus = BoxedMontyParams::new_vartime(modulus);
         let base = BoxedMontyForm::new(number(base)?, &modulus);
-        let exponent = BoxedUint::from_be_slice(exponent, EXPONENT_BITS).ok()?;
-        Some(base.pow_bounded_exp(&exponent, EXPONENT_BITS).retrieve().to_be_bytes())
+        let bits = self.exponent_bits();
+        let exponent = &exponent[64 - bits as usize / 8..];
+        let exponent = BoxedUint::from_be_slice(exponent, bits).ok()?;
+        Some(base.pow_bounded_exp(&exponent, bits).retrieve().to_be_bytes())
     }
 
     /// What is told to the other side; empty where there is no exchange.

@@ -59,7 +59,7 @@ impl Reason {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Negotiate {
     pub(super) transaction: u16,
-    /// In our order.
+    /// In our order, and of the groups those in which a controller takes part.
     pub(super) hashes: Vec<Hash>,
     pub(super) groups: Vec<Group>,
 }
@@ -152,7 +152,7 @@ impl Negotiate {
         let (hashes, groups) =
             (&ours[4..][..usize::from(hashes)], &ours[34..][..usize::from(groups)]);
         let hashes = Hash::ALL.into_iter().filter(|&one| hashes.contains(&(one as u8)));
-        let groups = Group::ALL.into_iter().filter(|&one| groups.contains(&(one as u8)));
+        let groups = Group::SERVED.into_iter().filter(|&one| groups.contains(&(one as u8)));
         let (hashes, groups) = (hashes.collect(), groups.collect());
         Ok(Negotiate { transaction: u16_at(bytes, 4), hashes, groups })
     }

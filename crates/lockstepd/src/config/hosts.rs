@@ -1,0 +1,171 @@
+//! `nvme-hosts.toml`: which NVMe hosts are let in, where to, and by which secrets they prove who they are.
+//!
+//! Always: where there is such a file, a host that it does not name reaches no resource but those that it calls open; a file that
+//! cannot be read, or that others can read, lets nobody in, because the node does not start with it, and goes on with what it had;
+//! nothing that is told of the file contains a line of it.
+//!
+//! Not here: the proof itself (`nvme`), asking for it (`node/hosts`).
+
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use nvme::{Credentials, NQN_BYTES_MAX, Secret};
+use serde::Deserialize;
+
+use super::ConfigError;
+
+/// What the file is called if nobody calls it otherwise.
+const USUAL_NAME: &str = "nvme-hosts.toml";
+
+/// Bytes of the file, at most: some thousand hosts.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The file as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    open: Vec<String>,
+    #[serde(default)]
+    hosts: Vec<FileHost>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileHost {
+    nqn: String,
+    secret: String,
+    #[serde(default)]
+    old_secret: Option<String>,
+    #[serde(default)]
+    controller_secret: Option<String>,
+    #[serde(default)]
+    resources: Option<Vec<String>>,
+}
+
+/// Which hosts are let in.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct HostTable {
+    /// Resources that every host reaches without a proof.
+    open: Vec<String>,
+    hosts: Vec<Host>,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Host {
+    nqn: String,
+    credentials: Credentials,
+    /// `None`: all.
+    resources: Option<Vec<String>>,
+}
+
+/// Whether a host may reach a resource.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Admission<'a> {
+    /// Whoever it is.
+    Open,
+    /// Once it has proved who it is.
+    Proof(&'a Credentials),
+    /// It may not.
+    Refused,
+}
+
+impl HostTable {
+    /// Reads the file that the settings name, if they name one.
+    pub(super) fn read(
+        directory: &Path,
+        path: Option<&Path>,
+    ) -> Result<Option<HostTable>, ConfigError> {
+        let usual = directory.join(USUAL_NAME);
+        let Some(path) = path else {
+            // Forgotten, it would let everybody in.
+            return if usual.exists() {
+                let named = usual.display();
+                Err(ConfigError(format!(
+                    "{named} is there, but node.toml does not name it, and without it every NVMe host is let in: \
+                     set `nvme_hosts = \"{USUAL_NAME}\"`, or remove it"
+                )))
+            } else {
+                Ok(None)
+            };
+        };
+        let refuse =
+            |why: &dyn std::fmt::Display| ConfigError(format!("{}: {why}", path.display()));
+        let file = std::fs::File::open(path).map_err(|error| refuse(&error))?;
+        let metadata = file.metadata().map_err(|error| refuse(&error))?;
+        if metadata.permissions().mode() & 0o077 != 0 {
+            return Err(refuse(&"holds secrets, and others may read or write it: chmod 600"));
+        }
+        let mut text = String::new();
+        let most = FILE_BYTES_MAX + 1;
+        let read = file.take(most).read_to_string(&mut text).map_err(|error| refuse(&error))?;
+        if read as u64 == most {
+            return Err(refuse(&"is longer than 1 MiB"));
+        }
+        HostTable::parse(&text).map(Some).map_err(|why| refuse(&why))
+    }
+
+    fn parse(text: &str) -> Result<HostTable, String> {
+        // What the parser prints has the line that it did not like: it may be a secret.
+        let file: File = toml::from_str(text).map_err(|error| {
+            let before = error.span().map_or(0, |span| span.start);
+            let line = text.get(..before).unwrap_or_default().matches('\n').count() + 1;
+            let what = error.message().split('`').step_by(2).collect::<Vec<_>>().join("…");
+            format!("line {line}: {what}; its keys are `open`, and of [[hosts]] `nqn`, `secret`, `old_secret`, \
+                     `controller_secret`, `resources`")
+        })?;
+        let mut hosts: Vec<Host> = Vec::new();
+        for host in file.hosts {
+            if !host.nqn.starts_with("nqn.") || host.nqn.len() > NQN_BYTES_MAX {
+                return Err(format!(
+                    "`nqn` {:?} is no host's name: up to {NQN_BYTES_MAX} bytes, as in /etc/nvme/hostnqn",
+                    host.nqn
+                ));
+            }
+            if hosts.iter().any(|other| other.nqn == host.nqn) {
+                return Err(format!("host {} is there twice", host.nqn));
+            }
+            let parse = |key: &str, text: &str| {
+                Secret::parse(text).map_err(|fault| format!("`{key}` of host {} {fault}", host.nqn))
+            };
+            let mut secrets = vec![parse("secret", &host.secret)?];
+            if let Some(old) = &host.old_secret {
+                secrets.push(parse("old_secret", old)?);
+            }
+            let controller = host.controller_secret.as_deref();
+            let controller = controller.map(|text| parse("controller_secret", text)).transpose()?;
+            if controller.as_ref().is_some_and(|own| secrets.contains(own)) {
+                return Err(format!(
+                    "`controller_secret` of host {} is the host's own: who knows one must not know the other",
+                    host.nqn
+                ));
+            }
+            let credentials = Credentials { host: secrets, controller };
+            hosts.push(Host { nqn: host.nqn, credentials, resources: host.resources });
+        }
+        Ok(HostTable { open: file.open, hosts })
+    }
+
+    /// Whether the host may reach the resource.
+    pub(crate) fn admits(&self, host: &str, resource: &str) -> Admission<'_> {
+        if self.open.iter().any(|open| open == resource) {
+            return Admission::Open;
+        }
+        let known = self.hosts.iter().find(|known| known.nqn == host);
+        let reaches = |known: &&Host| {
+            known.resources.as_ref().is_none_or(|names| names.iter().any(|name| name == resource))
+        };
+        known
+            .filter(reaches)
+            .map_or(Admission::Refused, |known| Admission::Proof(&known.credentials))
+    }
+
+    /// How many hosts it knows.
+    pub(crate) fn len(&self) -> usize {
+        self.hosts.len()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,292 @@
+//! NVMe hosts that have to prove who they are, with real processes.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod harness;
+
+use std::fs::Permissions;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+
+use client::{NvmeIdentity, NvmeVolume, discover};
+use harness::{Cluster, PATIENCE, content};
+use nvme::{Digests, Hash, Host, HostEvent, Secret};
+use wire::admin::{Answer, Command};
+
+const MIB: u64 = 1 << 20;
+const ONE: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000001";
+const TWO: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000002";
+
+/// A secret, as its text: of the same bytes 32 times.
+fn secret(number: u8) -> String {
+    Secret::new(&[number; 32], Some(Hash::Sha256)).unwrap().to_text()
+}
+
+fn parsed(number: u8) -> Secret {
+    Secret::parse(&secret(number)).unwrap()
+}
+
+fn host(nqn: &str, own: u8, controller: Option<u8>) -> NvmeIdentity {
+    NvmeIdentity {
+        nqn: nqn.to_owned(),
+        secret: Some(parsed(own)),
+        controller_secret: controller.map(parsed),
+    }
+}
+
+/// Host one may reach everything and has secret 1, nodes prove to it with 2; host two may reach `beta` and has 3.
+fn table() -> String {
+    format!(
+        "open = [\"gamma\"]\n[[hosts]]\nnqn = \"{ONE}\"\nsecret = \"{}\"\ncontroller_secret = \"{}\"\n\
+         [[hosts]]\nnqn = \"{TWO}\"\nsecret = \"{}\"\nresources = [\"beta\"]\n",
+        secret(1),
+        secret(2),
+        secret(3)
+    )
+}
+
+fn write_table(cluster: &Cluster, node: u16, table: &str) {
+    let path = cluster.home(node).join("nvme-hosts.toml");
+    std::fs::write(&path, table).unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+}
+
+fn cluster(name: &str, nodes: u16) -> Cluster {
+    let mut cluster = Cluster::new(name, nodes);
+    for node in 1..=nodes {
+        let address = cluster.address(node);
+        let lines = format!("nvme = \"{address}:4420\"\nnvme_hosts = \"nvme-hosts.toml\"");
+        cluster.add_settings(node, &lines);
+        write_table(&cluster, node, &table());
+        cluster.start(node);
+    }
+    cluster
+}
+
+fn create(cluster: &Cluster, names: &[&str], replicas: &[u16]) {
+    for (number, name) in names.iter().enumerate() {
+        let mut file = cluster.resource(name, 8 * MIB, replicas);
+        file.id += number as u64;
+        cluster.create(&file);
+    }
+}
+
+fn address(cluster: &Cluster, node: u16) -> SocketAddr {
+    format!("{}:4420", cluster.address(node)).parse().unwrap()
+}
+
+fn subsystem(cluster: &Cluster, name: &str) -> String {
+    let names = discover(address(cluster, 1), PATIENCE).unwrap();
+    names.into_iter().find(|one| one.ends_with(&format!(":{name}"))).unwrap()
+}
+
+fn open(
+    cluster: &Cluster,
+    node: u16,
+    name: &str,
+    who: &NvmeIdentity,
+) -> std::io::Result<NvmeVolume> {
+    let name = subsystem(cluster, name);
+    NvmeVolume::open_as(who, address(cluster, node), (&name, 1), node == 2, PATIENCE)
+}
+
+fn read(volume: &mut NvmeVolume, offset: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    volume.read(offset, &mut bytes).unwrap();
+    bytes
+}
+
+/// No secret, and nothing that it is made of, is told by a node.
+fn assert_says_no_secret(cluster: &Cluster, node: u16) {
+    let mut told = cluster.log(node);
+    for command in [Command::Status { resource: None }, Command::NodeStatus {}] {
+        told += &format!("{:?}", cluster.ask(node, command));
+    }
+    for number in 1..=9 {
+        let text = secret(number);
+        let middle = &text[10..30];
+        assert!(!told.contains(middle), "secret {number} is told");
+        assert!(!told.contains(&format!("{number}, {number}, {number}, {number}")));
+    }
+}
+
+#[test]
+fn hosts_that_prove_who_they_are_use_a_volume_by_every_node() {
+    let cluster = cluster("proof-good", 3);
+    create(&cluster, &["alpha"], &[1, 2]);
+    let mut one = open(&cluster, 1, "alpha", &host(ONE, 1, None)).unwrap();
+    let mut two = open(&cluster, 2, "alpha", &host(ONE, 1, Some(2))).unwrap();
+    let mut three = open(&cluster, 3, "alpha", &host(ONE, 1, Some(2))).unwrap();
+    let bytes = content(1, 64 << 10);
+    one.write(MIB, &bytes).unwrap();
+    assert!(read(&mut two, MIB, 64 << 10) == bytes && read(&mut three, MIB, 64 << 10) == bytes);
+    for node in 1..=3 {
+        assert_says_no_secret(&cluster, node);
+    }
+}
+
+#[test]
+fn hosts_that_do_not_are_refused_and_everybody_else_is_served() {
+    let cluster = cluster("proof-bad", 1);
+    create(&cluster, &["alpha", "beta", "gamma"], &[1]);
+    let mut good = open(&cluster, 1, "alpha", &host(ONE, 1, None)).unwrap();
+    let bytes = content(1, 4096);
+    good.write(0, &bytes).unwrap();
+    let refused = |who: &NvmeIdentity, name: &str| {
+        open(&cluster, 1, name, who).map(drop).unwrap_err().to_string()
+    };
+    assert!(refused(&host(ONE, 9, None), "alpha").contains("Refused(Failed)"), "a wrong secret");
+    assert!(refused(&host(ONE, 3, None), "alpha").contains("Refused(Failed)"), "another host's");
+    let silent = NvmeIdentity { nqn: ONE.to_owned(), ..NvmeIdentity::default() };
+    assert!(refused(&silent, "alpha").contains("no secret"), "none");
+    assert!(refused(&NvmeIdentity::default(), "alpha").contains("0x184"), "an unknown host");
+    assert!(refused(&host("nqn.unknown", 1, None), "alpha").contains("0x184"));
+    assert!(refused(&host(TWO, 3, None), "alpha").contains("0x184"), "not this resource");
+    open(&cluster, 1, "beta", &host(TWO, 3, None)).unwrap();
+    // The host wants a proof that the node cannot give, or gives with another secret.
+    assert!(refused(&host(TWO, 3, Some(4)), "beta").contains("Refused(Failed)"));
+    assert!(refused(&host(ONE, 1, Some(4)), "alpha").contains("Refuses(Failed)"));
+    // Open to everybody.
+    open(&cluster, 1, "gamma", &NvmeIdentity::default()).unwrap();
+    assert!(read(&mut good, 0, 4096) == bytes, "its connection is not touched");
+    let warnings = cluster.warnings(1).join("\n");
+    assert!(warnings.contains("connections of NVMe hosts were refused"), "{warnings}");
+    assert!(warnings.contains("NBD at"), "a way around is told: {warnings}");
+    assert!(cluster.log(1).contains("has not proved who it is"));
+    assert_says_no_secret(&cluster, 1);
+}
+
+/// A connection that has said who it is and nothing else.
+struct Raw {
+    stream: TcpStream,
+    host: Host,
+}
+
+impl Raw {
+    fn dial(cluster: &Cluster) -> Raw {
+        let mut stream = TcpStream::connect(address(cluster, 1)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut send = Vec::new();
+        let host = Host::new(Digests::default(), &mut send);
+        stream.write_all(&send).unwrap();
+        let mut raw = Raw { stream, host };
+        assert_eq!(raw.next(), Some(HostEvent::Ready));
+        raw
+    }
+
+    fn ask(&mut self, make: impl FnOnce(&mut Host, &mut Vec<u8>) -> u16) -> Option<(u16, u64)> {
+        let mut send = Vec::new();
+        make(&mut self.host, &mut send);
+        self.stream.write_all(&send).unwrap();
+        match self.next()? {
+            HostEvent::Ended { status, result, .. } => Some((status.code(), result)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// `None`: the node has closed.
+    fn next(&mut self) -> Option<HostEvent> {
+        let mut buffer = [0; 4096];
+        loop {
+            if let Some(event) = self.host.next_event().unwrap() {
+                return Some(event);
+            }
+            let count = self.stream.read(&mut buffer).unwrap_or(0);
+            if count == 0 {
+                return None;
+            }
+            self.host.take(&buffer[..count]);
+        }
+    }
+}
+
+#[test]
+fn before_its_proof_a_host_can_do_nothing_and_not_for_long() {
+    let cluster = cluster("proof-slow", 1);
+    create(&cluster, &["alpha"], &[1]);
+    let name = subsystem(&cluster, "alpha");
+    let mut raw = Raw::dial(&cluster);
+    let connect = |queue, controller| {
+        let name = name.clone();
+        move |host: &mut Host, send: &mut Vec<u8>| {
+            host.connect((&name, ONE), (queue, 32), controller, 0, send)
+        }
+    };
+    let (status, result) = raw.ask(connect(0, None)).unwrap();
+    assert_eq!((status, result >> 16), (0, 2), "a proof is required");
+    assert_eq!(raw.ask(|host, send| host.configure(0x46_0001, send)).unwrap().0, 0x191);
+    assert_eq!(raw.ask(|host, send| host.identify(1, 0, send)).unwrap().0, 0x191);
+    // Nobody may take a queue of a controller that is not switched on.
+    let number = Some(u16::try_from(result & 0xffff).unwrap());
+    assert_ne!(Raw::dial(&cluster).ask(connect(1, number)).unwrap().0, 0);
+    assert_eq!(raw.next(), None, "it is sent away");
+}
+
+#[test]
+fn a_host_gets_no_queue_of_another_ones_controller() {
+    let cluster = cluster("proof-foreign", 1);
+    create(&cluster, &["alpha", "beta"], &[1]);
+    let name = subsystem(&cluster, "beta");
+    let mut other = open(&cluster, 1, "beta", &host(ONE, 1, None)).unwrap();
+    let controller = Some(other.controller);
+    let mut raw = Raw::dial(&cluster);
+    let connect = |host: &mut Host, send: &mut Vec<u8>| {
+        host.connect((&name, TWO), (2, 32), controller, 0, send)
+    };
+    assert_eq!(raw.ask(connect).unwrap().0, 0x184);
+    other.write(0, &content(1, 4096)).unwrap();
+    // Who claims to be that host gets one, and can do nothing with it.
+    let mut raw = Raw::dial(&cluster);
+    let connect = |host: &mut Host, send: &mut Vec<u8>| {
+        host.connect((&name, ONE), (2, 32), controller, 0, send)
+    };
+    assert_eq!(raw.ask(connect).unwrap().0, 0);
+    assert_eq!(raw.ask(|host, send| host.read(1, (0, 1), 12, send)).unwrap().0, 0x191);
+    assert_eq!(raw.next(), None, "it is sent away");
+    other.write(0, &content(2, 4096)).unwrap();
+}
+
+#[test]
+fn secrets_are_exchanged_while_hosts_go_on() {
+    let cluster = cluster("proof-rotate", 1);
+    create(&cluster, &["alpha"], &[1]);
+    let reload = || cluster.ask(1, Command::Reload {});
+    let mut before = open(&cluster, 1, "alpha", &host(ONE, 1, None)).unwrap();
+    // Both will do.
+    let both = table().replacen(
+        &format!("secret = \"{}\"", secret(1)),
+        &format!("secret = \"{}\"\nold_secret = \"{}\"", secret(5), secret(1)),
+        1,
+    );
+    write_table(&cluster, 1, &both);
+    assert!(matches!(reload(), Ok(Answer::Done {})), "it is read");
+    before.write(0, &content(1, 4096)).unwrap();
+    let mut after = open(&cluster, 1, "alpha", &host(ONE, 5, None)).unwrap();
+    open(&cluster, 1, "alpha", &host(ONE, 1, None)).unwrap();
+    // What cannot be read changes nothing, and is told without its words.
+    let damaged = both.replacen(&secret(5)[12..16], "////", 1);
+    write_table(&cluster, 1, &damaged);
+    let told = reload().unwrap_err();
+    assert!(
+        told.contains("LS-0047") && told.contains("`secret` of host") && told.contains("damaged"),
+        "{told}"
+    );
+    assert!(!told.contains(&secret(5)[16..30]), "{told}");
+    open(&cluster, 1, "alpha", &host(ONE, 5, None)).unwrap();
+    // The old one will not do any more: who proved by it is sent away, and nobody else.
+    write_table(&cluster, 1, &table().replacen(&secret(1), &secret(5), 1));
+    reload().unwrap();
+    assert!(before.write(0, &content(2, 4096)).is_err());
+    after.write(0, &content(3, 4096)).unwrap();
+    assert!(open(&cluster, 1, "alpha", &host(ONE, 1, None)).is_err());
+    // A host that is not in it any more.
+    write_table(&cluster, 1, "");
+    reload().unwrap();
+    assert!(after.write(0, &content(4, 4096)).is_err());
+    assert!(
+        open(&cluster, 1, "alpha", &host(ONE, 5, None))
+            .is_err_and(|error| error.to_string().contains("0x184"))
+    );
+    assert_says_no_secret(&cluster, 1);
+}
