@@ -5,6 +5,7 @@
 
 mod attach;
 mod moved;
+mod proof;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -21,6 +22,7 @@ use crate::relay::Delay;
 
 pub(super) use attach::{attach_6_1, attach_6_12};
 pub(super) use moved::moved_6_12;
+pub(super) use proof::proof_6_12;
 
 /// What a machine is made with.
 const TOOLS: &[&str] = &[

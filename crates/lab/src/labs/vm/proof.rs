@@ -1,0 +1,130 @@
+//! Hosts that have to prove who they are: Linux' own initiator, with secrets as nvme-cli makes them.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use super::{GUEST_SECONDS, Guest, Running, said};
+use crate::bench::{Bench, Failure, Outcome, Verdict, ensure, need_tools, passed, run, wait_for};
+use crate::cluster::{Cluster, SYNC_LIMIT};
+
+/// Of the machine, in its script too.
+const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427";
+
+/// How long nvme-cli may take.
+const TOOL_LIMIT: Duration = Duration::from_secs(20);
+
+/// Debian's 6.1 has no authentication.
+pub(in crate::labs) fn proof_6_12(bench: &Bench) -> Outcome {
+    proof(bench, "linux-image-6.12-amd64")
+}
+
+/// What the machine needs to reach a resource: its subsystem, and a port for each node.
+fn paths(cluster: &Cluster, resource: &str) -> Outcome<(String, Vec<String>)> {
+    let told = cluster.ok(&["resource", "show", resource])?;
+    let (mut subsystem, mut ports) = (String::new(), Vec::new());
+    for place in told.split_whitespace().filter_map(|word| word.strip_prefix("nvme+tcp://")) {
+        let mut parts = place.split('/');
+        let address = parts.next().and_then(|address| address.parse().ok());
+        let address = address.ok_or_else(|| Failure(format!("{place} names no address")))?;
+        parts.next().unwrap_or_default().clone_into(&mut subsystem);
+        ports.push(super::relay(address)?.to_string());
+    }
+    ensure!(ports.len() == 3 && !subsystem.is_empty(), "three paths are told: {told}");
+    Ok((subsystem, ports))
+}
+
+/// A new secret, as nvme-cli makes it.
+fn secret(hash: u8) -> Outcome<String> {
+    let mut make = Command::new("nvme");
+    let hash = format!("--hmac={hash}");
+    let made = run(make.args(["gen-dhchap-key", &hash, "--nqn", HOST]), TOOL_LIMIT)?.ok()?;
+    Ok(made.trim().to_owned())
+}
+
+/// Tells every node which hosts are let in.
+fn tell(cluster: &Cluster, secrets: &str) -> Outcome<()> {
+    let table = format!("open = [\"free\"]\n[[hosts]]\nnqn = \"{HOST}\"\n{secrets}");
+    for node in ["a", "b", "c"] {
+        let path = cluster.home(node).join("nvme-hosts.toml");
+        fs::write(&path, &table)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        let settings = cluster.settings(node);
+        let text = fs::read_to_string(&settings)?;
+        if !text.contains("nvme_hosts") {
+            fs::write(&settings, format!("nvme_hosts = \"nvme-hosts.toml\"\n{text}"))?;
+        }
+    }
+    cluster.ok(&["reload"]).map(drop)
+}
+
+fn until(running: &mut Running, share: &Path, file: &str) -> Outcome<()> {
+    let came = wait_for(file, Duration::from_secs(GUEST_SECONDS), || {
+        let came = share.join(file).exists();
+        ensure!(came || running.has_ended()?, "the machine has not come so far");
+        Ok(came)
+    })?;
+    ensure!(came, "the machine ended early:\n{}", said(share));
+    Ok(())
+}
+
+fn proof(bench: &Bench, series: &str) -> Outcome {
+    need_tools!(
+        "qemu-system-x86_64",
+        "busybox",
+        "nvme",
+        "fio",
+        "mkfs.ext4",
+        "modprobe",
+        "depmod",
+        "cpio",
+        "xz",
+        "apt-get",
+        "apt-cache",
+        "dpkg"
+    );
+    let guest = match Guest::of(series)? {
+        Ok(guest) => guest,
+        Err(why) => return Ok(Verdict::NotRun(why)),
+    };
+    bench.tell(format!("{} is at hand", guest.kernel));
+    let cluster = Cluster::up(bench, 3)?;
+    for name in ["web", "free"] {
+        cluster.create(name, &["--size", "64MiB", "--replicas", "3"])?;
+    }
+    let (own, next, nodes, wrong) = (secret(1)?, secret(2)?, secret(1)?, secret(1)?);
+    let of_nodes = format!("controller_secret = \"{nodes}\"\n");
+    tell(&cluster, &format!("secret = \"{own}\"\n{of_nodes}"))?;
+    let ((subsystem, ports), (open, _)) = (paths(&cluster, "web")?, paths(&cluster, "free")?);
+    let share = bench.directory.join("share");
+    fs::create_dir(&share)?;
+    fs::write(share.join("run"), include_str!("../../../vm/proof.sh"))?;
+    let settings = format!(
+        "SUBSYSTEM={subsystem} OPEN={open} PORTS=\"{}\"\nSECRET={own} NEXT={next} NODES={nodes} WRONG={wrong}\n",
+        ports.join(" ")
+    );
+    fs::write(share.join("settings"), settings)?;
+    let mut running = guest.start(&share)?;
+    until(&mut running, &share, "ready")?;
+    let killed = cluster.primary("web")?;
+    cluster.kill(&killed)?;
+    cluster.start(&killed)?;
+    bench.tell(format!("node {killed}, the primary's, was killed and is back"));
+    cluster.wait("web", "in-sync", SYNC_LIMIT)?;
+    fs::write(share.join("back"), "")?;
+    tell(&cluster, &format!("secret = \"{next}\"\nold_secret = \"{own}\"\n{of_nodes}"))?;
+    fs::write(share.join("both"), "")?;
+    until(&mut running, &share, "proved")?;
+    tell(&cluster, &format!("secret = \"{next}\"\n{of_nodes}"))?;
+    fs::write(share.join("only"), "")?;
+    ensure!(running.ends_well()?, "the machine found fault:\n{}", said(&share));
+    for node in ["a", "b", "c"] {
+        let log = fs::read_to_string(cluster.home(node).join("log"))?;
+        let told = [&own, &next, &nodes].iter().any(|secret| log.contains(&secret[10..40]));
+        ensure!(!told, "node {node} tells a secret in its log");
+    }
+    let seen = fs::read_to_string(share.join("seen"))?;
+    passed(format!("{}: {}", guest.kernel, seen.trim().replace('\n', "; ")))
+}

@@ -1,0 +1,50 @@
+# In the guest: Linux' own NVMe/TCP initiator proves who it is to three nodes, and has them prove who they are. `settings` says SUBSYSTEM, OPEN
+# (one that needs no proof), PORTS, and secrets: SECRET and NEXT of this host, NODES of the nodes, WRONG of nobody. The host looks for the files
+# `ready` and `proved`, and makes `back` and `both`. What it has seen is in `seen`.
+set -ex
+. ./settings
+id=1b4e28ba-2fa1-11d2-883f-0016d3cca427 host=nqn.2014-08.org.nvmexpress:uuid
+who="-q $host:$id -I $id"
+until_so() { for _ in $(seq 300); do "$@" && return; sleep 0.2; done; echo "never: $*"; false; }
+link() { nvme connect -t tcp -a 10.0.2.2 -k 5 --reconnect-delay=2 "$@"; }
+refuses() { if link "$@"; then echo "not refused: $*"; false; fi; test -z "$(ls /sys/class/nvme 2>/dev/null)"; }
+live() { [ "$(cat /sys/class/nvme/nvme*/state | grep -c live)" = 3 ]; }
+times() { dmesg | grep -c "authenticated with hash" || true; }
+set -- $PORTS
+
+refuses $who -s $1 -n $SUBSYSTEM
+refuses $who -s $1 -n $SUBSYSTEM --dhchap-secret=$WRONG
+refuses $who -s $1 -n $SUBSYSTEM --dhchap-secret=$SECRET --dhchap-ctrl-secret=$WRONG
+refuses -q $host:${id%7}8 -I ${id%7}8 -s $1 -n $SUBSYSTEM --dhchap-secret=$SECRET
+link $who -s $1 -n $OPEN; nvme disconnect -n $OPEN
+echo "no secret, a wrong one, a wrong one of the node and another host's are refused" >> seen
+
+link $who -s $1 -n $SUBSYSTEM --dhchap-secret=$SECRET
+link $who -s $2 -n $SUBSYSTEM --dhchap-secret=$SECRET --dhchap-ctrl-secret=$NODES
+link $who -s $3 -n $SUBSYSTEM --dhchap-secret=$SECRET --dhchap-ctrl-secret=$NODES
+disk=/dev/nvme0n1
+until_so test -b $disk
+until_so live
+dmesg | grep "authenticated"
+dmesg | grep "authenticated with hash" | tail -1 | sed 's/.*qid 0: //' >> seen
+mkfs.ext4 -q $disk; mount -t ext4 $disk /mnt; touch ready
+fio --name=z --filename=/mnt/f --size=16M --rw=randwrite --bs=4k --ioengine=libaio --iodepth=8 --direct=1 --verify=crc32c --verify_fatal=1
+until_so test -e back
+until_so live
+echo "a node that came back is proved to anew" >> seen
+
+# The host's secret is changed while the disk is in use; until then both will do.
+until_so test -e both
+before=$(times)
+for one in /sys/class/nvme/nvme*; do echo "$NEXT" > $one/dhchap_secret; done
+again() { [ "$(times)" -ge $((before + 3)) ]; }
+until_so again
+touch proved
+fio --name=y --filename=/mnt/g --size=8M --rw=randwrite --bs=4k --ioengine=libaio --iodepth=8 --direct=1 --verify=crc32c --verify_fatal=1
+until_so test -e only
+fio --name=x --filename=/mnt/h --size=8M --rw=randwrite --bs=4k --ioengine=libaio --iodepth=8 --direct=1 --verify=crc32c --verify_fatal=1
+until_so live
+umount /mnt; fsck.ext4 -fn $disk
+if dmesg | grep -i "i/o error"; then exit 1; fi
+nvme disconnect -n "$SUBSYSTEM"
+echo "its secret is changed while the disk is in use" >> seen
