@@ -25,6 +25,8 @@ pub const TARGETS: &[&Target] = &[
     &nbd::CLIENT,
     &nvme::CONTROLLER,
     &nvme::HOST,
+    &nvme::EXAMINER,
+    &nvme::PROVER,
     &disk::SUPERBLOCK,
     &disk::RECORD,
     &disk::LOG,

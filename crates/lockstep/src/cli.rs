@@ -199,6 +199,20 @@ pub(crate) enum Command {
         #[arg(long, value_name = "DIR")]
         authority: Option<PathBuf>,
     },
+    /// Make secrets for an NVMe host, and the lines that let it in: for nodes' nvme-hosts.toml
+    NvmeHost {
+        /// The host's name, as its /etc/nvme/hostnqn has it
+        nqn: String,
+        /// A table to put the lines into; made, readable by its owner only, if it is not there. If left out they are printed
+        #[arg(long, value_name = "FILE")]
+        table: Option<PathBuf>,
+        /// Resources that the host may reach; all if left out
+        #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
+        resources: Vec<String>,
+        /// Nodes are to prove who they are, too
+        #[arg(long)]
+        mutual: bool,
+    },
     /// Print shell completions
     Completions {
         /// The shell

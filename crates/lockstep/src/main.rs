@@ -22,6 +22,7 @@ mod device;
 mod doctor;
 mod explain;
 mod machines;
+mod nvme_host;
 mod output;
 mod problem;
 mod resource;
@@ -82,6 +83,9 @@ fn run(cli: &Cli) -> Result<(), Problem> {
         Command::RenewCertificate { node } => certificates::renew(global, node),
         Command::ClientCertificate { name, out, authority } => {
             certificates::client(global, name, out, authority.as_deref())
+        }
+        Command::NvmeHost { nqn, table, resources, mutual } => {
+            nvme_host::run(global, nqn, table.as_deref(), resources, *mutual)
         }
         Command::Completions { shell } => words::completions(*shell),
         Command::Man { directory } => words::man_pages(directory),

@@ -192,6 +192,9 @@ kinds! {
     KEPT_ALREADY = "LS-0937", Failed,
         "Another process looks after the disks of this host.",
         "Nothing needs to be done.";
+    BAD_NVME_HOST = "LS-0940", Failed,
+        "An NVMe host's name is its qualified one, `nqn.` and what follows; a table has each host once.",
+        "`cat /etc/nvme/hostnqn` on the host tells its name; to give it another secret change its lines in the table.";
 }
 
 /// A problem, ready to be shown.

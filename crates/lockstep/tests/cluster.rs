@@ -267,3 +267,41 @@ fn certificates_are_made_renewed_and_reloaded_while_nodes_serve() {
     cluster.ends_with(1, &["reload", "--node", "a"]);
     assert_eq!(disk.read(), 7);
 }
+
+#[test]
+fn secrets_of_an_nvme_host_are_made_and_let_it_in() {
+    use std::os::unix::fs::PermissionsExt;
+    const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000001";
+    let cluster = TestCluster::up(1, "memory");
+    let table = cluster.directory.join("a/nvme-hosts.toml");
+    let place = table.to_str().unwrap();
+    let made =
+        cluster.json(&["nvme-host", HOST, "--table", place, "--mutual", "--resources", "disk"]);
+    let secrets = [&made["secret"], &made["controller_secret"]].map(|one| one.as_str().unwrap());
+    assert!(secrets.iter().all(|one| one.starts_with("DHHC-1:01:")) && secrets[0] != secrets[1]);
+    assert_eq!(fs::metadata(&table).unwrap().permissions().mode() & 0o777, 0o600);
+    let text = fs::read_to_string(&table).unwrap();
+    assert!(
+        secrets.iter().all(|one| text.contains(one)) && text.contains(r#"resources = ["disk"]"#)
+    );
+    let again = cluster.ends_with(1, &["nvme-host", HOST, "--table", place]);
+    assert!(again.contains("LS-0940") && fs::read_to_string(&table).unwrap() == text, "{again}");
+    let bad = cluster.ends_with(1, &["nvme-host", "host-1"]);
+    assert!(bad.contains("LS-0940"), "{bad}");
+    cluster.done(&["nvme-host", &HOST.replace("01", "02"), "--table", place]);
+    // A node takes it as it is, and nothing else.
+    let refused = cluster.ends_with(1, &["reload"]);
+    assert!(refused.contains("LS-0047") && refused.contains("nvme_hosts ="), "{refused}");
+    let settings = cluster.directory.join("a/node.toml");
+    let old = fs::read_to_string(&settings).unwrap();
+    fs::write(&settings, format!("nvme_hosts = \"nvme-hosts.toml\"\n{old}")).unwrap();
+    cluster.done(&["reload"]);
+    fs::set_permissions(&table, fs::Permissions::from_mode(0o644)).unwrap();
+    let refused = cluster.ends_with(1, &["reload"]);
+    assert!(refused.contains("LS-0047") && refused.contains("chmod 600"), "{refused}");
+    fs::set_permissions(&table, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(&table, text.replacen("DHHC-1:01:", "DHHC-1:09:", 1)).unwrap();
+    let refused = cluster.ends_with(1, &["reload"]);
+    assert!(refused.contains("LS-0047") && refused.contains("unknown hash"), "{refused}");
+    assert!(!refused.contains(&secrets[0][12..30]), "{refused}");
+}

@@ -4,8 +4,8 @@ use crate::mutate::low;
 use crate::{Target, nothing, outcome};
 use base::{Duration, Instant, Prng};
 use nvme::{
-    Access, CloseReason, Connection, Controller, Digests, Event, Host, Namespace, Op, Service,
-    Slot, Status, Subsystem, Want,
+    Access, CloseReason, Connection, Controller, Credentials, Digests, Event, Examiner, Group,
+    Hash, Host, Names, Namespace, Op, Prover, Secret, Seed, Service, Slot, Status, Subsystem, Want,
 };
 
 /// Our controller.
@@ -47,7 +47,111 @@ pub(super) const HOST: Target = Target {
     words: &[],
 };
 
+/// Our examiner: messages, each after 2 bytes of its length.
+pub(super) const EXAMINER: Target = Target {
+    name: "nvme-examiner",
+    what: "what a host says to prove who it is",
+    valid: |random| {
+        let (mut examiner, mut prover) = (examiner(), prover(random));
+        let mut bytes = Vec::new();
+        let mut put = |message: &[u8]| {
+            let length = u16::try_from(message.len()).expect("short");
+            bytes.extend_from_slice(&length.to_le_bytes());
+            bytes.extend_from_slice(message);
+        };
+        let offer = prover.begin();
+        put(&offer);
+        examiner.hear(&offer);
+        if let Ok(reply) = prover.reply(&examiner.say().0) {
+            put(&reply);
+            examiner.hear(&reply);
+        }
+        if let Ok(Some(last)) = prover.finish(&examiner.say().0) {
+            put(&last);
+        }
+        bytes
+    },
+    mend: nothing,
+    judge: |input| {
+        let mut examiner = examiner();
+        let (mut rest, mut verdicts) = (input, Vec::new());
+        while let Some((length, behind)) = rest.split_first_chunk() {
+            let length = usize::from(u16::from_le_bytes(*length)).min(behind.len());
+            verdicts.extend(examiner.hear(&behind[..length]).map(|one| format!("{one:?}")));
+            verdicts.extend(examiner.say().1.map(|one| format!("{one:?}")));
+            rest = &behind[length..];
+        }
+        verdicts.truncate(4);
+        outcome(&(verdicts, examiner.has_passed()))
+    },
+    words: &[],
+};
+
+/// Our side of a host: a challenge, and what is said to its response.
+pub(super) const PROVER: Target = Target {
+    name: "nvme-prover",
+    what: "what a controller says to who proves who it is",
+    valid: |random| {
+        let (mut examiner, mut prover) = (examiner(), prover(random));
+        examiner.hear(&prover.begin());
+        let mut bytes = examiner.say().0;
+        if let Ok(reply) = prover.reply(&bytes) {
+            examiner.hear(&reply);
+            bytes.extend_from_slice(&examiner.say().0);
+        }
+        bytes
+    },
+    mend: nothing,
+    judge: |input| {
+        let mut prover = prover(&mut Prng::new(1));
+        // As long as the challenge of the smallest hash.
+        let (first, second) = input.split_at(input.len().min(16 + 32));
+        let replied = prover.reply(first).map(|reply| reply.len());
+        outcome(&(replied, prover.finish(second).map(|last| last.is_some())))
+    },
+    words: &[],
+};
+
 const NQN: &str = "nqn.2026-11.invalid.lockstep:web";
+/// A host that has to prove who it is.
+const PROVING_HOST: &str = "nqn.proving";
+
+fn secret(number: u8) -> Secret {
+    Secret::new(&[number; 32], Some(Hash::Sha256)).expect("32 bytes are right")
+}
+
+fn names() -> Names {
+    Names { host: PROVING_HOST.to_owned(), subsystem: NQN.to_owned() }
+}
+
+fn examiner() -> Examiner {
+    let credentials = Credentials { host: vec![secret(1)], controller: Some(secret(2)) };
+    Examiner::new(names(), credentials, Seed::new([3; 32]))
+}
+
+fn prover(random: &mut Prng) -> Prover {
+    let own = if random.once_in(4) { 9 } else { 1 };
+    let controller = random.once_in(2).then(|| secret(2));
+    let prover = Prover::new(names(), secret(own), controller, Seed::new([4; 32]));
+    prover.offering(&[Hash::Sha256], &[Group::Null])
+}
+
+/// Proves who it is on a connection whose controller has [`examiner`].
+fn prove(host: &mut Host, random: &mut Prng, bytes: &mut Vec<u8>) {
+    let (mut examiner, mut prover) = (examiner(), prover(random));
+    let mut say = |examiner: &mut Examiner, message: &[u8]| {
+        host.prove(message, bytes);
+        examiner.hear(message);
+        host.await_proof(bytes);
+        examiner.say().0
+    };
+    let challenge = say(&mut examiner, &prover.begin());
+    let Ok(reply) = prover.reply(&challenge) else { return };
+    let success = say(&mut examiner, &reply);
+    if let Ok(Some(last)) = prover.finish(&success) {
+        host.prove(&last, bytes);
+    }
+}
 
 /// A whole connection.
 fn commands(random: &mut Prng) -> Vec<u8> {
@@ -56,7 +160,12 @@ fn commands(random: &mut Prng) -> Vec<u8> {
     let mut host = Host::new(digests, &mut bytes);
     let queue = u16::from(random.once_in(2));
     let controller = (queue > 0).then_some(1);
-    host.connect((NQN, "nqn.host"), (queue, 32), controller, 5000, &mut bytes);
+    let proves = random.once_in(3);
+    let own = if proves { PROVING_HOST } else { "nqn.host" };
+    host.connect((NQN, own), (queue, 32), controller, 5000, &mut bytes);
+    if proves && !random.once_in(8) {
+        prove(&mut host, random, &mut bytes);
+    }
     if queue == 0 {
         host.configure(1, &mut bytes);
     }
@@ -148,6 +257,18 @@ impl End {
 
     fn on_event(&mut self, event: Event) {
         self.seen += 1;
+        if self.connection.is_to_prove() {
+            assert!(
+                matches!(event, Event::Close(_)),
+                "{event:?} of a host that has proved nothing"
+            );
+        }
+        if let Event::Connect(connect) = &event
+            && connect.subsystem == NQN
+            && connect.host == PROVING_HOST
+        {
+            self.connection.requires(examiner());
+        }
         match event {
             Event::Connect(connect) if connect.subsystem != NQN => {
                 self.closed = Some(self.connection.refuse(Status::CONNECT_INVALID, &mut self.send));

@@ -1,0 +1,103 @@
+//! `nvme-host`: secrets by which an NVMe host and the nodes prove to each other who they are.
+//!
+//! Always: a secret is made of 32 random bytes; a table is readable by its owner only; what stands in it is not touched.
+//!
+//! Not here: reading the table (`lockstepd`), proving (`nvme`).
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use nvme::{Hash, NQN_BYTES_MAX, Secret};
+use serde::Serialize;
+
+use crate::cli::{Form, Global};
+use crate::output::{Style, say, say_json};
+use crate::problem::{BAD_NVME_HOST, Problem};
+
+#[derive(Serialize)]
+struct HostJson<'a> {
+    version: u16,
+    nqn: &'a str,
+    secret: &'a str,
+    controller_secret: Option<&'a str>,
+    table: Option<String>,
+}
+
+/// Makes them, and tells what to do with them.
+pub(crate) fn run(
+    global: &Global,
+    nqn: &str,
+    table: Option<&Path>,
+    resources: &[String],
+    mutual: bool,
+) -> Result<(), Problem> {
+    // What TOML would not take as it is has no place in a name.
+    let plain = nqn.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'));
+    if !nqn.starts_with("nqn.") || nqn.len() > NQN_BYTES_MAX || !plain {
+        return Err(Problem::new(BAD_NVME_HOST, format!("{nqn:?} is no NVMe host's name")));
+    }
+    let secret = make();
+    let controller_secret = mutual.then(make);
+    let lines = lines(nqn, &secret, controller_secret.as_deref(), resources);
+    if let Some(path) = table {
+        append(path, nqn, &lines)?;
+    }
+    if Style::of(global).form == Form::Json {
+        let table = table.map(|path| path.display().to_string());
+        let controller_secret = controller_secret.as_deref();
+        return say_json(&HostJson { version: 1, nqn, secret: &secret, controller_secret, table });
+    }
+    let own = controller_secret.map(|own| format!(" --dhchap-ctrl-secret={own}"));
+    let connect = format!(
+        "nvme connect -t tcp -a ADDRESS -s PORT -n SUBSYSTEM -q {nqn} --dhchap-secret={secret}{}\n",
+        own.unwrap_or_default()
+    );
+    match table {
+        None => say(&lines),
+        Some(path) => say(&format!(
+            "{} lets {nqn} in. Put it on every node, name it in node.toml (nvme_hosts), then `lockstep reload`.\n\
+             On the host:\n  {connect}",
+            path.display()
+        )),
+    }
+}
+
+fn make() -> String {
+    let mut key = [0; 32];
+    sys::random_bytes(&mut key);
+    Secret::new(&key, Some(Hash::Sha256)).expect("32 bytes are right").to_text()
+}
+
+fn lines(nqn: &str, secret: &str, controller: Option<&str>, resources: &[String]) -> String {
+    let mut lines = format!("\n[[hosts]]\nnqn = \"{nqn}\"\nsecret = \"{secret}\"\n");
+    if let Some(controller) = controller {
+        lines += &format!("controller_secret = \"{controller}\"\n");
+    }
+    if !resources.is_empty() {
+        lines += &format!("resources = {resources:?}\n");
+    }
+    lines
+}
+
+/// Adds the lines, unless the table names the host already.
+fn append(path: &Path, nqn: &str, lines: &str) -> Result<(), Problem> {
+    let file = |error: std::io::Error| Problem::file(path, &error);
+    let mut options = OpenOptions::new();
+    let options = options.read(true).append(true).create(true).mode(0o600);
+    let mut table: File = options.open(path).map_err(file)?;
+    let mode = table.metadata().map_err(file)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        let message = format!("{}: others may read or write it: chmod 600", path.display());
+        return Err(Problem::new(BAD_NVME_HOST, message));
+    }
+    let mut text = String::new();
+    table.read_to_string(&mut text).map_err(file)?;
+    if text.contains(&format!("\"{nqn}\"")) {
+        let message = format!("{} names {nqn} already; nothing was changed", path.display());
+        return Err(Problem::new(BAD_NVME_HOST, message));
+    }
+    table.write_all(lines.as_bytes()).map_err(file)?;
+    table.sync_all().map_err(file)
+}
