@@ -176,7 +176,7 @@ pub(crate) enum Command {
         #[arg(value_name = "PATH")]
         paths: Vec<PathBuf>,
     },
-    /// Let a node read its certificate and revocations again, while it goes on serving
+    /// Let a node read its certificate, revocations and table of NVMe hosts again, while it goes on serving
     Reload {
         /// Which node; all that can be reached if left out
         #[arg(long, value_name = "NODE")]
