@@ -319,13 +319,7 @@ impl Config {
         }
         let identity = identity(&file, directory)?;
         let nbd_tls = nbd_tls(&file, identity.is_some())?;
-        if file.nvme.is_some_and(|address| !address.ip().is_loopback()) && !file.insecure {
-            return Err(refuse(
-                "nvme",
-                "is reachable from other machines, and what travels is not encrypted, whoever has proved who it \
-                 is: use a loopback address, or state `insecure = true`",
-            ));
-        }
+        check_nvme(&file)?;
         if file.faults.is_some() && !file.allow_faults {
             return Err(refuse(
                 "faults",
@@ -471,6 +465,18 @@ fn nbd_tls(file: &File, has_identity: bool) -> Result<nbd::Tls, ConfigError> {
              `insecure = true`",
         )),
     }
+}
+
+/// Beyond this machine what NVMe hosts send can be read and changed on its way.
+fn check_nvme(file: &File) -> Result<(), ConfigError> {
+    if file.nvme.is_some_and(|address| !address.ip().is_loopback()) && !file.insecure {
+        return Err(refuse(
+            "nvme",
+            "is reachable from other machines, and what travels is not encrypted, whoever has proved who it \
+             is: use a loopback address, or state `insecure = true`",
+        ));
+    }
+    Ok(())
 }
 
 fn peers(list: Vec<FilePeer>, own: NodeId) -> Result<Vec<PeerConfig>, ConfigError> {

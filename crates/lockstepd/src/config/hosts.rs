@@ -107,20 +107,21 @@ impl HostTable {
     }
 
     fn parse(text: &str) -> Result<HostTable, String> {
-        // What the parser prints has the line that it did not like: it may be a secret.
+        // What the parser prints has the line, and its message the value, that it did not like: it may be a secret.
         let file: File = toml::from_str(text).map_err(|error| {
             let before = error.span().map_or(0, |span| span.start);
             let line = text.get(..before).unwrap_or_default().matches('\n').count() + 1;
-            let what = error.message().split('`').step_by(2).collect::<Vec<_>>().join("…");
+            let what = error.message().split(['`', '"', '\'', ':']).next().unwrap_or_default().trim_end();
             format!("line {line}: {what}; its keys are `open`, and of [[hosts]] `nqn`, `secret`, `old_secret`, \
                      `controller_secret`, `resources`")
         })?;
         let mut hosts: Vec<Host> = Vec::new();
         for host in file.hosts {
             if !host.nqn.starts_with("nqn.") || host.nqn.len() > NQN_BYTES_MAX {
+                // It may be a secret that went to the wrong line.
                 return Err(format!(
-                    "`nqn` {:?} is no host's name: up to {NQN_BYTES_MAX} bytes, as in /etc/nvme/hostnqn",
-                    host.nqn
+                    "`nqn` of host number {} is no host's name: up to {NQN_BYTES_MAX} bytes, as in /etc/nvme/hostnqn",
+                    hosts.len() + 1
                 ));
             }
             if hosts.iter().any(|other| other.nqn == host.nqn) {

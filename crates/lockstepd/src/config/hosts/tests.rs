@@ -40,12 +40,15 @@ fn hosts_reach_what_the_table_says() {
 fn what_is_wrong_is_told_and_no_secret_with_it() {
     let good = good();
     let cases = [
-        (good.replace("nqn.one", "one"), "no host's name"),
+        (good.replace("nqn.one", "one"), "host number 1 is no host's name"),
+        (good.replace("nqn.two", SECRET), "host number 2 is no host's name"),
         (good.replace("nqn.two", "nqn.one"), "twice"),
         (good.replacen("secret =", "secrte =", 1), "line 4: unknown field"),
         (good.replacen(&format!("\"{SECRET}\""), SECRET, 1), "line 4"),
         (good.replacen(&format!("\"{SECRET}\""), &format!("\"{SECRET}"), 1), "line 4"),
-        (good.replacen("secret = \"", "secret = [\"", 1), "line 4"),
+        (good.replacen("secret = \"", "secret = [\"", 1), "line 5"),
+        (good.replace("[\"web\"]", &format!("\"{SECRET}\"")), "line 10: invalid type;"),
+        (good.replace("[\"scratch\"]", &format!("\"{SECRET}\"")), "line 1: invalid type;"),
         (good.replacen(&format!("secret = \"{SECRET}\"\n"), "", 1), "missing field"),
         (good.replacen("nqn = \"nqn.one\"", &format!("{SECRET} = 1"), 1), "line 3"),
         (good.replacen(":01:", ":02:", 1), "`secret` of host nqn.one is of a wrong length"),
