@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use super::{GUEST_SECONDS, Guest, Running, said};
-use crate::bench::{Bench, Failure, Outcome, Verdict, ensure, need_tools, passed, run, wait_for};
+use super::{GUEST_SECONDS, Guest, Running, TOOLS, said};
+use crate::bench::{Bench, Failure, Outcome, Verdict, ensure, missing, passed, run, wait_for};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 
 /// Of the machine, in its script too.
@@ -71,20 +71,10 @@ fn until(running: &mut Running, share: &Path, file: &str) -> Outcome<()> {
 }
 
 fn proof(bench: &Bench, series: &str) -> Outcome {
-    need_tools!(
-        "qemu-system-x86_64",
-        "busybox",
-        "nvme",
-        "fio",
-        "mkfs.ext4",
-        "modprobe",
-        "depmod",
-        "cpio",
-        "xz",
-        "apt-get",
-        "apt-cache",
-        "dpkg"
-    );
+    let missing = missing(TOOLS);
+    if !missing.is_empty() {
+        return Ok(Verdict::NotRun(format!("not on this machine: {}", missing.join(", "))));
+    }
     let guest = match Guest::of(series)? {
         Ok(guest) => guest,
         Err(why) => return Ok(Verdict::NotRun(why)),
