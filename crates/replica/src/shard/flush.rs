@@ -2,6 +2,7 @@
 
 use super::local::Purpose;
 use super::op::{Client, Flush, FlushFor, Kind, Own};
+use super::peer::Peer;
 use super::seats::NodeSet;
 use super::{Out, Shard};
 use crate::door::{DiskAnswer, FromShard, ShardOutput};
@@ -63,7 +64,7 @@ impl Shard {
 
     pub(super) fn send_flush(&mut self, id: u64, node: NodeId, out: &mut Out) {
         let Some(seat) = self.seats.find(node) else { return };
-        if !self.is_ready(node) || !self.may_flush_for_all(node) {
+        if !self.is_ready(node) || !self.peers.get(&node).is_some_and(Peer::counts) {
             return;
         }
         let epoch = self.epoch();
@@ -74,15 +75,6 @@ impl Shard {
         flush.sent.add(seat);
         let sequence = flush.sequence;
         self.send(node, ShardMessage::Flush { epoch, sequence }, None, out);
-    }
-
-    /// Whether what `node` flushes is what the flush is about: one that lost its cache may lack writes that it
-    /// answered, and is about to be excluded. Of one that is about to be included nobody has said so yet: it has all that
-    /// it answered while the session of its resync lasts.
-    fn may_flush_for_all(&self, node: NodeId) -> bool {
-        self.peers.get(&node).is_some_and(|peer| {
-            peer.kept || (peer.required.is_some() && peer.required == peer.session)
-        })
     }
 
     pub(super) fn on_flushed(&mut self, node: NodeId, sequence: u64, ok: bool, out: &mut Out) {

@@ -63,6 +63,13 @@ impl ReadLoad {
 }
 
 impl Peer {
+    /// Whether what its disk has is what an in-sync replica's has: one that lost its cache may lack writes that it
+    /// answered, and is about to be excluded. Of one that is about to be included nobody has said so yet: it has all that
+    /// it answered while the session of its resync lasts.
+    pub(super) fn counts(&self) -> bool {
+        self.kept || (self.required.is_some() && self.required == self.session)
+    }
+
     fn reset(&mut self, session: Option<SessionId>) {
         let required = self.required;
         let reads = ReadLoad { open: 0, ..self.reads };

@@ -9,12 +9,14 @@
 //! - a replica outside the in-sync set either is sent the write in a sync session and acknowledges it,
 //!   or the write is dirty for it;
 //! - retirement is told only to a replica that confirmed the present configuration;
+//! - what is on a replica that is in sync by its name only, and lost its cache or its disk since, counts for nothing;
 //! - a write is answered exactly once, in `write_answered` or `fail_op`.
 //!
 //! Not here: order among overlapping writes (`lock`), the extent's heat (`local`).
 
 use super::local::{Action, Purpose};
 use super::op::{Content, Kind, Own, Write};
+use super::peer::Peer;
 use super::seats::{NodeSet, Nodes};
 use super::{Out, Shard};
 use crate::door::{DiskAnswer, ShardOutput};
@@ -123,7 +125,8 @@ impl Shard {
         let Some(op) = self.ops.get_mut(&id) else { return };
         let (volume, span, cut) = (op.volume, op.span, op.cut);
         let Kind::Write(write) = &mut op.kind else { return };
-        if !(write.disk.has(seat) || write.syncing.has(seat)) || write.sent.has(seat) {
+        let counts = self.peers.get(&node).is_some_and(Peer::counts);
+        if !((write.disk.has(seat) && counts) || write.syncing.has(seat)) || write.sent.has(seat) {
             return;
         }
         write.sent.add(seat);

@@ -619,6 +619,25 @@ fn a_flush_of_a_replica_that_lost_its_cache_does_not_count() {
     assert_eq!(world.answer(1, flush), Some(Ok(())));
 }
 
+/// Its disk is another one: what it has counts for nothing if others have excluded this node meanwhile, and then nobody else
+/// would know of the write.
+#[test]
+fn a_write_on_a_replica_that_is_not_the_one_in_sync_is_neither_complete_nor_retired() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(1);
+    world.disconnect(1, 2);
+    world.connect(1, 2);
+    let (peer, session) = (NodeId(2), world.session(1, 2));
+    let epoch = world.configuration.epoch;
+    world.tell(1, ToShard::PeerReady { peer, session, epoch, kept: false });
+    let write = world.write(1, 40, 8, 3);
+    world.wait_ms(100);
+    assert_eq!(world.answer(1, write), None);
+    assert_eq!(world.sent(1, 2, |m| matches!(m, ShardMessage::Retire { upto: 1.., .. })), 0);
+    world.tell(1, ToShard::PeerReady { peer, session, epoch, kept: true });
+    assert_eq!(world.answer(1, write), Some(Ok(())), "it is the one after all");
+}
+
 /// It may have lost what it answered before, and counts as what it was then if the include comes about.
 #[test]
 fn a_flush_of_a_replica_that_is_about_to_be_included_counts_in_the_session_of_its_resync_only() {
