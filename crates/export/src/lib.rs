@@ -1,8 +1,10 @@
-//! How a volume is served: NBD over TCP and Unix sockets, NVMe over TCP.
+//! How a volume is served: NBD over TCP and Unix sockets, NVMe over TCP, disks of this host by `ublk`.
 //!
 //! [`NbdConnection`] and [`NvmeConnection`] join the protocol's machine with buffers: it says where the next bytes from the
 //! client shall go, cuts requests into pieces that a shard can take, and turn answers into what is to
 //! be sent. Payload goes from the socket into the buffer that the disk and the peers get.
+//!
+//! [`UblkDisk`] has no bytes to take apart: the kernel says what is asked.
 //!
 //! A client that asks for TLS gets it (`guard`), if the owner offers it: it has to show a certificate
 //! of the cluster, and what is sent and received is copied once more.
@@ -17,6 +19,7 @@ mod nbd_connection;
 mod nvme_connection;
 mod pieces;
 mod served;
+mod ublk_disk;
 
 pub use nbd_connection::{
     Ask, BYTES_OPEN_MAX, Demand, HAGGLE_BYTES_MAX, Inputs, NbdConnection, Tag, UNSENT_BYTES_MAX,
@@ -24,3 +27,4 @@ pub use nbd_connection::{
 pub use nvme_connection::NvmeConnection;
 pub use pieces::PIECE_BYTES;
 pub use served::{Over, Served};
+pub use ublk_disk::{DiskData, Done, UblkDisk, ZEROES_BYTES_MAX};

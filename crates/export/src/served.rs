@@ -8,6 +8,7 @@ use sys::{Buffer, BufferPool, Piece};
 
 use crate::nbd_connection::{Demand, NbdConnection, Tag};
 use crate::nvme_connection::NvmeConnection;
+use crate::ublk_disk::UblkDisk;
 
 /// One client.
 pub enum Served {
@@ -15,6 +16,8 @@ pub enum Served {
     Nbd(Box<NbdConnection>),
     /// By NVMe: one queue of a host.
     Nvme(Box<NvmeConnection>),
+    /// By the kernel: a disk of this host.
+    Ublk(Box<UblkDisk>),
 }
 
 /// Why nothing more is taken from a client.
@@ -35,6 +38,7 @@ impl Served {
         match self {
             Served::Nbd(_) => "an NBD client",
             Served::Nvme(_) => "an NVMe host",
+            Served::Ublk(_) => "a disk of this host",
         }
     }
 
@@ -42,7 +46,7 @@ impl Served {
     pub fn nbd(&mut self) -> Option<&mut NbdConnection> {
         match self {
             Served::Nbd(connection) => Some(connection),
-            Served::Nvme(_) => None,
+            Served::Nvme(_) | Served::Ublk(_) => None,
         }
     }
 
@@ -50,7 +54,15 @@ impl Served {
     pub fn nvme(&mut self) -> Option<&mut NvmeConnection> {
         match self {
             Served::Nvme(connection) => Some(connection),
-            Served::Nbd(_) => None,
+            Served::Nbd(_) | Served::Ublk(_) => None,
+        }
+    }
+
+    /// What it is to the kernel.
+    pub fn ublk(&mut self) -> Option<&mut UblkDisk> {
+        match self {
+            Served::Ublk(disk) => Some(disk),
+            Served::Nbd(_) | Served::Nvme(_) => None,
         }
     }
 
@@ -59,6 +71,7 @@ impl Served {
         match self {
             Served::Nbd(connection) => connection.receive_into(),
             Served::Nvme(connection) => connection.receive_into(),
+            Served::Ublk(_) => None,
         }
     }
 
@@ -76,6 +89,7 @@ impl Served {
         match self {
             Served::Nbd(connection) => connection.received(buffer, count, demands),
             Served::Nvme(connection) => connection.received(now, buffer, count, demands),
+            Served::Ublk(_) => unreachable!("it has no socket"),
         }
     }
 
@@ -84,6 +98,7 @@ impl Served {
         match self {
             Served::Nbd(connection) => connection.proceed(demands),
             Served::Nvme(connection) => connection.proceed(now, demands),
+            Served::Ublk(disk) => disk.proceed(demands),
         }
     }
 
@@ -95,6 +110,7 @@ impl Served {
         match self {
             Served::Nbd(connection) => connection.answer(tag, result, buffer),
             Served::Nvme(connection) => connection.answer(tag, result, buffer),
+            Served::Ublk(disk) => disk.answer(tag, result, buffer.as_ref()),
         }
     }
 
@@ -103,6 +119,7 @@ impl Served {
         match self {
             Served::Nbd(connection) => connection.take_send(),
             Served::Nvme(connection) => connection.take_send(),
+            Served::Ublk(_) => Vec::new(),
         }
     }
 
@@ -111,6 +128,7 @@ impl Served {
         match self {
             Served::Nbd(connection) => connection.sent(bytes),
             Served::Nvme(connection) => connection.sent(bytes),
+            Served::Ublk(_) => {}
         }
     }
 
@@ -120,6 +138,7 @@ impl Served {
         match self {
             Served::Nbd(connection) => connection.starved(),
             Served::Nvme(connection) => connection.starved(),
+            Served::Ublk(disk) => disk.starved(),
         }
     }
 
@@ -129,6 +148,7 @@ impl Served {
         match self {
             Served::Nbd(connection) => connection.waits_for_client(),
             Served::Nvme(connection) => connection.waits_for_client(),
+            Served::Ublk(_) => false,
         }
     }
 
@@ -137,6 +157,7 @@ impl Served {
         match self {
             Served::Nbd(connection) => connection.draw_from(payload),
             Served::Nvme(connection) => connection.draw_from(payload),
+            Served::Ublk(disk) => disk.draw_from(payload),
         }
     }
 
@@ -154,6 +175,7 @@ impl Served {
                 fault: matches!(reason, nvme::CloseReason::Fault(_)),
                 unproved: matches!(reason, nvme::CloseReason::Unproved(_)),
             }),
+            Served::Ublk(_) => None,
         }
     }
 
@@ -162,7 +184,7 @@ impl Served {
     pub fn claims(&self) -> Option<&Claims> {
         match self {
             Served::Nbd(connection) => connection.claims(),
-            Served::Nvme(_) => None,
+            Served::Nvme(_) | Served::Ublk(_) => None,
         }
     }
 
@@ -171,7 +193,7 @@ impl Served {
     pub fn handshake_bytes(&self) -> usize {
         match self {
             Served::Nbd(connection) => connection.handshake_bytes(),
-            Served::Nvme(_) => 0,
+            Served::Nvme(_) | Served::Ublk(_) => 0,
         }
     }
 
@@ -180,7 +202,7 @@ impl Served {
     pub fn broken(&self) -> Option<&LinkError> {
         match self {
             Served::Nbd(connection) => connection.broken(),
-            Served::Nvme(_) => None,
+            Served::Nvme(_) | Served::Ublk(_) => None,
         }
     }
 
@@ -189,14 +211,17 @@ impl Served {
         match self {
             Served::Nbd(connection) => connection.lose(),
             Served::Nvme(connection) => connection.lose(),
+            Served::Ublk(disk) => disk.lose(),
         }
     }
 
     /// No further request is taken: the resource goes away, or the node stops. An NVMe host is told that by what its path is
-    /// worth.
+    /// worth; a disk keeps what is asked of it for the next process.
     pub fn shut_down(&mut self) {
-        if let Served::Nbd(connection) = self {
-            connection.shut_down();
+        match self {
+            Served::Nbd(connection) => connection.shut_down(),
+            Served::Nvme(_) => {}
+            Served::Ublk(disk) => disk.shut_down(),
         }
     }
 }

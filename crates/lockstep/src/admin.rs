@@ -176,7 +176,10 @@ impl Node {
 
 /// Whether a node changes nothing for it.
 fn is_question(command: &Command) -> bool {
-    matches!(command, Command::Ping {} | Command::NodeStatus {} | Command::Status { .. })
+    matches!(
+        command,
+        Command::Ping {} | Command::NodeStatus {} | Command::Status { .. } | Command::UblkList {}
+    )
 }
 
 /// A node has its socket open and does not answer.

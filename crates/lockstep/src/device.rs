@@ -17,6 +17,7 @@ mod nvme;
 mod place;
 #[cfg(test)]
 mod tests;
+mod ublk;
 
 use std::path::{Path, PathBuf};
 
@@ -29,6 +30,7 @@ use attached::{Attached, Disk, State, Way};
 use host::Host;
 use nbd::Nbd;
 use nvme::Nvme;
+use ublk::Ublk;
 
 use crate::cli::{Attach, Device, Form, Global, Via};
 use crate::cluster::Cluster;
@@ -74,27 +76,6 @@ trait Maker {
     }
     /// Takes it away, or what is left of it, but for what `others` need that stay.
     fn unmake(&self, host: &Host, disk: &Disk, others: &[Disk]) -> Result<(), String>;
-}
-
-/// A way that this release does not have.
-struct Unbuilt;
-
-impl Maker for Unbuilt {
-    fn make(&self, _: &Host, _: &Disk) -> Result<Made, String> {
-        Err("this release makes no disks of that kind".to_owned())
-    }
-
-    fn find(&self, _: &Host, _: &Disk) -> Option<String> {
-        None
-    }
-
-    fn paths(&self, _: &Host, _: &Disk) -> Vec<PathState> {
-        Vec::new()
-    }
-
-    fn unmake(&self, _: &Host, _: &Disk, _: &[Disk]) -> Result<(), String> {
-        Ok(())
-    }
 }
 
 /// The host, what makes disks there, and the directory where it is written down.
@@ -257,7 +238,7 @@ impl Here {
         };
         Ok(Here {
             host: Host { root: PathBuf::from("/") },
-            ublk: Box::new(Unbuilt),
+            ublk: Box::new(Ublk::of_the_nodes()),
             nvme: Box::new(Nvme::of_the_kernel()),
             nbd: Box::new(Nbd),
             directory,

@@ -31,6 +31,8 @@ impl Errno {
     pub const READ_ONLY: Errno = Errno(libc::EROFS);
     /// Permission denied.
     pub const DENIED: Errno = Errno(libc::EACCES);
+    /// No such device.
+    pub const NO_DEVICE: Errno = Errno(libc::ENODEV);
     /// Would have to wait.
     pub const AGAIN: Errno = Errno(libc::EAGAIN);
     /// The kernel, file system or device does not offer it.

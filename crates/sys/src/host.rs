@@ -29,9 +29,15 @@ pub fn wall_clock_ms() -> u64 {
 /// The identity of this boot of the machine, `None` where `/proc` does not tell.
 #[must_use]
 pub fn boot_id() -> Option<u128> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let digits: String = boot_name().chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&digits, 16).ok()
+}
+
+/// The same as the kernel writes it; empty where it does not.
+#[must_use]
+pub fn boot_name() -> String {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    text.trim_end().to_owned()
 }
 
 /// Fills `bytes` with secret random numbers of the kernel.

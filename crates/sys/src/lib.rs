@@ -28,6 +28,7 @@ mod operation;
 mod settle;
 mod socket;
 mod streams;
+mod ublk;
 mod uring;
 mod wake;
 mod workers;
@@ -43,9 +44,13 @@ pub use errno::Errno;
 pub use file::{Access, OpenOptions};
 pub use hands::{EngineChoice, Event, Hands, HandsConfig, HandsError, OPERATIONS_MAX, Payload};
 pub use host::{
-    block_signals, boot_id, clock, notify, raise_open_files, random_bytes, random_u64,
+    block_signals, boot_id, boot_name, clock, notify, raise_open_files, random_bytes, random_u64,
     wall_clock_ms,
 };
 pub use netlink::Netlink;
 pub use socket::{SocketAddress, listen_tcp, listen_unix, listen_unix_private};
+pub use ublk::{
+    UBLK_DEPTH, UBLK_IO_BYTES, UblkCommand, UblkDevice, UblkEvent, UblkFeatures, UblkInfo,
+    UblkLack, UblkOp, UblkRequest, UblkRing, UblkShape,
+};
 pub use wake::Waker;

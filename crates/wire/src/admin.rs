@@ -151,6 +151,25 @@ pub enum Command {
         /// Its name.
         resource: String,
     },
+    /// Make a volume a disk of this node's host, by the kernel's ublk driver; of one that is such a disk already, tell
+    /// which. Answer: `HostDisk`, once it is there; refused (`NO_UBLK`) where the host has no such driver.
+    UblkAttach {
+        /// Its name.
+        resource: String,
+        /// The volume's index.
+        #[serde(default)]
+        volume: u16,
+    },
+    /// Take that disk away, also from those who use it. Answer: `Done`, once it is gone.
+    UblkDetach {
+        /// Its name.
+        resource: String,
+        /// The volume's index.
+        #[serde(default)]
+        volume: u16,
+    },
+    /// The disks that this node makes. Answer: `HostDisks`.
+    UblkList {},
 }
 
 impl Command {
@@ -166,7 +185,9 @@ impl Command {
             | Command::ResourceDismiss { resource, .. }
             | Command::ResourceFile { resource }
             | Command::Operation { resource, .. }
-            | Command::Dump { resource } => Some(resource),
+            | Command::Dump { resource }
+            | Command::UblkAttach { resource, .. }
+            | Command::UblkDetach { resource, .. } => Some(resource),
             Command::Ping {}
             | Command::NodeStatus {}
             | Command::ResourceReserve { .. }
@@ -174,7 +195,8 @@ impl Command {
             | Command::Status { .. }
             | Command::Events { .. }
             | Command::Stop { .. }
-            | Command::Reload {} => None,
+            | Command::Reload {}
+            | Command::UblkList {} => None,
         }
     }
 }
@@ -293,6 +315,28 @@ pub enum Answer {
     Dump(Dump),
     /// To `ResourceFile`.
     File(Box<ResourceFile>),
+    /// To `UblkAttach`.
+    HostDisk(HostDisk),
+    /// To `UblkList`.
+    HostDisks {
+        /// The host's kernel, as `/proc/sys/kernel/random/boot_id` names it.
+        host: String,
+        /// Ascending by number.
+        disks: Vec<HostDisk>,
+    },
+}
+
+/// A volume as a disk of its node's host.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct HostDisk {
+    /// It is `/dev/ublkb` and this.
+    pub number: u32,
+    /// The resource's name.
+    pub resource: String,
+    /// The volume's index.
+    pub volume: u16,
+    /// Whether its users are served; else it is being made, taken up, or taken away.
+    pub ready: bool,
 }
 
 /// What one replica holds.

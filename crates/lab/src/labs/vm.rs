@@ -6,6 +6,7 @@
 mod attach;
 mod moved;
 mod proof;
+mod ublk;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -23,6 +24,7 @@ use crate::relay::Delay;
 pub(super) use attach::{attach_6_1, attach_6_12};
 pub(super) use moved::moved_6_12;
 pub(super) use proof::proof_6_12;
+pub(super) use ublk::{ublk_6_1, ublk_6_12};
 
 /// What a machine is made with.
 const TOOLS: &[&str] = &[
@@ -31,6 +33,7 @@ const TOOLS: &[&str] = &[
     "nvme",
     "fio",
     "mkfs.ext4",
+    "blkdiscard",
     "modprobe",
     "depmod",
     "cpio",
@@ -45,6 +48,9 @@ const MAKE_LIMIT: Duration = Duration::from_secs(200);
 
 /// How long a machine may run, in seconds.
 const GUEST_SECONDS: u64 = 280;
+
+/// What a machine needs that only uses volumes, in MiB.
+const MEMORY_MIB: u32 = 900;
 
 const SIZE_MIB: u64 = 256;
 const GROWN_MIB: u64 = 320;
@@ -180,8 +186,14 @@ impl Guest {
 
     /// Boots, and runs what `share` holds.
     fn start(&self, share: &Path) -> Outcome<Running> {
+        self.start_with(share, MEMORY_MIB)
+    }
+
+    /// The same with so much memory.
+    fn start_with(&self, share: &Path, memory_mib: u32) -> Outcome<Running> {
         let mut command = Command::new(script("guest.sh"));
-        command.args([text(&self.directory), text(share), &GUEST_SECONDS.to_string()]);
+        let (limit, memory) = (GUEST_SECONDS.to_string(), memory_mib.to_string());
+        command.args([text(&self.directory), text(share), &limit, &memory]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
         Ok(Running(child))
     }

@@ -8,12 +8,16 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use wire::admin::{Answer, Command, HostDisk};
+
 use super::attached::{Attached, Disk, State, Way};
 use super::host::Host;
 use super::keep::{self, Broken};
 use super::nvme::Nvme;
 use super::place::{Target, parse_place, parse_target};
+use super::ublk::Ublk;
 use super::{Here, Made, Maker, PathState, disk_at};
+use crate::admin::Node;
 use crate::cli::Via;
 use crate::problem::{ATTACHED_OTHERWISE, DISK_IN_USE, NO_WAY, NOT_ATTACHED, Problem};
 
@@ -455,4 +459,67 @@ fn controllers_stay_while_another_volume_of_the_resource_is_attached() {
     nvme.make(&host, &second).unwrap();
     nvme.unmake(&host, &first, std::slice::from_ref(&second)).unwrap();
     assert!(host.text("sys/class/nvme/nvme0/delete_controller").is_none());
+}
+
+/// A node as its socket's name says: `here` and `away` are of this host and of another, `has` is of this one and has the disk.
+fn node_of_sockets(node: &Node, command: Command) -> Result<Answer, Problem> {
+    let kind = node.socket.file_name().unwrap().to_str().unwrap().to_owned();
+    let disk = || HostDisk { number: 3, resource: "web".to_owned(), volume: 0, ready: true };
+    match (command, kind.as_str()) {
+        (_, "gone") => Err(Problem::new(NO_WAY, "gone does not answer".to_owned())),
+        (Command::UblkList {}, "away") => {
+            Ok(Answer::HostDisks { host: "another".to_owned(), disks: vec![disk()] })
+        }
+        (Command::UblkList {}, kind) => {
+            let disks = if kind == "has" { vec![disk()] } else { Vec::new() };
+            Ok(Answer::HostDisks { host: "this-boot".to_owned(), disks })
+        }
+        (Command::UblkAttach { .. }, "has" | "here") => {
+            assert_eq!(node.identity, Some(0xbeef));
+            Ok(Answer::HostDisk(disk()))
+        }
+        (Command::UblkDetach { .. }, "has") => Ok(Answer::Done {}),
+        (command, kind) => panic!("{kind} is not to be asked for {command:?}"),
+    }
+}
+
+fn ublk_disk(sockets: &[&str]) -> Disk {
+    let admin = sockets.iter().map(PathBuf::from).collect();
+    let known = known("web")().unwrap();
+    Disk { via: Way::Ublk, id: Some("beef".to_owned()), admin, ..known }
+}
+
+#[test]
+fn ublk_asks_a_node_of_this_host_only() {
+    let root = Root::of("ublk");
+    root.put("proc/sys/kernel/random/boot_id", "this-boot\n");
+    root.put("dev/ublk-control", "");
+    root.put("dev/ublkb3", "");
+    root.put("sys/block/ublkb3/size", "8\n");
+    let ublk = Ublk { ask: node_of_sockets };
+    let why = ublk.make(&root.host(), &ublk_disk(&["away", "gone"])).err().unwrap();
+    assert!(why.contains("no node of this host"), "{why}");
+    assert!(why.contains("away: a node of another host") && why.contains("gone does not"), "{why}");
+    let made = ublk.make(&root.host(), &ublk_disk(&["away", "here"])).ok().unwrap();
+    assert_eq!(made.disk, "ublkb3");
+    // Who has it is asked first, so that it is not made twice.
+    let made = ublk.make(&root.host(), &ublk_disk(&["here", "has"])).ok().unwrap();
+    assert!(made.why.contains("has"), "{}", made.why);
+    let states = ublk.paths(&root.host(), &ublk_disk(&["here", "has"]));
+    assert_eq!(states.iter().map(|one| one.state.as_str()).collect::<Vec<_>>(), ["live"]);
+}
+
+#[test]
+fn ublk_disk_whose_node_is_away_is_found_by_its_link_and_is_not_taken_away() {
+    let root = Root::of("ublk-away");
+    root.put("proc/sys/kernel/random/boot_id", "this-boot\n");
+    root.put("sys/block/ublkb3/size", "8\n");
+    let (host, ublk) = (root.host(), Ublk { ask: node_of_sockets });
+    assert_eq!(ublk.find(&host, &ublk_disk(&["gone"])), None);
+    assert_eq!(ublk.unmake(&host, &ublk_disk(&["gone"]), &[]), Ok(()), "nothing was made");
+    host.link(&target("web"), "ublkb3").unwrap();
+    assert_eq!(ublk.find(&host, &ublk_disk(&["gone"])).as_deref(), Some("ublkb3"));
+    let why = ublk.unmake(&host, &ublk_disk(&["gone"]), &[]).unwrap_err();
+    assert!(why.contains("gone does not answer"), "{why}");
+    assert_eq!(ublk.unmake(&host, &ublk_disk(&["has"]), &[]), Ok(()));
 }

@@ -115,8 +115,8 @@ fn ways(root: &Path) -> Vec<Finding> {
         "ublk",
         "ublk_drv",
         "dev/ublk-control",
-        "nothing yet: this release makes no disks of that kind",
-        "nothing needs to be done",
+        "no disk of a volume that the node of this host serves without a network between",
+        lack,
     );
     let nbd = one("nbd", "nbd", "sys/module/nbd", "no disk of a volume by nbd-client", lack);
     vec![tcp, multipath(root), ublk, nbd]

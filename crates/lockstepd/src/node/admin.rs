@@ -243,6 +243,7 @@ impl Node {
                 | Command::NodeStatus {}
                 | Command::Status { .. }
                 | Command::Events { .. }
+                | Command::UblkList {}
         );
         if changes && self.stopping.is_some() {
             let refused = Refused::new(&codes::STOPPING, "the node is stopping");
@@ -313,6 +314,17 @@ impl Node {
             }
             Command::Reload {} => self.reload(Some(asker)),
             Command::Dump { resource } => self.begin_dump(asker, &resource),
+            Command::UblkAttach { resource, volume } => {
+                self.attach_disk(asker, &resource, volume);
+            }
+            Command::UblkDetach { resource, volume } => {
+                self.detach_disk(asker, &resource, volume);
+            }
+            Command::UblkList {} => {
+                let disks = self.host_disks();
+                let host = sys::boot_name();
+                self.answer(asker, Ok(Answer::HostDisks { host, disks }));
+            }
         }
     }
 

@@ -54,7 +54,11 @@ impl Node {
         if let Some(resource) = self.resources.get_mut(key) {
             let newer = resource.lost < configuration.lost;
             resource.lost = resource.lost.max(configuration.lost);
-            if newer && std::mem::take(&mut resource.told) {
+            let told = newer && std::mem::take(&mut resource.told);
+            if newer {
+                self.lose_disks(key, configuration.lost);
+            }
+            if told {
                 let name = self.name_of(key);
                 warning!(
                     "{name}: every copy in sync lost its cache, or an operator forced one that was behind: what clients \
@@ -71,6 +75,7 @@ impl Node {
                 continue;
             }
             self.resize_clients(key, entry.volume, entry.sectors * base::SECTOR_BYTES);
+            self.resize_disks(key, entry.volume, entry.sectors);
             if old.is_some_and(|old| old > entry.sectors) {
                 self.give_back(key, entry.volume, entry.sectors, old.unwrap_or_default());
             }

@@ -1,4 +1,4 @@
-//! Clients, by NBD or NVMe: their sockets, the volumes they opened, and the way of their requests to a shard.
+//! Clients, by NBD or NVMe, or disks of this host: their sockets, the volumes they opened, and the way of their requests to a shard.
 //!
 //! Always: a request's name is freed when its answer comes, also if its client is gone by then; a
 //! client counts for its resource from the moment it enters to the moment its socket is closed; who
@@ -77,7 +77,8 @@ pub(crate) struct Hungry {
 
 /// One client.
 pub(crate) struct Client {
-    socket: Socket,
+    /// What it is connected by; a disk of this host by none.
+    socket: Option<Socket>,
     pub(super) connection: Served,
     /// Of which controller it is a queue.
     pub(super) controller: Option<u16>,
@@ -110,6 +111,32 @@ pub(crate) struct Asked {
     pub(super) resource: Key,
     shard: u16,
     tag: Tag,
+}
+
+impl Client {
+    pub(super) fn new(
+        socket: Option<Socket>,
+        connection: Served,
+        opened: Option<(Key, VolumeId)>,
+        visits: bool,
+        now: Instant,
+    ) -> Client {
+        Client {
+            socket,
+            connection,
+            controller: None,
+            way: None,
+            claim: None,
+            opened,
+            visits,
+            restless: false,
+            closing: false,
+            unsent: 0,
+            sends: 0,
+            hungry: false,
+            moved: now,
+        }
+    }
 }
 
 impl Node {
@@ -159,21 +186,8 @@ impl Node {
             }
             None => Served::Nbd(Box::new(NbdConnection::new(inputs, payload, zeroes))),
         };
-        let key = self.clients.insert(Client {
-            socket,
-            connection,
-            controller: None,
-            way: None,
-            claim: None,
-            opened: None,
-            visits,
-            restless: false,
-            closing: false,
-            unsent: 0,
-            sends: 0,
-            hungry: false,
-            moved: self.hands.now(),
-        });
+        let client = Client::new(Some(socket), connection, None, visits, self.hands.now());
+        let key = self.clients.insert(client);
         if visits {
             self.visitors.count += 1;
             self.visitors.until.push_back((self.hands.now() + VISIT_LIMIT, key));
@@ -208,7 +222,12 @@ impl Node {
             return;
         }
         for key in self.clients.keys() {
-            if self.clients.get(key).is_some_and(|client| client.socket.is_ended()) {
+            if self
+                .clients
+                .get(key)
+                .and_then(|client| client.socket.as_ref())
+                .is_some_and(Socket::is_ended)
+            {
                 self.drop_client(key, "the client closed the connection");
             }
         }
@@ -314,6 +333,7 @@ impl Node {
         client.connection.proceed(self.hands.now(), &mut demands);
         self.on_demands(key, demands);
         self.recognise(key);
+        self.serve_disk_client(key);
         let Some(client) = self.clients.get_mut(key) else { return };
         if let Some(why) = client.connection.broken().filter(|_| !client.closing) {
             client.closing = true;
@@ -339,7 +359,8 @@ impl Node {
             let bytes = u64::try_from(bytes).expect("memory is smaller");
             client.unsent += bytes;
             let token = self.operations.insert(Purpose::NbdSend(key, bytes)).number();
-            self.hands.send(token, &client.socket, pieces);
+            let socket = client.socket.as_ref().expect("what sends has a socket");
+            self.hands.send(token, socket, pieces);
         }
         let broken = client.connection.broken().map(words);
         let over = client.connection.over();
@@ -368,7 +389,8 @@ impl Node {
         }
         if let Some((buffer, range)) = client.connection.receive_into() {
             let token = self.operations.insert(Purpose::NbdReceive(key)).number();
-            self.hands.receive(token, &client.socket, buffer, range);
+            let socket = client.socket.as_ref().expect("what receives has a socket");
+            self.hands.receive(token, socket, buffer, range);
         }
     }
 
@@ -437,14 +459,17 @@ impl Node {
     }
 
     pub(super) fn drop_client(&mut self, key: Key, why: &str) {
-        let Some(client) = self.clients.remove(key) else { return };
+        let Some(mut client) = self.clients.remove(key) else { return };
         self.visitors.count -= usize::from(client.visits);
         let kind = client.connection.kind();
         match client.opened {
             Some((resource, _)) => info!("{}: {kind} went: {why}", self.name_of(resource)),
             None => debug!("{kind} went: {why}"),
         }
-        self.hands.close(&client.socket);
+        if let Some(socket) = &client.socket {
+            self.hands.close(socket);
+        }
+        self.disk_went(key, &mut client);
         if let Some((resource, _)) = client.opened {
             self.withdraw_all_of(key);
             self.count_client(resource, false);

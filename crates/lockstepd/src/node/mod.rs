@@ -8,7 +8,7 @@
 //! Always: nothing here decides about replication; no call in a turn waits for a disk or a peer, what
 //! would is a job of the `helper`; a disk that hangs has failed (`late`).
 //!
-//! Not here: one file each: outputs (`carry`), the disk (`disk`), NBD clients (`clients`), listeners that fail (`doors`), other nodes
+//! Not here: one file each: outputs (`carry`), the disk (`disk`), NBD clients (`clients`), disks of this host (`ublk`), listeners that fail (`doors`), other nodes
 //! (`peers`), who this node is (`identity`), the operator (`admin`), coming and going of resources
 //! (`lifecycle`; of parts that are not made: `unmade`), a node's part that changes (`recast`), who may speak about them (`admission`; what of that is told
 //! to nodes that were away: `vouchers`), what nodes tell each other of resources (`definitions`).
@@ -41,6 +41,7 @@ mod status;
 mod stop;
 mod sums;
 mod threads;
+mod ublk;
 mod unmade;
 mod vouchers;
 
@@ -75,6 +76,7 @@ use peers::Peers;
 use resource::Resource;
 use stop::Stopping;
 use threads::{Parcel, Threads};
+use ublk::Ublk;
 
 /// Signals that are heard: SIGINT and SIGTERM end the node in good order, SIGHUP is as a reload.
 const SIGNALS: [i32; 3] = [2, 15, RELOAD_SIGNAL];
@@ -189,6 +191,8 @@ pub(crate) struct Node {
     hungry: Hungry,
     /// What hosts by NVMe have set up.
     hosts: Hosts,
+    /// Disks of this host.
+    ublk: Ublk,
     /// When disks are looked at for what they have not done in time.
     disk_look_at: Instant,
     /// What shards ask of disks, on its way there.
@@ -234,6 +238,7 @@ impl Node {
         watched.map_err(|error| lacks(format!("signals: {error}")))?;
         node.open_peers()?;
         node.load_resources().map_err(directory)?;
+        node.load_disks().map_err(directory)?;
         node.listen_nbd().map_err(listening)?;
         node.listen_nvme().map_err(listening)?;
         node.open_admin().map_err(listening)?;
@@ -283,6 +288,7 @@ impl Node {
             restless: Vec::new(),
             hungry: Hungry::default(),
             hosts: Hosts::default(),
+            ublk: Ublk::default(),
             disk_look_at: Instant(0),
             disk_line: disk::Line::default(),
             starved: VecDeque::new(),
@@ -344,6 +350,7 @@ impl Node {
 
     /// Everything between two waits, once the events are in.
     fn turn(&mut self) {
+        self.hear_disks();
         self.watch_disks();
         self.wake_resources();
         self.wake_peers();
@@ -367,6 +374,7 @@ impl Node {
         }
         self.tell_events();
         self.serve_admins();
+        self.tell_disks();
         self.note_wakes();
     }
 
@@ -385,6 +393,7 @@ impl Node {
             self.sight_wake_at(),
             self.starving_wake_at(),
             self.hosts.wake_at(),
+            self.ublk.wake_at(),
             stop,
         ];
         first.into_iter().chain(others.into_iter().flatten()).min().map(|time| time.since(now))

@@ -209,6 +209,13 @@ codes! {
     CANNOT_START = "LS-0073", EXIT_FAILED, "A node lacks what it needs to start",
         "Memory, threads or open files are short, or the system refuses what the message names.",
         "Give the node more, then start it again.";
+    NO_UBLK = "LS-0080", EXIT_FAILED, "This host makes no disk by ublk",
+        "Its kernel has no ublk driver, or an older one than Linux 6.5's, or lockstepd may not use it; or the driver refused.",
+        "The message names it: load the driver (modprobe ublk_drv), or attach the volume another way. `lockstep doctor` says \
+         what this host can do.";
+    NO_DISK = "LS-0081", EXIT_ABSENT, "The volume is no disk of this host",
+        "It was never attached here, or was detached, or is attached another way.",
+        "`lockstep device list` names what is attached.";
 }
 
 /// Said with `UNSUPPORTED` of a resource that is to do without quorum, and has a witness.

@@ -61,6 +61,9 @@ fn commands() -> Vec<Command> {
         Command::Stop { graceful: true },
         Command::Reload {},
         Command::Dump { resource: resource() },
+        Command::UblkAttach { resource: resource(), volume: 1 },
+        Command::UblkDetach { resource: resource(), volume: 0 },
+        Command::UblkList {},
         Command::ResourceFile { resource: resource() },
         Command::ResourceAdmit { resource: resource(), node: file().nodes[0].clone() },
         Command::ResourceDismiss { resource: resource(), node: 4 },
@@ -120,6 +123,10 @@ fn every_request_comes_back_as_it_was() {
     }
 }
 
+fn host_disk() -> HostDisk {
+    HostDisk { number: 3, resource: "r".to_string(), volume: 1, ready: true }
+}
+
 #[test]
 fn every_reply_comes_back_as_it_was() {
     let answers = [
@@ -138,6 +145,8 @@ fn every_reply_comes_back_as_it_was() {
             node: "alice".to_string(),
             volumes: vec![DumpVolume { volume: 0, size_bytes: 5, hash: "aa".to_string() }],
         }),
+        Answer::HostDisk(host_disk()),
+        Answer::HostDisks { host: "1b4e28ba".to_string(), disks: vec![host_disk()] },
         Answer::Node(NodeStatus {
             node: "alice".to_string(),
             node_id: 1,

@@ -1,0 +1,372 @@
+//! A disk of this host, between the kernel's requests and the shards.
+//!
+//! The owner hands in what the kernel fetched ([`UblkDisk::arrived`]), carries out the [`Demand`]s, hands answers in, and
+//! gives the kernel what [`UblkDisk::take_done`] says.
+//!
+//! Always:
+//! - A request is answered once, when every piece of it is; or never, if the node stops before that: then the kernel asks
+//!   the next process.
+//! - A piece lies between two multiples of [`PIECE_BYTES`](crate::PIECE_BYTES), hence in one extent.
+//! - A write is begun once there is memory for all of it; requests begin in the order in which they came.
+//! - What was answered is with the kernel, or was refused by it: bytes of a read are copied before it is said to be done.
+//! - A disk whose session is lost gets errors, whoever serves it, until it is made anew.
+//!
+//! Not here: the kernel's interface (`sys`), when disks are made and go (`lockstepd`).
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use base::{AnswerError, Op, SECTOR_BYTES, Span};
+use sys::{Buffer, BufferPool, Errno, UBLK_DEPTH, UblkDevice, UblkOp, UblkRequest};
+
+use crate::nbd_connection::{Ask, BYTES_OPEN_MAX, Demand, Tag};
+use crate::pieces::{PIECE_BYTES, pieces_of};
+
+/// Bytes of one discard or zeroing, at most: as many pieces are with the shards at once as of an NBD client's.
+pub const ZEROES_BYTES_MAX: u64 = 64 * PIECE_BYTES;
+
+/// Where requests and their bytes are.
+pub trait DiskData {
+    /// The request under a tag.
+    fn request(&self, tag: u16) -> UblkRequest;
+    /// Bytes of a write, from this many after its first.
+    ///
+    /// # Errors
+    /// It is none of this process's any more.
+    fn take(&self, tag: u16, offset: u32, bytes: &mut [u8]) -> Result<(), Errno>;
+    /// Bytes of a read.
+    ///
+    /// # Errors
+    /// As [`DiskData::take`].
+    fn give(&self, tag: u16, offset: u32, bytes: &[u8]) -> Result<(), Errno>;
+}
+
+impl DiskData for Arc<UblkDevice> {
+    fn request(&self, tag: u16) -> UblkRequest {
+        UblkDevice::request(self, tag)
+    }
+
+    fn take(&self, tag: u16, offset: u32, bytes: &mut [u8]) -> Result<(), Errno> {
+        UblkDevice::take(self, tag, offset, bytes)
+    }
+
+    fn give(&self, tag: u16, offset: u32, bytes: &[u8]) -> Result<(), Errno> {
+        UblkDevice::give(self, tag, offset, bytes)
+    }
+}
+
+/// An open request.
+struct Open {
+    request: UblkRequest,
+    /// Pieces submitted and not answered.
+    waiting: u16,
+    failed: Option<Errno>,
+}
+
+/// A request that is answered: its tag, and how many bytes were moved.
+pub type Done = (u16, Result<u32, Errno>);
+
+/// One disk.
+pub struct UblkDisk {
+    data: Box<dyn DiskData>,
+    payload: BufferPool,
+    /// 1 MiB of zeroes.
+    zeroes: Buffer,
+    /// Number of shards of the resource.
+    flush_parts: u16,
+    open: Vec<Option<Open>>,
+    open_bytes: u64,
+    /// Have arrived, and are not begun.
+    waiting: VecDeque<u16>,
+    done: Vec<Done>,
+    starved: bool,
+    lost: bool,
+    shut: bool,
+}
+
+impl UblkDisk {
+    /// A disk of a resource with so many shards. `zeroes` is [`PIECE_BYTES`](crate::PIECE_BYTES) of zeroes, shared.
+    #[must_use]
+    pub fn new(
+        data: Box<dyn DiskData>,
+        payload: BufferPool,
+        zeroes: Buffer,
+        flush_parts: u16,
+    ) -> UblkDisk {
+        let mut open = Vec::new();
+        open.resize_with(usize::from(UBLK_DEPTH), || None);
+        UblkDisk {
+            data,
+            payload,
+            zeroes,
+            flush_parts,
+            open,
+            open_bytes: 0,
+            waiting: VecDeque::new(),
+            done: Vec::new(),
+            starved: false,
+            lost: false,
+            shut: false,
+        }
+    }
+
+    /// The kernel has a request under this tag.
+    pub fn arrived(&mut self, tag: u16) {
+        self.waiting.push_back(tag);
+    }
+
+    /// Whether it waits for a buffer: call [`UblkDisk::proceed`] when some may be free.
+    #[must_use]
+    pub fn starved(&self) -> bool {
+        self.starved
+    }
+
+    /// From now on what its requests carry is taken from this pool.
+    pub(crate) fn draw_from(&mut self, payload: BufferPool) {
+        self.payload = payload;
+    }
+
+    /// Nothing more is begun, and nothing is said to have failed: the next process is asked for it.
+    pub fn shut_down(&mut self) {
+        self.shut = true;
+    }
+
+    /// What its users have seen is not so any more: from now on they get errors.
+    pub fn lose(&mut self) {
+        self.lost = true;
+    }
+
+    /// Whether it was shut down.
+    #[must_use]
+    pub fn is_shut(&self) -> bool {
+        self.shut
+    }
+
+    /// Ends everything that is open with an error, unless it is shut down; what the shards answer afterwards is not to be
+    /// handed in.
+    pub fn end(&mut self) -> Vec<Done> {
+        let mut all = std::mem::take(&mut self.done);
+        if self.shut {
+            return all;
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        let open = (0_u16..).zip(&mut self.open).filter_map(|(tag, open)| {
+            open.take()?;
+            Some(tag)
+        });
+        all.extend(waiting.into_iter().chain(open).map(|tag| (tag, Err(Errno::IO))));
+        self.open_bytes = 0;
+        all
+    }
+
+    /// What the kernel is to be told, in order.
+    pub fn take_done(&mut self) -> Vec<Done> {
+        std::mem::take(&mut self.done)
+    }
+
+    /// Begins what has arrived, as far as limits allow.
+    pub fn proceed(&mut self, demands: &mut Vec<Demand>) {
+        self.starved = false;
+        while !self.shut
+            && let Some(&tag) = self.waiting.front()
+            && self.begin(tag, demands)
+        {
+            self.waiting.pop_front();
+        }
+    }
+
+    /// Begins a request; false if there is no room for it yet.
+    fn begin(&mut self, tag: u16, demands: &mut Vec<Demand>) -> bool {
+        let request = self.data.request(tag);
+        if self.lost {
+            self.done.push((tag, Err(Errno::IO)));
+            return true;
+        }
+        let range = match request.op {
+            UblkOp::Flush => 0..SECTOR_BYTES * u64::from(self.flush_parts),
+            UblkOp::Other => {
+                self.done.push((tag, Err(Errno::NOT_SUPPORTED)));
+                return true;
+            }
+            _ => bytes_of(&request),
+        };
+        if range.is_empty() {
+            self.done.push((tag, Err(Errno::INVALID)));
+            return true;
+        }
+        let length = if has_data(request.op) { range.end - range.start } else { 0 };
+        // What is larger than the limit alone is begun alone.
+        if self.open_bytes > 0 && self.open_bytes + length > BYTES_OPEN_MAX {
+            return false;
+        }
+        let begun = match request.op {
+            UblkOp::Read => self.submit_all(tag, Op::Read, &range, demands),
+            UblkOp::Write => match self.load(tag, &range) {
+                Ok(Some(buffers)) => self.submit_writes(tag, buffers, demands),
+                Ok(None) => {
+                    self.starved = true;
+                    return false;
+                }
+                Err(errno) => {
+                    self.done.push((tag, Err(errno)));
+                    return true;
+                }
+            },
+            UblkOp::Discard => self.submit_all(tag, Op::Zero { unmap: true }, &range, demands),
+            UblkOp::Zero { unmap } => self.submit_all(tag, Op::Zero { unmap }, &range, demands),
+            UblkOp::Flush | UblkOp::Other => self.submit_flush(tag, demands),
+        };
+        self.open_bytes += length;
+        let open = Open { request, waiting: begun, failed: None };
+        let before = self.open[usize::from(tag)].replace(open);
+        assert!(before.is_none(), "the kernel has one request under a tag");
+        true
+    }
+
+    /// Copies a write's bytes to buffers, one for each piece; `None` if there are too few.
+    fn load(&self, tag: u16, range: &Range<u64>) -> Result<Option<Vec<(Span, Buffer)>>, Errno> {
+        let mut loaded = Vec::new();
+        for piece in pieces_of(range.clone()) {
+            let length = usize::try_from(piece.end - piece.start).expect("at most a piece");
+            let Some(buffer) = self.payload.take(length) else { return Ok(None) };
+            loaded.push((piece, buffer));
+        }
+        let copy = |(piece, mut buffer): (Range<u64>, Buffer)| {
+            let bytes = buffer.as_mut().expect("nobody else has it yet");
+            self.data.take(tag, offset_of(range, &piece), bytes)?;
+            Ok((span_of(&piece), buffer))
+        };
+        loaded.into_iter().map(copy).collect::<Result<_, Errno>>().map(Some)
+    }
+
+    fn submit_writes(
+        &self,
+        tag: u16,
+        buffers: Vec<(Span, Buffer)>,
+        demands: &mut Vec<Demand>,
+    ) -> u16 {
+        let fua = self.data.request(tag).fua;
+        let mut count = 0;
+        for (span, buffer) in buffers {
+            let tag = Tag { slot: slot_of(tag), piece: count };
+            let buffer = Some(buffer);
+            let ask = Ask { tag, op: Op::Write, volume: None, shard: 0, span, buffer, fua };
+            demands.push(Demand::Ask(ask));
+            count += 1;
+        }
+        count
+    }
+
+    fn submit_all(&self, tag: u16, op: Op, range: &Range<u64>, demands: &mut Vec<Demand>) -> u16 {
+        let fua = op != Op::Read && self.data.request(tag).fua;
+        let mut count = 0;
+        for piece in pieces_of(range.clone()) {
+            let (tag, span) = (Tag { slot: slot_of(tag), piece: count }, span_of(&piece));
+            let ask = Ask { tag, op, volume: None, shard: 0, span, buffer: None, fua };
+            demands.push(Demand::Ask(ask));
+            count += 1;
+        }
+        count
+    }
+
+    fn submit_flush(&self, tag: u16, demands: &mut Vec<Demand>) -> u16 {
+        for shard in 0..self.flush_parts {
+            let (tag, span) =
+                (Tag { slot: slot_of(tag), piece: shard }, span_of(&(0..SECTOR_BYTES)));
+            let (op, buffer) = (Op::Flush, None);
+            let ask = Ask { tag, op, volume: None, shard, span, buffer, fua: false };
+            demands.push(Demand::Ask(ask));
+        }
+        self.flush_parts
+    }
+
+    /// A piece was carried out, or failed. `buffer`: the bytes of a read; `None` is all zeroes.
+    ///
+    /// # Panics
+    /// If the piece is not open.
+    pub(crate) fn answer(
+        &mut self,
+        tag: Tag,
+        result: Result<(), AnswerError>,
+        buffer: Option<&Buffer>,
+    ) {
+        let number = u16::from(tag.slot);
+        let open = self.open[usize::from(number)].as_mut().expect("a piece is answered once");
+        assert!(open.waiting > 0, "a piece is answered once");
+        open.waiting -= 1;
+        self.lost |= result == Err(AnswerError::SessionLost);
+        let request = open.request;
+        let given = match result {
+            Err(error) => Err(errno_of(error)),
+            Ok(()) if request.op == UblkOp::Read => {
+                let range = bytes_of(&request);
+                let piece = pieces_of(range.clone()).nth(usize::from(tag.piece));
+                let piece = piece.expect("it was submitted");
+                let count = usize::try_from(piece.end - piece.start).expect("at most a piece");
+                let bytes = &buffer.unwrap_or(&self.zeroes)[..count];
+                self.data.give(number, offset_of(&range, &piece), bytes)
+            }
+            Ok(()) => Ok(()),
+        };
+        if let Err(errno) = given {
+            open.failed = Some(errno);
+        }
+        if open.waiting == 0 {
+            self.settle(number);
+        }
+    }
+
+    /// Every piece of a request is answered.
+    fn settle(&mut self, tag: u16) {
+        let open = self.open[usize::from(tag)].take().expect("it is open");
+        let bytes = if has_data(open.request.op) { open.request.count << 9 } else { 0 };
+        self.open_bytes -= u64::from(bytes);
+        let result = match open.failed {
+            _ if self.lost => Err(Errno::IO),
+            Some(errno) => Err(errno),
+            None => Ok(bytes),
+        };
+        if result.is_ok() || !self.shut {
+            self.done.push((tag, result));
+        }
+    }
+}
+
+/// Whether bytes of it travel.
+fn has_data(op: UblkOp) -> bool {
+    matches!(op, UblkOp::Read | UblkOp::Write)
+}
+
+fn bytes_of(request: &UblkRequest) -> Range<u64> {
+    let first = request.first.saturating_mul(SECTOR_BYTES);
+    first..first.saturating_add(u64::from(request.count) * SECTOR_BYTES)
+}
+
+fn span_of(piece: &Range<u64>) -> Span {
+    let count = u32::try_from((piece.end - piece.start) / SECTOR_BYTES).expect("at most a piece");
+    Span::new(piece.start / SECTOR_BYTES, count).expect("the kernel asks within the disk")
+}
+
+fn offset_of(range: &Range<u64>, piece: &Range<u64>) -> u32 {
+    u32::try_from(piece.start - range.start).expect("inside a request")
+}
+
+fn slot_of(tag: u16) -> u8 {
+    u8::try_from(tag).expect("below 128")
+}
+
+/// What a user of the disk is told.
+fn errno_of(error: AnswerError) -> Errno {
+    match error {
+        AnswerError::OutOfRange
+        | AnswerError::NoQuorum
+        | AnswerError::Io
+        | AnswerError::SessionLost
+        | AnswerError::Gone
+        | AnswerError::Path => Errno::IO,
+    }
+}
+
+#[cfg(test)]
+mod tests;

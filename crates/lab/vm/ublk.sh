@@ -1,0 +1,84 @@
+# In the guest: nodes of its own, and a volume as a disk of this host by ublk. `settings` says HAS (1: this kernel has the driver).
+# What it has seen is in `seen`.
+set -ex
+. ./settings
+export LOCKSTEP_DIR=/tmp/c PATH=/tmp/bin:$PATH
+mkdir /tmp/bin; cp lockstep lockstepd /tmp/bin/
+disk=/dev/lockstep/by-res/web/0
+refuses() { if "$@" > /tmp/said 2>&1; then cat /tmp/said; echo "not refused: $*"; false; fi; cat /tmp/said; }
+trap 'set +e; tail -n 15 /tmp/c/*/log; dmesg | tail -n 5; cat /sys/block/ublkb*/inflight; tail -n 3 fio' EXIT
+
+if [ "$HAS" != 1 ]; then
+    lockstep dev up --nodes 1 --store memory --detach
+    lockstep resource create web --size 16MiB --replicas 1
+    refuses lockstep device attach web --via ublk; grep -q LS-0933 /tmp/said; grep -q "no ublk_drv" /tmp/said
+    lockstep device list | grep -q "No volume"; lockstep resource delete web
+    echo "no driver: said so, and nothing is left behind" >> seen
+    exit
+fi
+
+lockstep dev up --nodes 2 --detach
+lockstep resource create web --size 64MiB --replicas 2
+lockstep wait web --for in-sync
+lockstep device attach web --via ublk --output json | tee /tmp/said
+grep -q '"via":"ublk"' /tmp/said; grep -q "\"device\":\"$disk\"" /tmp/said; grep -q '"already":false' /tmp/said
+lockstep device attach web --via ublk --output json | grep -q '"already":true'
+lockstep device list
+name=$(basename "$(readlink $disk)"); queue=/sys/block/$name/queue
+test "$(cat /sys/block/$name/size)" = $((64 * 2048)); test "$(cat $queue/logical_block_size)" = 4096
+test "$(cat $queue/write_cache)" = "write back"; test "$(cat $queue/fua)" = 1; test "$(cat $queue/discard_granularity)" = 4096
+test "$(cat $queue/max_sectors_kb)" = 1024; test "$(cat $queue/write_zeroes_max_bytes)" -ge 1048576
+
+# Discard and zeroing, across what the node cuts requests by, and beside what stays.
+head -c 8388608 /dev/urandom > /tmp/full
+for way in "" -z; do
+    dd if=/tmp/full of=$disk bs=1M oflag=direct
+    blkdiscard $way -o 1044480 -l 2101248 $disk
+    (head -c 1044480 /tmp/full; head -c 2101248 /dev/zero; tail -c +3145729 /tmp/full) > /tmp/expected
+    dd if=$disk of=/tmp/read bs=1M count=8 iflag=direct; cmp /tmp/read /tmp/expected
+done
+fio --name=fua --filename=$disk --rw=write --bs=4k --size=64k --direct=1 --sync=1 --ioengine=psync --verify=crc32c
+rm /tmp/full /tmp/expected /tmp/read
+
+mkfs.ext4 -q $disk; mount -t ext4 $disk /mnt
+refuses lockstep device detach web; grep -q LS-0934 /tmp/said
+# So slow that an emulated machine keeps its leases.
+load() {
+    while [ ! -e /tmp/enough ]; do
+        fio --name=z --filename=/mnt/f --size=4M --rw=randwrite --bs=4k --ioengine=libaio --iodepth=16 --direct=1 --fsync=64 --rate_iops=400,150 \
+            --verify=crc32c --verify_fatal=1 --randseed=$RANDOM > fio 2>&1 || return 1
+        echo "$(date +%T) verified"
+    done
+}
+(set +x; if load; then echo 0 > /tmp/fio; else echo 1 > /tmp/fio; fi) &
+served() { lockstep device list --output json | grep -o 'c/[abc]/admin' | cut -d/ -f2; }
+# Requests that wait have an answer once one that comes after them has.
+flows() { timeout 60 dd if=$disk of=/dev/null bs=4096 count=1 iflag=direct; test ! -e /tmp/fio; }
+round() {
+    echo "$1: $2 goes"; lockstep dev kill "$2"; sleep 1; lockstep dev start "$2"; flows; sleep 2
+    test "$(served)" = "$node"
+}
+sleep 2; node=$(served); other=$(echo b a | tr ' ' '\n' | grep -v "$node" | head -n 1)
+round "its node" "$node"
+lockstep wait web --for in-sync --timeout 60; lockstep resource promote web --node "$other"; flows
+round "its node, whose requests are the other's" "$node"
+round "the primary's node" "$other"
+# All nodes at once, and in good order.
+lockstep dev down; sleep 1; lockstep dev up --detach; flows
+touch /tmp/enough; sleep 2
+for _ in $(seq 12); do [ -e /tmp/fio ] && break; sleep 5; cat /sys/block/$name/inflight; done
+tail -n 8 fio; test "$(cat /tmp/fio)" = 0
+md5sum /mnt/f > /tmp/sum; fstrim -v /mnt; umount /mnt; fsck.ext4 -fn $disk
+echo "no error while its node was killed twice, the primary's once, and all were stopped in good order" >> seen
+
+# The disk's size is what it was made with, or, where the kernel can, what the volume has.
+lockstep resource resize web --size 80MiB
+lockstep device detach web; test ! -e $disk; test -z "$(ls /dev/ublkc* 2>/dev/null)"; test ! -e /dev/$name
+lockstep device list | grep -q "No volume"
+lockstep device attach web --via ublk; name=$(basename "$(readlink $disk)"); test "$(cat /sys/block/$name/size)" = $((80 * 2048))
+mount -t ext4 $disk /mnt; md5sum -c /tmp/sum; umount /mnt
+# By force, while it is open.
+exec 9<$disk; sleep 1; lockstep device detach web --force; exec 9<&-
+test ! -e /dev/$name
+if dmesg | grep -iE "i/o error|hung|blocked for more"; then exit 1; fi
+echo "made, used, detached and made again with its data" >> seen

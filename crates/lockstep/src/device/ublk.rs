@@ -1,0 +1,141 @@
+//! Disks by the kernel's ublk driver: the node of this host makes them and serves them itself.
+//!
+//! Always: only a node that runs under this very kernel is asked, for its disk is this host's: an admin socket may lead to
+//! another machine. A disk is found also while its node is away, by the link that leads to it.
+
+use std::path::Path;
+
+use wire::admin::{Answer, Command, HostDisk, codes};
+
+use super::attached::Disk;
+use super::host::Host;
+use super::{Made, Maker, PathState};
+use crate::admin::{Node, unexpected};
+use crate::problem::Problem;
+
+/// Where the kernel names itself, anew at each of its starts.
+const BOOT: &str = "proc/sys/kernel/random/boot_id";
+
+/// The kernel's driver, and the nodes that speak to it.
+pub(super) struct Ublk {
+    /// Asks the node with this admin socket.
+    pub(super) ask: fn(&Node, Command) -> Result<Answer, Problem>,
+}
+
+/// A node of this host, and the disks that it makes.
+struct Local {
+    node: Node,
+    disks: Vec<HostDisk>,
+}
+
+impl Local {
+    fn disk_of(&self, disk: &Disk) -> Option<&HostDisk> {
+        self.disks.iter().find(|one| one.resource == disk.resource && one.volume == disk.volume)
+    }
+}
+
+impl Ublk {
+    pub(super) fn of_the_nodes() -> Ublk {
+        Ublk { ask: |node, command| node.ask(command) }
+    }
+
+    /// The nodes of this host among those that may be asked; of the others why not.
+    fn locals(&self, host: &Host, disk: &Disk) -> (Vec<Local>, Vec<String>) {
+        let boot: String = host.text(BOOT).unwrap_or_default();
+        let (mut locals, mut others) = (Vec::new(), Vec::new());
+        for socket in &disk.admin {
+            let node = node_at(socket, disk);
+            match (self.ask)(&node, Command::UblkList {}) {
+                Ok(Answer::HostDisks { host, disks }) if host == boot => {
+                    locals.push(Local { node, disks });
+                }
+                Ok(Answer::HostDisks { .. }) => {
+                    others.push(format!("{}: a node of another host", socket.display()));
+                }
+                Ok(other) => others.push(unexpected(&node, &other).message),
+                Err(problem) => others.push(problem.message),
+            }
+        }
+        // Who has it already is asked first.
+        locals.sort_by_key(|local| local.disk_of(disk).is_none());
+        (locals, others)
+    }
+}
+
+impl Maker for Ublk {
+    fn make(&self, host: &Host, disk: &Disk) -> Result<Made, String> {
+        let (locals, mut refused) = self.locals(host, disk);
+        if locals.is_empty() {
+            refused.insert(0, "no node of this host was asked, which would serve it".to_owned());
+            return Err(refused.join("; "));
+        }
+        host.load("ublk_drv", "dev/ublk-control")?;
+        for local in &locals {
+            let (resource, volume) = (disk.resource.clone(), disk.volume);
+            match (self.ask)(&local.node, Command::UblkAttach { resource, volume }) {
+                Ok(Answer::HostDisk(made)) => {
+                    let name = name_of(&made);
+                    let there = || host.at(format!("dev/{name}")).exists().then_some(());
+                    if host.wait_for(there).is_none() {
+                        return Err(format!("there is no /dev/{name}"));
+                    }
+                    let why = format!("the node of {} serves it", local.node.socket.display());
+                    return Ok(Made { disk: name, why });
+                }
+                Ok(other) => refused.push(unexpected(&local.node, &other).message),
+                Err(problem) => refused.push(problem.message),
+            }
+        }
+        Err(refused.join("; "))
+    }
+
+    fn find(&self, host: &Host, disk: &Disk) -> Option<String> {
+        let (locals, _) = self.locals(host, disk);
+        let told = locals.iter().find_map(|local| local.disk_of(disk)).map(name_of);
+        // While its node is away the link tells.
+        let linked = || host.linked(&disk.target()).filter(|name| name.starts_with("ublkb"));
+        told.or_else(linked).filter(|name| host.at(format!("sys/block/{name}")).exists())
+    }
+
+    fn paths(&self, host: &Host, disk: &Disk) -> Vec<PathState> {
+        let (locals, _) = self.locals(host, disk);
+        let state = |local: &Local| {
+            let state = if local.disk_of(disk)?.ready { "live" } else { "waiting" };
+            Some(PathState {
+                address: local.node.socket.display().to_string(),
+                state: state.to_owned(),
+            })
+        };
+        locals.iter().filter_map(state).collect()
+    }
+
+    fn unmake(&self, host: &Host, disk: &Disk, _: &[Disk]) -> Result<(), String> {
+        let (locals, others) = self.locals(host, disk);
+        let mut having = locals.iter().filter(|local| local.disk_of(disk).is_some()).peekable();
+        if having.peek().is_none() && self.find(host, disk).is_some() {
+            let why = format!("its node does not say that it has it: {}", others.join("; "));
+            return Err(why);
+        }
+        for local in having {
+            let (resource, volume) = (disk.resource.clone(), disk.volume);
+            match (self.ask)(&local.node, Command::UblkDetach { resource, volume }) {
+                Ok(Answer::Done {}) => {}
+                Ok(other) => return Err(unexpected(&local.node, &other).message),
+                // Somebody was faster.
+                Err(problem) if problem.code == codes::NO_DISK.code => {}
+                Err(problem) => return Err(problem.message),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The node with this admin socket, asked about the disk's resource only.
+fn node_at(socket: &Path, disk: &Disk) -> Node {
+    let identity = disk.id.as_deref().and_then(|id| u64::from_str_radix(id, 16).ok());
+    Node { name: socket.display().to_string(), socket: socket.to_owned(), identity }
+}
+
+fn name_of(disk: &HostDisk) -> String {
+    format!("ublkb{}", disk.number)
+}

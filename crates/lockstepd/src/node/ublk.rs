@@ -1,0 +1,725 @@
+//! Volumes as disks of this host: `/dev/ublkbN`, made by the kernel's ublk driver and served by this process.
+//!
+//! Always:
+//! - A disk is in the file (`ublk/listed`) from before it is made until after it is gone, with a mark that the kernel keeps
+//!   too: the next process takes back what is this node's, and nothing else.
+//! - A disk outlives its process. What its users ask meanwhile waits in the kernel; what the dead process had is asked of
+//!   the next one again. Nothing that it had comes after that: its stores are locked until what it gave to the kernel has
+//!   ended, and its sessions with peers ended with it.
+//! - A disk belongs to one identity of a resource, and to what its users were shown of it: after a loss of all caches that
+//!   it has not heard of it gives errors, also if nobody served it then.
+//! - One command about a disk is with the driver at a time.
+//!
+//! Not here: what becomes of a request (`export::UblkDisk`), the driver's interface (`sys`), links and who uses a disk (the
+//! command line).
+
+mod listed;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use base::{Duration, Epoch, Instant, VolumeId};
+use export::{Served, UblkDisk, ZEROES_BYTES_MAX};
+use sys::{Errno, UBLK_DEPTH, UblkCommand, UblkDevice, UblkEvent, UblkInfo, UblkRing, UblkShape};
+use wire::admin::{Answer, HostDisk, codes};
+
+use self::listed::Listed;
+use super::Node;
+use super::admin::{Asker, no_resource};
+use super::clients::{CLIENTS_MAX, Client};
+use crate::backing::Refused;
+use crate::log::{error, info, warning, warning_limited};
+use crate::slab::Key;
+
+/// Disks of one node, at most: as many as the ring has room for completions of.
+const DISKS_MAX: usize = 32;
+
+/// Numbers that are tried for a new disk before it is given up.
+const NUMBERS_MAX: u32 = 256;
+
+/// Between two tries where something has not ended yet: the process that had it, a resource that is not there.
+const TRY_EVERY: Duration = Duration::from_millis(50);
+
+/// The same where the driver is missing.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// How far a disk has come.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Phase {
+    /// Listed; it is not known whether the kernel has it.
+    Listed,
+    /// The driver is asked how it is.
+    Looking,
+    Adding,
+    Shaping,
+    Starting,
+    /// Its last process has to be gone.
+    Recovering,
+    /// Its file has to be free.
+    Opening,
+    Resuming,
+    /// Its users are served.
+    Live,
+    Stopping,
+    /// What was fetched comes back.
+    Draining,
+    Deleting,
+    /// The same by a driver that waits for all who have it open.
+    Closing,
+}
+
+/// One disk.
+struct Disk {
+    listed: Listed,
+    phase: Phase,
+    device: Option<Arc<UblkDevice>>,
+    /// Requests that the kernel has to fill, or to give back.
+    fetched: u16,
+    /// What serves it, among all clients.
+    client: Option<Key>,
+    /// Who waits for it to be there.
+    attaching: Vec<Asker>,
+    /// Who waits for it to be gone; it is to go.
+    detaching: Vec<Asker>,
+    goes: bool,
+    /// It was there before: when it is made anew nobody waits for it.
+    try_at: Option<Instant>,
+    /// It is to be told this size.
+    grown: Option<u64>,
+}
+
+impl Disk {
+    fn new(listed: Listed) -> Disk {
+        Disk {
+            listed,
+            phase: Phase::Listed,
+            device: None,
+            fetched: 0,
+            client: None,
+            attaching: Vec::new(),
+            detaching: Vec::new(),
+            goes: false,
+            try_at: None,
+            grown: None,
+        }
+    }
+
+    fn is_of(&self, resource: &str, volume: VolumeId) -> bool {
+        self.listed.resource == resource && self.listed.volume == volume.0
+    }
+}
+
+/// The disks of this host that this node serves.
+#[derive(Default)]
+pub(crate) struct Ublk {
+    ring: Option<UblkRing>,
+    disks: BTreeMap<u32, Disk>,
+    events: Vec<UblkEvent>,
+    /// The node stops: what is open is left to the next process.
+    is_shut: bool,
+    /// The driver is missing, and that was said.
+    lacks: bool,
+}
+
+impl Ublk {
+    /// When to try again what could not be done.
+    pub(super) fn wake_at(&self) -> Option<Instant> {
+        self.disks.values().filter_map(|disk| disk.try_at).min()
+    }
+
+    fn number_of(&self, client: Key) -> Option<u32> {
+        let mut disks = self.disks.iter();
+        disks.find(|(_, disk)| disk.client == Some(client)).map(|(number, _)| *number)
+    }
+}
+
+impl Node {
+    /// Takes up the disks that this node had.
+    pub(super) fn load_disks(&mut self) -> Result<(), String> {
+        let now = self.hands.now();
+        for (number, listed) in listed::read(&self.config.directory)? {
+            info!("{}: it is disk {number} of this host, and is taken up", listed.resource);
+            let disk = Disk { try_at: Some(now), ..Disk::new(listed) };
+            self.ublk.disks.insert(number, disk);
+        }
+        Ok(())
+    }
+
+    fn save_disks(&self) -> Result<(), Refused> {
+        let all = self.ublk.disks.iter().map(|(number, disk)| (*number, &disk.listed));
+        listed::write(&self.config.directory, all)
+            .map_err(|why| Refused::new(&codes::STORE_FAILED, why))
+    }
+
+    /// `UblkAttach`: the volume becomes a disk.
+    pub(super) fn attach_disk(&mut self, asker: Asker, resource: &str, volume: u16) {
+        if let Err(refused) = self.begin_attach(asker, resource, VolumeId(volume)) {
+            self.answer(asker, Err(refused));
+        }
+    }
+
+    fn begin_attach(
+        &mut self,
+        asker: Asker,
+        resource: &str,
+        volume: VolumeId,
+    ) -> Result<(), Refused> {
+        let there = self.ublk.disks.iter_mut().find(|(_, disk)| disk.is_of(resource, volume));
+        if let Some((&number, disk)) = there {
+            if disk.goes || (disk.phase == Phase::Live && disk.client.is_none()) {
+                let message = format!("{resource}: its disk /dev/ublkb{number} is to be detached");
+                return Err(Refused::new(&codes::BUSY, message));
+            }
+            disk.attaching.push(asker);
+            if disk.phase == Phase::Live {
+                self.answer_attached(number);
+            }
+            return Ok(());
+        }
+        let known = self.known.get(resource).ok_or_else(|| no_resource(resource))?;
+        let identity = known.file.id;
+        let entry = known.running.and_then(|key| self.resources.get(key)).ok_or_else(|| {
+            let message = format!("{resource} is defined here, and not created");
+            Refused::new(&codes::NOT_CREATED, message)
+        })?;
+        if entry.volume(volume).is_none() {
+            let message = format!("{resource} has no volume {volume}");
+            return Err(Refused::new(&codes::NO_RESOURCE, message));
+        }
+        let seen = entry.configuration().map_or(entry.lost, |known| known.lost.max(entry.lost));
+        if self.ublk.disks.len() >= DISKS_MAX || self.clients.len() >= CLIENTS_MAX {
+            let message = format!("{resource}: there are {DISKS_MAX} disks, or too many clients");
+            return Err(Refused::new(&codes::BUSY, message));
+        }
+        self.open_ublk()
+            .map_err(|why| Refused::new(&codes::NO_UBLK, format!("{resource}: {why}")))?;
+        let listed = Listed {
+            mark: sys::random_u64(),
+            resource: resource.to_owned(),
+            identity,
+            volume: volume.0,
+            lost: seen.0,
+        };
+        let disk = Disk { attaching: vec![asker], ..Disk::new(listed) };
+        self.add_disk(disk, 0)
+    }
+
+    fn open_ublk(&mut self) -> Result<(), sys::UblkLack> {
+        if self.ublk.ring.is_none() {
+            self.ublk.ring = Some(UblkRing::open(&self.hands.waker())?);
+            self.ublk.lacks = false;
+        }
+        Ok(())
+    }
+
+    /// Makes a disk under the first free number from `first` on.
+    fn add_disk(&mut self, mut disk: Disk, first: u32) -> Result<(), Refused> {
+        let free = |number: &u32| {
+            let there = Path::new("/sys/class/ublk-char").join(format!("ublkc{number}"));
+            !self.ublk.disks.contains_key(number) && !there.exists()
+        };
+        let number = (first..NUMBERS_MAX).find(free).ok_or_else(|| {
+            let message = format!("{}: no number is free", disk.listed.resource);
+            Refused::new(&codes::BUSY, message)
+        })?;
+        let mark = disk.listed.mark;
+        disk.phase = Phase::Adding;
+        self.ublk.disks.insert(number, disk);
+        if let Err(refused) = self.save_disks() {
+            self.ublk.disks.remove(&number);
+            return Err(refused);
+        }
+        self.command_disk(number, Phase::Adding, UblkCommand::Add { mark });
+        Ok(())
+    }
+
+    /// `UblkDetach`: users get errors, and the disk goes.
+    pub(super) fn detach_disk(&mut self, asker: Asker, resource: &str, volume: u16) {
+        let volume = VolumeId(volume);
+        let there = self.ublk.disks.iter_mut().find(|(_, disk)| disk.is_of(resource, volume));
+        let Some((&number, disk)) = there else {
+            let message = format!("{resource}: volume {volume} is no disk that this node serves");
+            return self.answer(asker, Err(Refused::new(&codes::NO_DISK, message)));
+        };
+        disk.detaching.push(asker);
+        if !disk.goes {
+            disk.goes = true;
+            match disk.phase {
+                Phase::Live | Phase::Opening => self.remove_disk(number),
+                // It is looked first whether what has its number is this node's.
+                Phase::Listed => self.retry_disk(number),
+                _ => {}
+            }
+        }
+    }
+
+    /// `UblkList`.
+    pub(super) fn host_disks(&self) -> Vec<HostDisk> {
+        let told = |(number, disk): (&u32, &Disk)| HostDisk {
+            number: *number,
+            resource: disk.listed.resource.clone(),
+            volume: disk.listed.volume,
+            ready: disk.phase == Phase::Live && disk.client.is_some() && !disk.goes,
+        };
+        self.ublk.disks.iter().map(told).collect()
+    }
+
+    fn answer_attached(&mut self, number: u32) {
+        let Some(disk) = self.ublk.disks.get_mut(&number) else { return };
+        let asked = std::mem::take(&mut disk.attaching);
+        let told = HostDisk {
+            number,
+            resource: disk.listed.resource.clone(),
+            volume: disk.listed.volume,
+            ready: true,
+        };
+        for asker in asked {
+            self.answer(asker, Ok(Answer::HostDisk(told.clone())));
+        }
+    }
+
+    fn command_disk(&mut self, number: u32, phase: Phase, command: UblkCommand) {
+        if let (Some(ring), Some(disk)) =
+            (self.ublk.ring.as_mut(), self.ublk.disks.get_mut(&number))
+        {
+            disk.phase = phase;
+            disk.try_at = None;
+            ring.command(number, command);
+        }
+    }
+
+    /// What the driver has said since the last turn, and what is to be tried again.
+    pub(super) fn hear_disks(&mut self) {
+        if self.ublk.disks.is_empty() {
+            return;
+        }
+        let mut events = std::mem::take(&mut self.ublk.events);
+        if let Some(ring) = self.ublk.ring.as_mut() {
+            ring.collect(&mut events);
+        }
+        for event in events.drain(..) {
+            match event {
+                UblkEvent::Request { device, tag, result } => self.on_fetched(device, tag, result),
+                UblkEvent::Command { device, result, info } => {
+                    self.on_disk_told(device, result, info);
+                }
+            }
+        }
+        self.ublk.events = events;
+        let now = self.hands.now();
+        let due =
+            self.ublk.disks.iter().filter(|(_, disk)| disk.try_at.is_some_and(|at| at <= now));
+        for number in due.map(|(number, _)| *number).collect::<Vec<u32>>() {
+            self.retry_disk(number);
+        }
+    }
+
+    /// Hands to the driver what is to be done.
+    pub(super) fn tell_disks(&mut self) {
+        if let Some(ring) = self.ublk.ring.as_mut()
+            && let Err(errno) = ring.submit()
+        {
+            error!("the disks of this host are not served any more: {errno}");
+            self.ublk.ring = None;
+        }
+    }
+
+    fn retry_disk(&mut self, number: u32) {
+        let again = self.hands.now() + TRY_EVERY;
+        let later = self.hands.now() + LOOK_EVERY;
+        let opened = self.open_ublk();
+        let Some(disk) = self.ublk.disks.get_mut(&number) else { return };
+        disk.try_at = Some(again);
+        match (disk.phase, opened) {
+            (Phase::Listed, Err(_)) if disk.goes => self.forget_disk(number),
+            (Phase::Listed, Err(why)) => {
+                disk.try_at = Some(later);
+                if !std::mem::replace(&mut self.ublk.lacks, true) {
+                    warning!("the disks of this host are not there: {why}");
+                }
+            }
+            (Phase::Listed, Ok(())) => self.look_at_disk(number),
+            (Phase::Recovering, _) => {
+                self.command_disk(number, Phase::Recovering, UblkCommand::Recover);
+            }
+            (Phase::Opening, _) => self.open_disk(number, true),
+            _ => disk.try_at = None,
+        }
+    }
+
+    /// The resource of a disk, if it runs and its volume is known. The outer `None`: it is not here any more.
+    fn resource_of_disk(&self, disk: &Disk) -> Option<Option<Key>> {
+        let known = self.known.get(&disk.listed.resource)?;
+        if known.file.id != disk.listed.identity {
+            return None;
+        }
+        let ready = known.running.filter(|&key| {
+            let entry = self.resources.get(key);
+            entry.is_some_and(|entry| entry.volume(VolumeId(disk.listed.volume)).is_some())
+        });
+        Some(ready)
+    }
+
+    fn look_at_disk(&mut self, number: u32) {
+        let Some(disk) = self.ublk.disks.get(&number) else { return };
+        match self.resource_of_disk(disk) {
+            None => {
+                warning!("{}: it is gone, and so is its disk {number}", disk.listed.resource);
+                if let Some(disk) = self.ublk.disks.get_mut(&number) {
+                    disk.goes = true;
+                }
+            }
+            // Not yet.
+            Some(None) if !disk.goes => return,
+            Some(_) => {}
+        }
+        self.command_disk(number, Phase::Looking, UblkCommand::Info);
+    }
+
+    /// A command has ended.
+    fn on_disk_told(&mut self, number: u32, result: Result<(), Errno>, info: Option<UblkInfo>) {
+        let again = self.hands.now() + TRY_EVERY;
+        let Some(disk) = self.ublk.disks.get_mut(&number) else { return };
+        let (phase, goes) = (disk.phase, disk.goes);
+        match (phase, result) {
+            (Phase::Looking, _) => self.on_disk_seen(number, result, info),
+            (Phase::Adding, Err(Errno::EXISTS)) => self.renumber_disk(number),
+            (Phase::Adding | Phase::Shaping | Phase::Starting, Err(errno)) => {
+                self.give_disk_up(number, errno);
+            }
+            (Phase::Recovering, Err(Errno::BUSY)) => disk.try_at = Some(again),
+            (Phase::Recovering | Phase::Resuming, Err(errno)) => self.give_disk_up(number, errno),
+            (
+                Phase::Adding
+                | Phase::Shaping
+                | Phase::Starting
+                | Phase::Recovering
+                | Phase::Resuming,
+                Ok(()),
+            ) if goes => self.remove_disk(number),
+            (Phase::Adding, Ok(())) => match self.shape_of(number) {
+                Some(shape) => {
+                    self.command_disk(number, Phase::Shaping, UblkCommand::Shape(shape));
+                }
+                None => self.give_disk_up(number, Errno::NO_DEVICE),
+            },
+            (Phase::Shaping, Ok(())) => self.open_disk(number, false),
+            (Phase::Recovering, Ok(())) => self.open_disk(number, true),
+            (Phase::Starting | Phase::Resuming, Ok(())) => {
+                disk.phase = Phase::Live;
+                info!("{}: it is the disk /dev/ublkb{number} of this host", disk.listed.resource);
+                self.answer_attached(number);
+                self.tell_size(number);
+            }
+            (Phase::Live, result) => {
+                if let Err(errno) = result {
+                    warning!("/dev/ublkb{number} was not told its new size: {errno}");
+                }
+                if goes {
+                    self.remove_disk(number);
+                } else {
+                    self.tell_size(number);
+                }
+            }
+            (Phase::Stopping, _) => {
+                disk.phase = Phase::Draining;
+                self.drain_disk(number);
+            }
+            (Phase::Deleting, Err(errno)) if errno != Errno::NO_DEVICE => {
+                self.command_disk(number, Phase::Closing, UblkCommand::DeleteAndWait);
+            }
+            (Phase::Deleting | Phase::Closing, result) => self.on_disk_deleted(number, result),
+            (Phase::Listed | Phase::Opening | Phase::Draining, _) => {}
+        }
+    }
+
+    /// The driver has said how a listed disk is.
+    fn on_disk_seen(&mut self, number: u32, result: Result<(), Errno>, info: Option<UblkInfo>) {
+        let Some(disk) = self.ublk.disks.get_mut(&number) else { return };
+        let mark = disk.listed.mark;
+        match (result, info) {
+            (Ok(()), Some(info)) if info.mark == mark && disk.goes => self.remove_disk(number),
+            (Ok(()), Some(info)) if info.mark == mark && !info.dead => {
+                self.command_disk(number, Phase::Recovering, UblkCommand::Recover);
+            }
+            // Its making was interrupted.
+            (Ok(()), Some(info)) if info.mark == mark => {
+                self.command_disk(number, Phase::Deleting, UblkCommand::Delete);
+            }
+            // It went with the host's last start, and others may have its number by now.
+            _ if disk.goes => self.forget_disk(number),
+            (Err(Errno::NO_DEVICE), _) => {
+                self.command_disk(number, Phase::Adding, UblkCommand::Add { mark });
+            }
+            _ => self.renumber_disk(number),
+        }
+    }
+
+    /// Somebody else has its number.
+    fn renumber_disk(&mut self, number: u32) {
+        let Some(disk) = self.ublk.disks.remove(&number) else { return };
+        let (name, waiting) = (disk.listed.resource.clone(), disk.attaching.clone());
+        if let Err(refused) = self.add_disk(disk, number + 1) {
+            warning!("{name}: it is no disk of this host: {refused}");
+            for asker in waiting {
+                let refused = Refused::new(refused.code, refused.message.clone());
+                self.answer(asker, Err(refused));
+            }
+        }
+    }
+
+    fn shape_of(&self, number: u32) -> Option<UblkShape> {
+        let disk = self.ublk.disks.get(&number)?;
+        let key = self.resource_of_disk(disk)??;
+        let entry = self.resources.get(key)?.volume(VolumeId(disk.listed.volume))?;
+        let zero_sectors = u32::try_from(ZEROES_BYTES_MAX >> 9).expect("64 MiB");
+        Some(UblkShape { sectors: entry.sectors, block_bytes: entry.block_bytes, zero_sectors })
+    }
+
+    /// Opens the file of a disk, and fetches its requests.
+    fn open_disk(&mut self, number: u32, again: bool) {
+        let next = self.hands.now() + TRY_EVERY;
+        let device = match UblkDevice::open(number) {
+            Ok(device) => Arc::new(device),
+            Err(Errno::BUSY | Errno::NOT_FOUND) if again => {
+                if let Some(disk) = self.ublk.disks.get_mut(&number) {
+                    (disk.phase, disk.try_at) = (Phase::Opening, Some(next));
+                }
+                return;
+            }
+            Err(errno) => return self.give_disk_up(number, errno),
+        };
+        let client = self.serve_disk(number, device.clone());
+        let (Some(disk), Some(ring)) = (self.ublk.disks.get_mut(&number), self.ublk.ring.as_mut())
+        else {
+            return;
+        };
+        disk.device = Some(device.clone());
+        disk.client = client;
+        for tag in 0..UBLK_DEPTH {
+            ring.fetch(number, &device, tag, None);
+        }
+        disk.fetched = UBLK_DEPTH;
+        let (phase, command) = match again {
+            true => (Phase::Resuming, UblkCommand::Resume),
+            false => (Phase::Starting, UblkCommand::Start),
+        };
+        self.command_disk(number, phase, command);
+    }
+
+    /// Makes the disk a client of its resource.
+    fn serve_disk(&mut self, number: u32, device: Arc<UblkDevice>) -> Option<Key> {
+        let disk = self.ublk.disks.get(&number)?;
+        let (volume, seen) = (VolumeId(disk.listed.volume), Epoch(disk.listed.lost));
+        let key = self.resource_of_disk(disk)??;
+        let resource = self.resources.get_mut(key)?;
+        let share = resource.client_share.get_or_insert_with(|| self.client_pool.share()).clone();
+        let (shards, lost) = (resource.shard_count(), resource.lost > seen);
+        let mut served = UblkDisk::new(Box::new(device), share, self.zeroes.clone(), shards);
+        if lost {
+            served.lose();
+        }
+        let connection = Served::Ublk(Box::new(served));
+        let opened = Some((key, volume));
+        let client = Client::new(None, connection, opened, false, self.hands.now());
+        let client = self.clients.insert(client);
+        self.count_client(key, true);
+        Some(client)
+    }
+
+    /// A request has come, or the kernel has given one back.
+    fn on_fetched(&mut self, number: u32, tag: u16, result: Result<(), Errno>) {
+        let Some(disk) = self.ublk.disks.get_mut(&number) else { return };
+        disk.fetched -= 1;
+        if result.is_err() {
+            return self.drain_disk(number);
+        }
+        let client = disk.client.and_then(|client| self.clients.get_mut(client));
+        match client.and_then(|client| client.connection.ublk()) {
+            Some(served) => {
+                served.arrived(tag);
+                if let Some(client) = disk.client {
+                    self.stir_client(client);
+                }
+            }
+            // The next process is asked for it.
+            None if self.ublk.is_shut => {}
+            None => self.finish_requests(number, vec![(tag, Err(Errno::IO))]),
+        }
+    }
+
+    /// Tells the kernel how requests of a disk went.
+    pub(super) fn finish_requests(&mut self, number: u32, done: Vec<export::Done>) {
+        let Ublk { ring: Some(ring), disks, .. } = &mut self.ublk else { return };
+        let Some(disk) = disks.get_mut(&number) else { return };
+        let Some(device) = &disk.device else { return };
+        for (tag, result) in done {
+            if let Err(errno) = result {
+                warning_limited!("{}: a request of its disk fails: {errno}", disk.listed.resource);
+            }
+            ring.fetch(number, device, tag, Some(result));
+            disk.fetched += 1;
+        }
+    }
+
+    /// Takes what a disk has finished to the kernel.
+    pub(super) fn serve_disk_client(&mut self, key: Key) {
+        let client = self.clients.get_mut(key);
+        let Some(disk) = client.and_then(|client| client.connection.ublk()) else { return };
+        let done = disk.take_done();
+        if !done.is_empty()
+            && let Some(number) = self.ublk.number_of(key)
+        {
+            self.finish_requests(number, done);
+        }
+    }
+
+    /// The client that serves a disk goes.
+    pub(super) fn disk_went(&mut self, key: Key, client: &mut Client) {
+        let Some(served) = client.connection.ublk() else { return };
+        let Some(number) = self.ublk.number_of(key) else { return };
+        let (done, is_shut) = (served.end(), served.is_shut());
+        self.ublk.is_shut |= is_shut;
+        self.finish_requests(number, done);
+        if let Some(disk) = self.ublk.disks.get_mut(&number) {
+            disk.client = None;
+        }
+    }
+
+    /// All caches were lost after this epoch: who has seen what was there before gets errors.
+    pub(super) fn lose_disks(&mut self, resource: Key, lost: Epoch) {
+        let disks = self.ublk.disks.values().filter(|disk| Epoch(disk.listed.lost) < lost);
+        for key in disks.filter_map(|disk| disk.client) {
+            if let Some(client) = self.clients.get_mut(key)
+                && client.opened.is_some_and(|(of, _)| of == resource)
+            {
+                client.connection.lose();
+            }
+        }
+    }
+
+    /// A volume has a new size: its disk is told, if the driver can.
+    pub(super) fn resize_disks(&mut self, resource: Key, volume: VolumeId, sectors: u64) {
+        for (number, disk) in &mut self.ublk.disks {
+            let client = disk.client.and_then(|client| self.clients.get(client));
+            let is_its = client.is_some_and(|client| client.opened == Some((resource, volume)));
+            if is_its && size_of_disk(*number) != Some(sectors) {
+                let can = self.ublk.ring.as_ref().is_some_and(|ring| ring.features().can_resize());
+                if can {
+                    disk.grown = Some(sectors);
+                } else {
+                    warning!(
+                        "/dev/ublkb{number} keeps its old size: this kernel's ublk driver cannot tell it another (Linux \
+                         6.16 can); detach it and attach it again"
+                    );
+                }
+            }
+        }
+        for number in self.ublk.disks.keys().copied().collect::<Vec<u32>>() {
+            self.tell_size(number);
+        }
+    }
+
+    fn tell_size(&mut self, number: u32) {
+        let Some(disk) = self.ublk.disks.get_mut(&number) else { return };
+        let Some(ring) = self.ublk.ring.as_mut().filter(|ring| ring.is_free(number)) else {
+            return;
+        };
+        if disk.phase == Phase::Live
+            && let Some(sectors) = disk.grown.take()
+        {
+            ring.command(number, UblkCommand::Resize(sectors));
+        }
+    }
+
+    /// Something about a disk failed that cannot be mended: it goes.
+    fn give_disk_up(&mut self, number: u32, errno: Errno) {
+        let Some(disk) = self.ublk.disks.get_mut(&number) else { return };
+        let (phase, name) = (disk.phase, disk.listed.resource.clone());
+        warning!("{name}: the kernel refuses its disk {number} ({phase:?}): {errno}");
+        disk.goes = true;
+        for asker in std::mem::take(&mut disk.attaching) {
+            let message = format!("{name}: the ublk driver refuses it ({phase:?}): {errno}");
+            self.answer(asker, Err(Refused::new(&codes::NO_UBLK, message)));
+        }
+        match phase {
+            Phase::Adding => self.forget_disk(number),
+            _ => self.remove_disk(number),
+        }
+    }
+
+    /// Begins to take a disk away: its users get errors.
+    fn remove_disk(&mut self, number: u32) {
+        let Some(disk) = self.ublk.disks.get_mut(&number) else { return };
+        disk.goes = true;
+        // Without a driver there is no disk.
+        let Some(ring) = &self.ublk.ring else { return self.forget_disk(number) };
+        if !ring.is_free(number) {
+            // Its new size is being told; then it goes.
+            return;
+        }
+        if let Some(client) = disk.client {
+            self.drop_client(client, "its disk is detached");
+        }
+        self.command_disk(number, Phase::Stopping, UblkCommand::Stop);
+    }
+
+    /// Deletes a disk once everything that was fetched has come back.
+    fn drain_disk(&mut self, number: u32) {
+        let Some(disk) = self.ublk.disks.get_mut(&number).filter(|disk| disk.fetched == 0) else {
+            return;
+        };
+        match disk.phase {
+            Phase::Draining => {
+                // The driver waits for its file to be closed.
+                disk.device = None;
+                self.command_disk(number, Phase::Deleting, UblkCommand::Delete);
+            }
+            Phase::Live => {
+                warning!("/dev/ublkb{number} was stopped by another program");
+                self.remove_disk(number);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_disk_deleted(&mut self, number: u32, result: Result<(), Errno>) {
+        let Some(disk) = self.ublk.disks.get_mut(&number) else { return };
+        match result {
+            Err(errno) if errno != Errno::NO_DEVICE => {
+                warning!("/dev/ublkb{number} was not removed: {errno}");
+                self.forget_disk(number);
+            }
+            _ if disk.goes => self.forget_disk(number),
+            // Half made by the last process.
+            _ => {
+                let mark = disk.listed.mark;
+                self.command_disk(number, Phase::Adding, UblkCommand::Add { mark });
+            }
+        }
+    }
+
+    /// A disk is gone.
+    fn forget_disk(&mut self, number: u32) {
+        let Some(disk) = self.ublk.disks.remove(&number) else { return };
+        info!("{}: it is no disk of this host any more", disk.listed.resource);
+        let saved = self.save_disks();
+        if let Err(refused) = &saved {
+            warning!("the list of disks says more than there are: {refused}");
+        }
+        for asker in disk.detaching {
+            self.answer_done(asker, Ok(()));
+        }
+        for asker in disk.attaching {
+            let message = format!("{}: it was detached meanwhile", disk.listed.resource);
+            self.answer(asker, Err(Refused::new(&codes::BUSY, message)));
+        }
+    }
+}
+
+/// Sectors of a disk, as the kernel shows it.
+fn size_of_disk(number: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/sys/block/ublkb{number}/size")).ok()?;
+    text.trim_end().parse().ok()
+}
