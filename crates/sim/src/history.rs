@@ -62,8 +62,8 @@ enum Event {
     Loss,
 }
 
-/// Events that concern each sector, with time and step.
-type BySector = BTreeMap<(VolumeId, u64), Vec<(Time, u64, Event)>>;
+/// Events that concern each sector, by their places in the history.
+type BySector = BTreeMap<(VolumeId, u64), Vec<usize>>;
 
 /// Everything that clients saw, in order.
 #[derive(Debug, Default)]
@@ -207,9 +207,9 @@ impl History {
     /// The first answer that no order explains.
     pub fn check(&self) -> Result<(), NotLinear> {
         let mut found: Option<NotLinear> = None;
-        for ((volume, sector), events) in self.by_sector() {
+        for ((volume, sector), places) in self.by_sector() {
             let mut register = Register::new(self, volume, sector);
-            for (at, step, event) in events {
+            for (at, step, event) in places.into_iter().map(|place| self.events[place]) {
                 if let Err(text) = register.event(event) {
                     if found.as_ref().is_none_or(|before| step < before.step) {
                         found = Some(NotLinear { at, step, text });
@@ -233,7 +233,7 @@ impl History {
                 }
             }
         }
-        for &(at, step, event) in &self.events {
+        for (place, &(_, _, event)) in self.events.iter().enumerate() {
             let index = match event {
                 Event::Loss => None,
                 Event::Call(index)
@@ -242,36 +242,70 @@ impl History {
                 | Event::Expire(index) => Some(index),
             };
             let Some(operation) = index.map(|index| &self.operations[index]) else {
-                sectors.values_mut().for_each(|events| events.push((at, step, event)));
+                sectors.values_mut().for_each(|places| places.push(place));
                 continue;
             };
-            if operation.effect == Effect::Flush && !lost {
-                continue;
-            }
-            if operation.effect == Effect::Flush {
-                for (_, events) in
-                    sectors.iter_mut().filter(|((volume, _), _)| *volume == operation.volume)
-                {
-                    events.push((at, step, event));
-                }
-                continue;
-            }
-            for sector in operation.span.first()..operation.span.end() {
-                if let Some(events) = sectors.get_mut(&(operation.volume, sector)) {
-                    events.push((at, step, event));
-                }
-            }
+            let sectors_of = match operation.effect {
+                Effect::Flush if !lost => continue,
+                Effect::Flush => 0..u64::MAX,
+                Effect::Read(_) | Effect::Write(_) => operation.span.first()..operation.span.end(),
+            };
+            let volume = operation.volume;
+            let touched = (volume, sectors_of.start)..(volume, sectors_of.end);
+            sectors.range_mut(touched).for_each(|(_, places)| places.push(place));
         }
         sectors
     }
 }
+
+/// A set of operations: few, in order.
+type Set = Vec<OpIndex>;
 
 /// One way in which everything so far can have happened.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 struct Way {
     value: Token,
     /// Open operations, and writes without an answer, that took effect.
-    done: BTreeSet<OpIndex>,
+    done: Set,
+}
+
+impl Way {
+    fn has(&self, index: OpIndex) -> bool {
+        self.done.binary_search(&index).is_ok()
+    }
+
+    fn add(&mut self, index: OpIndex) {
+        if let Err(at) = self.done.binary_search(&index) {
+            self.done.insert(at, index);
+        }
+    }
+
+    /// False if it was not done.
+    fn remove(&mut self, index: OpIndex) -> bool {
+        let found = self.done.binary_search(&index);
+        if let Ok(at) = found {
+            self.done.remove(at);
+        }
+        found.is_ok()
+    }
+}
+
+/// Open operations of one kind, with what they make of the sector or saw there: few, as they were called.
+#[derive(Debug, Default)]
+struct Calls(Vec<(OpIndex, Token)>);
+
+impl Calls {
+    fn remove(&mut self, index: OpIndex) {
+        self.0.retain(|&(call, _)| call != index);
+    }
+
+    fn has(&self, index: OpIndex) -> bool {
+        self.0.iter().any(|&(call, _)| call == index)
+    }
+
+    fn tokens(&self) -> impl Iterator<Item = Token> {
+        self.0.iter().map(|&(_, token)| token)
+    }
 }
 
 /// One sector's search.
@@ -279,15 +313,16 @@ struct Register<'a> {
     history: &'a History,
     volume: VolumeId,
     sector: u64,
-    ways: BTreeSet<Way>,
+    /// In order, each once.
+    ways: Vec<Way>,
     /// Open reads that will be answered.
-    reads: BTreeSet<OpIndex>,
+    reads: Calls,
     /// Open writes that will be answered without an error.
-    writes: BTreeSet<OpIndex>,
+    writes: Calls,
     /// Writes that will never be answered so.
-    floating: BTreeSet<OpIndex>,
-    /// Every write called, in order.
-    called: Vec<OpIndex>,
+    floating: Calls,
+    /// What every write called makes of the sector, in order.
+    called: Vec<Token>,
     /// Values at the call of each open flush, and the writes called that may be younger.
     flushes: BTreeMap<OpIndex, Floor>,
     floor: Floor,
@@ -296,8 +331,8 @@ struct Register<'a> {
 /// What the sector holds at least: one of `values`, or one of the writes from then on.
 #[derive(Clone, Debug, Default)]
 struct Floor {
+    /// Also those of the writes that were open.
     values: BTreeSet<Token>,
-    open: BTreeSet<OpIndex>,
     called: usize,
 }
 
@@ -310,13 +345,13 @@ impl<'a> Register<'a> {
             history,
             volume,
             sector,
-            ways: BTreeSet::from([Way { value: 0, done: BTreeSet::new() }]),
-            reads: BTreeSet::new(),
-            writes: BTreeSet::new(),
-            floating: BTreeSet::new(),
+            ways: vec![Way { value: 0, done: Set::new() }],
+            reads: Calls::default(),
+            writes: Calls::default(),
+            floating: Calls::default(),
             called: Vec::new(),
             flushes: BTreeMap::new(),
-            floor: Floor { values: BTreeSet::from([0]), ..Floor::default() },
+            floor: Floor { values: BTreeSet::from([0]), called: 0 },
         }
     }
 
@@ -350,24 +385,20 @@ impl<'a> Register<'a> {
 
     fn call(&mut self, index: OpIndex) {
         let operation = self.operation(index);
+        let token = self.token(index);
         match operation.effect {
             Effect::Read(_) if operation.ok => {
-                self.reads.insert(index);
-                let value = self.token(index);
-                self.ways = std::mem::take(&mut self.ways)
-                    .into_iter()
-                    .map(|mut way| {
-                        if way.value == value {
-                            way.done.insert(index);
-                        }
-                        way
-                    })
-                    .collect();
+                self.reads.0.push((index, token));
+                for way in self.ways.iter_mut().filter(|way| way.value == token) {
+                    way.add(index);
+                }
+                self.put_in_order();
             }
             Effect::Read(_) => {}
             Effect::Write(_) => {
-                self.called.push(index);
-                if operation.ok { &mut self.writes } else { &mut self.floating }.insert(index);
+                self.called.push(token);
+                let calls = if operation.ok { &mut self.writes } else { &mut self.floating };
+                calls.0.push((index, token));
             }
             Effect::Flush => {
                 let floor = self.floor_now();
@@ -376,13 +407,18 @@ impl<'a> Register<'a> {
         }
     }
 
+    fn put_in_order(&mut self) {
+        if self.ways.len() > 1 {
+            self.ways.sort_unstable();
+            self.ways.dedup();
+        }
+    }
+
     /// The floor that a flush called now would make.
     fn floor_now(&self) -> Floor {
-        Floor {
-            values: self.ways.iter().map(|way| way.value).collect(),
-            open: self.writes.union(&self.floating).copied().collect(),
-            called: self.called.len(),
-        }
+        let values = self.ways.iter().map(|way| way.value);
+        let open = self.writes.tokens().chain(self.floating.tokens());
+        Floor { values: values.chain(open).collect(), called: self.called.len() }
     }
 
     fn answer(&mut self, index: OpIndex) -> Result<(), String> {
@@ -395,20 +431,14 @@ impl<'a> Register<'a> {
             }
             return Ok(());
         }
-        let before: BTreeSet<Token> = self.ways.iter().map(|way| way.value).collect();
+        let before: Vec<Token> = self.ways.iter().map(|way| way.value).collect();
         self.expand(Some(index));
-        self.ways = std::mem::take(&mut self.ways)
-            .into_iter()
-            .filter(|way| way.done.contains(&index))
-            .map(|mut way| {
-                way.done.remove(&index);
-                way
-            })
-            .collect();
-        self.reads.remove(&index);
-        self.writes.remove(&index);
+        self.ways.retain_mut(|way| way.remove(index));
+        self.put_in_order();
+        self.reads.remove(index);
+        self.writes.remove(index);
         if self.ways.is_empty() {
-            return Err(self.explain(index, &before));
+            return Err(self.explain(index, &before.into_iter().collect()));
         }
         if operation.fua && matches!(operation.effect, Effect::Write(_)) {
             self.floor = self.floor_now();
@@ -428,8 +458,8 @@ impl<'a> Register<'a> {
             self.sector,
             self.token(index),
             before,
-            self.writes.iter().map(|&write| self.token(write)).collect::<Vec<_>>(),
-            self.floating.iter().map(|&write| self.token(write)).collect::<Vec<_>>(),
+            self.writes.tokens().collect::<Vec<_>>(),
+            self.floating.tokens().collect::<Vec<_>>(),
         )
     }
 
@@ -440,98 +470,93 @@ impl<'a> Register<'a> {
     /// It took effect before this, or never.
     fn expire(&mut self, index: OpIndex) {
         self.expand(Some(index));
-        self.floating.remove(&index);
-        self.ways = std::mem::take(&mut self.ways)
-            .into_iter()
-            .map(|mut way| {
-                way.done.remove(&index);
-                way
-            })
-            .collect();
+        self.floating.remove(index);
+        for way in &mut self.ways {
+            way.remove(index);
+        }
+        self.put_in_order();
     }
 
     /// Adds every way that open operations can make, as far as an open read, or `target`, asks for it.
     fn expand(&mut self, target: Option<OpIndex>) {
-        let mut queue: Vec<Way> = self.ways.iter().cloned().collect();
+        if self.writes.0.is_empty() && self.floating.0.is_empty() {
+            return;
+        }
+        let mut queue = self.ways.clone();
         while let Some(way) = queue.pop() {
             for write in self.wanted(&way, target) {
-                for next in self.apply(&way, write) {
-                    if self.ways.len() < WAYS_MAX && self.ways.insert(next.clone()) {
-                        queue.push(next);
-                    }
-                }
+                self.apply(&way, write, &mut queue);
             }
         }
     }
 
     /// Writes worth applying now: `target`, and those that an open read saw.
-    fn wanted(&self, way: &Way, target: Option<OpIndex>) -> Vec<OpIndex> {
-        let values: BTreeSet<Token> = self
-            .reads
-            .iter()
-            .filter(|read| !way.done.contains(read))
-            .map(|&read| self.token(read))
-            .collect();
-        let mut wanted = Vec::new();
-        for &write in self.writes.iter().chain(&self.floating) {
-            let may = !way.done.contains(&write);
-            if may && (target == Some(write) || values.contains(&self.token(write))) {
-                wanted.push(write);
-            }
-        }
-        wanted
+    fn wanted(&self, way: &Way, target: Option<OpIndex>) -> Vec<(OpIndex, Token)> {
+        let seen =
+            |value| self.reads.0.iter().any(|&(read, token)| token == value && !way.has(read));
+        let is_wanted = |&(write, token): &(OpIndex, Token)| {
+            (target == Some(write) || seen(token)) && !way.has(write)
+        };
+        self.writes.0.iter().chain(&self.floating.0).copied().filter(is_wanted).collect()
     }
 
-    /// The way after `write`, with every choice of open writes that it covers at once.
-    fn apply(&self, way: &Way, write: OpIndex) -> Vec<Way> {
-        let hidden: Vec<OpIndex> = self
+    /// The way after `write`, with every choice of open writes that it covers at once; those that are new go on.
+    fn apply(&mut self, way: &Way, (write, value): (OpIndex, Token), queue: &mut Vec<Way>) {
+        let hidden: Set = self
             .writes
+            .0
             .iter()
-            .copied()
-            .filter(|other| *other != write && !way.done.contains(other))
+            .map(|&(other, _)| other)
+            .filter(|&other| other != write && !way.has(other))
             .take(8)
             .collect();
-        let mut ways = Vec::new();
         for choice in 0..(1_u32 << hidden.len()) {
-            let mut next = Way { value: self.token(write), done: way.done.clone() };
-            next.done.insert(write);
-            for (bit, other) in hidden.iter().enumerate() {
+            if self.ways.len() >= WAYS_MAX {
+                return;
+            }
+            let mut next = Way { value, done: way.done.clone() };
+            next.add(write);
+            for (bit, &other) in hidden.iter().enumerate() {
                 if choice & (1 << bit) != 0 {
-                    next.done.insert(*other);
+                    next.add(other);
                 }
             }
-            for &read in &self.reads {
-                if self.token(read) == next.value {
-                    next.done.insert(read);
+            for &(read, token) in &self.reads.0 {
+                if token == value {
+                    next.add(read);
                 }
             }
-            ways.push(next);
+            if let Err(at) = self.ways.binary_search(&next) {
+                self.ways.insert(at, next.clone());
+                queue.push(next);
+            }
         }
-        ways
     }
 
     /// Every in-sync cache is lost: back to any value since the floor.
     fn lose(&mut self) {
         self.expand(None);
-        let mut values = self.floor.values.clone();
-        values.extend(self.floor.open.iter().map(|&write| self.token(write)));
-        values.extend(self.called[self.floor.called..].iter().map(|&write| self.token(write)));
+        let mut values = std::mem::take(&mut self.floor.values);
+        values.extend(&self.called[self.floor.called..]);
         values.extend(self.ways.iter().map(|way| way.value));
-        let mut ways = BTreeSet::new();
+        let mut ways = Vec::new();
         for way in &self.ways {
-            let all: BTreeSet<OpIndex> = way.done.union(&self.writes).copied().collect();
-            let none: BTreeSet<OpIndex> =
-                way.done.iter().copied().filter(|op| self.reads.contains(op)).collect();
+            let mut all = way.clone();
+            self.writes.0.iter().for_each(|&(write, _)| all.add(write));
+            let mut none = way.clone();
+            none.done.retain(|&index| self.reads.has(index));
             for &value in &values {
-                for done in [&way.done, &all, &none] {
-                    let mut done = done.clone();
-                    done.extend(self.reads.iter().filter(|&&read| self.token(read) == value));
-                    ways.insert(Way { value, done });
+                for like in [way, &all, &none] {
+                    let mut next = Way { value, done: like.done.clone() };
+                    let seen = self.reads.0.iter().filter(|&&(_, token)| token == value);
+                    seen.for_each(|&(read, _)| next.add(read));
+                    ways.push(next);
                 }
             }
         }
         self.ways = ways;
-        self.floor = Floor { values, open: self.floor.open.clone(), called: self.called.len() };
+        self.put_in_order();
+        self.floor = Floor { values, called: self.called.len() };
         self.flushes.clear();
     }
 }

@@ -94,13 +94,15 @@ impl World {
             self.side_input(node, shard, &input);
         }
         let now = self.clock(node);
-        let mut out = Vec::new();
+        let mut out = std::mem::take(&mut self.shard_out);
         let process = self.nodes[node].process.as_mut().expect("a life has a process");
         let machine = &mut process.shards[usize::from(shard)];
         machine.step(now, input, &mut out);
         let wake = machine.wake_at();
         self.mix(out.len() as u64);
-        self.shard_outputs(node, life, shard, out);
+        self.shard_outputs(node, life, shard, &mut out);
+        out.clear();
+        self.shard_out = out;
         if self.nodes[node].life == life {
             self.wish(node, life, usize::from(shard), wake);
         }
@@ -111,9 +113,9 @@ impl World {
         node: usize,
         life: u64,
         shard: u16,
-        out: Vec<ShardOutput>,
+        out: &mut Vec<ShardOutput>,
     ) {
-        for output in out {
+        for output in out.drain(..) {
             if self.nodes[node].life != life || !self.count_output(node, life) {
                 return;
             }

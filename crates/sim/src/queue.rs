@@ -2,7 +2,8 @@
 //!
 //! Not here: what an event means (`world`).
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 /// True simulated time, in nanoseconds since the run began.
 pub type Time = u64;
@@ -17,14 +18,17 @@ pub const SECOND: Time = 1_000_000_000;
 /// Events that have not happened yet.
 #[derive(Debug)]
 pub struct Queue<E> {
-    events: BTreeMap<(Time, u64), E>,
+    /// When, in which order of making, and its place.
+    order: BinaryHeap<Reverse<(Time, u64, usize)>>,
+    places: Vec<Option<E>>,
+    free: Vec<usize>,
     made: u64,
     now: Time,
 }
 
 impl<E> Default for Queue<E> {
     fn default() -> Queue<E> {
-        Queue { events: BTreeMap::new(), made: 0, now: 0 }
+        Queue { order: BinaryHeap::new(), places: Vec::new(), free: Vec::new(), made: 0, now: 0 }
     }
 }
 
@@ -38,7 +42,12 @@ impl<E> Queue<E> {
     /// Lets `event` happen at `at`, or now if that has passed.
     pub fn at(&mut self, at: Time, event: E) {
         self.made += 1;
-        self.events.insert((at.max(self.now), self.made), event);
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() - 1
+        });
+        self.places[place] = Some(event);
+        self.order.push(Reverse((at.max(self.now), self.made, place)));
     }
 
     /// Lets `event` happen after `delay`.
@@ -48,14 +57,15 @@ impl<E> Queue<E> {
 
     /// Takes the next event; time goes on to it.
     pub fn take(&mut self) -> Option<E> {
-        let ((at, _), event) = self.events.pop_first()?;
+        let Reverse((at, _, place)) = self.order.pop()?;
         self.now = at;
-        Some(event)
+        self.free.push(place);
+        self.places[place].take()
     }
 
     /// When the next event happens.
     #[must_use]
     pub fn next_at(&self) -> Option<Time> {
-        self.events.keys().next().map(|&(at, _)| at)
+        self.order.peek().map(|&Reverse((at, _, _))| at)
     }
 }

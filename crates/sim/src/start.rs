@@ -226,8 +226,8 @@ impl World {
             next_session: 0,
             written: BTreeMap::new(),
         });
-        for (shard, out) in (0..self.plan.shards).zip(outputs) {
-            self.shard_outputs(node, life, shard, out);
+        for (shard, mut out) in (0..self.plan.shards).zip(outputs) {
+            self.shard_outputs(node, life, shard, &mut out);
         }
         let count = wakes.len() - 1;
         for (index, wake) in wakes.into_iter().enumerate() {

@@ -16,7 +16,7 @@ use crate::plan::{Plan, When};
 use crate::queue::{MILLI, Queue, SECOND, Time};
 use crate::sides::Sides;
 use base::{Incarnation, Instant, NodeId, Prng, RequestId, SessionId, VoterId};
-use replica::{FromShard, Member, MemberInput, OperationId, Shard, ShardInput};
+use replica::{FromShard, Member, MemberInput, OperationId, Shard, ShardInput, ShardOutput};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use wire::{MemberMessage, ShardMessage};
 
@@ -245,6 +245,8 @@ pub struct World {
     /// How the last operation ended.
     pub(crate) ended: Option<Result<(), replica::OperationError>>,
     pub(crate) outputs: u64,
+    /// Empty: memory for what a shard asks for in one step.
+    pub(crate) shard_out: Vec<ShardOutput>,
     /// Faults that wait for an output, by number of output.
     pub(crate) at_output: BTreeMap<u64, Vec<usize>>,
     pub(crate) active: BTreeSet<usize>,
@@ -304,6 +306,7 @@ impl World {
             wishes: BTreeMap::new(),
             ended: None,
             outputs: 0,
+            shard_out: Vec::new(),
             at_output: BTreeMap::new(),
             active: BTreeSet::new(),
             flapped: BTreeSet::new(),
