@@ -233,7 +233,7 @@ pub(crate) fn cargo(project: &Project, arguments: &[&str]) -> bool {
 }
 
 /// Runs `command` with this program's own input and output. Returns whether it succeeded.
-fn run(command: &mut Command) -> bool {
+pub(crate) fn run(command: &mut Command) -> bool {
     match command.status() {
         Ok(status) if status.success() => true,
         Ok(status) => {
