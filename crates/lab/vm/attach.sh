@@ -58,7 +58,7 @@ echo "nvme: a path to a node that came back" >> seen
 # A node of this host, which is asked where the volume is; its process dies, and another takes its place.
 export LOCKSTEP_DIR=/tmp/c disk=/dev/lockstep/by-res/db/0
 lockstep dev up --nodes 1 --detach; lockstep resource create db --size 64MiB --replicas 1
-lockstep device attach db --output json | grep '"via":"nvme"'; test -b $disk; lockstep device detach db
+lockstep device attach db --via nvme --output json | grep '"via":"nvme"'; test -b $disk; lockstep device detach db
 lockstep device attach db --via nbd --output json | tee /tmp/said; grep -q "a connection to /tmp/c/a/nbd.sock" /tmp/said
 test "$(lockstep device link-of nbd0)" = lockstep/by-res/db/0
 mkfs.ext4 -q $disk; mount -t ext4 $disk /mnt

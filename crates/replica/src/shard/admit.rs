@@ -44,9 +44,11 @@ impl Shard {
         }
     }
 
-    /// Says, not too often, that requests wait for a primary.
+    /// Says, not too often, that requests wait for a primary: this node's, or, where nobody may have answered for long as
+    /// the primary that this node is by name, what that one left open, though nobody waits for it any more.
     pub(super) fn want_primary(&mut self, out: &mut Out) {
-        if self.is_primary() || self.suspended {
+        let over = self.now >= self.lease_until + self.timing.lease && !self.ops.is_empty();
+        if self.is_primary() && !over || self.suspended {
             return;
         }
         let due = self.last_wants.is_none_or(|last| self.now.since(last) >= self.timing.retry);

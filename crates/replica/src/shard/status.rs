@@ -161,6 +161,9 @@ impl Shard {
         if !self.waiting.is_empty() {
             self.retry_waiting(out);
         }
+        if self.is_primary() {
+            self.want_primary(out);
+        }
         self.check_remembering(out);
         self.check_settled(out);
         if !self.forwards.is_empty() {

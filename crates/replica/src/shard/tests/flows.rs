@@ -268,6 +268,28 @@ fn where_an_operator_wants_it_every_request_that_waits_fails_once() {
 }
 
 #[test]
+fn what_a_reign_that_is_over_left_open_wants_a_primary_though_no_client_waits() {
+    let mut world = World::new(&[1, 2, 3], &[2, 3]);
+    world.lead(1);
+    world.disconnect(1, 2);
+    world.disconnect(1, 3);
+    let write = world.write(1, 0, 8, 3);
+    world.wait_ms(1000);
+    assert!(!world.has_said(1, &FromShard::Wants), "it may answer");
+    world.now = world.now + Duration::from_secs(2000);
+    world.tell(1, ToShard::FailWaiting(true));
+    assert_eq!(world.answer(1, write), Some(Err(AnswerError::NoQuorum)));
+    assert!(world.buffers_held() > 0, "it may take effect");
+    world.wait_ms(1000);
+    assert!(world.has_said(1, &FromShard::Wants));
+    world.connect(1, 2);
+    world.connect(1, 3);
+    world.lead(1);
+    world.wait_ms(1000);
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
 fn a_client_node_reads_and_writes_over_the_network() {
     let mut world = World::new(&[1, 2, 3], &[1, 2]);
     world.lead(1);
