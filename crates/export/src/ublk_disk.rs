@@ -82,6 +82,8 @@ pub struct UblkDisk {
     done: Vec<Done>,
     starved: bool,
     lost: bool,
+    /// A request was carried out.
+    told: bool,
     shut: bool,
 }
 
@@ -107,6 +109,7 @@ impl UblkDisk {
             done: Vec::new(),
             starved: false,
             lost: false,
+            told: false,
             shut: false,
         }
     }
@@ -135,6 +138,18 @@ impl UblkDisk {
     /// What its users have seen is not so any more: from now on they get errors.
     pub fn lose(&mut self) {
         self.lost = true;
+    }
+
+    /// Whether its users get nothing but errors any more.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// Whether its users were told, by this process, that something was carried out, or what there is.
+    #[must_use]
+    pub fn has_told(&self) -> bool {
+        self.told
     }
 
     /// Whether it was shut down.
@@ -327,6 +342,7 @@ impl UblkDisk {
             Some(errno) => Err(errno),
             None => Ok(bytes),
         };
+        self.told |= result.is_ok();
         if result.is_ok() || !self.shut {
             self.done.push((tag, result));
         }

@@ -38,3 +38,40 @@ fn a_host_without_the_driver_is_told_so_and_nothing_is_listed() {
         other => panic!("no list: {other:?}"),
     }
 }
+
+#[test]
+fn a_disk_that_is_listed_counts_as_a_client_unless_the_host_cannot_have_one() {
+    if Path::new("/dev/ublk-control").exists() {
+        println!("NOT RUN: this host has the driver");
+        return;
+    }
+    let mut cluster = Cluster::new("ublk-listed", 1);
+    cluster.start(1);
+    let file = cluster.resource("alpha", 16 * MIB, &[1]);
+    cluster.create(&file);
+    assert!(cluster.stop(1));
+    let listed = |identity: u64| {
+        format!(
+            "[[disk]]\nnumber = 0\nmark = \"00000000000000a1\"\nidentity = \"{identity:016x}\"\n\
+             resource = \"alpha\"\nvolume = 0\nlost = 0\n"
+        )
+    };
+    std::fs::write(cluster.home(1).join("ublk.toml"), listed(file.id)).unwrap();
+    cluster.start(1);
+    // Its kernel has no such driver: there are no users to wait for.
+    cluster.wait_for("it has no clients", || match cluster.status(1, "alpha").clients {
+        0 => Ok(()),
+        count => Err(format!("{count} clients")),
+    });
+    match cluster.ask(1, Command::UblkList {}) {
+        Ok(Answer::HostDisks { disks, .. }) => {
+            assert_eq!(disks.iter().map(|disk| disk.ready).collect::<Vec<bool>>(), [false]);
+        }
+        other => panic!("no list: {other:?}"),
+    }
+    let other = Command::UblkDetach { resource: "alpha".to_owned(), volume: 0 };
+    assert!(cluster.ask_of(1, Some(file.id + 1), other.clone()).unwrap_err().contains("LS-0081"));
+    cluster.ask_of(1, Some(file.id), other).unwrap();
+    let delete = Command::ResourceDelete { resource: "alpha".to_owned(), force: false, unused: false };
+    cluster.ask(1, delete).unwrap();
+}

@@ -33,6 +33,8 @@ impl Errno {
     pub const DENIED: Errno = Errno(libc::EACCES);
     /// No such device.
     pub const NO_DEVICE: Errno = Errno(libc::ENODEV);
+    /// A signal came first.
+    pub const INTERRUPTED: Errno = Errno(libc::EINTR);
     /// Would have to wait.
     pub const AGAIN: Errno = Errno(libc::EAGAIN);
     /// The kernel, file system or device does not offer it.

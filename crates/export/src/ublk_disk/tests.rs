@@ -291,3 +291,16 @@ fn disk_that_ends_because_its_node_stops_fails_nothing() {
     bench.write(2, 16, 8, 1);
     assert_eq!(bench.disk.end(), [(4, Ok(4096))], "the rest is the next process's");
 }
+
+#[test]
+fn disk_has_told_something_once_a_request_was_carried_out() {
+    let mut bench = Bench::new(64 * MIB);
+    bench.write(4, 0, 8, 1);
+    bench.refuse(AnswerError::NoQuorum);
+    assert!(!bench.disk.has_told(), "an error shows nothing of what there is");
+    bench.write(5, 0, 8, 1);
+    bench.carry_out();
+    assert!(bench.disk.has_told() && !bench.disk.is_lost());
+    bench.disk.lose();
+    assert!(bench.disk.is_lost());
+}

@@ -170,7 +170,7 @@ impl Node {
                 Ok(request) => {
                     let asker = Asker { admin: key, id: request.id };
                     match self.refuse_other(&request) {
-                        Ok(()) => self.on_command(asker, request.command),
+                        Ok(()) => self.on_command(asker, request.command, request.identity),
                         Err(refused) => self.answer(asker, Err(refused)),
                     }
                 }
@@ -222,7 +222,11 @@ impl Node {
 
     /// A command about one resource is not done to another one that has its name here.
     fn refuse_other(&self, request: &Request) -> Result<(), Refused> {
-        let name = request.command.acts_on();
+        let name = match &request.command {
+            // Of a disk of one that is gone: the disk says whose it is.
+            Command::UblkDetach { .. } => None,
+            command => command.acts_on(),
+        };
         let (Some(name), Some(identity)) = (name, request.identity) else { return Ok(()) };
         match self.known.get(name) {
             Some(known) if known.file.id != identity => {
@@ -236,7 +240,7 @@ impl Node {
         }
     }
 
-    fn on_command(&mut self, asker: Asker, command: Command) {
+    fn on_command(&mut self, asker: Asker, command: Command, identity: Option<u64>) {
         let changes = !matches!(
             command,
             Command::Ping {}
@@ -255,10 +259,10 @@ impl Node {
                 verb(&command)
             );
         }
-        self.take_up(asker, command);
+        self.take_up(asker, command, identity);
     }
 
-    fn take_up(&mut self, asker: Asker, command: Command) {
+    fn take_up(&mut self, asker: Asker, command: Command, identity: Option<u64>) {
         match command {
             Command::Ping {} => {
                 let program = env!("CARGO_PKG_VERSION").to_owned();
@@ -318,7 +322,7 @@ impl Node {
                 self.attach_disk(asker, &resource, volume);
             }
             Command::UblkDetach { resource, volume } => {
-                self.detach_disk(asker, &resource, volume);
+                self.detach_disk(asker, &resource, volume, identity);
             }
             Command::UblkList {} => {
                 let disks = self.host_disks();

@@ -472,7 +472,10 @@ impl Node {
         self.disk_went(key, &mut client);
         if let Some((resource, _)) = client.opened {
             self.withdraw_all_of(key);
-            self.count_client(resource, false);
+            // Disks of this host count by themselves.
+            if client.connection.ublk().is_none() {
+                self.count_client(resource, false);
+            }
         }
         self.host_went(client, why);
     }

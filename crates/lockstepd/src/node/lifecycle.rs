@@ -379,13 +379,15 @@ impl Node {
         resource.nodes = nodes;
         resource.named = named;
         resource.members = members.or_else(|| resource.defined.as_ref().map(members_of));
+        let count = self.disks_counted(&file.name, file.id);
+        resource.clients = count;
         let key = self.resources.insert(resource);
         self.by_id.insert(id, key);
         self.by_life.insert(self.lives, key);
         for (shard, mut out) in outputs {
             self.carry_shard(key, shard, &mut out);
         }
-        self.work.push_back(Work::Member(key, MemberInput::Wake));
+        self.work.push_back(Work::Member(key, MemberInput::Clients { count }));
         key
     }
 

@@ -237,8 +237,9 @@ impl Node {
         let watched = node.hands.watch_signals(token, &SIGNALS);
         watched.map_err(|error| lacks(format!("signals: {error}")))?;
         node.open_peers()?;
-        node.load_resources().map_err(directory)?;
+        // They count among the clients of what begins to run.
         node.load_disks().map_err(directory)?;
+        node.load_resources().map_err(directory)?;
         node.listen_nbd().map_err(listening)?;
         node.listen_nvme().map_err(listening)?;
         node.open_admin().map_err(listening)?;

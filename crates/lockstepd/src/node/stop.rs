@@ -66,6 +66,7 @@ impl Node {
         if !graceful {
             return;
         }
+        self.shut_disks();
         self.shut_clients();
         for key in self.resources.keys() {
             let primary = self.resources.get(key).and_then(|resource| {

@@ -9,6 +9,10 @@
 //! - A disk belongs to one identity of a resource, and to what its users were shown of it: after a loss of all caches that
 //!   it has not heard of it gives errors, also if nobody served it then.
 //! - One command about a disk is with the driver at a time.
+//! - A disk counts as a client of its resource from when that begins to run here until it is gone, whether it is served or not: its
+//!   users wait in the kernel. A side of a split brain is not given up under them, nor a resource deleted. Where the host has
+//!   no driver it has no users.
+//! - A node that stops begins nothing with a disk.
 //!
 //! Not here: what becomes of a request (`export::UblkDisk`), the driver's interface (`sys`), links and who uses a disk (the
 //! command line).
@@ -87,6 +91,10 @@ struct Disk {
     try_at: Option<Instant>,
     /// It is to be told this size.
     grown: Option<u64>,
+    /// It counts among its resource's clients.
+    counts: bool,
+    /// It was made by this process: nobody has seen more of it than this process told.
+    is_new: bool,
 }
 
 impl Disk {
@@ -102,6 +110,8 @@ impl Disk {
             goes: false,
             try_at: None,
             grown: None,
+            counts: true,
+            is_new: false,
         }
     }
 
@@ -146,6 +156,11 @@ impl Node {
         Ok(())
     }
 
+    /// The node stops: what the kernel has of its disks is left to the next process.
+    pub(super) fn shut_disks(&mut self) {
+        self.ublk.is_shut = true;
+    }
+
     fn save_disks(&self) -> Result<(), Refused> {
         let all = self.ublk.disks.iter().map(|(number, disk)| (*number, &disk.listed));
         listed::write(&self.config.directory, all)
@@ -165,10 +180,23 @@ impl Node {
         resource: &str,
         volume: VolumeId,
     ) -> Result<(), Refused> {
-        let there = self.ublk.disks.iter_mut().find(|(_, disk)| disk.is_of(resource, volume));
+        let known = self.known.get(resource).ok_or_else(|| no_resource(resource))?;
+        let identity = known.file.id;
+        let there = self.ublk.disks.iter_mut().find(|(_, disk)| {
+            disk.is_of(resource, volume) && disk.listed.identity == identity
+        });
         if let Some((&number, disk)) = there {
-            if disk.goes || (disk.phase == Phase::Live && disk.client.is_none()) {
-                let message = format!("{resource}: its disk /dev/ublkb{number} is to be detached");
+            let gone = disk.client.is_none_or(|client| {
+                self.clients
+                    .get_mut(client)
+                    .and_then(|client| client.connection.ublk())
+                    .is_none_or(|disk| disk.is_lost())
+            });
+            if disk.goes || (disk.phase == Phase::Live && gone) {
+                let message = format!(
+                    "{resource}: its disk /dev/ublkb{number} gives errors only: what its users were shown is gone, or it is \
+                     being taken away; detach it and attach it anew"
+                );
                 return Err(Refused::new(&codes::BUSY, message));
             }
             disk.attaching.push(asker);
@@ -177,8 +205,6 @@ impl Node {
             }
             return Ok(());
         }
-        let known = self.known.get(resource).ok_or_else(|| no_resource(resource))?;
-        let identity = known.file.id;
         let entry = known.running.and_then(|key| self.resources.get(key)).ok_or_else(|| {
             let message = format!("{resource} is defined here, and not created");
             Refused::new(&codes::NOT_CREATED, message)
@@ -187,7 +213,6 @@ impl Node {
             let message = format!("{resource} has no volume {volume}");
             return Err(Refused::new(&codes::NO_RESOURCE, message));
         }
-        let seen = entry.configuration().map_or(entry.lost, |known| known.lost.max(entry.lost));
         if self.ublk.disks.len() >= DISKS_MAX || self.clients.len() >= CLIENTS_MAX {
             let message = format!("{resource}: there are {DISKS_MAX} disks, or too many clients");
             return Err(Refused::new(&codes::BUSY, message));
@@ -199,10 +224,12 @@ impl Node {
             resource: resource.to_owned(),
             identity,
             volume: volume.0,
-            lost: seen.0,
+            lost: 0,
         };
         let disk = Disk { attaching: vec![asker], ..Disk::new(listed) };
-        self.add_disk(disk, 0)
+        self.add_disk(disk, 0)?;
+        self.count_disks(resource, true);
+        Ok(())
     }
 
     fn open_ublk(&mut self) -> Result<(), sys::UblkLack> {
@@ -213,31 +240,80 @@ impl Node {
         Ok(())
     }
 
-    /// Makes a disk under the first free number from `first` on.
+    /// Makes a disk under the first free number from `first` on, then from 0.
     fn add_disk(&mut self, mut disk: Disk, first: u32) -> Result<(), Refused> {
         let free = |number: &u32| {
             let there = Path::new("/sys/class/ublk-char").join(format!("ublkc{number}"));
             !self.ublk.disks.contains_key(number) && !there.exists()
         };
-        let number = (first..NUMBERS_MAX).find(free).ok_or_else(|| {
+        let number = (first..NUMBERS_MAX).chain(0..first).find(free).ok_or_else(|| {
             let message = format!("{}: no number is free", disk.listed.resource);
             Refused::new(&codes::BUSY, message)
         })?;
-        let mark = disk.listed.mark;
         disk.phase = Phase::Adding;
         self.ublk.disks.insert(number, disk);
-        if let Err(refused) = self.save_disks() {
+        self.make_disk(number).inspect_err(|_| {
             self.ublk.disks.remove(&number);
-            return Err(refused);
-        }
+        })
+    }
+
+    /// Has the kernel make a listed disk that it does not have: its users will know of all that was lost before.
+    fn make_disk(&mut self, number: u32) -> Result<(), Refused> {
+        let Some(disk) = self.ublk.disks.get(&number) else { return Ok(()) };
+        let entry = self.resource_of_disk(disk).flatten().and_then(|key| self.resources.get(key));
+        let lost = entry.map(|entry| {
+            entry.configuration().map_or(entry.lost, |known| known.lost.max(entry.lost))
+        });
+        let Some(disk) = self.ublk.disks.get_mut(&number) else { return Ok(()) };
+        let mark = disk.listed.mark;
+        disk.is_new = true;
+        disk.listed.lost = lost.map_or(disk.listed.lost, |lost| lost.0);
+        self.save_disks()?;
         self.command_disk(number, Phase::Adding, UblkCommand::Add { mark });
         Ok(())
     }
 
-    /// `UblkDetach`: users get errors, and the disk goes.
-    pub(super) fn detach_disk(&mut self, asker: Asker, resource: &str, volume: u16) {
+    /// As many clients as a resource that begins to run here has by its disks.
+    pub(super) fn disks_counted(&self, resource: &str, identity: u64) -> u32 {
+        let is_its = |disk: &&Disk| {
+            disk.counts && disk.listed.resource == resource && disk.listed.identity == identity
+        };
+        let count = self.ublk.disks.values().filter(is_its).count();
+        u32::try_from(count).expect("few disks")
+    }
+
+    /// A disk of this resource comes, or goes.
+    fn count_disks(&mut self, resource: &str, comes: bool) {
+        if let Some(key) = self.known.get(resource).and_then(|known| known.running) {
+            self.count_client(key, comes);
+        }
+    }
+
+    /// Whether a disk counts as a client: where the driver is missing it has no users.
+    fn let_disk_count(&mut self, number: u32, counts: bool) {
+        let Some(disk) = self.ublk.disks.get_mut(&number) else { return };
+        if std::mem::replace(&mut disk.counts, counts) == counts {
+            return;
+        }
+        let (name, disk) = (disk.listed.resource.clone(), &self.ublk.disks[&number]);
+        if self.resource_of_disk(disk).is_some() {
+            self.count_disks(&name, counts);
+        }
+    }
+
+    /// `UblkDetach`: users get errors, and the disk goes. It may be of a resource that was deleted; with `identity` of no other.
+    pub(super) fn detach_disk(
+        &mut self,
+        asker: Asker,
+        resource: &str,
+        volume: u16,
+        identity: Option<u64>,
+    ) {
         let volume = VolumeId(volume);
-        let there = self.ublk.disks.iter_mut().find(|(_, disk)| disk.is_of(resource, volume));
+        let there = self.ublk.disks.iter_mut().find(|(_, disk)| {
+            let is_meant = identity.is_none_or(|identity| disk.listed.identity == identity);
+            disk.is_of(resource, volume) && is_meant
+        });
         let Some((&number, disk)) = there else {
             let message = format!("{resource}: volume {volume} is no disk that this node serves");
             return self.answer(asker, Err(Refused::new(&codes::NO_DISK, message)));
@@ -255,12 +331,19 @@ impl Node {
     }
 
     /// `UblkList`.
-    pub(super) fn host_disks(&self) -> Vec<HostDisk> {
+    pub(super) fn host_disks(&mut self) -> Vec<HostDisk> {
+        let clients = &mut self.clients;
+        let mut is_served = |client: Key| {
+            let served = clients.get_mut(client).and_then(|client| client.connection.ublk());
+            served.is_some_and(|served| !served.is_lost())
+        };
         let told = |(number, disk): (&u32, &Disk)| HostDisk {
             number: *number,
             resource: disk.listed.resource.clone(),
             volume: disk.listed.volume,
-            ready: disk.phase == Phase::Live && disk.client.is_some() && !disk.goes,
+            ready: disk.phase == Phase::Live
+                && !disk.goes
+                && disk.client.is_some_and(&mut is_served),
         };
         self.ublk.disks.iter().map(told).collect()
     }
@@ -329,6 +412,10 @@ impl Node {
         let again = self.hands.now() + TRY_EVERY;
         let later = self.hands.now() + LOOK_EVERY;
         let opened = self.open_ublk();
+        if self.ublk.is_shut {
+            return;
+        }
+        self.let_disk_count(number, opened.is_ok());
         let Some(disk) = self.ublk.disks.get_mut(&number) else { return };
         disk.try_at = Some(again);
         match (disk.phase, opened) {
@@ -344,6 +431,9 @@ impl Node {
                 self.command_disk(number, Phase::Recovering, UblkCommand::Recover);
             }
             (Phase::Opening, _) => self.open_disk(number, true),
+            (Phase::Resuming, _) => {
+                self.command_disk(number, Phase::Resuming, UblkCommand::Resume);
+            }
             _ => disk.try_at = None,
         }
     }
@@ -388,7 +478,10 @@ impl Node {
             (Phase::Adding | Phase::Shaping | Phase::Starting, Err(errno)) => {
                 self.give_disk_up(number, errno);
             }
-            (Phase::Recovering, Err(Errno::BUSY)) => disk.try_at = Some(again),
+            (Phase::Recovering, Err(Errno::BUSY))
+            | (Phase::Recovering | Phase::Resuming, Err(Errno::AGAIN | Errno::INTERRUPTED)) => {
+                disk.try_at = Some(again);
+            }
             (Phase::Recovering | Phase::Resuming, Err(errno)) => self.give_disk_up(number, errno),
             (
                 Phase::Adding
@@ -398,18 +491,23 @@ impl Node {
                 | Phase::Resuming,
                 Ok(()),
             ) if goes => self.remove_disk(number),
-            (Phase::Adding, Ok(())) => match self.shape_of(number) {
-                Some(shape) => {
-                    self.command_disk(number, Phase::Shaping, UblkCommand::Shape(shape));
+            (Phase::Adding, Ok(())) => {
+                // From now on the kernel has it.
+                disk.phase = Phase::Shaping;
+                match self.shape_of(number) {
+                    Some(shape) => {
+                        self.command_disk(number, Phase::Shaping, UblkCommand::Shape(shape));
+                    }
+                    None => self.give_disk_up(number, Errno::NO_DEVICE),
                 }
-                None => self.give_disk_up(number, Errno::NO_DEVICE),
-            },
+            }
             (Phase::Shaping, Ok(())) => self.open_disk(number, false),
             (Phase::Recovering, Ok(())) => self.open_disk(number, true),
             (Phase::Starting | Phase::Resuming, Ok(())) => {
                 disk.phase = Phase::Live;
                 info!("{}: it is the disk /dev/ublkb{number} of this host", disk.listed.resource);
                 self.answer_attached(number);
+                self.check_size(number);
                 self.tell_size(number);
             }
             (Phase::Live, result) => {
@@ -449,10 +547,18 @@ impl Node {
             }
             // It went with the host's last start, and others may have its number by now.
             _ if disk.goes => self.forget_disk(number),
-            (Err(Errno::NO_DEVICE), _) => {
-                self.command_disk(number, Phase::Adding, UblkCommand::Add { mark });
-            }
+            (Err(Errno::NO_DEVICE), _) => self.make_disk_again(number),
             _ => self.renumber_disk(number),
+        }
+    }
+
+    /// A listed disk that the kernel does not have is made.
+    fn make_disk_again(&mut self, number: u32) {
+        if let Err(refused) = self.make_disk(number)
+            && let Some(disk) = self.ublk.disks.get_mut(&number)
+        {
+            warning!("{}: its disk {number} is not made yet: {refused}", disk.listed.resource);
+            (disk.phase, disk.try_at) = (Phase::Listed, Some(self.hands.now() + LOOK_EVERY));
         }
     }
 
@@ -460,8 +566,18 @@ impl Node {
     fn renumber_disk(&mut self, number: u32) {
         let Some(disk) = self.ublk.disks.remove(&number) else { return };
         let (name, waiting) = (disk.listed.resource.clone(), disk.attaching.clone());
+        let (leaving, counts) = (disk.detaching.clone(), disk.counts);
         if let Err(refused) = self.add_disk(disk, number + 1) {
             warning!("{name}: it is no disk of this host: {refused}");
+            if counts {
+                self.count_disks(&name, false);
+            }
+            if let Err(refused) = self.save_disks() {
+                warning!("the list of disks says more than there are: {refused}");
+            }
+            for asker in leaving {
+                self.answer_done(asker, Ok(()));
+            }
             for asker in waiting {
                 let refused = Refused::new(refused.code, refused.message.clone());
                 self.answer(asker, Err(refused));
@@ -479,6 +595,10 @@ impl Node {
 
     /// Opens the file of a disk, and fetches its requests.
     fn open_disk(&mut self, number: u32, again: bool) {
+        // What the kernel has of a disk that is being taken back is the next process's.
+        if self.ublk.is_shut {
+            return;
+        }
         let next = self.hands.now() + TRY_EVERY;
         let device = match UblkDevice::open(number) {
             Ok(device) => Arc::new(device),
@@ -523,9 +643,7 @@ impl Node {
         let connection = Served::Ublk(Box::new(served));
         let opened = Some((key, volume));
         let client = Client::new(None, connection, opened, false, self.hands.now());
-        let client = self.clients.insert(client);
-        self.count_client(key, true);
-        Some(client)
+        Some(self.clients.insert(client))
     }
 
     /// A request has come, or the kernel has given one back.
@@ -587,15 +705,34 @@ impl Node {
         }
     }
 
-    /// All caches were lost after this epoch: who has seen what was there before gets errors.
+    /// All caches were lost after this epoch: who has seen what was there before gets errors. Nobody has seen anything of a
+    /// disk that was just made, as all are when a whole cluster starts anew.
     pub(super) fn lose_disks(&mut self, resource: Key, lost: Epoch) {
-        let disks = self.ublk.disks.values().filter(|disk| Epoch(disk.listed.lost) < lost);
-        for key in disks.filter_map(|disk| disk.client) {
-            if let Some(client) = self.clients.get_mut(key)
-                && client.opened.is_some_and(|(of, _)| of == resource)
-            {
-                client.connection.lose();
+        let mut is_raised = false;
+        for disk in self.ublk.disks.values_mut().filter(|disk| Epoch(disk.listed.lost) < lost) {
+            let client = disk.client.and_then(|client| self.clients.get_mut(client));
+            let client = client.filter(|client| client.opened.is_some_and(|(of, _)| of == resource));
+            let Some(served) = client.and_then(|client| client.connection.ublk()) else { continue };
+            if disk.is_new && !served.has_told() {
+                disk.listed.lost = lost.0;
+                is_raised = true;
+            } else {
+                served.lose();
             }
+        }
+        if is_raised && let Err(refused) = self.save_disks() {
+            warning!("the next process will call its disks lost: {refused}");
+        }
+    }
+
+    /// The volume of a disk may have another size since the disk was made.
+    fn check_size(&mut self, number: u32) {
+        let Some(disk) = self.ublk.disks.get(&number) else { return };
+        let volume = VolumeId(disk.listed.volume);
+        let Some(key) = self.resource_of_disk(disk).flatten() else { return };
+        let entry = self.resources.get(key).and_then(|resource| resource.volume(volume));
+        if let Some(sectors) = entry.map(|entry| entry.sectors) {
+            self.resize_disks(key, volume, sectors);
         }
     }
 
@@ -688,20 +825,23 @@ impl Node {
         let Some(disk) = self.ublk.disks.get_mut(&number) else { return };
         match result {
             Err(errno) if errno != Errno::NO_DEVICE => {
-                warning!("/dev/ublkb{number} was not removed: {errno}");
+                let name = disk.listed.resource.clone();
+                warning!("{name}: /dev/ublkb{number} was not removed: {errno}");
+                for asker in std::mem::take(&mut disk.detaching) {
+                    let message = format!("{name}: the ublk driver does not remove it: {errno}");
+                    self.answer(asker, Err(Refused::new(&codes::NO_UBLK, message)));
+                }
                 self.forget_disk(number);
             }
             _ if disk.goes => self.forget_disk(number),
             // Half made by the last process.
-            _ => {
-                let mark = disk.listed.mark;
-                self.command_disk(number, Phase::Adding, UblkCommand::Add { mark });
-            }
+            _ => self.make_disk_again(number),
         }
     }
 
     /// A disk is gone.
     fn forget_disk(&mut self, number: u32) {
+        self.let_disk_count(number, false);
         let Some(disk) = self.ublk.disks.remove(&number) else { return };
         info!("{}: it is no disk of this host any more", disk.listed.resource);
         let saved = self.save_disks();

@@ -171,7 +171,7 @@ impl Cluster {
     pub(crate) fn start_by(&mut self, node: u16, command: Process) {
         self.spawn(node, command);
         self.wait_for("the node answers", || {
-            self.try_ask(node, Command::Ping {}).map(|_| ()).map_err(|error| error.to_string())
+            self.try_ask(node, &Request::new(1, Command::Ping {})).map(|_| ()).map_err(|error| error.to_string())
         });
     }
 
@@ -227,11 +227,11 @@ impl Cluster {
         self.ends(node)
     }
 
-    fn try_ask(&self, node: u16, command: Command) -> std::io::Result<Result<Answer, String>> {
+    fn try_ask(&self, node: u16, request: &Request) -> std::io::Result<Result<Answer, String>> {
         let mut socket = UnixStream::connect(self.home(node).join("admin.sock"))?;
         socket.set_read_timeout(Some(PATIENCE))?;
         let mut line = Vec::new();
-        encode_line(&Request::new(1, command), &mut line).expect("a short line");
+        encode_line(request, &mut line).expect("a short line");
         socket.write_all(&line)?;
         let mut reply = Vec::new();
         BufReader::new(socket).read_until(b'\n', &mut reply)?;
@@ -247,7 +247,18 @@ impl Cluster {
 
     /// Asks a node that runs.
     pub(crate) fn ask(&self, node: u16, command: Command) -> Result<Answer, String> {
-        self.try_ask(node, command).expect("the node answers")
+        self.try_ask(node, &Request::new(1, command)).expect("the node answers")
+    }
+
+    /// The same about the resource with this identity only.
+    pub(crate) fn ask_of(
+        &self,
+        node: u16,
+        identity: Option<u64>,
+        command: Command,
+    ) -> Result<Answer, String> {
+        let request = Request { identity, ..Request::new(1, command) };
+        self.try_ask(node, &request).expect("the node answers")
     }
 
     /// A resource with replicas on `replicas`, known to every node.
