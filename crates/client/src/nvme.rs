@@ -392,17 +392,37 @@ impl NvmeVolume {
     }
 }
 
+/// A connection to a node's discovery service.
+pub struct NvmeDiscovery {
+    admin: Queue,
+}
+
+impl NvmeDiscovery {
+    /// Connects.
+    ///
+    /// # Errors
+    /// If nobody listens, the node has too many, or an answer takes longer than `limit`.
+    pub fn open(address: SocketAddr, limit: Duration) -> io::Result<NvmeDiscovery> {
+        let (who, digests) = (NvmeIdentity::default(), Digests::default());
+        let (mut admin, _) = Queue::open(address, DISCOVERY_NQN, (0, None), &who, digests, limit)?;
+        check(admin.ask(&[], |host, send| host.configure(0x46_0001, send))?.0)?;
+        Ok(NvmeDiscovery { admin })
+    }
+
+    fn page(&mut self) -> io::Result<Vec<u8>> {
+        let make = |host: &mut Host, send: &mut Vec<u8>| host.log_page(0x70, DISCOVERY_BYTES, send);
+        let (status, _, page) = self.admin.ask(&[], make)?;
+        check(status)?;
+        Ok(page)
+    }
+}
+
 /// The names of the subsystems that a node tells of.
 ///
 /// # Errors
 /// If nobody listens, or an answer takes longer than `limit`.
 pub fn discover(address: SocketAddr, limit: Duration) -> io::Result<Vec<String>> {
-    let (who, digests) = (NvmeIdentity::default(), Digests::default());
-    let (mut admin, _) = Queue::open(address, DISCOVERY_NQN, (0, None), &who, digests, limit)?;
-    check(admin.ask(&[], |host, send| host.configure(0x46_0001, send))?.0)?;
-    let make = |host: &mut Host, send: &mut Vec<u8>| host.log_page(0x70, DISCOVERY_BYTES, send);
-    let (status, _, page) = admin.ask(&[], make)?;
-    check(status)?;
+    let page = NvmeDiscovery::open(address, limit)?.page()?;
     let count = page[8..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     let entries = page.chunks(1024).skip(1).take(usize::try_from(count).unwrap_or(0));
     let name = |entry: &[u8]| {

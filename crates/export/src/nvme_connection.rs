@@ -20,7 +20,8 @@ use std::ops::Range;
 
 use base::{AnswerError, Instant};
 use nvme::{
-    CloseReason, Connection, Controller, Examiner, Namespace, Request, Service, Slot, Status,
+    CloseReason, Connection, Controller, Credentials, Examiner, Namespace, Request, Service, Slot,
+    Status,
 };
 use sys::{Buffer, BufferPool, Piece, Room};
 
@@ -155,6 +156,11 @@ impl NvmeConnection {
     /// The host has to prove who it is before anything else: said before it is let in.
     pub fn requires(&mut self, examiner: Examiner) {
         self.machine.requires(examiner);
+    }
+
+    /// What is known of the host is another from now on: by that it proves again, if it does.
+    pub fn renew(&mut self, credentials: &Credentials) {
+        self.machine.renew(credentials);
     }
 
     /// It becomes the administration queue of a controller.

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use client::{NvmeVolume, discover};
+use client::{NvmeDiscovery, NvmeVolume, discover};
 use harness::{Cluster, PATIENCE, content};
 
 const MIB: u64 = 1 << 20;
@@ -106,6 +106,22 @@ fn what_was_answered_is_there_when_the_node_of_the_primary_is_killed() {
     assert!(read(&mut second, MIB, 64 << 10) == bytes);
     second.write(2 * MIB, &bytes).unwrap();
     wait_for_access(&mut second, 1);
+}
+
+#[test]
+fn who_only_asks_what_there_is_leaves_numbers_for_hosts() {
+    let cluster = cluster("nvme-many", 1);
+    cluster.create(&cluster.resource("alpha", 8 * MIB, &[1]));
+    let name = subsystem(&cluster, 1);
+    let asks: Vec<_> =
+        (0..300).map(|_| NvmeDiscovery::open(address(&cluster, 1), PATIENCE)).collect();
+    let count = asks.iter().filter(|one| one.is_ok()).count();
+    assert_eq!(count, 32, "others are told that it is busy");
+    NvmeVolume::open(address(&cluster, 1), &name, 1, false, PATIENCE).unwrap();
+    drop(asks);
+    cluster.wait_for("they are gone", || {
+        discover(address(&cluster, 1), PATIENCE).map(drop).map_err(|error| error.to_string())
+    });
 }
 
 #[test]

@@ -72,6 +72,7 @@ fn a_disk_that_is_listed_counts_as_a_client_unless_the_host_cannot_have_one() {
     let other = Command::UblkDetach { resource: "alpha".to_owned(), volume: 0 };
     assert!(cluster.ask_of(1, Some(file.id + 1), other.clone()).unwrap_err().contains("LS-0081"));
     cluster.ask_of(1, Some(file.id), other).unwrap();
-    let delete = Command::ResourceDelete { resource: "alpha".to_owned(), force: false, unused: false };
+    let delete =
+        Command::ResourceDelete { resource: "alpha".to_owned(), force: false, unused: false };
     cluster.ask(1, delete).unwrap();
 }

@@ -6,7 +6,7 @@
 //!
 //! Not here: the messages and what they prove (`auth`).
 
-use crate::auth::{AUTH_BYTES_MAX, Examiner, Verdict};
+use crate::auth::{AUTH_BYTES_MAX, Credentials, Examiner, Verdict};
 use crate::command::{Command, Sgl, Status};
 use crate::connection::{CloseReason, Connection, Event, Phase, Role};
 use crate::controller::Answer;
@@ -22,6 +22,13 @@ impl Connection {
     pub fn requires(&mut self, examiner: Examiner) {
         assert!(matches!(self.role, Role::Connecting { .. }), "no connect command is open");
         self.examiner = Some(Box::new(examiner));
+    }
+
+    /// What is known of the host is another from now on.
+    pub fn renew(&mut self, credentials: &Credentials) {
+        if let Some(examiner) = &mut self.examiner {
+            examiner.renew(credentials.clone());
+        }
     }
 
     /// Whether the host has to prove who it is, and has not.

@@ -29,6 +29,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// A process that did not look for so long stood still: what its hosts sent may have been tried elsewhere by now.
 const STANDSTILL: Duration = Duration::from_millis(900);
 
+/// Controllers of the discovery service, at most: whoever reaches the port can have them, and hosts need numbers too.
+const DISCOVERIES_MAX: usize = 32;
+
+/// How long such a one lasts whose host does not say how often it will be heard of, as the specification has it.
+const DISCOVERY_PATIENCE_MS: u32 = 120_000;
+
 /// How the names of subsystems begin; the cluster and the resource follow.
 const NQN_PREFIX: &str = "nqn.2026-11.invalid.lockstep";
 
@@ -209,8 +215,17 @@ impl Node {
             return Err(Status::CONNECT_BUSY);
         }
         if connect.subsystem == DISCOVERY_NQN {
+            let keys = self.clients.keys();
+            if keys.into_iter().filter(|&key| self.is_discovery(key)).count() >= DISCOVERIES_MAX {
+                warning_limited!("the discovery service has {DISCOVERIES_MAX} hosts already");
+                return Err(Status::CONNECT_BUSY);
+            }
             let service = self.discovery();
-            self.make_controller(key, connect, service)?;
+            let keep_alive_ms = match connect.keep_alive_ms {
+                0 => DISCOVERY_PATIENCE_MS,
+                said => said.min(DISCOVERY_PATIENCE_MS),
+            };
+            self.make_controller(key, keep_alive_ms, service)?;
             self.know_client(key);
             return Ok(());
         }
@@ -221,7 +236,7 @@ impl Node {
         let (service, shards) = (self.service_of(entry), entry.shard_count());
         let proves = self.ask_for_proof(key, connect, resource)?;
         if connect.queue == 0 {
-            self.make_controller(key, connect, service)?;
+            self.make_controller(key, connect.keep_alive_ms, service)?;
         } else {
             let (controller, way) = self.controller_of(connect)?;
             let Service::Volumes(subsystem) = service else { return Err(Status::INTERNAL) };
@@ -233,7 +248,7 @@ impl Node {
         if !proves {
             self.open_for_host(key, resource);
         }
-        info!("{}: queue {} of a host: {}", connect.subsystem, connect.queue, connect.host);
+        info!("{}: queue {} of a host: {:?}", connect.subsystem, connect.queue, connect.host);
         Ok(())
     }
 
@@ -294,18 +309,23 @@ impl Node {
         let Some(table) = self.config.nvme_hosts.clone() else { return };
         let prefix = self.nqn_of("");
         for key in self.clients.keys() {
-            let claim = self.clients.get(key).and_then(|client| client.claim.as_ref());
+            let claim = self.clients.get(key).and_then(|client| client.claim.clone());
             let Some(claim) = claim else { continue };
             let resource = claim.subsystem.strip_prefix(&prefix).unwrap_or_default();
             let stays = match table.admits(&claim.host, resource) {
                 Admission::Open => true,
                 Admission::Proof(known) => {
-                    claim.proved.as_ref().is_some_and(|proved| known.host.contains(proved))
+                    let proved = claim.proved.clone();
+                    let client = self.clients.get_mut(key);
+                    if let Some(connection) = client.and_then(|client| client.connection.nvme()) {
+                        connection.renew(known);
+                    }
+                    proved.is_some_and(|proved| known.host.contains(&proved))
                 }
                 Admission::Refused => false,
             };
             if !stays {
-                info!("{resource}: {} is sent away: the table of hosts is another", claim.host);
+                info!("{resource}: {:?} is sent away: the table of hosts is another", claim.host);
                 self.drop_client(key, "the table of hosts is another");
             }
         }
@@ -360,12 +380,12 @@ impl Node {
     fn make_controller(
         &mut self,
         key: Key,
-        connect: &Connect,
+        keep_alive_ms: u32,
         service: Service,
     ) -> Result<(), Status> {
         let id = self.next_controller().ok_or(Status::CONNECT_BUSY)?;
         let now = self.hands.now();
-        let keep_alive = Duration::from_millis(u64::from(connect.keep_alive_ms));
+        let keep_alive = Duration::from_millis(u64::from(keep_alive_ms));
         let client = self.clients.get_mut(key).ok_or(Status::INTERNAL)?;
         self.hosts.ways = self.hosts.ways.wrapping_add(1);
         (client.controller, client.way) = (Some(id), Some(self.hosts.ways));

@@ -182,9 +182,11 @@ impl Node {
     ) -> Result<(), Refused> {
         let known = self.known.get(resource).ok_or_else(|| no_resource(resource))?;
         let identity = known.file.id;
-        let there = self.ublk.disks.iter_mut().find(|(_, disk)| {
-            disk.is_of(resource, volume) && disk.listed.identity == identity
-        });
+        let there = self
+            .ublk
+            .disks
+            .iter_mut()
+            .find(|(_, disk)| disk.is_of(resource, volume) && disk.listed.identity == identity);
         if let Some((&number, disk)) = there {
             let gone = disk.client.is_none_or(|client| {
                 self.clients
@@ -711,7 +713,8 @@ impl Node {
         let mut is_raised = false;
         for disk in self.ublk.disks.values_mut().filter(|disk| Epoch(disk.listed.lost) < lost) {
             let client = disk.client.and_then(|client| self.clients.get_mut(client));
-            let client = client.filter(|client| client.opened.is_some_and(|(of, _)| of == resource));
+            let client =
+                client.filter(|client| client.opened.is_some_and(|(of, _)| of == resource));
             let Some(served) = client.and_then(|client| client.connection.ublk()) else { continue };
             if disk.is_new && !served.has_told() {
                 disk.listed.lost = lost.0;

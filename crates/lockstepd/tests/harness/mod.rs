@@ -171,7 +171,9 @@ impl Cluster {
     pub(crate) fn start_by(&mut self, node: u16, command: Process) {
         self.spawn(node, command);
         self.wait_for("the node answers", || {
-            self.try_ask(node, &Request::new(1, Command::Ping {})).map(|_| ()).map_err(|error| error.to_string())
+            self.try_ask(node, &Request::new(1, Command::Ping {}))
+                .map(|_| ())
+                .map_err(|error| error.to_string())
         });
     }
 

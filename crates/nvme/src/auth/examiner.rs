@@ -50,10 +50,10 @@ enum Step {
     Challenges(Challenge),
     /// The host responds to it.
     Waits(Challenge),
-    /// The host fetches that it has passed, and the controller's response. Its secret has this place.
-    Praises { transaction: u16, secret: usize, success: Vec<u8>, mutual: bool },
+    /// The host fetches that it has passed, and the controller's response. It proved by this secret.
+    Praises { transaction: u16, secret: Secret, success: Vec<u8>, mutual: bool },
     /// The host says what it thinks of the controller's response.
-    Believes { transaction: u16, secret: usize },
+    Believes { transaction: u16, secret: Secret },
     /// The host fetches that it has failed.
     Fails { transaction: u16, reason: Reason },
 }
@@ -96,6 +96,11 @@ impl Examiner {
     #[must_use]
     pub fn has_passed(&self) -> bool {
         self.passed
+    }
+
+    /// What is known of the host is another from now on: it may prove again by that, on the queues that it has.
+    pub fn renew(&mut self, credentials: Credentials) {
+        self.credentials = credentials;
     }
 
     /// The host says something.
@@ -160,9 +165,9 @@ impl Examiner {
         }
     }
 
-    fn pass(&mut self, secret: usize) -> Verdict {
+    fn pass(&mut self, secret: Secret) -> Verdict {
         self.passed = true;
-        Verdict::Passed(self.credentials.host[secret].clone())
+        Verdict::Passed(secret)
     }
 
     fn fail(&mut self, reason: Reason) -> Verdict {
@@ -212,7 +217,8 @@ impl Examiner {
             let secret = secret.bound_to(&self.names.host);
             question.is_answer(Side::Host, &secret, &reply.response)
         };
-        let secret = self.credentials.host.iter().position(right).ok_or(Reason::Failed)?;
+        let secret = self.credentials.host.iter().find(|secret| right(secret));
+        let secret = secret.ok_or(Reason::Failed)?.clone();
         let response = match &reply.challenge {
             None => None,
             // Who sends our own challenge back wants to hear its response from us.

@@ -101,6 +101,12 @@ impl Secret {
         alloc::format!("{PREFIX}{hash}:{}:", base64(&bytes))
     }
 
+    /// Whether the other is of the same bytes, however it is bound.
+    #[must_use]
+    pub fn is_like(&self, other: &Secret) -> bool {
+        self.key == other.key
+    }
+
     /// What `name` proves by.
     pub(super) fn bound_to(&self, name: &str) -> Vec<u8> {
         match self.bound_by {

@@ -84,6 +84,20 @@ fn what_is_printed_for_a_log_says_nothing_of_secrets() {
 }
 
 #[test]
+fn a_queue_that_is_there_judges_by_what_is_known_of_its_host_now() {
+    let known = |number| Credentials { host: [secret(number)].into(), controller: None };
+    let mut examiner = Examiner::new(names(), known(1), seed(9));
+    let prove = |examiner: &mut Examiner, number| {
+        meet(examiner, &mut Prover::new(names(), secret(number), None, seed(number)))
+    };
+    assert_eq!(prove(&mut examiner, 1).unwrap(), Verdict::Passed(secret(1)));
+    examiner.renew(Credentials { host: [secret(5), secret(1)].into(), controller: None });
+    assert_eq!(prove(&mut examiner, 5).unwrap(), Verdict::Passed(secret(5)));
+    examiner.renew(known(5));
+    assert!(!matches!(prove(&mut examiner, 1), Ok(Verdict::Passed(_))));
+}
+
+#[test]
 fn responses_are_what_another_program_computes() {
     // Which secret, which hash, and how the host's and the controller's responses begin.
     let rows = [

@@ -58,6 +58,14 @@ fn what_is_wrong_is_told_and_no_secret_with_it() {
             "`old_secret` of host nqn.one",
         ),
         (
+            // The same bytes, bound to its name.
+            good.replace(
+                &format!("controller_secret = \"{OTHER}"),
+                &format!("controller_secret = \"{}", SECRET.replacen(":01:", ":00:", 1)),
+            ),
+            "is the host's own",
+        ),
+        (
             good.replace(
                 &format!("controller_secret = \"{OTHER}"),
                 &format!("controller_secret = \"{SECRET}"),
