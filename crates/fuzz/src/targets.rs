@@ -27,6 +27,8 @@ pub const TARGETS: &[&Target] = &[
     &nvme::HOST,
     &nvme::EXAMINER,
     &nvme::PROVER,
+    &nvme::TLS_KEY,
+    &nvme::TLS_IDENTITY,
     &disk::SUPERBLOCK,
     &disk::RECORD,
     &disk::LOG,

@@ -26,6 +26,7 @@ pub use examiner::{Credentials, Examiner, Names, Verdict};
 pub use group::Group;
 pub(crate) use message::AUTH_BYTES_MAX;
 pub use message::Reason;
+pub(crate) use proof::hmac;
 pub use proof::{Hash, Seed};
 pub use prover::{ProofFault, Prover};
 pub use secret::{Secret, SecretFault};

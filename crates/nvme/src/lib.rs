@@ -40,6 +40,8 @@ mod pdu;
 mod request;
 mod serve;
 mod subsystem;
+mod text;
+mod tls_key;
 
 #[cfg(test)]
 mod tests;
@@ -60,3 +62,4 @@ pub use number::{
 pub use pdu::{Digests, Fatal};
 pub use request::{Op, Request, Slot};
 pub use subsystem::{Access, Entry, Namespace, Service, Subsystem};
+pub use tls_key::{Derivation, TlsKey, TlsKeyFault, TlsNames, TlsPsk};

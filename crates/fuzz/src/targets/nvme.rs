@@ -5,7 +5,8 @@ use crate::{Target, nothing, outcome};
 use base::{Duration, Instant, Prng};
 use nvme::{
     Access, CloseReason, Connection, Controller, Credentials, Digests, Event, Examiner, Group,
-    Hash, Host, Names, Namespace, Op, Prover, Secret, Seed, Service, Slot, Status, Subsystem, Want,
+    Hash, Host, Names, Namespace, Op, Prover, Secret, Seed, Service, Slot, Status, Subsystem,
+    TlsKey, TlsNames, Want,
 };
 
 /// Our controller.
@@ -45,6 +46,60 @@ pub(super) const HOST: Target = Target {
         }
     },
     words: &[],
+};
+
+/// A key for TLS, in a table of hosts.
+pub(super) const TLS_KEY: Target = Target {
+    name: "nvme-tls-key",
+    what: "a key for TLS as NVMe tools write it",
+    valid: |random| {
+        let (length, bound_by) = match random.below(4) {
+            0 => (32, None),
+            1 => (48, None),
+            2 => (32, Some(Hash::Sha256)),
+            _ => (48, Some(Hash::Sha384)),
+        };
+        let mut key = vec![0; length];
+        key.iter_mut().for_each(|byte| *byte = low(random.next_u64()));
+        TlsKey::new(&key, bound_by).expect("a right length").to_text().into_bytes()
+    },
+    mend: nothing,
+    judge: |input| {
+        let text = String::from_utf8_lossy(input);
+        let key = TlsKey::parse(&text);
+        if let Ok(key) = &key {
+            assert_eq!(key.to_text(), text, "a key has one form only");
+            let names = TlsNames { host: PROVING_HOST.to_owned(), subsystem: NQN.to_owned() };
+            for psk in key.psks(&names) {
+                assert_eq!(TlsNames::parse(&psk.identity).as_ref(), Some(&names));
+            }
+        }
+        outcome(&key.map(|key| key.to_text().len()))
+    },
+    words: &["NVMeTLSkey-1:", ":00:", ":01:", ":02:", "="],
+};
+
+/// Whose key a host says that it has.
+pub(super) const TLS_IDENTITY: Target = Target {
+    name: "nvme-tls-identity",
+    what: "an identity that a host says at the start of TLS",
+    valid: |random| {
+        let names = TlsNames { host: PROVING_HOST.to_owned(), subsystem: NQN.to_owned() };
+        let key = TlsKey::new(&[7; 32], Some(Hash::Sha256)).expect("32 bytes are right");
+        let made: Vec<_> = key.psks(&names).collect();
+        let which = usize::from(low(random.below(4)));
+        made[which % made.len()].identity.clone().into_bytes()
+    },
+    mend: nothing,
+    judge: |input| {
+        let text = String::from_utf8_lossy(input);
+        let names = TlsNames::parse(&text);
+        if let Some(names) = &names {
+            assert!(text.contains(&format!(" {} {}", names.host, names.subsystem)));
+        }
+        outcome(&(names.is_some(), text.split(' ').count().min(6)))
+    },
+    words: &["NVMe0R01 ", "NVMe1R01 ", "NVMe0R02 ", "NVMe1R02 ", NQN, " "],
 };
 
 /// Our examiner: messages, each after 2 bytes of its length.

@@ -54,7 +54,7 @@ impl Hash {
 }
 
 /// The keyed hash of what the parts are together.
-pub(super) fn hmac(hash: Hash, key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn hmac(hash: Hash, key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
     hmac::sign(&hash.keyed(key), &parts.concat()).as_ref().to_vec()
 }
 
