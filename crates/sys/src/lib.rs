@@ -25,6 +25,7 @@ mod hands;
 mod host;
 mod netlink;
 mod operation;
+mod psk;
 mod settle;
 mod socket;
 mod streams;
@@ -48,6 +49,7 @@ pub use host::{
     wall_clock_ms,
 };
 pub use netlink::Netlink;
+pub use psk::{PSK_HANDSHAKE_BYTES_MAX, Psk, PskFault, PskKeys, PskSession, PskTls};
 pub use socket::{SocketAddress, listen_tcp, listen_unix, listen_unix_private};
 pub use ublk::{
     UBLK_DEPTH, UBLK_IO_BYTES, UblkCommand, UblkDevice, UblkEvent, UblkFeatures, UblkInfo,
