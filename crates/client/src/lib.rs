@@ -17,7 +17,9 @@ use nbd::{
     Client, ClientEvent, Goal, Op, Ready, Replies, Reply, encode_disconnect, encode_request,
 };
 
-pub use crate::nvme::{NvmeDiscovery, NvmeIdentity, NvmeQueue, NvmeVolume, discover};
+pub use crate::nvme::{
+    NvmeDiscovery, NvmeIdentity, NvmeQueue, NvmeTls, NvmeVolume, discover, discover_as,
+};
 
 /// How long to wait for a connection to a node on this machine.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);

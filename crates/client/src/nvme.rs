@@ -10,8 +10,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use ::nvme::{
-    DISCOVERY_NQN, Digests, Host, HostEvent, Names, ProofFault, Prover, Secret, Seed, Status,
+    DISCOVERY_NQN, Derivation, Digests, Host, HostEvent, Names, ProofFault, Prover, Secret, Seed,
+    Status, TlsKey, TlsNames,
 };
+use sys::{Psk, PskSession, PskTls};
 
 use super::{CONNECT_LIMIT, broken};
 
@@ -45,19 +47,33 @@ pub struct NvmeIdentity {
     pub secret: Option<Secret>,
     /// What it has nodes prove that they know; `None`: it believes them.
     pub controller_secret: Option<Secret>,
+    /// What it speaks TLS with; `None`: it speaks in the clear.
+    pub tls: Option<NvmeTls>,
+}
+
+/// How a host speaks TLS.
+#[derive(Clone, Debug)]
+pub struct NvmeTls {
+    /// What it and the nodes know.
+    pub key: TlsKey,
+    /// Of its identity: 0 or 1.
+    pub version: u8,
+    /// What becomes of it.
+    pub derivation: Derivation,
 }
 
 impl Default for NvmeIdentity {
     /// One that proves nothing.
     fn default() -> NvmeIdentity {
-        let (secret, controller_secret) = (None, None);
-        NvmeIdentity { nqn: HOST_NQN.to_owned(), secret, controller_secret }
+        let nqn = HOST_NQN.to_owned();
+        NvmeIdentity { nqn, secret: None, controller_secret: None, tls: None }
     }
 }
 
 /// One connection.
 struct Queue {
     stream: TcpStream,
+    tls: Option<PskSession>,
     host: Host,
     send: Vec<u8>,
 }
@@ -81,7 +97,10 @@ impl Queue {
         stream.set_write_timeout(Some(limit))?;
         let mut send = Vec::new();
         let host = Host::new(digests, &mut send);
-        let mut own = Queue { stream, host, send };
+        let mut own = Queue { stream, tls: None, host, send };
+        if let Some(tls) = &who.tls {
+            own.start_tls(tls, nqn, who)?;
+        }
         let HostEvent::Ready = own.next_event()? else { return Err(broken("no answer to setup")) };
         let names = (nqn, who.nqn.as_str());
         let (status, result, _) = own.ask(&[], |host, send| {
@@ -133,15 +152,46 @@ impl Queue {
         check(status).map(|()| message)
     }
 
+    fn start_tls(&mut self, tls: &NvmeTls, nqn: &str, who: &NvmeIdentity) -> io::Result<()> {
+        let names = TlsNames { host: who.nqn.clone(), subsystem: nqn.to_owned() };
+        let psk = tls.key.psk(&names, tls.version, tls.derivation);
+        let psk = psk.ok_or_else(|| broken("no identity of these names"))?;
+        let key = Psk::new(psk.key).ok_or_else(|| broken("no key of this length"))?;
+        let session = PskTls::new().map_err(broken)?.connect(&psk.identity, key);
+        let session = self.tls.insert(session);
+        let mut buffer = vec![0; 4 << 10];
+        loop {
+            session.read(&mut []).map_err(|fault| broken(fault.to_string()))?;
+            send_records(session, &mut self.stream)?;
+            if session.is_open() {
+                return Ok(());
+            }
+            let count = self.stream.read(&mut buffer)?;
+            if count == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            session.take(&buffer[..count]);
+        }
+    }
+
     fn next_event(&mut self) -> io::Result<HostEvent> {
-        self.stream.write_all(&self.send)?;
+        match &mut self.tls {
+            Some(tls) => {
+                tls.write(&self.send);
+                send_records(tls, &mut self.stream)?;
+            }
+            None => self.stream.write_all(&self.send)?,
+        }
         self.send.clear();
         let mut buffer = vec![0; 64 << 10];
         loop {
             if let Some(event) = self.host.next_event().map_err(|fault| broken(fault.0))? {
                 return Ok(event);
             }
-            let count = self.stream.read(&mut buffer)?;
+            let count = match &mut self.tls {
+                Some(tls) => read_inside(tls, &mut self.stream, &mut buffer)?,
+                None => self.stream.read(&mut buffer)?,
+            };
             if count == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -182,6 +232,33 @@ impl Queue {
     }
 }
 
+/// What TLS has to say goes out.
+fn send_records(tls: &mut PskSession, stream: &mut TcpStream) -> io::Result<()> {
+    let mut records = vec![0; tls.outgoing_bytes()];
+    let count = tls.outgoing(&mut records);
+    stream.write_all(&records[..count])
+}
+
+/// Waits for bytes inside TLS; 0: the node has ended it.
+fn read_inside(
+    tls: &mut PskSession,
+    stream: &mut TcpStream,
+    place: &mut [u8],
+) -> io::Result<usize> {
+    let mut records = vec![0; 64 << 10];
+    loop {
+        let count = tls.read(place).map_err(|fault| broken(fault.to_string()))?;
+        if count > 0 {
+            return Ok(count);
+        }
+        let came = stream.read(&mut records)?;
+        if came == 0 {
+            return Ok(0);
+        }
+        tls.take(&records[..came]);
+    }
+}
+
 /// A volume of a subsystem, ready for use.
 pub struct NvmeVolume {
     admin: Queue,
@@ -212,8 +289,12 @@ pub struct NvmeQueue {
 
 impl NvmeVolume {
     /// Its queue, on which nothing is open.
+    ///
+    /// # Panics
+    /// If it is inside TLS: what is sent there is no command.
     #[must_use]
     pub fn into_queue(self) -> NvmeQueue {
+        assert!(self.io.tls.is_none(), "only what is in the clear can be given away");
         let (namespace, block_shift, _admin) =
             (self.namespace, self.block_shift, self.admin.stream);
         NvmeQueue { stream: self.io.stream, host: self.io.host, namespace, block_shift, _admin }
@@ -403,8 +484,20 @@ impl NvmeDiscovery {
     /// # Errors
     /// If nobody listens, the node has too many, or an answer takes longer than `limit`.
     pub fn open(address: SocketAddr, limit: Duration) -> io::Result<NvmeDiscovery> {
-        let (who, digests) = (NvmeIdentity::default(), Digests::default());
-        let (mut admin, _) = Queue::open(address, DISCOVERY_NQN, (0, None), &who, digests, limit)?;
+        NvmeDiscovery::open_as(&NvmeIdentity::default(), address, limit)
+    }
+
+    /// Likewise, as a certain host.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn open_as(
+        who: &NvmeIdentity,
+        address: SocketAddr,
+        limit: Duration,
+    ) -> io::Result<NvmeDiscovery> {
+        let digests = Digests::default();
+        let (mut admin, _) = Queue::open(address, DISCOVERY_NQN, (0, None), who, digests, limit)?;
         check(admin.ask(&[], |host, send| host.configure(0x46_0001, send))?.0)?;
         Ok(NvmeDiscovery { admin })
     }
@@ -422,13 +515,26 @@ impl NvmeDiscovery {
 /// # Errors
 /// If nobody listens, or an answer takes longer than `limit`.
 pub fn discover(address: SocketAddr, limit: Duration) -> io::Result<Vec<String>> {
-    let page = NvmeDiscovery::open(address, limit)?.page()?;
+    let found = discover_as(&NvmeIdentity::default(), address, limit)?;
+    Ok(found.into_iter().map(|(name, _)| name).collect())
+}
+
+/// Likewise, as a certain host; and whether it has to speak TLS there.
+///
+/// # Errors
+/// If nobody listens, or an answer takes longer than `limit`.
+pub fn discover_as(
+    who: &NvmeIdentity,
+    address: SocketAddr,
+    limit: Duration,
+) -> io::Result<Vec<(String, bool)>> {
+    let page = NvmeDiscovery::open_as(who, address, limit)?.page()?;
     let count = page[8..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     let entries = page.chunks(1024).skip(1).take(usize::try_from(count).unwrap_or(0));
     let name = |entry: &[u8]| {
         let field = &entry[256..512];
         let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
-        String::from_utf8_lossy(&field[..end]).into_owned()
+        (String::from_utf8_lossy(&field[..end]).into_owned(), (entry[3] & 3, entry[768]) == (1, 2))
     };
     Ok(entries.filter(|entry| entry.len() == 1024).map(name).collect())
 }

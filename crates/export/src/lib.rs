@@ -7,7 +7,8 @@
 //! [`UblkDisk`] has no bytes to take apart: the kernel says what is asked.
 //!
 //! A client that asks for TLS gets it (`guard`), if the owner offers it: it has to show a certificate
-//! of the cluster, and what is sent and received is copied once more.
+//! of the cluster, and what is sent and received is copied once more. An NVMe host that begins with TLS gets it (`psk_guard`), if
+//! the owner offers it: it has to know a key.
 //!
 //! Not here: sockets and their operations (`sys`, called by the node), which shard a piece belongs to,
 //! and what is done with it.
@@ -18,6 +19,7 @@ mod guard;
 mod nbd_connection;
 mod nvme_connection;
 mod pieces;
+mod psk_guard;
 mod served;
 mod ublk_disk;
 
@@ -26,5 +28,6 @@ pub use nbd_connection::{
 };
 pub use nvme_connection::NvmeConnection;
 pub use pieces::PIECE_BYTES;
+pub use psk_guard::PskOffer;
 pub use served::{Over, Served};
 pub use ublk_disk::{DiskData, Done, UblkDisk, ZEROES_BYTES_MAX};

@@ -49,7 +49,7 @@ const RECEIVE_LARGE_TOTAL_BYTES: usize = 16 << 20;
 
 /// Bytes of records on their way to a client, at most, but for one piece; the rest is enciphered when they have
 /// left. More would only be copies.
-const SEALED_BYTES_MAX: u64 = 1 << 20;
+pub(crate) const SEALED_BYTES_MAX: u64 = 1 << 20;
 
 /// Pieces of one zeroing that are with the shards at once. A client may ask for 4 GiB in each of its requests: all pieces
 /// of these together would keep everybody else from their turn.
@@ -61,7 +61,7 @@ pub const HAGGLE_BYTES_MAX: usize = 4 << 10;
 
 /// Bytes taken from inside TLS at once where requests are expected: so few that payload is copied
 /// to its place and nowhere else.
-const GUARDED_BYTES: usize = 4 << 10;
+pub(crate) const GUARDED_BYTES: usize = 4 << 10;
 
 /// Where clients' requests are received: the first clients in large buffers, all others in small ones.
 #[derive(Clone)]
@@ -84,7 +84,7 @@ impl Inputs {
         self.large.take(RECEIVE_BYTES).or_else(|| self.all.take(RECEIVE_SMALL_BYTES))
     }
 
-    fn take_guarded(&self) -> Option<Buffer> {
+    pub(crate) fn take_guarded(&self) -> Option<Buffer> {
         self.all.take(GUARDED_BYTES)
     }
 }

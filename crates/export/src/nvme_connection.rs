@@ -9,8 +9,9 @@
 //!   then. Where a read's answer goes is kept free before it begins.
 //! - A write is handed on once all its data is there, and only if no digest says that it is damaged.
 //! - A host whose session is lost gets errors until it connects anew.
+//! - A connection that began with TLS stays inside: what is received is taken from there only, and nothing is sent beside it.
 //!
-//! Not here: what comes from the host (`incoming`), what goes to it (`outgoing`).
+//! Not here: what comes from the host (`incoming`), what goes to it (`outgoing`), TLS itself (`psk_guard`).
 
 mod incoming;
 mod outgoing;
@@ -23,9 +24,10 @@ use nvme::{
     CloseReason, Connection, Controller, Credentials, Examiner, Namespace, Request, Service, Slot,
     Status,
 };
-use sys::{Buffer, BufferPool, Piece, Room};
+use sys::{Buffer, BufferPool, Piece, Psk, PskFault, Room};
 
 use crate::nbd_connection::{Demand, Inputs};
+use crate::psk_guard::{PskGuard, PskOffer};
 
 /// An open request.
 #[derive(Default)]
@@ -51,6 +53,8 @@ struct Open {
 enum Receiving {
     /// Among other bytes.
     Input,
+    /// Records of TLS.
+    Records,
     /// In their place: which part of which write.
     Part { slot: Slot, part: usize, from: usize },
 }
@@ -78,7 +82,16 @@ pub struct NvmeConnection {
     head: Vec<u8>,
     pieces: Vec<Piece>,
     unsent_bytes: u64,
+    /// Of these, in records.
+    sealed_bytes: u64,
     closed: Option<CloseReason>,
+    /// Something has arrived, so it is known whether it is TLS.
+    begun: bool,
+    /// What TLS would be begun with.
+    offer: Option<PskOffer>,
+    guard: Option<Box<PskGuard>>,
+    /// Why TLS ended it.
+    broken: Option<PskFault>,
 }
 
 impl NvmeConnection {
@@ -105,8 +118,33 @@ impl NvmeConnection {
             head: Vec::new(),
             pieces: Vec::new(),
             unsent_bytes: 0,
+            sealed_bytes: 0,
             closed: None,
+            begun: false,
+            offer: None,
+            guard: None,
+            broken: None,
         }
+    }
+
+    /// The host may begin with TLS; said before it has sent anything.
+    #[must_use]
+    pub fn with_tls(mut self, offer: PskOffer) -> NvmeConnection {
+        self.offer = Some(offer);
+        self
+    }
+
+    /// The identity that the host has shown to know a key of, and the key, if it is inside TLS.
+    #[must_use]
+    pub fn shown(&self) -> Option<(&str, &Psk)> {
+        self.guard.as_ref().and_then(|guard| guard.shown())
+    }
+
+    /// Why TLS failed, or was ended by the host. Nothing is taken from it any more: send what is to be sent, which tells it, and
+    /// close.
+    #[must_use]
+    pub fn broken(&self) -> Option<&PskFault> {
+        self.broken.as_ref()
     }
 
     /// The controller, on its administration queue.

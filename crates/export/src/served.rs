@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use base::{AnswerError, Instant};
 use link::{Claims, LinkError};
-use sys::{Buffer, BufferPool, Piece};
+use sys::{Buffer, BufferPool, Piece, PskFault};
 
 use crate::nbd_connection::{Demand, NbdConnection, Tag};
 use crate::nvme_connection::NvmeConnection;
@@ -170,11 +170,14 @@ impl Served {
                 fault: reason.is_fault(),
                 unproved: false,
             }),
-            Served::Nvme(connection) => connection.finished().map(|reason| Over {
-                why: format!("{reason:?}"),
-                fault: matches!(reason, nvme::CloseReason::Fault(_)),
-                unproved: matches!(reason, nvme::CloseReason::Unproved(_)),
-            }),
+            Served::Nvme(connection) => match connection.broken() {
+                Some(broken) => Some(over_by_tls(broken)),
+                None => connection.finished().map(|reason| Over {
+                    why: format!("{reason:?}"),
+                    fault: matches!(reason, nvme::CloseReason::Fault(_)),
+                    unproved: matches!(reason, nvme::CloseReason::Unproved(_)),
+                }),
+            },
             Served::Ublk(_) => None,
         }
     }
@@ -223,5 +226,13 @@ impl Served {
             Served::Nvme(_) => {}
             Served::Ublk(disk) => disk.shut_down(),
         }
+    }
+}
+
+fn over_by_tls(broken: &PskFault) -> Over {
+    Over {
+        why: broken.to_string(),
+        fault: matches!(broken, PskFault::TooMuch | PskFault::Broken(_)),
+        unproved: matches!(broken, PskFault::Unknown(_) | PskFault::WrongKey(_)),
     }
 }

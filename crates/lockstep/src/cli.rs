@@ -210,8 +210,11 @@ pub(crate) enum Command {
         #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
         resources: Vec<String>,
         /// Nodes are to prove who they are, too
-        #[arg(long)]
+        #[arg(long, conflicts_with = "tls")]
         mutual: bool,
+        /// A key for TLS 1.3 instead of secrets: by it both show who they are, and what travels is encrypted
+        #[arg(long)]
+        tls: bool,
     },
     /// Print shell completions
     Completions {

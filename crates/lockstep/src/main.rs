@@ -84,8 +84,13 @@ fn run(cli: &Cli) -> Result<(), Problem> {
         Command::ClientCertificate { name, out, authority } => {
             certificates::client(global, name, out, authority.as_deref())
         }
-        Command::NvmeHost { nqn, table, resources, mutual } => {
-            nvme_host::run(global, nqn, table.as_deref(), resources, *mutual)
+        Command::NvmeHost { nqn, table, resources, mutual, tls } => {
+            let made = match (tls, mutual) {
+                (true, _) => nvme_host::Made::Key,
+                (_, true) => nvme_host::Made::Secrets,
+                _ => nvme_host::Made::Secret,
+            };
+            nvme_host::run(global, nqn, table.as_deref(), resources, made)
         }
         Command::Completions { shell } => words::completions(*shell),
         Command::Man { directory } => words::man_pages(directory),

@@ -1,6 +1,6 @@
-//! `nvme-host`: secrets by which an NVMe host and the nodes prove to each other who they are.
+//! `nvme-host`: secrets by which an NVMe host and the nodes prove to each other who they are, or a key by which they speak TLS.
 //!
-//! Always: a secret is made of 32 random bytes; a table is readable by its owner only; what stands in it is not touched.
+//! Always: a secret, or a key, is made of 32 random bytes; a table is readable by its owner only; what stands in it is not touched.
 //!
 //! Not here: reading the table (`lockstepd`), proving (`nvme`).
 
@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use nvme::{Hash, NQN_BYTES_MAX, Secret};
+use nvme::{Hash, NQN_BYTES_MAX, Secret, TlsKey};
 use serde::Serialize;
 
 use crate::cli::{Form, Global};
@@ -20,9 +20,21 @@ use crate::problem::{BAD_NVME_HOST, Problem};
 struct HostJson<'a> {
     version: u16,
     nqn: &'a str,
-    secret: &'a str,
+    secret: Option<&'a str>,
     controller_secret: Option<&'a str>,
+    tls_key: Option<&'a str>,
     table: Option<String>,
+}
+
+/// What is made for a host.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Made {
+    /// A secret of its own.
+    Secret,
+    /// And one of the nodes.
+    Secrets,
+    /// A key for TLS.
+    Key,
 }
 
 /// Makes them, and tells what to do with them.
@@ -31,29 +43,31 @@ pub(crate) fn run(
     nqn: &str,
     table: Option<&Path>,
     resources: &[String],
-    mutual: bool,
+    made: Made,
 ) -> Result<(), Problem> {
     // What TOML would not take as it is has no place in a name.
     let plain = nqn.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'));
     if !nqn.starts_with("nqn.") || nqn.len() > NQN_BYTES_MAX || !plain {
         return Err(Problem::new(BAD_NVME_HOST, format!("{nqn:?} is no NVMe host's name")));
     }
-    let secret = make();
-    let controller_secret = mutual.then(make);
-    let lines = lines(nqn, &secret, controller_secret.as_deref(), resources);
+    let secret = (made != Made::Key).then(make);
+    let controller_secret = (made == Made::Secrets).then(make);
+    let tls_key = (made == Made::Key).then(make_key);
+    let made = [
+        ("secret", secret.as_deref()),
+        ("controller_secret", controller_secret.as_deref()),
+        ("tls_key", tls_key.as_deref()),
+    ];
+    let lines = lines(nqn, &made, resources);
     if let Some(path) = table {
         append(path, nqn, &lines)?;
     }
     if Style::of(global).form == Form::Json {
         let table = table.map(|path| path.display().to_string());
-        let controller_secret = controller_secret.as_deref();
-        return say_json(&HostJson { version: 1, nqn, secret: &secret, controller_secret, table });
+        let [(_, secret), (_, controller_secret), (_, tls_key)] = made;
+        return say_json(&HostJson { version: 1, nqn, secret, controller_secret, tls_key, table });
     }
-    let own = controller_secret.map(|own| format!(" --dhchap-ctrl-secret={own}"));
-    let connect = format!(
-        "nvme connect -t tcp -a ADDRESS -s PORT -n SUBSYSTEM -q {nqn} --dhchap-secret={secret}{}\n",
-        own.unwrap_or_default()
-    );
+    let connect = commands(nqn, &made);
     match table {
         None => say(&lines),
         Some(path) => say(&format!(
@@ -64,16 +78,43 @@ pub(crate) fn run(
     }
 }
 
+/// What the host types.
+fn commands(nqn: &str, made: &[(&str, Option<&str>); 3]) -> String {
+    let connect = format!("nvme connect -t tcp -a ADDRESS -s PORT -n SUBSYSTEM -q {nqn}");
+    match made.map(|(_, text)| text) {
+        [.., Some(key)] => format!(
+            "nvme check-tls-key --insert --identity=1 --hostnqn={nqn} --subsysnqn=SUBSYSTEM --keydata={key}\n  {connect} --tls\n\
+             (tlshd has to run there, of the package ktls-utils.)\n"
+        ),
+        [secret, controller, None] => {
+            let option = |name: &str, text: Option<&str>| {
+                text.map(|text| format!(" --{name}={text}")).unwrap_or_default()
+            };
+            let (own, other) =
+                (option("dhchap-secret", secret), option("dhchap-ctrl-secret", controller));
+            format!("{connect}{own}{other}\n")
+        }
+    }
+}
+
+fn make_key() -> String {
+    let mut key = [0; 32];
+    sys::random_bytes(&mut key);
+    TlsKey::new(&key, Some(Hash::Sha256)).expect("32 bytes are right").to_text()
+}
+
 fn make() -> String {
     let mut key = [0; 32];
     sys::random_bytes(&mut key);
     Secret::new(&key, Some(Hash::Sha256)).expect("32 bytes are right").to_text()
 }
 
-fn lines(nqn: &str, secret: &str, controller: Option<&str>, resources: &[String]) -> String {
-    let mut lines = format!("\n[[hosts]]\nnqn = \"{nqn}\"\nsecret = \"{secret}\"\n");
-    if let Some(controller) = controller {
-        lines += &format!("controller_secret = \"{controller}\"\n");
+fn lines(nqn: &str, made: &[(&str, Option<&str>)], resources: &[String]) -> String {
+    let mut lines = format!("\n[[hosts]]\nnqn = \"{nqn}\"\n");
+    for (name, text) in made {
+        if let Some(text) = text {
+            lines += &format!("{name} = \"{text}\"\n");
+        }
     }
     if !resources.is_empty() {
         lines += &format!("resources = {resources:?}\n");

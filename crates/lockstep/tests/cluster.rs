@@ -289,6 +289,12 @@ fn secrets_of_an_nvme_host_are_made_and_let_it_in() {
     let bad = cluster.ends_with(1, &["nvme-host", "host-1"]);
     assert!(bad.contains("LS-0940"), "{bad}");
     cluster.done(&["nvme-host", &HOST.replace("01", "02"), "--table", place]);
+    let other = cluster.directory.join("tls.toml");
+    let made = cluster.json(&["nvme-host", HOST, "--table", other.to_str().unwrap(), "--tls"]);
+    let key = made["tls_key"].as_str().unwrap();
+    assert!(key.starts_with("NVMeTLSkey-1:01:") && made["secret"].is_null());
+    assert!(fs::read_to_string(&other).unwrap().contains(&format!("tls_key = \"{key}\"")));
+    cluster.ends_with(2, &["nvme-host", HOST, "--tls", "--mutual"]);
     // A node takes it as it is, and nothing else.
     let refused = cluster.ends_with(1, &["reload"]);
     assert!(refused.contains("LS-0047") && refused.contains("nvme_hosts ="), "{refused}");

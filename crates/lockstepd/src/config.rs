@@ -304,6 +304,7 @@ impl Config {
         let mut config = Config::parse(directory, &text)
             .map_err(|error| ConfigError(format!("{}: {}", path.display(), error.0.trim_end())))?;
         config.nvme_hosts = HostTable::read(directory, config.nvme_hosts_file.as_deref())?;
+        check_nvme(&config).map_err(|error| ConfigError(format!("{}: {error}", path.display())))?;
         Ok(config)
     }
 
@@ -319,7 +320,6 @@ impl Config {
         }
         let identity = identity(&file, directory)?;
         let nbd_tls = nbd_tls(&file, identity.is_some())?;
-        check_nvme(&file)?;
         if file.faults.is_some() && !file.allow_faults {
             return Err(refuse(
                 "faults",
@@ -467,13 +467,16 @@ fn nbd_tls(file: &File, has_identity: bool) -> Result<nbd::Tls, ConfigError> {
     }
 }
 
-/// Beyond this machine what NVMe hosts send can be read and changed on its way.
-fn check_nvme(file: &File) -> Result<(), ConfigError> {
-    if file.nvme.is_some_and(|address| !address.ip().is_loopback()) && !file.insecure {
+/// Beyond this machine what NVMe hosts send can be read and changed on its way, unless all of them speak TLS.
+fn check_nvme(config: &Config) -> Result<(), ConfigError> {
+    let beyond = config.nvme.is_some_and(|address| !address.ip().is_loopback());
+    let sealed = config.nvme_hosts.as_ref().is_some_and(HostTable::is_sealed);
+    if beyond && !config.insecure && !sealed {
         return Err(refuse(
             "nvme",
             "is reachable from other machines, and what travels is not encrypted, whoever has proved who it \
-             is: use a loopback address, or state `insecure = true`",
+             is: use a loopback address, give every host of `nvme_hosts` a `tls_key` and open nothing to others, or \
+             state `insecure = true`",
         ));
     }
     Ok(())

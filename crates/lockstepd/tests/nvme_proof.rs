@@ -32,6 +32,7 @@ fn host(nqn: &str, own: u8, controller: Option<u8>) -> NvmeIdentity {
         nqn: nqn.to_owned(),
         secret: Some(parsed(own)),
         controller_secret: controller.map(parsed),
+        tls: None,
     }
 }
 

@@ -105,13 +105,15 @@ fn discovery(entries: &[Entry], generation: u64) -> Vec<u8> {
         to[0] = 3;
         to[1] = if entry.ipv6 { 2 } else { 1 };
         to[2] = 2;
-        to[3] = 1 << 2;
+        // Whether a secure channel is required (TREQ), which is TLS 1.3 (TSAS.SECTYPE).
+        to[3] = 1 << 2 | u8::from(entry.tls);
         set(to, 4, &entry.node.to_le_bytes());
         set(to, 6, &CONTROLLER_ANY.to_le_bytes());
         set(to, 8, &ADMIN_DEPTH.to_le_bytes());
         set_text(to, 32, 32, &format!("{}", entry.port), 0);
         set_text(to, 256, NQN_BYTES, &entry.nqn, 0);
         set_text(to, 512, 256, &entry.address, 0);
+        to[768] = if entry.tls { 2 } else { 0 };
     }
     page
 }

@@ -64,6 +64,8 @@ pub struct Entry {
     pub ipv6: bool,
     /// Number of the node, so that its port has a name.
     pub node: u16,
+    /// The host that asks has to speak TLS 1.3 there.
+    pub tls: bool,
 }
 
 /// What a controller stands for.

@@ -394,6 +394,7 @@ fn discovery_tells_where_a_subsystem_is() {
         port: 4420,
         ipv6: address.contains(':'),
         node,
+        tls: node == 2,
     };
     let entries = alloc::vec![entry(1, "127.77.0.1"), entry(2, "::1")];
     let service = Service::Discovery { entries, generation: 3 };
@@ -405,7 +406,9 @@ fn discovery_tells_where_a_subsystem_is() {
     assert_eq!(pair.ask(|host, send| host.configure(1, send)).0, Status::SUCCESS);
     let (_, _, page) = pair.ask(|host, send| host.log_page(0x70, 3072, send));
     assert_eq!((u32_at(&page, 0), u32_at(&page, 8)), (3, 2));
-    assert_eq!(page[1024..1027], [3, 1, 2]);
+    assert_eq!(page[1024..1028], [3, 1, 2, 4]);
+    // The second is for TLS 1.3.
+    assert_eq!((page[1024 + 768], page[2048 + 3], page[2048 + 768]), (0, 5, 2));
     assert!(page[1024 + 32..].starts_with(b"4420\0"));
     assert!(page[1024 + 256..].starts_with(NQN.as_bytes()));
     assert!(page[2048 + 512..].starts_with(b"::1\0"));

@@ -1,6 +1,6 @@
 //! What comes from a host: bytes, commands, data, and the pieces they become.
 //!
-//! Always: data is received where it stays, unless it came among other bytes.
+//! Always: data is received where it stays, unless it came among other bytes, or inside TLS.
 //!
 //! Not here: what goes to the host (`outgoing`).
 
@@ -8,11 +8,12 @@ use std::ops::Range;
 
 use base::{AnswerError, Instant, Op, SECTOR_BYTES, Span, VolumeId};
 use nvme::{Event, Request, Slot, Status, Want};
-use sys::Buffer;
+use sys::{Buffer, PskFault};
 
 use super::{Demand, NvmeConnection, Open, Receiving};
-use crate::nbd_connection::{Ask, BYTES_OPEN_MAX, Tag, UNSENT_BYTES_MAX};
+use crate::nbd_connection::{Ask, BYTES_OPEN_MAX, GUARDED_BYTES, Tag, UNSENT_BYTES_MAX};
 use crate::pieces::{PIECE_BYTES, cost_bytes, pieces_of};
+use crate::psk_guard::{HANDSHAKE_RECORD, PskGuard};
 
 /// Pieces of one deallocation that are with the shards at once.
 const DEALLOCATIONS_MAX: usize = 64;
@@ -21,8 +22,11 @@ impl NvmeConnection {
     /// Where the next bytes shall go, or `None` while nothing is to be received. The range is filled
     /// from its start, in part or whole, and given back by [`NvmeConnection::received`].
     pub fn receive_into(&mut self) -> Option<(Buffer, Range<usize>)> {
-        if self.closed.is_some() || self.receiving.is_some() || !self.input_at.is_empty() {
+        if self.is_over() || self.receiving.is_some() || !self.input_at.is_empty() {
             return None;
+        }
+        if self.guard.is_some() {
+            return self.receive_guarded();
         }
         match self.machine.wants() {
             Want::Payload { slot, offset_bytes, length_bytes } => {
@@ -42,6 +46,30 @@ impl NvmeConnection {
             }
             _ => None,
         }
+    }
+
+    /// Where the next records go: inside TLS nobody knows what comes before it came.
+    fn receive_guarded(&mut self) -> Option<(Buffer, Range<usize>)> {
+        let wanted = match self.machine.wants() {
+            Want::Payload { slot, offset_bytes, length_bytes } => {
+                self.place_of(slot, offset_bytes, length_bytes).is_some()
+            }
+            Want::Bytes { .. } => self.unsent_bytes <= UNSENT_BYTES_MAX,
+            Want::Answer | Want::Nothing => false,
+        };
+        let guard = self.guard.as_mut().filter(|guard| wanted && guard.is_drained())?;
+        let Some(buffer) = guard.take_buffer().or_else(|| self.inputs.take()) else {
+            self.starved = true;
+            return None;
+        };
+        self.receiving = Some(Receiving::Records);
+        let length = buffer.len().min(guard.receive_max());
+        Some((buffer, 0..length))
+    }
+
+    /// Nothing more is taken from the host.
+    pub(super) fn is_over(&self) -> bool {
+        self.closed.is_some() || self.broken.is_some()
     }
 
     /// The part of a write in which data belongs that comes at `offset`, and where in its buffer. `None`: it has no place
@@ -69,8 +97,17 @@ impl NvmeConnection {
         match self.receiving.take().expect("something was to be received") {
             Receiving::Input => {
                 assert!(count <= buffer.len(), "more arrived than there was room for");
-                self.input = Some(buffer);
-                self.input_at = 0..count;
+                if !self.begun && buffer[..count].first() == Some(&HANDSHAKE_RECORD) {
+                    self.start_tls(buffer, count);
+                } else {
+                    self.input = Some(buffer);
+                    self.input_at = 0..count;
+                }
+                self.begun = true;
+            }
+            Receiving::Records => {
+                let guard = self.guard.as_mut().expect("records are received for TLS");
+                guard.arrived(buffer, 0..count);
             }
             Receiving::Part { slot, part, from } => {
                 let event =
@@ -94,11 +131,15 @@ impl NvmeConnection {
         for slot in std::mem::take(&mut self.unfinished) {
             self.go_on(slot, demands);
         }
-        while self.closed.is_none() && !self.input_at.is_empty() {
+        while !self.is_over() && (self.guard.is_some() || !self.input_at.is_empty()) {
             let went_on = match self.machine.wants() {
-                Want::Bytes { .. } => self.feed(now, demands),
+                Want::Bytes { bytes } => self.refill(bytes) && self.feed(now, demands),
                 Want::Payload { slot, offset_bytes, length_bytes } => {
-                    self.move_data(slot, offset_bytes, length_bytes, demands)
+                    if self.input_at.is_empty() {
+                        self.read_data(slot, offset_bytes, length_bytes, demands)
+                    } else {
+                        self.move_data(slot, offset_bytes, length_bytes, demands)
+                    }
                 }
                 Want::Answer | Want::Nothing => false,
             };
@@ -106,6 +147,67 @@ impl NvmeConnection {
                 break;
             }
         }
+    }
+
+    /// From here on everything is inside TLS, what has arrived already as well.
+    fn start_tls(&mut self, buffer: Buffer, count: usize) {
+        let Some(offer) = self.offer.take() else {
+            let why = "no host has a key for it here";
+            self.broken = Some(PskFault::Broken(why.to_owned()));
+            return;
+        };
+        let mut guard = PskGuard::new(&offer);
+        guard.arrived(buffer, 0..count);
+        self.guard = Some(Box::new(guard));
+    }
+
+    /// Takes from inside TLS what the machine wants next; false if nothing is there.
+    fn refill(&mut self, bytes: u32) -> bool {
+        if !self.input_at.is_empty() {
+            return true;
+        }
+        if self.input.is_none() {
+            self.input = self.inputs.take_guarded();
+        }
+        let (Some(guard), Some(input)) = (&mut self.guard, &mut self.input) else {
+            self.starved = true;
+            return false;
+        };
+        let place = input.as_mut().expect("nobody else has the input");
+        let count = GUARDED_BYTES.min(bytes as usize);
+        match guard.read(&mut place[..count]) {
+            Ok(count) => self.input_at = 0..count,
+            Err(why) => self.broken = Some(why),
+        }
+        !self.input_at.is_empty()
+    }
+
+    /// Takes data from inside TLS to its place; false if there is none of either.
+    fn read_data(
+        &mut self,
+        slot: Slot,
+        offset: u32,
+        length: u32,
+        demands: &mut Vec<Demand>,
+    ) -> bool {
+        let Some((part, place)) = self.place_of(slot, offset, length) else { return false };
+        let Some(guard) = &mut self.guard else { return false };
+        let target = self.open[slot.index()].parts[part].1.as_mut().expect("it has a place");
+        let target = target.as_mut().expect("nobody else has it yet");
+        let place = &mut target[place];
+        let count = match guard.read(place) {
+            Ok(count) => count,
+            Err(why) => {
+                self.broken = Some(why);
+                return false;
+            }
+        };
+        let event = match count {
+            0 => return false,
+            count => self.machine.received(slot, &place[..count], &mut self.head),
+        };
+        event.into_iter().for_each(|event| self.on_event(event, demands));
+        true
     }
 
     fn feed(&mut self, now: Instant, demands: &mut Vec<Demand>) -> bool {

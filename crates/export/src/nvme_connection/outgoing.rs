@@ -12,7 +12,7 @@ use nvme::{Slot, Status};
 use sys::{Buffer, Piece};
 
 use super::{NvmeConnection, Open};
-use crate::nbd_connection::Tag;
+use crate::nbd_connection::{SEALED_BYTES_MAX, Tag};
 use crate::pieces::pieces_of;
 
 impl NvmeConnection {
@@ -101,13 +101,33 @@ impl NvmeConnection {
     /// What is to be sent now, in order; empty if nothing is. To be followed by [`NvmeConnection::sent`] for all its bytes.
     pub fn take_send(&mut self) -> Vec<Piece> {
         self.flush_head();
-        std::mem::take(&mut self.pieces)
+        let over = self.is_over();
+        let Some(guard) = &mut self.guard else { return std::mem::take(&mut self.pieces) };
+        let mut ahead_bytes = self.sealed_bytes;
+        let fits = |piece: &&Piece| {
+            let fits = ahead_bytes < SEALED_BYTES_MAX;
+            ahead_bytes += count_bytes(std::slice::from_ref(piece));
+            fits
+        };
+        let count = self.pieces.iter().take_while(fits).count();
+        let pieces: Vec<Piece> = self.pieces.drain(..count).collect();
+        let records = guard.seal(&pieces, over && self.pieces.is_empty(), &self.payload);
+        let record_bytes = count_bytes(&records);
+        self.sealed_bytes += record_bytes;
+        self.unsent_bytes += record_bytes;
+        self.unsent_bytes -= count_bytes(&pieces);
+        records
     }
 
     /// So many bytes have left.
     pub fn sent(&mut self, bytes: u64) {
         self.unsent_bytes -= bytes;
+        self.sealed_bytes = self.sealed_bytes.saturating_sub(bytes);
     }
+}
+
+fn count_bytes(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(|piece| u64::try_from(piece.len()).expect("memory is smaller")).sum()
 }
 
 /// Whether bytes of it travel.

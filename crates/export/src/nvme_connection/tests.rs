@@ -2,9 +2,11 @@
 
 use super::NvmeConnection;
 use crate::nbd_connection::{Ask, Demand, Inputs};
+use crate::psk_guard::PskOffer;
 use base::{AnswerError, Instant, Op};
 use nvme::{CloseReason, Digests, Host, HostEvent, Namespace, Status};
-use sys::{Buffer, BufferPool};
+use std::sync::Arc;
+use sys::{Buffer, BufferPool, Psk, PskFault, PskSession, PskTls};
 
 const MIB: usize = 1 << 20;
 
@@ -14,15 +16,34 @@ struct Bench {
     pool: BufferPool,
     host: Host,
     send: Vec<u8>,
+    /// What is on its way to the connection.
+    wire: Vec<u8>,
     disks: [Vec<u8>; 2],
     asked: Vec<(Op, u16, u16, u64, u64)>,
     /// Questions that are not answered while it is `Some`.
     held: Option<Vec<Ask>>,
     refuse: Option<AnswerError>,
+    /// The host's side of TLS.
+    tls: Option<PskSession>,
 }
 
 impl Bench {
     fn new(digests: Digests, memory: usize) -> Bench {
+        Bench::make(digests, memory, None)
+    }
+
+    /// The same inside TLS; `None`, and a word, where this machine has none.
+    fn inside_tls(digests: Digests, memory: usize) -> Option<Bench> {
+        match PskTls::new() {
+            Ok(tls) => Some(Bench::make(digests, memory, Some(&tls))),
+            Err(why) => {
+                println!("NOT RUN: {why}");
+                None
+            }
+        }
+    }
+
+    fn make(digests: Digests, memory: usize, tls: Option<&PskTls>) -> Bench {
         let pool = BufferPool::new(memory);
         let zeroes = BufferPool::new(MIB).take_zeroed(MIB).expect("room");
         let mut send = Vec::new();
@@ -31,11 +52,21 @@ impl Bench {
             pool,
             host: Host::new(digests, &mut send),
             send,
+            wire: Vec::new(),
             disks: [vec![0; 8 * MIB], vec![0; 8 * MIB]],
             asked: Vec::new(),
             held: None,
             refuse: None,
+            tls: None,
         };
+        if let Some(tls) = tls {
+            let key = || Psk::new(vec![3; 32]).expect("32 bytes");
+            let offer = PskOffer { tls: tls.clone(), keys: Arc::new(move |_: &str| vec![key()]) };
+            bench.connection = bench.connection.with_tls(offer);
+            let mut session = tls.connect("a host", key());
+            session.read(&mut []).expect("it speaks first");
+            bench.tls = Some(session);
+        }
         assert_eq!(bench.carry(), [HostEvent::Ready]);
         let names = ("nqn.x", "nqn.host");
         bench.host.connect(names, (1, 64), Some(1), 0, &mut bench.send);
@@ -47,14 +78,15 @@ impl Bench {
     fn carry(&mut self) -> Vec<HostEvent> {
         loop {
             self.settle();
-            if self.send.is_empty() {
+            self.enclose();
+            if self.wire.is_empty() {
                 break;
             }
             let Some((mut buffer, range)) = self.connection.receive_into() else { break };
-            let count = range.len().min(self.send.len()).min(7001);
+            let count = range.len().min(self.wire.len()).min(7001);
             let target = &mut buffer.as_mut().expect("nobody else has it")[range];
-            target[..count].copy_from_slice(&self.send[..count]);
-            self.send.drain(..count);
+            target[..count].copy_from_slice(&self.wire[..count]);
+            self.wire.drain(..count);
             let mut demands = Vec::new();
             self.connection.received(Instant(1), buffer, count, &mut demands);
             self.carry_out(demands);
@@ -73,12 +105,39 @@ impl Bench {
             self.connection.proceed(Instant(1), &mut demands);
             let quiet = demands.is_empty();
             self.carry_out(demands);
+            let mut sent = 0;
             for piece in self.connection.take_send() {
-                self.host.take(piece.as_slice());
+                self.disclose(piece.as_slice());
                 self.connection.sent(piece.len() as u64);
+                sent += 1;
             }
-            if quiet {
+            if quiet && sent == 0 {
                 return;
+            }
+        }
+    }
+
+    /// What the host has to say goes on its way, inside TLS if there is one.
+    fn enclose(&mut self) {
+        let Some(tls) = &mut self.tls else { return self.wire.append(&mut self.send) };
+        if tls.is_open() {
+            tls.write(&std::mem::take(&mut self.send));
+        }
+        let mut records = vec![0; tls.outgoing_bytes()];
+        tls.outgoing(&mut records);
+        self.wire.append(&mut records);
+    }
+
+    /// What the connection said arrives.
+    fn disclose(&mut self, bytes: &[u8]) {
+        let Some(tls) = &mut self.tls else { return self.host.take(bytes) };
+        tls.take(bytes);
+        let mut place = vec![0; 2 * MIB];
+        loop {
+            match tls.read(&mut place) {
+                Ok(0) | Err(PskFault::Closed) => return,
+                Ok(count) => self.host.take(&place[..count]),
+                Err(fault) => panic!("{fault}"),
             }
         }
     }
@@ -337,4 +396,113 @@ fn whoever_breaks_the_protocol_is_sent_away() {
     assert_eq!(bench.carry(), [HostEvent::Ends { code: 1 }]);
     assert!(matches!(bench.connection.finished(), Some(CloseReason::Fault(_))));
     assert!(bench.connection.receive_into().is_none());
+}
+
+#[test]
+fn what_is_written_inside_tls_in_any_way_is_read() {
+    for digests in [(false, false), (true, true)] {
+        let digests = Digests { header: digests.0, data: digests.1 };
+        let Some(mut bench) = Bench::inside_tls(digests, 64 * MIB) else { return };
+        assert!(bench.connection.shown().is_some_and(|(identity, _)| identity == "a host"));
+        let data = pattern(MIB);
+        assert_eq!(bench.write(2, 200, &data), Status::SUCCESS);
+        let id = bench.host.write(1, (3, 2), true, &data[..8192], &mut bench.send);
+        assert_eq!(bench.end_of(id).0, Status::SUCCESS);
+        let id = bench.host.read(2, (200, 256), 12, &mut bench.send);
+        let (status, read) = bench.end_of(id);
+        assert!(status == Status::SUCCESS && read == data);
+        assert_eq!(bench.compare(2, 200, &data), Status::SUCCESS);
+        assert_eq!((bench.connection.open_count(), bench.pool.used_bytes()), (0, 0));
+        assert!(!bench.connection.waits_for_client());
+    }
+}
+
+#[test]
+fn many_reads_inside_tls_are_enciphered_a_little_at_a_time() {
+    let Some(mut bench) = Bench::inside_tls(Digests::default(), 64 * MIB) else { return };
+    bench.disks[0].copy_from_slice(&pattern(8 * MIB));
+    for at in 0..8 {
+        bench.host.read(1, (at * 256, 256), 12, &mut bench.send);
+    }
+    bench.enclose();
+    while let Some((mut buffer, range)) = bench.connection.receive_into() {
+        let count = range.len().min(bench.wire.len());
+        let target = &mut buffer.as_mut().expect("nobody else has it")[range];
+        target[..count].copy_from_slice(&bench.wire[..count]);
+        bench.wire.drain(..count);
+        let mut demands = Vec::new();
+        bench.connection.received(Instant(1), buffer, count, &mut demands);
+        bench.carry_out(demands);
+        if bench.wire.is_empty() {
+            break;
+        }
+    }
+    let mut steps = 0;
+    loop {
+        let pieces = bench.connection.take_send();
+        let length: usize = pieces.iter().map(sys::Piece::len).sum();
+        if length == 0 {
+            break;
+        }
+        assert!(length <= 2 * MIB + 64 * 1024, "{length} bytes at once");
+        assert!(bench.connection.take_send().is_empty(), "no more before that has left");
+        for piece in pieces {
+            bench.disclose(piece.as_slice());
+            bench.connection.sent(piece.len() as u64);
+        }
+        steps += 1;
+    }
+    assert!(steps >= 4, "{steps} steps");
+    let mut read = Vec::new();
+    while let Some(event) = bench.host.next_event().expect("an honest controller") {
+        if let HostEvent::Data { bytes, .. } = event {
+            read.extend_from_slice(&bytes);
+        }
+    }
+    assert!(read == bench.disks[0]);
+    assert!(!bench.connection.waits_for_client());
+}
+
+#[test]
+fn data_inside_tls_waits_for_a_place_too() {
+    // Room for one write of a MiB.
+    let Some(mut bench) = Bench::inside_tls(Digests::default(), MIB) else { return };
+    bench.held = Some(Vec::new());
+    let data = pattern(MIB);
+    let ids: Vec<u16> =
+        (0..3).map(|at| bench.host.write_later(1, (at * 256, 256), 12, &mut bench.send)).collect();
+    for id in &ids {
+        let events = bench.carry();
+        let [.., HostEvent::Asked { id: of, tag, .. }] = events[..] else { panic!("{events:?}") };
+        assert_eq!(of, *id, "who came first is asked first");
+        bench.host.send_data((of, tag), 0, &data, 1 << 17, &mut bench.send);
+        assert_eq!(bench.carry(), [], "there is no room for the next");
+        for ask in bench.held.replace(Vec::new()).expect("held") {
+            bench.answer(ask);
+        }
+    }
+    assert!(matches!(bench.carry()[..], [HostEvent::Ended { status: Status::SUCCESS, .. }]));
+    assert!(bench.disks[0][..3 * MIB].chunks(MIB).all(|part| part == data));
+}
+
+#[test]
+fn who_begins_with_tls_where_there_is_none_or_leaves_it_is_sent_away() {
+    let Some(mut bench) = Bench::inside_tls(Digests::default(), 64 * MIB) else { return };
+    // A record in the clear, where only enciphered ones may come.
+    bench.wire.extend_from_slice(&[0; 64]);
+    while let Some((mut buffer, range)) = bench.connection.receive_into() {
+        let count = range.len().min(bench.wire.len());
+        let target = &mut buffer.as_mut().expect("nobody else has it")[range];
+        target[..count].copy_from_slice(&bench.wire[..count]);
+        bench.wire.drain(..count);
+        bench.connection.received(Instant(1), buffer, count, &mut Vec::new());
+    }
+    assert!(matches!(bench.connection.broken(), Some(PskFault::Broken(_))));
+    let zeroes = BufferPool::new(MIB).take_zeroed(MIB).expect("room");
+    let mut plain = NvmeConnection::new(Inputs::new(1), bench.pool.clone(), zeroes);
+    let (mut buffer, _) = plain.receive_into().expect("it waits");
+    buffer.as_mut().expect("nobody else has it")[0] = 0x16;
+    plain.received(Instant(1), buffer, 1, &mut Vec::new());
+    assert!(matches!(plain.broken(), Some(PskFault::Broken(_))));
+    assert!(plain.take_send().is_empty() && plain.receive_into().is_none());
 }

@@ -1,8 +1,8 @@
-//! `nvme-hosts.toml`: which NVMe hosts are let in, where to, and by which secrets they prove who they are.
+//! `nvme-hosts.toml`: which NVMe hosts are let in, where to, by which secrets they prove who they are, and by which keys they speak TLS.
 //!
 //! Always: where there is such a file, a host that it does not name reaches no resource but those that it calls open; a file that
 //! cannot be read, or that others can read, lets nobody in, because the node does not start with it, and goes on with what it had;
-//! nothing that is told of the file contains a line of it.
+//! nothing that is told of the file contains a line of it; each host has a secret or a key for TLS, or both.
 //!
 //! Not here: the proof itself (`nvme`), asking for it (`node/hosts`).
 
@@ -10,8 +10,9 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use nvme::{Credentials, NQN_BYTES_MAX, Secret};
+use nvme::{Credentials, NQN_BYTES_MAX, Secret, TlsKey, TlsNames, TlsPsk};
 use serde::Deserialize;
+use sys::PskTls;
 
 use super::ConfigError;
 
@@ -35,11 +36,16 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct FileHost {
     nqn: String,
-    secret: String,
+    #[serde(default)]
+    secret: Option<String>,
     #[serde(default)]
     old_secret: Option<String>,
     #[serde(default)]
     controller_secret: Option<String>,
+    #[serde(default)]
+    tls_key: Option<String>,
+    #[serde(default)]
+    old_tls_key: Option<String>,
     #[serde(default)]
     resources: Option<Vec<String>>,
 }
@@ -55,7 +61,10 @@ pub(crate) struct HostTable {
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct Host {
     nqn: String,
-    credentials: Credentials,
+    /// `None`: its key for TLS is enough.
+    credentials: Option<Credentials>,
+    /// If there are some, it speaks TLS by one of them.
+    keys: Vec<TlsKey>,
     /// `None`: all.
     resources: Option<Vec<String>>,
 }
@@ -67,8 +76,55 @@ pub(crate) enum Admission<'a> {
     Open,
     /// Once it has proved who it is.
     Proof(&'a Credentials),
+    /// It is known by the key that it speaks TLS with.
+    Sealed,
     /// It may not.
     Refused,
+}
+
+impl FileHost {
+    /// The secrets by which it proves who it is, if it has any.
+    fn credentials(&self) -> Result<Option<Credentials>, String> {
+        let nqn = &self.nqn;
+        let parse = |key: &str, text: &Option<String>| {
+            let parsed = text.as_deref().map(Secret::parse).transpose();
+            parsed.map_err(|fault| format!("`{key}` of host {nqn} {fault}"))
+        };
+        let secret = parse("secret", &self.secret)?;
+        let old = parse("old_secret", &self.old_secret)?;
+        let controller = parse("controller_secret", &self.controller_secret)?;
+        let Some(secret) = secret else {
+            let alone = old.is_some() || controller.is_some();
+            return if alone {
+                Err(format!("host {nqn} has secrets, and no `secret` among them"))
+            } else {
+                Ok(None)
+            };
+        };
+        let secrets: Vec<Secret> = std::iter::once(secret).chain(old).collect();
+        let is_own = |own: &Secret| secrets.iter().any(|secret| secret.is_like(own));
+        if controller.as_ref().is_some_and(is_own) {
+            return Err(format!(
+                "`controller_secret` of host {nqn} is the host's own: who knows one must not know the other"
+            ));
+        }
+        Ok(Some(Credentials { host: secrets, controller }))
+    }
+
+    /// The keys by which it speaks TLS.
+    fn keys(&self) -> Result<Vec<TlsKey>, String> {
+        let nqn = &self.nqn;
+        let parse = |key: &str, text: &Option<String>| {
+            let parsed = text.as_deref().map(TlsKey::parse).transpose();
+            parsed.map_err(|fault| format!("`{key}` of host {nqn} {fault}"))
+        };
+        let (key, old) =
+            (parse("tls_key", &self.tls_key)?, parse("old_tls_key", &self.old_tls_key)?);
+        if key.is_none() && old.is_some() {
+            return Err(format!("host {nqn} has `old_tls_key`, and no `tls_key`"));
+        }
+        Ok(key.into_iter().chain(old).collect())
+    }
 }
 
 impl HostTable {
@@ -103,17 +159,21 @@ impl HostTable {
         if read as u64 == most {
             return Err(refuse(&"is longer than 1 MiB"));
         }
-        HostTable::parse(&text).map(Some).map_err(|why| refuse(&why))
+        let table = HostTable::parse(&text).map_err(|why| refuse(&why))?;
+        if table.has_keys() {
+            PskTls::new().map_err(|why| refuse(&why))?;
+        }
+        Ok(Some(table))
     }
 
-    fn parse(text: &str) -> Result<HostTable, String> {
+    pub(super) fn parse(text: &str) -> Result<HostTable, String> {
         // What the parser prints has the line, and its message the value, that it did not like: it may be a secret.
         let file: File = toml::from_str(text).map_err(|error| {
             let before = error.span().map_or(0, |span| span.start);
             let line = text.get(..before).unwrap_or_default().matches('\n').count() + 1;
             let what = error.message().split(['`', '"', '\'', ':']).next().unwrap_or_default().trim_end();
             format!("line {line}: {what}; its keys are `open`, and of [[hosts]] `nqn`, `secret`, `old_secret`, \
-                     `controller_secret`, `resources`")
+                     `controller_secret`, `tls_key`, `old_tls_key`, `resources`")
         })?;
         let mut hosts: Vec<Host> = Vec::new();
         for host in file.hosts {
@@ -127,24 +187,11 @@ impl HostTable {
             if hosts.iter().any(|other| other.nqn == host.nqn) {
                 return Err(format!("host {} is there twice", host.nqn));
             }
-            let parse = |key: &str, text: &str| {
-                Secret::parse(text).map_err(|fault| format!("`{key}` of host {} {fault}", host.nqn))
-            };
-            let mut secrets = vec![parse("secret", &host.secret)?];
-            if let Some(old) = &host.old_secret {
-                secrets.push(parse("old_secret", old)?);
+            let (credentials, keys) = (host.credentials()?, host.keys()?);
+            if credentials.is_none() && keys.is_empty() {
+                return Err(format!("host {} has neither `secret` nor `tls_key`", host.nqn));
             }
-            let controller = host.controller_secret.as_deref();
-            let controller = controller.map(|text| parse("controller_secret", text)).transpose()?;
-            let is_own = |own: &Secret| secrets.iter().any(|secret| secret.is_like(own));
-            if controller.as_ref().is_some_and(is_own) {
-                return Err(format!(
-                    "`controller_secret` of host {} is the host's own: who knows one must not know the other",
-                    host.nqn
-                ));
-            }
-            let credentials = Credentials { host: secrets, controller };
-            hosts.push(Host { nqn: host.nqn, credentials, resources: host.resources });
+            hosts.push(Host { nqn: host.nqn, credentials, keys, resources: host.resources });
         }
         Ok(HostTable { open: file.open, hosts })
     }
@@ -158,9 +205,33 @@ impl HostTable {
         let reaches = |known: &&Host| {
             known.resources.as_ref().is_none_or(|names| names.iter().any(|name| name == resource))
         };
-        known
-            .filter(reaches)
-            .map_or(Admission::Refused, |known| Admission::Proof(&known.credentials))
+        match known.filter(reaches) {
+            None => Admission::Refused,
+            Some(Host { credentials: Some(credentials), .. }) => Admission::Proof(credentials),
+            Some(_) => Admission::Sealed,
+        }
+    }
+
+    /// Whether the host gets nothing outside of TLS.
+    pub(crate) fn seals(&self, host: &str) -> bool {
+        self.hosts.iter().any(|known| known.nqn == host && !known.keys.is_empty())
+    }
+
+    /// Whether any host speaks TLS.
+    pub(crate) fn has_keys(&self) -> bool {
+        self.hosts.iter().any(|known| !known.keys.is_empty())
+    }
+
+    /// Whether nobody gets anything of a volume outside of TLS.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.open.is_empty() && self.hosts.iter().all(|known| !known.keys.is_empty())
+    }
+
+    /// What TLS gets for an identity: `names` says which host and subsystem it names.
+    pub(crate) fn psks(&self, names: &TlsNames, identity: &str) -> Vec<TlsPsk> {
+        let known = self.hosts.iter().filter(|known| known.nqn == names.host);
+        let made = known.flat_map(|known| &known.keys).flat_map(|key| key.psks(names));
+        made.filter(|psk| psk.identity == identity).collect()
     }
 
     /// How many hosts it knows.

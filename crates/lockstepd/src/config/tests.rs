@@ -1,6 +1,6 @@
 //! What a configuration is refused for.
 
-use super::{Config, File, NodeId, PEERS_MAX, threads_for};
+use super::{Config, File, HostTable, NodeId, PEERS_MAX, check_nvme, threads_for};
 use fuzz::{Target, nothing, outcome, run};
 use std::path::Path;
 
@@ -127,15 +127,27 @@ fn nbd_beyond_this_machine_needs_tls_or_must_be_stated_to_be_insecure() {
 }
 
 #[test]
-fn nvme_beyond_this_machine_must_be_stated_to_be_insecure() {
-    let with = |line: &str| GOOD.replace("node = 2", &format!("node = 2\n{line}"));
-    let served = |text: &str| Config::parse(Path::new("/x"), text).expect("it is good").nvme;
-    assert_eq!(served(GOOD), None);
-    assert_eq!(served(&with("nvme = \"127.77.0.2:4420\"")), "127.77.0.2:4420".parse().ok());
-    let wide = "nvme = \"0.0.0.0:4420\"";
-    let why = refused(&with(wide));
+fn nvme_beyond_this_machine_must_be_inside_tls_or_stated_to_be_insecure() {
+    let read = |lines: &str| {
+        let text = GOOD.replace("node = 2", &format!("node = 2\n{lines}"));
+        Config::parse(Path::new("/x"), &text).expect("it is good")
+    };
+    for good in ["", "nvme = \"127.77.0.2:4420\"", "nvme = \"0.0.0.0:4420\"\ninsecure = true"] {
+        assert_eq!(check_nvme(&read(good)), Ok(()));
+    }
+    let mut wide = read("nvme = \"0.0.0.0:4420\"");
+    let why = check_nvme(&wide).expect_err("it is neither").0;
     assert!(why.contains("`nvme`") && why.contains("insecure = true"), "{why}");
-    assert_eq!(served(&with(&format!("{wide}\ninsecure = true"))), "0.0.0.0:4420".parse().ok());
+    let mut with = |table: &str| {
+        wide.nvme_hosts = Some(HostTable::parse(table).expect("it is good"));
+        check_nvme(&wide).is_ok()
+    };
+    let key = nvme::TlsKey::new(&[1; 32], None).expect("32 bytes").to_text();
+    let secret = nvme::Secret::new(&[1; 32], None).expect("32 bytes").to_text();
+    let sealed = format!("[[hosts]]\nnqn = \"nqn.one\"\ntls_key = \"{key}\"\n");
+    assert!(with("") && with(&sealed), "nobody is let in, or inside TLS");
+    assert!(!with(&format!("open = [\"web\"]\n{sealed}")));
+    assert!(!with(&format!("{sealed}[[hosts]]\nnqn = \"nqn.two\"\nsecret = \"{secret}\"\n")));
 }
 
 #[test]

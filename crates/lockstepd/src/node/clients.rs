@@ -86,6 +86,8 @@ pub(crate) struct Client {
     pub(super) way: Option<u32>,
     /// Which NVMe host it says that it is.
     pub(super) claim: Option<Claim>,
+    /// Which NVMe host it says that it is, to the discovery service.
+    pub(super) discovers: Option<String>,
     /// What it has opened; of an NVMe host any volume.
     pub(super) opened: Option<(Key, VolumeId)>,
     /// It is one of those that are not known.
@@ -127,6 +129,7 @@ impl Client {
             controller: None,
             way: None,
             claim: None,
+            discovers: None,
             opened,
             visits,
             restless: false,
@@ -176,7 +179,11 @@ impl Node {
         let connection = match offer {
             _ if door == Door::Nvme => {
                 self.hosts.come(self.hands.now());
-                Served::Nvme(Box::new(NvmeConnection::new(inputs, payload, zeroes)))
+                let connection = NvmeConnection::new(inputs, payload, zeroes);
+                Served::Nvme(Box::new(match self.tls_offer() {
+                    Some(offer) => connection.with_tls(offer),
+                    None => connection,
+                }))
             }
             Some(offer) => {
                 let required = self.config.nbd_tls == Tls::Required;

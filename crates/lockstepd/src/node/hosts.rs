@@ -3,15 +3,20 @@
 //! Always: a controller's number is this node's, and of no other node of the resource whose id has another lowest byte; a
 //! controller that its host has switched off has no queues for I/O; a host that was given up, or whose bytes
 //! may have waited while this process stood still, is dropped before anything is looked at that it sent; a host
-//! that has to prove who it is has opened nothing before it has, on each of its queues.
+//! that has to prove who it is has opened nothing before it has, on each of its queues; a host that has a key for TLS opens nothing
+//! but inside TLS, and there only what its key's identity names.
 //!
 //! Not here: sockets and requests (`clients`), the protocol (`nvme`).
 
 use base::{Duration, Instant, SECTOR_BYTES, VolumeId};
+use std::sync::Arc;
+
+use export::PskOffer;
 use nvme::{
     Access, Connect, Controller, DISCOVERY_NQN, Entry, Examiner, Names, Namespace, Secret, Seed,
-    Service, Status, Subsystem,
+    Service, Status, Subsystem, TlsNames, TlsPsk,
 };
+use sys::{Psk, PskTls};
 
 use replica::member::Suspended;
 
@@ -54,6 +59,8 @@ pub(crate) struct Hosts {
     generation: u64,
     /// Hosts that the table does not know, or that did not prove who they are.
     pub(super) refused: u64,
+    /// The machine's TLS, once a host has a key for it.
+    tls: Option<PskTls>,
 }
 
 /// Which host a connection says that it is of, and what it has shown for it.
@@ -64,6 +71,8 @@ pub(crate) struct Claim {
     subsystem: String,
     /// It has proved that it knows this; nothing is asked of it if there is no table of hosts.
     proved: Option<Secret>,
+    /// What it speaks TLS with.
+    sealed: Option<TlsPsk>,
 }
 
 impl Hosts {
@@ -118,7 +127,7 @@ impl Node {
         let Some(client) = self.clients.get(key) else { return };
         let service = match client.opened {
             Some((resource, _)) => self.resources.get(resource).map(|one| self.service_of(one)),
-            None => self.is_discovery(key).then(|| self.discovery()),
+            None => self.discovered_by(key).map(|host| self.discovery(&host)),
         };
         let Some(service) = service else { return };
         let Some(client) = self.clients.get_mut(key) else { return };
@@ -129,10 +138,12 @@ impl Node {
         }
     }
 
-    fn is_discovery(&mut self, key: Key) -> bool {
-        let connection = self.clients.get_mut(key).and_then(|client| client.connection.nvme());
-        let controller = connection.and_then(|connection| connection.controller());
-        controller.is_some_and(|one| matches!(one.service(), Service::Discovery { .. }))
+    /// The host that asks the discovery service, if it is one.
+    fn discovered_by(&mut self, key: Key) -> Option<String> {
+        let client = self.clients.get_mut(key)?;
+        let controller = client.connection.nvme()?.controller()?;
+        matches!(controller.service(), Service::Discovery { .. })
+            .then(|| client.discovers.clone().unwrap_or_default())
     }
 
     /// The name of a resource's subsystem.
@@ -179,8 +190,9 @@ impl Node {
         name
     }
 
-    /// What there is to connect to.
-    fn discovery(&mut self) -> Service {
+    /// What there is to connect to, as this host is told.
+    fn discovery(&mut self, host: &str) -> Service {
+        let tls = self.config.nvme_hosts.as_ref().is_some_and(|table| table.seals(host));
         let entry = |(_, resource): (Key, &Resource)| {
             let address = self.config.nvme?;
             Some(Entry {
@@ -189,13 +201,15 @@ impl Node {
                 port: address.port(),
                 ipv6: address.is_ipv6(),
                 node: self.config.node.0,
+                tls: false,
             })
         };
-        let entries: Vec<Entry> = self.resources.iter().filter_map(entry).collect();
+        let mut entries: Vec<Entry> = self.resources.iter().filter_map(entry).collect();
         if entries != self.hosts.listed {
             self.hosts.listed.clone_from(&entries);
             self.hosts.generation += 1;
         }
+        entries.iter_mut().for_each(|entry| entry.tls = tls);
         Service::Discovery { entries, generation: self.hosts.generation }
     }
 
@@ -215,17 +229,23 @@ impl Node {
             return Err(Status::CONNECT_BUSY);
         }
         if connect.subsystem == DISCOVERY_NQN {
+            // In the clear as well: it tells where TLS is to be spoken.
+            self.check_names(key, connect)?;
             let keys = self.clients.keys();
-            if keys.into_iter().filter(|&key| self.is_discovery(key)).count() >= DISCOVERIES_MAX {
+            let discoverers = keys.into_iter().filter(|&key| self.discovered_by(key).is_some());
+            if discoverers.count() >= DISCOVERIES_MAX {
                 warning_limited!("the discovery service has {DISCOVERIES_MAX} hosts already");
                 return Err(Status::CONNECT_BUSY);
             }
-            let service = self.discovery();
+            let service = self.discovery(&connect.host);
             let keep_alive_ms = match connect.keep_alive_ms {
                 0 => DISCOVERY_PATIENCE_MS,
                 said => said.min(DISCOVERY_PATIENCE_MS),
             };
             self.make_controller(key, keep_alive_ms, service)?;
+            if let Some(client) = self.clients.get_mut(key) {
+                client.discovers = Some(connect.host.clone());
+            }
             self.know_client(key);
             return Ok(());
         }
@@ -234,7 +254,9 @@ impl Node {
         });
         let (resource, entry) = found.ok_or(Status::CONNECT_INVALID)?;
         let (service, shards) = (self.service_of(entry), entry.shard_count());
-        let proves = self.ask_for_proof(key, connect, resource)?;
+        let sealed = self.check_seal(key, connect)?;
+        let inside = if sealed.is_some() { ", inside TLS" } else { "" };
+        let proves = self.ask_for_proof(key, connect, resource, sealed)?;
         if connect.queue == 0 {
             self.make_controller(key, connect.keep_alive_ms, service)?;
         } else {
@@ -248,8 +270,76 @@ impl Node {
         if !proves {
             self.open_for_host(key, resource);
         }
-        info!("{}: queue {} of a host: {:?}", connect.subsystem, connect.queue, connect.host);
+        let Connect { subsystem, queue, host, .. } = connect;
+        info!("{subsystem}: queue {queue} of a host{inside}: {host:?}");
         Ok(())
+    }
+
+    /// What hosts that begin with TLS are answered with, if the table has keys for any. What the table says now counts for who
+    /// comes now; when it connects it is asked again.
+    pub(super) fn tls_offer(&mut self) -> Option<PskOffer> {
+        let table = self.config.nvme_hosts.as_ref().filter(|table| table.has_keys())?;
+        if self.hosts.tls.is_none() {
+            let made = PskTls::new();
+            if let Err(why) = &made {
+                warning_limited!("NVMe hosts cannot speak TLS: {why}");
+            }
+            self.hosts.tls = made.ok();
+        }
+        let (tls, table) = (self.hosts.tls.clone()?, table.clone());
+        let keys = Arc::new(move |identity: &str| {
+            let names = TlsNames::parse(identity);
+            let known = names.map(|names| table.psks(&names, identity)).unwrap_or_default();
+            known.into_iter().filter_map(|psk| Psk::new(psk.key)).collect()
+        });
+        Some(PskOffer { tls, keys })
+    }
+
+    /// What the host speaks TLS with. Its names have to be those that it connects by.
+    fn check_names(&mut self, key: Key, connect: &Connect) -> Result<Option<TlsPsk>, Status> {
+        let client = self.clients.get_mut(key).ok_or(Status::INTERNAL)?;
+        let connection = client.connection.nvme().ok_or(Status::INTERNAL)?;
+        let Some((identity, psk)) = connection.shown() else { return Ok(None) };
+        let names = TlsNames::parse(identity);
+        let sealed = TlsPsk { identity: identity.to_owned(), key: psk.bytes().to_vec() };
+        let same =
+            names.is_some_and(|of| of.host == connect.host && of.subsystem == connect.subsystem);
+        if !same || !self.is_seal_valid(&connect.host, &connect.subsystem, Some(&sealed)) {
+            self.hosts.refused += 1;
+            warning_limited!(
+                "the key of {:?} is not for {:?} at {}",
+                sealed.identity,
+                connect.host,
+                connect.subsystem
+            );
+            return Err(Status::CONNECT_HOST);
+        }
+        Ok(Some(sealed))
+    }
+
+    /// The same, of who wants a volume: whose row has a key gets nothing without it.
+    fn check_seal(&mut self, key: Key, connect: &Connect) -> Result<Option<TlsPsk>, Status> {
+        let sealed = self.check_names(key, connect)?;
+        if sealed.is_none() && !self.is_seal_valid(&connect.host, &connect.subsystem, None) {
+            self.hosts.refused += 1;
+            warning_limited!(
+                "{}: {:?} has to speak TLS by its key",
+                connect.subsystem,
+                connect.host
+            );
+            return Err(Status::CONNECT_HOST);
+        }
+        Ok(sealed)
+    }
+
+    /// Whether the table lets a host in that speaks TLS by this, or in the clear.
+    fn is_seal_valid(&self, host: &str, subsystem: &str, sealed: Option<&TlsPsk>) -> bool {
+        let Some(table) = &self.config.nvme_hosts else { return sealed.is_none() };
+        let names = TlsNames { host: host.to_owned(), subsystem: subsystem.to_owned() };
+        match sealed {
+            Some(own) => table.psks(&names, &own.identity).contains(own),
+            None => !table.seals(host),
+        }
     }
 
     /// Has a host prove who it is, if it has to. Says whether it has.
@@ -258,12 +348,13 @@ impl Node {
         key: Key,
         connect: &Connect,
         resource: Key,
+        sealed: Option<TlsPsk>,
     ) -> Result<bool, Status> {
         let host = &connect.host;
         let resource = self.name_of(resource).to_owned();
         let admission = self.config.nvme_hosts.as_ref().map(|table| table.admits(host, &resource));
         let credentials = match admission {
-            None | Some(Admission::Open) => None,
+            None | Some(Admission::Open | Admission::Sealed) => None,
             Some(Admission::Proof(credentials)) => Some(credentials.clone()),
             Some(Admission::Refused) => {
                 self.hosts.refused += 1;
@@ -282,7 +373,7 @@ impl Node {
             connection.requires(Examiner::new(names, credentials, Seed::new(random)));
         }
         let (host, host_id) = (host.clone(), connect.host_id);
-        client.claim = Some(Claim { host, host_id, subsystem, proved: None });
+        client.claim = Some(Claim { host, host_id, subsystem, proved: None, sealed });
         Ok(proves)
     }
 
@@ -307,20 +398,23 @@ impl Node {
     /// The table of hosts is another: ends the connections of those who could not come in now as they did.
     pub(super) fn drop_unproved_hosts(&mut self) {
         let Some(table) = self.config.nvme_hosts.clone() else { return };
+        // Whom discovery tells to speak TLS may be another, too.
+        self.hosts.generation += 1;
         let prefix = self.nqn_of("");
         for key in self.clients.keys() {
             let claim = self.clients.get(key).and_then(|client| client.claim.clone());
             let Some(claim) = claim else { continue };
             let resource = claim.subsystem.strip_prefix(&prefix).unwrap_or_default();
+            let sealed = self.is_seal_valid(&claim.host, &claim.subsystem, claim.sealed.as_ref());
             let stays = match table.admits(&claim.host, resource) {
-                Admission::Open => true,
+                Admission::Open | Admission::Sealed => sealed,
                 Admission::Proof(known) => {
                     let proved = claim.proved.clone();
                     let client = self.clients.get_mut(key);
                     if let Some(connection) = client.and_then(|client| client.connection.nvme()) {
                         connection.renew(known);
                     }
-                    proved.is_some_and(|proved| known.host.contains(&proved))
+                    sealed && proved.is_some_and(|proved| known.host.contains(&proved))
                 }
                 Admission::Refused => false,
             };

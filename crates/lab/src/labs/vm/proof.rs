@@ -11,10 +11,11 @@ use crate::bench::{Bench, Failure, Outcome, Verdict, ensure, missing, passed, ru
 use crate::cluster::{Cluster, SYNC_LIMIT};
 
 /// Of the machine, in its script too.
-const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427";
+pub(super) const HOST: &str =
+    "nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427";
 
 /// How long nvme-cli may take.
-const TOOL_LIMIT: Duration = Duration::from_secs(20);
+pub(super) const TOOL_LIMIT: Duration = Duration::from_secs(20);
 
 /// Debian's 6.1 has no authentication.
 pub(in crate::labs) fn proof_6_12(bench: &Bench) -> Outcome {
@@ -22,7 +23,7 @@ pub(in crate::labs) fn proof_6_12(bench: &Bench) -> Outcome {
 }
 
 /// What the machine needs to reach a resource: its subsystem, and a port for each node.
-fn paths(cluster: &Cluster, resource: &str) -> Outcome<(String, Vec<String>)> {
+pub(super) fn paths(cluster: &Cluster, resource: &str) -> Outcome<(String, Vec<String>)> {
     let told = cluster.ok(&["resource", "show", resource])?;
     let (mut subsystem, mut ports) = (String::new(), Vec::new());
     for place in told.split_whitespace().filter_map(|word| word.strip_prefix("nvme+tcp://")) {
@@ -60,7 +61,7 @@ fn tell(cluster: &Cluster, secrets: &str) -> Outcome<()> {
     cluster.ok(&["reload"]).map(drop)
 }
 
-fn until(running: &mut Running, share: &Path, file: &str) -> Outcome<()> {
+pub(super) fn until(running: &mut Running, share: &Path, file: &str) -> Outcome<()> {
     let came = wait_for(file, Duration::from_secs(GUEST_SECONDS), || {
         let came = share.join(file).exists();
         ensure!(came || running.has_ended()?, "the machine has not come so far");

@@ -1,9 +1,11 @@
 //! What a table of hosts admits, what it is refused for, and that it is told without a secret.
 
 use super::{Admission, HostTable};
+use nvme::TlsNames;
 use std::os::unix::fs::PermissionsExt;
 
 const SECRET: &str = "DHHC-1:01:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:";
+const KEY: &str = "NVMeTLSkey-1:01:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:";
 const OTHER: &str = "DHHC-1:01:EABQE0wLgHjYgjFzZA29pOFnfN2YRwaB8an4jz0YWZ/RnDJK:";
 /// The middle of both, in part.
 const HIDDEN: [&str; 2] = ["AQIDBAUGBwgJ", "EABQE0wLgHjY"];
@@ -24,6 +26,7 @@ fn hosts_reach_what_the_table_says() {
             (credentials.host.len(), usize::from(credentials.controller.is_some()))
         }
         Admission::Open => (0, 0),
+        Admission::Sealed => (8, 8),
         Admission::Refused => (9, 9),
     };
     assert_eq!(secrets("nqn.one", "web"), (2, 0));
@@ -34,6 +37,32 @@ fn hosts_reach_what_the_table_says() {
     assert_eq!(secrets("nqn.three", "scratch"), (0, 0));
     let none = HostTable::parse("").expect("it lets nobody in");
     assert_eq!(none.admits("nqn.one", "web"), Admission::Refused);
+}
+
+#[test]
+fn a_key_belongs_to_one_host_and_one_subsystem() {
+    let text = format!(
+        "[[hosts]]\nnqn = \"nqn.one\"\ntls_key = \"{KEY}\"\nresources = [\"web\"]\n\
+         [[hosts]]\nnqn = \"nqn.two\"\nsecret = \"{SECRET}\"\n"
+    );
+    let table = HostTable::parse(&text).expect("it is good");
+    assert!(table.has_keys() && table.seals("nqn.one") && !table.seals("nqn.two"));
+    assert_eq!(table.admits("nqn.one", "web"), Admission::Sealed);
+    assert_eq!(table.admits("nqn.one", "db"), Admission::Refused);
+    let names = |host: &str| TlsNames { host: host.to_owned(), subsystem: "nqn.x:web".to_owned() };
+    let identity = "NVMe0R01 nqn.one nqn.x:web";
+    assert_eq!(table.psks(&names("nqn.one"), identity).len(), 2, "by both derivations");
+    assert!(table.psks(&names("nqn.one"), "NVMe0R01 nqn.one nqn.x:db").is_empty());
+    assert!(table.psks(&names("nqn.two"), "NVMe0R01 nqn.two nqn.x:web").is_empty());
+    assert!(!table.is_sealed(), "the other host speaks in the clear");
+    let old = text.replace("resources", &format!("old_tls_key = \"{KEY}\"\nresources"));
+    let table = HostTable::parse(&old).expect("it is good");
+    assert_eq!(table.psks(&names("nqn.one"), identity).len(), 4);
+    let sealed = text.replace(&format!("secret = \"{SECRET}\""), &format!("tls_key = \"{KEY}\""));
+    assert!(HostTable::parse(&sealed).is_ok_and(|table| table.is_sealed()));
+    let open = format!("open = [\"scratch\"]\n{sealed}");
+    assert!(HostTable::parse(&open).is_ok_and(|table| !table.is_sealed()));
+    assert!(format!("{table:?}").contains("not shown") && !format!("{table:?}").contains("3, 4"));
 }
 
 #[test]
@@ -49,7 +78,12 @@ fn what_is_wrong_is_told_and_no_secret_with_it() {
         (good.replacen("secret = \"", "secret = [\"", 1), "line 5"),
         (good.replace("[\"web\"]", &format!("\"{SECRET}\"")), "line 10: invalid type;"),
         (good.replace("[\"scratch\"]", &format!("\"{SECRET}\"")), "line 1: invalid type;"),
-        (good.replacen(&format!("secret = \"{SECRET}\"\n"), "", 1), "missing field"),
+        (good.replacen(&format!("secret = \"{SECRET}\"\n"), "", 1), "no `secret` among them"),
+        (good.replacen("old_secret", "old_tls_key", 1), "`old_tls_key` of host nqn.one"),
+        (format!("{good}old_tls_key = \"{KEY}\"\n"), "no `tls_key`"),
+        (format!("{good}[[hosts]]\nnqn = \"nqn.x\"\n"), "neither `secret` nor `tls_key`"),
+        (format!("{good}tls_key = \"{}\"\n", KEY.replacen("AQIDB", "AQIDC", 1)), "damaged"),
+        (format!("{good}tls_key = {KEY}\n"), "line 11"),
         (good.replacen("nqn = \"nqn.one\"", &format!("{SECRET} = 1"), 1), "line 3"),
         (good.replacen(":01:", ":02:", 1), "`secret` of host nqn.one is of a wrong length"),
         (good.replacen("AQIDB", "AQIDC", 1), "damaged"),

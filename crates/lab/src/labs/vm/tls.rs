@@ -1,0 +1,116 @@
+//! Hosts that speak TLS by keys: Linux' own initiator, its handshake made by tlshd, its keys by nvme-cli.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::proof::{HOST, TOOL_LIMIT, paths, until};
+use super::{Guest, MAKE_LIMIT, TOOLS, said, script};
+use crate::bench::{Bench, Outcome, Verdict, ensure, missing, passed, program, run, text};
+use crate::cluster::{Cluster, SYNC_LIMIT};
+
+/// Debian's 6.1 has no TLS for NVMe.
+pub(in crate::labs) fn tls_6_12(bench: &Bench) -> Outcome {
+    tls(bench, "linux-image-6.12-amd64")
+}
+
+/// Programs of a newer Debian, for the machine; kept beside the kernels. The inner error: they cannot be had.
+fn newer_tools() -> Outcome<Result<PathBuf, String>> {
+    let programs = program("lockstep")?;
+    let target = programs.parent().and_then(Path::parent).unwrap_or(Path::new("."));
+    let directory = target.join("guest").join("tools-13");
+    let (made, script) = (directory.join("made"), script("newer.sh"));
+    let changed = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
+    if changed(&made).is_ok_and(|made| changed(&script).is_ok_and(|at| at <= made)) {
+        return Ok(Ok(directory));
+    }
+    let ran = run(Command::new(&script).arg(text(&directory)), MAKE_LIMIT)?;
+    if ran.code != Some(0) {
+        return Ok(Err(format!("tlshd cannot be had from Debian 13: {}", ran.words())));
+    }
+    Ok(Ok(directory))
+}
+
+/// A new key, as nvme-cli makes it.
+fn key() -> Outcome<String> {
+    let mut make = Command::new("nvme");
+    let made = run(make.args(["gen-tls-key", "--hmac=1"]), TOOL_LIMIT)?.ok()?;
+    Ok(made.trim().to_owned())
+}
+
+/// Tells every node by which keys the host speaks.
+fn tell(cluster: &Cluster, keys: &str) -> Outcome<()> {
+    let table = format!("[[hosts]]\nnqn = \"{HOST}\"\n{keys}");
+    for node in ["a", "b", "c"] {
+        let path = cluster.home(node).join("nvme-hosts.toml");
+        fs::write(&path, &table)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        let settings = cluster.settings(node);
+        let text = fs::read_to_string(&settings)?;
+        if !text.contains("nvme_hosts") {
+            fs::write(&settings, format!("nvme_hosts = \"nvme-hosts.toml\"\n{text}"))?;
+        }
+    }
+    cluster.ok(&["reload"]).map(drop)
+}
+
+fn tls(bench: &Bench, series: &str) -> Outcome {
+    let missing = missing(TOOLS);
+    if !missing.is_empty() {
+        return Ok(Verdict::NotRun(format!("not on this machine: {}", missing.join(", "))));
+    }
+    let (guest, tools) = match (Guest::of(series)?, newer_tools()?) {
+        (Ok(guest), Ok(tools)) => (guest, tools),
+        (Err(why), _) | (_, Err(why)) => return Ok(Verdict::NotRun(why)),
+    };
+    bench.tell(format!("{} and tlshd are at hand", guest.kernel));
+    let cluster = Cluster::up(bench, 3)?;
+    cluster.create("web", &["--size", "64MiB", "--replicas", "3"])?;
+    let (own, next, wrong) = (key()?, key()?, key()?);
+    tell(&cluster, &format!("tls_key = \"{own}\"\n"))?;
+    let (subsystem, ports) = paths(&cluster, "web")?;
+    let share = bench.directory.join("share");
+    fs::create_dir(&share)?;
+    copy(&tools, &share.join("tools"))?;
+    fs::write(share.join("run"), include_str!("../../../vm/tls.sh"))?;
+    let id = HOST.rsplit(':').next().unwrap_or_default();
+    let settings = format!(
+        "HOST={HOST} ID={id} SUBSYSTEM={subsystem} PORTS=\"{}\"\nKEY={own} NEXT={next} WRONG={wrong}\n",
+        ports.join(" ")
+    );
+    fs::write(share.join("settings"), settings)?;
+    let mut running = guest.start(&share)?;
+    until(&mut running, &share, "ready")?;
+    let killed = cluster.primary("web")?;
+    cluster.kill(&killed)?;
+    cluster.start(&killed)?;
+    bench.tell(format!("node {killed}, the primary's, was killed and is back"));
+    cluster.wait("web", "in-sync", SYNC_LIMIT)?;
+    fs::write(share.join("back"), "")?;
+    tell(&cluster, &format!("tls_key = \"{next}\"\nold_tls_key = \"{own}\"\n"))?;
+    fs::write(share.join("both"), "")?;
+    until(&mut running, &share, "changed")?;
+    tell(&cluster, &format!("tls_key = \"{next}\"\n"))?;
+    fs::write(share.join("only"), "")?;
+    ensure!(running.ends_well()?, "the machine found fault:\n{}", said(&share));
+    for node in ["a", "b", "c"] {
+        let log = fs::read_to_string(cluster.home(node).join("log"))?;
+        let told = [&own, &next].iter().any(|key| log.contains(&key[16..40]));
+        ensure!(!told && log.contains("inside TLS"), "node {node} tells a key, or of no TLS");
+    }
+    let seen = fs::read_to_string(share.join("seen"))?;
+    passed(format!("{}: {}", guest.kernel, seen.trim().replace('\n', "; ")))
+}
+
+/// Two folders of files.
+fn copy(from: &Path, to: &Path) -> Outcome<()> {
+    for folder in ["lib", "bin"] {
+        fs::create_dir_all(to.join(folder))?;
+        for file in fs::read_dir(from.join(folder))? {
+            let file = file?;
+            fs::copy(file.path(), to.join(folder).join(file.file_name()))?;
+        }
+    }
+    Ok(())
+}
