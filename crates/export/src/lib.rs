@@ -1,10 +1,10 @@
-//! How a volume is served: NBD over TCP and Unix sockets, NVMe over TCP, disks of this host by `ublk`.
+//! How a volume is served: NBD over TCP and Unix sockets, NVMe over TCP, disks of this host by `ublk`, disks of machines by `vhost-user`.
 //!
 //! [`NbdConnection`] and [`NvmeConnection`] join the protocol's machine with buffers: it says where the next bytes from the
 //! client shall go, cuts requests into pieces that a shard can take, and turn answers into what is to
 //! be sent. Payload goes from the socket into the buffer that the disk and the peers get.
 //!
-//! [`UblkDisk`] has no bytes to take apart: the kernel says what is asked.
+//! [`UblkDisk`] has no bytes to take apart: the kernel says what is asked. [`VhostDisk`] takes requests from a machine's memory.
 //!
 //! A client that asks for TLS gets it (`guard`), if the owner offers it: it has to show a certificate
 //! of the cluster, and what is sent and received is copied once more. An NVMe host that begins with TLS gets it (`psk_guard`), if
@@ -22,6 +22,7 @@ mod pieces;
 mod psk_guard;
 mod served;
 mod ublk_disk;
+mod vhost_disk;
 
 pub use nbd_connection::{
     Ask, BYTES_OPEN_MAX, Demand, HAGGLE_BYTES_MAX, Inputs, NbdConnection, Tag, UNSENT_BYTES_MAX,
@@ -31,3 +32,4 @@ pub use pieces::PIECE_BYTES;
 pub use psk_guard::PskOffer;
 pub use served::{Over, Served};
 pub use ublk_disk::{DiskData, Done, UblkDisk, ZEROES_BYTES_MAX};
+pub use vhost_disk::{VhostDisk, VhostReply, VhostVolume};

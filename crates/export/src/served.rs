@@ -9,6 +9,7 @@ use sys::{Buffer, BufferPool, Piece, PskFault};
 use crate::nbd_connection::{Demand, NbdConnection, Tag};
 use crate::nvme_connection::NvmeConnection;
 use crate::ublk_disk::UblkDisk;
+use crate::vhost_disk::VhostDisk;
 
 /// One client.
 pub enum Served {
@@ -18,6 +19,8 @@ pub enum Served {
     Nvme(Box<NvmeConnection>),
     /// By the kernel: a disk of this host.
     Ublk(Box<UblkDisk>),
+    /// By QEMU: a disk of a machine.
+    Vhost(Box<VhostDisk>),
 }
 
 /// Why nothing more is taken from a client.
@@ -39,6 +42,7 @@ impl Served {
             Served::Nbd(_) => "an NBD client",
             Served::Nvme(_) => "an NVMe host",
             Served::Ublk(_) => "a disk of this host",
+            Served::Vhost(_) => "a machine's disk",
         }
     }
 
@@ -46,7 +50,7 @@ impl Served {
     pub fn nbd(&mut self) -> Option<&mut NbdConnection> {
         match self {
             Served::Nbd(connection) => Some(connection),
-            Served::Nvme(_) | Served::Ublk(_) => None,
+            Served::Nvme(_) | Served::Ublk(_) | Served::Vhost(_) => None,
         }
     }
 
@@ -54,7 +58,7 @@ impl Served {
     pub fn nvme(&mut self) -> Option<&mut NvmeConnection> {
         match self {
             Served::Nvme(connection) => Some(connection),
-            Served::Nbd(_) | Served::Ublk(_) => None,
+            Served::Nbd(_) | Served::Ublk(_) | Served::Vhost(_) => None,
         }
     }
 
@@ -62,7 +66,15 @@ impl Served {
     pub fn ublk(&mut self) -> Option<&mut UblkDisk> {
         match self {
             Served::Ublk(disk) => Some(disk),
-            Served::Nbd(_) | Served::Nvme(_) => None,
+            Served::Nbd(_) | Served::Nvme(_) | Served::Vhost(_) => None,
+        }
+    }
+
+    /// What it is to QEMU.
+    pub fn vhost(&mut self) -> Option<&mut VhostDisk> {
+        match self {
+            Served::Vhost(disk) => Some(disk),
+            Served::Nbd(_) | Served::Nvme(_) | Served::Ublk(_) => None,
         }
     }
 
@@ -71,7 +83,7 @@ impl Served {
         match self {
             Served::Nbd(connection) => connection.receive_into(),
             Served::Nvme(connection) => connection.receive_into(),
-            Served::Ublk(_) => None,
+            Served::Ublk(_) | Served::Vhost(_) => None,
         }
     }
 
@@ -89,7 +101,7 @@ impl Served {
         match self {
             Served::Nbd(connection) => connection.received(buffer, count, demands),
             Served::Nvme(connection) => connection.received(now, buffer, count, demands),
-            Served::Ublk(_) => unreachable!("it has no socket"),
+            Served::Ublk(_) | Served::Vhost(_) => unreachable!("it has no bytes to take"),
         }
     }
 
@@ -99,6 +111,7 @@ impl Served {
             Served::Nbd(connection) => connection.proceed(demands),
             Served::Nvme(connection) => connection.proceed(now, demands),
             Served::Ublk(disk) => disk.proceed(demands),
+            Served::Vhost(disk) => disk.proceed(demands),
         }
     }
 
@@ -111,6 +124,7 @@ impl Served {
             Served::Nbd(connection) => connection.answer(tag, result, buffer),
             Served::Nvme(connection) => connection.answer(tag, result, buffer),
             Served::Ublk(disk) => disk.answer(tag, result, buffer.as_ref()),
+            Served::Vhost(disk) => disk.answer(tag, result, buffer.as_ref()),
         }
     }
 
@@ -119,7 +133,7 @@ impl Served {
         match self {
             Served::Nbd(connection) => connection.take_send(),
             Served::Nvme(connection) => connection.take_send(),
-            Served::Ublk(_) => Vec::new(),
+            Served::Ublk(_) | Served::Vhost(_) => Vec::new(),
         }
     }
 
@@ -128,7 +142,7 @@ impl Served {
         match self {
             Served::Nbd(connection) => connection.sent(bytes),
             Served::Nvme(connection) => connection.sent(bytes),
-            Served::Ublk(_) => {}
+            Served::Ublk(_) | Served::Vhost(_) => {}
         }
     }
 
@@ -139,6 +153,7 @@ impl Served {
             Served::Nbd(connection) => connection.starved(),
             Served::Nvme(connection) => connection.starved(),
             Served::Ublk(disk) => disk.starved(),
+            Served::Vhost(disk) => disk.starved(),
         }
     }
 
@@ -148,7 +163,7 @@ impl Served {
         match self {
             Served::Nbd(connection) => connection.waits_for_client(),
             Served::Nvme(connection) => connection.waits_for_client(),
-            Served::Ublk(_) => false,
+            Served::Ublk(_) | Served::Vhost(_) => false,
         }
     }
 
@@ -158,6 +173,7 @@ impl Served {
             Served::Nbd(connection) => connection.draw_from(payload),
             Served::Nvme(connection) => connection.draw_from(payload),
             Served::Ublk(disk) => disk.draw_from(payload),
+            Served::Vhost(disk) => disk.draw_from(payload),
         }
     }
 
@@ -179,6 +195,11 @@ impl Served {
                 }),
             },
             Served::Ublk(_) => None,
+            Served::Vhost(disk) => disk.fault().map(|fault| Over {
+                why: fault.to_string(),
+                fault: true,
+                unproved: false,
+            }),
         }
     }
 
@@ -187,7 +208,7 @@ impl Served {
     pub fn claims(&self) -> Option<&Claims> {
         match self {
             Served::Nbd(connection) => connection.claims(),
-            Served::Nvme(_) | Served::Ublk(_) => None,
+            Served::Nvme(_) | Served::Ublk(_) | Served::Vhost(_) => None,
         }
     }
 
@@ -196,7 +217,7 @@ impl Served {
     pub fn handshake_bytes(&self) -> usize {
         match self {
             Served::Nbd(connection) => connection.handshake_bytes(),
-            Served::Nvme(_) | Served::Ublk(_) => 0,
+            Served::Nvme(_) | Served::Ublk(_) | Served::Vhost(_) => 0,
         }
     }
 
@@ -205,7 +226,7 @@ impl Served {
     pub fn broken(&self) -> Option<&LinkError> {
         match self {
             Served::Nbd(connection) => connection.broken(),
-            Served::Nvme(_) | Served::Ublk(_) => None,
+            Served::Nvme(_) | Served::Ublk(_) | Served::Vhost(_) => None,
         }
     }
 
@@ -215,6 +236,7 @@ impl Served {
             Served::Nbd(connection) => connection.lose(),
             Served::Nvme(connection) => connection.lose(),
             Served::Ublk(disk) => disk.lose(),
+            Served::Vhost(disk) => disk.lose(),
         }
     }
 
@@ -225,6 +247,7 @@ impl Served {
             Served::Nbd(connection) => connection.shut_down(),
             Served::Nvme(_) => {}
             Served::Ublk(disk) => disk.shut_down(),
+            Served::Vhost(disk) => disk.shut_down(),
         }
     }
 }

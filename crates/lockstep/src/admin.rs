@@ -178,7 +178,11 @@ impl Node {
 fn is_question(command: &Command) -> bool {
     matches!(
         command,
-        Command::Ping {} | Command::NodeStatus {} | Command::Status { .. } | Command::UblkList {}
+        Command::Ping {}
+            | Command::NodeStatus {}
+            | Command::Status { .. }
+            | Command::UblkList {}
+            | Command::VhostList {}
     )
 }
 

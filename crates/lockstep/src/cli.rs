@@ -7,6 +7,7 @@
 
 mod device;
 mod options;
+mod vhost;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use crate::unit::{parse_identity, parse_size, parse_threads, parse_time};
 pub(crate) use device::{Attach, Device, Via};
 use options::protocol_parser;
 pub(crate) use options::{SetOptions, Shards};
+pub(crate) use vhost::Vhost;
 
 /// Nodes of a development cluster, at most: they are named by letters.
 pub(crate) const DEV_NODES_MAX: u16 = 26;
@@ -137,6 +139,9 @@ pub(crate) enum Command {
     /// Volumes as disks of this host
     #[command(subcommand)]
     Device(Device),
+    /// Volumes as disks of machines of this host (QEMU's vhost-user-blk)
+    #[command(subcommand)]
+    Vhost(Vhost),
     /// Show how resources are
     Status {
         /// Only this one

@@ -222,7 +222,7 @@ fn ask(global: &Global, target: &Target) -> Result<Disk, Problem> {
 }
 
 /// The nodes that are named; where none is, the one of this host.
-fn nodes_of(global: &Global) -> Global {
+pub(crate) fn nodes_of(global: &Global) -> Global {
     let usual = Path::new(USUAL).join("admin.sock");
     let none = global.admin.is_empty() && global.dir.is_none();
     let admin = if none && usual.exists() { vec![usual] } else { global.admin.clone() };

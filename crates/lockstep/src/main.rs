@@ -28,6 +28,7 @@ mod problem;
 mod resource;
 mod typed;
 mod unit;
+mod vhost;
 mod view;
 mod words;
 
@@ -74,6 +75,7 @@ fn run(cli: &Cli) -> Result<(), Problem> {
         Command::Cluster(command) => machines::run(global, command),
         Command::Resource(command) => resource::run(global, command),
         Command::Device(command) => device::run(global, command),
+        Command::Vhost(command) => vhost::run(global, command),
         Command::Status { name, watch } => view::status(global, name.as_deref(), *watch),
         Command::Wait { name, wanted, timeout } => view::wait(global, name, *wanted, *timeout),
         Command::Events { name } => view::events(global, name.as_deref()),

@@ -192,6 +192,9 @@ kinds! {
     KEPT_ALREADY = "LS-0937", Failed,
         "Another process looks after the disks of this host.",
         "Nothing needs to be done.";
+    NO_LOCAL_NODE = "LS-0938", Usage,
+        "A machine has a volume by a node of its own host, and it is not clear which one that is.",
+        "Name the node with --node NODE, or its admin socket with --admin SOCKET.";
     BAD_NVME_HOST = "LS-0940", Failed,
         "An NVMe host's name is its qualified one, `nqn.` and what follows; a table has each host once.",
         "`cat /etc/nvme/hostnqn` on the host tells its name; to give it another secret change its lines in the table.";

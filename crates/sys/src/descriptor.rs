@@ -94,3 +94,7 @@ handle!(
     /// An open file or block device.
     File
 );
+handle!(
+    /// What another process gave: a file, an event, a socket.
+    Handle
+);

@@ -185,6 +185,7 @@ impl Epoll {
                 // SAFETY: the message and what it lists stay with the operation, unchanged.
                 check_count(unsafe { libc::sendmsg(fd, message, flags) })
             }
+            Step::Ready => look(fd),
             Step::ReadStream { at, length } => {
                 let length = usize::try_from(length).expect("32 bits fit");
                 // SAFETY: as for `Receive`.
@@ -246,6 +247,14 @@ impl Epoll {
         }
         Ok(())
     }
+}
+
+/// Whether there is something to read; `EAGAIN` if not.
+fn look(fd: i32) -> Result<usize, Errno> {
+    let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid entry, which outlives the call.
+    let count = check(unsafe { libc::poll(&raw mut polled, 1, 0) })?;
+    if count == 0 { Err(Errno::AGAIN) } else { Ok(0) }
 }
 
 fn encode(answer: Result<usize, Errno>) -> i32 {

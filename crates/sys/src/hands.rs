@@ -13,7 +13,7 @@ use std::ops::Range;
 use base::{Duration, Instant};
 
 use crate::buffer::{Buffer, BufferPool, Piece};
-use crate::descriptor::{Descriptor, File, Listener, Socket};
+use crate::descriptor::{Descriptor, File, Handle, Listener, Socket};
 use crate::epoll::Epoll;
 use crate::errno::{Errno, check};
 use crate::host;
@@ -578,6 +578,28 @@ impl Hands {
         let source = Descriptor::adopt(number);
         self.begin(Operation::Signals { token, source, record });
         Ok(())
+    }
+
+    /// Waits until a socket has something to receive, or its end; receives nothing.
+    pub fn watch_socket(&mut self, token: u64, socket: &Socket) {
+        self.watch(token, &socket.0);
+    }
+
+    /// Waits until an event is signalled, and leaves it so.
+    pub fn watch_handle(&mut self, token: u64, handle: &Handle) {
+        self.watch(token, &handle.0);
+    }
+
+    /// Ends such a wait; its event says [`Errno::CANCELED`].
+    pub fn stop_watching(&mut self, handle: &Handle) {
+        self.cancel_all(&handle.0);
+    }
+
+    fn watch(&mut self, token: u64, source: &Descriptor) {
+        if self.full() {
+            return self.post(Event::plain(token, Err(Errno::NO_BUFFERS)));
+        }
+        self.begin(Operation::Watch { token, source: source.clone() });
     }
 
     fn full(&self) -> bool {

@@ -27,6 +27,7 @@ mod netlink;
 mod operation;
 mod psk;
 mod settle;
+mod shared;
 mod socket;
 mod streams;
 mod ublk;
@@ -39,7 +40,7 @@ mod tests;
 
 pub use allocation::Counted;
 pub use buffer::{BUFFER_CLASSES_BYTES, Buffer, BufferPool, POOL_BYTES_DEFAULT, Piece, Room};
-pub use descriptor::{File, Listener, Socket};
+pub use descriptor::{File, Handle, Listener, Socket};
 pub use device::DeviceFacts;
 pub use errno::Errno;
 pub use file::{Access, OpenOptions};
@@ -50,6 +51,7 @@ pub use host::{
 };
 pub use netlink::Netlink;
 pub use psk::{PSK_HANDSHAKE_BYTES_MAX, Psk, PskFault, PskKeys, PskSession, PskTls};
+pub use shared::{HANDLES_MAX, SharedMemory};
 pub use socket::{SocketAddress, listen_tcp, listen_unix, listen_unix_private};
 pub use ublk::{
     UBLK_DEPTH, UBLK_IO_BYTES, UblkCommand, UblkDevice, UblkEvent, UblkFeatures, UblkInfo,

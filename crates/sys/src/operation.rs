@@ -29,6 +29,8 @@ pub(crate) enum Step {
     Send {
         message: *const libc::msghdr,
     },
+    /// Wait until there is something to read.
+    Ready,
     /// Read from something without offsets, once it is readable.
     ReadStream {
         at: *mut u8,
@@ -99,6 +101,11 @@ pub(crate) enum Operation {
     Send {
         socket: Socket,
         batch: Box<SendBatch>,
+    },
+    /// Waits until there is something to read, and reads nothing.
+    Watch {
+        token: u64,
+        source: Descriptor,
     },
     Signals {
         token: u64,
@@ -184,7 +191,7 @@ impl Operation {
             Operation::Connect { socket, .. }
             | Operation::Receive { socket, .. }
             | Operation::Send { socket, .. } => &socket.0,
-            Operation::Signals { source, .. } => source,
+            Operation::Signals { source, .. } | Operation::Watch { source, .. } => source,
             Operation::Read { file, .. }
             | Operation::Write { file, .. }
             | Operation::Sync { file, .. } => &file.0,
@@ -204,6 +211,7 @@ impl Operation {
                 length: count(*end - *at - *done),
             },
             Operation::Send { batch, .. } => Step::Send { message: batch.message() },
+            Operation::Watch { .. } => Step::Ready,
             Operation::Signals { record, .. } => Step::ReadStream {
                 at: (&raw mut **record).cast(),
                 length: count(size_of::<libc::signalfd_siginfo>()),

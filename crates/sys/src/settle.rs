@@ -62,6 +62,8 @@ impl Hands {
                     (false, false) => Some(plain(result)),
                 }
             }
+            Operation::Watch { .. } if cancelled => Some(Err(Errno::CANCELED)),
+            Operation::Watch { .. } => Some(plain(result)),
             Operation::Connect { .. } | Operation::Sync { .. } => {
                 assert!(!more, "one step, one completion");
                 let closed = cancelled && result < 0;
@@ -111,6 +113,7 @@ impl Hands {
             Operation::Accept { token, .. }
             | Operation::Connect { token, .. }
             | Operation::Signals { token, .. }
+            | Operation::Watch { token, .. }
             | Operation::Write { token, .. }
             | Operation::Sync { token, .. } => Event::plain(token, result),
             Operation::Send { .. } => unreachable!("sends end in settle_send"),

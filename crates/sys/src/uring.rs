@@ -98,6 +98,10 @@ impl Uring {
                 let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
                 opcode::SendMsg::new(fd, message).flags(flags.cast_unsigned()).build()
             }
+            Step::Ready => {
+                let events = u32::from(libc::POLLIN.cast_unsigned());
+                opcode::PollAdd::new(fd, events).build()
+            }
             Step::ReadStream { at, length } => {
                 opcode::Read::new(fd, at, length).offset(u64::MAX).build()
             }
@@ -227,6 +231,7 @@ fn knows_all(ring: &IoUring) -> Result<bool, Errno> {
         opcode::Connect::CODE,
         opcode::Recv::CODE,
         opcode::SendMsg::CODE,
+        opcode::PollAdd::CODE,
         opcode::Read::CODE,
         opcode::Write::CODE,
         opcode::Fsync::CODE,

@@ -170,6 +170,28 @@ pub enum Command {
     },
     /// The disks that this node makes. Answer: `HostDisks`.
     UblkList {},
+    /// Listen on a socket of a volume, for machines of this node's host (vhost-user); of one that has one already, tell
+    /// where. Answer: `VhostSocket`.
+    VhostAdd {
+        /// Its name.
+        resource: String,
+        /// The volume's index.
+        #[serde(default)]
+        volume: u16,
+        /// Whose members may connect, too; only the node's own user if left out.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        group: Option<String>,
+    },
+    /// Remove that socket, and send its machine away. Answer: `Done`.
+    VhostRemove {
+        /// Its name.
+        resource: String,
+        /// The volume's index.
+        #[serde(default)]
+        volume: u16,
+    },
+    /// The sockets for machines that this node has. Answer: `VhostSockets`.
+    VhostList {},
 }
 
 impl Command {
@@ -187,7 +209,9 @@ impl Command {
             | Command::Operation { resource, .. }
             | Command::Dump { resource }
             | Command::UblkAttach { resource, .. }
-            | Command::UblkDetach { resource, .. } => Some(resource),
+            | Command::UblkDetach { resource, .. }
+            | Command::VhostAdd { resource, .. }
+            | Command::VhostRemove { resource, .. } => Some(resource),
             Command::Ping {}
             | Command::NodeStatus {}
             | Command::ResourceReserve { .. }
@@ -196,7 +220,8 @@ impl Command {
             | Command::Events { .. }
             | Command::Stop { .. }
             | Command::Reload {}
-            | Command::UblkList {} => None,
+            | Command::UblkList {}
+            | Command::VhostList {} => None,
         }
     }
 }
@@ -324,6 +349,31 @@ pub enum Answer {
         /// Ascending by number.
         disks: Vec<HostDisk>,
     },
+    /// To `VhostAdd`.
+    VhostSocket(VhostSocket),
+    /// To `VhostList`.
+    VhostSockets {
+        /// The host's kernel, as `/proc/sys/kernel/random/boot_id` names it.
+        host: String,
+        /// Ascending by resource and volume.
+        sockets: Vec<VhostSocket>,
+    },
+}
+
+/// A socket by which a machine of the node's host has a volume as its disk.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct VhostSocket {
+    /// The resource's name.
+    pub resource: String,
+    /// The volume's index.
+    pub volume: u16,
+    /// Where it is.
+    pub path: String,
+    /// Whose members may connect, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Whether a machine is there.
+    pub connected: bool,
 }
 
 /// A volume as a disk of its node's host.

@@ -248,6 +248,7 @@ impl Node {
                 | Command::Status { .. }
                 | Command::Events { .. }
                 | Command::UblkList {}
+                | Command::VhostList {}
         );
         if changes && self.stopping.is_some() {
             let refused = Refused::new(&codes::STOPPING, "the node is stopping");
@@ -328,6 +329,18 @@ impl Node {
                 let disks = self.host_disks();
                 let host = sys::boot_name();
                 self.answer(asker, Ok(Answer::HostDisks { host, disks }));
+            }
+            Command::VhostAdd { resource, volume, group } => {
+                let result = self.add_socket(&resource, volume, group);
+                self.answer(asker, result.map(Answer::VhostSocket));
+            }
+            Command::VhostRemove { resource, volume } => {
+                let result = self.remove_socket(&resource, volume);
+                self.answer_done(asker, result);
+            }
+            Command::VhostList {} => {
+                let (host, sockets) = (sys::boot_name(), self.machine_sockets());
+                self.answer(asker, Ok(Answer::VhostSockets { host, sockets }));
             }
         }
     }

@@ -78,7 +78,7 @@ pub(crate) struct Hungry {
 /// One client.
 pub(crate) struct Client {
     /// What it is connected by; a disk of this host by none.
-    socket: Option<Socket>,
+    pub(super) socket: Option<Socket>,
     pub(super) connection: Served,
     /// Of which controller it is a queue.
     pub(super) controller: Option<u16>,
@@ -101,8 +101,10 @@ pub(crate) struct Client {
     sends: usize,
     /// It is in the list of those who wait for buffers.
     hungry: bool,
+    /// Of a machine: its socket is waited for.
+    pub(super) watched: bool,
     /// When it last sent something, or took something.
-    moved: Instant,
+    pub(super) moved: Instant,
 }
 
 /// Where an answer goes.
@@ -137,6 +139,7 @@ impl Client {
             unsent: 0,
             sends: 0,
             hungry: false,
+            watched: false,
             moved: now,
         }
     }
@@ -341,6 +344,7 @@ impl Node {
         self.on_demands(key, demands);
         self.recognise(key);
         self.serve_disk_client(key);
+        self.serve_machine(key);
         let Some(client) = self.clients.get_mut(key) else { return };
         if let Some(why) = client.connection.broken().filter(|_| !client.closing) {
             client.closing = true;
@@ -477,6 +481,7 @@ impl Node {
             self.hands.close(socket);
         }
         self.disk_went(key, &mut client);
+        self.machine_went(key, &mut client);
         if let Some((resource, _)) = client.opened {
             self.withdraw_all_of(key);
             // Disks of this host count by themselves.
@@ -525,9 +530,12 @@ impl Node {
         for key in self.clients.keys() {
             if let Some(client) = self.clients.get_mut(key)
                 && client.opened == Some((resource, volume))
-                && let Some(connection) = client.connection.nbd()
             {
-                connection.resized(bytes);
+                if let Some(connection) = client.connection.nbd() {
+                    connection.resized(bytes);
+                } else if let Some(disk) = client.connection.vhost() {
+                    disk.resized(bytes / SECTOR_BYTES);
+                }
             }
         }
     }

@@ -49,6 +49,7 @@ impl Node {
         for (_, door) in due {
             match door {
                 Purpose::NbdAccept(listener, door) => self.accept_clients(listener, door),
+                Purpose::VhostAccept(listener, socket) => self.accept_machines(listener, socket),
                 Purpose::PeerAccept(listener) => self.accept_peers(listener),
                 Purpose::AdminAccept(listener) => self.accept_admins(listener),
                 _ => unreachable!("these are doors"),

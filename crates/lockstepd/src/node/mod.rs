@@ -8,7 +8,7 @@
 //! Always: nothing here decides about replication; no call in a turn waits for a disk or a peer, what
 //! would is a job of the `helper`; a disk that hangs has failed (`late`).
 //!
-//! Not here: one file each: outputs (`carry`), the disk (`disk`), NBD clients (`clients`), disks of this host (`ublk`), listeners that fail (`doors`), other nodes
+//! Not here: one file each: outputs (`carry`), the disk (`disk`), NBD clients (`clients`), disks of this host (`ublk`), disks of its machines (`vhost`), listeners that fail (`doors`), other nodes
 //! (`peers`), who this node is (`identity`), the operator (`admin`), coming and going of resources
 //! (`lifecycle`; of parts that are not made: `unmade`), a node's part that changes (`recast`), who may speak about them (`admission`; what of that is told
 //! to nodes that were away: `vouchers`), what nodes tell each other of resources (`definitions`).
@@ -43,6 +43,7 @@ mod sums;
 mod threads;
 mod ublk;
 mod unmade;
+mod vhost;
 mod vouchers;
 
 pub(crate) use self::threads::{BUFFER_BYTES_MIN, THREADS_MAX};
@@ -55,8 +56,8 @@ use base::{Duration, Instant, NodeId, ResourceId};
 use export::{Demand, Inputs, PIECE_BYTES};
 use replica::door::{MemberInput, MemberOutput, OperationId, ShardInput, ShardOutput};
 use sys::{
-    Access, Buffer, BufferPool, Errno, Event, File, Hands, HandsConfig, Listener, OpenOptions,
-    Payload,
+    Access, Buffer, BufferPool, Errno, Event, File, Handle, Hands, HandsConfig, Listener,
+    OpenOptions, Payload,
 };
 use wire::admin::codes;
 
@@ -77,6 +78,7 @@ use resource::Resource;
 use stop::Stopping;
 use threads::{Parcel, Threads};
 use ublk::Ublk;
+use vhost::Machines;
 
 /// Signals that are heard: SIGINT and SIGTERM end the node in good order, SIGHUP is as a reload.
 const SIGNALS: [i32; 3] = [2, 15, RELOAD_SIGNAL];
@@ -107,6 +109,12 @@ enum Purpose {
     NbdAccept(Listener, Door),
     NbdReceive(Key),
     NbdSend(Key, u64),
+    /// A machine's disk, by number of its socket.
+    VhostAccept(Listener, u32),
+    /// Something is there of a machine's front end.
+    VhostMessage(Key),
+    /// A queue of a machine is kicked.
+    VhostKick(Key, u16, Handle),
     /// And when it began.
     Disk(disk::DiskPurpose, Instant),
     /// It took too long, and whoever waited for it was told that it failed. Whose disk it is.
@@ -193,6 +201,8 @@ pub(crate) struct Node {
     hosts: Hosts,
     /// Disks of this host.
     ublk: Ublk,
+    /// Disks of machines of this host.
+    machines: Machines,
     /// When disks are looked at for what they have not done in time.
     disk_look_at: Instant,
     /// What shards ask of disks, on its way there.
@@ -240,6 +250,7 @@ impl Node {
         // They count among the clients of what begins to run.
         node.load_disks().map_err(directory)?;
         node.load_resources().map_err(directory)?;
+        node.load_sockets().map_err(directory)?;
         node.listen_nbd().map_err(listening)?;
         node.listen_nvme().map_err(listening)?;
         node.open_admin().map_err(listening)?;
@@ -290,6 +301,7 @@ impl Node {
             hungry: Hungry::default(),
             hosts: Hosts::default(),
             ublk: Ublk::default(),
+            machines: Machines::default(),
             disk_look_at: Instant(0),
             disk_line: disk::Line::default(),
             starved: VecDeque::new(),
@@ -416,6 +428,7 @@ impl Node {
             Some(
                 Purpose::Signal
                     | Purpose::NbdAccept(..)
+                    | Purpose::VhostAccept(..)
                     | Purpose::PeerAccept(_)
                     | Purpose::AdminAccept(_)
             )
@@ -426,9 +439,15 @@ impl Node {
         let purpose = self.operations.remove(key).expect("an operation ends once");
         match purpose {
             Purpose::Signal => error!("signals cannot be watched any more: {:?}", event.result),
-            door @ (Purpose::NbdAccept(..) | Purpose::PeerAccept(_) | Purpose::AdminAccept(_)) => {
-                self.on_accept_ended(door, &event);
+            Purpose::VhostAccept(_, socket) if event.result == Err(Errno::CANCELED) => {
+                self.forget_socket(socket);
             }
+            door @ (Purpose::NbdAccept(..)
+            | Purpose::VhostAccept(..)
+            | Purpose::PeerAccept(_)
+            | Purpose::AdminAccept(_)) => self.on_accept_ended(door, &event),
+            Purpose::VhostMessage(client) => self.on_machine_says(client, &event),
+            Purpose::VhostKick(client, queue, kick) => self.on_kick(client, queue, kick, &event),
             Purpose::NbdReceive(client) => self.on_client_received(client, event),
             Purpose::NbdSend(client, bytes) => self.on_client_sent(client, bytes, &event),
             Purpose::Disk(purpose, _) => self.on_disk(purpose, event),
@@ -448,6 +467,9 @@ impl Node {
         match (self.operations.get(key), event.payload) {
             (Some(&Purpose::NbdAccept(_, door)), Payload::Socket(socket)) => {
                 self.on_client(socket, door);
+            }
+            (Some(&Purpose::VhostAccept(_, number)), Payload::Socket(socket)) => {
+                self.on_machine(number, socket);
             }
             (Some(Purpose::PeerAccept(_)), Payload::Socket(socket)) => self.on_stranger(socket),
             (Some(Purpose::AdminAccept(_)), Payload::Socket(socket)) => self.on_admin(socket),

@@ -726,6 +726,7 @@ impl Node {
         if is_raised && let Err(refused) = self.save_disks() {
             warning!("the next process will call its disks lost: {refused}");
         }
+        self.tell_machines_of_loss(resource, lost);
     }
 
     /// The volume of a disk may have another size since the disk was made.

@@ -216,6 +216,14 @@ codes! {
     NO_DISK = "LS-0081", EXIT_ABSENT, "The volume is no disk of this host",
         "It was never attached here, or was detached, or is attached another way.",
         "`lockstep device list` names what is attached.";
+    NO_SOCKET = "LS-0082", EXIT_ABSENT, "The volume has no socket for machines on this node",
+        "It was never added there, or was removed.",
+        "`lockstep vhost list` names those that there are; `lockstep vhost add NAME` makes one.";
+    BAD_MACHINE = "LS-0083", EXIT_FAILED, "A machine's disk was cut off from its node",
+        "What QEMU said by vhost-user, or what the machine put into its rings, breaks a rule; or the machine's memory is not \
+         shared.",
+        "The log's line says which. QEMU connects again by itself (reconnect=1); give it memory that is shared (share=on), as \
+         docs/machines.md shows. Other machines are not touched by it.";
 }
 
 /// Said with `UNSUPPORTED` of a resource that is to do without quorum, and has a witness.

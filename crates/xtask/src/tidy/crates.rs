@@ -6,7 +6,7 @@ use crate::project::{Crate, DependencyKind};
 /// The floor of every crate. A crate uses strictly lower floors only.
 const FLOORS: &[(u32, &[&str])] = &[
     (0, &["base"]),
-    (1, &["wire", "nbd", "nvme"]),
+    (1, &["wire", "nbd", "nvme", "vhost"]),
     (2, &["replica"]),
     (3, &["sys"]),
     (4, &["store", "link", "client"]),

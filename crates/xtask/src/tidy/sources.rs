@@ -8,7 +8,7 @@ use super::scan;
 const UNSAFE_CRATE: &str = "sys";
 
 /// Crates that decide or translate: without `std` there is no clock, socket, file or thread.
-const PURE_CRATES: &[&str] = &["base", "wire", "nbd", "nvme", "replica"];
+const PURE_CRATES: &[&str] = &["base", "wire", "nbd", "nvme", "vhost", "replica"];
 
 /// Crates that may read a clock: the hands, the command line, and what is never shipped but for
 /// the simulator, whose time is an input like any other.
