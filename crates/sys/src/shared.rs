@@ -21,6 +21,12 @@ pub const HANDLES_MAX: usize = 8;
 /// What an event's descriptor is called in `/proc/self/fd`.
 const EVENT_NAME: &str = "anon_inode:[eventfd]";
 
+impl From<Socket> for Handle {
+    fn from(socket: Socket) -> Handle {
+        Handle(socket.0)
+    }
+}
+
 impl Handle {
     /// A new signal between two processes.
     ///
@@ -380,3 +386,6 @@ impl Drop for SharedMemory {
         unsafe { libc::munmap(self.start.cast(), self.mapped) };
     }
 }
+
+#[cfg(test)]
+mod tests;
