@@ -296,7 +296,8 @@ impl VhostDisk {
     /// Takes one request from a queue; false if there is none, or no room.
     fn take_one(&mut self, number: u16, demands: &mut Vec<Demand>) -> Result<bool, Fault> {
         let queue = &mut self.queues[usize::from(number)];
-        if !queue.enabled || queue.kick.is_none() || !(queue.look || !queue.again.is_empty()) {
+        let has_some = queue.look || !queue.again.is_empty();
+        if !queue.enabled || queue.kick.is_none() || !has_some {
             return Ok(false);
         }
         let Some(ring) = queue.ring else { return Ok(false) };
@@ -421,7 +422,7 @@ impl VhostDisk {
         let first = sector.checked_mul(SECTOR_BYTES)?;
         let end = first.checked_add(bytes)?;
         let inside = end <= self.volume.sectors.saturating_mul(SECTOR_BYTES);
-        let whole = first % block == 0 && bytes % block == 0;
+        let whole = first.is_multiple_of(block) && bytes.is_multiple_of(block);
         (inside && whole && bytes > 0 && bytes <= limit).then_some(first..end)
     }
 

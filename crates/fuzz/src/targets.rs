@@ -7,6 +7,7 @@ mod files;
 mod nbd;
 mod nvme;
 mod peers;
+mod vhost;
 
 use crate::Target;
 
@@ -29,6 +30,8 @@ pub const TARGETS: &[&Target] = &[
     &nvme::PROVER,
     &nvme::TLS_KEY,
     &nvme::TLS_IDENTITY,
+    &vhost::MESSAGE,
+    &vhost::RING,
     &disk::SUPERBLOCK,
     &disk::RECORD,
     &disk::LOG,

@@ -139,6 +139,7 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "vm-tls-6.12" vm::tls_6_12, "Linux 6.12 speaks TLS with nodes by a key, which is changed while it goes on.";
     Full  "vm-ublk-6.1" vm::ublk_6_1, "A node in an emulated machine with Linux 6.1, which has no ublk, says so.";
     Full  "vm-ublk-6.12" vm::ublk_6_12, "Nodes in an emulated machine with Linux 6.12 make a disk of a volume; each is killed while it is used.";
+    Full  "vm-vhost-6.12" vm::vhost_6_12, "A machine with Linux 6.12 has a volume by vhost-user; the node that serves it is killed and stopped, and the volume grows.";
     Full  "app-ext4" apps::ext4, "Synced files on ext4 survive a killed primary without an error, and a power cut of all nodes.";
     Full  "app-xfs" apps::xfs, "The same on xfs.";
     Full  "app-btrfs" apps::btrfs, "The same on btrfs.";

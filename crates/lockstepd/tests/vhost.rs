@@ -30,10 +30,15 @@ fn connected(cluster: &Cluster, node: u16) -> bool {
 
 /// A cluster of so many nodes with copies of a volume of 16 MiB, and where a machine gets it.
 fn serving(name: &str, count: u16) -> (Cluster, PathBuf) {
+    serving_by(name, count, "")
+}
+
+/// The same by this way to the system's input and output.
+fn serving_by(name: &str, count: u16, io: &str) -> (Cluster, PathBuf) {
     let mut cluster = Cluster::new(name, count);
     let nodes: Vec<u16> = (1..=count).collect();
     for &node in &nodes {
-        cluster.start(node);
+        cluster.start_with(node, io);
     }
     cluster.create(&cluster.resource("alpha", 16 * MIB, &nodes));
     let path = add(&cluster, 1);
@@ -42,7 +47,15 @@ fn serving(name: &str, count: u16) -> (Cluster, PathBuf) {
 
 #[test]
 fn a_machine_reads_and_writes_its_disk() {
-    let (cluster, path) = serving("vhost", 1);
+    reads_and_writes(serving("vhost", 1));
+}
+
+#[test]
+fn a_machine_reads_and_writes_its_disk_without_io_uring() {
+    reads_and_writes(serving_by("vhost-epoll", 1, "epoll"));
+}
+
+fn reads_and_writes((cluster, path): (Cluster, PathBuf)) {
     assert!(path.ends_with("vhost/alpha-0.sock"));
     let mode = std::os::unix::fs::PermissionsExt::mode(&path.metadata().unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600);

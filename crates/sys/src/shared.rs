@@ -377,7 +377,7 @@ impl SharedMemory {
 }
 
 fn aligned(at: *mut u8) -> Result<*mut u16, Errno> {
-    if at.addr() % 2 == 0 { Ok(at.cast()) } else { Err(Errno::INVALID) }
+    if at.addr().is_multiple_of(2) { Ok(at.cast()) } else { Err(Errno::INVALID) }
 }
 
 impl Drop for SharedMemory {

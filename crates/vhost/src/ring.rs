@@ -89,7 +89,7 @@ impl Ring {
     pub fn new(size: u16, at: &RingAddresses, regions: &Regions) -> Result<Ring, Fault> {
         let count = u64::from(ring_size(u32::from(size))?);
         for (address, alignment) in [(at.descriptors, 16), (at.available, 2), (at.used, 4)] {
-            if address % alignment != 0 {
+            if !address.is_multiple_of(alignment) {
                 return Err(Fault::Alignment(address));
             }
         }
@@ -101,7 +101,7 @@ impl Ring {
         };
         // What is read and written as a number is one in the mapping, too.
         for place in [ring.available, ring.used] {
-            if place.offset % 2 != 0 {
+            if !place.offset.is_multiple_of(2) {
                 return Err(Fault::Alignment(place.offset));
             }
         }
@@ -196,7 +196,7 @@ impl Ring {
                     return Err(Fault::Indirect);
                 }
                 let count = u64::from(length) / DESCRIPTOR_BYTES;
-                let right = u64::from(length) % DESCRIPTOR_BYTES == 0
+                let right = u64::from(length).is_multiple_of(DESCRIPTOR_BYTES)
                     && (1..=u64::from(RING_SIZE_MAX)).contains(&count);
                 if !right {
                     return Err(Fault::Size(length));

@@ -8,6 +8,7 @@ mod moved;
 mod proof;
 mod tls;
 mod ublk;
+mod vhost;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -27,6 +28,7 @@ pub(super) use moved::moved_6_12;
 pub(super) use proof::proof_6_12;
 pub(super) use tls::tls_6_12;
 pub(super) use ublk::{ublk_6_1, ublk_6_12};
+pub(super) use vhost::vhost_6_12;
 
 /// What a machine is made with.
 const TOOLS: &[&str] = &[
@@ -193,9 +195,14 @@ impl Guest {
 
     /// The same with so much memory.
     fn start_with(&self, share: &Path, memory_mib: u32) -> Outcome<Running> {
+        self.start_by(share, memory_mib, &[])
+    }
+
+    /// The same with further words to QEMU.
+    fn start_by(&self, share: &Path, memory_mib: u32, words: &[&str]) -> Outcome<Running> {
         let mut command = Command::new(script("guest.sh"));
         let (limit, memory) = (GUEST_SECONDS.to_string(), memory_mib.to_string());
-        command.args([text(&self.directory), text(share), &limit, &memory]);
+        command.args([text(&self.directory), text(share), &limit, &memory]).args(words);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
         Ok(Running(child))
     }

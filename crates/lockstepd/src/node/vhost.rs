@@ -320,14 +320,7 @@ impl Node {
         };
         let mut room = [0; 512];
         for _ in 0..MESSAGES_MAX {
-            for (bytes, handle) in disk.take_replies() {
-                if let Err(errno) = socket.send_now(&bytes, handle.as_ref()) {
-                    if errno == Errno::AGAIN {
-                        disk.deaf();
-                    }
-                    return if errno == Errno::AGAIN { Ok(()) } else { Err(errno.to_string()) };
-                }
-            }
+            send_replies(disk, &socket)?;
             let wanted = disk.wanted().min(room.len());
             if wanted == 0 || client.watched {
                 return Ok(());
@@ -340,6 +333,7 @@ impl Node {
                 Err(errno) => return Err(errno.to_string()),
             }
         }
+        send_replies(disk, &socket)?;
         client.watched = true;
         let token = self.token(Purpose::VhostMessage(key));
         self.hands.watch_socket(token, &socket);
@@ -382,6 +376,18 @@ impl Node {
             }
         }
     }
+}
+
+/// Sends what a front end is to hear.
+fn send_replies(disk: &mut VhostDisk, socket: &Socket) -> Result<(), String> {
+    for (bytes, handle) in disk.take_replies() {
+        match socket.send_now(&bytes, handle.as_ref()) {
+            Ok(()) => {}
+            Err(Errno::AGAIN) => disk.deaf(),
+            Err(errno) => return Err(errno.to_string()),
+        }
+    }
+    Ok(())
 }
 
 /// Listens on a path that only its owner can connect to, and a group if one is named. With the error: whether the path is

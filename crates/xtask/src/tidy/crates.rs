@@ -40,6 +40,7 @@ const PURE: &[(&str, &[&str])] = &[
     ("replica", &["base", "wire"]),
     ("wire", &["base", "serde", "serde_json"]),
     ("nbd", &["base"]),
+    ("vhost", &[]),
     // Hashes and big numbers, which are functions of their arguments.
     ("nvme", &["base", "ring", "crypto-bigint"]),
 ];

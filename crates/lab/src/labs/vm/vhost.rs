@@ -1,0 +1,63 @@
+//! A machine whose disk is a volume by vhost-user: the node of its host has its memory, and dies.
+
+use std::fs;
+use std::time::Duration;
+
+use super::{Guest, MEMORY_MIB, TOOLS, said, until};
+use crate::bench::{Bench, Outcome, Verdict, ensure, let_run, missing, passed, text};
+use crate::cluster::{Cluster, SYNC_LIMIT};
+
+const SIZE_MIB: u64 = 64;
+const GROWN_MIB: u64 = 96;
+
+/// Between two deaths of the node.
+const GOES_ON: Duration = Duration::from_secs(8);
+
+pub(in crate::labs) fn vhost_6_12(bench: &Bench) -> Outcome {
+    let missing = missing(TOOLS);
+    if !missing.is_empty() {
+        return Ok(Verdict::NotRun(format!("not on this machine: {}", missing.join(", "))));
+    }
+    let guest = match Guest::of("linux-image-6.12-amd64")? {
+        Ok(guest) => guest,
+        Err(why) => return Ok(Verdict::NotRun(why)),
+    };
+    let cluster = Cluster::up(bench, 2)?;
+    cluster.create("web", &["--size", &format!("{SIZE_MIB}MiB"), "--replicas", "2"])?;
+    cluster.wait("web", "in-sync", SYNC_LIMIT)?;
+    let told = cluster.ok(&["vhost", "add", "web", "--node", "a"])?;
+    let socket = cluster.home("a").join("vhost/web-0.sock");
+    ensure!(told.contains(text(&socket)) && socket.exists(), "no socket at {told}");
+    let share = bench.directory.join("share");
+    fs::create_dir(&share)?;
+    fs::write(share.join("run"), include_str!("../../../vm/vhost.sh"))?;
+    fs::write(share.join("settings"), format!("SIZE={SIZE_MIB}\nGROWN={GROWN_MIB}\n"))?;
+    let memory = format!("memory-backend-memfd,id=memory,size={MEMORY_MIB}M,share=on");
+    let path = format!("socket,id=disk,path={},reconnect=1", text(&socket));
+    let words = ["-object", &memory, "-machine", "memory-backend=memory", "-chardev", &path];
+    let device = ["-device", "vhost-user-blk-pci,chardev=disk"];
+    let mut running = guest.start_by(&share, MEMORY_MIB, &[&words[..], &device].concat())?;
+    until(&mut running, &share, "ready")?;
+    for gently in [false, true, false] {
+        let_run(GOES_ON);
+        if gently {
+            cluster.stop("a")?;
+            bench.tell("the node that serves it is stopped");
+        } else {
+            cluster.kill("a")?;
+            bench.tell("the node that serves it is killed");
+        }
+        let_run(Duration::from_secs(1));
+        cluster.start("a")?;
+        cluster.wait("web", "in-sync", SYNC_LIMIT)?;
+    }
+    let_run(GOES_ON);
+    fs::write(share.join("enough"), "")?;
+    until(&mut running, &share, "grow")?;
+    cluster.ok(&["resource", "resize", "web", "--size", &format!("{GROWN_MIB}MiB")])?;
+    ensure!(running.ends_well()?, "the machine found fault:\n{}", said(&share));
+    cluster.wait("web", "in-sync", SYNC_LIMIT)?;
+    cluster.compare("web", 0, GROWN_MIB << 20, &["a", "b"])?;
+    let seen = fs::read_to_string(share.join("seen")).unwrap_or_default();
+    passed(format!("{}: {}", guest.kernel, seen.trim().replace('\n', "; ")))
+}
