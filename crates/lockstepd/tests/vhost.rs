@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod harness;
+mod machine;
 
 use std::path::{Path, PathBuf};
 
 use harness::Cluster;
-use harness::machine::{Machine, Want};
+use machine::{Machine, Want};
 use wire::admin::{Answer, Command, Operation};
 
 const MIB: u64 = 1 << 20;

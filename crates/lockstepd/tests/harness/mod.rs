@@ -5,7 +5,6 @@
 
 #![allow(dead_code, reason = "each file of tests uses a part")]
 
-pub(crate) mod machine;
 pub(crate) mod outsider;
 pub(crate) mod refusing;
 

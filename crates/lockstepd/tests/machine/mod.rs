@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use sys::{Errno, Handle, SharedMemory, Socket};
 
-use super::PATIENCE;
+use crate::harness::PATIENCE;
 
 /// Where the machine has its memory, and where QEMU has it.
 const GUEST: u64 = 0x1_0000_0000;
