@@ -162,6 +162,65 @@ fn a_ring_that_is_to_stand_still_does_so_once_nothing_of_it_is_open() {
 /// What a machine, or its QEMU, does wrong.
 type Wrong = fn(&mut Machine, &Path);
 
+/// And what the log says of it.
+const WRONGS: &[(&str, Wrong)] = &[
+    ("not in its memory", |machine, path| {
+        machine.connect(path);
+        machine.descriptor(0, 0, 1 << 40, 16, 0);
+        machine.give(0, 0);
+    }),
+    ("has no end", |machine, path| {
+        machine.connect(path);
+        for number in 0..64 {
+            machine.descriptor(0, number, 0, 16, 1);
+        }
+        // The last leads to the first.
+        machine.memory.write(16 * 63 + 14, &[0, 0]).unwrap();
+        machine.give(0, 0);
+    }),
+    ("a descriptor of 0 bytes", |machine, path| {
+        machine.connect(path);
+        machine.descriptor(0, 0, 0, 0, 0);
+        machine.give(0, 0);
+    }),
+    ("there is no descriptor", |machine, path| {
+        machine.connect(path);
+        machine.give(0, 64);
+    }),
+    ("more than a ring holds", |machine, path| {
+        machine.connect(path);
+        machine.memory.store(0x1002, 65).unwrap();
+        machine.kick(0);
+    }),
+    ("message 40 was not offered", |machine, path| {
+        machine.open(path);
+        machine.tell(40, &[], None);
+    }),
+    ("too few or too many descriptors", |machine, path| {
+        machine.open(path);
+        machine.tell(12, &[0; 8], None);
+    }),
+    ("of another kind", |machine, path| {
+        machine.open(path);
+        let (_, memory) = sys::SharedMemory::create(4096).unwrap();
+        machine.tell(12, &[0; 8], Some(&memory));
+    }),
+    ("cannot be mapped", |machine, path| {
+        machine.open(path);
+        let (_, memory) = sys::SharedMemory::create(4096).unwrap();
+        let mut table = vec![0; 40];
+        (table[0], table[17]) = (1, 0x20);
+        machine.tell(5, &table, Some(&memory));
+    }),
+    ("the record of open requests", |machine, path| {
+        machine.open(path);
+        let (_, memory) = sys::SharedMemory::create(1 << 20).unwrap();
+        let mut shape = vec![0; 24];
+        (shape[2], shape[16], shape[18]) = (0x10, 1, 64);
+        machine.tell(32, &shape, Some(&memory));
+    }),
+];
+
 #[test]
 fn who_breaks_a_rule_loses_the_own_disk_and_nobody_else() {
     let (cluster, path) = serving("vhost-wrong", 1);
@@ -173,64 +232,7 @@ fn who_breaks_a_rule_loses_the_own_disk_and_nobody_else() {
     good.connect(Path::new(&other.path));
     let kept = harness::content(7, 4096);
     assert_eq!(good.done(0, Want::Write(0, &kept)).0, 0);
-    let wrongs: &[(&str, Wrong)] = &[
-        ("not in its memory", |machine, path| {
-            machine.connect(path);
-            machine.descriptor(0, 0, 1 << 40, 16, 0);
-            machine.give(0, 0);
-        }),
-        ("has no end", |machine, path| {
-            machine.connect(path);
-            for number in 0..64 {
-                machine.descriptor(0, number, 0, 16, 1);
-            }
-            // The last leads to the first.
-            machine.memory.write(16 * 63 + 14, &[0, 0]).unwrap();
-            machine.give(0, 0);
-        }),
-        ("a descriptor of 0 bytes", |machine, path| {
-            machine.connect(path);
-            machine.descriptor(0, 0, 0, 0, 0);
-            machine.give(0, 0);
-        }),
-        ("there is no descriptor", |machine, path| {
-            machine.connect(path);
-            machine.give(0, 64);
-        }),
-        ("more than a ring holds", |machine, path| {
-            machine.connect(path);
-            machine.memory.store(0x1002, 65).unwrap();
-            machine.kick(0);
-        }),
-        ("message 40 was not offered", |machine, path| {
-            machine.open(path);
-            machine.tell(40, &[], None);
-        }),
-        ("too few or too many descriptors", |machine, path| {
-            machine.open(path);
-            machine.tell(12, &[0; 8], None);
-        }),
-        ("of another kind", |machine, path| {
-            machine.open(path);
-            let (_, memory) = sys::SharedMemory::create(4096).unwrap();
-            machine.tell(12, &[0; 8], Some(&memory));
-        }),
-        ("cannot be mapped", |machine, path| {
-            machine.open(path);
-            let (_, memory) = sys::SharedMemory::create(4096).unwrap();
-            let mut table = vec![0; 40];
-            (table[0], table[17]) = (1, 0x20);
-            machine.tell(5, &table, Some(&memory));
-        }),
-        ("the record of open requests", |machine, path| {
-            machine.open(path);
-            let (_, memory) = sys::SharedMemory::create(1 << 20).unwrap();
-            let mut shape = vec![0; 24];
-            (shape[2], shape[16], shape[18]) = (0x10, 1, 64);
-            machine.tell(32, &shape, Some(&memory));
-        }),
-    ];
-    for (why, wrong) in wrongs {
+    for (why, wrong) in WRONGS {
         let mut machine = Machine::new();
         wrong(&mut machine, &path);
         assert!(machine.is_cut_off(), "{why}");

@@ -152,6 +152,22 @@ impl VhostDisk {
                 }
             }
             Message::SetRegions(regions) => self.set_regions(regions, &handles)?,
+            Message::SetSignal { queue, kind: signal, .. } => {
+                self.set_signal(kind, queue, signal, handles.pop())?;
+            }
+            Message::SetBackendSocket => {
+                let socket = handles.pop().and_then(|handle| handle.as_socket());
+                self.session.backend = Some(socket.ok_or(Fault::Kind(kind))?);
+            }
+            Message::SetInflight(shape) => self.set_record(shape, &handles)?,
+            ring => self.on_ring_message(&ring)?,
+        }
+        Ok(false)
+    }
+
+    /// What a message says about one ring.
+    fn on_ring_message(&mut self, message: &Message) -> Result<(), Fault> {
+        match *message {
             Message::SetRingSize { queue, size } => {
                 let queue = &mut self.queues[usize::from(queue)];
                 if queue.kick.is_some() {
@@ -171,20 +187,13 @@ impl VhostDisk {
                     queue.taken = base;
                 }
             }
-            Message::SetSignal { queue, kind: signal, .. } => {
-                self.set_signal(kind, queue, signal, handles.pop())?;
-            }
             Message::EnableRing { queue, on } => {
                 let queue = &mut self.queues[usize::from(queue)];
                 (queue.enabled, queue.look) = (on, true);
             }
-            Message::SetBackendSocket => {
-                let socket = handles.pop().and_then(|handle| handle.as_socket());
-                self.session.backend = Some(socket.ok_or(Fault::Kind(kind))?);
-            }
-            Message::SetInflight(shape) => self.set_record(shape, &handles)?,
+            _ => {}
         }
-        Ok(false)
+        Ok(())
     }
 
     fn config_bytes(&self, offset: u32, count: u32, flags: u32) -> Vec<u8> {

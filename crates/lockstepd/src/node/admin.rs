@@ -319,6 +319,13 @@ impl Node {
             }
             Command::Reload {} => self.reload(Some(asker)),
             Command::Dump { resource } => self.begin_dump(asker, &resource),
+            disks => self.take_up_disks(asker, disks, identity),
+        }
+    }
+
+    /// Commands about what machines and this host itself have as disks.
+    fn take_up_disks(&mut self, asker: Asker, command: Command, identity: Option<u64>) {
+        match command {
             Command::UblkAttach { resource, volume } => {
                 self.attach_disk(asker, &resource, volume);
             }
@@ -342,6 +349,7 @@ impl Node {
                 let (host, sockets) = (sys::boot_name(), self.machine_sockets());
                 self.answer(asker, Ok(Answer::VhostSockets { host, sockets }));
             }
+            other => unreachable!("{} is no such command", verb(&other)),
         }
     }
 
