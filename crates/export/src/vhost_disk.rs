@@ -147,6 +147,8 @@ pub struct VhostDisk {
     starved: bool,
     /// What its machine has seen: the last loss of all caches before it began.
     seen: u64,
+    /// It has been told that something is so, by this process or an earlier one.
+    told: bool,
     lost: bool,
     shut: bool,
     fault: Option<Fault>,
@@ -184,6 +186,7 @@ impl VhostDisk {
             held: None,
             starved: false,
             seen: volume.lost,
+            told: false,
             lost: false,
             shut: false,
             fault: None,
@@ -218,10 +221,19 @@ impl VhostDisk {
         self.lost = true;
     }
 
-    /// All caches were lost in this epoch: a machine that began before gets errors.
+    /// All caches were lost in this epoch: a machine that began before gets errors. One that was told nothing yet has seen
+    /// nothing of what was lost, as when a whole cluster starts anew.
     pub fn know_lost(&mut self, lost: u64) {
-        self.lost |= lost > self.seen;
         self.volume.lost = self.volume.lost.max(lost);
+        if lost <= self.seen {
+            return;
+        }
+        if self.told {
+            self.lost = true;
+        } else {
+            self.seen = lost;
+            self.remember_seen();
+        }
     }
 
     /// The volume has a new size.
@@ -507,6 +519,7 @@ impl VhostDisk {
     /// Gives a request back to the machine.
     fn settle(&mut self, slot: u8, status: u8, written: u32) -> Result<(), Fault> {
         let open = self.open[usize::from(slot)].take().expect("it is open");
+        self.told |= status == STATUS_OK;
         open.table.write(open.request.status.place, &[status])?;
         let queue = &mut self.queues[usize::from(open.queue)];
         queue.open -= 1;

@@ -26,6 +26,8 @@ pub(super) struct Session {
     replies: Vec<VhostReply>,
     /// By which the front end hears what changed.
     backend: Option<Socket>,
+    /// The front end has the record of this process.
+    made: bool,
     /// The queue that is to stand still, by which kind of message.
     stopping: Option<u16>,
     /// Signals to wait for from now on.
@@ -325,10 +327,25 @@ impl VhostDisk {
         for queue in 0..shape.queues {
             Inflight::of(&shape, queue).expect("one of its queues").clear(&table)?;
         }
-        let (identity, volume) = (self.volume.identity, self.volume.volume);
-        Seen { identity, volume, lost: self.seen }.write(&table, &shape)?;
+        self.seen().write(&table, &shape)?;
+        self.session.made = true;
         self.session.replies.push((reply(kind, &shape.to_bytes()), Some(handle)));
         Ok(())
+    }
+
+    fn seen(&self) -> Seen {
+        let (identity, volume) = (self.volume.identity, self.volume.volume);
+        Seen { identity, volume, lost: self.seen }
+    }
+
+    /// Writes behind the record what the machine has seen.
+    pub(super) fn remember_seen(&mut self) {
+        let seen = self.seen();
+        if let Some((shape, table)) = &self.record
+            && let Err(fault) = seen.write(table, shape)
+        {
+            self.fault = Some(fault);
+        }
     }
 
     /// Goes on with a record, which this process made or one before it.
@@ -346,9 +363,11 @@ impl VhostDisk {
         if (seen.identity, seen.volume) != (self.volume.identity, self.volume.volume) {
             return Err(Fault::Inflight);
         }
+        // What an earlier process told its machine is not known.
+        self.told |= !self.session.made;
         self.seen = seen.lost;
-        self.know_lost(self.volume.lost);
         self.record = Some((shape, table));
+        self.know_lost(self.volume.lost);
         Ok(())
     }
 }

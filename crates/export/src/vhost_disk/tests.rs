@@ -190,8 +190,11 @@ fn what_was_lost_is_told_by_errors_whoever_serves_the_machine() {
     record(&mut new);
     new.begin(USUAL);
     new.give(0, 1, 8);
-    assert_eq!(new.asks().len(), 1);
+    let ask = new.asks().remove(0);
     new.disk.know_lost(5);
+    new.disk.answer(ask.tag, Ok(()), None);
+    assert_eq!((new.answered(), new.status(0)), (1, 0), "it was told nothing before");
+    new.disk.know_lost(6);
     new.give(3, 1, 8);
     assert!(new.asks().is_empty() && new.status(3) == 1);
 }
