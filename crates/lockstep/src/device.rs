@@ -27,7 +27,7 @@ use serde_json::json;
 pub(crate) use place::{Place, Target, parse_place, parse_target};
 
 use attached::{Attached, Disk, State, Way};
-use host::Host;
+use host::{Host, KERNEL_LIMIT};
 use nbd::Nbd;
 use nvme::Nvme;
 use ublk::Ublk;
@@ -51,6 +51,27 @@ struct Made {
     why: String,
 }
 
+/// Why there is no disk, and what the try has left.
+#[derive(Debug)]
+struct Unmade {
+    why: String,
+    left: Left,
+}
+
+/// What a try that failed has left.
+#[derive(Debug)]
+enum Left {
+    Nothing,
+    /// What was not there before, by the kernel's names.
+    Added(Vec<String>),
+}
+
+impl From<String> for Unmade {
+    fn from(why: String) -> Unmade {
+        Unmade { why, left: Left::Nothing }
+    }
+}
+
 /// How far a path is, in the kernel's word for it.
 #[derive(Serialize)]
 struct PathState {
@@ -61,7 +82,9 @@ struct PathState {
 /// What makes disks one way. Errors are sentences for people.
 trait Maker {
     /// Makes the disk, or what it lacks.
-    fn make(&self, host: &Host, disk: &Disk) -> Result<Made, String>;
+    fn make(&self, host: &Host, disk: &Disk) -> Result<Made, Unmade>;
+    /// Takes away what a try that failed has added, and nothing else: others may have been here before.
+    fn undo(&self, host: &Host, disk: &Disk, added: &[String]) -> Result<(), String>;
     /// The kernel's name of the disk, if it is there.
     fn find(&self, host: &Host, disk: &Disk) -> Option<String>;
     /// What the disk is reached by.
@@ -237,7 +260,7 @@ impl Here {
             _ => PathBuf::from(USUAL),
         };
         Ok(Here {
-            host: Host { root: PathBuf::from("/") },
+            host: Host { root: PathBuf::from("/"), limit: KERNEL_LIMIT },
             ublk: Box::new(Ublk::of_the_nodes()),
             nvme: Box::new(Nvme::of_the_kernel()),
             nbd: Box::new(Nbd),
@@ -276,9 +299,9 @@ impl Here {
             attached.put(&disk)?;
             match self.maker(way).make(&self.host, &disk) {
                 Ok(made) => return self.answer(&disk, made, tried, false),
-                Err(why) => {
+                Err(Unmade { why, left }) => {
                     tried.push(Tried { via: way, why });
-                    self.give_up(&mut attached, &disk)?;
+                    self.give_up(&mut attached, &disk, left)?;
                 }
             }
         }
@@ -327,8 +350,9 @@ impl Here {
         attached.put(&disk)?;
         let was_there = self.maker(disk.via).find(&self.host, &disk).is_some();
         let made = self.maker(disk.via).make(&self.host, &disk);
-        let made = made
-            .map_err(|why| Problem::new(NO_WAY, format!("{target}: {}: {why}", disk.via.name())))?;
+        let made = made.map_err(|unmade| {
+            Problem::new(NO_WAY, format!("{target}: {}: {}", disk.via.name(), unmade.why))
+        })?;
         self.answer(&disk, made, Vec::new(), was_there)
     }
 
@@ -354,9 +378,13 @@ impl Here {
     }
 
     /// Takes away what a way that failed has left, and forgets it.
-    fn give_up(&self, attached: &mut Attached, disk: &Disk) -> Result<(), Problem> {
-        self.unmake(attached, disk)?;
-        attached.forget(&disk.target())
+    fn give_up(&self, attached: &mut Attached, disk: &Disk, left: Left) -> Result<(), Problem> {
+        let target = disk.target();
+        if let Left::Added(added) = left {
+            let undone = self.maker(disk.via).undo(&self.host, disk, &added);
+            undone.map_err(|why| Problem::new(FILE, format!("{target}: {why}")))?;
+        }
+        attached.forget(&target)
     }
 
     fn unmake(&self, attached: &Attached, disk: &Disk) -> Result<(), Problem> {

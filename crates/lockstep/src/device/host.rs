@@ -25,6 +25,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug)]
 pub(super) struct Host {
     pub(super) root: PathBuf,
+    /// How long to look for what the kernel is to show, or to take away.
+    pub(super) limit: Duration,
 }
 
 impl Host {
@@ -72,7 +74,7 @@ impl Host {
             if let Some(seen) = look() {
                 return Some(seen);
             }
-            if begun.elapsed() > KERNEL_LIMIT {
+            if begun.elapsed() > self.limit {
                 return None;
             }
             thread::sleep(LOOK_INTERVAL);

@@ -17,7 +17,7 @@ use super::attached::Disk;
 use super::genl::{Export, Family};
 use super::host::Host;
 use super::place::{NbdPlace, Server, Target};
-use super::{Made, Maker, PathState};
+use super::{Left, Made, Maker, PathState, Unmade};
 
 /// How long a node may take to accept a connection, and for each answer on the way to the volume.
 const REACH_LIMIT: Duration = Duration::from_secs(5);
@@ -32,40 +32,55 @@ const BLOCK_BYTES_MIN: u32 = 512;
 pub(super) struct Nbd;
 
 impl Maker for Nbd {
-    fn make(&self, host: &Host, disk: &Disk) -> Result<Made, String> {
+    fn make(&self, host: &Host, disk: &Disk) -> Result<Made, Unmade> {
         let places = disk.nbd();
         if places.is_empty() {
             let why = "no node says where NBD clients reach the volume without TLS (`nbd_socket` in node.toml)";
-            return Err(why.to_owned());
+            return Err(why.to_owned().into());
         }
         host.load("nbd", "sys/module/nbd")?;
         let mut family = Family::open()
             .map_err(|errno| format!("the kernel's NBD client has no netlink: {errno}"))?;
         let (place, socket, export) = reach_one(&places, &disk.target())?;
         let refused = |errno| format!("the kernel's NBD client: {errno}");
+        let mut left = Left::Nothing;
         let name = match index(host, disk) {
             Some((name, index)) => {
                 let kept = host.text(format!("sys/block/{name}/backend")).unwrap_or_default();
                 if kept != export.backend {
-                    return Err(format!(
+                    let why = format!(
                         "{place} has another resource of that name than /dev/{name} ({kept})"
-                    ));
+                    );
+                    return Err(why.into());
                 }
                 family.reconnect(index, &export, socket.as_fd()).map_err(refused)?;
                 name
             }
             None => {
-                format!("nbd{}", family.connect(&export, socket.as_fd()).map_err(refused)?)
+                let number = family.connect(&export, socket.as_fd()).map_err(refused)?;
+                let name = format!("nbd{number}");
+                left = Left::Added(vec![name.clone()]);
+                name
             }
         };
         let there = || {
             (host.at(format!("dev/{name}")).exists() && index(host, disk).is_some()).then_some(())
         };
-        host.wait_for(there).ok_or_else(|| format!("the kernel shows no /dev/{name}"))?;
+        if host.wait_for(there).is_none() {
+            return Err(Unmade { why: format!("the kernel shows no /dev/{name}"), left });
+        }
         Ok(Made {
             disk: name,
             why: format!("a connection to {place}, and another one when it breaks"),
         })
+    }
+
+    fn undo(&self, _: &Host, _: &Disk, added: &[String]) -> Result<(), String> {
+        let number = |name: &String| name.strip_prefix("nbd")?.parse().ok();
+        let mut numbers = added.iter().filter_map(number);
+        let ended = Family::open()
+            .and_then(|mut family| numbers.try_for_each(|number| family.disconnect(number)));
+        ended.map_err(|errno| format!("/dev/{}: {errno}", added.join(", /dev/")))
     }
 
     fn find(&self, host: &Host, disk: &Disk) -> Option<String> {
@@ -83,7 +98,7 @@ impl Maker for Nbd {
 
     /// The kernel says of no connection whether it is whole; so it is offered another one.
     fn answers(&self, host: &Host, disk: &Disk) -> Result<(), String> {
-        self.make(host, disk).map(drop)
+        self.make(host, disk).map(drop).map_err(|unmade| unmade.why)
     }
 
     fn unmake(&self, host: &Host, disk: &Disk, _: &[Disk]) -> Result<(), String> {

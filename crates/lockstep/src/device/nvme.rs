@@ -3,8 +3,9 @@
 //! Facts: options of `/dev/nvme-fabrics` and the directories below `/sys/class/nvme*` as the kernel's
 //! `drivers/nvme/host` names them; the files of `/etc/nvme` as nvme-cli keeps them, so that both agree who this host is.
 //!
-//! Always: a path is added where there is none, so `make` completes what a crash, or a node that was away, left undone.
-//! Controllers belong to the resource: they go with the last of its volumes.
+//! Always: a path is added where there is none, so `make` completes what a crash, or a node that was away, left undone; if
+//! that fails only the paths that it added are undone, for others may use the subsystem. Controllers belong to the resource:
+//! they go with the last of its volumes.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
@@ -16,7 +17,7 @@ use std::time::Duration;
 use super::attached::Disk;
 use super::host::Host;
 use super::place::NvmePlace;
-use super::{Made, Maker, PathState};
+use super::{Left, Made, Maker, PathState, Unmade};
 
 /// Where the kernel takes lines that describe paths.
 const FABRICS: &str = "dev/nvme-fabrics";
@@ -29,26 +30,40 @@ const HAS_IT: i32 = 114;
 
 /// The kernel's initiator.
 pub(super) struct Nvme {
-    /// Hands the kernel a line that describes a path.
-    pub(super) connect: fn(&Host, &str) -> io::Result<()>,
+    /// Hands the kernel a line that describes a path; the name of the controller that it makes.
+    pub(super) connect: fn(&Host, &str) -> io::Result<String>,
+    /// Has the kernel end a controller.
+    pub(super) delete: fn(&Host, &str) -> Result<(), String>,
     /// Whether a node accepts connections there.
     pub(super) reach: fn(SocketAddr) -> io::Result<()>,
 }
 
+/// What has become of paths that were not there.
+#[derive(Default)]
+struct Paths {
+    /// Controllers, by the kernel's names.
+    added: Vec<String>,
+    /// Why of each that could not be added.
+    refused: Vec<String>,
+}
+
 impl Nvme {
     pub(super) fn of_the_kernel() -> Nvme {
-        Nvme { connect, reach }
+        Nvme { connect, delete, reach }
     }
 
-    /// Adds the paths that are not there; says which could not be.
-    fn add_paths(&self, host: &Host, places: &[NvmePlace]) -> Result<Vec<String>, String> {
+    /// Adds the paths that are not there.
+    fn add_paths(&self, host: &Host, places: &[NvmePlace]) -> Result<Paths, String> {
+        if places.is_empty() {
+            return Ok(Paths::default());
+        }
         let (nqn, id) = identity(host).map_err(|error| format!("/etc/nvme: {error}"))?;
         let reached: Vec<io::Result<()>> = thread::scope(|scope| {
             let tried = places.iter().map(|place| scope.spawn(|| (self.reach)(place.address)));
             let tried: Vec<_> = tried.collect();
             tried.into_iter().map(|one| one.join().expect("it does not panic")).collect()
         });
-        let mut refused = Vec::new();
+        let mut paths = Paths::default();
         for (place, reached) in places.iter().zip(reached) {
             let line = format!(
                 "nqn={},transport=tcp,traddr={},trsvcid={},hostnqn={nqn},hostid={id},keep_alive_tmo=5,\
@@ -59,46 +74,43 @@ impl Nvme {
             );
             match reached.and_then(|()| (self.connect)(host, &line)) {
                 Err(error) if error.raw_os_error() == Some(HAS_IT) => {}
-                Err(error) => refused.push(format!("{}: {error}", place.address)),
-                Ok(()) => {}
+                Err(error) => paths.refused.push(format!("{}: {error}", place.address)),
+                Ok(controller) => paths.added.push(controller),
             }
         }
-        Ok(refused)
+        Ok(paths)
     }
 }
 
 impl Maker for Nvme {
-    fn make(&self, host: &Host, disk: &Disk) -> Result<Made, String> {
+    fn make(&self, host: &Host, disk: &Disk) -> Result<Made, Unmade> {
         let places = disk.nvme();
         let Some(first) = places.first() else {
-            return Err(
-                "no node says where hosts of NVMe/TCP reach the volume (`nvme` in node.toml)"
-                    .to_owned(),
-            );
+            let why = "no node says where hosts of NVMe/TCP reach the volume (`nvme` in node.toml)";
+            return Err(why.to_owned().into());
         };
         if places
             .iter()
             .any(|one| (&one.subsystem, one.namespace) != (&first.subsystem, first.namespace))
         {
-            return Err("the places are not all of one volume".to_owned());
+            return Err("the places are not all of one volume".to_owned().into());
         }
         host.load("nvme-tcp", FABRICS)?;
         require_multipath(host)?;
         let missing: Vec<NvmePlace> =
             places.iter().filter(|place| !has_path(host, place)).cloned().collect();
-        let refused = self.add_paths(host, &missing)?;
+        let Paths { added, refused } = self.add_paths(host, &missing)?;
         if controllers(host, &first.subsystem).is_empty() {
-            return Err(format!("no path could be made: {}", refused.join("; ")));
+            return Err(format!("no path could be made: {}", refused.join("; ")).into());
         }
         let found = host.wait_for(|| {
             let disk = find(host, first)?;
             host.at(format!("dev/{disk}")).exists().then_some(disk)
         });
         let Some(disk) = found else {
-            return Err(format!(
-                "the kernel shows no namespace {} of {}",
-                first.namespace, first.subsystem
-            ));
+            let why =
+                format!("the kernel shows no namespace {} of {}", first.namespace, first.subsystem);
+            return Err(Unmade { why, left: Left::Added(added) });
         };
         let mut why = format!(
             "a path to {} of {} nodes, joined by the kernel's multipath",
@@ -109,6 +121,13 @@ impl Maker for Nvme {
             why.push_str(&format!("; not yet: {}", refused.join("; ")));
         }
         Ok(Made { disk, why })
+    }
+
+    fn undo(&self, host: &Host, _: &Disk, added: &[String]) -> Result<(), String> {
+        added.iter().try_for_each(|name| (self.delete)(host, name))?;
+        let is_gone = |name: &String| !host.at(format!("sys/class/nvme/{name}")).exists();
+        let gone = || added.iter().all(is_gone).then_some(());
+        host.wait_for(gone).ok_or_else(|| format!("{} does not go", added.join(", ")))
     }
 
     fn find(&self, host: &Host, disk: &Disk) -> Option<String> {
@@ -148,12 +167,7 @@ impl Maker for Nvme {
             return Ok(());
         }
         for name in controllers(host, &place.subsystem) {
-            let path = host.at(format!("sys/class/nvme/{name}/delete_controller"));
-            match fs::write(&path, "1") {
-                // It went meanwhile.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                done => done.map_err(|error| format!("{}: {error}", path.display()))?,
-            }
+            (self.delete)(host, &name)?;
         }
         let gone = || {
             (controllers(host, &place.subsystem).is_empty() && find(host, &place).is_none())
@@ -163,12 +177,26 @@ impl Maker for Nvme {
     }
 }
 
+/// Asks the kernel to end a controller.
+fn delete(host: &Host, controller: &str) -> Result<(), String> {
+    let path = host.at(format!("sys/class/nvme/{controller}/delete_controller"));
+    match fs::write(&path, "1") {
+        // It went meanwhile.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done.map_err(|error| format!("{}: {error}", path.display())),
+    }
+}
+
 /// Hands the kernel a line; it answers with the number that it gave the controller.
-fn connect(host: &Host, line: &str) -> io::Result<()> {
+fn connect(host: &Host, line: &str) -> io::Result<String> {
     let mut file = OpenOptions::new().read(true).write(true).open(host.at(FABRICS))?;
     file.write_all(line.as_bytes())?;
     let mut answer = [0; 256];
-    file.read(&mut answer).map(drop)
+    let count = file.read(&mut answer)?;
+    let answer = String::from_utf8_lossy(&answer[..count]);
+    let number = answer.trim_end().split(',').find_map(|word| word.strip_prefix("instance="));
+    let name = number.map(|number| format!("nvme{number}"));
+    name.ok_or_else(|| io::Error::other(format!("the kernel answers {answer:?}")))
 }
 
 fn reach(address: SocketAddr) -> io::Result<()> {

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use wire::admin::{Answer, Command, HostDisk};
 
@@ -16,7 +17,7 @@ use super::keep::{self, Broken};
 use super::nvme::Nvme;
 use super::place::{Target, parse_place, parse_target};
 use super::ublk::Ublk;
-use super::{Here, Made, Maker, PathState, disk_at};
+use super::{Here, Made, Maker, PathState, Unmade, disk_at};
 use crate::admin::Node;
 use crate::cli::Via;
 use crate::problem::{ATTACHED_OTHERWISE, DISK_IN_USE, NO_WAY, NOT_ATTACHED, Problem};
@@ -37,7 +38,7 @@ impl Root {
     }
 
     fn host(&self) -> Host {
-        Host { root: self.0.clone() }
+        Host { root: self.0.clone(), limit: Duration::from_millis(200) }
     }
 }
 
@@ -68,13 +69,19 @@ struct Told {
 struct Puppet(Rc<RefCell<Told>>);
 
 impl Maker for Puppet {
-    fn make(&self, host: &Host, disk: &Disk) -> Result<Made, String> {
+    fn make(&self, host: &Host, disk: &Disk) -> Result<Made, Unmade> {
         let mut told = self.0.borrow_mut();
         told.asked.push(format!("make {}", disk.target()));
-        let name = told.disk.ok_or("it is not in the mood")?;
+        let name = told.disk.ok_or_else(|| "it is not in the mood".to_owned())?;
         put(&host.root, &format!("sys/block/{name}/dev"), "259:7\n");
         told.is_made = true;
         Ok(Made { disk: name.to_owned(), why: "it was asked to".to_owned() })
+    }
+
+    fn undo(&self, _: &Host, disk: &Disk, added: &[String]) -> Result<(), String> {
+        let mut told = self.0.borrow_mut();
+        told.asked.push(format!("undo {} of {}", added.join(" "), disk.target()));
+        Ok(())
     }
 
     fn find(&self, _: &Host, _: &Disk) -> Option<String> {
@@ -140,7 +147,7 @@ fn the_first_way_that_works_is_taken_and_the_others_are_told_of() {
     assert_eq!(fs::read_link(&answer.device).unwrap(), Path::new("../../../nvme0n1"));
     let tried: Vec<_> = answer.tried.iter().map(|one| (one.via, one.why.as_str())).collect();
     assert_eq!(tried, [(Way::Ublk, "it is not in the mood")]);
-    assert_eq!(asked(&told[0]), ["make web/0", "unmake web/0 of 1"]);
+    assert_eq!(asked(&told[0]), ["make web/0"]);
     assert_eq!(asked(&told[2]), [""; 0]);
     assert_eq!(written(&here), [("web/0".to_owned(), Way::Nvme, State::Attached)]);
 }
@@ -353,7 +360,7 @@ fn a_disk_is_in_use_by_a_mounted_part_of_it_a_holder_or_swap() {
 }
 
 /// What the kernel does with a line, in a made-up host: a controller, and the disk of each namespace.
-fn kernel(host: &Host, line: &str) -> io::Result<()> {
+fn kernel(host: &Host, line: &str) -> io::Result<String> {
     put(&host.root, "tmp/line", line);
     let value = |key: &str| {
         let word = line.split(',').find_map(|word| word.strip_prefix(key)).expect(key);
@@ -373,6 +380,15 @@ fn kernel(host: &Host, line: &str) -> io::Result<()> {
         put(&host.root, &format!("{subsystem}/nvme0c0n{namespace}/nsid"), "1\n");
         put(&host.root, &format!("dev/{name}"), "");
     }
+    Ok(format!("nvme{number}"))
+}
+
+/// What the kernel does with a controller that is to go; with the last one go the disks.
+fn delete(host: &Host, controller: &str) -> Result<(), String> {
+    fs::remove_dir_all(host.at(format!("sys/class/nvme/{controller}"))).unwrap();
+    if host.names("sys/class/nvme").is_empty() {
+        fs::remove_dir_all(host.at("sys/class/nvme-subsystem")).unwrap();
+    }
     Ok(())
 }
 
@@ -387,7 +403,7 @@ fn nvme_host(name: &str) -> (Root, Nvme) {
     let root = Root::of(name);
     root.put("dev/nvme-fabrics", "");
     root.put("sys/module/nvme_core/parameters/multipath", "Y\n");
-    (root, Nvme { connect: kernel, reach })
+    (root, Nvme { connect: kernel, delete, reach })
 }
 
 fn nvme_disk(text: &str, places: &[&str]) -> Disk {
@@ -440,13 +456,14 @@ fn the_host_has_one_name_for_ever() {
 fn without_multipath_or_a_node_in_reach_there_is_no_disk() {
     let (root, nvme) = nvme_host("unfit");
     let host = root.host();
-    let problem = nvme.make(&host, &nvme_disk("web", &["127.77.0.1:1"])).err().unwrap();
+    let why = |disk: &Disk| nvme.make(&host, disk).err().unwrap().why;
+    let problem = why(&nvme_disk("web", &["127.77.0.1:1"]));
     assert!(problem.contains("no path could be made: 127.77.0.1:1"), "{problem}");
     root.put("sys/module/nvme_core/parameters/multipath", "N\n");
-    let problem = nvme.make(&host, &nvme_disk("web", &["127.77.0.1:4420"])).err().unwrap();
+    let problem = why(&nvme_disk("web", &["127.77.0.1:4420"]));
     assert!(problem.contains("turned off"), "{problem}");
     let nbd_only = disk_at(&target("web"), &[parse_place("nbd://127.77.0.1:10809/web").unwrap()]);
-    assert!(nvme.make(&host, &nbd_only).err().unwrap().contains("node.toml"));
+    assert!(why(&nbd_only).contains("node.toml"));
 }
 
 #[test]
@@ -458,7 +475,7 @@ fn controllers_stay_while_another_volume_of_the_resource_is_attached() {
     nvme.make(&host, &first).unwrap();
     nvme.make(&host, &second).unwrap();
     nvme.unmake(&host, &first, std::slice::from_ref(&second)).unwrap();
-    assert!(host.text("sys/class/nvme/nvme0/delete_controller").is_none());
+    assert_eq!(host.names("sys/class/nvme"), ["nvme0"]);
 }
 
 /// A node as its socket's name says: `here` and `away` are of this host and of another, `has` is of this one and has the disk.
@@ -497,7 +514,7 @@ fn ublk_asks_a_node_of_this_host_only() {
     root.put("dev/ublkb3", "");
     root.put("sys/block/ublkb3/size", "8\n");
     let ublk = Ublk { ask: node_of_sockets };
-    let why = ublk.make(&root.host(), &ublk_disk(&["away", "gone"])).err().unwrap();
+    let why = ublk.make(&root.host(), &ublk_disk(&["away", "gone"])).err().unwrap().why;
     assert!(why.contains("no node of this host"), "{why}");
     assert!(why.contains("away: a node of another host") && why.contains("gone does not"), "{why}");
     let made = ublk.make(&root.host(), &ublk_disk(&["away", "here"])).ok().unwrap();
@@ -522,4 +539,34 @@ fn ublk_disk_whose_node_is_away_is_found_by_its_link_and_is_not_taken_away() {
     let why = ublk.unmake(&host, &ublk_disk(&["gone"]), &[]).unwrap_err();
     assert!(why.contains("gone does not answer"), "{why}");
     assert_eq!(ublk.unmake(&host, &ublk_disk(&["has"]), &[]), Ok(()));
+}
+
+/// A host with one volume attached by NVMe, whose subsystem has two.
+fn here_with_nvme(root: &Root) -> Here {
+    root.put("dev/nvme-fabrics", "");
+    root.put("sys/module/nvme_core/parameters/multipath", "Y\n");
+    let (here, _) = puppets(root, [None; 3]);
+    Here { nvme: Box::new(Nvme { connect: kernel, delete, reach }), ..here }
+}
+
+#[test]
+fn an_attach_that_fails_leaves_what_others_connected_alone() {
+    let root = Root::of("not-ours");
+    let (here, host) = (here_with_nvme(&root), root.host());
+    kernel(&host, "nqn=nqn.x:web,transport=tcp,traddr=127.77.0.1,trsvcid=4420").unwrap();
+    root.put("sys/module/nvme_core/parameters/multipath", "N\n");
+    let problem = here.attach(&target("web"), Via::Auto, known("web")).unwrap_err();
+    assert!(problem.is_kind(NO_WAY) && problem.message.contains("turned off"), "{problem}");
+    assert_eq!(host.names("sys/class/nvme"), ["nvme0"]);
+    assert_eq!(written(&here), []);
+    // What it added itself goes.
+    root.put("sys/module/nvme_core/parameters/multipath", "Y\n");
+    let absent = nvme_disk("web/9", &["127.77.0.1:4420", "127.77.0.2:4420"]);
+    let problem = here.attach(&target("web/9"), Via::Nvme, || Ok(absent)).unwrap_err();
+    assert!(problem.message.contains("no namespace 10"), "{problem}");
+    assert_eq!((host.names("sys/class/nvme"), written(&here)), (vec!["nvme0".to_owned()], vec![]));
+    // Who this host is matters only where a path is to be made.
+    fs::remove_dir_all(root.0.join("etc/nvme")).unwrap();
+    root.put("etc/nvme", "no directory\n");
+    here.attach(&target("web"), Via::Nvme, known("web")).unwrap();
 }

@@ -9,7 +9,7 @@ use wire::admin::{Answer, Command, HostDisk, codes};
 
 use super::attached::Disk;
 use super::host::Host;
-use super::{Made, Maker, PathState};
+use super::{Left, Made, Maker, PathState, Unmade};
 use crate::admin::{Node, unexpected};
 use crate::problem::Problem;
 
@@ -63,11 +63,11 @@ impl Ublk {
 }
 
 impl Maker for Ublk {
-    fn make(&self, host: &Host, disk: &Disk) -> Result<Made, String> {
+    fn make(&self, host: &Host, disk: &Disk) -> Result<Made, Unmade> {
         let (locals, mut refused) = self.locals(host, disk);
         if locals.is_empty() {
             refused.insert(0, "no node of this host was asked, which would serve it".to_owned());
-            return Err(refused.join("; "));
+            return Err(refused.join("; ").into());
         }
         host.load("ublk_drv", "dev/ublk-control")?;
         for local in &locals {
@@ -77,7 +77,10 @@ impl Maker for Ublk {
                     let name = name_of(&made);
                     let there = || host.at(format!("dev/{name}")).exists().then_some(());
                     if host.wait_for(there).is_none() {
-                        return Err(format!("there is no /dev/{name}"));
+                        let had = local.disk_of(disk).is_some();
+                        let left =
+                            if had { Left::Nothing } else { Left::Added(vec![name.clone()]) };
+                        return Err(Unmade { why: format!("there is no /dev/{name}"), left });
                     }
                     let why = format!("the node of {} serves it", local.node.socket.display());
                     return Ok(Made { disk: name, why });
@@ -86,7 +89,11 @@ impl Maker for Ublk {
                 Err(problem) => refused.push(problem.message),
             }
         }
-        Err(refused.join("; "))
+        Err(refused.join("; ").into())
+    }
+
+    fn undo(&self, host: &Host, disk: &Disk, _: &[String]) -> Result<(), String> {
+        self.unmake(host, disk, &[])
     }
 
     fn find(&self, host: &Host, disk: &Disk) -> Option<String> {
