@@ -87,6 +87,10 @@ trait Maker {
     fn undo(&self, host: &Host, disk: &Disk, added: &[String]) -> Result<(), String>;
     /// The kernel's name of the disk, if it is there.
     fn find(&self, host: &Host, disk: &Disk) -> Option<String>;
+    /// All disks that go when this one is taken away, but for what `others` need that stay.
+    fn going(&self, host: &Host, disk: &Disk, _others: &[Disk]) -> Vec<String> {
+        self.find(host, disk).into_iter().collect()
+    }
     /// What the disk is reached by.
     fn paths(&self, host: &Host, disk: &Disk) -> Vec<PathState>;
     /// Whether a disk that is there lacks something that can be had now.
@@ -140,11 +144,8 @@ pub(crate) fn run(global: &Global, command: &Device) -> Result<(), Problem> {
         Device::Attach(wanted) => attach(&here, global, style, wanted),
         Device::Detach { target, force, remember } => {
             let after = if *remember { State::Resting } else { State::Leaving };
-            here.detach(target, *force, after)?;
-            match style.form {
-                Form::Json => say_json(&json!({ "version": 1, "detached": target.to_string() })),
-                Form::Human => say(&format!("{target}: no disk of this host any more.\n")),
-            }
+            let stays = here.detach(target, *force, after)?;
+            say_detached(style, target, stays.as_deref())
         }
         Device::List => list(&here, style),
         Device::LinkOf { disk } => link_of(&here, disk),
@@ -171,6 +172,21 @@ fn attach(here: &Here, global: &Global, style: Style, wanted: &Attach) -> Result
     say(&answer.in_words(target))
 }
 
+/// `stays`: the disk, where other volumes need what it is reached by.
+fn say_detached(style: Style, target: &Target, stays: Option<&str>) -> Result<(), Problem> {
+    let stays = stays.map(|name| format!("/dev/{name}"));
+    match (style.form, stays) {
+        (Form::Json, stays) => {
+            let detached = target.to_string();
+            say_json(&json!({ "version": 1, "detached": detached, "stays": stays }))
+        }
+        (Form::Human, None) => say(&format!("{target}: no disk of this host any more.\n")),
+        (Form::Human, Some(name)) => say(&format!(
+            "{target}: not attached any more; {name} goes with the last volume of the resource.\n"
+        )),
+    }
+}
+
 /// What is written down is made again; what cannot be does not hinder the rest.
 fn attach_all(here: &Here, style: Style) -> Result<(), Problem> {
     let disks = Attached::read(&here.directory)?.disks;
@@ -178,7 +194,7 @@ fn attach_all(here: &Here, style: Style) -> Result<(), Problem> {
     for disk in disks {
         let target = disk.target();
         let done = match disk.state {
-            State::Leaving => here.detach(&target, false, State::Leaving).map(|()| None),
+            State::Leaving => here.detach(&target, false, State::Leaving).map(|_| None),
             State::Attached | State::Resting => here.again(&target, disk.state),
         };
         match done {
@@ -387,44 +403,49 @@ impl Here {
         attached.forget(&target)
     }
 
-    fn unmake(&self, attached: &Attached, disk: &Disk) -> Result<(), Problem> {
-        let target = disk.target();
-        let stays = |other: &&Disk| other.target() != target && other.state == State::Attached;
-        let others: Vec<Disk> = attached.disks.iter().filter(stays).cloned().collect();
-        let undone = self.maker(disk.via).unmake(&self.host, disk, &others);
-        undone.map_err(|why| Problem::new(FILE, format!("{target}: {why}")))
-    }
-
     fn is_there(&self, disk: &str) -> bool {
         self.host.at(format!("sys/block/{disk}")).exists()
     }
 
-    /// Who uses a disk. Who has it open for himself alone is known from opening it, and that reads where partitions are sought:
+    /// Who uses a disk, or one that goes with it. Who has it open for himself alone is known from opening it, and that reads where partitions are sought:
     /// it would wait without an end where nobody answers.
-    fn user_of(&self, disk: &Disk) -> Option<String> {
+    fn user_of(&self, disk: &Disk, others: &[Disk]) -> Option<String> {
         let maker = self.maker(disk.via);
-        let name = maker.find(&self.host, disk)?;
-        let user = self.host.user_of(&name);
+        let going = maker.going(&self.host, disk, others);
+        let name = going.first()?;
+        let user = going.iter().find_map(|name| self.host.user_of(name));
         let silent = || maker.answers(&self.host, disk).err();
         let silent =
             || silent().map(|why| format!("whether /dev/{name} is in use is not known: {why}"));
-        user.or_else(silent).or_else(|| self.host.opened_by(&name))
+        let opened = || going.iter().find_map(|name| self.host.opened_by(name));
+        user.or_else(silent).or_else(opened)
     }
 
-    /// Takes a disk away; `after` says whether it is forgotten then.
-    fn detach(&self, target: &Target, force: bool, after: State) -> Result<(), Problem> {
+    /// Takes a disk away; `after` says whether it is forgotten then. The kernel's name of the disk, if it stays: others need it.
+    fn detach(
+        &self,
+        target: &Target,
+        force: bool,
+        after: State,
+    ) -> Result<Option<String>, Problem> {
         let mut attached = Attached::open(&self.directory)?;
         let Some(disk) = attached.find(target).cloned() else {
             return Err(Problem::new(NOT_ATTACHED, format!("{target} is not attached")));
         };
-        if !force && let Some(user) = self.user_of(&disk) {
+        let others = attached.others(target);
+        if !force && let Some(user) = self.user_of(&disk, &others) {
             return Err(Problem::new(DISK_IN_USE, format!("{target}: {user}")));
         }
         attached.put(&Disk { state: after, ..disk.clone() })?;
         let link = self.host.link_of(target);
         self.host.unlink(target).map_err(|error| Problem::file(&link, &error))?;
-        self.unmake(&attached, &disk)?;
-        if after == State::Leaving { attached.forget(target) } else { Ok(()) }
+        let maker = self.maker(disk.via);
+        let undone = maker.unmake(&self.host, &disk, &others);
+        undone.map_err(|why| Problem::new(FILE, format!("{target}: {why}")))?;
+        if after == State::Leaving {
+            attached.forget(target)?;
+        }
+        Ok(maker.find(&self.host, &disk))
     }
 }
 

@@ -168,6 +168,12 @@ impl Attached {
         self.disks.iter().find(|disk| disk.target() == *target)
     }
 
+    /// All other volumes that are to be there.
+    pub(super) fn others(&self, target: &Target) -> Vec<Disk> {
+        let stays = |disk: &&Disk| disk.target() != *target && disk.state == State::Attached;
+        self.disks.iter().filter(stays).cloned().collect()
+    }
+
     /// Writes a line down, instead of the one that the volume has.
     pub(super) fn put(&mut self, disk: &Disk) -> Result<(), Problem> {
         let target = disk.target();

@@ -5,7 +5,7 @@
 //!
 //! Always: a path is added where there is none, so `make` completes what a crash, or a node that was away, left undone; if
 //! that fails only the paths that it added are undone, for others may use the subsystem. Controllers belong to the resource:
-//! they go with the last of its volumes.
+//! they go with the last of its volumes, and all disks of the subsystem with them, also those that nobody attached.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
@@ -123,7 +123,14 @@ impl Maker for Nvme {
         Ok(Made { disk, why })
     }
 
-    fn undo(&self, host: &Host, _: &Disk, added: &[String]) -> Result<(), String> {
+    fn undo(&self, host: &Host, disk: &Disk, added: &[String]) -> Result<(), String> {
+        // Where nothing else leads to them, disks go with it: one may have been mounted as soon as it was there.
+        let subsystem = disk.nvme().into_iter().next().map_or(String::new(), |one| one.subsystem);
+        if controllers(host, &subsystem).iter().all(|name| added.contains(name))
+            && let Some(user) = disks(host, &subsystem).iter().find_map(|name| host.user_of(name))
+        {
+            return Err(user);
+        }
         added.iter().try_for_each(|name| (self.delete)(host, name))?;
         let is_gone = |name: &String| !host.at(format!("sys/class/nvme/{name}")).exists();
         let gone = || added.iter().all(is_gone).then_some(());
@@ -132,6 +139,14 @@ impl Maker for Nvme {
 
     fn find(&self, host: &Host, disk: &Disk) -> Option<String> {
         find(host, disk.nvme().first()?)
+    }
+
+    fn going(&self, host: &Host, disk: &Disk, others: &[Disk]) -> Vec<String> {
+        let Some(place) = disk.nvme().into_iter().next() else { return Vec::new() };
+        match is_shared(&place, others) {
+            true => find(host, &place).into_iter().collect(),
+            false => disks(host, &place.subsystem),
+        }
     }
 
     fn paths(&self, host: &Host, disk: &Disk) -> Vec<PathState> {
@@ -162,8 +177,7 @@ impl Maker for Nvme {
 
     fn unmake(&self, host: &Host, disk: &Disk, others: &[Disk]) -> Result<(), String> {
         let Some(place) = disk.nvme().into_iter().next() else { return Ok(()) };
-        let shares = |other: &Disk| other.nvme().iter().any(|its| its.subsystem == place.subsystem);
-        if others.iter().any(shares) {
+        if is_shared(&place, others) {
             return Ok(());
         }
         for name in controllers(host, &place.subsystem) {
@@ -231,19 +245,35 @@ fn is_to(host: &Host, controller: &str, address: SocketAddr) -> bool {
         && value("trsvcid=").and_then(|port| port.parse().ok()) == Some(address.port())
 }
 
+/// Whether other volumes need the controllers.
+fn is_shared(place: &NvmePlace, others: &[Disk]) -> bool {
+    let shares = |other: &Disk| other.nvme().iter().any(|its| its.subsystem == place.subsystem);
+    others.iter().any(shares)
+}
+
 fn has_path(host: &Host, place: &NvmePlace) -> bool {
     controllers(host, &place.subsystem).iter().any(|name| is_to(host, name, place.address))
 }
 
-/// The disk of a namespace, by the kernel's name. Each path has one, too, which is hidden and has `c` in its name.
-fn find(host: &Host, place: &NvmePlace) -> Option<String> {
+/// Where the kernel tells of a subsystem.
+fn directories(host: &Host, subsystem: &str) -> Vec<String> {
     let class = "sys/class/nvme-subsystem";
-    let subsystems = host.names(class).into_iter().map(|name| format!("{class}/{name}"));
-    let is_it = |path: &String| {
-        host.text(format!("{path}/subsysnqn")).as_deref() == Some(place.subsystem.as_str())
-    };
+    let paths = host.names(class).into_iter().map(|name| format!("{class}/{name}"));
+    let is_it =
+        |path: &String| host.text(format!("{path}/subsysnqn")).as_deref() == Some(subsystem);
+    paths.filter(is_it).collect()
+}
+
+/// The disks of a subsystem, by the kernel's names. Each path has one of each, too, which is hidden and has `c` in its name.
+fn disks(host: &Host, subsystem: &str) -> Vec<String> {
+    let directories = directories(host, subsystem).into_iter();
+    directories.flat_map(|path| host.names(path)).filter(|name| is_disk(name)).collect()
+}
+
+/// The disk of a namespace.
+fn find(host: &Host, place: &NvmePlace) -> Option<String> {
     let number = place.namespace.to_string();
-    subsystems.filter(is_it).find_map(|path| {
+    directories(host, &place.subsystem).into_iter().find_map(|path| {
         let of_volume = |name: &String| {
             is_disk(name) && host.text(format!("{path}/{name}/nsid")).as_deref() == Some(&number)
         };

@@ -570,3 +570,28 @@ fn an_attach_that_fails_leaves_what_others_connected_alone() {
     root.put("etc/nvme", "no directory\n");
     here.attach(&target("web"), Via::Nvme, known("web")).unwrap();
 }
+
+#[test]
+fn a_disk_in_use_keeps_the_other_disks_of_its_controllers() {
+    let root = Root::of("sibling");
+    let (here, host) = (here_with_nvme(&root), root.host());
+    here.attach(&target("web"), Via::Nvme, known("web")).unwrap();
+    root.put("sys/block/nvme0n2/dev", "259:9\n");
+    root.put("proc/self/mountinfo", "36 35 259:9 / /srv rw,noatime - ext4 /dev/x rw\n");
+    let problem = here.detach(&target("web"), false, State::Leaving).unwrap_err();
+    assert!(problem.is_kind(DISK_IN_USE) && problem.message.contains("nvme0n2"), "{problem}");
+    assert_eq!(host.names("sys/class/nvme"), ["nvme0"]);
+    assert_eq!(written(&here), [("web/0".to_owned(), Way::Nvme, State::Attached)]);
+}
+
+#[test]
+fn a_disk_that_stays_for_another_volume_is_not_said_to_be_gone() {
+    let root = Root::of("stays");
+    let (here, host) = (here_with_nvme(&root), root.host());
+    here.attach(&target("web"), Via::Nvme, known("web")).unwrap();
+    here.attach(&target("web/1"), Via::Nvme, known("web/1")).unwrap();
+    let stays = here.detach(&target("web"), false, State::Leaving).unwrap();
+    assert_eq!(stays.as_deref(), Some("nvme0n1"));
+    assert_eq!(here.detach(&target("web/1"), false, State::Leaving).unwrap(), None);
+    assert_eq!(host.names("sys/class/nvme"), [""; 0]);
+}
