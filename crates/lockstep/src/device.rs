@@ -72,6 +72,15 @@ impl From<String> for Unmade {
     }
 }
 
+/// What is to be known to take a disk away.
+#[derive(Default)]
+struct Going {
+    /// The kernel's name of it, if it is there.
+    name: Option<String>,
+    /// Other volumes, which stay.
+    others: Vec<Disk>,
+}
+
 /// How far a path is, in the kernel's word for it.
 #[derive(Serialize)]
 struct PathState {
@@ -101,8 +110,8 @@ trait Maker {
     fn answers(&self, _host: &Host, _disk: &Disk) -> Result<(), String> {
         Ok(())
     }
-    /// Takes it away, or what is left of it, but for what `others` need that stay.
-    fn unmake(&self, host: &Host, disk: &Disk, others: &[Disk]) -> Result<(), String>;
+    /// Takes it away, or what is left of it, but for what others need.
+    fn unmake(&self, host: &Host, disk: &Disk, going: Going) -> Result<(), String>;
 }
 
 /// The host, what makes disks there, and the directory where it is written down.
@@ -436,12 +445,20 @@ impl Here {
         if !force && let Some(user) = self.user_of(&disk, &others) {
             return Err(Problem::new(DISK_IN_USE, format!("{target}: {user}")));
         }
+        // Also the link tells of a disk.
+        let maker = self.maker(disk.via);
+        let name = maker.find(&self.host, &disk);
         attached.put(&Disk { state: after, ..disk.clone() })?;
         let link = self.host.link_of(target);
         self.host.unlink(target).map_err(|error| Problem::file(&link, &error))?;
-        let maker = self.maker(disk.via);
-        let undone = maker.unmake(&self.host, &disk, &others);
-        undone.map_err(|why| Problem::new(FILE, format!("{target}: {why}")))?;
+        let going = Going { name: name.clone(), others };
+        if let Err(why) = maker.unmake(&self.host, &disk, going) {
+            if let Some(name) = name.filter(|name| self.is_there(name)) {
+                let linked = self.host.link(target, &name);
+                linked.map_err(|error| Problem::file(&link, &error))?;
+            }
+            return Err(Problem::new(FILE, format!("{target}: {why}")));
+        }
         if after == State::Leaving {
             attached.forget(target)?;
         }

@@ -17,7 +17,7 @@ use super::attached::Disk;
 use super::genl::{Export, Family};
 use super::host::Host;
 use super::place::{NbdPlace, Server, Target};
-use super::{Left, Made, Maker, PathState, Unmade};
+use super::{Going, Left, Made, Maker, PathState, Unmade};
 
 /// How long a node may take to accept a connection, and for each answer on the way to the volume.
 const REACH_LIMIT: Duration = Duration::from_secs(5);
@@ -101,7 +101,7 @@ impl Maker for Nbd {
         self.make(host, disk).map(drop).map_err(|unmade| unmade.why)
     }
 
-    fn unmake(&self, host: &Host, disk: &Disk, _: &[Disk]) -> Result<(), String> {
+    fn unmake(&self, host: &Host, disk: &Disk, _: Going) -> Result<(), String> {
         let Some((name, number)) = index(host, disk) else { return Ok(()) };
         let ended = Family::open().and_then(|mut family| family.disconnect(number));
         ended.map_err(|errno| format!("/dev/{name}: {errno}"))?;

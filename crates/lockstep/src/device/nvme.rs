@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::attached::Disk;
 use super::host::Host;
 use super::place::NvmePlace;
-use super::{Left, Made, Maker, PathState, Unmade};
+use super::{Going, Left, Made, Maker, PathState, Unmade};
 
 /// Where the kernel takes lines that describe paths.
 const FABRICS: &str = "dev/nvme-fabrics";
@@ -175,9 +175,9 @@ impl Maker for Nvme {
         if is_live { Ok(()) } else { Err("none of its paths is live".to_owned()) }
     }
 
-    fn unmake(&self, host: &Host, disk: &Disk, others: &[Disk]) -> Result<(), String> {
+    fn unmake(&self, host: &Host, disk: &Disk, going: Going) -> Result<(), String> {
         let Some(place) = disk.nvme().into_iter().next() else { return Ok(()) };
-        if is_shared(&place, others) {
+        if is_shared(&place, &going.others) {
             return Ok(());
         }
         for name in controllers(host, &place.subsystem) {

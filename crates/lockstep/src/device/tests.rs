@@ -17,7 +17,7 @@ use super::keep::{self, Broken};
 use super::nvme::Nvme;
 use super::place::{Target, parse_place, parse_target};
 use super::ublk::Ublk;
-use super::{Here, Made, Maker, PathState, Unmade, disk_at};
+use super::{Going, Here, Made, Maker, PathState, Unmade, disk_at};
 use crate::admin::Node;
 use crate::cli::Via;
 use crate::problem::{ATTACHED_OTHERWISE, DISK_IN_USE, NO_WAY, NOT_ATTACHED, Problem};
@@ -101,9 +101,9 @@ impl Maker for Puppet {
         if self.0.borrow().is_silent { Err("nobody answers".to_owned()) } else { Ok(()) }
     }
 
-    fn unmake(&self, _: &Host, disk: &Disk, others: &[Disk]) -> Result<(), String> {
+    fn unmake(&self, _: &Host, disk: &Disk, going: Going) -> Result<(), String> {
         let mut told = self.0.borrow_mut();
-        told.asked.push(format!("unmake {} of {}", disk.target(), others.len() + 1));
+        told.asked.push(format!("unmake {} of {}", disk.target(), going.others.len() + 1));
         told.is_made = false;
         if told.cannot_unmake { Err("it hangs".to_owned()) } else { Ok(()) }
     }
@@ -474,7 +474,7 @@ fn controllers_stay_while_another_volume_of_the_resource_is_attached() {
         (nvme_disk("web", &["127.77.0.1:4420"]), nvme_disk("web/1", &["127.77.0.1:4420"]));
     nvme.make(&host, &first).unwrap();
     nvme.make(&host, &second).unwrap();
-    nvme.unmake(&host, &first, std::slice::from_ref(&second)).unwrap();
+    nvme.unmake(&host, &first, Going { others: vec![second], ..Going::default() }).unwrap();
     assert_eq!(host.names("sys/class/nvme"), ["nvme0"]);
 }
 
@@ -533,12 +533,18 @@ fn ublk_disk_whose_node_is_away_is_found_by_its_link_and_is_not_taken_away() {
     root.put("sys/block/ublkb3/size", "8\n");
     let (host, ublk) = (root.host(), Ublk { ask: node_of_sockets });
     assert_eq!(ublk.find(&host, &ublk_disk(&["gone"])), None);
-    assert_eq!(ublk.unmake(&host, &ublk_disk(&["gone"]), &[]), Ok(()), "nothing was made");
+    assert_eq!(
+        ublk.unmake(&host, &ublk_disk(&["gone"]), Going::default()),
+        Ok(()),
+        "nothing was made"
+    );
     host.link(&target("web"), "ublkb3").unwrap();
     assert_eq!(ublk.find(&host, &ublk_disk(&["gone"])).as_deref(), Some("ublkb3"));
-    let why = ublk.unmake(&host, &ublk_disk(&["gone"]), &[]).unwrap_err();
+    let name = Some("ublkb3".to_owned());
+    let why = ublk.unmake(&host, &ublk_disk(&["gone"]), Going { name, ..Going::default() });
+    let why = why.unwrap_err();
     assert!(why.contains("gone does not answer"), "{why}");
-    assert_eq!(ublk.unmake(&host, &ublk_disk(&["has"]), &[]), Ok(()));
+    assert_eq!(ublk.unmake(&host, &ublk_disk(&["has"]), Going::default()), Ok(()));
 }
 
 /// A host with one volume attached by NVMe, whose subsystem has two.
@@ -594,4 +600,19 @@ fn a_disk_that_stays_for_another_volume_is_not_said_to_be_gone() {
     assert_eq!(stays.as_deref(), Some("nvme0n1"));
     assert_eq!(here.detach(&target("web/1"), false, State::Leaving).unwrap(), None);
     assert_eq!(host.names("sys/class/nvme"), [""; 0]);
+}
+
+#[test]
+fn a_disk_whose_node_is_away_is_not_said_to_be_gone() {
+    let root = Root::of("ublk-force");
+    root.put("proc/sys/kernel/random/boot_id", "this-boot\n");
+    root.put("sys/block/ublkb3/size", "8\n");
+    let (here, _) = puppets(&root, [None; 3]);
+    let here = Here { ublk: Box::new(Ublk { ask: node_of_sockets }), ..here };
+    here.host.link(&target("web"), "ublkb3").unwrap();
+    Attached::open(&here.directory).unwrap().put(&ublk_disk(&["gone"])).unwrap();
+    let problem = here.detach(&target("web"), true, State::Leaving).unwrap_err();
+    assert!(problem.message.contains("gone does not answer"), "{problem}");
+    assert_eq!(here.host.linked(&target("web")).as_deref(), Some("ublkb3"));
+    assert_eq!(written(&here), [("web/0".to_owned(), Way::Ublk, State::Leaving)]);
 }

@@ -1,7 +1,7 @@
 //! Disks by the kernel's ublk driver: the node of this host makes them and serves them itself.
 //!
 //! Always: only a node that runs under this very kernel is asked, for its disk is this host's: an admin socket may lead to
-//! another machine. A disk is found also while its node is away, by the link that leads to it.
+//! another machine. A disk is found also while its node is away, by the link that leads to it; it is then not said to be gone.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use wire::admin::{Answer, Command, HostDisk, codes};
 
 use super::attached::Disk;
 use super::host::Host;
-use super::{Left, Made, Maker, PathState, Unmade};
+use super::{Going, Left, Made, Maker, PathState, Unmade};
 use crate::admin::{Node, unexpected};
 use crate::problem::Problem;
 
@@ -93,7 +93,7 @@ impl Maker for Ublk {
     }
 
     fn undo(&self, host: &Host, disk: &Disk, _: &[String]) -> Result<(), String> {
-        self.unmake(host, disk, &[])
+        self.unmake(host, disk, Going::default())
     }
 
     fn find(&self, host: &Host, disk: &Disk) -> Option<String> {
@@ -101,7 +101,7 @@ impl Maker for Ublk {
         let told = locals.iter().find_map(|local| local.disk_of(disk)).map(name_of);
         // While its node is away the link tells.
         let linked = || host.linked(&disk.target()).filter(|name| name.starts_with("ublkb"));
-        told.or_else(linked).filter(|name| host.at(format!("sys/block/{name}")).exists())
+        told.or_else(linked).filter(|name| is_there(host, name))
     }
 
     fn paths(&self, host: &Host, disk: &Disk) -> Vec<PathState> {
@@ -116,12 +116,14 @@ impl Maker for Ublk {
         locals.iter().filter_map(state).collect()
     }
 
-    fn unmake(&self, host: &Host, disk: &Disk, _: &[Disk]) -> Result<(), String> {
+    fn unmake(&self, host: &Host, disk: &Disk, going: Going) -> Result<(), String> {
         let (locals, others) = self.locals(host, disk);
         let mut having = locals.iter().filter(|local| local.disk_of(disk).is_some()).peekable();
-        if having.peek().is_none() && self.find(host, disk).is_some() {
-            let why = format!("its node does not say that it has it: {}", others.join("; "));
-            return Err(why);
+        if having.peek().is_none()
+            && let Some(name) = going.name.filter(|name| is_there(host, name))
+        {
+            let others = others.join("; ");
+            return Err(format!("/dev/{name}: its node does not say that it has it: {others}"));
         }
         for local in having {
             let (resource, volume) = (disk.resource.clone(), disk.volume);
@@ -141,6 +143,10 @@ impl Maker for Ublk {
 fn node_at(socket: &Path, disk: &Disk) -> Node {
     let identity = disk.id.as_deref().and_then(|id| u64::from_str_radix(id, 16).ok());
     Node { name: socket.display().to_string(), socket: socket.to_owned(), identity }
+}
+
+fn is_there(host: &Host, name: &str) -> bool {
+    host.at(format!("sys/block/{name}")).exists()
 }
 
 fn name_of(disk: &HostDisk) -> String {
