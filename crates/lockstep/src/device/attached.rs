@@ -84,6 +84,12 @@ impl Disk {
         Target { resource: self.resource.clone(), volume: self.volume }
     }
 
+    /// Whether this may be its resource; it is, as far as one of the identities is not known.
+    pub(super) fn is_of(&self, told: Option<u64>) -> bool {
+        let known = self.id.as_deref().and_then(|id| u64::from_str_radix(id, 16).ok());
+        known.zip(told).is_none_or(|(known, told)| known == told)
+    }
+
     /// Where it is for NVMe hosts.
     pub(super) fn nvme(&self) -> Vec<NvmePlace> {
         let parsed = self.places.iter().filter_map(|text| parse_place(text).ok());

@@ -41,7 +41,7 @@ impl Maker for Nbd {
         host.load("nbd", "sys/module/nbd")?;
         let mut family = Family::open()
             .map_err(|errno| format!("the kernel's NBD client has no netlink: {errno}"))?;
-        let (place, socket, export) = reach_one(&places, &disk.target())?;
+        let (place, socket, export) = reach_one(&places, disk)?;
         let refused = |errno| format!("the kernel's NBD client: {errno}");
         let mut left = Left::Nothing;
         let name = match index(host, disk) {
@@ -123,6 +123,11 @@ fn identity(description: &str) -> &str {
     if is_one { told } else { "" }
 }
 
+/// The identity in what the kernel keeps.
+fn identity_in(backend: &str) -> Option<u64> {
+    u64::from_str_radix(backend.rsplit(':').next()?, 16).ok()
+}
+
 /// Name and number of a volume's disk.
 fn index(host: &Host, disk: &Disk) -> Option<(String, u32)> {
     let wanted = backend(&disk.target(), "");
@@ -134,10 +139,13 @@ fn index(host: &Host, disk: &Disk) -> Option<(String, u32)> {
 }
 
 /// A connection to the first place that has the volume.
-fn reach_one(places: &[NbdPlace], target: &Target) -> Result<(String, OwnedFd, Export), String> {
+fn reach_one(places: &[NbdPlace], disk: &Disk) -> Result<(String, OwnedFd, Export), String> {
     let mut refused = Vec::new();
     for place in places {
-        match reach(place, target) {
+        match reach(place, &disk.target()) {
+            Ok((_, export)) if !disk.is_of(identity_in(&export.backend)) => {
+                refused.push(format!("{} has another resource of that name", place.server));
+            }
             Ok((socket, export)) => return Ok((place.server.to_string(), socket, export)),
             Err(error) => refused.push(format!("{}: {error}", place.server)),
         }
@@ -202,7 +210,8 @@ fn limit(
 
 #[cfg(test)]
 mod tests {
-    use super::identity;
+    use super::super::place::parse_target;
+    use super::{backend, identity, identity_in};
 
     #[test]
     fn the_identity_is_what_stands_last_in_the_words_about_a_volume() {
@@ -211,5 +220,12 @@ mod tests {
         for none in ["", "volume 0 of web, 64 MiB", "x resource ", "x resource 6b1f0c9a2e77d43g"] {
             assert_eq!(identity(none), "", "{none:?}");
         }
+    }
+
+    #[test]
+    fn what_the_kernel_keeps_tells_the_identity_or_nothing() {
+        let target = parse_target("web/1").unwrap();
+        assert_eq!(identity_in(&backend(&target, "00000000000000b2")), Some(0xb2));
+        assert_eq!(identity_in(&backend(&target, "")), None);
     }
 }

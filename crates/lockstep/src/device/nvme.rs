@@ -3,7 +3,8 @@
 //! Facts: options of `/dev/nvme-fabrics` and the directories below `/sys/class/nvme*` as the kernel's
 //! `drivers/nvme/host` names them; the files of `/etc/nvme` as nvme-cli keeps them, so that both agree who this host is.
 //!
-//! Always: a path is added where there is none, so `make` completes what a crash, or a node that was away, left undone; if
+//! Always: a disk of another resource that has the name now is not this one's (its identity is in the namespace's NGUID, and is the
+//! serial number). A path is added where there is none, so `make` completes what a crash, or a node that was away, left undone; if
 //! that fails only the paths that it added are undone, for others may use the subsystem. Controllers belong to the resource:
 //! they go with the last of its volumes, and all disks of the subsystem with them, also those that nobody attached.
 
@@ -104,14 +105,18 @@ impl Maker for Nvme {
             return Err(format!("no path could be made: {}", refused.join("; ")).into());
         }
         let found = host.wait_for(|| {
-            let disk = find(host, first)?;
-            host.at(format!("dev/{disk}")).exists().then_some(disk)
+            let name = find(host, first)?;
+            host.at(format!("dev/{name}")).exists().then_some(name)
         });
-        let Some(disk) = found else {
+        let Some(name) = found else {
             let why =
                 format!("the kernel shows no namespace {} of {}", first.namespace, first.subsystem);
             return Err(Unmade { why, left: Left::Added(added) });
         };
+        if !disk.is_of(identity_of(host, &first.subsystem, &name)) {
+            let why = format!("/dev/{name} is of another resource of that name");
+            return Err(Unmade { why, left: Left::Added(added) });
+        }
         let mut why = format!(
             "a path to {} of {} nodes, joined by the kernel's multipath",
             places.len() - refused.len(),
@@ -120,7 +125,7 @@ impl Maker for Nvme {
         if !refused.is_empty() {
             why.push_str(&format!("; not yet: {}", refused.join("; ")));
         }
-        Ok(Made { disk, why })
+        Ok(Made { disk: name, why })
     }
 
     fn undo(&self, host: &Host, disk: &Disk, added: &[String]) -> Result<(), String> {
@@ -138,7 +143,9 @@ impl Maker for Nvme {
     }
 
     fn find(&self, host: &Host, disk: &Disk) -> Option<String> {
-        find(host, disk.nvme().first()?)
+        let place = disk.nvme().into_iter().next()?;
+        let name = find(host, &place)?;
+        disk.is_of(identity_of(host, &place.subsystem, &name)).then_some(name)
     }
 
     fn going(&self, host: &Host, disk: &Disk, others: &[Disk]) -> Vec<String> {
@@ -279,6 +286,15 @@ fn find(host: &Host, place: &NvmePlace) -> Option<String> {
         };
         host.names(&path).into_iter().find(of_volume)
     })
+}
+
+/// Identity of the resource that a disk is of. The number of the namespace says it first, since the kernel keeps the serial
+/// number that a subsystem had when it was first seen.
+fn identity_of(host: &Host, subsystem: &str, name: &str) -> Option<u64> {
+    let nguid = host.text(format!("sys/block/{name}/nguid")).map(|text| text.replace('-', ""));
+    let serial = |name: &String| host.text(format!("sys/class/nvme/{name}/serial"));
+    let told = nguid.or_else(|| controllers(host, subsystem).iter().find_map(serial))?;
+    u64::from_str_radix(told.trim().get(..16)?, 16).ok()
 }
 
 /// `nvme0n1`, not `nvme0` nor `nvme0c1n1`.

@@ -616,3 +616,24 @@ fn a_disk_whose_node_is_away_is_not_said_to_be_gone() {
     assert_eq!(here.host.linked(&target("web")).as_deref(), Some("ublkb3"));
     assert_eq!(written(&here), [("web/0".to_owned(), Way::Ublk, State::Leaving)]);
 }
+
+#[test]
+fn a_disk_of_another_resource_with_the_name_is_not_taken_for_it() {
+    let root = Root::of("other-id");
+    let (here, host) = (here_with_nvme(&root), root.host());
+    let line = Disk { id: Some("a1".to_owned()), ..known("web")().unwrap() };
+    Attached::open(&here.directory).unwrap().put(&line).unwrap();
+    kernel(&host, "nqn=nqn.x:web,transport=tcp,traddr=127.77.0.1,trsvcid=4420").unwrap();
+    root.put("sys/class/nvme/nvme0/serial", "00000000000000b2\n");
+    let problem = here.again(&target("web"), State::Attached).unwrap_err();
+    assert!(problem.message.contains("another resource of that name"), "{problem}");
+    assert_eq!(here.host.linked(&target("web")), None);
+    let line = Attached::read(&here.directory).unwrap().disks.remove(0);
+    assert_eq!(here.nvme.find(&host, &line), None, "nor is it given the name by udev");
+    // The serial number may be the first one's still.
+    root.put("sys/class/nvme/nvme0/serial", "00000000000000a1\n");
+    root.put("sys/block/nvme0n1/nguid", "00000000-0000-00b2-0000-000000000000\n");
+    assert!(here.again(&target("web"), State::Attached).is_err());
+    root.put("sys/block/nvme0n1/nguid", "00000000-0000-00a1-0000-000000000000\n");
+    here.again(&target("web"), State::Attached).unwrap();
+}
