@@ -4,7 +4,7 @@
 //! client. The first that works is taken, and it is said which and why.
 //!
 //! Always: what is attached is written down before it is made, and forgotten after it is gone; a disk in use is not taken
-//! away unless that is wanted; the link leads to a disk that answers. Why it is so: `docs/design/0012-attach.md`.
+//! away unless that is wanted; the link leads to a disk that answers; no disk is waited for with the list locked. Why it is so: `docs/design/0012-attach.md`.
 //!
 //! Not here: serving volumes (`lockstepd`), what a host can do (`doctor`).
 
@@ -19,6 +19,7 @@ mod place;
 mod tests;
 mod ublk;
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -81,6 +82,13 @@ struct Going {
     others: Vec<Disk>,
 }
 
+/// A disk that nobody has for himself alone but this process, if it can be opened.
+struct Held {
+    /// The kernel's name of it.
+    name: String,
+    _open: Option<OwnedFd>,
+}
+
 /// How far a path is, in the kernel's word for it.
 #[derive(Serialize)]
 struct PathState {
@@ -108,6 +116,10 @@ trait Maker {
     }
     /// Whether requests to a disk that is there come to their end, or why not.
     fn answers(&self, _host: &Host, _disk: &Disk) -> Result<(), String> {
+        Ok(())
+    }
+    /// Gives a disk that is there what requests to it wait for. The list may change meanwhile.
+    fn mend(&self, _host: &Host, _disk: &Disk) -> Result<(), String> {
         Ok(())
     }
     /// Takes it away, or what is left of it, but for what others need.
@@ -416,18 +428,27 @@ impl Here {
         self.host.at(format!("sys/block/{disk}")).exists()
     }
 
-    /// Who uses a disk, or one that goes with it. Who has it open for himself alone is known from opening it, and that reads where partitions are sought:
-    /// it would wait without an end where nobody answers.
-    fn user_of(&self, disk: &Disk, others: &[Disk]) -> Option<String> {
+    /// Takes hold of every disk that goes with a volume's, if nobody uses it and it answers; what was written to it is sent. To open
+    /// one reads where partitions are sought, and so may wait for a new connection, or until somebody takes it away by force: the
+    /// list is not locked meanwhile, since both may need it.
+    fn hold(&self, target: &Target) -> Result<Vec<Held>, Problem> {
+        let attached = Attached::read(&self.directory)?;
+        let disk = attached.require(target)?;
         let maker = self.maker(disk.via);
-        let going = maker.going(&self.host, disk, others);
-        let name = going.first()?;
-        let user = going.iter().find_map(|name| self.host.user_of(name));
-        let silent = || maker.answers(&self.host, disk).err();
-        let silent =
-            || silent().map(|why| format!("whether /dev/{name} is in use is not known: {why}"));
-        let opened = || going.iter().find_map(|name| self.host.opened_by(name));
-        user.or_else(silent).or_else(opened)
+        let going = maker.going(&self.host, disk, &attached.others(target));
+        let Some(first) = going.first() else { return Ok(Vec::new()) };
+        let in_use = |user: String| Problem::new(DISK_IN_USE, format!("{target}: {user}"));
+        if let Some(user) = going.iter().find_map(|name| self.host.user_of(name)) {
+            return Err(in_use(user));
+        }
+        maker
+            .answers(&self.host, disk)
+            .map_err(|why| in_use(format!("whether /dev/{first} is in use is not known: {why}")))?;
+        let hold = |name: String| {
+            let open = self.host.hold(&name).map_err(in_use)?;
+            Ok(Held { name, _open: open })
+        };
+        going.into_iter().map(hold).collect()
     }
 
     /// Takes a disk away; `after` says whether it is forgotten then. The kernel's name of the disk, if it stays: others need it.
@@ -437,16 +458,17 @@ impl Here {
         force: bool,
         after: State,
     ) -> Result<Option<String>, Problem> {
+        let held = if force { Vec::new() } else { self.hold(target)? };
         let mut attached = Attached::open(&self.directory)?;
-        let Some(disk) = attached.find(target).cloned() else {
-            return Err(Problem::new(NOT_ATTACHED, format!("{target} is not attached")));
-        };
-        let others = attached.others(target);
-        if !force && let Some(user) = self.user_of(&disk, &others) {
-            return Err(Problem::new(DISK_IN_USE, format!("{target}: {user}")));
+        let disk = attached.require(target)?.clone();
+        let (maker, others) = (self.maker(disk.via), attached.others(target));
+        let is_held = |name: &String| force || held.iter().any(|one| one.name == *name);
+        if !maker.going(&self.host, &disk, &others).iter().all(is_held) {
+            let message = format!("{target}: what is attached changed meanwhile: try again");
+            return Err(Problem::new(DISK_IN_USE, message));
         }
+        drop(held);
         // Also the link tells of a disk.
-        let maker = self.maker(disk.via);
         let name = maker.find(&self.host, &disk);
         attached.put(&Disk { state: after, ..disk.clone() })?;
         let link = self.host.link_of(target);

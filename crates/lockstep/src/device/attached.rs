@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::place::{NbdPlace, NvmePlace, Place, Server, Target, parse_place};
 use crate::cluster::{damaged, make_directory};
-use crate::problem::Problem;
+use crate::problem::{NOT_ATTACHED, Problem};
 
 /// Version of the file.
 const VERSION: u16 = 1;
@@ -172,6 +172,12 @@ impl Attached {
     /// The line of a volume.
     pub(super) fn find(&self, target: &Target) -> Option<&Disk> {
         self.disks.iter().find(|disk| disk.target() == *target)
+    }
+
+    /// The same, if there is one.
+    pub(super) fn require(&self, target: &Target) -> Result<&Disk, Problem> {
+        let none = || Problem::new(NOT_ATTACHED, format!("{target} is not attached"));
+        self.find(target).ok_or_else(none)
     }
 
     /// All other volumes that are to be there.

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -131,16 +132,19 @@ impl Host {
         whole.or_else(|| parts.iter().find_map(of_part))
     }
 
-    /// Whether a program has it open for itself alone; if none has, what was written to it and not yet sent is sent now.
-    pub(super) fn opened_by(&self, disk: &str) -> Option<String> {
+    /// Opens a disk for this process alone, and has sent what was written to it; `None` if it cannot be opened at all. Who has it
+    /// so already is told.
+    pub(super) fn hold(&self, disk: &str) -> Result<Option<OwnedFd>, String> {
         let flags = OFlags::EXCL | OFlags::CLOEXEC;
         match open(self.at(format!("dev/{disk}")), flags, Mode::empty()) {
             Ok(file) => {
-                let failed = fsync(&file).err()?;
-                Some(format!("what was written to /dev/{disk} cannot be sent: {failed}"))
+                fsync(&file).map_err(|failed| {
+                    format!("what was written to /dev/{disk} cannot be sent: {failed}")
+                })?;
+                Ok(Some(file))
             }
-            Err(Errno::BUSY) => Some(format!("a program has /dev/{disk} open for itself alone")),
-            Err(_) => None,
+            Err(Errno::BUSY) => Err(format!("a program has /dev/{disk} open for itself alone")),
+            Err(_) => Ok(None),
         }
     }
 

@@ -4,7 +4,8 @@
 //! initiator connects anew by itself, but not to a node that was away when the disk was made, and some kernels give up a node
 //! that knew nothing of the resource yet when it was asked.
 //!
-//! Always: one process of a host does it; a disk that is being taken away is left alone.
+//! Always: one process of a host does it; a disk that is being taken away is left alone; a disk that is there gets its connection also
+//! while somebody has the list locked.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -121,10 +122,20 @@ pub(super) fn tend(here: &Here, disks: &[Disk], broken: &mut Broken) {
         if name.is_some() && !is_broken && !maker.lacks(&here.host, disk) {
             continue;
         }
-        let done = here.again(&disk.target(), State::Attached);
-        if let (Err(problem), Some(name), Way::Nbd) = (done, name, disk.via) {
+        let done = match &name {
+            // Whoever has the list locked may wait for just this.
+            Some(_) if is_broken => {
+                let mended = maker.mend(&here.host, disk);
+                mended.map_err(|why| format!("{}: {why}", disk.target()))
+            }
+            _ => {
+                let made = here.again(&disk.target(), State::Attached);
+                made.map(drop).map_err(|problem| problem.message)
+            }
+        };
+        if let (Err(why), Some(name), Way::Nbd) = (done, name, disk.via) {
             if !told {
-                eprintln!("{}", problem.message);
+                eprintln!("{why}");
             }
             broken.disks.insert(name);
         }

@@ -12,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_user_timeout};
+use sys::Errno;
 
 use super::attached::Disk;
 use super::genl::{Export, Family};
@@ -39,28 +40,19 @@ impl Maker for Nbd {
             return Err(why.to_owned().into());
         }
         host.load("nbd", "sys/module/nbd")?;
-        let mut family = Family::open()
-            .map_err(|errno| format!("the kernel's NBD client has no netlink: {errno}"))?;
-        let (place, socket, export) = reach_one(&places, disk)?;
-        let refused = |errno| format!("the kernel's NBD client: {errno}");
         let mut left = Left::Nothing;
-        let name = match index(host, disk) {
+        let (name, place) = match index(host, disk) {
             Some((name, index)) => {
-                let kept = host.text(format!("sys/block/{name}/backend")).unwrap_or_default();
-                if kept != export.backend {
-                    let why = format!(
-                        "{place} has another resource of that name than /dev/{name} ({kept})"
-                    );
-                    return Err(why.into());
-                }
-                family.reconnect(index, &export, socket.as_fd()).map_err(refused)?;
-                name
+                let place = reconnect(host, disk, &name, index)?;
+                (name, place)
             }
             None => {
+                let mut family = Family::open().map_err(no_netlink)?;
+                let (place, socket, export) = reach_one(&places, disk)?;
                 let number = family.connect(&export, socket.as_fd()).map_err(refused)?;
                 let name = format!("nbd{number}");
                 left = Left::Added(vec![name.clone()]);
-                name
+                (name, place)
             }
         };
         let there = || {
@@ -98,7 +90,13 @@ impl Maker for Nbd {
 
     /// The kernel says of no connection whether it is whole; so it is offered another one.
     fn answers(&self, host: &Host, disk: &Disk) -> Result<(), String> {
-        self.make(host, disk).map(drop).map_err(|unmade| unmade.why)
+        self.mend(host, disk)
+    }
+
+    /// That no list is locked does no harm: the kernel takes no connection for a disk that it ends, nor for one of another name.
+    fn mend(&self, host: &Host, disk: &Disk) -> Result<(), String> {
+        let (name, number) = index(host, disk).ok_or_else(|| "it is not there".to_owned())?;
+        reconnect(host, disk, &name, number).map(drop)
     }
 
     fn unmake(&self, host: &Host, disk: &Disk, _: Going) -> Result<(), String> {
@@ -108,6 +106,26 @@ impl Maker for Nbd {
         let gone = || index(host, disk).is_none().then_some(());
         host.wait_for(gone).ok_or_else(|| format!("/dev/{name} does not go"))
     }
+}
+
+fn no_netlink(errno: Errno) -> String {
+    format!("the kernel's NBD client has no netlink: {errno}")
+}
+
+fn refused(errno: Errno) -> String {
+    format!("the kernel's NBD client: {errno}")
+}
+
+/// Offers a disk that is there a connection; to which place.
+fn reconnect(host: &Host, disk: &Disk, name: &str, number: u32) -> Result<String, String> {
+    let mut family = Family::open().map_err(no_netlink)?;
+    let (place, socket, export) = reach_one(&disk.nbd(), disk)?;
+    let kept = host.text(format!("sys/block/{name}/backend")).unwrap_or_default();
+    if kept != export.backend {
+        return Err(format!("{place} has another resource of that name than /dev/{name} ({kept})"));
+    }
+    family.reconnect(number, &export, socket.as_fd()).map_err(refused)?;
+    Ok(place)
 }
 
 /// What the kernel keeps with a volume's disk. It takes no connection for that disk by another name, so that a resource that gets

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use rustix::fs::{FlockOperation, flock};
 use wire::admin::{Answer, Command, HostDisk};
 
 use super::attached::{Attached, Disk, State, Way};
@@ -64,6 +65,8 @@ struct Told {
     cannot_unmake: bool,
     lacks: bool,
     is_silent: bool,
+    /// Whether the list was locked when it was asked for an answer.
+    was_locked: Option<bool>,
 }
 
 struct Puppet(Rc<RefCell<Told>>);
@@ -97,8 +100,16 @@ impl Maker for Puppet {
         self.0.borrow().lacks
     }
 
-    fn answers(&self, _: &Host, _: &Disk) -> Result<(), String> {
+    fn answers(&self, host: &Host, _: &Disk) -> Result<(), String> {
+        let lock = fs::File::open(host.at("var/lib/lockstep/attached.lock")).unwrap();
+        let free = flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
+        self.0.borrow_mut().was_locked = Some(!free);
         if self.0.borrow().is_silent { Err("nobody answers".to_owned()) } else { Ok(()) }
+    }
+
+    fn mend(&self, _: &Host, disk: &Disk) -> Result<(), String> {
+        self.0.borrow_mut().asked.push(format!("mend {}", disk.target()));
+        Ok(())
     }
 
     fn unmake(&self, _: &Host, disk: &Disk, going: Going) -> Result<(), String> {
@@ -239,6 +250,7 @@ fn a_disk_that_does_not_answer_is_taken_away_by_force_only() {
         "{problem}"
     );
     assert_eq!(written(&here), [("web/0".to_owned(), Way::Nvme, State::Attached)]);
+    assert_eq!(told[1].borrow().was_locked, Some(false), "what is waited for may need the list");
     here.detach(&web, true, State::Leaving).unwrap();
     assert_eq!(written(&here), []);
 }
@@ -297,7 +309,7 @@ fn a_disk_that_lacks_something_is_completed_and_one_that_is_to_go_is_left_alone(
     broken.disks.extend(["nbd0".to_owned(), "nbd1".to_owned()]);
     keep::tend(&here, &disks(), &mut broken);
     assert_eq!(asked(&told[1]), ["make web/0"]);
-    assert_eq!(asked(&told[2]), ["make db/0"]);
+    assert_eq!(asked(&told[2]), ["mend db/0"]);
     assert!(broken.disks.is_empty(), "one has a connection, the other is none of ours");
 
     // No node answers yet.
@@ -522,6 +534,9 @@ fn ublk_asks_a_node_of_this_host_only() {
     // Who has it is asked first, so that it is not made twice.
     let made = ublk.make(&root.host(), &ublk_disk(&["here", "has"])).ok().unwrap();
     assert!(made.why.contains("has"), "{}", made.why);
+    assert_eq!(ublk.answers(&root.host(), &ublk_disk(&["here", "has"])), Ok(()));
+    let why = ublk.answers(&root.host(), &ublk_disk(&["here", "gone"])).unwrap_err();
+    assert!(why.contains("gone does not answer"), "{why}");
     let states = ublk.paths(&root.host(), &ublk_disk(&["here", "has"]));
     assert_eq!(states.iter().map(|one| one.state.as_str()).collect::<Vec<_>>(), ["live"]);
 }
@@ -636,4 +651,18 @@ fn a_disk_of_another_resource_with_the_name_is_not_taken_for_it() {
     assert!(here.again(&target("web"), State::Attached).is_err());
     root.put("sys/block/nvme0n1/nguid", "00000000-0000-00a1-0000-000000000000\n");
     here.again(&target("web"), State::Attached).unwrap();
+}
+
+#[test]
+fn a_connection_is_given_while_somebody_changes_what_is_attached() {
+    let root = Root::of("busy");
+    let (here, told) = puppets(&root, [None, None, Some("nbd0")]);
+    here.attach(&target("db"), Via::Nbd, known("db")).unwrap();
+    asked(&told[2]);
+    let disks = Attached::read(&here.directory).unwrap().disks;
+    let _held = Attached::open(&here.directory).unwrap();
+    let mut broken = Broken::default();
+    broken.disks.insert("nbd0".to_owned());
+    keep::tend(&here, &disks, &mut broken);
+    assert_eq!(asked(&told[2]), ["mend db/0"]);
 }

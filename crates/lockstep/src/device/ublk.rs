@@ -116,6 +116,15 @@ impl Maker for Ublk {
         locals.iter().filter_map(state).collect()
     }
 
+    fn answers(&self, host: &Host, disk: &Disk) -> Result<(), String> {
+        let (locals, others) = self.locals(host, disk);
+        match locals.iter().find_map(|local| local.disk_of(disk)) {
+            Some(one) if one.ready => Ok(()),
+            Some(_) => Err("its node does not serve it now".to_owned()),
+            None => Err(format!("its node does not say that it has it: {}", others.join("; "))),
+        }
+    }
+
     fn unmake(&self, host: &Host, disk: &Disk, going: Going) -> Result<(), String> {
         let (locals, others) = self.locals(host, disk);
         let mut having = locals.iter().filter(|local| local.disk_of(disk).is_some()).peekable();
