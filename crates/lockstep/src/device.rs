@@ -65,6 +65,8 @@ enum Left {
     Nothing,
     /// What was not there before, by the kernel's names.
     Added(Vec<String>),
+    /// Possibly a disk: nobody answered.
+    Unknown,
 }
 
 impl From<String> for Unmade {
@@ -80,6 +82,8 @@ struct Going {
     name: Option<String>,
     /// Other volumes, which stay.
     others: Vec<Disk>,
+    /// What cannot be asked about is forgotten, if it is not there.
+    force: bool,
 }
 
 /// A disk that nobody has for himself alone but this process, if it can be opened.
@@ -336,6 +340,14 @@ impl Here {
             attached.put(&disk)?;
             match self.maker(way).make(&self.host, &disk) {
                 Ok(made) => return self.answer(&disk, made, tried, false),
+                Err(Unmade { why, left: Left::Unknown }) => {
+                    let message = format!(
+                        "{target}: {}: {why}; whether there is a disk now is not known, so it stays written down: `attach` \
+                         completes it, `detach` takes it away",
+                        way.name()
+                    );
+                    return Err(Problem::new(NO_WAY, message));
+                }
                 Err(Unmade { why, left }) => {
                     tried.push(Tried { via: way, why });
                     self.give_up(&mut attached, &disk, left)?;
@@ -473,7 +485,7 @@ impl Here {
         attached.put(&Disk { state: after, ..disk.clone() })?;
         let link = self.host.link_of(target);
         self.host.unlink(target).map_err(|error| Problem::file(&link, &error))?;
-        let going = Going { name: name.clone(), others };
+        let going = Going { name: name.clone(), others, force };
         if let Err(why) = maker.unmake(&self.host, &disk, going) {
             if let Some(name) = name.filter(|name| self.is_there(name)) {
                 let linked = self.host.link(target, &name);

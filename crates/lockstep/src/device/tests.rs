@@ -21,7 +21,7 @@ use super::ublk::Ublk;
 use super::{Going, Here, Made, Maker, PathState, Unmade, disk_at};
 use crate::admin::Node;
 use crate::cli::Via;
-use crate::problem::{ATTACHED_OTHERWISE, DISK_IN_USE, NO_WAY, NOT_ATTACHED, Problem};
+use crate::problem::{ATTACHED_OTHERWISE, DISK_IN_USE, NO_WAY, NOT_ATTACHED, PROTOCOL, Problem};
 
 /// A file system of a test, which goes with it.
 struct Root(PathBuf);
@@ -549,7 +549,7 @@ fn ublk_disk_whose_node_is_away_is_found_by_its_link_and_is_not_taken_away() {
     let (host, ublk) = (root.host(), Ublk { ask: node_of_sockets });
     assert_eq!(ublk.find(&host, &ublk_disk(&["gone"])), None);
     assert_eq!(
-        ublk.unmake(&host, &ublk_disk(&["gone"]), Going::default()),
+        ublk.unmake(&host, &ublk_disk(&["here"]), Going::default()),
         Ok(()),
         "nothing was made"
     );
@@ -665,4 +665,30 @@ fn a_connection_is_given_while_somebody_changes_what_is_attached() {
     broken.disks.insert("nbd0".to_owned());
     keep::tend(&here, &disks, &mut broken);
     assert_eq!(asked(&told[2]), ["mend db/0"]);
+}
+
+#[test]
+fn a_disk_that_may_have_been_made_stays_written_down() {
+    let root = Root::of("lost-answer");
+    root.put("proc/sys/kernel/random/boot_id", "this-boot\n");
+    root.put("dev/ublk-control", "");
+    let ask = |node: &Node, command: Command| match command {
+        Command::UblkAttach { .. } => Err(Problem::new(PROTOCOL, "it closed the connection")),
+        command => node_of_sockets(node, command),
+    };
+    let (here, told) = puppets(&root, [None, Some("nvme0n1"), None]);
+    let here = Here { ublk: Box::new(Ublk { ask }), ..here };
+    let wanted = ublk_disk(&["here"]);
+    let problem = here.attach(&target("web"), Via::Auto, || Ok(wanted)).unwrap_err();
+    assert!(problem.is_kind(NO_WAY) && problem.message.contains("closed"), "{problem}");
+    assert_eq!(asked(&told[1]), [""; 0]);
+    assert_eq!(written(&here), [("web/0".to_owned(), Way::Ublk, State::Attached)]);
+    // Nor is it forgotten while the node that may have it does not answer, unless that is wanted.
+    let gone = Disk { via: Way::Ublk, ..ublk_disk(&["gone"]) };
+    Attached::open(&here.directory).unwrap().put(&gone).unwrap();
+    let problem = here.detach(&target("web"), false, State::Leaving).unwrap_err();
+    assert!(problem.message.contains("gone does not answer"), "{problem}");
+    assert_eq!(written(&here), [("web/0".to_owned(), Way::Ublk, State::Leaving)]);
+    here.detach(&target("web"), true, State::Leaving).unwrap();
+    assert_eq!(written(&here), []);
 }

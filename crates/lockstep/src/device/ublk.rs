@@ -2,6 +2,7 @@
 //!
 //! Always: only a node that runs under this very kernel is asked, for its disk is this host's: an admin socket may lead to
 //! another machine. A disk is found also while its node is away, by the link that leads to it; it is then not said to be gone.
+//! A node that does not answer may have made one, or make it at its next start.
 
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use super::attached::Disk;
 use super::host::Host;
 use super::{Going, Left, Made, Maker, PathState, Unmade};
 use crate::admin::{Node, unexpected};
-use crate::problem::Problem;
+use crate::problem::{PROTOCOL, Problem, TIMED_OUT, UNREACHED};
 
 /// Where the kernel names itself, anew at each of its starts.
 const BOOT: &str = "proc/sys/kernel/random/boot_id";
@@ -28,6 +29,16 @@ struct Local {
     disks: Vec<HostDisk>,
 }
 
+/// What came of asking all that may be asked.
+#[derive(Default)]
+struct Asked {
+    locals: Vec<Local>,
+    /// Why not of the others: a sentence for each.
+    others: Vec<String>,
+    /// One of them has not answered.
+    is_silent: bool,
+}
+
 impl Local {
     fn disk_of(&self, disk: &Disk) -> Option<&HostDisk> {
         self.disks.iter().find(|one| one.resource == disk.resource && one.volume == disk.volume)
@@ -40,9 +51,9 @@ impl Ublk {
     }
 
     /// The nodes of this host among those that may be asked; of the others why not.
-    fn locals(&self, host: &Host, disk: &Disk) -> (Vec<Local>, Vec<String>) {
+    fn locals(&self, host: &Host, disk: &Disk) -> Asked {
         let boot: String = host.text(BOOT).unwrap_or_default();
-        let (mut locals, mut others) = (Vec::new(), Vec::new());
+        let Asked { mut locals, mut others, mut is_silent } = Asked::default();
         for socket in &disk.admin {
             let node = node_at(socket, disk);
             match (self.ask)(&node, Command::UblkList {}) {
@@ -53,18 +64,21 @@ impl Ublk {
                     others.push(format!("{}: a node of another host", socket.display()));
                 }
                 Ok(other) => others.push(unexpected(&node, &other).message),
-                Err(problem) => others.push(problem.message),
+                Err(problem) => {
+                    is_silent = true;
+                    others.push(problem.message);
+                }
             }
         }
         // Who has it already is asked first.
         locals.sort_by_key(|local| local.disk_of(disk).is_none());
-        (locals, others)
+        Asked { locals, others, is_silent }
     }
 }
 
 impl Maker for Ublk {
     fn make(&self, host: &Host, disk: &Disk) -> Result<Made, Unmade> {
-        let (locals, mut refused) = self.locals(host, disk);
+        let Asked { locals, others: mut refused, .. } = self.locals(host, disk);
         if locals.is_empty() {
             refused.insert(0, "no node of this host was asked, which would serve it".to_owned());
             return Err(refused.join("; ").into());
@@ -86,7 +100,10 @@ impl Maker for Ublk {
                     return Ok(Made { disk: name, why });
                 }
                 Ok(other) => refused.push(unexpected(&local.node, &other).message),
-                Err(problem) => refused.push(problem.message),
+                Err(problem) if is_refusal(&problem) => refused.push(problem.message),
+                Err(problem) => {
+                    return Err(Unmade { why: problem.message, left: Left::Unknown });
+                }
             }
         }
         Err(refused.join("; ").into())
@@ -97,7 +114,7 @@ impl Maker for Ublk {
     }
 
     fn find(&self, host: &Host, disk: &Disk) -> Option<String> {
-        let (locals, _) = self.locals(host, disk);
+        let locals = self.locals(host, disk).locals;
         let told = locals.iter().find_map(|local| local.disk_of(disk)).map(name_of);
         // While its node is away the link tells.
         let linked = || host.linked(&disk.target()).filter(|name| name.starts_with("ublkb"));
@@ -105,7 +122,7 @@ impl Maker for Ublk {
     }
 
     fn paths(&self, host: &Host, disk: &Disk) -> Vec<PathState> {
-        let (locals, _) = self.locals(host, disk);
+        let locals = self.locals(host, disk).locals;
         let state = |local: &Local| {
             let state = if local.disk_of(disk)?.ready { "live" } else { "waiting" };
             Some(PathState {
@@ -117,7 +134,7 @@ impl Maker for Ublk {
     }
 
     fn answers(&self, host: &Host, disk: &Disk) -> Result<(), String> {
-        let (locals, others) = self.locals(host, disk);
+        let Asked { locals, others, .. } = self.locals(host, disk);
         match locals.iter().find_map(|local| local.disk_of(disk)) {
             Some(one) if one.ready => Ok(()),
             Some(_) => Err("its node does not serve it now".to_owned()),
@@ -126,13 +143,17 @@ impl Maker for Ublk {
     }
 
     fn unmake(&self, host: &Host, disk: &Disk, going: Going) -> Result<(), String> {
-        let (locals, others) = self.locals(host, disk);
+        let Asked { locals, others, is_silent } = self.locals(host, disk);
         let mut having = locals.iter().filter(|local| local.disk_of(disk).is_some()).peekable();
-        if having.peek().is_none()
-            && let Some(name) = going.name.filter(|name| is_there(host, name))
-        {
+        if having.peek().is_none() {
             let others = others.join("; ");
-            return Err(format!("/dev/{name}: its node does not say that it has it: {others}"));
+            if let Some(name) = going.name.filter(|name| is_there(host, name)) {
+                return Err(format!("/dev/{name}: its node does not say that it has it: {others}"));
+            }
+            if is_silent && !going.force {
+                let why = format!("whether a node makes the disk is not known: {others}");
+                return Err(format!("{why} (to forget it all the same: --force)"));
+            }
         }
         for local in having {
             let (resource, volume) = (disk.resource.clone(), disk.volume);
@@ -152,6 +173,11 @@ impl Maker for Ublk {
 fn node_at(socket: &Path, disk: &Disk) -> Node {
     let identity = disk.id.as_deref().and_then(|id| u64::from_str_radix(id, 16).ok());
     Node { name: socket.display().to_string(), socket: socket.to_owned(), identity }
+}
+
+/// Whether the node said no. Else it may have done what it was asked.
+fn is_refusal(problem: &Problem) -> bool {
+    ![UNREACHED, PROTOCOL, TIMED_OUT].iter().any(|kind| problem.is_kind(*kind))
 }
 
 fn is_there(host: &Host, name: &str) -> bool {
