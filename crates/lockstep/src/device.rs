@@ -219,7 +219,7 @@ fn attach_all(here: &Here, style: Style) -> Result<(), Problem> {
     for disk in disks {
         let target = disk.target();
         let done = match disk.state {
-            State::Leaving => here.detach(&target, false, State::Leaving).map(|_| None),
+            State::Leaving => here.leave(&target).map(|()| None),
             State::Attached | State::Resting => here.again(&target, disk.state),
         };
         match done {
@@ -443,9 +443,9 @@ impl Here {
     /// Takes hold of every disk that goes with a volume's, if nobody uses it and it answers; what was written to it is sent. To open
     /// one reads where partitions are sought, and so may wait for a new connection, or until somebody takes it away by force: the
     /// list is not locked meanwhile, since both may need it.
-    fn hold(&self, target: &Target) -> Result<Vec<Held>, Problem> {
+    fn hold(&self, target: &Target, only: Option<State>) -> Result<Vec<Held>, Problem> {
         let attached = Attached::read(&self.directory)?;
-        let disk = attached.require(target)?;
+        let Some(disk) = attached.require(target, only)? else { return Ok(Vec::new()) };
         let maker = self.maker(disk.via);
         let going = maker.going(&self.host, disk, &attached.others(target));
         let Some(first) = going.first() else { return Ok(Vec::new()) };
@@ -470,9 +470,25 @@ impl Here {
         force: bool,
         after: State,
     ) -> Result<Option<String>, Problem> {
-        let held = if force { Vec::new() } else { self.hold(target)? };
+        self.take_away(target, force, after, None)
+    }
+
+    /// Completes what took a disk away and was interrupted, unless the disk is wanted again by now.
+    fn leave(&self, target: &Target) -> Result<(), Problem> {
+        self.take_away(target, false, State::Leaving, Some(State::Leaving)).map(drop)
+    }
+
+    /// `only`: in that state, else nothing is done.
+    fn take_away(
+        &self,
+        target: &Target,
+        force: bool,
+        after: State,
+        only: Option<State>,
+    ) -> Result<Option<String>, Problem> {
+        let held = if force { Vec::new() } else { self.hold(target, only)? };
         let mut attached = Attached::open(&self.directory)?;
-        let disk = attached.require(target)?.clone();
+        let Some(disk) = attached.require(target, only)?.cloned() else { return Ok(None) };
         let (maker, others) = (self.maker(disk.via), attached.others(target));
         let is_held = |name: &String| force || held.iter().any(|one| one.name == *name);
         if !maker.going(&self.host, &disk, &others).iter().all(is_held) {

@@ -174,10 +174,17 @@ impl Attached {
         self.disks.iter().find(|disk| disk.target() == *target)
     }
 
-    /// The same, if there is one.
-    pub(super) fn require(&self, target: &Target) -> Result<&Disk, Problem> {
-        let none = || Problem::new(NOT_ATTACHED, format!("{target} is not attached"));
-        self.find(target).ok_or_else(none)
+    /// The same; it has to be there, or, if it is meant only in a certain state, may be gone or in another: `None`.
+    pub(super) fn require(
+        &self,
+        target: &Target,
+        only: Option<State>,
+    ) -> Result<Option<&Disk>, Problem> {
+        let found = self.find(target);
+        if found.is_none() && only.is_none() {
+            return Err(Problem::new(NOT_ATTACHED, format!("{target} is not attached")));
+        }
+        Ok(found.filter(|disk| only.is_none_or(|state| disk.state == state)))
     }
 
     /// All other volumes that are to be there.

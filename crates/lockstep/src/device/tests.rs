@@ -692,3 +692,21 @@ fn a_disk_that_may_have_been_made_stays_written_down() {
     here.detach(&target("web"), true, State::Leaving).unwrap();
     assert_eq!(written(&here), []);
 }
+
+#[test]
+fn what_was_attached_meanwhile_is_not_taken_away() {
+    let root = Root::of("meanwhile");
+    let (here, told) = puppets(&root, [None, Some("nvme0n1"), None]);
+    let web = target("web");
+    // It was leaving when the list was read.
+    here.attach(&web, Via::Auto, known("web")).unwrap();
+    asked(&told[1]);
+    here.leave(&web).unwrap();
+    assert_eq!((asked(&told[1]), written(&here)[0].2), (vec![], State::Attached));
+    let line = Attached::read(&here.directory).unwrap().disks.remove(0);
+    let line = Disk { state: State::Leaving, ..line };
+    Attached::open(&here.directory).unwrap().put(&line).unwrap();
+    here.leave(&web).unwrap();
+    assert_eq!((asked(&told[1]), written(&here)), (vec!["unmake web/0 of 1".to_owned()], vec![]));
+    here.leave(&web).unwrap();
+}
