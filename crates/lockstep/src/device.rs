@@ -84,13 +84,16 @@ struct Going {
     others: Vec<Disk>,
     /// What cannot be asked about is forgotten, if it is not there.
     force: bool,
+    /// What nobody is to begin to use, until the kernel was told that it goes; then it is let go.
+    held: Vec<Held>,
 }
 
 /// A disk that nobody has for himself alone but this process, if it can be opened.
 struct Held {
     /// The kernel's name of it.
     name: String,
-    _open: Option<OwnedFd>,
+    #[cfg_attr(not(test), expect(dead_code, reason = "it is open as long as this is kept"))]
+    open: Option<OwnedFd>,
 }
 
 /// How far a path is, in the kernel's word for it.
@@ -458,7 +461,7 @@ impl Here {
             .map_err(|why| in_use(format!("whether /dev/{first} is in use is not known: {why}")))?;
         let hold = |name: String| {
             let open = self.host.hold(&name).map_err(in_use)?;
-            Ok(Held { name, _open: open })
+            Ok(Held { name, open })
         };
         going.into_iter().map(hold).collect()
     }
@@ -491,17 +494,17 @@ impl Here {
         let Some(disk) = attached.require(target, only)?.cloned() else { return Ok(None) };
         let (maker, others) = (self.maker(disk.via), attached.others(target));
         let is_held = |name: &String| force || held.iter().any(|one| one.name == *name);
+        // From now on nobody mounts them.
         if !maker.going(&self.host, &disk, &others).iter().all(is_held) {
             let message = format!("{target}: what is attached changed meanwhile: try again");
             return Err(Problem::new(DISK_IN_USE, message));
         }
-        drop(held);
         // Also the link tells of a disk.
         let name = maker.find(&self.host, &disk);
         attached.put(&Disk { state: after, ..disk.clone() })?;
         let link = self.host.link_of(target);
         self.host.unlink(target).map_err(|error| Problem::file(&link, &error))?;
-        let going = Going { name: name.clone(), others, force };
+        let going = Going { name: name.clone(), others, force, held };
         if let Err(why) = maker.unmake(&self.host, &disk, going) {
             if let Some(name) = name.filter(|name| self.is_there(name)) {
                 let linked = self.host.link(target, &name);

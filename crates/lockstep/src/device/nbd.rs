@@ -99,10 +99,12 @@ impl Maker for Nbd {
         reconnect(host, disk, &name, number).map(drop)
     }
 
-    fn unmake(&self, host: &Host, disk: &Disk, _: Going) -> Result<(), String> {
+    fn unmake(&self, host: &Host, disk: &Disk, going: Going) -> Result<(), String> {
         let Some((name, number)) = index(host, disk) else { return Ok(()) };
         let ended = Family::open().and_then(|mut family| family.disconnect(number));
         ended.map_err(|errno| format!("/dev/{name}: {errno}"))?;
+        // The kernel keeps its name for who has it open.
+        drop(going.held);
         let gone = || index(host, disk).is_none().then_some(());
         host.wait_for(gone).ok_or_else(|| format!("/dev/{name} does not go"))
     }

@@ -190,6 +190,7 @@ impl Maker for Nvme {
         for name in controllers(host, &place.subsystem) {
             (self.delete)(host, &name)?;
         }
+        drop(going.held);
         let gone = || {
             (controllers(host, &place.subsystem).is_empty() && find(host, &place).is_none())
                 .then_some(())

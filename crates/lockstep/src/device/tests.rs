@@ -65,6 +65,8 @@ struct Told {
     cannot_unmake: bool,
     lacks: bool,
     is_silent: bool,
+    /// Disks that nobody could take for himself when it was asked to take one away.
+    held: Vec<String>,
     /// Whether the list was locked when it was asked for an answer.
     was_locked: Option<bool>,
 }
@@ -77,6 +79,7 @@ impl Maker for Puppet {
         told.asked.push(format!("make {}", disk.target()));
         let name = told.disk.ok_or_else(|| "it is not in the mood".to_owned())?;
         put(&host.root, &format!("sys/block/{name}/dev"), "259:7\n");
+        put(&host.root, &format!("dev/{name}"), "");
         told.is_made = true;
         Ok(Made { disk: name.to_owned(), why: "it was asked to".to_owned() })
     }
@@ -115,6 +118,8 @@ impl Maker for Puppet {
     fn unmake(&self, _: &Host, disk: &Disk, going: Going) -> Result<(), String> {
         let mut told = self.0.borrow_mut();
         told.asked.push(format!("unmake {} of {}", disk.target(), going.others.len() + 1));
+        let open = going.held.into_iter().filter(|one| one.open.is_some());
+        told.held = open.map(|one| one.name).collect();
         told.is_made = false;
         if told.cannot_unmake { Err("it hangs".to_owned()) } else { Ok(()) }
     }
@@ -709,4 +714,17 @@ fn what_was_attached_meanwhile_is_not_taken_away() {
     here.leave(&web).unwrap();
     assert_eq!((asked(&told[1]), written(&here)), (vec!["unmake web/0 of 1".to_owned()], vec![]));
     here.leave(&web).unwrap();
+}
+
+#[test]
+fn nobody_can_begin_to_use_a_disk_that_goes() {
+    let root = Root::of("held");
+    let (here, told) = puppets(&root, [None, Some("nvme0n1"), None]);
+    here.attach(&target("web"), Via::Auto, known("web")).unwrap();
+    here.detach(&target("web"), false, State::Leaving).unwrap();
+    assert_eq!(told[1].borrow().held, ["nvme0n1"]);
+    // Whom it is taken away from has it.
+    here.attach(&target("web"), Via::Auto, known("web")).unwrap();
+    here.detach(&target("web"), true, State::Leaving).unwrap();
+    assert_eq!(told[1].borrow().held, [""; 0]);
 }

@@ -5,12 +5,13 @@
 //! A node that does not answer may have made one, or make it at its next start.
 
 use std::path::Path;
+use std::thread;
 
 use wire::admin::{Answer, Command, HostDisk, codes};
 
 use super::attached::Disk;
 use super::host::Host;
-use super::{Going, Left, Made, Maker, PathState, Unmade};
+use super::{Going, Held, Left, Made, Maker, PathState, Unmade};
 use crate::admin::{Node, unexpected};
 use crate::problem::{PROTOCOL, Problem, TIMED_OUT, UNREACHED};
 
@@ -73,6 +74,26 @@ impl Ublk {
         // Who has it already is asked first.
         locals.sort_by_key(|local| local.disk_of(disk).is_none());
         Asked { locals, others, is_silent }
+    }
+
+    /// Has a node take the disk away. Drivers before Linux 6.9 wait at last for whoever has it open: it is let go as soon as nobody
+    /// else can find it.
+    fn end(
+        &self,
+        host: &Host,
+        local: &Local,
+        disk: &Disk,
+        held: Vec<Held>,
+    ) -> Result<Answer, Problem> {
+        let name = local.disk_of(disk).map(name_of).unwrap_or_default();
+        let (resource, volume) = (disk.resource.clone(), disk.volume);
+        thread::scope(|scope| {
+            let ask = move || (self.ask)(&local.node, Command::UblkDetach { resource, volume });
+            let asked = scope.spawn(ask);
+            host.wait_for(|| (asked.is_finished() || !is_there(host, &name)).then_some(()));
+            drop(held);
+            asked.join().expect("it does not panic")
+        })
     }
 }
 
@@ -142,12 +163,12 @@ impl Maker for Ublk {
         }
     }
 
-    fn unmake(&self, host: &Host, disk: &Disk, going: Going) -> Result<(), String> {
+    fn unmake(&self, host: &Host, disk: &Disk, mut going: Going) -> Result<(), String> {
         let Asked { locals, others, is_silent } = self.locals(host, disk);
         let mut having = locals.iter().filter(|local| local.disk_of(disk).is_some()).peekable();
         if having.peek().is_none() {
             let others = others.join("; ");
-            if let Some(name) = going.name.filter(|name| is_there(host, name)) {
+            if let Some(name) = going.name.as_ref().filter(|name| is_there(host, name)) {
                 return Err(format!("/dev/{name}: its node does not say that it has it: {others}"));
             }
             if is_silent && !going.force {
@@ -156,8 +177,7 @@ impl Maker for Ublk {
             }
         }
         for local in having {
-            let (resource, volume) = (disk.resource.clone(), disk.volume);
-            match (self.ask)(&local.node, Command::UblkDetach { resource, volume }) {
+            match self.end(host, local, disk, std::mem::take(&mut going.held)) {
                 Ok(Answer::Done {}) => {}
                 Ok(other) => return Err(unexpected(&local.node, &other).message),
                 // Somebody was faster.
