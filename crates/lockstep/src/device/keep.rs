@@ -45,7 +45,7 @@ pub(super) struct Broken {
 
 /// Looks after all disks that are attached; `while_attached`: until there is none.
 pub(super) fn keep(here: &Here, while_attached: bool) -> Result<(), Problem> {
-    let Some(_lock) = lock(here)? else {
+    let Some(mut mine) = lock(here)? else {
         let message = format!("{}: another process does that", here.directory.display());
         return Err(Problem::new(KEPT_ALREADY, message));
     };
@@ -59,7 +59,13 @@ pub(super) fn keep(here: &Here, while_attached: bool) -> Result<(), Problem> {
     loop {
         let disks = Attached::read(&here.directory)?.disks;
         if disks.is_empty() && while_attached {
-            return Ok(());
+            match end(here, mine)? {
+                Some(still) => {
+                    mine = still;
+                    continue;
+                }
+                None => return Ok(()),
+            }
         }
         if disks.iter().any(|disk| disk.via == Way::Nbd) && family.is_none() {
             family = listen();
@@ -70,6 +76,17 @@ pub(super) fn keep(here: &Here, while_attached: bool) -> Result<(), Problem> {
         tend(here, &disks, &mut broken);
         hear(&mut family, &mut broken);
     }
+}
+
+/// Gives up the right to look after the disks, unless there is one by now: who attaches a disk writes it down, and then sees whether
+/// somebody looks after it. The list is locked until it can be seen that nobody does.
+pub(super) fn end(here: &Here, mine: File) -> Result<Option<File>, Problem> {
+    let attached = Attached::open(&here.directory)?;
+    if !attached.disks.is_empty() {
+        return Ok(Some(mine));
+    }
+    drop(mine);
+    Ok(None)
 }
 
 /// Starts a process that does it while something is attached, unless one does already.
@@ -90,7 +107,7 @@ pub(super) fn ensure(here: &Here) {
 }
 
 /// The right to look after the disks; `None` if another process has it.
-fn lock(here: &Here) -> Result<Option<File>, Problem> {
+pub(super) fn lock(here: &Here) -> Result<Option<File>, Problem> {
     make_directory(&here.directory)?;
     let path = here.directory.join("keep.lock");
     let mut options = OpenOptions::new();

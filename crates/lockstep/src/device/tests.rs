@@ -728,3 +728,17 @@ fn nobody_can_begin_to_use_a_disk_that_goes() {
     here.detach(&target("web"), true, State::Leaving).unwrap();
     assert_eq!(told[1].borrow().held, [""; 0]);
 }
+
+#[test]
+fn who_looks_after_disks_does_not_end_when_one_was_attached_meanwhile() {
+    let root = Root::of("end");
+    let (here, _) = puppets(&root, [None, None, Some("nbd0")]);
+    let lock = keep::lock(&here).unwrap().unwrap();
+    // The list was empty when it was read.
+    here.attach(&target("db"), Via::Auto, known("db")).unwrap();
+    let lock = keep::end(&here, lock).unwrap().expect("there is a disk");
+    assert!(keep::lock(&here).unwrap().is_none(), "who attached it starts nobody");
+    here.detach(&target("db"), false, State::Leaving).unwrap();
+    assert!(keep::end(&here, lock).unwrap().is_none());
+    assert!(keep::lock(&here).unwrap().is_some());
+}
