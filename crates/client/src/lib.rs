@@ -6,6 +6,8 @@
 //!
 //! Not here: the protocol's bytes (`nbd`), what to do when a connection breaks (its user's).
 
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests fail by panicking"))]
+
 mod nvme;
 
 use std::fmt::Debug;

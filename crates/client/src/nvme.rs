@@ -45,7 +45,7 @@ pub struct NvmeIdentity {
     pub nqn: String,
     /// What it proves that it knows, if a node requires that.
     pub secret: Option<Secret>,
-    /// What it has nodes prove that they know; `None`: it believes them.
+    /// What it has nodes prove that they know, also those that require nothing; `None`: it believes them.
     pub controller_secret: Option<Secret>,
     /// What it speaks TLS with; `None`: it speaks in the clear.
     pub tls: Option<NvmeTls>,
@@ -109,6 +109,9 @@ impl Queue {
         check(status)?;
         if result & PROOF_REQUIRED != 0 {
             own.prove(nqn, who)?;
+        } else if who.controller_secret.is_some() {
+            let why = "no proof: the node asks for none, and so gives none";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
         Ok((own, u16::try_from(result & 0xffff).unwrap_or(0)))
     }
@@ -551,3 +554,6 @@ fn check(status: Status) -> io::Result<()> {
     }
     Err(broken(format!("status {:#x}", status.code())))
 }
+
+#[cfg(test)]
+mod tests;
