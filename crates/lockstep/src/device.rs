@@ -50,6 +50,8 @@ struct Made {
     disk: String,
     /// What speaks for this way, in words.
     why: String,
+    /// Identity of the resource, if it was told.
+    id: Option<u64>,
 }
 
 /// Why there is no disk, and what the try has left.
@@ -342,7 +344,7 @@ impl Here {
             let disk = Disk { via: way, ..wanted.clone() };
             attached.put(&disk)?;
             match self.maker(way).make(&self.host, &disk) {
-                Ok(made) => return self.answer(&disk, made, tried, false),
+                Ok(made) => return self.answer(&mut attached, disk, made, tried, false),
                 Err(Unmade { why, left: Left::Unknown }) => {
                     let message = format!(
                         "{target}: {}: {why}; whether there is a disk now is not known, so it stays written down: `attach` \
@@ -405,24 +407,28 @@ impl Here {
         let made = made.map_err(|unmade| {
             Problem::new(NO_WAY, format!("{target}: {}: {}", disk.via.name(), unmade.why))
         })?;
-        self.answer(&disk, made, Vec::new(), was_there)
+        self.answer(attached, disk, made, Vec::new(), was_there)
     }
 
     fn answer(
         &self,
-        disk: &Disk,
+        attached: &mut Attached,
+        disk: Disk,
         made: Made,
         tried: Vec<Tried>,
         already: bool,
     ) -> Result<Answer, Problem> {
-        let (target, link) = (disk.target(), self.host.link_of(&disk.target()));
+        let (target, link, via) = (disk.target(), self.host.link_of(&disk.target()), disk.via);
+        // Of places that were named nobody said before whose they are.
+        let id = disk.id.clone().or(made.id.map(|id| format!("{id:016x}")));
+        attached.put(&Disk { id, ..disk })?;
         let linked = self.host.link(&target, &made.disk);
         linked.map_err(|error| Problem::file(&link, &error))?;
         Ok(Answer {
             version: 1,
             device: link,
             disk: self.host.at(format!("dev/{}", made.disk)),
-            via: disk.via,
+            via,
             why: made.why,
             already,
             tried,

@@ -64,6 +64,7 @@ impl Maker for Nbd {
         Ok(Made {
             disk: name,
             why: format!("a connection to {place}, and another one when it breaks"),
+            id: index(host, disk).and_then(|(name, _)| identity_of(host, &name)),
         })
     }
 
@@ -146,6 +147,11 @@ fn identity(description: &str) -> &str {
 /// The identity in what the kernel keeps.
 fn identity_in(backend: &str) -> Option<u64> {
     u64::from_str_radix(backend.rsplit(':').next()?, 16).ok()
+}
+
+/// Identity of the resource that a disk is of.
+fn identity_of(host: &Host, name: &str) -> Option<u64> {
+    identity_in(&host.text(format!("sys/block/{name}/backend"))?)
 }
 
 /// Name and number of a volume's disk.

@@ -113,7 +113,8 @@ impl Maker for Nvme {
                 format!("the kernel shows no namespace {} of {}", first.namespace, first.subsystem);
             return Err(Unmade { why, left: Left::Added(added) });
         };
-        if !disk.is_of(identity_of(host, &first.subsystem, &name)) {
+        let id = identity_of(host, &first.subsystem, &name);
+        if !disk.is_of(id) {
             let why = format!("/dev/{name} is of another resource of that name");
             return Err(Unmade { why, left: Left::Added(added) });
         }
@@ -125,7 +126,7 @@ impl Maker for Nvme {
         if !refused.is_empty() {
             why.push_str(&format!("; not yet: {}", refused.join("; ")));
         }
-        Ok(Made { disk: name, why })
+        Ok(Made { disk: name, why, id })
     }
 
     fn undo(&self, host: &Host, disk: &Disk, added: &[String]) -> Result<(), String> {

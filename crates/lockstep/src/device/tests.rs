@@ -81,7 +81,7 @@ impl Maker for Puppet {
         put(&host.root, &format!("sys/block/{name}/dev"), "259:7\n");
         put(&host.root, &format!("dev/{name}"), "");
         told.is_made = true;
-        Ok(Made { disk: name.to_owned(), why: "it was asked to".to_owned() })
+        Ok(Made { disk: name.to_owned(), why: "it was asked to".to_owned(), id: None })
     }
 
     fn undo(&self, _: &Host, disk: &Disk, added: &[String]) -> Result<(), String> {
@@ -741,4 +741,18 @@ fn who_looks_after_disks_does_not_end_when_one_was_attached_meanwhile() {
     here.detach(&target("db"), false, State::Leaving).unwrap();
     assert!(keep::end(&here, lock).unwrap().is_none());
     assert!(keep::lock(&here).unwrap().is_some());
+}
+
+#[test]
+fn whose_a_named_place_is_is_written_down_with_it() {
+    let root = Root::of("from-id");
+    let (here, host) = (here_with_nvme(&root), root.host());
+    kernel(&host, "nqn=nqn.x:web,transport=tcp,traddr=127.77.0.1,trsvcid=4420").unwrap();
+    root.put("sys/block/nvme0n1/nguid", "00000000-0000-00a1-0000-000000000000\n");
+    here.attach(&target("web"), Via::Nvme, known("web")).unwrap();
+    let line = Attached::read(&here.directory).unwrap().disks.remove(0);
+    assert_eq!(line.id.as_deref(), Some("00000000000000a1"));
+    root.put("sys/block/nvme0n1/nguid", "00000000-0000-00b2-0000-000000000000\n");
+    let problem = here.attach(&target("web"), Via::Nvme, known("web")).unwrap_err();
+    assert!(problem.message.contains("another resource of that name"), "{problem}");
 }

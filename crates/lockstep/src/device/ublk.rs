@@ -118,7 +118,7 @@ impl Maker for Ublk {
                         return Err(Unmade { why: format!("there is no /dev/{name}"), left });
                     }
                     let why = format!("the node of {} serves it", local.node.socket.display());
-                    return Ok(Made { disk: name, why });
+                    return Ok(Made { disk: name, why, id: None });
                 }
                 Ok(other) => refused.push(unexpected(&local.node, &other).message),
                 Err(problem) if is_refusal(&problem) => refused.push(problem.message),
