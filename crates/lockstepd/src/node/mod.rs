@@ -73,6 +73,7 @@ use doors::Doors;
 use helper::Helper;
 use hosts::Hosts;
 use lifecycle::Known;
+use patience::briefly;
 use peers::Peers;
 use resource::Resource;
 use stop::Stopping;
@@ -482,7 +483,7 @@ impl Node {
     }
 }
 
-/// Makes this process the only one that is the node of this directory.
+/// Makes this process the only one that is the node of this directory. One that was just killed may not have ended yet.
 fn lock_directory(directory: &Path) -> Result<File, String> {
     let path = directory.join("lock");
     let options = OpenOptions { access: Access::ReadWrite, ..OpenOptions::default() };
@@ -492,7 +493,7 @@ fn lock_directory(directory: &Path) -> Result<File, String> {
         other => other,
     };
     let file = open().map_err(|errno| format!("{}: {errno}", path.display()))?;
-    file.lock().map_err(|errno| match errno {
+    briefly(|| file.lock(), |errno| *errno == Errno::BUSY).map_err(|errno| match errno {
         Errno::BUSY => format!(
             "{}: another process is the node of this directory; stop it first",
             directory.display()
@@ -533,5 +534,30 @@ pub(crate) fn run(config: Config) -> ExitCode {
             error!("node {name}: {why}");
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lock_directory;
+
+    #[test]
+    fn a_node_that_starts_waits_until_the_one_before_it_has_ended() {
+        let name = format!("lockstepd-lock-{:x}", sys::random_u64());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).expect("a directory for this test");
+        let before = lock_directory(&directory).expect("nobody has it");
+        let told = lock_directory(&directory).map(drop).expect_err("somebody has it");
+        assert!(told.contains("another process is the node"), "{told}");
+        let (begins, begun) = std::sync::mpsc::channel();
+        let there = directory.clone();
+        let next = std::thread::spawn(move || {
+            begins.send(()).expect("it is waited for");
+            lock_directory(&there).map(drop)
+        });
+        begun.recv().expect("it begins");
+        drop(before);
+        assert_eq!(next.join().expect("it ends"), Ok(()));
+        std::fs::remove_dir_all(&directory).expect("this test's own");
     }
 }

@@ -10,15 +10,34 @@ use base::Duration;
 
 /// How long that may take before someone else is to blame.
 const LIMIT: Duration = Duration::from_secs(10);
+/// The same where someone else is likely to be to blame, and an operator waits to be told so: a process that was killed holds its
+/// files until the last of its threads has ended.
+const SHORT_LIMIT: Duration = Duration::from_secs(2);
 /// Between two tries.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// Tries until it works, fails for another reason than `in_use`, or has taken too long.
 pub(super) fn patiently<T, E>(
+    attempt: impl FnMut() -> Result<T, E>,
+    in_use: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    within(LIMIT, attempt, in_use)
+}
+
+/// Likewise, not for so long.
+pub(super) fn briefly<T, E>(
+    attempt: impl FnMut() -> Result<T, E>,
+    in_use: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    within(SHORT_LIMIT, attempt, in_use)
+}
+
+fn within<T, E>(
+    limit: Duration,
     mut attempt: impl FnMut() -> Result<T, E>,
     in_use: impl Fn(&E) -> bool,
 ) -> Result<T, E> {
-    let deadline = sys::clock() + LIMIT;
+    let deadline = sys::clock() + limit;
     loop {
         match attempt() {
             Err(error) if in_use(&error) && sys::clock() < deadline => std::thread::sleep(PAUSE),
