@@ -230,12 +230,18 @@ fn gone_within(cluster: &DevCluster, node: &NodeEntry, limit: Duration) -> bool 
     true
 }
 
-/// Neither gone nor a zombie, which waits only for its parent.
+/// Neither gone nor a zombie, which waits only for its parent. Its first thread may be one before the others have ended, and as
+/// long as one of them lasts so do its files and sockets.
 fn is_alive(pid: u32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    // The name before the state is in brackets and may hold anything.
-    let state = stat.rsplit(')').next().and_then(|rest| rest.trim().chars().next());
-    !matches!(state, None | Some('Z' | 'X'))
+    let state_of = |path: &str| {
+        let stat = fs::read_to_string(path).ok()?;
+        // The name before the state is in brackets and may hold anything.
+        stat.rsplit(')').next()?.trim().chars().next()
+    };
+    let lasts = |path: &str| !matches!(state_of(path), None | Some('Z' | 'X'));
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+    lasts(&format!("/proc/{pid}/stat"))
+        || threads.flatten().any(|task| lasts(&format!("{}/stat", task.path().display())))
 }
 
 /// Whether the command line of `pid` names `directory`. `None`: it has none at this moment, because

@@ -47,7 +47,13 @@ impl Shard {
     /// Says, not too often, that requests wait for a primary: this node's, or, where nobody may have answered for long as
     /// the primary that this node is by name, what that one left open, though nobody waits for it any more.
     pub(super) fn want_primary(&mut self, out: &mut Out) {
-        let over = self.now >= self.lease_until + self.timing.lease && !self.ops.is_empty();
+        // Without quorum a side that was given up waits for its clients, and must not ask to lead meanwhile.
+        let by_majority = self
+            .configuration
+            .as_ref()
+            .is_some_and(|known| known.options.quorum == wire::Quorum::Majority);
+        let over =
+            by_majority && self.now >= self.lease_until + self.timing.lease && !self.ops.is_empty();
         if self.is_primary() && !over || self.suspended {
             return;
         }
