@@ -91,18 +91,7 @@ fn nvme(bench: &Bench, series: &str) -> Outcome {
     bench.tell(format!("{} is at hand", guest.kernel));
     let cluster = Cluster::up(bench, 3)?;
     cluster.create("web", &["--size", &format!("{SIZE_MIB}MiB"), "--replicas", "3"])?;
-    let told = cluster.ok(&["resource", "show", "web"])?;
-    let places = told.split_whitespace().filter_map(|word| word.strip_prefix("nvme+tcp://"));
-    let mut ports = Vec::new();
-    let mut subsystem = "";
-    for place in places {
-        let mut parts = place.split('/');
-        let address = parts.next().and_then(|address| address.parse().ok());
-        let address = address.ok_or_else(|| Failure(format!("{place} names no address")))?;
-        subsystem = parts.next().unwrap_or_default();
-        ports.push(relay(address)?.to_string());
-    }
-    ensure!(ports.len() == 3 && !subsystem.is_empty(), "three paths are told: {told}");
+    let (subsystem, ports) = paths(&cluster, "web")?;
     let share = bench.directory.join("share");
     fs::create_dir(&share)?;
     fs::write(share.join("run"), include_str!("../../vm/nvme.sh"))?;
@@ -124,6 +113,21 @@ fn nvme(bench: &Bench, series: &str) -> Outcome {
     cluster.wait("web", "in-sync", SYNC_LIMIT)?;
     cluster.compare("web", 0, SIZE_MIB << 20, &["a", "b", "c"])?;
     passed(format!("{}: no I/O error at the kill, and it saw the volume grow", guest.kernel))
+}
+
+/// What the machine needs to reach a resource: its subsystem, and a port for each node.
+fn paths(cluster: &Cluster, resource: &str) -> Outcome<(String, Vec<String>)> {
+    let told = cluster.ok(&["resource", "show", resource])?;
+    let (mut subsystem, mut ports) = (String::new(), Vec::new());
+    for place in told.split_whitespace().filter_map(|word| word.strip_prefix("nvme+tcp://")) {
+        let mut parts = place.split('/');
+        let address = parts.next().and_then(|address| address.parse().ok());
+        let address = address.ok_or_else(|| Failure(format!("{place} names no address")))?;
+        parts.next().unwrap_or_default().clone_into(&mut subsystem);
+        ports.push(relay(address)?.to_string());
+    }
+    ensure!(ports.len() == 3 && !subsystem.is_empty(), "three paths are told: {told}");
+    Ok((subsystem, ports))
 }
 
 /// Waits until a machine makes a file.

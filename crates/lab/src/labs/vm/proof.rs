@@ -2,12 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use super::{GUEST_SECONDS, Guest, Running, TOOLS, said};
-use crate::bench::{Bench, Failure, Outcome, Verdict, ensure, missing, passed, run, wait_for};
+use super::{Guest, TOOLS, paths, said, until};
+use crate::bench::{Bench, Outcome, Verdict, ensure, missing, passed, run};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 
 /// Of the machine, in its script too.
@@ -22,21 +21,6 @@ pub(in crate::labs) fn proof_6_12(bench: &Bench) -> Outcome {
     proof(bench, "linux-image-6.12-amd64")
 }
 
-/// What the machine needs to reach a resource: its subsystem, and a port for each node.
-pub(super) fn paths(cluster: &Cluster, resource: &str) -> Outcome<(String, Vec<String>)> {
-    let told = cluster.ok(&["resource", "show", resource])?;
-    let (mut subsystem, mut ports) = (String::new(), Vec::new());
-    for place in told.split_whitespace().filter_map(|word| word.strip_prefix("nvme+tcp://")) {
-        let mut parts = place.split('/');
-        let address = parts.next().and_then(|address| address.parse().ok());
-        let address = address.ok_or_else(|| Failure(format!("{place} names no address")))?;
-        parts.next().unwrap_or_default().clone_into(&mut subsystem);
-        ports.push(super::relay(address)?.to_string());
-    }
-    ensure!(ports.len() == 3 && !subsystem.is_empty(), "three paths are told: {told}");
-    Ok((subsystem, ports))
-}
-
 /// A new secret, as nvme-cli makes it.
 fn secret(hash: u8) -> Outcome<String> {
     let mut make = Command::new("nvme");
@@ -45,9 +29,9 @@ fn secret(hash: u8) -> Outcome<String> {
     Ok(made.trim().to_owned())
 }
 
-/// Tells every node which hosts are let in.
-fn tell(cluster: &Cluster, secrets: &str) -> Outcome<()> {
-    let table = format!("open = [\"free\"]\n[[hosts]]\nnqn = \"{HOST}\"\n{secrets}");
+/// Tells every node which hosts are let in: to the resource `free` everybody, and the machine by these lines.
+pub(super) fn tell(cluster: &Cluster, lines: &str) -> Outcome<()> {
+    let table = format!("open = [\"free\"]\n[[hosts]]\nnqn = \"{HOST}\"\n{lines}");
     for node in ["a", "b", "c"] {
         let path = cluster.home(node).join("nvme-hosts.toml");
         fs::write(&path, &table)?;
@@ -59,16 +43,6 @@ fn tell(cluster: &Cluster, secrets: &str) -> Outcome<()> {
         }
     }
     cluster.ok(&["reload"]).map(drop)
-}
-
-pub(super) fn until(running: &mut Running, share: &Path, file: &str) -> Outcome<()> {
-    let came = wait_for(file, Duration::from_secs(GUEST_SECONDS), || {
-        let came = share.join(file).exists();
-        ensure!(came || running.has_ended()?, "the machine has not come so far");
-        Ok(came)
-    })?;
-    ensure!(came, "the machine ended early:\n{}", said(share));
-    Ok(())
 }
 
 fn proof(bench: &Bench, series: &str) -> Outcome {

@@ -1,12 +1,11 @@
 //! Hosts that speak TLS by keys: Linux' own initiator, its handshake made by tlshd, its keys by nvme-cli.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::proof::{HOST, TOOL_LIMIT, paths, until};
-use super::{Guest, MAKE_LIMIT, TOOLS, said, script};
+use super::proof::{HOST, TOOL_LIMIT, tell};
+use super::{Guest, MAKE_LIMIT, TOOLS, paths, said, script, until};
 use crate::bench::{Bench, Outcome, Verdict, ensure, missing, passed, program, run, text};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 
@@ -37,22 +36,6 @@ fn key() -> Outcome<String> {
     let mut make = Command::new("nvme");
     let made = run(make.args(["gen-tls-key", "--hmac=1"]), TOOL_LIMIT)?.ok()?;
     Ok(made.trim().to_owned())
-}
-
-/// Tells every node by which keys the host speaks.
-fn tell(cluster: &Cluster, keys: &str) -> Outcome<()> {
-    let table = format!("[[hosts]]\nnqn = \"{HOST}\"\n{keys}");
-    for node in ["a", "b", "c"] {
-        let path = cluster.home(node).join("nvme-hosts.toml");
-        fs::write(&path, &table)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
-        let settings = cluster.settings(node);
-        let text = fs::read_to_string(&settings)?;
-        if !text.contains("nvme_hosts") {
-            fs::write(&settings, format!("nvme_hosts = \"nvme-hosts.toml\"\n{text}"))?;
-        }
-    }
-    cluster.ok(&["reload"]).map(drop)
 }
 
 fn tls(bench: &Bench, series: &str) -> Outcome {
