@@ -4,26 +4,16 @@
 
 mod harness;
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use client::{NvmeDiscovery, NvmeVolume, discover};
+use harness::nvme::{MIB, address, read};
 use harness::{Cluster, PATIENCE, content};
 
-const MIB: u64 = 1 << 20;
-
 fn cluster(name: &str, nodes: u16) -> Cluster {
-    let mut cluster = Cluster::new(name, nodes);
-    for node in 1..=nodes {
-        cluster.add_settings(node, &format!("nvme = \"{}:4420\"", cluster.address(node)));
-        cluster.start(node);
-    }
-    cluster
-}
-
-fn address(cluster: &Cluster, node: u16) -> SocketAddr {
-    format!("{}:4420", cluster.address(node)).parse().unwrap()
+    harness::nvme::cluster(name, nodes, None)
 }
 
 /// The subsystem of the only resource.
@@ -36,12 +26,6 @@ fn subsystem(cluster: &Cluster, node: u16) -> String {
 fn open(cluster: &Cluster, node: u16, namespace: u32) -> NvmeVolume {
     let name = subsystem(cluster, node);
     NvmeVolume::open(address(cluster, node), &name, namespace, node == 2, PATIENCE).unwrap()
-}
-
-fn read(volume: &mut NvmeVolume, offset: u64, length: usize) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    volume.read(offset, &mut bytes).unwrap();
-    bytes
 }
 
 fn wait_for_access(volume: &mut NvmeVolume, expected: u8) {

@@ -4,19 +4,14 @@
 
 mod harness;
 
-use std::fs::Permissions;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::PermissionsExt;
+use std::net::TcpStream;
 
-use client::{NvmeIdentity, NvmeVolume, discover};
+use client::NvmeIdentity;
+use harness::nvme::{MIB, ONE, TWO, address, create, open, read, subsystem, write_table};
 use harness::{Cluster, PATIENCE, content};
 use nvme::{Digests, Hash, Host, HostEvent, Secret};
 use wire::admin::{Answer, Command};
-
-const MIB: u64 = 1 << 20;
-const ONE: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000001";
-const TWO: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000002";
 
 /// A secret, as its text: of the same bytes 32 times.
 fn secret(number: u8) -> String {
@@ -47,55 +42,8 @@ fn table() -> String {
     )
 }
 
-fn write_table(cluster: &Cluster, node: u16, table: &str) {
-    let path = cluster.home(node).join("nvme-hosts.toml");
-    std::fs::write(&path, table).unwrap();
-    std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-}
-
 fn cluster(name: &str, nodes: u16) -> Cluster {
-    let mut cluster = Cluster::new(name, nodes);
-    for node in 1..=nodes {
-        let address = cluster.address(node);
-        let lines = format!("nvme = \"{address}:4420\"\nnvme_hosts = \"nvme-hosts.toml\"");
-        cluster.add_settings(node, &lines);
-        write_table(&cluster, node, &table());
-        cluster.start(node);
-    }
-    cluster
-}
-
-fn create(cluster: &Cluster, names: &[&str], replicas: &[u16]) {
-    for (number, name) in names.iter().enumerate() {
-        let mut file = cluster.resource(name, 8 * MIB, replicas);
-        file.id += number as u64;
-        cluster.create(&file);
-    }
-}
-
-fn address(cluster: &Cluster, node: u16) -> SocketAddr {
-    format!("{}:4420", cluster.address(node)).parse().unwrap()
-}
-
-fn subsystem(cluster: &Cluster, name: &str) -> String {
-    let names = discover(address(cluster, 1), PATIENCE).unwrap();
-    names.into_iter().find(|one| one.ends_with(&format!(":{name}"))).unwrap()
-}
-
-fn open(
-    cluster: &Cluster,
-    node: u16,
-    name: &str,
-    who: &NvmeIdentity,
-) -> std::io::Result<NvmeVolume> {
-    let name = subsystem(cluster, name);
-    NvmeVolume::open_as(who, address(cluster, node), (&name, 1), node == 2, PATIENCE)
-}
-
-fn read(volume: &mut NvmeVolume, offset: u64, length: usize) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    volume.read(offset, &mut bytes).unwrap();
-    bytes
+    harness::nvme::cluster(name, nodes, Some(&table()))
 }
 
 /// No secret, and nothing that it is made of, is told by a node.

@@ -4,21 +4,17 @@
 
 mod harness;
 
-use std::fs::Permissions;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::PermissionsExt;
+use std::net::TcpStream;
 use std::process::{Command as Program, Stdio};
 
-use client::{NvmeIdentity, NvmeTls, NvmeVolume, discover, discover_as};
+use client::{NvmeIdentity, NvmeTls, NvmeVolume, discover_as};
+use harness::nvme::{MIB, ONE, TWO, address, create, open, read, subsystem, write_table};
 use harness::{Cluster, PATIENCE, content};
 use nvme::{DISCOVERY_NQN, Derivation, Digests, Hash, Host, HostEvent, Secret, TlsKey, TlsNames};
 use sys::{Psk, PskSession, PskTls};
 use wire::admin::{Answer, Command};
 
-const MIB: u64 = 1 << 20;
-const ONE: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000001";
-const TWO: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000002";
 const THREE: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000003";
 
 /// A key of the same bytes, for the first suite or (from 100 on) the second.
@@ -55,64 +51,17 @@ fn table() -> String {
         + &line(THREE, &format!("secret = \"{}\"", secret(8).to_text()))
 }
 
-fn write_table(cluster: &Cluster, node: u16, table: &str) {
-    let path = cluster.home(node).join("nvme-hosts.toml");
-    std::fs::write(&path, table).unwrap();
-    std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-}
-
 /// `None`, and a word, where this machine has no OpenSSL 3.
 fn cluster(name: &str, nodes: u16) -> Option<Cluster> {
     if let Err(why) = PskTls::new() {
         println!("NOT RUN: {why}");
         return None;
     }
-    let mut cluster = Cluster::new(name, nodes);
-    for node in 1..=nodes {
-        let address = cluster.address(node);
-        let lines = format!("nvme = \"{address}:4420\"\nnvme_hosts = \"nvme-hosts.toml\"");
-        cluster.add_settings(node, &lines);
-        write_table(&cluster, node, &table());
-        cluster.start(node);
-    }
-    Some(cluster)
-}
-
-fn create(cluster: &Cluster, names: &[&str], replicas: &[u16]) {
-    for (number, name) in names.iter().enumerate() {
-        let mut file = cluster.resource(name, 8 * MIB, replicas);
-        file.id += number as u64;
-        cluster.create(&file);
-    }
-}
-
-fn address(cluster: &Cluster, node: u16) -> SocketAddr {
-    format!("{}:4420", cluster.address(node)).parse().unwrap()
-}
-
-fn subsystem(cluster: &Cluster, name: &str) -> String {
-    let names = discover(address(cluster, 1), PATIENCE).unwrap();
-    names.into_iter().find(|one| one.ends_with(&format!(":{name}"))).unwrap()
-}
-
-fn open(
-    cluster: &Cluster,
-    node: u16,
-    name: &str,
-    who: &NvmeIdentity,
-) -> std::io::Result<NvmeVolume> {
-    let name = subsystem(cluster, name);
-    NvmeVolume::open_as(who, address(cluster, node), (&name, 1), node == 2, PATIENCE)
+    Some(harness::nvme::cluster(name, nodes, Some(&table())))
 }
 
 fn refused(cluster: &Cluster, name: &str, who: &NvmeIdentity) -> String {
     open(cluster, 1, name, who).map(drop).unwrap_err().to_string()
-}
-
-fn read(volume: &mut NvmeVolume, offset: u64, length: usize) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    volume.read(offset, &mut bytes).unwrap();
-    bytes
 }
 
 /// No key, and nothing that it is made of, is told by a node.
