@@ -10,6 +10,7 @@ mod hosts;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use base::{ClusterId, Duration, NodeId};
 use link::{LinkMode, Revocations};
@@ -253,7 +254,7 @@ pub(crate) struct Config {
     /// The file that says which of those are let in.
     pub(crate) nvme_hosts_file: Option<PathBuf>,
     /// What it says. `None`: everybody is.
-    pub(crate) nvme_hosts: Option<HostTable>,
+    pub(crate) nvme_hosts: Option<Arc<HostTable>>,
     /// Where NBD clients reach it on this machine.
     pub(crate) nbd_socket: Option<PathBuf>,
     /// Where the operator reaches it.
@@ -303,7 +304,8 @@ impl Config {
             .map_err(|error| ConfigError(format!("{}: {error}", path.display())))?;
         let mut config = Config::parse(directory, &text)
             .map_err(|error| ConfigError(format!("{}: {}", path.display(), error.0.trim_end())))?;
-        config.nvme_hosts = HostTable::read(directory, config.nvme_hosts_file.as_deref())?;
+        config.nvme_hosts =
+            HostTable::read(directory, config.nvme_hosts_file.as_deref())?.map(Arc::new);
         check_nvme(&config).map_err(|error| ConfigError(format!("{}: {error}", path.display())))?;
         Ok(config)
     }
@@ -470,7 +472,7 @@ fn nbd_tls(file: &File, has_identity: bool) -> Result<nbd::Tls, ConfigError> {
 /// Beyond this machine what NVMe hosts send can be read and changed on its way, unless all of them speak TLS.
 fn check_nvme(config: &Config) -> Result<(), ConfigError> {
     let beyond = config.nvme.is_some_and(|address| !address.ip().is_loopback());
-    let sealed = config.nvme_hosts.as_ref().is_some_and(HostTable::is_sealed);
+    let sealed = config.nvme_hosts.as_ref().is_some_and(|table| table.is_sealed());
     if beyond && !config.insecure && !sealed {
         return Err(refuse(
             "nvme",

@@ -139,7 +139,7 @@ fn nvme_beyond_this_machine_must_be_inside_tls_or_stated_to_be_insecure() {
     let why = check_nvme(&wide).expect_err("it is neither").0;
     assert!(why.contains("`nvme`") && why.contains("insecure = true"), "{why}");
     let mut with = |table: &str| {
-        wide.nvme_hosts = Some(HostTable::parse(table).expect("it is good"));
+        wide.nvme_hosts = Some(HostTable::parse(table).expect("it is good").into());
         check_nvme(&wide).is_ok()
     };
     let key = nvme::TlsKey::new(&[1; 32], None).expect("32 bytes").to_text();

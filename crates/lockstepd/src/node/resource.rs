@@ -129,6 +129,11 @@ impl Resource {
         known.or_else(|| self.defined.clone().map(Arc::new))
     }
 
+    /// The latest loss of all caches that is known here.
+    pub(crate) fn latest_loss(&self) -> Epoch {
+        self.configuration().map_or(self.lost, |known| known.lost.max(self.lost))
+    }
+
     /// The volume of this number, as the newest configuration known here has it.
     pub(crate) fn volume(&self, volume: VolumeId) -> Option<VolumeEntry> {
         self.configuration()?.volume(volume).cloned()

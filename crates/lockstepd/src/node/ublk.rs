@@ -32,9 +32,10 @@ use self::listed::Listed;
 use super::Node;
 use super::admin::{Asker, no_resource};
 use super::clients::{CLIENTS_MAX, Client};
+use super::resource::Resource;
 use crate::backing::Refused;
 use crate::log::{error, info, warning, warning_limited};
-use crate::slab::Key;
+use crate::slab::{Key, Slab};
 
 /// Disks of one node, at most: as many as the ring has room for completions of.
 const DISKS_MAX: usize = 32;
@@ -118,6 +119,13 @@ impl Disk {
     fn is_of(&self, resource: &str, volume: VolumeId) -> bool {
         self.listed.resource == resource && self.listed.volume == volume.0
     }
+
+    /// Whether what its users were shown is still there, and answered.
+    fn is_served(&self, clients: &mut Slab<Client>) -> bool {
+        let client = self.client.and_then(|client| clients.get_mut(client));
+        let served = client.and_then(|client| client.connection.ublk());
+        served.is_some_and(|served| !served.is_lost())
+    }
 }
 
 /// The disks of this host that this node serves.
@@ -188,13 +196,8 @@ impl Node {
             .iter_mut()
             .find(|(_, disk)| disk.is_of(resource, volume) && disk.listed.identity == identity);
         if let Some((&number, disk)) = there {
-            let gone = disk.client.is_none_or(|client| {
-                self.clients
-                    .get_mut(client)
-                    .and_then(|client| client.connection.ublk())
-                    .is_none_or(|disk| disk.is_lost())
-            });
-            if disk.goes || (disk.phase == Phase::Live && gone) {
+            let gone = disk.phase == Phase::Live && !disk.is_served(&mut self.clients);
+            if disk.goes || gone {
                 let message = format!(
                     "{resource}: its disk /dev/ublkb{number} gives errors only: what its users were shown is gone, or it is \
                      being taken away; detach it and attach it anew"
@@ -263,9 +266,7 @@ impl Node {
     fn make_disk(&mut self, number: u32) -> Result<(), Refused> {
         let Some(disk) = self.ublk.disks.get(&number) else { return Ok(()) };
         let entry = self.resource_of_disk(disk).flatten().and_then(|key| self.resources.get(key));
-        let lost = entry.map(|entry| {
-            entry.configuration().map_or(entry.lost, |known| known.lost.max(entry.lost))
-        });
+        let lost = entry.map(Resource::latest_loss);
         let Some(disk) = self.ublk.disks.get_mut(&number) else { return Ok(()) };
         let mark = disk.listed.mark;
         disk.is_new = true;
@@ -335,17 +336,11 @@ impl Node {
     /// `UblkList`.
     pub(super) fn host_disks(&mut self) -> Vec<HostDisk> {
         let clients = &mut self.clients;
-        let mut is_served = |client: Key| {
-            let served = clients.get_mut(client).and_then(|client| client.connection.ublk());
-            served.is_some_and(|served| !served.is_lost())
-        };
         let told = |(number, disk): (&u32, &Disk)| HostDisk {
             number: *number,
             resource: disk.listed.resource.clone(),
             volume: disk.listed.volume,
-            ready: disk.phase == Phase::Live
-                && !disk.goes
-                && disk.client.is_some_and(&mut is_served),
+            ready: disk.phase == Phase::Live && !disk.goes && disk.is_served(clients),
         };
         self.ublk.disks.iter().map(told).collect()
     }

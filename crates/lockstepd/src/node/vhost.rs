@@ -251,7 +251,7 @@ impl Node {
         let running = self.resources.get_mut(key).ok_or_else(absent)?;
         let known = running.volume(VolumeId(volume)).ok_or_else(absent)?;
         let (sectors, block_bytes) = (known.sectors, known.block_bytes);
-        let lost = running.configuration().map_or(running.lost, |new| new.lost.max(running.lost));
+        let lost = running.latest_loss();
         let (shards, identity) = (running.shard_count(), running.id.0);
         let share = running.client_share.get_or_insert_with(|| self.client_pool.share()).clone();
         let volume = VhostVolume { identity, volume, sectors, block_bytes, lost: lost.0, shards };
