@@ -233,15 +233,13 @@ fn gone_within(cluster: &DevCluster, node: &NodeEntry, limit: Duration) -> bool 
 /// Neither gone nor a zombie, which waits only for its parent. Its first thread may be one before the others have ended, and as
 /// long as one of them lasts so do its files and sockets.
 fn is_alive(pid: u32) -> bool {
-    let state_of = |path: &str| {
-        let stat = fs::read_to_string(path).ok()?;
+    let state_of = |thread: fs::DirEntry| {
+        let stat = fs::read_to_string(thread.path().join("stat")).ok()?;
         // The name before the state is in brackets and may hold anything.
         stat.rsplit(')').next()?.trim().chars().next()
     };
-    let lasts = |path: &str| !matches!(state_of(path), None | Some('Z' | 'X'));
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
-    lasts(&format!("/proc/{pid}/stat"))
-        || threads.flatten().any(|task| lasts(&format!("{}/stat", task.path().display())))
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.filter_map(state_of).any(|state| !matches!(state, 'Z' | 'X'))
 }
 
 /// Whether the command line of `pid` names `directory`. `None`: it has none at this moment, because

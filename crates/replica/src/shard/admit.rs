@@ -47,14 +47,7 @@ impl Shard {
     /// Says, not too often, that requests wait for a primary: this node's, or, where nobody may have answered for long as
     /// the primary that this node is by name, what that one left open, though nobody waits for it any more.
     pub(super) fn want_primary(&mut self, out: &mut Out) {
-        // Without quorum a side that was given up waits for its clients, and must not ask to lead meanwhile.
-        let by_majority = self
-            .configuration
-            .as_ref()
-            .is_some_and(|known| known.options.quorum == wire::Quorum::Majority);
-        let over =
-            by_majority && self.now >= self.lease_until + self.timing.lease && !self.ops.is_empty();
-        if self.is_primary() && !over || self.suspended {
+        if self.suspended || (self.is_primary() && !self.is_left_with_open_writes()) {
             return;
         }
         let due = self.last_wants.is_none_or(|last| self.now.since(last) >= self.timing.retry);
@@ -62,6 +55,15 @@ impl Shard {
             self.last_wants = Some(self.now);
             out.push(ShardOutput::Member(FromShard::Wants));
         }
+    }
+
+    /// Whether nobody may have answered for long as the primary that this node is by name, while that one's operations are open.
+    /// Never without quorum: a side that was given up waits there for its clients, and must not ask to lead meanwhile.
+    fn is_left_with_open_writes(&self) -> bool {
+        let known = self.configuration.as_ref();
+        known.is_some_and(|known| known.options.quorum == wire::Quorum::Majority)
+            && self.now >= self.lease_until + self.timing.lease
+            && !self.ops.is_empty()
     }
 
     /// Whether the request lies where it may.
