@@ -58,6 +58,11 @@ id! {
     RequestId(u64)
 }
 
+id! {
+    /// A host, as it names itself to all its disks: the 128 bits of its NVMe host identifier. 0 is none.
+    HostId(u128)
+}
+
 /// A proposer's number in the configuration register: larger rounds win, the node breaks ties.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Ballot {

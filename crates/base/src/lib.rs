@@ -13,6 +13,7 @@ mod id;
 mod prng;
 mod range;
 mod request;
+mod reservation;
 mod span;
 mod time;
 
@@ -21,11 +22,12 @@ mod tests;
 
 pub use checksum::{Crc32c, crc32c};
 pub use id::{
-    Ballot, BufferId, ClusterId, Epoch, Incarnation, NodeId, RequestId, ResourceId, SessionId,
-    VolumeId, VoterId,
+    Ballot, BufferId, ClusterId, Epoch, HostId, Incarnation, NodeId, RequestId, ResourceId,
+    SessionId, VolumeId, VoterId,
 };
 pub use prng::Prng;
 pub use range::RangeSet;
 pub use request::{AnswerError, Op, Request};
+pub use reservation::{ReservationCommand, ReservationKind};
 pub use span::{SECTOR_BYTES, Span};
 pub use time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! What a client asks of a volume, and what it is told when that cannot be had.
 
-use crate::{BufferId, Span, VolumeId};
+use crate::{BufferId, HostId, Span, VolumeId};
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -34,6 +34,8 @@ pub struct Request {
     /// Of a client that has several ways to the volume, and goes another when one is slow or gone: which of this node's it
     /// came by, in the life of this process. A write that may come too late for that fails with [`AnswerError::Path`].
     pub way: Option<u32>,
+    /// Which host asks, where that is known: it may have registered for reservations. `HostId(0)`: one that cannot.
+    pub host: HostId,
 }
 
 /// Why a request failed, in the terms a client can act on.
@@ -51,4 +53,6 @@ pub enum AnswerError {
     Gone,
     /// Only of a write with a `way`: the client may have gone another meanwhile, and is to ask anew if it waits.
     Path,
+    /// A reservation of another host keeps this one from it.
+    Reserved,
 }

@@ -13,6 +13,7 @@ use ::nvme::{
     DISCOVERY_NQN, Derivation, Digests, Host, HostEvent, Names, ProofFault, Prover, Secret, Seed,
     Status, TlsKey, TlsNames,
 };
+use base::ReservationCommand;
 use sys::{Psk, PskSession, PskTls};
 
 use super::{CONNECT_LIMIT, broken};
@@ -446,6 +447,27 @@ impl NvmeVolume {
     pub fn flush(&mut self) -> io::Result<()> {
         let namespace = self.namespace;
         check(self.io.ask(&[], |host, send| host.flush(namespace, send))?.0)
+    }
+
+    /// Changes who may use the volume; the node's status if it does not.
+    ///
+    /// # Errors
+    /// If nothing comes in time.
+    pub fn reserve(&mut self, command: &ReservationCommand) -> io::Result<Result<(), u16>> {
+        let namespace = self.namespace;
+        let (status, ..) = self.io.ask(&[], |host, send| host.reserve(namespace, command, send))?;
+        Ok(if status == Status::SUCCESS { Ok(()) } else { Err(status.code()) })
+    }
+
+    /// Who may use it: the bytes of a report.
+    ///
+    /// # Errors
+    /// If the node says so, or nothing in time.
+    pub fn reservations(&mut self) -> io::Result<Vec<u8>> {
+        let namespace = self.namespace;
+        let (status, _, page) =
+            self.io.ask(&[], |host, send| host.reservations(namespace, 4096, send))?;
+        check(status).map(|()| page)
     }
 
     /// Says that bytes are not needed any more.

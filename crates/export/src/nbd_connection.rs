@@ -23,7 +23,7 @@ mod outgoing;
 
 use std::ops::Range;
 
-use base::{AnswerError, Op, Span, VolumeId};
+use base::{AnswerError, Op, ReservationCommand, Span, VolumeId};
 use link::{Claims, LinkError};
 use nbd::{CloseReason, ExportInfo, Refusal, Request, Server, Slot, Tls};
 use sys::{Buffer, BufferPool, Piece, Room};
@@ -141,6 +141,15 @@ pub enum Demand {
     /// An NVMe host asks for a queue: answer by [`crate::NvmeConnection::administrates`],
     /// [`crate::NvmeConnection::serves`] or [`crate::NvmeConnection::refuse`].
     Connect(nvme::Connect),
+    /// An NVMe host asks who may use a volume, or changes it: answer by [`crate::NvmeConnection::answer_reserve`].
+    Reserve {
+        /// Comes back with the answer.
+        tag: Tag,
+        /// Which volume.
+        volume: VolumeId,
+        /// What it asks for.
+        command: ReservationCommand,
+    },
     /// An NVMe host switched its controller on or off.
     Switched,
     /// An NVMe host that had to has proved that it knows this secret, on this queue.

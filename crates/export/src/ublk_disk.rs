@@ -380,7 +380,8 @@ fn errno_of(error: AnswerError) -> Errno {
         | AnswerError::Io
         | AnswerError::SessionLost
         | AnswerError::Gone
-        | AnswerError::Path => Errno::IO,
+        | AnswerError::Path
+        | AnswerError::Reserved => Errno::IO,
     }
 }
 

@@ -140,6 +140,7 @@ impl From<AnswerError> for ErrorCode {
             AnswerError::OutOfRange => ErrorCode::Invalid,
             AnswerError::NoQuorum | AnswerError::Io | AnswerError::Path => ErrorCode::Io,
             AnswerError::SessionLost | AnswerError::Gone => ErrorCode::ShuttingDown,
+            AnswerError::Reserved => ErrorCode::NotPermitted,
         }
     }
 }

@@ -121,8 +121,12 @@ impl Status {
     pub const INVALID_OFFSET: Status = Status::vain(0x016);
     /// Transient transport error: data came damaged.
     pub const TRANSPORT: Status = Status::new(0x022);
+    /// Host identifier inconsistent format.
+    pub const HOST_ID_FORMAT: Status = Status::vain(0x018);
     /// LBA out of range.
     pub const OUT_OF_RANGE: Status = Status::vain(0x080);
+    /// Reservation conflict.
+    pub const RESERVATION_CONFLICT: Status = Status::vain(0x083);
     /// Asynchronous event request limit exceeded.
     pub const TOO_MANY_EVENTS: Status = Status::vain(0x105);
     /// Invalid log page.
@@ -185,6 +189,7 @@ impl Status {
             AnswerError::SessionLost => Status::LOST,
             AnswerError::Gone => Status::INACCESSIBLE,
             AnswerError::Path => Status::PATH_ERROR,
+            AnswerError::Reserved => Status::RESERVATION_CONFLICT,
         }
     }
 }

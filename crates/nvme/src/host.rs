@@ -11,13 +11,13 @@ use crate::number::{
     ADMIN_ASYNC_EVENT, ADMIN_GET_LOG_PAGE, ADMIN_IDENTIFY, ADMIN_KEEP_ALIVE, ADMIN_SET_FEATURES,
     COMMAND_BYTES, COMMON_BYTES, CONTROLLER_ANY, DIGEST_BYTES, FABRICS, FABRICS_AUTH_RECEIVE,
     FABRICS_AUTH_SEND, FABRICS_CONNECT, FABRICS_PROPERTY_GET, FABRICS_PROPERTY_SET, FLAG_SUCCESS,
-    HEAD_BYTES_MAX, IO_COMPARE, IO_DATASET, IO_FLUSH, IO_READ, IO_VERIFY, IO_WRITE,
-    IO_WRITE_ZEROES, NQN_BYTES, PDU_C2H_DATA, PDU_C2H_TERM, PDU_IC_RESP, PDU_R2T, PDU_RESPONSE,
-    PROPERTY_CC, SECURITY_PROTOCOL,
+    HEAD_BYTES_MAX, IO_COMPARE, IO_DATASET, IO_FLUSH, IO_READ, IO_RESERVATION_REPORT, IO_VERIFY,
+    IO_WRITE, IO_WRITE_ZEROES, NQN_BYTES, PDU_C2H_DATA, PDU_C2H_TERM, PDU_IC_RESP, PDU_R2T,
+    PDU_RESPONSE, PROPERTY_CC, SECURITY_PROTOCOL,
 };
 use crate::pdu::{Common, Digests, is_whole, place, put_command, put_ic_request, put_written};
 use alloc::vec::Vec;
-use base::crc32c;
+use base::{ReservationCommand, crc32c};
 
 /// Bytes of data in one PDU from a controller that are taken, at most.
 const DATA_BYTES_MAX: u32 = 4 << 20;
@@ -187,7 +187,9 @@ impl Host {
         send: &mut Vec<u8>,
     ) -> u16 {
         let mut data = [0; 1024];
+        // Other names are other hosts.
         data[..16].copy_from_slice(&[7; 16]);
+        set(&mut data, 12, &crc32c(host.as_bytes()).to_be_bytes());
         set(&mut data, 16, &controller.unwrap_or(CONTROLLER_ANY).to_le_bytes());
         set_text(&mut data, 256, NQN_BYTES, subsystem, 0);
         set_text(&mut data, 512, NQN_BYTES, host, 0);
@@ -407,6 +409,33 @@ impl Host {
             set(command, 4, &namespace.to_le_bytes());
             command[40] = u8::try_from(ranges.len() - 1).unwrap_or(u8::MAX);
             command[44] = 1 << 2;
+        })
+    }
+
+    /// Changes who may use a volume.
+    ///
+    /// # Panics
+    /// If it is a report: see [`Host::reservations`].
+    pub fn reserve(
+        &mut self,
+        namespace: u32,
+        command: &ReservationCommand,
+        send: &mut Vec<u8>,
+    ) -> u16 {
+        let (opcode, word, keys) = crate::reserve::build(command);
+        self.command(opcode, &keys, send, |command| {
+            set(command, 4, &namespace.to_le_bytes());
+            set(command, 40, &word.to_le_bytes());
+        })
+    }
+
+    /// Reads who may use a volume: so many bytes, a multiple of 4.
+    pub fn reservations(&mut self, namespace: u32, bytes: u32, send: &mut Vec<u8>) -> u16 {
+        self.command(IO_RESERVATION_REPORT, &[], send, |command| {
+            set(command, 4, &namespace.to_le_bytes());
+            expect(command, bytes);
+            set(command, 40, &(bytes / 4 - 1).to_le_bytes());
+            command[44] = 1;
         })
     }
 

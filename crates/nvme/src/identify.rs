@@ -98,8 +98,8 @@ fn of_io_controller(to: &mut [u8]) {
     // The largest id there may be, and as many at once: Linux wants both of whoever tells of asymmetric access.
     set(to, 516, &NAMESPACES_MAX.to_le_bytes());
     set(to, 540, &NAMESPACES_MAX.to_le_bytes());
-    // Compare, deallocate, write zeroes, and verify.
-    set(to, 520, &(1_u16 | 1 << 2 | 1 << 3 | 1 << 7).to_le_bytes());
+    // Compare, deallocate, write zeroes, reservations, and verify.
+    set(to, 520, &(1_u16 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 7).to_le_bytes());
     // What is answered may be in a volatile cache; a flush may name all namespaces.
     to[525] = 0b111;
     let capsule = crate::bytes::length_u32(COMMAND_BYTES) + INLINE_BYTES_MAX;
@@ -116,6 +116,8 @@ fn of_namespace(namespace: &Namespace) -> Vec<u8> {
     to[24] = 0b1_0101;
     // Several controllers may have it attached.
     to[30] = 1;
+    // Reservations of all kinds, which may persist through a loss of power; keys are ignored as since 1.3.
+    to[31] = if namespace.reserves { 0xff } else { 0 };
     // Deallocated blocks read as zeroes, and write zeroes may deallocate.
     to[33] = 0b1001;
     // Writes and deallocations are best in units of 4 KiB.

@@ -38,6 +38,7 @@ mod log_page;
 mod number;
 mod pdu;
 mod request;
+mod reserve;
 mod serve;
 mod subsystem;
 mod text;
@@ -61,5 +62,6 @@ pub use number::{
 };
 pub use pdu::{Digests, Fatal};
 pub use request::{Op, Request, Slot};
+pub use reserve::{Report, ReportEntry};
 pub use subsystem::{Access, Entry, Namespace, Service, Subsystem};
 pub use tls_key::{Derivation, TlsKey, TlsKeyFault, TlsNames, TlsPsk};

@@ -2,7 +2,8 @@
 
 use crate::bytes::{set, set_text, zeroes};
 use crate::number::{
-    CONTROLLER_ANY, IO_COMPARE, IO_DATASET, IO_FLUSH, IO_READ, IO_VERIFY, IO_WRITE,
+    CONTROLLER_ANY, IO_COMPARE, IO_DATASET, IO_FLUSH, IO_READ, IO_RESERVATION_ACQUIRE,
+    IO_RESERVATION_REGISTER, IO_RESERVATION_RELEASE, IO_RESERVATION_REPORT, IO_VERIFY, IO_WRITE,
     IO_WRITE_ZEROES, LOG_CHANGED_NAMESPACES, LOG_DISCOVERY, LOG_EFFECTS, LOG_ERRORS, LOG_FIRMWARE,
     LOG_HEALTH, NQN_BYTES, NSID_ALL,
 };
@@ -67,7 +68,13 @@ fn effects() -> Vec<u8> {
     for opcode in [0x02, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x18] {
         set(&mut page, 4 * opcode, &SUPPORTED.to_le_bytes());
     }
-    for opcode in [IO_FLUSH, IO_READ, IO_COMPARE, IO_VERIFY] {
+    let reservations = [
+        IO_RESERVATION_REGISTER,
+        IO_RESERVATION_REPORT,
+        IO_RESERVATION_ACQUIRE,
+        IO_RESERVATION_RELEASE,
+    ];
+    for opcode in [IO_FLUSH, IO_READ, IO_COMPARE, IO_VERIFY].into_iter().chain(reservations) {
         set(&mut page, 1024 + 4 * usize::from(opcode), &SUPPORTED.to_le_bytes());
     }
     for opcode in [IO_WRITE, IO_WRITE_ZEROES, IO_DATASET] {

@@ -96,6 +96,10 @@ pub(crate) const IO_COMPARE: u8 = 0x05;
 pub(crate) const IO_WRITE_ZEROES: u8 = 0x08;
 pub(crate) const IO_DATASET: u8 = 0x09;
 pub(crate) const IO_VERIFY: u8 = 0x0c;
+pub(crate) const IO_RESERVATION_REGISTER: u8 = 0x0d;
+pub(crate) const IO_RESERVATION_REPORT: u8 = 0x0e;
+pub(crate) const IO_RESERVATION_ACQUIRE: u8 = 0x11;
+pub(crate) const IO_RESERVATION_RELEASE: u8 = 0x15;
 
 // Properties (base, "Controller Properties").
 pub(crate) const PROPERTY_CAP: u32 = 0x00;

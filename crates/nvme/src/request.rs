@@ -1,6 +1,7 @@
 //! What a host asks for on a queue for I/O.
 
 use alloc::vec::Vec;
+use base::ReservationCommand;
 use core::ops::Range;
 
 /// The place of an open request in its connection's table; free again once it is answered.
@@ -39,6 +40,8 @@ pub enum Op {
         /// The space behind them may be given back.
         unmap: bool,
     },
+    /// Change who may use the volume; or, of a report, read who may, in as many bytes as the range has: answered as a read is.
+    Reserve(ReservationCommand),
     /// These bytes are no longer needed; they read as zeroes afterwards, or as before.
     Deallocate(Vec<Range<u64>>),
 }

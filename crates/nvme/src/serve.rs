@@ -11,15 +11,16 @@ use crate::connection::{CloseReason, Connection, Event, Open, OpenKind, Phase, R
 use crate::controller::{Answer, Controller};
 use crate::number::{
     AUTH_REQUIRED, DEPTH_MAX, FABRICS_CONNECT, FABRICS_PROPERTY_SET, FLAG_LAST, GATHER_BYTES_MAX,
-    IO_COMPARE, IO_DATASET, IO_FLUSH, IO_READ, IO_VERIFY, IO_WRITE, IO_WRITE_ZEROES, NSID_ALL,
-    TRANSFER_BYTES_MAX,
+    IO_COMPARE, IO_DATASET, IO_FLUSH, IO_READ, IO_RESERVATION_REPORT, IO_VERIFY, IO_WRITE,
+    IO_WRITE_ZEROES, NSID_ALL, TRANSFER_BYTES_MAX,
 };
 use crate::pdu::{put_read, put_ready, put_response};
 use crate::request::{Op, Request, Slot};
+use crate::reserve;
 use crate::subsystem::{Namespace, Service};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use base::crc32c;
+use base::{ReservationCommand, crc32c};
 use core::ops::Range;
 
 /// Bytes of a range to deallocate.
@@ -182,13 +183,15 @@ impl Connection {
         if command.is_fabrics() {
             return Taken::Refused(Status::INVALID_OPCODE);
         }
-        if command.opcode() == IO_DATASET {
+        if command.opcode() == IO_DATASET || reserve::has_keys(&command) {
             return Taken::Later;
         }
         let judged = judge(&command, inline, namespaces);
         let (kind, length) = match &judged {
             Err(status) => return Taken::Refused(*status),
-            Ok(Request { op: Op::Read, range, .. }) => (OpenKind::Read, range.end - range.start),
+            Ok(Request { op: Op::Read | Op::Reserve(_), range, .. }) => {
+                (OpenKind::Read, range.end - range.start)
+            }
             Ok(Request { op: Op::Write { .. } | Op::Compare { .. }, range, .. }) => {
                 (OpenKind::Write, range.end - range.start)
             }
@@ -258,6 +261,16 @@ impl Connection {
                 self.tell(send);
                 switches.then_some(Event::Switched)
             }
+            Role::Io { namespaces } if reserve::has_keys(&command) => {
+                let namespace = namespace_of(&command, namespaces).map(|one| one.reserves);
+                let judged = match namespace {
+                    Ok(true) => reserve::parse(&command, &self.data),
+                    Ok(false) => Err(Status::INVALID_OPCODE),
+                    Err(status) => Err(status),
+                };
+                let op = judged.map(Op::Reserve);
+                self.begin_other(&command, op, send)
+            }
             Role::Io { namespaces } => match deallocated(&command, &self.data, namespaces) {
                 Err(status) => {
                     self.respond(command.id(), 0, status, send);
@@ -268,21 +281,29 @@ impl Connection {
                     self.respond(command.id(), 0, Status::SUCCESS, send);
                     None
                 }
-                Ok(Some(ranges)) => match self.insert(&command, OpenKind::Other, 0, false) {
-                    Err(status) => {
-                        self.respond(command.id(), 0, status, send);
-                        None
-                    }
-                    Ok(slot) => Some(Event::Request(Request {
-                        slot,
-                        namespace: Some(command.namespace()),
-                        op: Op::Deallocate(ranges),
-                        range: 0..0,
-                        fua: false,
-                    })),
-                },
+                Ok(Some(ranges)) => self.begin_other(&command, Ok(Op::Deallocate(ranges)), send),
             },
             Role::Fresh | Role::Connecting { .. } => None,
+        }
+    }
+
+    /// Begins what moves no data behind its own.
+    fn begin_other(
+        &mut self,
+        command: &Command,
+        op: Result<Op, Status>,
+        send: &mut Vec<u8>,
+    ) -> Option<Event> {
+        let begun = op.and_then(|op| Ok((op, self.insert(command, OpenKind::Other, 0, false)?)));
+        match begun {
+            Err(status) => {
+                self.respond(command.id(), 0, status, send);
+                None
+            }
+            Ok((op, slot)) => {
+                let namespace = Some(command.namespace());
+                Some(Event::Request(Request { slot, namespace, op, range: 0..0, fua: false }))
+            }
         }
     }
 
@@ -335,12 +356,19 @@ fn judge(command: &Command, inline: u32, namespaces: &[Namespace]) -> Result<Req
         return Ok(none);
     }
     let namespace = match opcode {
-        IO_FLUSH | IO_READ | IO_WRITE | IO_COMPARE | IO_WRITE_ZEROES | IO_VERIFY => {
-            namespace_of(command, namespaces)?
-        }
+        IO_FLUSH
+        | IO_READ
+        | IO_WRITE
+        | IO_COMPARE
+        | IO_WRITE_ZEROES
+        | IO_VERIFY
+        | IO_RESERVATION_REPORT => namespace_of(command, namespaces)?,
         _ => return Err(Status::INVALID_OPCODE),
     };
     let whole = Request { namespace: Some(namespace.id), ..none };
+    if opcode == IO_RESERVATION_REPORT {
+        return judge_report(command, namespace, whole);
+    }
     if opcode == IO_FLUSH {
         return Ok(whole);
     }
@@ -380,6 +408,26 @@ fn judge(command: &Command, inline: u32, namespaces: &[Namespace]) -> Result<Req
     };
     let fua = fua && opcode == IO_WRITE;
     Ok(Request { op, range, fua, ..whole })
+}
+
+/// The same of a report about reservations.
+fn judge_report(
+    command: &Command,
+    namespace: &Namespace,
+    whole: Request,
+) -> Result<Request, Status> {
+    if !namespace.reserves {
+        return Err(Status::INVALID_OPCODE);
+    }
+    let length = reserve::report_bytes(command)?;
+    let op = Op::Reserve(ReservationCommand::Report);
+    match command.sgl() {
+        Sgl::Transport { length_bytes } if length_bytes == length => {
+            Ok(Request { op, range: 0..u64::from(length), ..whole })
+        }
+        Sgl::Transport { .. } => Err(Status::SGL_LENGTH),
+        _ => Err(Status::INVALID_SGL),
+    }
 }
 
 /// What a dataset management command deallocates; `None`: it is about something else, which is only a hint.

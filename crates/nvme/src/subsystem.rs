@@ -19,6 +19,8 @@ pub struct Subsystem {
 /// A volume.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Namespace {
+    /// Hosts may keep each other from it.
+    pub reserves: bool,
     /// From 1 to [`crate::NAMESPACES_MAX`]; the same at every node.
     pub id: u32,
     /// Size in blocks.

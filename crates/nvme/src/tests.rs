@@ -7,11 +7,11 @@ use crate::number::{DISCOVERY_NQN, INLINE_BYTES_MAX, NSID_ALL, TRANSFER_BYTES_MA
 use crate::pdu::{Digests, Fatal};
 use crate::request::{Op, Request, Slot};
 use crate::subsystem::{Access, Entry, Namespace, Service, Subsystem};
-use crate::{Examiner, Secret, Status, bytes::u32_at};
+use crate::{Examiner, Report, ReportEntry, Secret, Status, bytes::u32_at};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{Duration, Instant, Prng};
+use base::{Duration, HostId, Instant, Prng, ReservationCommand, ReservationKind};
 
 mod proof;
 
@@ -23,8 +23,8 @@ fn subsystem() -> Subsystem {
         nqn: NQN.into(),
         serial: "0123456789abcdef".into(),
         namespaces: alloc::vec![
-            Namespace { id: 1, blocks: 8192, block_shift: 9, nguid: [1; 16] },
-            Namespace { id: 2, blocks: 1024, block_shift: 12, nguid: [2; 16] },
+            Namespace { reserves: true, id: 1, blocks: 8192, block_shift: 9, nguid: [1; 16] },
+            Namespace { reserves: true, id: 2, blocks: 1024, block_shift: 12, nguid: [2; 16] },
         ],
         access: Access::Optimized,
     }
@@ -181,7 +181,15 @@ impl Pair {
                     self.connection.ask(slot, &mut self.to_host);
                 }
             }
-            Op::Flush | Op::Verify => {
+            Op::Reserve(ReservationCommand::Report) => {
+                let length = (request.range.end - request.range.start) as usize;
+                let (bytes, mut tail) = (report().to_bytes(length), Vec::new());
+                let send = &mut self.to_host;
+                assert!(self.connection.answer_read(slot, &bytes, send, &mut tail));
+                self.to_host.extend_from_slice(&bytes);
+                self.to_host.append(&mut tail);
+            }
+            Op::Flush | Op::Verify | Op::Reserve(_) => {
                 self.connection.answer(slot, Status::SUCCESS, &mut self.to_host);
             }
             Op::Zero { .. } => self.zero(&request, core::slice::from_ref(&request.range)),
@@ -318,6 +326,51 @@ fn what_is_written_is_read_with_every_digest_and_both_kinds_of_transfer() {
         }
         assert_eq!(pair.connection.open_count(), 0);
     }
+}
+
+fn report() -> Report {
+    let entry = |controller, holds, host, key| ReportEntry { controller, holds, host, key };
+    let (one, two) = (HostId(0x0102 << 112), HostId(7));
+    let kind = Some(ReservationKind::ExclusiveAccessRegistrants);
+    let entries = [entry(0x101, true, one, 0x11), entry(0xffff, false, two, 0x22)].into();
+    Report { generation: 9, kind, persists: true, entries }
+}
+
+#[test]
+fn commands_about_reservations_reach_the_caller_as_hosts_say_them() {
+    let (current, key, others) = (u64::MAX - 1, 2, 3);
+    let kind = ReservationKind::WriteExclusiveAll;
+    let commands = [
+        ReservationCommand::Register { key, persists: None },
+        ReservationCommand::Register { key, persists: Some(false) },
+        ReservationCommand::Replace { current: Some(current), key, persists: Some(true) },
+        ReservationCommand::Replace { current: None, key, persists: None },
+        ReservationCommand::Unregister { current: Some(current), persists: None },
+        ReservationCommand::Unregister { current: None, persists: Some(true) },
+        ReservationCommand::Acquire { current, kind },
+        ReservationCommand::Preempt { current, others, kind },
+        ReservationCommand::Release { current, kind },
+        ReservationCommand::Clear { current },
+    ];
+    let mut pair = io(7, Digests { header: true, data: true });
+    for command in commands {
+        let (status, ..) = pair.ask(|host, send| host.reserve(1, &command, send));
+        assert_eq!(status, Status::SUCCESS);
+        let request = pair.requests.last().unwrap();
+        assert_eq!((&request.op, request.namespace), (&Op::Reserve(command), Some(1)));
+    }
+    let (status, _, page) = pair.ask(|host, send| host.reservations(1, 4096, send));
+    assert_eq!((status, page.len()), (Status::SUCCESS, 4096));
+    // Generation, kind, two controllers, persists.
+    assert_eq!(page[..10], [9, 0, 0, 0, 4, 2, 0, 0, 0, 1]);
+    assert_eq!(page[64..72], [1, 1, 1, 0, 0, 0, 0, 0]);
+    assert_eq!((page[72], page[80], page[81]), (0x11, 1, 2));
+    assert_eq!((page[128], page[130], page[136], page[159]), (0xff, 0, 0x22, 7));
+    let (_, _, short) = pair.ask(|host, send| host.reservations(1, 24, send));
+    assert_eq!(short, page[..24]);
+    let register = ReservationCommand::Register { key, persists: None };
+    let (status, ..) = pair.ask(|host, send| host.reserve(3, &register, send));
+    assert_eq!(status, Status::INVALID_NAMESPACE);
 }
 
 #[test]

@@ -7,11 +7,13 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use base::{
-    AnswerError, BufferId, Duration, Epoch, Instant, NodeId, Request, RequestId, SessionId, Span,
-    VolumeId, VoterId,
+    AnswerError, BufferId, Duration, Epoch, HostId, Instant, NodeId, Request, RequestId, SessionId,
+    Span, VolumeId, VoterId,
 };
 use wire::admin::OptionsChange;
-use wire::{Configuration, MemberKind, MemberMessage, ShardMessage};
+use wire::{
+    Configuration, MemberKind, MemberMessage, ReservationCommand, ReservationRefusal, ShardMessage,
+};
 
 /// A metadata page as it stands on disk.
 pub type Page = [u8; 4096];
@@ -386,6 +388,11 @@ pub enum FromShard {
         /// Which.
         epoch: Epoch,
     },
+    /// Judges requests by the reservations of this configuration, and no write is open any more that it let in before.
+    Fenced {
+        /// Which.
+        epoch: Epoch,
+    },
     /// Every kept in-sync member's doubt is known.
     Gathered {
         /// In this reign.
@@ -641,6 +648,16 @@ pub enum Operation {
         /// A node whose history went another way than this node's.
         discard: NodeId,
     },
+    /// On behalf of a host: change who may use a volume, or see that the newest of it is known here. Sent to the primary if
+    /// this node is not.
+    Reserve {
+        /// Which volume.
+        volume: VolumeId,
+        /// Which host.
+        host: HostId,
+        /// What it asks for.
+        command: ReservationCommand,
+    },
 }
 
 /// Why an operation was not done.
@@ -684,6 +701,8 @@ pub enum OperationError {
     OwnSide,
     /// No request of this node waits for nodes that are missing.
     NothingMissing,
+    /// Of a command about reservations.
+    Reservation(ReservationRefusal),
 }
 
 /// Everything that can happen to a member.

@@ -18,6 +18,7 @@ pub mod disk;
 pub mod door;
 pub mod member;
 mod memory;
+pub mod reservation;
 pub mod shard;
 pub mod start;
 

@@ -207,7 +207,8 @@ impl World {
             self.step,
             as_operation(name, span, effect, stable && !effect_is_read),
         );
-        let request = Request { op, volume, span, buffer: None, fua, way: None };
+        let request =
+            Request { op, volume, span, buffer: None, fua, way: None, host: base::HostId(0) };
         self.submit(client, (index, Vec::new()), shard, request, content);
     }
 
@@ -218,8 +219,15 @@ impl World {
             self.history.call(now, self.step, as_operation(volume, span, Effect::Flush, false));
         self.pieces.insert(index, (usize::from(self.plan.shards), true));
         for shard in 0..self.plan.shards {
-            let request =
-                Request { op: Op::Flush, volume, span, buffer: None, fua: false, way: None };
+            let request = Request {
+                op: Op::Flush,
+                volume,
+                span,
+                buffer: None,
+                fua: false,
+                way: None,
+                host: base::HostId(0),
+            };
             self.submit(client, (index, Vec::new()), shard, request, None);
         }
     }
@@ -235,7 +243,9 @@ impl World {
         let node = self.plan.clients[client];
         self.next_request += 1;
         let id = RequestId(self.next_request);
-        let request = Request { way: self.paths.way(client), ..request };
+        let host = self.host_of(client);
+        self.may_be_fenced(client, op);
+        let request = Request { way: self.paths.way(client), host, ..request };
         self.note(node, || format!("client asks {id} (operation {op}): {request:?}"));
         self.open.insert(id, Open { node, client, op, earlier });
         self.open_of_client[client] += 1;
@@ -273,6 +283,9 @@ impl World {
             Err(error) => self.mark(mark_of(error)),
         }
         self.side_answered(open.op);
+        if result.is_ok() {
+            self.check_right(open.client, open.op);
+        }
         if result == Err(AnswerError::Path) {
             return self.ask_again(open);
         }
@@ -373,6 +386,7 @@ fn mark_of(error: AnswerError) -> &'static str {
         AnswerError::SessionLost => "sim: answer session lost",
         AnswerError::Gone => "sim: answer gone",
         AnswerError::Path => "sim: answer path",
+        AnswerError::Reserved => "sim: answer reserved",
     }
 }
 

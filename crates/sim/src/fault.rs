@@ -215,6 +215,7 @@ impl World {
             | Operation::Invalidate
             | Operation::Force
             | Operation::FailWaiting(_)
+            | Operation::Reserve { .. }
             | Operation::Resolve { .. } => node,
             Operation::AddMember { .. }
             | Operation::RemoveMember { .. }
@@ -237,6 +238,7 @@ impl World {
         self.oracle.force_refused &= operation != Operation::Force;
         self.next_operation += 1;
         let id = OperationId(self.next_operation);
+        self.asks_to_reserve(id, &operation);
         self.wishes.insert(id, (node, format!("{operation:?}")));
         let life = self.nodes[node].life;
         let input = MemberInput::Operation { id, operation };
@@ -255,6 +257,7 @@ impl World {
             Wish::PauseResync => Some(Operation::PauseResync(begin)),
             Wish::Suspend => Some(Operation::Suspend(begin)),
             Wish::FailWaiting => Some(Operation::FailWaiting(begin)),
+            Wish::Reserve { host, other, draw } => once(self.reservation(host, other, draw)),
             Wish::Replica => {
                 let (id, voter) = (self.nodes[node].id, self.nodes[node].voter);
                 let kind = MemberKind::Replica;

@@ -60,6 +60,8 @@ pub enum Feature {
     Paths,
     /// Moments in which one replica meets several faults at once.
     Beset,
+    /// Clients are hosts that keep each other from the first volume.
+    Reserve,
     /// Clocks that drift by more than the bound that leases allow for: a promise breaks, and is meant to.
     Drift,
 }
@@ -68,7 +70,7 @@ pub enum Feature {
 const DRIFT_PPM: i64 = 400_000;
 
 /// Every feature, its name, and one in how many seeds it is on; 0: only if asked for.
-const FEATURES: [(Feature, &str, u64); 23] = [
+const FEATURES: [(Feature, &str, u64); 24] = [
     (Feature::ProtocolB, "protocol-b", 6),
     (Feature::IoError, "io-error", 6),
     (Feature::PassOn, "pass-on", 6),
@@ -92,6 +94,7 @@ const FEATURES: [(Feature, &str, u64); 23] = [
     (Feature::FailWaiting, "fail-waiting", 6),
     (Feature::Paths, "paths", 6),
     (Feature::Beset, "beset", 4),
+    (Feature::Reserve, "reserve", 6),
 ];
 
 impl Feature {
@@ -221,14 +224,9 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
             wish: Wish::Replica,
         }),
         Feature::FailWaiting => add(plan, random, 20, impatience),
+        Feature::Reserve => add(plan, random, 24, reservation),
         Feature::Beset => (0..=small(random, 4)).for_each(|_| beset(plan, random)),
-        Feature::Force => {
-            let node = any(plan, random);
-            let at = plan.heal_at / 4 + random.below(plan.heal_at / 2);
-            let length = MILLI * (3_000 + random.below(3_000));
-            let kind = FaultKind::Force { node };
-            plan.faults.push(Fault { when: When::At(at), length, kind });
-        }
+        Feature::Force => force(plan, random),
     }
 }
 
@@ -253,6 +251,21 @@ fn log_sizes(plan: &mut Plan, random: &mut Prng) {
 /// Of any node: that of a client without a copy, too. Many of them find that nothing waits.
 fn impatience(plan: &Plan, random: &mut Prng) -> FaultKind {
     FaultKind::Operator { node: small(random, plan.roles.len()), wish: Wish::FailWaiting }
+}
+
+/// By any node. The last host has no requests of its own.
+fn reservation(plan: &Plan, random: &mut Prng) -> FaultKind {
+    let node = small(random, plan.roles.len());
+    let host = small(random, plan.clients.len() + 1);
+    let other = small(random, plan.clients.len() + 1);
+    FaultKind::Operator { node, wish: Wish::Reserve { host, other, draw: random.below(48) } }
+}
+
+fn force(plan: &mut Plan, random: &mut Prng) {
+    let node = any(plan, random);
+    let at = plan.heal_at / 4 + random.below(plan.heal_at / 2);
+    let length = MILLI * (3_000 + random.below(3_000));
+    plan.faults.push(Fault { when: When::At(at), length, kind: FaultKind::Force { node } });
 }
 
 /// The clock of one node is slow and all others are fast. It shows where that node is primary and cut off, and

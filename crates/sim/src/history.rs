@@ -59,6 +59,8 @@ enum Event {
     Abandon(OpIndex),
     /// From now on it takes no effect any more.
     Expire(OpIndex),
+    /// It has taken effect by now, or never will.
+    Fence(OpIndex),
     Loss,
 }
 
@@ -131,6 +133,12 @@ impl History {
         self.events.push((at, step, Event::Expire(index)));
     }
 
+    /// The host that asked for this write was kept from the volume: what is left of it must not take effect from now on,
+    /// whether or not it is still to be answered.
+    pub fn fence(&mut self, at: Time, step: u64, index: OpIndex) {
+        self.events.push((at, step, Event::Fence(index)));
+    }
+
     /// Every in-sync cache was lost.
     pub fn loss(&mut self, at: Time, step: u64) {
         self.events.push((at, step, Event::Loss));
@@ -162,7 +170,10 @@ impl History {
                     seen.events.push((at, step, event));
                     continue;
                 }
-                Event::Call(index) | Event::Abandon(index) | Event::Expire(index) => (index, false),
+                Event::Call(index)
+                | Event::Abandon(index)
+                | Event::Expire(index)
+                | Event::Fence(index) => (index, false),
                 Event::Answer(index) => (index, true),
             };
             match fate(index) {
@@ -175,6 +186,13 @@ impl History {
             }
         }
         seen
+    }
+
+    /// In which step an operation was called.
+    #[must_use]
+    pub fn called_at(&self, index: OpIndex) -> Option<u64> {
+        let call = self.events.iter().rev().find(|(_, _, event)| *event == Event::Call(index));
+        call.map(|&(_, step, _)| step)
     }
 
     /// Number of operations.
@@ -239,7 +257,8 @@ impl History {
                 Event::Call(index)
                 | Event::Answer(index)
                 | Event::Abandon(index)
-                | Event::Expire(index) => Some(index),
+                | Event::Expire(index)
+                | Event::Fence(index) => Some(index),
             };
             let Some(operation) = index.map(|index| &self.operations[index]) else {
                 sectors.values_mut().for_each(|places| places.push(place));
@@ -378,6 +397,7 @@ impl<'a> Register<'a> {
             Event::Answer(index) => return self.answer(index),
             Event::Abandon(index) => self.abandon(index),
             Event::Expire(index) => self.expire(index),
+            Event::Fence(index) => return self.fence(index),
             Event::Loss => self.lose(),
         }
         Ok(())
@@ -475,6 +495,18 @@ impl<'a> Register<'a> {
             way.remove(index);
         }
         self.put_in_order();
+    }
+
+    /// Likewise, of one that may still be answered well.
+    fn fence(&mut self, index: OpIndex) -> Result<(), String> {
+        if !self.operation(index).ok {
+            self.expire(index);
+            return Ok(());
+        }
+        let before: BTreeSet<Token> = self.ways.iter().map(|way| way.value).collect();
+        self.expand(Some(index));
+        self.ways.retain(|way| way.has(index));
+        if self.ways.is_empty() { Err(self.explain(index, &before)) } else { Ok(()) }
     }
 
     /// Adds every way that open operations can make, as far as an open read, or `target`, asks for it.

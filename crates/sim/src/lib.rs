@@ -29,6 +29,7 @@ mod oracle;
 mod paths;
 pub mod plan;
 pub mod queue;
+mod reservations;
 pub mod scenario;
 mod sides;
 mod start;

@@ -205,6 +205,7 @@ impl World {
             }
             MemberOutput::Shards(message) => self.tell_shards(node, life, &message),
             MemberOutput::Done { id, result } => {
+                self.has_reserved(id, result);
                 if let Some((_, wish)) = self.wishes.remove(&id) {
                     self.note(node, || format!("operation {wish} ended: {result:?}"));
                     self.ended = Some(result);

@@ -10,6 +10,7 @@ pub const MARKS: &[&str] = &[
     "a member has doubt",
     "a name of a write was given twice",
     "a request of a client that is gone is not carried out",
+    "a reservation keeps a host from a request",
     "a volume grows",
     "a write asked for again had taken effect",
     "a write for which nobody waits is not carried out",

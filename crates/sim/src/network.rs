@@ -114,6 +114,9 @@ fn member_kind(message: &MemberMessage) -> &'static str {
         // Said without quorum only, where nothing is held.
         MemberMessage::HandOver { .. } | MemberMessage::Diverged { .. } => "hand over",
         MemberMessage::Invalidate { .. } => "invalidate",
+        // Likewise.
+        MemberMessage::Reserve { .. } => "want primary",
+        MemberMessage::Reserved { .. } => "hand over",
     }
 }
 

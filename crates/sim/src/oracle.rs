@@ -91,6 +91,7 @@ impl World {
             return self.side_installed(node, configuration);
         }
         self.agree(node, configuration);
+        self.learns_rights(configuration);
         self.committed(configuration);
     }
 

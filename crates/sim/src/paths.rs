@@ -116,7 +116,15 @@ impl World {
             0 => (Op::Zero { unmap: false }, None),
             _ => (Op::Write, Some(vec![token; span.count() as usize].into())),
         };
-        let request = Request { op, volume, span, buffer: None, fua: operation.fua, way: None };
+        let request = Request {
+            op,
+            volume,
+            span,
+            buffer: None,
+            fua: operation.fua,
+            way: None,
+            host: base::HostId(0),
+        };
         let mut earlier = open.earlier;
         earlier.push(open.op);
         self.submit(open.client, (index, earlier), shard, request, content);

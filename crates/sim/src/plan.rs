@@ -211,6 +211,15 @@ pub enum Wish {
     Witness,
     /// Take this replica out, and put it back after the fault's length.
     Replica,
+    /// A host, each client is one, asks for something about the reservations of the first volume.
+    Reserve {
+        /// Which.
+        host: usize,
+        /// Whom it may preempt.
+        other: usize,
+        /// What.
+        draw: u64,
+    },
     /// Make a volume larger, or as small as it was at first.
     Resize {
         /// Its index among the plan's volumes.
@@ -236,6 +245,7 @@ impl Wish {
             Wish::Witness => "operator: witness out and in",
             Wish::Replica => "operator: replica out and in",
             Wish::Resize { .. } => "operator: resize",
+            Wish::Reserve { .. } => "host: reservations",
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::oracle::Oracle;
 use crate::paths::Paths;
 use crate::plan::{Plan, When};
 use crate::queue::{MILLI, Queue, SECOND, Time};
+use crate::reservations::Reservations;
 use crate::sides::Sides;
 use base::{Incarnation, Instant, NodeId, Prng, RequestId, SessionId, VoterId};
 use replica::{FromShard, Member, MemberInput, OperationId, Shard, ShardInput, ShardOutput};
@@ -242,6 +243,7 @@ pub struct World {
     pub(crate) next_request: u64,
     pub(crate) next_operation: u64,
     pub(crate) wishes: BTreeMap<OperationId, (usize, String)>,
+    pub(crate) reservations: Reservations,
     /// How the last operation ended.
     pub(crate) ended: Option<Result<(), replica::OperationError>>,
     pub(crate) outputs: u64,
@@ -304,6 +306,7 @@ impl World {
             next_request: 0,
             next_operation: 0,
             wishes: BTreeMap::new(),
+            reservations: Reservations::default(),
             ended: None,
             outputs: 0,
             shard_out: Vec::new(),

@@ -5,6 +5,7 @@
 //! Always: `members` is sorted by node and holds each node once; `epoch >= reign`; a witness is never
 //! in sync.
 
+use crate::reservation::VolumeReservations;
 use alloc::vec::Vec;
 use base::{Ballot, Epoch, Incarnation, NodeId, VolumeId, VoterId};
 use serde::{Deserialize, Serialize};
@@ -20,8 +21,11 @@ pub const SHARDS_MAX: u16 = 8;
 
 /// The feature level that every resource begins with: that of the first release.
 pub const FEATURE_LEVEL_FIRST: u32 = 1;
+/// From this one on hosts may keep each other from a volume. It rises to this level when the first host asks for that, so
+/// that who does not use it can go back to an older release.
+pub const FEATURE_LEVEL_RESERVATIONS: u32 = 2;
 /// The highest feature level that this release can act on.
-pub const FEATURE_LEVEL: u32 = 1;
+pub const FEATURE_LEVEL: u32 = 2;
 
 /// What a limit on a resync's rate may be, in bytes per second: a copy of 256 KiB then takes four seconds at
 /// most, and no product with a time overflows.
@@ -338,6 +342,8 @@ pub struct Configuration {
     pub held: Held,
     /// The last comparison of the replicas; `None`: there was none.
     pub verify: Option<VerifyEntry>,
+    /// Which hosts may use a volume, ascending by volume; of volumes that a host registered for.
+    pub reservations: Vec<VolumeReservations>,
     /// Sections that this version does not understand, kept as they are.
     pub unknown: Vec<u8>,
 }
@@ -364,6 +370,7 @@ impl Configuration {
             lineage: Vec::new(),
             held: Held::default(),
             verify: None,
+            reservations: Vec::new(),
             unknown: Vec::new(),
         }
     }
@@ -421,6 +428,12 @@ impl Configuration {
     #[must_use]
     pub fn majority(&self) -> usize {
         self.voters().count() / 2 + 1
+    }
+
+    /// Which hosts may use this volume, if one ever registered for it.
+    #[must_use]
+    pub fn reservations_of(&self, volume: VolumeId) -> Option<&VolumeReservations> {
+        self.reservations.iter().find(|entry| entry.volume == volume)
     }
 
     /// The volume with this index.

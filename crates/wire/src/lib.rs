@@ -20,6 +20,7 @@ pub mod hello;
 pub mod member;
 mod member_bytes;
 mod register;
+pub mod reservation;
 pub mod shard;
 mod shard_bytes;
 pub mod voucher;
@@ -27,12 +28,13 @@ pub mod voucher;
 #[cfg(test)]
 mod tests;
 
+pub use base::{ReservationCommand, ReservationKind};
 pub use codec::DecodeError;
 pub use configuration::{
-    AfterSplitBrain, Configuration, Durability, FEATURE_LEVEL, FEATURE_LEVEL_FIRST, Held,
-    LINEAGE_MAX, MEMBERS_MAX, MemberEntry, MemberKind, OnIoError, OnNoQuorum, Options, Protocol,
-    Quorum, REPLICAS_MAX, RESYNC_RATES, ReadPolicy, SHARDS_MAX, Stretch, VOLUMES_MAX, VerifyEntry,
-    VerifyState, VolumeEntry,
+    AfterSplitBrain, Configuration, Durability, FEATURE_LEVEL, FEATURE_LEVEL_FIRST,
+    FEATURE_LEVEL_RESERVATIONS, Held, LINEAGE_MAX, MEMBERS_MAX, MemberEntry, MemberKind, OnIoError,
+    OnNoQuorum, Options, Protocol, Quorum, REPLICAS_MAX, RESYNC_RATES, ReadPolicy, SHARDS_MAX,
+    Stretch, VOLUMES_MAX, VerifyEntry, VerifyState, VolumeEntry,
 };
 pub use frame::{
     BODY_BYTES_MAX, Decoder, EARLY_BYTES_MAX, Frame, FrameError, Guard, Message, PAYLOAD_BYTES_MAX,
@@ -47,6 +49,9 @@ pub use member::{LIVES_MAX, Life, MemberMessage, RefuseReason, Seen};
 pub use register::{
     CONFIGURATION_BYTES_MAX, check_configuration, check_options, decode_configuration,
     encode_configuration,
+};
+pub use reservation::{
+    RESERVATIONS_BYTES_MAX, Registrant, Reservation, ReservationRefusal, VolumeReservations,
 };
 pub use shard::{
     DoubtRun, Memory, Moment, NamedWrite, ShardMessage, WriteFlags, WriteName, WriteOrigin,

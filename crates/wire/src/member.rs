@@ -3,10 +3,10 @@
 //! All of it travels in the session between two nodes, in order. Every message may be lost with its
 //! session; whoever needs an answer asks again.
 
-use crate::Configuration;
+use crate::{Configuration, ReservationCommand, ReservationRefusal};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use base::{Ballot, Epoch, Incarnation, Instant, NodeId, VoterId};
+use base::{Ballot, Epoch, HostId, Incarnation, Instant, NodeId, VolumeId, VoterId};
 
 /// Why a voter did not do what it was asked.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -179,5 +179,23 @@ pub enum MemberMessage {
     Invalidate {
         /// The incarnation that the configuration names for it. If it names another, this is done.
         incarnation: Incarnation,
+    },
+    /// To the primary: a host of mine asks for this.
+    Reserve {
+        /// Chosen by the sender, unique in the session.
+        number: u64,
+        /// Of which volume.
+        volume: VolumeId,
+        /// Which host.
+        host: HostId,
+        /// What.
+        command: ReservationCommand,
+    },
+    /// Answer to `Reserve`.
+    Reserved {
+        /// Of the question.
+        number: u64,
+        /// The configuration in which it is so.
+        result: Result<Epoch, ReservationRefusal>,
     },
 }

@@ -7,10 +7,11 @@ use crate::frame::FrameError;
 use crate::header::IGNORABLE;
 use crate::member::{LIVES_MAX, Life, Seen};
 use crate::register::{decode_configuration, encode_configuration};
+use crate::reservation;
 use crate::{Configuration, MemberMessage, RefuseReason};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use base::{Ballot, Epoch, Incarnation, Instant, NodeId, VoterId};
+use base::{Ballot, Epoch, Incarnation, Instant, NodeId, VolumeId, VoterId};
 
 const HELLO: u16 = 0x0201;
 const PREPARE: u16 = 0x0202;
@@ -29,6 +30,9 @@ const WANT_PRIMARY: u16 = 0x020c;
 const HAND_OVER: u16 = 0x020d;
 const DIVERGED: u16 = 0x020e;
 const INVALIDATE: u16 = 0x020f;
+/// Only between nodes that know reservations.
+const RESERVE: u16 = 0x0211;
+const RESERVED: u16 = 0x0212;
 /// Nodes of older releases pass over it.
 const HEARD: u16 = 0x0210 | IGNORABLE;
 
@@ -38,7 +42,7 @@ const REASON_NOT_VOTER: u8 = 3;
 
 /// Whether `kind` is one of those above.
 pub(crate) fn is_known(kind: u16) -> bool {
-    (HELLO..=INVALIDATE).contains(&kind) || kind == HEARD
+    (HELLO..=INVALIDATE).contains(&kind) || [HEARD, RESERVE, RESERVED].contains(&kind)
 }
 
 /// The number of `message`'s kind.
@@ -60,6 +64,8 @@ pub(crate) fn kind(message: &MemberMessage) -> u16 {
         MemberMessage::Diverged { .. } => DIVERGED,
         MemberMessage::Invalidate { .. } => INVALIDATE,
         MemberMessage::Heard { .. } => HEARD,
+        MemberMessage::Reserve { .. } => RESERVE,
+        MemberMessage::Reserved { .. } => RESERVED,
     }
 }
 
@@ -111,6 +117,16 @@ pub(crate) fn put_body(message: &MemberMessage, out: &mut Vec<u8>) {
         MemberMessage::WantPrimary => {}
         MemberMessage::Diverged { sectors } => out.put_u64(*sectors),
         MemberMessage::Invalidate { incarnation } => out.put_u64(incarnation.0),
+        MemberMessage::Reserve { number, volume, host, command } => {
+            out.put_u64(*number);
+            out.put_u16(volume.0);
+            reservation::put_host(out, *host);
+            reservation::put_command(out, command);
+        }
+        MemberMessage::Reserved { number, result } => {
+            out.put_u64(*number);
+            reservation::put_result(out, *result);
+        }
     }
 }
 
@@ -164,6 +180,16 @@ pub(crate) fn take(kind: u16, body: &[u8]) -> Result<MemberMessage, FrameError> 
         DIVERGED => MemberMessage::Diverged { sectors: body.u64()? },
         HEARD => MemberMessage::Heard { seen: take_seen(&mut body)? },
         INVALIDATE => MemberMessage::Invalidate { incarnation: Incarnation(body.u64()?) },
+        RESERVE => MemberMessage::Reserve {
+            number: body.u64()?,
+            volume: VolumeId(body.u16()?),
+            host: reservation::take_host(&mut body)?,
+            command: reservation::take_command(&mut body)?,
+        },
+        RESERVED => MemberMessage::Reserved {
+            number: body.u64()?,
+            result: reservation::take_result(&mut body)?,
+        },
         other => return Err(FrameError::UnknownKind(other)),
     };
     body.finish()?;
@@ -284,7 +310,7 @@ fn put_configuration(out: &mut Vec<u8>, configuration: &Configuration) {
     let at = out.len();
     out.put_u16(0);
     encode_configuration(configuration, out);
-    let length = u16::try_from(out.len() - at - 2).expect("a configuration is 3 KiB at most");
+    let length = u16::try_from(out.len() - at - 2).expect("a configuration is 5 KiB at most");
     out[at..at + 2].copy_from_slice(&length.to_le_bytes());
 }
 

@@ -9,6 +9,7 @@
 //! in `docs/formats/register.md`.
 
 use crate::codec::{DecodeError, Put, Reader};
+use crate::reservation::{self, VolumeReservations};
 use crate::{
     AfterSplitBrain, Configuration, Durability, Held, LINEAGE_MAX, MEMBERS_MAX, MemberEntry,
     MemberKind, OnIoError, OnNoQuorum, Options, Protocol, Quorum, REPLICAS_MAX, RESYNC_RATES,
@@ -18,8 +19,9 @@ use alloc::vec::Vec;
 use base::{Ballot, Epoch, Incarnation, NodeId, SECTOR_BYTES, VolumeId, VoterId};
 
 /// Longest encoding of a configuration, in bytes, so that a voter's record and a message have a known
-/// size. A full one (16 members, 64 volumes, 16 stretches) takes 2 542; the rest is room for later sections.
-pub const CONFIGURATION_BYTES_MAX: usize = 3072;
+/// size. A full one (16 members, 64 volumes, 16 stretches) takes 2 542, and hosts
+/// that registered 2 204 at most; the rest is room for later sections.
+pub const CONFIGURATION_BYTES_MAX: usize = 5120;
 
 /// Number of the form written here. A newer one may mean anything; sections are how this one grows.
 const SCHEMA: u16 = 1;
@@ -40,9 +42,11 @@ const TAG_HELD: u16 = 18;
 const TAG_VERIFY: u16 = 19;
 /// Limits on the rate of resyncs; left out where there is none.
 const TAG_RESYNC_RATE: u16 = 20;
-/// Sections that may be left out: from here to `TAG_RESYNC_RATE`, without a gap.
+/// Hosts that keep each other from volumes; left out where none ever registered.
+const TAG_RESERVATIONS: u16 = 21;
+/// Sections that may be left out: from here to `TAG_RESERVATIONS`, without a gap.
 const FIRST_OPTIONAL: u16 = TAG_WITHOUT_QUORUM;
-const LAST_OPTIONAL: u16 = TAG_RESYNC_RATE;
+const LAST_OPTIONAL: u16 = TAG_RESERVATIONS;
 
 const MEMBER_BYTES: usize = 20;
 const VOLUME_BYTES: usize = 14;
@@ -69,6 +73,11 @@ pub fn check_configuration(configuration: &Configuration) -> Result<(), &'static
     check_lineage(configuration)?;
     if configuration.verify.is_some_and(|verify| verify.began == Epoch(0)) {
         return Err("a comparison began before the first configuration");
+    }
+    reservation::check(&configuration.reservations)?;
+    let of = |one: &VolumeReservations| configuration.volume(one.volume).is_some();
+    if !configuration.reservations.iter().all(of) {
+        return Err("reservations of a volume that is not there");
     }
     check_unknown(&configuration.unknown)?;
     if encoded_bytes(configuration) > CONFIGURATION_BYTES_MAX {
@@ -190,7 +199,11 @@ fn encoded_bytes(configuration: &Configuration) -> usize {
     let held = if configuration.held == Held::default() { 0 } else { 4 + HELD_BYTES };
     let verify = if configuration.verify.is_some() { 4 + VERIFY_BYTES } else { 0 };
     let rate = if has_resync_rate(&configuration.options) { 4 + RESYNC_RATE_BYTES } else { 0 };
-    let optional = without_quorum + growth + held + verify + rate;
+    let reservations = match configuration.reservations.as_slice() {
+        [] => 0,
+        all => 4 + reservation::bytes_of(all),
+    };
+    let optional = without_quorum + growth + held + verify + rate + reservations;
     head + members + volumes + options + optional + configuration.unknown.len()
 }
 
@@ -280,6 +293,11 @@ fn put_optional(out: &mut Vec<u8>, configuration: &Configuration) {
             out.put_u64(configuration.options.resync_rate_min);
         });
     }
+    if !configuration.reservations.is_empty() {
+        put_section(out, TAG_RESERVATIONS, |out| {
+            reservation::put(out, &configuration.reservations)
+        });
+    }
 }
 
 /// Reads the configuration that `bytes` holds, and nothing else.
@@ -309,6 +327,7 @@ pub fn decode_configuration(bytes: &[u8]) -> Result<Configuration, DecodeError> 
     let held = optional(&mut reader, TAG_HELD)?.map(take_held).transpose()?;
     let verify = optional(&mut reader, TAG_VERIFY)?.map(take_verify).transpose()?;
     let rate = optional(&mut reader, TAG_RESYNC_RATE)?;
+    let reservations = optional(&mut reader, TAG_RESERVATIONS)?;
     let epoch = Epoch(head.u64()?);
     let reign = Epoch(head.u64()?);
     let primary = match head.u16()? {
@@ -334,6 +353,7 @@ pub fn decode_configuration(bytes: &[u8]) -> Result<Configuration, DecodeError> 
         lineage: Vec::new(),
         held: held.unwrap_or_default(),
         verify,
+        reservations: reservations.map(reservation::take).transpose()?.unwrap_or_default(),
         unknown: [before, reader.rest()].concat(),
     };
     if let Some(section) = without_quorum {
@@ -354,7 +374,7 @@ fn put_section(out: &mut Vec<u8>, tag: u16, contents: impl FnOnce(&mut Vec<u8>))
     let at = out.len();
     out.put_u16(0);
     contents(out);
-    let length = u16::try_from(out.len() - at - 2).expect("limits keep a section below 3 KiB");
+    let length = u16::try_from(out.len() - at - 2).expect("limits keep a section below 5 KiB");
     out[at..at + 2].copy_from_slice(&length.to_le_bytes());
 }
 

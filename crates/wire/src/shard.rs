@@ -4,7 +4,7 @@
 //! writes to one block never overtake each other on the way. Payload travels beside the message.
 
 use alloc::vec::Vec;
-use base::{AnswerError, Epoch, NodeId, Op, RequestId, Span, VolumeId};
+use base::{AnswerError, Epoch, HostId, NodeId, Op, RequestId, Span, VolumeId};
 
 /// A run of sectors that a replica may hold differently from the others.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -288,6 +288,8 @@ pub enum ShardMessage {
         /// Only of a write of a client that has several ways to the volume: which way it came, and when, by what the primary
         /// had told.
         way: Option<(u32, Moment)>,
+        /// Which host asks; `HostId(0)`: none that is known, or none ever registered for the volume by what the sender knows.
+        host: HostId,
     },
     /// Answer to `Forward`: payload beside it for a read that is `Ok` and not `zero`.
     Forwarded {

@@ -9,11 +9,12 @@ use crate::header::{
     FLAG_EARLY, FLAG_FIRST, FLAG_FUA, FLAG_LAST, FLAG_NOT_IN_PLACE, FLAG_OK, FLAG_RESYNC,
     FLAG_ROTTEN, FLAG_UNDONE, FLAG_UNMAP, FLAG_ZERO, Fields, flag,
 };
+use crate::reservation::{put_host, take_host};
 use crate::{
     DoubtRun, Memory, Moment, NamedWrite, ShardMessage, WriteFlags, WriteName, WriteOrigin,
 };
 use alloc::vec::Vec;
-use base::{AnswerError, Epoch, NodeId, Op, RequestId, SECTOR_BYTES, Span, VolumeId};
+use base::{AnswerError, Epoch, HostId, NodeId, Op, RequestId, SECTOR_BYTES, Span, VolumeId};
 
 /// Runs in one `Clean`, `Doubt` or `Retire`; who has more sends another message. Bounds what a receiver must
 /// hold at once to 608 KiB.
@@ -47,6 +48,7 @@ const REMEMBER: u16 = 0x0313;
 const RUN_BYTES: usize = 16;
 const DOUBT_RUN_BYTES: usize = 20;
 const NAMED_WRITE_BYTES: usize = 30;
+const HOST_BYTES: usize = 16;
 
 /// Whether `kind` is one of those above.
 pub(crate) fn is_known(kind: u16) -> bool {
@@ -199,13 +201,16 @@ pub(crate) fn put_body(message: &ShardMessage, out: &mut Vec<u8>) {
                 out.put_u64(end);
             }
         }
-        ShardMessage::Forward { history, way, .. } => {
-            if *history != 0 || way.is_some() {
+        ShardMessage::Forward { history, way, host, .. } => {
+            if *history != 0 || way.is_some() || *host != HostId(0) {
                 out.put_u64(*history);
             }
             if let Some((way, moment)) = way {
                 out.put_u32(*way);
                 put_moment(Some(*moment), out);
+            }
+            if *host != HostId(0) {
+                put_host(out, *host);
             }
         }
         ShardMessage::Forwarded { moment, .. } => put_moment(*moment, out),
@@ -274,13 +279,7 @@ pub(crate) fn take(kind: u16, from: &Fields, body: &[u8]) -> Result<ShardMessage
             let (runs, last) = (take_doubt(&mut body)?, from.has(FLAG_LAST));
             ShardMessage::Doubt { sequence, runs, last }
         }
-        FORWARD => {
-            let (id, op, span) = (RequestId(sequence), take_op(from)?, from.span()?);
-            let (fua, first) = (from.has(FLAG_FUA), from.has(FLAG_FIRST));
-            let (origin, asked, history) = (take_origin(from)?, epoch, take_history(&mut body)?);
-            let way = take_way(&mut body)?;
-            ShardMessage::Forward { id, op, volume, span, fua, origin, asked, first, history, way }
-        }
+        FORWARD => take_forward(from, &mut body)?,
         FORWARDED => {
             let (id, result) = (RequestId(sequence), take_result(from)?);
             let moment = take_moment(&mut body)?;
@@ -296,6 +295,27 @@ pub(crate) fn take(kind: u16, from: &Fields, body: &[u8]) -> Result<ShardMessage
     };
     body.finish()?;
     Ok(message)
+}
+
+fn take_forward(from: &Fields, body: &mut Reader<'_>) -> Result<ShardMessage, FrameError> {
+    let (id, op, span) = (RequestId(from.sequence), take_op(from)?, from.span()?);
+    let (fua, first) = (from.has(FLAG_FUA), from.has(FLAG_FIRST));
+    let (origin, asked, history) = (take_origin(from)?, Epoch(from.epoch), take_history(body)?);
+    let (way, host) = (take_way(body)?, take_known_host(body)?);
+    let volume = VolumeId(from.volume);
+    Ok(ShardMessage::Forward {
+        id,
+        op,
+        volume,
+        span,
+        fua,
+        origin,
+        asked,
+        first,
+        history,
+        way,
+        host,
+    })
 }
 
 fn addressed(epoch: Epoch, sequence: u64, volume: VolumeId, span: Span) -> Fields {
@@ -423,6 +443,7 @@ fn put_result(result: Option<Result<(), AnswerError>>) -> u32 {
         Some(Err(AnswerError::SessionLost)) => 6,
         Some(Err(AnswerError::Gone)) => 7,
         Some(Err(AnswerError::Path)) => 8,
+        Some(Err(AnswerError::Reserved)) => 9,
     }
 }
 
@@ -436,6 +457,7 @@ fn take_result(from: &Fields) -> Result<Option<Result<(), AnswerError>>, FrameEr
         6 => Ok(Some(Err(AnswerError::SessionLost))),
         7 => Ok(Some(Err(AnswerError::Gone))),
         8 => Ok(Some(Err(AnswerError::Path))),
+        9 => Ok(Some(Err(AnswerError::Reserved))),
         _ => Err(FrameError::Malformed("an unknown result")),
     }
 }
@@ -448,12 +470,23 @@ fn put_moment(moment: Option<Moment>, out: &mut Vec<u8>) {
 }
 
 fn take_way(body: &mut Reader<'_>) -> Result<Option<(u32, Moment)>, FrameError> {
-    if body.is_empty() {
+    // A host may follow, which is of another length.
+    if matches!(body.rest().len(), 0 | HOST_BYTES) {
         return Ok(None);
     }
     let way = body.u32()?;
     let moment = take_moment(body)?.ok_or(FrameError::Malformed("a way without a moment"))?;
     Ok(Some((way, moment)))
+}
+
+fn take_known_host(body: &mut Reader<'_>) -> Result<HostId, FrameError> {
+    if body.is_empty() {
+        return Ok(HostId(0));
+    }
+    match take_host(body)? {
+        HostId(0) => Err(FrameError::Malformed("a host without an identity is named")),
+        host => Ok(host),
+    }
 }
 
 fn take_moment(body: &mut Reader<'_>) -> Result<Option<Moment>, FrameError> {

@@ -99,7 +99,15 @@ impl Shards {
         self.requests += 1;
         let span = Span::new(first, 8).expect("inside the volume");
         let buffer = (op == Op::Write).then_some(BufferId(1));
-        let request = Request { op, volume: VOLUME, span, buffer, fua: false, way: None };
+        let request = Request {
+            op,
+            volume: VOLUME,
+            span,
+            buffer,
+            fua: false,
+            way: None,
+            host: base::HostId(0),
+        };
         self.give(FIRST, ShardInput::Request { id: RequestId(self.requests), request });
     }
 

@@ -66,7 +66,10 @@ impl Bench {
                 Demand::Lookup { enters, .. } => self.connection.found(&info(), enters, 1),
                 Demand::List => self.connection.exports([("alpha", "")]),
                 Demand::Holes { tag, .. } => self.connection.holes(tag, &[]),
-                other @ (Demand::Connect(_) | Demand::Switched | Demand::Proved(_)) => {
+                other @ (Demand::Connect(_)
+                | Demand::Switched
+                | Demand::Proved(_)
+                | Demand::Reserve { .. }) => {
                     panic!("{other:?}")
                 }
                 Demand::Ask(ask) => {

@@ -203,5 +203,6 @@ fn words(error: AnswerError) -> &'static str {
         }
         AnswerError::Gone => "the resource is being removed, or the node is stopping",
         AnswerError::Path => "it came too late by this way",
+        AnswerError::Reserved => "a host has reserved the volume",
     }
 }

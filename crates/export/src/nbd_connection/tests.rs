@@ -87,7 +87,10 @@ impl Bench {
                     self.connection.holes(tag, &[4096..8192, 1 << 20..2 << 20]);
                 }
                 Demand::List => self.connection.exports([("alpha", "")]),
-                other @ (Demand::Connect(_) | Demand::Switched | Demand::Proved(_)) => {
+                other @ (Demand::Connect(_)
+                | Demand::Switched
+                | Demand::Proved(_)
+                | Demand::Reserve { .. }) => {
                     panic!("{other:?}")
                 }
                 Demand::Ask(ask) => {

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use base::{AnswerError, Instant, Op, SECTOR_BYTES, Span, VolumeId};
+use base::{AnswerError, Instant, Op, ReservationCommand, SECTOR_BYTES, Span, VolumeId};
 use nvme::{Event, Request, Slot, Status, Want};
 use sys::{Buffer, PskFault};
 
@@ -303,7 +303,7 @@ impl NvmeConnection {
                 open.rest.push_back(range.clone());
             }
             nvme::Op::Deallocate(ranges) => open.rest = ranges.iter().cloned().collect(),
-            nvme::Op::Flush | nvme::Op::Zero { .. } => {}
+            nvme::Op::Flush | nvme::Op::Zero { .. } | nvme::Op::Reserve(_) => {}
         }
         let op = request.op.clone();
         open.request = Some(request);
@@ -322,8 +322,23 @@ impl NvmeConnection {
             nvme::Op::Zero { unmap } => self.submit_all(slot, Op::Zero { unmap }, range, demands),
             nvme::Op::Deallocate(_) | nvme::Op::Verify => self.go_on(slot, demands),
             nvme::Op::Flush => self.flush(slot, demands),
+            nvme::Op::Reserve(command) => self.reserve(slot, command, demands),
         }
         Ok(())
+    }
+
+    /// A command about reservations goes to whoever decides.
+    fn reserve(&mut self, slot: Slot, command: ReservationCommand, demands: &mut Vec<Demand>) {
+        if self.lost {
+            return self.settle(slot);
+        }
+        let open = &mut self.open[slot.index()];
+        open.waiting = 1;
+        let request = open.request.as_ref().expect("it is open");
+        let namespace = request.namespace.expect("only a flush is of all");
+        let volume = VolumeId(u16::try_from(namespace - 1).expect("checked to be a volume"));
+        let tag = Tag { slot: u8::try_from(slot.index()).expect("below 128"), piece: 0 };
+        demands.push(Demand::Reserve { tag, volume, command });
     }
 
     fn flush(&mut self, slot: Slot, demands: &mut Vec<Demand>) {

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use base::AnswerError;
-use nvme::{Slot, Status};
+use nvme::{Report, Slot, Status};
 use sys::{Buffer, Piece};
 
 use super::{NvmeConnection, Open};
@@ -44,6 +44,29 @@ impl NvmeConnection {
             Err(error) => open.failed = Some(error),
         }
         self.settle(slot);
+    }
+
+    /// What came of a command about reservations; of a report, what there is.
+    ///
+    /// # Panics
+    /// If the command is not open.
+    pub fn answer_reserve(&mut self, tag: Tag, result: Result<Option<Report>, Status>) {
+        let open = std::mem::take(&mut self.open[usize::from(tag.slot)]);
+        let request = open.request.expect("a command is answered once");
+        let slot = request.slot;
+        match result {
+            _ if self.lost => self.machine.answer(slot, Status::LOST, &mut self.head),
+            Err(status) => self.machine.answer(slot, status, &mut self.head),
+            Ok(None) => self.machine.answer(slot, Status::SUCCESS, &mut self.head),
+            Ok(Some(report)) => {
+                let length = request.range.end - request.range.start;
+                let bytes = report.to_bytes(usize::try_from(length).expect("a MiB at most"));
+                let mut tail = Vec::new();
+                self.machine.answer_read(slot, &bytes, &mut self.head, &mut tail);
+                self.head.extend_from_slice(&bytes);
+                self.head.append(&mut tail);
+            }
+        }
     }
 
     /// Answers if every piece is answered.

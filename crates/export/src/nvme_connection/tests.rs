@@ -146,8 +146,13 @@ impl Bench {
         for demand in demands {
             match demand {
                 Demand::Connect(_) => {
-                    let volume =
-                        |id| Namespace { id, blocks: 2048, block_shift: 12, nguid: [1; 16] };
+                    let volume = |id| Namespace {
+                        reserves: true,
+                        id,
+                        blocks: 2048,
+                        block_shift: 12,
+                        nguid: [1; 16],
+                    };
                     self.connection.serves(1, vec![volume(1), volume(2)], 2);
                 }
                 Demand::Switched => {}

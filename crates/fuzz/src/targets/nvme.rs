@@ -263,7 +263,8 @@ struct End {
 
 impl End {
     fn new() -> End {
-        let volume = Namespace { id: 1, blocks: 1 << 14, block_shift: 9, nguid: [1; 16] };
+        let volume =
+            Namespace { reserves: true, id: 1, blocks: 1 << 14, block_shift: 9, nguid: [1; 16] };
         let service = Service::Volumes(Subsystem {
             nqn: NQN.to_owned(),
             serial: "1".to_owned(),

@@ -367,6 +367,7 @@ fn frame(bytes: &mut Vec<u8>, random: &mut Prng) {
                 first,
                 history,
                 way,
+                host: base::HostId(random.below(2).into()),
             };
             shard(&message, &payload);
         }

@@ -77,6 +77,8 @@ pub(crate) struct Pending {
     pub(super) resource: Key,
     /// `None`: the node itself wished it.
     pub(super) asker: Option<Asker>,
+    /// A host waits for it.
+    pub(super) host: Option<super::reservations::Reserving>,
 }
 
 impl Node {
@@ -480,7 +482,7 @@ impl Node {
         self.next_operation += 1;
         let id = OperationId(self.next_operation);
         info!("{}: an operator asks: {operation:?}", self.name_of(resource));
-        self.pending.insert(id, Pending { resource, asker });
+        self.pending.insert(id, Pending { resource, asker, host: None });
         self.work.push_back(Work::Member(resource, MemberInput::Operation { id, operation }));
         id
     }
@@ -488,6 +490,9 @@ impl Node {
     /// A member has finished an operation.
     pub(super) fn on_done(&mut self, id: OperationId, result: Result<(), OperationError>) {
         let Some(pending) = self.pending.remove(&id) else { return };
+        if let Some(reserving) = pending.host {
+            return self.answer_reserving(pending.resource, reserving, result);
+        }
         let name = self.name_of(pending.resource).to_owned();
         if let Some(asker) = pending.asker {
             let result = result.map_err(|error| self.refusal(&name, error));
@@ -504,7 +509,10 @@ impl Node {
             .map(|(id, _)| *id)
             .collect();
         for id in gone {
-            if let Some(asker) = self.pending.remove(&id).and_then(|pending| pending.asker) {
+            let Some(pending) = self.pending.remove(&id) else { continue };
+            if let Some(reserving) = pending.host {
+                self.answer_reserving(resource, reserving, Err(OperationError::NoPrimary));
+            } else if let Some(asker) = pending.asker {
                 let refused = Refused::new(&codes::NO_RESOURCE, "the resource was taken away");
                 self.answer(asker, Err(refused));
             }
@@ -532,6 +540,7 @@ impl Node {
             OperationError::NoSplitBrain => &codes::NO_SPLIT_BRAIN,
             OperationError::OwnSide => &codes::OWN_SIDE,
             OperationError::NothingMissing => &codes::NOTHING_MISSING,
+            OperationError::Reservation(_) => &codes::BAD_OPTION,
         };
         let message = match error {
             OperationError::OtherPrimary(node) => {

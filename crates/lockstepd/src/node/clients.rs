@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
-use base::{Duration, Instant, Request, RequestId, SECTOR_BYTES, VolumeId};
+use base::{Duration, HostId, Instant, Request, RequestId, SECTOR_BYTES, VolumeId};
 use export::{Ask, Demand, NbdConnection, NvmeConnection, Served, Tag};
 use link::LinkError;
 use nbd::{ExportInfo, Refusal, Tls};
@@ -142,6 +142,11 @@ impl Client {
             watched: false,
             moved: now,
         }
+    }
+
+    /// Which host it is, if it says so: those that do not cannot register for reservations.
+    pub(super) fn host(&self) -> HostId {
+        self.claim.as_ref().map_or(HostId(0), Claim::host)
     }
 }
 
@@ -568,6 +573,9 @@ impl Node {
                 Demand::Holes { tag, range } => self.look_for_holes(key, tag, range),
                 Demand::Connect(connect) => self.on_connect(key, &connect),
                 Demand::Switched => self.on_switched(key),
+                Demand::Reserve { tag, volume, command } => {
+                    self.reserve_for_host(key, tag, volume, command);
+                }
                 Demand::Proved(secret) => self.on_proved(key, secret),
             }
         }
@@ -645,7 +653,7 @@ impl Node {
     pub(super) fn on_ask(&mut self, client: Key, ask: Ask) {
         // A request that was held may come when its client is gone.
         let Some(entry) = self.clients.get(client) else { return };
-        let way = entry.way;
+        let (way, host) = (entry.way, entry.host());
         let (resource, volume) = entry.opened.expect("requests come after an export was opened");
         let volume = ask.volume.unwrap_or(volume);
         let Some(ask) = self.hold(resource, client, ask) else { return };
@@ -659,7 +667,7 @@ impl Node {
         let asked = self.asked.insert(Asked { client, tag: ask.tag, resource, shard });
         let id = RequestId(asked.number());
         let Ask { op, span, fua, .. } = ask;
-        let request = Request { op, volume, span, buffer: None, fua, way };
+        let request = Request { op, volume, span, buffer: None, fua, way, host };
         if thread != 0 {
             let parcel = Parcel::Request { life, shard, id, request, bytes: ask.buffer };
             return self.tell(thread, parcel);

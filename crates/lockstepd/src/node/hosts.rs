@@ -8,7 +8,7 @@
 //!
 //! Not here: sockets and requests (`clients`), the protocol (`nvme`).
 
-use base::{Duration, Instant, SECTOR_BYTES, VolumeId};
+use base::{Duration, HostId, Instant, SECTOR_BYTES, VolumeId};
 use std::sync::Arc;
 
 use export::PskOffer;
@@ -19,6 +19,7 @@ use nvme::{
 use sys::{Psk, PskTls};
 
 use replica::member::Suspended;
+use wire::Quorum;
 
 use super::Node;
 use super::clients::{Client, Door};
@@ -73,6 +74,13 @@ pub(crate) struct Claim {
     proved: Option<Secret>,
     /// What it speaks TLS with.
     sealed: Option<TlsPsk>,
+}
+
+impl Claim {
+    /// Its identity, as the host says it to all its disks.
+    pub(super) fn host(&self) -> HostId {
+        HostId(u128::from_be_bytes(self.host_id))
+    }
 }
 
 impl Hosts {
@@ -167,7 +175,11 @@ impl Node {
         };
         let configuration = resource.configuration();
         let volumes = configuration.iter().flat_map(|configuration| &configuration.volumes);
+        let reserves = configuration
+            .as_ref()
+            .is_some_and(|configuration| configuration.options.quorum == Quorum::Majority);
         let namespaces = volumes.map(|volume| Namespace {
+            reserves,
             id: u32::from(volume.volume.0) + 1,
             blocks: volume.sectors * SECTOR_BYTES / u64::from(volume.block_bytes),
             block_shift: u8::try_from(volume.block_bytes.trailing_zeros()).unwrap_or(9),

@@ -35,6 +35,7 @@ mod lifecycle;
 mod patience;
 mod peers;
 mod recast;
+mod reservations;
 mod resource;
 mod roster;
 mod status;

@@ -123,7 +123,7 @@ impl Node {
         let wishes: Vec<(OperationId, Key)> = self
             .pending
             .iter()
-            .filter(|(_, pending)| pending.asker.is_none())
+            .filter(|(_, pending)| pending.asker.is_none() && pending.host.is_none())
             .map(|(id, pending)| (*id, pending.resource))
             .collect();
         for &(id, key) in &wishes {

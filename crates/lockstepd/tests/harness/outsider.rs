@@ -168,6 +168,7 @@ impl Outsider {
                 first: false,
                 history: 0,
                 way: None,
+                host: base::HostId(0),
             };
             let payload = (op == Op::Write).then(|| Piece::from(evil.clone()));
             self.link.send_shard(id, 0, &forward, payload);

@@ -10,7 +10,7 @@
 
 use super::{Member, Then};
 use base::NodeId;
-use wire::Configuration;
+use wire::{Configuration, FEATURE_LEVEL_FIRST, FEATURE_LEVEL_RESERVATIONS};
 
 impl Member {
     /// Whether this node's release understands the configuration that it knows.
@@ -20,7 +20,7 @@ impl Member {
     }
 
     /// The highest level that this node and every member can act on; `None` while one of them is away.
-    fn common_level(&self, known: &Configuration) -> Option<u32> {
+    pub(super) fn common_level(&self, known: &Configuration) -> Option<u32> {
         let level_of = |node: NodeId| {
             if node == self.node {
                 return Some(self.feature_level);
@@ -35,7 +35,11 @@ impl Member {
     /// Every member can do more than the configuration says.
     pub(super) fn change_level(&self, known: &Configuration) -> Option<(Configuration, Then)> {
         let served = self.reign().is_some_and(|reign| reign.served);
-        let level = self.common_level(known).filter(|_| served)?;
+        let level = match self.common_level(known).filter(|_| served)? {
+            // Taken when a host asks for it: until then an older release will do.
+            FEATURE_LEVEL_RESERVATIONS => FEATURE_LEVEL_FIRST,
+            level => level,
+        };
         if level <= known.feature_level {
             return None;
         }

@@ -6,7 +6,7 @@
 //! `store` (what must be durable before it is said), `voter`, `proposer` (prepare and promise), `raise`
 //! (a higher ballot in the same reign), `register` (accept, commit, learn), `primary` (reign, lease,
 //! hand-over), `peers` (exclude, include), `replace` (a memory that is another), `invalidate` (a copy that is
-//! worthless), `operations`, `impatience` (requests that fail instead of waiting), `verify`, `level` (what every member can do), `lineage` (without quorum), `split` (two
+//! worthless), `operations`, `impatience` (requests that fail instead of waiting), `reserve` (hosts that keep each other from a volume), `verify`, `level` (what every member can do), `lineage` (without quorum), `split` (two
 //! histories meet), `status`.
 //!
 //! Always:
@@ -28,6 +28,7 @@ mod proposer;
 mod raise;
 mod register;
 mod replace;
+mod reserve;
 mod resize;
 mod split;
 mod start;
@@ -113,6 +114,8 @@ struct ShardView {
     /// What was asked of its disk before this one is there.
     written: Epoch,
     logged: u64,
+    /// It judges by the reservations of this one, and nothing is open that it let in before.
+    fenced: Epoch,
 }
 
 /// What a peer said of itself in this session.
@@ -342,8 +345,11 @@ struct Pending {
     from: Option<Incarnation>,
     /// Of a resize or a verify: the configuration says that it is under way.
     begun: bool,
-    /// Of a verify: one that is to be joined began after this configuration. Of a hold: every shard is to act on this one.
+    /// Of a verify: one that is to be joined began after this configuration. Of a hold, or a
+    /// command about reservations: every shard is to act on this one.
     since: Option<Epoch>,
+    /// Of a command about reservations.
+    asked: reserve::Asked,
 }
 
 /// One node's share of a resource's configuration.
@@ -383,6 +389,8 @@ pub struct Member {
     want: Want,
     clients: u32,
     operations: Vec<Pending>,
+    /// Commands about reservations that other nodes asked for.
+    asked_by_others: u64,
     hold_told: bool,
     pause_told: bool,
     /// An operator has requests here fail that would wait for nodes that are missing.
@@ -438,6 +446,7 @@ impl Member {
             want: Want::default(),
             clients: 0,
             operations: Vec::new(),
+            asked_by_others: 0,
             hold_told: false,
             pause_told: false,
             fails_waiting: false,
@@ -575,6 +584,12 @@ impl Member {
             MemberMessage::Release { ballot } => self.on_release(peer, ballot),
             MemberMessage::WantPrimary => self.on_want_primary(peer, session, out),
             MemberMessage::HandOver { epoch } => self.on_hand_over(epoch),
+            MemberMessage::Reserve { number, volume, host, command } => {
+                self.on_reserve((peer, session), number, (volume, host), command, out);
+            }
+            MemberMessage::Reserved { number, result } => {
+                self.on_reserved((peer, session), number, result, out);
+            }
             MemberMessage::Diverged { sectors } => self.on_diverged(peer, sectors),
             MemberMessage::Invalidate { incarnation } => self.on_invalidate(peer, incarnation),
         }
@@ -597,6 +612,7 @@ impl Member {
             FromShard::Wants => self.want.shard = true,
             FromShard::DiskFailed => self.on_disk_failed(out),
             FromShard::Counted { peer, sectors } => self.on_counted(shard, peer, sectors, out),
+            FromShard::Fenced { epoch } => self.on_fenced(shard, epoch),
             FromShard::Gathered { reign } => self.on_gathered(shard, reign),
             FromShard::Grown { volume, since } => self.on_grown(shard, volume, since),
             FromShard::Reconciled { reign } => self.on_reconciled(shard, reign),

@@ -15,7 +15,8 @@ use alloc::vec::Vec;
 use base::{Ballot, Duration, Epoch, Incarnation, Instant, NodeId};
 use wire::admin::OptionsChange;
 use wire::{
-    Configuration, Held, MEMBERS_MAX, MemberEntry, MemberKind, MemberMessage, REPLICAS_MAX,
+    Configuration, Held, MEMBERS_MAX, MemberEntry, MemberKind, MemberMessage, Quorum, REPLICAS_MAX,
+    ReservationCommand,
 };
 
 /// Operations that wait, at most. An operator has few; beyond that they fail at once.
@@ -40,6 +41,9 @@ impl Member {
             let alone = self.alone_at(pending);
             if pending.operation == Operation::Force && alone > self.now {
                 consider(alone);
+            }
+            if let Some(at) = self.reserve_deadline(pending) {
+                consider(at);
             }
             if pending.operation == Operation::Promote && self.alone_from > self.now {
                 consider(self.alone_from);
@@ -67,6 +71,7 @@ impl Member {
             from: None,
             begun: false,
             since: None,
+            asked: super::reserve::Asked::default(),
         });
     }
 
@@ -77,26 +82,40 @@ impl Member {
         result: Result<(), OperationError>,
         out: &mut Out,
     ) {
-        let before = self.operations.len();
-        self.operations.retain(|pending| pending.id != id);
-        if self.operations.len() < before {
-            out.push(MemberOutput::Done { id, result });
+        if let Some(at) = self.operations.iter().position(|pending| pending.id == id) {
+            let pending = self.operations.remove(at);
+            self.tell_done(&pending, result, out);
         }
     }
 
     /// The change that an operation asked for is committed. A hold is done when this node's shards hold.
     pub(super) fn finish_or_await_shards(&mut self, id: OperationId, epoch: Epoch, out: &mut Out) {
-        if self.is_pending(id, &Operation::Suspend(true)) && self.installed < epoch {
+        let waits = self
+            .operations
+            .iter()
+            .any(|pending| pending.id == id && !self.is_acted_on(&pending.operation, epoch));
+        if waits {
             self.mark(id, |pending| (pending.busy, pending.since) = (true, Some(epoch)));
         } else {
             self.finish(id, Ok(()), out);
         }
     }
 
+    /// Whether this node's shards do what such an operation asked for in the configuration with this epoch.
+    fn is_acted_on(&self, operation: &Operation, epoch: Epoch) -> bool {
+        match operation {
+            Operation::Suspend(true) => self.installed >= epoch,
+            Operation::Reserve { .. } => self.is_fenced(epoch),
+            _ => true,
+        }
+    }
+
     fn finish_holds(&mut self, out: &mut Out) {
         let done = |pending: &&Pending| {
-            pending.operation == Operation::Suspend(true)
-                && pending.since.is_some_and(|epoch| self.installed >= epoch)
+            pending.since.is_some_and(|epoch| {
+                matches!(pending.operation, Operation::Suspend(true) | Operation::Reserve { .. })
+                    && self.is_acted_on(&pending.operation, epoch)
+            })
         };
         let held: Vec<OperationId> =
             self.operations.iter().filter(done).map(|pending| pending.id).collect();
@@ -111,7 +130,7 @@ impl Member {
         while self.operations.len() > OPERATIONS_MAX
             && let Some(last) = self.operations.pop()
         {
-            out.push(MemberOutput::Done { id: last.id, result: Err(OperationError::Full) });
+            self.tell_done(&last, Err(OperationError::Full), out);
         }
         if self.reign().is_some() && !self.is_leased() {
             // No majority is left to decide what was forced in this reign: this node goes on alone.
@@ -140,7 +159,11 @@ impl Member {
         for id in late {
             let invalidates = self.is_pending(id, &Operation::Invalidate);
             let forks = self.is_pending(id, &Operation::Force) && self.has_accepted_fork();
+            let reserve = self.operations.iter().find(|pending| {
+                pending.id == id && matches!(pending.operation, Operation::Reserve { .. })
+            });
             let error = match self.live_primary() {
+                _ if let Some(pending) = reserve => super::reserve::expired(pending),
                 _ if forks => OperationError::MayHaveForked,
                 // It found no replica that would be left, or no majority.
                 _ if invalidates && self.has_primary() => OperationError::LastReplica,
@@ -172,6 +195,11 @@ impl Member {
             }
             Operation::Verify { anew } => {
                 if let Some(result) = self.watch_verify(pending, anew) {
+                    return result;
+                }
+            }
+            Operation::Reserve { command, .. } => {
+                if let Some(result) = self.watch_reserve(pending, &command, out) {
                     return result;
                 }
             }
@@ -364,7 +392,7 @@ impl Member {
         next.reign = next.epoch;
         next.primary = Some(self.node);
         if self.may_lack(&known.configuration) {
-            next.lost = next.epoch;
+            Self::lose_caches(&mut next);
         }
         let round = self.round_seen + 1;
         self.round_seen = round;
@@ -404,6 +432,10 @@ impl Member {
                 Operation::StopVerify => {
                     Self::verify_stopped(known).map(Some).ok_or(OperationError::Stopped)
                 }
+                Operation::Reserve { command: ReservationCommand::Report, .. } => continue,
+                Operation::Reserve { volume, host, command } => {
+                    self.reserved(known, *volume, *host, command).map(Some)
+                }
                 Operation::Force if !self.may_force(known) => continue,
                 Operation::Force => Ok(Some(self.forced(known))),
                 Operation::Resolve { discard } => {
@@ -428,7 +460,9 @@ impl Member {
                     if is_only_begun(&pending.operation, known, &next) {
                         return Some((next, Then::Nothing));
                     }
-                    self.mark(pending.id, |pending| pending.busy = true);
+                    // What a host asks for is not done twice.
+                    let once = matches!(pending.operation, Operation::Reserve { .. });
+                    self.mark(pending.id, |pending| (pending.busy, pending.begun) = (true, once));
                     return Some((next, Then::Operation(pending.id)));
                 }
             }
@@ -444,13 +478,21 @@ impl Member {
         let sums = options.data_checksum != known.options.data_checksum;
         let wanted = usize::from(options.in_sync_min);
         let raised = options.in_sync_min > known.options.in_sync_min;
-        if wire::check_options(&options).is_err() || sums {
+        // Two sides cannot keep hosts from each other's copies.
+        let parts = options.quorum == Quorum::Off && !known.reservations.is_empty();
+        if wire::check_options(&options).is_err() || sums || parts {
             return Err(OperationError::BadOption);
         }
         if raised && known.replicas().count() < wanted {
             return Err(OperationError::TooFewReplicas);
         }
         Ok(Configuration { options, ..Self::successor(known) })
+    }
+
+    /// What was told to clients since the last flush may be gone from here on, and what hosts did not want to persist.
+    pub(super) fn lose_caches(next: &mut Configuration) {
+        next.lost = next.epoch;
+        crate::reservation::after_loss(&mut next.reservations);
     }
 
     fn add_member(
@@ -539,7 +581,7 @@ impl Member {
         next.fork += 1;
         if self.may_lack(known) {
             next.reign = next.epoch;
-            next.lost = next.epoch;
+            Self::lose_caches(&mut next);
         }
         for member in &mut next.members {
             member.in_sync = member.node == self.node;

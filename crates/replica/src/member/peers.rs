@@ -388,7 +388,7 @@ impl Member {
         }
         let mut next = Self::successor(known);
         next.recovering = true;
-        next.lost = next.epoch;
+        Self::lose_caches(&mut next);
         next.reign = next.epoch;
         for member in next.members.iter_mut().filter(|member| member.in_sync) {
             if is_lost(member) {

@@ -608,6 +608,7 @@ fn is_promoting(operation: &Operation) -> bool {
         | Operation::Cut
         | Operation::Invalidate
         | Operation::Force
+        | Operation::Reserve { .. }
         | Operation::Resolve { .. } => true,
         Operation::Demote | Operation::FailWaiting(_) => false,
     }

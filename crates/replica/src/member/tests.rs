@@ -11,6 +11,7 @@ mod lives;
 mod memory;
 mod network;
 mod register;
+mod reserve;
 mod resize;
 mod verify;
 

@@ -5,6 +5,7 @@ use super::op::{Client, Content, FlushFor, Kind, Origin, Own, Read, Write, chang
 use super::seats::NodeSet;
 use super::{Out, Shard};
 use crate::door::{FromShard, ShardOutput};
+use crate::reservation;
 use alloc::vec::Vec;
 use base::{AnswerError, BufferId, Epoch, Op as Ask, RequestId, SECTOR_BYTES, Span, VolumeId};
 use wire::{Durability, OnNoQuorum, Protocol, ShardMessage};
@@ -116,6 +117,14 @@ impl Shard {
         self.pace.request_comes(self.now);
         if let Err(error) = self.check_request(&client) {
             self.answer(&client, Err(error), None, out);
+            self.release(client.request.buffer, out);
+            return;
+        }
+        let known = self.configuration.as_ref();
+        let reservations = known.and_then(|known| known.reservations_of(client.request.volume));
+        if !reservation::allows(reservations, client.request.host, client.request.op) {
+            out.push(ShardOutput::Mark("a reservation keeps a host from a request"));
+            self.answer(&client, Err(AnswerError::Reserved), None, out);
             self.release(client.request.buffer, out);
             return;
         }

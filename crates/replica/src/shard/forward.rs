@@ -7,7 +7,7 @@ use super::op::{Client, Origin};
 use super::{Out, Shard};
 use crate::door::ShardOutput;
 use alloc::vec::Vec;
-use base::{AnswerError, BufferId, Epoch, NodeId, Op as Ask, Request, RequestId};
+use base::{AnswerError, BufferId, Epoch, HostId, NodeId, Op as Ask, Request, RequestId, VolumeId};
 use wire::ShardMessage;
 
 /// Bytes that a shard has at the primary, at most, but for one request: what every node's shards have there
@@ -42,7 +42,7 @@ impl Shard {
         if self.peers.get(&primary).is_none_or(|peer| peer.session.is_none()) {
             return false;
         }
-        let Request { op, volume, span, buffer, fua, way: _ } = client.request;
+        let Request { op, volume, span, buffer, fua, way: _, host } = client.request;
         if self.is_of_another_reign(&client) {
             self.answer_late(&client, out);
             return true;
@@ -73,8 +73,20 @@ impl Shard {
         let (asked, way) = (client.asked, client.way);
         self.forwards.insert(id, Forwarded { client, to: primary });
         let history = self.configuration.as_ref().map_or(0, |known| known.history());
-        let message =
-            ShardMessage::Forward { id, op, volume, span, fua, origin, asked, first, history, way };
+        let host = if self.began_to_count_hosts(volume).is_some() { host } else { HostId(0) };
+        let message = ShardMessage::Forward {
+            id,
+            op,
+            volume,
+            span,
+            fua,
+            origin,
+            asked,
+            first,
+            history,
+            way,
+            host,
+        };
         self.send(primary, message, buffer, out);
         true
     }
@@ -90,7 +102,8 @@ impl Shard {
         out: &mut Out,
     ) {
         let Origin::Peer { node, .. } = client.origin else { return };
-        if self.is_primary() && in_time && self.follows(node, history) {
+        let volume = client.request.volume;
+        if self.is_primary() && in_time && self.follows(node, history, volume) {
             return self.on_request(client, out);
         }
         out.push(ShardOutput::Mark("forwarded to a node that is not primary"));
@@ -100,16 +113,24 @@ impl Shard {
     /// Whether what a node forwards was asked of what is here. Where there may be two histories, one that has not
     /// heard yet that this node left the other would have its writes carried out on data it never saw, and that it
     /// came here since says nothing of what it sent before: that may arrive after the word that it came. One
-    /// that has not heard that all caches were lost may forward for clients that saw what is not so any more.
-    fn follows(&self, node: NodeId, history: u64) -> bool {
+    /// that has not heard that all caches were lost may forward for clients that saw what is not so any more, and one that
+    /// has not heard that hosts of this volume registered does not say which asks.
+    fn follows(&self, node: NodeId, history: u64, volume: VolumeId) -> bool {
         let Some(known) = &self.configuration else { return false };
         let parted = known.may_have_parted();
         if parted && history != known.history() {
             return false;
         }
         let needed = if parted { known.reign.max(known.lost) } else { known.lost };
+        let needed = needed.max(self.began_to_count_hosts(volume).unwrap_or_default());
         let ready = self.peers.get(&node).and_then(|peer| peer.ready);
         needed == Epoch(0) || ready.is_some_and(|ready| ready >= needed)
+    }
+
+    /// Since which configuration it matters which host asks for something of this volume, if it does.
+    fn began_to_count_hosts(&self, volume: VolumeId) -> Option<Epoch> {
+        let known = self.configuration.as_ref()?;
+        known.reservations_of(volume).map(|reservations| reservations.began)
     }
 
     /// The primary's answer to a forwarded request.

@@ -66,6 +66,7 @@ impl Shard {
         }
         out.push(ShardOutput::Member(FromShard::Installed { epoch: new.epoch }));
         self.expect_written(new_reign);
+        self.fence(&new);
         if new_reign && reigns {
             self.begin_reign();
         }
@@ -93,6 +94,32 @@ impl Shard {
                 }
                 Origin::Peer { .. } => self.give_back(client, out),
             }
+        }
+    }
+
+    /// From now on requests are judged by these reservations. What was let in before may be a host's that has lost its right.
+    fn fence(&mut self, new: &Configuration) {
+        if new.reservations.is_empty() {
+            return;
+        }
+        let open = |op: &super::op::Op| {
+            let is_open = matches!(&op.kind, Kind::Write(write) if !write.complete);
+            is_open && op.client.is_some() && new.reservations_of(op.volume).is_some()
+        };
+        let open = self.ops.iter().filter(|(_, op)| open(op)).map(|(&id, _)| id).collect();
+        self.fence = Some((new.epoch, open));
+    }
+
+    /// Says so when that has its end.
+    pub(super) fn tell_fenced(&mut self, out: &mut Out) {
+        let Some((epoch, open)) = &mut self.fence else { return };
+        let ops = &self.ops;
+        open.retain(|id| {
+            ops.get(id).is_some_and(|op| matches!(&op.kind, Kind::Write(write) if !write.complete))
+        });
+        if open.is_empty() {
+            out.push(ShardOutput::Member(FromShard::Fenced { epoch: *epoch }));
+            self.fence = None;
         }
     }
 

@@ -198,6 +198,8 @@ pub struct Shard {
     last_tick: Instant,
     last_wants: Option<Instant>,
     waiting_since: Option<Instant>,
+    /// The configuration by whose reservations it judges, and client's writes that are open from before.
+    fence: Option<(Epoch, Vec<u64>)>,
 }
 
 impl Shard {
@@ -205,8 +207,7 @@ impl Shard {
     /// hot extents are recorded it says `FromShard::Started`.
     #[must_use]
     pub fn new(now: Instant, setup: ShardSetup, out: &mut Vec<ShardOutput>) -> Shard {
-        let ShardSetup { geometry, index, shards, .. } = setup;
-        check_geometry(&geometry);
+        let &ShardSetup { geometry, index, shards, .. } = checked(&setup);
         let mut shard = Shard {
             now,
             node: setup.node,
@@ -270,6 +271,7 @@ impl Shard {
             last_tick: now,
             last_wants: None,
             waiting_since: None,
+            fence: None,
         };
         shard.inherit(&setup, out);
         shard
@@ -329,6 +331,7 @@ impl Shard {
             self.make_room(out);
         }
         self.tell_written(out);
+        self.tell_fenced(out);
         self.hold_releases(from, out);
     }
 
@@ -439,11 +442,13 @@ fn log_of(setup: &ShardSetup) -> ActivityLog {
     ActivityLog::new(geometry, *index, *shards, *life, *log_half, log_sizes)
 }
 
-fn check_geometry(geometry: &Geometry) {
+fn checked(setup: &ShardSetup) -> &ShardSetup {
+    let geometry = &setup.geometry;
     assert!(
         geometry.extent_sectors.is_power_of_two()
             && geometry.copy_sectors <= geometry.extent_sectors
             && geometry.copy_sectors.is_multiple_of(geometry.block_sectors),
         "copies are whole blocks inside an extent"
     );
+    setup
 }

@@ -38,9 +38,10 @@ impl Shard {
                 first,
                 history,
                 way,
+                host,
             } => {
-                let request =
-                    Request { op, volume, span, buffer, fua, way: way.map(|(way, _)| way) };
+                let way_of = way.map(|(way, _)| way);
+                let request = Request { op, volume, span, buffer, fua, way: way_of, host };
                 let (write, origin) = (origin, Origin::Peer { node, session, id });
                 let before = if first { Epoch(0) } else { asked };
                 let client = Client { origin, request, since: self.now, write, asked: before, way };

@@ -10,6 +10,7 @@ mod log;
 mod multipath;
 mod once;
 mod place;
+mod reserve;
 mod resync;
 mod rot;
 mod sessions;

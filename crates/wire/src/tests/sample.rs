@@ -4,8 +4,8 @@ use crate::*;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use base::{
-    AnswerError, Ballot, ClusterId, Epoch, Incarnation, Instant, NodeId, Op, Prng, RequestId,
-    ResourceId, Span, VolumeId, VoterId,
+    AnswerError, Ballot, ClusterId, Epoch, HostId, Incarnation, Instant, NodeId, Op, Prng,
+    RequestId, ResourceId, Span, VolumeId, VoterId,
 };
 
 pub(super) fn flag(random: &mut Prng) -> bool {
@@ -67,7 +67,7 @@ pub(super) fn configuration(random: &mut Prng) -> Configuration {
         })
         .collect();
     let mut volume = 0;
-    let volumes = (0..random.below(VOLUMES_MAX as u64 + 1))
+    let volumes: Vec<VolumeEntry> = (0..random.below(VOLUMES_MAX as u64 + 1))
         .map(|_| {
             volume += 1 + random.below(3) as u16;
             let block_bytes = [512, 4096][random.below(2) as usize];
@@ -76,6 +76,7 @@ pub(super) fn configuration(random: &mut Prng) -> Configuration {
             VolumeEntry { volume: VolumeId(volume), sectors, grows_to, block_bytes }
         })
         .collect();
+    let reservations = reservations(&volumes, random);
     let mut unknown = Vec::new();
     if flag(random) {
         for tag in [5u16, 31] {
@@ -99,8 +100,55 @@ pub(super) fn configuration(random: &mut Prng) -> Configuration {
         lineage: (0..random.below(17) * random.below(2)).map(|_| stretch(random)).collect(),
         held: Held { requests: flag(random), resync: flag(random) },
         verify: flag(random).then(|| verify_entry(random)),
+        reservations,
         unknown,
     }
+}
+
+fn host(random: &mut Prng) -> HostId {
+    HostId(u128::from(random.next_u64()) << 64 | 1)
+}
+
+fn reservations(volumes: &[VolumeEntry], random: &mut Prng) -> Vec<VolumeReservations> {
+    let one = |volume: VolumeId, random: &mut Prng| {
+        let mut registrants: Vec<Registrant> = (0..random.below(4))
+            .map(|_| Registrant { host: host(random), key: 1 + random.below(1 << 60) })
+            .collect();
+        registrants.sort_by_key(|registrant| registrant.host);
+        let kind = ReservationKind::of(1 + random.below(6) as u8).expect("six kinds");
+        let held = registrants.first().filter(|_| flag(random)).map(|first| Reservation {
+            kind,
+            holder: if kind.is_of_all() { HostId(0) } else { first.host },
+        });
+        VolumeReservations {
+            volume,
+            began: Epoch(1 + random.below(1 << 40)),
+            generation: random.next_u64() as u32,
+            persists: flag(random),
+            held,
+            registrants,
+        }
+    };
+    let few = volumes.iter().take(random.below(4) as usize * random.below(2) as usize);
+    few.map(|entry| one(entry.volume, random)).collect()
+}
+
+fn command(random: &mut Prng) -> ReservationCommand {
+    use ReservationCommand as Command;
+    let (current, key) = (random.next_u64(), random.next_u64());
+    let kind = ReservationKind::of(1 + random.below(6) as u8).expect("six kinds");
+    let persists = [None, Some(false), Some(true)][random.below(3) as usize];
+    let known = flag(random).then_some(current);
+    [
+        Command::Register { key, persists },
+        Command::Replace { current: known, key, persists },
+        Command::Unregister { current: known, persists },
+        Command::Acquire { current, kind },
+        Command::Preempt { current, others: key, kind },
+        Command::Release { current, kind },
+        Command::Clear { current },
+        Command::Report,
+    ][random.below(8) as usize]
 }
 
 fn verify_entry(random: &mut Prng) -> VerifyEntry {
@@ -118,7 +166,7 @@ fn verify_entry(random: &mut Prng) -> VerifyEntry {
 
 /// Number of kinds that `shard_message`, `member_message` and `node_message` take.
 pub(super) const SHARD_KINDS: u64 = 19;
-pub(super) const MEMBER_KINDS: u64 = 16;
+pub(super) const MEMBER_KINDS: u64 = 18;
 pub(super) const NODE_KINDS: u64 = 11;
 
 fn node(random: &mut Prng) -> NodeId {
@@ -245,8 +293,20 @@ fn forward(span: Span, random: &mut Prng) -> (ShardMessage, usize) {
     let writes = matches!(op, Op::Write | Op::Zero { .. });
     let way = moment(random).filter(|_| writes).map(|moment| (random.next_u64() as u32, moment));
     let fua = ok;
-    let message =
-        ShardMessage::Forward { id, op, volume, span, fua, origin, asked, first, history, way };
+    let host = if flag(random) { host(random) } else { HostId(0) };
+    let message = ShardMessage::Forward {
+        id,
+        op,
+        volume,
+        span,
+        fua,
+        origin,
+        asked,
+        first,
+        history,
+        way,
+        host,
+    };
     (message, bytes)
 }
 
@@ -267,8 +327,9 @@ fn forwarded(span: Span, random: &mut Prng) -> (ShardMessage, usize) {
         Some(Err(AnswerError::SessionLost)),
         Some(Err(AnswerError::Gone)),
         Some(Err(AnswerError::Path)),
+        Some(Err(AnswerError::Reserved)),
     ];
-    let result = results[random.below(8) as usize];
+    let result = results[random.below(9) as usize];
     let bytes = if result == Some(Ok(())) && !zero && whole { span_bytes } else { 0 };
     let asked = Epoch(if result.is_none() { random.below(1 << 40) } else { 0 });
     let moment = moment(random);
@@ -338,6 +399,16 @@ pub(super) fn member_message(kind: u64, random: &mut Prng) -> MemberMessage {
         12 => MemberMessage::HandOver { epoch },
         13 => MemberMessage::Diverged { sectors: random.next_u64() },
         14 => MemberMessage::Invalidate { incarnation: Incarnation(voter.0) },
+        15 => MemberMessage::Reserve {
+            number: voter.0,
+            volume: VolumeId(random.next_u64() as u16),
+            host: host(random),
+            command: command(random),
+        },
+        16 => MemberMessage::Reserved {
+            number: voter.0,
+            result: if flag(random) { Ok(epoch) } else { Err(ReservationRefusal::Conflict) },
+        },
         _ => {
             MemberMessage::Heard { seen: (0..random.below(4)).map(|_| wire_seen(random)).collect() }
         }

@@ -6,7 +6,7 @@ use crate::door::{Operation, OperationError};
 use crate::member::Suspended;
 use alloc::boxed::Box;
 use base::NodeId;
-use wire::{FEATURE_LEVEL, MemberKind};
+use wire::{FEATURE_LEVEL, FEATURE_LEVEL_FIRST, MemberKind};
 
 const NEW: u32 = FEATURE_LEVEL + 1;
 
@@ -25,10 +25,14 @@ fn the_level_rises_once_the_last_member_can_do_more_and_not_before() {
     }
     world.run_until("node 1 serves", |world| world.answers(1));
     world.wait(5);
-    assert_eq!(world.newest().feature_level, FEATURE_LEVEL, "the witness cannot");
+    assert_eq!(world.newest().feature_level, FEATURE_LEVEL_FIRST, "the witness cannot");
     world.crash(3);
     world.wait(5);
-    assert_eq!(world.newest().feature_level, FEATURE_LEVEL, "the witness is not there to say");
+    assert_eq!(
+        world.newest().feature_level,
+        FEATURE_LEVEL_FIRST,
+        "the witness is not there to say"
+    );
     world.node_mut(3).feature_level = NEW;
     world.start(3);
     world.run_until("it rises", |world| world.newest().feature_level == NEW);

@@ -664,6 +664,7 @@ impl World {
             return;
         }
         let mut answer = None;
+        let fenced = fence_of(&message);
         self.look_at(node, &message);
         let shards = &mut self.node_mut(node).shards;
         match message {
@@ -719,7 +720,7 @@ impl World {
                 shards.vouched.insert(sequence);
             }
         }
-        if let Some(answer) = answer {
+        for answer in answer.into_iter().chain(fenced) {
             self.say(node, &answer);
         }
         self.gather(node);
@@ -903,4 +904,11 @@ impl World {
     pub(super) fn session(&self, a: u16, b: u16) -> SessionId {
         self.sessions[&pair(a, b)]
     }
+}
+
+/// These shards have nothing open that an earlier configuration let in.
+fn fence_of(message: &ToShard) -> Option<FromShard> {
+    let ToShard::Install { configuration, .. } = message else { return None };
+    let epoch = configuration.epoch;
+    (!configuration.reservations.is_empty()).then_some(FromShard::Fenced { epoch })
 }

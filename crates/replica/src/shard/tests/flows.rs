@@ -497,6 +497,7 @@ fn what_was_forwarded_on_another_history_is_not_carried_out_though_its_node_came
             first: false,
             history,
             way: None,
+            host: base::HostId(0),
         };
         world.step(1, ShardInput::Frame { peer, session, message, buffer: None });
         world.run();

@@ -67,6 +67,7 @@ fn another_connection_to_the_same_node_is_another_way() {
             first: false,
             history: 0,
             way: Some((way, moment)),
+            host: base::HostId(0),
         };
         let (peer, session) = (NodeId(1), world.session(3, 1));
         world.step(3, ShardInput::Frame { peer, session, message, buffer: None });

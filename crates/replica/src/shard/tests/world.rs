@@ -15,8 +15,8 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use base::{
-    AnswerError, BufferId, Duration, Epoch, Incarnation, Instant, NodeId, Op, Request, RequestId,
-    SessionId, Span, VolumeId, VoterId,
+    AnswerError, BufferId, Duration, Epoch, HostId, Incarnation, Instant, NodeId, Op, Request,
+    RequestId, SessionId, Span, VolumeId, VoterId,
 };
 use wire::{Configuration, MemberEntry, MemberKind, Options, ShardMessage, VolumeEntry};
 
@@ -588,12 +588,27 @@ impl World {
 
     /// A client asks; nothing moves on the network yet.
     pub(super) fn ask(&mut self, node: u16, op: Op, at: Span, value: u64, fua: bool) -> u64 {
-        self.ask_by(None, node, op, at, value, fua)
+        self.ask_by(None, HostId(0), node, (op, at, value, fua))
     }
 
     /// Likewise, a client that has several ways.
     pub(super) fn write_by(&mut self, way: u32, node: u16, first: u64, value: u64) -> u64 {
-        let id = self.ask_by(Some(way), node, Op::Write, span(first, 4), value, false);
+        let what = (Op::Write, span(first, 4), value, false);
+        let id = self.ask_by(Some(way), HostId(0), node, what);
+        self.run();
+        id
+    }
+
+    /// Likewise, a host that may have registered.
+    pub(super) fn write_as(&mut self, host: u128, node: u16, first: u64, value: u64) -> u64 {
+        let id = self.ask_by(None, HostId(host), node, (Op::Write, span(first, 4), value, false));
+        self.run();
+        id
+    }
+
+    /// Likewise.
+    pub(super) fn read_as(&mut self, host: u128, node: u16, first: u64) -> u64 {
+        let id = self.ask_by(None, HostId(host), node, (Op::Read, span(first, 4), 0, false));
         self.run();
         id
     }
@@ -601,17 +616,15 @@ impl World {
     fn ask_by(
         &mut self,
         way: Option<u32>,
+        host: HostId,
         node: u16,
-        op: Op,
-        at: Span,
-        value: u64,
-        fua: bool,
+        (op, at, value, fua): (Op, Span, u64, bool),
     ) -> u64 {
         let id = self.next_request;
         self.next_request += 1;
         self.counts.insert(id, at.count() as usize);
         let buffer = (op == Op::Write).then(|| self.buffer(node, vec![value; at.count() as usize]));
-        let request = Request { op, volume: VOLUME, span: at, buffer, fua, way };
+        let request = Request { op, volume: VOLUME, span: at, buffer, fua, way, host };
         self.step(node, ShardInput::Request { id: RequestId(id), request });
         id
     }

@@ -1,0 +1,143 @@
+//! Commands of NVMe hosts about reservations: to the member of the resource, and back.
+//!
+//! Always: a report is made of the configuration that the member names as the newest, after it has said so.
+//!
+//! Not here: who carries them out, and what they come to (`replica`), their bytes (`nvme`).
+
+use base::{HostId, ReservationCommand, VolumeId};
+use export::Tag;
+use nvme::{Report, ReportEntry, Service, Status};
+use replica::door::{MemberInput, Operation, OperationError, OperationId};
+use wire::ReservationRefusal;
+
+use super::admin::Pending;
+use super::{Node, Work};
+use crate::log::info;
+use crate::slab::Key;
+
+/// A host that waits for the end of a command.
+#[derive(Clone, Copy)]
+pub(super) struct Reserving {
+    client: Key,
+    tag: Tag,
+    /// It wants to know what there is.
+    reports: Option<VolumeId>,
+}
+
+impl Node {
+    /// A host asks for something about a volume's reservations.
+    pub(super) fn reserve_for_host(
+        &mut self,
+        client: Key,
+        tag: Tag,
+        volume: VolumeId,
+        command: ReservationCommand,
+    ) {
+        let Some(entry) = self.clients.get(client) else { return };
+        let host = entry.host();
+        let (resource, _) = entry.opened.expect("commands come after a volume was opened");
+        let reports = (command == ReservationCommand::Report).then_some(volume);
+        if reports.is_none() {
+            let name = self.name_of(resource);
+            // The key is nobody else's business.
+            info!("{name}: host {:032x} asks for {}", host.0, words(&command));
+        }
+        self.next_operation += 1;
+        let id = OperationId(self.next_operation);
+        let host_waits = Some(Reserving { client, tag, reports });
+        self.pending.insert(id, Pending { resource, asker: None, host: host_waits });
+        let operation = Operation::Reserve { volume, host, command };
+        self.work.push_back(Work::Member(resource, MemberInput::Operation { id, operation }));
+    }
+
+    /// It has come to its end.
+    pub(super) fn answer_reserving(
+        &mut self,
+        resource: Key,
+        reserving: Reserving,
+        result: Result<(), OperationError>,
+    ) {
+        let Reserving { client, tag, reports } = reserving;
+        let result = match (result, reports) {
+            (Err(error), _) => Err(status_of(error)),
+            (Ok(()), None) => Ok(None),
+            (Ok(()), Some(volume)) => Ok(Some(self.report_of(resource, volume))),
+        };
+        let Some(entry) = self.clients.get_mut(client) else { return };
+        if let Some(connection) = entry.connection.nvme() {
+            connection.answer_reserve(tag, result);
+            self.stir_client(client);
+        }
+    }
+
+    fn report_of(&mut self, resource: Key, volume: VolumeId) -> Report {
+        let configuration = self.resources.get(resource).and_then(|one| one.configuration());
+        let all = configuration.as_ref().and_then(|known| known.reservations_of(volume));
+        let Some(all) = all.cloned() else { return Report::default() };
+        let mut entries = Vec::new();
+        for registrant in &all.registrants {
+            let entry = |controller| ReportEntry {
+                controller,
+                holds: all.is_held_by(registrant.host),
+                host: registrant.host,
+                key: registrant.key,
+            };
+            let here = self.controllers_of(resource, registrant.host);
+            if here.is_empty() {
+                entries.push(entry(0xffff));
+            }
+            entries.extend(here.into_iter().map(entry));
+        }
+        Report {
+            generation: all.generation,
+            kind: all.held.map(|held| held.kind),
+            persists: all.persists,
+            entries,
+        }
+    }
+
+    /// Controllers that a host has here to a resource.
+    fn controllers_of(&mut self, resource: Key, host: HostId) -> Vec<u16> {
+        let mut ids = Vec::new();
+        for key in self.clients.keys() {
+            let Some(client) = self.clients.get_mut(key) else { continue };
+            if client.host() != host || client.opened.is_none_or(|(of, _)| of != resource) {
+                continue;
+            }
+            let controller = client.connection.nvme().and_then(|one| one.controller());
+            let controller = controller.filter(|one| matches!(one.service(), Service::Volumes(_)));
+            ids.extend(controller.map(|controller| controller.id()));
+        }
+        ids
+    }
+}
+
+fn words(command: &ReservationCommand) -> &'static str {
+    match command {
+        ReservationCommand::Register { .. } => "a registration",
+        ReservationCommand::Replace { .. } => "another key",
+        ReservationCommand::Unregister { .. } => "the end of its registration",
+        ReservationCommand::Acquire { .. } => "a reservation",
+        ReservationCommand::Preempt { .. } => "the end of others' registrations",
+        ReservationCommand::Release { .. } => "the end of its reservation",
+        ReservationCommand::Clear { .. } => "the end of all registrations",
+        ReservationCommand::Report => "a report",
+    }
+}
+
+fn status_of(error: OperationError) -> Status {
+    match error {
+        OperationError::Reservation(ReservationRefusal::Conflict) => Status::RESERVATION_CONFLICT,
+        OperationError::Reservation(ReservationRefusal::Invalid) => Status::INVALID_FIELD,
+        OperationError::Reservation(ReservationRefusal::None) => Status::INVALID_OPCODE,
+        // Another try would not help, or might do it twice.
+        OperationError::Full
+        | OperationError::OldRelease
+        | OperationError::Reservation(
+            ReservationRefusal::Full
+            | ReservationRefusal::OldRelease
+            | ReservationRefusal::MayBeDone,
+        ) => Status::LOST,
+        _ => Status::PATH_ERROR,
+    }
+}

@@ -1,0 +1,110 @@
+//! Hosts that keep each other from a volume, by whichever node they came, with real processes.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod harness;
+
+use std::net::SocketAddr;
+
+use base::{ReservationCommand as Asks, ReservationKind as Kind};
+use client::{NvmeIdentity, NvmeVolume, discover};
+use harness::{Cluster, PATIENCE};
+
+const MIB: u64 = 1 << 20;
+const CONFLICT: u16 = 0x083;
+
+fn cluster(name: &str, nodes: u16) -> Cluster {
+    let mut cluster = Cluster::new(name, nodes);
+    for node in 1..=nodes {
+        cluster.add_settings(node, &format!("nvme = \"{}:4420\"", cluster.address(node)));
+        cluster.start(node);
+    }
+    cluster
+}
+
+fn address(cluster: &Cluster, node: u16) -> SocketAddr {
+    format!("{}:4420", cluster.address(node)).parse().unwrap()
+}
+
+/// A host of this name, by a node.
+fn open(cluster: &Cluster, node: u16, host: &str) -> NvmeVolume {
+    let name = discover(address(cluster, node), PATIENCE).unwrap().remove(0);
+    let nqn = format!("nqn.2026-11.invalid.lockstep:host-{host}");
+    let who = NvmeIdentity { nqn, ..NvmeIdentity::default() };
+    NvmeVolume::open_as(&who, address(cluster, node), (&name, 1), false, PATIENCE).unwrap()
+}
+
+fn write(volume: &mut NvmeVolume, value: u8) -> Result<(), String> {
+    volume.write(0, &[value; 4096]).map_err(|error| error.to_string())
+}
+
+fn is_kept(volume: &mut NvmeVolume) -> bool {
+    write(volume, 0xee).is_err_and(|error| error.contains("0x83"))
+}
+
+/// Generation, kind, and keys of who is registered.
+fn report(volume: &mut NvmeVolume) -> (u32, u8, Vec<u64>) {
+    let page = volume.reservations().unwrap();
+    let word = |at: usize| u32::from_le_bytes(page[at..at + 4].try_into().unwrap());
+    let count = usize::from(u16::from_le_bytes([page[5], page[6]]));
+    let key = |entry: &[u8]| u64::from_le_bytes(entry[8..16].try_into().unwrap());
+    let mut keys: Vec<u64> = page[64..].chunks(64).take(count).map(key).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    (word(0), page[4], keys)
+}
+
+fn register(key: u64) -> Asks {
+    Asks::Register { key, persists: Some(true) }
+}
+
+#[test]
+fn a_host_is_fenced_by_another_through_every_node_and_a_killed_primary() {
+    let mut cluster = cluster("reserve", 3);
+    cluster.create(&cluster.resource("alpha", 8 * MIB, &[1, 2, 3]));
+    let (mut a, mut b) = (open(&cluster, 1, "a"), open(&cluster, 2, "b"));
+    assert_eq!(report(&mut a), (0, 0, vec![]));
+    assert_eq!(a.reserve(&register(1)).unwrap(), Ok(()));
+    assert_eq!(b.reserve(&register(2)).unwrap(), Ok(()));
+    assert_eq!(b.reserve(&register(3)).unwrap(), Err(CONFLICT));
+    write(&mut b, 1).unwrap();
+    let kind = Kind::WriteExclusive;
+    assert_eq!(a.reserve(&Asks::Acquire { current: 1, kind }).unwrap(), Ok(()));
+    assert_eq!(b.reserve(&Asks::Acquire { current: 2, kind }).unwrap(), Err(CONFLICT));
+    write(&mut a, 2).unwrap();
+    assert!(is_kept(&mut b));
+    let mut b_by_1 = open(&cluster, 1, "b");
+    assert!(is_kept(&mut b_by_1));
+    let mut bytes = [0; 4096];
+    b.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [2; 4096]);
+    // By each node the same is told.
+    for node in 1..=3 {
+        assert_eq!(report(&mut open(&cluster, node, "c")), (2, 1, vec![1, 2]), "node {node}");
+    }
+    let preempt = Asks::Preempt { current: 2, others: 1, kind };
+    assert_eq!(b.reserve(&preempt).unwrap(), Ok(()));
+    assert!(is_kept(&mut a));
+    write(&mut b, 3).unwrap();
+    // Whoever is primary next knows it, and so do all after a start.
+    let primary = cluster.status(2, "alpha").primary.unwrap();
+    let primary = (1..=3).find(|&node| harness::node_name(node) == primary).unwrap();
+    drop((a, b, b_by_1));
+    cluster.kill(primary);
+    let rest: Vec<u16> = (1..=3).filter(|&node| node != primary).collect();
+    let mut a = open(&cluster, rest[0], "a");
+    let mut b = open(&cluster, rest[1], "b");
+    assert!(is_kept(&mut a));
+    write(&mut b, 4).unwrap();
+    assert_eq!(report(&mut a), (3, 1, vec![2]));
+    drop((a, b));
+    rest.iter().for_each(|&node| cluster.kill(node));
+    (1..=3).for_each(|node| cluster.start(node));
+    let (mut a, mut b) = (open(&cluster, 1, "a"), open(&cluster, 3, "b"));
+    assert!(is_kept(&mut a));
+    assert_eq!(report(&mut b), (3, 1, vec![2]));
+    assert_eq!(b.reserve(&Asks::Release { current: 2, kind }).unwrap(), Ok(()));
+    write(&mut a, 5).unwrap();
+    assert_eq!(b.reserve(&Asks::Clear { current: 2 }).unwrap(), Ok(()));
+    assert_eq!(report(&mut a), (4, 0, vec![]));
+}

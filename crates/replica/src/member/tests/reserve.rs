@@ -1,0 +1,123 @@
+//! Commands of hosts about who may use a volume, by nodes that are primary and nodes that are not.
+
+use super::network::World;
+use super::serving;
+use crate::door::{Operation, OperationError};
+use alloc::vec::Vec;
+use base::{HostId, VolumeId};
+use wire::{
+    FEATURE_LEVEL_FIRST, FEATURE_LEVEL_RESERVATIONS, ReservationCommand as Command,
+    ReservationKind as Kind, ReservationRefusal as Refusal,
+};
+
+const VOLUME: VolumeId = VolumeId(0);
+
+fn ask(world: &mut World, node: u16, host: u128, command: Command) -> u64 {
+    let host = HostId(host);
+    world.operate(node, Operation::Reserve { volume: VOLUME, host, command })
+}
+
+fn answer(world: &mut World, node: u16, host: u128, command: Command) -> Result<(), Refusal> {
+    let id = ask(world, node, host, command);
+    world.run_until("answered", |world| world.is_done(node, id));
+    match world.node(node).done[&id] {
+        Ok(()) => Ok(()),
+        Err(OperationError::Reservation(refusal)) => Err(refusal),
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+fn register(key: u64) -> Command {
+    Command::Register { key, persists: None }
+}
+
+fn hosts(world: &World) -> Vec<u128> {
+    let newest = world.newest();
+    let all = newest.reservations_of(VOLUME);
+    all.map_or(Vec::new(), |all| all.registrants.iter().map(|one| one.host.0).collect())
+}
+
+#[test]
+fn hosts_register_by_any_node_and_the_level_rises_with_the_first() {
+    let mut world = serving(51, 3, 0, 1);
+    assert_eq!(world.newest().feature_level, FEATURE_LEVEL_FIRST);
+    for (node, host) in [(1, 0xa), (2, 0xb), (4, 0xc)] {
+        assert_eq!(answer(&mut world, node, host, register(7)), Ok(()));
+    }
+    assert_eq!(hosts(&world), [0xa, 0xb, 0xc]);
+    assert_eq!(world.newest().feature_level, FEATURE_LEVEL_RESERVATIONS);
+    assert_eq!(answer(&mut world, 2, 0xb, register(8)), Err(Refusal::Conflict));
+    assert_eq!(answer(&mut world, 3, 0xd, Command::Clear { current: 1 }), Err(Refusal::Conflict));
+}
+
+#[test]
+fn a_report_is_answered_where_what_was_told_to_others_is_known() {
+    let mut world = serving(52, 3, 0, 1);
+    assert_eq!(answer(&mut world, 1, 0xa, register(7)), Ok(()));
+    for node in [2, 3, 4] {
+        assert_eq!(answer(&mut world, node, 0, Command::Report), Ok(()));
+        let known = world.status(node).configuration.expect("it knows one");
+        let all = known.reservations_of(VOLUME).expect("a host registered");
+        assert_eq!(all.key_of(HostId(0xa)), Some(7), "node {node}");
+    }
+}
+
+#[test]
+fn who_is_cut_off_tells_nothing_and_does_nothing() {
+    let mut world = serving(53, 3, 0, 0);
+    assert_eq!(answer(&mut world, 1, 0xa, register(7)), Ok(()));
+    world.split(&[1]);
+    world.wait(3);
+    assert_eq!(answer(&mut world, 1, 0, Command::Report), Err(Refusal::NoPrimary));
+    let told = answer(&mut world, 1, 0xa, Command::Clear { current: 7 });
+    assert!(matches!(told, Err(Refusal::NoPrimary | Refusal::MayBeDone)), "{told:?}");
+    let preempt = Command::Preempt { current: 8, others: 7, kind: Kind::WriteExclusive };
+    assert_eq!(answer(&mut world, 2, 0xb, register(8)), Ok(()));
+    assert_eq!(answer(&mut world, 2, 0xb, preempt), Ok(()));
+    world.heal();
+    world.run_until("node 1 knows", |world| {
+        let known = world.status(1).configuration;
+        known.is_some_and(|known| known.epoch == world.newest().epoch)
+    });
+    assert_eq!(hosts(&world), [0xb]);
+    assert_eq!(answer(&mut world, 1, 0, Command::Report), Ok(()));
+}
+
+#[test]
+fn a_command_that_lost_its_primary_may_be_done_and_is_done_once() {
+    for seed in 0..20 {
+        let mut world = serving(500 + seed, 3, 0, 1);
+        assert_eq!(answer(&mut world, 4, 0xa, register(7)), Ok(()));
+        let primary = world.primary().expect("it served");
+        let id =
+            ask(&mut world, 4, 0xa, Command::Replace { current: Some(7), key: 8, persists: None });
+        world.run(seed * 40_000);
+        if primary != 4 {
+            world.crash(primary);
+        }
+        world.run_until("answered", |world| world.is_done(4, id));
+        let told = world.node(4).done[&id];
+        assert_eq!(answer(&mut world, 4, 0, Command::Report), Ok(()));
+        let key = world.newest().reservations_of(VOLUME).and_then(|all| all.key_of(HostId(0xa)));
+        match told {
+            Ok(()) => assert_eq!(key, Some(8)),
+            Err(OperationError::Reservation(Refusal::MayBeDone)) => {
+                assert!(matches!(key, Some(7 | 8)), "{key:?}");
+            }
+            Err(OperationError::Reservation(Refusal::NoPrimary)) => assert_eq!(key, Some(7)),
+            other => panic!("seed {seed}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_member_of_an_older_release_keeps_all_from_it() {
+    let mut world = serving(54, 3, 0, 0);
+    world.crash(3);
+    world.run_until("it is missed", |world| world.in_sync() == [1, 2]);
+    world.node_mut(3).feature_level = FEATURE_LEVEL_FIRST;
+    world.start(3);
+    world.run_until("it is in sync", |world| world.in_sync() == [1, 2, 3]);
+    assert_eq!(answer(&mut world, 1, 0xa, register(7)), Err(Refusal::OldRelease));
+    assert_eq!(world.newest().feature_level, FEATURE_LEVEL_FIRST);
+}
