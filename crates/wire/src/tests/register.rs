@@ -174,9 +174,21 @@ fn a_full_configuration_takes_as_much_as_the_limit_says() {
     let (next, repaired, at_ms, partial) = (0, 0, 0, false);
     configuration.verify =
         Some(VerifyEntry { state, began, volume, next, repaired, at_ms, partial });
-    configuration.options.resync_rate_max = 1 << 20;
+    (configuration.options.resync_rate_max, configuration.options.resync_rate_min) = (1 << 20, 0);
     configuration.unknown.clear();
+    configuration.reservations.clear();
     assert_eq!(encoded(&configuration).len(), 2542);
+    let registrants =
+        (1..=90).map(|host| Registrant { host: base::HostId(host), key: 1 }).collect();
+    configuration.reservations = vec![VolumeReservations {
+        volume: base::VolumeId(0),
+        began: base::Epoch(1),
+        generation: 90,
+        persists: false,
+        held: None,
+        registrants,
+    }];
+    assert_eq!(encoded(&configuration).len(), 2542 + 2198);
 }
 
 #[test]
