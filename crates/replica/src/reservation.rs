@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use base::{HostId, Op, VolumeId};
 use wire::{
     Configuration, FEATURE_LEVEL_RESERVATIONS, Quorum, Registrant, Reservation, ReservationCommand,
-    ReservationKind, ReservationRefusal, VolumeReservations,
+    ReservationKind, ReservationRefusal, Taken, TakenBy, VolumeReservations,
 };
 
 /// Whether `host` may ask for `op`, where these are the reservations. Who only reads is kept from it by exclusive access;
@@ -57,14 +57,18 @@ pub fn carried_out(
             generation: 0,
             persists: false,
             held: None,
+            taken: None,
             registrants: Vec::new(),
         };
         next.reservations.insert(at, fresh);
     }
-    apply(&mut next.reservations[at], host, command)?;
+    let entry = &mut next.reservations[at];
+    let taken = taken_by(entry, host, command);
+    apply(entry, host, command)?;
     if next.reservations == known.reservations {
         return Ok(known.clone());
     }
+    next.reservations[at].taken = taken;
     if wire::check_configuration(&next).is_err() {
         return Err(ReservationRefusal::Full);
     }
@@ -74,9 +78,61 @@ pub fn carried_out(
 /// All caches were lost at once: what was not to persist is gone.
 pub(crate) fn after_loss(all: &mut [VolumeReservations]) {
     for one in all.iter_mut().filter(|one| !one.persists) {
-        one.held = None;
+        (one.held, one.taken) = (None, None);
         one.registrants.clear();
     }
+}
+
+/// What a host is to be told of a change that it did not make.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Notice {
+    /// Another host ended its registration.
+    RegistrationPreempted,
+    /// A reservation that let registrants in is over, and it is still registered.
+    ReservationReleased,
+    /// Another host ended everything.
+    ReservationPreempted,
+}
+
+/// What `host` is to be told where `now` came right after `before`, both of one volume.
+#[must_use]
+pub fn notice(
+    before: &VolumeReservations,
+    now: &VolumeReservations,
+    host: HostId,
+) -> Option<Notice> {
+    let taken = now.taken?;
+    let by = before.registrants.get(usize::from(taken.place)).map(|one| one.host);
+    if before == now || by == Some(host) || before.key_of(host).is_none() {
+        return None;
+    }
+    let ended = before.held.filter(|held| now.held.is_none_or(|now| now.kind != held.kind));
+    let let_in = ended.is_some_and(|held| {
+        !matches!(held.kind, ReservationKind::WriteExclusive | ReservationKind::ExclusiveAccess)
+    });
+    match taken.by {
+        TakenBy::Clear => Some(Notice::ReservationPreempted),
+        TakenBy::Preempt if now.key_of(host).is_none() => Some(Notice::RegistrationPreempted),
+        _ if let_in && now.key_of(host).is_some() => Some(Notice::ReservationReleased),
+        _ => None,
+    }
+}
+
+/// What `host`'s command takes away from these, if it changes them.
+fn taken_by(all: &VolumeReservations, host: HostId, command: &ReservationCommand) -> Option<Taken> {
+    use ReservationCommand as Command;
+    let by = match command {
+        Command::Unregister { .. } => TakenBy::Unregister,
+        Command::Release { .. } => TakenBy::Release,
+        Command::Preempt { .. } => TakenBy::Preempt,
+        Command::Clear { .. } => TakenBy::Clear,
+        Command::Register { .. }
+        | Command::Replace { .. }
+        | Command::Acquire { .. }
+        | Command::Report => return None,
+    };
+    let place = all.registrants.binary_search_by_key(&host, |one| one.host).ok()?;
+    Some(Taken { by, place: u8::try_from(place).expect("they are few") })
 }
 
 fn apply(

@@ -51,7 +51,8 @@ pub use register::{
     encode_configuration,
 };
 pub use reservation::{
-    RESERVATIONS_BYTES_MAX, Registrant, Reservation, ReservationRefusal, VolumeReservations,
+    RESERVATIONS_BYTES_MAX, Registrant, Reservation, ReservationRefusal, Taken, TakenBy,
+    VolumeReservations,
 };
 pub use shard::{
     DoubtRun, Memory, Moment, NamedWrite, ShardMessage, WriteFlags, WriteName, WriteOrigin,

@@ -10,11 +10,12 @@ use crate::codec::{DecodeError, Put, Reader};
 use alloc::vec::Vec;
 use base::{Epoch, HostId, ReservationCommand, ReservationKind, VolumeId};
 
-/// What all reservations of a resource take at most, in the bytes of a configuration: 90 registrants of one volume.
-pub const RESERVATIONS_BYTES_MAX: usize = 2200;
+/// What all reservations of a resource take at most, in the bytes of a configuration: 94 registrants of one volume, or 64 volumes
+/// that had some.
+pub const RESERVATIONS_BYTES_MAX: usize = 2304;
 
 /// Bytes of a volume without registrants, and of each of those.
-const VOLUME_BYTES: usize = 34;
+const VOLUME_BYTES: usize = 36;
 const REGISTRANT_BYTES: usize = 24;
 
 /// A host that registered.
@@ -35,6 +36,34 @@ pub struct Reservation {
     pub holder: HostId,
 }
 
+/// How a host took something away, from itself or from others.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[repr(u8)]
+pub enum TakenBy {
+    /// It ended its registration.
+    Unregister = 1,
+    /// It ended the reservation that it held.
+    Release = 2,
+    /// It ended others' registrations, and took their reservation's place.
+    Preempt = 3,
+    /// It ended everything.
+    Clear = 4,
+}
+
+impl TakenBy {
+    const ALL: [TakenBy; 4] =
+        [TakenBy::Unregister, TakenBy::Release, TakenBy::Preempt, TakenBy::Clear];
+}
+
+/// What the latest change took away, so that every node can tell the hosts that it serves.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Taken {
+    /// How.
+    pub by: TakenBy,
+    /// Who did: the host's place among those that were registered before, from 0.
+    pub place: u8,
+}
+
 /// Registrants and reservation of one volume. It stays, once a host has registered, for its generation.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct VolumeReservations {
@@ -48,6 +77,8 @@ pub struct VolumeReservations {
     pub persists: bool,
     /// The reservation, if there is one.
     pub held: Option<Reservation>,
+    /// What the latest change took away, if it did.
+    pub taken: Option<Taken>,
     /// Hosts that registered, ascending.
     pub registrants: Vec<Registrant>,
 }
@@ -160,6 +191,8 @@ pub(crate) fn put(out: &mut Vec<u8>, all: &[VolumeReservations]) {
         out.put_bool(one.persists);
         out.put_u8(one.held.map_or(0, |held| held.kind as u8));
         put_host(out, one.held.map_or(HostId(0), |held| held.holder));
+        out.put_u8(one.taken.map_or(0, |taken| taken.by as u8));
+        out.put_u8(one.taken.map_or(0, |taken| taken.place));
         out.put_u16(u16::try_from(one.registrants.len()).expect("limits keep them few"));
         for registrant in &one.registrants {
             put_host(out, registrant.host);
@@ -179,18 +212,30 @@ pub(crate) fn take(mut reader: Reader<'_>) -> Result<Vec<VolumeReservations>, De
             (_, Some(kind)) => Some(Reservation { kind, holder }),
             _ => return Err(DecodeError::Damaged("a reservation of an unknown kind")),
         };
+        let taken = take_taken(reader.u8()?, reader.u8()?)?;
         let count = usize::from(reader.u16()?);
         if count * REGISTRANT_BYTES > reader.rest().len() {
             return Err(DecodeError::Damaged("fewer registrants than are said to be there"));
         }
         let one = |_| Ok(Registrant { host: take_host(&mut reader)?, key: reader.u64()? });
         let registrants = (0..count).map(one).collect::<Result<_, DecodeError>>()?;
-        all.push(VolumeReservations { volume, began, generation, persists, held, registrants });
+        let one =
+            VolumeReservations { volume, began, generation, persists, held, taken, registrants };
+        all.push(one);
     }
     if all.is_empty() {
         return Err(DecodeError::Damaged("a section that says nothing"));
     }
     Ok(all)
+}
+
+fn take_taken(by: u8, place: u8) -> Result<Option<Taken>, DecodeError> {
+    let known = TakenBy::ALL.into_iter().find(|one| *one as u8 == by);
+    match known {
+        Some(by) => Ok(Some(Taken { by, place })),
+        None if (by, place) == (0, 0) => Ok(None),
+        None => Err(DecodeError::Damaged("something was taken away in an unknown way")),
+    }
 }
 
 pub(crate) fn put_host(out: &mut Vec<u8>, host: HostId) {

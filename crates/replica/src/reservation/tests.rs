@@ -1,6 +1,6 @@
 //! The rules of the specification, one after the other.
 
-use super::{after_loss, allows, carried_out};
+use super::{Notice, after_loss, allows, carried_out, notice};
 use alloc::vec;
 use alloc::vec::Vec;
 use base::{HostId, Op, VolumeId};
@@ -225,7 +225,7 @@ fn there_are_none_without_a_quorum_to_lose_and_not_for_ever_more_hosts() {
     bench.0.options.quorum = Quorum::Majority;
     assert_eq!(carried_out(&bench.0, VolumeId(1), A, &register), Err(Refusal::None));
     let count = (1..200).take_while(|&host| bench.ask(HostId(host), register).is_ok()).count();
-    assert_eq!(count, 90);
+    assert_eq!(count, 94);
     bench.refused(HostId(500), register, Refusal::Full);
     let mut bytes = Vec::new();
     wire::encode_configuration(&bench.0, &mut bytes);
@@ -242,4 +242,54 @@ fn what_is_not_to_persist_is_gone_when_all_caches_are_lost() {
         let left = if persists { vec![A, B, C] } else { vec![] };
         assert_eq!((bench.hosts(), bench.all().held.is_some()), (left, persists));
     }
+}
+
+#[test]
+fn hosts_are_told_what_others_took_from_them() {
+    use Notice::{
+        RegistrationPreempted as Fenced, ReservationPreempted as Over, ReservationReleased as Free,
+    };
+    let preempt = |kind| Command::Preempt { current: 0xaa, others: 0xbb, kind };
+    let leave = Command::Unregister { current: None, persists: None };
+    let none: [Option<Notice>; 3] = [None; 3];
+    let free = |kind| {
+        let is_shared = !matches!(kind, Kind::WriteExclusive | Kind::ExclusiveAccess);
+        is_shared.then_some(Free)
+    };
+    for kind in KINDS {
+        let told = |holder: HostId, host: HostId, command: Command| {
+            let mut bench = Bench::registered();
+            let key = bench.all().key_of(holder).expect("all are");
+            bench.done(holder, Command::Acquire { current: key, kind });
+            let before = bench.all().clone();
+            bench.done(host, command);
+            [A, B, C].map(|host| notice(&before, bench.all(), host))
+        };
+        let clear = Command::Clear { current: 0xaa };
+        assert_eq!(told(B, A, clear), [None, Some(Over), Some(Over)], "{kind:?}");
+        let release = Command::Release { current: 0xbb, kind };
+        assert_eq!(told(B, B, release), [free(kind), None, free(kind)], "{kind:?}");
+        // With the last holder its reservation goes.
+        let goes = if kind.is_of_all() { None } else { free(kind) };
+        assert_eq!(told(B, B, leave), [goes, None, goes], "{kind:?}");
+        assert_eq!(told(A, B, leave), none, "nothing was taken from others");
+        assert_eq!(told(B, A, preempt(kind)), [None, Some(Fenced), None], "{kind:?}");
+        if !kind.is_of_all() {
+            let other = Kind::ExclusiveAccessAll;
+            let told = told(B, A, preempt(other));
+            assert_eq!(told, [None, Some(Fenced), free(kind)], "{kind:?}");
+        }
+        assert_eq!(told(A, C, Command::Register { key: 0xcc, persists: None }), none);
+    }
+}
+
+#[test]
+fn a_change_that_takes_nothing_away_tells_nobody_again() {
+    let mut bench = Bench::registered();
+    bench.done(A, Command::Clear { current: 0xaa });
+    assert!(bench.all().taken.is_some());
+    let before = bench.all().clone();
+    assert_eq!(notice(&before, &before, B), None, "it is not a change");
+    bench.done(B, Command::Register { key: 0xbb, persists: None });
+    assert_eq!(bench.all().taken, None);
 }

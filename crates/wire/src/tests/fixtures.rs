@@ -94,7 +94,7 @@ fn an_answer_that_a_write_is_durable_and_not_in_its_place_is_read_and_written_fo
 
 #[test]
 fn configurations_of_version_1_are_read_and_written_for_ever() {
-    for seed in 0..6 {
+    for seed in 0..10 {
         let encode = |configuration: &Configuration| {
             let mut bytes = Vec::new();
             encode_configuration(configuration, &mut bytes);

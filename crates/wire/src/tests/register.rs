@@ -179,16 +179,17 @@ fn a_full_configuration_takes_as_much_as_the_limit_says() {
     configuration.reservations.clear();
     assert_eq!(encoded(&configuration).len(), 2542);
     let registrants =
-        (1..=90).map(|host| Registrant { host: base::HostId(host), key: 1 }).collect();
+        (1..=94).map(|host| Registrant { host: base::HostId(host), key: 1 }).collect();
     configuration.reservations = vec![VolumeReservations {
         volume: base::VolumeId(0),
         began: base::Epoch(1),
-        generation: 90,
+        generation: 94,
         persists: false,
         held: None,
+        taken: None,
         registrants,
     }];
-    assert_eq!(encoded(&configuration).len(), 2542 + 2198);
+    assert_eq!(encoded(&configuration).len(), 2542 + 2296);
 }
 
 #[test]

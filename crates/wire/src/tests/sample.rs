@@ -120,12 +120,16 @@ fn reservations(volumes: &[VolumeEntry], random: &mut Prng) -> Vec<VolumeReserva
             kind,
             holder: if kind.is_of_all() { HostId(0) } else { first.host },
         });
+        let ways = [TakenBy::Unregister, TakenBy::Release, TakenBy::Preempt, TakenBy::Clear];
+        let taken = flag(random)
+            .then(|| Taken { by: ways[random.below(4) as usize], place: random.below(4) as u8 });
         VolumeReservations {
             volume,
             began: Epoch(1 + random.below(1 << 40)),
             generation: random.next_u64() as u32,
             persists: flag(random),
             held,
+            taken,
             registrants,
         }
     };

@@ -30,6 +30,7 @@ fn reserve(world: &mut World, hosts: &[u128], knows: &[u16]) -> Epoch {
         generation: 1,
         persists: false,
         held: hosts.first().map(|&host| Reservation { kind, holder: HostId(host) }),
+        taken: None,
         registrants: hosts.iter().map(|&host| Registrant { host: HostId(host), key: 1 }).collect(),
     }];
     let epoch = next.epoch;
