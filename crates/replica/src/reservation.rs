@@ -94,16 +94,23 @@ pub enum Notice {
     ReservationPreempted,
 }
 
-/// What `host` is to be told where `now` came right after `before`, both of one volume.
+/// What `host` is to be told where `now` came after `before`, both of one volume, without a gap as far as this node knows. If
+/// it missed some, whose registration is gone is told that others ended it.
 #[must_use]
 pub fn notice(
     before: &VolumeReservations,
     now: &VolumeReservations,
     host: HostId,
 ) -> Option<Notice> {
+    if before == now || before.key_of(host).is_none() {
+        return None;
+    }
+    if now.generation.wrapping_sub(before.generation) > 1 {
+        return now.key_of(host).is_none().then_some(Notice::RegistrationPreempted);
+    }
     let taken = now.taken?;
     let by = before.registrants.get(usize::from(taken.place)).map(|one| one.host);
-    if before == now || by == Some(host) || before.key_of(host).is_none() {
+    if by == Some(host) {
         return None;
     }
     let ended = before.held.filter(|held| now.held.is_none_or(|now| now.kind != held.kind));

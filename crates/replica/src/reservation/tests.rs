@@ -293,3 +293,14 @@ fn a_change_that_takes_nothing_away_tells_nobody_again() {
     bench.done(B, Command::Register { key: 0xbb, persists: None });
     assert_eq!(bench.all().taken, None);
 }
+
+#[test]
+fn a_node_that_missed_changes_tells_hosts_that_their_registrations_are_gone() {
+    let mut bench = Bench::registered();
+    let before = bench.all().clone();
+    bench.done(A, Command::Clear { current: 0xaa });
+    bench.done(B, Command::Register { key: 0xbb, persists: None });
+    let told = [A, B, C, HostId(0xd)].map(|host| notice(&before, bench.all(), host));
+    let gone = Some(Notice::RegistrationPreempted);
+    assert_eq!(told, [gone, None, gone, None]);
+}
