@@ -470,6 +470,25 @@ impl NvmeVolume {
         check(status).map(|()| page)
     }
 
+    /// Waits until there is something to tell of what others did to this host's registrations: which, and of which namespace.
+    /// 0 if it is something else.
+    ///
+    /// # Errors
+    /// If nothing comes in time.
+    pub fn await_notice(&mut self) -> io::Result<(u8, u32)> {
+        const RESERVATIONS: u64 = 0x80_0006;
+        let (status, event, _) = self.admin.ask(&[], Host::await_event)?;
+        check(status)?;
+        if event != RESERVATIONS {
+            return Ok((0, 0));
+        }
+        let (status, _, page) = self.admin.ask(&[], |host, send| host.log_page(0x80, 64, send))?;
+        check(status)?;
+        let parts = page.get(8).zip(page.get(12..16).and_then(|bytes| bytes.try_into().ok()));
+        let (&kind, namespace) = parts.ok_or_else(|| broken("a short page"))?;
+        Ok((kind, u32::from_le_bytes(namespace)))
+    }
+
     /// Says that bytes are not needed any more.
     ///
     /// # Errors

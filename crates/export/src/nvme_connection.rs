@@ -21,8 +21,8 @@ use std::ops::Range;
 
 use base::{AnswerError, Instant};
 use nvme::{
-    CloseReason, Connection, Controller, Credentials, Examiner, Namespace, Request, Service, Slot,
-    Status,
+    CloseReason, Connection, Controller, Credentials, Examiner, Namespace, Notice, Request,
+    Service, Slot, Status,
 };
 use sys::{Buffer, BufferPool, Piece, Psk, PskFault, Room};
 
@@ -229,6 +229,11 @@ impl NvmeConnection {
     /// The resource is not what it was.
     pub fn change(&mut self, service: &Service) {
         self.machine.change(service, &mut self.head);
+    }
+
+    /// Another host did something to the registration of this one.
+    pub fn notify(&mut self, namespace: u32, notice: Notice) {
+        self.machine.notify(namespace, notice, &mut self.head);
     }
 
     /// What this host has seen is not so any more: from now on it is refused until it connects anew.

@@ -4,27 +4,12 @@
 
 mod harness;
 
-use std::net::SocketAddr;
-
 use base::{ReservationCommand as Asks, ReservationKind as Kind};
 use client::{NvmeIdentity, NvmeVolume, discover};
+use harness::nvme::{address, cluster, create};
 use harness::{Cluster, PATIENCE};
 
-const MIB: u64 = 1 << 20;
 const CONFLICT: u16 = 0x083;
-
-fn cluster(name: &str, nodes: u16) -> Cluster {
-    let mut cluster = Cluster::new(name, nodes);
-    for node in 1..=nodes {
-        cluster.add_settings(node, &format!("nvme = \"{}:4420\"", cluster.address(node)));
-        cluster.start(node);
-    }
-    cluster
-}
-
-fn address(cluster: &Cluster, node: u16) -> SocketAddr {
-    format!("{}:4420", cluster.address(node)).parse().unwrap()
-}
 
 /// A host of this name, by a node.
 fn open(cluster: &Cluster, node: u16, host: &str) -> NvmeVolume {
@@ -60,8 +45,8 @@ fn register(key: u64) -> Asks {
 
 #[test]
 fn a_host_is_fenced_by_another_through_every_node_and_a_killed_primary() {
-    let mut cluster = cluster("reserve", 3);
-    cluster.create(&cluster.resource("alpha", 8 * MIB, &[1, 2, 3]));
+    let mut cluster = cluster("reserve", 3, None);
+    create(&cluster, &["alpha"], &[1, 2, 3]);
     let (mut a, mut b) = (open(&cluster, 1, "a"), open(&cluster, 2, "b"));
     assert_eq!(report(&mut a), (0, 0, vec![]));
     assert_eq!(a.reserve(&register(1)).unwrap(), Ok(()));
@@ -107,4 +92,33 @@ fn a_host_is_fenced_by_another_through_every_node_and_a_killed_primary() {
     write(&mut a, 5).unwrap();
     assert_eq!(b.reserve(&Asks::Clear { current: 2 }).unwrap(), Ok(()));
     assert_eq!(report(&mut a), (4, 0, vec![]));
+}
+
+#[test]
+fn hosts_are_told_by_their_own_nodes_what_others_took_from_them() {
+    const FENCED: (u8, u32) = (1, 1);
+    const RELEASED: (u8, u32) = (2, 1);
+    const CLEARED: (u8, u32) = (3, 1);
+    let cluster = cluster("notices", 3, None);
+    create(&cluster, &["alpha"], &[1, 2, 3]);
+    let (mut a, mut b) = (open(&cluster, 1, "a"), open(&cluster, 2, "b"));
+    let (mut c, mut b_by_3) = (open(&cluster, 3, "c"), open(&cluster, 3, "b"));
+    for (host, key) in [(&mut a, 1), (&mut b, 2), (&mut c, 3)] {
+        assert_eq!(host.reserve(&register(key)).unwrap(), Ok(()));
+    }
+    let kind = Kind::WriteExclusiveRegistrants;
+    assert_eq!(a.reserve(&Asks::Acquire { current: 1, kind }).unwrap(), Ok(()));
+    assert_eq!(a.reserve(&Asks::Release { current: 1, kind }).unwrap(), Ok(()));
+    for host in [&mut b, &mut c, &mut b_by_3] {
+        assert_eq!(host.await_notice().unwrap(), RELEASED);
+    }
+    assert_eq!(a.reserve(&Asks::Acquire { current: 1, kind }).unwrap(), Ok(()));
+    let preempt = Asks::Preempt { current: 1, others: 2, kind };
+    assert_eq!(a.reserve(&preempt).unwrap(), Ok(()));
+    for host in [&mut b, &mut b_by_3] {
+        assert_eq!(host.await_notice().unwrap(), FENCED);
+    }
+    // The first thing that A hears, and the second that C does.
+    assert_eq!(c.reserve(&Asks::Clear { current: 3 }).unwrap(), Ok(()));
+    assert_eq!(a.await_notice().unwrap(), CLEARED);
 }

@@ -10,12 +10,14 @@
 use crate::command::{Command, Status};
 use crate::identify::identify;
 use crate::log_page::{access_page, log_page};
+use crate::notice::{Notice, Notices};
 use crate::number::{
     ADMIN_ABORT, ADMIN_ASYNC_EVENT, ADMIN_GET_FEATURES, ADMIN_GET_LOG_PAGE, ADMIN_IDENTIFY,
     ADMIN_KEEP_ALIVE, ADMIN_SET_FEATURES, DEPTH_MAX, EVENTS_OPEN_MAX, FABRICS_PROPERTY_GET,
     FABRICS_PROPERTY_SET, FEATURE_ASYNC_EVENTS, FEATURE_HOST_ID, FEATURE_KEEP_ALIVE,
-    FEATURE_QUEUES, FEATURE_VOLATILE_CACHE, IO_QUEUES_MAX, LOG_ANA, LOG_CHANGED_NAMESPACES,
-    LOG_DISCOVERY, NOTICE_ANA, NOTICE_DISCOVERY, NOTICE_NAMESPACES, PROPERTY_CAP, PROPERTY_CC,
+    FEATURE_QUEUES, FEATURE_RESERVATION_MASK, FEATURE_RESERVATION_PERSISTS, FEATURE_VOLATILE_CACHE,
+    IO_QUEUES_MAX, LOG_ANA, LOG_CHANGED_NAMESPACES, LOG_DISCOVERY, LOG_RESERVATION, NOTICE_ANA,
+    NOTICE_DISCOVERY, NOTICE_NAMESPACES, NOTICE_RESERVATION, NSID_ALL, PROPERTY_CAP, PROPERTY_CC,
     PROPERTY_CSTS, PROPERTY_VS, VERSION,
 };
 use crate::subsystem::Service;
@@ -24,6 +26,8 @@ use base::{Duration, Instant};
 
 /// Bytes of a log page that are told at once, at most.
 const LOG_BYTES_MAX: u64 = 64 << 10;
+/// Bits of the feature that says of which notices a host does not want to hear.
+const RESERVATION_MASKS: u32 = 0b1110;
 /// `CC.EN`.
 const ENABLE: u32 = 1;
 /// `CC.SHN`: the host is about to leave.
@@ -66,6 +70,8 @@ pub struct Controller {
     changed: Vec<u32>,
     /// Changes of what the path is worth, the first value among them.
     access_changes: u64,
+    /// What others did to its registrations.
+    notices: Notices,
 }
 
 impl Controller {
@@ -84,6 +90,7 @@ impl Controller {
             waiting: Vec::new(),
             changed: Vec::new(),
             access_changes: 1,
+            notices: Notices::default(),
         }
     }
 
@@ -148,6 +155,13 @@ impl Controller {
         self.due |= due & self.wanted;
     }
 
+    /// Another host did something to this one's registration.
+    pub(crate) fn notify(&mut self, namespace: u32, notice: Notice) {
+        if self.notices.add(namespace, notice) {
+            self.due |= NOTICE_RESERVATION;
+        }
+    }
+
     /// A command that waited, and what it is answered with, if there is something to tell.
     pub(crate) fn take_event(&mut self) -> Option<(u16, u64)> {
         let open = self.due & !self.told;
@@ -155,15 +169,17 @@ impl Controller {
             return None;
         }
         let kind = 1 << open.trailing_zeros();
-        let (information, page): (u64, u8) = match kind {
-            NOTICE_NAMESPACES => (0x00, LOG_CHANGED_NAMESPACES),
-            NOTICE_ANA => (0x03, LOG_ANA),
-            _ => (0xf0, LOG_DISCOVERY),
+        const NOTICE: u64 = 2;
+        const OF_COMMAND_SET: u64 = 6;
+        let (is_about, information, page): (u64, u64, u8) = match kind {
+            NOTICE_NAMESPACES => (NOTICE, 0x00, LOG_CHANGED_NAMESPACES),
+            NOTICE_ANA => (NOTICE, 0x03, LOG_ANA),
+            NOTICE_RESERVATION => (OF_COMMAND_SET, 0x00, LOG_RESERVATION),
+            _ => (NOTICE, 0xf0, LOG_DISCOVERY),
         };
         self.due &= !kind;
         self.told |= kind;
-        // A notice.
-        let result = 2 | information << 8 | u64::from(page) << 16;
+        let result = is_about | information << 8 | u64::from(page) << 16;
         Some((self.waiting.remove(0), result))
     }
 
@@ -241,6 +257,7 @@ impl Controller {
             (LOG_ANA, Service::Volumes(subsystem)) => {
                 Some(access_page(subsystem, groups_only, self.access_changes))
             }
+            (LOG_RESERVATION, Service::Volumes(_)) => Some(self.notices.page()),
             _ => log_page(&self.service, number, &self.changed),
         };
         let Some(page) = page else { return Answer::Failed(Status::INVALID_LOG_PAGE) };
@@ -253,9 +270,13 @@ impl Controller {
                 LOG_CHANGED_NAMESPACES => NOTICE_NAMESPACES,
                 LOG_ANA => NOTICE_ANA,
                 LOG_DISCOVERY => NOTICE_DISCOVERY,
+                LOG_RESERVATION => NOTICE_RESERVATION,
                 _ => 0,
             };
             self.told &= !read;
+            if read == NOTICE_RESERVATION && self.notices.pop() {
+                self.due |= NOTICE_RESERVATION;
+            }
             if read == NOTICE_NAMESPACES {
                 self.changed.clear();
             }
@@ -279,6 +300,19 @@ impl Controller {
             }
             FEATURE_VOLATILE_CACHE if value & 1 == 1 => Answer::Done(0),
             FEATURE_VOLATILE_CACHE => Answer::Failed(Status::FEATURE_FIXED),
+            FEATURE_RESERVATION_MASK => {
+                let of = match command.namespace() {
+                    NSID_ALL => self.service.namespaces(),
+                    id => self.service.namespace(id).map_or(&[][..], core::slice::from_ref),
+                };
+                if of.is_empty() {
+                    return Answer::Failed(Status::INVALID_NAMESPACE);
+                }
+                self.notices.set_mask(of.iter().map(|one| one.id), value & RESERVATION_MASKS);
+                Answer::Done(0)
+            }
+            // A host says it as it registers.
+            FEATURE_RESERVATION_PERSISTS => Answer::Failed(Status::FEATURE_FIXED),
             // It was told when the host connected.
             FEATURE_HOST_ID => Answer::Failed(Status::SEQUENCE_ERROR),
             _ => Answer::Failed(Status::INVALID_FIELD),
@@ -298,6 +332,16 @@ impl Controller {
             FEATURE_ASYNC_EVENTS => Answer::Done(u64::from(self.wanted)),
             FEATURE_KEEP_ALIVE => Answer::Done(self.keep_alive.as_millis()),
             FEATURE_VOLATILE_CACHE => Answer::Done(1),
+            FEATURE_RESERVATION_MASK | FEATURE_RESERVATION_PERSISTS => {
+                let Some(one) = self.service.namespace(command.namespace()) else {
+                    return Answer::Failed(Status::INVALID_NAMESPACE);
+                };
+                Answer::Done(u64::from(if command.byte(40) == FEATURE_RESERVATION_MASK {
+                    self.notices.mask(one.id)
+                } else {
+                    u32::from(self.service.persists(one.id))
+                }))
+            }
             _ => Answer::Failed(Status::INVALID_FIELD),
         }
     }

@@ -8,12 +8,12 @@ use crate::auth::AUTH_BYTES_MAX;
 use crate::bytes::{length_u32, set, set_text, u16_at, u64_at};
 use crate::command::Status;
 use crate::number::{
-    ADMIN_ASYNC_EVENT, ADMIN_GET_LOG_PAGE, ADMIN_IDENTIFY, ADMIN_KEEP_ALIVE, ADMIN_SET_FEATURES,
-    COMMAND_BYTES, COMMON_BYTES, CONTROLLER_ANY, DIGEST_BYTES, FABRICS, FABRICS_AUTH_RECEIVE,
-    FABRICS_AUTH_SEND, FABRICS_CONNECT, FABRICS_PROPERTY_GET, FABRICS_PROPERTY_SET, FLAG_SUCCESS,
-    HEAD_BYTES_MAX, IO_COMPARE, IO_DATASET, IO_FLUSH, IO_READ, IO_RESERVATION_REPORT, IO_VERIFY,
-    IO_WRITE, IO_WRITE_ZEROES, NQN_BYTES, PDU_C2H_DATA, PDU_C2H_TERM, PDU_IC_RESP, PDU_R2T,
-    PDU_RESPONSE, PROPERTY_CC, SECURITY_PROTOCOL,
+    ADMIN_ASYNC_EVENT, ADMIN_GET_FEATURES, ADMIN_GET_LOG_PAGE, ADMIN_IDENTIFY, ADMIN_KEEP_ALIVE,
+    ADMIN_SET_FEATURES, COMMAND_BYTES, COMMON_BYTES, CONTROLLER_ANY, DIGEST_BYTES, FABRICS,
+    FABRICS_AUTH_RECEIVE, FABRICS_AUTH_SEND, FABRICS_CONNECT, FABRICS_PROPERTY_GET,
+    FABRICS_PROPERTY_SET, FLAG_SUCCESS, HEAD_BYTES_MAX, IO_COMPARE, IO_DATASET, IO_FLUSH, IO_READ,
+    IO_RESERVATION_REPORT, IO_VERIFY, IO_WRITE, IO_WRITE_ZEROES, NQN_BYTES, PDU_C2H_DATA,
+    PDU_C2H_TERM, PDU_IC_RESP, PDU_R2T, PDU_RESPONSE, PROPERTY_CC, SECURITY_PROTOCOL,
 };
 use crate::pdu::{Common, Digests, is_whole, place, put_command, put_ic_request, put_written};
 use alloc::vec::Vec;
@@ -260,9 +260,29 @@ impl Host {
 
     /// Sets a feature.
     pub fn set_feature(&mut self, feature: u8, value: u32, send: &mut Vec<u8>) -> u16 {
+        self.set_feature_of(0, feature, value, send)
+    }
+
+    /// Sets a feature that each namespace has by itself.
+    pub fn set_feature_of(
+        &mut self,
+        namespace: u32,
+        feature: u8,
+        value: u32,
+        send: &mut Vec<u8>,
+    ) -> u16 {
         self.command(ADMIN_SET_FEATURES, &[], send, |command| {
+            set(command, 4, &namespace.to_le_bytes());
             command[40] = feature;
             set(command, 44, &value.to_le_bytes());
+        })
+    }
+
+    /// Asks for such a feature's value.
+    pub fn feature_of(&mut self, namespace: u32, feature: u8, send: &mut Vec<u8>) -> u16 {
+        self.command(ADMIN_GET_FEATURES, &[], send, |command| {
+            set(command, 4, &namespace.to_le_bytes());
+            command[40] = feature;
         })
     }
 

@@ -35,6 +35,7 @@ mod examine;
 mod host;
 mod identify;
 mod log_page;
+mod notice;
 mod number;
 mod pdu;
 mod request;
@@ -56,6 +57,7 @@ pub use connection::{CloseReason, Connect, Connection, Event, Fed, Want};
 pub use controller::Controller;
 
 pub use host::{Host, HostEvent, HostFault};
+pub use notice::Notice;
 pub use number::{
     DEPTH_MAX, DISCOVERY_NQN, EVENTS_OPEN_MAX, H2C_BYTES_MAX, INLINE_BYTES_MAX, IO_QUEUES_MAX,
     NAMESPACES_MAX, NQN_BYTES_MAX, TRANSFER_BYTES_MAX,

@@ -113,6 +113,8 @@ pub(crate) const FEATURE_QUEUES: u8 = 0x07;
 pub(crate) const FEATURE_ASYNC_EVENTS: u8 = 0x0b;
 pub(crate) const FEATURE_KEEP_ALIVE: u8 = 0x0f;
 pub(crate) const FEATURE_HOST_ID: u8 = 0x81;
+pub(crate) const FEATURE_RESERVATION_MASK: u8 = 0x82;
+pub(crate) const FEATURE_RESERVATION_PERSISTS: u8 = 0x83;
 
 // Log pages.
 pub(crate) const LOG_ERRORS: u8 = 0x01;
@@ -122,11 +124,14 @@ pub(crate) const LOG_CHANGED_NAMESPACES: u8 = 0x04;
 pub(crate) const LOG_EFFECTS: u8 = 0x05;
 pub(crate) const LOG_ANA: u8 = 0x0c;
 pub(crate) const LOG_DISCOVERY: u8 = 0x70;
+pub(crate) const LOG_RESERVATION: u8 = 0x80;
 
 // Which kinds of asynchronous events are on: bits of `OAES` and of the feature.
 pub(crate) const NOTICE_NAMESPACES: u32 = 1 << 8;
 pub(crate) const NOTICE_ANA: u32 = 1 << 11;
 pub(crate) const NOTICE_DISCOVERY: u32 = 1 << 31;
+/// No bit of those: whether a host is told of reservations is for each namespace.
+pub(crate) const NOTICE_RESERVATION: u32 = 1;
 
 /// Bytes of the answer to every identify command.
 pub(crate) const IDENTIFY_BYTES: usize = 4096;

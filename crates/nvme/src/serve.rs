@@ -9,6 +9,7 @@ use crate::bytes::{length_u32, u32_at, u64_at};
 use crate::command::{Command, Sgl, Status};
 use crate::connection::{CloseReason, Connection, Event, Open, OpenKind, Phase, Role, connect_of};
 use crate::controller::{Answer, Controller};
+use crate::notice::Notice;
 use crate::number::{
     AUTH_REQUIRED, DEPTH_MAX, FABRICS_CONNECT, FABRICS_PROPERTY_SET, FLAG_LAST, GATHER_BYTES_MAX,
     IO_COMPARE, IO_DATASET, IO_FLUSH, IO_READ, IO_RESERVATION_REPORT, IO_VERIFY, IO_WRITE,
@@ -93,6 +94,14 @@ impl Connection {
             Role::Admin(controller) => controller.change(service.clone()),
             Role::Io { namespaces } => *namespaces = service.namespaces().to_vec(),
             Role::Fresh | Role::Unconnected | Role::Connecting { .. } => {}
+        }
+        self.tell(send);
+    }
+
+    /// Another host did something to the registration of this one.
+    pub fn notify(&mut self, namespace: u32, notice: Notice, send: &mut Vec<u8>) {
+        if let Role::Admin(controller) = &mut self.role {
+            controller.notify(namespace, notice);
         }
         self.tell(send);
     }

@@ -12,6 +12,8 @@ pub struct Subsystem {
     pub serial: String,
     /// Its volumes, in the order of their ids.
     pub namespaces: Vec<Namespace>,
+    /// Ids of those whose reservations persist through a loss of power.
+    pub persistent: Vec<u32>,
     /// How this node reaches the volumes.
     pub access: Access,
 }
@@ -92,6 +94,11 @@ impl Service {
             Service::Discovery { .. } => &[],
             Service::Volumes(subsystem) => &subsystem.namespaces,
         }
+    }
+
+    /// Whether reservations of this volume persist through a loss of power.
+    pub(crate) fn persists(&self, id: u32) -> bool {
+        matches!(self, Service::Volumes(subsystem) if subsystem.persistent.contains(&id))
     }
 
     /// The volume with this id.

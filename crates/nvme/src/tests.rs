@@ -7,7 +7,7 @@ use crate::number::{DISCOVERY_NQN, INLINE_BYTES_MAX, NSID_ALL, TRANSFER_BYTES_MA
 use crate::pdu::{Digests, Fatal};
 use crate::request::{Op, Request, Slot};
 use crate::subsystem::{Access, Entry, Namespace, Service, Subsystem};
-use crate::{Examiner, Report, ReportEntry, Secret, Status, bytes::u32_at};
+use crate::{Examiner, Notice, Report, ReportEntry, Secret, Status, bytes::u32_at};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -26,6 +26,7 @@ fn subsystem() -> Subsystem {
             Namespace { reserves: true, id: 1, blocks: 8192, block_shift: 9, nguid: [1; 16] },
             Namespace { reserves: true, id: 2, blocks: 1024, block_shift: 12, nguid: [2; 16] },
         ],
+        persistent: alloc::vec![2],
         access: Access::Optimized,
     }
 }
@@ -427,6 +428,62 @@ fn a_host_is_told_once_of_what_changed_until_it_has_looked() {
     }
     assert_eq!(pair.carry(), []);
     assert_eq!(pair.ask(Host::await_event).0, Status::TOO_MANY_EVENTS);
+}
+
+#[test]
+fn a_host_is_told_what_others_did_to_its_registration() {
+    const EVENT: u64 = 0x80_0006;
+    let mut pair = admin(3, Digests::default());
+    let event = pair.host.await_event(&mut pair.to_controller);
+    assert_eq!(pair.carry(), []);
+    let tell = |pair: &mut Pair, namespace, notice| {
+        pair.connection.notify(namespace, notice, &mut pair.to_host);
+    };
+    let told = |id| HostEvent::Ended { id, status: Status::SUCCESS, result: EVENT };
+    let page = |pair: &mut Pair| {
+        let (_, _, page) = pair.ask(|host, send| host.log_page(0x80, 64, send));
+        (u32_at(&page, 0), page[8], page[9], u32_at(&page, 12))
+    };
+    assert_eq!(page(&mut pair), (0, 0, 0, 0));
+    tell(&mut pair, 2, Notice::ReservationReleased);
+    assert_eq!(pair.carry(), [told(event)]);
+    tell(&mut pair, 1, Notice::RegistrationPreempted);
+    let event = pair.host.await_event(&mut pair.to_controller);
+    assert_eq!(pair.carry(), [], "it has not looked");
+    let look = pair.host.log_page(0x80, 64, &mut pair.to_controller);
+    let events = pair.carry();
+    assert!(events.contains(&told(event)), "there is another: {events:?}");
+    assert!(events.iter().any(|event| matches!(event, HostEvent::Data { id, bytes, .. }
+        if *id == look && bytes[8] == 2 && bytes[9] == 1)));
+    assert_eq!(page(&mut pair), (2, 1, 0, 1));
+    assert_eq!(page(&mut pair), (0, 0, 0, 0));
+    // Of all that it does not read, eight are kept.
+    for _ in 0..10 {
+        tell(&mut pair, 1, Notice::ReservationPreempted);
+    }
+    let pages: Vec<_> = (0..9).map(|_| page(&mut pair)).collect();
+    assert_eq!((pages[0], pages[7], pages[8]), ((3, 3, 7, 1), (10, 3, 0, 1), (0, 0, 0, 0)));
+    // It does not want to hear of that.
+    let mask = |pair: &mut Pair, namespace, mask| {
+        pair.ask(|host, send| host.set_feature_of(namespace, 0x82, mask, send)).0
+    };
+    let masked = |pair: &mut Pair, namespace| {
+        pair.ask(|host, send| host.feature_of(namespace, 0x82, send)).1
+    };
+    assert_eq!(mask(&mut pair, 2, 1 << 1), Status::SUCCESS);
+    assert_eq!(mask(&mut pair, 3, 1 << 1), Status::INVALID_NAMESPACE);
+    tell(&mut pair, 2, Notice::RegistrationPreempted);
+    tell(&mut pair, 2, Notice::ReservationPreempted);
+    assert_eq!(page(&mut pair), (13, 3, 0, 2));
+    assert_eq!((masked(&mut pair, 1), masked(&mut pair, 2)), (0, 2));
+    assert_eq!(mask(&mut pair, NSID_ALL, !0), Status::SUCCESS);
+    assert_eq!((masked(&mut pair, 1), masked(&mut pair, 2)), (0xe, 0xe));
+    let persists = |pair: &mut Pair, namespace| {
+        pair.ask(|host, send| host.feature_of(namespace, 0x83, send)).1
+    };
+    assert_eq!((persists(&mut pair, 1), persists(&mut pair, 2)), (0, 1));
+    let (fixed, _, _) = pair.ask(|host, send| host.set_feature_of(1, 0x83, 1, send));
+    assert_eq!(fixed, Status::FEATURE_FIXED);
 }
 
 #[test]

@@ -266,6 +266,7 @@ impl End {
         let volume =
             Namespace { reserves: true, id: 1, blocks: 1 << 14, block_shift: 9, nguid: [1; 16] };
         let service = Service::Volumes(Subsystem {
+            persistent: vec![],
             nqn: NQN.to_owned(),
             serial: "1".to_owned(),
             namespaces: vec![volume],

@@ -58,6 +58,7 @@ impl Node {
         }
         if let Some((old, new)) = old.zip(configuration) {
             self.tell_copies(&name, &old, &new);
+            self.tell_reservations(key, &old, &new);
         }
     }
 

@@ -83,6 +83,11 @@ impl Claim {
     }
 }
 
+/// The number that hosts know a volume by.
+pub(super) fn namespace_of(volume: VolumeId) -> u32 {
+    u32::from(volume.0) + 1
+}
+
 impl Hosts {
     /// A host has connected.
     pub(super) fn come(&mut self, now: Instant) {
@@ -180,15 +185,21 @@ impl Node {
             .is_some_and(|configuration| configuration.options.quorum == Quorum::Majority);
         let namespaces = volumes.map(|volume| Namespace {
             reserves,
-            id: u32::from(volume.volume.0) + 1,
+            id: namespace_of(volume.volume),
             blocks: volume.sectors * SECTOR_BYTES / u64::from(volume.block_bytes),
             block_shift: u8::try_from(volume.block_bytes.trailing_zeros()).unwrap_or(9),
             nguid: self.nguid(resource, volume.volume),
         });
+        let namespaces = namespaces.collect();
+        let reservations =
+            configuration.iter().flat_map(|configuration| &configuration.reservations);
+        let persistent =
+            reservations.filter(|one| one.persists).map(|one| namespace_of(one.volume));
         Service::Volumes(Subsystem {
             nqn: self.nqn_of(&resource.name),
             serial: format!("{:016x}", resource.id.0),
-            namespaces: namespaces.collect(),
+            namespaces,
+            persistent: persistent.collect(),
             access,
         })
     }

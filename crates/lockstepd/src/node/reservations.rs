@@ -1,4 +1,4 @@
-//! Commands of NVMe hosts about reservations: to the member of the resource, and back.
+//! Commands of NVMe hosts about reservations: to the member of the resource, and back; and what others' commands did to them.
 //!
 //! Always: a report is made of the configuration that the member names as the newest, after it has said so.
 //!
@@ -6,11 +6,13 @@
 
 use base::{HostId, ReservationCommand, VolumeId};
 use export::Tag;
-use nvme::{Report, ReportEntry, Service, Status};
+use nvme::{Notice, Report, ReportEntry, Service, Status};
 use replica::door::{MemberInput, Operation, OperationError, OperationId};
-use wire::ReservationRefusal;
+use replica::reservation::{Notice as Taken, notice};
+use wire::{Configuration, ReservationRefusal, VolumeReservations};
 
 use super::admin::Pending;
+use super::hosts::namespace_of;
 use super::{Node, Work};
 use crate::log::info;
 use crate::slab::Key;
@@ -96,19 +98,60 @@ impl Node {
         }
     }
 
+    /// Tells the hosts that have controllers here what this change did to their registrations.
+    pub(super) fn tell_reservations(
+        &mut self,
+        resource: Key,
+        old: &Configuration,
+        new: &Configuration,
+    ) {
+        let changed: Vec<(&VolumeReservations, &VolumeReservations)> = new
+            .reservations
+            .iter()
+            .filter_map(|now| Some((old.reservations_of(now.volume)?, now)))
+            .filter(|(before, now)| before != now)
+            .collect();
+        if changed.is_empty() {
+            return;
+        }
+        for (key, host, _) in self.controllers(resource) {
+            for (before, now) in &changed {
+                let Some(what) = notice(before, now, host) else { continue };
+                let what = match what {
+                    Taken::RegistrationPreempted => Notice::RegistrationPreempted,
+                    Taken::ReservationReleased => Notice::ReservationReleased,
+                    Taken::ReservationPreempted => Notice::ReservationPreempted,
+                };
+                let connection =
+                    self.clients.get_mut(key).and_then(|client| client.connection.nvme());
+                if let Some(connection) = connection {
+                    connection.notify(namespace_of(now.volume), what);
+                    self.stir_client(key);
+                }
+            }
+        }
+    }
+
     /// Controllers that a host has here to a resource.
     fn controllers_of(&mut self, resource: Key, host: HostId) -> Vec<u16> {
-        let mut ids = Vec::new();
+        let all = self.controllers(resource);
+        all.into_iter().filter(|(_, of, _)| *of == host).map(|(_, _, id)| id).collect()
+    }
+
+    /// Connections with controllers to a resource: whose, and which number the controller has.
+    fn controllers(&mut self, resource: Key) -> Vec<(Key, HostId, u16)> {
+        let mut all = Vec::new();
         for key in self.clients.keys() {
             let Some(client) = self.clients.get_mut(key) else { continue };
-            if client.host() != host || client.opened.is_none_or(|(of, _)| of != resource) {
+            if client.opened.is_none_or(|(of, _)| of != resource) {
                 continue;
             }
+            let host = client.host();
             let controller = client.connection.nvme().and_then(|one| one.controller());
             let controller = controller.filter(|one| matches!(one.service(), Service::Volumes(_)));
-            ids.extend(controller.map(|controller| controller.id()));
+            all.extend(controller.map(|controller| (key, host, controller.id())));
         }
-        ids
+        all
     }
 }
 

@@ -18,6 +18,7 @@ use wire::{Configuration, MemberKind, VolumeEntry};
 use super::Node;
 use super::admin::no_resource;
 use super::admission::left_out;
+use super::hosts::namespace_of;
 use super::lifecycle::{Known, joins_later};
 use super::resource::Resource;
 use crate::backing::Refused;
@@ -254,7 +255,7 @@ impl Node {
                 let nvme = self.config.nvme.map(|address| {
                     let (address, nqn) =
                         (reached_at(address, self.config.listen), self.nqn_of(name));
-                    format!("nvme+tcp://{address}/{nqn}/{}", u32::from(entry.volume.0) + 1)
+                    format!("nvme+tcp://{address}/{nqn}/{}", namespace_of(entry.volume))
                 });
                 VolumeStatus {
                     volume: entry.volume.0,
