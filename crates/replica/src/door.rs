@@ -333,7 +333,10 @@ pub enum ToShard {
         number: u64,
     },
     /// Admit again: the hand-over did not come about.
-    Undrain,
+    Undrain {
+        /// The reign that goes on.
+        reign: Epoch,
+    },
     /// This node's disk failed what another shard asked of it.
     DiskFails,
     /// Do not touch this node's disk any more.

@@ -340,7 +340,7 @@ impl Member {
     fn begin_anew(&mut self, begun: Epoch, out: &mut Out) {
         let until = self.now + self.timing.gather;
         let Some(reign) = self.reign_mut() else { return };
-        reign.reign = begun;
+        let ended = core::mem::replace(&mut reign.reign, begun);
         reign.served = false;
         reign.gathered.clear();
         reign.reconciled.clear();
@@ -357,7 +357,7 @@ impl Member {
             self.finish(cut.id, Err(OperationError::NoPrimary), out);
         }
         if had_drain {
-            Self::tell_shards(ToShard::Undrain, out);
+            Self::tell_shards(ToShard::Undrain { reign: ended }, out);
             self.fail_demotes(out);
         }
     }
@@ -400,7 +400,7 @@ impl Member {
         let Role::Primary(reign) = core::mem::replace(&mut self.role, Role::Idle) else { return };
         out.push(MemberOutput::Mark("member: reign ended by others"));
         if reign.drain.is_some() {
-            Self::tell_shards(ToShard::Undrain, out);
+            Self::tell_shards(ToShard::Undrain { reign: reign.reign }, out);
         }
         self.fail_cut(&reign, out);
         let pause = Duration(self.timing.retry.0);
@@ -548,12 +548,12 @@ impl Member {
             return;
         }
         let calm = Duration(self.timing.heartbeat.0.saturating_mul(8 * CALM_HEARTBEATS));
-        if let Some(reign) = self.reign_mut() {
-            reign.drain = None;
-            reign.calm_at = now + calm;
-        }
+        let Some(reign) = self.reign_mut() else { return };
+        reign.drain = None;
+        reign.calm_at = now + calm;
+        let goes_on = reign.reign;
         out.push(MemberOutput::Mark("member: drain given up"));
-        Self::tell_shards(ToShard::Undrain, out);
+        Self::tell_shards(ToShard::Undrain { reign: goes_on }, out);
         self.fail_demotes(out);
         for peer in self.peers.values_mut() {
             peer.wants = 0;

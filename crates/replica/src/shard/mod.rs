@@ -360,14 +360,17 @@ impl Shard {
                     self.on_vouched(peer, session, sequence, out);
                 }
             }
-            ToShard::Drain { reign, number } => {
+            // A member may be in its next reign while this shard stands at the end of the one before, which others may have
+            // succeeded: what it says of that one changes nothing here.
+            ToShard::Drain { reign, number } if reign == self.reign() => {
                 self.draining = Some((reign, number));
                 self.drained = None;
             }
-            ToShard::Undrain => {
+            ToShard::Undrain { reign } if reign == self.reign() => {
                 self.draining = None;
                 self.retry_waiting(out);
             }
+            ToShard::Drain { .. } | ToShard::Undrain { .. } => {}
             ToShard::DiskFails => self.disk_failing = true,
             ToShard::Detach => self.detach(out),
             ToShard::Suspend(on) => {

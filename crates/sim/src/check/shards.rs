@@ -78,7 +78,7 @@ impl Shards {
                 self.drained = true;
                 answers.push(FromShard::Drained { reign, number });
             }
-            ToShard::Undrain => self.drained = false,
+            ToShard::Undrain { .. } => self.drained = false,
             ToShard::Suspend(on) => self.suspended = *on,
             ToShard::DiskFails
             | ToShard::Detach

@@ -699,7 +699,7 @@ impl World {
                     answer = Some(FromShard::Drained { reign, number });
                 }
             }
-            ToShard::Undrain => shards.drained = false,
+            ToShard::Undrain { .. } => shards.drained = false,
             ToShard::DiskFails => shards.disk_fails = true,
             ToShard::Detach => shards.detached = true,
             ToShard::Suspend(on) => shards.suspended = on,

@@ -391,8 +391,26 @@ fn a_hand_over_that_does_not_come_about_lets_requests_go_on() {
     world.tell(1, ToShard::Drain { reign, number: 1 });
     let late = world.write(1, 64, 8, 2);
     assert_eq!(world.answer(1, late), None);
-    world.tell(1, ToShard::Undrain);
+    world.tell(1, ToShard::Undrain { reign });
     assert_eq!(world.answer(1, late), Some(Ok(())));
+}
+
+#[test]
+fn what_a_member_says_of_a_reign_that_its_shards_have_not_begun_undoes_no_drain() {
+    let mut world = pair();
+    let reign = world.configuration.reign;
+    world.tell(1, ToShard::Drain { reign, number: 1 });
+    assert!(world.has_said(1, &FromShard::Drained { reign, number: 1 }));
+    // The member has handed the reign over, and leads again; its disk is slow, so nothing is installed yet.
+    let later = base::Epoch(reign.0 + 2);
+    world.tell(1, ToShard::Drain { reign: later, number: 1 });
+    let read = world.read(1, 64, 8);
+    world.wait_ms(100);
+    assert_eq!(world.answer(1, read), None, "another may have written it");
+    world.tell(1, ToShard::Undrain { reign: later });
+    assert_eq!(world.answer(1, read), None);
+    world.tell(1, ToShard::Undrain { reign });
+    assert_eq!(world.answer(1, read), Some(Ok(())));
 }
 
 #[test]
