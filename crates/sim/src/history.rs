@@ -139,6 +139,11 @@ impl History {
         self.events.push((at, step, Event::Fence(index)));
     }
 
+    /// It may write again before it was answered well: what is left of this write may take effect after all.
+    pub fn unfence(&mut self, index: OpIndex) {
+        self.events.retain(|&(_, _, event)| event != Event::Fence(index));
+    }
+
     /// Every in-sync cache was lost.
     pub fn loss(&mut self, at: Time, step: u64) {
         self.events.push((at, step, Event::Loss));

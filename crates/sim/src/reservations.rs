@@ -1,7 +1,7 @@
 //! Hosts that keep each other from a volume: what they ask for, and what must hold then.
 //!
 //! Always checked: once a host was told that its command is done, no write of another host that has no right any more
-//! takes effect, whenever it was asked for and wherever it waits; and none of those that it asks for later is answered well
+//! takes effect until it has one again, whenever it was asked for and wherever it waits; and none of those that it asks for later is answered well
 //! before it has a right again.
 //!
 //! Not here: what a command comes to (`replica::reservation`), which is taken as it is.
@@ -24,6 +24,9 @@ pub(crate) struct Reservations {
     known: BTreeMap<Epoch, Configuration>,
     /// Writes of each client that were not answered well.
     writes: BTreeMap<usize, Vec<OpIndex>>,
+    /// Of each client, writes that must take no effect as long as it has no right, and the newest configuration when that was
+    /// known.
+    fenced: BTreeMap<usize, Vec<(OpIndex, Epoch)>>,
     /// Clients that have no right, as somebody was told in this step.
     denied: BTreeMap<usize, u64>,
 }
@@ -107,6 +110,21 @@ impl World {
             allows(configuration.reservations_of(volume), host_id(client), Op::Write)
         };
         self.reservations.denied.retain(|&client, _| !may(client));
+        let (history, unanswered) = (&mut self.history, &mut self.reservations.writes);
+        for (&client, writes) in &mut self.reservations.fenced {
+            if !may(client) {
+                continue;
+            }
+            writes.retain(|&(op, since)| {
+                let operation = history.operation(op);
+                let waits = configuration.epoch > since && !(operation.ended && operation.ok);
+                if waits {
+                    history.unfence(op);
+                    unanswered.entry(client).or_default().push(op);
+                }
+                !waits
+            });
+        }
     }
 
     /// A host is told that its command is done: those without a right have nothing left that could take effect.
@@ -134,6 +152,7 @@ impl World {
                     .all(|known| !allows(known.reservations_of(volume), host_id(client), Op::Write))
             })
             .collect();
+        let newest = from.last().map_or(Epoch(0), |known| known.epoch);
         let (now, step) = (self.queue.now(), self.step);
         for client in denied {
             self.mark("sim: a host is kept from a volume");
@@ -143,6 +162,7 @@ impl World {
                 let operation = self.history.operation(op);
                 if !(operation.ended && operation.ok) {
                     self.history.fence(now, step, op);
+                    self.reservations.fenced.entry(client).or_default().push((op, newest));
                 }
             }
         }
