@@ -59,8 +59,10 @@ enum Event {
     Abandon(OpIndex),
     /// From now on it takes no effect any more.
     Expire(OpIndex),
-    /// It has taken effect by now, or never will.
+    /// It has taken effect by now, or will not before it is let in.
     Fence(OpIndex),
+    /// From now on it may take effect again.
+    LetIn(OpIndex),
     Loss,
 }
 
@@ -133,15 +135,18 @@ impl History {
         self.events.push((at, step, Event::Expire(index)));
     }
 
-    /// The host that asked for this write was kept from the volume: what is left of it must not take effect from now on,
-    /// whether or not it is still to be answered.
+    /// The host that asked for this write was kept from the volume: what is left of it must not take effect from now on, until
+    /// it is let in, whether or not it is still to be answered.
     pub fn fence(&mut self, at: Time, step: u64, index: OpIndex) {
         self.events.push((at, step, Event::Fence(index)));
     }
 
-    /// It may write again before it was answered well: what is left of this write may take effect after all.
-    pub fn unfence(&mut self, index: OpIndex) {
-        self.events.retain(|&(_, _, event)| event != Event::Fence(index));
+    /// The host of this write, which was fenced and not answered well since, may write again: what is left of it may take
+    /// effect, unless it has expired.
+    pub fn let_in(&mut self, at: Time, step: u64, index: OpIndex) {
+        if !self.events.iter().any(|&(_, _, event)| event == Event::Expire(index)) {
+            self.events.push((at, step, Event::LetIn(index)));
+        }
     }
 
     /// Every in-sync cache was lost.
@@ -178,7 +183,8 @@ impl History {
                 Event::Call(index)
                 | Event::Abandon(index)
                 | Event::Expire(index)
-                | Event::Fence(index) => (index, false),
+                | Event::Fence(index)
+                | Event::LetIn(index) => (index, false),
                 Event::Answer(index) => (index, true),
             };
             match fate(index) {
@@ -263,7 +269,8 @@ impl History {
                 | Event::Answer(index)
                 | Event::Abandon(index)
                 | Event::Expire(index)
-                | Event::Fence(index) => Some(index),
+                | Event::Fence(index)
+                | Event::LetIn(index) => Some(index),
             };
             let Some(operation) = index.map(|index| &self.operations[index]) else {
                 sectors.values_mut().for_each(|places| places.push(place));
@@ -402,7 +409,8 @@ impl<'a> Register<'a> {
             Event::Answer(index) => return self.answer(index),
             Event::Abandon(index) => self.abandon(index),
             Event::Expire(index) => self.expire(index),
-            Event::Fence(index) => return self.fence(index),
+            Event::Fence(index) => self.fence(index),
+            Event::LetIn(index) => self.let_in(index),
             Event::Loss => self.lose(),
         }
         Ok(())
@@ -422,8 +430,7 @@ impl<'a> Register<'a> {
             Effect::Read(_) => {}
             Effect::Write(_) => {
                 self.called.push(token);
-                let calls = if operation.ok { &mut self.writes } else { &mut self.floating };
-                calls.0.push((index, token));
+                self.let_in(index);
             }
             Effect::Flush => {
                 let floor = self.floor_now();
@@ -502,16 +509,21 @@ impl<'a> Register<'a> {
         self.put_in_order();
     }
 
-    /// Likewise, of one that may still be answered well.
-    fn fence(&mut self, index: OpIndex) -> Result<(), String> {
-        if !self.operation(index).ok {
+    /// It took effect before this, or not before it is let in. Of one that will be answered well it is known where it did.
+    fn fence(&mut self, index: OpIndex) {
+        if self.operation(index).ok {
+            self.expand(Some(index));
+            self.writes.remove(index);
+        } else {
             self.expire(index);
-            return Ok(());
         }
-        let before: BTreeSet<Token> = self.ways.iter().map(|way| way.value).collect();
-        self.expand(Some(index));
-        self.ways.retain(|way| way.has(index));
-        if self.ways.is_empty() { Err(self.explain(index, &before)) } else { Ok(()) }
+    }
+
+    /// A write may take effect from now on.
+    fn let_in(&mut self, index: OpIndex) {
+        let token = self.token(index);
+        let calls = if self.operation(index).ok { &mut self.writes } else { &mut self.floating };
+        calls.0.push((index, token));
     }
 
     /// Adds every way that open operations can make, as far as an open read, or `target`, asks for it.

@@ -1,8 +1,8 @@
 //! Hosts that keep each other from a volume: what they ask for, and what must hold then.
 //!
 //! Always checked: once a host was told that its command is done, no write of another host that has no right any more
-//! takes effect until it has one again, whenever it was asked for and wherever it waits; and none of those that it asks for later is answered well
-//! before it has a right again.
+//! takes effect until it has one again, whenever it was asked for and wherever it waits; and none of those that it asks
+//! for later is answered well before it has a right again.
 //!
 //! Not here: what a command comes to (`replica::reservation`), which is taken as it is.
 
@@ -42,7 +42,6 @@ fn host_id(client: usize) -> HostId {
 
 impl World {
     fn has_hosts(&self) -> bool {
-        // Where a fork may go back to what was, rights do too.
         self.plan.features.contains(&Feature::Reserve)
     }
 
@@ -110,6 +109,7 @@ impl World {
             allows(configuration.reservations_of(volume), host_id(client), Op::Write)
         };
         self.reservations.denied.retain(|&client, _| !may(client));
+        let (now, step) = (self.queue.now(), self.step);
         let (history, unanswered) = (&mut self.history, &mut self.reservations.writes);
         for (&client, writes) in &mut self.reservations.fenced {
             if !may(client) {
@@ -119,7 +119,7 @@ impl World {
                 let operation = history.operation(op);
                 let waits = configuration.epoch > since && !(operation.ended && operation.ok);
                 if waits {
-                    history.unfence(op);
+                    history.let_in(now, step, op);
                     unanswered.entry(client).or_default().push(op);
                 }
                 !waits

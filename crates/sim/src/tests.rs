@@ -68,6 +68,16 @@ impl Script {
         self.history.expire(self.step, self.step, index);
     }
 
+    fn fence(&mut self, index: OpIndex) {
+        self.step += 1;
+        self.history.fence(self.step, self.step, index);
+    }
+
+    fn let_in(&mut self, index: OpIndex) {
+        self.step += 1;
+        self.history.let_in(self.step, self.step, index);
+    }
+
     fn lose(&mut self) {
         self.step += 1;
         self.history.loss(self.step, self.step);
@@ -96,6 +106,65 @@ fn a_write_that_was_asked_for_by_another_way_takes_effect_until_that_is_answered
         script.read(if late { 1 } else { 3 });
         assert_eq!(script.is_linear(), linear);
     }
+}
+
+#[test]
+fn a_write_of_a_host_without_a_right_takes_effect_before_or_once_it_is_let_in() {
+    for is_answered in [false, true] {
+        for (seen_before, is_let_in, linear) in
+            [(true, false, true), (false, true, true), (false, false, false)]
+        {
+            let mut script = Script::default();
+            script.write(1);
+            let kept = script.call(Effect::Write(2));
+            if seen_before {
+                script.read(2);
+            }
+            script.fence(kept);
+            script.read(if seen_before { 2 } else { 1 });
+            if is_let_in {
+                script.let_in(kept);
+            }
+            script.read(2);
+            if is_answered {
+                script.done(kept);
+            }
+            assert_eq!(script.is_linear(), linear, "{is_answered} {seen_before} {is_let_in}");
+        }
+    }
+}
+
+#[test]
+fn a_write_that_is_answered_well_took_effect_although_nobody_saw_it() {
+    for (is_let_in, linear) in [(false, false), (true, true)] {
+        let mut script = Script::default();
+        script.write(1);
+        let kept = script.call(Effect::Write(2));
+        let late = script.call(Effect::Read(Vec::new()));
+        script.fence(kept);
+        script.read(1);
+        if is_let_in {
+            script.let_in(kept);
+        }
+        script.done(kept);
+        script.saw(late, 2);
+        script.read(2);
+        assert_eq!(script.is_linear(), linear);
+    }
+}
+
+#[test]
+fn a_write_that_nobody_asks_for_any_more_is_not_let_in() {
+    let mut script = Script::default();
+    script.write(1);
+    let given_up = script.call(Effect::Write(2));
+    script.fence(given_up);
+    script.abandon(given_up);
+    script.expire(given_up);
+    script.let_in(given_up);
+    script.read(1);
+    script.read(2);
+    assert!(!script.is_linear());
 }
 
 #[test]
