@@ -1,8 +1,8 @@
 //! Hosts that keep each other from a volume: what they ask for, and what must hold then.
 //!
 //! Always checked: once a host was told that its command is done, no write of another host that has no right any more
-//! takes effect until it has one again, whenever it was asked for and wherever it waits; and none of those that it asks
-//! for later is answered well before it has a right again.
+//! takes effect, whenever it was asked for and wherever it waits, unless it came the only way that its host has: then it
+//! may once that has a right again. And none of those that it asks for later is answered well before that.
 //!
 //! Not here: what a command comes to (`replica::reservation`), which is taken as it is.
 
@@ -112,7 +112,7 @@ impl World {
         let (now, step) = (self.queue.now(), self.step);
         let (history, unanswered) = (&mut self.history, &mut self.reservations.writes);
         for (&client, writes) in &mut self.reservations.fenced {
-            if !may(client) {
+            if !may(client) || self.paths.way(client).is_some() {
                 continue;
             }
             writes.retain(|&(op, since)| {

@@ -1,5 +1,5 @@
 //! What becomes of a resource, one line in the log for each change: who is primary, whether the lease holds, which copies
-//! are in sync, what rots.
+//! are in sync, what rots. Hosts that a change of reservations concerns are told then too (`reservations`).
 //!
 //! Always: what repeats itself is told at a limited rate, with how often it came.
 //!

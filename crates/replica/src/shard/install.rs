@@ -48,7 +48,7 @@ impl Shard {
             self.resized = new.epoch;
         }
         let was_in_sync = self.configuration.as_ref().is_some_and(|old| old.is_in_sync(self.node));
-        self.configuration = Some(Arc::clone(&new));
+        let old = self.configuration.replace(Arc::clone(&new));
         self.reigns = reigns;
         self.limit_syncs(&new);
         self.install_effects(was_in_sync, new_reign);
@@ -67,6 +67,9 @@ impl Shard {
         out.push(ShardOutput::Member(FromShard::Installed { epoch: new.epoch }));
         self.expect_written(new_reign);
         self.fence(&new);
+        if let Some(old) = old {
+            self.note_rights(&old, &new);
+        }
         if new_reign && reigns {
             self.begin_reign();
         }

@@ -6,7 +6,7 @@
 //!
 //! Always: such a write is let in by the primary only in the reign that the node which took it from the client knew
 //! then; and only if no such write overlaps it that came another way and was let in after what the primary had told
-//! that node when it took it.
+//! that node when it took it; nor has any host gained or lost a right to the volume since.
 //!
 //! Not here: what becomes of a write that is let in (`write`), or took effect before (`once`).
 
@@ -15,17 +15,21 @@ use super::{Out, Shard};
 use crate::door::ShardOutput;
 use alloc::collections::VecDeque;
 use base::{AnswerError, NodeId, Span, VolumeId};
-use wire::Moment;
+use wire::{Configuration, Moment, VolumeReservations};
 
 /// Writes that are remembered: 320 KiB. A node that has heard of none of them has its client ask anew.
 pub(super) const RECENT_MAX: usize = 8192;
 
-/// One that was let in.
+/// What makes an older write come too late.
 #[derive(Clone, Copy, Debug)]
-struct Recent {
-    way: (NodeId, u32),
-    volume: VolumeId,
-    span: Span,
+enum Recent {
+    Write {
+        way: (NodeId, u32),
+        volume: VolumeId,
+        span: Span,
+    },
+    /// What hosts may do with this volume changed: what was taken from one before is none of those that it asks for now.
+    Rights(VolumeId),
 }
 
 /// What was let in as primary, and what the primary told.
@@ -33,10 +37,30 @@ struct Recent {
 pub(super) struct Multipath {
     /// As primary: the present moment.
     now: Moment,
-    /// Of its reign, the last that were let in.
+    /// Of its reign, the last that were let in, and changes among them.
     recent: VecDeque<Recent>,
     /// The newest that the primary told.
     told: Moment,
+}
+
+impl Multipath {
+    /// What is known at this moment, which is the present one: nothing, in a new reign.
+    fn at(&mut self, now: Moment) -> &mut Multipath {
+        if self.now.reign != now.reign {
+            self.now = now;
+            self.recent.clear();
+        }
+        self
+    }
+
+    fn remember(&mut self, one: Recent) {
+        const { assert!(size_of::<Recent>() <= 40) };
+        if self.recent.len() >= RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(one);
+        self.now.number += 1;
+    }
 }
 
 impl Shard {
@@ -67,26 +91,34 @@ impl Shard {
         };
         let (volume, span) = (client.request.volume, client.request.span);
         let now = self.moment();
-        let paths = &mut self.multipath;
-        if paths.now.reign != now.reign {
-            paths.now = now;
-            paths.recent.clear();
-        }
+        let paths = self.multipath.at(now);
         let since = now.number.checked_sub(moment.number).and_then(|n| usize::try_from(n).ok());
         let Some(since) = since.filter(|&since| since <= paths.recent.len()) else { return false };
         let newer = paths.recent.iter().rev().take(since);
-        let overtaken = newer.clone().any(|recent| {
-            recent.way != way && recent.volume == volume && recent.span.overlaps(span)
+        let overtaken = newer.clone().any(|recent| match *recent {
+            Recent::Write { way: other, volume: of, span: at } => {
+                other != way && of == volume && at.overlaps(span)
+            }
+            Recent::Rights(of) => of == volume,
         });
         if moment.reign != now.reign || overtaken {
             return false;
         }
-        if paths.recent.len() >= RECENT_MAX {
-            paths.recent.pop_front();
-        }
-        paths.recent.push_back(Recent { way, volume, span });
-        paths.now.number += 1;
+        paths.remember(Recent::Write { way, volume, span });
         true
+    }
+
+    /// As primary: where what hosts may do has changed, what waits since before is not carried out, not even once its host may
+    /// write again.
+    pub(super) fn note_rights(&mut self, old: &Configuration, new: &Configuration) {
+        if !self.is_primary() {
+            return;
+        }
+        let now = self.moment();
+        let changed = |of: &&VolumeReservations| old.reservations_of(of.volume) != Some(of);
+        for of in new.reservations.iter().filter(changed) {
+            self.multipath.at(now).remember(Recent::Rights(of.volume));
+        }
     }
 
     /// Its client may have asked elsewhere meanwhile.

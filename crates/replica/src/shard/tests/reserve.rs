@@ -8,6 +8,7 @@ use wire::{Registrant, Reservation, ReservationKind, VolumeReservations};
 
 const A: u128 = 0xa;
 const B: u128 = 0xb;
+const LATE: Option<Result<(), AnswerError>> = Some(Err(AnswerError::Path));
 const KEPT: Option<Result<(), AnswerError>> = Some(Err(AnswerError::Reserved));
 
 /// Nodes 1 and 2 with clients, and nodes 3 and 4 with data, of which node 3 is primary.
@@ -106,6 +107,34 @@ fn what_was_let_in_before_has_its_end_before_the_fence_stands() {
     world.run();
     assert_eq!(world.answer(1, open), Some(Ok(())));
     assert!(world.has_said(3, &FromShard::Fenced { epoch }));
+}
+
+#[test]
+fn what_a_host_asked_for_before_it_was_kept_away_is_not_carried_out_when_it_has_a_right_again() {
+    let mut world = world();
+    reserve(&mut world, &[B], &[1, 2, 4]);
+    for answer in [LATE, Some(Ok(()))] {
+        let first = world.write_of(B, 1, 64, 4);
+        assert_eq!(world.answer(1, first), answer, "node 1 has to hear how far the primary is");
+    }
+    world.held.insert((1, 3));
+    let old = world.write_of(B, 1, 8, 5);
+    world.tell(3, ToShard::Suspend(true));
+    let waits = world.write_of(B, 3, 16, 5);
+    reserve(&mut world, &[A], &[1, 2, 4]);
+    reserve(&mut world, &[B, A], &[2, 4]);
+    world.tell(3, ToShard::Suspend(false));
+    assert_eq!((world.answer(3, waits), world.at(3, 16)), (LATE, 0));
+    let new = world.write_of(B, 3, 16, 6);
+    assert_eq!((world.answer(3, new), world.at(4, 16)), (Some(Ok(())), 6));
+    world.held.clear();
+    world.run();
+    assert_eq!((world.answer(1, old), world.at(3, 8), world.at(4, 8)), (LATE, 0, 0));
+    world.install_on(1);
+    world.ready(3, 1);
+    let new = world.write_of(B, 1, 8, 7);
+    assert_eq!((world.answer(1, new), world.at(4, 8)), (Some(Ok(())), 7));
+    assert_eq!(world.buffers_held(), 0);
 }
 
 #[test]

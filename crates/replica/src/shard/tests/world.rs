@@ -599,6 +599,14 @@ impl World {
         id
     }
 
+    /// Likewise, a host that may have registered, which has several ways, as those have that can.
+    pub(super) fn write_of(&mut self, host: u128, node: u16, first: u64, value: u64) -> u64 {
+        let what = (Op::Write, span(first, 4), value, false);
+        let id = self.ask_by(Some(1), HostId(host), node, what);
+        self.run();
+        id
+    }
+
     /// Likewise, a host that may have registered.
     pub(super) fn write_as(&mut self, host: u128, node: u16, first: u64, value: u64) -> u64 {
         let id = self.ask_by(None, HostId(host), node, (Op::Write, span(first, 4), value, false));
