@@ -136,6 +136,7 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "vm-attach-6.12" vm::attach_6_12, "The same with Linux 6.12.";
     Full  "vm-moved-6.12" vm::moved_6_12, "A machine moves to another host while it works (QEMU's live migration), and the node it left is killed.";
     Full  "vm-proof-6.12" vm::proof_6_12, "Linux 6.12 proves who it is to nodes, and they to it; its secret is changed while it goes on.";
+    Full  "vm-reserve-6.12" vm::reserve_6_12, "Two hosts of Linux 6.12 keep each other from a volume by nvme resv-*; the primary's node is killed.";
     Full  "vm-tls-6.12" vm::tls_6_12, "Linux 6.12 speaks TLS with nodes by a key, which is changed while it goes on.";
     Full  "vm-ublk-6.1" vm::ublk_6_1, "A node in an emulated machine with Linux 6.1, which has no ublk, says so.";
     Full  "vm-ublk-6.12" vm::ublk_6_12, "Nodes in an emulated machine with Linux 6.12 make a disk of a volume; each is killed while it is used.";

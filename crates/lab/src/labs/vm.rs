@@ -6,6 +6,7 @@
 mod attach;
 mod moved;
 mod proof;
+mod reserve;
 mod tls;
 mod ublk;
 mod vhost;
@@ -26,6 +27,7 @@ use crate::relay::Delay;
 pub(super) use attach::{attach_6_1, attach_6_12};
 pub(super) use moved::moved_6_12;
 pub(super) use proof::proof_6_12;
+pub(super) use reserve::reserve_6_12;
 pub(super) use tls::tls_6_12;
 pub(super) use ublk::{ublk_6_1, ublk_6_12};
 pub(super) use vhost::vhost_6_12;
