@@ -200,3 +200,28 @@ fn a_node_that_cannot_start_names_a_code_a_cause_and_a_remedy() {
     let said = says_at_its_end(&mut cluster, 1);
     assert!(said.contains("LS-0070") && said.contains("node.toml"), "{said}");
 }
+
+/// The kernel's flags of each thread of a process: `PF_MEMALLOC_NOIO` and others (`proc(5)`, `stat`).
+fn flags(process: u32) -> Vec<u64> {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
+    let stat = |thread: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(thread.path().join("stat")).expect("it is there");
+        let (_, after_name) = text.rsplit_once(") ").expect("a name in brackets");
+        after_name.split(' ').nth(6).and_then(|flags| flags.parse().ok()).expect("a number")
+    };
+    threads.map(|thread| stat(thread.expect("listed"))).collect()
+}
+
+#[test]
+fn no_thread_of_a_node_waits_for_disks_when_memory_is_short() {
+    // Linux 5.6, which has the call, to 6.18.
+    const PF_MEMALLOC_NOIO: u64 = 0x0008_0000;
+    let mut cluster = Cluster::new("flusher", 1);
+    cluster.start(1);
+    if cluster.log(1).contains("PR_SET_IO_FLUSHER") {
+        return println!("NOT RUN: this process may not ask the kernel for it");
+    }
+    let flags = flags(cluster.process(1));
+    assert!(flags.len() > 1, "it has a helper at least");
+    assert!(flags.iter().all(|flags| flags & PF_MEMALLOC_NOIO != 0), "{flags:x?}");
+}

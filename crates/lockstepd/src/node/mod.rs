@@ -509,6 +509,11 @@ pub(crate) fn run(config: Config) -> ExitCode {
     // Before any thread is started, so that every thread inherits it.
     sys::block_signals(&SIGNALS).ok();
     sys::raise_open_files().ok();
+    if let Err(errno) = sys::become_io_flusher() {
+        info!(
+            "disks of this host by this node may wait for themselves when memory is short: PR_SET_IO_FLUSHER: {errno}"
+        );
+    }
     let name = config.name.clone();
     let mut node = match Node::open(config) {
         Ok(node) => node,
