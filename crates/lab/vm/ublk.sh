@@ -29,6 +29,11 @@ test "$(cat /sys/block/$name/size)" = $((64 * 2048)); test "$(cat $queue/logical
 test "$(cat $queue/write_cache)" = "write back"; test "$(cat $queue/fua)" = 1; test "$(cat $queue/discard_granularity)" = 4096
 test "$(cat $queue/max_sectors_kb)" = 1024; test "$(cat $queue/write_zeroes_max_bytes)" -ge 1048576
 
+# No thread of a node waits for disks when memory is short: PF_MEMALLOC_NOIO of the kernel's flags.
+for stat in $(for pid in $(busybox pidof lockstepd); do ls /proc/$pid/task/*/stat; done); do
+    test $(($(sed 's/.*) //' $stat | cut -d' ' -f7) & 0x80000)) != 0
+done
+
 # Discard and zeroing, across what the node cuts requests by, and beside what stays.
 head -c 8388608 /dev/urandom > /tmp/full
 for way in "" -z; do
