@@ -230,16 +230,25 @@ impl History {
         &self.operations[index]
     }
 
-    /// Looks for an order of all operations that explains every answer.
+    /// Looks for an order of all operations that explains every answer. Of how many sectors there are too many orders to look
+    /// at all of them.
     ///
     /// # Errors
     /// The first answer that no order explains.
-    pub fn check(&self) -> Result<(), NotLinear> {
+    pub fn check(&self) -> Result<u64, NotLinear> {
+        let (mut given_up, ends) = (0, self.ends());
         let mut found: Option<NotLinear> = None;
         for ((volume, sector), places) in self.by_sector() {
-            let mut register = Register::new(self, volume, sector);
-            for (at, step, event) in places.into_iter().map(|place| self.events[place]) {
-                if let Err(text) = register.event(event) {
+            let mut register = Register::new(self, &ends, volume, sector);
+            for place in places {
+                let (at, step, event) = self.events[place];
+                register.place = place;
+                let done = register.event(event);
+                if register.gave_up {
+                    given_up += 1;
+                    break;
+                }
+                if let Err(text) = done {
                     if found.as_ref().is_none_or(|before| step < before.step) {
                         found = Some(NotLinear { at, step, text });
                     }
@@ -247,7 +256,18 @@ impl History {
                 }
             }
         }
-        found.map_or(Ok(()), Err)
+        found.map_or(Ok(given_up), Err)
+    }
+
+    /// Of each write, after which events it takes no effect any more, in order.
+    fn ends(&self) -> BTreeMap<OpIndex, Vec<usize>> {
+        let mut ends: BTreeMap<OpIndex, Vec<usize>> = BTreeMap::new();
+        for (place, &(_, _, event)) in self.events.iter().enumerate() {
+            if let Event::Expire(index) | Event::Fence(index) = event {
+                ends.entry(index).or_default().push(place);
+            }
+        }
+        ends
     }
 
     /// Events that concern each sector that was read: of what nobody saw every order can be. Flushes concern every sector of
@@ -342,21 +362,26 @@ impl Calls {
 /// One sector's search.
 struct Register<'a> {
     history: &'a History,
+    ends: &'a BTreeMap<OpIndex, Vec<usize>>,
+    /// Of the event that is looked at.
+    place: usize,
     volume: VolumeId,
     sector: u64,
-    /// In order, each once.
+    /// In order, none that another covers.
     ways: Vec<Way>,
     /// Open reads that will be answered.
     reads: Calls,
     /// Open writes that will be answered without an error.
     writes: Calls,
-    /// Writes that will never be answered so.
+    /// Writes that will never be answered so; first those that can take effect the least long.
     floating: Calls,
     /// What every write called makes of the sector, in order.
     called: Vec<Token>,
     /// Values at the call of each open flush, and the writes called that may be younger.
     flushes: BTreeMap<OpIndex, Floor>,
     floor: Floor,
+    /// There were too many ways: nothing is said of what follows.
+    gave_up: bool,
 }
 
 /// What the sector holds at least: one of `values`, or one of the writes from then on.
@@ -371,9 +396,16 @@ struct Floor {
 const WAYS_MAX: usize = 20_000;
 
 impl<'a> Register<'a> {
-    fn new(history: &'a History, volume: VolumeId, sector: u64) -> Register<'a> {
+    fn new(
+        history: &'a History,
+        ends: &'a BTreeMap<OpIndex, Vec<usize>>,
+        volume: VolumeId,
+        sector: u64,
+    ) -> Register<'a> {
         Register {
             history,
+            ends,
+            place: 0,
             volume,
             sector,
             ways: vec![Way { value: 0, done: Set::new() }],
@@ -383,6 +415,7 @@ impl<'a> Register<'a> {
             called: Vec::new(),
             flushes: BTreeMap::new(),
             floor: Floor { values: BTreeSet::from([0]), called: 0 },
+            gave_up: false,
         }
     }
 
@@ -439,11 +472,59 @@ impl<'a> Register<'a> {
         }
     }
 
+    /// Sorted, and none that another covers.
     fn put_in_order(&mut self) {
-        if self.ways.len() > 1 {
-            self.ways.sort_unstable();
-            self.ways.dedup();
+        if self.ways.len() < 2 {
+            return;
         }
+        self.ways.sort_unstable();
+        self.ways.dedup();
+        let mut kept: Vec<Way> = Vec::with_capacity(self.ways.len());
+        let mut first = 0;
+        for way in std::mem::take(&mut self.ways) {
+            if kept.last().is_some_and(|last| last.value != way.value) {
+                first = kept.len();
+            }
+            if !kept[first..].iter().any(|other| self.covers(other, &way)) {
+                let mut place = 0;
+                kept.retain(|other| {
+                    place += 1;
+                    place <= first || !self.covers(&way, other)
+                });
+                kept.push(way);
+            }
+        }
+        self.ways = kept;
+    }
+
+    /// Whether all that can follow one way can follow the other: it holds the same, has no more writes behind it of those that
+    /// nobody will answer, and no fewer reads.
+    fn covers(&self, one: &Way, other: &Way) -> bool {
+        let is_read = |index: OpIndex| matches!(self.operation(index).effect, Effect::Read(_));
+        one.value == other.value
+            && one.done.iter().all(|&index| other.has(index) || is_read(index))
+            && other
+                .done
+                .iter()
+                .all(|&index| one.has(index) || !is_read(index) && !self.operation(index).ok)
+    }
+
+    /// Adds a way that no other covers, and takes those out that it covers; false if it is not worth adding.
+    fn insert(&mut self, new: &Way) -> bool {
+        let first = self.ways.partition_point(|way| way.value < new.value);
+        let count = self.ways[first..].partition_point(|way| way.value == new.value);
+        let like = &self.ways[first..first + count];
+        if like.iter().any(|way| self.covers(way, new)) {
+            return false;
+        }
+        for place in (first..first + count).rev() {
+            if self.covers(new, &self.ways[place]) {
+                self.ways.remove(place);
+            }
+        }
+        let place = self.ways.binary_search(new).unwrap_or_else(|place| place);
+        self.ways.insert(place, new.clone());
+        true
     }
 
     /// The floor that a flush called now would make.
@@ -522,8 +603,19 @@ impl<'a> Register<'a> {
     /// A write may take effect from now on.
     fn let_in(&mut self, index: OpIndex) {
         let token = self.token(index);
-        let calls = if self.operation(index).ok { &mut self.writes } else { &mut self.floating };
-        calls.0.push((index, token));
+        if self.operation(index).ok {
+            self.writes.0.push((index, token));
+        } else {
+            let end = self.end_of(index);
+            let place = self.floating.0.partition_point(|&(other, _)| self.end_of(other) <= end);
+            self.floating.0.insert(place, (index, token));
+        }
+    }
+
+    /// The event after which a write takes no effect any more.
+    fn end_of(&self, index: OpIndex) -> usize {
+        let ends = self.ends.get(&index).into_iter().flatten();
+        ends.copied().find(|&end| end >= self.place).unwrap_or(usize::MAX)
     }
 
     /// Adds every way that open operations can make, as far as an open read, or `target`, asks for it.
@@ -539,14 +631,23 @@ impl<'a> Register<'a> {
         }
     }
 
-    /// Writes worth applying now: `target`, and those that an open read saw.
+    /// Writes worth applying now: `target`, and those that an open read saw. Of several of one value that nobody will answer, the
+    /// one that can take effect the least long: what it is used for, it is as good for as any.
     fn wanted(&self, way: &Way, target: Option<OpIndex>) -> Vec<(OpIndex, Token)> {
         let seen =
             |value| self.reads.0.iter().any(|&(read, token)| token == value && !way.has(read));
         let is_wanted = |&(write, token): &(OpIndex, Token)| {
             (target == Some(write) || seen(token)) && !way.has(write)
         };
-        self.writes.0.iter().chain(&self.floating.0).copied().filter(is_wanted).collect()
+        let mut wanted: Vec<(OpIndex, Token)> =
+            self.writes.0.iter().copied().filter(is_wanted).collect();
+        let answered = wanted.len();
+        for floating in self.floating.0.iter().copied().filter(is_wanted) {
+            if wanted[answered..].iter().all(|&(_, token)| token != floating.1) {
+                wanted.push(floating);
+            }
+        }
+        wanted
     }
 
     /// The way after `write`, with every choice of open writes that it covers at once; those that are new go on.
@@ -561,6 +662,7 @@ impl<'a> Register<'a> {
             .collect();
         for choice in 0..(1_u32 << hidden.len()) {
             if self.ways.len() >= WAYS_MAX {
+                self.gave_up = true;
                 return;
             }
             let mut next = Way { value, done: way.done.clone() };
@@ -575,8 +677,7 @@ impl<'a> Register<'a> {
                     next.add(read);
                 }
             }
-            if let Err(at) = self.ways.binary_search(&next) {
-                self.ways.insert(at, next.clone());
+            if self.insert(&next) {
                 queue.push(next);
             }
         }

@@ -516,6 +516,10 @@ impl Scenario {
 
     fn end(self) -> Result<(), String> {
         self.broken()?;
-        self.world.check_history().map_err(|found| format!("not linear: {}", found.text))
+        match self.world.check_history() {
+            Ok(0) => Ok(()),
+            Ok(_) => Err("there are too many orders of what clients asked for".to_owned()),
+            Err(found) => Err(format!("not linear: {}", found.text)),
+        }
     }
 }

@@ -144,16 +144,18 @@ impl Sides {
     }
 
     /// The first side that no register explains.
-    pub(crate) fn check(&self, history: &History) -> Result<(), NotLinear> {
+    pub(crate) fn check(&self, history: &History) -> Result<u64, NotLinear> {
+        let mut given_up = 0;
         let ends: BTreeSet<Place> =
             self.given_up.iter().chain(self.nodes.values()).copied().collect();
         for end in ends {
-            history.seen_by(|index| self.fate(end, index)).check().map_err(|mut found| {
+            let seen = history.seen_by(|index| self.fate(end, index));
+            given_up += seen.check().map_err(|mut found| {
                 found.text = format!("side {:#x} up to epoch {}: {}", end.0, end.1, found.text);
                 found
             })?;
         }
-        Ok(())
+        Ok(given_up)
     }
 }
 

@@ -237,6 +237,44 @@ fn an_open_write_that_was_seen_and_overwritten_does_not_take_effect_again() {
 }
 
 #[test]
+fn a_write_may_be_asked_for_as_often_as_one_likes() {
+    let mut script = Script::default();
+    let left: Vec<OpIndex> = (0..90).map(|asked| script.call(Effect::Write(asked % 3))).collect();
+    left.into_iter().for_each(|index| script.abandon(index));
+    for _ in 0..10 {
+        let reads: Vec<OpIndex> = (0..3).map(|_| script.call(Effect::Read(Vec::new()))).collect();
+        (0..).zip(reads).for_each(|(token, index)| script.saw(index, token));
+        script.write(100);
+        script.read(100);
+    }
+    assert_eq!(script.history.check().expect("it can be explained"), 0);
+    script.write(200);
+    script.read(100);
+    assert!(!script.is_linear());
+}
+
+#[test]
+fn of_writes_of_one_value_each_takes_effect_once_and_the_one_that_ends_first_is_used_first() {
+    for (reads, linear) in [(1, true), (2, false)] {
+        let mut script = Script::default();
+        let lasting = script.call(Effect::Write(1));
+        let ending = script.call(Effect::Write(1));
+        script.abandon(lasting);
+        script.abandon(ending);
+        script.read(1);
+        script.write(2);
+        script.read(2);
+        script.expire(ending);
+        for _ in 0..reads {
+            script.read(1);
+            script.write(3);
+            script.read(3);
+        }
+        assert_eq!(script.is_linear(), linear);
+    }
+}
+
+#[test]
 fn overlapping_writes_take_either_order() {
     for last in [1, 2] {
         let mut script = Script::default();
