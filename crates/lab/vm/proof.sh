@@ -48,3 +48,18 @@ umount /mnt; fsck.ext4 -fn $disk
 if dmesg | grep -i "i/o error"; then exit 1; fi
 nvme disconnect -n "$SUBSYSTEM"
 echo "its secret is changed while the disk is in use" >> seen
+
+# `lockstep device` proves it by a table.
+cp lockstep /bin/; mkdir -p /etc/nvme; echo $host:$id > /etc/nvme/hostnqn; echo $id > /etc/nvme/hostid
+places=$(printf ",nvme+tcp://10.0.2.2:%s/$SUBSYSTEM/1" "$@")
+attach() { lockstep device attach web --via nvme --from "${places#,}" "$@" > /tmp/said 2>&1 && cat /tmp/said; }
+table() { printf '[[hosts]]\nnqn = "%s"\nsecret = "%s"\ncontroller_secret = "%s"\n' $host:$id $1 $NODES > /tmp/keys; chmod 600 /tmp/keys; }
+fails() { if "$@"; then echo "it did not fail: $*"; exit 1; fi; cat /tmp/said; test -z "$(ls /sys/class/nvme 2>/dev/null)"; }
+fails attach; grep -q "nvme-keys" /tmp/said
+table $SECRET; fails attach --nvme-keys /tmp/keys
+table $NEXT; chmod 640 /tmp/keys; fails attach --nvme-keys /tmp/keys; grep -q LS-0941 /tmp/said
+chmod 600 /tmp/keys; attach --nvme-keys /tmp/keys; until_so live
+fsck.ext4 -fn /dev/lockstep/by-res/web/0
+if grep "${NEXT:10:20}" /tmp/said /var/lib/lockstep/*; then exit 1; fi
+lockstep device detach web; test -z "$(ls /sys/class/nvme 2>/dev/null)"
+echo "lockstep device attach does it by a table" >> seen

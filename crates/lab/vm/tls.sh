@@ -49,3 +49,19 @@ umount /mnt; fsck.ext4 -fn $disk
 if dmesg | grep -i "i/o error"; then exit 1; fi
 tool nvme disconnect -n "$SUBSYSTEM"
 echo "its key is changed while the disk is in use, and the form of its identity with it" >> seen
+
+# `lockstep device` speaks TLS by a table; its key takes the place of the one before.
+touch left; until_so test -e other
+cp lockstep /bin/; mkdir -p /etc/nvme; echo $HOST > /etc/nvme/hostnqn; echo $ID > /etc/nvme/hostid
+places=$(printf ",nvme+tcp://10.0.2.2:%s/$SUBSYSTEM/1" "$@")
+attach() { lockstep device attach web --via nvme --from "${places#,}" "$@"; }
+table() { printf '[[hosts]]\nnqn = "%s"\ntls_key = "%s"\n' $HOST $1 > /tmp/keys; chmod 600 /tmp/keys; }
+if attach; then exit 1; fi
+table $NEXT; if attach --nvme-keys /tmp/keys; then exit 1; fi
+test -z "$(ls /sys/class/nvme 2>/dev/null)"
+table $WRONG; attach --nvme-keys /tmp/keys; until_so live
+grep psk /proc/keys; [ "$(grep -c "psk .*$SUBSYSTEM" /proc/keys)" = 1 ]
+fsck.ext4 -fn /dev/lockstep/by-res/web/0
+if grep "${WRONG:16:20}" /var/lib/lockstep/*; then exit 1; fi
+lockstep device detach web; test -z "$(ls /sys/class/nvme 2>/dev/null)"
+echo "lockstep device attach does it by a table" >> seen

@@ -12,6 +12,7 @@ mod attached;
 mod genl;
 mod host;
 mod keep;
+mod keys;
 mod nbd;
 mod nvme;
 mod place;
@@ -29,6 +30,7 @@ pub(crate) use place::{Place, Target, parse_place, parse_target};
 
 use attached::{Attached, Disk, State, Way};
 use host::{Host, KERNEL_LIMIT};
+use keys::Keys;
 use nbd::Nbd;
 use nvme::Nvme;
 use ublk::Ublk;
@@ -37,7 +39,7 @@ use crate::cli::{Attach, Device, Form, Global, Via};
 use crate::cluster::Cluster;
 use crate::output::{Cell, Style, Tone, say, say_json};
 use crate::problem::{
-    ATTACHED_OTHERWISE, DISK_IN_USE, FILE, NO_WAY, NOT_ATTACHED, Problem, VOLUME_ABSENT,
+    ATTACHED_OTHERWISE, DISK_IN_USE, FILE, NO_WAY, NOT_ATTACHED, NVME_KEYS, Problem, VOLUME_ABSENT,
 };
 use crate::view::Views;
 
@@ -189,9 +191,13 @@ fn attach(here: &Here, global: &Global, style: Style, wanted: &Attach) -> Result
         keep::ensure(here);
         return Ok(());
     };
-    let answer = here.attach(target, wanted.via, || match wanted.from.as_slice() {
-        [] => ask(global, target),
-        places => Ok(disk_at(target, places)),
+    let keys = wanted.nvme_keys.as_deref().map(|path| here.keys_at(path)).transpose()?;
+    let answer = here.attach(target, wanted.via, || {
+        let disk = match wanted.from.as_slice() {
+            [] => ask(global, target)?,
+            places => disk_at(target, places),
+        };
+        Ok(Disk { keys, ..disk })
     })?;
     if answer.via != Way::Ublk {
         keep::ensure(here);
@@ -267,6 +273,7 @@ fn disk_at(target: &Target, places: &[Place]) -> Disk {
         via: Way::Nvme,
         id: None,
         places: places.iter().map(Place::to_string).collect(),
+        keys: None,
         admin: Vec::new(),
         state: State::Attached,
     }
@@ -312,6 +319,13 @@ impl Here {
             nbd: Box::new(Nbd),
             directory,
         })
+    }
+
+    /// A table with this host's secret or key, if it is one.
+    fn keys_at(&self, path: &Path) -> Result<PathBuf, Problem> {
+        let path = std::path::absolute(path).map_err(|error| Problem::file(path, &error))?;
+        let read = nvme::identity(&self.host).and_then(|(nqn, _)| Keys::read(&path, &nqn));
+        read.map(|_| path).map_err(|why| Problem::new(NVME_KEYS, why))
     }
 
     fn maker(&self, way: Way) -> &dyn Maker {
@@ -528,7 +542,8 @@ impl Here {
 impl Disk {
     /// The same disk, with the places that are known now besides those that were.
     fn with_places_of(&self, new: &Disk) -> Disk {
-        let mut disk = Disk { state: State::Attached, ..self.clone() };
+        let keys = new.keys.clone().or(self.keys.clone());
+        let mut disk = Disk { state: State::Attached, keys, ..self.clone() };
         disk.places.extend(new.places.iter().filter(|place| !self.places.contains(place)).cloned());
         disk.admin.extend(new.admin.iter().filter(|path| !self.admin.contains(path)).cloned());
         disk

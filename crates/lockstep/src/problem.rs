@@ -198,6 +198,9 @@ kinds! {
     BAD_NVME_HOST = "LS-0940", Failed,
         "An NVMe host's name is its qualified one, `nqn.` and what follows; a table has each host once.",
         "`cat /etc/nvme/hostnqn` on the host tells its name; to give it another secret change its lines in the table.";
+    NVME_KEYS = "LS-0941", Failed,
+        "A table names this host by its qualified name, with its secret or its key for TLS, and only its owner can read it.",
+        "`cat /etc/nvme/hostnqn` tells this host's name; `lockstep nvme-host NQN --table FILE` makes its lines, for this host and for the nodes.";
 }
 
 /// A problem, ready to be shown.

@@ -1,6 +1,7 @@
 //! What a process asks of its machine once: clock, identity of this boot, random numbers, signals,
 //! limits, the service manager.
 
+use std::ffi::CString;
 use std::os::unix::net::UnixDatagram;
 
 use base::Instant;
@@ -110,6 +111,41 @@ pub fn become_io_flusher() -> Result<(), Errno> {
     const PR_SET_IO_FLUSHER: libc::c_int = 57;
     // SAFETY: numbers only.
     check(unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) }).map(drop)
+}
+
+/// Puts a key into one of the kernel's keyrings, in place of what has its name there (`add_key(2)`).
+///
+/// # Errors
+/// The kernel's: `ENODEV` if it has no such type, `EACCES` if this process may not change the ring.
+///
+/// # Panics
+/// If the type or the name contains a zero byte.
+pub fn add_key(kind: &str, name: &str, key: &[u8], ring: i32) -> Result<(), Errno> {
+    let text = |text: &str| CString::new(text).expect("no zero byte in it");
+    let (kind, name) = (text(kind), text(name));
+    // SAFETY: the kernel reads two texts with their ends, and as many bytes as are said to be there.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_add_key,
+            kind.as_ptr(),
+            name.as_ptr(),
+            key.as_ptr(),
+            key.len(),
+            libc::c_long::from(ring),
+        )
+    };
+    if answer < 0 { Err(Errno::last()) } else { Ok(()) }
+}
+
+/// Takes a key out of one of the kernel's keyrings (`keyctl_unlink(3)`).
+///
+/// # Errors
+/// The kernel's: `ENOENT` if it is not there, `EACCES` if this process may not change the ring.
+pub fn remove_key(key: i32, ring: i32) -> Result<(), Errno> {
+    let (unlink, key) = (libc::c_long::from(libc::KEYCTL_UNLINK), libc::c_long::from(key));
+    // SAFETY: numbers only.
+    let answer = unsafe { libc::syscall(libc::SYS_keyctl, unlink, key, libc::c_long::from(ring)) };
+    if answer < 0 { Err(Errno::last()) } else { Ok(()) }
 }
 
 /// Tells the service manager a state as `sd_notify(3)` lists them, for instance `READY=1`. False

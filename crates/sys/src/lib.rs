@@ -46,8 +46,8 @@ pub use errno::Errno;
 pub use file::{Access, OpenOptions};
 pub use hands::{EngineChoice, Event, Hands, HandsConfig, HandsError, OPERATIONS_MAX, Payload};
 pub use host::{
-    become_io_flusher, block_signals, boot_id, boot_name, clock, notify, raise_open_files,
-    random_bytes, random_u64, wall_clock_ms,
+    add_key, become_io_flusher, block_signals, boot_id, boot_name, clock, notify, raise_open_files,
+    random_bytes, random_u64, remove_key, wall_clock_ms,
 };
 pub use netlink::Netlink;
 pub use psk::{PSK_HANDSHAKE_BYTES_MAX, Psk, PskFault, PskKeys, PskSession, PskTls};

@@ -1,5 +1,7 @@
 //! The words of `lockstep device`.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::device::{Place, Target, parse_place, parse_target};
@@ -43,7 +45,7 @@ pub(crate) struct Attach {
     #[arg(value_name = "NAME[/VOL]", value_parser = parse_target, required_unless_present = "all")]
     pub(crate) target: Option<Target>,
     /// Everything that is written down as attached, as after a start of this host; asks no node
-    #[arg(long, conflicts_with_all = ["target", "via", "from"])]
+    #[arg(long, conflicts_with_all = ["target", "via", "from", "nvme_keys"])]
     pub(crate) all: bool,
     /// What makes the disk: auto (the first that works of the others), ublk, nvme or nbd
     #[arg(long, hide_possible_values = true, value_name = "WAY", default_value = "auto")]
@@ -51,6 +53,9 @@ pub(crate) struct Attach {
     /// Where the volume is, as `lockstep resource show` prints it; several are possible. Then no node is asked
     #[arg(long, value_name = "URL", value_delimiter = ',', value_parser = parse_place)]
     pub(crate) from: Vec<Place>,
+    /// Table with this host's secret, or key for TLS, where nodes ask for one by NVMe/TCP (`lockstep nvme-host --table`)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) nvme_keys: Option<PathBuf>,
 }
 
 /// What may make a disk.

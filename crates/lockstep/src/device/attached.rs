@@ -71,6 +71,9 @@ pub(super) struct Disk {
     /// Where it is, as URLs.
     #[serde(default)]
     pub(super) places: Vec<String>,
+    /// Table with what this host proves itself by, or speaks TLS by, to nodes that it reaches by NVMe/TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) keys: Option<PathBuf>,
     /// Admin sockets of the nodes that were asked.
     #[serde(default)]
     pub(super) admin: Vec<PathBuf>,

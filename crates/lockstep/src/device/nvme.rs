@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use super::attached::Disk;
 use super::host::Host;
+use super::keys::{Keys, Teach, teach};
 use super::place::NvmePlace;
 use super::{Going, Left, Made, Maker, PathState, Unmade};
 
@@ -29,6 +30,12 @@ const REACH_LIMIT: Duration = Duration::from_secs(3);
 /// What the kernel answers when it has the path already (`EALREADY`).
 const HAS_IT: i32 = 114;
 
+/// What it answers when a node does not let it in.
+const EACCES: i32 = 13;
+const ECONNRESET: i32 = 104;
+const ENOKEY: i32 = 126;
+const EKEYREJECTED: i32 = 129;
+
 /// The kernel's initiator.
 pub(super) struct Nvme {
     /// Hands the kernel a line that describes a path; the name of the controller that it makes.
@@ -37,6 +44,8 @@ pub(super) struct Nvme {
     pub(super) delete: fn(&Host, &str) -> Result<(), String>,
     /// Whether a node accepts connections there.
     pub(super) reach: fn(SocketAddr) -> io::Result<()>,
+    /// Hands the kernel a key for TLS.
+    pub(super) teach: Teach,
 }
 
 /// What has become of paths that were not there.
@@ -50,15 +59,28 @@ struct Paths {
 
 impl Nvme {
     pub(super) fn of_the_kernel() -> Nvme {
-        Nvme { connect, delete, reach }
+        Nvme { connect, delete, reach, teach }
+    }
+
+    /// What a path proves itself by, as the kernel's line says it; those that are there go on by it too.
+    fn prove(&self, host: &Host, disk: &Disk, nqn: &str) -> Result<String, String> {
+        let Some((path, place)) = disk.keys.as_deref().zip(disk.nvme().into_iter().next()) else {
+            return Ok(String::new());
+        };
+        let keys = Keys::read(path, nqn)?;
+        for controller in controllers(host, &place.subsystem) {
+            keys.renew(host, &controller)?;
+        }
+        keys.options(host, nqn, &place.subsystem, self.teach)
     }
 
     /// Adds the paths that are not there.
-    fn add_paths(&self, host: &Host, places: &[NvmePlace]) -> Result<Paths, String> {
-        if places.is_empty() {
+    fn add_paths(&self, host: &Host, disk: &Disk, places: &[NvmePlace]) -> Result<Paths, String> {
+        if places.is_empty() && disk.keys.is_none() {
             return Ok(Paths::default());
         }
-        let (nqn, id) = identity(host).map_err(|error| format!("/etc/nvme: {error}"))?;
+        let (nqn, id) = identity(host)?;
+        let options = self.prove(host, disk, &nqn)?;
         let reached: Vec<io::Result<()>> = thread::scope(|scope| {
             let tried = places.iter().map(|place| scope.spawn(|| (self.reach)(place.address)));
             let tried: Vec<_> = tried.collect();
@@ -68,14 +90,21 @@ impl Nvme {
         for (place, reached) in places.iter().zip(reached) {
             let line = format!(
                 "nqn={},transport=tcp,traddr={},trsvcid={},hostnqn={nqn},hostid={id},keep_alive_tmo=5,\
-                 reconnect_delay=2,ctrl_loss_tmo=-1",
+                 reconnect_delay=2,ctrl_loss_tmo=-1{options}",
                 place.subsystem,
                 place.address.ip(),
                 place.address.port()
             );
             match reached.and_then(|()| (self.connect)(host, &line)) {
                 Err(error) if error.raw_os_error() == Some(HAS_IT) => {}
-                Err(error) => paths.refused.push(format!("{}: {error}", place.address)),
+                Err(error) => {
+                    let hint = if disk.keys.is_none() && is_for_want_of_proof(&error) {
+                        " (the node wants a proof, or TLS: --nvme-keys)"
+                    } else {
+                        ""
+                    };
+                    paths.refused.push(format!("{}: {error}{hint}", place.address));
+                }
                 Ok(controller) => paths.added.push(controller),
             }
         }
@@ -100,7 +129,7 @@ impl Maker for Nvme {
         require_multipath(host)?;
         let missing: Vec<NvmePlace> =
             places.iter().filter(|place| !has_path(host, place)).cloned().collect();
-        let Paths { added, refused } = self.add_paths(host, &missing)?;
+        let Paths { added, refused } = self.add_paths(host, disk, &missing)?;
         if controllers(host, &first.subsystem).is_empty() {
             return Err(format!("no path could be made: {}", refused.join("; ")).into());
         }
@@ -306,8 +335,17 @@ fn is_disk(name: &str) -> bool {
     parts.is_some_and(|(subsystem, disk)| digits(subsystem) && digits(disk))
 }
 
+/// Whether the kernel says by this that a node lets in only who it knows.
+fn is_for_want_of_proof(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(EACCES | ECONNRESET | ENOKEY | EKEYREJECTED))
+}
+
 /// Who this host is: its name, and the identity in it. Made where there is none.
-fn identity(host: &Host) -> io::Result<(String, String)> {
+pub(super) fn identity(host: &Host) -> Result<(String, String), String> {
+    kept_identity(host).map_err(|error| format!("/etc/nvme: {error}"))
+}
+
+fn kept_identity(host: &Host) -> io::Result<(String, String)> {
     let kept = |file: &str| {
         let text = host.text(format!("etc/nvme/{file}"));
         text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())

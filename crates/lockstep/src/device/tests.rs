@@ -4,24 +4,28 @@ use std::cell::RefCell;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use ::nvme::{TlsNames, TlsPsk};
 use rustix::fs::{FlockOperation, flock};
 use wire::admin::{Answer, Command, HostDisk};
 
 use super::attached::{Attached, Disk, State, Way};
 use super::host::Host;
 use super::keep::{self, Broken};
+use super::keys;
 use super::nvme::Nvme;
 use super::place::{Target, parse_place, parse_target};
 use super::ublk::Ublk;
 use super::{Going, Here, Made, Maker, PathState, Unmade, disk_at};
 use crate::admin::Node;
 use crate::cli::Via;
-use crate::problem::{ATTACHED_OTHERWISE, DISK_IN_USE, NO_WAY, NOT_ATTACHED, PROTOCOL, Problem};
+use crate::problem::{
+    ATTACHED_OTHERWISE, DISK_IN_USE, NO_WAY, NOT_ATTACHED, NVME_KEYS, PROTOCOL, Problem,
+};
 
 /// A file system of a test, which goes with it.
 struct Root(PathBuf);
@@ -409,6 +413,11 @@ fn delete(host: &Host, controller: &str) -> Result<(), String> {
     Ok(())
 }
 
+fn teach(host: &Host, _: &TlsNames, psk: &TlsPsk) -> Result<(), String> {
+    put(&host.root, "tmp/taught", &format!("{} of {} bytes", psk.identity, psk.key.len()));
+    Ok(())
+}
+
 fn reach(address: SocketAddr) -> io::Result<()> {
     match address.port() {
         4420 => Ok(()),
@@ -420,7 +429,7 @@ fn nvme_host(name: &str) -> (Root, Nvme) {
     let root = Root::of(name);
     root.put("dev/nvme-fabrics", "");
     root.put("sys/module/nvme_core/parameters/multipath", "Y\n");
-    (root, Nvme { connect: kernel, delete, reach })
+    (root, Nvme { connect: kernel, delete, reach, teach })
 }
 
 fn nvme_disk(text: &str, places: &[&str]) -> Disk {
@@ -572,7 +581,111 @@ fn here_with_nvme(root: &Root) -> Here {
     root.put("dev/nvme-fabrics", "");
     root.put("sys/module/nvme_core/parameters/multipath", "Y\n");
     let (here, _) = puppets(root, [None; 3]);
-    Here { nvme: Box::new(Nvme { connect: kernel, delete, reach }), ..here }
+    Here { nvme: Box::new(Nvme { connect: kernel, delete, reach, teach }), ..here }
+}
+
+const SECRET: &str = "DHHC-1:00:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:";
+const TLS_KEY: &str = "NVMeTLSkey-1:01:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:";
+const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427";
+
+/// A table of NVMe hosts, which only its owner can read.
+fn put_table(root: &Root, text: &str) -> PathBuf {
+    let path = root.0.join("nvme-hosts.toml");
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    path
+}
+
+#[test]
+fn a_host_proves_who_it_is_by_its_entry_in_a_table() {
+    let (root, nvme) = nvme_host("keys");
+    root.put("etc/nvme/hostnqn", NQN);
+    let others = format!("[[hosts]]\nnqn = \"nqn.other\"\ntls_key = \"{TLS_KEY}\"\n");
+    let keys = put_table(
+        &root,
+        &format!("open = [\"x\"]\n{others}[[hosts]]\nnqn = \"{NQN}\"\nsecret = \"{SECRET}\"\n"),
+    );
+    let wanted = Disk { keys: Some(keys), ..nvme_disk("web", &["127.77.0.1:4420"]) };
+    nvme.make(&root.host(), &wanted).unwrap();
+    let line = root.host().text("tmp/line").unwrap();
+    assert!(line.ends_with(&format!("ctrl_loss_tmo=-1,dhchap_secret={SECRET}")), "{line}");
+    // It is read anew for the next path, and those that are there go on by what it says then.
+    root.put("sys/class/nvme/nvme0/dhchap_secret", "DHHC-1:00:before:\n");
+    root.put("sys/class/nvme/nvme0/dhchap_ctrl_secret", "none\n");
+    let both = format!("secret = \"{SECRET}\"\ncontroller_secret = \"{SECRET}\"\n");
+    put_table(&root, &format!("[[hosts]]\nnqn = \"{NQN}\"\n{both}tls_key = \"{TLS_KEY}\"\n"));
+    let next = nvme_disk("web", &["127.77.0.1:4420", "[::1]:4420"]);
+    nvme.make(&root.host(), &Disk { keys: wanted.keys, ..next }).unwrap();
+    let line = root.host().text("tmp/line").unwrap();
+    let options = format!(",dhchap_secret={SECRET},dhchap_ctrl_secret={SECRET},tls");
+    assert!(line.contains("traddr=::1") && line.ends_with(&options), "{line}");
+    let of_first = |file: &str| root.host().text(format!("sys/class/nvme/nvme0/{file}")).unwrap();
+    assert_eq!(of_first("dhchap_secret"), SECRET);
+    assert_eq!(of_first("dhchap_ctrl_secret"), "none");
+    let taught = root.host().text("tmp/taught").unwrap();
+    let name = format!("NVMe1R01 {NQN} nqn.x:web ");
+    assert!(taught.starts_with(&name) && taught.ends_with(" of 32 bytes"), "{taught}");
+}
+
+#[test]
+fn a_table_that_says_nothing_of_this_host_or_that_others_can_read_changes_nothing() {
+    let root = Root::of("bad-keys");
+    let here = here_with_nvme(&root);
+    root.put("etc/nvme/hostnqn", NQN);
+    let of = |line: &str| format!("[[hosts]]\nnqn = \"{NQN}\"\n{line}\n");
+    let cases = [
+        (
+            format!("[[hosts]]\nnqn = \"nqn.other\"\nsecret = \"{SECRET}\"\n"),
+            "has no secret and no key",
+        ),
+        (of(""), "neither `secret` nor `tls_key`"),
+        (of("secret = \"DHHC-1:00:hunter2:\""), "`secret` of nqn."),
+        (of("tls_key = \"NVMeTLSkey-1:01:hunter2:\""), "`tls_key` of nqn."),
+        (of("secret = hunter2"), "line 3 is not"),
+    ];
+    for (text, said) in cases {
+        let path = put_table(&root, &text);
+        let problem = here.keys_at(&path).unwrap_err();
+        assert!(problem.is_kind(NVME_KEYS) && problem.message.contains(said), "{said}: {problem}");
+        assert!(
+            !problem.message.contains("hunter2") && !problem.message.contains("DHHC"),
+            "{problem}"
+        );
+    }
+    let path = put_table(&root, &of(&format!("secret = \"{SECRET}\"")));
+    assert_eq!(here.keys_at(&path).unwrap(), path);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    assert!(here.keys_at(&path).unwrap_err().message.contains("chmod 600"));
+    fs::remove_file(&path).unwrap();
+    assert!(here.keys_at(&path).unwrap_err().message.contains("No such file"));
+    assert_eq!(written(&here), []);
+}
+
+#[test]
+fn the_kernels_keyring_is_found_by_its_name() {
+    let keys = "0a1b2c3d I--Q---     1 perm 1f3f0000     0 65534 keyring   _uid.0: empty\n\
+                2b3c4d5e I------     1 perm 3f0f0000     0     0 keyring   .nvme: 2\n";
+    assert_eq!(keys::ring(keys), Some(0x2b3c_4d5e));
+    assert_eq!(keys::ring(""), None);
+    assert_eq!(keys::ring("x\n2b3c I-- 1 perm 3f 0 0 psk .nvme: 2\n"), None);
+}
+
+#[test]
+fn a_key_for_tls_takes_the_place_of_those_before_it() {
+    let names = TlsNames { host: NQN.to_owned(), subsystem: "nqn.x:web".to_owned() };
+    let line = |number: u32, name: &str| {
+        format!("{number:08x} I--Q---     1 perm 3f010000     0     0 psk       {name}: 32\n")
+    };
+    let new = format!("NVMe1R01 {NQN} nqn.x:web new=");
+    let keys = [
+        line(1, &format!("NVMe1R01 {NQN} nqn.x:web old=")),
+        line(2, &new),
+        line(3, &format!("NVMe0R02 {NQN} nqn.x:web")),
+        line(4, &format!("NVMe0R01 {NQN} nqn.x:web2")),
+        line(5, "NVMe0R01 nqn.other nqn.x:web"),
+        line(6, "something else"),
+    ];
+    assert_eq!(keys::others(&keys.concat(), &names, &new), [1, 3]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::{Guest, TOOLS, paths, said, until};
-use crate::bench::{Bench, Outcome, Verdict, ensure, missing, passed, run};
+use crate::bench::{Bench, Outcome, Verdict, ensure, missing, passed, program, run};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 
 /// Of the machine, in its script too.
@@ -65,6 +65,7 @@ fn proof(bench: &Bench, series: &str) -> Outcome {
     let ((subsystem, ports), (open, _)) = (paths(&cluster, "web")?, paths(&cluster, "free")?);
     let share = bench.directory.join("share");
     fs::create_dir(&share)?;
+    fs::copy(program("lockstep")?, share.join("lockstep"))?;
     fs::write(share.join("run"), include_str!("../../../vm/proof.sh"))?;
     let settings = format!(
         "SUBSYSTEM={subsystem} OPEN={open} PORTS=\"{}\"\nSECRET={own} NEXT={next} NODES={nodes} WRONG={wrong}\n",

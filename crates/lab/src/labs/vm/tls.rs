@@ -56,6 +56,7 @@ fn tls(bench: &Bench, series: &str) -> Outcome {
     let share = bench.directory.join("share");
     fs::create_dir(&share)?;
     copy(&tools, &share.join("tools"))?;
+    fs::copy(program("lockstep")?, share.join("lockstep"))?;
     fs::write(share.join("run"), include_str!("../../../vm/tls.sh"))?;
     let id = HOST.rsplit(':').next().unwrap_or_default();
     let settings = format!(
@@ -76,10 +77,13 @@ fn tls(bench: &Bench, series: &str) -> Outcome {
     until(&mut running, &share, "changed")?;
     tell(&cluster, &format!("tls_key = \"{next}\"\n"))?;
     fs::write(share.join("only"), "")?;
+    until(&mut running, &share, "left")?;
+    tell(&cluster, &format!("tls_key = \"{wrong}\"\n"))?;
+    fs::write(share.join("other"), "")?;
     ensure!(running.ends_well()?, "the machine found fault:\n{}", said(&share));
     for node in ["a", "b", "c"] {
         let log = fs::read_to_string(cluster.home(node).join("log"))?;
-        let told = [&own, &next].iter().any(|key| log.contains(&key[16..40]));
+        let told = [&own, &next, &wrong].iter().any(|key| log.contains(&key[16..40]));
         ensure!(!told && log.contains("inside TLS"), "node {node} tells a key, or of no TLS");
     }
     let seen = fs::read_to_string(share.join("seen"))?;
