@@ -279,3 +279,43 @@ fn one_machine_has_a_disk_at_a_time() {
     assert!(refused(Command::VhostAdd { resource, volume, group }).contains("LS-0071"));
     assert!(!connected(&cluster, 1));
 }
+
+#[test]
+fn a_machine_counts_until_it_comes_back_to_the_next_process() {
+    let (mut cluster, path) = serving("vhost-counts", 1);
+    let delete = |cluster: &Cluster| {
+        let resource = "alpha".to_owned();
+        cluster.ask(1, Command::ResourceDelete { resource, force: false, unused: false })
+    };
+    let mut machine = Machine::new();
+    machine.connect(&path);
+    machine.read(0, 4096);
+    cluster.kill(1);
+    cluster.start(1);
+    assert!(!connected(&cluster, 1));
+    assert!(delete(&cluster).unwrap_err().contains("LS-0015"), "its requests may wait in it");
+    machine.connect(&path);
+    machine.read(0, 4096);
+    assert!(delete(&cluster).unwrap_err().contains("LS-0015"));
+    // With another start of the host it went, too.
+    cluster.kill(1);
+    let list = cluster.home(1).join("vhost.toml");
+    let text = std::fs::read_to_string(&list).unwrap();
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    assert!(text.contains(boot.trim()), "{text}");
+    std::fs::write(&list, text.replace(boot.trim(), "of-another-start")).unwrap();
+    cluster.start(1);
+    // Nobody has it open.
+    cluster.dump(1, "alpha");
+    machine.connect(&path);
+    machine.read(0, 4096);
+    // It counts once, and not any more when it has gone.
+    drop(machine);
+    cluster.wait_for("an end of the connection", || match connected(&cluster, 1) {
+        false => Ok(()),
+        true => Err("it is there".to_owned()),
+    });
+    cluster.kill(1);
+    cluster.start(1);
+    delete(&cluster).unwrap();
+}

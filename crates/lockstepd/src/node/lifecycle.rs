@@ -379,7 +379,8 @@ impl Node {
         resource.nodes = nodes;
         resource.named = named;
         resource.members = members.or_else(|| resource.defined.as_ref().map(members_of));
-        let count = self.disks_counted(&file.name, file.id);
+        let awaited = self.machines_awaited(&file.name, file.id);
+        let count = self.disks_counted(&file.name, file.id) + awaited;
         resource.clients = count;
         let key = self.resources.insert(resource);
         self.by_id.insert(id, key);

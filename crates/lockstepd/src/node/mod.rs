@@ -251,8 +251,8 @@ impl Node {
         node.open_peers()?;
         // They count among the clients of what begins to run.
         node.load_disks().map_err(directory)?;
-        node.load_resources().map_err(directory)?;
         node.load_sockets().map_err(directory)?;
+        node.load_resources().map_err(directory)?;
         node.listen_nbd().map_err(listening)?;
         node.listen_nvme().map_err(listening)?;
         node.open_admin().map_err(listening)?;
@@ -372,6 +372,7 @@ impl Node {
         self.wake_visitors();
         self.open_doors();
         self.send_stalled_away();
+        self.look_for_machines();
         // Before looking who may go on: steps give buffers back.
         self.step_all();
         self.stir_starved_clients();
@@ -409,6 +410,7 @@ impl Node {
             self.starving_wake_at(),
             self.hosts.wake_at(),
             self.ublk.wake_at(),
+            self.machines.wake_at(),
             stop,
         ];
         first.into_iter().chain(others.into_iter().flatten()).min().map(|time| time.since(now))
@@ -511,7 +513,7 @@ pub(crate) fn run(config: Config) -> ExitCode {
     sys::raise_open_files().ok();
     if let Err(errno) = sys::become_io_flusher() {
         info!(
-            "disks of this host by this node may wait for themselves when memory is short: PR_SET_IO_FLUSHER: {errno}"
+            "the kernel does not spare this node when memory is short: PR_SET_IO_FLUSHER: {errno}"
         );
     }
     let name = config.name.clone();

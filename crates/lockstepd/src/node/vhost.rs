@@ -4,6 +4,8 @@
 //! - A socket is in the file (`vhost/listed`) before it is there, and the next process listens on it again: QEMU connects to
 //!   the same path, and brings the record of what was not answered.
 //! - One machine has a disk at a time. Who comes meanwhile is sent away; one whose connection has ended makes room.
+//! - A machine counts as a client of its resource while it is connected, and, if the process that served it has died, until it
+//!   comes back, for a minute at most: its requests wait in it.
 //! - A socket belongs to one identity of a resource. While that is not there, nobody is let in, and QEMU tries again.
 //! - Only the node's own user, and the group that the operator named, reaches a socket.
 //!
@@ -15,7 +17,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-use base::{Epoch, VolumeId};
+use base::{Duration, Epoch, Instant, VolumeId};
 use export::{Served, VhostDisk, VhostVolume};
 use sys::{Errno, Event, Handle, Listener, Socket};
 use wire::admin::{VhostSocket, codes};
@@ -35,9 +37,14 @@ const SOCKETS_MAX: usize = 256;
 /// Messages that are taken from one machine's QEMU before others have their turn.
 const MESSAGES_MAX: usize = 64;
 
+/// How long a machine that the last process served counts, though it has not come back.
+const AWAITED_LIMIT: Duration = Duration::from_secs(60);
+
 /// The socket of one volume.
 struct Entry {
     listed: Listed,
+    /// Until when its machine is waited for, which the last process served.
+    awaited: Option<Instant>,
     listener: Option<Listener>,
     /// The machine that has connected, among all clients.
     client: Option<Key>,
@@ -59,19 +66,30 @@ impl Machines {
 
     fn insert(&mut self, listed: Listed, listener: Option<Listener>) -> u32 {
         self.numbers += 1;
-        self.entries.insert(self.numbers, Entry { listed, listener, client: None });
+        let entry = Entry { listed, awaited: None, listener, client: None };
+        self.entries.insert(self.numbers, entry);
         self.numbers
+    }
+
+    /// When to look whether a machine is not waited for any more.
+    pub(super) fn wake_at(&self) -> Option<Instant> {
+        self.entries.values().filter_map(|entry| entry.awaited).min()
     }
 }
 
 impl Node {
     /// Listens again where this node did.
     pub(super) fn load_sockets(&mut self) -> Result<(), String> {
+        let boot = sys::boot_name();
         for listed in listed::read(&self.config.directory)? {
+            let is_there = listed.boot.as_ref().is_some_and(|at| *at == boot);
             let path = self.socket_path(&listed.resource, listed.volume);
             let listener = patiently(|| listen(&path, listed.group.as_deref()), |e| e.0);
             let listener = listener.map_err(|(_, why)| warning!("{why}")).ok();
             let number = self.machines.insert(listed, listener.clone());
+            if is_there && let Some(entry) = self.machines.entries.get_mut(&number) {
+                entry.awaited = Some(self.hands.now() + AWAITED_LIMIT);
+            }
             if let Some(listener) = listener {
                 self.accept_machines(listener, number);
             }
@@ -124,7 +142,8 @@ impl Node {
         let path = self.socket_path(resource, volume);
         let refuse = |why| Refused::new(&codes::CANNOT_LISTEN, format!("{resource}: {why}"));
         let name = resource.to_owned();
-        let listed = Listed { resource: name, identity, volume, group: group.clone() };
+        let group_too = group.clone();
+        let listed = Listed { resource: name, identity, volume, group: group_too, boot: None };
         let number = self.machines.insert(listed, None);
         let listener = self
             .save_sockets()
@@ -156,6 +175,7 @@ impl Node {
     }
 
     fn end_socket(&mut self, number: u32, why: &str) {
+        self.await_no_more(number);
         let Some(entry) = self.machines.entries.remove(&number) else { return };
         let path = self.socket_path(&entry.listed.resource, entry.listed.volume);
         if let Some(listener) = &entry.listener {
@@ -223,6 +243,8 @@ impl Node {
                 let client = Client::new(Some(socket), served, opened, false, self.hands.now());
                 let client = self.clients.insert(client);
                 self.count_client(key, true);
+                self.await_no_more(number);
+                self.note_machine(number, true);
                 let entry = self.machines.entries.get_mut(&number).expect("just seen");
                 entry.client = Some(client);
                 info!("{}: a machine has volume {volume} as its disk", entry.listed.resource);
@@ -352,9 +374,67 @@ impl Node {
         for kick in kicks {
             self.hands.stop_watching(&kick);
         }
-        let mut entries = self.machines.entries.values_mut();
-        if let Some(entry) = entries.find(|entry| entry.client == Some(key)) {
-            entry.client = None;
+        let mut entries = self.machines.entries.iter_mut();
+        let Some((&number, entry)) = entries.find(|(_, entry)| entry.client == Some(key)) else {
+            return;
+        };
+        entry.client = None;
+        // The next process is to wait for it.
+        if self.stopping.is_none() {
+            self.note_machine(number, false);
+        }
+    }
+
+    /// Writes down whether a socket's machine is there.
+    fn note_machine(&mut self, number: u32, is_there: bool) {
+        let Some(entry) = self.machines.entries.get_mut(&number) else { return };
+        let boot = is_there.then(sys::boot_name);
+        if entry.listed.boot == boot {
+            return;
+        }
+        entry.listed.boot = boot;
+        if let Err(refused) = self.save_sockets() {
+            warning!("whether a machine is there is not in the list of sockets: {refused}");
+        }
+    }
+
+    /// How many machines of a resource count that have not come back yet.
+    pub(super) fn machines_awaited(&self, resource: &str, identity: u64) -> u32 {
+        let is_its = |entry: &&Entry| {
+            let Listed { resource: of, identity: its, .. } = &entry.listed;
+            entry.awaited.is_some() && of == resource && *its == identity
+        };
+        let count = self.machines.entries.values().filter(is_its).count();
+        u32::try_from(count).expect("few sockets")
+    }
+
+    /// A socket's machine counts by itself from now on, or not at all.
+    fn await_no_more(&mut self, number: u32) {
+        let Some(entry) = self.machines.entries.get_mut(&number) else { return };
+        if entry.awaited.take().is_none() {
+            return;
+        }
+        let known = self.known.get(&entry.listed.resource);
+        let known = known.filter(|known| known.file.id == entry.listed.identity);
+        if let Some(running) = known.and_then(|known| known.running) {
+            self.count_client(running, false);
+        }
+    }
+
+    /// Waits no more for machines that have not come back in their time.
+    pub(super) fn look_for_machines(&mut self) {
+        let now = self.hands.now();
+        let is_late = |entry: &Entry| entry.awaited.is_some_and(|until| until <= now);
+        let late = self.machines.entries.iter().filter(|(_, entry)| is_late(entry));
+        let late: Vec<u32> = late.map(|(number, _)| *number).collect();
+        for number in late {
+            let listed = &self.machines.entries[&number].listed;
+            info!(
+                "{}: the machine with volume {} has not come back",
+                listed.resource, listed.volume
+            );
+            self.await_no_more(number);
+            self.note_machine(number, false);
         }
     }
 

@@ -17,6 +17,8 @@ pub(super) struct Listed {
     pub(super) volume: u16,
     /// Whose members may connect.
     pub(super) group: Option<String>,
+    /// In which boot of this host a machine connected that has not gone since, as far as any process knows.
+    pub(super) boot: Option<String>,
 }
 
 #[derive(Default, Deserialize, Serialize)]
@@ -35,6 +37,8 @@ struct ListedSocket {
     volume: u16,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     group: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    boot: Option<String>,
 }
 
 /// The sockets that the file in this directory names; none if there is no file.
@@ -48,14 +52,14 @@ pub(super) fn read(directory: &Path) -> Result<Vec<Listed>, String> {
     };
     let file: ListedFile = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
     let listed = |socket: ListedSocket| {
-        let ListedSocket { resource, identity, volume, group } = socket;
+        let ListedSocket { resource, identity, volume, group, boot } = socket;
         // It becomes a part of a path.
         if resource.is_empty() || resource.starts_with('.') || resource.contains('/') {
             return Err(wrong(format!("{resource:?} is no resource's name")));
         }
         let identity = u64::from_str_radix(&identity, 16);
         let identity = identity.map_err(|error| wrong(error.to_string()))?;
-        Ok(Listed { resource, identity, volume, group })
+        Ok(Listed { resource, identity, volume, group, boot })
     };
     file.socket.into_iter().map(listed).collect()
 }
@@ -71,6 +75,7 @@ pub(super) fn write<'a>(
         identity: format!("{:016x}", listed.identity),
         volume: listed.volume,
         group: listed.group.clone(),
+        boot: listed.boot.clone(),
     });
     let file = ListedFile { socket: socket.collect() };
     let text = toml::to_string(&file).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -88,7 +93,8 @@ mod tests {
         std::fs::create_dir_all(&directory).expect("a directory for this test");
         assert!(read(&directory).expect("no file is no socket").is_empty());
         let (resource, group) = ("web".to_owned(), Some("kvm".to_owned()));
-        let listed = Listed { resource, identity: 7, volume: 1, group };
+        let listed =
+            Listed { resource, identity: 7, volume: 1, group, boot: Some("1-2".to_owned()) };
         write(&directory, [&listed].into_iter()).expect("written");
         assert_eq!(read(&directory).expect("read"), vec![listed.clone()]);
         let outside = Listed { resource: "../web".to_owned(), ..listed };
