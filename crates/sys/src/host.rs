@@ -116,13 +116,11 @@ pub fn become_io_flusher() -> Result<(), Errno> {
 /// Puts a key into one of the kernel's keyrings, in place of what has its name there (`add_key(2)`).
 ///
 /// # Errors
-/// The kernel's: `ENODEV` if it has no such type, `EACCES` if this process may not change the ring.
-///
-/// # Panics
-/// If the type or the name contains a zero byte.
+/// The kernel's: `ENODEV` if it has no such type, `EACCES` if this process may not change the ring; `EINVAL` if the type or the
+/// name contains a zero byte.
 pub fn add_key(kind: &str, name: &str, key: &[u8], ring: i32) -> Result<(), Errno> {
-    let text = |text: &str| CString::new(text).expect("no zero byte in it");
-    let (kind, name) = (text(kind), text(name));
+    let text = |text: &str| CString::new(text).map_err(|_| Errno(libc::EINVAL));
+    let (kind, name) = (text(kind)?, text(name)?);
     // SAFETY: the kernel reads two texts with their ends, and as many bytes as are said to be there.
     let answer = unsafe {
         libc::syscall(

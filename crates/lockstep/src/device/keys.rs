@@ -36,7 +36,6 @@ struct Entry {
 }
 
 /// What this host has.
-#[derive(Debug)]
 pub(super) struct Keys {
     secret: Option<String>,
     controller_secret: Option<String>,
