@@ -99,11 +99,13 @@ pub(crate) struct Client {
     unsent: u64,
     /// In so many sends.
     sends: usize,
+    /// What it sends is waited for.
+    receiving: bool,
     /// It is in the list of those who wait for buffers.
     hungry: bool,
     /// Of a machine: its socket is waited for.
     pub(super) watched: bool,
-    /// When it last sent something, or took something.
+    /// When it last sent something, or took something, or began to be waited for.
     pub(super) moved: Instant,
 }
 
@@ -138,10 +140,33 @@ impl Client {
             closing: false,
             unsent: 0,
             sends: 0,
+            receiving: false,
             hungry: false,
             watched: false,
             moved: now,
         }
+    }
+
+    /// So much is on its way to it.
+    fn begin_send(&mut self, bytes: u64, now: Instant) {
+        if self.sends == 0 {
+            self.moved = now;
+        }
+        self.sends += 1;
+        self.unsent += bytes;
+    }
+
+    /// Something is to come of it.
+    fn begin_receive(&mut self, now: Instant) {
+        self.receiving = true;
+        self.moved = now;
+    }
+
+    /// Since when it is waited for, while it holds memory: what this node has not sent yet, or has no room for, it cannot take or
+    /// send.
+    fn waited_for_since(&self) -> Option<Instant> {
+        let is_its_turn = self.sends > 0 || self.receiving;
+        (is_its_turn && self.connection.waits_for_client()).then_some(self.moved)
     }
 
     /// Which host it is, if it says so: those that do not cannot register for reservations.
@@ -291,7 +316,7 @@ impl Node {
     pub(super) fn on_client_received(&mut self, key: Key, event: Event) {
         let now = self.hands.now();
         let Some(client) = self.clients.get_mut(key) else { return };
-        client.moved = now;
+        (client.receiving, client.moved) = (false, now);
         let count = match event.result {
             Ok(count) if count > 0 => count as usize,
             Ok(_) => return self.drop_client(key, "the client closed the connection"),
@@ -370,10 +395,9 @@ impl Node {
         let room = client.sends < SENDS_MAX;
         let pieces = if room { client.connection.take_send() } else { Vec::new() };
         if !pieces.is_empty() {
-            client.sends += 1;
             let bytes: usize = pieces.iter().map(sys::Piece::len).sum();
             let bytes = u64::try_from(bytes).expect("memory is smaller");
-            client.unsent += bytes;
+            client.begin_send(bytes, self.hands.now());
             let token = self.operations.insert(Purpose::NbdSend(key, bytes)).number();
             let socket = client.socket.as_ref().expect("what sends has a socket");
             self.hands.send(token, socket, pieces);
@@ -404,6 +428,7 @@ impl Node {
             return;
         }
         if let Some((buffer, range)) = client.connection.receive_into() {
+            client.begin_receive(self.hands.now());
             let token = self.operations.insert(Purpose::NbdReceive(key)).number();
             let socket = client.socket.as_ref().expect("what receives has a socket");
             self.hands.receive(token, socket, buffer, range);
@@ -442,10 +467,9 @@ impl Node {
     fn stalls(&self) -> impl Iterator<Item = (Instant, Key)> {
         let since = self.hungry.since.filter(|_| self.clients_starve());
         let holders =
-            self.clients.iter().filter(|(_, client)| client.connection.waits_for_client());
+            self.clients.iter().filter_map(|(key, client)| Some((client.waited_for_since()?, key)));
         since.into_iter().flat_map(move |since| {
-            let until = move |client: &Client| client.moved.max(since) + STALL_LIMIT;
-            holders.clone().map(move |(key, client)| (until(client), key))
+            holders.clone().map(move |(waits, key)| (waits.max(since) + STALL_LIMIT, key))
         })
     }
 
@@ -773,4 +797,33 @@ fn words(why: &LinkError) -> String {
 /// The number of a volume in an export's name, which has one form only.
 fn volume_number(text: &str) -> Option<u16> {
     text.parse().ok().filter(|number: &u16| number.to_string() == text)
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Instant;
+    use export::{Inputs, NbdConnection, Served};
+    use sys::BufferPool;
+
+    use super::Client;
+
+    #[test]
+    fn a_client_stands_still_only_while_it_is_its_turn() {
+        let pool = || BufferPool::new(1 << 20);
+        let zeroes = pool().take_zeroed(4096).expect("a few KiB");
+        let nbd = NbdConnection::new(Inputs::new(1), pool(), zeroes);
+        let mut client =
+            Client::new(None, Served::Nbd(Box::new(nbd)), None, false, Instant::default());
+        let greeting: usize = client.connection.take_send().iter().map(sys::Piece::len).sum();
+        assert!(client.connection.waits_for_client(), "it is to be greeted");
+        assert_eq!(client.waited_for_since(), None, "and was not yet");
+        let (first, second) = (Instant(5_000_000_000), Instant(9_000_000_000));
+        client.begin_send(18, first);
+        assert_eq!(client.waited_for_since(), Some(first));
+        client.begin_send(18, second);
+        assert_eq!(client.waited_for_since(), Some(first), "it has not taken the first yet");
+        client.connection.sent(u64::try_from(greeting).expect("a few"));
+        client.begin_receive(second);
+        assert_eq!(client.waited_for_since(), None, "it holds nothing");
+    }
 }
