@@ -344,8 +344,10 @@ impl Member {
 
     /// Gives each replica other than this node's a bitmap slot. Its bits start anew, all clear, when the
     /// replica has come into sync (or, after a split brain, when this node's has come to it), and all dirty when it is
-    /// there under a new identity or was declared worthless.
+    /// there under a new identity or was declared worthless, or when this node's side was given up and its bits do not say
+    /// all.
     pub(super) fn update_slots(&mut self, configuration: &Configuration) {
+        let doubts = core::mem::take(&mut self.doubts_bits);
         let own = self.node;
         let old = self.known.as_ref().map(|known| known.configuration.clone());
         let own_in_sync = configuration.is_in_sync(own);
@@ -366,7 +368,7 @@ impl Member {
             } else {
                 !member.in_sync || was_in_sync || old.is_none()
             };
-            if same && !voided && keeps {
+            if same && !voided && keeps && !doubts {
                 continue;
             }
             self.slot_generation += 1;
@@ -376,7 +378,7 @@ impl Member {
                 voter: member.voter,
                 number,
                 generation: self.slot_generation,
-                full: !member.in_sync,
+                full: doubts || !member.in_sync,
             };
             self.slots.retain(|slot| slot.node != member.node);
             self.slots.push(slot);

@@ -210,11 +210,16 @@ impl Member {
         self.end_split(peer);
         self.leaves = true;
         self.side_from = theirs.configuration.epoch;
-        if theirs.configuration.is_in_sync(self.node) || self.lacks_bits(&theirs.configuration) {
+        let lacks_bits = self.lacks_bits(&theirs.configuration);
+        let entry = theirs.configuration.member(self.node);
+        let votes = entry.is_some_and(|entry| self.own_voter() == Some(entry.voter));
+        if theirs.configuration.is_in_sync(self.node) || (lacks_bits && !votes) {
             // That side does not know yet that this copy went another way, or no bits tell how far: it becomes a new one.
             self.renew_identity(out);
         } else if let Some(record) = self.record.as_mut() {
+            // Where its vote is needed nothing could be decided without: it stays, whatever its copy is worth.
             record.accepted = None;
+            self.doubts_bits = lacks_bits;
         }
         self.know(theirs.ballot, theirs.configuration, out);
         self.introduce(out);

@@ -141,3 +141,35 @@ fn a_reign_begins_where_a_primary_is_forced_whose_copy_was_not_in_sync() {
     assert_eq!(after.lost, after.epoch, "who was told of what is not there must hear of it");
     world.run_until("it serves", |world| world.answers(1));
 }
+
+#[test]
+fn who_gives_up_its_side_keeps_the_vote_that_the_other_needs() {
+    let mut world = serving(11, 2, 0, 0);
+    let volume = world.newest().volumes[0].clone();
+    let (volume, sectors) = (volume.volume, volume.sectors * 2);
+    // Its bits do not say all of a volume that may have been larger.
+    world.node_mut(1).shards.mute_grow = true;
+    world.operate(1, Operation::Resize { volume, sectors, shrinks: false });
+    let grows = |world: &World| {
+        let known = world.status(2).configuration;
+        known.is_some_and(|known| known.volumes[0].grows_to.is_some())
+    };
+    world.run_until("it grows", grows);
+    // Forced while node 2 is thought to be there, which does not hear of it.
+    world.split(&[1]);
+    world.operate(1, Operation::Force);
+    world.run(20 * MS);
+    let record = world.node(1).disk.clone().expect("a replica");
+    assert_eq!(record.accepted.map(|(_, value)| value.fork), Some(1));
+    let before = world.newest().members;
+    world.crash(1);
+    world.start(1);
+    world.blocked.clear();
+    world.connect_all();
+    world.run_until("node 2 follows", |world| fork_of(world, 2) == 1);
+    assert!(world.node(2).marks.contains("member: own side discarded"));
+    let is_whole = |world: &World| world.newest().fork == 1 && world.in_sync() == [1, 2];
+    world.run_until("both are in sync", is_whole);
+    assert_eq!(world.newest().members[1].voter, before[1].voter, "{}", world.show());
+    world.run_until("it serves", |world| world.answers(1));
+}
