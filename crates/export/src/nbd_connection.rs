@@ -337,6 +337,11 @@ impl NbdConnection {
         self.payload = payload;
     }
 
+    /// From now on what it sends is received in these.
+    pub(crate) fn receive_in(&mut self, inputs: Inputs) {
+        self.inputs = inputs;
+    }
+
     /// Why nothing more is taken from the client, once everything open is answered and taken to send.
     #[must_use]
     pub fn finished(&self) -> Option<CloseReason> {

@@ -179,6 +179,11 @@ impl NvmeConnection {
         self.payload = payload;
     }
 
+    /// From now on what it sends is received in these.
+    pub(crate) fn receive_in(&mut self, inputs: Inputs) {
+        self.inputs = inputs;
+    }
+
     /// Why nothing more is taken from the host.
     #[must_use]
     pub fn finished(&self) -> Option<CloseReason> {

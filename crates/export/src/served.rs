@@ -6,7 +6,7 @@ use base::{AnswerError, Instant};
 use link::{Claims, LinkError};
 use sys::{Buffer, BufferPool, Piece, PskFault};
 
-use crate::nbd_connection::{Demand, NbdConnection, Tag};
+use crate::nbd_connection::{Demand, Inputs, NbdConnection, Tag};
 use crate::nvme_connection::NvmeConnection;
 use crate::ublk_disk::UblkDisk;
 use crate::vhost_disk::VhostDisk;
@@ -21,6 +21,8 @@ pub enum Served {
     Ublk(Box<UblkDisk>),
     /// By QEMU: a disk of a machine.
     Vhost(Box<VhostDisk>),
+    /// By another thread of its owner's: what it is, for a log.
+    Elsewhere(&'static str),
 }
 
 /// Why nothing more is taken from a client.
@@ -43,6 +45,7 @@ impl Served {
             Served::Nvme(_) => "an NVMe host",
             Served::Ublk(_) => "a disk of this host",
             Served::Vhost(_) => "a machine's disk",
+            Served::Elsewhere(kind) => kind,
         }
     }
 
@@ -50,7 +53,7 @@ impl Served {
     pub fn nbd(&mut self) -> Option<&mut NbdConnection> {
         match self {
             Served::Nbd(connection) => Some(connection),
-            Served::Nvme(_) | Served::Ublk(_) | Served::Vhost(_) => None,
+            Served::Nvme(_) | Served::Ublk(_) | Served::Vhost(_) | Served::Elsewhere(_) => None,
         }
     }
 
@@ -58,7 +61,7 @@ impl Served {
     pub fn nvme(&mut self) -> Option<&mut NvmeConnection> {
         match self {
             Served::Nvme(connection) => Some(connection),
-            Served::Nbd(_) | Served::Ublk(_) | Served::Vhost(_) => None,
+            Served::Nbd(_) | Served::Ublk(_) | Served::Vhost(_) | Served::Elsewhere(_) => None,
         }
     }
 
@@ -66,7 +69,7 @@ impl Served {
     pub fn ublk(&mut self) -> Option<&mut UblkDisk> {
         match self {
             Served::Ublk(disk) => Some(disk),
-            Served::Nbd(_) | Served::Nvme(_) | Served::Vhost(_) => None,
+            Served::Nbd(_) | Served::Nvme(_) | Served::Vhost(_) | Served::Elsewhere(_) => None,
         }
     }
 
@@ -74,7 +77,7 @@ impl Served {
     pub fn vhost(&mut self) -> Option<&mut VhostDisk> {
         match self {
             Served::Vhost(disk) => Some(disk),
-            Served::Nbd(_) | Served::Nvme(_) | Served::Ublk(_) => None,
+            Served::Nbd(_) | Served::Nvme(_) | Served::Ublk(_) | Served::Elsewhere(_) => None,
         }
     }
 
@@ -83,7 +86,7 @@ impl Served {
         match self {
             Served::Nbd(connection) => connection.receive_into(),
             Served::Nvme(connection) => connection.receive_into(),
-            Served::Ublk(_) | Served::Vhost(_) => None,
+            Served::Ublk(_) | Served::Vhost(_) | Served::Elsewhere(_) => None,
         }
     }
 
@@ -101,7 +104,9 @@ impl Served {
         match self {
             Served::Nbd(connection) => connection.received(buffer, count, demands),
             Served::Nvme(connection) => connection.received(now, buffer, count, demands),
-            Served::Ublk(_) | Served::Vhost(_) => unreachable!("it has no bytes to take"),
+            Served::Ublk(_) | Served::Vhost(_) | Served::Elsewhere(_) => {
+                unreachable!("it has no bytes to take")
+            }
         }
     }
 
@@ -112,6 +117,7 @@ impl Served {
             Served::Nvme(connection) => connection.proceed(now, demands),
             Served::Ublk(disk) => disk.proceed(demands),
             Served::Vhost(disk) => disk.proceed(demands),
+            Served::Elsewhere(_) => {}
         }
     }
 
@@ -125,6 +131,7 @@ impl Served {
             Served::Nvme(connection) => connection.answer(tag, result, buffer),
             Served::Ublk(disk) => disk.answer(tag, result, buffer.as_ref()),
             Served::Vhost(disk) => disk.answer(tag, result, buffer.as_ref()),
+            Served::Elsewhere(_) => unreachable!("it asks for nothing here"),
         }
     }
 
@@ -133,7 +140,7 @@ impl Served {
         match self {
             Served::Nbd(connection) => connection.take_send(),
             Served::Nvme(connection) => connection.take_send(),
-            Served::Ublk(_) | Served::Vhost(_) => Vec::new(),
+            Served::Ublk(_) | Served::Vhost(_) | Served::Elsewhere(_) => Vec::new(),
         }
     }
 
@@ -142,7 +149,7 @@ impl Served {
         match self {
             Served::Nbd(connection) => connection.sent(bytes),
             Served::Nvme(connection) => connection.sent(bytes),
-            Served::Ublk(_) | Served::Vhost(_) => {}
+            Served::Ublk(_) | Served::Vhost(_) | Served::Elsewhere(_) => {}
         }
     }
 
@@ -154,6 +161,7 @@ impl Served {
             Served::Nvme(connection) => connection.starved(),
             Served::Ublk(disk) => disk.starved(),
             Served::Vhost(disk) => disk.starved(),
+            Served::Elsewhere(_) => false,
         }
     }
 
@@ -163,7 +171,7 @@ impl Served {
         match self {
             Served::Nbd(connection) => connection.waits_for_client(),
             Served::Nvme(connection) => connection.waits_for_client(),
-            Served::Ublk(_) | Served::Vhost(_) => false,
+            Served::Ublk(_) | Served::Vhost(_) | Served::Elsewhere(_) => false,
         }
     }
 
@@ -174,6 +182,27 @@ impl Served {
             Served::Nvme(connection) => connection.draw_from(payload),
             Served::Ublk(disk) => disk.draw_from(payload),
             Served::Vhost(disk) => disk.draw_from(payload),
+            Served::Elsewhere(_) => {}
+        }
+    }
+
+    /// Another thread serves it from now on: by these buffers, and this pool. Nothing of it may be open.
+    pub fn moves_to(&mut self, inputs: Inputs, payload: BufferPool) {
+        match self {
+            Served::Nbd(connection) => connection.receive_in(inputs),
+            Served::Nvme(connection) => connection.receive_in(inputs),
+            Served::Ublk(_) | Served::Vhost(_) | Served::Elsewhere(_) => {}
+        }
+        self.draw_from(payload);
+    }
+
+    /// Whether requests that came over its socket wait for an answer.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        match self {
+            Served::Nbd(connection) => connection.open_count() > 0,
+            Served::Nvme(connection) => connection.open_count() > 0,
+            Served::Ublk(_) | Served::Vhost(_) | Served::Elsewhere(_) => false,
         }
     }
 
@@ -194,7 +223,7 @@ impl Served {
                     unproved: matches!(reason, nvme::CloseReason::Unproved(_)),
                 }),
             },
-            Served::Ublk(_) => None,
+            Served::Ublk(_) | Served::Elsewhere(_) => None,
             Served::Vhost(disk) => disk.fault().map(|fault| Over {
                 why: fault.to_string(),
                 fault: true,
@@ -208,7 +237,7 @@ impl Served {
     pub fn claims(&self) -> Option<&Claims> {
         match self {
             Served::Nbd(connection) => connection.claims(),
-            Served::Nvme(_) | Served::Ublk(_) | Served::Vhost(_) => None,
+            Served::Nvme(_) | Served::Ublk(_) | Served::Vhost(_) | Served::Elsewhere(_) => None,
         }
     }
 
@@ -217,7 +246,7 @@ impl Served {
     pub fn handshake_bytes(&self) -> usize {
         match self {
             Served::Nbd(connection) => connection.handshake_bytes(),
-            Served::Nvme(_) | Served::Ublk(_) | Served::Vhost(_) => 0,
+            Served::Nvme(_) | Served::Ublk(_) | Served::Vhost(_) | Served::Elsewhere(_) => 0,
         }
     }
 
@@ -226,7 +255,7 @@ impl Served {
     pub fn broken(&self) -> Option<&LinkError> {
         match self {
             Served::Nbd(connection) => connection.broken(),
-            Served::Nvme(_) | Served::Ublk(_) | Served::Vhost(_) => None,
+            Served::Nvme(_) | Served::Ublk(_) | Served::Vhost(_) | Served::Elsewhere(_) => None,
         }
     }
 
@@ -237,6 +266,7 @@ impl Served {
             Served::Nvme(connection) => connection.lose(),
             Served::Ublk(disk) => disk.lose(),
             Served::Vhost(disk) => disk.lose(),
+            Served::Elsewhere(_) => {}
         }
     }
 
@@ -245,7 +275,7 @@ impl Served {
     pub fn shut_down(&mut self) {
         match self {
             Served::Nbd(connection) => connection.shut_down(),
-            Served::Nvme(_) => {}
+            Served::Nvme(_) | Served::Elsewhere(_) => {}
             Served::Ublk(disk) => disk.shut_down(),
             Served::Vhost(disk) => disk.shut_down(),
         }

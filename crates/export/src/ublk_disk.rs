@@ -27,7 +27,7 @@ use crate::pieces::{PIECE_BYTES, pieces_of};
 pub const ZEROES_BYTES_MAX: u64 = 64 * PIECE_BYTES;
 
 /// Where requests and their bytes are.
-pub trait DiskData {
+pub trait DiskData: Send {
     /// The request under a tag.
     fn request(&self, tag: u16) -> UblkRequest;
     /// Bytes of a write, from this many after its first.

@@ -106,6 +106,12 @@ fn a_node_goes_on_alone_and_the_other_follows_when_it_is_back() {
 #[test]
 fn two_that_went_on_name_each_other_and_the_operator_gives_one_side_up() {
     let cluster = parted("by-hand", AfterSplitBrain::Disconnect);
+    // What shards of other threads have is shown a moment later.
+    cluster.wait_for("both to count alike", || {
+        let [one, two] = split(&cluster).map(|status| status.split_brain[0].clone());
+        let told = (one.theirs_changed_bytes, two.mine_changed_bytes);
+        if told.0 == Some(told.1) { Ok(()) } else { Err(format!("{told:?}")) }
+    });
     let [one, two] = split(&cluster);
     let (mine, theirs) = (&one.split_brain[0], &two.split_brain[0]);
     assert_eq!((&mine.mine, &mine.theirs), (&theirs.theirs, &theirs.mine));

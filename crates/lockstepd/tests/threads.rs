@@ -122,7 +122,13 @@ fn what_an_operator_does_reaches_the_shards_of_all_threads() {
     assert!(operate(&cluster, 2, Operation::Promote {}).is_ok());
     assert!(operate(&cluster, 3, Operation::Invalidate {}).is_ok());
     cluster.wait_in_sync(2, "alpha", &[1, 2, 3]);
-    let copied = cluster.status(2, "alpha").replicas[2].last_resync.map(|done| done.copied_bytes);
+    // Its shards hear a moment after its member that node 3 is in sync.
+    let mut copied = None;
+    cluster.wait_for("the end of the resync", || {
+        let last_resync = cluster.status(2, "alpha").replicas[2].last_resync;
+        copied = last_resync.map(|done| done.copied_bytes);
+        copied.map(drop).ok_or_else(|| "none is told of".to_owned())
+    });
     assert!(copied >= Some(2 * MIB), "{copied:?} bytes are less than both shards have");
     drop(volume);
     assert_equal(&cluster);
@@ -187,4 +193,43 @@ fn space_beyond_a_smaller_end_is_given_back_by_the_threads_whose_it_was() {
     cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
     drop(volume);
     assert_equal(&cluster);
+}
+
+/// On which thread a node says that its clients are at home, one after the other.
+fn homes(cluster: &Cluster, node: u16) -> Vec<String> {
+    let log = cluster.log(node);
+    let home = |line: &str| Some(line.split_once("is at home on thread ")?.1.to_owned());
+    log.lines().filter_map(home).collect()
+}
+
+#[test]
+fn a_client_is_at_home_with_the_only_shard_and_by_turns_where_there_are_several() {
+    let one = cluster("threads-home", [2, 1, 1], 1);
+    // The number of its resource is odd: so is that of the thread with its first shard.
+    let mut volumes = [one.open(1, "alpha"), one.open(1, "alpha")];
+    for (at, volume) in (0..).zip(&mut volumes) {
+        volume.write(at * MIB, &content(at, 4096)).expect("written");
+    }
+    assert_eq!(volumes[0].read(MIB, 4096).expect("read"), content(1, 4096));
+    assert_eq!(homes(&one, 1), ["1", "1"]);
+    assert_eq!(one.status(1, "alpha").clients, 2);
+    drop(volumes);
+    one.wait_for("both to be counted out", || match one.status(1, "alpha").clients {
+        0 => Ok(()),
+        clients => Err(format!("{clients} are there")),
+    });
+    drop(one);
+    let two = cluster("threads-homes", [4, 1, 1], 4);
+    let mut volumes: Vec<_> = (0..5).map(|_| two.open(1, "alpha")).collect();
+    for (at, volume) in (0..).zip(&mut volumes) {
+        volume.write(at * RUN, &content(at, 4096)).expect("written");
+    }
+    for (at, volume) in (0..).zip(&mut volumes) {
+        let at = (at + 1) % 5;
+        assert_eq!(volume.read(at * RUN, 4096).expect("read"), content(at, 4096));
+    }
+    // The fourth is at home where it came in.
+    let mut seen = homes(&two, 1);
+    seen.sort();
+    assert_eq!(seen, ["1", "1", "2", "3"]);
 }

@@ -35,6 +35,7 @@ const STEPS: &[Step] = &[
         name: "test",
         run: |project| cargo(project, &["test", "--workspace", "--no-fail-fast"]),
     },
+    Step { name: "threads", run: test_with_threads },
     Step { name: "counts", run: |project| counts(project, false) },
     Step { name: "sim", run: campaigns },
     Step { name: "check", run: |project| check(project, &[]) },
@@ -75,6 +76,12 @@ pub(crate) fn sim(project: &Project, rest: &[String]) -> bool {
     let mut arguments = vec!["run", "--profile", "sim", "--package", "sim", "--"];
     arguments.extend(rest.iter().map(String::as_str));
     cargo(project, &arguments)
+}
+
+/// The node's tests once more, with nodes of two threads and resources of two shards wherever a test does not care.
+fn test_with_threads(project: &Project) -> bool {
+    let words = ["test", "--package", "lockstepd", "--no-fail-fast"];
+    run(project.cargo(&words).env("LOCKSTEP_TEST_THREADS", "2"))
 }
 
 /// What `ci` runs of the simulator.

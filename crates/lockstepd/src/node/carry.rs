@@ -52,7 +52,11 @@ impl Node {
     /// beyond a smaller one is given back.
     pub(super) fn on_install(&mut self, key: Key, configuration: &Configuration) {
         if let Some(resource) = self.resources.get_mut(key) {
+            resource.installs += 1;
             let newer = resource.lost < configuration.lost;
+            if newer {
+                resource.lost_at = resource.installs;
+            }
             resource.lost = resource.lost.max(configuration.lost);
             let told = newer && std::mem::take(&mut resource.told);
             if newer {
@@ -186,7 +190,7 @@ impl Node {
                 }
                 ShardOutput::Answer { id, result, buffer } => {
                     let bytes = buffer.map(|buffer| self.buffers.get(buffer));
-                    self.on_answer(id, result, bytes);
+                    self.on_answer(key, id, result, bytes);
                 }
                 ShardOutput::Release { buffer } => self.buffers.release(buffer),
                 ShardOutput::Member(message) if self.threads.is_first() => {

@@ -1,5 +1,7 @@
 //! Clients, by NBD or NVMe, or disks of this host: their sockets, the volumes they opened, and the way of their requests to a shard.
 //!
+//! A client is the first thread's until it has opened something, then perhaps another's (`homes`).
+//!
 //! Always: a request's name is freed when its answer comes, also if its client is gone by then; a
 //! client counts for its resource from the moment it enters to the moment its socket is closed; who
 //! came over the network and is not known, by a certificate or by having opened a volume, is one of
@@ -11,13 +13,14 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
-use base::{Duration, HostId, Instant, Request, RequestId, SECTOR_BYTES, VolumeId};
+use base::{Duration, HostId, Instant, Request, SECTOR_BYTES, VolumeId};
 use export::{Ask, Demand, NbdConnection, NvmeConnection, Served, Tag};
 use link::LinkError;
 use nbd::{ExportInfo, Refusal, Tls};
 use replica::door::{MemberInput, ShardInput};
 use sys::{Errno, Event, Listener, Payload, Socket, SocketAddress};
 
+use super::homes::{Stay, Word, request_id};
 use super::hosts::Claim;
 use super::patience::{is_taken, patiently};
 use super::threads::Parcel;
@@ -103,6 +106,18 @@ pub(crate) struct Client {
     receiving: bool,
     /// It is in the list of those who wait for buffers.
     hungry: bool,
+    /// Of another thread's: where it is at home.
+    pub(super) stay: Option<Stay>,
+    /// It has opened something, and is to be at home there.
+    pub(super) bound_for: Option<u16>,
+    /// Of a further thread's: what it is on the first.
+    pub(super) origin: Option<Key>,
+    /// When it is given up, as the first thread has said.
+    pub(super) expires_at: Option<Instant>,
+    /// It is told nothing before queues of its controller are gone that are at home elsewhere.
+    pub(super) awaits_queues: bool,
+    /// It was sent away for breaking the protocol.
+    is_fault: bool,
     /// Of a machine: its socket is waited for.
     pub(super) watched: bool,
     /// When it last sent something, or took something, or began to be waited for.
@@ -142,6 +157,12 @@ impl Client {
             sends: 0,
             receiving: false,
             hungry: false,
+            stay: None,
+            bound_for: None,
+            origin: None,
+            expires_at: None,
+            awaits_queues: false,
+            is_fault: false,
             watched: false,
             moved: now,
         }
@@ -167,6 +188,11 @@ impl Client {
     fn waited_for_since(&self) -> Option<Instant> {
         let is_its_turn = self.sends > 0 || self.receiving;
         (is_its_turn && self.connection.waits_for_client()).then_some(self.moved)
+    }
+
+    /// Whether nothing is on its way to it, nor waited for.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.sends == 0 && !self.receiving && !self.closing
     }
 
     /// Which host it is, if it says so: those that do not cannot register for reservations.
@@ -369,10 +395,13 @@ impl Node {
     fn serve_client(&mut self, key: Key) {
         let congested = self.peers.congested() || self.threads.congested();
         let Some(client) = self.clients.get_mut(key) else { return };
-        let mut demands = std::mem::take(&mut self.demands);
-        client.connection.proceed(self.hands.now(), &mut demands);
-        self.on_demands(key, demands);
-        self.recognise(key);
+        // What it asks for begins at its home.
+        if client.bound_for.is_none() {
+            let mut demands = std::mem::take(&mut self.demands);
+            client.connection.proceed(self.hands.now(), &mut demands);
+            self.on_demands(key, demands);
+            self.recognise(key);
+        }
         self.serve_disk_client(key);
         self.serve_machine(key);
         let Some(client) = self.clients.get_mut(key) else { return };
@@ -392,7 +421,7 @@ impl Node {
                 }
             }
         }
-        let room = client.sends < SENDS_MAX;
+        let room = client.sends < SENDS_MAX && !client.awaits_queues;
         let pieces = if room { client.connection.take_send() } else { Vec::new() };
         if !pieces.is_empty() {
             let bytes: usize = pieces.iter().map(sys::Piece::len).sum();
@@ -409,6 +438,7 @@ impl Node {
         if let Some(reason) = broken.or(over.map(|over| over.why)) {
             if fault && !client.closing {
                 self.visitors.faults += 1;
+                client.is_fault = true;
                 let kind = client.connection.kind();
                 warning_limited!("{kind} broke the protocol and was sent away: {reason}");
             }
@@ -422,6 +452,9 @@ impl Node {
                 self.drop_client(key, &reason);
             }
             return;
+        }
+        if client.bound_for.is_some() {
+            return self.send_home(key);
         }
         if congested && client.opened.is_some() {
             // Stirred again when a peer has taken what waits for it.
@@ -499,6 +532,10 @@ impl Node {
     }
 
     pub(super) fn drop_client(&mut self, key: Key, why: &str) {
+        // It counts until its home has said that its socket is closed.
+        if self.tell_home(key, Word::Go(why.to_owned())) {
+            return;
+        }
         let Some(mut client) = self.clients.remove(key) else { return };
         self.visitors.count -= usize::from(client.visits);
         let kind = client.connection.kind();
@@ -513,9 +550,11 @@ impl Node {
         self.machine_went(key, &mut client);
         if let Some((resource, _)) = client.opened {
             self.withdraw_all_of(key);
-            // Disks of this host count by themselves.
-            if client.connection.ublk().is_none() {
-                self.count_client(resource, false);
+            match client.origin {
+                Some(origin) => self.tell_gone(origin, client.is_fault),
+                // Disks of this host count by themselves.
+                None if client.connection.ublk().is_some() => {}
+                None => self.count_client(resource, false),
             }
         }
         self.host_went(client, why);
@@ -625,6 +664,15 @@ impl Node {
             client.opened = Some((resource, volume));
             info!("{}: an NBD client has opened it", info.name);
             self.count_client(resource, true);
+            self.choose_home(key, resource);
+        }
+    }
+
+    /// Says where a client that has opened this is at home from now on.
+    pub(super) fn choose_home(&mut self, key: Key, resource: Key) {
+        let home = self.home_for(resource);
+        if let Some(client) = self.clients.get_mut(key) {
+            client.bound_for = home;
         }
     }
 
@@ -689,10 +737,10 @@ impl Node {
         let (id, life) = (entry.id, entry.life);
         let thread = self.threads.of_shard(id, shard);
         let asked = self.asked.insert(Asked { client, tag: ask.tag, resource, shard });
-        let id = RequestId(asked.number());
+        let id = request_id(self.threads.number(), asked);
         let Ask { op, span, fua, .. } = ask;
         let request = Request { op, volume, span, buffer: None, fua, way, host };
-        if thread != 0 {
+        if !self.threads.is(thread) {
             let parcel = Parcel::Request { life, shard, id, request, bytes: ask.buffer };
             return self.tell(thread, parcel);
         }
@@ -708,13 +756,13 @@ impl Node {
             asked.map(|(key, asked)| (key, asked.resource, asked.shard)).collect();
         for (key, resource, shard) in all {
             let Some(entry) = self.resources.get(resource) else { continue };
-            let (id, life) = (RequestId(key.number()), entry.life);
-            match self.threads.of_shard(entry.id, shard) {
-                0 => {
-                    let input = ShardInput::Withdraw { id };
-                    self.work.push_back(Work::Shard(resource, shard, input));
-                }
-                thread => self.tell(thread, Parcel::Withdraw { life, shard, id }),
+            let (id, life) = (request_id(self.threads.number(), key), entry.life);
+            let thread = self.threads.of_shard(entry.id, shard);
+            if self.threads.is(thread) {
+                let input = ShardInput::Withdraw { id };
+                self.work.push_back(Work::Shard(resource, shard, input));
+            } else {
+                self.tell(thread, Parcel::Withdraw { life, shard, id });
             }
         }
     }
@@ -732,42 +780,19 @@ impl Node {
         }
     }
 
-    /// A shard has answered.
-    pub(super) fn on_answer(
-        &mut self,
-        id: RequestId,
-        result: Result<(), base::AnswerError>,
-        buffer: Option<sys::Buffer>,
-    ) {
-        if !self.threads.is_first() {
-            return self.tell(0, Parcel::Answer { id, result, bytes: buffer });
-        }
-        let asked = self.asked.remove(Key::from_number(id.0)).expect("a request is answered once");
-        self.answer_client(asked, result, buffer);
-    }
-
-    /// A shard of another thread has answered.
-    pub(super) fn on_far_answer(
-        &mut self,
-        id: RequestId,
-        result: Result<(), base::AnswerError>,
-        buffer: Option<sys::Buffer>,
-    ) {
-        // If the resource has ended meanwhile, nobody asks any more.
-        if let Some(asked) = self.asked.remove(Key::from_number(id.0)) {
-            self.answer_client(asked, result, buffer);
-        }
-    }
-
-    fn answer_client(
+    /// A request of a client of this thread has come to its end.
+    pub(super) fn answer_client(
         &mut self,
         asked: Asked,
         result: Result<(), base::AnswerError>,
         buffer: Option<sys::Buffer>,
     ) {
-        if let Some(resource) = self.resources.get_mut(asked.resource).filter(|_| result.is_ok()) {
-            resource.told = true;
-        }
+        let answer = if result.is_ok() {
+            self.say_before_telling(asked, result, buffer)
+        } else {
+            Some((result, buffer))
+        };
+        let Some((result, buffer)) = answer else { return };
         let Some(client) = self.clients.get_mut(asked.client) else { return };
         client.connection.answer(asked.tag, result, buffer);
         self.stir_client(asked.client);

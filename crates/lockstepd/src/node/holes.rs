@@ -16,6 +16,7 @@ use wire::Protocol;
 use wire::admin::StoreKind;
 
 use super::Node;
+use super::homes::{Wish, Word};
 use crate::slab::Key;
 
 /// Holes told in one answer, at most: what follows is said to be data. A client asks again behind it.
@@ -33,6 +34,8 @@ struct Source {
 impl Node {
     /// A client asks which parts of a range of its volume are holes.
     pub(super) fn look_for_holes(&mut self, client: Key, tag: Tag, range: Range<u64>) {
+        let wish = Wish::Holes(tag, range);
+        let Some(Wish::Holes(tag, range)) = self.wish_of_first(client, wish) else { return };
         let Some(source) = self.holes_source(client) else {
             return self.tell_holes(client, tag, &[]);
         };
@@ -55,7 +58,10 @@ impl Node {
         }
     }
 
-    fn tell_holes(&mut self, client: Key, tag: Tag, holes: &[Range<u64>]) {
+    pub(super) fn tell_holes(&mut self, client: Key, tag: Tag, holes: &[Range<u64>]) {
+        if self.tell_home(client, Word::Holes(tag, holes.to_vec())) {
+            return;
+        }
         if let Some(entry) = self.clients.get_mut(client) {
             if let Some(connection) = entry.connection.nbd() {
                 connection.holes(tag, holes);

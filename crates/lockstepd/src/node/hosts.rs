@@ -9,6 +9,7 @@
 //! Not here: sockets and requests (`clients`), the protocol (`nvme`).
 
 use base::{Duration, HostId, Instant, SECTOR_BYTES, VolumeId};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use export::PskOffer;
@@ -23,6 +24,7 @@ use wire::Quorum;
 
 use super::Node;
 use super::clients::{Client, Door};
+use super::homes::{Wish, Word};
 use super::patience::{is_taken, patiently};
 use super::resource::Resource;
 use crate::config::Admission;
@@ -97,6 +99,11 @@ impl Hosts {
         self.connections += 1;
     }
 
+    /// One went.
+    pub(super) fn go(&mut self) {
+        self.connections -= 1;
+    }
+
     /// When it is to be looked again.
     pub(super) fn wake_at(&self) -> Option<Instant> {
         (self.connections > 0).then(|| self.looked_at + LOOK_EVERY)
@@ -121,23 +128,46 @@ impl Node {
         }
         let stood_still = now.since(self.hosts.looked_at) > STANDSTILL;
         self.hosts.looked_at = now;
+        let mut expiries = BTreeMap::new();
         for key in self.clients.keys() {
             let Some(client) = self.clients.get_mut(key) else { continue };
+            let at_home = client.expires_at;
             let Some(connection) = client.connection.nvme() else { continue };
+            let expires_at = connection.expires_at().or(at_home);
             if stood_still {
                 warning_limited!("NVMe hosts have to connect anew: this process stood still");
                 self.drop_client(key, "this process stood still");
-            } else if connection.expires_at().is_some_and(|at| at <= now) {
+            } else if expires_at.is_some_and(|at| at <= now) {
                 self.drop_client(key, "the host was silent for longer than it said");
             } else {
+                if let Some(controller) = connection.controller() {
+                    expiries.insert(controller.id(), expires_at);
+                }
                 self.tell_host(key);
+            }
+        }
+        if self.threads.others() > 0 && self.threads.is_first() {
+            for key in self.clients.keys() {
+                let controller = self.clients.get(key).and_then(|client| client.controller);
+                let expires_at = controller.and_then(|id| expiries.get(&id).copied().flatten());
+                self.tell_stay(key, expires_at);
             }
         }
     }
 
+    /// When a controller is given up if its host stays silent.
+    pub(super) fn expiry_of(&mut self, id: u16) -> Option<Instant> {
+        self.clients.keys().into_iter().find_map(|key| {
+            let connection = self.clients.get_mut(key)?.connection.nvme()?;
+            connection.controller().filter(|one| one.id() == id)?.expires_at()
+        })
+    }
+
     /// Tells a host what its resource is now.
     fn tell_host(&mut self, key: Key) {
-        let Some(client) = self.clients.get(key) else { return };
+        // Of another thread's host the first tells it.
+        let client = self.clients.get(key).filter(|client| client.origin.is_none());
+        let Some(client) = client else { return };
         let service = match client.opened {
             Some((resource, _)) => self.resources.get(resource).map(|one| self.service_of(one)),
             None => self.discovered_by(key).map(|host| self.discovery(&host)),
@@ -165,7 +195,7 @@ impl Node {
     }
 
     /// A resource as hosts see it by this node.
-    fn service_of(&self, resource: &Resource) -> Service {
+    pub(super) fn service_of(&self, resource: &Resource) -> Service {
         let now = self.hands.now();
         let status = resource.member.as_ref().map(|member| member.status());
         let reigning = resource.member.as_ref().and_then(|member| member.reigning(now));
@@ -402,6 +432,9 @@ impl Node {
 
     /// A host has proved who it is, on one of its queues, for the first time or again.
     pub(super) fn on_proved(&mut self, key: Key, secret: Secret) {
+        let Some(Wish::Proved(secret)) = self.wish_of_first(key, Wish::Proved(secret)) else {
+            return;
+        };
         let Some(client) = self.clients.get_mut(key) else { return };
         let Some(claim) = &mut client.claim else { return };
         claim.proved = Some(secret);
@@ -434,8 +467,9 @@ impl Node {
                 Admission::Proof(known) => {
                     let proved = claim.proved.clone();
                     let client = self.clients.get_mut(key);
-                    if let Some(connection) = client.and_then(|client| client.connection.nvme()) {
-                        connection.renew(known);
+                    match client.and_then(|client| client.connection.nvme()) {
+                        Some(connection) => connection.renew(known),
+                        None => drop(self.tell_home(key, Word::Renew(known.clone()))),
                     }
                     sealed && proved.is_some_and(|proved| known.host.contains(&proved))
                 }
@@ -457,6 +491,31 @@ impl Node {
         if !controller.is_enabled() {
             let id = controller.id();
             self.drop_queues_of(id, Some(key), "its controller was switched off");
+            let waits = self.has_queues_elsewhere(id);
+            if let Some(client) = self.clients.get_mut(key) {
+                client.awaits_queues = waits;
+            }
+        }
+    }
+
+    /// Whether queues of a controller are still at home on other threads.
+    fn has_queues_elsewhere(&self, id: u16) -> bool {
+        let mut clients = self.clients.iter();
+        clients.any(|(_, one)| one.controller == Some(id) && one.stay.is_some())
+    }
+
+    /// A queue that was at home elsewhere is gone: with the last its host is told that its controller is off.
+    pub(super) fn stir_awaiting(&mut self, id: u16) {
+        if self.has_queues_elsewhere(id) {
+            return;
+        }
+        for key in self.clients.keys() {
+            if let Some(client) = self.clients.get_mut(key)
+                && client.controller == Some(id)
+                && std::mem::take(&mut client.awaits_queues)
+            {
+                self.stir_client(key);
+            }
         }
     }
 
@@ -532,14 +591,18 @@ impl Node {
         let Some(client) = self.clients.get_mut(key) else { return };
         client.connection.draw_from(share);
         client.opened = Some((resource, VolumeId(0)));
+        let is_queue = client.connection.nvme().is_some_and(|one| one.controller().is_none());
         self.know_client(key);
         self.count_client(resource, true);
+        if is_queue {
+            self.choose_home(key, resource);
+        }
     }
 
     /// A connection of a host ended; with that of its administration all others of its controller do.
     pub(super) fn host_went(&mut self, mut client: Client, why: &str) {
         let Some(connection) = client.connection.nvme() else { return };
-        self.hosts.connections -= 1;
+        self.hosts.go();
         if let Some(id) = connection.controller().map(|controller| controller.id()) {
             self.drop_queues_of(id, None, why);
         }

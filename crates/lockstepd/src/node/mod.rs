@@ -8,7 +8,7 @@
 //! Always: nothing here decides about replication; no call in a turn waits for a disk or a peer, what
 //! would is a job of the `helper`; a disk that hangs has failed (`late`).
 //!
-//! Not here: one file each: outputs (`carry`), the disk (`disk`), NBD clients (`clients`), disks of this host (`ublk`), disks of its machines (`vhost`), listeners that fail (`doors`), other nodes
+//! Not here: one file each: outputs (`carry`), the disk (`disk`), NBD clients (`clients`; of further threads: `homes`), disks of this host (`ublk`), disks of its machines (`vhost`), listeners that fail (`doors`), other nodes
 //! (`peers`), who this node is (`identity`), the operator (`admin`), coming and going of resources
 //! (`lifecycle`; of parts that are not made: `unmade`), a node's part that changes (`recast`), who may speak about them (`admission`; what of that is told
 //! to nodes that were away: `vouchers`), what nodes tell each other of resources (`definitions`).
@@ -28,6 +28,7 @@ mod dump;
 mod files;
 mod helper;
 mod holes;
+mod homes;
 mod hosts;
 mod identity;
 mod late;
@@ -72,6 +73,7 @@ use clients::{Asked, CLIENTS_MAX, Client, Door, Hungry, Visitors};
 use deleted::Deleted;
 use doors::Doors;
 use helper::Helper;
+use homes::Homes;
 use hosts::Hosts;
 use lifecycle::Known;
 use patience::briefly;
@@ -89,7 +91,7 @@ const SIGNALS: [i32; 3] = [2, 15, RELOAD_SIGNAL];
 /// answered with the submission that sends it to peers. Sockets wait meanwhile.
 const ROUNDS_MAX: usize = 4;
 
-/// Bytes of buffers for what NBD clients' requests carry, at least: two of the largest requests.
+/// Bytes of buffers for what requests of a thread's clients carry, at least: two of the largest requests.
 const CLIENT_BYTES_MIN: usize = 64 << 20;
 
 /// Bytes of buffers for what comes in at the admin socket.
@@ -180,7 +182,7 @@ pub(crate) struct Node {
     resources: Slab<Resource>,
     by_id: BTreeMap<ResourceId, Key>,
     by_life: BTreeMap<u64, Key>,
-    /// Lives of resources, counted.
+    /// Lives of resources, counted; of a further thread: the last that began there.
     lives: u64,
     /// Resources in which this node's part is changing.
     recasting: Vec<Key>,
@@ -199,6 +201,8 @@ pub(crate) struct Node {
     restless: Vec<Key>,
     /// Clients that wait for buffers.
     hungry: Hungry,
+    /// Clients of other threads than the first.
+    homes: Homes,
     /// What hosts by NVMe have set up.
     hosts: Hosts,
     /// Disks of this host.
@@ -272,7 +276,9 @@ impl Node {
             None => (Deleted::default(), None, None),
         };
         Node {
-            client_pool: BufferPool::new((config.buffer_bytes / 2).max(CLIENT_BYTES_MIN)),
+            client_pool: BufferPool::new(
+                (config.buffer_bytes / 2 / usize::from(config.threads)).max(CLIENT_BYTES_MIN),
+            ),
             client_inputs: Inputs::new(CLIENTS_MAX),
             admin_pool: BufferPool::new(ADMIN_BYTES),
             buffers: Buffers::new(Threads::buffer_bytes(&config)),
@@ -301,6 +307,7 @@ impl Node {
             doors: Doors::default(),
             restless: Vec::new(),
             hungry: Hungry::default(),
+            homes: Homes::default(),
             hosts: Hosts::default(),
             ublk: Ublk::default(),
             machines: Machines::default(),

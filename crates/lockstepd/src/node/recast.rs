@@ -12,6 +12,8 @@
 //!
 //! Not here: the register's own change of members (`replica`), making stores (`lifecycle`).
 
+use std::collections::BTreeSet;
+
 use base::{Duration, Epoch, Instant, NodeId, ResourceId};
 use export::Ask;
 use replica::door::{MemberInput, Operation, OperationId};
@@ -59,6 +61,9 @@ pub(crate) struct Recast {
     done: Done,
     /// Requests of clients that wait for the new machines.
     held: Vec<(Key, Ask)>,
+    /// Its number among all, and threads whose clients may still have something open.
+    round: u64,
+    open: BTreeSet<u16>,
 }
 
 impl Node {
@@ -74,13 +79,27 @@ impl Node {
             return done(self, Err(Refused::new(&codes::BUSY, message)));
         }
         let until = (!patient).then_some(now + DRAIN_LIMIT);
-        let phase = Phase::Draining;
-        resource.recast = Some(Box::new(Recast { part, phase, until, done, held: Vec::new() }));
+        let (phase, held, life) = (Phase::Draining, Vec::new(), resource.life);
+        let (round, open) = self.hold_homes(life);
+        let recast = Recast { part, phase, until, done, held, round, open };
+        if let Some(resource) = self.resources.get_mut(key) {
+            resource.recast = Some(Box::new(recast));
+        }
         self.recasting.push(key);
+    }
+
+    /// Clients of another thread have nothing open any more.
+    pub(super) fn on_held(&mut self, thread: u16, life: u64, round: u64) {
+        let Some(key) = self.resource_of_life(life) else { return };
+        let recast = self.resources.get_mut(key).and_then(|entry| entry.recast.as_mut());
+        if let Some(recast) = recast.filter(|recast| recast.round == round) {
+            recast.open.remove(&thread);
+        }
     }
 
     /// Keeps a client's request for the machines to come; gives it back if there are none to come.
     pub(super) fn hold(&mut self, resource: Key, client: Key, ask: Ask) -> Option<Ask> {
+        let ask = self.hold_at_home(resource, client, ask)?;
         let recast = self.resources.get_mut(resource).and_then(|entry| entry.recast.as_mut());
         match recast {
             Some(recast) => {
@@ -141,6 +160,9 @@ impl Node {
         let status = resource.member().status();
         let primary = status.configuration.and_then(|known| known.primary) == Some(own);
         let Some(recast) = resource.recast.as_mut() else { return false };
+        if !recast.open.is_empty() {
+            return false;
+        }
         match recast.phase {
             Phase::Draining if primary => {
                 let id = self.wish(key, None, Operation::Demote);
@@ -173,10 +195,12 @@ impl Node {
             return done(self, Err(Refused::new(&codes::BUSY, message)));
         }
         let Some(recast) = resource.recast.take() else { return };
+        let life = resource.life;
         let message = format!(
             "{}: requests of this node's clients do not end, so that its part cannot change now",
             resource.name
         );
+        self.release_homes(life);
         for (client, ask) in recast.held {
             self.on_ask(client, ask);
         }

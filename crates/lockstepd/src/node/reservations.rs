@@ -12,6 +12,7 @@ use replica::reservation::{Notice as Taken, notice};
 use wire::{Configuration, ReservationRefusal, VolumeReservations};
 
 use super::admin::Pending;
+use super::homes::{Wish, Word};
 use super::hosts::namespace_of;
 use super::{Node, Work};
 use crate::log::info;
@@ -35,6 +36,10 @@ impl Node {
         volume: VolumeId,
         command: ReservationCommand,
     ) {
+        let wish = Wish::Reserve(tag, volume, command);
+        let Some(Wish::Reserve(tag, volume, command)) = self.wish_of_first(client, wish) else {
+            return;
+        };
         let Some(entry) = self.clients.get(client) else { return };
         let host = entry.host();
         let (resource, _) = entry.opened.expect("commands come after a volume was opened");
@@ -65,10 +70,22 @@ impl Node {
             (Ok(()), None) => Ok(None),
             (Ok(()), Some(volume)) => Ok(Some(self.report_of(resource, volume))),
         };
+        self.tell_reserved(client, tag, result);
+    }
+
+    /// A host's command has come to its end.
+    pub(super) fn tell_reserved(
+        &mut self,
+        client: Key,
+        tag: Tag,
+        result: Result<Option<Report>, Status>,
+    ) {
         let Some(entry) = self.clients.get_mut(client) else { return };
         if let Some(connection) = entry.connection.nvme() {
             connection.answer_reserve(tag, result);
             self.stir_client(client);
+        } else {
+            self.tell_home(client, Word::Reserved(tag, result));
         }
     }
 

@@ -66,10 +66,16 @@ pub(crate) struct Resource {
     pub(crate) defined: Option<Configuration>,
     /// Sizes in sectors, as of the newest configuration installed.
     pub(crate) sizes: BTreeMap<VolumeId, u64>,
-    /// Of the newest configuration installed: which loss of all caches it knows. And whether a client here was
-    /// answered without an error before.
+    /// Of the newest configuration installed: which loss of all caches it knows. And whether a client of this node was
+    /// answered without an error since.
     pub(crate) lost: Epoch,
     pub(crate) told: bool,
+    /// Configurations that were installed since its machines began.
+    pub(crate) installs: u64,
+    /// How many they were when the latest loss of all caches was heard of.
+    pub(crate) lost_at: u64,
+    /// Counts clients whose home was chosen by turns.
+    pub(crate) homes: u16,
     /// Flushes under way: volumes still to answer, and whether all went well so far.
     pub(crate) flushes: BTreeMap<(u16, DiskOp), (usize, bool)>,
     /// When time alone changes something, as it is entered in the node's list.
@@ -113,6 +119,9 @@ impl Resource {
             sizes: BTreeMap::new(),
             lost: Epoch(0),
             told: false,
+            installs: 0,
+            lost_at: 0,
+            homes: 0,
             flushes: BTreeMap::new(),
             wake: None,
             touched: false,

@@ -68,6 +68,7 @@ impl Node {
         }
         self.shut_disks();
         self.shut_clients();
+        self.tell_others(|| Parcel::Shut);
         for key in self.resources.keys() {
             let primary = self.resources.get(key).and_then(|resource| {
                 resource.member().status().configuration.and_then(|known| known.primary)

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use base::{AnswerError, Duration, Instant, NodeId, Request, RequestId, ResourceId};
+use base::{Duration, Instant, NodeId, Request, RequestId, ResourceId};
 use replica::door::{FromShard, MemberInput, ShardInput, ToShard};
 use replica::shard::{ShardSetup, ShardStatus};
 use replica::{Geometry, Shard};
@@ -30,6 +30,7 @@ use wire::admin::Rot;
 use wire::{SHARDS_MAX, STREAMS_MAX};
 
 use super::disk::{LocalDisk, LocalVolume};
+use super::homes::{FarAnswer, Guest, Wish, Word};
 use super::peers::{Connection, Lives, Stream, Told};
 use super::resource::{Resource, Seat};
 use super::{Node, Work};
@@ -67,7 +68,27 @@ pub(super) enum Parcel {
     /// Its client is gone.
     Withdraw { life: u64, shard: u16, id: RequestId },
     /// What became of a request.
-    Answer { id: RequestId, result: Result<(), AnswerError>, bytes: Option<Buffer> },
+    Answer(Box<FarAnswer>),
+    /// A client is to be at home there.
+    Guest(Box<Guest>),
+    /// To its home.
+    Word { client: Key, word: Word },
+    /// From its home.
+    Wish { client: Key, wish: Wish },
+    /// It has gone; for a fault of its own.
+    Went { client: Key, is_fault: bool },
+    /// A thread is about to answer a client without an error, for the first time since the last loss of all caches.
+    Tells { life: u64 },
+    /// Such a client is answered: at the next loss all are told.
+    Told { life: u64 },
+    /// No client's further requests are taken.
+    Shut,
+    /// The machines of this life are about to be exchanged: what clients ask is to wait.
+    Hold { life: u64, round: u64 },
+    /// A thread's clients have nothing open there any more.
+    Held { thread: u16, life: u64, round: u64 },
+    /// They are not exchanged.
+    Release { life: u64 },
     /// A session about a resource begins.
     PeerUp { peer: NodeId, resource: ResourceId, told: Told },
     /// It has ended.
@@ -144,9 +165,9 @@ pub(super) struct Threads {
     /// Threads that have something new.
     to_wake: Vec<bool>,
     inbox: Receiver<Parcel>,
-    /// Of the first thread: others at which so much waits that clients should wait.
+    /// Others at which so much waits that clients should wait.
     congested: Vec<bool>,
-    /// Of a further one: what it said last.
+    /// What this one said last.
     said_congested: bool,
     /// Of the first thread: others that have ended in good order.
     settled: Vec<bool>,
@@ -219,6 +240,16 @@ impl Threads {
     /// Whether this is the first.
     pub(super) fn is_first(&self) -> bool {
         self.own == 0
+    }
+
+    /// Which one this is.
+    pub(super) fn number(&self) -> u16 {
+        self.own
+    }
+
+    /// Whether it is this one.
+    pub(super) fn is(&self, thread: u16) -> bool {
+        self.own == thread
     }
 
     /// Whose a stream is.
@@ -344,7 +375,16 @@ impl Node {
         }
     }
 
-    fn on_parcel(&mut self, parcel: Parcel) {
+    pub(super) fn on_parcel(&mut self, parcel: Parcel) {
+        let early = match &parcel {
+            Parcel::Request { life, .. } | Parcel::Withdraw { life, .. } => Some(*life),
+            _ => None,
+        };
+        let parcel = match early {
+            Some(life) => self.keep_early(life, parcel),
+            None => Some(parcel),
+        };
+        let Some(parcel) = parcel else { return };
         match parcel {
             Parcel::Doors(..) => {}
             Parcel::Begin(beginning) => self.begin_here(*beginning),
@@ -355,10 +395,14 @@ impl Node {
             }
             Parcel::ToShards { life, message } => {
                 let Some(key) = self.resource_of_life(life) else { return };
-                if let ToShard::Install { configuration, .. } = &message {
+                if let ToShard::Install { configuration, leaves, .. } = &message {
                     self.on_install(key, configuration);
+                    if *leaves {
+                        self.lose_clients(key);
+                    }
                 }
                 self.push_to_shards(key, &message);
+                self.take_ahead();
             }
             Parcel::FromShard { life, shard, message } => {
                 let Some(key) = self.resource_of_life(life) else { return };
@@ -382,7 +426,7 @@ impl Node {
                 let Some(key) = self.resource_of_life(life) else { return };
                 self.work.push_back(Work::Shard(key, shard, ShardInput::Withdraw { id }));
             }
-            Parcel::Answer { id, result, bytes } => self.on_far_answer(id, result, bytes),
+            Parcel::Answer(answer) => self.on_far_answer(*answer),
             Parcel::Fault => self.peers.faults += 1,
             Parcel::DiskFailure { life, errno } => {
                 let Some(key) = self.resource_of_life(life) else { return };
@@ -402,6 +446,7 @@ impl Node {
                 let (config, identity, process) = *renewed;
                 self.peers.process = process;
                 self.take_identity(config, identity);
+                self.drop_revoked_clients();
             }
             Parcel::Leave => self.leave_peers(),
             Parcel::Settle => {
@@ -410,6 +455,23 @@ impl Node {
             }
             Parcel::Settled { thread } => self.threads.settled[usize::from(thread)] = true,
             Parcel::Failed(why) => self.threads.failed = Some(why),
+            other => self.on_home_parcel(other),
+        }
+    }
+
+    /// What concerns clients of further threads.
+    fn on_home_parcel(&mut self, parcel: Parcel) {
+        match parcel {
+            Parcel::Guest(guest) => self.welcome(*guest),
+            Parcel::Word { client, word } => self.on_word(client, word),
+            Parcel::Wish { client, wish } => self.on_wish(client, wish),
+            Parcel::Went { client, is_fault } => self.on_gone(client, is_fault),
+            Parcel::Tells { life } => self.let_tell(life),
+            Parcel::Told { life } => self.on_told(life),
+            Parcel::Shut => self.shut_clients(),
+            Parcel::Hold { life, round } => self.hold_here(life, round),
+            Parcel::Held { thread, life, round } => self.on_held(thread, life, round),
+            Parcel::Release { life } => self.release_here(life),
             stream => self.on_stream_parcel(stream),
         }
     }
@@ -436,7 +498,7 @@ impl Node {
         }
     }
 
-    fn resource_of_life(&self, life: u64) -> Option<Key> {
+    pub(super) fn resource_of_life(&self, life: u64) -> Option<Key> {
         self.by_life.get(&life).copied()
     }
 
@@ -469,15 +531,21 @@ impl Node {
         let key = self.resources.insert(resource);
         self.by_id.insert(id, key);
         self.by_life.insert(life, key);
+        self.lives = life;
         for (shard, mut out) in outputs {
             self.carry_shard(key, shard, &mut out);
         }
         self.tell_all_resources();
+        self.go_on_with(key);
+        self.take_early();
     }
 
     fn end_here(&mut self, life: u64) {
         let Some(key) = self.resource_of_life(life) else { return };
-        self.remove_machines(key);
+        if let Some(ended) = self.remove_machines(key) {
+            self.forget_asked_of(key);
+            self.keep_for_next(key, ended.lost, ended.told);
+        }
         self.tell_all_resources();
     }
 
@@ -504,22 +572,26 @@ impl Node {
         self.threads.sight_at
     }
 
-    /// What a further thread does at the end of each turn.
+    /// What each of several threads does at the end of each turn.
     pub(super) fn report(&mut self) {
-        if self.threads.is_first() {
+        if self.threads.others() == 0 {
             return;
-        }
-        if self.threads.sight_at.is_some_and(|at| at <= self.hands.now()) {
-            self.threads.sight_at = None;
-            for key in std::mem::take(&mut self.threads.unseen) {
-                self.show(key, true);
-            }
         }
         let on = self.peers.congested();
         if on != self.threads.said_congested {
             self.threads.said_congested = on;
             let thread = self.threads.own;
-            self.tell(0, Parcel::Congested { thread, on });
+            self.tell_others(|| Parcel::Congested { thread, on });
+        }
+        if self.threads.is_first() {
+            return;
+        }
+        self.say_held();
+        if self.threads.sight_at.is_some_and(|at| at <= self.hands.now()) {
+            self.threads.sight_at = None;
+            for key in std::mem::take(&mut self.threads.unseen) {
+                self.show(key, true);
+            }
         }
         if self.threads.settling && self.resources.keys().iter().all(|key| self.is_idle(*key)) {
             self.threads.over = true;

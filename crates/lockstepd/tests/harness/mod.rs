@@ -39,6 +39,12 @@ pub(crate) struct Cluster {
     nodes: Vec<Option<Child>>,
 }
 
+/// Threads, and shards, where a test does not care: one, or as many as `LOCKSTEP_TEST_THREADS` says.
+fn usual_threads() -> Option<u16> {
+    let text = std::env::var("LOCKSTEP_TEST_THREADS").ok()?;
+    Some(text.parse().expect("LOCKSTEP_TEST_THREADS is a number of threads"))
+}
+
 impl Cluster {
     /// Directories, certificates and settings of `count` nodes, not started.
     pub(crate) fn new(name: &str, count: u16) -> Cluster {
@@ -180,6 +186,11 @@ impl Cluster {
 
     /// The same, without waiting until it answers.
     pub(crate) fn spawn(&mut self, node: u16, mut command: Process) {
+        let settings = std::fs::read_to_string(self.home(node).join("node.toml"));
+        let says = |text: &String| text.lines().any(|line| line.starts_with("threads"));
+        if let (Some(threads), Ok(false)) = (usual_threads(), settings.as_ref().map(says)) {
+            self.add_settings(node, &format!("threads = {threads}"));
+        }
         let log = std::fs::File::options()
             .create(true)
             .append(true)
@@ -269,7 +280,7 @@ impl Cluster {
         ResourceFile {
             name: name.to_owned(),
             id: 0xabcd,
-            shards: 1,
+            shards: usual_threads().unwrap_or(1),
             options: wire::Options::default(),
             timing: FileTiming::default(),
             nodes: (1..=self.nodes.len())
