@@ -408,8 +408,6 @@ pub struct Member {
     wall_origin_ms: Option<u64>,
     /// It leaves the history it was on; shards are told with the next configuration.
     leaves: bool,
-    /// What its bits say of that history is not all: they start anew, all dirty, with the next configuration.
-    doubts_bits: bool,
     /// The first configuration of the history that it is on since it gave up another. What shards say of
     /// earlier ones is about that other one.
     side_from: Epoch,
@@ -460,7 +458,6 @@ impl Member {
             alone_from: now + Duration(setup.timing.lease.0.saturating_mul(lineage::ALONE_LEASES)),
             wall_origin_ms: None,
             leaves: false,
-            doubts_bits: false,
             side_from: Epoch(0),
             in_vain: 0,
             record: setup.record,

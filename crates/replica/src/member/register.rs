@@ -208,6 +208,8 @@ impl Member {
             self.teach(peer, out);
         }
         self.on_committed(&proposal, out);
+        // What was found and gone on from may be another side's.
+        self.judge_again(out);
     }
 
     /// Takes `configuration` as the newest, and stores it.
@@ -219,7 +221,12 @@ impl Member {
     ) {
         self.round_seen = self.round_seen.max(ballot.round);
         self.renounce_replaced(&configuration);
-        self.update_slots(&configuration);
+        // A fork leaves this copy out, whether its side is given up for that or it goes on with it as primary.
+        let is_fork =
+            self.known.as_ref().is_some_and(|known| configuration.fork > known.configuration.fork);
+        let left_out = is_fork && !configuration.is_in_sync(self.node);
+        let doubts = left_out && self.lacks_bits(&configuration);
+        self.update_slots(&configuration, doubts);
         if let Some(record) = self.record.as_mut() {
             let left = record.accepted.as_ref();
             if left.is_some_and(|(at, fork)| leaves_behind((*at, fork), (ballot, &configuration))) {
@@ -344,10 +351,9 @@ impl Member {
 
     /// Gives each replica other than this node's a bitmap slot. Its bits start anew, all clear, when the
     /// replica has come into sync (or, after a split brain, when this node's has come to it), and all dirty when it is
-    /// there under a new identity or was declared worthless, or when this node's side was given up and its bits do not say
-    /// all.
-    pub(super) fn update_slots(&mut self, configuration: &Configuration) {
-        let doubts = core::mem::take(&mut self.doubts_bits);
+    /// there under a new identity or was declared worthless, or when they are in
+    /// doubt.
+    pub(super) fn update_slots(&mut self, configuration: &Configuration, doubts: bool) {
         let own = self.node;
         let old = self.known.as_ref().map(|known| known.configuration.clone());
         let own_in_sync = configuration.is_in_sync(own);

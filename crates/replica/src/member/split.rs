@@ -210,16 +210,15 @@ impl Member {
         self.end_split(peer);
         self.leaves = true;
         self.side_from = theirs.configuration.epoch;
-        let lacks_bits = self.lacks_bits(&theirs.configuration);
         let entry = theirs.configuration.member(self.node);
         let votes = entry.is_some_and(|entry| self.own_voter() == Some(entry.voter));
+        let lacks_bits = self.lacks_bits(&theirs.configuration);
         if theirs.configuration.is_in_sync(self.node) || (lacks_bits && !votes) {
             // That side does not know yet that this copy went another way, or no bits tell how far: it becomes a new one.
             self.renew_identity(out);
         } else if let Some(record) = self.record.as_mut() {
             // Where its vote is needed nothing could be decided without: it stays, whatever its copy is worth.
             record.accepted = None;
-            self.doubts_bits = lacks_bits;
         }
         self.know(theirs.ballot, theirs.configuration, out);
         self.introduce(out);
@@ -229,7 +228,7 @@ impl Member {
     /// Whether no bits here tell all in which this copy may be unlike those of the other side. A volume that is larger there
     /// may have been as large here, and what lay beyond its end may have been given back: that was no write. And what was
     /// written here is marked for copies that this node knew: of those in sync there any may be the only one that is left.
-    fn lacks_bits(&self, theirs: &Configuration) -> bool {
+    pub(super) fn lacks_bits(&self, theirs: &Configuration) -> bool {
         let Some(mine) = self.known.as_ref().map(|known| &known.configuration) else {
             return false;
         };
@@ -257,7 +256,7 @@ impl Member {
     }
 
     /// This node knows more than when it found that others are on another side: some may be on its own now.
-    fn judge_again(&mut self, out: &mut Out) {
+    pub(super) fn judge_again(&mut self, out: &mut Out) {
         let splits: Vec<(NodeId, Known)> = self
             .peers
             .iter()

@@ -74,7 +74,7 @@ impl Member {
         }
         if let Some(known) = self.known.clone() {
             self.round_seen = self.round_seen.max(known.ballot.round);
-            self.update_slots(&known.configuration);
+            self.update_slots(&known.configuration, false);
         }
     }
 

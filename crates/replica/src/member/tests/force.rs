@@ -173,3 +173,26 @@ fn who_gives_up_its_side_keeps_the_vote_that_the_other_needs() {
     assert_eq!(world.newest().members[1].voter, before[1].voter, "{}", world.show());
     world.run_until("it serves", |world| world.answers(1));
 }
+
+#[test]
+fn who_leads_the_side_that_it_has_not_given_up_for_is_on_that_side() {
+    let mut world = serving(11, 3, 0, 0);
+    world.set_clients(2, 1);
+    // Decided by nodes 1 and 2.
+    world.block(1, 3);
+    world.block(2, 3);
+    let forced = world.operate(1, Operation::Force);
+    world.run_until("it is done", |world| world.is_done(1, forced));
+    let waits = "member: discarded, waits for its clients";
+    world.run_until("its clients are in the way", |world| world.node(2).marks.contains(waits));
+    // Node 2 goes on from what it accepted, with node 3, in one session with node 1.
+    world.blocked.remove(&(2, 3));
+    world.connect_all();
+    world.set_clients(1, 0);
+    world.operate(2, Operation::Promote);
+    world.run_until("node 2 leads", |world| world.primary() == Some(2));
+    world.blocked.clear();
+    world.connect_all();
+    world.run_until("all are in sync", |world| world.in_sync() == [1, 2, 3]);
+    world.run_until("it serves", |world| world.answers(2));
+}
