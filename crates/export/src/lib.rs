@@ -31,5 +31,5 @@ pub use nvme_connection::NvmeConnection;
 pub use pieces::PIECE_BYTES;
 pub use psk_guard::PskOffer;
 pub use served::{Over, Served};
-pub use ublk_disk::{DiskData, Done, UblkDisk, ZEROES_BYTES_MAX};
+pub use ublk_disk::{DiskData, Done, UblkDisk, UblkQueue, ZEROES_BYTES_MAX};
 pub use vhost_disk::{VhostDisk, VhostReply, VhostVolume};

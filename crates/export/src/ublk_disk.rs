@@ -1,4 +1,4 @@
-//! A disk of this host, between the kernel's requests and the shards.
+//! A queue of a disk of this host, between the kernel's requests and the shards. Most disks have one.
 //!
 //! The owner hands in what the kernel fetched ([`UblkDisk::arrived`]), carries out the [`Demand`]s, hands answers in, and
 //! gives the kernel what [`UblkDisk::take_done`] says.
@@ -42,17 +42,26 @@ pub trait DiskData: Send {
     fn give(&self, tag: u16, offset: u32, bytes: &[u8]) -> Result<(), Errno>;
 }
 
-impl DiskData for Arc<UblkDevice> {
+/// A queue of a device.
+#[derive(Clone, Debug)]
+pub struct UblkQueue {
+    /// The device.
+    pub device: Arc<UblkDevice>,
+    /// Which of its queues.
+    pub number: u16,
+}
+
+impl DiskData for UblkQueue {
     fn request(&self, tag: u16) -> UblkRequest {
-        UblkDevice::request(self, tag)
+        self.device.request(self.number, tag)
     }
 
     fn take(&self, tag: u16, offset: u32, bytes: &mut [u8]) -> Result<(), Errno> {
-        UblkDevice::take(self, tag, offset, bytes)
+        self.device.take(self.number, tag, offset, bytes)
     }
 
     fn give(&self, tag: u16, offset: u32, bytes: &[u8]) -> Result<(), Errno> {
-        UblkDevice::give(self, tag, offset, bytes)
+        self.device.give(self.number, tag, offset, bytes)
     }
 }
 

@@ -6,7 +6,7 @@ export LOCKSTEP_DIR=/tmp/c PATH=/tmp/bin:$PATH
 mkdir /tmp/bin; cp lockstep lockstepd /tmp/bin/
 disk=/dev/lockstep/by-res/web/0
 refuses() { if "$@" > /tmp/said 2>&1; then cat /tmp/said; echo "not refused: $*"; false; fi; cat /tmp/said; }
-trap 'set +e; tail -n 15 /tmp/c/*/log; dmesg | tail -n 5; cat /sys/block/ublkb*/inflight; tail -n 3 fio' EXIT
+trap 'set +e; grep -h "warn\|disk\|LOST\|error" /tmp/c/*/log | tail -n 16; date; dmesg | tail -n 5; cat /sys/block/ublkb*/inflight; tail -n 3 fio' EXIT
 
 if [ "$HAS" != 1 ]; then
     lockstep dev up --nodes 1 --store memory --detach
@@ -17,17 +17,19 @@ if [ "$HAS" != 1 ]; then
     exit
 fi
 
-lockstep dev up --nodes 2 --detach
-lockstep resource create web --size 64MiB --replicas 2
+lockstep dev up --nodes 2 --detach; lockstep dev down
+threads() { sed -i '/^threads/d' /tmp/c/*/node.toml; sed -i "1i threads = $1" /tmp/c/*/node.toml; }
+threads 2; lockstep dev up --detach
+lockstep resource create web --size 300MiB --replicas 2 --shards 2
 lockstep wait web --for in-sync
 lockstep device attach web --via ublk --output json | tee /tmp/said
 grep -q '"via":"ublk"' /tmp/said; grep -q "\"device\":\"$disk\"" /tmp/said; grep -q '"already":false' /tmp/said
 lockstep device attach web --via ublk --output json | grep -q '"already":true'
 lockstep device list
 name=$(basename "$(readlink $disk)"); queue=/sys/block/$name/queue
-test "$(cat /sys/block/$name/size)" = $((64 * 2048)); test "$(cat $queue/logical_block_size)" = 4096
+test "$(cat /sys/block/$name/size)" = $((300 * 2048)); test "$(cat $queue/logical_block_size)" = 4096
 test "$(cat $queue/write_cache)" = "write back"; test "$(cat $queue/fua)" = 1; test "$(cat $queue/discard_granularity)" = 4096
-test "$(cat $queue/max_sectors_kb)" = 1024; test "$(cat $queue/write_zeroes_max_bytes)" -ge 1048576
+test "$(ls /sys/block/$name/mq | wc -l)" = 2; test "$(cat $queue/max_sectors_kb)" = 1024; test "$(cat $queue/write_zeroes_max_bytes)" -ge 1048576
 
 # No thread of a node waits for disks when memory is short: PF_MEMALLOC_NOIO of the kernel's flags.
 for stat in $(for pid in $(busybox pidof lockstepd); do ls /proc/$pid/task/*/stat; done); do
@@ -50,7 +52,7 @@ refuses lockstep device detach web; grep -q LS-0934 /tmp/said
 # So slow that an emulated machine keeps its leases.
 load() {
     while [ ! -e /tmp/enough ]; do
-        fio --name=z --filename=/mnt/f --size=4M --rw=randwrite --bs=4k --ioengine=libaio --iodepth=16 --direct=1 --fsync=64 --rate_iops=400,150 \
+        fio --name=z --directory=/mnt --size=4M --numjobs=2 --cpus_allowed=0,1 --cpus_allowed_policy=split --rw=randwrite --bs=4k --ioengine=libaio --iodepth=16 --direct=1 --fsync=64 --rate_iops=200,75 \
             --verify=crc32c --verify_fatal=1 --randseed=$RANDOM > fio 2>&1 || return 1
         echo "$(date +%T) verified"
     done
@@ -68,19 +70,20 @@ round "its node" "$node"
 lockstep wait web --for in-sync --timeout 60; lockstep resource promote web --node "$other"; flows
 round "its node, whose requests are the other's" "$node"
 round "the primary's node" "$other"
-# All nodes at once, and in good order.
-lockstep dev down; sleep 1; lockstep dev up --detach; flows
+# All nodes at once, and in good order; the next process has one thread for both queues.
+lockstep dev down; threads 1; sleep 1; lockstep dev up --detach; flows
+test "$(ls /sys/block/$name/mq | wc -l)" = 2
 touch /tmp/enough; sleep 2
 for _ in $(seq 12); do [ -e /tmp/fio ] && break; sleep 5; cat /sys/block/$name/inflight; done
 tail -n 8 fio; test "$(cat /tmp/fio)" = 0
-md5sum /mnt/f > /tmp/sum; fstrim -v /mnt; umount /mnt; fsck.ext4 -fn $disk
-echo "no error while its node was killed twice, the primary's once, and all were stopped in good order" >> seen
+md5sum /mnt/z.* > /tmp/sum; fstrim -v /mnt; umount /mnt; fsck.ext4 -fn $disk
+echo "two queues, by two threads and by one; no error while its node was killed twice, the primary's once, and all were stopped in good order" >> seen
 
 # The disk's size is what it was made with, or, where the kernel can, what the volume has.
-lockstep resource resize web --size 80MiB
+lockstep resource resize web --size 320MiB
 lockstep device detach web; test ! -e $disk; test -z "$(ls /dev/ublkc* 2>/dev/null)"; test ! -e /dev/$name
 lockstep device list | grep -q "No volume"
-lockstep device attach web --via ublk; name=$(basename "$(readlink $disk)"); test "$(cat /sys/block/$name/size)" = $((80 * 2048))
+lockstep device attach web --via ublk; name=$(basename "$(readlink $disk)"); test "$(cat /sys/block/$name/size)" = $((320 * 2048))
 mount -t ext4 $disk /mnt; md5sum -c /tmp/sum; umount /mnt
 # By force, while it is open.
 exec 9<$disk; sleep 1; lockstep device detach web --force; exec 9<&-

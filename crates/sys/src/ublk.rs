@@ -4,7 +4,8 @@
 //! beside either engine. What completes in it ends the wait of the owner's [`crate::Hands`], by their waker.
 //!
 //! What always holds:
-//! - A device's requests are fetched and answered by the thread that owns the [`UblkRing`], as the driver wants it.
+//! - A queue's requests are fetched and answered by the thread that owns the [`UblkRing`], as the driver wants it: each queue
+//!   by one thread.
 //! - Memory that a command names stays until its completion is seen.
 //! - What a request's bytes are copied from or to belongs to the request until it is answered; the driver refuses
 //!   copies for what is none of this process's any more.
@@ -27,8 +28,11 @@ use crate::errno::Errno;
 use crate::file::{Access, OpenOptions};
 use crate::wake::Waker;
 
-/// Requests of one device that may be open at once.
+/// Requests of one queue of a device that may be open at once.
 pub const UBLK_DEPTH: u16 = 128;
+
+/// Queues of a device, at most: as many as a node has threads.
+pub const UBLK_QUEUES_MAX: u16 = 8;
 
 /// Bytes of the largest read or write of a device.
 pub const UBLK_IO_BYTES: u32 = 1 << 20;
@@ -105,6 +109,8 @@ pub struct UblkInfo {
     pub dead: bool,
     /// Its server has gone, and it waits for the next.
     pub waits: bool,
+    /// How many queues it has.
+    pub queues: u16,
 }
 
 /// What can be asked of the driver, about one device each.
@@ -116,6 +122,8 @@ pub enum UblkCommand {
     Add {
         /// Told by `Info`.
         mark: u64,
+        /// How many queues it is to have, at most one for each of the machine's processors. Its info is told with the answer.
+        queues: u16,
     },
     /// Say what it is, before it starts.
     Shape(UblkShape),
@@ -144,13 +152,15 @@ pub enum UblkEvent {
         device: u32,
         /// How it went.
         result: Result<(), Errno>,
-        /// To `Info`.
+        /// To `Info` and `Add`.
         info: Option<UblkInfo>,
     },
     /// A request has come; or none will, under this tag.
     Request {
         /// Number of the device.
         device: u32,
+        /// Of which of its queues.
+        queue: u16,
         /// Below [`UBLK_DEPTH`].
         tag: u16,
         /// Whether there is a request.
@@ -193,18 +203,23 @@ pub struct UblkRequest {
 
 /// Bytes of a request as the driver describes it: `ublksrv_io_desc`.
 const DESCRIPTION_BYTES: usize = 24;
-/// Where requests' bytes begin in the device's file, and how many of its offset's bits are a request's own.
+/// Where requests' bytes begin in the device's file, and how many of its offset's bits are a request's own, and a tag's.
 const DATA_OFFSET: u64 = 0x8000_0000;
 const DATA_BITS: u32 = 25;
+const TAG_BITS: u32 = 16;
+/// Descriptions of one queue that the driver has room for.
+const DEPTH_MAX: usize = 4096;
 
 /// A device's file, by which its requests are seen and their bytes copied.
 pub struct UblkDevice {
     file: File,
-    requests: *const u8,
+    /// Of each queue, where its requests are described.
+    requests: Vec<*const u8>,
+    /// Bytes of each of these.
     length: usize,
 }
 
-// SAFETY: the mapping is read only, and lasts as long as this.
+// SAFETY: the mappings are read only, and last as long as this.
 unsafe impl Send for UblkDevice {}
 // SAFETY: as above; reads of it are volatile.
 unsafe impl Sync for UblkDevice {}
@@ -216,39 +231,47 @@ impl std::fmt::Debug for UblkDevice {
 }
 
 impl UblkDevice {
-    /// Opens the file of a device. One process can at a time.
+    /// Opens the file of a device with so many queues. One process can at a time.
     ///
     /// # Errors
     /// The kernel's; `EBUSY` while another has it.
-    pub fn open(number: u32) -> Result<UblkDevice, Errno> {
+    pub fn open(number: u32, queues: u16) -> Result<UblkDevice, Errno> {
         let path = format!("/dev/ublkc{number}");
         let options = OpenOptions { access: Access::ReadWrite, ..OpenOptions::default() };
         let file = File::open(Path::new(&path), options)?;
         let page = page_bytes();
         let length = (usize::from(UBLK_DEPTH) * DESCRIPTION_BYTES).div_ceil(page) * page;
+        let between = (DEPTH_MAX * DESCRIPTION_BYTES).div_ceil(page) * page;
         let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED | libc::MAP_POPULATE);
         let none = std::ptr::null_mut();
-        // SAFETY: a new mapping at a place of the kernel's choice, of a file that is open.
-        let map = unsafe { libc::mmap(none, length, protection, flags, file.0.number(), 0) };
-        if map == libc::MAP_FAILED {
-            return Err(Errno::last());
+        let mut device = UblkDevice { file, requests: Vec::new(), length };
+        for queue in 0..usize::from(queues) {
+            let at = libc::off_t::try_from(queue * between).expect("a few queues");
+            let descriptor = device.file.0.number();
+            // SAFETY: a new mapping at a place of the kernel's choice, of a file that is open.
+            let map = unsafe { libc::mmap(none, length, protection, flags, descriptor, at) };
+            if map == libc::MAP_FAILED {
+                return Err(Errno::last());
+            }
+            device.requests.push(map.cast_const().cast());
         }
-        Ok(UblkDevice { file, requests: map.cast_const().cast(), length })
+        Ok(device)
     }
 
-    /// The request that was fetched under a tag.
+    /// The request that was fetched under a tag of a queue.
     ///
     /// # Panics
-    /// If the tag is not below [`UBLK_DEPTH`].
+    /// If the tag is not below [`UBLK_DEPTH`], or there is no such queue.
     #[must_use]
-    pub fn request(&self, tag: u16) -> UblkRequest {
+    pub fn request(&self, queue: u16, tag: u16) -> UblkRequest {
         assert!(tag < UBLK_DEPTH, "a tag of the device");
+        let requests = self.requests[usize::from(queue)];
         let mut bytes = [0; DESCRIPTION_BYTES];
         for (index, byte) in bytes.iter_mut().enumerate() {
             let at = usize::from(tag) * DESCRIPTION_BYTES + index;
             // SAFETY: inside the mapping, by the check above. The driver does not change it until the request is
             // answered; volatile, as it is not this process that wrote it.
-            *byte = unsafe { std::ptr::read_volatile(self.requests.add(at)) };
+            *byte = unsafe { std::ptr::read_volatile(requests.add(at)) };
         }
         request_of(&bytes)
     }
@@ -257,23 +280,25 @@ impl UblkDevice {
     ///
     /// # Errors
     /// The kernel's; it is no request of this process any more.
-    pub fn take(&self, tag: u16, offset: u32, bytes: &mut [u8]) -> Result<(), Errno> {
-        self.file.read_now(bytes, data_at(tag, offset))
+    pub fn take(&self, queue: u16, tag: u16, offset: u32, bytes: &mut [u8]) -> Result<(), Errno> {
+        self.file.read_now(bytes, data_at(queue, tag, offset))
     }
 
     /// Gives bytes of a read.
     ///
     /// # Errors
     /// As [`UblkDevice::take`].
-    pub fn give(&self, tag: u16, offset: u32, bytes: &[u8]) -> Result<(), Errno> {
-        self.file.write_now(bytes, data_at(tag, offset))
+    pub fn give(&self, queue: u16, tag: u16, offset: u32, bytes: &[u8]) -> Result<(), Errno> {
+        self.file.write_now(bytes, data_at(queue, tag, offset))
     }
 }
 
 impl Drop for UblkDevice {
     fn drop(&mut self) {
-        // SAFETY: mapped in `open`, and nobody else knows the place.
-        unsafe { libc::munmap(self.requests.cast_mut().cast(), self.length) };
+        for requests in &self.requests {
+            // SAFETY: mapped in `open`, and nobody else knows the place.
+            unsafe { libc::munmap(requests.cast_mut().cast(), self.length) };
+        }
     }
 }
 
@@ -283,8 +308,9 @@ fn page_bytes() -> usize {
     usize::try_from(bytes).unwrap_or(4096)
 }
 
-fn data_at(tag: u16, offset: u32) -> u64 {
-    DATA_OFFSET + (u64::from(tag) << DATA_BITS) + u64::from(offset)
+fn data_at(queue: u16, tag: u16, offset: u32) -> u64 {
+    let request = u64::from(queue) << TAG_BITS | u64::from(tag);
+    DATA_OFFSET + (request << DATA_BITS) + u64::from(offset)
 }
 
 fn request_of(bytes: &[u8; DESCRIPTION_BYTES]) -> UblkRequest {
@@ -321,9 +347,9 @@ pub struct UblkRing {
 /// Bytes of what a command names, at most: `ublksrv_ctrl_dev_info`, or the two parts of `ublk_params` that are used.
 const MEMORY_BYTES: usize = 64;
 
-/// Entries of the ring: all requests of one device, and commands.
+/// Entries of the ring: all requests of one queue, and commands.
 const ENTRIES: u32 = 256;
-/// Completions there is room for: those of 32 devices. The kernel keeps what is more.
+/// Completions there is room for: those of 32 queues. The kernel keeps what is more.
 const COMPLETIONS: u32 = 4096;
 
 impl UblkRing {
@@ -402,8 +428,8 @@ impl UblkRing {
         let mut data = 0;
         let number = match command {
             UblkCommand::Info => 0x02,
-            UblkCommand::Add { mark } => {
-                *memory = description(device, mark);
+            UblkCommand::Add { mark, queues } => {
+                *memory = description(device, mark, queues);
                 0x04
             }
             UblkCommand::Delete => 0x14,
@@ -455,12 +481,12 @@ impl UblkRing {
         opcode::UringCmd80::new(Fd(self.control.0.number()), code).cmd(bytes).build()
     }
 
-    /// Fetches the first request of a tag, or answers one (bytes moved, or an error) and fetches the next.
+    /// Fetches the first request of a queue's tag, or answers one (bytes moved, or an error) and fetches the next.
     pub fn fetch(
         &mut self,
         number: u32,
         device: &UblkDevice,
-        tag: u16,
+        (queue, tag): (u16, u16),
         answer: Option<Result<u32, Errno>>,
     ) {
         let code = encoded(3, 16, if answer.is_some() { 0x21 } else { 0x20 });
@@ -470,10 +496,12 @@ impl UblkRing {
             Some(Err(errno)) => -errno.0,
         };
         let mut bytes = [0; 80];
+        bytes[0..2].copy_from_slice(&queue.to_le_bytes());
         bytes[2..4].copy_from_slice(&tag.to_le_bytes());
         bytes[4..8].copy_from_slice(&result.to_le_bytes());
         let entry = opcode::UringCmd80::new(Fd(device.file.0.number()), code).cmd(bytes).build();
-        self.push(entry.user_data(u64::from(number) << 16 | u64::from(tag)));
+        let token = u64::from(queue) << 48 | u64::from(number) << 16 | u64::from(tag);
+        self.push(entry.user_data(token));
     }
 
     fn push(&mut self, entry: Entry128) {
@@ -515,12 +543,14 @@ impl UblkRing {
             let result = if done.result() < 0 { Err(Errno(-done.result())) } else { Ok(()) };
             if token & OF_COMMAND == 0 {
                 let tag = u16::try_from(token & 0xffff).expect("sixteen bits");
-                let device = u32::try_from(token >> 16).expect("a device's number");
-                events.push(UblkEvent::Request { device, tag, result });
+                let device = u32::try_from(token >> 16 & u64::from(u32::MAX)).expect("masked");
+                let queue = u16::try_from(token >> 48).expect("fifteen bits");
+                events.push(UblkEvent::Request { device, queue, tag, result });
                 continue;
             }
             let Some((command, memory)) = self.memory.remove(&token) else { continue };
-            let told = command == UblkCommand::Info && result.is_ok();
+            let tells = matches!(command, UblkCommand::Info | UblkCommand::Add { .. });
+            let told = tells && result.is_ok();
             let info = told.then(|| info_of(&memory));
             let device = u32::try_from(token & u64::from(u32::MAX)).expect("32 bits");
             events.push(UblkEvent::Command { device, result, info });
@@ -548,9 +578,9 @@ const fn encoded(direction: u32, length: u32, number: u32) -> u32 {
 }
 
 /// `ublksrv_ctrl_dev_info`.
-fn description(device: u32, mark: u64) -> [u8; MEMORY_BYTES] {
+fn description(device: u32, mark: u64, queues: u16) -> [u8; MEMORY_BYTES] {
     let mut bytes = [0; MEMORY_BYTES];
-    bytes[0..2].copy_from_slice(&1_u16.to_le_bytes());
+    bytes[0..2].copy_from_slice(&queues.to_le_bytes());
     bytes[2..4].copy_from_slice(&UBLK_DEPTH.to_le_bytes());
     bytes[8..12].copy_from_slice(&UBLK_IO_BYTES.to_le_bytes());
     bytes[12..16].copy_from_slice(&device.to_le_bytes());
@@ -561,9 +591,10 @@ fn description(device: u32, mark: u64) -> [u8; MEMORY_BYTES] {
 }
 
 fn info_of(bytes: &[u8; MEMORY_BYTES]) -> UblkInfo {
+    let queues = u16::from_le_bytes([bytes[0], bytes[1]]);
     let state = u16::from_le_bytes([bytes[4], bytes[5]]);
     let mark = u64::from_le_bytes(bytes[32..40].try_into().expect("eight bytes"));
-    UblkInfo { mark, dead: state == 0, waits: state == 2 }
+    UblkInfo { mark, dead: state == 0, waits: state == 2, queues }
 }
 
 /// `ublk_params`: what the device is, and how it is discarded and zeroed.
@@ -615,13 +646,14 @@ mod tests {
         assert_eq!(encoded(3, 32, 0x04), 0xc020_7504);
         assert_eq!(encoded(2, 32, 0x13), 0x8020_7513);
         assert_eq!(encoded(3, 16, 0x20), 0xc010_7520);
-        assert_eq!(data_at(3, 512), 0x8000_0000 + 3 * (1 << 25) + 512);
+        assert_eq!(data_at(0, 3, 512), 0x8000_0000 + 3 * (1 << 25) + 512);
+        assert_eq!(data_at(2, 0, 0), 0x8000_0000 + 2 * (1 << 41));
     }
 
     #[test]
     fn what_a_device_is_made_with_is_told_of_it() {
-        let told = info_of(&description(7, 0xfeed));
-        assert_eq!((told.mark, told.dead), (0xfeed, true));
+        let told = info_of(&description(7, 0xfeed, 4));
+        assert_eq!((told.mark, told.dead, told.queues), (0xfeed, true, 4));
         let shape = UblkShape { sectors: 2048, block_bytes: 4096, zero_sectors: 64 };
         let bytes = parameters(&shape);
         assert_eq!(bytes[12..16], [12, 12, 12, 12]);

@@ -196,15 +196,10 @@ impl Guest {
 
     /// Boots, and runs what `share` holds.
     fn start(&self, share: &Path) -> Outcome<Running> {
-        self.start_with(share, MEMORY_MIB)
+        self.start_by(share, MEMORY_MIB, &[])
     }
 
-    /// The same with so much memory.
-    fn start_with(&self, share: &Path, memory_mib: u32) -> Outcome<Running> {
-        self.start_by(share, memory_mib, &[])
-    }
-
-    /// The same with further words to QEMU.
+    /// The same with so much memory, and further words to QEMU.
     fn start_by(&self, share: &Path, memory_mib: u32, words: &[&str]) -> Outcome<Running> {
         let mut command = Command::new(script("guest.sh"));
         let (limit, memory) = (GUEST_SECONDS.to_string(), memory_mib.to_string());

@@ -60,7 +60,7 @@ impl Node {
             resource.lost = resource.lost.max(configuration.lost);
             let told = newer && std::mem::take(&mut resource.told);
             if newer {
-                self.lose_disks(key, configuration.lost);
+                self.lose_disks(key, configuration.lost, told);
             }
             if told {
                 let name = self.name_of(key);

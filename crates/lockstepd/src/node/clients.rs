@@ -560,8 +560,13 @@ impl Node {
         self.host_went(client, why);
     }
 
-    /// Drops every client of a resource that goes away.
+    /// Drops every client of a resource that goes away, on all threads if this is the first.
     pub(super) fn drop_clients_of(&mut self, resource: Key, why: &str) {
+        if self.threads.is_first()
+            && let Some(life) = self.resources.get(resource).map(|entry| entry.life)
+        {
+            self.tell_others(|| Parcel::Drop { life, why: why.to_owned() });
+        }
         for key in self.clients.keys() {
             let opened = self.clients.get(key).and_then(|client| client.opened);
             if opened.is_some_and(|(of, _)| of == resource) {

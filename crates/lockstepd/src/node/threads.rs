@@ -33,6 +33,7 @@ use super::disk::{LocalDisk, LocalVolume};
 use super::homes::{FarAnswer, Guest, Wish, Word};
 use super::peers::{Connection, Lives, Stream, Told};
 use super::resource::{Resource, Seat};
+use super::ublk::Offer;
 use super::{Node, Work};
 use crate::config::Config;
 use crate::log::error;
@@ -81,6 +82,16 @@ pub(super) enum Parcel {
     Tells { life: u64 },
     /// Such a client is answered: at the next loss all are told.
     Told { life: u64 },
+    /// A queue of a disk of this host is to be served there.
+    Queue(Box<Offer>),
+    /// Users of the thread's queues of a disk get errors.
+    EndQueues { disk: u32 },
+    /// A queue has ended.
+    QueueEnded { disk: u32 },
+    /// The kernel has nothing more for one that is served.
+    QueueStopped { disk: u32 },
+    /// All clients of a resource are to go; why.
+    Drop { life: u64, why: String },
     /// No client's further requests are taken.
     Shut,
     /// The machines of this life are about to be exchanged: what clients ask is to wait.
@@ -468,7 +479,18 @@ impl Node {
             Parcel::Went { client, is_fault } => self.on_gone(client, is_fault),
             Parcel::Tells { life } => self.let_tell(life),
             Parcel::Told { life } => self.on_told(life),
-            Parcel::Shut => self.shut_clients(),
+            Parcel::Queue(offer) => self.take_queue(*offer),
+            Parcel::EndQueues { disk } => self.end_queues(disk),
+            Parcel::QueueEnded { disk } => self.on_queue_ended(disk),
+            Parcel::QueueStopped { disk } => self.on_queue_stopped(disk),
+            Parcel::Drop { life, why } => {
+                let Some(key) = self.resource_of_life(life) else { return };
+                self.drop_clients_of(key, &why);
+            }
+            Parcel::Shut => {
+                self.shut_disks();
+                self.shut_clients();
+            }
             Parcel::Hold { life, round } => self.hold_here(life, round),
             Parcel::Held { thread, life, round } => self.on_held(thread, life, round),
             Parcel::Release { life } => self.release_here(life),

@@ -14,28 +14,32 @@
 //!   no driver it has no users.
 //! - A node that stops begins nothing with a disk.
 //!
-//! Not here: what becomes of a request (`export::UblkDisk`), the driver's interface (`sys`), links and who uses a disk (the
+//! Not here: their queues, on every thread (`queues`), what becomes of a request (`export::UblkDisk`), the driver's interface (`sys`), links and who uses a disk (the
 //! command line).
 
 mod listed;
+mod queues;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use base::{Duration, Epoch, Instant, VolumeId};
-use export::{Served, UblkDisk, ZEROES_BYTES_MAX};
-use sys::{Errno, UBLK_DEPTH, UblkCommand, UblkDevice, UblkEvent, UblkInfo, UblkRing, UblkShape};
+use export::ZEROES_BYTES_MAX;
+use sys::{Errno, UblkCommand, UblkDevice, UblkEvent, UblkInfo, UblkRing, UblkShape};
 use wire::admin::{Answer, HostDisk, codes};
 
 use self::listed::Listed;
+pub(super) use self::queues::Offer;
+use self::queues::Queues;
 use super::Node;
 use super::admin::{Asker, no_resource};
-use super::clients::{CLIENTS_MAX, Client};
+use super::clients::CLIENTS_MAX;
 use super::resource::Resource;
+use super::threads::Parcel;
 use crate::backing::Refused;
-use crate::log::{error, info, warning, warning_limited};
-use crate::slab::{Key, Slab};
+use crate::log::{error, info, warning};
+use crate::slab::Key;
 
 /// Disks of one node, at most: as many as the ring has room for completions of.
 const DISKS_MAX: usize = 32;
@@ -78,11 +82,9 @@ enum Phase {
 struct Disk {
     listed: Listed,
     phase: Phase,
-    device: Option<Arc<UblkDevice>>,
-    /// Requests that the kernel has to fill, or to give back.
-    fetched: u16,
-    /// What serves it, among all clients.
-    client: Option<Key>,
+    /// How many queues it has, and how many of them have not ended.
+    queues: u16,
+    open: u16,
     /// Who waits for it to be there.
     attaching: Vec<Asker>,
     /// Who waits for it to be gone; it is to go.
@@ -103,9 +105,8 @@ impl Disk {
         Disk {
             listed,
             phase: Phase::Listed,
-            device: None,
-            fetched: 0,
-            client: None,
+            queues: 0,
+            open: 0,
             attaching: Vec::new(),
             detaching: Vec::new(),
             goes: false,
@@ -119,13 +120,6 @@ impl Disk {
     fn is_of(&self, resource: &str, volume: VolumeId) -> bool {
         self.listed.resource == resource && self.listed.volume == volume.0
     }
-
-    /// Whether what its users were shown is still there, and answered.
-    fn is_served(&self, clients: &mut Slab<Client>) -> bool {
-        let client = self.client.and_then(|client| clients.get_mut(client));
-        let served = client.and_then(|client| client.connection.ublk());
-        served.is_some_and(|served| !served.is_lost())
-    }
 }
 
 /// The disks of this host that this node serves.
@@ -133,6 +127,7 @@ impl Disk {
 pub(crate) struct Ublk {
     ring: Option<UblkRing>,
     disks: BTreeMap<u32, Disk>,
+    queues: Queues,
     events: Vec<UblkEvent>,
     /// The node stops: what is open is left to the next process.
     is_shut: bool,
@@ -144,11 +139,6 @@ impl Ublk {
     /// When to try again what could not be done.
     pub(super) fn wake_at(&self) -> Option<Instant> {
         self.disks.values().filter_map(|disk| disk.try_at).min()
-    }
-
-    fn number_of(&self, client: Key) -> Option<u32> {
-        let mut disks = self.disks.iter();
-        disks.find(|(_, disk)| disk.client == Some(client)).map(|(number, _)| *number)
     }
 }
 
@@ -196,7 +186,8 @@ impl Node {
             .iter_mut()
             .find(|(_, disk)| disk.is_of(resource, volume) && disk.listed.identity == identity);
         if let Some((&number, disk)) = there {
-            let gone = disk.phase == Phase::Live && !disk.is_served(&mut self.clients);
+            let gone =
+                disk.phase == Phase::Live && !self.ublk.queues.is_served(number, &mut self.clients);
             if disk.goes || gone {
                 let message = format!(
                     "{resource}: its disk /dev/ublkb{number} gives errors only: what its users were shown is gone, or it is \
@@ -272,7 +263,8 @@ impl Node {
         disk.is_new = true;
         disk.listed.lost = lost.map_or(disk.listed.lost, |lost| lost.0);
         self.save_disks()?;
-        self.command_disk(number, Phase::Adding, UblkCommand::Add { mark });
+        let queues = self.threads.count();
+        self.command_disk(number, Phase::Adding, UblkCommand::Add { mark, queues });
         Ok(())
     }
 
@@ -335,12 +327,12 @@ impl Node {
 
     /// `UblkList`.
     pub(super) fn host_disks(&mut self) -> Vec<HostDisk> {
-        let clients = &mut self.clients;
+        let (clients, queues) = (&mut self.clients, &self.ublk.queues);
         let told = |(number, disk): (&u32, &Disk)| HostDisk {
             number: *number,
             resource: disk.listed.resource.clone(),
             volume: disk.listed.volume,
-            ready: disk.phase == Phase::Live && !disk.goes && disk.is_served(clients),
+            ready: disk.phase == Phase::Live && !disk.goes && queues.is_served(*number, clients),
         };
         self.ublk.disks.iter().map(told).collect()
     }
@@ -371,7 +363,7 @@ impl Node {
 
     /// What the driver has said since the last turn, and what is to be tried again.
     pub(super) fn hear_disks(&mut self) {
-        if self.ublk.disks.is_empty() {
+        if self.ublk.disks.is_empty() && self.ublk.ring.is_none() {
             return;
         }
         let mut events = std::mem::take(&mut self.ublk.events);
@@ -380,7 +372,9 @@ impl Node {
         }
         for event in events.drain(..) {
             match event {
-                UblkEvent::Request { device, tag, result } => self.on_fetched(device, tag, result),
+                UblkEvent::Request { device, queue, tag, result } => {
+                    self.on_fetched((device, queue), tag, result);
+                }
                 UblkEvent::Command { device, result, info } => {
                     self.on_disk_told(device, result, info);
                 }
@@ -491,6 +485,7 @@ impl Node {
             (Phase::Adding, Ok(())) => {
                 // From now on the kernel has it.
                 disk.phase = Phase::Shaping;
+                disk.queues = info.map_or(1, |info| info.queues);
                 match self.shape_of(number) {
                     Some(shape) => {
                         self.command_disk(number, Phase::Shaping, UblkCommand::Shape(shape));
@@ -536,6 +531,7 @@ impl Node {
         match (result, info) {
             (Ok(()), Some(info)) if info.mark == mark && disk.goes => self.remove_disk(number),
             (Ok(()), Some(info)) if info.mark == mark && !info.dead => {
+                disk.queues = info.queues;
                 self.command_disk(number, Phase::Recovering, UblkCommand::Recover);
             }
             // Its making was interrupted.
@@ -597,7 +593,11 @@ impl Node {
             return;
         }
         let next = self.hands.now() + TRY_EVERY;
-        let device = match UblkDevice::open(number) {
+        let Some(disk) = self.ublk.disks.get(&number) else { return };
+        let (queues, volume) = (disk.queues, VolumeId(disk.listed.volume));
+        let (seen, is_new) = (Epoch(disk.listed.lost), disk.is_new);
+        let key = self.resource_of_disk(disk).flatten();
+        let device = match UblkDevice::open(number, queues) {
             Ok(device) => Arc::new(device),
             Err(Errno::BUSY | Errno::NOT_FOUND) if again => {
                 if let Some(disk) = self.ublk.disks.get_mut(&number) {
@@ -607,17 +607,15 @@ impl Node {
             }
             Err(errno) => return self.give_disk_up(number, errno),
         };
-        let client = self.serve_disk(number, device.clone());
-        let (Some(disk), Some(ring)) = (self.ublk.disks.get_mut(&number), self.ublk.ring.as_mut())
-        else {
-            return;
-        };
-        disk.device = Some(device.clone());
-        disk.client = client;
-        for tag in 0..UBLK_DEPTH {
-            ring.fetch(number, &device, tag, None);
+        let life = key.and_then(|key| self.resources.get(key)).map(|entry| entry.life);
+        for queue in 0..queues {
+            let name = (number, queue);
+            let offer = Offer { name, device: device.clone(), life, volume, seen, is_new };
+            self.tell(queue % self.threads.count(), Parcel::Queue(Box::new(offer)));
         }
-        disk.fetched = UBLK_DEPTH;
+        if let Some(disk) = self.ublk.disks.get_mut(&number) {
+            disk.open = queues;
+        }
         let (phase, command) = match again {
             true => (Phase::Resuming, UblkCommand::Resume),
             false => (Phase::Starting, UblkCommand::Start),
@@ -625,99 +623,21 @@ impl Node {
         self.command_disk(number, phase, command);
     }
 
-    /// Makes the disk a client of its resource.
-    fn serve_disk(&mut self, number: u32, device: Arc<UblkDevice>) -> Option<Key> {
-        let disk = self.ublk.disks.get(&number)?;
-        let (volume, seen) = (VolumeId(disk.listed.volume), Epoch(disk.listed.lost));
-        let key = self.resource_of_disk(disk)??;
-        let resource = self.resources.get_mut(key)?;
-        let share = resource.client_share.get_or_insert_with(|| self.client_pool.share()).clone();
-        let (shards, lost) = (resource.shard_count(), resource.lost > seen);
-        let mut served = UblkDisk::new(Box::new(device), share, self.zeroes.clone(), shards);
-        if lost {
-            served.lose();
-        }
-        let connection = Served::Ublk(Box::new(served));
-        let opened = Some((key, volume));
-        let client = Client::new(None, connection, opened, false, self.hands.now());
-        Some(self.clients.insert(client))
-    }
-
-    /// A request has come, or the kernel has given one back.
-    fn on_fetched(&mut self, number: u32, tag: u16, result: Result<(), Errno>) {
-        let Some(disk) = self.ublk.disks.get_mut(&number) else { return };
-        disk.fetched -= 1;
-        if result.is_err() {
-            return self.drain_disk(number);
-        }
-        let client = disk.client.and_then(|client| self.clients.get_mut(client));
-        match client.and_then(|client| client.connection.ublk()) {
-            Some(served) => {
-                served.arrived(tag);
-                if let Some(client) = disk.client {
-                    self.stir_client(client);
-                }
-            }
-            // The next process is asked for it.
-            None if self.ublk.is_shut => {}
-            None => self.finish_requests(number, vec![(tag, Err(Errno::IO))]),
-        }
-    }
-
-    /// Tells the kernel how requests of a disk went.
-    pub(super) fn finish_requests(&mut self, number: u32, done: Vec<export::Done>) {
-        let Ublk { ring: Some(ring), disks, .. } = &mut self.ublk else { return };
-        let Some(disk) = disks.get_mut(&number) else { return };
-        let Some(device) = &disk.device else { return };
-        for (tag, result) in done {
-            if let Err(errno) = result {
-                warning_limited!("{}: a request of its disk fails: {errno}", disk.listed.resource);
-            }
-            ring.fetch(number, device, tag, Some(result));
-            disk.fetched += 1;
-        }
-    }
-
-    /// Takes what a disk has finished to the kernel.
-    pub(super) fn serve_disk_client(&mut self, key: Key) {
-        let client = self.clients.get_mut(key);
-        let Some(disk) = client.and_then(|client| client.connection.ublk()) else { return };
-        let done = disk.take_done();
-        if !done.is_empty()
-            && let Some(number) = self.ublk.number_of(key)
-        {
-            self.finish_requests(number, done);
-        }
-    }
-
-    /// The client that serves a disk goes.
-    pub(super) fn disk_went(&mut self, key: Key, client: &mut Client) {
-        let Some(served) = client.connection.ublk() else { return };
-        let Some(number) = self.ublk.number_of(key) else { return };
-        let (done, is_shut) = (served.end(), served.is_shut());
-        self.ublk.is_shut |= is_shut;
-        self.finish_requests(number, done);
-        if let Some(disk) = self.ublk.disks.get_mut(&number) {
-            disk.client = None;
-        }
-    }
-
     /// All caches were lost after this epoch: who has seen what was there before gets errors. Nobody has seen anything of a
-    /// disk that was just made, as all are when a whole cluster starts anew.
-    pub(super) fn lose_disks(&mut self, resource: Key, lost: Epoch) {
+    /// disk that was just made, as all are when a whole cluster starts anew, unless some client was `told` something.
+    pub(super) fn lose_disks(&mut self, resource: Key, lost: Epoch, told: bool) {
         let mut is_raised = false;
-        for disk in self.ublk.disks.values_mut().filter(|disk| Epoch(disk.listed.lost) < lost) {
-            let client = disk.client.and_then(|client| self.clients.get_mut(client));
-            let client =
-                client.filter(|client| client.opened.is_some_and(|(of, _)| of == resource));
-            let Some(served) = client.and_then(|client| client.connection.ublk()) else { continue };
-            if disk.is_new && !served.has_told() {
+        for (number, disk) in &mut self.ublk.disks {
+            let client = self.ublk.queues.first_client(*number);
+            let client = client.and_then(|client| self.clients.get(client));
+            let is_its =
+                client.is_some_and(|client| client.opened.is_some_and(|(of, _)| of == resource));
+            if is_its && disk.is_new && !told && Epoch(disk.listed.lost) < lost {
                 disk.listed.lost = lost.0;
                 is_raised = true;
-            } else {
-                served.lose();
             }
         }
+        self.lose_queues(resource, lost, told);
         if is_raised && let Err(refused) = self.save_disks() {
             warning!("the next process will call its disks lost: {refused}");
         }
@@ -738,7 +658,8 @@ impl Node {
     /// A volume has a new size: its disk is told, if the driver can.
     pub(super) fn resize_disks(&mut self, resource: Key, volume: VolumeId, sectors: u64) {
         for (number, disk) in &mut self.ublk.disks {
-            let client = disk.client.and_then(|client| self.clients.get(client));
+            let client = self.ublk.queues.first_client(*number);
+            let client = client.and_then(|client| self.clients.get(client));
             let is_its = client.is_some_and(|client| client.opened == Some((resource, volume)));
             if is_its && size_of_disk(*number) != Some(sectors) {
                 let can = self.ublk.ring.as_ref().is_some_and(|ring| ring.features().can_resize());
@@ -795,27 +716,36 @@ impl Node {
             // Its new size is being told; then it goes.
             return;
         }
-        if let Some(client) = disk.client {
-            self.drop_client(client, "its disk is detached");
-        }
+        self.end_queues(number);
+        self.tell_others(|| Parcel::EndQueues { disk: number });
         self.command_disk(number, Phase::Stopping, UblkCommand::Stop);
     }
 
-    /// Deletes a disk once everything that was fetched has come back.
+    /// A queue of a disk has ended, on whatever thread.
+    pub(super) fn on_queue_ended(&mut self, number: u32) {
+        if let Some(disk) = self.ublk.disks.get_mut(&number) {
+            disk.open -= 1;
+            self.drain_disk(number);
+        }
+    }
+
+    /// The kernel gives a queue no more requests, though somebody serves it.
+    pub(super) fn on_queue_stopped(&mut self, number: u32) {
+        let disk = self.ublk.disks.get(&number);
+        if disk.is_some_and(|disk| disk.phase == Phase::Live) {
+            warning!("/dev/ublkb{number} was stopped by another program");
+            self.remove_disk(number);
+        }
+    }
+
+    /// Deletes a disk once all its queues have ended.
     fn drain_disk(&mut self, number: u32) {
-        let Some(disk) = self.ublk.disks.get_mut(&number).filter(|disk| disk.fetched == 0) else {
-            return;
-        };
-        match disk.phase {
-            Phase::Draining => {
-                // The driver waits for its file to be closed.
-                disk.device = None;
+        let disk = self.ublk.disks.get(&number).filter(|disk| disk.open == 0);
+        match disk.map(|disk| disk.phase) {
+            Some(Phase::Draining) => {
                 self.command_disk(number, Phase::Deleting, UblkCommand::Delete);
             }
-            Phase::Live => {
-                warning!("/dev/ublkb{number} was stopped by another program");
-                self.remove_disk(number);
-            }
+            Some(Phase::Live) => self.on_queue_stopped(number),
             _ => {}
         }
     }

@@ -35,7 +35,8 @@ fn ublk(bench: &Bench, series: &str, has_driver: bool) -> Outcome {
     for name in ["lockstep", "lockstepd"] {
         fs::copy(program(name)?, share.join(name))?;
     }
-    let mut running = guest.start_with(&share, MEMORY_MIB)?;
+    // A queue for each of its nodes' threads.
+    let mut running = guest.start_by(&share, MEMORY_MIB, &["-smp", "2"])?;
     ensure!(running.ends_well()?, "the machine found fault:\n{}", said(&share));
     let seen = fs::read_to_string(share.join("seen")).unwrap_or_default();
     passed(format!("{}: {}", guest.kernel, seen.trim().replace('\n', "; ")))
