@@ -61,8 +61,9 @@ load() {
 served() { lockstep device list --output json | grep -o 'c/[abc]/admin' | cut -d/ -f2; }
 # Requests that wait have an answer once one that comes after them has.
 flows() { timeout 60 dd if=$disk of=/dev/null bs=4096 count=1 iflag=direct; test ! -e /tmp/fio; }
+# What was asked and not answered is known where a copy in sync is left.
 round() {
-    echo "$1: $2 goes"; lockstep dev kill "$2"; sleep 1; lockstep dev start "$2"; flows; sleep 2
+    lockstep wait web --for in-sync --timeout 60; echo "$1: $2 goes"; lockstep dev kill "$2"; sleep 1; lockstep dev start "$2"; flows; sleep 2
     test "$(served)" = "$node"
 }
 sleep 2; node=$(served); other=$(echo b a | tr ' ' '\n' | grep -v "$node" | head -n 1)

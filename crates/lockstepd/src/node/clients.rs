@@ -431,28 +431,10 @@ impl Node {
             let socket = client.socket.as_ref().expect("what sends has a socket");
             self.hands.send(token, socket, pieces);
         }
-        let broken = client.connection.broken().map(words);
-        let over = client.connection.over();
-        let fault = over.as_ref().is_some_and(|over| over.fault);
-        let unproved = over.as_ref().is_some_and(|over| over.unproved);
-        if let Some(reason) = broken.or(over.map(|over| over.why)) {
-            if fault && !client.closing {
-                self.visitors.faults += 1;
-                client.is_fault = true;
-                let kind = client.connection.kind();
-                warning_limited!("{kind} broke the protocol and was sent away: {reason}");
-            }
-            if unproved && !client.closing {
-                let host = client.claim.as_ref().map_or("a host", |claim| &claim.host);
-                self.hosts.refused += 1;
-                warning_limited!("{host} has not proved who it is and was sent away: {reason}");
-            }
-            client.closing = true;
-            if client.unsent == 0 {
-                self.drop_client(key, &reason);
-            }
+        if self.end_if_over(key) {
             return;
         }
+        let Some(client) = self.clients.get_mut(key) else { return };
         if client.bound_for.is_some() {
             return self.send_home(key);
         }
@@ -466,6 +448,32 @@ impl Node {
             let socket = client.socket.as_ref().expect("what receives has a socket");
             self.hands.receive(token, socket, buffer, range);
         }
+    }
+
+    /// Sends a client away that is done, or for its fault, once it has everything that it is to get. Whether it is one.
+    fn end_if_over(&mut self, key: Key) -> bool {
+        let Some(client) = self.clients.get_mut(key) else { return true };
+        let broken = client.connection.broken().map(words);
+        let over = client.connection.over();
+        let fault = over.as_ref().is_some_and(|over| over.fault);
+        let unproved = over.as_ref().is_some_and(|over| over.unproved);
+        let Some(reason) = broken.or(over.map(|over| over.why)) else { return false };
+        if fault && !client.closing {
+            self.visitors.faults += 1;
+            client.is_fault = true;
+            let kind = client.connection.kind();
+            warning_limited!("{kind} broke the protocol and was sent away: {reason}");
+        }
+        if unproved && !client.closing {
+            let host = client.claim.as_ref().map_or("a host", |claim| &claim.host);
+            self.hosts.refused += 1;
+            warning_limited!("{host} has not proved who it is and was sent away: {reason}");
+        }
+        client.closing = true;
+        if client.unsent == 0 {
+            self.drop_client(key, &reason);
+        }
+        true
     }
 
     /// Every client may go on: what held it back may be gone.

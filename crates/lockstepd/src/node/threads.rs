@@ -438,6 +438,26 @@ impl Node {
                 self.work.push_back(Work::Shard(key, shard, ShardInput::Withdraw { id }));
             }
             Parcel::Answer(answer) => self.on_far_answer(*answer),
+            Parcel::Renew(renewed) => {
+                let (config, identity, process) = *renewed;
+                self.peers.process = process;
+                self.take_identity(config, identity);
+                self.drop_revoked_clients();
+            }
+            Parcel::Leave => self.leave_peers(),
+            Parcel::Settle => {
+                self.threads.settling = true;
+                self.cool();
+            }
+            Parcel::Settled { thread } => self.threads.settled[usize::from(thread)] = true,
+            Parcel::Failed(why) => self.threads.failed = Some(why),
+            other => self.on_trouble_parcel(other),
+        }
+    }
+
+    /// What went wrong on another thread, or is too much there.
+    fn on_trouble_parcel(&mut self, parcel: Parcel) {
+        match parcel {
             Parcel::Fault => self.peers.faults += 1,
             Parcel::DiskFailure { life, errno } => {
                 let Some(key) = self.resource_of_life(life) else { return };
@@ -453,19 +473,6 @@ impl Node {
                     self.stir_clients();
                 }
             }
-            Parcel::Renew(renewed) => {
-                let (config, identity, process) = *renewed;
-                self.peers.process = process;
-                self.take_identity(config, identity);
-                self.drop_revoked_clients();
-            }
-            Parcel::Leave => self.leave_peers(),
-            Parcel::Settle => {
-                self.threads.settling = true;
-                self.cool();
-            }
-            Parcel::Settled { thread } => self.threads.settled[usize::from(thread)] = true,
-            Parcel::Failed(why) => self.threads.failed = Some(why),
             other => self.on_home_parcel(other),
         }
     }
