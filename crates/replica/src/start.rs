@@ -5,7 +5,7 @@
 //!
 //! Not here: reading pages (`store`, `sim`), deciding what follows (`member`, `shard`).
 
-use crate::disk::{BITMAP_PAGE_BITS, BadMetadata, Record, decode_bitmap_page, hot_extents};
+use crate::disk::{BadMetadata, Record, decode_bitmap_page, hot_extents};
 use crate::door::{Geometry, LogSize, MetaPage, Page, Slot, Timing};
 use crate::member::MemberSetup;
 use crate::memory;
@@ -193,8 +193,7 @@ fn forgotten(record: &Record, random: &mut Prng) -> Record {
     }
 }
 
-/// Bitmap pages of the present generation of each slot. Of one that cannot be believed, everything is
-/// dirty.
+/// Bitmap pages of the present generation of each slot. Nothing of one that cannot be believed.
 fn read_bitmaps(slots: &[Slot], pages: &[(VolumeId, MetaPage, Option<Page>)]) -> Vec<BitmapFound> {
     let mut found = Vec::new();
     for (volume, place, bytes) in pages {
@@ -206,10 +205,10 @@ fn read_bitmaps(slots: &[Slot], pages: &[(VolumeId, MetaPage, Option<Page>)]) ->
             .and_then(|bytes| decode_bitmap_page(number, page, bytes));
         match read {
             Ok((generation, runs)) if generation == slot.generation => {
-                found.push((slot.node, *volume, page, runs));
+                found.push((slot.node, *volume, page, Some(runs)));
             }
             Ok(_) => {}
-            Err(_) => found.push((slot.node, *volume, page, [(0, BITMAP_PAGE_BITS)].into())),
+            Err(_) => found.push((slot.node, *volume, page, None)),
         }
     }
     found

@@ -86,9 +86,21 @@ impl Bitmaps {
     }
 
     /// Loads a page that was on disk: in it, nothing but these runs (in blocks, from the first block of the
-    /// page) is dirty.
-    pub(super) fn load(&mut self, node: NodeId, volume: VolumeId, page: u64, runs: &[(u64, u64)]) {
+    /// page) is dirty. Of `None`, one that cannot be believed, everything is, and it is to be written anew: what the disk gives
+    /// for it the next time may look sound, and say less.
+    pub(super) fn load(
+        &mut self,
+        node: NodeId,
+        volume: VolumeId,
+        page: u64,
+        runs: Option<&[(u64, u64)]>,
+    ) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
+        let Some(runs) = runs else {
+            let doubted = BitPage { bits: Bits::Full, unsaved: true };
+            peer.pages.insert((volume, page), doubted);
+            return;
+        };
         let mut loaded = BitPage { bits: Bits::Clear, unsaved: false };
         for &(first, end) in runs {
             let end = end.min(self.page_blocks);

@@ -104,8 +104,8 @@ pub struct ShardSetup {
     pub bitmaps: Vec<BitmapFound>,
 }
 
-/// A bitmap page found on disk: (node, volume, page, runs of dirty blocks from the page's first).
-pub type BitmapFound = (NodeId, VolumeId, u64, Vec<(u64, u64)>);
+/// A bitmap page found on disk: (node, volume, page, runs of dirty blocks from the page's first; `None`: it cannot be believed).
+pub type BitmapFound = (NodeId, VolumeId, u64, Option<Vec<(u64, u64)>>);
 
 /// One thread's share of a resource.
 #[derive(Debug)]
@@ -283,7 +283,7 @@ impl Shard {
             self.bitmaps.ensure(slot, Epoch(0));
         }
         for (node, volume, page, runs) in &setup.bitmaps {
-            self.bitmaps.load(*node, *volume, *page, runs);
+            self.bitmaps.load(*node, *volume, *page, runs.as_deref());
         }
         let extent_sectors = self.geometry.extent_sectors;
         for &(volume, extent) in &setup.inherited {

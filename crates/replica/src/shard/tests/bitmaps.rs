@@ -65,3 +65,17 @@ fn a_page_of_which_all_or_nothing_is_dirty_takes_nothing() {
     assert_eq!(bitmaps.dirty_sectors(NodeId(2), VOLUME, all.1), 0);
     assert_eq!(bitmaps.take_unsaved(VOLUME, all.0, all.1).len(), 1, "and that is to be saved, too");
 }
+
+#[test]
+fn a_page_that_cannot_be_believed_is_all_dirty_and_is_written_anew() {
+    let mut bitmaps = bitmaps(&[2]);
+    let page = (3 * PAGE_BLOCKS * 8, 4 * PAGE_BLOCKS * 8);
+    bitmaps.load(NodeId(2), VOLUME, 3, None);
+    bitmaps.load(NodeId(2), VOLUME, 5, Some(&[(0, 7)]));
+    assert_eq!(bitmaps.next_dirty(NodeId(2), VOLUME, 0, page.1), Some(page));
+    // The disk may give another one for it the next time, which looks sound, and is old.
+    assert_eq!(bitmaps.unsaved(), [(VOLUME, 3)], "what was read well is there");
+    let saved = bitmaps.take_unsaved(VOLUME, page.0, page.1);
+    assert_eq!(saved.len(), 1);
+    assert!(saved[0].2.iter().any(|&byte| byte == 0xff), "it says that all is dirty");
+}

@@ -242,7 +242,7 @@ impl World {
             let (generation, runs) =
                 decode_bitmap_page(slot.number, number, page).expect("as it was written");
             if generation == slot.generation {
-                bitmaps.push((slot.node, VOLUME, number, runs));
+                bitmaps.push((slot.node, VOLUME, number, Some(runs)));
             }
         }
         self.start(node, found.extents, bitmaps);
