@@ -77,5 +77,5 @@ fn a_page_that_cannot_be_believed_is_all_dirty_and_is_written_anew() {
     assert_eq!(bitmaps.unsaved(), [(VOLUME, 3)], "what was read well is there");
     let saved = bitmaps.take_unsaved(VOLUME, page.0, page.1);
     assert_eq!(saved.len(), 1);
-    assert!(saved[0].2.iter().any(|&byte| byte == 0xff), "it says that all is dirty");
+    assert!(saved[0].2.contains(&0xff), "it says that all is dirty");
 }
