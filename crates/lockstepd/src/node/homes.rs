@@ -99,8 +99,6 @@ struct Holding {
     /// That nothing is open any more was said.
     said: bool,
     asks: Vec<(Key, Ask)>,
-    lost: Epoch,
-    told: bool,
 }
 
 /// Of a thread: what it has to do with clients of others, or of the first.
@@ -449,10 +447,8 @@ impl Node {
     /// The first thread is about to exchange machines.
     pub(super) fn hold_here(&mut self, life: u64, round: u64) {
         let Some(key) = self.resource_of_life(life) else { return };
-        let entry = self.resources.get(key).expect("just found");
-        let resource = entry.id;
-        let (lost, told) = (entry.lost, entry.told);
-        let holding = Holding { resource, round, said: false, asks: Vec::new(), lost, told };
+        let resource = self.resources.get(key).expect("just found").id;
+        let holding = Holding { resource, round, said: false, asks: Vec::new() };
         self.homes.holding.insert(key, holding);
     }
 
@@ -495,15 +491,20 @@ impl Node {
     }
 
     /// The machines of a resource have ended on this thread: whose clients were not sent away stay for the next.
-    pub(super) fn keep_for_next(&mut self, key: Key, lost: Epoch, told: bool) {
+    pub(super) fn keep_for_next(&mut self, key: Key) {
         self.homes.untold.retain(|one| one.asked.resource != key);
         let stays = |client: &Client| client.opened.is_some_and(|(of, _)| of == key);
-        if self.clients.iter().any(|(_, client)| stays(client)) {
-            if let Some(holding) = self.homes.holding.get_mut(&key) {
-                (holding.lost, holding.told) = (lost, told);
-            }
-        } else {
+        if !self.clients.iter().any(|(_, client)| stays(client)) {
             self.homes.holding.remove(&key);
+        }
+    }
+
+    /// New machines have taken the place of others, under which this was known of losses.
+    pub(super) fn go_on_since(&mut self, life: u64, lost: Epoch, told: bool) {
+        let key = self.resource_of_life(life);
+        if let Some(entry) = key.and_then(|key| self.resources.get_mut(key)) {
+            entry.lost = entry.lost.max(lost);
+            entry.told |= told;
         }
     }
 
@@ -516,10 +517,6 @@ impl Node {
         for old in kept {
             let Some(holding) = self.homes.holding.remove(&old) else { continue };
             self.move_clients(old, new);
-            if let Some(entry) = self.resources.get_mut(new) {
-                entry.lost = entry.lost.max(holding.lost);
-                entry.told |= holding.told;
-            }
             for (client, ask) in holding.asks {
                 self.on_ask(client, ask);
             }

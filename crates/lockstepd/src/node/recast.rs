@@ -24,6 +24,7 @@ use wire::admin::{ResourceFile, codes};
 use super::admin::no_resource;
 use super::files::remove_each;
 use super::lifecycle::Known;
+use super::threads::Parcel;
 use super::{Node, Work};
 use crate::backing::{self, Plan, Refused};
 use crate::log::{info, warning};
@@ -239,6 +240,8 @@ impl Node {
             entry.clients = count;
             entry.lost = entry.lost.max(lost);
             entry.told |= told;
+            let (life, lost, told) = (entry.life, entry.lost, entry.told);
+            self.tell_others(|| Parcel::Since { life, lost, told });
             self.work.push_back(Work::Member(new, MemberInput::Clients { count }));
         }
         for (client, ask) in held {

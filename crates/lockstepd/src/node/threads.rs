@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use base::{Duration, Instant, NodeId, Request, RequestId, ResourceId};
+use base::{Duration, Epoch, Instant, NodeId, Request, RequestId, ResourceId};
 use replica::door::{FromShard, MemberInput, ShardInput, ToShard};
 use replica::shard::{ShardSetup, ShardStatus};
 use replica::{Geometry, Shard};
@@ -98,6 +98,8 @@ pub(super) enum Parcel {
     Hold { life: u64, round: u64 },
     /// A thread's clients have nothing open there any more.
     Held { thread: u16, life: u64, round: u64 },
+    /// They were: of the old ones this was known, the latest loss of all caches, and whether a client was answered since.
+    Since { life: u64, lost: Epoch, told: bool },
     /// They are not exchanged.
     Release { life: u64 },
     /// A session about a resource begins.
@@ -500,6 +502,7 @@ impl Node {
             }
             Parcel::Hold { life, round } => self.hold_here(life, round),
             Parcel::Held { thread, life, round } => self.on_held(thread, life, round),
+            Parcel::Since { life, lost, told } => self.go_on_since(life, lost, told),
             Parcel::Release { life } => self.release_here(life),
             stream => self.on_stream_parcel(stream),
         }
@@ -571,9 +574,9 @@ impl Node {
 
     fn end_here(&mut self, life: u64) {
         let Some(key) = self.resource_of_life(life) else { return };
-        if let Some(ended) = self.remove_machines(key) {
+        if self.remove_machines(key).is_some() {
             self.forget_asked_of(key);
-            self.keep_for_next(key, ended.lost, ended.told);
+            self.keep_for_next(key);
         }
         self.tell_all_resources();
     }
