@@ -91,8 +91,6 @@ pub struct UblkDisk {
     done: Vec<Done>,
     starved: bool,
     lost: bool,
-    /// A request was carried out.
-    told: bool,
     shut: bool,
 }
 
@@ -118,7 +116,6 @@ impl UblkDisk {
             done: Vec::new(),
             starved: false,
             lost: false,
-            told: false,
             shut: false,
         }
     }
@@ -153,12 +150,6 @@ impl UblkDisk {
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.lost
-    }
-
-    /// Whether its users were told, by this process, that something was carried out, or what there is.
-    #[must_use]
-    pub fn has_told(&self) -> bool {
-        self.told
     }
 
     /// Whether it was shut down.
@@ -351,7 +342,6 @@ impl UblkDisk {
             Some(errno) => Err(errno),
             None => Ok(bytes),
         };
-        self.told |= result.is_ok();
         if result.is_ok() || !self.shut {
             self.done.push((tag, result));
         }

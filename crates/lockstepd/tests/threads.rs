@@ -233,3 +233,30 @@ fn a_client_is_at_home_with_the_only_shard_and_by_turns_where_there_are_several(
     seen.sort();
     assert_eq!(seen, ["1", "1", "2", "3"]);
 }
+
+/// With protocol B the memory of a process counts as its cache does, so that the end of both replicas is the loss of all.
+#[test]
+fn what_one_client_was_told_is_gone_for_clients_of_all_threads() {
+    let mut cluster = Cluster::new("threads-told", 3);
+    cluster.add_settings(3, "threads = 4");
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    let mut file = cluster.resource("alpha", RUN * 4, &[1, 2]);
+    (file.shards, file.options.protocol) = (4, wire::Protocol::B);
+    cluster.create(&file);
+    let mut clients: Vec<_> = (0..4).map(|_| cluster.open(3, "alpha")).collect();
+    clients[0].write(0, &content(1, 4096)).expect("written");
+    clients[0].flush().expect("flushed");
+    for node in 1..=2 {
+        cluster.kill(node);
+    }
+    for node in 1..=2 {
+        cluster.start(node);
+    }
+    for (at, client) in clients.iter_mut().enumerate() {
+        assert!(client.read(0, 4096).is_err(), "client {at} may be of the program that was told");
+    }
+    let mut anew = cluster.open(3, "alpha");
+    assert!(anew.read(0, 4096).expect("read") == content(1, 4096), "what was flushed is there");
+}

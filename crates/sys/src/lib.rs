@@ -54,7 +54,7 @@ pub use psk::{PSK_HANDSHAKE_BYTES_MAX, Psk, PskFault, PskKeys, PskSession, PskTl
 pub use shared::{HANDLES_MAX, SharedMemory};
 pub use socket::{SocketAddress, listen_tcp, listen_unix, listen_unix_private};
 pub use ublk::{
-    UBLK_DEPTH, UBLK_IO_BYTES, UBLK_QUEUES_MAX, UblkCommand, UblkDevice, UblkEvent, UblkFeatures,
-    UblkInfo, UblkLack, UblkOp, UblkRequest, UblkRing, UblkShape,
+    UBLK_DEPTH, UBLK_IO_BYTES, UblkCommand, UblkDevice, UblkEvent, UblkFeatures, UblkInfo,
+    UblkLack, UblkOp, UblkRequest, UblkRing, UblkShape,
 };
 pub use wake::Waker;

@@ -31,9 +31,6 @@ use crate::wake::Waker;
 /// Requests of one queue of a device that may be open at once.
 pub const UBLK_DEPTH: u16 = 128;
 
-/// Queues of a device, at most: as many as a node has threads.
-pub const UBLK_QUEUES_MAX: u16 = 8;
-
 /// Bytes of the largest read or write of a device.
 pub const UBLK_IO_BYTES: u32 = 1 << 20;
 

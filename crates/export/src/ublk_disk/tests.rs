@@ -293,14 +293,14 @@ fn disk_that_ends_because_its_node_stops_fails_nothing() {
 }
 
 #[test]
-fn disk_has_told_something_once_a_request_was_carried_out() {
+fn a_disk_is_lost_from_when_that_is_said_and_not_for_a_request_that_failed() {
     let mut bench = Bench::new(64 * MIB);
     bench.write(4, 0, 8, 1);
     bench.refuse(AnswerError::NoQuorum);
-    assert!(!bench.disk.has_told(), "an error shows nothing of what there is");
+    assert!(!bench.disk.is_lost(), "a request failed, nothing is gone");
     bench.write(5, 0, 8, 1);
     bench.carry_out();
-    assert!(bench.disk.has_told() && !bench.disk.is_lost());
+    assert!(!bench.disk.is_lost());
     bench.disk.lose();
     assert!(bench.disk.is_lost());
 }

@@ -800,12 +800,9 @@ impl Node {
         result: Result<(), base::AnswerError>,
         buffer: Option<sys::Buffer>,
     ) {
-        let answer = if result.is_ok() {
-            self.say_before_telling(asked, result, buffer)
-        } else {
-            Some((result, buffer))
-        };
-        let Some((result, buffer)) = answer else { return };
+        if result.is_ok() && !self.may_tell(asked.resource) {
+            return self.keep_untold(asked, buffer);
+        }
         let Some(client) = self.clients.get_mut(asked.client) else { return };
         client.connection.answer(asked.tag, result, buffer);
         self.stir_client(asked.client);

@@ -322,13 +322,14 @@ impl Node {
 
     // Requests.
 
-    /// A parcel is about machines of a life that has not begun here: it is kept until then.
-    pub(super) fn keep_early(&mut self, life: u64, parcel: Parcel) -> Option<Parcel> {
-        if life > self.lives && !self.threads.is_first() {
-            self.homes.early.push(parcel);
-            return None;
-        }
-        Some(parcel)
+    /// Whether machines of this life have not begun here. The first thread begins them.
+    pub(super) fn is_early(&self, life: u64) -> bool {
+        life > self.lives && !self.threads.is_first()
+    }
+
+    /// A parcel is about such machines: it is kept until they begin.
+    pub(super) fn keep_early(&mut self, parcel: Parcel) {
+        self.homes.early.push(parcel);
     }
 
     /// A life has begun on this thread.
@@ -354,7 +355,7 @@ impl Node {
         let Some(entry) = self.resources.get(key) else { return };
         let (life, installs) = (entry.life, entry.installs);
         let answer = FarAnswer { id, result, bytes: buffer, life, installs };
-        self.tell(thread, Parcel::Answer(Box::new(answer)));
+        self.tell(thread, Parcel::Answer(answer));
     }
 
     /// A shard of another thread has answered.
@@ -374,26 +375,25 @@ impl Node {
         }
     }
 
-    /// What a client is to be told without an error; nothing, if all threads have to know of that before.
-    pub(super) fn say_before_telling(
-        &mut self,
-        asked: Asked,
-        result: Result<(), AnswerError>,
-        buffer: Option<Buffer>,
-    ) -> Option<(Result<(), AnswerError>, Option<Buffer>)> {
-        let entry = self.resources.get_mut(asked.resource).filter(|entry| !entry.told);
-        let Some(entry) = entry else { return Some((result, buffer)) };
-        let (life, installs) = (entry.life, entry.installs);
+    /// Whether a client may be told something without an error: all threads know that one was, or will before the next loss.
+    pub(super) fn may_tell(&mut self, resource: Key) -> bool {
+        let untold = self.resources.get(resource).filter(|entry| !entry.told);
+        let Some(life) = untold.map(|entry| entry.life) else { return true };
         if self.threads.is_first() {
             self.let_tell(life);
-            return Some((result, buffer));
         }
+        self.threads.is_first()
+    }
+
+    /// Keeps such an answer until all threads know.
+    pub(super) fn keep_untold(&mut self, asked: Asked, buffer: Option<Buffer>) {
+        let Some(entry) = self.resources.get(asked.resource) else { return };
+        let (life, installs) = (entry.life, entry.installs);
         let waits = self.homes.untold.iter().any(|one| one.asked.resource == asked.resource);
         self.homes.untold.push(Untold { asked, buffer, installs });
         if !waits {
             self.tell(0, Parcel::Tells { life });
         }
-        None
     }
 
     /// A client of some thread is about to be answered.

@@ -69,7 +69,7 @@ pub(super) enum Parcel {
     /// Its client is gone.
     Withdraw { life: u64, shard: u16, id: RequestId },
     /// What became of a request.
-    Answer(Box<FarAnswer>),
+    Answer(FarAnswer),
     /// A client is to be at home there.
     Guest(Box<Guest>),
     /// To its home.
@@ -389,16 +389,10 @@ impl Node {
     }
 
     pub(super) fn on_parcel(&mut self, parcel: Parcel) {
-        let early = match &parcel {
-            Parcel::Request { life, .. } | Parcel::Withdraw { life, .. } => Some(*life),
-            _ => None,
-        };
-        let parcel = match early {
-            Some(life) => self.keep_early(life, parcel),
-            None => Some(parcel),
-        };
-        let Some(parcel) = parcel else { return };
         match parcel {
+            Parcel::Request { life, .. } | Parcel::Withdraw { life, .. } if self.is_early(life) => {
+                self.keep_early(parcel);
+            }
             Parcel::Doors(..) => {}
             Parcel::Begin(beginning) => self.begin_here(*beginning),
             Parcel::End { life } => self.end_here(life),
@@ -439,7 +433,7 @@ impl Node {
                 let Some(key) = self.resource_of_life(life) else { return };
                 self.work.push_back(Work::Shard(key, shard, ShardInput::Withdraw { id }));
             }
-            Parcel::Answer(answer) => self.on_far_answer(*answer),
+            Parcel::Answer(answer) => self.on_far_answer(answer),
             Parcel::Renew(renewed) => {
                 let (config, identity, process) = *renewed;
                 self.peers.process = process;

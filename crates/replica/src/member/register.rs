@@ -351,8 +351,7 @@ impl Member {
 
     /// Gives each replica other than this node's a bitmap slot. Its bits start anew, all clear, when the
     /// replica has come into sync (or, after a split brain, when this node's has come to it), and all dirty when it is
-    /// there under a new identity or was declared worthless, or when they are in
-    /// doubt.
+    /// there under a new identity or was declared worthless, or when they are in doubt.
     pub(super) fn update_slots(&mut self, configuration: &Configuration, doubts: bool) {
         let own = self.node;
         let old = self.known.as_ref().map(|known| known.configuration.clone());
