@@ -21,6 +21,7 @@ pub const MARKS: &[&str] = &[
     "flush waits for writes of an earlier reign",
     "forwarded requests are asked anew",
     "forwarded to a node that is not primary",
+    "member: a change of voters that are gone gave way to another",
     "member: a fork let go that left what is known behind",
     "member: a higher ballot is asked for",
     "member: a peer's disk went back in time",

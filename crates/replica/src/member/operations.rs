@@ -520,7 +520,7 @@ impl Member {
         self.decidable(known, next)
     }
 
-    /// A change of voters is proposed only when it can be decided now: it is never withdrawn.
+    /// A change of voters is proposed only when it can be decided now: it is withdrawn only if it never can be.
     fn decidable(
         &self,
         known: &Configuration,

@@ -6,7 +6,7 @@
 //!
 //! Not here: how a change is decided (`register`), copying (`shard`).
 
-use super::{Known, Member, Out, Peer, PeerHello, Role, Sync, Then};
+use super::{Known, Member, Out, Peer, PeerHello, Proposal, Role, Sync, Then};
 use crate::door::{MemberOutput, ToShard};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -439,34 +439,54 @@ impl Member {
             })
     }
 
-    /// An exclude whose survivors are gone or lost, before it is committed, gives way to another one, or to
-    /// the recovery from the loss of all caches, with a higher epoch in the same ballot. The shards have installed neither, so that every write
-    /// acknowledged meanwhile is on all members of the set before, whichever of the two is ever found.
-    pub(super) fn supersede_exclude(&mut self, out: &mut Out) {
+    /// The open change gives way to another one, with a higher epoch in the same ballot, when it cannot come about any
+    /// more: an exclude whose survivors are gone or lost, or a change after which too few of the voters would still have
+    /// the memory that it names. The shards have installed neither, so that every write acknowledged meanwhile is on
+    /// all members of the set before, whichever of the two is ever found; and the other one has the voters from before,
+    /// of whom any majority meets any of the first one's.
+    pub(super) fn supersede(&mut self, out: &mut Out) {
         let Some(proposal) = self.reign().and_then(|reign| reign.proposal.clone()) else { return };
-        if proposal.then != Then::Exclude {
+        let voters_gone = self.lost_its_voters(&proposal);
+        if !voters_gone && !self.lost_its_survivors(&proposal) {
             return;
         }
-        let stays = |member: &MemberEntry| {
-            matches!(self.standing(member), Standing::Kept | Standing::Awaited)
-        };
-        if proposal.next.members.iter().filter(|member| member.in_sync).all(stays) {
-            return;
-        }
-        let change = self.change_exclude(&proposal.base);
-        let Some((mut next, then)) = change.or_else(|| self.change_recover(&proposal.base)) else {
-            return;
-        };
+        let base = &proposal.base;
+        let change = self.change_exclude(base).or_else(|| self.change_recover(base));
+        // What was before is better than what can never be.
+        let unchanged = voters_gone.then(|| ((**base).clone(), Then::Nothing));
+        let Some((mut next, then)) = change.or(unchanged) else { return };
         next.epoch = Epoch(proposal.next.epoch.0 + 1);
         if then == Then::Recover {
             next.reign = next.epoch;
         }
-        out.push(MemberOutput::Mark("member: an exclude gave way to another"));
+        out.push(if voters_gone {
+            MemberOutput::Mark("member: a change of voters that are gone gave way to another")
+        } else {
+            MemberOutput::Mark("member: an exclude gave way to another")
+        });
         if let Some(reign) = self.reign_mut() {
             reign.proposal = None;
         }
+        if let Then::Operation(id) = proposal.then {
+            self.mark(id, |pending| pending.busy = false);
+        }
         let base = Known { ballot: proposal.from.0, configuration: proposal.base };
         self.propose(base, next, then, out);
+    }
+
+    fn lost_its_survivors(&self, proposal: &Proposal) -> bool {
+        let stays = |member: &MemberEntry| {
+            matches!(self.standing(member), Standing::Kept | Standing::Awaited)
+        };
+        proposal.then == Then::Exclude
+            && !proposal.next.members.iter().filter(|member| member.in_sync).all(stays)
+    }
+
+    /// What a promote goes on from was found, and may be chosen.
+    fn lost_its_voters(&self, proposal: &Proposal) -> bool {
+        proposal.then != Then::Promote
+            && !self.may_have_majority(&proposal.next)
+            && self.may_have_majority(&proposal.base)
     }
 
     fn change_recovered(&self, known: &Configuration) -> Option<(Configuration, Then)> {

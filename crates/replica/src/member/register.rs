@@ -1,7 +1,7 @@
 //! The register: proposing a change, counting who accepted, committing, learning.
 //!
 //! Always: a change is counted over the voters before and after it; one is open at a time and is sent
-//! again until it is committed or this node is primary no more; who learns stores first, then tells its
+//! again until it or one that it gave way to is committed, or this node is primary no more; who learns stores first, then tells its
 //! shards, and says so when all of them act on it.
 //!
 //! Not here: which change comes next (`peers`, `operations`, `primary`).
@@ -130,7 +130,7 @@ impl Member {
         if reign.proposal.is_none() {
             return;
         }
-        self.supersede_exclude(out);
+        self.supersede(out);
         self.go_on_alone(out);
         self.consider_commit(out);
         let Role::Primary(reign) = &mut self.role else { return };

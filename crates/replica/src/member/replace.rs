@@ -44,6 +44,12 @@ impl Member {
         self.voter_of(entry.node).is_some_and(|voter| voter != entry.voter)
     }
 
+    /// Whether enough of the voters of `configuration` may still have the memory that it names, here or not.
+    pub(super) fn may_have_majority(&self, configuration: &Configuration) -> bool {
+        let left = configuration.voters().filter(|entry| !self.is_replaced(entry)).count();
+        left >= configuration.majority()
+    }
+
     /// The next change that gives a member's vote to the memory that it has now: of those whose old one is
     /// out already, first.
     pub(super) fn change_replace(&self, known: &Configuration) -> Option<(Configuration, Then)> {

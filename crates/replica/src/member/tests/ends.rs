@@ -7,9 +7,9 @@ use crate::door::{FromShard, MemberInput, Operation, OperationError, OperationId
 use crate::member::RoleStatus;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use base::{Ballot, Duration, Epoch, NodeId, SessionId};
+use base::{Ballot, Duration, Epoch, NodeId, SessionId, VoterId};
 use wire::admin::OptionsChange;
-use wire::{Configuration, MemberMessage, Quorum, RefuseReason};
+use wire::{Configuration, MemberKind, MemberMessage, Quorum, RefuseReason};
 
 /// The ballot under which voters are asked for promises, if they are.
 fn asked(sent: &[MemberMessage]) -> Option<Ballot> {
@@ -222,6 +222,31 @@ fn nobody_accepts_an_exclude_before_those_who_stay_have() {
     world.crash(2);
     world.run_until("the witness accepts", |world| accepts(world, 3));
     assert!(accepts(&world, 1), "node 1 might be gone, and be all there is");
+}
+
+#[test]
+fn a_change_that_counts_on_memories_that_are_gone_gives_way() {
+    let first = World::new(1, 2, 1, 0).bootstrap;
+    let (mut node, ballot) = reigning(&first);
+    let (id, added) = (OperationId(1), NodeId(4));
+    node.meet(4, 4, None);
+    let operation =
+        Operation::AddMember { node: added, kind: MemberKind::Witness, voter: voter(4) };
+    let sent = node.step(MemberInput::Operation { id, operation });
+    let next = proposed(&sent).expect("all are there");
+    assert_eq!((next.epoch, next.members.len()), (Epoch(3), 4));
+    // The disk of the one that is added is another one before anybody answered, and then another voter's is.
+    node.meet_as(4, 5, None, VoterId(444));
+    let sent = node.meet_as(2, 6, None, VoterId(222));
+    // Nodes 1 and 3 decide what the voters of before may: node 2 lacks what is written from now on.
+    let next = proposed(&sent)
+        .expect("two of the four are left, and nobody would ever have the third vote");
+    assert_eq!((next.epoch, next.member(added)), (Epoch(4), None));
+    assert!(!next.is_in_sync(NodeId(2)));
+    let epoch = next.epoch;
+    let sent = node.hear(3, 2, MemberMessage::Accepted { ballot, epoch, voter: voter(3) });
+    let next = proposed(&sent).expect("node 2's old vote goes");
+    assert_eq!(next.member(NodeId(2)).map(|entry| entry.voter), Some(VoterId(0)));
 }
 
 #[test]

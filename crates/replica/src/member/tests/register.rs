@@ -7,7 +7,7 @@ use crate::door::{FromShard, MemberInput, MemberOutput, Operation, Timing, ToSha
 use crate::member::{Member, MemberSetup, RoleStatus};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use base::{Ballot, Duration, Epoch, Incarnation, Instant, NodeId, SessionId};
+use base::{Ballot, Duration, Epoch, Incarnation, Instant, NodeId, SessionId, VoterId};
 use wire::{
     Configuration, Life, MemberKind, MemberMessage, Options, Quorum, RefuseReason, Stretch,
 };
@@ -102,11 +102,22 @@ impl Alone {
         session: u64,
         known: Option<(Ballot, Box<Configuration>)>,
     ) {
+        self.meet_as(peer, session, known, voter(peer));
+    }
+
+    /// Likewise, with a memory of that name.
+    pub(super) fn meet_as(
+        &mut self,
+        peer: u16,
+        session: u64,
+        known: Option<(Ballot, Box<Configuration>)>,
+        voter: VoterId,
+    ) -> Vec<MemberMessage> {
         let (peer, session) = (NodeId(peer), SessionId(session));
         self.step(MemberInput::PeerUp { peer, session });
         let message = MemberMessage::Hello {
             known,
-            voter: voter(peer.0),
+            voter,
             incarnation: Incarnation(u64::from(peer.0)),
             lives: Vec::from([Life { number: session.0, process: session.0, writes: u64::MAX }]),
             seen: None,
@@ -114,7 +125,7 @@ impl Alone {
             attached: true,
             feature_level: wire::FEATURE_LEVEL,
         };
-        self.step(MemberInput::Frame { peer, session, message });
+        self.step(MemberInput::Frame { peer, session, message })
     }
 
     pub(super) fn hear(
