@@ -3,7 +3,7 @@
 //! A write takes effect when it is answered, or, if the process or the machine dies first, for any
 //! subset of its sectors. A power cut takes each sector that was not flushed back to any value it had
 //! since the flush. Metadata is stable once answered; a power cut while it is written tears it between
-//! its 512-byte sectors.
+//! its 512-byte sectors, or between any two words of persistent memory.
 //!
 //! Always: overlapping requests of which one changes sectors are never in flight together; that is the
 //! shard's duty, and breaking it is an error of the run.
@@ -71,6 +71,8 @@ pub struct Disk {
     made: u64,
     /// Writes are stable once answered.
     pub write_through: bool,
+    /// Metadata is in persistent memory.
+    pub pmem: bool,
     /// Sectors that changed by themselves, and what was written there; block checksums know of them.
     rotten: BTreeMap<(VolumeId, u64), Token>,
     /// Extents whose block checksums are on stable storage, not written since.
@@ -440,7 +442,7 @@ impl Disk {
         if let Some(record) = self.record_in_flight.take() {
             let copy = usize::from(record.copy());
             self.good_record = self.good_record.take().filter(|(bad, _)| *bad != copy);
-            self.records[copy] = torn(&self.records[copy], &record.encode(), random);
+            self.records[copy] = torn(&self.records[copy], &record.encode(), self.grain(), random);
             // The other copy is bad: that would be a disk that is lost.
             if self.record().is_none()
                 && let Some((bad, good)) = self.good_record.take()
@@ -461,6 +463,11 @@ impl Disk {
             sector.cached.clear();
         }
         self.distrust();
+    }
+
+    /// What is written of metadata at once, or not at all, in bytes.
+    fn grain(&self) -> usize {
+        if self.pmem { 8 } else { 512 }
     }
 
     fn tear(&mut self, entry: &InFlight, random: &mut Prng, power: bool) {
@@ -487,7 +494,7 @@ impl Disk {
                 let key = (*volume, *page);
                 if power {
                     let old = self.meta.get(&key).map_or(vec![0; 4096], |old| old.to_vec());
-                    let mixed = torn(&old, &bytes[..], random);
+                    let mixed = torn(&old, &bytes[..], self.grain(), random);
                     let page: Box<Page> =
                         mixed.into_boxed_slice().try_into().expect("a page stays 4096 bytes long");
                     self.meta.insert(key, page);
@@ -545,14 +552,14 @@ impl Disk {
     }
 }
 
-/// Each 512-byte sector is old or new.
-fn torn(old: &[u8], new: &[u8], random: &mut Prng) -> Vec<u8> {
+/// Each `grain` of bytes is old or new.
+fn torn(old: &[u8], new: &[u8], grain: usize, random: &mut Prng) -> Vec<u8> {
     let mode = random.below(3);
     let mut bytes = new.to_vec();
-    for (index, sector) in bytes.chunks_mut(512).enumerate() {
+    for (index, piece) in bytes.chunks_mut(grain).enumerate() {
         if mode == 0 || (mode == 1 && random.once_in(2)) {
-            let from = index * 512;
-            for (offset, byte) in sector.iter_mut().enumerate() {
+            let from = index * grain;
+            for (offset, byte) in piece.iter_mut().enumerate() {
                 *byte = old.get(from + offset).copied().unwrap_or(0);
             }
         }
@@ -622,5 +629,23 @@ mod tests {
                 "a power cut changes nothing"
             );
         }
+    }
+    #[test]
+    fn a_power_cut_tears_persistent_memory_between_any_two_words() {
+        let page = MetaPage::Log { half: 0, page: 0, copy: 0 };
+        let mut smallest = [4096; 2];
+        for (pmem, smallest) in [false, true].into_iter().zip(&mut smallest) {
+            for seed in 0..20 {
+                let mut disk = Disk { pmem, ..Disk::new(&[(VOLUME, 0)]) };
+                let bytes = Box::new([1; 4096]);
+                let request = DiskRequest::Meta { volume: VOLUME, page, bytes };
+                disk.submit(0, DiskOp(1), request, None).expect("nothing is in flight");
+                disk.power_cut(&mut Prng::new(seed));
+                let (_, _, bytes) = disk.pages().next().expect("it was written, in part");
+                let piece = bytes.chunk_by(|one, next| one == next).map(<[u8]>::len).min();
+                *smallest = piece.expect("a page has bytes").min(*smallest);
+            }
+        }
+        assert_eq!(smallest, [512, 8]);
     }
 }

@@ -62,6 +62,8 @@ pub enum Feature {
     Beset,
     /// Clients are hosts that keep each other from the first volume.
     Reserve,
+    /// Metadata in persistent memory: what is written is there at once, or torn between any two words of 8 bytes.
+    Pmem,
     /// Clocks that drift by more than the bound that leases allow for: a promise breaks, and is meant to.
     Drift,
 }
@@ -70,7 +72,7 @@ pub enum Feature {
 const DRIFT_PPM: i64 = 400_000;
 
 /// Every feature, its name, and one in how many seeds it is on; 0: only if asked for.
-const FEATURES: [(Feature, &str, u64); 24] = [
+const FEATURES: [(Feature, &str, u64); 25] = [
     (Feature::ProtocolB, "protocol-b", 6),
     (Feature::IoError, "io-error", 6),
     (Feature::PassOn, "pass-on", 6),
@@ -95,6 +97,7 @@ const FEATURES: [(Feature, &str, u64); 24] = [
     (Feature::Paths, "paths", 6),
     (Feature::Beset, "beset", 4),
     (Feature::Reserve, "reserve", 6),
+    (Feature::Pmem, "pmem", 6),
 ];
 
 impl Feature {
@@ -189,7 +192,7 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
         Feature::ResyncRate => resync_rate(plan, random),
         Feature::LogSizes => log_sizes(plan, random),
         Feature::Drift => drift(plan, random),
-        Feature::StaleGrowth | Feature::Journal | Feature::Paths => {}
+        Feature::StaleGrowth | Feature::Journal | Feature::Paths | Feature::Pmem => {}
         Feature::Rot => {
             plan.options.data_checksum = true;
             let fault = |plan: &Plan, random: &mut Prng| FaultKind::Rot { node: any(plan, random) };

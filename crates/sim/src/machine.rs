@@ -369,7 +369,11 @@ impl World {
             self.fail("doors", format!("node {node} has no disk and is asked for {request:?}"));
             return;
         };
+        let at_once = matches!(request, DiskRequest::Meta { .. })
+            && self.plan.features.contains(&Feature::Pmem)
+            && self.random.once_in(2);
         let time = match &request {
+            _ if at_once => self.random.below(MICRO),
             DiskRequest::Meta { .. } | DiskRequest::Flush | DiskRequest::Seal { .. } => {
                 50 * MICRO + self.random.below(2 * MILLI)
             }

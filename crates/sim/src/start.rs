@@ -54,6 +54,7 @@ impl World {
     pub(crate) fn empty_disk(&self, node: usize, volumes: &[(VolumeId, u64)]) -> Disk {
         let mut disk = Disk::new(volumes);
         disk.write_through = self.plan.stable_disks;
+        disk.pmem = self.plan.features.contains(&Feature::Pmem);
         disk.extent_sectors = self.plan.geometry.extent_sectors;
         let more = GROWTH_MAX * self.plan.geometry.extent_sectors;
         for &(volume, sectors) in volumes {
