@@ -18,7 +18,7 @@ use replica::door::{LogSize, MetaPage, Page};
 use replica::start::Found;
 use serde::{Deserialize, Serialize};
 use store::{MetadataPlace, Place, Store, StoreError, StoreSpec};
-use sys::{BufferPool, Errno, Event, Hands, HandsConfig, Payload, Piece};
+use sys::{BufferPool, Errno, Event, Hands, HandsConfig, MappedKind, Payload, Piece};
 use wire::admin::{Code, ResourceFile, StoreKind, VOLUME_BYTES_MAX, codes};
 use wire::{MemberKind, REPLICAS_MAX};
 
@@ -586,7 +586,12 @@ fn is_device(path: &Path) -> bool {
 /// Opens a plan's store.
 pub(crate) fn open(plan: &Plan, accept_foreign: bool) -> Result<Store, Refused> {
     let spec = StoreSpec { accept_foreign, ..plan.spec.clone() };
-    Store::open(spec).map_err(|error| Refused::store(&plan.what(), &error))
+    let store = Store::open(spec).map_err(|error| Refused::store(&plan.what(), &error))?;
+    // Where it is written in place records and log are not to wait for the file system later.
+    store
+        .prepare_metadata(plan.layout.bitmap)
+        .map_err(|error| Refused::disk(&plan.what(), error))?;
+    Ok(store)
 }
 
 /// Writes the first metadata of a store. Files and memory are new, and read as zeroes.
@@ -607,8 +612,19 @@ pub(crate) fn format(
     let copy = layout.record_offset(record.copy());
     blocking.write(store, copy, &record_bytes(record))?;
     blocking.flush(store)?;
-    blocking.write(store, layout.superblock, label)?;
+    blocking.write(store, layout.superblock, &placed(label, store))?;
     blocking.flush(store)
+}
+
+/// A superblock that says so if the metadata is in persistent memory, which nobody knows before it is opened.
+fn placed(label: &[u8], store: &Store) -> Vec<u8> {
+    let superblock = Page::try_from(label).ok().and_then(|page| Superblock::decode(&page).ok());
+    match superblock {
+        Some(found) if store.metadata_in_place() == Some(MappedKind::Persistent) => {
+            Superblock { place: AreaPlace::Pmem, ..found }.encode().to_vec()
+        }
+        _ => label.to_vec(),
+    }
 }
 
 /// Makes a store nobody's: its superblock and records are gone.

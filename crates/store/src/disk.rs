@@ -8,7 +8,9 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use sys::{Access, Buffer, DeviceFacts, Errno, Event, File, Hands, OpenOptions, Piece};
+use sys::{
+    Access, Buffer, DeviceFacts, Errno, Event, File, Hands, Mapped, MappedKind, OpenOptions, Piece,
+};
 
 use crate::error::StoreError;
 use crate::memory::Memory;
@@ -26,7 +28,14 @@ const CLAIM_PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
 /// Clones are the same file, device or memory, for hands of other threads.
 #[derive(Clone)]
 pub(crate) enum Backing {
-    File { file: File, facts: DeviceFacts, direct: bool, _guard: Arc<Guard> },
+    File {
+        file: File,
+        facts: DeviceFacts,
+        direct: bool,
+        /// It is memory, and written in place.
+        mapped: Option<Mapped>,
+        _guard: Arc<Guard>,
+    },
     Memory(Arc<Memory>),
 }
 
@@ -90,7 +99,23 @@ impl Backing {
             return Err(StoreError::Unsupported);
         }
         let guard = Guard::new(&file, claim)?;
-        Ok(Backing::File { file, facts, direct, _guard: Arc::new(guard) })
+        Ok(Backing::File { file, facts, direct, mapped: None, _guard: Arc::new(guard) })
+    }
+
+    /// The same, with its first bytes written in place if they are memory. What cannot be mapped is written as any file is.
+    pub(crate) fn open_in_place(path: &Path, bytes: u64) -> Result<Backing, StoreError> {
+        let mut backing = Backing::open(path)?;
+        if let Backing::File { file, mapped, .. } = &mut backing {
+            *mapped = file.map(bytes).ok();
+        }
+        Ok(backing)
+    }
+
+    pub(crate) fn mapped(&self) -> Option<&Mapped> {
+        match self {
+            Backing::File { mapped, .. } => mapped.as_ref(),
+            Backing::Memory(_) => None,
+        }
     }
 
     pub(crate) fn size_bytes(&self) -> u64 {
@@ -123,6 +148,10 @@ impl Backing {
 
     pub(crate) fn describe(&self) -> &'static str {
         match self {
+            Backing::File { mapped: Some(mapped), .. } => match mapped.kind() {
+                MappedKind::Persistent => "persistent memory",
+                MappedKind::Volatile => "memory of this machine: lost when that stops",
+            },
             Backing::File { facts, direct, .. } => match (facts.block_device, direct) {
                 (true, _) => "block device",
                 (false, true) => "file",
@@ -145,6 +174,7 @@ impl Backing {
 
     pub(crate) fn write_now(&self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         match self {
+            Backing::File { mapped: Some(mapped), .. } => mapped.write(offset, bytes),
             Backing::File { file, .. } => file.write_now(bytes, offset),
             Backing::Memory(memory) => {
                 memory.write(offset, bytes);
@@ -165,6 +195,7 @@ impl Backing {
 
     pub(crate) fn sync_now(&self) -> Result<(), Errno> {
         match self {
+            Backing::File { mapped: Some(_), .. } => Ok(()),
             Backing::File { file, .. } => file.sync_now(),
             Backing::Memory(_) => Ok(()),
         }
@@ -198,6 +229,10 @@ impl Backing {
         durable: bool,
     ) {
         match self {
+            Backing::File { mapped: Some(mapped), .. } => {
+                let written = mapped.write(offset, piece.as_slice());
+                hands.post(Event::plain(token, written.map(|()| as_count(piece.len()))));
+            }
             Backing::File { file, .. } => hands.write(token, file, offset, piece, durable),
             Backing::Memory(memory) => {
                 memory.write(offset, piece.as_slice());
@@ -228,8 +263,8 @@ impl Backing {
 
     pub(crate) fn sync(&self, hands: &mut Hands, token: u64) {
         match self {
-            Backing::File { file, .. } => hands.sync(token, file),
-            Backing::Memory(_) => hands.post(Event::plain(token, Ok(0))),
+            Backing::File { mapped: None, file, .. } => hands.sync(token, file),
+            Backing::File { .. } | Backing::Memory(_) => hands.post(Event::plain(token, Ok(0))),
         }
     }
 }

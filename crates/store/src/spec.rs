@@ -33,7 +33,8 @@ pub enum MetadataPlace {
         /// Length of the area; rounded up to whole pages.
         bytes: u64,
     },
-    /// From the start of another file or device.
+    /// From the start of another file or device. Where a file is memory (persistent memory with DAX, a file system in
+    /// memory) it is written in place.
     External {
         /// Which.
         path: PathBuf,

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::Instant;
-use sys::{Buffer, BufferPool, Errno, Event, Hands, Piece};
+use sys::{Buffer, BufferPool, Errno, Event, Hands, MappedKind, Piece};
 
 use crate::cache::Cache;
 use crate::disk::{Backing, as_count};
@@ -74,8 +74,9 @@ impl Store {
                 Backing::Memory(Arc::new(crate::memory::Memory::new(*size_bytes)))
             }
         }];
-        if let MetadataPlace::External { path, .. } = &spec.metadata {
-            backings.push(Backing::open(path)?);
+        if let MetadataPlace::External { path, bytes } = &spec.metadata {
+            backings
+                .push(Backing::open_in_place(path, bytes.next_multiple_of(METADATA_PAGE_BYTES))?);
         }
         let (data, metadata) = areas(&spec, &backings)?;
         let ours = match &metadata {
@@ -90,6 +91,8 @@ impl Store {
         let description = describe(&spec, &backings, data.range.end);
         let forgets = spec.faults.as_ref().filter(|faults| faults.volatile_cache);
         let disks = backings.into_iter().map(|backing| {
+            // What is written in place is there.
+            let forgets = forgets.filter(|_| backing.mapped().is_none());
             let cache = forgets.map(|faults| Cache::new(backing.block_bytes(), faults));
             Disk { backing, cache: cache.map(|cache| Arc::new(Mutex::new(cache))) }
         });
@@ -144,6 +147,25 @@ impl Store {
         let exact = disk.cache.is_none() && self.faults.is_none();
         let file = disk.backing.regular_file().filter(|_| exact)?;
         Some((file.clone(), area.range.start))
+    }
+
+    /// Whether metadata is written in place, and to memory of which kind. Such a write is there when its event comes.
+    #[must_use]
+    pub fn metadata_in_place(&self) -> Option<MappedKind> {
+        let area = self.metadata.as_ref()?;
+        Some(self.disks[area.disk].backing.mapped()?.kind())
+    }
+
+    /// Takes the room for the first `bytes` of metadata that is written in place, so that writing there does not wait for the file
+    /// system. Elsewhere nothing is done.
+    ///
+    /// # Errors
+    /// [`Errno::NO_SPACE`]; the kernel's.
+    pub fn prepare_metadata(&self, bytes: u64) -> Result<(), Errno> {
+        let Some(area) = &self.metadata else { return Ok(()) };
+        let Some(mapped) = self.disks[area.disk].backing.mapped() else { return Ok(()) };
+        let length = usize::try_from(bytes).map_err(|_| Errno::INVALID)?;
+        mapped.make_present(area.range.start, length)
     }
 
     /// Size of the metadata area in bytes; 0 if there is none.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use base::{Duration, Prng};
-use sys::{Buffer, BufferPool, Errno, Event, Hands, HandsConfig, Payload, Piece};
+use sys::{Buffer, BufferPool, Errno, Event, Hands, HandsConfig, MappedKind, Payload, Piece};
 
 use crate::{
     FIRST_BYTES, FaultKind, FaultSpec, LAST_BYTES, MetadataPlace, OUR_MAGIC, Store, StoreError,
@@ -20,8 +20,12 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new() -> Scratch {
+        Scratch::below(&std::env::temp_dir())
+    }
+
+    fn below(directory: &Path) -> Scratch {
         let name = format!("lockstep-store-{:016x}", sys::random_u64());
-        let path = std::env::temp_dir().join(name);
+        let path = directory.join(name);
         std::fs::create_dir(&path).unwrap();
         Scratch(path)
     }
@@ -291,6 +295,41 @@ fn metadata_may_lie_in_a_file_of_its_own_or_nowhere() {
     let spec = StoreSpec { metadata: place, ..StoreSpec::path(&data) };
     let small = StoreError::TooSmall { needs_bytes: 2 * MIB, has_bytes: MIB };
     assert_eq!(Store::open(spec).err(), Some(small));
+}
+
+#[test]
+fn metadata_in_a_file_that_is_memory_is_written_in_place_and_no_cache_forgets_it() {
+    let memory = Path::new("/dev/shm");
+    if !memory.is_dir() {
+        return println!("NOT RUN: there is no /dev/shm");
+    }
+    let (scratch, shared) = (Scratch::new(), Scratch::below(memory));
+    let (data, metadata) = (scratch.file("data", 4 * MIB), shared.file("metadata", MIB));
+    let place = MetadataPlace::External { path: metadata.clone(), bytes: MIB };
+    let spec = StoreSpec { metadata: place, ..StoreSpec::path(&data) };
+    let forgets = FaultSpec { volatile_cache: true, ..FaultSpec::default() };
+    let mut bench = Bench::new(with_faults(spec.clone(), forgets));
+    assert_eq!(bench.store.metadata_in_place(), Some(MappedKind::Volatile));
+    assert!(
+        bench.store.describe().contains("memory of this machine"),
+        "{}",
+        bench.store.describe()
+    );
+    bench.store.prepare_metadata(64 << 10).unwrap();
+    assert_eq!(bench.write_metadata(0, &our_page()), Ok(4096));
+    assert_eq!(bench.write_metadata(MIB - 8192, &pattern(8192, 3)), Ok(8192));
+    assert_eq!(bench.write_metadata(MIB, &our_page()), Err(Errno::INVALID));
+    assert_eq!(bench.read_metadata(MIB - 4096, 4096), Ok(pattern(8192, 3)[4096..].to_vec()));
+    assert_eq!(bench.write(0, &pattern(4096, 4), false), Ok(4096));
+    drop(bench);
+    assert_eq!(std::fs::read(&metadata).unwrap()[..4096], our_page());
+    assert!(is_zero(&std::fs::read(&data).unwrap()[..4096]), "the disk has forgotten it");
+    // The same bytes on a disk are the same metadata.
+    let moved = scratch.0.join("metadata");
+    std::fs::copy(&metadata, &moved).unwrap();
+    let place = MetadataPlace::External { path: moved, bytes: MIB };
+    let store = Store::open(StoreSpec { metadata: place, ..spec }).unwrap();
+    assert!(store.is_ours() && store.metadata_in_place().is_none());
 }
 
 #[test]

@@ -23,6 +23,7 @@ mod errno;
 mod file;
 mod hands;
 mod host;
+mod mapped;
 mod netlink;
 mod operation;
 mod psk;
@@ -49,6 +50,7 @@ pub use host::{
     add_key, become_io_flusher, block_signals, boot_id, boot_name, clock, notify, raise_open_files,
     random_bytes, random_u64, remove_key, wall_clock_ms,
 };
+pub use mapped::{Mapped, MappedKind};
 pub use netlink::Netlink;
 pub use psk::{PSK_HANDSHAKE_BYTES_MAX, Psk, PskFault, PskKeys, PskSession, PskTls};
 pub use shared::{HANDLES_MAX, SharedMemory};

@@ -239,3 +239,52 @@ fn a_device_whose_blocks_are_larger_than_those_of_the_volume_is_refused() {
     assert!(refused.message.contains("4096"), "{refused}");
     made(4096).expect("it can write 4096");
 }
+
+/// A directory in memory, which goes with it.
+struct InMemory(PathBuf);
+
+impl Drop for InMemory {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+#[test]
+fn eight_gibibytes_of_persistent_memory_hold_the_metadata_of_a_hundred_volumes_of_a_tebibyte_on_three_nodes()
+ {
+    const TEBIBYTE: u64 = 1 << 40;
+    if !Path::new("/dev/shm").is_dir() {
+        return println!("NOT RUN: there is no /dev/shm");
+    }
+    let memory = InMemory(PathBuf::from(format!("/dev/shm/lockstepd-{:x}", sys::random_u64())));
+    std::fs::create_dir(&memory.0).expect("made");
+    let scratch = Scratch::new(Vec::new());
+    let (path, metadata) = (scratch.directory.join("data.img"), memory.0.join("metadata"));
+    let layout = Layout::new(TEBIBYTE / SECTOR_BYTES, SLOTS);
+    let beside = Some(metadata.clone());
+    let plan = plan(VolumeId(0), TEBIBYTE, layout, StoreKind::File, path, beside, false);
+    let first = Record { stores: 1, slots: vec![slot(0), slot(1)], ..Record::default() };
+    let label = label(ClusterId(1), ResourceId(3), &plan, 5);
+    make(std::slice::from_ref(&plan), &[label], &first, false).expect("made");
+    let mut store = open(&plan, false).expect("opened");
+    assert_eq!(store.metadata_in_place(), Some(MappedKind::Volatile));
+    let mut blocking = Blocking::new().expect("hands");
+    // All that is ever written of it without data checksums: both other nodes miss a block in every page of theirs.
+    let mut write = |at, bytes: &[u8]| blocking.write(&mut store, at, bytes).expect("written");
+    write(layout.record_offset(1), &record_bytes(&Record { stores: 3, ..first.clone() }));
+    for place in layout.log_places() {
+        write(layout.page_offset(place), &[7; 4096]);
+    }
+    for (slot, page) in
+        (0..2).flat_map(|slot| (0..layout.bitmap_pages).map(move |page| (slot, page)))
+    {
+        let at = layout.page_offset(MetaPage::Bitmap { slot, page });
+        write(at, &encode_bitmap_page(slot, page, 3, &[1])[..]);
+    }
+    let taken = std::fs::metadata(&metadata).expect("it is there").blocks() * 512;
+    assert!(
+        taken > 64 << 20,
+        "the bits of two nodes alone are 64 MiB, and {taken} bytes are taken"
+    );
+    assert!(100 * taken <= 8 << 30, "{taken} bytes are taken by one volume");
+}
