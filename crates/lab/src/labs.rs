@@ -112,6 +112,7 @@ pub(crate) const LABS: &[Lab] = labs! {
     Quick "refuse-strangers" refuse::strangers, "A node of another cluster, and one with a wrong certificate, are refused by name.";
     Quick "refuse-frames" refuse::frames, "Malformed bytes at every port close that connection and nothing else.";
     Quick "mode-devices" modes::devices, "Block devices as stores, metadata beside them or elsewhere: killed, resynced, compared.";
+    Quick "mode-in-place" modes::in_place, "Metadata in files that are memory, written in place: one node after the other is killed, then all at once.";
     Quick "mode-thick" modes::thick, "A new volume on stores full of old bytes reads zeroes everywhere.";
     Quick "mode-odd" modes::odd, "Blocks of 512 bytes, two volumes, sizes that end within an extent.";
     Quick "mode-protocol-b" modes::protocol_b, "Protocol B through a fail-over, and options that change under load.";
@@ -135,6 +136,7 @@ pub(crate) const LABS: &[Lab] = labs! {
     Quick "vm-attach-6.1" vm::attach_6_1, "lockstep device makes disks of a volume by NVMe/TCP and NBD in an emulated machine with Linux 6.1; a node dies.";
     Full  "vm-attach-6.12" vm::attach_6_12, "The same with Linux 6.12.";
     Full  "vm-moved-6.12" vm::moved_6_12, "A machine moves to another host while it works (QEMU's live migration), and the node it left is killed.";
+    Full  "vm-pmem-6.12" vm::pmem_6_12, "Nodes in an emulated machine with Linux 6.12 keep metadata in persistent memory (DAX); the machine loses its power.";
     Full  "vm-proof-6.12" vm::proof_6_12, "Linux 6.12 proves who it is to nodes, and they to it; its secret is changed while it goes on.";
     Full  "vm-reserve-6.12" vm::reserve_6_12, "Two hosts of Linux 6.12 keep each other from a volume by nvme resv-*; the primary's node is killed.";
     Full  "vm-tls-6.12" vm::tls_6_12, "Linux 6.12 speaks TLS with nodes by a key, which is changed while it goes on.";

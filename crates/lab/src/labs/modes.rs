@@ -133,6 +133,70 @@ pub(super) fn devices(bench: &Bench) -> Outcome {
     passed(record.summary())
 }
 
+/// A directory in memory, which goes with it.
+struct InMemory(PathBuf);
+
+impl InMemory {
+    fn new(bench: &Bench) -> Outcome<InMemory> {
+        let name = format!("lockstep-lab-{}-{:x}", std::process::id(), bench.seed);
+        let path = Path::new("/dev/shm").join(name);
+        fs::create_dir(&path)?;
+        Ok(InMemory(path))
+    }
+}
+
+impl Drop for InMemory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Metadata of each node in a file that is memory and written in place.
+pub(super) fn in_place(bench: &Bench) -> Outcome {
+    if !Path::new("/dev/shm").is_dir() {
+        return Ok(Verdict::NotRun("there is no /dev/shm".to_owned()));
+    }
+    let memory = InMemory::new(bench)?;
+    let cluster = Cluster::up(bench, 3)?;
+    let metadata = |node: &str| memory.0.join(node);
+    let data = |node: &str| bench.directory.join(format!("{node}.data"));
+    let names = ["a", "b", "c"];
+    let members = names.map(|node| member(node, "file", text(&data(node)), Some(&metadata(node))));
+    let path = resource_file(bench, DISK, &members, SIZE_TEXT)?;
+    cluster.create(DISK, &["--from", text(&path)])?;
+    for node in names {
+        let log = fs::read_to_string(cluster.directory.join(node).join("log"))?;
+        ensure!(
+            log.contains("(memory of this machine"),
+            "node {node} does not write it in place:\n{log}"
+        );
+    }
+    let load = load(bench, roaming(&cluster, &["b", "c", "a"], 6)?);
+    for victim in ["b", "c"] {
+        die_and_return(bench, &cluster, &load, victim, "in-sync")?;
+    }
+    // All of them at once: what was hot is in doubt, and is what the logs in memory say.
+    bench.tell("all are killed");
+    for node in names {
+        cluster.kill(node)?;
+    }
+    for node in names {
+        cluster.start(node)?;
+    }
+    cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+    load.progress(100)?;
+    let mut record = load.stop()?;
+    bench.tell("all are back");
+    cluster.ok(&["resource", "verify", DISK, "--wait"])?;
+    let all: Vec<_> = cluster.nodes.iter().map(|node| node.nbd).collect();
+    record.judge(&all)?;
+    flush(&cluster)?;
+    compare_files(&names.map(data), SIZE)?;
+    cluster.ok(&["resource", "delete", DISK])?;
+    ensure!(!metadata("b").exists(), "the file of b's metadata is still there");
+    passed(record.summary())
+}
+
 /// Devices and a file that are full of old bytes, and really have them on their disk.
 pub(super) fn thick(bench: &Bench) -> Outcome {
     const VOLUME: u64 = 64 << 20;

@@ -5,6 +5,7 @@
 
 mod attach;
 mod moved;
+mod pmem;
 mod proof;
 mod reserve;
 mod tls;
@@ -26,6 +27,7 @@ use crate::relay::Delay;
 
 pub(super) use attach::{attach_6_1, attach_6_12};
 pub(super) use moved::moved_6_12;
+pub(super) use pmem::pmem_6_12;
 pub(super) use proof::proof_6_12;
 pub(super) use reserve::reserve_6_12;
 pub(super) use tls::tls_6_12;
@@ -215,6 +217,14 @@ struct Running(Child);
 impl Running {
     fn has_ended(&mut self) -> Outcome<bool> {
         Ok(self.0.try_wait()?.is_some())
+    }
+
+    /// Ends it in the middle of what it does. `word` is one of those to QEMU that no other machine has.
+    fn lose_power(&mut self, word: &str) -> Outcome<()> {
+        let ended = run(Command::new("pkill").args(["-KILL", "-f", word]), MAKE_LIMIT)?;
+        ensure!(ended.code == Some(0), "it had ended before: {}", ended.words());
+        self.0.wait()?;
+        Ok(())
     }
 
     /// Waits for its end; whether what it ran succeeded.

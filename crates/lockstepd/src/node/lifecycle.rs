@@ -297,6 +297,7 @@ impl Node {
                 backing::format(&mut blocking, &mut store, plan, &label, &record)
                     .map_err(|errno| Refused::new(&codes::STORE_FAILED, errno.to_string()))?;
             }
+            info!("{} volume {}: {}", file.name, plan.volume, store.describe());
             let kind = plan.kind;
             let layout = plan.layout;
             let checked = file.options.data_checksum;

@@ -1,0 +1,49 @@
+//! Metadata in persistent memory: a machine whose kernel has some, as it would have a module of it, with nodes of its own.
+
+use std::fs;
+
+use super::{Guest, Running, TOOLS, said, text, until};
+use crate::bench::{Bench, Outcome, Verdict, ensure, missing, passed, program};
+
+/// What the machine needs, the persistent part included, in MiB.
+const MEMORY_MIB: u32 = 2048;
+
+/// What its kernel is told: 384 MiB of it keep their content without power. The rest is what `guest.sh` tells every machine.
+const KERNEL: &str = "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off nokaslr random.trust_cpu=1 tsc=reliable memmap=384M!1536M";
+
+pub(in crate::labs) fn pmem_6_12(bench: &Bench) -> Outcome {
+    let missing = missing(TOOLS);
+    if !missing.is_empty() {
+        return Ok(Verdict::NotRun(format!("not on this machine: {}", missing.join(", "))));
+    }
+    let guest = match Guest::of("linux-image-6.12-amd64")? {
+        Ok(guest) => guest,
+        Err(why) => return Ok(Verdict::NotRun(why)),
+    };
+    bench.tell(format!("{} is at hand", guest.kernel));
+    let share = bench.directory.join("share");
+    fs::create_dir(&share)?;
+    fs::write(share.join("run"), include_str!("../../../vm/pmem.sh"))?;
+    for name in ["lockstep", "lockstepd"] {
+        fs::copy(program(name)?, share.join(name))?;
+    }
+    // The machine's memory outlives it.
+    let memory = bench.directory.join("memory");
+    let object = format!(
+        "memory-backend-file,id=all,size={MEMORY_MIB}M,mem-path={},share=on",
+        text(&memory)
+    );
+    let words = ["-append", KERNEL, "-object", &object, "-machine", "pc,memory-backend=all"];
+    let start = |phase: &str| -> Outcome<Running> {
+        fs::write(share.join("settings"), format!("PHASE={phase}\n"))?;
+        guest.start_by(&share, MEMORY_MIB, &words)
+    };
+    let mut running = start("write")?;
+    until(&mut running, &share, "written")?;
+    running.lose_power(&object)?;
+    bench.tell("the machine has lost its power while it wrote");
+    let mut running = start("look")?;
+    ensure!(running.ends_well()?, "the machine found fault:\n{}", said(&share));
+    let seen = fs::read_to_string(share.join("seen")).unwrap_or_default();
+    passed(format!("{}: {}", guest.kernel, seen.trim().replace('\n', "; ")))
+}
