@@ -85,6 +85,15 @@ impl Cluster {
         self.wait(name, "in-sync", 120)
     }
 
+    /// Makes a resource of a description and waits until it is in sync.
+    pub(crate) fn create_from(&self, name: &str, description: &str) -> Outcome<()> {
+        let path = self.directory.join(format!("{name}.toml"));
+        fs::write(&path, description).map_err(|error| error.to_string())?;
+        let path = path.to_str().ok_or("a path that is no text")?;
+        self.ok(&["resource", "create", name, "--from", path])?;
+        self.wait(name, "in-sync", 120)
+    }
+
     /// `lockstep wait`.
     pub(crate) fn wait(&self, name: &str, state: &str, seconds: u64) -> Outcome<()> {
         let limit = format!("{seconds}s");

@@ -12,6 +12,7 @@ mod failover;
 mod fio;
 mod idle;
 mod machine;
+mod metadata;
 mod outcome;
 mod plot;
 mod report;
@@ -43,7 +44,7 @@ struct Arguments {
     /// Only show that every row can be made
     #[arg(long, conflicts_with = "full")]
     sanity: bool,
-    /// Only these tables: record-memory, record-file, depth, threads, protocols, failover, idle
+    /// Only these tables: record-memory, record-file, metadata, depth, threads, protocols, failover, idle
     #[arg(long, value_delimiter = ',')]
     tables: Vec<String>,
     /// Name of the files to write
@@ -60,8 +61,16 @@ struct Arguments {
     compare: Option<String>,
 }
 
-const TABLES: [&str; 7] =
-    ["record-memory", "record-file", "depth", "threads", "protocols", "failover", "idle"];
+const TABLES: [&str; 8] = [
+    "record-memory",
+    "record-file",
+    "metadata",
+    "depth",
+    "threads",
+    "protocols",
+    "failover",
+    "idle",
+];
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -115,6 +124,9 @@ fn measure(run: &Run, arguments: &Arguments) -> Outcome<Report> {
     }
     if wants("record-file") {
         tables.push(tables::record_file(run)?);
+    }
+    if wants("metadata") {
+        tables.push(metadata::metadata(run)?);
     }
     if wants("depth") {
         tables.push(tables::depth(run)?);

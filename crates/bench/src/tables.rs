@@ -37,7 +37,7 @@ const RECORD: [Workload; 7] = [
 ];
 
 /// The columns of the depth table.
-const DEPTHS: [Workload; 7] = [
+pub(crate) const DEPTHS: [Workload; 7] = [
     workload("depth 1", WRITE, 4, 1),
     workload("depth 2", WRITE, 4, 2),
     workload("depth 4", WRITE, 4, 4),
@@ -316,7 +316,7 @@ fn of_server(name: &str, server: &Server, size_mib: u64) -> Subject {
 }
 
 /// Measures every workload on every subject, by turns.
-fn measure(
+pub(crate) fn measure(
     run: &Run,
     subjects: &[Subject],
     workloads: &[Workload],

@@ -7,6 +7,7 @@ use std::fmt;
 use replica::door::Timing;
 
 use crate::fio::float;
+use crate::metadata::{Metadata, subject};
 use crate::report::Report;
 use crate::sample::Sample;
 use crate::tables::{NBD_TCP, NVME_TCP, Row, protocol_rows, threads_name};
@@ -68,6 +69,7 @@ pub(crate) fn of(report: &Report) -> Vec<Reached> {
     let mut list = List { report, all: Vec::new() };
     list.in_memory();
     list.on_disk();
+    list.metadata();
     list.threads();
     list.protocols();
     list.failover();
@@ -162,6 +164,23 @@ impl List<'_> {
         );
         let mean = self.ratio(TABLE, WRITE_1, alone, MEAN);
         self.add("1 replica, 4K write, depth 1: latency against it", Bound::AtMost(0.9), mean);
+    }
+
+    fn metadata(&mut self) {
+        const TABLE: &str = "metadata";
+        for (place, name, most) in [
+            (Metadata::Internal, "metadata behind the data", 1.5),
+            (Metadata::InPlace, "metadata in memory, in place", 1.1),
+        ] {
+            let (covers, misses) = (subject(place, true), subject(place, false));
+            let pair = (&*misses, &*covers);
+            let what = format!(
+                "{name}, writes that miss the log, depth 1: mean latency against those that do not"
+            );
+            self.add(what, Bound::AtMost(most), self.ratio(TABLE, "depth 1", pair, MEAN));
+            let what = "the same, depth 64: IOPS";
+            self.add(what, Bound::AtLeast(0.7), self.ratio(TABLE, "depth 64", pair, IOPS));
+        }
     }
 
     fn threads(&mut self) {

@@ -7,7 +7,7 @@ use crate::feature::Choice;
 use crate::plan::{Fault, Plan};
 use crate::world::{Failure, Report, World};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 
 /// Runs at once.
 const THREADS: usize = 2;
+
+/// A history that takes longer is named while it runs; most take some milliseconds.
+const SLOW: Duration = Duration::from_secs(60);
 /// Steps of a run that never ends by itself; a run takes some 50 000.
 pub const STEPS_MAX: u64 = 5_000_000;
 /// One run in this many is made twice, to see that both are the same.
@@ -111,10 +114,13 @@ pub struct Limits {
 pub fn campaign(limits: &Limits) -> Outcome {
     let next = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
+    let done = AtomicBool::new(false);
+    let running = Mutex::new(BTreeMap::new());
     let outcome = Mutex::new(Outcome::default());
     let began = Instant::now();
     std::thread::scope(|scope| {
-        for _ in 0..THREADS {
+        let watcher = scope.spawn(|| watch(&running, &done));
+        let workers = [(); THREADS].map(|()| {
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
@@ -123,17 +129,39 @@ pub fn campaign(limits: &Limits) -> Outcome {
                         return;
                     }
                     let seed = limits.from.wrapping_add(number);
+                    let held = || running.lock().expect("nothing panics while it is held");
+                    held().insert(seed, Instant::now());
                     let report = run_checked(seed, &limits.choice);
+                    held().remove(&seed);
                     let mut outcome = outcome.lock().expect("a panic in a run is caught");
                     add(&mut outcome, seed, &report);
                     if outcome.failures.len() >= limits.failures {
                         stop.store(true, Ordering::Relaxed);
                     }
                 }
-            });
+            })
+        });
+        for worker in workers {
+            worker.join().expect("a panic in a run is caught");
         }
+        done.store(true, Ordering::Relaxed);
+        watcher.thread().unpark();
     });
     outcome.into_inner().expect("a panic in a run is caught")
+}
+
+/// Names each seed once that does not come to its end: else nobody would learn which it is.
+fn watch(running: &Mutex<BTreeMap<u64, Instant>>, done: &AtomicBool) {
+    let mut named = BTreeSet::new();
+    while !done.load(Ordering::Relaxed) {
+        std::thread::park_timeout(SLOW / 4);
+        let running = running.lock().expect("nothing panics while it is held");
+        for (&seed, began) in running.iter() {
+            if began.elapsed() > SLOW && named.insert(seed) {
+                eprintln!("seed {seed:#x} has been running for {} s", began.elapsed().as_secs());
+            }
+        }
+    }
 }
 
 /// One seed; now and then twice.

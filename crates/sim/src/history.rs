@@ -380,6 +380,8 @@ struct Register<'a> {
     /// Values at the call of each open flush, and the writes called that may be younger.
     flushes: BTreeMap<OpIndex, Floor>,
     floor: Floor,
+    /// How often two ways were compared.
+    compared: usize,
     /// There were too many ways: nothing is said of what follows.
     gave_up: bool,
 }
@@ -394,6 +396,9 @@ struct Floor {
 
 /// Ways kept at once for one sector. A history that needs more is not checked further.
 const WAYS_MAX: usize = 20_000;
+
+/// Comparisons of ways for one sector: half a second or so. A history that needs more is not checked further.
+const COMPARISONS_MAX: usize = 50_000_000;
 
 impl<'a> Register<'a> {
     fn new(
@@ -415,6 +420,7 @@ impl<'a> Register<'a> {
             called: Vec::new(),
             flushes: BTreeMap::new(),
             floor: Floor { values: BTreeSet::from([0]), called: 0 },
+            compared: 0,
             gave_up: false,
         }
     }
@@ -513,6 +519,7 @@ impl<'a> Register<'a> {
     fn insert(&mut self, new: &Way) -> bool {
         let first = self.ways.partition_point(|way| way.value < new.value);
         let count = self.ways[first..].partition_point(|way| way.value == new.value);
+        self.compared += count;
         let like = &self.ways[first..first + count];
         if like.iter().any(|way| self.covers(way, new)) {
             return false;
@@ -661,7 +668,7 @@ impl<'a> Register<'a> {
             .take(8)
             .collect();
         for choice in 0..(1_u32 << hidden.len()) {
-            if self.ways.len() >= WAYS_MAX {
+            if self.ways.len() >= WAYS_MAX || self.compared >= COMPARISONS_MAX {
                 self.gave_up = true;
                 return;
             }
