@@ -20,8 +20,12 @@ const MEMORY: &str = "/dev/shm";
 /// More than the metadata of any volume here.
 const METADATA_MIB: u64 = 512;
 
-/// The least that a log has, 4 MiB each.
-const EXTENTS_MIN: u32 = 64;
+/// A log that misses has room for a quarter of what is written to.
+fn few_extents(size_mib: u64) -> u64 {
+    const LEAST: u64 = 64;
+    const EXTENT_MIB: u64 = 4;
+    (size_mib / EXTENT_MIB / 4).max(LEAST)
+}
 
 /// Where metadata can be.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -116,8 +120,11 @@ pub(crate) fn metadata(run: &Run) -> Outcome<Table> {
                 let name = format!("v{}", subjects.len());
                 let stem = directory.join(&name);
                 let Some(members) = members(memory.as_mut(), place, &stem)? else { continue };
-                let extents =
-                    if covers { String::new() } else { format!("log_extents = {EXTENTS_MIN}\n") };
+                let extents = if covers {
+                    String::new()
+                } else {
+                    format!("log_extents = {}\n", few_extents(size_mib))
+                };
                 let volume = format!("[[volumes]]\nsize = \"{size_mib}MiB\"\n{extents}");
                 cluster.create_from(&name, &(members + &volume))?;
                 let target = Target::Nbd(cluster.url("b", &name));

@@ -166,7 +166,7 @@ pub enum DiskRequest {
         /// For a client's request, which has room for what it gives.
         requested: bool,
     },
-    /// Write the buffer.
+    /// Write the buffer, or as many of its first bytes as the span has.
     Write {
         /// Which volume.
         volume: VolumeId,

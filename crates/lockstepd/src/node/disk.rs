@@ -266,10 +266,12 @@ impl Node {
         match request {
             DiskRequest::Write { span, buffer, durable, .. } => {
                 let bytes = self.buffers.get(buffer);
+                // It may be longer.
+                let length = usize::try_from(span.length_bytes()).expect("as long as a buffer");
                 if let Some(sums) = sums {
-                    sums.write(span, &bytes);
+                    sums.write(span, &bytes[..length]);
                 }
-                let piece = Piece::from(bytes);
+                let piece = Piece::part(&bytes, 0..length);
                 store.write(hands, token, span.offset_bytes(), piece, durable);
             }
             DiskRequest::Zero { span, unmap, durable, .. } => {

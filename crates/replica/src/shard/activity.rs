@@ -58,6 +58,8 @@ pub(super) struct ActivityLog {
     idle: bool,
     /// All that can turn cold is to do so.
     empties: bool,
+    /// An extent took one of the last places of its volume's log since `victims`.
+    short: bool,
     clock: u64,
     writes: u64,
 }
@@ -85,6 +87,7 @@ impl ActivityLog {
             users: BTreeMap::new(),
             idle: false,
             empties: false,
+            short: false,
             clock: 0,
             writes: 0,
         }
@@ -103,6 +106,13 @@ impl ActivityLog {
 
     fn filled(&self, volume: VolumeId) -> usize {
         self.filled.get(&volume).copied().unwrap_or(0)
+    }
+
+    /// Whether one of the last places of the volume's log is taken, a sixteenth of them: room for those that come is made while
+    /// they still find some, so that none waits for a flush.
+    fn is_short(&self, volume: VolumeId) -> bool {
+        let budget = self.budget(volume);
+        self.filled(volume) > budget - budget / 16
     }
 
     /// Takes over what was hot in an earlier life, whatever the budget.
@@ -133,7 +143,8 @@ impl ActivityLog {
         }
     }
 
-    fn is_used(&self, extent: Extent) -> bool {
+    /// Whether there is a reason to keep it hot.
+    pub(super) fn is_used(&self, extent: Extent) -> bool {
         self.users.get(&extent).is_some_and(|&users| users > 0)
     }
 
@@ -180,6 +191,7 @@ impl ActivityLog {
                 let hot = Hot { page, durable: false, last_used: self.clock };
                 self.hot.insert(extent, hot);
                 *self.filled.entry(extent.0).or_insert(0) += 1;
+                self.short |= self.is_short(extent.0);
                 return true;
             }
             page += self.shards;
@@ -239,20 +251,29 @@ impl ActivityLog {
         !self.queue.is_empty() || self.empties
     }
 
+    /// Whether some should turn cold for those that will want their places.
+    pub(super) fn wants_spare_room(&self) -> bool {
+        self.short
+    }
+
     /// From now on whatever can turn cold does so, and the pages say so.
     pub(super) fn empty(&mut self) {
         self.empties = true;
     }
 
-    /// Of volumes whose extents wait for room, or of all if none do, the extents that are used least recently and by nobody, `keep` not
-    /// being true for them; about an eighth of what each may have. The second is the clock to hand to `cooled`.
-    pub(super) fn victims(&self, keep: impl Fn(Extent) -> bool) -> (Vec<Extent>, u64) {
+    /// Of volumes whose extents wait for room, or, if none do, of those that are short of it, or of all, the extents that are used least
+    /// recently and by nobody, `keep` not being true for them; about an eighth of what each may have. The second is the clock to
+    /// hand to `cooled`.
+    pub(super) fn victims(&mut self, keep: impl Fn(Extent) -> bool) -> (Vec<Extent>, u64) {
+        self.short = false;
         let mut waiting: BTreeMap<VolumeId, usize> = BTreeMap::new();
         for &(volume, _) in &self.queue {
             *waiting.entry(volume).or_insert(0) += 1;
         }
         if waiting.is_empty() {
-            waiting.extend(self.filled.keys().map(|&volume| (volume, 0)));
+            let volumes = self.filled.keys().copied();
+            let volumes = volumes.filter(|&volume| self.empties || self.is_short(volume));
+            waiting.extend(volumes.map(|volume| (volume, 0)));
         }
         let mut victims = Vec::new();
         for (volume, count) in waiting {

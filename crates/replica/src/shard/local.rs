@@ -309,7 +309,7 @@ impl Shard {
             let doubtful = self.doubtful();
             self.log.admit(doubtful);
         }
-        if self.log.wants_room() {
+        if self.log.wants_room() || self.log.wants_spare_room() {
             self.cool(out);
         }
         for (volume, place, bytes) in self.log.take_writes() {
@@ -575,7 +575,7 @@ impl Shard {
 
     /// Extents that wait for room in the log may find some now.
     pub(super) fn make_room(&mut self, out: &mut Out) {
-        if self.log.wants_room() {
+        if self.log.wants_room() || self.log.wants_spare_room() {
             self.write_log(out);
         }
     }

@@ -204,6 +204,15 @@ impl Shard {
             && known.volume(volume).is_some_and(|entry| span.first() >= entry.kept_sectors())
     }
 
+    /// As much of the span, from its beginning on, as this process knows that the volume ever had room for. It may have
+    /// begun after the volume shrank, and then does not know of more: what is beyond is nobody's.
+    fn with_room(&self, volume: VolumeId, span: Span) -> Span {
+        let room = self.local.rooms.get(&volume).copied().unwrap_or(0);
+        let inside = room.checked_sub(span.first()).and_then(|left| u32::try_from(left).ok());
+        let inside = inside.filter(|&left| left < span.count());
+        inside.and_then(|left| Span::new(span.first(), left)).unwrap_or(span)
+    }
+
     /// Whether `node` is the primary known here and speaks in its reign.
     fn obeys(&mut self, node: NodeId, epoch: Epoch, out: &mut Out) -> bool {
         let obeys = self
@@ -226,6 +235,7 @@ impl Shard {
         buffer: Option<BufferId>,
         out: &mut Out,
     ) {
+        let span = self.with_room(volume, span);
         let fits = self.was_place(volume, span) && (flags.zero || buffer.is_some());
         if !fits || !self.has_disk {
             self.release(buffer, out);

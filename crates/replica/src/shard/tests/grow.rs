@@ -2,7 +2,7 @@
 
 use super::world::{SECTORS, VOLUME, World};
 use crate::door::FromShard;
-use base::{AnswerError, Epoch, NodeId};
+use base::{AnswerError, Epoch, NodeId, Op};
 use wire::{Configuration, ShardMessage};
 
 /// Neither whole blocks nor whole extents more.
@@ -231,6 +231,43 @@ fn of_a_write_across_the_new_end_of_a_volume_every_replica_keeps_what_is_inside(
         for sector in SECTORS - 8..SECTORS - 6 {
             assert_eq!(world.at(node, sector), 7, "node {node}, sector {sector}");
         }
+    }
+}
+
+#[test]
+fn a_replica_that_began_anew_since_a_volume_shrank_keeps_what_is_inside_of_a_write_across_its_end()
+{
+    for zero in [false, true] {
+        let mut world = stale(&[1, 2]);
+        world.held.insert((1, 2));
+        let at = super::world::span(SECTORS - 8, 8);
+        let op = if zero { Op::Zero { unmap: false } } else { Op::Write };
+        let write = world.ask(1, op, at, 7, false);
+        world.held.clear();
+        world.disconnect(1, 2);
+        let next = sized(&world, SECTORS - 6, None);
+        commit(&mut world, 1, next);
+        world
+            .nodes
+            .get_mut(&2)
+            .expect("there")
+            .data
+            .extend((SECTORS - 8..SECTORS).map(|at| (at, 5)));
+        world.restart(2);
+        world.connect(1, 2);
+        world.install_on(2);
+        world.ready(1, 2);
+        world.wait_ms(200);
+        assert_eq!(world.answer(1, write), Some(Ok(())), "zero: {zero}");
+        let session = world.session(1, 2);
+        assert!(!world.has_said(1, &FromShard::PeerFailed { peer: NodeId(2), session }));
+        let value = if zero { 0 } else { 7 };
+        let kept = [8, 7, 6, 5].map(|back| world.at(2, SECTORS - back));
+        assert_eq!(
+            kept,
+            [value, value, 5, 5],
+            "where there may be no room any more nothing is written"
+        );
     }
 }
 

@@ -72,6 +72,29 @@ fn what_is_hot_of_a_volume_with_room_is_left_alone_while_another_makes_some() {
 }
 
 #[test]
+fn room_is_made_before_anybody_waits_for_it_and_not_while_there_is_enough() {
+    let sizes = [(LARGE, LogSize { pages: 8, extents: 32 })];
+    let mut log = ActivityLog::new(&geometry(), 0, 1, 1, 0, &sizes);
+    ask(&mut log, LARGE, 0..30);
+    assert!(!log.wants_spare_room(), "two places are left");
+    ask(&mut log, LARGE, 30..31);
+    write(&mut log);
+    assert!(log.wants_spare_room() && !log.wants_room());
+    assert_eq!(log.victims(|_| false).0, [], "all are in use");
+    assert!(!log.wants_spare_room(), "it is asked again when the next one comes");
+    for extent in 0..10 {
+        log.unhold((LARGE, extent));
+    }
+    ask(&mut log, LARGE, 31..32);
+    assert!(log.wants_spare_room() && !log.wants_room());
+    let (victims, clock) = log.victims(|_| false);
+    assert_eq!(victims, [0, 1, 2, 3].map(|extent| (LARGE, extent)));
+    log.cooled(&victims, clock, 0);
+    ask(&mut log, LARGE, 32..34);
+    assert!(!log.wants_spare_room() && !log.wants_room());
+}
+
+#[test]
 fn any_shard_can_take_over_a_whole_log_whatever_its_size() {
     for extents in [64, 155, 156, 1237, 16_384] {
         let size = LogSize::of(extents);

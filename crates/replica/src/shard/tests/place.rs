@@ -54,8 +54,7 @@ fn what_is_not_in_its_place_is_not_read_there_and_keeps_its_extent_hot() {
     let is_used = |world: &World, node: u16| {
         let shard = &world.nodes[&node].shard;
         let extent = shard.extent_of(VolumeId(0), span(0, 8));
-        let (victims, _) = shard.log.victims(|_| false);
-        shard.log.is_hot(extent) && !victims.contains(&extent)
+        shard.log.is_hot(extent) && shard.log.is_used(extent)
     };
     assert!(is_used(&world, 1) && is_used(&world, 2), "it may not turn cold");
     world.disk_goes_on(2);

@@ -758,7 +758,7 @@ impl Node {
             }
             DiskRequest::Write { span, buffer, durable, .. } => {
                 let bytes = self.buffers.get(&buffer.0).expect("readable until it is written");
-                for (sector, &value) in (span.first()..).zip(bytes) {
+                for (sector, &value) in (span.first()..span.end()).zip(bytes) {
                     self.data.insert(sector, value);
                     self.rotten.remove(&sector);
                     if !durable {
