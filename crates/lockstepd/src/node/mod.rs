@@ -341,25 +341,19 @@ impl Node {
     fn run(&mut self) -> Result<(), String> {
         let mut events = Vec::new();
         while !self.is_over() {
-            // What the last round left is not kept waiting.
-            let timeout = if events.is_empty() { self.timeout() } else { Some(Duration(0)) };
+            let timeout = self.timeout();
             self.hands.wait(timeout, &mut events).map_err(|error| error.to_string())?;
-            for _ in 0..ROUNDS_MAX {
-                // Before anything is looked at that came meanwhile.
-                self.look_after_hosts();
-                self.look_who_left();
-                for event in events.drain(..) {
-                    self.on_event(event);
-                }
-                while let Some(finish) = self.helper.as_ref().and_then(Helper::finished) {
-                    finish(self);
-                }
-                self.take_parcels();
-                self.turn();
-                if !self.hands.take_posted(&mut events) {
-                    break;
-                }
+            // Before anything is looked at that came meanwhile.
+            self.look_after_hosts();
+            self.look_who_left();
+            for event in events.drain(..) {
+                self.on_event(event);
             }
+            while let Some(finish) = self.helper.as_ref().and_then(Helper::finished) {
+                finish(self);
+            }
+            self.take_parcels();
+            self.turn(&mut events);
             if let Some(why) = self.threads.failed.take() {
                 return Err(why);
             }
@@ -370,8 +364,8 @@ impl Node {
         Ok(())
     }
 
-    /// Everything between two waits, once the events are in.
-    fn turn(&mut self) {
+    /// Everything between two waits, once the events are in. `posted` is empty, and only room.
+    fn turn(&mut self, posted: &mut Vec<Event>) {
         self.hear_disks();
         self.watch_disks();
         self.wake_resources();
@@ -384,6 +378,7 @@ impl Node {
         self.step_all();
         self.stir_starved_clients();
         self.stir_starved_peers();
+        let mut rounds = 0;
         loop {
             self.step_all();
             self.feed_starved();
@@ -392,7 +387,13 @@ impl Node {
             let recast = self.go_on_recasting() || self.follow_waiting();
             let idle = self.work.is_empty() && self.restless.is_empty();
             if idle && !recast && !self.peers_are_restless() {
-                break;
+                if rounds == ROUNDS_MAX || !self.hands.take_posted(posted) {
+                    break;
+                }
+                rounds += 1;
+                for event in posted.drain(..) {
+                    self.on_event(event);
+                }
             }
         }
         self.tell_events();

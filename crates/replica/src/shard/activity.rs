@@ -33,7 +33,9 @@ struct LogPageState {
     extents: BTreeSet<u64>,
     sequence: u64,
     dirty: bool,
-    /// What the write in flight names.
+    /// What no write that has begun names.
+    fresh: Vec<u64>,
+    /// What the write in flight names first.
     writing: Option<Vec<u64>>,
 }
 
@@ -60,6 +62,8 @@ pub(super) struct ActivityLog {
     empties: bool,
     /// An extent took one of the last places of its volume's log since `victims`.
     short: bool,
+    /// Extents of each volume that took a place since some of it were asked to turn cold.
+    came: BTreeMap<VolumeId, usize>,
     clock: u64,
     writes: u64,
 }
@@ -88,6 +92,7 @@ impl ActivityLog {
             idle: false,
             empties: false,
             short: false,
+            came: BTreeMap::new(),
             clock: 0,
             writes: 0,
         }
@@ -187,10 +192,12 @@ impl ActivityLog {
             let state = self.pages.entry((extent.0, page)).or_default();
             if state.extents.len() < self.geometry.log_page_extents {
                 state.extents.insert(extent.1);
+                state.fresh.push(extent.1);
                 state.dirty = true;
                 let hot = Hot { page, durable: false, last_used: self.clock };
                 self.hot.insert(extent, hot);
                 *self.filled.entry(extent.0).or_insert(0) += 1;
+                *self.came.entry(extent.0).or_insert(0) += 1;
                 self.short |= self.is_short(extent.0);
                 return true;
             }
@@ -211,7 +218,7 @@ impl ActivityLog {
             let copy = u8::from(state.sequence % 2 == 1);
             let extents: Vec<Extent> =
                 state.extents.iter().map(|&extent| (volume, extent)).collect();
-            state.writing = Some(state.extents.iter().copied().collect());
+            state.writing = Some(core::mem::take(&mut state.fresh));
             let bytes = encode_log_page(self.half, page, copy, state.sequence, self.life, &extents);
             writes.push((volume, MetaPage::Log { half: self.half, page, copy }, bytes));
         }
@@ -262,7 +269,7 @@ impl ActivityLog {
     }
 
     /// Of volumes whose extents wait for room, or, if none do, of those that are short of it, or of all, the extents that are used least
-    /// recently and by nobody, `keep` not being true for them; about an eighth of what each may have. The second is the clock to
+    /// recently and by nobody, `keep` not being true for them; about an eighth of what each may have, or more where many come, up to half. The second is the clock to
     /// hand to `cooled`.
     pub(super) fn victims(&mut self, keep: impl Fn(Extent) -> bool) -> (Vec<Extent>, u64) {
         self.short = false;
@@ -285,8 +292,10 @@ impl ActivityLog {
             idle.sort_unstable();
             let budget = self.budget(volume);
             let over = (self.filled(volume) + count).saturating_sub(budget);
+            // As many again may come while the disk is flushed.
+            let come = self.came.remove(&volume).unwrap_or(0).saturating_mul(2).min(budget / 2);
             if !self.empties {
-                idle.truncate((budget / 8).max(over).max(1));
+                idle.truncate((budget / 8).max(over).max(come).max(1));
             }
             victims.extend(idle.into_iter().map(|(_, extent)| extent));
         }
