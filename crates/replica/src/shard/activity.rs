@@ -62,8 +62,6 @@ pub(super) struct ActivityLog {
     empties: bool,
     /// An extent took one of the last places of its volume's log since `victims`.
     short: bool,
-    /// Extents of each volume that took a place since some of it were asked to turn cold.
-    came: BTreeMap<VolumeId, usize>,
     clock: u64,
     writes: u64,
 }
@@ -92,7 +90,6 @@ impl ActivityLog {
             idle: false,
             empties: false,
             short: false,
-            came: BTreeMap::new(),
             clock: 0,
             writes: 0,
         }
@@ -197,7 +194,6 @@ impl ActivityLog {
                 let hot = Hot { page, durable: false, last_used: self.clock };
                 self.hot.insert(extent, hot);
                 *self.filled.entry(extent.0).or_insert(0) += 1;
-                *self.came.entry(extent.0).or_insert(0) += 1;
                 self.short |= self.is_short(extent.0);
                 return true;
             }
@@ -268,9 +264,9 @@ impl ActivityLog {
         self.empties = true;
     }
 
-    /// Of volumes whose extents wait for room, or, if none do, of those that are short of it, or of all, the extents that are used least
-    /// recently and by nobody, `keep` not being true for them; about an eighth of what each may have, or more where many come, up to half. The second is the clock to
-    /// hand to `cooled`.
+    /// Of volumes whose extents wait for room, or, if none do, of those that are short of it, or of all, the extents that are
+    /// used least recently and by nobody, `keep` not being true for them; about a quarter of what each may have, for each time costs
+    /// a flush. The second is the clock to hand to `cooled`.
     pub(super) fn victims(&mut self, keep: impl Fn(Extent) -> bool) -> (Vec<Extent>, u64) {
         self.short = false;
         let mut waiting: BTreeMap<VolumeId, usize> = BTreeMap::new();
@@ -292,10 +288,8 @@ impl ActivityLog {
             idle.sort_unstable();
             let budget = self.budget(volume);
             let over = (self.filled(volume) + count).saturating_sub(budget);
-            // As many again may come while the disk is flushed.
-            let come = self.came.remove(&volume).unwrap_or(0).saturating_mul(2).min(budget / 2);
             if !self.empties {
-                idle.truncate((budget / 8).max(over).max(come).max(1));
+                idle.truncate((budget / 4).max(over).max(1));
             }
             victims.extend(idle.into_iter().map(|(_, extent)| extent));
         }
