@@ -21,6 +21,8 @@ use crate::slab::Key;
 
 /// How long a stop may take. The service manager's own patience is longer.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// How long peers may take to read all that was said, and to close their connections. Who does not is one that hangs.
+const FAREWELL: Duration = Duration::from_millis(500);
 /// How long closing idle disks may take after that, and one of them.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 const DISK_LIMIT: Duration = Duration::from_secs(1);
@@ -32,8 +34,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 enum Phase {
     /// What this node is primary of is being given up.
     Demoting,
-    /// Clients and peers are gone; disks finish.
-    Settling,
+    /// Clients are gone; peers read what was said, disks finish. Who dials is not answered. Until when peers are waited for.
+    Settling(Instant),
     /// Nothing is left to do.
     Over,
 }
@@ -86,6 +88,11 @@ impl Node {
         stopped || self.threads.over
     }
 
+    /// Whether peers were told goodbye.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.stopping.as_ref().is_some_and(|stopping| stopping.phase != Phase::Demoting)
+    }
+
     /// Takes the next step of a stop, if it is time for it.
     pub(super) fn go_on_stopping(&mut self) {
         let now = self.hands.now();
@@ -96,19 +103,20 @@ impl Node {
             Phase::Demoting => {
                 let waits = self.hands_over();
                 if !waits || late {
-                    stopping.phase = Phase::Settling;
+                    stopping.phase = Phase::Settling(now + FAREWELL);
                     self.leave();
                     self.cool();
                 }
             }
-            Phase::Settling => {
+            Phase::Settling(farewell) => {
+                let alone = farewell <= now || !self.peers_linger();
                 let idle = self.resources.keys().into_iter().all(|key| self.is_idle(key));
                 if idle && !self.threads.asked_to_settle {
                     // Their disks are looked at by themselves.
                     self.threads.asked_to_settle = true;
                     self.tell_others(|| Parcel::Settle);
                 }
-                if (idle && self.threads.is_settled()) || late {
+                if (idle && alone && self.threads.is_settled()) || late {
                     stopping.phase = Phase::Over;
                     self.close_disks();
                 }
@@ -153,7 +161,6 @@ impl Node {
             self.drop_clients_of(key, "the node is stopping");
         }
         self.leave_peers();
-        self.tell_others(|| Parcel::Leave);
     }
 
     /// What nobody uses leaves the logs of this thread's shards, and what is saved then is, checksums too: the next

@@ -130,8 +130,6 @@ pub(super) enum Parcel {
     Congested { thread: u16, on: bool },
     /// Who this node is, and whom it believes.
     Renew(Box<(Config, link::Config, u64)>),
-    /// The node stops: say goodbye to peers.
-    Leave,
     /// End once nothing is on its way to a disk.
     Settle,
     /// That is so; nothing more is begun.
@@ -440,7 +438,6 @@ impl Node {
                 self.take_identity(config, identity);
                 self.drop_revoked_clients();
             }
-            Parcel::Leave => self.leave_peers(),
             Parcel::Settle => {
                 self.threads.settling = true;
                 self.cool();

@@ -182,7 +182,8 @@ impl Node {
 
     /// When time alone changes something between nodes.
     pub(super) fn peers_wake_at(&self) -> Option<Instant> {
-        let paths = self.peers.ways.values().filter(|way| way.dials);
+        let dialling = !self.is_leaving();
+        let paths = self.peers.ways.values().filter(|way| way.dials && dialling);
         let paths = paths.filter_map(|way| way.paths.wake_at());
         let links = self.peers.connections.iter().filter_map(|(_, connection)| {
             let deadline = connection.link.as_ref().and_then(Link::deadline);
@@ -195,8 +196,10 @@ impl Node {
     /// Dials who is due, asks who is quiet, gives up who is late.
     pub(super) fn wake_peers(&mut self) {
         let now = self.hands.now();
-        for (at, address) in self.peers_due(now) {
-            self.dial(at, address);
+        if !self.is_leaving() {
+            for (at, address) in self.peers_due(now) {
+                self.dial(at, address);
+            }
         }
         for key in self.peers.connections.keys() {
             let Some(connection) = self.peers.connections.get_mut(key) else { continue };
@@ -305,6 +308,9 @@ impl Node {
     /// Someone has connected.
     pub(super) fn on_stranger(&mut self, socket: Socket) {
         let now = self.hands.now();
+        if self.is_leaving() {
+            return self.hands.close(&socket);
+        }
         if !self.peers.strangers.enter() {
             warning_limited!(
                 "a connection was refused: too many peers have not proved who they are"
@@ -361,14 +367,20 @@ impl Node {
         }
     }
 
-    /// Says goodbye to everybody.
+    /// Says goodbye to everybody, in the first stream only, behind all that members have said: who reads that closes all
+    /// streams. One that ended by itself would end the session there before the others are read.
     pub(super) fn leave_peers(&mut self) {
-        for key in self.peers.connections.keys() {
+        for (key, _) in self.first_streams() {
             let Some(connection) = self.peers.connections.get_mut(key) else { continue };
             if let Some(link) = connection.link.as_mut() {
                 link.goodbye(GoodbyeReason::Stopping);
             }
             self.send_to_peer(key);
         }
+    }
+
+    /// Whether a peer has not closed its first stream yet.
+    pub(super) fn peers_linger(&self) -> bool {
+        !self.first_streams().is_empty()
     }
 }
