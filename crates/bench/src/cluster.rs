@@ -1,4 +1,5 @@
-//! A development cluster of real processes, as `lockstep dev up` makes it.
+//! A cluster of real processes: a development cluster, as `lockstep dev up` makes it, or nodes that are each in a network
+//! of their own (`veth`).
 //!
 //! Always: it is stopped and its directory removed when the value goes, however the run ends.
 
@@ -10,6 +11,7 @@ use serde_json::Value;
 
 use crate::machine::{run, run_still};
 use crate::outcome::{Outcome, fail};
+use crate::veth::{self, Apart};
 
 /// Where the programs of one revision lie, and how it is called in tables.
 #[derive(Clone, Debug)]
@@ -34,15 +36,20 @@ pub(crate) struct Wanted {
 pub(crate) struct Cluster {
     program: PathBuf,
     directory: PathBuf,
+    /// The words by which the command line finds it.
+    reach: Vec<String>,
     nodes: Vec<String>,
+    /// Its nodes, where each has a network of its own.
+    apart: Option<Apart>,
 }
 
 impl Cluster {
     /// Starts one in `directory`, which must not exist.
     pub(crate) fn up(programs: &Programs, directory: &Path, wanted: Wanted) -> Outcome<Cluster> {
         let program = programs.directory.join("lockstep");
-        let mut cluster =
-            Cluster { program, directory: directory.to_path_buf(), nodes: Vec::new() };
+        let reach = vec!["--dir".to_owned(), directory.display().to_string()];
+        let directory = directory.to_path_buf();
+        let mut cluster = Cluster { program, directory, reach, nodes: Vec::new(), apart: None };
         let (count, threads) = (wanted.nodes.to_string(), wanted.threads.to_string());
         let words = ["dev", "up", "--nodes", &count, "--store", wanted.store];
         cluster.ok(&[&words[..], &["--threads", &threads, "--detach"]].concat())?;
@@ -50,19 +57,53 @@ impl Cluster {
         if !wanted.encryption {
             cluster.ok(&["dev", "down"])?;
             for node in &cluster.nodes {
-                let path = cluster.directory.join(node).join("node.toml");
-                let text = fs::read_to_string(&path).map_err(|error| error.to_string())?;
-                fs::write(&path, format!("link_encryption = false\n{text}"))
-                    .map_err(|error| error.to_string())?;
+                speak_plainly(&cluster.directory.join(node))?;
             }
             cluster.ok(&["dev", "up", "--detach"])?;
         }
         Ok(cluster)
     }
 
+    /// Starts two nodes, a and b, joined by a link whose packets have this size at most, in bytes.
+    pub(crate) fn apart(programs: &Programs, directory: &Path, mtu: u32) -> Outcome<Cluster> {
+        let program = programs.directory.join("lockstep");
+        let directory = directory.to_path_buf();
+        let mut cluster =
+            Cluster { program, directory, reach: Vec::new(), nodes: Vec::new(), apart: None };
+        let out = cluster.directory.display().to_string();
+        let named = veth::ADDRESSES.map(|(name, address)| format!("{name}={address}"));
+        cluster.ok(&["cluster", "make", "--out", &out, &named[0], &named[1]])?;
+        cluster.nodes = veth::ADDRESSES.map(|(name, _)| name.to_owned()).to_vec();
+        for node in &cluster.nodes {
+            let home = cluster.directory.join(node);
+            speak_plainly(&home)?;
+            let admin = home.join("admin.sock").display().to_string();
+            cluster.reach.extend(["--admin".to_owned(), admin]);
+        }
+        let node = programs.directory.join("lockstepd");
+        cluster.apart = Some(Apart::new(&node, &cluster.directory, mtu)?);
+        Ok(cluster)
+    }
+
+    /// Ends a node at once.
+    pub(crate) fn kill(&mut self, node: &str) -> Outcome<()> {
+        match &mut self.apart {
+            Some(apart) => apart.kill(node),
+            None => self.ok(&["dev", "kill", node]).map(drop),
+        }
+    }
+
+    /// Starts a node that was ended.
+    pub(crate) fn start(&mut self, node: &str) -> Outcome<()> {
+        match &mut self.apart {
+            Some(apart) => apart.start(node),
+            None => self.ok(&["dev", "start", node]).map(drop),
+        }
+    }
+
     /// A command that must succeed; returns what it said.
     pub(crate) fn ok(&self, words: &[&str]) -> Outcome<String> {
-        run(Command::new(&self.program).arg("--dir").arg(&self.directory).args(words))
+        run(Command::new(&self.program).args(&self.reach).args(words))
     }
 
     /// Makes a resource of one shard and waits until it is in sync.
@@ -135,6 +176,9 @@ impl Cluster {
 
     /// The processes of the nodes that run.
     pub(crate) fn pids(&self) -> Outcome<Vec<u32>> {
+        if let Some(apart) = &self.apart {
+            return Ok(apart.pids());
+        }
         Ok(self.statuses()?.into_iter().filter_map(|(_, pid)| pid).collect())
     }
 
@@ -156,12 +200,24 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         let mut down = Command::new(&self.program);
-        down.arg("--dir").arg(&self.directory).args(["dev", "down"]);
-        if let Err(why) = run_still(&mut down) {
+        down.args(&self.reach).args(["dev", "down"]);
+        // Nodes that are apart end with their networks.
+        self.apart = None;
+        if self.reach.iter().any(|word| word == "--dir")
+            && let Err(why) = run_still(&mut down)
+        {
             eprintln!("bench: {why}");
         }
         if let Err(error) = fs::remove_dir_all(&self.directory) {
             eprintln!("bench: {}: {error}", self.directory.display());
         }
     }
+}
+
+/// From its next start on a node says everything to its peers in the clear.
+fn speak_plainly(home: &Path) -> Outcome<()> {
+    let path = home.join("node.toml");
+    let text = fs::read_to_string(&path).map_err(|error| error.to_string())?;
+    let plain = format!("link_encryption = false\n{text}");
+    fs::write(&path, plain).map_err(|error| error.to_string())
 }

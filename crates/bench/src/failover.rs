@@ -85,7 +85,7 @@ pub(crate) struct Failover {
 }
 
 /// Something that an operator, or bad luck, does to a cluster.
-type Event = fn(&Cluster) -> Outcome<()>;
+type Event = fn(&mut Cluster) -> Outcome<()>;
 
 /// Measures all of it.
 pub(crate) fn measure(run: &Run) -> Outcome<Failover> {
@@ -94,10 +94,8 @@ pub(crate) fn measure(run: &Run) -> Outcome<Failover> {
         let suffix = run.suffix(programs);
         let events: [(&str, Event); 4] = [
             ("nothing happens", |_| Ok(())),
-            ("kill -9 of a replica's node", |cluster| cluster.ok(&["dev", "kill", "c"]).map(drop)),
-            ("kill -9 of the primary's node", |cluster| {
-                cluster.ok(&["dev", "kill", "a"]).map(drop)
-            }),
+            ("kill -9 of a replica's node", |cluster| cluster.kill("c")),
+            ("kill -9 of the primary's node", |cluster| cluster.kill("a")),
             ("hand-over", |cluster| {
                 cluster.ok(&["resource", "promote", "v", "--node", "b"]).map(drop)
             }),
@@ -141,7 +139,7 @@ fn cluster(run: &Run, programs: &Programs, store: &'static str, size_mib: u64) -
 fn pause(run: &Run, programs: &Programs, event: Event) -> Outcome<f64> {
     const SIZE_MIB: u64 = 64;
     const HOLD: Workload = Workload { depth: 1, ..LOAD };
-    let cluster = cluster(run, programs, "memory", SIZE_MIB)?;
+    let mut cluster = cluster(run, programs, "memory", SIZE_MIB)?;
     let of = |node| Target::Nbd(cluster.url(node, "v"));
     fill(&of("a"), SIZE_MIB)?;
     let seconds = 6.0;
@@ -153,7 +151,7 @@ fn pause(run: &Run, programs: &Programs, event: Event) -> Outcome<f64> {
     if primary != "a" {
         return fail(format!("the primary is {primary}, not the node that its first client is on"));
     }
-    event(&cluster)?;
+    event(&mut cluster)?;
     let seen = client.finish();
     holder.end();
     Ok(seen?.max_us / 1000.0)
@@ -162,55 +160,89 @@ fn pause(run: &Run, programs: &Programs, event: Event) -> Outcome<f64> {
 /// A resync with nobody there, and one beside an application.
 fn resyncs(run: &Run, programs: &Programs, store: &'static str) -> Outcome<Vec<Resync>> {
     let size_mib = if store == "memory" { run.pace.memory_mib() } else { run.pace.file_mib() } * 2;
-    let suffix = run.suffix(programs);
-    let cluster = cluster(run, programs, store, size_mib)?;
+    let mut cluster = cluster(run, programs, store, size_mib)?;
     let target = Target::Nbd(cluster.url("a", "v"));
     fill(&target, size_mib)?;
-    let seconds = run.pace.seconds() * 3.0;
-    let load = || fio::measure(&target, &LOAD, size_mib, seconds, 1, &run.scratch);
-    load()?;
-    let change = || fio::measure(&target, &SCATTER, size_mib, run.pace.seconds(), 1, &run.scratch);
-    let mut all = Vec::new();
-    for (kind, whole, beside) in [
-        ("idle, scattered 64K", false, false),
-        ("idle, all of it", true, false),
-        // On disk all of it, so that the resync outlives the measurement.
-        ("beside 4K random write, depth 16", store == "file", true),
-    ] {
-        let mut rounds = Vec::new();
-        for _ in 0..run.pace.repeats() {
-            // Each beside a measurement of its own, for disks and neighbours change.
-            let alone = if beside { Some(load()?) } else { None };
-            cluster.ok(&["dev", "kill", "c"])?;
-            cluster.wait("v", "primary", 30)?;
-            if whole {
-                fill(&target, size_mib)?;
-            } else {
-                change()?;
+    // On disk all of it, so that the resync outlives the measurement.
+    let outlives = store == "file";
+    let cases = [
+        Case { kind: "idle, scattered 64K", whole: false, beside: false },
+        Case { kind: "idle, all of it", whole: true, beside: false },
+        Case { kind: "beside 4K random write, depth 16", whole: outlives, beside: true },
+    ];
+    let suffix = run.suffix(programs);
+    let place = Place { target: &target, size_mib, node: "c" };
+    place.resyncs(run, &mut cluster, &cases, |kind| format!("{store}, {kind}{suffix}"))
+}
+
+/// What is copied, and what else goes on.
+pub(crate) struct Case {
+    pub(crate) kind: &'static str,
+    /// All of the volume changes, or scattered parts of it.
+    pub(crate) whole: bool,
+    /// With an application.
+    pub(crate) beside: bool,
+}
+
+/// A volume, `v`, and the node whose replica of it goes away and comes back.
+pub(crate) struct Place<'a> {
+    pub(crate) target: &'a Target,
+    pub(crate) size_mib: u64,
+    pub(crate) node: &'a str,
+}
+
+impl Place<'_> {
+    /// Each case, as often as the run repeats.
+    pub(crate) fn resyncs(
+        &self,
+        run: &Run,
+        cluster: &mut Cluster,
+        cases: &[Case],
+        name: impl Fn(&str) -> String,
+    ) -> Outcome<Vec<Resync>> {
+        let &Place { target, size_mib, node } = self;
+        let seconds = run.pace.seconds() * 3.0;
+        let load = || fio::measure(target, &LOAD, size_mib, seconds, 1, &run.scratch);
+        load()?;
+        let change =
+            || fio::measure(target, &SCATTER, size_mib, run.pace.seconds(), 1, &run.scratch);
+        let mut all = Vec::new();
+        for &Case { kind, whole, beside } in cases {
+            let mut rounds = Vec::new();
+            for _ in 0..run.pace.repeats() {
+                // Each beside a measurement of its own, for disks and neighbours change.
+                let alone = if beside { Some(load()?) } else { None };
+                cluster.kill(node)?;
+                cluster.wait("v", "primary", 30)?;
+                if whole {
+                    fill(target, size_mib)?;
+                } else {
+                    change()?;
+                }
+                cluster.start(node)?;
+                let job = if beside {
+                    Some(fio::start(target, &LOAD, size_mib, seconds, 1, &run.scratch)?)
+                } else {
+                    None
+                };
+                let watched = watch(cluster, node)?;
+                let seen = job.map(fio::Job::finish).transpose()?;
+                let mib = watched.bytes / 1_048_576.0;
+                rounds.push(Resync {
+                    kind: String::new(),
+                    copied_mib: mib,
+                    mib_per_second: mib / watched.took.as_secs_f64().max(1e-9),
+                    longest_stop_ms: watched.stopped.as_secs_f64() * 1000.0,
+                    alone_p99_us: alone.as_ref().map_or(0.0, |alone| alone.p99_us),
+                    beside_p99_us: seen.as_ref().map_or(0.0, |seen| seen.p99_us),
+                    alone_iops: alone.map_or(0.0, |alone| alone.iops),
+                    beside_iops: seen.map_or(0.0, |seen| seen.iops),
+                });
             }
-            cluster.ok(&["dev", "start", "c"])?;
-            let job = if beside {
-                Some(fio::start(&target, &LOAD, size_mib, seconds, 1, &run.scratch)?)
-            } else {
-                None
-            };
-            let watched = watch(&cluster)?;
-            let seen = job.map(fio::Job::finish).transpose()?;
-            let mib = watched.bytes / 1_048_576.0;
-            rounds.push(Resync {
-                kind: String::new(),
-                copied_mib: mib,
-                mib_per_second: mib / watched.took.as_secs_f64().max(1e-9),
-                longest_stop_ms: watched.stopped.as_secs_f64() * 1000.0,
-                alone_p99_us: alone.as_ref().map_or(0.0, |alone| alone.p99_us),
-                beside_p99_us: seen.as_ref().map_or(0.0, |seen| seen.p99_us),
-                alone_iops: alone.map_or(0.0, |alone| alone.iops),
-                beside_iops: seen.map_or(0.0, |seen| seen.iops),
-            });
+            all.push(medians(name(kind), &rounds));
         }
-        all.push(medians(format!("{store}, {kind}{suffix}"), &rounds));
+        Ok(all)
     }
-    Ok(all)
 }
 
 /// Of each figure the median.
@@ -234,13 +266,13 @@ struct Watched {
     stopped: Duration,
 }
 
-/// Follows the resync of node c from its first sign to its end.
-fn watch(cluster: &Cluster) -> Outcome<Watched> {
+/// Follows the resync of a node from its first sign to its end.
+fn watch(cluster: &Cluster, node: &str) -> Outcome<Watched> {
     let begun = Instant::now();
     let (mut first, mut moved, mut done) = (None, begun, 0.0);
     let mut stopped = Duration::ZERO;
     loop {
-        let replica = cluster.replica("v", "c")?;
+        let replica = cluster.replica("v", node)?;
         let now = Instant::now();
         if replica["in_sync"] == true && (first.is_some() || now - begun > Duration::from_secs(2)) {
             let first = first.unwrap_or(begun);
@@ -254,7 +286,7 @@ fn watch(cluster: &Cluster) -> Outcome<Watched> {
             }
         }
         if now - begun > Duration::from_secs(SYNC_SECONDS) {
-            return fail(format!("c is not in sync after {SYNC_SECONDS} s: {replica}"));
+            return fail(format!("{node} is not in sync after {SYNC_SECONDS} s: {replica}"));
         }
         thread::sleep(LOOK);
     }

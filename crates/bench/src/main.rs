@@ -8,11 +8,13 @@
 //! by a signal.
 
 mod cluster;
+mod databases;
 mod failover;
 mod fio;
 mod idle;
 mod machine;
 mod metadata;
+mod mirror;
 mod outcome;
 mod plot;
 mod report;
@@ -22,6 +24,9 @@ mod server;
 mod stop;
 mod tables;
 mod targets;
+mod throttle;
+mod tree;
+mod veth;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,7 +49,7 @@ struct Arguments {
     /// Only show that every row can be made
     #[arg(long, conflicts_with = "full")]
     sanity: bool,
-    /// Only these tables: record-memory, record-file, metadata, depth, threads, protocols, failover, idle
+    /// Only these tables: record-memory, record-file, metadata, depth, threads, protocols, mirror, databases, failover, idle
     #[arg(long, value_delimiter = ',')]
     tables: Vec<String>,
     /// Name of the files to write
@@ -61,13 +66,15 @@ struct Arguments {
     compare: Option<String>,
 }
 
-const TABLES: [&str; 8] = [
+const TABLES: [&str; 10] = [
     "record-memory",
     "record-file",
     "metadata",
     "depth",
     "threads",
     "protocols",
+    "mirror",
+    "databases",
     "failover",
     "idle",
 ];
@@ -137,6 +144,14 @@ fn measure(run: &Run, arguments: &Arguments) -> Outcome<Report> {
     if wants("protocols") {
         tables.push(tables::protocols(run)?);
     }
+    let mut mirror = None;
+    if wants("mirror")
+        && let Some((table, more)) = mirror::mirror(run)?
+    {
+        tables.push(table);
+        mirror = Some(more);
+    }
+    let databases = if wants("databases") { databases::measure(run)? } else { Vec::new() };
     let failover = if wants("failover") { Some(failover::measure(run)?) } else { None };
     let idle = if wants("idle") { idle::measure(run)? } else { Vec::new() };
     let mode = match run.pace {
@@ -151,6 +166,8 @@ fn measure(run: &Run, arguments: &Arguments) -> Outcome<Report> {
         revisions: run.programs.iter().map(|programs| programs.label.clone()).collect(),
         machine,
         tables,
+        mirror,
+        databases,
         failover,
         idle,
     })

@@ -5,11 +5,11 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+
+use tools::Device;
 
 use crate::cluster::{Cluster, Wanted};
 use crate::fio::{Target, fill};
-use crate::machine::run as command;
 use crate::outcome::Outcome;
 use crate::run::{Run, Subject};
 use crate::tables::{DEPTHS, Table, measure};
@@ -57,7 +57,7 @@ pub(crate) fn subject(place: Metadata, covers: bool) -> String {
 /// A directory in memory, and block devices over files in it.
 struct InMemory {
     directory: PathBuf,
-    devices: Vec<String>,
+    devices: Vec<Device>,
 }
 
 impl InMemory {
@@ -73,21 +73,16 @@ impl InMemory {
     }
 
     /// A block device of its own; `None`, and why, where it cannot be made.
-    fn device(&mut self, name: &str) -> Outcome<Option<PathBuf>> {
-        let path = self.directory.join(name);
-        let file = fs::File::create(&path).map_err(|error| error.to_string())?;
-        file.set_len(METADATA_MIB << 20).map_err(|error| error.to_string())?;
-        let mut losetup = Command::new("losetup");
-        losetup.args(["--find", "--show", "--direct-io=on"]).arg(&path);
-        match command(&mut losetup) {
-            Ok(said) => {
-                let device = said.trim().to_owned();
-                self.devices.push(device.clone());
-                Ok(Some(device.into()))
+    fn device(&mut self, name: &str) -> Option<PathBuf> {
+        match Device::new(&self.directory.join(name), METADATA_MIB << 20) {
+            Ok(device) => {
+                let path = device.device.clone().into();
+                self.devices.push(device);
+                Some(path)
             }
             Err(why) => {
                 println!("NOT RUN: metadata {}: {why}", Metadata::Device.name());
-                Ok(None)
+                None
             }
         }
     }
@@ -95,11 +90,7 @@ impl InMemory {
 
 impl Drop for InMemory {
     fn drop(&mut self) {
-        for device in &self.devices {
-            if let Err(why) = command(Command::new("losetup").args(["-d", device])) {
-                eprintln!("bench: {why}");
-            }
-        }
+        self.devices.clear();
         if let Err(error) = fs::remove_dir_all(&self.directory) {
             eprintln!("bench: {}: {error}", self.directory.display());
         }
@@ -172,7 +163,7 @@ fn members(
             (Metadata::Internal, _) => None,
             (_, None) => return Ok(None),
             (Metadata::InPlace, Some(memory)) => Some(memory.directory.join(&*name)),
-            (Metadata::Device, Some(memory)) => match memory.device(&format!("{name}.loop"))? {
+            (Metadata::Device, Some(memory)) => match memory.device(&format!("{name}.loop")) {
                 None => return Ok(None),
                 device => device,
             },

@@ -8,9 +8,12 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::failover::Failover;
+use crate::databases::{self, Transactions};
+use crate::failover::{Failover, Resync};
+use crate::fio::float;
 use crate::idle::Idle;
 use crate::machine::Machine;
+use crate::mirror::{Mirror, Written};
 use crate::outcome::Outcome;
 use crate::plot;
 use crate::sample::change;
@@ -27,6 +30,8 @@ pub(crate) struct Report {
     pub(crate) revisions: Vec<String>,
     pub(crate) machine: Machine,
     pub(crate) tables: Vec<Table>,
+    pub(crate) mirror: Option<Mirror>,
+    pub(crate) databases: Vec<Transactions>,
     pub(crate) failover: Option<Failover>,
     pub(crate) idle: Vec<Idle>,
 }
@@ -72,6 +77,10 @@ impl Report {
             table_text(table, &mut page);
             changes_text(table, &self.revisions, &mut page);
         }
+        if let Some(mirror) = &self.mirror {
+            mirror_text(mirror, &mut page);
+        }
+        databases_text(&self.databases, &mut page);
         if let Some(failover) = &self.failover {
             failover_text(failover, &mut page);
         }
@@ -173,11 +182,24 @@ fn failover_text(failover: &Failover, page: &mut String) {
         writeln!(page, "| {} | {:.0} | {low:.0}..{high:.0} |", pause.event, pause.pause_ms)
             .expect("a string takes all");
     }
+    resync_text(&failover.resyncs, page);
+    if failover.disk_mib_per_second > 0.0 {
+        let speed = failover.disk_mib_per_second;
+        write!(page, "\nThe disk itself writes {speed:.0} MiB/s while it reads as much (fio, 1 MiB, depth 16).\n")
+            .expect("a string takes all");
+    }
+    if let Some(speed) = failover.copy_mib_per_second {
+        write!(page, "\n`nbdcopy` from file to file on the same disk: {speed:.0} MiB/s.\n")
+            .expect("a string takes all");
+    }
+}
+
+fn resync_text(resyncs: &[Resync], page: &mut String) {
     page.push_str(
         "\n| resync | MiB | MiB/s | longest stop ms | p99 µs without | with | x | IOPS without | with |\n\
          |---|--:|--:|--:|--:|--:|--:|--:|--:|\n",
     );
-    for resync in &failover.resyncs {
+    for resync in resyncs {
         let ratio = resync.beside_p99_us / resync.alone_p99_us.max(1e-9);
         let ratio = if resync.alone_p99_us > 0.0 { format!("{ratio:.2}") } else { "-".to_owned() };
         writeln!(
@@ -194,14 +216,60 @@ fn failover_text(failover: &Failover, page: &mut String) {
         )
         .expect("a string takes all");
     }
-    if failover.disk_mib_per_second > 0.0 {
-        let speed = failover.disk_mib_per_second;
-        write!(page, "\nThe disk itself writes {speed:.0} MiB/s while it reads as much (fio, 1 MiB, depth 16).\n")
-            .expect("a string takes all");
+}
+
+fn mirror_text(mirror: &Mirror, page: &mut String) {
+    let Mirror { file_mib, requests, bytes, files, resyncs } = mirror;
+    write!(
+        page,
+        "\nEvery device here does {requests} requests and {:.0} MB in a second, the nodes' and the one beside them. The volume of \
+         two replicas goes on without its peer (`quorum = off`).\n\n\
+         A file of {file_mib} MiB, written in order and synced, at the same place each time, on ext4; on volumes and nbdkit's \
+         disk by nbdfuse and a loop device.\n\n\
+         | subject | MB/s | | x | primary, % of a core | its peer |\n|---|--:|---|--:|--:|--:|\n",
+        float(*bytes) / 1e6
+    )
+    .expect("a string takes all");
+    let reference = files.first().map_or(0.0, |first| first.mb_per_second);
+    for Written { subject, mb_per_second, range, primary_percent, secondary_percent } in files {
+        let optional =
+            |value: &Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.0}"));
+        writeln!(
+            page,
+            "| {subject} | {mb_per_second:.1} | {:.1}..{:.1} | {:.3} | {} | {} |",
+            range.0,
+            range.1,
+            mb_per_second / reference.max(1e-9),
+            optional(primary_percent),
+            optional(secondary_percent)
+        )
+        .expect("a string takes all");
     }
-    if let Some(speed) = failover.copy_mib_per_second {
-        write!(page, "\n`nbdcopy` from file to file on the same disk: {speed:.0} MiB/s.\n")
-            .expect("a string takes all");
+    resync_text(resyncs, page);
+}
+
+fn databases_text(databases: &[Transactions], page: &mut String) {
+    if databases.is_empty() {
+        return;
+    }
+    page.push_str(
+        "\n## Table 5, databases\n\nAnswers DRBD's posts on databases: less than 5 % below the local disk. Both ways: NBD over a Unix \
+         socket, nbdfuse, a loop device, ext4; four clients.\n\n\
+         | benchmark | subject | transactions/s | | x | a copy was made, % of the time |\n|---|---|--:|---|--:|--:|\n",
+    );
+    for Transactions { benchmark, subject, per_second, range, copied_percent } in databases {
+        let plain = databases
+            .iter()
+            .find(|one| one.benchmark == *benchmark && one.subject.starts_with(databases::PLAIN));
+        let plain = plain.map_or(0.0, |plain| plain.per_second).max(1e-9);
+        writeln!(
+            page,
+            "| {benchmark} | {subject} | {per_second:.0} | {:.0}..{:.0} | {:.2} | {copied_percent:.0} |",
+            range.0,
+            range.1,
+            per_second / plain
+        )
+        .expect("a string takes all");
     }
 }
 

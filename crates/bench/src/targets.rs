@@ -6,8 +6,10 @@ use std::fmt;
 
 use replica::door::Timing;
 
+use crate::databases::{self, PLAIN, REPLICATED, RESYNCING};
 use crate::fio::float;
 use crate::metadata::{Metadata, subject};
+use crate::mirror::{ALONE, DEVICE, RANDOM, SEQUENTIAL, SMALL};
 use crate::report::Report;
 use crate::sample::Sample;
 use crate::tables::{NBD_TCP, NVME_TCP, Row, protocol_rows, threads_name};
@@ -72,6 +74,8 @@ pub(crate) fn of(report: &Report) -> Vec<Reached> {
     list.metadata();
     list.threads();
     list.protocols();
+    list.mirror();
+    list.databases();
     list.failover();
     list.idle();
     list.all
@@ -197,6 +201,40 @@ impl List<'_> {
             let value = self.ratio("protocols", workload, (NVME_TCP, NBD_TCP), IOPS);
             let what = format!("{workload}: IOPS by NVMe against NBD");
             self.add(what, Bound::AtLeast(1.0), value);
+        }
+    }
+
+    fn mirror(&mut self) {
+        for workload in [SEQUENTIAL.name, RANDOM.name] {
+            for other in [ALONE, DEVICE] {
+                let what = format!("each node a disk of its own, {workload}: IOPS against {other}");
+                let value = self.ratio("mirror", workload, (SMALL, other), IOPS);
+                self.add(what, Bound::AtLeast(0.97), value);
+            }
+        }
+        let Some(mirror) = &self.report.mirror else { return };
+        let speed = |subject: &str| {
+            let found = mirror.files.iter().find(|written| written.subject == subject);
+            found.map(|written| written.mb_per_second)
+        };
+        let pair = speed(SMALL).zip(speed(ALONE));
+        let what = "the same, a file written and synced: MB/s against 1 replica";
+        self.add(what, Bound::AtLeast(0.97), pair.map(|(two, one)| two / one));
+    }
+
+    fn databases(&mut self) {
+        for name in databases::names() {
+            let of = |subject: &str| {
+                let mut all = self.report.databases.iter();
+                let found = all.find(|one| one.benchmark == name && one.subject == subject);
+                found.map(|one| one.per_second)
+            };
+            let rates = [REPLICATED, RESYNCING].map(|who| of(who).zip(of(PLAIN)));
+            for (rates, (when, least)) in rates.into_iter().zip([("", 0.95), (", resyncing", 0.85)])
+            {
+                let what = format!("{name}{when}: transactions against one copy");
+                self.add(what, Bound::AtLeast(least), rates.map(|(ours, plain)| ours / plain));
+            }
         }
     }
 

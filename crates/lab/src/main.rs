@@ -15,7 +15,6 @@ mod cluster;
 mod history;
 mod labs;
 mod load;
-mod mounted;
 mod relay;
 mod supervise;
 

@@ -15,8 +15,8 @@ use super::faults::make_forgetful;
 use super::kill::{DISK, flush};
 use crate::bench::{Bench, Outcome, Verdict, ensure, missing, passed, text, tool, wait_for};
 use crate::cluster::{Cluster, SYNC_LIMIT};
-use crate::mounted::{Disk, no_disk, unmount};
 use client::{ANSWER_LIMIT, Volume};
+use tools::{Disk, no_disk, unmount};
 
 mod databases;
 mod files;

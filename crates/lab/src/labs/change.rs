@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use super::kill::{DISK, SIZE, flush, load, roaming, settle, staying, three};
-use super::modes::{Device, has_loops, member, resource_file};
+use super::modes::{member, resource_file};
 use crate::bench::{
     Bench, Failure, Outcome, Verdict, ensure, let_run, need_tools, passed, text, wait_for,
 };
 use crate::cluster::{Cluster, SYNC_LIMIT, compare_files};
 use crate::load::Load;
 use client::{ANSWER_LIMIT, Volume};
+use tools::{Device, has_loops};
 
 /// Up and down.
 pub(super) fn size(bench: &Bench) -> Outcome {
@@ -78,7 +79,10 @@ pub(super) fn size_of_devices(bench: &Bench) -> Outcome {
     if !has_loops() {
         return Ok(Verdict::NotRun("needs root and loop devices".to_owned()));
     }
-    let devices = [Device::new(bench, "one", 256 << 20)?, Device::new(bench, "two", 256 << 20)?];
+    let devices = [
+        Device::new(&bench.directory.join("one"), 256 << 20)?,
+        Device::new(&bench.directory.join("two"), 256 << 20)?,
+    ];
     let cluster = Cluster::up(bench, 3)?;
     let members = [
         member("a", "device", &devices[0].device, None),

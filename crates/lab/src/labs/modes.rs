@@ -5,48 +5,14 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::kill::{DISK, SIZE, SIZE_TEXT, flush, load, roaming, settle, staying, three};
-use crate::bench::{
-    Bench, Outcome, Verdict, ensure, is_root, need_tools, passed, text, tool, wait_for,
-};
+use crate::bench::{Bench, Outcome, Verdict, ensure, need_tools, passed, text, tool, wait_for};
 use crate::cluster::{Cluster, SYNC_LIMIT, compare_files};
 use crate::load::Load;
 use client::{ANSWER_LIMIT, Volume};
+use tools::{Device, has_loops};
 
 /// Room for metadata beside the data of a volume of `SIZE`.
 const METADATA_BYTES: u64 = 64 << 20;
-
-/// Whether this host can make block devices of files.
-pub(super) fn has_loops() -> bool {
-    is_root() && Path::new("/dev/loop-control").exists()
-}
-
-/// A block device made of a new file.
-pub(super) struct Device {
-    pub(super) file: PathBuf,
-    pub(super) device: String,
-}
-
-impl Device {
-    /// Of a new file, which reads as zeroes.
-    pub(super) fn new(bench: &Bench, name: &str, bytes: u64) -> Outcome<Device> {
-        let file = bench.directory.join(name);
-        File::create(&file)?.set_len(bytes)?;
-        Device::over(&file)
-    }
-
-    /// Of a file that is there.
-    pub(super) fn over(file: &Path) -> Outcome<Device> {
-        let said = tool("losetup", &["--find", "--show", "--direct-io=on", text(file)])?;
-        Ok(Device { file: file.to_path_buf(), device: said.trim().to_owned() })
-    }
-}
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        // One that is still in use goes when its user does; the supervisor sees to the rest.
-        let _ = tool("losetup", &["-d", &self.device]);
-    }
-}
 
 /// A member with one store, as a part of a resource file.
 pub(super) fn member(node: &str, kind: &str, path: &str, metadata: Option<&Path>) -> String {
@@ -96,9 +62,9 @@ pub(super) fn devices(bench: &Bench) -> Outcome {
     if !has_loops() {
         return Ok(Verdict::NotRun("needs root and loop devices".to_owned()));
     }
-    let one = Device::new(bench, "one", SIZE + METADATA_BYTES)?;
-    let two = Device::new(bench, "two", SIZE)?;
-    let beside = Device::new(bench, "beside", 4 * METADATA_BYTES)?;
+    let one = Device::new(&bench.directory.join("one"), SIZE + METADATA_BYTES)?;
+    let two = Device::new(&bench.directory.join("two"), SIZE)?;
+    let beside = Device::new(&bench.directory.join("beside"), 4 * METADATA_BYTES)?;
     let cluster = Cluster::up(bench, 3)?;
     let (file, elsewhere) = (bench.directory.join("three"), bench.directory.join("two.metadata"));
     // A new volume reads zeroes, whatever its device held.
@@ -253,7 +219,7 @@ pub(super) fn devices_refused(bench: &Bench) -> Outcome {
     if !has_loops() {
         return Ok(Verdict::NotRun("needs root and loop devices".to_owned()));
     }
-    let device = Device::new(bench, "device", 128 << 20)?;
+    let device = Device::new(&bench.directory.join("device"), 128 << 20)?;
     let cluster = Cluster::up(bench, 3)?;
     let attempt = |size: &str, path: &str, more: &[&str]| {
         let members = [member("a", "device", path, None)];

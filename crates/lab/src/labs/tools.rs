@@ -8,8 +8,8 @@ use base::Prng;
 use super::kill::three;
 use crate::bench::{Bench, Failure, Outcome, Verdict, ensure, need_tools, passed, text, tool};
 use crate::cluster::{Cluster, SYNC_LIMIT};
-use crate::mounted::{Disk, no_disk};
 use client::list;
+use tools::{Disk, no_disk};
 
 /// Writes a file of bytes that do not repeat.
 fn write_file(path: &Path, length: usize, seed: u64) -> Outcome<()> {

@@ -8,7 +8,7 @@ const FLOORS: &[(u32, &[&str])] = &[
     (0, &["base"]),
     (1, &["wire", "nbd", "nvme", "vhost"]),
     (2, &["replica"]),
-    (3, &["sys"]),
+    (3, &["sys", "tools"]),
     (4, &["store", "link", "client"]),
     (5, &["export"]),
     (6, &["lockstepd", "lockstep"]),

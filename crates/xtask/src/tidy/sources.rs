@@ -12,7 +12,7 @@ const PURE_CRATES: &[&str] = &["base", "wire", "nbd", "nvme", "vhost", "replica"
 
 /// Crates that may read a clock: the hands, the command line, and what is never shipped but for
 /// the simulator, whose time is an input like any other.
-const CLOCK_CRATES: &[&str] = &["sys", "lockstep", "xtask", "lab", "bench", "fuzz"];
+const CLOCK_CRATES: &[&str] = &["sys", "tools", "lockstep", "xtask", "lab", "bench", "fuzz"];
 
 /// Macros that mark something unfinished.
 const MACROS: &[&str] = &["todo!", "unimplemented!", "dbg!"];

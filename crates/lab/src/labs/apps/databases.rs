@@ -3,15 +3,15 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use super::{Application, EXT4, XFS, cannot, survives};
-use crate::bench::{Bench, Outcome, Said, TOOL_LIMIT, ensure, run, text, tool, wait_for};
-use crate::mounted::Running;
+use crate::bench::{Bench, Outcome, ensure};
+use tools::Running;
+use tools::database::{Home, Kind, MariaDb, PostgreSql, ask, serve, stop};
 
 /// Commits between two events.
 const STEPS: usize = 150;
@@ -22,12 +22,12 @@ const WRITERS: u64 = 3;
 /// Between the numbers of two clients' rows.
 const APART: u64 = 1_000_000;
 
-/// How long a server may take to answer: after a crash it reads its log first.
-const START_LIMIT: Duration = Duration::from_secs(90);
+/// How long the benchmark goes on if nobody ends it.
+const LOAD_SECONDS: u64 = 600;
 
 /// `MariaDB` on ext4, with sysbench.
 pub(in super::super) fn mariadb(bench: &Bench) -> Outcome {
-    if let Some(verdict) = cannot(&["mariadbd", "mariadb", "mariadb-install-db", "sysbench"]) {
+    if let Some(verdict) = cannot(MariaDb::TOOLS) {
         return Ok(verdict);
     }
     survives::<Database<MariaDb>>(bench, &EXT4, STEPS)
@@ -35,189 +35,10 @@ pub(in super::super) fn mariadb(bench: &Bench) -> Outcome {
 
 /// `PostgreSQL` on xfs, with pgbench.
 pub(in super::super) fn postgresql(bench: &Bench) -> Outcome {
-    if let Some(verdict) = cannot(&["pg_config", "psql", "pgbench", "setpriv", "mkfs.xfs"]) {
+    if let Some(verdict) = cannot(&[PostgreSql::TOOLS, &["mkfs.xfs"]].concat()) {
         return Ok(verdict);
     }
     survives::<Database<PostgreSql>>(bench, &XFS, STEPS)
-}
-
-/// Where a database lies, and where it listens.
-struct Home {
-    data: PathBuf,
-    sockets: PathBuf,
-    log: PathBuf,
-}
-
-/// What differs from one to another.
-trait Kind {
-    /// Makes a new one.
-    fn make(home: &Home) -> Outcome<()>;
-    /// The server's command line.
-    fn server(home: &Home) -> Outcome<Command>;
-    /// A client that reads statements, prints what they give at once, and ends at an error.
-    fn client(home: &Home, database: &str) -> Command;
-    /// The client's word before a statement to carry out.
-    const EXECUTE: &'static str;
-    /// The database to connect to before there is another.
-    const FIRST: &'static str;
-    /// Fills tables for the benchmark.
-    fn prepare(home: &Home) -> Outcome<()>;
-    /// The benchmark.
-    fn load(home: &Home) -> Command;
-    /// Whether everything is whole, by its own means.
-    fn is_whole(home: &Home) -> Outcome<()>;
-    /// The signal that stops the server in good order.
-    const STOP: &'static str;
-}
-
-struct MariaDb;
-
-impl MariaDb {
-    fn socket(home: &Home) -> String {
-        format!("--socket={}", home.sockets.join("s").display())
-    }
-
-    fn sysbench(home: &Home) -> Command {
-        let mut command = Command::new("sysbench");
-        command.args(["oltp_read_write", "--db-driver=mysql", "--mysql-user=root"]);
-        command.arg(format!("--mysql-socket={}", home.sockets.join("s").display()));
-        command.args(["--mysql-db=lab", "--tables=10", "--table-size=1000", "--threads=4"]);
-        command
-    }
-}
-
-impl Kind for MariaDb {
-    const EXECUTE: &'static str = "--execute";
-    const FIRST: &'static str = "mysql";
-    const STOP: &'static str = "-TERM";
-
-    fn make(home: &Home) -> Outcome<()> {
-        let data = format!("--datadir={}", home.data.display());
-        let normal = "--auth-root-authentication-method=normal";
-        let words = ["--no-defaults", "--user=root", normal, "--skip-test-db", &data];
-        tool("mariadb-install-db", &words).map(drop)
-    }
-
-    fn server(home: &Home) -> Outcome<Command> {
-        let mut command = Command::new("mariadbd");
-        command.args(["--no-defaults", "--user=root", "--skip-networking"]);
-        command.arg(format!("--datadir={}", home.data.display())).arg(MariaDb::socket(home));
-        command.args(["--innodb-flush-method=O_DIRECT", "--innodb-flush-log-at-trx-commit=1"]);
-        command.args(["--innodb-log-file-size=32M", "--sync-binlog=1"]);
-        Ok(command)
-    }
-
-    fn client(home: &Home, database: &str) -> Command {
-        let mut command = Command::new("mariadb");
-        command.args(["--no-defaults", "--user=root", "--batch", "--skip-column-names"]);
-        command.arg("--unbuffered").arg(MariaDb::socket(home)).arg(database);
-        command
-    }
-
-    fn prepare(home: &Home) -> Outcome<()> {
-        run(MariaDb::sysbench(home).arg("prepare"), TOOL_LIMIT)?.ok().map(drop)
-    }
-
-    fn load(home: &Home) -> Command {
-        let mut command = MariaDb::sysbench(home);
-        command.args(["--time=600", "run"]);
-        command
-    }
-
-    fn is_whole(home: &Home) -> Outcome<()> {
-        let words = [
-            "--no-defaults",
-            "--user=root",
-            "--check",
-            "--extended",
-            "--all-databases",
-            "--silent",
-        ];
-        let said =
-            run(Command::new("mariadb-check").args(words).arg(MariaDb::socket(home)), TOOL_LIMIT)?;
-        let told = said.ok()?;
-        ensure!(!told.to_lowercase().contains("error"), "mariadb-check: {told}");
-        Ok(())
-    }
-}
-
-struct PostgreSql;
-
-impl PostgreSql {
-    /// A program of the version that is installed, as the user that may run it.
-    fn program(name: &str) -> Outcome<Command> {
-        let directory = tool("pg_config", &["--bindir"])?;
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]);
-        command.arg(Path::new(directory.trim()).join(name));
-        Ok(command)
-    }
-
-    fn pgbench(home: &Home) -> Command {
-        let mut command = Command::new("pgbench");
-        command.args(["--host", text(&home.sockets), "--username", "postgres"]);
-        command
-    }
-}
-
-impl Kind for PostgreSql {
-    const EXECUTE: &'static str = "--command";
-    const FIRST: &'static str = "postgres";
-    const STOP: &'static str = "-INT";
-
-    fn make(home: &Home) -> Outcome<()> {
-        fs::create_dir_all(&home.data)?;
-        tool("chown", &["postgres:", text(&home.data), text(&home.sockets)])?;
-        let mut make = PostgreSql::program("initdb")?;
-        make.args(["--auth=trust", "--data-checksums", "--username=postgres", "--pgdata"]);
-        run(make.arg(&home.data), TOOL_LIMIT)?.ok().map(drop)
-    }
-
-    fn server(home: &Home) -> Outcome<Command> {
-        let mut command = PostgreSql::program("postgres")?;
-        command.arg("-D").arg(&home.data).arg("-k").arg(&home.sockets);
-        command.args(["-c", "listen_addresses="]);
-        Ok(command)
-    }
-
-    fn client(home: &Home, database: &str) -> Command {
-        let mut command = Command::new("psql");
-        command.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align"]);
-        command.args(["--set=ON_ERROR_STOP=1", "--username=postgres", "--host"]);
-        command.arg(&home.sockets).arg(database);
-        command
-    }
-
-    fn prepare(home: &Home) -> Outcome<()> {
-        let words = ["--initialize", "--quiet", "--scale=2", "lab"];
-        run(PostgreSql::pgbench(home).args(words), TOOL_LIMIT)?.ok().map(drop)
-    }
-
-    fn load(home: &Home) -> Command {
-        let mut command = PostgreSql::pgbench(home);
-        command.args(["--client=4", "--time=600", "--no-vacuum", "lab"]);
-        command
-    }
-
-    fn is_whole(home: &Home) -> Outcome<()> {
-        // Every transaction of pgbench adds one number to each of three balances, and to its history.
-        let sums = "SELECT (SELECT sum(abalance) FROM pgbench_accounts), \
-                    (SELECT sum(bbalance) FROM pgbench_branches), \
-                    (SELECT sum(tbalance) FROM pgbench_tellers), \
-                    (SELECT coalesce(sum(delta), 0) FROM pgbench_history);";
-        let told = ask::<PostgreSql>(home, "lab", sums)?.ok()?;
-        let sums: Vec<&str> = told.trim().split('|').collect();
-        ensure!(
-            sums.len() == 4 && sums.iter().all(|sum| *sum == sums[0]),
-            "balances do not agree: {told}"
-        );
-        Ok(())
-    }
-}
-
-/// What a database answers to a statement.
-fn ask<K: Kind>(home: &Home, database: &str, statement: &str) -> Outcome<Said> {
-    run(K::client(home, database).args([K::EXECUTE, statement]), TOOL_LIMIT)
 }
 
 /// A client that commits one row after the other.
@@ -284,7 +105,7 @@ impl<K: Kind> Database<K> {
         ask::<K>(&self.home, "lab", "CREATE TABLE steps (number bigint primary key);")?.ok()?;
         K::prepare(&self.home)?;
         let output = fs::File::create(self.home.log.with_extension("load"))?;
-        self.load = Some(Running::start(K::load(&self.home).stdout(output))?);
+        self.load = Some(Running::start(K::load(&self.home, LOAD_SECONDS).stdout(output))?);
         for writer in 0..WRITERS {
             let client = K::client(&self.home, "lab");
             self.writers.push(Writer::start(client, writer * APART, &self.stable)?);
@@ -303,16 +124,9 @@ impl<K: Kind> Application for Database<K> {
         if is_new {
             K::make(&home)?;
         }
-        let log = fs::File::options().create(true).append(true).open(&home.log)?;
-        let mut server = K::server(&home)?;
-        let server = Running::start(server.stdout(log.try_clone()?).stderr(log))?;
+        let server = serve::<K>(&home)?;
         let (stable, kind) = (Arc::default(), std::marker::PhantomData);
         let mut database = Database { home, server, load: None, writers: Vec::new(), stable, kind };
-        wait_for("the database to answer", START_LIMIT, || {
-            let told = ask::<K>(&database.home, K::FIRST, "SELECT 1;")?.ok()?;
-            ensure!(told.trim() == "1", "it says {told}");
-            Ok(())
-        })?;
         if is_new {
             database.work()?;
         }
@@ -339,7 +153,7 @@ impl<K: Kind> Application for Database<K> {
         Ok(stable)
     }
 
-    fn check(mut self, bench: &Bench, steps: &[u64]) -> Outcome<()> {
+    fn check(self, bench: &Bench, steps: &[u64]) -> Outcome<()> {
         let told = ask::<K>(&self.home, "lab", "SELECT number FROM steps;")?.ok()?;
         let there: std::collections::BTreeSet<u64> =
             told.lines().filter_map(|line| line.trim().parse().ok()).collect();
@@ -351,8 +165,6 @@ impl<K: Kind> Application for Database<K> {
             there.len(),
             steps.len()
         ));
-        tool("kill", &[K::STOP, &self.server.id().to_string()])?;
-        ensure!(self.server.wait()?, "the database did not stop in good order");
-        Ok(())
+        stop::<K>(self.server)
     }
 }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::{Guest, TOOLS};
 use crate::bench::{Bench, Outcome, Verdict, ensure, missing, passed, run, text, wait_for};
 use crate::cluster::{Cluster, SYNC_LIMIT};
-use crate::mounted::Running;
+use tools::Running;
 
 const SIZE_MIB: u64 = 64;
 

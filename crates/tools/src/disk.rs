@@ -1,31 +1,31 @@
-//! A volume as a disk of this host, as far as one can be made without a kernel's own client: nbdfuse, and a loop device on
-//! the file that it shows.
+//! Block devices of files; and a volume as a disk of this host, as far as one can be made without a kernel's own client:
+//! nbdfuse, and a loop device on the file that it shows.
 //!
-//! Not here: what is left when a lab fails, which the supervisor takes away.
+//! Not here: what is left when a test fails.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::bench::{Outcome, ensure, is_root, missing, run, text, tool, wait_for};
+use crate::{Outcome, ensure, is_root, missing, run, text, tool, wait_for};
 
 /// How long a mount or a device may take to appear or go.
 const APPEAR_LIMIT: Duration = Duration::from_secs(20);
 
 /// A program that runs until it is told to end.
-pub(crate) struct Running(Child);
+pub struct Running(Child);
 
 impl Running {
     /// Starts it; it reads nothing.
-    pub(crate) fn start(command: &mut Command) -> Outcome<Running> {
+    pub fn start(command: &mut Command) -> Outcome<Running> {
         let name = command.get_program().to_string_lossy().into_owned();
         let child = command.stdin(Stdio::null()).spawn();
         Ok(Running(child.map_err(|error| format!("{name}: {error}"))?))
     }
 
     /// Fails if it has ended.
-    pub(crate) fn runs(&mut self, name: &str) -> Outcome<()> {
+    pub fn runs(&mut self, name: &str) -> Outcome<()> {
         let ended = self.0.try_wait()?;
         ensure!(
             ended.is_none(),
@@ -36,12 +36,12 @@ impl Running {
     }
 
     /// Its number.
-    pub(crate) fn id(&self) -> u32 {
+    pub fn id(&self) -> u32 {
         self.0.id()
     }
 
     /// Waits for its end.
-    pub(crate) fn wait(&mut self) -> Outcome<bool> {
+    pub fn wait(&mut self) -> Outcome<bool> {
         Ok(self.0.wait()?.success())
     }
 }
@@ -53,16 +53,50 @@ impl Drop for Running {
     }
 }
 
+/// A block device made of a file, past the page cache.
+pub struct Device {
+    /// The file.
+    pub file: PathBuf,
+    /// The device.
+    pub device: String,
+}
+
+impl Device {
+    /// Of a new file, which reads as zeroes.
+    pub fn new(file: &Path, bytes: u64) -> Outcome<Device> {
+        File::create(file)?.set_len(bytes)?;
+        Device::over(file)
+    }
+
+    /// Of a file that is there.
+    pub fn over(file: &Path) -> Outcome<Device> {
+        let said = tool("losetup", &["--find", "--show", "--direct-io=on", text(file)])?;
+        Ok(Device { file: file.to_path_buf(), device: said.trim().to_owned() })
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // One that is still in use goes when its user does.
+        let _ = tool("losetup", &["-d", &self.device]);
+    }
+}
+
+/// Whether this host can make block devices of files.
+pub fn has_loops() -> bool {
+    is_root() && Path::new("/dev/loop-control").exists()
+}
+
 /// A volume as a block device.
-pub(crate) struct Disk {
+pub struct Disk {
     fuse: Running,
     file: PathBuf,
     /// The loop device.
-    pub(crate) device: String,
+    pub device: String,
 }
 
 /// Why this host can make none.
-pub(crate) fn no_disk() -> Option<String> {
+pub fn no_disk() -> Option<String> {
     let missing = missing(&["nbdfuse", "fusermount3", "losetup", "mount", "umount"]);
     if !missing.is_empty() {
         return Some(format!("not on this machine: {}", missing.join(", ")));
@@ -73,7 +107,7 @@ pub(crate) fn no_disk() -> Option<String> {
 
 impl Disk {
     /// Makes one of the volume at `url`, with sectors of so many bytes; nbdfuse shows its file in `place`.
-    pub(crate) fn attach(place: &Path, url: &str, sector: &str) -> Outcome<Disk> {
+    pub fn attach(place: &Path, url: &str, sector: &str) -> Outcome<Disk> {
         fs::create_dir_all(place)?;
         let file = place.join("nbd");
         let fuse = Running::start(Command::new("nbdfuse").arg(place).arg(url))?;
@@ -88,7 +122,7 @@ impl Disk {
     }
 
     /// Takes it away, also if its nodes are dead.
-    pub(crate) fn detach(self) -> Outcome<()> {
+    pub fn detach(self) -> Outcome<()> {
         tool("losetup", &["-d", &self.device])?;
         wait_for("the loop device to let go", APPEAR_LIMIT, || {
             let said = run(Command::new("losetup").arg(&self.device), APPEAR_LIMIT)?;
@@ -103,7 +137,7 @@ impl Disk {
 }
 
 /// Takes a mounted file system away, as soon as whoever used it is gone.
-pub(crate) fn unmount(place: &Path) -> Outcome<()> {
+pub fn unmount(place: &Path) -> Outcome<()> {
     wait_for("the file system to be let go", APPEAR_LIMIT, || tool("umount", &[text(place)]))?;
     Ok(())
 }

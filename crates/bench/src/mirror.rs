@@ -1,0 +1,317 @@
+//! Table 4: what it costs to mirror, where each node has a disk of its own.
+//!
+//! One machine has one disk. So each copy is on a block device that is made a good deal slower than that (`throttle`), and
+//! the nodes are joined by a link as of Ethernet (`veth`): what is lost against the device alone is then mirroring.
+//!
+//! Always: all devices have the same limits; what is compared goes the same way to the device, or the shorter one.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Instant;
+
+use serde::Serialize;
+use tools::{Device, has_loops, missing, no_disk};
+
+use crate::cluster::{Cluster, Programs, Wanted};
+use crate::failover::{Case, Place, Resync};
+use crate::fio::{self, Target, Workload, fill, float};
+use crate::machine::processor_ms;
+use crate::outcome::Outcome;
+use crate::run::{Run, Subject};
+use crate::sample::median;
+use crate::server::Server;
+use crate::tables::{Table, measure};
+use crate::throttle::{Limit, Throttle, no_throttle};
+use crate::tree::Tree;
+
+/// More than the metadata of any volume here.
+const METADATA_MIB: u64 = 64;
+
+/// The disk is to be the limit, with time to spare for two nodes and their client on few cores.
+const REQUESTS_MAX: u64 = 8_000;
+const BYTES_MAX: u64 = 200_000_000;
+
+pub(crate) const SEQUENTIAL: Workload = Workload {
+    name: "128K sequential write, depth 16",
+    pattern: "write",
+    block_kib: 128,
+    depth: 16,
+    reads: 0,
+};
+pub(crate) const RANDOM: Workload = Workload {
+    name: "4K random write, depth 64",
+    pattern: "randwrite",
+    block_kib: 4,
+    depth: 64,
+    reads: 0,
+};
+const WORKLOADS: [Workload; 3] = [
+    SEQUENTIAL,
+    RANDOM,
+    Workload { name: "4K random read, depth 64", pattern: "randread", reads: 100, ..RANDOM },
+];
+
+pub(crate) const DEVICE: &str = "the device";
+pub(crate) const ALONE: &str = "1 replica";
+pub(crate) const GONE: &str = "2 replicas, the peer is gone";
+pub(crate) const SMALL: &str = "2 replicas, MTU 1500";
+pub(crate) const LARGE: &str = "2 replicas, MTU 9000";
+
+/// A file that was written and synced, on a file system.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Written {
+    pub(crate) subject: String,
+    /// Median, and the smallest and largest.
+    pub(crate) mb_per_second: f64,
+    pub(crate) range: (f64, f64),
+    /// Processor time of the primary's node, and of its peer, in per cent of a core; `None`: there is none.
+    pub(crate) primary_percent: Option<f64>,
+    pub(crate) secondary_percent: Option<f64>,
+}
+
+/// What Table 4 says beside the table itself.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Mirror {
+    pub(crate) file_mib: u64,
+    pub(crate) requests: u64,
+    pub(crate) bytes: u64,
+    pub(crate) files: Vec<Written>,
+    pub(crate) resyncs: Vec<Resync>,
+}
+
+/// A subject, and what serves it.
+struct Made {
+    subject: Subject,
+    cluster: Option<Cluster>,
+}
+
+/// Measures all of it; nothing, where this machine cannot.
+pub(crate) fn mirror(run: &Run) -> Outcome<Option<(Table, Mirror)>> {
+    if let Some(why) = cannot() {
+        println!("NOT RUN: mirroring between disks of their own: {why}");
+        return Ok(None);
+    }
+    let mut devices = Vec::new();
+    let mut places = Vec::new();
+    let mut servers = Vec::new();
+    let size_mib = run.pace.file_mib();
+    let new = |devices: &mut Vec<Device>| -> Outcome<String> {
+        let file = run.scratch.join(format!("device-{}.img", devices.len()));
+        let device = Device::new(&file, (size_mib + METADATA_MIB) << 20)?;
+        let path = device.device.clone();
+        devices.push(device);
+        Ok(path)
+    };
+    let path = new(&mut devices)?;
+    let limit = slower(run, &path, size_mib)?;
+    places.push(plain(DEVICE, Target::File(path.into()), Vec::new(), size_mib));
+    if run.has("nbdkit", "nbdkit file") {
+        let server = Server::nbdkit_file(&run.scratch, Path::new(&new(&mut devices)?))?;
+        places.push(plain("nbdkit file", Target::Nbd(server.url()), vec![server.pid()], size_mib));
+        servers.push(server);
+    }
+    for programs in &run.programs {
+        for (name, mtu) in
+            [(ALONE, None), (GONE, Some(1500)), (SMALL, Some(1500)), (LARGE, Some(9000))]
+        {
+            let mut stores = vec![("a", new(&mut devices)?)];
+            if mtu.is_some() {
+                stores.push(("b", new(&mut devices)?));
+            }
+            let directory = run.scratch.join(format!("m{}", places.len()));
+            let made = (programs, mtu, directory.as_path());
+            places.push(cluster(run, made, name, &stores, size_mib)?);
+        }
+    }
+    let mut throttle = Throttle::new();
+    for device in &devices {
+        throttle.limit(&device.device, limit)?;
+    }
+    let mut table = Table {
+        key: "mirror",
+        title: "Table 4, each node a disk of its own",
+        seed: "the mail of 2004: 38.5 MB/s to the disk, 39.9 with the peer away, 37.2 mirrored (3.4 % less); resync 33 MB/s of 40",
+        reference: DEVICE,
+        rows: Vec::new(),
+    };
+    let mut found = Mirror {
+        file_mib: size_mib / 2,
+        requests: limit.requests,
+        bytes: limit.bytes,
+        ..Mirror::default()
+    };
+    let (subjects, mut clusters): (Vec<Subject>, Vec<Option<Cluster>>) =
+        places.into_iter().map(|place| (place.subject, place.cluster)).unzip();
+    measure(run, &subjects, &WORKLOADS, &[1], &mut table)?;
+    found.resyncs = resyncs(run, &subjects, &mut clusters, size_mib)?;
+    found.files = files(run, &subjects, &clusters, found.file_mib)?;
+    drop(clusters);
+    drop(servers);
+    drop(throttle);
+    Ok(Some((table, found)))
+}
+
+/// Of two replicas the second is copied to, with nobody there and beside an application.
+fn resyncs(
+    run: &Run,
+    subjects: &[Subject],
+    clusters: &mut [Option<Cluster>],
+    size_mib: u64,
+) -> Outcome<Vec<Resync>> {
+    let cases = [
+        Case { kind: "idle, all of it", whole: true, beside: false },
+        Case { kind: "beside 4K random write, depth 16", whole: true, beside: true },
+    ];
+    let mut all = Vec::new();
+    for (subject, cluster) in subjects.iter().zip(clusters) {
+        let Some(suffix) = subject.name.strip_prefix(SMALL) else { continue };
+        let Some(cluster) = cluster.as_mut() else { continue };
+        let place = Place { target: &subject.target, size_mib, node: "b" };
+        let name = |kind: &str| format!("disks of their own, {kind}{suffix}");
+        all.extend(place.resyncs(run, cluster, &cases, name)?);
+    }
+    Ok(all)
+}
+
+fn cannot() -> Option<String> {
+    if !has_loops() {
+        return Some("needs root and loop devices".to_owned());
+    }
+    let missing = missing(&["losetup", "ip", "mkfs.ext4", "mount", "umount"]);
+    if !missing.is_empty() {
+        return Some(format!("not on this machine: {}", missing.join(", ")));
+    }
+    no_throttle()
+}
+
+/// A quarter of what a device reaches here, so that all of them together do not reach the disk's end, and no more than
+/// leaves the machine time to spare.
+fn slower(run: &Run, device: &str, size_mib: u64) -> Outcome<Limit> {
+    let target = Target::File(device.into());
+    fill(&target, size_mib)?;
+    let seen =
+        |workload| fio::measure(&target, workload, size_mib, run.pace.seconds(), 1, &run.scratch);
+    let whole = |figure: f64| {
+        // A count below 2^53.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let whole = figure.max(0.0) as u64;
+        whole
+    };
+    let (random, sequential) = (seen(&RANDOM)?, seen(&SEQUENTIAL)?);
+    let requests = whole(random.iops / 4.0).clamp(100, REQUESTS_MAX);
+    let bytes = whole(sequential.mb_per_second * 1e6 / 4.0).clamp(1_000_000, BYTES_MAX);
+    Ok(Limit { requests, bytes })
+}
+
+fn plain(name: &str, target: Target, pids: Vec<u32>, size_mib: u64) -> Made {
+    let subject = Subject { name: name.to_owned(), target, pids, size_mib, copies: 1 };
+    Made { subject, cluster: None }
+}
+
+/// A volume, v, filled, with these stores; on one node, or on two that are apart.
+fn cluster(
+    run: &Run,
+    (programs, mtu, directory): (&Programs, Option<u32>, &Path),
+    name: &str,
+    stores: &[(&str, String)],
+    size_mib: u64,
+) -> Outcome<Made> {
+    let mut cluster = match mtu {
+        Some(mtu) => Cluster::apart(programs, directory, mtu)?,
+        None => {
+            let wanted = Wanted { nodes: 1, store: "file", encryption: false, threads: 1 };
+            Cluster::up(programs, directory, wanted)?
+        }
+    };
+    let mut description = "[options]\nquorum = \"off\"\n".to_owned();
+    for (node, device) in stores {
+        description += &format!(
+            "[[members]]\nnode = \"{node}\"\n\
+             stores = [{{ volume = 0, kind = \"device\", path = \"{device}\" }}]\n"
+        );
+    }
+    description += &format!("[[volumes]]\nsize = \"{size_mib}MiB\"\n");
+    cluster.create_from("v", &description)?;
+    let target = Target::Nbd(cluster.url("a", "v"));
+    fill(&target, size_mib)?;
+    if name == GONE {
+        cluster.kill("b")?;
+        // Behind the wait for the peer that is gone.
+        fill(&target, size_mib)?;
+    }
+    let copies = u32::try_from(stores.len()).unwrap_or(1);
+    let name = format!("{name}{}", run.suffix(programs));
+    let subject = Subject { name, target, pids: cluster.pids()?, size_mib, copies };
+    Ok(Made { subject, cluster: Some(cluster) })
+}
+
+/// A file of this size is written in order and synced, on a file system on each, by turns; always at the same place.
+fn files(
+    run: &Run,
+    subjects: &[Subject],
+    clusters: &[Option<Cluster>],
+    file_mib: u64,
+) -> Outcome<Vec<Written>> {
+    if let Some(why) = no_disk() {
+        println!("NOT RUN: a file system on volumes: {why}");
+        return Ok(Vec::new());
+    }
+    let mut trees = Vec::new();
+    for (number, subject) in subjects.iter().enumerate() {
+        let tree = Tree::new(&subject.target, &run.scratch.join(format!("fs{number}")))?;
+        write_and_sync(tree.mount(), file_mib)?;
+        trees.push(tree);
+    }
+    let mut speeds = vec![Vec::new(); trees.len()];
+    let mut shares = vec![(Vec::new(), Vec::new()); trees.len()];
+    for number in 0..run.pace.repeats() {
+        println!("Table 4, a file with sync: repeat {} of {}", number + 1, run.pace.repeats());
+        for (place, tree) in trees.iter().enumerate() {
+            let pids = clusters[place].as_ref().map_or(Ok(Vec::new()), Cluster::pids)?;
+            let used =
+                || -> Outcome<Vec<u64>> { pids.iter().map(|&pid| processor_ms(&[pid])).collect() };
+            let before = used()?;
+            let seconds = write_and_sync(tree.mount(), file_mib)?;
+            speeds[place].push(float(file_mib << 20) / 1e6 / seconds);
+            let share = |(after, before): (u64, &u64)| float(after - before) / 10.0 / seconds;
+            let mut of_each = used()?.into_iter().zip(&before).map(share);
+            shares[place].0.extend(of_each.next());
+            shares[place].1.extend(of_each.next());
+        }
+    }
+    for tree in trees {
+        tree.remove()?;
+    }
+    let some = |figures: Vec<f64>| (!figures.is_empty()).then(|| median(figures));
+    let rows = subjects.iter().zip(speeds).zip(shares);
+    let rows = rows.map(|((subject, speeds), (primary, secondary))| Written {
+        subject: subject.name.clone(),
+        range: speeds
+            .iter()
+            .fold((f64::INFINITY, 0.0), |(low, high), &speed| (low.min(speed), speed.max(high))),
+        mb_per_second: median(speeds),
+        primary_percent: some(primary),
+        secondary_percent: some(secondary),
+    });
+    Ok(rows.collect())
+}
+
+/// Seconds that it took.
+fn write_and_sync(mount: &Path, file_mib: u64) -> Outcome<f64> {
+    let text = |error: std::io::Error| error.to_string();
+    let mut file: File = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(mount.join("file"))
+        .map_err(text)?;
+    let block: Vec<u8> =
+        (0..1_u32 << 18).flat_map(|word| (word ^ 0x5DEE_CE66).to_le_bytes()).collect();
+    let begun = Instant::now();
+    for _ in 0..file_mib {
+        file.write_all(&block).map_err(text)?;
+    }
+    file.sync_all().map_err(text)?;
+    Ok(begun.elapsed().as_secs_f64())
+}

@@ -1,0 +1,74 @@
+//! Block devices that are slower than what they are made of: each node's own, on a machine with one disk.
+//!
+//! Always: the limits go when the value goes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::outcome::Outcome;
+
+/// Where the kernel is told limits of devices (cgroup v1). Those of the root also hold for what the kernel writes back.
+const ROOT: &str = "/sys/fs/cgroup/blkio";
+
+/// What a device may do in a second.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    pub(crate) requests: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Limits that hold.
+pub(crate) struct Throttle {
+    groups: Vec<PathBuf>,
+    devices: Vec<String>,
+}
+
+/// Why devices cannot be made slower here.
+pub(crate) fn no_throttle() -> Option<String> {
+    let there = Path::new(ROOT).join("blkio.throttle.write_bps_device").exists();
+    (!there).then(|| format!("there is no {ROOT} with blkio.throttle (cgroup v1)"))
+}
+
+impl Throttle {
+    /// Nothing is limited yet.
+    pub(crate) fn new() -> Throttle {
+        let root = PathBuf::from(ROOT);
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let own = own.lines().find_map(|line| line.split_once(":blkio:/"));
+        let own = own.map(|(_, path)| root.join(path)).filter(|path| *path != root);
+        Throttle { groups: [root].into_iter().chain(own).collect(), devices: Vec::new() }
+    }
+
+    /// Limits a device, for reads as for writes.
+    pub(crate) fn limit(&mut self, device: &str, limit: Limit) -> Outcome<()> {
+        let name = device.trim_start_matches("/dev/");
+        let path = format!("/sys/block/{name}/dev");
+        let number = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+        let number = number.trim().to_owned();
+        self.devices.push(number.clone());
+        self.set(&number, limit)
+    }
+
+    fn set(&self, number: &str, limit: Limit) -> Outcome<()> {
+        for group in &self.groups {
+            for (what, figure) in [("bps", limit.bytes), ("iops", limit.requests)] {
+                for way in ["read", "write"] {
+                    let path = group.join(format!("blkio.throttle.{way}_{what}_device"));
+                    fs::write(&path, format!("{number} {figure}"))
+                        .map_err(|error| format!("{}: {error}", path.display()))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Throttle {
+    fn drop(&mut self) {
+        for number in &self.devices {
+            if let Err(why) = self.set(number, Limit { requests: 0, bytes: 0 }) {
+                eprintln!("bench: {why}");
+            }
+        }
+    }
+}
