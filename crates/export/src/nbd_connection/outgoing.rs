@@ -46,6 +46,9 @@ impl NbdConnection {
     pub fn holes(&mut self, tag: Tag, holes: &[Range<u64>]) {
         let open = std::mem::take(&mut self.open[usize::from(tag.slot)]);
         let (slot, request) = open.request.expect("a question is answered once");
+        if self.lost {
+            return self.reply_failed(slot, AnswerError::SessionLost);
+        }
         let end = range_of(&request).end;
         let mut extents = Vec::new();
         let mut at = request.offset_bytes;
@@ -84,18 +87,23 @@ impl NbdConnection {
             self.open_bytes -= u64::from(request.length_bytes);
         }
         if failed == Some(AnswerError::SessionLost) && !self.lost {
-            self.lost = true;
-            self.server.shut_down();
+            self.lose();
         }
+        // Lost, also while it was on its way: whoever carried it out may have known of the loss before this client was told.
+        let failed = if self.lost { Some(AnswerError::SessionLost) } else { failed };
         if let Some(error) = failed {
-            let code = ErrorCode::from(error);
-            let closed = self.server.reply_error(slot, code, words(error), &mut self.head);
-            self.closed = self.closed.or(closed);
+            self.reply_failed(slot, error);
         } else if let nbd::Op::Read { whole } = request.op {
             self.reply_data(&request, whole, data);
         } else {
             self.server.reply_done(slot, &mut self.head);
         }
+    }
+
+    fn reply_failed(&mut self, slot: Slot, error: AnswerError) {
+        let code = ErrorCode::from(error);
+        let closed = self.server.reply_error(slot, code, words(error), &mut self.head);
+        self.closed = self.closed.or(closed);
     }
 
     fn reply_data(&mut self, request: &Request, whole: bool, data: Vec<Option<Buffer>>) {

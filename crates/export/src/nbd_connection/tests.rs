@@ -17,6 +17,8 @@ struct Bench {
     /// Demands that came at once, at most.
     most: usize,
     refuse: Option<AnswerError>,
+    /// The session is lost before the next answer.
+    loses: bool,
 }
 
 impl Bench {
@@ -31,6 +33,7 @@ impl Bench {
             asked: Vec::new(),
             most: 0,
             refuse: None,
+            loses: false,
         }
     }
 
@@ -84,6 +87,9 @@ impl Bench {
                     self.connection.found(&info, enters, 2);
                 }
                 Demand::Holes { tag, .. } => {
+                    if std::mem::take(&mut self.loses) {
+                        self.connection.lose();
+                    }
                     self.connection.holes(tag, &[4096..8192, 1 << 20..2 << 20]);
                 }
                 Demand::List => self.connection.exports([("alpha", "")]),
@@ -99,6 +105,9 @@ impl Bench {
                     let range = usize::try_from(at).expect("small");
                     let range = range..range + usize::try_from(length).expect("small");
                     let answer = self.touch(ask.op, &range, ask.buffer);
+                    if std::mem::take(&mut self.loses) {
+                        self.connection.lose();
+                    }
                     self.connection.answer(ask.tag, self.refuse.map_or(Ok(()), Err), answer);
                 }
             }
@@ -265,6 +274,21 @@ fn a_session_that_lost_writes_is_told_so_again_until_it_opens_anew() {
     assert!(bench.request(nbd::Op::Read { whole: false }, 0, 4096, &[]).is_err());
     let mut anew = Bench::entered(true);
     assert!(anew.request(nbd::Op::Read { whole: false }, 0, 4096, &[]).is_ok());
+}
+
+#[test]
+fn what_is_carried_out_when_the_session_is_lost_is_no_success() {
+    for op in [nbd::Op::Read { whole: false }, nbd::Op::Write, nbd::Op::Flush] {
+        let mut bench = Bench::entered(true);
+        bench.loses = true;
+        let bytes = if op == nbd::Op::Write { content(4096) } else { Vec::new() };
+        let length = if op == nbd::Op::Flush { 0 } else { 4096 };
+        assert!(bench.request(op, 0, length, &bytes).is_err(), "{op:?}");
+    }
+    let name = "alpha".to_owned();
+    let mut bench = Bench::entered_with(Goal::Use { name, structured: true, allocation: true });
+    bench.loses = true;
+    assert!(bench.request(nbd::Op::BlockStatus { one: false }, 0, 4096, &[]).is_err());
 }
 
 #[test]
