@@ -97,7 +97,9 @@ impl Queue {
         stream.set_read_timeout(Some(limit))?;
         stream.set_write_timeout(Some(limit))?;
         let mut send = Vec::new();
-        let host = Host::new(digests, &mut send);
+        let mut host = Host::new(digests, &mut send);
+        // As many commands as the queue has places are never open here.
+        host.leave_unwatched();
         let mut own = Queue { stream, tls: None, host, send };
         if let Some(tls) = &who.tls {
             own.start_tls(tls, nqn, who)?;

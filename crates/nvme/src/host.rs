@@ -74,6 +74,10 @@ pub struct Host {
     ready: bool,
     input: Vec<u8>,
     next_id: u16,
+    /// Its queues are without flow control.
+    unwatched: bool,
+    /// What the last PDU said besides.
+    more: Option<HostEvent>,
 }
 
 impl Host {
@@ -81,7 +85,13 @@ impl Host {
     #[must_use]
     pub fn new(digests: Digests, send: &mut Vec<u8>) -> Host {
         put_ic_request(digests, send);
-        Host { digests, ready: false, input: Vec::new(), next_id: 0 }
+        let (input, more) = (Vec::new(), None);
+        Host { digests, ready: false, input, next_id: 0, unwatched: false, more }
+    }
+
+    /// Asks for queues without flow control from now on: then a read's data say that it has ended, and nothing follows.
+    pub fn leave_unwatched(&mut self) {
+        self.unwatched = true;
     }
 
     /// Takes bytes that arrived, all of them.
@@ -94,6 +104,9 @@ impl Host {
     /// # Errors
     /// If it is nothing that a controller may send.
     pub fn next_event(&mut self) -> Result<Option<HostEvent>, HostFault> {
+        if let Some(more) = self.more.take() {
+            return Ok(Some(more));
+        }
         if self.input.len() < COMMON_BYTES {
             return Ok(None);
         }
@@ -122,8 +135,15 @@ impl Host {
             return Err(HostFault("damaged data"));
         }
         let event = Self::event(common, &self.input, data)?;
-        if event == HostEvent::Ready {
-            self.ready = true;
+        match event {
+            HostEvent::Ready => self.ready = true,
+            HostEvent::Data { id, .. } if common.flags & FLAG_SUCCESS != 0 => {
+                if !self.unwatched {
+                    return Err(HostFault("an end that was not agreed on"));
+                }
+                self.more = Some(HostEvent::Ended { id, status: Status::SUCCESS, result: 0 });
+            }
+            _ => {}
         }
         self.input.drain(..data_end + trailer);
         Ok(Some(event))
@@ -139,9 +159,6 @@ impl Host {
                 status: Status::from_field(u16_at(head, 22)),
                 result: u64_at(head, 8),
             },
-            PDU_C2H_DATA if common.flags & FLAG_SUCCESS != 0 => {
-                return Err(HostFault("an end that was not agreed on"));
-            }
             PDU_C2H_DATA => HostEvent::Data { id, offset_bytes, bytes: data.to_vec() },
             PDU_R2T => HostEvent::Asked { id, tag, offset_bytes, length_bytes },
             _ => HostEvent::Ends { code: u16_at(head, 8) },
@@ -193,10 +210,12 @@ impl Host {
         set(&mut data, 16, &controller.unwrap_or(CONTROLLER_ANY).to_le_bytes());
         set_text(&mut data, 256, NQN_BYTES, subsystem, 0);
         set_text(&mut data, 512, NQN_BYTES, host, 0);
+        let attributes = u8::from(self.unwatched) << 2;
         self.command(FABRICS, &data, send, |command| {
             command[4] = FABRICS_CONNECT;
             set(command, 42, &queue.to_le_bytes());
             set(command, 44, &(entries - 1).to_le_bytes());
+            command[46] = attributes;
             set(command, 48, &keep_alive_ms.to_le_bytes());
         })
     }

@@ -11,9 +11,9 @@ use crate::connection::{CloseReason, Connection, Event, Open, OpenKind, Phase, R
 use crate::controller::{Answer, Controller};
 use crate::notice::Notice;
 use crate::number::{
-    AUTH_REQUIRED, DEPTH_MAX, FABRICS_CONNECT, FABRICS_PROPERTY_SET, FLAG_LAST, GATHER_BYTES_MAX,
-    IO_COMPARE, IO_DATASET, IO_FLUSH, IO_READ, IO_RESERVATION_REPORT, IO_VERIFY, IO_WRITE,
-    IO_WRITE_ZEROES, NSID_ALL, TRANSFER_BYTES_MAX,
+    AUTH_REQUIRED, DEPTH_MAX, FABRICS_CONNECT, FABRICS_PROPERTY_SET, FLAG_LAST, FLAG_SUCCESS,
+    GATHER_BYTES_MAX, IO_COMPARE, IO_DATASET, IO_FLUSH, IO_READ, IO_RESERVATION_REPORT, IO_VERIFY,
+    IO_WRITE, IO_WRITE_ZEROES, NSID_ALL, TRANSFER_BYTES_MAX,
 };
 use crate::pdu::{put_read, put_ready, put_response};
 use crate::request::{Op, Request, Slot};
@@ -146,13 +146,21 @@ impl Connection {
         let (id, at) = (open.id, open.moved);
         open.moved += count;
         let last = open.moved == open.length;
-        put_read(id, (at, count), if last { FLAG_LAST } else { 0 }, form, send);
+        // A host that does not want to know how far its queue was read is told by the data itself that they were the last.
+        let flags = match (last, self.unwatched) {
+            (false, _) => 0,
+            (true, false) => FLAG_LAST,
+            (true, true) => FLAG_LAST | FLAG_SUCCESS,
+        };
+        put_read(id, (at, count), flags, form, send);
         if self.digests.data {
             tail.extend_from_slice(&crc32c(bytes).to_le_bytes());
         }
         if last {
             self.open[slot.index()] = None;
-            self.respond(id, 0, Status::SUCCESS, tail);
+            if !self.unwatched {
+                self.respond(id, 0, Status::SUCCESS, tail);
+            }
         }
         last
     }

@@ -236,6 +236,48 @@ impl Pair {
     }
 }
 
+#[test]
+fn who_does_not_watch_its_queue_is_told_by_the_data_that_a_read_has_ended() {
+    for (seed, digests) in all_digests().enumerate() {
+        let mut bytes = Vec::new();
+        for unwatched in [false, true] {
+            let mut pair = Pair::new(seed as u64, digests, Service::Volumes(subsystem()));
+            if unwatched {
+                pair.host.leave_unwatched();
+            }
+            assert_eq!(pair.connect(1).0, Status::SUCCESS);
+            let id = pair.host.read(1, (0, 32), 9, &mut pair.to_controller);
+            while !pair.to_controller.is_empty() {
+                pair.carry_some();
+            }
+            bytes.push(pair.to_host.len());
+            let mut events = pair.carry();
+            let end = HostEvent::Ended { id, status: Status::SUCCESS, result: 0 };
+            assert_eq!(events.pop(), Some(end));
+            assert_eq!(events.len(), (32_usize << 9).div_ceil(pair.piece), "{events:?}");
+            // What fails has no data, and is answered.
+            let (status, ..) = pair.ask(|host, send| host.read(1, (8192, 1), 9, send));
+            assert_eq!(status, Status::OUT_OF_RANGE);
+        }
+        let response = 24 + if digests.header { 4 } else { 0 };
+        assert_eq!(bytes[0] - bytes[1], response, "an answer less");
+    }
+}
+
+#[test]
+fn a_host_that_did_not_ask_for_it_takes_no_data_for_an_end() {
+    let mut pair = io(1, Digests::default());
+    let mut other = Pair::new(1, Digests::default(), Service::Volumes(subsystem()));
+    other.host.leave_unwatched();
+    assert_eq!(other.connect(1).0, Status::SUCCESS);
+    other.host.read(1, (0, 1), 9, &mut other.to_controller);
+    while !other.to_controller.is_empty() {
+        other.carry_some();
+    }
+    pair.host.take(&other.to_host);
+    assert!(pair.host.next_event().is_err());
+}
+
 fn all_digests() -> impl Iterator<Item = Digests> {
     (0..4).map(|bits| Digests { header: bits & 1 != 0, data: bits & 2 != 0 })
 }

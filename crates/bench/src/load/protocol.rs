@@ -115,6 +115,8 @@ const RESPONSE: u8 = 0x05;
 const DATA: u8 = 0x07;
 const ASKED: u8 = 0x09;
 const HEAD_BYTES: usize = 24;
+/// A flag of data: with them their command has ended well.
+const SUCCESS: u8 = 1 << 3;
 
 impl Protocol for Nvme {
     fn bytes_max(&self) -> u32 {
@@ -151,6 +153,7 @@ impl Protocol for Nvme {
             let Some(head) = input[at..].first_chunk::<HEAD_BYTES>() else { return Ok(at) };
             match head[0] {
                 RESPONSE if u16_at(head, 22) >> 1 == 0 => ended.push(u16_at(head, 20)),
+                DATA if head[1] & SUCCESS != 0 => ended.push(u16_at(head, 8)),
                 DATA => {}
                 ASKED => {
                     let (from, length) = (u32_at(head, 12), u32_at(head, 16));

@@ -89,7 +89,7 @@ impl Nvme {
         let mut paths = Paths::default();
         for (place, reached) in places.iter().zip(reached) {
             let line = format!(
-                "nqn={},transport=tcp,traddr={},trsvcid={},hostnqn={nqn},hostid={id},keep_alive_tmo=5,\
+                "nqn={},transport=tcp,traddr={},trsvcid={},hostnqn={nqn},hostid={id},disable_sqflow,keep_alive_tmo=5,\
                  reconnect_delay=2,ctrl_loss_tmo=-1{options}",
                 place.subsystem,
                 place.address.ip(),
