@@ -135,6 +135,7 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "vm-nvme-6.12" vm::nvme_6_12, "The same with Linux 6.12.";
     Quick "vm-attach-6.1" vm::attach_6_1, "lockstep device makes disks of a volume by NVMe/TCP and NBD in an emulated machine with Linux 6.1; a node dies.";
     Full  "vm-attach-6.12" vm::attach_6_12, "The same with Linux 6.12.";
+    Full  "vm-mapper-6.12" vm::mapper_6_12, "Nodes in an emulated machine with Linux 6.12 have device mapper below their copies and above the disk; a copy's device stands still, and fails.";
     Full  "vm-moved-6.12" vm::moved_6_12, "A machine moves to another host while it works (QEMU's live migration), and the node it left is killed.";
     Full  "vm-pmem-6.12" vm::pmem_6_12, "Nodes in an emulated machine with Linux 6.12 keep metadata in persistent memory (DAX); the machine loses its power.";
     Full  "vm-proof-6.12" vm::proof_6_12, "Linux 6.12 proves who it is to nodes, and they to it; its secret is changed while it goes on.";

@@ -3,8 +3,8 @@
 # with this machine's nvme, fio, mkfs.ext4 and busybox. DIR gets `vmlinuz` and `initrd`. Installs nothing: says which tool is missing.
 set -eu
 package=$1 dir=$2
-for tool in busybox nvme fio mkfs.ext4 fsck.ext4 fstrim blkdiscard modprobe depmod cpio xz dpkg apt-get; do
-    command -v $tool >/dev/null || { echo "$tool is missing (apt-get install busybox-static nvme-cli fio e2fsprogs kmod cpio)" >&2; exit 2; }
+for tool in busybox nvme fio mkfs.ext4 fsck.ext4 fstrim blkdiscard dmsetup modprobe depmod cpio xz dpkg apt-get; do
+    command -v $tool >/dev/null || { echo "$tool is missing (apt-get install busybox-static nvme-cli fio e2fsprogs dmsetup kmod cpio)" >&2; exit 2; }
 done
 mkdir -p "$dir"; dir=$(cd "$dir"; pwd); work=$dir/work; rm -rf "$work"; mkdir -p "$work/kernel"
 (cd "$work" && chmod 777 . && apt-get download -q "$package" && dpkg -x "$package"_*.deb kernel)
@@ -16,9 +16,9 @@ put() {
         mkdir -p "$root$(dirname "$library")"; cp -nL "$library" "$root$library"
     done
 }
-for tool in busybox nvme fio mkfs.ext4 fsck.ext4 fstrim blkdiscard modprobe bash; do put $tool; done
+for tool in busybox nvme fio mkfs.ext4 fsck.ext4 fstrim blkdiscard dmsetup modprobe bash; do put $tool; done
 cp "$modules"/modules.builtin* "$modules/modules.order" "$root/lib/modules/$release/"
-(cd "$modules" && find kernel -name '*.ko*' | grep -E 'virtio|/nvme/|9p|failover|crc|ext4|jbd2|mbcache|netfs|fscache|t10-pi|/block/nbd|/ublk_drv|/net/tls/|/nvdimm/|/dax/|crypto/(gcm|ghash|gf128mul|aesni|cryptd|crypto_simd)' | cpio -pdm --quiet "$root/lib/modules/$release")
+(cd "$modules" && find kernel -name '*.ko*' | grep -E 'virtio|/nvme/|9p|failover|crc|ext4|jbd2|mbcache|netfs|fscache|t10-pi|/block/(nbd|brd)|/ublk_drv|/md/dm-(mod|crypt|flakey)|/encrypted-keys/|/trusted-keys/|/asn1|/char/tpm/|/net/tls/|/nvdimm/|/dax/|crypto/(gcm|xts|ecb|ghash|gf128mul|aesni|cryptd|crypto_simd)' | cpio -pdm --quiet "$root/lib/modules/$release")
 find "$root/lib/modules" -name '*.ko.xz' -exec xz -d {} +
 depmod -b "$root" "$release"
 cat > "$root/init" <<'I'

@@ -19,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::bench::{
-    Bench, Failure, Outcome, Verdict, ensure, let_run, need_tools, passed, program, run, text,
+    Bench, Failure, Outcome, Verdict, ensure, let_run, missing, passed, program, run, text,
     wait_for,
 };
 use crate::cluster::{Cluster, SYNC_LIMIT};
@@ -31,7 +31,7 @@ pub(super) use pmem::pmem_6_12;
 pub(super) use proof::proof_6_12;
 pub(super) use reserve::reserve_6_12;
 pub(super) use tls::tls_6_12;
-pub(super) use ublk::{ublk_6_1, ublk_6_12};
+pub(super) use ublk::{mapper_6_12, ublk_6_1, ublk_6_12};
 pub(super) use vhost::vhost_6_12;
 
 /// What a machine is made with.
@@ -42,6 +42,7 @@ const TOOLS: &[&str] = &[
     "fio",
     "mkfs.ext4",
     "blkdiscard",
+    "dmsetup",
     "modprobe",
     "depmod",
     "cpio",
@@ -74,20 +75,10 @@ pub(super) fn nvme_6_12(bench: &Bench) -> Outcome {
 
 /// Linux' NVMe/TCP initiator, with a path to each node; the primary's node is killed under it.
 fn nvme(bench: &Bench, series: &str) -> Outcome {
-    need_tools!(
-        "qemu-system-x86_64",
-        "busybox",
-        "nvme",
-        "fio",
-        "mkfs.ext4",
-        "modprobe",
-        "depmod",
-        "cpio",
-        "xz",
-        "apt-get",
-        "apt-cache",
-        "dpkg"
-    );
+    let missing = missing(TOOLS);
+    if !missing.is_empty() {
+        return Ok(Verdict::NotRun(format!("not on this machine: {}", missing.join(", "))));
+    }
     let guest = match Guest::of(series)? {
         Ok(guest) => guest,
         Err(why) => return Ok(Verdict::NotRun(why)),

@@ -17,7 +17,18 @@ pub(in crate::labs) fn ublk_6_12(bench: &Bench) -> Outcome {
     ublk(bench, "linux-image-6.12-amd64", true)
 }
 
+/// Device mapper below the nodes' copies, and above the disk.
+pub(in crate::labs) fn mapper_6_12(bench: &Bench) -> Outcome {
+    with_nodes(bench, "linux-image-6.12-amd64", include_str!("../../../vm/mapper.sh"), "")
+}
+
 fn ublk(bench: &Bench, series: &str, has_driver: bool) -> Outcome {
+    let settings = format!("HAS={}\n", u8::from(has_driver));
+    with_nodes(bench, series, include_str!("../../../vm/ublk.sh"), &settings)
+}
+
+/// Runs a script in a machine that has the programs, too.
+fn with_nodes(bench: &Bench, series: &str, script: &str, settings: &str) -> Outcome {
     let missing = missing(TOOLS);
     if !missing.is_empty() {
         return Ok(Verdict::NotRun(format!("not on this machine: {}", missing.join(", "))));
@@ -29,9 +40,8 @@ fn ublk(bench: &Bench, series: &str, has_driver: bool) -> Outcome {
     bench.tell(format!("{} is at hand", guest.kernel));
     let share = bench.directory.join("share");
     fs::create_dir(&share)?;
-    fs::write(share.join("run"), include_str!("../../../vm/ublk.sh"))?;
-    let has = u8::from(has_driver);
-    fs::write(share.join("settings"), format!("HAS={has}\n"))?;
+    fs::write(share.join("run"), script)?;
+    fs::write(share.join("settings"), settings)?;
     for name in ["lockstep", "lockstepd"] {
         fs::copy(program(name)?, share.join(name))?;
     }
