@@ -20,6 +20,9 @@ const MEMORY: &str = "/dev/shm";
 /// More than the metadata of any volume here.
 const METADATA_MIB: u64 = 512;
 
+/// Twelve copies of it are on the disk at once.
+const SIZE_MIB_MAX: u64 = 2048;
+
 /// A log that misses has room for a quarter of what is written to.
 fn few_extents(size_mib: u64) -> u64 {
     const LEAST: u64 = 64;
@@ -99,7 +102,8 @@ impl Drop for InMemory {
 
 /// Two replicas with data on the disk, and their metadata in one of these places; the same where the log has room for few extents only.
 pub(crate) fn metadata(run: &Run) -> Outcome<Table> {
-    let size_mib = run.pace.file_mib() * 2;
+    // Large enough that a log that misses has room for more extents than requests are in flight.
+    let size_mib = (run.pace.file_mib() * 4).min(SIZE_MIB_MAX);
     let mut memory = InMemory::new()?;
     let (mut clusters, mut subjects) = (Vec::new(), Vec::new());
     for programs in &run.programs {

@@ -47,6 +47,8 @@ fn register(key: u64) -> Asks {
 fn a_host_is_fenced_by_another_through_every_node_and_a_killed_primary() {
     let mut cluster = cluster("reserve", 3, None);
     create(&cluster, &["alpha"], &[1, 2, 3]);
+    // The first registration takes all who are in it to a newer level: each node has to have heard what the others know.
+    (1..=3).for_each(|node| cluster.wait_in_sync(node, "alpha", &[1, 2, 3]));
     let (mut a, mut b) = (open(&cluster, 1, "a"), open(&cluster, 2, "b"));
     assert_eq!(report(&mut a), (0, 0, vec![]));
     assert_eq!(a.reserve(&register(1)).unwrap(), Ok(()));
@@ -101,6 +103,8 @@ fn hosts_are_told_by_their_own_nodes_what_others_took_from_them() {
     const CLEARED: (u8, u32) = (3, 1);
     let cluster = cluster("notices", 3, None);
     create(&cluster, &["alpha"], &[1, 2, 3]);
+    // The first registration takes all who are in it to a newer level: each node has to have heard what the others know.
+    (1..=3).for_each(|node| cluster.wait_in_sync(node, "alpha", &[1, 2, 3]));
     let (mut a, mut b) = (open(&cluster, 1, "a"), open(&cluster, 2, "b"));
     let (mut c, mut b_by_3) = (open(&cluster, 3, "c"), open(&cluster, 3, "b"));
     for (host, key) in [(&mut a, 1), (&mut b, 2), (&mut c, 3)] {
