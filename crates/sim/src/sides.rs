@@ -14,12 +14,12 @@
 //!
 //! Not here: the same for resources with quorum (`oracle`).
 
-use crate::history::{Fate, History, NotLinear, OpIndex};
+use crate::history::{Effect, Fate, History, NotLinear, OpIndex};
 use crate::oracle::short;
 use crate::plan::{Plan, Role};
 use crate::queue::{MILLI, SECOND, Time};
 use crate::world::{Event, LIVENESS, World, node_index};
-use base::{Ballot, Epoch, NodeId, RequestId};
+use base::{Ballot, Epoch, NodeId, Op, RequestId, Span};
 use replica::{Operation, ShardInput, ToShard};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::{AfterSplitBrain, Configuration, MemberKind, Quorum, ShardMessage};
@@ -51,7 +51,8 @@ pub(crate) struct Sides {
     forwarded: BTreeMap<(NodeId, usize, u16, RequestId), Place>,
     /// Under which the step under way would answer.
     answering: Option<Place>,
-    asked: BTreeMap<OpIndex, Place>,
+    /// By a client of which node, and where: at the shard that it reached, or at the primary's that took it in, whichever is older.
+    asked: BTreeMap<OpIndex, (usize, Place)>,
     answered: BTreeMap<OpIndex, Place>,
     /// Ends of histories that were given up.
     given_up: BTreeSet<Place>,
@@ -134,7 +135,7 @@ impl Sides {
     /// What the history up to `end` has to do with an operation.
     fn fate(&self, end: Place, index: OpIndex) -> Fate {
         let on = |place: Option<&Place>| place.is_none_or(|&place| self.is_past(place, end));
-        if !on(self.asked.get(&index)) {
+        if !on(self.asked.get(&index).map(|(_, place)| place)) {
             Fate::Elsewhere
         } else if !on(self.answered.get(&index)) {
             Fate::Unanswered
@@ -251,6 +252,10 @@ impl World {
             ShardInput::Frame { peer, message: ShardMessage::Forwarded { id, .. }, .. } => {
                 self.side_steps(node, shard, Some((*peer, *id)));
             }
+            ShardInput::Frame { peer, message: ShardMessage::Forward { op, span, .. }, .. } => {
+                self.side_takes_in(node, shard, node_index(*peer), *op, *span);
+                self.side_steps(node, shard, None);
+            }
             _ => self.side_steps(node, shard, None),
         }
     }
@@ -276,7 +281,33 @@ impl World {
     fn side_asked(&mut self, node: usize, shard: u16, id: RequestId) {
         let (Some(sides), Some(open)) = (&mut self.sides, self.open.get(&id)) else { return };
         if let Some(&place) = sides.shards.get(&(node, shard)) {
-            sides.asked.entry(open.op).or_insert(place);
+            sides.asked.entry(open.op).or_insert((node, place));
+        }
+    }
+
+    /// A node may have heard of a configuration that its primary's disk is still to keep: what was asked there is carried out under
+    /// the one before, and is part of what goes on from that.
+    fn side_takes_in(&mut self, node: usize, shard: u16, asker: usize, op: Op, span: Span) {
+        let Some(sides) = &mut self.sides else { return };
+        let Some(&place) = sides.shards.get(&(node, shard)) else { return };
+        let mut older = Vec::new();
+        for (&index, &(of, asked)) in &sides.asked {
+            let operation = self.history.operation(index);
+            let same = match operation.effect {
+                Effect::Write(token) => (token == 0) == (op != Op::Write) && op != Op::Read,
+                Effect::Read(_) | Effect::Flush => false,
+            };
+            if of == asker
+                && same
+                && operation.span.contains(span)
+                && place != asked
+                && sides.is_past(place, asked)
+            {
+                older.push(index);
+            }
+        }
+        for index in older {
+            sides.asked.insert(index, (asker, place));
         }
     }
 
