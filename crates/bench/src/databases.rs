@@ -29,6 +29,7 @@ const LOOK: Duration = Duration::from_millis(20);
 const YCSB_ROWS: u32 = 10_000;
 
 pub(crate) const PLAIN: &str = "nbdkit file, 1 copy";
+pub(crate) const ALONE: &str = "1 replica";
 pub(crate) const REPLICATED: &str = "3 replicas";
 pub(crate) const RESYNCING: &str = "3 replicas, one of them being copied";
 
@@ -106,8 +107,10 @@ pub(crate) fn measure(run: &Run) -> Outcome<Vec<Transactions>> {
         let wanted = Wanted { nodes: 3, store: "file", encryption: false, threads: 1 };
         let cluster = Cluster::up(programs, &run.scratch.join("db"), wanted)?;
         cluster.create("v", size_mib, &["a", "b", "c"])?;
-        let volume = Target::Nbd(cluster.url("a", "v"));
+        cluster.create("alone", size_mib, &["a"])?;
+        let [volume, alone] = ["v", "alone"].map(|name| Target::Nbd(cluster.url("a", name)));
         fill(&volume, size_mib)?;
+        fill(&alone, size_mib)?;
         let place = |number: u8| run.scratch.join(format!("db{number}"));
         let subjects = [
             Subject {
@@ -117,8 +120,14 @@ pub(crate) fn measure(run: &Run) -> Outcome<Vec<Transactions>> {
                 _server: Some(server),
             },
             Subject {
+                name: ALONE,
+                tree: Tree::new(&alone, &place(1))?,
+                cluster: None,
+                _server: None,
+            },
+            Subject {
                 name: REPLICATED,
-                tree: Tree::new(&volume, &place(1))?,
+                tree: Tree::new(&volume, &place(2))?,
                 cluster: Some(cluster),
                 _server: None,
             },
