@@ -18,6 +18,7 @@ use crate::number::{
     CONTROLLER_ANY, DEPTH_MAX, DIGEST_BYTES, FLAG_LAST, GATHER_BYTES_MAX, HEAD_BYTES_MAX,
     INLINE_BYTES_MAX, PDU_COMMAND, PDU_H2C_DATA, PDU_H2C_TERM, PDU_IC_REQ,
 };
+use crate::open::{Open, OpenTable};
 use crate::pdu::{Common, Digests, Fatal, is_whole, place, put_end, put_ic_response};
 use crate::request::{Request, Slot};
 use crate::serve::Taken;
@@ -148,32 +149,6 @@ pub(crate) enum Phase {
     Closed,
 }
 
-/// An open request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Open {
-    pub(crate) id: u16,
-    pub(crate) kind: OpenKind,
-    /// Bytes to read or write.
-    pub(crate) length: u32,
-    /// Bytes of them that came, or were answered.
-    pub(crate) moved: u32,
-    /// Of what has data from the host: it may come.
-    pub(crate) asked: bool,
-    /// Of what has data from the host: what came was damaged.
-    pub(crate) damaged: bool,
-}
-
-/// What an open request does.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum OpenKind {
-    /// Data goes to the host.
-    Read,
-    /// Data comes from the host.
-    Write,
-    /// No data.
-    Other,
-}
-
 /// One connection of a host, as the controller sees it.
 #[derive(Debug)]
 pub struct Connection {
@@ -194,7 +169,7 @@ pub struct Connection {
     pub(crate) head_place: u16,
     /// The host does not watch the queue's head.
     pub(crate) unwatched: bool,
-    pub(crate) open: Box<[Option<Open>; DEPTH_MAX as usize]>,
+    pub(crate) open: OpenTable,
     pub(crate) now: Instant,
 }
 
@@ -219,7 +194,7 @@ impl Connection {
             depth: 2,
             head_place: 0,
             unwatched: false,
-            open: Box::new([None; DEPTH_MAX as usize]),
+            open: OpenTable::new(),
             now: Instant(0),
         }
     }
@@ -317,7 +292,7 @@ impl Connection {
     /// Requests without an answer.
     #[must_use]
     pub fn open_count(&self) -> usize {
-        self.open.iter().flatten().count()
+        self.open.count()
     }
 
     fn gather(&mut self, input: &[u8]) {
@@ -438,7 +413,7 @@ impl Connection {
     fn on_data(&mut self, common: Common, send: &mut Vec<u8>) -> Option<Event> {
         let (id, tag, offset, length) = place(&self.head);
         let slot = u8::try_from(tag).ok().filter(|&tag| u16::from(tag) < DEPTH_MAX).map(Slot);
-        let open = slot.and_then(|slot| self.open[slot.index()].as_ref());
+        let open = slot.and_then(|slot| self.open.get(slot));
         let (Some(slot), Some(open)) = (slot, open.filter(|open| open.asked && open.id == id))
         else {
             return self.fail(Fatal::Field(10), send);
@@ -516,11 +491,11 @@ impl Connection {
     }
 
     pub(crate) fn open_at(&self, slot: Slot) -> &Open {
-        self.open[slot.index()].as_ref().expect("the slot is open")
+        self.open.get(slot).expect("the slot is open")
     }
 
     pub(crate) fn open_at_mut(&mut self, slot: Slot) -> &mut Open {
-        self.open[slot.index()].as_mut().expect("the slot is open")
+        self.open.get_mut(slot).expect("the slot is open")
     }
 }
 

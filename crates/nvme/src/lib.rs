@@ -37,6 +37,7 @@ mod identify;
 mod log_page;
 mod notice;
 mod number;
+mod open;
 mod pdu;
 mod request;
 mod reserve;

@@ -7,14 +7,15 @@
 
 use crate::bytes::{length_u32, u32_at, u64_at};
 use crate::command::{Command, Sgl, Status};
-use crate::connection::{CloseReason, Connection, Event, Open, OpenKind, Phase, Role, connect_of};
+use crate::connection::{CloseReason, Connection, Event, Phase, Role, connect_of};
 use crate::controller::{Answer, Controller};
 use crate::notice::Notice;
 use crate::number::{
-    AUTH_REQUIRED, DEPTH_MAX, FABRICS_CONNECT, FABRICS_PROPERTY_SET, FLAG_LAST, FLAG_SUCCESS,
+    AUTH_REQUIRED, FABRICS_CONNECT, FABRICS_PROPERTY_SET, FLAG_LAST, FLAG_SUCCESS,
     GATHER_BYTES_MAX, IO_COMPARE, IO_DATASET, IO_FLUSH, IO_READ, IO_RESERVATION_REPORT, IO_VERIFY,
     IO_WRITE, IO_WRITE_ZEROES, NSID_ALL, TRANSFER_BYTES_MAX,
 };
+use crate::open::{Open, OpenKind};
 use crate::pdu::{put_read, put_ready, put_response};
 use crate::request::{Op, Request, Slot};
 use crate::reserve;
@@ -157,7 +158,7 @@ impl Connection {
             tail.extend_from_slice(&crc32c(bytes).to_le_bytes());
         }
         if last {
-            self.open[slot.index()] = None;
+            self.open.remove(slot);
             if !self.unwatched {
                 self.respond(id, 0, Status::SUCCESS, tail);
             }
@@ -174,7 +175,7 @@ impl Connection {
         let is_write = kind == OpenKind::Write;
         assert!(!is_write || !asked || moved == length, "data of slot {} is on its way", slot.0);
         assert!(kind != OpenKind::Read || status != Status::SUCCESS, "a read is done by its data");
-        self.open[slot.index()] = None;
+        self.open.remove(slot);
         self.respond(id, 0, status, send);
     }
 
@@ -234,15 +235,12 @@ impl Connection {
         asked: bool,
     ) -> Result<Slot, Status> {
         let id = command.id();
-        if self.open.iter().flatten().any(|open| open.id == id) {
+        if self.open.has(id) {
             return Err(Status::ID_CONFLICT);
         }
-        let places = usize::from(self.depth.min(DEPTH_MAX));
-        // A host that keeps to the queue's size always finds one.
-        let free = self.open[..places].iter().position(Option::is_none);
-        let index = free.ok_or(Status::INTERNAL)?;
-        self.open[index] = Some(Open { id, kind, length, moved: 0, asked, damaged: false });
-        Ok(Slot(u8::try_from(index).expect("there are 128")))
+        let open = Open { id, kind, length, moved: 0, asked, damaged: false };
+        // A host that keeps to the queue's size always finds a place.
+        self.open.insert(open, self.depth).ok_or(Status::INTERNAL)
     }
 
     /// A command and what came with it are there.

@@ -1,0 +1,96 @@
+//! The requests of a connection that are not answered, each in a slot of its own.
+//!
+//! Always: no two have one id; finding out costs the same however many there are.
+
+use crate::number::DEPTH_MAX;
+use crate::request::Slot;
+use alloc::boxed::Box;
+
+/// An open request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Open {
+    pub(crate) id: u16,
+    pub(crate) kind: OpenKind,
+    /// Bytes to read or write.
+    pub(crate) length: u32,
+    /// Bytes of them that came, or were answered.
+    pub(crate) moved: u32,
+    /// Of what has data from the host: it may come.
+    pub(crate) asked: bool,
+    /// Of what has data from the host: what came was damaged.
+    pub(crate) damaged: bool,
+}
+
+/// What an open request does.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum OpenKind {
+    /// Data goes to the host.
+    Read,
+    /// Data comes from the host.
+    Write,
+    /// No data.
+    Other,
+}
+
+const PLACES: usize = DEPTH_MAX as usize;
+const _: () = assert!(PLACES == u128::BITS as usize, "`free` has a bit per place");
+
+/// What stands for the id where nothing is open: an id has 16 bits.
+const NOBODY: u32 = u32::MAX;
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct OpenTable {
+    entries: Box<[Option<Open>; PLACES]>,
+    /// Of each the id, close together.
+    ids: Box<[u32; PLACES]>,
+    /// Bit n is set while place n is free.
+    free: u128,
+}
+
+impl OpenTable {
+    pub(crate) fn new() -> OpenTable {
+        OpenTable {
+            entries: Box::new([None; PLACES]),
+            ids: Box::new([NOBODY; PLACES]),
+            free: u128::MAX,
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.free.count_zeros() as usize
+    }
+
+    /// Whether one of this id is open.
+    pub(crate) fn has(&self, id: u16) -> bool {
+        // All are looked at, several at once.
+        self.ids.iter().fold(false, |found, &one| found | (one == u32::from(id)))
+    }
+
+    /// Finds a place among the first `depth`.
+    pub(crate) fn insert(&mut self, open: Open, depth: u16) -> Option<Slot> {
+        let place = u8::try_from(self.free.trailing_zeros()).ok()?;
+        if u16::from(place) >= depth.min(DEPTH_MAX) {
+            return None;
+        }
+        let index = usize::from(place);
+        self.free &= !(1 << place);
+        self.ids[index] = u32::from(open.id);
+        self.entries[index] = Some(open);
+        Some(Slot(place))
+    }
+
+    pub(crate) fn get(&self, slot: Slot) -> Option<&Open> {
+        self.entries[slot.index()].as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, slot: Slot) -> Option<&mut Open> {
+        self.entries[slot.index()].as_mut()
+    }
+
+    pub(crate) fn remove(&mut self, slot: Slot) {
+        self.free |= 1 << slot.index();
+        self.ids[slot.index()] = NOBODY;
+        self.entries[slot.index()] = None;
+    }
+}
