@@ -168,7 +168,7 @@ fn look_at_log(file: &File, start: u64, layout: &Layout, seen: &mut Seen) {
         pages.push((place, bytes));
     }
     let Some(record) = &seen.record else { return };
-    match hot_extents(&pages, record.log_half, record.life) {
+    match hot_extents(None, &pages, record.log_half, record.life) {
         Ok(found) => {
             let hot = found.extents.len();
             seen.lines.push(format!(

@@ -170,7 +170,7 @@ fn read_logs(
             .filter(|(of, place, _)| *of == volume && matches!(place, MetaPage::Log { .. }))
             .map(|(_, place, bytes)| (*place, *bytes))
             .collect();
-        let found = hot_extents(&of_volume, record.log_half, record.life)?;
+        let found = hot_extents(Some(volume), &of_volume, record.log_half, record.life)?;
         logs.extents.extend(found.extents);
         logs.writes = logs.writes.saturating_add(found.writes);
         logs.last_life = logs.last_life.max(found.last_life);

@@ -94,7 +94,8 @@ pub(super) const LOG: Target = Target {
         let found = decode_log_page(1, 7, 1, &bytes);
         for life in 0..4 {
             let place = |copy| MetaPage::Log { half: 1, page: 7, copy };
-            let all = hot_extents(&[(place(1), Some(bytes)), (place(0), Some([0; 4096]))], 1, life);
+            let all =
+                hot_extents(None, &[(place(1), Some(bytes)), (place(0), Some([0; 4096]))], 1, life);
             if let (Ok(page), Ok(all)) = (&found, &all) {
                 assert!(page.life != life || page.life == 0 || all.writes == page.sequence);
             }

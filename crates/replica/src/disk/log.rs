@@ -39,6 +39,14 @@ pub struct LogPage {
     pub extents: Vec<(VolumeId, u64)>,
 }
 
+impl LogPage {
+    /// The page, if it is this volume's as far as it says.
+    fn of(self, volume: Option<VolumeId>) -> Result<LogPage, BadMetadata> {
+        let own = self.extents.iter().all(|(of, _)| volume.is_none_or(|volume| *of == volume));
+        if own { Ok(self) } else { Err(BadMetadata::Misplaced) }
+    }
+}
+
 /// What the log of one life says.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct LogFound {
@@ -136,12 +144,14 @@ fn parse(
 }
 
 /// The hot extents that `life` recorded in `half`: the union over its pages of the newest valid copy
-/// of each. `pages` are all log pages, of both halves, as read (`None`: could not be read); bitmap
-/// pages among them are passed over.
+/// of each. `pages` are all log pages of a volume, of both halves, as read (`None`: could not be read); bitmap
+/// pages among them are passed over. A page that names an extent of another
+/// `volume`, where that is known, was written astray.
 ///
 /// # Errors
 /// A page of `half` of which no copy is valid, or one that could not be read: nothing is guessed.
 pub fn hot_extents(
+    volume: Option<VolumeId>,
     pages: &[(MetaPage, Option<Page>)],
     half: u8,
     life: u64,
@@ -151,7 +161,9 @@ pub fn hot_extents(
     for (place, bytes) in pages {
         let &MetaPage::Log { half: place_half, page, copy } = place else { continue };
         let decoded = match bytes {
-            Some(bytes) => decode_log_page(place_half, page, copy, bytes),
+            Some(bytes) => {
+                decode_log_page(place_half, page, copy, bytes).and_then(|page| page.of(volume))
+            }
             None if place_half == half => return Err(BadMetadata::Unreadable),
             None => continue,
         };

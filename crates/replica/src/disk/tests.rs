@@ -64,7 +64,7 @@ fn hot_extents_come_from_the_newest_valid_copy_of_this_life() {
         // A start that did not come to its end.
         (place(1, 0, 0), Some(*encode_log_page(1, 0, 0, 1, 5, &extents(&[60])))),
     ];
-    let found = hot_extents(&pages, 0, 4).expect("each page has a valid copy");
+    let found = hot_extents(Some(VolumeId(0)), &pages, 0, 4).expect("each page has a valid copy");
     assert_eq!(found.extents, extents(&[1, 2, 8]));
     assert_eq!((found.writes, found.last_life), (7, 5));
 }
@@ -74,10 +74,22 @@ fn a_log_page_without_a_valid_copy_is_not_guessed() {
     let mut torn = *encode_log_page(0, 0, 0, 5, 4, &extents(&[9]));
     torn[100] ^= 1;
     let both = alloc::vec![(place(0, 0, 0), Some(torn)), (place(0, 0, 1), Some(torn))];
-    assert!(hot_extents(&both, 0, 4).is_err());
+    assert!(hot_extents(Some(VolumeId(0)), &both, 0, 4).is_err());
     let unread = alloc::vec![(place(0, 0, 0), Some([0; 4096])), (place(0, 0, 1), None)];
-    assert_eq!(hot_extents(&unread, 0, 4), Err(BadMetadata::Unreadable));
-    assert!(hot_extents(&both, 1, 4).is_ok(), "the other half was not asked for");
+    assert_eq!(hot_extents(Some(VolumeId(0)), &unread, 0, 4), Err(BadMetadata::Unreadable));
+    assert!(
+        hot_extents(Some(VolumeId(0)), &both, 1, 4).is_ok(),
+        "the other half was not asked for"
+    );
+}
+
+#[test]
+fn a_log_page_of_another_volume_is_not_believed() {
+    let own = *encode_log_page(0, 0, 0, 2, 4, &extents(&[1]));
+    let other = *encode_log_page(0, 0, 1, 9, 4, &[(VolumeId(1), 7)]);
+    let both = alloc::vec![(place(0, 0, 0), Some(own)), (place(0, 0, 1), Some(other))];
+    let found = hot_extents(Some(VolumeId(0)), &both, 0, 4).expect("one is good");
+    assert_eq!((found.extents, found.writes), (extents(&[1]), 2));
 }
 
 #[test]

@@ -234,7 +234,7 @@ impl World {
             .filter(|(place, _)| matches!(place, MetaPage::Log { .. }))
             .map(|(&place, &page)| (place, Some(page)))
             .collect();
-        let found = hot_extents(&pages, half, old.life).expect("pages as they were written");
+        let found = hot_extents(None, &pages, half, old.life).expect("pages as they were written");
         let mut bitmaps = Vec::new();
         for (place, page) in &old.pages {
             let &MetaPage::Bitmap { slot, page: number } = place else { continue };
