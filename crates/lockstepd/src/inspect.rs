@@ -152,13 +152,14 @@ fn look_at_record(file: &File, start: u64, layout: &Layout, seen: &mut Seen) {
 }
 
 fn look_at_log(file: &File, start: u64, layout: &Layout, seen: &mut Seen) {
+    let volume = seen.superblock.volume;
     let mut pages = Vec::new();
     for place in layout.log_places() {
         let MetaPage::Log { half, page, copy } = place else { continue };
         let bytes = read_page(file, start + layout.page_offset(place)).ok();
         match &bytes {
             Some(bytes) => {
-                if let Err(bad) = decode_log_page(half, page, copy, bytes) {
+                if let Err(bad) = decode_log_page(volume, half, page, copy, bytes) {
                     // One copy may be torn by a crash; the other is then the one that counts.
                     seen.lines.push(format!("log half {half} page {page} copy {copy}: {bad}"));
                 }
@@ -168,7 +169,7 @@ fn look_at_log(file: &File, start: u64, layout: &Layout, seen: &mut Seen) {
         pages.push((place, bytes));
     }
     let Some(record) = &seen.record else { return };
-    match hot_extents(None, &pages, record.log_half, record.life) {
+    match hot_extents(volume, &pages, record.log_half, record.life) {
         Ok(found) => {
             let hot = found.extents.len();
             seen.lines.push(format!(
@@ -184,6 +185,7 @@ fn look_at_log(file: &File, start: u64, layout: &Layout, seen: &mut Seen) {
 }
 
 fn look_at_bitmaps(file: &File, start: u64, layout: &Layout, seen: &mut Seen) {
+    let volume = seen.superblock.volume;
     let slots = seen.record.as_ref().map_or(Vec::new(), |record| record.slots.clone());
     for slot in slots.iter().filter(|slot| slot.number < layout.slots) {
         let mut dirty = 0;
@@ -191,7 +193,7 @@ fn look_at_bitmaps(file: &File, start: u64, layout: &Layout, seen: &mut Seen) {
             let place = MetaPage::Bitmap { slot: slot.number, page };
             let bytes = read_page(file, start + layout.page_offset(place));
             let decoded = bytes.and_then(|bytes| {
-                decode_bitmap_page(slot.number, page, &bytes).map_err(|bad| bad.to_string())
+                decode_bitmap_page(volume, slot.number, page, &bytes).map_err(|bad| bad.to_string())
             });
             match decoded {
                 Ok((generation, runs)) if generation == slot.generation => {

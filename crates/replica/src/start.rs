@@ -170,7 +170,7 @@ fn read_logs(
             .filter(|(of, place, _)| *of == volume && matches!(place, MetaPage::Log { .. }))
             .map(|(_, place, bytes)| (*place, *bytes))
             .collect();
-        let found = hot_extents(Some(volume), &of_volume, record.log_half, record.life)?;
+        let found = hot_extents(volume, &of_volume, record.log_half, record.life)?;
         logs.extents.extend(found.extents);
         logs.writes = logs.writes.saturating_add(found.writes);
         logs.last_life = logs.last_life.max(found.last_life);
@@ -202,7 +202,7 @@ fn read_bitmaps(slots: &[Slot], pages: &[(VolumeId, MetaPage, Option<Page>)]) ->
         let read = bytes
             .as_ref()
             .ok_or(BadMetadata::Unreadable)
-            .and_then(|bytes| decode_bitmap_page(number, page, bytes));
+            .and_then(|bytes| decode_bitmap_page(*volume, number, page, bytes));
         match read {
             Ok((generation, runs)) if generation == slot.generation => {
                 found.push((slot.node, *volume, page, Some(runs)));

@@ -9,7 +9,7 @@
 use crate::disk::Disk;
 use crate::plan::BadPage;
 use crate::world::{World, node_index};
-use base::{Incarnation, NodeId, VoterId};
+use base::{Incarnation, NodeId, VolumeId, VoterId};
 use replica::disk::{Record, decode_bitmap_page};
 use replica::start::{Start, start};
 use replica::{MetaPage, Operation, Page};
@@ -320,9 +320,9 @@ impl World {
     fn can_tell(&mut self, node: usize, begin: &Start) -> bool {
         let Some(bad) = self.nodes[node].disk.clone() else { return true };
         let mended = bad.mended();
-        let is_missed = |(place, page): (MetaPage, Option<&Page>)| match place {
-            MetaPage::Bitmap { slot, page: at } => {
-                page.is_none_or(|page| decode_bitmap_page(slot, at, page).is_ok())
+        let is_missed = |(place, page): ((VolumeId, MetaPage), Option<&Page>)| match place {
+            (volume, MetaPage::Bitmap { slot, page: at }) => {
+                page.is_none_or(|page| decode_bitmap_page(volume, slot, at, page).is_ok())
             }
             _ => false,
         };

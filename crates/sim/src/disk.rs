@@ -234,8 +234,8 @@ impl Disk {
     }
 
     /// Pages that are not what was written there.
-    pub fn bad_pages(&self) -> impl Iterator<Item = (MetaPage, Option<&Page>)> + '_ {
-        self.good.keys().map(|key| (key.1, self.meta.get(key).map(|page| &**page)))
+    pub fn bad_pages(&self) -> impl Iterator<Item = ((VolumeId, MetaPage), Option<&Page>)> + '_ {
+        self.good.keys().map(|key| (*key, self.meta.get(key).map(|page| &**page)))
     }
 
     fn is_rotten(&self, volume: VolumeId, span: Span) -> bool {

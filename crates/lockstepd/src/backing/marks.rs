@@ -43,7 +43,7 @@ pub(super) fn check(
                 format!("{what}: it is older than the resource's first volume on this node");
             return Err(Refused::new(&codes::METADATA_DAMAGED, message));
         }
-        let mark = encode_log_page(half, 0, 0, 0, begins, &[]);
+        let mark = encode_log_page(*volume, half, 0, 0, 0, begins, &[]);
         let place = MetaPage::Log { half, page: 0, copy: 0 };
         blocking.write(store, layout.page_offset(place), &mark[..]).map_err(failed)?;
     }
@@ -64,6 +64,6 @@ fn lives(found: &Found, wanted: impl Fn(VolumeId, MetaPage) -> bool) -> impl Ite
     found.pages.iter().filter_map(move |(volume, place, bytes)| {
         let &MetaPage::Log { half, page, copy } = place else { return None };
         let bytes = bytes.as_ref().filter(|_| wanted(*volume, *place))?;
-        Some(decode_log_page(half, page, copy, bytes).ok()?.life)
+        Some(decode_log_page(*volume, half, page, copy, bytes).ok()?.life)
     })
 }

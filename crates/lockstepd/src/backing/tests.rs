@@ -48,7 +48,7 @@ impl Scratch {
     fn write_bitmap(&self, slot: u8, page: u64, generation: u64) {
         let mut blocking = Blocking::new().expect("hands");
         let at = self.plan.layout.page_offset(MetaPage::Bitmap { slot, page });
-        let bytes = encode_bitmap_page(slot, page, generation, &[1]);
+        let bytes = encode_bitmap_page(self.plan.volume, slot, page, generation, &[1]);
         blocking.write(&mut self.open(), at, &bytes[..]).expect("written");
     }
 
@@ -279,7 +279,7 @@ fn eight_gibibytes_of_persistent_memory_hold_the_metadata_of_a_hundred_volumes_o
         (0..2).flat_map(|slot| (0..layout.bitmap_pages).map(move |page| (slot, page)))
     {
         let at = layout.page_offset(MetaPage::Bitmap { slot, page });
-        write(at, &encode_bitmap_page(slot, page, 3, &[1])[..]);
+        write(at, &encode_bitmap_page(plan.volume, slot, page, 3, &[1])[..]);
     }
     let taken = std::fs::metadata(&metadata).expect("it is there").blocks() * 512;
     assert!(

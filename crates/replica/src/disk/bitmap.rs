@@ -1,15 +1,16 @@
 //! Pages of the dirty bitmaps: which blocks an absent replica lacks.
 //!
-//! Always: a page is believed only if its checksum holds and it names its slot and number; whether it
+//! Always: a page is believed only if its checksum holds and it names its volume, slot and number; whether it
 //! is of the slot's present generation is for the caller to say.
 //!
 //! Not here: bits in memory (`shard`), when a page is written (`shard`).
 
 use super::BadMetadata;
-use super::bytes::{Reader, Writer, is_sealed, seal};
+use super::bytes::{Reader, Writer, is_of, is_sealed, seal_of};
 use crate::door::Page;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use base::VolumeId;
 
 /// First bytes of every bitmap page.
 const BITMAP_MAGIC: [u8; 8] = *b"LOCKSBIT";
@@ -17,7 +18,7 @@ const BITMAP_MAGIC: [u8; 8] = *b"LOCKSBIT";
 const BITMAP_FORMAT: u32 = 1;
 /// Words of 64 bits in a page.
 const WORDS: usize = 504;
-/// Bits in a page; the head, 32 bytes, and the checksum take the rest.
+/// Bits in a page; the head, 32 bytes, and the foot, 8 bytes, leave some.
 pub const BITMAP_PAGE_BITS: u64 = 64 * WORDS as u64;
 
 /// The page as bytes: bit `i` of word `w` stands for block `64 w + i` of the page.
@@ -25,7 +26,13 @@ pub const BITMAP_PAGE_BITS: u64 = 64 * WORDS as u64;
 /// # Panics
 /// If there are more words than a page holds.
 #[must_use]
-pub fn encode_bitmap_page(slot: u8, page: u64, generation: u64, words: &[u64]) -> Box<Page> {
+pub fn encode_bitmap_page(
+    volume: VolumeId,
+    slot: u8,
+    page: u64,
+    generation: u64,
+    words: &[u64],
+) -> Box<Page> {
     assert!(words.len() <= WORDS, "a bitmap page holds {BITMAP_PAGE_BITS} bits");
     let mut bytes = Vec::with_capacity(4096);
     bytes.extend_from_slice(&BITMAP_MAGIC);
@@ -36,17 +43,18 @@ pub fn encode_bitmap_page(slot: u8, page: u64, generation: u64, words: &[u64]) -
     for &word in words {
         bytes.put_u64(word);
     }
-    seal(&mut bytes, 4096);
+    seal_of(volume, &mut bytes);
     bytes.into_boxed_slice().try_into().expect("sealed to the length of a page")
 }
 
 /// Generation of the slot and runs of dirty blocks, as (first, end) from the page's first block, of the
-/// page that was read from (`slot`, `page`). A page of zeroes was never written: generation 0.
+/// page that was read from (`slot`, `page`) of `volume`. A page of zeroes was never written: generation 0.
 ///
 /// # Errors
 /// It is torn or rotten, belongs elsewhere, or was written by a version this one does not understand.
 /// Whoever reads it must then take every block of it for dirty.
 pub fn decode_bitmap_page(
+    volume: VolumeId,
     slot: u8,
     page: u64,
     bytes: &Page,
@@ -67,7 +75,7 @@ pub fn decode_bitmap_page(
     }
     let own_slot = reader.u32().ok_or(BadMetadata::Torn)?;
     let own_page = reader.u64().ok_or(BadMetadata::Torn)?;
-    if (own_slot, own_page) != (u32::from(slot), page) {
+    if (own_slot, own_page) != (u32::from(slot), page) || !is_of(volume, bytes) {
         return Err(BadMetadata::Misplaced);
     }
     let generation = reader.u64().ok_or(BadMetadata::Torn)?;

@@ -1,15 +1,18 @@
 //! Little-endian numbers in and out of a page, and the frame that every metadata page shares.
 //!
 //! Always: a read beyond the end is `None`, never a panic; the checksum stands in the last four bytes
-//! of what it guards.
+//! of what it guards; a page of a volume says before it which volume.
 //!
 //! Not here: what the pages mean (`log`, `record`, `superblock`).
 
+use crate::door::Page;
 use alloc::vec::Vec;
-use base::crc32c;
+use base::{VolumeId, crc32c};
 
 /// Length of a checksum, at the end of what it guards.
 pub(super) const CHECKSUM_BYTES: usize = 4;
+/// What stands at the end of a page of a volume: the volume's number plus one, 4 bytes, and the checksum.
+pub(super) const FOOT_BYTES: usize = 4 + CHECKSUM_BYTES;
 
 /// Reads numbers one after the other.
 pub(super) struct Reader<'a> {
@@ -89,6 +92,20 @@ pub(super) fn seal(bytes: &mut Vec<u8>, length: usize) {
     bytes.resize(length - CHECKSUM_BYTES, 0);
     let checksum = crc32c(bytes);
     bytes.put_u32(checksum);
+}
+
+/// Like `seal`, of a page that is `volume`'s.
+pub(super) fn seal_of(volume: VolumeId, bytes: &mut Vec<u8>) {
+    assert!(bytes.len() + FOOT_BYTES <= size_of::<Page>(), "metadata outgrew its place");
+    bytes.resize(size_of::<Page>() - FOOT_BYTES, 0);
+    bytes.put_u32(u32::from(volume.0) + 1);
+    seal(bytes, size_of::<Page>());
+}
+
+/// Whether a page says that it is `volume`'s, or does not say: the first pages had zeroes there.
+pub(super) fn is_of(volume: VolumeId, page: &Page) -> bool {
+    let foot = Reader::new(&page[size_of::<Page>() - FOOT_BYTES..]).u32();
+    foot.is_some_and(|says| says == 0 || says == u32::from(volume.0) + 1)
 }
 
 /// Whether the last four bytes of `bytes` are the checksum of the others.

@@ -10,7 +10,7 @@
 //! Not here: when a page is written (`shard`), which life and half are current (`Record`).
 
 use super::BadMetadata;
-use super::bytes::{CHECKSUM_BYTES, Reader, Writer, is_sealed, seal};
+use super::bytes::{FOOT_BYTES, Reader, Writer, is_of, is_sealed, seal_of};
 use crate::door::{MetaPage, Page};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -25,8 +25,8 @@ const LOG_FORMAT: u32 = 1;
 const HEAD_BYTES: usize = 36;
 /// Bytes per extent: volume 2, number 8.
 const EXTENT_BYTES: usize = 10;
-/// Hot extents that fit in one page: what is left of 4096 bytes beside head and checksum.
-pub const LOG_PAGE_EXTENTS_MAX: usize = (4096 - HEAD_BYTES - CHECKSUM_BYTES) / EXTENT_BYTES;
+/// Hot extents that fit in one page: what is left of 4096 bytes beside head and foot.
+pub const LOG_PAGE_EXTENTS_MAX: usize = (4096 - HEAD_BYTES - FOOT_BYTES) / EXTENT_BYTES;
 
 /// A log page that was understood.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -37,14 +37,6 @@ pub struct LogPage {
     pub life: u64,
     /// Hot extents.
     pub extents: Vec<(VolumeId, u64)>,
-}
-
-impl LogPage {
-    /// The page, if it is this volume's as far as it says.
-    fn of(self, volume: Option<VolumeId>) -> Result<LogPage, BadMetadata> {
-        let own = self.extents.iter().all(|(of, _)| volume.is_none_or(|volume| *of == volume));
-        if own { Ok(self) } else { Err(BadMetadata::Misplaced) }
-    }
 }
 
 /// What the log of one life says.
@@ -59,19 +51,20 @@ pub struct LogFound {
     pub last_life: u64,
 }
 
-/// The page as bytes. `sequence` counts the writes of this page in this `life`, from 1; `half`, `page`
-/// and `copy` are where it will stand.
+/// The page as bytes. `sequence` counts the writes of this page in this `life`, from 1; `volume`, `half`,
+/// `page` and `copy` are where it will stand.
 ///
 /// # Panics
 /// If there are more than `LOG_PAGE_EXTENTS_MAX` extents: the caller has a smaller limit.
 #[must_use]
 pub fn encode_log_page(
+    volume: VolumeId,
     half: u8,
     page: u32,
     copy: u8,
     sequence: u64,
     life: u64,
-    extents: &[(VolumeId, u64)],
+    extents: &[u64],
 ) -> Box<Page> {
     assert!(extents.len() <= LOG_PAGE_EXTENTS_MAX, "a log page holds {LOG_PAGE_EXTENTS_MAX}");
     let count = u16::try_from(extents.len()).expect("the limit above fits in 16 bits");
@@ -84,20 +77,21 @@ pub fn encode_log_page(
     bytes.put_u16(count);
     bytes.put_u8(half);
     bytes.put_u8(copy);
-    for &(volume, extent) in extents {
+    for &extent in extents {
         bytes.put_u16(volume.0);
         bytes.put_u64(extent);
     }
-    seal(&mut bytes, 4096);
+    seal_of(volume, &mut bytes);
     bytes.into_boxed_slice().try_into().expect("sealed to the length of a page")
 }
 
-/// The page that was read from (`half`, `page`, `copy`). A page of zeroes was never written: it is
+/// The page that was read from (`half`, `page`, `copy`) of `volume`. A page of zeroes was never written: it is
 /// empty, of life 0.
 ///
 /// # Errors
 /// It is torn or rotten, belongs elsewhere, or was written by a version this one does not understand.
 pub fn decode_log_page(
+    volume: VolumeId,
     half: u8,
     page: u32,
     copy: u8,
@@ -117,7 +111,10 @@ pub fn decode_log_page(
     if format != LOG_FORMAT {
         return Err(BadMetadata::TooNew { format });
     }
-    parse(&mut reader, half, page, copy)?.ok_or(BadMetadata::Misplaced)
+    let found = parse(&mut reader, half, page, copy)?;
+    // The first pages name their volume by their extents only.
+    let is_own = |found: &LogPage| found.extents.iter().all(|&(of, _)| of == volume);
+    found.filter(|found| is_of(volume, bytes) && is_own(found)).ok_or(BadMetadata::Misplaced)
 }
 
 /// The rest of a page whose checksum holds; `None` if it names another place.
@@ -143,15 +140,14 @@ fn parse(
     Ok((own == (half, page, copy)).then_some(found))
 }
 
-/// The hot extents that `life` recorded in `half`: the union over its pages of the newest valid copy
-/// of each. `pages` are all log pages of a volume, of both halves, as read (`None`: could not be read); bitmap
-/// pages among them are passed over. A page that names an extent of another
-/// `volume`, where that is known, was written astray.
+/// The hot extents that `life` recorded in `half` of a volume: the union over its pages of the newest valid copy
+/// of each. `pages` are all its log pages, of both halves, as read (`None`: could not be read); bitmap
+/// pages among them are passed over.
 ///
 /// # Errors
 /// A page of `half` of which no copy is valid, or one that could not be read: nothing is guessed.
 pub fn hot_extents(
-    volume: Option<VolumeId>,
+    volume: VolumeId,
     pages: &[(MetaPage, Option<Page>)],
     half: u8,
     life: u64,
@@ -161,9 +157,7 @@ pub fn hot_extents(
     for (place, bytes) in pages {
         let &MetaPage::Log { half: place_half, page, copy } = place else { continue };
         let decoded = match bytes {
-            Some(bytes) => {
-                decode_log_page(place_half, page, copy, bytes).and_then(|page| page.of(volume))
-            }
+            Some(bytes) => decode_log_page(volume, place_half, page, copy, bytes),
             None if place_half == half => return Err(BadMetadata::Unreadable),
             None => continue,
         };

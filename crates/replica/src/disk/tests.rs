@@ -12,8 +12,11 @@ use alloc::vec::Vec;
 use base::{Ballot, ClusterId, Epoch, Incarnation, NodeId, ResourceId, VolumeId, VoterId};
 use wire::{Configuration, Life, MemberEntry, MemberKind, Options, Seen, VolumeEntry};
 
-fn extents(numbers: &[u64]) -> Vec<(VolumeId, u64)> {
-    numbers.iter().map(|&number| (VolumeId(0), number)).collect()
+/// Whose pages they are where a test speaks of one volume.
+const VOLUME: VolumeId = VolumeId(0);
+
+fn numbered(numbers: &[u64]) -> Vec<(VolumeId, u64)> {
+    numbers.iter().map(|&number| (VOLUME, number)).collect()
 }
 
 fn place(half: u8, page: u32, copy: u8) -> MetaPage {
@@ -23,73 +26,87 @@ fn place(half: u8, page: u32, copy: u8) -> MetaPage {
 #[test]
 fn a_full_log_page_is_read_as_it_was_written() {
     let count = u64::try_from(LOG_PAGE_EXTENTS_MAX).expect("small");
-    let all: Vec<_> = (0..count).map(|number| (VolumeId(3), u64::MAX - number)).collect();
-    let bytes = encode_log_page(1, 7, 1, 42, 9, &all);
-    let found = decode_log_page(1, 7, 1, &bytes).expect("just written");
+    let all: Vec<u64> = (0..count).map(|number| u64::MAX - number).collect();
+    let bytes = encode_log_page(VolumeId(3), 1, 7, 1, 42, 9, &all);
+    let found = decode_log_page(VolumeId(3), 1, 7, 1, &bytes).expect("just written");
+    let all = all.into_iter().map(|number| (VolumeId(3), number)).collect();
     assert_eq!((found.sequence, found.life, found.extents), (42, 9, all));
 }
 
 #[test]
 fn every_flipped_bit_of_a_log_page_is_found() {
-    let bytes = encode_log_page(0, 2, 0, 1, 1, &extents(&[5, 6]));
+    let bytes = encode_log_page(VOLUME, 0, 2, 0, 1, 1, &[5, 6]);
     for position in 0..4096 * 8 {
         let mut broken = bytes.clone();
         broken[position / 8] ^= 1 << (position % 8);
-        let found = decode_log_page(0, 2, 0, &broken);
+        let found = decode_log_page(VOLUME, 0, 2, 0, &broken);
         assert!(found.is_err(), "bit {position} was not missed");
     }
 }
 
 #[test]
 fn a_log_page_that_went_astray_is_found() {
-    let bytes = encode_log_page(0, 2, 0, 1, 1, &extents(&[5]));
+    let bytes = encode_log_page(VOLUME, 0, 2, 0, 1, 1, &[5]);
     for (half, page, copy) in [(1, 2, 0), (0, 3, 0), (0, 2, 1)] {
-        assert_eq!(decode_log_page(half, page, copy, &bytes), Err(BadMetadata::Misplaced));
+        assert_eq!(decode_log_page(VOLUME, half, page, copy, &bytes), Err(BadMetadata::Misplaced));
     }
 }
 
 #[test]
 fn hot_extents_come_from_the_newest_valid_copy_of_this_life() {
     let zero: Page = [0; 4096];
-    let mut torn = *encode_log_page(0, 1, 1, 5, 4, &extents(&[99]));
+    let mut torn = *encode_log_page(VOLUME, 0, 1, 1, 5, 4, &[99]);
     torn[2000..].fill(7);
     let pages = alloc::vec![
-        (place(0, 0, 0), Some(*encode_log_page(0, 0, 0, 3, 4, &extents(&[1, 2])))),
-        (place(0, 0, 1), Some(*encode_log_page(0, 0, 1, 2, 4, &extents(&[1])))),
-        (place(0, 1, 0), Some(*encode_log_page(0, 1, 0, 4, 4, &extents(&[8, 2])))),
+        (place(0, 0, 0), Some(*encode_log_page(VOLUME, 0, 0, 0, 3, 4, &[1, 2]))),
+        (place(0, 0, 1), Some(*encode_log_page(VOLUME, 0, 0, 1, 2, 4, &[1]))),
+        (place(0, 1, 0), Some(*encode_log_page(VOLUME, 0, 1, 0, 4, 4, &[8, 2]))),
         (place(0, 1, 1), Some(torn)),
         // Left by an older life, though its sequence is high.
-        (place(0, 2, 0), Some(*encode_log_page(0, 2, 0, 77, 2, &extents(&[50])))),
+        (place(0, 2, 0), Some(*encode_log_page(VOLUME, 0, 2, 0, 77, 2, &[50]))),
         (place(0, 2, 1), Some(zero)),
         // A start that did not come to its end.
-        (place(1, 0, 0), Some(*encode_log_page(1, 0, 0, 1, 5, &extents(&[60])))),
+        (place(1, 0, 0), Some(*encode_log_page(VOLUME, 1, 0, 0, 1, 5, &[60]))),
     ];
-    let found = hot_extents(Some(VolumeId(0)), &pages, 0, 4).expect("each page has a valid copy");
-    assert_eq!(found.extents, extents(&[1, 2, 8]));
+    let found = hot_extents(VOLUME, &pages, 0, 4).expect("each page has a valid copy");
+    assert_eq!(found.extents, numbered(&[1, 2, 8]));
     assert_eq!((found.writes, found.last_life), (7, 5));
 }
 
 #[test]
 fn a_log_page_without_a_valid_copy_is_not_guessed() {
-    let mut torn = *encode_log_page(0, 0, 0, 5, 4, &extents(&[9]));
+    let mut torn = *encode_log_page(VOLUME, 0, 0, 0, 5, 4, &[9]);
     torn[100] ^= 1;
     let both = alloc::vec![(place(0, 0, 0), Some(torn)), (place(0, 0, 1), Some(torn))];
-    assert!(hot_extents(Some(VolumeId(0)), &both, 0, 4).is_err());
+    assert!(hot_extents(VOLUME, &both, 0, 4).is_err());
     let unread = alloc::vec![(place(0, 0, 0), Some([0; 4096])), (place(0, 0, 1), None)];
-    assert_eq!(hot_extents(Some(VolumeId(0)), &unread, 0, 4), Err(BadMetadata::Unreadable));
-    assert!(
-        hot_extents(Some(VolumeId(0)), &both, 1, 4).is_ok(),
-        "the other half was not asked for"
-    );
+    assert_eq!(hot_extents(VOLUME, &unread, 0, 4), Err(BadMetadata::Unreadable));
+    assert!(hot_extents(VOLUME, &both, 1, 4).is_ok(), "the other half was not asked for");
 }
 
 #[test]
 fn a_log_page_of_another_volume_is_not_believed() {
-    let own = *encode_log_page(0, 0, 0, 2, 4, &extents(&[1]));
-    let other = *encode_log_page(0, 0, 1, 9, 4, &[(VolumeId(1), 7)]);
-    let both = alloc::vec![(place(0, 0, 0), Some(own)), (place(0, 0, 1), Some(other))];
-    let found = hot_extents(Some(VolumeId(0)), &both, 0, 4).expect("one is good");
-    assert_eq!((found.extents, found.writes), (extents(&[1]), 2));
+    let own = *encode_log_page(VOLUME, 0, 0, 0, 2, 4, &[1]);
+    for extents in [&[7][..], &[]] {
+        let other = *encode_log_page(VolumeId(1), 0, 0, 1, 9, 4, extents);
+        let both = alloc::vec![(place(0, 0, 0), Some(own)), (place(0, 0, 1), Some(other))];
+        let found = hot_extents(VOLUME, &both, 0, 4).expect("one is good");
+        assert_eq!((found.extents, found.writes), (numbered(&[1]), 2), "beside {extents:?}");
+    }
+}
+
+#[test]
+fn a_log_page_that_does_not_name_its_volume_is_judged_by_its_extents() {
+    let first = include_bytes!("../../fixtures/log-1.bin");
+    assert!(decode_log_page(VOLUME, 1, 3, 0, first).is_ok());
+    assert_eq!(decode_log_page(VolumeId(1), 1, 3, 0, first), Err(BadMetadata::Misplaced));
+}
+
+#[test]
+fn a_bitmap_page_of_another_volume_is_not_believed() {
+    let page = encode_bitmap_page(VolumeId(u16::MAX), 2, 5, 6, &[1]);
+    assert!(decode_bitmap_page(VolumeId(u16::MAX), 2, 5, &page).is_ok());
+    assert_eq!(decode_bitmap_page(VOLUME, 2, 5, &page), Err(BadMetadata::Misplaced));
 }
 
 #[test]
@@ -340,11 +357,22 @@ fn fixtures_of_version_1_are_read_for_ever() {
     assert_eq!(found, Ok(superblock()), "the first disks say nothing of their layout");
     let found = Superblock::decode(include_bytes!("../../fixtures/superblock-1-replica.bin"));
     assert_eq!(found, Ok(superblock()));
-    let found = decode_log_page(1, 3, 0, include_bytes!("../../fixtures/log-1.bin"));
-    let found = found.expect("valid");
-    assert_eq!((found.sequence, found.life, found.extents), (8, 4, extents(&[1, 70_000])));
-    let found = decode_bitmap_page(2, 5, include_bytes!("../../fixtures/bitmap-1.bin"));
-    assert_eq!(found, Ok((6, alloc::vec![(1, 3), (64, 65)])));
+    let logs = [
+        include_bytes!("../../fixtures/log-1.bin"),
+        include_bytes!("../../fixtures/log-1-volume.bin"),
+    ];
+    for log in logs {
+        let found = decode_log_page(VOLUME, 1, 3, 0, log).expect("valid");
+        assert_eq!((found.sequence, found.life, found.extents), (8, 4, numbered(&[1, 70_000])));
+    }
+    let bitmaps = [
+        include_bytes!("../../fixtures/bitmap-1.bin"),
+        include_bytes!("../../fixtures/bitmap-1-volume.bin"),
+    ];
+    for bitmap in bitmaps {
+        let found = decode_bitmap_page(VOLUME, 2, 5, bitmap);
+        assert_eq!(found, Ok((6, alloc::vec![(1, 3), (64, 65)])));
+    }
 }
 
 #[test]
@@ -354,8 +382,8 @@ fn fixtures_of_version_1_are_still_written_so() {
     assert!(unmarked.encode() == include_bytes!("../../fixtures/record-1.bin"));
     let fixture = include_bytes!("../../fixtures/superblock-1-replica.bin");
     assert!(superblock().encode()[..] == fixture[..]);
-    let log = encode_log_page(1, 3, 0, 8, 4, &extents(&[1, 70_000]));
-    assert!(log[..] == include_bytes!("../../fixtures/log-1.bin")[..]);
+    let log = encode_log_page(VOLUME, 1, 3, 0, 8, 4, &[1, 70_000]);
+    assert!(log[..] == include_bytes!("../../fixtures/log-1-volume.bin")[..]);
     for (half, page) in encode_sums(9, &sums()).iter().enumerate() {
         let fixture = [
             include_bytes!("../../fixtures/sums-1-0.bin"),
@@ -363,6 +391,6 @@ fn fixtures_of_version_1_are_still_written_so() {
         ];
         assert!(page[..] == fixture[half][..]);
     }
-    let bitmap = encode_bitmap_page(2, 5, 6, &[0b110, 1]);
-    assert!(bitmap[..] == include_bytes!("../../fixtures/bitmap-1.bin")[..]);
+    let bitmap = encode_bitmap_page(VOLUME, 2, 5, 6, &[0b110, 1]);
+    assert!(bitmap[..] == include_bytes!("../../fixtures/bitmap-1-volume.bin")[..]);
 }

@@ -212,10 +212,10 @@ impl ActivityLog {
             state.dirty = false;
             state.sequence += 1;
             let copy = u8::from(state.sequence % 2 == 1);
-            let extents: Vec<Extent> =
-                state.extents.iter().map(|&extent| (volume, extent)).collect();
+            let extents: Vec<u64> = state.extents.iter().copied().collect();
             state.writing = Some(core::mem::take(&mut state.fresh));
-            let bytes = encode_log_page(self.half, page, copy, state.sequence, self.life, &extents);
+            let bytes =
+                encode_log_page(volume, self.half, page, copy, state.sequence, self.life, &extents);
             writes.push((volume, MetaPage::Log { half: self.half, page, copy }, bytes));
         }
         writes

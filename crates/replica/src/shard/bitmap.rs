@@ -220,7 +220,7 @@ impl Bitmaps {
             for (&(_, number), page) in peer.pages.range_mut(range) {
                 if page.unsaved {
                     page.unsaved = false;
-                    pages.push((peer.slot.number, number, page.bytes(peer.slot, number)));
+                    pages.push((peer.slot.number, number, page.bytes(volume, peer.slot, number)));
                 }
             }
         }
@@ -306,16 +306,13 @@ impl BitPage {
         }
     }
 
-    fn bytes(&self, slot: Slot, number: u64) -> Box<Page> {
-        match &self.bits {
-            Bits::Clear => encode_bitmap_page(slot.number, number, slot.generation, &[]),
-            Bits::Full => {
-                encode_bitmap_page(slot.number, number, slot.generation, &[u64::MAX; WORDS])
-            }
-            Bits::Some(words) => {
-                encode_bitmap_page(slot.number, number, slot.generation, &words[..])
-            }
-        }
+    fn bytes(&self, volume: VolumeId, slot: Slot, number: u64) -> Box<Page> {
+        let words: &[u64] = match &self.bits {
+            Bits::Clear => &[],
+            Bits::Full => &[u64::MAX; WORDS],
+            Bits::Some(words) => &words[..],
+        };
+        encode_bitmap_page(volume, slot.number, number, slot.generation, words)
     }
 }
 

@@ -234,13 +234,14 @@ impl World {
             .filter(|(place, _)| matches!(place, MetaPage::Log { .. }))
             .map(|(&place, &page)| (place, Some(page)))
             .collect();
-        let found = hot_extents(None, &pages, half, old.life).expect("pages as they were written");
+        let found =
+            hot_extents(VOLUME, &pages, half, old.life).expect("pages as they were written");
         let mut bitmaps = Vec::new();
         for (place, page) in &old.pages {
             let &MetaPage::Bitmap { slot, page: number } = place else { continue };
             let slot = old.slots.iter().find(|known| known.number == slot).expect("a slot");
             let (generation, runs) =
-                decode_bitmap_page(slot.number, number, page).expect("as it was written");
+                decode_bitmap_page(VOLUME, slot.number, number, page).expect("as it was written");
             if generation == slot.generation {
                 bitmaps.push((slot.node, VOLUME, number, Some(runs)));
             }
