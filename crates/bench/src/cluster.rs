@@ -215,7 +215,7 @@ impl Drop for Cluster {
 }
 
 /// From its next start on a node says everything to its peers in the clear.
-fn speak_plainly(home: &Path) -> Outcome<()> {
+pub(crate) fn speak_plainly(home: &Path) -> Outcome<()> {
     let path = home.join("node.toml");
     let text = fs::read_to_string(&path).map_err(|error| error.to_string())?;
     let plain = format!("link_encryption = false\n{text}");

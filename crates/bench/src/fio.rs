@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::machine::{run, shown, start_silent};
 use crate::outcome::Outcome;
+use crate::sample::Sample;
 use crate::stop;
 
 /// What is asked for.
@@ -31,6 +32,8 @@ pub(crate) enum Target {
     Nbd(String),
     /// io_uring on a file, direct.
     File(PathBuf),
+    /// fio's rbd engine, on an image of a Ceph cluster.
+    Rbd { settings: PathBuf, image: String },
     /// Our own load, by the protocol that the URL names.
     Load(String),
 }
@@ -48,6 +51,14 @@ pub(crate) struct Seen {
     pub(crate) max_us: f64,
     /// Processor time of fio itself, in ms per 1000 requests.
     pub(crate) fio_ms: f64,
+}
+
+impl Seen {
+    /// The same, as one of several measurements; the servers took so much processor time, in ms per 1000 requests.
+    pub(crate) fn sample(self, cpu_ms: f64) -> Sample {
+        let Seen { iops, mb_per_second, mean_us, p50_us, p99_us, p999_us, fio_ms, .. } = self;
+        Sample { iops, mb_per_second, mean_us, p50_us, p99_us, p999_us, cpu_ms, fio_ms }
+    }
 }
 
 /// A job that was started.
@@ -73,6 +84,12 @@ fn command(target: &Target, workload: &Workload, size_mib: u64) -> Command {
             "--ioengine=io_uring".to_owned(),
             "--direct=1".to_owned(),
             format!("--filename={}", path.display()),
+        ]),
+        Target::Rbd { settings, image } => command.env("CEPH_CONF", settings).args([
+            "--ioengine=rbd".to_owned(),
+            "--clientname=admin".to_owned(),
+            "--pool=rbd".to_owned(),
+            format!("--rbdname={image}"),
         ]),
         // Without fio.
         Target::Load(_) => &mut command,
@@ -171,6 +188,16 @@ pub(crate) fn measure(
     scratch: &Path,
 ) -> Outcome<Seen> {
     start(target, workload, size_mib, seconds, threads, scratch)?.finish()
+}
+
+/// What a report says that fio wrote elsewhere; processor time was not looked at there.
+pub(crate) fn read_report(path: &Path) -> Outcome<Sample> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let seen = parse(&text);
+    let Some(seen) = seen else {
+        return Err(format!("{}: not understood:\n{text}", path.display()));
+    };
+    Ok(seen.sample(0.0))
 }
 
 /// fio's report; the nbd engine says a line of its own before it.

@@ -7,8 +7,10 @@
 //! Always: all that it starts is ended, and its files are removed, when it ends in good order, fails, or is told to stop
 //! by a signal.
 
+mod ceph;
 mod cluster;
 mod databases;
+mod drbd;
 mod failover;
 mod fio;
 mod idle;
@@ -43,13 +45,13 @@ use run::{Pace, Run};
 #[derive(Debug, Parser)]
 #[command(name = "bench", about = "Measures speed beside the raw disk and beside others")]
 struct Arguments {
-    /// Long measurements, large volumes, several jobs: an hour or more
+    /// Long measurements, large volumes, several jobs, Ceph: two to three hours
     #[arg(long)]
     full: bool,
     /// Only show that every row can be made
     #[arg(long, conflicts_with = "full")]
     sanity: bool,
-    /// Only these tables: record-memory, record-file, metadata, depth, threads, protocols, mirror, databases, failover, idle
+    /// Only these tables: record-memory, record-file, metadata, depth, threads, protocols, mirror, databases, drbd, failover, idle
     #[arg(long, value_delimiter = ',')]
     tables: Vec<String>,
     /// Name of the files to write
@@ -66,7 +68,7 @@ struct Arguments {
     compare: Option<String>,
 }
 
-const TABLES: [&str; 10] = [
+const TABLES: [&str; 11] = [
     "record-memory",
     "record-file",
     "metadata",
@@ -75,6 +77,7 @@ const TABLES: [&str; 10] = [
     "protocols",
     "mirror",
     "databases",
+    "drbd",
     "failover",
     "idle",
 ];
@@ -143,6 +146,9 @@ fn measure(run: &Run, arguments: &Arguments) -> Outcome<Report> {
     }
     if wants("protocols") {
         tables.push(tables::protocols(run)?);
+    }
+    if wants("drbd") {
+        tables.extend(drbd::drbd(run)?);
     }
     let mut mirror = None;
     if wants("mirror")

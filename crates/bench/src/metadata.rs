@@ -143,7 +143,7 @@ pub(crate) fn metadata(run: &Run) -> Outcome<Table> {
         reference: REFERENCE,
         rows: Vec::new(),
     };
-    measure(run, &subjects, &DEPTHS, &[1], &mut table)?;
+    measure(run, &subjects, &DEPTHS, |_| vec![1], &mut table)?;
     // Before their devices.
     drop(clusters);
     drop(memory);

@@ -143,7 +143,7 @@ pub(crate) fn mirror(run: &Run) -> Outcome<Option<(Table, Mirror)>> {
     };
     let (subjects, mut clusters): (Vec<Subject>, Vec<Option<Cluster>>) =
         places.into_iter().map(|place| (place.subject, place.cluster)).unzip();
-    measure(run, &subjects, &WORKLOADS, &[1], &mut table)?;
+    measure(run, &subjects, &WORKLOADS, |_| vec![1], &mut table)?;
     found.resyncs = resyncs(run, &subjects, &mut clusters, size_mib)?;
     found.files = files(run, &subjects, &clusters, found.file_mib)?;
     drop(clusters);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::cluster::Programs;
-use crate::fio::{self, Seen, Target, Workload, float};
+use crate::fio::{self, Target, Workload, float};
 use crate::machine;
 use crate::outcome::Outcome;
 use crate::sample::Sample;
@@ -12,7 +12,7 @@ use crate::sample::Sample;
 /// How thorough.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// A few minutes, or an hour.
+    /// Half an hour, or some.
     pub(crate) full: bool,
     /// Only shows that every row can be made.
     pub(crate) sanity: bool,
@@ -23,7 +23,7 @@ impl Pace {
     pub(crate) fn seconds(self) -> f64 {
         match self {
             Pace { sanity: true, .. } => 0.2,
-            Pace { full: true, .. } => 10.0,
+            Pace { full: true, .. } => 5.0,
             Pace { .. } => 1.0,
         }
     }
@@ -32,7 +32,7 @@ impl Pace {
     pub(crate) fn warm_seconds(self) -> f64 {
         match self {
             Pace { sanity: true, .. } => 0.0,
-            Pace { full: true, .. } => 2.0,
+            Pace { full: true, .. } => 1.0,
             Pace { .. } => 0.2,
         }
     }
@@ -41,7 +41,6 @@ impl Pace {
     pub(crate) fn repeats(self) -> u32 {
         match self {
             Pace { sanity: true, .. } => 1,
-            Pace { full: true, .. } => 5,
             Pace { .. } => 3,
         }
     }
@@ -116,12 +115,9 @@ impl Subject {
             fio(run.pace.warm_seconds())?;
         }
         let before = machine::processor_ms(&self.pids)?;
-        let Seen {
-            requests, iops, mb_per_second, mean_us, p50_us, p99_us, p999_us, fio_ms, ..
-        } = fio(run.pace.seconds())?;
+        let seen = fio(run.pace.seconds())?;
         let used = machine::processor_ms(&self.pids)?.saturating_sub(before);
-        let cpu_ms = float(used) * 1000.0 / float(requests);
-        Ok(Sample { iops, mb_per_second, mean_us, p50_us, p99_us, p999_us, cpu_ms, fio_ms })
+        Ok(seen.sample(float(used) * 1000.0 / float(seen.requests)))
     }
 
     /// System calls of its processes per request, as `perf` counts them in a run of their own; `None`

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::ceph::{self, Ceph};
 use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::{Target, Workload, fill};
 use crate::outcome::Outcome;
@@ -121,7 +122,7 @@ pub(crate) fn record_memory(run: &Run) -> Outcome<Table> {
         reference: "nbdkit memory",
         rows: Vec::new(),
     };
-    measure(run, &subjects, &RECORD, &instances(run), &mut table)?;
+    measure(run, &subjects, &RECORD, |workload| instances(run, workload), &mut table)?;
     Ok(table)
 }
 
@@ -148,6 +149,7 @@ pub(crate) fn record_file(run: &Run) -> Outcome<Table> {
         subjects.push(of_server(part, &server, size_mib));
         servers.push(server);
     }
+    let _ceph = ceph(run, size_mib, &mut subjects)?;
     let target = Target::File(file("raw.img"));
     subjects.push(Subject {
         name: "raw".to_owned(),
@@ -163,7 +165,7 @@ pub(crate) fn record_file(run: &Run) -> Outcome<Table> {
         reference: "raw",
         rows: Vec::new(),
     };
-    measure(run, &subjects, &RECORD, &instances(run), &mut table)?;
+    measure(run, &subjects, &RECORD, |workload| instances(run, workload), &mut table)?;
     Ok(table)
 }
 
@@ -185,7 +187,7 @@ pub(crate) fn depth(run: &Run) -> Outcome<Table> {
         rows: Vec::new(),
     };
     let jobs = if run.pace.full { vec![1, 8] } else { vec![1] };
-    measure(run, &subjects, &DEPTHS, &jobs, &mut table)?;
+    measure(run, &subjects, &DEPTHS, |_| jobs.clone(), &mut table)?;
     Ok(table)
 }
 
@@ -208,7 +210,7 @@ pub(crate) fn threads(run: &Run) -> Outcome<Table> {
         reference: THREADS_REFERENCE,
         rows: Vec::new(),
     };
-    measure(run, &subjects, &EIGHT_JOBS, &[8], &mut table)?;
+    measure(run, &subjects, &EIGHT_JOBS, |_| vec![8], &mut table)?;
     Ok(table)
 }
 
@@ -234,7 +236,7 @@ pub(crate) fn protocols(run: &Run) -> Outcome<Table> {
         reference: NBD_TCP,
         rows: Vec::new(),
     };
-    measure(run, &subjects, &PROTOCOLS, &[1], &mut table)?;
+    measure(run, &subjects, &PROTOCOLS, |_| vec![1], &mut table)?;
     Ok(table)
 }
 
@@ -255,8 +257,9 @@ pub(crate) fn threads_name(threads: u16) -> String {
     format!("threads = {threads}, shards = {threads}")
 }
 
-fn instances(run: &Run) -> Vec<u32> {
-    if run.pace.full { vec![1, 2, 4, 8] } else { vec![1] }
+/// How many clients at once: only what is many small requests is asked for by several.
+fn instances(run: &Run, workload: &Workload) -> Vec<u32> {
+    if run.pace.full && workload.depth == 64 { vec![1, 2, 4, 8] } else { vec![1] }
 }
 
 /// Three replicas with a client beside one of them, with a client on a fourth node, and one replica alone.
@@ -310,17 +313,39 @@ fn nbdkit_memory(run: &Run, size_mib: u64, subjects: &mut Vec<Subject>) -> Outco
     Ok(Some(server))
 }
 
+/// Ceph with three copies, in long runs, if it is installed, as a further subject; it serves until it is dropped.
+fn ceph(run: &Run, size_mib: u64, subjects: &mut Vec<Subject>) -> Outcome<Option<Ceph>> {
+    if !run.pace.full && !run.pace.sanity {
+        return Ok(None);
+    }
+    if let Some(missing) = ceph::is_missing() {
+        println!("NOT RUN: Ceph: not on this machine: {missing}");
+        return Ok(None);
+    }
+    let ceph = Ceph::up(&run.scratch.join("ceph"), size_mib)?;
+    let (target, pids) = (ceph.target(), ceph.pids());
+    fill(&target, size_mib)?;
+    subjects.push(Subject {
+        name: "Ceph RBD, 3 OSDs".to_owned(),
+        target,
+        pids,
+        size_mib,
+        copies: 3,
+    });
+    Ok(Some(ceph))
+}
+
 fn of_server(name: &str, server: &Server, size_mib: u64) -> Subject {
     let (target, pids) = (Target::Nbd(server.url()), vec![server.pid()]);
     Subject { name: name.to_owned(), target, pids, size_mib, copies: 1 }
 }
 
-/// Measures every workload on every subject, by turns.
+/// Measures every workload on every subject, by turns, with as many instances at once as `threads` says.
 pub(crate) fn measure(
     run: &Run,
     subjects: &[Subject],
     workloads: &[Workload],
-    threads: &[u32],
+    threads: impl Fn(&Workload) -> Vec<u32>,
     table: &mut Table,
 ) -> Outcome<()> {
     for subject in subjects.iter().filter(|subject| subject.pids.is_empty() || subject.copies == 1)
@@ -331,7 +356,7 @@ pub(crate) fn measure(
     for number in 0..run.pace.repeats() {
         println!("{}: repeat {} of {}", table.title, number + 1, run.pace.repeats());
         for (place, workload) in workloads.iter().enumerate() {
-            for &threads in threads {
+            for threads in threads(workload) {
                 for (who, subject) in subjects.iter().enumerate() {
                     let sample = subject.measure(run, workload, threads)?;
                     repeats.entry((place, threads, who)).or_default().samples.push(sample);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tools::{Disk, text, tool, unmount};
 
 use crate::fio::Target;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, fail};
 
 /// One that is mounted; ext4, and a volume by nbdfuse and a loop device.
 pub(crate) struct Tree {
@@ -26,6 +26,7 @@ impl Tree {
                 (disk.device.clone(), Some(disk))
             }
             Target::File(path) => (text(path).to_owned(), None),
+            Target::Rbd { .. } => return fail("an image of Ceph is not mounted here"),
         };
         // Blocks that were written stay: a database on a new disk would mostly measure how the file below it grows.
         let steady = ["-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"];

@@ -380,8 +380,12 @@ impl World {
         None
     }
 
-    /// Buffers that nobody needs any more.
+    /// Buffers that nobody needs any more, once everything was read again. Until there is a primary again a write of the
+    /// last one may wait for room in a replica's activity log, which only a primary can make.
     pub(crate) fn held_buffers(&self) -> Option<String> {
+        if !self.finals {
+            return None;
+        }
         for node in &self.nodes {
             let held = node.process.as_ref().map_or(0, |process| process.buffers.count());
             if held > 0 {

@@ -1,4 +1,4 @@
-//! Programs that tests drive, and disks of this host that they make: what labs and benchmarks stand on.
+//! Programs that tests drive, and disks and emulated machines that they make: what labs and benchmarks stand on.
 //!
 //! Always: whatever is waited for has a deadline, and who waits in vain says for what.
 //!
@@ -6,6 +6,7 @@
 
 pub mod database;
 mod disk;
+pub mod guest;
 
 pub use disk::{Device, Disk, Running, has_loops, no_disk, unmount};
 

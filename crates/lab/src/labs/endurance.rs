@@ -87,9 +87,23 @@ fn insist(cluster: &Cluster, words: &[&str]) -> Outcome<()> {
     wait_for(&words.join(" "), WORD_LIMIT, || cluster.ok(words).map(drop))
 }
 
+/// Starts a node that is away, once the others have gone on without it: where two copies were invalidated its own may be the only
+/// one that has everything, and they cannot.
 fn back(cluster: &Cluster, load: &Load, node: &str) -> Outcome<()> {
-    load.progress(20)?;
+    let before = load.acknowledged();
+    wait_for("20 more acknowledged writes", SYNC_LIMIT, || {
+        let more = load.acknowledged() - before;
+        ensure!(more >= 20 || has_the_only_copy(cluster, node)?, "there were {more}");
+        Ok(())
+    })?;
     cluster.start(node)
+}
+
+/// Whether no copy but the node's is known to have everything.
+fn has_the_only_copy(cluster: &Cluster, node: &str) -> Outcome<bool> {
+    let status = cluster.status(DISK)?;
+    let replicas = status["replicas"].as_array().map(Vec::as_slice).unwrap_or_default();
+    Ok(!replicas.iter().any(|replica| replica["node"] != node && replica["in_sync"] == true))
 }
 
 /// One thing happens. Words that may well be refused now are said for what they do when they are not.

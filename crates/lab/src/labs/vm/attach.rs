@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use super::{Guest, said, until};
-use crate::bench::{Bench, Failure, Outcome, Verdict, ensure, need_tools, passed, program};
+use tools::guest::Guest;
+
+use crate::bench::{Bench, Failure, Outcome, Verdict, ensure, passed, program};
 use crate::cluster::Cluster;
 
 /// What the machine is told: where a volume is for it, in one word each for NVMe and NBD.
@@ -38,20 +39,6 @@ pub(in crate::labs) fn attach_6_12(bench: &Bench) -> Outcome {
 
 /// The program itself makes a disk of a volume in the machine; the nodes run here.
 fn attach(bench: &Bench, series: &str) -> Outcome {
-    need_tools!(
-        "qemu-system-x86_64",
-        "busybox",
-        "nvme",
-        "fio",
-        "mkfs.ext4",
-        "modprobe",
-        "depmod",
-        "cpio",
-        "xz",
-        "apt-get",
-        "apt-cache",
-        "dpkg"
-    );
     let guest = match Guest::of(series)? {
         Ok(guest) => guest,
         Err(why) => return Ok(Verdict::NotRun(why)),
@@ -67,12 +54,12 @@ fn attach(bench: &Bench, series: &str) -> Outcome {
         fs::copy(program(name)?, share.join(name))?;
     }
     let mut running = guest.start(&share)?;
-    until(&mut running, &share, "kill")?;
+    running.until("kill")?;
     cluster.kill("a")?;
     bench.tell("node a, to which the kernel's NBD client is connected, is killed");
-    until(&mut running, &share, "start")?;
+    running.until("start")?;
     cluster.start("a")?;
-    ensure!(running.ends_well()?, "the machine found fault:\n{}", said(&share));
+    running.end()?;
     passed(format!("{}: {}", guest.kernel, told(&share)))
 }
 

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Guest, TOOLS};
-use crate::bench::{Bench, Outcome, Verdict, ensure, missing, passed, run, text, wait_for};
+use crate::bench::{Bench, Outcome, Verdict, ensure, passed, run, text, wait_for};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 use tools::Running;
+use tools::guest::Guest;
 
 const SIZE_MIB: u64 = 64;
 
@@ -31,10 +31,6 @@ const QEMU_LIMIT: Duration = Duration::from_secs(30);
 const MEMORY_MIB: &str = "400";
 
 pub(in crate::labs) fn moved_6_12(bench: &Bench) -> Outcome {
-    let missing = missing(TOOLS);
-    if !missing.is_empty() {
-        return Ok(Verdict::NotRun(format!("not on this machine: {}", missing.join(", "))));
-    }
     let guest = match Guest::of("linux-image-6.12-amd64")? {
         Ok(guest) => guest,
         Err(why) => return Ok(Verdict::NotRun(why)),

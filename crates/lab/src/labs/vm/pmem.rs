@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use super::{Guest, Running, TOOLS, said, text, until};
-use crate::bench::{Bench, Outcome, Verdict, ensure, missing, passed, program};
+use tools::guest::{Guest, Machine};
+
+use crate::bench::{Bench, Outcome, Verdict, passed, program, text};
 
 /// What the machine needs, the persistent part included, in MiB.
 const MEMORY_MIB: u32 = 2048;
@@ -12,10 +13,6 @@ const MEMORY_MIB: u32 = 2048;
 const KERNEL: &str = "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off nokaslr random.trust_cpu=1 tsc=reliable memmap=384M!1536M";
 
 pub(in crate::labs) fn pmem_6_12(bench: &Bench) -> Outcome {
-    let missing = missing(TOOLS);
-    if !missing.is_empty() {
-        return Ok(Verdict::NotRun(format!("not on this machine: {}", missing.join(", "))));
-    }
     let guest = match Guest::of("linux-image-6.12-amd64")? {
         Ok(guest) => guest,
         Err(why) => return Ok(Verdict::NotRun(why)),
@@ -34,16 +31,16 @@ pub(in crate::labs) fn pmem_6_12(bench: &Bench) -> Outcome {
         text(&memory)
     );
     let words = ["-append", KERNEL, "-object", &object, "-machine", "pc,memory-backend=all"];
-    let start = |phase: &str| -> Outcome<Running> {
+    let start = |phase: &str| -> Outcome<Machine> {
         fs::write(share.join("settings"), format!("PHASE={phase}\n"))?;
         guest.start_by(&share, MEMORY_MIB, &words)
     };
     let mut running = start("write")?;
-    until(&mut running, &share, "written")?;
+    running.until("written")?;
     running.lose_power(&object)?;
     bench.tell("the machine has lost its power while it wrote");
     let mut running = start("look")?;
-    ensure!(running.ends_well()?, "the machine found fault:\n{}", said(&share));
+    running.end()?;
     let seen = fs::read_to_string(share.join("seen")).unwrap_or_default();
     passed(format!("{}: {}", guest.kernel, seen.trim().replace('\n', "; ")))
 }

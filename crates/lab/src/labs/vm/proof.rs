@@ -5,8 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-use super::{Guest, TOOLS, paths, said, until};
-use crate::bench::{Bench, Outcome, Verdict, ensure, missing, passed, program, run};
+use tools::guest::Guest;
+
+use super::paths;
+use crate::bench::{Bench, Outcome, Verdict, ensure, passed, program, run};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 
 /// Of the machine, in its script too.
@@ -46,10 +48,6 @@ pub(super) fn tell(cluster: &Cluster, lines: &str) -> Outcome<()> {
 }
 
 fn proof(bench: &Bench, series: &str) -> Outcome {
-    let missing = missing(TOOLS);
-    if !missing.is_empty() {
-        return Ok(Verdict::NotRun(format!("not on this machine: {}", missing.join(", "))));
-    }
     let guest = match Guest::of(series)? {
         Ok(guest) => guest,
         Err(why) => return Ok(Verdict::NotRun(why)),
@@ -73,7 +71,7 @@ fn proof(bench: &Bench, series: &str) -> Outcome {
     );
     fs::write(share.join("settings"), settings)?;
     let mut running = guest.start(&share)?;
-    until(&mut running, &share, "ready")?;
+    running.until("ready")?;
     let killed = cluster.primary("web")?;
     cluster.kill(&killed)?;
     cluster.start(&killed)?;
@@ -82,10 +80,10 @@ fn proof(bench: &Bench, series: &str) -> Outcome {
     fs::write(share.join("back"), "")?;
     tell(&cluster, &format!("secret = \"{next}\"\nold_secret = \"{own}\"\n{of_nodes}"))?;
     fs::write(share.join("both"), "")?;
-    until(&mut running, &share, "proved")?;
+    running.until("proved")?;
     tell(&cluster, &format!("secret = \"{next}\"\n{of_nodes}"))?;
     fs::write(share.join("only"), "")?;
-    ensure!(running.ends_well()?, "the machine found fault:\n{}", said(&share));
+    running.end()?;
     for node in ["a", "b", "c"] {
         let log = fs::read_to_string(cluster.home(node).join("log"))?;
         let told = [&own, &next, &nodes].iter().any(|secret| log.contains(&secret[10..40]));

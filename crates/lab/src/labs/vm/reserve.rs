@@ -2,15 +2,13 @@
 
 use std::fs;
 
-use super::{Guest, TOOLS, paths, said, until};
-use crate::bench::{Bench, Outcome, Verdict, ensure, missing, passed};
+use tools::guest::Guest;
+
+use super::paths;
+use crate::bench::{Bench, Outcome, Verdict, passed};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 
 pub(in crate::labs) fn reserve_6_12(bench: &Bench) -> Outcome {
-    let missing = missing(TOOLS);
-    if !missing.is_empty() {
-        return Ok(Verdict::NotRun(format!("not on this machine: {}", missing.join(", "))));
-    }
     let guest = match Guest::of("linux-image-6.12-amd64")? {
         Ok(guest) => guest,
         Err(why) => return Ok(Verdict::NotRun(why)),
@@ -25,14 +23,14 @@ pub(in crate::labs) fn reserve_6_12(bench: &Bench) -> Outcome {
     let settings = format!("SUBSYSTEM={subsystem} PORTS=\"{}\"\n", ports.join(" "));
     fs::write(share.join("settings"), settings)?;
     let mut running = guest.start(&share)?;
-    until(&mut running, &share, "ready")?;
+    running.until("ready")?;
     let killed = cluster.primary("web")?;
     cluster.kill(&killed)?;
     cluster.start(&killed)?;
     bench.tell(format!("node {killed}, the primary's, was killed and is back"));
     cluster.wait("web", "in-sync", SYNC_LIMIT)?;
     fs::write(share.join("back"), "")?;
-    ensure!(running.ends_well()?, "the machine found fault:\n{}", said(&share));
+    running.end()?;
     let seen = fs::read_to_string(share.join("seen"))?;
     passed(format!("{}: {}", guest.kernel, seen.trim().replace('\n', "; ")))
 }

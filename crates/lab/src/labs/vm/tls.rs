@@ -4,9 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tools::guest::{Guest, MAKE_LIMIT, is_made, kept};
+
+use super::paths;
 use super::proof::{HOST, TOOL_LIMIT, tell};
-use super::{Guest, MAKE_LIMIT, TOOLS, paths, said, script, until};
-use crate::bench::{Bench, Outcome, Verdict, ensure, missing, passed, program, run, text};
+use crate::bench::{Bench, Outcome, Verdict, ensure, passed, program, run, text};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 
 /// Debian's 6.1 has no TLS for NVMe.
@@ -16,12 +18,9 @@ pub(in crate::labs) fn tls_6_12(bench: &Bench) -> Outcome {
 
 /// Programs of a newer Debian, for the machine; kept beside the kernels. The inner error: they cannot be had.
 fn newer_tools() -> Outcome<Result<PathBuf, String>> {
-    let programs = program("lockstep")?;
-    let target = programs.parent().and_then(Path::parent).unwrap_or(Path::new("."));
-    let directory = target.join("guest").join("tools-13");
-    let (made, script) = (directory.join("made"), script("newer.sh"));
-    let changed = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
-    if changed(&made).is_ok_and(|made| changed(&script).is_ok_and(|at| at <= made)) {
+    let directory = kept()?.join("tools-13");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("vm/newer.sh");
+    if is_made(&directory.join("made"), &script) {
         return Ok(Ok(directory));
     }
     let ran = run(Command::new(&script).arg(text(&directory)), MAKE_LIMIT)?;
@@ -39,10 +38,6 @@ fn key() -> Outcome<String> {
 }
 
 fn tls(bench: &Bench, series: &str) -> Outcome {
-    let missing = missing(TOOLS);
-    if !missing.is_empty() {
-        return Ok(Verdict::NotRun(format!("not on this machine: {}", missing.join(", "))));
-    }
     let (guest, tools) = match (Guest::of(series)?, newer_tools()?) {
         (Ok(guest), Ok(tools)) => (guest, tools),
         (Err(why), _) | (_, Err(why)) => return Ok(Verdict::NotRun(why)),
@@ -65,7 +60,7 @@ fn tls(bench: &Bench, series: &str) -> Outcome {
     );
     fs::write(share.join("settings"), settings)?;
     let mut running = guest.start(&share)?;
-    until(&mut running, &share, "ready")?;
+    running.until("ready")?;
     let killed = cluster.primary("web")?;
     cluster.kill(&killed)?;
     cluster.start(&killed)?;
@@ -74,13 +69,13 @@ fn tls(bench: &Bench, series: &str) -> Outcome {
     fs::write(share.join("back"), "")?;
     tell(&cluster, &format!("tls_key = \"{next}\"\nold_tls_key = \"{own}\"\n"))?;
     fs::write(share.join("both"), "")?;
-    until(&mut running, &share, "changed")?;
+    running.until("changed")?;
     tell(&cluster, &format!("tls_key = \"{next}\"\n"))?;
     fs::write(share.join("only"), "")?;
-    until(&mut running, &share, "left")?;
+    running.until("left")?;
     tell(&cluster, &format!("tls_key = \"{wrong}\"\n"))?;
     fs::write(share.join("other"), "")?;
-    ensure!(running.ends_well()?, "the machine found fault:\n{}", said(&share));
+    running.end()?;
     for node in ["a", "b", "c"] {
         let log = fs::read_to_string(cluster.home(node).join("log"))?;
         let told = [&own, &next, &wrong].iter().any(|key| log.contains(&key[16..40]));

@@ -3,8 +3,9 @@
 use std::fs;
 use std::time::Duration;
 
-use super::{Guest, MEMORY_MIB, TOOLS, said, until};
-use crate::bench::{Bench, Outcome, Verdict, ensure, let_run, missing, passed, text};
+use tools::guest::{Guest, MEMORY_MIB};
+
+use crate::bench::{Bench, Outcome, Verdict, ensure, let_run, passed, text};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 
 const SIZE_MIB: u64 = 64;
@@ -14,10 +15,6 @@ const GROWN_MIB: u64 = 96;
 const GOES_ON: Duration = Duration::from_secs(8);
 
 pub(in crate::labs) fn vhost_6_12(bench: &Bench) -> Outcome {
-    let missing = missing(TOOLS);
-    if !missing.is_empty() {
-        return Ok(Verdict::NotRun(format!("not on this machine: {}", missing.join(", "))));
-    }
     let guest = match Guest::of("linux-image-6.12-amd64")? {
         Ok(guest) => guest,
         Err(why) => return Ok(Verdict::NotRun(why)),
@@ -37,7 +34,7 @@ pub(in crate::labs) fn vhost_6_12(bench: &Bench) -> Outcome {
     let words = ["-object", &memory, "-machine", "memory-backend=memory", "-chardev", &path];
     let device = ["-device", "vhost-user-blk-pci,chardev=disk"];
     let mut running = guest.start_by(&share, MEMORY_MIB, &[&words[..], &device].concat())?;
-    until(&mut running, &share, "ready")?;
+    running.until("ready")?;
     for gently in [false, true, false] {
         let_run(GOES_ON);
         if gently {
@@ -53,9 +50,9 @@ pub(in crate::labs) fn vhost_6_12(bench: &Bench) -> Outcome {
     }
     let_run(GOES_ON);
     fs::write(share.join("enough"), "")?;
-    until(&mut running, &share, "grow")?;
+    running.until("grow")?;
     cluster.ok(&["resource", "resize", "web", "--size", &format!("{GROWN_MIB}MiB")])?;
-    ensure!(running.ends_well()?, "the machine found fault:\n{}", said(&share));
+    running.end()?;
     cluster.wait("web", "in-sync", SYNC_LIMIT)?;
     cluster.compare("web", 0, GROWN_MIB << 20, &["a", "b"])?;
     let seen = fs::read_to_string(share.join("seen")).unwrap_or_default();

@@ -18,7 +18,7 @@ put() {
 }
 for tool in busybox nvme fio mkfs.ext4 fsck.ext4 fstrim blkdiscard dmsetup modprobe bash; do put $tool; done
 cp "$modules"/modules.builtin* "$modules/modules.order" "$root/lib/modules/$release/"
-(cd "$modules" && find kernel -name '*.ko*' | grep -E 'virtio|/nvme/|9p|failover|crc|ext4|jbd2|mbcache|netfs|fscache|t10-pi|/block/(nbd|brd)|/ublk_drv|/md/dm-(mod|crypt|flakey)|/encrypted-keys/|/trusted-keys/|/asn1|/char/tpm/|/net/tls/|/nvdimm/|/dax/|crypto/(gcm|xts|ecb|ghash|gf128mul|aesni|cryptd|crypto_simd)' | cpio -pdm --quiet "$root/lib/modules/$release")
+(cd "$modules" && find kernel -name '*.ko*' | grep -E 'virtio|/nvme/|9p|failover|crc|ext4|jbd2|mbcache|netfs|fscache|t10-pi|/block/(nbd|brd|drbd/)|lru_cache|/ublk_drv|/md/dm-(mod|crypt|flakey)|/encrypted-keys/|/trusted-keys/|/asn1|/char/tpm/|/net/tls/|/nvdimm/|/dax/|crypto/(gcm|xts|ecb|ghash|gf128mul|aesni|cryptd|crypto_simd)' | cpio -pdm --quiet "$root/lib/modules/$release")
 find "$root/lib/modules" -name '*.ko.xz' -exec xz -d {} +
 depmod -b "$root" "$release"
 cat > "$root/init" <<'I'
