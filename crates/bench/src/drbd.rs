@@ -79,27 +79,8 @@ pub(crate) fn drbd(run: &Run) -> Outcome<Option<Table>> {
     };
     let pace = Settings::of(run);
     let directory = run.scratch.join("vm");
-    let both = directory.join("both");
-    fs::create_dir_all(&both).map_err(|error| error.to_string())?;
-    let share = |role: &str| directory.join(role);
-    let homes = directory.join("homes");
-    let programs = &run.programs[0].directory;
-    machine::run(
-        Command::new(programs.join("lockstep"))
-            .args(["cluster", "make", "--out"])
-            .arg(&homes)
-            .args(["a=10.9.0.1", "b=10.9.0.2"]),
-    )?;
-    for role in ["a", "b"] {
-        speak_plainly(&homes.join(role))?;
-        pace.lay_out(&share(role), role, &homes.join(role))?;
-        for program in ["lockstep", "lockstepd", "carry"] {
-            copy(&programs.join(program), &share(role))?;
-        }
-        for tool in &tools {
-            copy(tool, &share(role))?;
-        }
-    }
+    pace.prepare(run, &directory, &tools)?;
+    let own_share = directory.join("a");
     let wire = directory.join("wire");
     let mut other = pace.boot(&guest, &directory, "b", &wire, true)?;
     wait_for("a machine that listens", LISTEN_LIMIT, || {
@@ -109,7 +90,7 @@ pub(crate) fn drbd(run: &Run) -> Outcome<Option<Table>> {
     let mut own = pace.boot(&guest, &directory, "a", &wire, false)?;
     for repeat in 1..=run.pace.repeats() {
         println!("Beside DRBD, in emulated machines: repeat {repeat} of {}", run.pace.repeats());
-        while !share("a").join(format!("repeat-{repeat}")).exists() {
+        while !own_share.join(format!("repeat-{repeat}")).exists() {
             stop::check()?;
             if own.has_ended()? {
                 break;
@@ -119,6 +100,11 @@ pub(crate) fn drbd(run: &Run) -> Outcome<Option<Table>> {
     }
     own.end().map_err(|failure| format!("{failure}\nthe other:\n{}", other.said()))?;
     other.end()?;
+    read_table(run, &own_share).map(Some)
+}
+
+/// What fio saw, as it lies in the share of the machine that asked.
+fn read_table(run: &Run, share: &Path) -> Outcome<Table> {
     let mut table = Table {
         key: "drbd",
         title: "Beside DRBD, in two emulated machines",
@@ -131,7 +117,7 @@ pub(crate) fn drbd(run: &Run) -> Outcome<Option<Table>> {
         for (key, subject) in SUBJECTS {
             let mut repeats = Repeats::default();
             for repeat in 1..=run.pace.repeats() {
-                let report = share("a").join(format!("{key}-{number}-{repeat}.json"));
+                let report = share.join(format!("{key}-{number}-{repeat}.json"));
                 repeats.samples.push(fio::read_report(&report)?);
             }
             let subject = subject.to_owned();
@@ -139,7 +125,7 @@ pub(crate) fn drbd(run: &Run) -> Outcome<Option<Table>> {
             table.rows.push(Row { workload, subject, threads: 1, repeats, own_ms, system_calls });
         }
     }
-    Ok(Some(table))
+    Ok(table)
 }
 
 fn not_run(why: &str) -> Outcome<Option<Table>> {
@@ -181,6 +167,31 @@ impl Settings {
             _ => (256, 3.0, 0.5),
         };
         Settings { size_mib, repeats: run.pace.repeats(), seconds, warm_seconds }
+    }
+
+    /// Lays out what the machines find: programs, and the directory of a node for each.
+    fn prepare(&self, run: &Run, directory: &Path, tools: &[PathBuf]) -> Outcome<()> {
+        fs::create_dir_all(directory.join("both")).map_err(|error| error.to_string())?;
+        let homes = directory.join("homes");
+        let programs = &run.programs[0].directory;
+        machine::run(
+            Command::new(programs.join("lockstep"))
+                .args(["cluster", "make", "--out"])
+                .arg(&homes)
+                .args(["a=10.9.0.1", "b=10.9.0.2"]),
+        )?;
+        for role in ["a", "b"] {
+            let share = directory.join(role);
+            speak_plainly(&homes.join(role))?;
+            self.lay_out(&share, role, &homes.join(role))?;
+            for program in ["lockstep", "lockstepd", "carry"] {
+                copy(&programs.join(program), &share)?;
+            }
+            for tool in tools {
+                copy(tool, &share)?;
+            }
+        }
+        Ok(())
     }
 
     /// What one of the machines finds.

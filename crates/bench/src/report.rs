@@ -109,7 +109,7 @@ fn table_text(table: &Table, page: &mut String) {
             |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
         writeln!(
             page,
-            "| {} | {} | {} | {:.0} ({low:.0}..{high:.0}) | {ratio} | {:.0} | {:.0} | {:.0} | {:.0} | {:.0} | {:.2} \
+            "| {} | {} | {} | {:.0} ({low:.0}..{high:.0}) | {ratio} | {:.0} | {:.0} | {:.0} | {:.0} | {:.0} | {} \
              | {} | {} |",
             row.workload.name,
             row.subject,
@@ -120,7 +120,7 @@ fn table_text(table: &Table, page: &mut String) {
             of(|sample| sample.p50_us),
             of(|sample| sample.p99_us),
             of(|sample| sample.p999_us),
-            of(|sample| sample.cpu_ms),
+            optional(Some(of(|sample| sample.cpu_ms)).filter(|&ms| ms > 0.0)),
             optional(row.own_ms),
             optional(row.system_calls),
         )
