@@ -36,6 +36,9 @@ const METADATA_MIB: u64 = 128;
 /// How long the machines may take beside what is measured.
 const MAKE_LIMIT: Duration = Duration::from_secs(400);
 
+/// How often it is begun.
+const ATTEMPTS: u32 = 2;
+
 /// How long a machine may take until it listens for the other.
 const LISTEN_LIMIT: Duration = Duration::from_secs(30);
 
@@ -77,17 +80,33 @@ pub(crate) fn drbd(run: &Run) -> Outcome<Option<Table>> {
         Ok(tools) => tools,
         Err(why) => return not_run(&why),
     };
+    // An emulator dies now and then of its own faults.
+    for attempt in 0..ATTEMPTS {
+        let directory = run.scratch.join(format!("vm{attempt}"));
+        match once(run, &guest, &tools, &directory) {
+            Ok(table) => return Ok(Some(table)),
+            Err(why) if run.pace.sanity && attempt + 1 == ATTEMPTS => return Err(why),
+            Err(why) => {
+                stop::check()?;
+                eprintln!("bench: beside DRBD, attempt {}: {why}", attempt + 1);
+            }
+        }
+    }
+    not_run("the machines did not come to their end")
+}
+
+/// Boots both machines and waits for their end.
+fn once(run: &Run, guest: &Guest, tools: &[PathBuf], directory: &Path) -> Outcome<Table> {
     let pace = Settings::of(run);
-    let directory = run.scratch.join("vm");
-    pace.prepare(run, &directory, &tools)?;
+    pace.prepare(run, directory, tools)?;
     let own_share = directory.join("a");
     let wire = directory.join("wire");
-    let mut other = pace.boot(&guest, &directory, "b", &wire, true)?;
+    let mut other = pace.boot(guest, directory, "b", &wire, true)?;
     wait_for("a machine that listens", LISTEN_LIMIT, || {
         tools::ensure!(wire.exists() || other.has_ended()?, "no socket yet");
         Ok(())
     })?;
-    let mut own = pace.boot(&guest, &directory, "a", &wire, false)?;
+    let mut own = pace.boot(guest, directory, "a", &wire, false)?;
     for repeat in 1..=run.pace.repeats() {
         println!("Beside DRBD, in emulated machines: repeat {repeat} of {}", run.pace.repeats());
         while !own_share.join(format!("repeat-{repeat}")).exists() {
@@ -100,7 +119,7 @@ pub(crate) fn drbd(run: &Run) -> Outcome<Option<Table>> {
     }
     own.end().map_err(|failure| format!("{failure}\nthe other:\n{}", other.said()))?;
     other.end()?;
-    read_table(run, &own_share).map(Some)
+    read_table(run, &own_share)
 }
 
 /// What fio saw, as it lies in the share of the machine that asked.
