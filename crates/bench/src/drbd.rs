@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use tools::guest::{Guest, Machine};
+use tools::guest::{Guest, LINUX_6_12, Machine, Series};
 use tools::wait_for;
 
 use crate::cluster::speak_plainly;
@@ -25,7 +25,7 @@ use crate::stop;
 use crate::tables::{Row, Table};
 
 /// The kernel whose machines these are: one that has ublk, too.
-const SERIES: &str = "linux-image-6.12-amd64";
+const SERIES: Series = LINUX_6_12;
 
 /// What the two need, in MiB.
 const MEMORY_MIB: u32 = 1200;

@@ -31,7 +31,7 @@ const ENTRIES: u16 = 128;
 const KEEP_ALIVE_MS: u32 = 0;
 
 /// Bytes of data in one PDU.
-const DATA_BYTES: u32 = ::nvme::H2C_BYTES_MAX;
+const DATA_BYTES: u32 = ::nvme::H2C_BYTES_SENT;
 
 /// A log page's worth of the discovery service: so many subsystems are seen.
 const DISCOVERY_BYTES: u32 = 32 << 10;

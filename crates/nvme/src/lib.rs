@@ -60,8 +60,8 @@ pub use controller::Controller;
 pub use host::{Host, HostEvent, HostFault};
 pub use notice::Notice;
 pub use number::{
-    DEPTH_MAX, DISCOVERY_NQN, EVENTS_OPEN_MAX, H2C_BYTES_MAX, INLINE_BYTES_MAX, IO_QUEUES_MAX,
-    NAMESPACES_MAX, NQN_BYTES_MAX, TRANSFER_BYTES_MAX,
+    DEPTH_MAX, DISCOVERY_NQN, EVENTS_OPEN_MAX, H2C_BYTES_MAX, H2C_BYTES_SENT, INLINE_BYTES_MAX,
+    IO_QUEUES_MAX, NAMESPACES_MAX, NQN_BYTES_MAX, TRANSFER_BYTES_MAX,
 };
 pub use pdu::{Digests, Fatal};
 pub use request::{Op, Request, Slot};

@@ -11,8 +11,11 @@ pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
 pub(crate) const MDTS: u8 = 8;
 /// Bytes of a write that may come with its command.
 pub const INLINE_BYTES_MAX: u32 = 8 << 10;
-/// Bytes of one `H2CData` PDU, at most; told to the host.
-pub const H2C_BYTES_MAX: u32 = 128 << 10;
+/// Bytes of one `H2CData` PDU, at most; told to the host (TCP, "MAXH2CDATA"). As much as one request may have: Linux before 5.17
+/// does not look at it, and sends all that it was asked for at once.
+pub const H2C_BYTES_MAX: u32 = TRANSFER_BYTES_MAX;
+/// What our own hosts send in one: every release of ours takes it.
+pub const H2C_BYTES_SENT: u32 = 128 << 10;
 /// Bytes of data that the machine itself gathers: ranges to deallocate, connect data.
 pub(crate) const GATHER_BYTES_MAX: usize = 4096;
 /// Asynchronous event requests that a host may leave open.

@@ -613,6 +613,21 @@ fn damaged_data_is_never_written() {
     assert_eq!(status, Status::SUCCESS);
 }
 
+/// Linux before 5.17 sends all that it was asked for in one PDU, whatever it was told.
+#[test]
+fn the_largest_write_may_come_in_one_pdu() {
+    let mut pair = io(11, Digests::default());
+    let blocks = TRANSFER_BYTES_MAX / 512;
+    let id = pair.host.write_later(1, (0, blocks), 9, &mut pair.to_controller);
+    let events = pair.carry();
+    let HostEvent::Asked { tag, length_bytes, .. } = events[0] else { panic!("{events:?}") };
+    assert_eq!(length_bytes, TRANSFER_BYTES_MAX);
+    let data = alloc::vec![7; TRANSFER_BYTES_MAX as usize];
+    pair.host.send_data((id, tag), 0, &data, TRANSFER_BYTES_MAX, &mut pair.to_controller);
+    let ended = HostEvent::Ended { id, status: Status::SUCCESS, result: 0 };
+    assert_eq!(pair.carry(), [ended]);
+}
+
 #[test]
 fn data_outside_its_command_ends_the_connection() {
     for (offset, length) in [(4096, 4096), (0, 12_288), (8192, 4096)] {

@@ -1,15 +1,34 @@
 #!/bin/bash
-# initrd.sh PACKAGE DIR: takes a kernel out of Debian's PACKAGE (linux-image-...-amd64) and makes an initial file system in memory for it,
-# with this machine's nvme, fio, mkfs.ext4 and busybox. DIR gets `vmlinuz` and `initrd`. Installs nothing: says which tool is missing.
+# initrd.sh SERIES KEPT [RELEASE]: takes the newest kernel of a SERIES (linux-image-amd64, linux-image-6.12-amd64) out of Debian's packages, of this machine's
+# release or of RELEASE (bullseye, forky), and makes an initial file system in memory for it, with this machine's nvme, fio, mkfs.ext4 and busybox.
+# KEPT/PACKAGE gets `vmlinuz` and `initrd`, unless they are there and no older than this script. The last word that it prints is PACKAGE. Installs
+# nothing: says which tool is missing.
 set -eu
-package=$1 dir=$2
+series=$1 kept=$2 release=${3:-}
 for tool in busybox nvme fio mkfs.ext4 fsck.ext4 fstrim blkdiscard dmsetup modprobe depmod cpio xz dpkg apt-get; do
     command -v $tool >/dev/null || { echo "$tool is missing (apt-get install busybox-static nvme-cli fio e2fsprogs dmsetup kmod cpio)" >&2; exit 2; }
 done
-mkdir -p "$dir"; dir=$(cd "$dir"; pwd); work=$dir/work; rm -rf "$work"; mkdir -p "$work/kernel"
-(cd "$work" && chmod 777 . && apt-get download -q "$package" && dpkg -x "$package"_*.deb kernel)
-modules=$(ls -d "$work"/kernel/{usr/,}lib/modules/* 2>/dev/null | head -1) release=$(basename "$modules")
-root=$work/root; mkdir -p "$root"/{bin,lib,proc,sys,dev,mnt,host,tmp,etc,run,usr,lib/modules/"$release"}; ln -s bin "$root/usr/bin"; ln -s bin "$root/sbin"
+mkdir -p "$kept"; kept=$(cd "$kept"; pwd); options=()
+if [ -n "$release" ]; then
+    key=/usr/share/keyrings/debian-archive-keyring.gpg lists=$kept/lists-$release
+    [ -e $key ] || { echo "$key is missing (apt-get install debian-archive-keyring)" >&2; exit 2; }
+    mkdir -p "$lists/state/partial" "$lists/cache/archives/partial"
+    echo "deb [signed-by=$key] http://deb.debian.org/debian $release main" > "$lists/sources.list"
+    options=(-o "Dir::Etc::sourcelist=$lists/sources.list" -o Dir::Etc::sourceparts=/dev/null -o "Dir::State::lists=$lists/state" -o "Dir::Cache=$lists/cache"
+        -o APT::Sandbox::User=root)
+    # Once a day.
+    if [ -z "$(find "$lists/updated" -mmin -1440 2>/dev/null)" ]; then apt-get -q "${options[@]}" update; touch "$lists/updated"; fi
+fi
+package=$(apt-cache "${options[@]}" depends "$series" | sed -n 's/^ *Depends: \(linux-image-.*\)/\1/p' | head -n 1)
+[ -n "$package" ] || { echo "the package archive names no $series (apt-get update)" >&2; exit 2; }
+dir=$kept/$package
+[ ! "$dir/vmlinuz" -nt "$0" ] || { echo "$package"; exit; }
+work=$dir/work; rm -rf "$work"; mkdir -p "$work/kernel"
+# Newer releases have the kernel and its modules in packages of their own, on which that one depends.
+mapfile -t parts < <(apt-cache "${options[@]}" depends "$package" | sed -n 's/^ *Depends: \(linux-\(binary\|modules\)-.*\)/\1/p')
+(cd "$work" && chmod 777 . && apt-get "${options[@]}" download -q "$package" "${parts[@]}" && for each in linux-*.deb; do dpkg -x "$each" kernel; done)
+modules=$(ls -d "$work"/kernel/{usr/,}lib/modules/* 2>/dev/null | head -1) version=$(basename "$modules")
+root=$work/root; mkdir -p "$root"/{bin,lib,proc,sys,dev,mnt,host,tmp,etc,run,usr,lib/modules/"$version"}; ln -s bin "$root/usr/bin"; ln -s bin "$root/sbin"
 put() {
     cp "$(readlink -f "$(command -v "$1")")" "$root/bin/$1"
     ldd "$root/bin/$1" 2>/dev/null | grep -o '/[^ ]*' | while read -r library; do
@@ -17,10 +36,10 @@ put() {
     done
 }
 for tool in busybox nvme fio mkfs.ext4 fsck.ext4 fstrim blkdiscard dmsetup modprobe bash; do put $tool; done
-cp "$modules"/modules.builtin* "$modules/modules.order" "$root/lib/modules/$release/"
-(cd "$modules" && find kernel -name '*.ko*' | grep -E 'virtio|/nvme/|9p|failover|crc|ext4|jbd2|mbcache|netfs|fscache|t10-pi|/block/(nbd|brd|drbd/)|lru_cache|/ublk_drv|/md/dm-(mod|crypt|flakey)|/encrypted-keys/|/trusted-keys/|/asn1|/char/tpm/|/net/tls/|/nvdimm/|/dax/|crypto/(gcm|xts|ecb|ghash|gf128mul|aesni|cryptd|crypto_simd)' | cpio -pdm --quiet "$root/lib/modules/$release")
+find "$modules" -maxdepth 1 \( -name 'modules.builtin*' -o -name modules.order \) -exec cp -t "$root/lib/modules/$version" {} +
+(cd "$modules" && find kernel -name '*.ko*' | grep -E 'virtio|rng-core|/nvme/|9p|failover|crc|ext4|jbd2|mbcache|netfs|fscache|t10-pi|/block/(nbd|brd|drbd/)|lru_cache|/ublk_drv|/md/dm-(mod|crypt|flakey)|/encrypted-keys/|/trusted-keys/|/asn1|/char/tpm/|/net/tls/|/nvdimm/|/dax/|crypto/(gcm|xts|ecb|ghash|gf128mul|aesni|cryptd|crypto_simd)' | cpio -pdm --quiet "$root/lib/modules/$version")
 find "$root/lib/modules" -name '*.ko.xz' -exec xz -d {} +
-depmod -b "$root" "$release"
+depmod -b "$root" "$version"
 cat > "$root/init" <<'I'
 #!/bin/busybox sh
 /bin/busybox --install -s /bin; export PATH=/bin
@@ -31,4 +50,4 @@ mount -t 9p -o trans=virtio,version=9p2000.L host /host
 cd /host; bash ./run </dev/null > out 2>&1; echo $? > rc; sync; poweroff -f
 I
 chmod +x "$root/init"; (cd "$root"; find . | cpio -o -H newc --quiet) | gzip -1 > "$dir/initrd"
-cp "$work"/kernel/boot/vmlinuz-* "$dir/vmlinuz"; rm -rf "$work"; echo "$release"
+cp "$(find "$work/kernel" -name 'vmlinuz*' -print -quit)" "$dir/vmlinuz"; rm -rf "$work"; echo "$package"

@@ -44,6 +44,24 @@ const SHOWN_LINES: usize = 25;
 /// What a machine needs that only uses volumes, in MiB.
 pub const MEMORY_MIB: u32 = 900;
 
+/// Kernels of Debian of which the newest is taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Series {
+    /// Debian's package of the series.
+    package: &'static str,
+    /// Which release's; empty: that of this machine.
+    release: &'static str,
+}
+
+/// Debian 11's.
+pub const LINUX_5_10: Series = Series { package: "linux-image-amd64", release: "bullseye" };
+/// Debian 12's.
+pub const LINUX_6_1: Series = Series { package: "linux-image-amd64", release: "" };
+/// Debian 13's, as Debian 12 has it too.
+pub const LINUX_6_12: Series = Series { package: "linux-image-6.12-amd64", release: "" };
+/// What Debian's next release has at present.
+pub const NEWEST: Series = Series { package: "linux-image-amd64", release: "testing" };
+
 /// A kernel, and a file system for it.
 pub struct Guest {
     /// The kernel, for people.
@@ -70,32 +88,21 @@ pub fn is_made(made: &Path, script: &Path) -> bool {
 }
 
 impl Guest {
-    /// The newest kernel of a series, as Debian's package of the series is called; what was made of it is kept. The inner
-    /// error: it cannot be had here.
-    pub fn of(series: &str) -> Outcome<Result<Guest, String>> {
+    /// The newest kernel of a series, as a machine; what was made of it is kept. The inner error: it cannot be had here.
+    pub fn of(series: Series) -> Outcome<Result<Guest, String>> {
         let missing = missing(TOOLS);
         if !missing.is_empty() {
             return Ok(Err(format!("not on this machine: {}", missing.join(", "))));
         }
-        let told = run(Command::new("apt-cache").args(["depends", series]), MAKE_LIMIT)?;
-        let kernel =
-            told.out.lines().find_map(|line| line.trim().strip_prefix("Depends: linux-image-"));
-        let Some(kernel) = kernel else {
-            return Ok(Err(format!("the package archive names no {series} (apt-get update)")));
-        };
-        let package = format!("linux-image-{kernel}");
-        let directory = kept()?.join(&package);
-        let kernel = format!("Linux {kernel}");
-        let script = script("initrd.sh");
-        if is_made(&directory.join("vmlinuz"), &script) {
-            return Ok(Ok(Guest { kernel, directory }));
-        }
-        let mut make = Command::new(&script);
-        let made = run(make.args([&package, text(&directory)]), MAKE_LIMIT)?;
+        let (Series { package, release }, kept) = (series, kept()?);
+        let mut make = Command::new(script("initrd.sh"));
+        let made = run(make.args([package, text(&kept), release]), MAKE_LIMIT)?;
         if made.code != Some(0) {
             return Ok(Err(format!("no machine can be made of {package}: {}", made.words())));
         }
-        Ok(Ok(Guest { kernel, directory }))
+        let package = made.out.split_whitespace().last().unwrap_or_default();
+        let kernel = package.strip_prefix("linux-image-").unwrap_or(package);
+        Ok(Ok(Guest { kernel: format!("Linux {kernel}"), directory: kept.join(package) }))
     }
 
     /// Boots, and runs what `share` holds.

@@ -160,7 +160,7 @@ impl Protocol for Nvme {
                     let part = from as usize..from as usize + length as usize;
                     let part = data.get(part).ok_or("more was asked for than there is")?;
                     let id = (u16_at(head, 8), u16_at(head, 10));
-                    self.queue.host.send_data(id, from, part, nvme::H2C_BYTES_MAX, send);
+                    self.queue.host.send_data(id, from, part, nvme::H2C_BYTES_SENT, send);
                 }
                 _ => return Err(format!("no answer that is well: {head:02x?}")),
             }

@@ -16,35 +16,42 @@ use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tools::guest::Guest;
+use tools::guest::{Guest, LINUX_5_10, LINUX_6_1, LINUX_6_12, NEWEST, Series};
 
 use crate::bench::{Bench, Failure, Outcome, Verdict, ensure, let_run, passed};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 use crate::relay::Delay;
 
-pub(super) use attach::{attach_6_1, attach_6_12};
+pub(super) use attach::{attach_5_10, attach_6_1, attach_6_12, attach_newest};
 pub(super) use moved::moved_6_12;
 pub(super) use pmem::pmem_6_12;
-pub(super) use proof::proof_6_12;
-pub(super) use reserve::reserve_6_12;
-pub(super) use tls::tls_6_12;
-pub(super) use ublk::{mapper_6_12, ublk_6_1, ublk_6_12};
+pub(super) use proof::{proof_6_12, proof_newest};
+pub(super) use reserve::{reserve_6_12, reserve_newest};
+pub(super) use tls::{tls_6_12, tls_newest};
+pub(super) use ublk::{mapper_6_12, mapper_newest, ublk_6_1, ublk_6_12, ublk_newest};
 pub(super) use vhost::vhost_6_12;
 
 const SIZE_MIB: u64 = 256;
 const GROWN_MIB: u64 = 320;
 
-/// What Debian calls the newest kernel of a series, and the kernel.
+pub(super) fn nvme_5_10(bench: &Bench) -> Outcome {
+    nvme(bench, LINUX_5_10)
+}
+
 pub(super) fn nvme_6_1(bench: &Bench) -> Outcome {
-    nvme(bench, "linux-image-amd64")
+    nvme(bench, LINUX_6_1)
 }
 
 pub(super) fn nvme_6_12(bench: &Bench) -> Outcome {
-    nvme(bench, "linux-image-6.12-amd64")
+    nvme(bench, LINUX_6_12)
+}
+
+pub(super) fn nvme_newest(bench: &Bench) -> Outcome {
+    nvme(bench, NEWEST)
 }
 
 /// Linux' NVMe/TCP initiator, with a path to each node; the primary's node is killed under it.
-fn nvme(bench: &Bench, series: &str) -> Outcome {
+fn nvme(bench: &Bench, series: Series) -> Outcome {
     let guest = match Guest::of(series)? {
         Ok(guest) => guest,
         Err(why) => return Ok(Verdict::NotRun(why)),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use tools::guest::Guest;
+use tools::guest::{Guest, LINUX_5_10, LINUX_6_1, LINUX_6_12, NEWEST, Series};
 
 use crate::bench::{Bench, Failure, Outcome, Verdict, ensure, passed, program};
 use crate::cluster::Cluster;
@@ -29,16 +29,24 @@ fn places(cluster: &Cluster) -> Outcome<String> {
     Ok(format!("NVME={}\nNBD={}\n", nvme.join(","), nbd.join(",")))
 }
 
+pub(in crate::labs) fn attach_5_10(bench: &Bench) -> Outcome {
+    attach(bench, LINUX_5_10)
+}
+
+pub(in crate::labs) fn attach_newest(bench: &Bench) -> Outcome {
+    attach(bench, NEWEST)
+}
+
 pub(in crate::labs) fn attach_6_1(bench: &Bench) -> Outcome {
-    attach(bench, "linux-image-amd64")
+    attach(bench, LINUX_6_1)
 }
 
 pub(in crate::labs) fn attach_6_12(bench: &Bench) -> Outcome {
-    attach(bench, "linux-image-6.12-amd64")
+    attach(bench, LINUX_6_12)
 }
 
 /// The program itself makes a disk of a volume in the machine; the nodes run here.
-fn attach(bench: &Bench, series: &str) -> Outcome {
+fn attach(bench: &Bench, series: Series) -> Outcome {
     let guest = match Guest::of(series)? {
         Ok(guest) => guest,
         Err(why) => return Ok(Verdict::NotRun(why)),

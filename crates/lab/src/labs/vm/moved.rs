@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::bench::{Bench, Outcome, Verdict, ensure, passed, run, text, wait_for};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 use tools::Running;
-use tools::guest::Guest;
+use tools::guest::{Guest, LINUX_6_12};
 
 const SIZE_MIB: u64 = 64;
 
@@ -31,7 +31,7 @@ const QEMU_LIMIT: Duration = Duration::from_secs(30);
 const MEMORY_MIB: &str = "400";
 
 pub(in crate::labs) fn moved_6_12(bench: &Bench) -> Outcome {
-    let guest = match Guest::of("linux-image-6.12-amd64")? {
+    let guest = match Guest::of(LINUX_6_12)? {
         Ok(guest) => guest,
         Err(why) => return Ok(Verdict::NotRun(why)),
     };

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use tools::guest::{Guest, Machine};
+use tools::guest::{Guest, LINUX_6_12, Machine};
 
 use crate::bench::{Bench, Outcome, Verdict, passed, program, text};
 
@@ -13,7 +13,7 @@ const MEMORY_MIB: u32 = 2048;
 const KERNEL: &str = "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off nokaslr random.trust_cpu=1 tsc=reliable memmap=384M!1536M";
 
 pub(in crate::labs) fn pmem_6_12(bench: &Bench) -> Outcome {
-    let guest = match Guest::of("linux-image-6.12-amd64")? {
+    let guest = match Guest::of(LINUX_6_12)? {
         Ok(guest) => guest,
         Err(why) => return Ok(Verdict::NotRun(why)),
     };

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-use tools::guest::Guest;
+use tools::guest::{Guest, LINUX_6_12, NEWEST, Series};
 
 use super::paths;
 use crate::bench::{Bench, Outcome, Verdict, ensure, passed, program, run};
@@ -20,7 +20,11 @@ pub(super) const TOOL_LIMIT: Duration = Duration::from_secs(20);
 
 /// Debian's 6.1 has no authentication.
 pub(in crate::labs) fn proof_6_12(bench: &Bench) -> Outcome {
-    proof(bench, "linux-image-6.12-amd64")
+    proof(bench, LINUX_6_12)
+}
+
+pub(in crate::labs) fn proof_newest(bench: &Bench) -> Outcome {
+    proof(bench, NEWEST)
 }
 
 /// A new secret, as nvme-cli makes it.
@@ -47,7 +51,7 @@ pub(super) fn tell(cluster: &Cluster, lines: &str) -> Outcome<()> {
     cluster.ok(&["reload"]).map(drop)
 }
 
-fn proof(bench: &Bench, series: &str) -> Outcome {
+fn proof(bench: &Bench, series: Series) -> Outcome {
     let guest = match Guest::of(series)? {
         Ok(guest) => guest,
         Err(why) => return Ok(Verdict::NotRun(why)),

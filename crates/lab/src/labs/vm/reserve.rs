@@ -2,14 +2,22 @@
 
 use std::fs;
 
-use tools::guest::Guest;
+use tools::guest::{Guest, LINUX_6_12, NEWEST, Series};
 
 use super::paths;
 use crate::bench::{Bench, Outcome, Verdict, passed};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 
 pub(in crate::labs) fn reserve_6_12(bench: &Bench) -> Outcome {
-    let guest = match Guest::of("linux-image-6.12-amd64")? {
+    reserve(bench, LINUX_6_12)
+}
+
+pub(in crate::labs) fn reserve_newest(bench: &Bench) -> Outcome {
+    reserve(bench, NEWEST)
+}
+
+fn reserve(bench: &Bench, series: Series) -> Outcome {
+    let guest = match Guest::of(series)? {
         Ok(guest) => guest,
         Err(why) => return Ok(Verdict::NotRun(why)),
     };

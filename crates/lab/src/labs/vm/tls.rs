@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tools::guest::{Guest, MAKE_LIMIT, is_made, kept};
+use tools::guest::{Guest, LINUX_6_12, MAKE_LIMIT, NEWEST, Series, is_made, kept};
 
 use super::paths;
 use super::proof::{HOST, TOOL_LIMIT, tell};
@@ -13,7 +13,11 @@ use crate::cluster::{Cluster, SYNC_LIMIT};
 
 /// Debian's 6.1 has no TLS for NVMe.
 pub(in crate::labs) fn tls_6_12(bench: &Bench) -> Outcome {
-    tls(bench, "linux-image-6.12-amd64")
+    tls(bench, LINUX_6_12)
+}
+
+pub(in crate::labs) fn tls_newest(bench: &Bench) -> Outcome {
+    tls(bench, NEWEST)
 }
 
 /// Programs of a newer Debian, for the machine; kept beside the kernels. The inner error: they cannot be had.
@@ -37,7 +41,7 @@ fn key() -> Outcome<String> {
     Ok(made.trim().to_owned())
 }
 
-fn tls(bench: &Bench, series: &str) -> Outcome {
+fn tls(bench: &Bench, series: Series) -> Outcome {
     let (guest, tools) = match (Guest::of(series)?, newer_tools()?) {
         (Ok(guest), Ok(tools)) => (guest, tools),
         (Err(why), _) | (_, Err(why)) => return Ok(Verdict::NotRun(why)),

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use tools::guest::Guest;
+use tools::guest::{Guest, LINUX_6_1, LINUX_6_12, NEWEST, Series};
 
 use crate::bench::{Bench, Outcome, Verdict, passed, program};
 
@@ -11,25 +11,37 @@ const MEMORY_MIB: u32 = 1400;
 
 /// A kernel that Debian builds without the driver.
 pub(in crate::labs) fn ublk_6_1(bench: &Bench) -> Outcome {
-    ublk(bench, "linux-image-amd64", false)
+    ublk(bench, LINUX_6_1, false)
 }
 
 pub(in crate::labs) fn ublk_6_12(bench: &Bench) -> Outcome {
-    ublk(bench, "linux-image-6.12-amd64", true)
+    ublk(bench, LINUX_6_12, true)
+}
+
+pub(in crate::labs) fn ublk_newest(bench: &Bench) -> Outcome {
+    ublk(bench, NEWEST, true)
+}
+
+pub(in crate::labs) fn mapper_6_12(bench: &Bench) -> Outcome {
+    mapper(bench, LINUX_6_12)
+}
+
+pub(in crate::labs) fn mapper_newest(bench: &Bench) -> Outcome {
+    mapper(bench, NEWEST)
 }
 
 /// Device mapper below the nodes' copies, and above the disk.
-pub(in crate::labs) fn mapper_6_12(bench: &Bench) -> Outcome {
-    with_nodes(bench, "linux-image-6.12-amd64", include_str!("../../../vm/mapper.sh"), "")
+fn mapper(bench: &Bench, series: Series) -> Outcome {
+    with_nodes(bench, series, include_str!("../../../vm/mapper.sh"), "")
 }
 
-fn ublk(bench: &Bench, series: &str, has_driver: bool) -> Outcome {
+fn ublk(bench: &Bench, series: Series, has_driver: bool) -> Outcome {
     let settings = format!("HAS={}\n", u8::from(has_driver));
     with_nodes(bench, series, include_str!("../../../vm/ublk.sh"), &settings)
 }
 
 /// Runs a script in a machine that has the programs, too.
-fn with_nodes(bench: &Bench, series: &str, script: &str, settings: &str) -> Outcome {
+fn with_nodes(bench: &Bench, series: Series, script: &str, settings: &str) -> Outcome {
     let guest = match Guest::of(series)? {
         Ok(guest) => guest,
         Err(why) => return Ok(Verdict::NotRun(why)),

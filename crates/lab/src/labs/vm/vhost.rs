@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use tools::guest::{Guest, MEMORY_MIB};
+use tools::guest::{Guest, LINUX_6_12, MEMORY_MIB};
 
 use crate::bench::{Bench, Outcome, Verdict, ensure, let_run, passed, text};
 use crate::cluster::{Cluster, SYNC_LIMIT};
@@ -15,7 +15,7 @@ const GROWN_MIB: u64 = 96;
 const GOES_ON: Duration = Duration::from_secs(8);
 
 pub(in crate::labs) fn vhost_6_12(bench: &Bench) -> Outcome {
-    let guest = match Guest::of("linux-image-6.12-amd64")? {
+    let guest = match Guest::of(LINUX_6_12)? {
         Ok(guest) => guest,
         Err(why) => return Ok(Verdict::NotRun(why)),
     };
