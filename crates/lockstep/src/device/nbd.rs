@@ -58,6 +58,12 @@ impl Maker for Nbd {
         let there = || {
             (host.at(format!("dev/{name}")).exists() && index(host, disk).is_some()).then_some(())
         };
+        let file = |what: &str| host.at(format!("sys/block/{name}/{what}"));
+        if file("pid").exists() && !file("backend").exists() {
+            let why = "this kernel's client keeps no name with its disks (`/sys/block/nbd0/backend`, since Linux 5.14), so that \
+                       nobody could tell whose is whose";
+            return Err(Unmade { why: why.to_owned(), left });
+        }
         if host.wait_for(there).is_none() {
             return Err(Unmade { why: format!("the kernel shows no /dev/{name}"), left });
         }

@@ -30,23 +30,23 @@ fn places(cluster: &Cluster) -> Outcome<String> {
 }
 
 pub(in crate::labs) fn attach_5_10(bench: &Bench) -> Outcome {
-    attach(bench, LINUX_5_10)
+    attach(bench, LINUX_5_10, false)
 }
 
 pub(in crate::labs) fn attach_newest(bench: &Bench) -> Outcome {
-    attach(bench, NEWEST)
+    attach(bench, NEWEST, true)
 }
 
 pub(in crate::labs) fn attach_6_1(bench: &Bench) -> Outcome {
-    attach(bench, LINUX_6_1)
+    attach(bench, LINUX_6_1, true)
 }
 
 pub(in crate::labs) fn attach_6_12(bench: &Bench) -> Outcome {
-    attach(bench, LINUX_6_12)
+    attach(bench, LINUX_6_12, true)
 }
 
 /// The program itself makes a disk of a volume in the machine; the nodes run here.
-fn attach(bench: &Bench, series: Series) -> Outcome {
+fn attach(bench: &Bench, series: Series, keeps_names: bool) -> Outcome {
     let guest = match Guest::of(series)? {
         Ok(guest) => guest,
         Err(why) => return Ok(Verdict::NotRun(why)),
@@ -57,7 +57,8 @@ fn attach(bench: &Bench, series: Series) -> Outcome {
     let share = bench.directory.join("share");
     fs::create_dir(&share)?;
     fs::write(share.join("run"), include_str!("../../../vm/attach.sh"))?;
-    fs::write(share.join("settings"), places(&cluster)?)?;
+    let settings = format!("{}NAMES={}\n", places(&cluster)?, u8::from(keeps_names));
+    fs::write(share.join("settings"), settings)?;
     for name in ["lockstep", "lockstepd"] {
         fs::copy(program(name)?, share.join(name))?;
     }
