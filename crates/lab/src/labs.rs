@@ -142,6 +142,9 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "vm-mapper-6.12" vm::mapper_6_12, "Nodes in an emulated machine with Linux 6.12 have device mapper below their copies and above the disk; a copy's device stands still, and fails.";
     Full  "vm-mapper-newest" vm::mapper_newest, "The same with the newest kernel of Debian.";
     Full  "vm-moved-6.12" vm::moved_6_12, "A machine moves to another host while it works (QEMU's live migration), and the node it left is killed.";
+    Full  "vm-nodes-5.10" vm::nodes_5_10, "Nodes in an emulated machine with Linux 5.10 serve a volume to their own host by NVMe/TCP; each is killed.";
+    Full  "vm-nodes-6.1" vm::nodes_6_1, "The same with Linux 6.1.";
+    Full  "vm-nodes-newest" vm::nodes_newest, "The same with the newest kernel of Debian.";
     Full  "vm-pmem-6.12" vm::pmem_6_12, "Nodes in an emulated machine with Linux 6.12 keep metadata in persistent memory (DAX); the machine loses its power.";
     Full  "vm-proof-6.12" vm::proof_6_12, "Linux 6.12 proves who it is to nodes, and they to it; its secret is changed while it goes on.";
     Full  "vm-proof-newest" vm::proof_newest, "The same with the newest kernel of Debian.";

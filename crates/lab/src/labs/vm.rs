@@ -28,7 +28,10 @@ pub(super) use pmem::pmem_6_12;
 pub(super) use proof::{proof_6_12, proof_newest};
 pub(super) use reserve::{reserve_6_12, reserve_newest};
 pub(super) use tls::{tls_6_12, tls_newest};
-pub(super) use ublk::{mapper_6_12, mapper_newest, ublk_6_1, ublk_6_12, ublk_newest};
+pub(super) use ublk::{
+    mapper_6_12, mapper_newest, nodes_5_10, nodes_6_1, nodes_newest, ublk_6_1, ublk_6_12,
+    ublk_newest,
+};
 pub(super) use vhost::vhost_6_12;
 
 const SIZE_MIB: u64 = 256;

@@ -1,8 +1,8 @@
-//! Disks by ublk in a machine of its own: the nodes run there, too, since a disk is of its node's host.
+//! Machines with nodes of their own: on their kernels, and with disks by ublk, which are of their node's host.
 
 use std::fs;
 
-use tools::guest::{Guest, LINUX_6_1, LINUX_6_12, NEWEST, Series};
+use tools::guest::{Guest, LINUX_5_10, LINUX_6_1, LINUX_6_12, NEWEST, Series};
 
 use crate::bench::{Bench, Outcome, Verdict, passed, program};
 
@@ -28,6 +28,23 @@ pub(in crate::labs) fn mapper_6_12(bench: &Bench) -> Outcome {
 
 pub(in crate::labs) fn mapper_newest(bench: &Bench) -> Outcome {
     mapper(bench, NEWEST)
+}
+
+/// Linux 5.10's io_uring lacks what nodes need.
+pub(in crate::labs) fn nodes_5_10(bench: &Bench) -> Outcome {
+    nodes(bench, LINUX_5_10)
+}
+
+pub(in crate::labs) fn nodes_6_1(bench: &Bench) -> Outcome {
+    nodes(bench, LINUX_6_1)
+}
+
+pub(in crate::labs) fn nodes_newest(bench: &Bench) -> Outcome {
+    nodes(bench, NEWEST)
+}
+
+fn nodes(bench: &Bench, series: Series) -> Outcome {
+    with_nodes(bench, series, include_str!("../../../vm/nodes.sh"), "")
 }
 
 /// Device mapper below the nodes' copies, and above the disk.

@@ -1,0 +1,23 @@
+# In the guest: three nodes of its own, on its kernel's io_uring or without, and a volume of theirs as a disk of this host by NVMe/TCP with a path to each, while
+# they die one after the other. What it has seen is in `seen`.
+set -ex
+export LOCKSTEP_DIR=/tmp/c PATH=/tmp/bin:$PATH
+mkdir /tmp/bin; cp lockstep lockstepd /tmp/bin/
+disk=/dev/lockstep/by-res/web/0
+trap 'set +e; tail -n 6 /tmp/c/*/log; dmesg | tail -n 8; tail -n 3 fio' EXIT
+lockstep doctor /tmp || true
+lockstep dev up --nodes 3 --detach
+lockstep resource create web --size 128MiB --replicas 3; lockstep wait web --for in-sync --timeout 60
+lockstep device attach web --via nvme
+test "$(lockstep device list --output json | grep -o '"state":"live"' | wc -l)" = 3
+mkfs.ext4 -q $disk; mount -t ext4 $disk /mnt
+fio --name=z --directory=/mnt --size=8M --rw=randwrite --bs=4k --ioengine=libaio --iodepth=8 --direct=1 --fsync=64 --rate_iops=150 --verify=crc32c \
+    --verify_fatal=1 > fio 2>&1 & writer=$!
+for node in a b c; do sleep 2; lockstep dev kill $node; sleep 1; lockstep dev start $node; lockstep wait web --for in-sync --timeout 120; done
+wait $writer; tail -n 3 fio
+# All at once.
+sync; lockstep dev down; lockstep dev up --detach; lockstep wait web --for in-sync --timeout 120
+md5sum /mnt/z.* ; umount /mnt; fsck.ext4 -fn $disk
+lockstep device detach web; lockstep resource delete web; lockstep dev down
+if dmesg | grep -i "i/o error"; then exit 1; fi
+echo "three nodes, each killed while their volume was written to by NVMe/TCP, and all stopped: $(sed -n 's/.*node a: ready, //p' /tmp/c/a/log | head -n 1)" >> seen
