@@ -375,10 +375,10 @@ struct Register<'a> {
     writes: Calls,
     /// Writes that will never be answered so; first those that can take effect the least long.
     floating: Calls,
-    /// What every write called makes of the sector, in order.
+    /// What every write that was called, or let in again, makes of the sector, in order.
     called: Vec<Token>,
-    /// Values at the call of each open flush, and the writes called that may be younger.
-    flushes: BTreeMap<OpIndex, Floor>,
+    /// What each open flush will make stable, and each open write that is to be stable.
+    floors: BTreeMap<OpIndex, Floor>,
     floor: Floor,
     /// How often two ways were compared.
     compared: usize,
@@ -418,7 +418,7 @@ impl<'a> Register<'a> {
             writes: Calls::default(),
             floating: Calls::default(),
             called: Vec::new(),
-            flushes: BTreeMap::new(),
+            floors: BTreeMap::new(),
             floor: Floor { values: BTreeSet::from([0]), called: 0 },
             compared: 0,
             gave_up: false,
@@ -468,12 +468,17 @@ impl<'a> Register<'a> {
             }
             Effect::Read(_) => {}
             Effect::Write(_) => {
-                self.called.push(token);
+                if operation.fua {
+                    // What was there goes, but for what may take effect after it.
+                    let values = self.open_writes().chain([token]).collect();
+                    self.floors.insert(index, Floor { values, called: self.called.len() });
+                }
                 self.let_in(index);
             }
             Effect::Flush => {
-                let floor = self.floor_now();
-                self.flushes.insert(index, floor);
+                let values = self.ways.iter().map(|way| way.value).chain(self.open_writes());
+                let floor = Floor { values: values.collect(), called: self.called.len() };
+                self.floors.insert(index, floor);
             }
         }
     }
@@ -534,34 +539,38 @@ impl<'a> Register<'a> {
         true
     }
 
-    /// The floor that a flush called now would make.
-    fn floor_now(&self) -> Floor {
-        let values = self.ways.iter().map(|way| way.value);
-        let open = self.writes.tokens().chain(self.floating.tokens());
-        Floor { values: values.chain(open).collect(), called: self.called.len() }
+    /// What writes that may still take effect make of the sector.
+    fn open_writes(&self) -> impl Iterator<Item = Token> {
+        self.writes.tokens().chain(self.floating.tokens())
     }
 
     fn answer(&mut self, index: OpIndex) -> Result<(), String> {
-        let operation = self.operation(index);
-        if operation.effect == Effect::Flush {
-            if let Some(floor) = self.flushes.remove(&index)
-                && floor.called >= self.floor.called
-            {
-                self.floor = floor;
-            }
-            return Ok(());
+        let floor = self.floors.remove(&index);
+        if self.operation(index).effect != Effect::Flush {
+            self.take_effect(index, floor.as_ref())?;
         }
+        if let Some(floor) = floor
+            && floor.called >= self.floor.called
+        {
+            self.floor = floor;
+        }
+        Ok(())
+    }
+
+    /// A read or a write was answered: it took effect by now, and if it was to be stable no loss took it back.
+    fn take_effect(&mut self, index: OpIndex, stable: Option<&Floor>) -> Result<(), String> {
         let before: Vec<Token> = self.ways.iter().map(|way| way.value).collect();
         self.expand(Some(index));
         self.ways.retain_mut(|way| way.remove(index));
+        if let Some(floor) = stable {
+            let since = &self.called[floor.called..];
+            self.ways.retain(|way| floor.values.contains(&way.value) || since.contains(&way.value));
+        }
         self.put_in_order();
         self.reads.remove(index);
         self.writes.remove(index);
         if self.ways.is_empty() {
             return Err(self.explain(index, &before.into_iter().collect()));
-        }
-        if operation.fua && matches!(operation.effect, Effect::Write(_)) {
-            self.floor = self.floor_now();
         }
         Ok(())
     }
@@ -584,7 +593,7 @@ impl<'a> Register<'a> {
     }
 
     fn abandon(&mut self, index: OpIndex) {
-        self.flushes.remove(&index);
+        self.floors.remove(&index);
     }
 
     /// It took effect before this, or never.
@@ -610,6 +619,7 @@ impl<'a> Register<'a> {
     /// A write may take effect from now on.
     fn let_in(&mut self, index: OpIndex) {
         let token = self.token(index);
+        self.called.push(token);
         if self.operation(index).ok {
             self.writes.0.push((index, token));
         } else {
@@ -714,6 +724,11 @@ impl<'a> Register<'a> {
         self.ways = ways;
         self.put_in_order();
         self.floor = Floor { values, called: self.called.len() };
-        self.flushes.clear();
+        let history = self.history;
+        self.floors.retain(|&index, floor| {
+            floor.values.extend(&self.called[floor.called..]);
+            floor.called = self.called.len();
+            history.operations[index].effect != Effect::Flush
+        });
     }
 }

@@ -29,8 +29,12 @@ struct Script {
 
 impl Script {
     fn call(&mut self, effect: Effect) -> OpIndex {
+        self.ask(operation(effect))
+    }
+
+    fn ask(&mut self, operation: Operation) -> OpIndex {
         self.step += 1;
-        self.history.call(self.step, self.step, operation(effect))
+        self.history.call(self.step, self.step, operation)
     }
 
     fn done(&mut self, index: OpIndex) {
@@ -319,6 +323,35 @@ fn a_loss_takes_back_what_was_not_flushed_and_nothing_else() {
         assert_eq!(script.is_linear(), allowed, "{seen} after the loss");
         script.read(if seen == 4 { 3 } else { 4 });
         assert!(!script.is_linear(), "what is read after a loss stays");
+    }
+}
+
+#[test]
+fn a_stable_write_whose_answer_was_long_on_its_way_holds_nothing_that_came_after_it() {
+    for (seen, allowed) in [(1, false), (2, true), (3, true), (4, true)] {
+        let mut script = Script::default();
+        script.write(1);
+        let stable = script.ask(Operation { fua: true, ..operation(Effect::Write(2)) });
+        script.write(3);
+        script.write(4);
+        script.done(stable);
+        script.lose();
+        script.read(seen);
+        assert_eq!(script.is_linear(), allowed, "{seen} after the loss");
+    }
+}
+
+#[test]
+fn a_stable_write_that_was_open_when_all_caches_were_lost_and_is_answered_well_stays() {
+    for (seen, allowed) in [(1, false), (2, true)] {
+        let mut script = Script::default();
+        script.write(1);
+        let stable = script.ask(Operation { fua: true, ..operation(Effect::Write(2)) });
+        script.lose();
+        script.done(stable);
+        script.lose();
+        script.read(seen);
+        assert_eq!(script.is_linear(), allowed, "{seen} after the losses");
     }
 }
 
