@@ -180,7 +180,7 @@ impl Epoll {
                 // SAFETY: the operation owns `length` bytes there, alone, until the step completes.
                 check_count(unsafe { libc::recv(fd, at.cast(), length, libc::MSG_DONTWAIT) })
             }
-            Step::Send { message } => {
+            Step::Send { message, .. } => {
                 let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
                 // SAFETY: the message and what it lists stay with the operation, unchanged.
                 check_count(unsafe { libc::sendmsg(fd, message, flags) })

@@ -206,6 +206,8 @@ pub(crate) struct Stream {
     /// Set while the queue is not empty.
     pub(crate) socket: Option<Socket>,
     pub(crate) sending: bool,
+    /// There was no room for all that was sent last.
+    pub(crate) full: bool,
     pub(crate) receiving: bool,
 }
 
@@ -662,7 +664,8 @@ impl Hands {
             stream.sending = true;
             let mut batch = self.batches.pop().unwrap_or_else(SendBatch::new);
             batch.fill(&stream.queue);
-            self.begin(Operation::Send { socket, batch });
+            let patient = std::mem::take(&mut stream.full);
+            self.begin(Operation::Send { socket, batch, patient });
         }
     }
 

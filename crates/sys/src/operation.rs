@@ -5,10 +5,15 @@
 
 use std::os::fd::RawFd;
 
+use base::Duration;
+
 use crate::buffer::{Buffer, Piece};
 use crate::descriptor::{Descriptor, File, Listener, Socket};
 use crate::socket::RawAddress;
 use crate::streams::SendBatch;
+
+/// How long it may take until an engine tells that a send went at once.
+pub(crate) const QUIET: Duration = Duration::from_millis(10);
 
 /// One kernel call, described by plain values. Pointers lead into the operation that the step
 /// belongs to, which stays in its slot until the step completes.
@@ -25,9 +30,11 @@ pub(crate) enum Step {
         at: *mut u8,
         length: u32,
     },
-    /// Send what the message lists.
+    /// Send what the message lists. `at_once`: its bytes, if those that find no room now may be left for another step;
+    /// the engine may then tell that all went only when something else ends, or after [`QUIET`].
     Send {
         message: *const libc::msghdr,
+        at_once: Option<i32>,
     },
     /// Wait until there is something to read.
     Ready,
@@ -101,6 +108,8 @@ pub(crate) enum Operation {
     Send {
         socket: Socket,
         batch: Box<SendBatch>,
+        /// It waits for room if there is none.
+        patient: bool,
     },
     /// Waits until there is something to read, and reads nothing.
     Watch {
@@ -210,7 +219,9 @@ impl Operation {
                 at: buffer.address().wrapping_add(*at + *done),
                 length: count(*end - *at - *done),
             },
-            Operation::Send { batch, .. } => Step::Send { message: batch.message() },
+            Operation::Send { batch, patient, .. } => {
+                Step::Send { message: batch.message(), at_once: batch.at_once(*patient) }
+            }
             Operation::Watch { .. } => Step::Ready,
             Operation::Signals { record, .. } => Step::ReadStream {
                 at: (&raw mut **record).cast(),

@@ -156,13 +156,15 @@ impl Hands {
 
     fn settle_send(&mut self, slot: usize, result: i32, events: &mut Vec<Event>) {
         let cancelled = self.slots[slot].cancelled;
-        let Operation::Send { socket, batch } = self.vacate(slot) else {
+        let Operation::Send { socket, batch, patient } = self.vacate(slot) else {
             unreachable!("called for sends")
         };
+        let at_once = batch.at_once(patient);
         self.batches.push(batch);
         let index = socket.0.index();
         let stream = &mut self.streams[index];
         stream.sending = false;
+        stream.full = at_once.is_some_and(|bytes| result < bytes);
         let queued = &mut self.sends_queued;
         let failure = match usize::try_from(result) {
             Ok(count) => {
@@ -174,6 +176,7 @@ impl Hands {
             }
             Err(_) if cancelled => Some(Errno::CANCELED),
             Err(_) if result == -libc::EINTR => None,
+            Err(_) if at_once.is_some() && result == -libc::EAGAIN => None,
             Err(_) => Some(Errno(-result)),
         };
         // A stream that lost bytes carries none after them.

@@ -15,6 +15,9 @@ const PIECES_IN_SEND: usize = 128;
 /// Bytes in one send at most, so that answers to small requests wait behind at most this much.
 const BYTES_IN_SEND: usize = 4 << 20;
 
+/// Bytes in a send at most that may be told late: so much memory may be free a moment before anybody knows.
+const BYTES_AT_ONCE: usize = 64 << 10;
+
 /// One send as its caller asked for it.
 struct Queued {
     token: u64,
@@ -86,13 +89,14 @@ impl SendQueue {
 pub(crate) struct SendBatch {
     vectors: Vec<libc::iovec>,
     header: libc::msghdr,
+    bytes: usize,
 }
 
 impl SendBatch {
     pub(crate) fn new() -> Box<SendBatch> {
         // SAFETY: `msghdr` is plain data for which all zeroes is the empty message.
         let header = unsafe { std::mem::zeroed() };
-        Box::new(SendBatch { vectors: Vec::with_capacity(PIECES_IN_SEND), header })
+        Box::new(SendBatch { vectors: Vec::with_capacity(PIECES_IN_SEND), header, bytes: 0 })
     }
 
     /// Lists the first bytes of the queue. The queue must keep its pieces until the send is done.
@@ -114,6 +118,13 @@ impl SendBatch {
         }
         self.header.msg_iov = self.vectors.as_mut_ptr();
         self.header.msg_iovlen = self.vectors.len() as _;
+        self.bytes = bytes;
+    }
+
+    /// How many bytes these are, if they are few and nobody has to wait for room.
+    pub(crate) fn at_once(&self, patient: bool) -> Option<i32> {
+        let few = !patient && self.bytes <= BYTES_AT_ONCE;
+        i32::try_from(self.bytes).ok().filter(|_| few)
     }
 
     pub(crate) fn message(&self) -> *const libc::msghdr {

@@ -193,6 +193,56 @@ fn big_vectored_sends_arrive_whole_and_in_order_over_unix_sockets() {
     });
 }
 
+/// Small sends, until one finds no room: nobody reads.
+fn small_sends_fill_a_socket(hands: &mut Hands, client: &Socket, server: &Socket) {
+    const BYTES: usize = 20_000;
+    let pool = BufferPool::new(1 << 20);
+    hands.send(0, client, [Piece::from(pattern(BYTES, 0))]);
+    let mut events = Vec::new();
+    while events.is_empty() {
+        // It ends although nothing else happens.
+        hands.wait(None, &mut events).unwrap();
+    }
+    let mut count = 1;
+    while events.len() == count {
+        hands.send(count as u64, client, [Piece::from(pattern(BYTES, count as u64))]);
+        count += 1;
+        let end = hands.now_fresh() + Duration::from_millis(100);
+        while events.len() < count && hands.now_fresh() < end {
+            hands.wait(Some(Duration::from_millis(20)), &mut events).unwrap();
+        }
+    }
+    for more in count..count + 3 {
+        hands.send(more as u64, client, [Piece::from(pattern(BYTES, more as u64))]);
+    }
+    count += 3;
+    for at in 0..count as u64 {
+        hands.receive_full(u64::MAX, server, pool.take(BYTES).unwrap(), 0..BYTES);
+        while events.iter().all(|event| event.token != u64::MAX) {
+            hands.wait(Some(PATIENCE), &mut events).unwrap();
+        }
+        let received = buffer_of(take(&mut events, u64::MAX));
+        assert_eq!(&received[..], &pattern(BYTES, at)[..], "send {at}");
+    }
+    while events.len() < count {
+        hands.wait(Some(PATIENCE), &mut events).unwrap();
+    }
+    let tokens: Vec<u64> = events.iter().map(|event| event.token).collect();
+    assert_eq!(tokens, (0..count as u64).collect::<Vec<_>>(), "told in order");
+    assert!(events.iter().all(|event| event.result == Ok(BYTES as u32)), "{events:?}");
+}
+
+#[test]
+fn small_sends_beyond_a_socket_s_room_wait_for_it_and_arrive_in_order() {
+    on_both(|hands| {
+        let scratch = Scratch::new();
+        for unix in [None, Some(&scratch)] {
+            let (client, server) = pair(hands, unix);
+            small_sends_fill_a_socket(hands, &client, &server);
+        }
+    });
+}
+
 #[test]
 fn one_accept_takes_many_connections() {
     on_both(|hands| {

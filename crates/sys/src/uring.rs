@@ -14,7 +14,7 @@ use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
 
 use crate::errno::Errno;
-use crate::operation::{Completion, Start, Step};
+use crate::operation::{Completion, QUIET, Start, Step};
 use crate::wake::Waker;
 
 /// Marks the completion of the read by which wakers end a wait.
@@ -36,6 +36,11 @@ pub(crate) struct Uring {
     woken: &'static mut [u8; 8],
     armed: bool,
     multishot: bool,
+    /// The kernel can keep to itself that something ended well.
+    skips: bool,
+    /// Sends of which the kernel says nothing if all bytes went at once: slot, and bytes. Whether they did is known once they
+    /// are submitted.
+    quiet: Vec<(usize, i32)>,
 }
 
 impl Uring {
@@ -51,8 +56,17 @@ impl Uring {
         // Blocking, as a non-blocking one would answer at once instead of waiting.
         let waker = Waker::new(false)?;
         let woken = Box::leak(Box::new([0; 8]));
-        let backlog = VecDeque::new();
-        Ok(Uring { ring, words, backlog, waker, woken, armed: false, multishot: true })
+        Ok(Uring {
+            skips: ring.params().is_feature_skip_cqe_on_success(),
+            ring,
+            words,
+            backlog: VecDeque::new(),
+            waker,
+            woken,
+            armed: false,
+            multishot: true,
+            quiet: Vec::new(),
+        })
     }
 
     pub(crate) fn describe(&self) -> String {
@@ -70,7 +84,13 @@ impl Uring {
 
     pub(crate) fn start(&mut self, start: Start) {
         let data = u64::try_from(start.slot).expect("slots are few");
-        let entry = self.entry(start).user_data(data);
+        let mut entry = self.entry(start).user_data(data);
+        if self.skips
+            && let Step::Send { at_once: Some(bytes), .. } = start.step
+        {
+            entry = entry.flags(squeue::Flags::SKIP_SUCCESS);
+            self.quiet.push((start.slot, bytes));
+        }
         self.push(entry);
     }
 
@@ -93,9 +113,10 @@ impl Uring {
             }
             Step::Connect { address, length } => opcode::Connect::new(fd, address, length).build(),
             Step::Receive { at, length } => opcode::Recv::new(fd, at, length).build(),
-            Step::Send { message } => {
-                // WAITALL: the kernel itself goes on after a short send.
-                let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+            Step::Send { message, at_once } => {
+                // WAITALL: the kernel itself goes on after a short send, and calls it a failure where it may not wait.
+                let patience = if at_once.is_some() && self.skips { libc::MSG_DONTWAIT } else { 0 };
+                let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | patience;
                 opcode::SendMsg::new(fd, message).flags(flags.cast_unsigned()).build()
             }
             Step::Ready => {
@@ -146,8 +167,18 @@ impl Uring {
                 self.collect(done);
             }
         }
+        let limit = match limit {
+            _ if self.quiet.is_empty() => limit,
+            Some(limit) => Some(limit.min(QUIET)),
+            None => Some(QUIET),
+        };
         self.enter(limit, !done.is_empty())?;
         self.collect(done);
+        if !self.quiet.is_empty() && self.ring.submission().is_empty() {
+            // Before what they may have been the cause of.
+            let gone = |(slot, result)| Completion { slot, result, more: false };
+            done.splice(0..0, self.quiet.drain(..).map(gone));
+        }
         Ok(())
     }
 
@@ -179,11 +210,12 @@ impl Uring {
                     self.armed = false;
                     self.waker.seen();
                 }
-                data => done.push(Completion {
-                    slot: usize::try_from(data).expect("we gave a slot"),
-                    result: entry.result(),
-                    more: cqueue::more(entry.flags()),
-                }),
+                data => {
+                    let slot = usize::try_from(data).expect("we gave a slot");
+                    self.quiet.retain(|&(send, _)| send != slot);
+                    let (result, more) = (entry.result(), cqueue::more(entry.flags()));
+                    done.push(Completion { slot, result, more });
+                }
             }
         }
     }
