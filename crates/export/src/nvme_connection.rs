@@ -38,6 +38,7 @@ struct Open {
     /// Pieces submitted so far.
     submitted: u16,
     /// Of what has data, its pieces: where they begin in it, and their bytes. `None` for a read: not there, or all zeroes.
+    /// Empty where nothing is open.
     parts: Vec<(u32, Option<Buffer>)>,
     /// What is to be deallocated, or verified, and was not submitted yet.
     rest: VecDeque<Range<u64>>,

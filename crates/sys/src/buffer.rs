@@ -469,6 +469,16 @@ impl Piece {
         Piece(Source::Shared { buffer: buffer.clone(), range })
     }
 
+    /// The first `length` bytes of a buffer that nobody else needs.
+    ///
+    /// # Panics
+    /// If the buffer has fewer.
+    #[must_use]
+    pub fn first(buffer: Buffer, length: usize) -> Piece {
+        assert!(length <= buffer.len(), "a part is inside its whole");
+        Piece(Source::Shared { buffer, range: 0..length })
+    }
+
     /// Number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {

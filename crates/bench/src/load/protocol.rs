@@ -102,11 +102,13 @@ impl Protocol for Nbd {
 pub(crate) struct Nvme {
     queue: NvmeQueue,
     skip: usize,
+    /// Who ends once its data is passed over.
+    newest: Option<u16>,
 }
 
 impl Nvme {
     pub(crate) fn new(queue: NvmeQueue) -> Nvme {
-        Nvme { queue, skip: 0 }
+        Nvme { queue, skip: 0, newest: None }
     }
 }
 
@@ -150,10 +152,13 @@ impl Protocol for Nvme {
         let mut at = 0;
         loop {
             at += pass(&mut self.skip, &input[at..]);
+            if self.skip == 0 {
+                ended.extend(self.newest.take());
+            }
             let Some(head) = input[at..].first_chunk::<HEAD_BYTES>() else { return Ok(at) };
             match head[0] {
                 RESPONSE if u16_at(head, 22) >> 1 == 0 => ended.push(u16_at(head, 20)),
-                DATA if head[1] & SUCCESS != 0 => ended.push(u16_at(head, 8)),
+                DATA if head[1] & SUCCESS != 0 => self.newest = Some(u16_at(head, 8)),
                 DATA => {}
                 ASKED => {
                     let (from, length) = (u32_at(head, 12), u32_at(head, 16));

@@ -151,7 +151,7 @@ impl NbdConnection {
         let buffer = buffer.unwrap_or_else(|| self.zeroes.clone());
         self.flush_head();
         self.unsent_bytes += u64::from(u32::try_from(length).expect("at most a piece"));
-        self.pieces.push(Piece::part(&buffer, 0..length));
+        self.pieces.push(Piece::first(buffer, length));
     }
 
     pub(super) fn flush_head(&mut self) {

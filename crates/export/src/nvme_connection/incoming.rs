@@ -266,7 +266,8 @@ impl NvmeConnection {
         let (slot, range) = (request.slot, request.range.clone());
         let length = range.end - range.start;
         let full = self.open_bytes + length > BYTES_OPEN_MAX;
-        let mut open = Open::default();
+        let parts = std::mem::take(&mut self.open[slot.index()].parts);
+        let mut open = Open { parts, ..Open::default() };
         match &request.op {
             nvme::Op::Read => {
                 open.room = self.payload.reserve(cost_bytes(range.clone())).filter(|_| !full);

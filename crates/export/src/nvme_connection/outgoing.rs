@@ -79,7 +79,7 @@ impl NvmeConnection {
             self.unfinished.push(slot);
             return;
         }
-        let Open { request, failed, differs, parts, .. } = std::mem::take(open);
+        let Open { request, failed, differs, mut parts, .. } = std::mem::take(open);
         let request = request.expect("it is open");
         if has_data(&request.op) {
             self.open_bytes -= request.range.end - request.range.start;
@@ -95,21 +95,29 @@ impl NvmeConnection {
             }
             None if differs => self.machine.answer(slot, Status::COMPARE_FAILURE, &mut self.head),
             None if request.op == nvme::Op::Read => {
-                self.answer_data(slot, request.range, parts);
+                self.answer_data(slot, request.range, &mut parts);
+                // The next one has it without asking for memory.
+                self.open[slot.index()].parts = parts;
             }
             None => self.machine.answer(slot, Status::SUCCESS, &mut self.head),
         }
     }
 
-    fn answer_data(&mut self, slot: Slot, range: Range<u64>, parts: Vec<(u32, Option<Buffer>)>) {
-        for (piece, (_, buffer)) in pieces_of(range).zip(parts) {
+    /// Takes the parts.
+    fn answer_data(
+        &mut self,
+        slot: Slot,
+        range: Range<u64>,
+        parts: &mut Vec<(u32, Option<Buffer>)>,
+    ) {
+        for (piece, (_, buffer)) in pieces_of(range).zip(parts.drain(..)) {
             let count = usize::try_from(piece.end - piece.start).expect("at most a piece");
             let buffer = buffer.unwrap_or_else(|| self.zeroes.clone());
             let mut tail = Vec::new();
             self.machine.answer_read(slot, &buffer[..count], &mut self.head, &mut tail);
             self.flush_head();
             self.unsent_bytes += u64::try_from(count).expect("at most a piece");
-            self.pieces.push(Piece::part(&buffer, 0..count));
+            self.pieces.push(Piece::first(buffer, count));
             self.head = tail;
         }
     }

@@ -271,7 +271,7 @@ impl Node {
                 if let Some(sums) = sums {
                     sums.write(span, &bytes[..length]);
                 }
-                let piece = Piece::part(&bytes, 0..length);
+                let piece = Piece::first(bytes, length);
                 store.write(hands, token, span.offset_bytes(), piece, durable);
             }
             DiskRequest::Zero { span, unmap, durable, .. } => {
