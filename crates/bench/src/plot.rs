@@ -22,15 +22,56 @@ struct Line {
 /// Key, title and picture of everything that can be drawn.
 pub(crate) fn all(report: &Report) -> Vec<(&'static str, &'static str, String)> {
     let mut pictures = Vec::new();
+    let iops = |row: &Row| row.repeats.median(|sample| sample.iops);
     if let Some(table) = report.tables.iter().find(|table| table.key == "depth") {
         let title = "Latency against throughput as the depth grows, 4K random write";
-        let lines = lines(table, |row| {
-            let of = |what: fn(&crate::sample::Sample) -> f64| row.repeats.median(what);
-            (of(|sample| sample.iops), of(|sample| sample.mean_us))
-        });
+        let one_job = |row: &&Row| row.threads == 1;
+        let lines = lines(table, one_job, |row| (iops(row), row.repeats.median(|one| one.mean_us)));
         pictures.push(("depth", title, draw(title, "IOPS", "mean µs", &lines)));
     }
+    for (key, table, title) in [
+        (
+            "jobs-memory",
+            "record-memory",
+            "IOPS as clients join, 4K random write, depth 64, in memory",
+        ),
+        (
+            "jobs-file",
+            "record-file",
+            "IOPS as clients join, 4K random write, depth 64, on the disk",
+        ),
+    ] {
+        let found = report.tables.iter().find(|one| one.key == table);
+        let is = |row: &&Row| row.workload.name == "4K random write, depth 64";
+        let by_jobs = |table| lines(table, is, |row| (f64::from(row.threads), iops(row)));
+        let lines = found.map_or(Vec::new(), by_jobs);
+        if lines.iter().any(|line| line.points.len() > 1) {
+            pictures.push((key, title, draw(title, "clients", "IOPS", &lines)));
+        }
+    }
+    if let Some(table) = report.tables.iter().find(|table| table.key == "threads") {
+        let title = "IOPS against threads of a node, 4K random write, 8 clients of depth 8";
+        let bars: Vec<(String, f64)> =
+            table.rows.iter().map(|row| (row.subject.clone(), iops(row))).collect();
+        pictures.push(("threads", title, bars_of(title, "IOPS", &bars)));
+    }
     if let Some(failover) = &report.failover {
+        let title = "The application's 99th percentile against the rate of a resync beside it";
+        let lines: Vec<Line> = failover
+            .resyncs
+            .iter()
+            .filter(|resync| resync.beside_p99_us > 0.0)
+            .map(|resync| Line {
+                name: resync.kind.clone(),
+                points: vec![
+                    (0.0, resync.alone_p99_us),
+                    (resync.mib_per_second, resync.beside_p99_us),
+                ],
+            })
+            .collect();
+        if !lines.is_empty() {
+            pictures.push(("resync", title, draw(title, "MiB/s of the resync", "µs", &lines)));
+        }
         let title = "The longest wait of a client";
         let bars: Vec<(String, f64)> =
             failover.pauses.iter().map(|pause| (pause.event.clone(), pause.pause_ms)).collect();
@@ -39,10 +80,14 @@ pub(crate) fn all(report: &Report) -> Vec<(&'static str, &'static str, String)> 
     pictures
 }
 
-/// One line for each subject with one job.
-fn lines(table: &Table, point: impl Fn(&Row) -> (f64, f64)) -> Vec<Line> {
+/// One line for each subject, through those of its rows that are wanted.
+fn lines(
+    table: &Table,
+    wanted: impl Fn(&&Row) -> bool,
+    point: impl Fn(&Row) -> (f64, f64),
+) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
-    for row in table.rows.iter().filter(|row| row.threads == 1) {
+    for row in table.rows.iter().filter(wanted) {
         match lines.iter_mut().find(|line| line.name == row.subject) {
             Some(line) => line.points.push(point(row)),
             None => lines.push(Line { name: row.subject.clone(), points: vec![point(row)] }),

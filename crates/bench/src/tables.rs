@@ -101,6 +101,9 @@ pub(crate) struct Table {
 const RECORD_SEED: &str = "LINBIT's record (12 servers, 3 replicas): per server with a local replica 1.84 M \
     IOPS read, 417 k written, 883 k 70/30, 9.25 GB/s read, 1.93 GB/s written; 82 µs read, 84 µs write";
 
+/// The subject whose nodes speak inside TLS.
+pub(crate) const ENCIPHERED: &str = "3 replicas, links enciphered";
+
 /// Table 1, replicas in memory: the software's own speed.
 pub(crate) fn record_memory(run: &Run) -> Outcome<Table> {
     let size_mib = run.pace.memory_mib();
@@ -110,8 +113,7 @@ pub(crate) fn record_memory(run: &Run) -> Outcome<Table> {
         clusters.extend(replicated(run, programs, "memory", size_mib, &mut subjects)?);
         if run.pace.full {
             let wanted = Wanted { nodes: 3, store: "memory", encryption: true, threads: 1 };
-            let name = "3 replicas, links enciphered";
-            clusters.push(one(run, programs, wanted, 3, (name, size_mib), &mut subjects)?);
+            clusters.push(one(run, programs, wanted, 3, (ENCIPHERED, size_mib), &mut subjects)?);
         }
     }
     let _server = nbdkit_memory(run, size_mib, &mut subjects)?;

@@ -12,7 +12,7 @@ use crate::metadata::{Metadata, subject};
 use crate::mirror::{ALONE, DEVICE, RANDOM, SEQUENTIAL, SMALL};
 use crate::report::Report;
 use crate::sample::Sample;
-use crate::tables::{NBD_TCP, NVME_TCP, Row, protocol_rows, threads_name};
+use crate::tables::{ENCIPHERED, NBD_TCP, NVME_TCP, Row, protocol_rows, threads_name};
 
 /// On which side of a figure the good ones lie.
 #[derive(Clone, Copy, Debug)]
@@ -131,6 +131,11 @@ impl List<'_> {
             let what = format!("in memory, 3 replicas, {workload}: ms CPU of all nodes per 1 000");
             self.add(what, bound, self.figure(TABLE, workload, LOCAL, CPU));
         }
+        for (workload, least) in [(WRITE_64, 0.7), (WRITE_128K, 0.5)] {
+            let what = format!("in memory, {workload}: IOPS with links enciphered against without");
+            let value = self.ratio(TABLE, workload, (ENCIPHERED, LOCAL), IOPS);
+            self.add(what, Bound::AtLeast(least), value);
+        }
         for workload in [WRITE_64, READ_64] {
             let what =
                 format!("in memory, {workload}: IOPS without a local replica against with one");
@@ -245,6 +250,7 @@ impl List<'_> {
             found.map(|pause| pause.pause_ms)
         };
         let after_kill = pause("kill -9 of the primary's node");
+        let replica = pause("kill -9 of a replica's node");
         let hand_over = pause("hand-over");
         let resync = |kind: &str| found.resyncs.iter().find(|one| one.kind.starts_with(kind));
         let idle = resync("file, idle, all").zip(found.copy_mib_per_second);
@@ -258,6 +264,8 @@ impl List<'_> {
         let lease_ms = float(Timing::default().lease.0) / 1e6;
         let limit = Bound::AtMost(lease_ms + 500.0);
         self.add("pause at kill -9 of the primary's node, ms", limit, after_kill);
+        // Its sessions end with it, which is seen at once.
+        self.add("pause at kill -9 of a replica's node, ms", Bound::AtMost(50.0), replica);
         self.add("pause at a hand-over, ms", Bound::AtMost(100.0), hand_over);
         let what = "resync on an idle disk against nbdcopy from file to file";
         self.add(what, Bound::AtLeast(0.7), idle);

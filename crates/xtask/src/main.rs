@@ -13,6 +13,7 @@ mod found;
 mod oldest;
 mod project;
 mod record;
+mod speed;
 mod steps;
 mod tidy;
 
@@ -56,6 +57,8 @@ enum Command {
     },
     /// Writes `docs/found.md`: every seed that ever failed, what it found, and which commit mended it
     Found,
+    /// Writes the README's table of speed: what `bench/results/record-2cores.json` says
+    Speed,
     /// Searches the schedules of the configuration register: `cargo xtask check`, `cargo xtask check --deep`
     Check {
         /// Names of scenarios (none: all), and `--deep` for one deviation more in each
@@ -126,6 +129,7 @@ fn main() -> ExitCode {
         Command::Sim { rest } => steps::sim(&project, &rest),
         Command::Campaign { runs, hours } => campaign::campaign(&project, runs, hours),
         Command::Found => found::found(&project),
+        Command::Speed => speed::speed(&project),
         Command::Check { rest } => steps::check(&project, &rest),
         Command::Alarm { rest } => steps::alarm(&project, &rest),
         Command::Scenarios { rest } => steps::scenarios(&project, &rest),
