@@ -14,6 +14,7 @@ mod drbd;
 mod failover;
 mod fio;
 mod idle;
+mod loopback;
 mod machine;
 mod metadata;
 mod mirror;

@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::ceph::{self, Ceph};
 use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::{Target, Workload, fill};
+use crate::loopback;
 use crate::outcome::Outcome;
 use crate::run::{Run, Subject};
 use crate::sample::Repeats;
@@ -125,6 +126,9 @@ pub(crate) fn record_memory(run: &Run) -> Outcome<Table> {
         rows: Vec::new(),
     };
     measure(run, &subjects, &RECORD, |workload| instances(run, workload), &mut table)?;
+    let writes = |workload: &Workload| workload.reads == 0 && workload.depth > 1;
+    let writes: Vec<Workload> = RECORD.into_iter().filter(writes).collect();
+    loopback::measure(run, &writes, &mut table)?;
     Ok(table)
 }
 

@@ -8,6 +8,8 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 
 use base::Duration;
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
@@ -22,8 +24,14 @@ const WAKE: u64 = u64::MAX;
 /// Marks the answer to a cancel, which nobody awaits.
 const CANCEL: u64 = u64::MAX - 1;
 
+/// Marks what was only tried, when the ring was made.
+const PROBE: u64 = u64::MAX - 2;
+
 /// Completions the kernel has room for, as a multiple of submissions: many connections at once.
 const COMPLETIONS_PER_ENTRY: u32 = 4;
+
+/// How a send goes that may not wait: all of it, or it has failed.
+const QUIETLY: libc::c_int = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | libc::MSG_DONTWAIT;
 
 pub(crate) struct Uring {
     ring: IoUring,
@@ -36,7 +44,7 @@ pub(crate) struct Uring {
     woken: &'static mut [u8; 8],
     armed: bool,
     multishot: bool,
-    /// The kernel can keep to itself that something ended well.
+    /// The kernel keeps to itself that a send ended well, and tells of one that did not how far it came.
     skips: bool,
     /// Sends of which the kernel says nothing if all bytes went at once: slot, and bytes. Whether they did is known once they
     /// are submitted.
@@ -45,7 +53,8 @@ pub(crate) struct Uring {
 
 impl Uring {
     pub(crate) fn new(entries: u32) -> Result<Uring, Errno> {
-        let (ring, words) = build(entries)?;
+        let (mut ring, words) = build(entries)?;
+        let skips = skips(&mut ring);
         let parameters = ring.params();
         let able = parameters.is_feature_ext_arg()
             && parameters.is_feature_nodrop()
@@ -57,7 +66,7 @@ impl Uring {
         let waker = Waker::new(false)?;
         let woken = Box::leak(Box::new([0; 8]));
         Ok(Uring {
-            skips: ring.params().is_feature_skip_cqe_on_success(),
+            skips,
             ring,
             words,
             backlog: VecDeque::new(),
@@ -115,8 +124,8 @@ impl Uring {
             Step::Receive { at, length } => opcode::Recv::new(fd, at, length).build(),
             Step::Send { message, at_once } => {
                 // WAITALL: the kernel itself goes on after a short send, and calls it a failure where it may not wait.
-                let patience = if at_once.is_some() && self.skips { libc::MSG_DONTWAIT } else { 0 };
-                let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | patience;
+                let patiently = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+                let flags = if at_once.is_some() && self.skips { QUIETLY } else { patiently };
                 opcode::SendMsg::new(fd, message).flags(flags.cast_unsigned()).build()
             }
             Step::Ready => {
@@ -205,7 +214,7 @@ impl Uring {
     fn collect(&mut self, done: &mut Vec<Completion>) {
         for entry in self.ring.completion() {
             match entry.user_data() {
-                CANCEL => {}
+                CANCEL | PROBE => {}
                 WAKE => {
                     self.armed = false;
                     self.waker.seen();
@@ -253,6 +262,56 @@ fn build(entries: u32) -> Result<(IoUring, &'static str), Errno> {
     plain.setup_cqsize(entries * COMPLETIONS_PER_ENTRY);
     let ring = plain.build(entries).map_err(|error| Errno::of(&error))?;
     Ok((ring, "io_uring, plain"))
+}
+
+/// Bytes of a send that finds no room for all of them, by a socket with the least room there is.
+const PROBE_BYTES: usize = 1 << 20;
+
+/// Whether a send that may not wait is told of only if it did not go whole, and then by the bytes that went. Kernels 5.19 and 6.0
+/// may say that none did: it is tried.
+fn skips(ring: &mut IoUring) -> bool {
+    if !ring.params().is_feature_skip_cqe_on_success() {
+        return false;
+    }
+    let Ok((near, far)) = UnixStream::pair() else { return false };
+    let least: libc::c_int = 1;
+    // SAFETY: the kernel reads one integer, which lives during the call. If it fails there is more room.
+    unsafe {
+        let size = libc::socklen_t::try_from(size_of_val(&least)).expect("a few bytes");
+        let at = (&raw const least).cast();
+        libc::setsockopt(near.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, at, size);
+    }
+    let bytes = vec![0; PROBE_BYTES];
+    let [whole, part] = [&bytes[..1], &bytes[..]].map(|bytes| {
+        let iov_base = bytes.as_ptr().cast_mut().cast();
+        let vector = libc::iovec { iov_base, iov_len: bytes.len() };
+        // SAFETY: plain data for which all zeroes is the empty message.
+        let header: libc::msghdr = unsafe { std::mem::zeroed() };
+        Box::new((vector, header))
+    });
+    let mut sends = [whole, part];
+    for send in &mut sends {
+        let (vector, header) = &mut **send;
+        (header.msg_iov, header.msg_iovlen) = (&raw mut *vector, 1);
+        let entry = opcode::SendMsg::new(Fd(near.as_raw_fd()), &raw const *header)
+            .flags(QUIETLY.cast_unsigned())
+            .build()
+            .flags(squeue::Flags::SKIP_SUCCESS)
+            .user_data(PROBE);
+        // The ring is empty.
+        offer(ring, &entry);
+    }
+    let submitted = ring.submit().is_ok();
+    let told: Vec<i32> = ring.completion().map(|entry| entry.result()).collect();
+    let mut there: libc::c_int = 0;
+    // SAFETY: the kernel writes one integer.
+    let counted = unsafe { libc::ioctl(far.as_raw_fd(), libc::FIONREAD, &raw mut there) } == 0;
+    let skips = submitted && counted && there > 1 && told == [there - 1];
+    if !skips {
+        // It may not be over: the kernel keeps the memory.
+        std::mem::forget((sends, bytes));
+    }
+    skips
 }
 
 fn knows_all(ring: &IoUring) -> Result<bool, Errno> {
