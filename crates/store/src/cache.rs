@@ -24,6 +24,9 @@ const RUN_BYTES: usize = 1 << 20;
 /// What is written early is chosen in pages of this many bytes, the least that a volume writes by default.
 const PAGE_BYTES: u64 = 4096;
 
+/// So many pages of a longer write are chosen together: a call for each of its pages would hold up the thread for seconds.
+const PAGES_AT_ONCE: u64 = 16;
+
 /// Longer zeroings go to the backing at once, as a real disk may do with any write.
 const ZERO_BYTES_MAX: u64 = 1 << 20;
 
@@ -86,10 +89,12 @@ impl Cache {
             return;
         }
         let page = PAGE_BYTES / self.step();
+        let is_long = run.end - run.start > page * PAGES_AT_ONCE;
+        let chosen = if is_long { page * PAGES_AT_ONCE } else { page };
         let mut numbers = Vec::new();
         let mut at = run.start;
         while at < run.end {
-            let end = ((at / page + 1) * page).min(run.end);
+            let end = ((at / chosen + 1) * chosen).min(run.end);
             if self.prng.once_in(self.early_one_in) {
                 numbers.extend(at..end);
             }

@@ -579,10 +579,10 @@ fn a_forgetful_disk_loses_what_was_not_flushed_and_nothing_else() {
 
 #[test]
 fn a_killed_forgetful_disk_keeps_the_part_of_whole_pages_that_its_seed_chooses() {
-    const BYTES: usize = 256 * 1024;
+    const BYTES: usize = 1 << 20;
     let scratch = Scratch::new();
     let after_kill = |seed: u64, name: &str| {
-        let path = scratch.file(name, MIB);
+        let path = scratch.file(name, 8 * MIB);
         let faults =
             FaultSpec { seed, volatile_cache: true, written_back_one_in: 2, ..Default::default() };
         let spec = StoreSpec { accept_foreign: true, ..StoreSpec::path(&path) };
