@@ -182,12 +182,13 @@ impl Engine {
         }
     }
 
-    /// True if accepting is to be tried again in a way that older kernels know.
+    /// From now on accepts in a way that older kernels know. False if there is no other.
     pub(crate) fn accept_plainly(&mut self) -> bool {
         match self {
             Engine::Uring(uring) => uring.accept_plainly(),
-            Engine::Epoll(_) => false,
+            Engine::Epoll(_) => return false,
         }
+        true
     }
 }
 
@@ -393,7 +394,7 @@ impl Hands {
         if self.full() {
             return self.post(Event::plain(token, Err(Errno::NO_BUFFERS)));
         }
-        self.begin(Operation::Accept { token, listener: listener.clone() });
+        self.begin(Operation::Accept { token, listener: listener.clone(), again: false });
     }
 
     /// Ends an accept; its last event says [`Errno::CANCELED`].

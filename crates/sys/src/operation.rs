@@ -89,6 +89,8 @@ pub(crate) enum Operation {
     Accept {
         token: u64,
         listener: Listener,
+        /// It was begun once more, in a way that older kernels know.
+        again: bool,
     },
     Connect {
         token: u64,

@@ -130,9 +130,12 @@ impl Hands {
     fn settle_accept(&mut self, completion: Completion, events: &mut Vec<Event>) {
         let Completion { slot, result, more } = completion;
         let cancelled = self.slots[slot].cancelled;
-        let Some(Operation::Accept { token, .. }) = &self.slots[slot].operation else {
+        let Some(Operation::Accept { token, again, .. }) = &mut self.slots[slot].operation else {
             unreachable!("called for accepts")
         };
+        let older = result == -libc::EINVAL
+            && !std::mem::replace(again, true)
+            && self.engine.accept_plainly();
         if result >= 0 {
             let socket = Socket(Descriptor::adopt(result));
             socket.prepare_tcp();
@@ -144,9 +147,7 @@ impl Hands {
         }
         // The peer may be gone again before it was accepted; that is no reason to stop.
         let passing = [libc::ECONNABORTED, libc::EINTR, libc::EAGAIN, libc::EPROTO];
-        let again = result >= 0
-            || passing.contains(&-result)
-            || (result == -libc::EINVAL && self.engine.accept_plainly());
+        let again = result >= 0 || passing.contains(&-result) || older;
         match (cancelled, again) {
             (false, true) => self.proceed(slot),
             (true, true) => self.finish(slot, Err(Errno::CANCELED), events),

@@ -86,9 +86,9 @@ impl Uring {
         &self.waker
     }
 
-    /// Falls back to one accept at a time; false if that is done already.
-    pub(crate) fn accept_plainly(&mut self) -> bool {
-        std::mem::replace(&mut self.multishot, false)
+    /// Falls back to one accept at a time.
+    pub(crate) fn accept_plainly(&mut self) {
+        self.multishot = false;
     }
 
     pub(crate) fn start(&mut self, start: Start) {

@@ -244,13 +244,16 @@ fn is_alive(pid: u32) -> bool {
 
 /// Whether the command line of `pid` names `directory`. `None`: it has none at this moment, because
 /// it is just becoming another program. It is read piece by piece, so that the first can be of the one and the rest of
-/// the other: only what is read twice counts.
+/// the other: only what is read twice counts. A process that was just begun shows for a moment, also to the one who began it, what that one
+/// shows: this program, and not as a node.
 fn names(pid: u32, directory: &Path) -> Option<bool> {
     let read = || fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let line = read();
     let wanted = directory.as_os_str().as_encoded_bytes();
-    let settled = !line.is_empty() && line == read();
-    settled.then(|| line.split(|&byte| byte == 0).any(|word| word == wanted))
+    let ours = line.split(|&byte| byte == 0).any(|word| word == wanted);
+    let begins = !ours && fs::read_link(format!("/proc/{pid}/exe")).ok() == own_program().ok();
+    let settled = !line.is_empty() && line == read() && !begins;
+    settled.then_some(ours)
 }
 
 fn note_path(directory: &Path) -> PathBuf {
@@ -275,4 +278,24 @@ fn last_lines(path: &Path, before: u64) -> String {
         shown.push_str(line);
     }
     shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names;
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_process_that_still_shows_who_began_it_is_not_judged_yet() {
+        let nowhere = Path::new("/nowhere");
+        assert_eq!(names(std::process::id(), nowhere), None);
+        let mut other = Command::new("cat").stdin(Stdio::piped()).spawn().expect("cat is there");
+        while names(other.id(), nowhere).is_none() {
+            std::thread::yield_now();
+        }
+        assert_eq!(names(other.id(), nowhere), Some(false));
+        drop(other.stdin.take());
+        other.wait().expect("it ends");
+    }
 }
