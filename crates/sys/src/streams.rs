@@ -90,13 +90,16 @@ pub(crate) struct SendBatch {
     vectors: Vec<libc::iovec>,
     header: libc::msghdr,
     bytes: usize,
+    /// Nothing is queued behind these bytes.
+    all: bool,
 }
 
 impl SendBatch {
     pub(crate) fn new() -> Box<SendBatch> {
         // SAFETY: `msghdr` is plain data for which all zeroes is the empty message.
         let header = unsafe { std::mem::zeroed() };
-        Box::new(SendBatch { vectors: Vec::with_capacity(PIECES_IN_SEND), header, bytes: 0 })
+        let vectors = Vec::with_capacity(PIECES_IN_SEND);
+        Box::new(SendBatch { vectors, header, bytes: 0, all: false })
     }
 
     /// Lists the first bytes of the queue. The queue must keep its pieces until the send is done.
@@ -119,12 +122,13 @@ impl SendBatch {
         self.header.msg_iov = self.vectors.as_mut_ptr();
         self.header.msg_iovlen = self.vectors.len() as _;
         self.bytes = bytes;
+        self.all = self.vectors.len() == queue.pieces.len();
     }
 
-    /// How many bytes these are, if they are few and nobody has to wait for room.
+    /// How many bytes these are, if they are few, nobody has to wait for room, and nothing waits for their end.
     pub(crate) fn at_once(&self, patient: bool) -> Option<i32> {
-        let few = !patient && self.bytes <= BYTES_AT_ONCE;
-        i32::try_from(self.bytes).ok().filter(|_| few)
+        let may = !patient && self.all && self.bytes <= BYTES_AT_ONCE;
+        i32::try_from(self.bytes).ok().filter(|_| may)
     }
 
     pub(crate) fn message(&self) -> *const libc::msghdr {

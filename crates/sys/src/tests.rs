@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use base::Duration;
 
+use crate::streams::{SendBatch, SendQueue};
 use crate::{
     Access, Buffer, BufferPool, EngineChoice, Errno, Event, File, Hands, HandsConfig, OpenOptions,
     Payload, Piece, Socket, SocketAddress, listen_tcp, listen_unix, listen_unix_private,
@@ -230,6 +231,22 @@ fn small_sends_fill_a_socket(hands: &mut Hands, client: &Socket, server: &Socket
     let tokens: Vec<u64> = events.iter().map(|event| event.token).collect();
     assert_eq!(tokens, (0..count as u64).collect::<Vec<_>>(), "told in order");
     assert!(events.iter().all(|event| event.result == Ok(BYTES as u32)), "{events:?}");
+}
+
+#[test]
+fn a_send_behind_which_others_wait_is_told_when_it_has_gone() {
+    let mut queue = SendQueue::default();
+    let mut batch = SendBatch::new();
+    queue.push(1, (0..100).map(|_| Piece::from(vec![1])));
+    batch.fill(&queue);
+    assert_eq!((batch.at_once(false), batch.at_once(true)), (Some(100), None));
+    queue.push(2, (0..100).map(|_| Piece::from(vec![1])));
+    batch.fill(&queue);
+    assert_eq!(batch.at_once(false), None, "a batch has fewer pieces than wait");
+    queue.sent(100, |_, _| ());
+    queue.push(3, [Piece::from(vec![1; 1 << 20])]);
+    batch.fill(&queue);
+    assert_eq!(batch.at_once(false), None, "too many bytes to be told of late");
 }
 
 #[test]

@@ -55,6 +55,10 @@ impl Uring {
     pub(crate) fn new(entries: u32) -> Result<Uring, Errno> {
         let (mut ring, words) = build(entries)?;
         let skips = skips(&mut ring);
+        if !ring.submission().is_empty() {
+            // What was tried would be sent on whatever has its number then.
+            return Err(Errno::AGAIN);
+        }
         let parameters = ring.params();
         let able = parameters.is_feature_ext_arg()
             && parameters.is_feature_nodrop()
@@ -183,12 +187,18 @@ impl Uring {
         };
         self.enter(limit, !done.is_empty())?;
         self.collect(done);
-        if !self.quiet.is_empty() && self.ring.submission().is_empty() {
+        if !self.quiet.is_empty() && self.has_told_all() {
             // Before what they may have been the cause of.
             let gone = |(slot, result)| Completion { slot, result, more: false };
             done.splice(0..0, self.quiet.drain(..).map(gone));
         }
         Ok(())
+    }
+
+    /// Everything is submitted, and what the kernel has said so far was looked at.
+    fn has_told_all(&mut self) -> bool {
+        let queue = self.ring.submission();
+        queue.is_empty() && !queue.cq_overflow()
     }
 
     fn enter(&mut self, limit: Option<Duration>, have_some: bool) -> Result<(), Errno> {

@@ -98,8 +98,9 @@ const CLIENT_BYTES_MIN: usize = 64 << 20;
 const ADMIN_BYTES: usize = 4 << 20;
 
 /// Sends on one socket that the hands have at once, at most: one in the kernel, and some behind it. What comes meanwhile
-/// leaves together in the next, so that who takes nothing needs no more places than others.
-const SENDS_MAX: usize = 4;
+/// leaves together in the next, so that who takes nothing needs no more places than others. More than one for each look in a turn:
+/// of sends that leave together it is told late that they have.
+const SENDS_MAX: usize = ROUNDS_MAX + 4;
 
 /// SIGHUP.
 const RELOAD_SIGNAL: i32 = 1;
