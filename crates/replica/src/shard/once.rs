@@ -18,6 +18,7 @@
 
 use super::local::Purpose;
 use super::op::{Client, FlushFor, Kind, Origin, changes};
+use super::peer::Peer;
 use super::seats::Nodes;
 use super::{Out, Shard};
 use crate::door::ShardOutput;
@@ -782,10 +783,12 @@ impl Shard {
         }
     }
 
-    /// Tells a member what took effect, once in a session and reign.
+    /// Tells a member what took effect, once in a session and reign; also one whose content was lost and is whole again, before it is
+    /// included: it may be the only one who is left then.
     pub(super) fn remind(&mut self, node: NodeId, out: &mut Out) {
+        let is_due = |peer: &Peer| !peer.reminded && (peer.kept || peer.required.is_some());
         let due = (self.once.settlement.settled || self.once.settlement.lost)
-            && self.peers.get(&node).is_some_and(|peer| !peer.reminded && peer.kept);
+            && self.peers.get(&node).is_some_and(is_due);
         if due {
             self.remind_of(node, out);
         }

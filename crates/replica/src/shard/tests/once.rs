@@ -525,6 +525,36 @@ fn a_replica_whose_include_was_given_up_is_told_anew_what_took_effect() {
     assert_eq!(stored(&world, 3, 40, 8), [8, 8, 8, 8, 7, 7, 7, 7]);
 }
 
+/// A copy that was told to be worthless is copied anew in the session that it has. Its primary is lost right after all but that
+/// primary have included it.
+#[test]
+fn a_replica_that_was_not_kept_is_told_what_took_effect_before_its_include() {
+    let mut world = three_and_a_client();
+    world.change(1, &[1, 2]);
+    let (peer, session) = (NodeId(3), world.session(1, 3));
+    let epoch = world.configuration.epoch;
+    world.tell(1, ToShard::PeerReady { peer, session, epoch, kept: false });
+    world.start_resync(1, 3);
+    world.wait_ms(1000);
+    world.tell(1, ToShard::Require { peer, session });
+    world.wait_ms(200);
+    world.held.insert((4, 1));
+    let lost = world.write(4, 40, 8, 7);
+    world.wait_ms(200);
+    assert_eq!((world.at(2, 40), world.at(3, 40)), (0, 0), "the primary has not heard of it");
+    for other in [2, 3, 4] {
+        world.disconnect(1, other);
+    }
+    for other in [3, 4] {
+        world.disconnect(2, other);
+    }
+    world.configuration = world.next_with(&[3]);
+    world.held.clear();
+    world.lead(3);
+    world.wait_ms(500);
+    assert_eq!((world.answer(4, lost), world.at(3, 40)), (Some(Ok(())), 7));
+}
+
 /// The last member that remembered what was before is started anew: what this reign carried out its primary knows.
 #[test]
 fn what_took_effect_in_this_reign_is_not_forgotten_with_what_was_before() {
