@@ -607,6 +607,25 @@ fn a_killed_forgetful_disk_keeps_the_part_of_whole_pages_that_its_seed_chooses()
     assert!((0..=3).all(|content| first.contains(&content)));
 }
 
+/// Longer ones are chosen in pieces of so many pages.
+#[test]
+fn of_a_short_write_a_killed_forgetful_disk_keeps_single_pages() {
+    const BYTES: usize = 16 * 4096;
+    let scratch = Scratch::new();
+    let path = scratch.file("disk", MIB);
+    let faults =
+        FaultSpec { seed: 1, volatile_cache: true, written_back_one_in: 2, ..Default::default() };
+    let spec = StoreSpec { accept_foreign: true, ..StoreSpec::path(&path) };
+    let mut bench = Bench::new(with_faults(spec, faults));
+    bench.write(0, &vec![1; BYTES], false).unwrap();
+    bench.flush().unwrap();
+    bench.write(0, &vec![2; BYTES], false).unwrap();
+    drop(bench);
+    let left = std::fs::read(&path).unwrap();
+    assert!([1, 2].iter().all(|content| left[..BYTES].contains(content)), "all or nothing");
+    assert!(left[..BYTES].chunks(4096).all(|page| page.iter().all(|&byte| byte == page[0])));
+}
+
 #[test]
 fn a_disk_that_is_full_refuses_writes_of_data_and_metadata_and_keeps_what_it_has() {
     let scratch = Scratch::new();
