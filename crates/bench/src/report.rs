@@ -107,19 +107,24 @@ fn table_text(table: &Table, page: &mut String) {
         });
         let optional =
             |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
+        // Of what is only sent nobody knows when it came.
+        let latency = |what: fn(&crate::sample::Sample) -> f64| match of(what) {
+            us if us > 0.0 => format!("{us:.0}"),
+            _ => "-".to_owned(),
+        };
         writeln!(
             page,
-            "| {} | {} | {} | {:.0} ({low:.0}..{high:.0}) | {ratio} | {:.0} | {:.0} | {:.0} | {:.0} | {:.0} | {} \
+            "| {} | {} | {} | {:.0} ({low:.0}..{high:.0}) | {ratio} | {:.0} | {} | {} | {} | {} | {} \
              | {} | {} |",
             row.workload.name,
             row.subject,
             row.threads,
             of(|sample| sample.iops),
             of(|sample| sample.mb_per_second),
-            of(|sample| sample.mean_us),
-            of(|sample| sample.p50_us),
-            of(|sample| sample.p99_us),
-            of(|sample| sample.p999_us),
+            latency(|sample| sample.mean_us),
+            latency(|sample| sample.p50_us),
+            latency(|sample| sample.p99_us),
+            latency(|sample| sample.p999_us),
             optional(Some(of(|sample| sample.cpu_ms)).filter(|&ms| ms > 0.0)),
             optional(row.own_ms),
             optional(row.system_calls),
