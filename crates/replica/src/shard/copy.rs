@@ -9,7 +9,7 @@
 
 use super::blocks::Parts;
 use super::local::{Action, Purpose as LocalPurpose};
-use super::op::{Content, FlushFor, Kind};
+use super::op::{Content, FlushFor, Kind, Own};
 use super::seats::Nodes;
 use super::{Out, Shard};
 use crate::door::{DiskAnswer, FromShard, ReadFailure, ShardOutput};
@@ -210,6 +210,13 @@ impl Shard {
             self.copy_done(id, false, out);
             return;
         }
+        if purpose == Purpose::Reconcile
+            && self.own_part() == Own::Failed
+            && self.copy_members() > 1
+        {
+            // What the others agree on is not settled while this copy, which lacks it, may be all that is left.
+            return;
+        }
         if let Purpose::Sync { node, .. } = purpose {
             if !self.may_sync(node) {
                 self.copy_dropped(id, out);
@@ -289,9 +296,9 @@ impl Shard {
         }
     }
 
-    /// How many copies are in sync, or about to be.
+    /// How many copies are in sync, or about to be. The own one counts until it is excluded, also if it cannot be used.
     pub(super) fn copy_members(&self) -> usize {
-        usize::from(self.is_own_in_sync()) + self.required_peers().len()
+        usize::from(self.own_part() != Own::None) + self.required_peers().len()
     }
 
     /// The nodes besides this one that take part in a copy.

@@ -4,7 +4,7 @@ use super::world::{SECTORS, VOLUME, World, span};
 use crate::door::{DiskRequest, FromShard, ToShard};
 use alloc::vec;
 use alloc::vec::Vec;
-use base::{AnswerError, NodeId, Op};
+use base::{AnswerError, NodeId, Op, SessionId};
 use wire::{OnIoError, Protocol, ReadPolicy, ShardMessage};
 
 fn pair() -> World {
@@ -224,6 +224,64 @@ fn a_primary_without_disk_waits_for_its_own_exclude() {
     world.change(1, &[2]);
     assert_eq!(world.answer(1, write), Some(Ok(())));
     assert_eq!(world.buffers_held(), 0);
+}
+
+/// Node 2 has a write open that node 1 lacks, which is the next primary.
+fn with_a_write_that_node_1_lacks() -> World {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(2);
+    world.held.insert((2, 1));
+    world.write(2, 0, 8, 5);
+    world.disconnect(1, 2);
+    world.held.clear();
+    world.connect(1, 2);
+    world.nodes.get_mut(&1).expect("there").disk_held = true;
+    world
+}
+
+/// The copy of a primary cannot be used any more, and counts until it is excluded.
+fn lose_own(world: &mut World, node: u16) {
+    world.tell(node, ToShard::DiskFails);
+    let (peer, session, epoch) = (NodeId(node), SessionId(0), world.configuration.epoch);
+    world.tell(node, ToShard::PeerReady { peer, session, epoch, kept: false });
+}
+
+fn told_settled(world: &World) -> usize {
+    world.sent(1, 2, |message| matches!(message, ShardMessage::Settled { .. }))
+}
+
+#[test]
+fn nothing_is_settled_without_a_primarys_own_copy_before_that_is_excluded() {
+    let mut world = with_a_write_that_node_1_lacks();
+    world.lead(1);
+    lose_own(&mut world, 1);
+    world.disk_goes_on(1);
+    world.wait_ms(500);
+    assert_eq!(world.at(1, 0), 0, "node 1 never heard of the write");
+    assert_eq!(told_settled(&world), 0, "node 1 may be all that is left");
+    world.change(1, &[2]);
+    world.wait_ms(500);
+    assert_eq!(told_settled(&world), 1);
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn copies_that_agree_are_not_settled_while_the_primarys_own_was_not_compared() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(2);
+    world.write(2, 0, 8, 5);
+    world.restart(2);
+    world.connect(1, 2);
+    world.nodes.get_mut(&1).expect("there").disk_held = true;
+    world.lead(1);
+    lose_own(&mut world, 1);
+    world.nodes.get_mut(&1).expect("there").disk_fails = true;
+    world.disk_goes_on(1);
+    world.wait_ms(500);
+    assert_eq!(told_settled(&world), 0, "what node 1 holds was not compared");
+    world.change(1, &[2]);
+    world.wait_ms(500);
+    assert!(told_settled(&world) > 0);
 }
 
 #[test]
