@@ -6,8 +6,8 @@
 //!
 //! Checked:
 //! - within a stretch there is one configuration for each epoch;
-//! - each side, the one that goes on and each that was given up, is a history that a register explains, made
-//!   of nothing but what happened on it and before it parted;
+//! - each side, the one that goes on and each that was given up, is a history that a register explains, made of nothing but
+//!   what happened on it, before it parted, or was sent to it by a primary that still counted it in;
 //! - a side is given up only when the operator or the policy says so, and while its node has no clients;
 //! - after healing, sides that parted name each other in their status, and once all but one are given up,
 //!   all is well and every copy is the same.
@@ -135,13 +135,41 @@ impl Sides {
     /// What the history up to `end` has to do with an operation.
     fn fate(&self, end: Place, index: OpIndex) -> Fate {
         let on = |place: Option<&Place>| place.is_none_or(|&place| self.is_past(place, end));
-        if !on(self.asked.get(&index).map(|(_, place)| place)) {
-            Fate::Elsewhere
+        let asked = self.asked.get(&index).map(|(_, place)| place);
+        if !on(asked) {
+            let reached = asked.is_some_and(|&place| self.may_have_reached(place, end));
+            if reached { Fate::Unanswered } else { Fate::Elsewhere }
         } else if !on(self.answered.get(&index)) {
             Fate::Unanswered
         } else {
             Fate::Same
         }
+    }
+
+    /// Whether a copy of the history up to `end`, which parted before `asked`, may have carried out what was asked there: in
+    /// the reign that it knew, while it was in sync and had not heard of the newer configuration.
+    fn may_have_reached(&self, asked: Place, end: Place) -> bool {
+        let common = self.chain(end).into_iter().find_map(|(stretch, left)| {
+            let there = self.chain(asked).into_iter().find(|other| other.0 == stretch)?;
+            Some((stretch, left.min(there.1)))
+        });
+        let at = |place: Place| self.installed.get(&place);
+        let (Some(common), Some(asked), Some(end)) = (common.and_then(at), at(asked), at(end))
+        else {
+            return false;
+        };
+        asked.reign == common.reign && asked.in_sync().any(|node| end.is_in_sync(node))
+    }
+
+    /// The place, and where its past left each earlier stretch.
+    fn chain(&self, place: Place) -> Vec<Place> {
+        let mut chain = vec![place];
+        let mut at = place.0;
+        while let Some(&(before, (_, left))) = self.parents.get(&at) {
+            chain.push((before, left));
+            at = before;
+        }
+        chain
     }
 
     /// The first side that no register explains.

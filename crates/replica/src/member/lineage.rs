@@ -257,14 +257,20 @@ impl Member {
         proposal.party = Some(self.party(&proposal.base));
     }
 
-    /// Whether the primary that began the newest stretch may be going on with it alone, unheard of.
+    /// Whether the primary that began the newest stretch may be going on with it alone, unheard of: it has not promised this
+    /// node's reign. That a connection to it is there says nothing, it may have ended at the other end.
     fn may_still_grow(&self, base: &Configuration) -> bool {
         let begun = base.lineage.last().is_some_and(|newest| newest.epoch.0 + 1 >= base.reign.0);
         let gone = base.primary.filter(|&primary| primary != self.node).is_some_and(|primary| {
             let entry = base.member(primary);
-            !entry.is_some_and(|entry| self.takes_part(entry))
+            !entry.is_some_and(|entry| self.has_promised(entry))
         });
         begun && gone
+    }
+
+    fn has_promised(&self, entry: &MemberEntry) -> bool {
+        let super::Role::Primary(reign) = &self.role else { return false };
+        reign.grants.get(&entry.node).is_some_and(|(voter, _)| *voter == entry.voter)
     }
 
     fn reign_segment(&self) -> Option<u64> {

@@ -123,6 +123,40 @@ fn a_survivor_takes_over_when_the_lease_of_the_dead_primary_has_run_out() {
 }
 
 #[test]
+fn members_that_heard_of_a_lone_reign_from_a_client_go_on_from_it_as_another_history() {
+    for seed in 0..20 {
+        let mut world = World::without_quorum(seed, 3, off(AfterSplitBrain::Disconnect));
+        world.add_node(4, None, false);
+        world.connect_all();
+        world.set_clients(1, 1);
+        world.run_until("node 1 serves", |world| world.answers(1));
+        world.wait(10);
+        world.crash(2);
+        world.crash(3);
+        world.run_until("node 1 goes on alone", |world| in_sync(world, 1) == [1]);
+        world.run_until("node 4 knows", |world| in_sync(world, 4) == [1]);
+        // Connected to node 4, node 1 stands still; the others meet node 4 only.
+        world.lost.extend([(1, 4), (4, 1)]);
+        world.block(1, 2);
+        world.block(1, 3);
+        world.start(2);
+        world.start(3);
+        world.connect_all();
+        world.set_clients(4, 1);
+        world.run_until("node 4 leads", |world| known(world, 4).primary == Some(NodeId(4)));
+        world.block(1, 4);
+        world.lost.clear();
+        world.set_clients(1, 0);
+        let epoch = known(&world, 1).epoch;
+        world.operate(1, Operation::Demote);
+        world.run_until("node 1 went on", |world| known(world, 1).epoch > epoch);
+        assert_ne!(known(&world, 1).lineage, known(&world, 4).lineage, "{}", world.show());
+        meet(&mut world);
+        world.run_until("it is found", |world| is_split(world, 1, 2) && is_split(world, 2, 1));
+    }
+}
+
+#[test]
 fn a_side_that_changed_nothing_follows_the_other_with_the_identity_it_had() {
     let mut world = serving(3, 2, AfterSplitBrain::Disconnect);
     let before = known(&world, 1).members;
@@ -235,7 +269,7 @@ fn a_side_that_keeps_no_bits_for_a_copy_of_the_other_is_copied_as_a_whole() {
     world.run_until("node 2 serves", |world| world.answers(2));
     world.set_clients(1, 1);
     // Node 1 does not hear of node 4, and is in sync when that is added.
-    world.lost = Some((1, 2));
+    world.lost.insert((1, 2));
     world.add_node(4, Some(Record::empty(voter(4), Incarnation(4), 1)), false);
     world.block(1, 4);
     world.connect_all();
@@ -245,7 +279,7 @@ fn a_side_that_keeps_no_bits_for_a_copy_of_the_other_is_copied_as_a_whole() {
     world.run_until("added", |world| world.is_done(2, id));
     assert_eq!(in_sync(&world, 2), [1, 2, 3], "{}", world.show());
     world.split(&[1]);
-    world.lost = None;
+    world.lost.clear();
     world.run_until("node 1 goes on", |world| in_sync(world, 1) == [1] && world.answers(1));
     world.run_until("so do the others", |world| in_sync(world, 2) == [2, 3, 4]);
     world.set_clients(4, 1);
@@ -520,7 +554,7 @@ fn a_fork_that_was_only_begun_is_let_go_when_its_own_side_went_on_without_it() {
         world.run_until("node 2 goes on", |world| world.answers(2));
         world.run_until("node 3 follows", |world| known(world, 3) == known(world, 1));
         let before = known(&world, 1).epoch;
-        world.lost = Some((3, 1));
+        world.lost.insert((3, 1));
         world.blocked.remove(&(1, 2));
         world.connect_all();
         world.run_until("node 1 has accepted its fork", |world| {
@@ -529,7 +563,7 @@ fn a_fork_that_was_only_begun_is_let_go_when_its_own_side_went_on_without_it() {
             accepted.is_some_and(|(_, value)| value.fork == 1)
         });
         assert_eq!(known(&world, 1).epoch, before, "{}", world.show());
-        world.lost = None;
+        world.lost.clear();
         world.crash(1);
         world.crash(2);
         world.set_clients(3, 1);

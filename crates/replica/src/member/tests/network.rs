@@ -114,7 +114,8 @@ pub(super) struct World {
     /// What travels (to, from) takes so much longer.
     pub(super) slow: Option<(u16, u16, u64)>,
     /// What is said (to, from) never arrives, though the two are connected.
-    pub(super) lost: Option<(u16, u16)>,
+    /// What is said (to, from) never arrives, though the two are connected.
+    pub(super) lost: BTreeSet<(u16, u16)>,
     pub(super) store_fails: BTreeSet<u16>,
     /// Without quorum: there may be two histories, and two nodes that answer.
     pub(super) without_quorum: bool,
@@ -194,7 +195,7 @@ impl World {
             bootstrap,
             delay: 2 * MS,
             slow: None,
-            lost: None,
+            lost: BTreeSet::new(),
             store_fails: BTreeSet::new(),
             without_quorum: false,
             data: BTreeMap::new(),
@@ -395,7 +396,7 @@ impl World {
             }
             MemberOutput::Send { peer, session, message } => {
                 let connected = self.sessions.get(&pair(node, peer.0)) == Some(&session);
-                if connected && self.lost != Some((peer.0, node)) {
+                if connected && !self.lost.contains(&(peer.0, node)) {
                     let message = Box::new(message);
                     self.plan(
                         peer.0,
