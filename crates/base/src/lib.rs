@@ -27,7 +27,7 @@ pub use id::{
 };
 pub use prng::Prng;
 pub use range::RangeSet;
-pub use request::{AnswerError, Op, Request};
+pub use request::{AnswerError, Op, Request, Way};
 pub use reservation::{ReservationCommand, ReservationKind};
 pub use span::{SECTOR_BYTES, Span};
 pub use time::{Duration, Instant};

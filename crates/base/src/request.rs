@@ -1,6 +1,6 @@
 //! What a client asks of a volume, and what it is told when that cannot be had.
 
-use crate::{BufferId, HostId, Span, VolumeId};
+use crate::{BufferId, Duration, HostId, Span, VolumeId};
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -18,6 +18,23 @@ pub enum Op {
     Flush,
 }
 
+/// One of the ways of a client that has several to a volume.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Way {
+    /// Which of the node's it is, in the life of this process.
+    pub number: u32,
+    /// For so long after the node took a request from it, the client surely has not asked another way.
+    pub stays: Duration,
+}
+
+impl Way {
+    /// That of a client which may ask elsewhere at any time.
+    #[must_use]
+    pub fn of(number: u32) -> Way {
+        Way { number, stays: Duration(0) }
+    }
+}
+
 /// One request of a client to one volume.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Request {
@@ -33,7 +50,7 @@ pub struct Request {
     pub fua: bool,
     /// Of a client that has several ways to the volume, and goes another when one is slow or gone: which of this node's it
     /// came by, in the life of this process. A write that may come too late for that fails with [`AnswerError::Path`].
-    pub way: Option<u32>,
+    pub way: Option<Way>,
     /// Which host asks, where that is known: it may have registered for reservations. `HostId(0)`: one that cannot.
     pub host: HostId,
 }

@@ -13,6 +13,7 @@
 //! - A zeroing is with the shards in parts: `ZEROES_MAX` pieces at once.
 //! - A client always has a buffer to receive requests in.
 //! - A client that was told that its session is lost is told so again until it opens anew.
+//! - A client that moves gets no answer for a write that came too late by this way: the connection ends, and it sends that anew.
 //!
 //! - What is received after TLS began is taken from inside TLS only, and nothing is sent beside it.
 //!
@@ -209,6 +210,10 @@ pub struct NbdConnection {
     flush_parts: u16,
     entered: bool,
     lost: bool,
+    /// What has no answer when the connection ends it sends anew, here or elsewhere.
+    moves: bool,
+    /// Of one that moves: it is to go another way.
+    sent_off: bool,
     /// A buffer was not to be had: try again when some are free.
     starved: bool,
     /// A read that waits for room.
@@ -277,6 +282,8 @@ impl NbdConnection {
             flush_parts: 1,
             entered: false,
             lost: false,
+            moves: false,
+            sent_off: false,
             starved: false,
             roomless: None,
             head,
@@ -359,6 +366,17 @@ impl NbdConnection {
     /// No further request is taken: the resource goes away, or the node stops.
     pub fn shut_down(&mut self) {
         self.server.shut_down();
+    }
+
+    /// The client has several ways to the volume: it moves to another node by itself, and sends there what has no answer here.
+    pub fn moves(&mut self) {
+        self.moves = true;
+    }
+
+    /// Whether a client that moves is to go another way, or to come back by this one: nothing more is taken from it.
+    #[must_use]
+    pub fn is_sent_off(&self) -> bool {
+        self.sent_off
     }
 
     /// The volume has a new size.

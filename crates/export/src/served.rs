@@ -210,6 +210,11 @@ impl Served {
     #[must_use]
     pub fn over(&self) -> Option<Over> {
         match self {
+            Served::Nbd(connection) if connection.is_sent_off() => Some(Over {
+                why: "what it asked for came too late by this way; it is to ask anew".to_owned(),
+                fault: false,
+                unproved: false,
+            }),
             Served::Nbd(connection) => connection.finished().map(|reason| Over {
                 why: format!("{reason:?}"),
                 fault: reason.is_fault(),

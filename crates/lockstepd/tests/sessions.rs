@@ -100,3 +100,76 @@ fn what_a_client_left_that_went_while_there_was_no_primary_is_not_carried_out() 
     second.write(4096, &content(3, 4096)).expect("written");
     assert!(second.read(0, 4096).expect("read") == content(1, 4096));
 }
+
+/// One that moves gives node 2 up and writes by another; node 2 stood still while a write of it was in its socket.
+#[test]
+fn what_a_client_that_moves_left_in_a_socket_is_not_carried_out_although_its_connection_is_there() {
+    let mut cluster = Cluster::new("moves", 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource("alpha", 8 << 20, &[1, 3]));
+    let mut first = cluster.open(1, "alpha/0?moves");
+    first.write(0, &content(1, 4096)).expect("written");
+    let mut second = cluster.open(2, "alpha/0?moves");
+    assert!(second.read(0, 4096).expect("read") == content(1, 4096));
+    cluster.signal(2, "STOP");
+    second.send_write(0, &content(2, 4096));
+    cluster.wait_for("node 2 is given up", || {
+        match cluster.log(1).contains("node n2: disconnected") {
+            true => Ok(()),
+            false => Err("it is not".to_owned()),
+        }
+    });
+    first.write(0, &content(3, 4096)).expect("written");
+    cluster.signal(2, "CONT");
+    assert!(second.read(4096, 4096).is_err(), "it is to send anew what has no answer");
+    let mut third = cluster.open(2, "alpha");
+    third.write(4096, &content(4, 4096)).expect("written");
+    third.flush().expect("flushed");
+    assert!(first.read(0, 4096).expect("read") == content(3, 4096), "an older write came later");
+}
+
+#[test]
+fn a_client_that_moves_notices_nothing_of_a_fail_over() {
+    let mut cluster = Cluster::new("moves-on", 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource("alpha", 8 << 20, &[1, 2, 3]));
+    let mut first = cluster.open(1, "alpha");
+    first.write(0, &content(1, 4096)).expect("written");
+    let mut second = cluster.open(2, "alpha?moves");
+    assert!(second.read(0, 4096).expect("read") == content(1, 4096));
+    cluster.signal(1, "STOP");
+    second.write(0, &content(2, 4096)).expect("written by the next primary");
+    assert!(second.read(0, 4096).expect("read") == content(2, 4096));
+    cluster.signal(1, "CONT");
+}
+
+/// What node 2 took from one that moves waits for a primary longer than that surely stays.
+#[test]
+fn what_a_client_that_moves_may_have_asked_elsewhere_is_not_carried_out_by_the_next_primary() {
+    let mut cluster = Cluster::new("moves-held", 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource("alpha", 8 << 20, &[1, 2, 3]));
+    let mut first = cluster.open(1, "alpha");
+    first.write(0, &content(1, 4096)).expect("written");
+    let mut second = cluster.open(2, "alpha?moves");
+    assert!(second.read(0, 4096).expect("read") == content(1, 4096));
+    cluster.signal(3, "STOP");
+    first.write(4096, &content(1, 4096)).expect("written without node 3");
+    cluster.signal(1, "STOP");
+    second.send_write(0, &content(2, 4096));
+    // So long it waits here.
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    cluster.signal(3, "CONT");
+    assert!(second.read(0, 4096).is_err(), "its connection ends, without an answer");
+    let mut again = cluster.open(2, "alpha?moves");
+    assert!(again.read(0, 4096).expect("read") == content(1, 4096), "it was not carried out");
+    again.write(0, &content(2, 4096)).expect("written");
+    assert!(again.read(0, 4096).expect("read") == content(2, 4096));
+    cluster.signal(1, "CONT");
+}

@@ -11,7 +11,7 @@ use crate::feature::Feature;
 use crate::history::{Effect, OpIndex};
 use crate::plan::Plan;
 use crate::world::{Open, World};
-use base::{Op, Request, RequestId, VolumeId};
+use base::{Op, Request, RequestId, VolumeId, Way};
 use std::collections::BTreeSet;
 
 /// Ways of one client to one node, at most.
@@ -39,9 +39,9 @@ impl Paths {
     }
 
     /// The way of a client now, if it has several.
-    pub(crate) fn way(&self, client: usize) -> Option<u32> {
+    pub(crate) fn way(&self, client: usize) -> Option<Way> {
         let given_up = self.given_up.get(client)?;
-        Some(u32::try_from(client).expect("few clients") * WAYS_MAX + given_up)
+        Some(Way::of(u32::try_from(client).expect("few clients") * WAYS_MAX + given_up))
     }
 
     /// Whether an answer is for a way that was given up. Each is given once.

@@ -182,6 +182,22 @@ impl Socket {
         set_option(&self.0, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1).ok();
     }
 
+    /// From now on the connection ends if the other end is not heard of for `seconds`, 2 or more, and what comes after that
+    /// is not taken in. A Unix socket has no such end, and needs none: its other end is on this machine.
+    pub fn end_in_silence(&self, seconds: u16) {
+        let millis = i32::from(seconds) * 1000;
+        let probes = i32::from(seconds) - 1;
+        for (level, option, value) in [
+            (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+            (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 1),
+            (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 1),
+            (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, probes),
+            (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, millis),
+        ] {
+            set_option(&self.0, level, option, value).ok();
+        }
+    }
+
     /// The TCP address of this end.
     ///
     /// # Errors

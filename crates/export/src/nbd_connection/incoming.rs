@@ -71,7 +71,7 @@ impl NbdConnection {
 
     /// Nothing more is taken from the client.
     pub(super) fn is_over(&self) -> bool {
-        self.closed.is_some() || self.broken.is_some()
+        self.closed.is_some() || self.broken.is_some() || self.sent_off
     }
 
     /// `count` bytes have arrived in the buffer that [`NbdConnection::receive_into`] gave.

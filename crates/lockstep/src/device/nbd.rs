@@ -170,11 +170,15 @@ fn index(host: &Host, disk: &Disk) -> Option<(String, u32)> {
     })
 }
 
+/// What ends the name of an export whose client may go elsewhere with what has no answer, which the node is to know.
+const MOVES: &str = "?moves";
+
 /// A connection to the first place that has the volume.
 fn reach_one(places: &[NbdPlace], disk: &Disk) -> Result<(String, OwnedFd, Export), String> {
     let mut refused = Vec::new();
+    let moves = if places.len() > 1 { MOVES } else { "" };
     for place in places {
-        match reach(place, &disk.target()) {
+        match reach(place, moves, &disk.target()) {
             Ok((_, export)) if !disk.is_of(identity_in(&export.backend)) => {
                 refused.push(format!("{} has another resource of that name", place.server));
             }
@@ -185,7 +189,8 @@ fn reach_one(places: &[NbdPlace], disk: &Disk) -> Result<(String, OwnedFd, Expor
     Err(format!("no node could be reached: {}", refused.join("; ")))
 }
 
-fn reach(place: &NbdPlace, target: &Target) -> io::Result<(OwnedFd, Export)> {
+fn reach(place: &NbdPlace, moves: &str, target: &Target) -> io::Result<(OwnedFd, Export)> {
+    let name = format!("{}{moves}", place.export);
     let (socket, ready): (OwnedFd, _) = match &place.server {
         Server::Tcp(address) => {
             let mut stream = TcpStream::connect_timeout(address, REACH_LIMIT)?;
@@ -197,7 +202,7 @@ fn reach(place: &NbdPlace, target: &Target) -> io::Result<(OwnedFd, Export)> {
                 |limit| stream.set_write_timeout(limit),
                 Some(REACH_LIMIT),
             )?;
-            let ready = client::negotiate(&mut stream, &place.export)?;
+            let ready = client::negotiate(&mut stream, &name)?;
             limit(
                 |limit| stream.set_read_timeout(limit),
                 |limit| stream.set_write_timeout(limit),
@@ -212,7 +217,7 @@ fn reach(place: &NbdPlace, target: &Target) -> io::Result<(OwnedFd, Export)> {
                 |limit| stream.set_write_timeout(limit),
                 Some(REACH_LIMIT),
             )?;
-            let ready = client::negotiate(&mut stream, &place.export)?;
+            let ready = client::negotiate(&mut stream, &name)?;
             limit(
                 |limit| stream.set_read_timeout(limit),
                 |limit| stream.set_write_timeout(limit),

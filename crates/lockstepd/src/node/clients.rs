@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
-use base::{Duration, HostId, Instant, Request, SECTOR_BYTES, VolumeId};
+use base::{Duration, HostId, Instant, Request, SECTOR_BYTES, VolumeId, Way};
 use export::{Ask, Demand, NbdConnection, NvmeConnection, Served, Tag};
 use link::LinkError;
 use nbd::{ExportInfo, Refusal, Tls};
@@ -56,6 +56,17 @@ pub(crate) enum Door {
     Nvme,
 }
 
+/// What ends the export's name of an NBD client that moves: `web/0?moves`. When its connection ends it sends what has no answer
+/// anew, to this node or another.
+const MOVES: &str = "?moves";
+
+/// After so long without a word of such a client its connection ends here, in seconds.
+const SILENCE_SECONDS: u16 = 5;
+
+/// For so long after a request of it has come it has surely not asked elsewhere: it does so ten seconds after it has sent it, no
+/// sooner, and what it sent may have been on its way for [`SILENCE_SECONDS`].
+const STAYS: Duration = Duration::from_secs(4);
+
 /// Clients that are not known yet.
 #[derive(Default)]
 pub(crate) struct Visitors {
@@ -85,7 +96,8 @@ pub(crate) struct Client {
     pub(super) connection: Served,
     /// Of which controller it is a queue.
     pub(super) controller: Option<u16>,
-    /// Its controller among all that there were in this process, for it is one way of several that its host has.
+    /// Its controller, or an NBD client that moves, among all that there were in this process, for it is one way of several that
+    /// its host has.
     pub(super) way: Option<u32>,
     /// Which NVMe host it says that it is.
     pub(super) claim: Option<Claim>,
@@ -193,6 +205,19 @@ impl Client {
     /// Whether nothing is on its way to it, nor waited for.
     pub(super) fn is_quiet(&self) -> bool {
         self.sends == 0 && !self.receiving && !self.closing
+    }
+
+    /// Whether it is one of those who may ask elsewhere what they asked here, and are dropped when this process stood still.
+    pub(super) fn is_watched_host(&mut self) -> bool {
+        let way = self.way.is_some();
+        self.connection.nvme().is_some() || (way && self.connection.nbd().is_some())
+    }
+
+    /// The way of what it asks for now.
+    fn way_now(&self) -> Option<Way> {
+        let is_nvme = matches!(self.connection, Served::Nvme(_));
+        let stays = if is_nvme { Duration(0) } else { STAYS };
+        self.way.map(|number| Way { number, stays })
     }
 
     /// Which host it is, if it says so: those that do not cannot register for reservations.
@@ -671,6 +696,14 @@ impl Node {
         };
         let known = self.resources.get_mut(resource).expect("just found");
         connection.found(&info, enters, known.shard_count());
+        if enters && name.ends_with(MOVES) {
+            connection.moves();
+            client.way = Some(self.hosts.next_way());
+            self.hosts.come(self.hands.now());
+            if let Some(socket) = &client.socket {
+                socket.end_in_silence(SILENCE_SECONDS);
+            }
+        }
         if enters {
             let share = known.client_share.get_or_insert_with(|| self.client_pool.share());
             client.connection.draw_from(share.clone());
@@ -710,8 +743,9 @@ impl Node {
         }
     }
 
-    /// The volume behind an export's name: `NAME` is the first volume, `NAME/1` another.
+    /// The volume behind an export's name: `NAME` is the first volume, `NAME/1` another; [`MOVES`] may follow.
     fn find_export(&self, name: &str) -> Option<(Key, VolumeId, ExportInfo)> {
+        let name = name.strip_suffix(MOVES).unwrap_or(name);
         let (resource_name, volume) = match name.split_once('/') {
             Some((resource, volume)) => (resource, VolumeId(volume_number(volume)?)),
             None => (name, VolumeId(0)),
@@ -738,7 +772,7 @@ impl Node {
     pub(super) fn on_ask(&mut self, client: Key, ask: Ask) {
         // A request that was held may come when its client is gone.
         let Some(entry) = self.clients.get(client) else { return };
-        let (way, host) = (entry.way, entry.host());
+        let (way, host) = (entry.way_now(), entry.host());
         let (resource, volume) = entry.opened.expect("requests come after an export was opened");
         let volume = ask.volume.unwrap_or(volume);
         let Some(ask) = self.hold(resource, client, ask) else { return };

@@ -166,13 +166,14 @@ impl Node {
         let kind = client.connection.kind();
         let mut connection = std::mem::replace(&mut client.connection, Served::Elsewhere(kind));
         let is_nvme = connection.nvme().is_some();
+        let is_watched_host = is_nvme || client.way.is_some();
         let (controller, way, claim) = (client.controller, client.way, client.claim.clone());
         let life = entry.life;
         let expires_at = controller.filter(|_| is_nvme).and_then(|id| self.expiry_of(id));
         if let Some(client) = self.clients.get_mut(key) {
             client.stay = Some(Stay { home, namespaces: None, expires_at });
         }
-        if is_nvme {
+        if is_watched_host {
             self.hosts.go();
         }
         let guest = Guest {
@@ -201,7 +202,7 @@ impl Node {
         let entry = self.resources.get_mut(resource).expect("just found");
         let share = entry.client_share.get_or_insert_with(|| self.client_pool.share()).clone();
         connection.moves_to(self.client_inputs.clone(), share);
-        if connection.nvme().is_some() {
+        if connection.nvme().is_some() || guest.way.is_some() {
             self.hosts.come(now);
         }
         let opened = Some((resource, volume));

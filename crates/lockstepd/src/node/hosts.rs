@@ -1,4 +1,5 @@
-//! What only NVMe hosts have: controllers, paths that are worth more or less, and an end when they are silent.
+//! What only NVMe hosts have: controllers, paths that are worth more or less, and an end when they are silent; the last of
+//! these NBD clients have as well that move from node to node.
 //!
 //! Always: a controller's number is this node's, and of no other node of the resource whose id has another lowest byte; a
 //! controller that its host has switched off has no queues for I/O; a host that was given up, or whose bytes
@@ -51,9 +52,9 @@ const NQN_PREFIX: &str = "nqn.2026-11.invalid.lockstep";
 pub(crate) struct Hosts {
     /// Counts controllers, so that two that follow each other have different numbers.
     controllers: u16,
-    /// Connections that are there.
+    /// Connections that are there, those of NBD clients that move included.
     connections: usize,
-    /// Controllers that there were in this process: each is a way of its host to a resource.
+    /// Controllers and such clients that there were in this process: each is a way to a resource.
     ways: u32,
     /// When it was looked last what has changed for them.
     looked_at: Instant,
@@ -99,6 +100,12 @@ impl Hosts {
         self.connections += 1;
     }
 
+    /// A way that there was none before in this process.
+    pub(super) fn next_way(&mut self) -> u32 {
+        self.ways = self.ways.wrapping_add(1);
+        self.ways
+    }
+
     /// One went.
     pub(super) fn go(&mut self) {
         self.connections -= 1;
@@ -131,13 +138,15 @@ impl Node {
         let mut expiries = BTreeMap::new();
         for key in self.clients.keys() {
             let Some(client) = self.clients.get_mut(key) else { continue };
+            if stood_still && client.is_watched_host() {
+                warning_limited!("hosts have to connect anew: this process stood still");
+                self.drop_client(key, "this process stood still");
+                continue;
+            }
             let at_home = client.expires_at;
             let Some(connection) = client.connection.nvme() else { continue };
             let expires_at = connection.expires_at().or(at_home);
-            if stood_still {
-                warning_limited!("NVMe hosts have to connect anew: this process stood still");
-                self.drop_client(key, "this process stood still");
-            } else if expires_at.is_some_and(|at| at <= now) {
+            if expires_at.is_some_and(|at| at <= now) {
                 self.drop_client(key, "the host was silent for longer than it said");
             } else {
                 if let Some(controller) = connection.controller() {
@@ -563,8 +572,7 @@ impl Node {
         let now = self.hands.now();
         let keep_alive = Duration::from_millis(u64::from(keep_alive_ms));
         let client = self.clients.get_mut(key).ok_or(Status::INTERNAL)?;
-        self.hosts.ways = self.hosts.ways.wrapping_add(1);
-        (client.controller, client.way) = (Some(id), Some(self.hosts.ways));
+        (client.controller, client.way) = (Some(id), Some(self.hosts.next_way()));
         let connection = client.connection.nvme().ok_or(Status::INTERNAL)?;
         connection.administrates(Controller::new(id, service, keep_alive, now));
         Ok(())
@@ -601,8 +609,10 @@ impl Node {
 
     /// A connection of a host ended; with that of its administration all others of its controller do.
     pub(super) fn host_went(&mut self, mut client: Client, why: &str) {
+        if client.is_watched_host() {
+            self.hosts.go();
+        }
         let Some(connection) = client.connection.nvme() else { return };
-        self.hosts.go();
         if let Some(id) = connection.controller().map(|controller| controller.id()) {
             self.drop_queues_of(id, None, why);
         }

@@ -128,6 +128,7 @@ impl Shard {
             self.release(client.request.buffer, out);
             return;
         }
+        let client = self.while_it_stays(client);
         if !self.lets_in(&client) {
             return self.answer_late(&client, out);
         }

@@ -43,6 +43,7 @@ impl Shard {
             return false;
         }
         let Request { op, volume, span, buffer, fua, way: _, host } = client.request;
+        let client = self.while_it_stays(client);
         if self.is_of_another_reign(&client) {
             self.answer_late(&client, out);
             return true;

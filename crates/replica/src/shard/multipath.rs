@@ -2,7 +2,8 @@
 //!
 //! Such a client gives a way up that is slow or gone, goes another, is answered, and writes something newer to the same
 //! place. What is left of it on the first way, held for want of a primary or long in coming, must not come after that. Then
-//! the client is told that this way failed; if it still waits there, it asks anew.
+//! the client is told that this way failed; if it still waits there, it asks anew. Of some it is known that for a while they
+//! surely go no other way.
 //!
 //! Always: such a write is let in by the primary only in the reign that the node which took it from the client knew
 //! then; and only if no such write overlaps it that came another way and was let in after what the primary had told
@@ -74,6 +75,15 @@ impl Shard {
     /// The primary told how far it is.
     pub(super) fn learn_moment(&mut self, moment: Option<Moment>) {
         self.multipath.told = self.multipath.told.max(moment.unwrap_or_default());
+    }
+
+    /// A client that surely waits here only counts as if it had asked just now.
+    pub(super) fn while_it_stays(&self, client: Client) -> Client {
+        let now = self.moment();
+        let way = client
+            .way
+            .map(|(way, moment)| (way, if self.now < client.stays_until { now } else { moment }));
+        Client { way, ..client }
     }
 
     /// Whether it was taken from its client before this reign was known, or after another was.

@@ -24,7 +24,7 @@ use super::{Out, Shard};
 use crate::door::ShardOutput;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
-use base::{AnswerError, Epoch, NodeId, Request, RequestId, Span, VolumeId};
+use base::{AnswerError, Duration, Epoch, NodeId, Request, RequestId, Span, VolumeId};
 use wire::{
     MEMORY_SESSIONS_MAX, MEMORY_WRITES_MAX, Memory, NamedWrite, ShardMessage, WriteName,
     WriteOrigin,
@@ -268,9 +268,11 @@ impl Shard {
     pub(super) fn local_client(&mut self, id: RequestId, request: Request) -> Client {
         let changes = changes(request.op);
         let write = changes.then(|| self.once.names.give());
-        let way = request.way.filter(|_| changes).map(|way| (way, self.moment()));
+        let way = request.way.filter(|_| changes);
+        let stays_until = self.now + way.map_or(Duration(0), |way| way.stays);
+        let way = way.map(|way| (way.number, self.moment()));
         let (origin, since, asked) = (Origin::Local(id), self.now, Epoch(0));
-        Client { origin, request, since, write, asked, way }
+        Client { origin, request, since, write, asked, way, stays_until }
     }
 
     /// The client of this node was answered.

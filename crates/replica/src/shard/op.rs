@@ -31,6 +31,8 @@ pub(super) struct Client {
     pub(super) asked: Epoch,
     /// Of a write of a client that has several ways: which it came, and when, by what the primary had told.
     pub(super) way: Option<(u32, Moment)>,
+    /// Until when that client surely waits here only, and what the primary told last counts instead.
+    pub(super) stays_until: Instant,
 }
 
 /// One operation of a primary.

@@ -10,7 +10,7 @@ use super::local::{Action, PeerAsk, Purpose};
 use super::op::{Client, Origin};
 use super::{Out, Shard};
 use crate::door::{DiskAnswer, ReadFailure, ShardOutput};
-use base::{BufferId, Epoch, NodeId, Request, SessionId, Span, VolumeId};
+use base::{BufferId, Epoch, Instant, NodeId, Request, SessionId, Span, VolumeId, Way};
 use wire::{ShardMessage, WriteFlags, WriteOrigin};
 
 impl Shard {
@@ -40,11 +40,13 @@ impl Shard {
                 way,
                 host,
             } => {
-                let way_of = way.map(|(way, _)| way);
+                let way_of = way.map(|(way, _)| Way::of(way));
                 let request = Request { op, volume, span, buffer, fua, way: way_of, host };
                 let (write, origin) = (origin, Origin::Peer { node, session, id });
                 let before = if first { Epoch(0) } else { asked };
-                let client = Client { origin, request, since: self.now, write, asked: before, way };
+                let (since, stays_until) = (self.now, Instant(0));
+                let client =
+                    Client { origin, request, since, write, asked: before, way, stays_until };
                 let in_time = asked <= self.reign() && (!first || asked == self.reign());
                 self.on_forward(client, in_time, history, out);
             }

@@ -128,3 +128,35 @@ fn who_heard_of_none_of_what_is_remembered_asks_anew() {
     let anew = world.write_by(1, 1, 8, 5);
     assert_eq!(world.answer(1, anew), Some(Ok(())));
 }
+
+/// What waits for a primary is handed to the next one: by then its client may have gone another way, unless it surely stays.
+#[test]
+fn what_waits_for_a_primary_is_carried_out_by_the_next_while_its_client_stays() {
+    for waits_ms in [300, 1300] {
+        let mut world = world();
+        world.disconnect(1, 3);
+        let moved = world.write_by(1, 1, 8, 5);
+        let staying = world.write_staying(2, 1, 16, 6);
+        world.wait_ms(waits_ms);
+        assert_eq!((world.answer(1, moved), world.answer(1, staying)), (None, None));
+        world.lead(4);
+        world.wait_ms(100);
+        let expected = if waits_ms < 1000 { Some(Ok(())) } else { LATE };
+        assert_eq!((world.answer(1, moved), world.answer(1, staying)), (LATE, expected));
+        let value = if waits_ms < 1000 { 6 } else { 0 };
+        assert_eq!((world.at(4, 8), world.at(4, 16)), (0, value));
+        assert_eq!(world.buffers_held(), 0);
+    }
+}
+
+#[test]
+fn what_a_client_asked_that_stays_is_overtaken_all_the_same_once_it_is_on_its_way() {
+    let mut world = world();
+    world.held.insert((1, 3));
+    let old = world.write_staying(1, 1, 8, 5);
+    let newer = world.write_by(1, 2, 8, 6);
+    assert_eq!(world.answer(2, newer), Some(Ok(())));
+    world.held.clear();
+    world.run();
+    assert_eq!((world.answer(1, old), world.at(3, 8)), (LATE, 6));
+}

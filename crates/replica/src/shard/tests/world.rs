@@ -16,7 +16,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use base::{
     AnswerError, BufferId, Duration, Epoch, HostId, Incarnation, Instant, NodeId, Op, Request,
-    RequestId, SessionId, Span, VolumeId, VoterId,
+    RequestId, SessionId, Span, VolumeId, VoterId, Way,
 };
 use wire::{Configuration, MemberEntry, MemberKind, Options, ShardMessage, VolumeEntry};
 
@@ -595,6 +595,15 @@ impl World {
     /// Likewise, a client that has several ways.
     pub(super) fn write_by(&mut self, way: u32, node: u16, first: u64, value: u64) -> u64 {
         let what = (Op::Write, span(first, 4), value, false);
+        let id = self.ask_by(Some(Way::of(way)), HostId(0), node, what);
+        self.run();
+        id
+    }
+
+    /// Likewise, one that goes no other way for a second.
+    pub(super) fn write_staying(&mut self, way: u32, node: u16, first: u64, value: u64) -> u64 {
+        let way = Way { number: way, stays: Duration::from_secs(1) };
+        let what = (Op::Write, span(first, 4), value, false);
         let id = self.ask_by(Some(way), HostId(0), node, what);
         self.run();
         id
@@ -603,7 +612,7 @@ impl World {
     /// Likewise, a host that may have registered, which has several ways, as those have that can.
     pub(super) fn write_of(&mut self, host: u128, node: u16, first: u64, value: u64) -> u64 {
         let what = (Op::Write, span(first, 4), value, false);
-        let id = self.ask_by(Some(1), HostId(host), node, what);
+        let id = self.ask_by(Some(Way::of(1)), HostId(host), node, what);
         self.run();
         id
     }
@@ -624,7 +633,7 @@ impl World {
 
     fn ask_by(
         &mut self,
-        way: Option<u32>,
+        way: Option<Way>,
         host: HostId,
         node: u16,
         (op, at, value, fua): (Op, Span, u64, bool),
