@@ -548,12 +548,43 @@ impl NvmeDiscovery {
         Ok(NvmeDiscovery { admin })
     }
 
+    /// How often what the service tells has changed, and the names of the subsystems with the addresses where they are.
+    ///
+    /// # Errors
+    /// If the node says so, or nothing in time.
+    pub fn places(&mut self) -> io::Result<(u64, Vec<(String, String)>)> {
+        let page = self.page()?;
+        let generation = page.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let place = |entry: &[u8]| {
+            let (host, port) = (text(&entry[512..768]), text(&entry[32..64]));
+            let is_ipv6 = entry[1] == 2;
+            let address =
+                if is_ipv6 { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+            (text(&entry[256..512]), address)
+        };
+        Ok((generation, entries(&page).map(place).collect()))
+    }
+
     fn page(&mut self) -> io::Result<Vec<u8>> {
         let make = |host: &mut Host, send: &mut Vec<u8>| host.log_page(0x70, DISCOVERY_BYTES, send);
         let (status, _, page) = self.admin.ask(&[], make)?;
         check(status)?;
         Ok(page)
     }
+}
+
+/// The entries of a discovery log page that are there whole.
+fn entries(page: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let count = page.get(8..).and_then(|from| from.first_chunk());
+    let count = count.map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let count = usize::try_from(count).unwrap_or(0);
+    page.chunks_exact(1024).skip(1).take(count)
+}
+
+/// Text up to its NUL.
+fn text(field: &[u8]) -> String {
+    let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
+    String::from_utf8_lossy(&field[..end]).into_owned()
 }
 
 /// The names of the subsystems that a node tells of.
@@ -575,14 +606,8 @@ pub fn discover_as(
     limit: Duration,
 ) -> io::Result<Vec<(String, bool)>> {
     let page = NvmeDiscovery::open_as(who, address, limit)?.page()?;
-    let count = page[8..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    let entries = page.chunks(1024).skip(1).take(usize::try_from(count).unwrap_or(0));
-    let name = |entry: &[u8]| {
-        let field = &entry[256..512];
-        let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
-        (String::from_utf8_lossy(&field[..end]).into_owned(), (entry[3] & 3, entry[768]) == (1, 2))
-    };
-    Ok(entries.filter(|entry| entry.len() == 1024).map(name).collect())
+    let named = |entry: &[u8]| (text(&entry[256..512]), (entry[3] & 3, entry[768]) == (1, 2));
+    Ok(entries(&page).map(named).collect())
 }
 
 fn random() -> io::Result<[u8; 32]> {

@@ -4,7 +4,8 @@
 
 mod harness;
 
-use std::net::TcpStream;
+use std::io::ErrorKind;
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -128,6 +129,60 @@ fn strangers_and_what_is_not_there_are_refused() {
     std::io::Read::read_to_end(&mut stream, &mut answer).unwrap();
     assert_eq!(answer[0], 3, "it is told why");
     open(&name, 1).unwrap();
+}
+
+/// A port that nobody listens on, on any address.
+fn free_port() -> u16 {
+    TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn a_node_that_listens_everywhere_tells_each_host_the_address_that_it_came_by() {
+    let mut cluster = Cluster::new("nvme-everywhere", 1);
+    let port = free_port();
+    cluster.add_settings(1, &format!("nvme = \"0.0.0.0:{port}\"\ninsecure = true"));
+    cluster.start(1);
+    cluster.create(&cluster.resource("alpha", 8 * MIB, &[1]));
+    // Two addresses of its machine, and peers know the first.
+    let addresses = [1, 9].map(|number| format!("{}:{port}", cluster.address(number)));
+    let mut hosts = addresses.each_ref().map(|address| {
+        let host = NvmeDiscovery::open(address.parse().unwrap(), PATIENCE).unwrap();
+        (address, host)
+    });
+    let mut generations = Vec::new();
+    for (address, host) in &mut hosts {
+        let (generation, places) = host.places().unwrap();
+        let [(name, told)] = &places[..] else { panic!("{places:?}") };
+        assert_eq!(told, *address);
+        let mut volume = NvmeVolume::open(told.parse().unwrap(), name, 1, false, PATIENCE).unwrap();
+        volume.write(0, &content(9, 4096)).unwrap();
+        generations.push(generation);
+    }
+    assert_eq!(generations[0], generations[1], "that they came by others is no change");
+}
+
+/// A socket for IPv6 takes IPv4 as well.
+#[test]
+fn a_node_that_listens_everywhere_by_ipv6_tells_a_host_of_ipv4_its_own_address() {
+    if TcpListener::bind("[::]:0").is_err() {
+        return println!("NOT RUN: there is no IPv6 here");
+    }
+    let mut cluster = Cluster::new("nvme-everywhere-6", 1);
+    let port = free_port();
+    cluster.add_settings(1, &format!("nvme = \"[::]:{port}\"\ninsecure = true"));
+    cluster.start(1);
+    cluster.create(&cluster.resource("alpha", 8 * MIB, &[1]));
+    for address in [format!("{}:{port}", cluster.address(1)), format!("[::1]:{port}")] {
+        let mut host = match NvmeDiscovery::open(address.parse().unwrap(), PATIENCE) {
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {
+                println!("NOT RUN: {address} is no address here");
+                continue;
+            }
+            host => host.unwrap(),
+        };
+        let (_, places) = host.places().unwrap();
+        assert_eq!(places[0].1, address);
+    }
 }
 
 fn signal(cluster: &Cluster, node: u16, signal: &str) {

@@ -11,6 +11,7 @@
 
 use base::{Duration, HostId, Instant, SECTOR_BYTES, VolumeId};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use export::PskOffer;
@@ -28,6 +29,7 @@ use super::clients::{Client, Door};
 use super::homes::{Wish, Word};
 use super::patience::{is_taken, patiently};
 use super::resource::Resource;
+use super::status::reached_at;
 use crate::config::Admission;
 use crate::log::{info, warning_limited};
 use crate::slab::Key;
@@ -179,7 +181,7 @@ impl Node {
         let Some(client) = client else { return };
         let service = match client.opened {
             Some((resource, _)) => self.resources.get(resource).map(|one| self.service_of(one)),
-            None => self.discovered_by(key).map(|host| self.discovery(&host)),
+            None => self.discovered_by(key).map(|host| self.discovery(key, &host)),
         };
         let Some(service) = service else { return };
         let Some(client) = self.clients.get_mut(key) else { return };
@@ -253,7 +255,7 @@ impl Node {
     }
 
     /// What there is to connect to, as this host is told.
-    fn discovery(&mut self, host: &str) -> Service {
+    fn discovery(&mut self, key: Key, host: &str) -> Service {
         let tls = self.config.nvme_hosts.as_ref().is_some_and(|table| table.seals(host));
         let entry = |(_, resource): (Key, &Resource)| {
             let address = self.config.nvme?;
@@ -271,8 +273,29 @@ impl Node {
             self.hosts.listed.clone_from(&entries);
             self.hosts.generation += 1;
         }
-        entries.iter_mut().for_each(|entry| entry.tls = tls);
+        // What hosts are told of differently is no change.
+        let reached = self.host_reaches(key);
+        for entry in &mut entries {
+            entry.tls = tls;
+            if let Some(reached) = reached {
+                (entry.address, entry.ipv6) = (reached.to_string(), reached.is_ipv6());
+            }
+        }
         Service::Discovery { entries, generation: self.hosts.generation }
+    }
+
+    /// The address by which a host reaches this node: where it listens on every address of the machine, the one that the host
+    /// came by.
+    fn host_reaches(&self, key: Key) -> Option<IpAddr> {
+        let address = self.config.nvme?;
+        if !address.ip().is_unspecified() {
+            return Some(address.ip());
+        }
+        let socket = self.clients.get(key).and_then(|client| client.socket.as_ref());
+        let came_by = socket.and_then(|socket| socket.local_address().ok());
+        let reached = came_by.unwrap_or_else(|| reached_at(address, self.config.listen));
+        // Who comes by IPv4 to a socket for IPv6 has an address of both.
+        Some(reached.ip().to_canonical())
     }
 
     /// A host asks for a queue.
@@ -299,7 +322,7 @@ impl Node {
                 warning_limited!("the discovery service has {DISCOVERIES_MAX} hosts already");
                 return Err(Status::CONNECT_BUSY);
             }
-            let service = self.discovery(&connect.host);
+            let service = self.discovery(key, &connect.host);
             let keep_alive_ms = match connect.keep_alive_ms {
                 0 => DISCOVERY_PATIENCE_MS,
                 said => said.min(DISCOVERY_PATIENCE_MS),

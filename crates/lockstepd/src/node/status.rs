@@ -450,8 +450,12 @@ fn last_resync(resource: &Resource, node: NodeId) -> Option<ResyncDone> {
 
 /// Where clients reach a listener: one on every address of the machine is named by the one that peers use, if that is
 /// one.
-fn reached_at(nbd: SocketAddr, listen: SocketAddr) -> SocketAddr {
-    if nbd.ip().is_unspecified() { SocketAddr::new(listen.ip(), nbd.port()) } else { nbd }
+pub(super) fn reached_at(clients: SocketAddr, listen: SocketAddr) -> SocketAddr {
+    if clients.ip().is_unspecified() {
+        SocketAddr::new(listen.ip(), clients.port())
+    } else {
+        clients
+    }
 }
 
 /// How far a comparison is: as far as the slowest shard here, if this node drives it.
