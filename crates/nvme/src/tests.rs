@@ -3,7 +3,9 @@
 use crate::connection::{CloseReason, Connection, Event, Want};
 use crate::controller::Controller;
 use crate::host::{Host, HostEvent};
-use crate::number::{DISCOVERY_NQN, INLINE_BYTES_MAX, NSID_ALL, TRANSFER_BYTES_MAX};
+use crate::number::{
+    COMMAND_BYTES, COMMON_BYTES, DISCOVERY_NQN, INLINE_BYTES_MAX, NSID_ALL, TRANSFER_BYTES_MAX,
+};
 use crate::pdu::{Digests, Fatal};
 use crate::request::{Op, Request, Slot};
 use crate::subsystem::{Access, Entry, Namespace, Service, Subsystem};
@@ -439,6 +441,178 @@ fn what_cannot_be_is_refused_and_the_connection_goes_on() {
     assert!(pair.requests.is_empty());
     let (status, ..) = pair.ask(|host, send| host.write(1, (0, 8), false, &inline, send));
     assert_eq!(status, Status::SUCCESS);
+}
+
+/// Appends what `make` does, with bytes of its command changed. Only where headers have no digests.
+fn changed(
+    host: &mut Host,
+    send: &mut Vec<u8>,
+    make: impl FnOnce(&mut Host, &mut Vec<u8>) -> u16,
+    change: impl FnOnce(&mut [u8]),
+) -> u16 {
+    let at = send.len() + COMMON_BYTES;
+    let id = make(host, send);
+    change(&mut send[at..][..COMMAND_BYTES]);
+    id
+}
+
+#[test]
+fn an_opcode_that_is_not_served_is_refused_and_the_connection_goes_on() {
+    // Those beside the ones that are served, and vendors' own.
+    for opcode in [0x00, 0x01, 0x05, 0x0d, 0x10, 0x14, 0x15, 0x19, 0x80, 0x81, 0xc0, 0xff] {
+        let mut pair = admin(1, Digests::default());
+        let (status, ..) = pair
+            .ask(|host, send| changed(host, send, Host::keep_alive, |command| command[0] = opcode));
+        assert_eq!(status, Status::INVALID_OPCODE, "administration {opcode:#x}");
+        assert_eq!(pair.ask(Host::keep_alive).0, Status::SUCCESS);
+    }
+    let (status, ..) = admin(1, Digests::default()).ask(|host, send| {
+        let make = |host: &mut Host, send: &mut Vec<u8>| host.property(0, true, send);
+        changed(host, send, make, |command| command[4] = 0x7f)
+    });
+    assert_eq!(status, Status::INVALID_OPCODE, "a fabrics command that there is not");
+    let mut pair = io(1, Digests { header: false, data: true });
+    for opcode in [0x03, 0x04, 0x06, 0x10, 0x12, 0x19, 0x79, 0x7f, 0x80, 0xff] {
+        for data in [&[][..], &[7; 512]] {
+            let (status, ..) = pair.ask(|host, send| {
+                let make = |host: &mut Host, send: &mut Vec<u8>| match data {
+                    [] => host.flush(1, send),
+                    data => host.write(1, (0, 1), false, data, send),
+                };
+                changed(host, send, make, |command| command[0] = opcode)
+            });
+            assert_eq!(status, Status::INVALID_OPCODE, "{opcode:#x} with {} bytes", data.len());
+        }
+    }
+    assert!(pair.requests.is_empty());
+    assert_eq!(pair.ask(|host, send| host.flush(1, send)).0, Status::SUCCESS);
+}
+
+#[test]
+fn what_is_to_be_aborted_goes_on_and_its_host_is_told_so() {
+    const ABORT: u8 = 0x08;
+    let mut pair = admin(2, Digests::default());
+    let _ = pair.ask(|host, send| host.set_feature(0x0b, 0x800, send));
+    let waiting = pair.host.await_event(&mut pair.to_controller);
+    assert_eq!(pair.carry(), []);
+    // One that is open, one that never was, and one of another queue.
+    for (queue, id) in [(0, waiting), (0, 999), (1, 0)] {
+        let (status, result, _) = pair.ask(|host, send| {
+            changed(host, send, Host::keep_alive, |command| {
+                command[0] = ABORT;
+                command[40..42].copy_from_slice(&u16::to_le_bytes(queue));
+                command[42..44].copy_from_slice(&u16::to_le_bytes(id));
+            })
+        });
+        assert_eq!((status, result), (Status::SUCCESS, 1), "not aborted: {queue} {id}");
+    }
+    let mut service = subsystem();
+    service.access = Access::NonOptimized;
+    pair.connection.change(&Service::Volumes(service), &mut pair.to_host);
+    let told = HostEvent::Ended { id: waiting, status: Status::SUCCESS, result: 0x0c_0302 };
+    assert_eq!(pair.carry(), [told]);
+}
+
+#[test]
+fn two_commands_that_are_to_be_one_are_refused_each() {
+    let mut pair = io(3, Digests::default());
+    for fused in [0b01, 0b10, 0b11] {
+        let (status, ..) = pair.ask(|host, send| {
+            let make = |host: &mut Host, send: &mut Vec<u8>| {
+                host.write(1, (0, 8), false, &[7; 4096], send)
+            };
+            changed(host, send, make, |command| command[1] |= fused)
+        });
+        assert_eq!(status, Status::INVALID_FIELD);
+    }
+    assert!(pair.requests.is_empty());
+    let (_, _, read) = pair.ask(|host, send| host.read(1, (0, 8), 9, send));
+    assert!(read.iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn a_number_that_is_open_is_refused_and_the_first_of_it_goes_on() {
+    let mut pair = io(4, Digests::default());
+    let first = pair.host.write_later(1, (0, 8), 9, &mut pair.to_controller);
+    let events = pair.carry();
+    let HostEvent::Asked { tag, .. } = events[0] else { panic!("{events:?}") };
+    let ended = |status| HostEvent::Ended { id: first, status, result: 0 };
+    // With no data, with data behind it, and one whose data is gathered.
+    type Make<'a> = &'a dyn Fn(&mut Host, &mut Vec<u8>) -> u16;
+    let makes: [Make; 3] = [
+        &|host, send| host.read(1, (0, 8), 9, send),
+        &|host, send| host.write(1, (0, 8), false, &[1; 4096], send),
+        &|host, send| host.deallocate(1, &[(0, 8)], send),
+    ];
+    for make in makes {
+        changed(&mut pair.host, &mut pair.to_controller, make, |command| {
+            command[2..4].copy_from_slice(&first.to_le_bytes());
+        });
+        assert_eq!(pair.carry(), [ended(Status::ID_CONFLICT)]);
+    }
+    assert_eq!((pair.requests.len(), pair.connection.open_count()), (1, 1));
+    pair.host.send_data((first, tag), 0, &[9; 4096], 4096, &mut pair.to_controller);
+    assert_eq!(pair.carry(), [ended(Status::SUCCESS)]);
+    // It is free again.
+    changed(&mut pair.host, &mut pair.to_controller, makes[0], |command| {
+        command[2..4].copy_from_slice(&first.to_le_bytes());
+    });
+    let events = pair.carry();
+    assert_eq!(events.last(), Some(&ended(Status::SUCCESS)));
+    assert!(matches!(&events[0], HostEvent::Data { bytes, .. } if bytes[..] == [9; 4096]));
+}
+
+#[test]
+fn more_data_than_is_gathered_is_skipped_and_its_command_refused() {
+    for (seed, digests) in all_digests().enumerate() {
+        let mut pair = io(seed as u64, digests);
+        // 256 ranges are as many as there can be.
+        let most: Vec<(u64, u32)> = (0..256).map(|first| (first, 1)).collect();
+        let (status, ..) = pair.ask(|host, send| host.deallocate(1, &most, send));
+        assert_eq!(status, Status::SUCCESS);
+        for count in [257, 512] {
+            let more: Vec<(u64, u32)> = (0..count).map(|first| (first, 1)).collect();
+            let (status, ..) = pair.ask(|host, send| host.deallocate(1, &more, send));
+            assert_eq!(status, Status::INVALID_FIELD, "{count}");
+        }
+        assert_eq!((pair.requests.len(), pair.connection.open_count()), (1, 0));
+        assert_eq!(pair.ask(|host, send| host.flush(1, send)).0, Status::SUCCESS);
+    }
+}
+
+#[test]
+fn more_data_than_may_come_with_a_command_ends_the_connection_with_a_reason() {
+    let most = INLINE_BYTES_MAX as usize;
+    for (seed, digests) in all_digests().enumerate() {
+        let mut pair = io(seed as u64, digests);
+        let data = alloc::vec![3; most + 512];
+        let blocks = |bytes: usize| (0, (bytes / 512) as u32);
+        let (status, ..) =
+            pair.ask(|host, send| host.write(1, blocks(most), false, &data[..most], send));
+        assert_eq!(status, Status::SUCCESS);
+        let _ = pair.host.write(1, blocks(data.len()), false, &data, &mut pair.to_controller);
+        let head = pair.to_controller[..72].to_vec();
+        while !pair.to_controller.is_empty() {
+            pair.carry_some();
+        }
+        // It ends before any of the data was taken, and says which header is to blame.
+        assert_eq!(pair.closed, Some(CloseReason::Fault(Fatal::TooMuch)));
+        assert_eq!(pair.requests.len(), 1);
+        let end = pair.to_host.clone();
+        assert_eq!((end[0], end[2], u32_at(&end, 4)), (3, 24, end.len() as u32));
+        assert_eq!((end[8..14].to_vec(), &end[24..96]), ([5, 0, 0, 0, 0, 0].to_vec(), &head[..]));
+        assert_eq!(pair.carry(), [HostEvent::Ends { code: 5 }]);
+    }
+    // What has no data must not bring any.
+    let mut pair = io(1, Digests::default());
+    changed(
+        &mut pair.host,
+        &mut pair.to_controller,
+        |host, send| host.write(1, (0, 1), false, &[3; 512], send),
+        |command| command[0] = 0x00,
+    );
+    assert_eq!(pair.carry(), [HostEvent::Ends { code: 5 }]);
+    assert!(pair.requests.is_empty());
 }
 
 #[test]
