@@ -508,6 +508,16 @@ impl NvmeVolume {
         check(self.admin.ask(&[], |host, send| host.configure(0, send))?.0)
     }
 
+    /// Says how often the node will hear of this host from now on, and be it by a command for administration: it gives up a host
+    /// that is silent for longer. 0: never.
+    ///
+    /// # Errors
+    /// If the node says so, or nothing in time.
+    pub fn promise(&mut self, every: Duration) -> io::Result<()> {
+        let every_ms = u32::try_from(every.as_millis()).unwrap_or(u32::MAX);
+        check(self.admin.ask(&[], |host, send| host.set_feature(0x0f, every_ms, send))?.0)
+    }
+
     /// What the path is worth: 1 optimized, 2 non-optimized, 3 inaccessible.
     ///
     /// # Errors

@@ -212,6 +212,53 @@ fn what_a_node_finds_in_its_sockets_after_it_stood_still_is_not_carried_out() {
     assert!(read(&mut open(&cluster, 2, 1), 0, 4096) == newer);
 }
 
+/// How often a node has given up a connection because its host was silent.
+fn given_up(cluster: &Cluster, node: u16) -> usize {
+    cluster.log(node).matches("went: the host was silent for longer than it said").count()
+}
+
+#[test]
+fn a_host_that_is_silent_for_longer_than_it_said_is_given_up_with_all_its_queues() {
+    let cluster = cluster("nvme-silent", 1);
+    cluster.create(&cluster.resource("alpha", 8 * MIB, &[1]));
+    let (mut silent, mut other) = (open(&cluster, 1, 1), open(&cluster, 1, 1));
+    silent.write(0, &content(6, 4096)).unwrap();
+    silent.promise(Duration::from_millis(1)).unwrap();
+    // It only waits to be told of something; the node ends the connection.
+    let error = silent.await_notice().unwrap_err();
+    let ended = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
+    assert!(ended.contains(&error.kind()), "{error}");
+    cluster.wait_for("both are given up for that reason", || match given_up(&cluster, 1) {
+        2 => Ok(()),
+        count => Err(format!("{count} were")),
+    });
+    let error = silent.write(0, &content(7, 4096)).unwrap_err();
+    assert!(ended.contains(&error.kind()), "its queue for I/O is gone, too: {error}");
+    // Who promised nothing may be silent.
+    assert!(read(&mut other, 0, 4096) == content(6, 4096));
+    assert!(other.access().is_ok());
+}
+
+/// The host may have tried elsewhere by then.
+#[test]
+fn what_a_host_sent_that_was_silent_for_too_long_is_not_carried_out() {
+    let mut cluster = Cluster::new("nvme-late", 1);
+    // Other threads hear of what the host says only a moment later.
+    cluster.add_settings(1, &format!("nvme = \"{}\"\nthreads = 1", address(&cluster, 1)));
+    cluster.start(1);
+    cluster.create(&cluster.resource("alpha", 8 * MIB, &[1]));
+    let (mut late, mut other) = (open(&cluster, 1, 1), open(&cluster, 1, 1));
+    late.write(0, &content(6, 4096)).unwrap();
+    late.promise(Duration::from_millis(200)).unwrap();
+    signal(&cluster, 1, "-STOP");
+    let held = std::thread::spawn(move || late.write(0, &content(7, 4096)));
+    // Longer than the host said, and shorter than what ends all connections.
+    std::thread::sleep(Duration::from_millis(500));
+    signal(&cluster, 1, "-CONT");
+    assert!(held.join().unwrap().is_err(), "its connection is closed unread");
+    assert!(read(&mut other, 0, 4096) == content(6, 4096));
+}
+
 #[test]
 fn a_controller_that_is_switched_off_has_no_queues() {
     let cluster = cluster("nvme-off", 1);
