@@ -212,6 +212,42 @@ fn what_a_node_finds_in_its_sockets_after_it_stood_still_is_not_carried_out() {
     assert!(read(&mut open(&cluster, 2, 1), 0, 4096) == newer);
 }
 
+/// Waits until a request of a node waits for quorum.
+fn wait_for_waiting(cluster: &Cluster, node: u16) {
+    cluster.wait_for("a request that waits for want of quorum", || {
+        let status = cluster.status(node, "alpha");
+        let waits = !status.quorum && status.requests_in_flight > 0;
+        if waits { Ok(()) } else { Err(format!("{status:?}")) }
+    });
+}
+
+#[test]
+fn a_path_without_quorum_is_inaccessible_and_its_requests_wait_until_quorum_is_back() {
+    let mut cluster = cluster("nvme-quorum", 3);
+    cluster.create(&cluster.resource("alpha", 8 * MIB, &[1, 2, 3]));
+    let (mut watched, mut used) = (open(&cluster, 1, 1), open(&cluster, 1, 1));
+    used.write(0, &content(6, 4096)).unwrap();
+    wait_for_access(&mut watched, 1);
+    cluster.kill(2);
+    cluster.kill(3);
+    wait_for_access(&mut watched, 3);
+    // A host may connect to such a path, and looks at it as at others.
+    let mut late = open(&cluster, 1, 1);
+    assert_eq!(late.access().unwrap(), 3);
+    let held = std::thread::spawn(move || used.write(0, &content(7, 4096)).map(|()| used));
+    wait_for_waiting(&cluster, 1);
+    assert_eq!(watched.access().unwrap(), 3, "one that waits changes nothing");
+    assert!(!held.is_finished(), "it is answered neither that it is done nor that it failed");
+    cluster.start(2);
+    let mut used = held.join().unwrap().expect("it is carried out once there is quorum");
+    assert!(read(&mut used, 0, 4096) == content(7, 4096));
+    assert!(read(&mut late, 0, 4096) == content(7, 4096));
+    cluster.wait_for("one path is the best, and the other one may be used", || {
+        let paths = [watched.access(), open(&cluster, 2, 1).access()].map(Result::unwrap);
+        if [[1, 2], [2, 1]].contains(&paths) { Ok(()) } else { Err(format!("{paths:?}")) }
+    });
+}
+
 /// How often a node has given up a connection because its host was silent.
 fn given_up(cluster: &Cluster, node: u16) -> usize {
     cluster.log(node).matches("went: the host was silent for longer than it said").count()

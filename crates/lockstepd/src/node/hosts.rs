@@ -213,9 +213,10 @@ impl Node {
         let suspended = status.as_ref().and_then(|status| status.suspended.as_ref());
         let access = match reigning {
             _ if self.stopping.is_some() => Access::Inaccessible,
+            // One that is cut off from the others while it is primary stays it, and serves nobody.
+            _ if matches!(suspended, Some(Suspended::NoQuorum { .. })) => Access::Inaccessible,
             Some(node) if node == self.config.node => Access::Optimized,
             Some(_) => Access::NonOptimized,
-            None if matches!(suspended, Some(Suspended::NoQuorum { .. })) => Access::Inaccessible,
             // Whoever uses it makes a primary.
             None => Access::NonOptimized,
         };
