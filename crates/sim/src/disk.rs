@@ -73,6 +73,8 @@ pub struct Disk {
     pub write_through: bool,
     /// Metadata is in persistent memory.
     pub pmem: bool,
+    /// The next power cut tears what is being written of metadata in the middle, whatever chance would do.
+    pub tears: bool,
     /// Sectors that changed by themselves, and what was written there; block checksums know of them.
     rotten: BTreeMap<(VolumeId, u64), Token>,
     /// Extents whose block checksums are on stable storage, not written since.
@@ -405,6 +407,14 @@ impl Disk {
         self.record_in_flight.replace(record).is_none()
     }
 
+    /// Whether a record or a page of metadata is being written.
+    #[must_use]
+    pub fn is_storing(&self) -> bool {
+        let pages = self.in_flight.values();
+        self.record_in_flight.is_some()
+            || pages.into_iter().any(|entry| matches!(entry.request, DiskRequest::Meta { .. }))
+    }
+
     /// The record is written, or (`ok` false) is not.
     pub fn finish_record(&mut self, ok: bool) -> Option<Box<Record>> {
         let record = self.record_in_flight.take()?;
@@ -442,7 +452,7 @@ impl Disk {
         if let Some(record) = self.record_in_flight.take() {
             let copy = usize::from(record.copy());
             self.good_record = self.good_record.take().filter(|(bad, _)| *bad != copy);
-            self.records[copy] = torn(&self.records[copy], &record.encode(), self.grain(), random);
+            self.records[copy] = self.torn(&self.records[copy], &record.encode(), random);
             // The other copy is bad: that would be a disk that is lost.
             if self.record().is_none()
                 && let Some((bad, good)) = self.good_record.take()
@@ -463,11 +473,22 @@ impl Disk {
             sector.cached.clear();
         }
         self.distrust();
+        self.tears = false;
     }
 
     /// What is written of metadata at once, or not at all, in bytes.
     fn grain(&self) -> usize {
         if self.pmem { 8 } else { 512 }
+    }
+
+    /// What a power cut leaves of metadata that is being written.
+    fn torn(&self, old: &[u8], new: &[u8], random: &mut Prng) -> Vec<u8> {
+        if !self.tears {
+            return torn(old, new, self.grain(), random);
+        }
+        let middle = (new.len() / self.grain()).div_ceil(2) * self.grain();
+        let rest = (middle..new.len()).map(|at| old.get(at).copied().unwrap_or(0));
+        new.iter().take(middle).copied().chain(rest).collect()
     }
 
     fn tear(&mut self, entry: &InFlight, random: &mut Prng, power: bool) {
@@ -494,7 +515,7 @@ impl Disk {
                 let key = (*volume, *page);
                 if power {
                     let old = self.meta.get(&key).map_or(vec![0; 4096], |old| old.to_vec());
-                    let mixed = torn(&old, &bytes[..], self.grain(), random);
+                    let mixed = self.torn(&old, &bytes[..], random);
                     let page: Box<Page> =
                         mixed.into_boxed_slice().try_into().expect("a page stays 4096 bytes long");
                     self.meta.insert(key, page);

@@ -405,7 +405,11 @@ impl World {
 
     /// Every replica holds the same.
     pub(crate) fn compare(&mut self) {
-        let replicas = self.plan.replicas();
+        self.compare_among(self.plan.replicas());
+    }
+
+    /// These do.
+    pub(crate) fn compare_among(&mut self, replicas: Vec<usize>) {
         for (volume, sectors) in self.sizes() {
             let mut first: Option<(usize, Vec<u64>)> = None;
             for &node in &replicas {

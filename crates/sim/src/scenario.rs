@@ -18,6 +18,7 @@
 //! read 2 0+8 is a        is answered with what a wrote; `zero`: zeroes
 //! crash 2                the process dies; `start 2` starts it again
 //! power 1 2 3            the power goes, and every cache with it
+//! torn 2                 likewise, and what is just written of metadata is half there (`until storing 2`)
 //! rewind 2               the process dies and its disk is what it was at its first start
 //! pause 1, resume 1      the process stands still
 //! cut 1 | 2 3            no message passes between the sides; `mend` ends every cut
@@ -26,6 +27,7 @@
 //!                        that follows it in its stream, takes 500 ms longer
 //! keep 2, restore 2      the disk is copied; the process dies, and the disk is that copy again
 //! replace 2              the process dies, and the disk is an empty one
+//! spoil 2 flipped        a page of metadata rots; `stale`: the next one is confirmed and not written; `astray`: or written elsewhere
 //! rot 2 17               sector 17 of node 2's disk changes by itself, if its checksum is stored
 //! demote 1, promote 2, verify 1, invalidate 2, force 2
 //! remove 2, add 2        asked of the primary: a replica is taken out, or added
@@ -34,6 +36,7 @@
 //! leave 2                the clients of node 2 are gone
 //! zero 1 0+8             the client zeroes these sectors, and is answered
 //! fails write d 1 0+8    is answered by an error; so is `fails read 1 0+8`
+//! failed b               what was submitted by this name was answered by an error
 //! errors 2               from now on every request to the disk of node 2 fails; `full 2`: every write of data. `well 2`
 //!                        ends both
 //! stall 2 500            the disk answers nothing for 500 ms
@@ -45,14 +48,15 @@
 //! repeat 5 ... end       the lines between, five times; a repeat has no other inside
 //! wait 300               milliseconds pass
 //! until primary 2        time passes until it is so: `primary N`, `in-sync N…`, `syncing N`, `fork N`, `answered`,
-//!                        `split N M`
+//!                        `split N M`, `storing N` (metadata), `clean` (no replica has any block marked or in doubt)
 //! within 3000 write b 2 0+8       what follows comes true within 3000 ms
 //! waits                  something that was submitted is still not answered
 //! stale 2                node 2 does not count as in sync now
 //! copied 2 8             the last resync of node 2 sent it 8 sectors at most; `compared 2 64`: no more than 64 had to be looked at
 //! refused                the last thing that an operator asked for was refused
 //! done                   everything that operators asked for has ended
-//! identical              all replicas hold the same
+//! identical              all replicas hold the same; `identical 2 3`: these do
+//! holds 2 0+8 is a       the disk of node 2 holds what a wrote, whatever reads would say; `zero`: zeroes
 //! ```
 //!
 //! At the end everything that was read must be linear.
@@ -63,7 +67,7 @@ mod acts;
 mod looks;
 
 use crate::history::{Effect, OpIndex, Token};
-use crate::plan::{Plan, Role};
+use crate::plan::{BadPage, Plan, Role};
 use crate::queue::{MILLI, SECOND, Time};
 use crate::world::{World, node_id, node_index};
 use base::{Span, VolumeId};
@@ -162,6 +166,8 @@ struct Scenario {
     world: World,
     /// What each named write wrote, a token for each extent.
     labels: BTreeMap<String, Vec<Token>>,
+    /// Its requests.
+    calls: BTreeMap<String, Vec<OpIndex>>,
 }
 
 fn cluster(words: &[&str], trace: bool) -> Result<Scenario, String> {
@@ -193,7 +199,7 @@ fn cluster(words: &[&str], trace: bool) -> Result<Scenario, String> {
     for volume in 1..u16::try_from(count("volumes", 1)?).map_err(|_| "too many volumes")? {
         plan.volumes.push((VolumeId(volume), plan.volumes[0].1));
     }
-    for option in ["in-sync-min", "on-no-quorum"] {
+    for option in ["in-sync-min", "on-no-quorum", "read-policy", "after-split-brain"] {
         if let Some(at) = words.iter().position(|word| *word == option) {
             acts::set_option(&mut plan.options, option, words.get(at + 1))?;
         }
@@ -203,7 +209,7 @@ fn cluster(words: &[&str], trace: bool) -> Result<Scenario, String> {
     if count("paths", 0)? > 0 {
         world.paths.have_several(world.plan.clients.len());
     }
-    let mut scenario = Scenario { world, labels: BTreeMap::new() };
+    let mut scenario = Scenario { world, labels: BTreeMap::new(), calls: BTreeMap::new() };
     scenario.wait(500 * MILLI)?;
     Ok(scenario)
 }
@@ -260,10 +266,12 @@ impl Scenario {
                 self.answered(index)
             }
             "read" => self.read(words),
-            "crash" | "power" | "rewind" | "start" | "pause" | "resume" => self.process(words),
+            "crash" | "power" | "torn" | "rewind" | "start" | "pause" | "resume" => {
+                self.process(words)
+            }
             "cut" | "one-way" => self.cut(words),
             "hold" => self.hold(words),
-            "keep" | "restore" | "replace" | "rot" => self.disk(words),
+            "keep" | "restore" | "replace" | "rot" | "spoil" => self.disk(words),
             "remove" | "add" | "resize" => self.ask_primary(words),
             "mend" => {
                 for one in 0..self.world.nodes.len() {
@@ -327,7 +335,8 @@ impl Scenario {
             calls.push(self.world.history.len());
             self.world.call(client, volume, piece, Effect::Write(token), fua);
         }
-        self.labels.insert(label, tokens);
+        self.labels.insert(label.clone(), tokens);
+        self.calls.insert(label, calls.clone());
         if words[0] == "write" {
             calls.into_iter().try_for_each(|index| self.answered(index))?;
         }
@@ -356,16 +365,21 @@ impl Scenario {
         self.world.call(client, volume, span, Effect::Read(Vec::new()), false);
         self.answered(index)?;
         let Some(&label) = words.get(4) else { return Ok(()) };
+        let Effect::Read(seen) = &self.world.history.operation(index).effect else { return Ok(()) };
+        self.is_what_was_written(seen, label)
+    }
+
+    /// Whether these are sectors that the write of this name wrote.
+    fn is_what_was_written(&self, seen: &[Token], label: &str) -> Result<(), String> {
         let zero = vec![0];
         let expected = match label {
             "zero" => &zero,
             _ => self.labels.get(label).ok_or("no write has that name")?,
         };
-        let Effect::Read(seen) = &self.world.history.operation(index).effect else { return Ok(()) };
         if seen.iter().all(|token| expected.contains(token)) {
             return Ok(());
         }
-        Err(format!("read {seen:?}, not {expected:?}"))
+        Err(format!("it is {seen:?}, not {expected:?}"))
     }
 
     fn process(&mut self, words: &[&str]) -> Result<(), String> {
@@ -374,6 +388,12 @@ impl Scenario {
             match words[0] {
                 "crash" => self.world.kill(node, false),
                 "power" => self.world.kill(node, true),
+                "torn" => {
+                    let disk = self.world.nodes[node].disk.as_mut();
+                    let disk = disk.filter(|disk| disk.is_storing());
+                    disk.ok_or("nothing of its metadata is being written")?.tears = true;
+                    self.world.kill(node, true);
+                }
                 "rewind" => {
                     self.world.kill(node, false);
                     self.world.restore_disk(node, 0);
@@ -386,7 +406,7 @@ impl Scenario {
                 _ => self.world.resume(node),
             }
         }
-        if words[0] == "power" {
+        if matches!(words[0], "power" | "torn") {
             self.world.look_for_loss();
         }
         self.broken()
@@ -429,6 +449,18 @@ impl Scenario {
                 let disk = self.world.nodes[node].disk.as_mut().ok_or("it has no disk")?;
                 if !disk.rot(VolumeId(0), sector) {
                     return Err("its checksum is not stored".to_owned());
+                }
+            }
+            "spoil" => {
+                let how = match words.get(2) {
+                    Some(&"flipped") => BadPage::Flipped,
+                    Some(&"stale") => BadPage::Stale,
+                    Some(&"astray") => BadPage::Astray,
+                    _ => return Err("spoil NODE flipped, stale or astray".to_owned()),
+                };
+                self.world.bad_page(node, how);
+                if !self.world.nodes[node].spoiled {
+                    return Err("the others could not live without that disk".to_owned());
                 }
             }
             _ => self.world.swap_disk(node, Time::MAX / 8, words[0] == "restore"),

@@ -383,6 +383,27 @@ fn every_scenario_comes_true() {
 }
 
 #[test]
+fn a_scenario_fails_where_what_it_looks_for_is_not_so() {
+    let begin = "cluster replicas 3\nwrite a 1 0+8\n";
+    let apart = "cut 3 | 1 2\nuntil in-sync 1 2\nwrite b 1 0+8\n";
+    for (lines, text) in [
+        ("holds 2 0+8 is zero", "not [0]"),
+        ("failed a", "answered well"),
+        ("torn 2", "nothing of its metadata"),
+        (&*format!("{apart}identical"), "replicas identical"),
+        (&*format!("{apart}identical 2 3"), "replicas identical"),
+        (&*format!("{apart}holds 3 0+8 is b"), "not ["),
+        (&*format!("{apart}until clean"), "does not come true"),
+        ("cut 1 | 2 3\nsubmit c 1 0+8\nfailed c", "not answered"),
+    ] {
+        let error = crate::scenario::run(&format!("{begin}{lines}"), false);
+        assert!(error.as_ref().is_err_and(|error| error.contains(text)), "{lines}: {error:?}");
+    }
+    let well = format!("{begin}{apart}identical 1 2\nholds 3 0+8 is a\nuntil storing 1\ntorn 1");
+    assert_eq!(crate::scenario::run(&well, false), Ok(()));
+}
+
+#[test]
 fn every_mark_of_the_replica_code_is_listed_and_no_other() {
     fn collect(folder: &std::path::Path, found: &mut Vec<String>) {
         for entry in std::fs::read_dir(folder).expect("the code stands beside") {

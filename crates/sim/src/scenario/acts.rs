@@ -7,7 +7,7 @@ use crate::history::Effect;
 use crate::queue::{MILLI, Time};
 use replica::Operation;
 use wire::admin::OptionsChange;
-use wire::{OnNoQuorum, Options, Protocol, ReadPolicy};
+use wire::{AfterSplitBrain, OnNoQuorum, Options, Protocol, ReadPolicy};
 
 /// Sets the option of this name.
 pub(super) fn set_option(
@@ -22,6 +22,20 @@ pub(super) fn set_option(
         ("protocol", "C") => options.protocol = Protocol::C,
         ("read-policy", "round-robin") => options.read_policy = ReadPolicy::RoundRobin,
         ("read-policy", "prefer-local") => options.read_policy = ReadPolicy::PreferLocal,
+        ("after-split-brain", policy) => {
+            options.after_split_brain = match policy {
+                "disconnect" => AfterSplitBrain::Disconnect,
+                "discard-younger" => AfterSplitBrain::DiscardYounger,
+                "discard-older" => AfterSplitBrain::DiscardOlder,
+                "discard-least-changes" => AfterSplitBrain::DiscardLeastChanges,
+                "discard-zero-changes" => AfterSplitBrain::DiscardZeroChanges,
+                _ => {
+                    let node = policy.strip_prefix("discard-node-");
+                    let node = number(node.as_ref()).map_err(|_| "no such policy")?;
+                    AfterSplitBrain::DiscardNode(u16::try_from(node).map_err(|_| "no such node")?)
+                }
+            };
+        }
         ("in-sync-min", _) => {
             options.in_sync_min = u8::try_from(number(value)?).map_err(|_| "too many")?;
         }

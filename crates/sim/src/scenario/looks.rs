@@ -2,7 +2,7 @@
 //!
 //! Not here: what it does (`acts`, the parent).
 
-use super::{Scenario, number};
+use super::{Scenario, number, span};
 use crate::queue::MILLI;
 use crate::world::{node_id, node_index};
 
@@ -20,9 +20,16 @@ impl Scenario {
                 Err("everything is answered".to_owned())
             }
             "identical" => {
-                self.world.compare();
+                let nodes = self.nodes(&words[1..])?;
+                self.world.compare_among(if nodes.is_empty() {
+                    self.world.plan.replicas()
+                } else {
+                    nodes
+                });
                 self.broken()
             }
+            "holds" => self.holds(words),
+            "failed" => self.failed(words),
             "stale" => self.stale(words),
             "copied" | "compared" => {
                 // The shard that drove it is still to hear that it has ended.
@@ -56,6 +63,12 @@ impl Scenario {
         let Some(newest) = &self.world.oracle.newest else { return Ok(false) };
         match words.first() {
             Some(&"answered") => Ok(self.world.history.open_count() == 0),
+            Some(&"clean") => Ok(self.is_clean()),
+            Some(&"storing") => {
+                let node = self.nodes(words.get(1..2).ok_or("which node?")?)?[0];
+                let disk = self.world.nodes[node].disk.as_ref();
+                Ok(disk.is_some_and(crate::disk::Disk::is_storing))
+            }
             Some(&"syncing") => {
                 let target = node_id(number(words.get(1))? - 1);
                 let processes = self.world.nodes.iter().filter_map(|node| node.process.as_ref());
@@ -72,9 +85,50 @@ impl Scenario {
                 Ok(newest.in_sync().collect::<Vec<_>>() == wanted)
             }
             _ => {
-                Err("until primary N, in-sync N…, syncing N, fork N, done, or answered".to_owned())
+                Err("until primary N, in-sync N…, syncing N, storing N, fork N, clean, done, or answered"
+                    .to_owned())
             }
         }
+    }
+
+    /// No replica that runs has a block marked for another, or in doubt.
+    fn is_clean(&self) -> bool {
+        let replicas = self.world.plan.replicas();
+        let differs = |node: usize, peer: usize| {
+            let shards = self.world.nodes[node].process.iter().flat_map(|process| &process.shards);
+            let sizes = self.world.sizes();
+            shards.into_iter().any(|shard| {
+                sizes
+                    .iter()
+                    .any(|&(volume, sectors)| shard.may_differ(node_id(peer), volume, 0, sectors))
+            })
+        };
+        !replicas
+            .iter()
+            .any(|&node| replicas.iter().any(|&peer| peer != node && differs(node, peer)))
+    }
+
+    /// The disk of a node holds what a write wrote.
+    fn holds(&self, words: &[&str]) -> Result<(), String> {
+        let node = self.nodes(words.get(1..2).ok_or("which node?")?)?[0];
+        let (volume, span) = span(words.get(2))?;
+        let label = words.get(4).ok_or("holds NODE SPAN is NAME")?;
+        let disk = self.world.nodes[node].disk.as_ref().ok_or("it has no disk")?;
+        self.is_what_was_written(&disk.tokens(volume, span), label)
+    }
+
+    /// What was submitted by this name was answered by an error.
+    fn failed(&self, words: &[&str]) -> Result<(), String> {
+        let calls = words.get(1).and_then(|label| self.calls.get(*label));
+        for &index in calls.ok_or("no write has that name")? {
+            let operation = self.world.history.operation(index);
+            if !operation.ended || operation.ok {
+                let how =
+                    if operation.ended { "it was answered well" } else { "it is not answered" };
+                return Err(how.to_owned());
+            }
+        }
+        Ok(())
     }
 
     /// A node does not count as in sync.
