@@ -531,8 +531,9 @@ impl Scenario {
         let end = self.world.queue.now() + PATIENCE;
         while !self.is_so(words)? {
             if self.world.queue.now() > end {
-                let newest = self.world.oracle.newest.as_ref();
-                return Err(format!("does not come true: {:?}", newest.map(crate::oracle::short)));
+                let newest = self.world.oracle.newest.as_ref().map(crate::oracle::short);
+                let unclean = self.unclean().filter(|_| words == ["clean"]).unwrap_or_default();
+                return Err(format!("does not come true: {newest:?} {unclean}"));
             }
             self.world.advance();
             self.broken()?;

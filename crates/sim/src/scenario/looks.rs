@@ -63,7 +63,7 @@ impl Scenario {
         let Some(newest) = &self.world.oracle.newest else { return Ok(false) };
         match words.first() {
             Some(&"answered") => Ok(self.world.history.open_count() == 0),
-            Some(&"clean") => Ok(self.is_clean()),
+            Some(&"clean") => Ok(self.unclean().is_none()),
             Some(&"storing") => {
                 let node = self.nodes(words.get(1..2).ok_or("which node?")?)?[0];
                 let disk = self.world.nodes[node].disk.as_ref();
@@ -91,21 +91,24 @@ impl Scenario {
         }
     }
 
-    /// No replica that runs has a block marked for another, or in doubt.
-    fn is_clean(&self) -> bool {
-        let replicas = self.world.plan.replicas();
-        let differs = |node: usize, peer: usize| {
+    /// A replica that runs and has a block marked for another, or in doubt, in words.
+    pub(super) fn unclean(&self) -> Option<String> {
+        let (replicas, sizes) = (self.world.plan.replicas(), self.world.sizes());
+        for &node in &replicas {
             let shards = self.world.nodes[node].process.iter().flat_map(|process| &process.shards);
-            let sizes = self.world.sizes();
-            shards.into_iter().any(|shard| {
-                sizes
-                    .iter()
-                    .any(|&(volume, sectors)| shard.may_differ(node_id(peer), volume, 0, sectors))
-            })
-        };
-        !replicas
-            .iter()
-            .any(|&node| replicas.iter().any(|&peer| peer != node && differs(node, peer)))
+            for (number, shard) in shards.enumerate() {
+                for &peer in replicas.iter().filter(|&&peer| peer != node) {
+                    let differs =
+                        |&(volume, end): &_| shard.may_differ(node_id(peer), volume, 0, end);
+                    if sizes.iter().any(differs) {
+                        let (status, node, peer) = (shard.status(), node_id(node), node_id(peer));
+                        let text = format!("shard {number} of {node} for {peer}: {status:?}");
+                        return Some(text);
+                    }
+                }
+            }
+        }
+        None
     }
 
     /// The disk of a node holds what a write wrote.
