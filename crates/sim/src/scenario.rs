@@ -13,6 +13,7 @@
 //! write a 1 0+8          the client on node 1 writes sectors 0..8 and is answered; call it a
 //! write b 1 0+8 fua      ... and it survives a power cut
 //! submit c 1 0+8         asks, and does not wait for the answer
+//! ask r 1 0+8            reads, and does not wait for the answer
 //! elsewhere 4 5          the client on node 4 goes by node 5 from now on, and asks anew there for what it waits for
 //! flush 1                is answered
 //! read 2 0+8 is a        is answered with what a wrote; `zero`: zeroes
@@ -253,6 +254,7 @@ impl Scenario {
         match words[0] {
             "write" | "submit" => self.write(words),
             "zero" => self.zero(words),
+            "ask" => self.ask(words),
             "fails" => self.fails(&words[1..]),
             "errors" | "full" | "well" | "stall" => self.disk_trouble(words),
             "slow" | "break" | "reconnect" => self.link_trouble(words),

@@ -60,6 +60,17 @@ impl Scenario {
         Ok(())
     }
 
+    /// A read that nobody waits for.
+    pub(super) fn ask(&mut self, words: &[&str]) -> Result<(), String> {
+        let label = (*words.get(1).ok_or("it needs a name")?).to_owned();
+        let client = self.client(words.get(2))?;
+        let (volume, span) = span(words.get(3))?;
+        self.world.count_clients(self.world.plan.clients[client], 1);
+        self.calls.insert(label, vec![self.world.history.len()]);
+        self.world.call(client, volume, span, Effect::Read(Vec::new()), false);
+        Ok(())
+    }
+
     /// A write or read that must be answered by an error.
     pub(super) fn fails(&mut self, words: &[&str]) -> Result<(), String> {
         let index = self.world.history.len();
