@@ -41,9 +41,15 @@ fn main() -> ExitCode {
         Ok(None) => ExitCode::SUCCESS,
         Err(problem) => {
             eprintln!("fuzz: {problem}\n\n{HELP}");
-            ExitCode::FAILURE
+            not_run()
         }
     }
+}
+
+/// The last line where nothing could be run, which is a failure.
+fn not_run() -> ExitCode {
+    println!("{{\"runs\":0,\"failures\":1}}");
+    ExitCode::FAILURE
 }
 
 fn parse() -> Result<Option<Arguments>, String> {
@@ -143,7 +149,7 @@ fn replay(arguments: &Arguments, path: &Path) -> ExitCode {
         Ok(input) => input,
         Err(error) => {
             eprintln!("fuzz: {}: {error}", path.display());
-            return ExitCode::FAILURE;
+            return not_run();
         }
     };
     let mut failures = 0;
@@ -178,6 +184,7 @@ fn watch_over(target: &'static str, out: &Path) -> Arc<Mutex<(Instant, Vec<u8>)>
             if now.0.elapsed() > STUCK {
                 println!("FAIL  {target}: an input takes longer than {} s", STUCK.as_secs());
                 tell(target, &out, &now.1);
+                println!("{{\"runs\":1,\"failures\":1}}");
                 std::process::abort();
             }
         }

@@ -61,7 +61,7 @@ struct Arguments {
     #[arg(long)]
     hold: bool,
     /// How long `endurance` lasts, in hours
-    #[arg(long, value_name = "HOURS", default_value_t = 1.0)]
+    #[arg(long, value_name = "HOURS", default_value_t = 1.0, value_parser = hours, allow_negative_numbers = true)]
     hours: f64,
     /// The node's program of the oldest revision that today's must get along with
     #[arg(long, hide = true, value_name = "FILE")]
@@ -75,7 +75,14 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(problem) if !problem.use_stderr() => problem.exit(),
+        Err(problem) => {
+            eprintln!("{problem}");
+            return not_run();
+        }
+    };
     if arguments.list {
         for lab in LABS {
             println!("{:<22} {:<6} {}", lab.name, lab.pace.word(), lab.about);
@@ -86,6 +93,20 @@ fn main() -> ExitCode {
         (Some(directory), [name]) => inside(directory, name, &arguments),
         _ => all(&arguments),
     }
+}
+
+/// The last line where no lab could be run, which is a failure.
+fn not_run() -> ExitCode {
+    println!("{{\"runs\":0,\"failures\":1}}");
+    ExitCode::from(2)
+}
+
+/// A length of time that one can wait for.
+fn hours(text: &str) -> Result<f64, String> {
+    let asked = text.parse().ok().filter(|hours: &f64| *hours > 0.0);
+    asked
+        .filter(|hours| Duration::try_from_secs_f64(hours * 3600.0).is_ok())
+        .ok_or_else(|| format!("{text:?} is no number of hours above 0"))
 }
 
 /// One lab, in this process.
@@ -122,13 +143,13 @@ fn all(arguments: &Arguments) -> ExitCode {
     if let Some(name) = arguments.names.iter().find(|name| !LABS.iter().any(|lab| named(lab, name)))
     {
         eprintln!("lab: there is no lab {name}; `lab --list` names them");
-        return ExitCode::from(2);
+        return not_run();
     }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in STOP_SIGNALS {
         if let Err(error) = signal_hook::flag::register(signal, Arc::clone(&stop)) {
             eprintln!("lab: signal {signal}: {error}");
-            return ExitCode::FAILURE;
+            return not_run();
         }
     }
     let seed = arguments.seed.unwrap_or_else(seed_of_now);
@@ -161,7 +182,7 @@ fn all(arguments: &Arguments) -> ExitCode {
         if let Some(why) = &arguments.no_old {
             words.extend(["--no-old".to_owned(), why.clone()]);
         }
-        let asked = if lab.name == "endurance" { arguments.hours.max(0.0) } else { 0.0 };
+        let asked = if lab.name == "endurance" { arguments.hours } else { 0.0 };
         let limit = lab.pace.limit() + Duration::from_secs_f64(asked * 3600.0);
         let network = lab.needs_network();
         let end = match network_missing(network) {
