@@ -49,6 +49,12 @@ pub fn show(names: &[String]) {
 /// each failure. Returns whether nothing was found.
 #[must_use]
 pub fn check(names: &[String], effort: Effort) -> bool {
+    let known = scenarios::names();
+    if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
+        eprintln!("check: there is no story {name}; they are {}", known.join(", "));
+        println!("{{\"scenarios\":0,\"states\":0,\"failures\":1}}");
+        return false;
+    }
     let all: Vec<scenarios::Scenario> = scenarios::all()
         .into_iter()
         .filter(|scenario| names.is_empty() || names.iter().any(|name| name == scenario.name))

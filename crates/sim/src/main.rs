@@ -1,128 +1,38 @@
 //! The simulator's command line.
 //!
 //! `sim --runs 1000` runs a campaign; `sim --seed 0x7f` runs one seed; `sim alarm` plants known bugs
-//! in a copy of the project and sees whether they are found. The last line is JSON.
+//! in a copy of the project and sees whether they are found. The last line is JSON, also if nothing could be run.
+//!
+//! Not here: which words there are (`arguments`).
 
-use sim::campaign::{self, Limits, STEPS_MAX};
+mod arguments;
+
+use arguments::{Arguments, HELP};
+use sim::campaign::{self, Limits};
 use sim::check::Effort;
-use sim::feature::{Choice, Feature};
+use sim::marks::Unreached;
 use sim::plan::Plan;
-use std::collections::BTreeSet;
 use std::process::ExitCode;
-use std::time::Duration;
 
-const HELP: &str = "\
-sim [--runs N] [--from SEED] [--hours H] [--failures N]   many seeds
-sim --seed SEED [--until STEP] [--trace] [--shrink]       one seed
-    --only NAME,NAME…   exactly these features; `none`: the plain plan
-    --with NAME,NAME…   these too, each in one of two seeds
-    --without NAME,…    never these
-sim --quorum-off ...                                      likewise, of a resource without quorum
-    --marks             fail if a rare branch is never taken
-sim scenarios [NAME…]                                     stories one can read: does each come true?
-sim alarm [NAME…] [--runs N]                              planted bugs: is each found?
-sim alarm --check [NAME…]                                 does each still apply and build?
-sim check [NAME…] [--deep]                                every schedule near the plain one
-sim check NAME… --trace                                   the plain one
-";
-
-struct Arguments {
-    runs: u64,
-    from: u64,
-    seed: Option<u64>,
-    until: u64,
-    trace: bool,
-    shrink: bool,
-    deep: bool,
-    check: bool,
-    failures: usize,
-    time: Option<Duration>,
-    choice: Choice,
-    marks: bool,
-    words: Vec<String>,
-}
-
-fn parse() -> Result<Arguments, String> {
-    let mut found = Arguments {
-        runs: 1000,
-        from: 1,
-        seed: None,
-        until: STEPS_MAX,
-        trace: false,
-        shrink: false,
-        deep: false,
-        check: false,
-        failures: 10,
-        time: None,
-        choice: Choice::default(),
-        marks: false,
-        words: Vec::new(),
-    };
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        if let "--only" | "--with" | "--without" = word.as_str() {
-            let names = features(&words.next().unwrap_or_default())?;
-            match word.as_str() {
-                "--only" => found.choice.only = Some(names),
-                "--with" => found.choice.with = names,
-                _ => found.choice.without = names,
-            }
-            continue;
-        }
-        let mut number =
-            || words.next().as_deref().and_then(number).ok_or(format!("{word}: which?"));
-        match word.as_str() {
-            "--runs" => found.runs = number()?,
-            "--from" => found.from = number()?,
-            "--seed" => found.seed = Some(number()?),
-            "--until" => found.until = number()?,
-            "--failures" => found.failures = usize::try_from(number()?).unwrap_or(usize::MAX),
-            "--hours" => {
-                found.time = Some(Duration::from_secs(3600 * number()?));
-                found.runs = u64::MAX;
-            }
-            "--seconds" => found.time = Some(Duration::from_secs(number()?)),
-            "--marks" => found.marks = true,
-            "--trace" => found.trace = true,
-            "--shrink" => found.shrink = true,
-            "--quorum-off" => found.choice.quorum_off = true,
-            "--deep" => found.deep = true,
-            "--check" => found.check = true,
-            "--help" | "-h" => return Err(String::new()),
-            option if option.starts_with('-') => return Err(format!("{option} is no option")),
-            _ => found.words.push(word),
-        }
-    }
-    Ok(found)
-}
-
-fn features(text: &str) -> Result<BTreeSet<Feature>, String> {
-    let names = text.split(',').filter(|name| !name.is_empty() && *name != "none");
-    names
-        .map(|name| {
-            let known = || Feature::names().collect::<Vec<_>>().join(", ");
-            Feature::find(name).ok_or_else(|| format!("{name} is none of {}", known()))
-        })
-        .collect()
-}
-
-fn number(text: &str) -> Option<u64> {
-    match text.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16).ok(),
-        None => text.parse().ok(),
-    }
-}
+/// Failures of a campaign of which it says which faults they need: that takes up to half a minute each.
+const SHRUNK_MAX: usize = 3;
 
 fn main() -> ExitCode {
-    let arguments = match parse() {
-        Ok(arguments) => arguments,
+    let arguments = match arguments::parse(std::env::args().skip(1)) {
+        Ok(Some(arguments)) => arguments,
+        Ok(None) => {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
         Err(error) => {
             eprintln!("{error}\n{HELP}");
-            return ExitCode::from(2);
+            return not_run(2);
         }
     };
-    if arguments.words.first().is_some_and(|word| word == "alarm") {
-        return alarm(&arguments);
+    match arguments.words.first().map(String::as_str) {
+        Some("alarm") => return alarm(&arguments),
+        Some("marks") => return marks(),
+        _ => {}
     }
     campaign::catch_panics();
     if arguments.words.first().is_some_and(|word| word == "scenarios") {
@@ -143,6 +53,12 @@ fn main() -> ExitCode {
     }
 }
 
+/// The last line where nothing could be run, which is a failure.
+fn not_run(code: u8) -> ExitCode {
+    println!("{{\"runs\":0,\"failures\":1}}");
+    ExitCode::from(code)
+}
+
 fn alarm(arguments: &Arguments) -> ExitCode {
     let names = &arguments.words[1..];
     let outcome = match arguments.check {
@@ -154,9 +70,17 @@ fn alarm(arguments: &Arguments) -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("alarm: {error}");
-            ExitCode::FAILURE
+            not_run(1)
         }
     }
+}
+
+/// For whoever counts marks over several campaigns: which ones one need not reach, in which kind of plans, and why.
+fn marks() -> ExitCode {
+    for (mark, of, why) in sim::marks::UNREACHED {
+        println!("{}\t{mark}\t{why}", of.name());
+    }
+    ExitCode::SUCCESS
 }
 
 fn scenarios(arguments: &Arguments) -> ExitCode {
@@ -167,7 +91,7 @@ fn scenarios(arguments: &Arguments) -> ExitCode {
         }
         Err(error) => {
             eprintln!("scenarios: {error}");
-            ExitCode::FAILURE
+            not_run(1)
         }
     }
 }
@@ -239,10 +163,21 @@ fn many(arguments: &Arguments) -> ExitCode {
     for (mark, count) in &outcome.marks {
         println!("{count:>10}  {mark}");
     }
-    let missed: Vec<&&str> =
-        sim::marks::MARKS.iter().filter(|mark| !outcome.marks.contains_key(**mark)).collect();
-    for mark in &missed {
-        println!("     never  {mark}");
+    let reached = |mark: &str| outcome.marks.contains_key(mark);
+    let off = limits.choice.quorum_off;
+    let mut all = true;
+    for mark in sim::marks::MARKS {
+        match (reached(mark), sim::marks::excuse(mark, off)) {
+            (true, Some((Unreached::Bug, why))) => {
+                println!("       bug  {mark}: {why}");
+                all = false;
+            }
+            (true, _) => {}
+            (false, why) => {
+                println!("     never  {mark}");
+                all &= why.is_some();
+            }
+        }
     }
     println!(
         "{} runs, {} steps, {} s simulated, {} answers, {} faults",
@@ -252,7 +187,7 @@ fn many(arguments: &Arguments) -> ExitCode {
         outcome.answered,
         outcome.faults.values().sum::<u64>()
     );
-    if let Some((seed, failure)) = outcome.failures.first() {
+    for (seed, failure) in outcome.failures.iter().take(SHRUNK_MAX) {
         let plan = campaign::shrink(&Plan::chosen(*seed, &limits.choice), failure);
         println!("faults that seed {seed:#x} needs:");
         for fault in campaign::faults(&plan) {
@@ -263,6 +198,9 @@ fn many(arguments: &Arguments) -> ExitCode {
         explain(&Plan::chosen(*seed, &limits.choice), failure);
     }
     println!("{{\"runs\":{},\"failures\":{}}}", outcome.runs, outcome.failures.len());
-    let all = missed.is_empty() || !arguments.marks;
-    if outcome.failures.is_empty() && all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if outcome.failures.is_empty() && (all || !arguments.marks) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

@@ -430,6 +430,24 @@ fn every_mark_of_the_replica_code_is_listed_and_no_other() {
 }
 
 #[test]
+fn what_a_campaign_need_not_reach_is_a_mark_with_one_reason() {
+    for quorum_off in [false, true] {
+        for (mark, of, why) in crate::marks::UNREACHED {
+            assert!(crate::marks::MARKS.contains(mark), "{mark} is no mark");
+            assert!(!why.is_empty() && !why.contains(['\t', '\n']), "{mark}: {why:?}");
+            if of.is_of(quorum_off) {
+                assert_eq!(
+                    crate::marks::excuse(mark, quorum_off),
+                    Some((*of, *why)),
+                    "{mark}, twice"
+                );
+            }
+        }
+    }
+    assert!(crate::marks::excuse("a volume grows", false).is_none());
+}
+
+#[test]
 fn two_runs_of_one_seed_are_the_same() {
     for seed in [3, 4] {
         let plan = Plan::new(seed);

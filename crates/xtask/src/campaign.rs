@@ -6,10 +6,13 @@
 //! the code that the simulator is made of: when that has changed, the counts begin anew. Code that is not committed
 //! has no campaign.
 //!
+//! Always: of a million histories each kind has taken every rare branch but those that the simulator excuses, with a reason,
+//! and none that only a bug leads to; else the campaign has failed.
+//!
 //! Not here: histories and what is checked in them (`crates/sim`), single runs and their record (`record`).
 
 use crate::project::Project;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
@@ -36,6 +39,15 @@ const SOURCES: &[&str] = &[
 /// The two kinds of histories: the words after `cargo xtask sim`, and how many of them are one slice.
 const MODES: [(&str, u64); 2] = [("", 6000), (" --quorum-off", 3000)];
 
+/// So many histories must have reached every mark that is not excused.
+const MARKS_DUE: u64 = 1_000_000;
+
+/// Which marks a kind of histories need not reach, and why; by the names that `sim marks` gives to kinds.
+const EXCUSES: [[&str; 3]; 2] = [["bug", "rare", "with-quorum"], ["bug", "rare", "without-quorum"]];
+
+/// Before a reason, in a line of the page.
+const BECAUSE: &str = "  # ";
+
 /// The first seed of a campaign of which nothing is written.
 const FIRST_SEED: u64 = 1_000_000_000;
 
@@ -58,6 +70,13 @@ struct Tally {
     counts: BTreeMap<String, u64>,
 }
 
+/// Of marks that a kind of histories need not reach why, and those that only a bug leads to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Excuses {
+    reasons: BTreeMap<String, String>,
+    bugs: BTreeSet<String>,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Campaign {
     /// The state of the code.
@@ -69,19 +88,24 @@ struct Campaign {
 
 /// Goes on with the campaign until there are `runs` histories, or `hours` have passed; the first failure ends it.
 pub(crate) fn campaign(project: &Project, runs: u64, hours: f64) -> bool {
-    let Ok(limit) = Duration::try_from_secs_f64(hours * 3600.0) else {
+    let limit = Duration::try_from_secs_f64(hours * 3600.0);
+    let Some(limit) = limit.ok().filter(|limit| !limit.is_zero()) else {
         eprintln!("campaign: {hours} hours are no length of time");
-        return false;
+        return crate::steps::not_run();
     };
     let sources = match sources(project) {
         Ok(sources) => sources,
         Err(problem) => {
             eprintln!("campaign: {problem}");
-            return false;
+            return crate::steps::not_run();
         }
     };
     let Some(simulator) = simulator(project, &sources) else {
-        return false;
+        return crate::steps::not_run();
+    };
+    let Some(excuses) = excuses(&simulator) else {
+        eprintln!("campaign: the simulator does not say which marks it excuses");
+        return crate::steps::not_run();
     };
     let path = project.root.join(PAGE);
     let mut campaign = Campaign::of(&fs::read_to_string(&path).unwrap_or_default(), &sources);
@@ -90,17 +114,30 @@ pub(crate) fn campaign(project: &Project, runs: u64, hours: f64) -> bool {
         for mode in 0..MODES.len() {
             if let Err(problem) = campaign.slice(&simulator, mode) {
                 eprintln!("campaign: {problem}");
-                return false;
+                return crate::steps::not_run();
             }
-            if let Err(error) = fs::write(&path, campaign.page()) {
+            if let Err(error) = fs::write(&path, campaign.page(&excuses)) {
                 eprintln!("campaign: {}: {error}", path.display());
-                return false;
+                return crate::steps::not_run();
             }
         }
         println!("{} histories in {} s", campaign.runs(), campaign.seconds);
     }
-    println!("{{\"runs\":{},\"failures\":{}}}", campaign.runs(), campaign.failures());
-    campaign.failures() == 0
+    let marks = campaign.marks_amiss(&excuses);
+    for line in &marks {
+        println!("FAIL  marks: {line}");
+    }
+    let failures = campaign.failures() + marks.len() as u64;
+    println!("{{\"runs\":{},\"failures\":{failures}}}", campaign.runs());
+    failures == 0
+}
+
+/// What the simulator says of marks that need not be reached.
+fn excuses(simulator: &Path) -> Option<[Excuses; 2]> {
+    let output = Command::new(simulator).arg("marks").output().ok()?;
+    let printed = String::from_utf8_lossy(&output.stdout);
+    (output.status.success() && !printed.is_empty())
+        .then(|| EXCUSES.map(|of| Excuses::of(&printed, of)))
 }
 
 /// Builds the simulator; where the toolchain has `llvm-profdata` (`rustup component add llvm-tools`), by what a few runs of
@@ -240,7 +277,25 @@ impl Campaign {
         Ok(())
     }
 
-    fn page(&self) -> String {
+    /// Marks that were to be reached by now and were not, and those that only a bug leads to.
+    fn marks_amiss(&self, excuses: &[Excuses; 2]) -> Vec<String> {
+        let mut amiss = Vec::new();
+        for (((words, _), tally), excuses) in MODES.iter().zip(&self.tallies).zip(excuses) {
+            for (mark, count) in &tally.counts {
+                if *count > 0 && excuses.bugs.contains(mark) {
+                    amiss.push(format!("sim{words} reached, by a bug: {mark}"));
+                } else if *count == 0
+                    && !excuses.reasons.contains_key(mark)
+                    && self.runs() >= MARKS_DUE
+                {
+                    amiss.push(format!("sim{words} never reached: {mark}"));
+                }
+            }
+        }
+        amiss
+    }
+
+    fn page(&self, excuses: &[Excuses; 2]) -> String {
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
         let mut text = format!(
             "{HEAD}\nSources {}, {cores} cores: {} s, {} histories, {} failures.\n",
@@ -249,13 +304,13 @@ impl Campaign {
             self.runs(),
             self.failures()
         );
-        for ((words, _), tally) in MODES.iter().zip(&self.tallies) {
+        for (((words, _), tally), excuses) in MODES.iter().zip(&self.tallies).zip(excuses) {
             let first = tally.next - tally.summary[0];
             let _ = write!(
                 text,
                 "\n## `cargo xtask sim{words}`\n\nFrom seed {first}; the next is {}.\n\n```text\n{}```\n",
                 tally.next,
-                tally.lines()
+                tally.lines(excuses)
             );
         }
         text
@@ -268,6 +323,7 @@ impl Tally {
         let mut is_whole = false;
         for line in printed.lines() {
             if let Some((count, name)) = line.trim().split_once("  ") {
+                let name = name.split(BECAUSE).next().unwrap_or(name);
                 let count = if count == "never" { Ok(0) } else { count.parse::<u64>() };
                 if let Ok(count) = count {
                     *self.counts.entry(name.to_owned()).or_default() += count;
@@ -290,11 +346,16 @@ impl Tally {
     }
 
     /// As the simulator says it.
-    fn lines(&self) -> String {
+    fn lines(&self, excuses: &Excuses) -> String {
         let mut text = String::new();
         for (name, count) in &self.counts {
-            let count = if *count == 0 { "never".to_owned() } else { count.to_string() };
-            let _ = writeln!(text, "{count:>10}  {name}");
+            if *count > 0 {
+                let _ = writeln!(text, "{count:>10}  {name}");
+                continue;
+            }
+            let due = format!("not yet: {MARKS_DUE} histories must have");
+            let why = excuses.reasons.get(name).unwrap_or(&due);
+            let _ = writeln!(text, "     never  {name}{BECAUSE}{why}");
         }
         let [runs, steps, seconds, answers, faults] = self.summary;
         let _ = writeln!(
@@ -303,6 +364,28 @@ impl Tally {
         );
         let _ = writeln!(text, "{{\"runs\":{runs},\"failures\":{}}}", self.failures);
         text
+    }
+}
+
+impl Excuses {
+    /// Of what `sim marks` printed, what is about the kinds `of`.
+    fn of(printed: &str, of: [&str; 3]) -> Excuses {
+        let mut excuses = Excuses::default();
+        for line in printed.lines() {
+            let mut parts = line.split('\t');
+            let (Some(kind), Some(mark), Some(why)) = (parts.next(), parts.next(), parts.next())
+            else {
+                continue;
+            };
+            if !of.contains(&kind) {
+                continue;
+            }
+            excuses.reasons.insert(mark.to_owned(), why.to_owned());
+            if kind == "bug" {
+                excuses.bugs.insert(mark.to_owned());
+            }
+        }
+        excuses
     }
 }
 
@@ -315,10 +398,16 @@ fn word_after(text: &str, words: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Campaign, FIRST_SEED};
+    use super::{Campaign, EXCUSES, Excuses, FIRST_SEED, MARKS_DUE};
 
     const PRINTED: &str = "         7  fault: crash\n     never  a rare branch\n\
         3 runs, 50 steps, 8 s simulated, 90 answers, 7 faults\n{\"runs\":3,\"failures\":1}\n";
+
+    fn excuses() -> [Excuses; 2] {
+        let printed = "bug\ta lie\tnobody lies\nrare\ta wonder\tthere are few\n\
+            without-quorum\ta rare branch\tit has no trees\n";
+        EXCUSES.map(|of| Excuses::of(printed, of))
+    }
 
     fn grown() -> Campaign {
         let mut campaign = Campaign::of("", "abc-def");
@@ -332,9 +421,10 @@ mod tests {
     #[test]
     fn a_page_says_what_was_counted_and_is_read_again() {
         let campaign = grown();
-        let page = campaign.page();
+        let page = campaign.page(&excuses());
         assert!(page.contains("        14  fault: crash\n"), "{page}");
-        assert!(page.contains("     never  a rare branch\n"), "{page}");
+        assert!(page.contains("     never  a rare branch  # not yet: 1000000 histories"), "{page}");
+        assert!(page.contains("     never  a rare branch  # it has no trees\n"), "{page}");
         assert!(page.contains("12 s, 9 histories, 3 failures"), "{page}");
         assert!(
             page.contains(&format!("From seed {FIRST_SEED}; the next is {}.", FIRST_SEED + 6)),
@@ -345,10 +435,30 @@ mod tests {
 
     #[test]
     fn other_sources_begin_anew_at_seeds_not_used_yet() {
-        let campaign = Campaign::of(&grown().page(), "abc-xyz");
+        let campaign = Campaign::of(&grown().page(&excuses()), "abc-xyz");
         assert_eq!((campaign.runs(), campaign.failures(), campaign.seconds), (0, 0, 0));
         assert_eq!(campaign.tallies[0].next, FIRST_SEED + 6);
         assert!(campaign.tallies[0].counts.is_empty());
+    }
+
+    #[test]
+    fn a_mark_that_is_not_excused_is_due_after_a_million_histories() {
+        let mut campaign = grown();
+        assert!(campaign.marks_amiss(&excuses()).is_empty());
+        campaign.tallies[0].summary[0] = MARKS_DUE;
+        let amiss = campaign.marks_amiss(&excuses());
+        assert_eq!(amiss, ["sim never reached: a rare branch"]);
+        campaign.tallies[0].counts.insert("a rare branch".to_owned(), 1);
+        campaign.tallies[0].counts.insert("a wonder".to_owned(), 0);
+        assert!(campaign.marks_amiss(&excuses()).is_empty());
+    }
+
+    #[test]
+    fn a_mark_that_only_a_bug_leads_to_fails_a_campaign_of_any_length() {
+        let mut campaign = grown();
+        campaign.tallies[1].counts.insert("a lie".to_owned(), 2);
+        let amiss = campaign.marks_amiss(&excuses());
+        assert_eq!(amiss, ["sim --quorum-off reached, by a bug: a lie"]);
     }
 
     #[test]

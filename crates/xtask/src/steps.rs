@@ -73,9 +73,44 @@ fn table(done: &[(&str, bool, Duration)]) -> String {
 
 /// Runs the simulator with `rest` as its arguments.
 pub(crate) fn sim(project: &Project, rest: &[String]) -> bool {
-    let mut arguments = vec!["run", "--profile", "sim", "--package", "sim", "--"];
-    arguments.extend(rest.iter().map(String::as_str));
-    cargo(project, &arguments)
+    counted(project, "sim", rest)
+}
+
+/// Builds a program that ends with a line of how much it ran and how much of that failed, and runs it. Where it does not
+/// get that far, the line is this one's.
+fn counted(project: &Project, package: &str, rest: &[String]) -> bool {
+    if !cargo(project, &["build", "--quiet", "--profile", "sim", "--package", package]) {
+        return not_run();
+    }
+    let mut command = Command::new(project.target.join("sim").join(package));
+    run_counted(command.current_dir(&project.root).args(rest))
+}
+
+/// Runs a program that ends with such a line.
+fn run_counted(command: &mut Command) -> bool {
+    match command.status() {
+        Ok(status) if status.success() => true,
+        Ok(status) => {
+            eprintln!("{}: {status}", shown(command));
+            match status.code() {
+                None | Some(PANICKED) => not_run(),
+                Some(_) => false,
+            }
+        }
+        Err(error) => {
+            eprintln!("{}: {error}", shown(command));
+            not_run()
+        }
+    }
+}
+
+/// How a program ends that panicked.
+const PANICKED: i32 = 101;
+
+/// The last line where nothing could be run: that is a failure.
+pub(crate) fn not_run() -> bool {
+    println!("{{\"runs\":0,\"failures\":1}}");
+    false
 }
 
 /// The node's tests once more, with nodes of two threads and resources of two shards wherever a test does not care.
@@ -114,16 +149,14 @@ fn sim_word(project: &Project, word: &str, rest: &[String]) -> bool {
 
 /// Runs the fuzzer with `rest` as its arguments. Not in `ci`, whose tests hold a short run.
 pub(crate) fn fuzz(project: &Project, rest: &[String]) -> bool {
-    let mut arguments = vec!["run", "--profile", "sim", "--package", "fuzz", "--"];
-    arguments.extend(rest.iter().map(String::as_str));
-    cargo(project, &arguments)
+    counted(project, "fuzz", rest)
 }
 
 /// Builds the lab and what it drives, and runs it with `rest` as its arguments.
 pub(crate) fn lab(project: &Project, rest: &[String]) -> bool {
     let packages = ["--package", "lab", "--package", "lockstep", "--package", "lockstepd"];
     if !cargo(project, &[&["build", "--release"], &packages[..]].concat()) {
-        return false;
+        return not_run();
     }
     let mut command = Command::new(project.target.join("release").join("lab"));
     if oldest::is_asked_for(rest) {
@@ -132,11 +165,11 @@ pub(crate) fn lab(project: &Project, rest: &[String]) -> bool {
             Oldest::Absent(why) => command.arg("--no-old").arg(why),
             Oldest::Broken(why) => {
                 eprintln!("compat: {why}");
-                return false;
+                return not_run();
             }
         };
     }
-    run(command.args(rest))
+    run_counted(command.args(rest))
 }
 
 /// Shows that every row of the benchmark can be made; what it writes is thrown away with the build.
