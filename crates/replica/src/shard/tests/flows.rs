@@ -453,6 +453,65 @@ fn writes_left_open_by_a_primary_are_the_same_everywhere_before_they_are_read() 
     assert_eq!(world.dirty(3, 1), [(8, 16)]);
 }
 
+/// Reads go by turns: what one copy alone has of a write that was left open would be read, and then not any more.
+#[test]
+fn a_primary_with_a_copy_of_its_own_serves_when_the_others_have_said_what_they_doubt() {
+    let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
+    world.configuration.options.read_policy = ReadPolicy::RoundRobin;
+    world.lead(1);
+    world.held.extend([(1, 3), (2, 1), (3, 1)]);
+    world.write(1, 8, 8, 5);
+    world.disconnect(1, 2);
+    world.disconnect(1, 3);
+    world.held.clear();
+    let next = world.next_with(&[2, 3]);
+    world.install(next, &[]);
+    world.held.insert((2, 3));
+    world.begin_reign(3);
+    let reign = world.configuration.reign;
+    world.tell(3, ToShard::Lease { until: world.now + Duration::from_secs(1000) });
+    world.tell(3, ToShard::Serve { reign });
+    let mut reads = vec![world.read(3, 8, 1), world.read(3, 8, 1)];
+    world.held.clear();
+    world.run();
+    assert!(world.has_said(3, &FromShard::Gathered { reign }));
+    world.tell(3, ToShard::Serve { reign });
+    world.wait_ms(200);
+    reads.extend([world.read(3, 8, 1), world.read(3, 8, 1)]);
+    let seen: Vec<u64> = reads.iter().map(|&read| world.got(3, read)[0]).collect();
+    assert!(seen.iter().all(|&value| value == seen[0]), "{seen:?}");
+}
+
+/// The one that repaired it dies before all have it.
+#[test]
+fn what_is_repaired_after_a_take_over_is_marked_for_who_repaired_it() {
+    let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
+    world.lead(1);
+    world.held.extend([(1, 3), (2, 1), (3, 1)]);
+    world.write(1, 8, 8, 5);
+    world.disconnect(1, 2);
+    world.disconnect(1, 3);
+    world.held.clear();
+    let next = world.next_with(&[2, 3]);
+    world.install(next, &[]);
+    world.held.insert((3, 2));
+    world.begin_reign(2);
+    let repaired =
+        |world: &World| world.sent(2, 3, |message| matches!(message, ShardMessage::Write { .. }));
+    while repaired(&world) == 0 {
+        assert!(world.deliver(3, 2), "node 2 waits for something else");
+        world.run();
+    }
+    assert_eq!(world.at(3, 8), 5);
+    world.disconnect(2, 3);
+    world.held.clear();
+    let next = world.next_with(&[3]);
+    world.install(next, &[]);
+    world.lead(3);
+    assert!(world.has_mark(3, "un-retired writes turn into doubt"));
+    assert_eq!(world.dirty(3, 2), [(8, 16)]);
+}
+
 #[test]
 fn a_range_in_doubt_is_compared_and_not_copied_if_it_is_the_same() {
     let mut world = pair();
@@ -591,6 +650,20 @@ fn extents_turn_cold_and_hot_again_when_the_log_is_full() {
     }
     assert!(world.has_mark(1, "extents turn cold"));
     assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn an_extent_with_a_write_that_is_not_retired_stays_hot_though_another_waits_for_its_place() {
+    let mut world = pair();
+    world.held.insert((2, 1));
+    for extent in 0..5 {
+        world.write(1, extent * 64, 1, 7);
+    }
+    world.wait_ms(200);
+    assert_eq!((world.at(1, 3 * 64), world.at(1, 4 * 64)), (7, 0), "the log has four places");
+    world.held.clear();
+    world.wait_ms(500);
+    assert_eq!(world.at(1, 4 * 64), 7);
 }
 
 fn verify(run: u64, from: u64, to: u64) -> ToShard {

@@ -141,6 +141,25 @@ fn an_include_waits_until_the_target_has_flushed_what_clients_flushed() {
 }
 
 #[test]
+fn a_write_that_is_open_when_an_include_is_asked_for_waits_for_the_target() {
+    let mut world = behind();
+    back(&mut world, 1, 2);
+    world.start_resync(1, 2);
+    world.wait_ms(1000);
+    world.nodes.get_mut(&1).expect("there").disk_held = true;
+    world.held.insert((2, 1));
+    let write = world.write(1, 300, 1, 9);
+    let (peer, session) = (NodeId(2), world.session(1, 2));
+    world.tell(1, ToShard::Require { peer, session });
+    world.disk_goes_on(1);
+    assert_eq!(world.answer(1, write), None, "node 2 may count before it has it");
+    world.held.clear();
+    world.run();
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    same(&world, 1, 2);
+}
+
+#[test]
 fn from_require_on_every_write_and_flush_waits_for_the_target() {
     let mut world = behind();
     back(&mut world, 1, 2);
