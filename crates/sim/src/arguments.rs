@@ -16,6 +16,7 @@ sim --seed SEED [--until STEP] [--trace] [--shrink]       one seed
     --without NAME,…    never these
 sim --quorum-off ...                                      likewise, of a resource without quorum
     --marks             fail if a rare branch is never taken that a campaign must take
+    --twice             each of many seeds twice, to see that both runs are the same; else one in 32
 sim scenarios [NAME…]                                     stories one can read: does each come true?
 sim alarm [NAME…] [--runs N]                              planted bugs: is each found?
 sim alarm --check [NAME…]                                 does each still apply and build?
@@ -37,6 +38,7 @@ pub(crate) struct Arguments {
     pub(crate) time: Option<Duration>,
     pub(crate) choice: Choice,
     pub(crate) marks: bool,
+    pub(crate) twice: bool,
     pub(crate) words: Vec<String>,
 }
 
@@ -58,6 +60,7 @@ pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Ar
         time: None,
         choice: Choice::default(),
         marks: false,
+        twice: false,
         words: Vec::new(),
     };
     while let Some(word) = words.next() {
@@ -85,6 +88,7 @@ pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Ar
             "--failures" => found.failures = usize::try_from(number()?).unwrap_or(usize::MAX),
             "--seconds" => found.time = Some(Duration::from_secs(number()?)),
             "--marks" => found.marks = true,
+            "--twice" => found.twice = true,
             "--trace" => found.trace = true,
             "--shrink" => found.shrink = true,
             "--quorum-off" => found.choice.quorum_off = true,

@@ -20,7 +20,8 @@ const THREADS: usize = 2;
 const SLOW: Duration = Duration::from_secs(60);
 /// Steps of a run that never ends by itself; a run takes some 50 000.
 pub const STEPS_MAX: u64 = 5_000_000;
-/// One run in this many is made twice, to see that both are the same.
+/// One run in this many is made twice, to see that both are the same, unless all are: what lets two runs differ is not rare in
+/// the runs that come to it, and each that is made twice is one history less.
 const TWICE_ONE_IN: u64 = 32;
 
 thread_local! {
@@ -80,7 +81,7 @@ pub fn shrink(plan: &Plan, failure: &Failure) -> Plan {
 pub struct Outcome {
     /// Runs made.
     pub runs: u64,
-    /// Seeds that failed, and how.
+    /// Seeds that failed, in order, and how.
     pub failures: Vec<(u64, Failure)>,
     /// Rare branches, and how often they were taken.
     pub marks: BTreeMap<&'static str, u64>,
@@ -107,6 +108,8 @@ pub struct Limits {
     pub failures: usize,
     /// Which features runs have.
     pub choice: Choice,
+    /// Each run is made twice.
+    pub twice: bool,
 }
 
 /// Runs seed after seed.
@@ -131,7 +134,7 @@ pub fn campaign(limits: &Limits) -> Outcome {
                     let seed = limits.from.wrapping_add(number);
                     let held = || running.lock().expect("nothing panics while it is held");
                     held().insert(seed, Instant::now());
-                    let report = run_checked(seed, &limits.choice);
+                    let report = run_checked(seed, limits);
                     held().remove(&seed);
                     let mut outcome = outcome.lock().expect("a panic in a run is caught");
                     add(&mut outcome, seed, &report);
@@ -147,7 +150,10 @@ pub fn campaign(limits: &Limits) -> Outcome {
         done.store(true, Ordering::Relaxed);
         watcher.thread().unpark();
     });
-    outcome.into_inner().expect("a panic in a run is caught")
+    let mut outcome = outcome.into_inner().expect("a panic in a run is caught");
+    // Whatever was begun before one that failed was brought to its end: the first is always the same.
+    outcome.failures.sort_by_key(|(seed, _)| *seed);
+    outcome
 }
 
 /// Names each seed once that does not come to its end: else nobody would learn which it is.
@@ -165,10 +171,10 @@ fn watch(running: &Mutex<BTreeMap<u64, Instant>>, done: &AtomicBool) {
 }
 
 /// One seed; now and then twice.
-fn run_checked(seed: u64, choice: &Choice) -> Report {
-    let plan = Plan::chosen(seed, choice);
+fn run_checked(seed: u64, limits: &Limits) -> Report {
+    let plan = Plan::chosen(seed, &limits.choice);
     let mut report = run(&plan, STEPS_MAX, false);
-    if seed.is_multiple_of(TWICE_ONE_IN) && report.failure.is_none() {
+    if (limits.twice || seed.is_multiple_of(TWICE_ONE_IN)) && report.failure.is_none() {
         let again = run(&plan, STEPS_MAX, false);
         if again.hash != report.hash {
             report.failure = Some(Failure {

@@ -155,6 +155,7 @@ fn many(arguments: &Arguments) -> ExitCode {
         time: arguments.time,
         failures: arguments.failures,
         choice: arguments.choice.clone(),
+        twice: arguments.twice,
     };
     let outcome = campaign::campaign(&limits);
     for (kind, count) in &outcome.faults {

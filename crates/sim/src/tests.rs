@@ -506,7 +506,8 @@ fn clocks_beyond_the_bound_break_a_promise_and_at_the_bound_they_do_not() {
 #[test]
 fn runs_without_quorum_have_split_brains_and_end_them() {
     let choice = Choice { quorum_off: true, ..Choice::default() };
-    let limits = campaign::Limits { from: 1, runs: 40, time: None, failures: 1, choice };
+    let limits =
+        campaign::Limits { from: 1, runs: 40, time: None, failures: 1, choice, twice: false };
     let outcome = campaign::campaign(&limits);
     assert_eq!(outcome.failures, []);
     let count = |mark: &str| outcome.marks.get(mark).copied().unwrap_or_default();

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Simulated histories per `ci`, with quorum and without: enough to ring on a planted fault, short enough
+/// Simulated histories per `ci`, with quorum and without, each made twice: enough to ring on a planted fault, short enough
 /// to wait for.
 const CAMPAIGN_RUNS: [&str; 2] = ["2000", "1000"];
 
@@ -122,8 +122,9 @@ fn test_with_threads(project: &Project) -> bool {
 /// What `ci` runs of the simulator.
 fn campaigns(project: &Project) -> bool {
     let [with, without] = CAMPAIGN_RUNS;
-    let with = sim(project, &["--runs".into(), with.into()]);
-    sim(project, &["--quorum-off".into(), "--runs".into(), without.into()]) && with
+    let twice = || "--twice".to_owned();
+    let with = sim(project, &[twice(), "--runs".into(), with.into()]);
+    sim(project, &["--quorum-off".into(), twice(), "--runs".into(), without.into()]) && with
 }
 
 /// Searches the schedules of the register with `rest` as arguments.
