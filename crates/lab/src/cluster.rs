@@ -64,22 +64,28 @@ impl Cluster {
 
     /// Starts a new one with another program for its nodes.
     pub(crate) fn up_by(bench: &Bench, nodes: u16, node_program: &Path) -> Outcome<Cluster> {
-        Cluster::up_with(bench, "c", nodes, Some(node_program.to_path_buf()))
+        Cluster::up_with(bench, "c", nodes, bench.threads, Some(node_program.to_path_buf()))
+    }
+
+    /// Starts a new one with so many threads of each node, and shards of each resource, or as many as are asked for.
+    pub(crate) fn up_of(bench: &Bench, nodes: u16, threads: u16) -> Outcome<Cluster> {
+        Cluster::up_with(bench, "c", nodes, bench.threads.max(threads), None)
     }
 
     /// Starts a new one in this part of the lab's directory.
     pub(crate) fn up_in(bench: &Bench, name: &str, nodes: u16) -> Outcome<Cluster> {
-        Cluster::up_with(bench, name, nodes, None)
+        Cluster::up_with(bench, name, nodes, bench.threads, None)
     }
 
     fn up_with(
         bench: &Bench,
         name: &str,
         nodes: u16,
+        threads: u16,
         node_program: Option<PathBuf>,
     ) -> Outcome<Cluster> {
         let directory = bench.directory.join(name);
-        let (program, threads) = (program("lockstep")?, bench.threads);
+        let program = program("lockstep")?;
         let mut cluster = Cluster { program, node_program, threads, directory, nodes: Vec::new() };
         let (count, threads) = (nodes.to_string(), threads.to_string());
         let up = ["dev", "up", "--nodes", &count, "--threads", &threads];

@@ -70,7 +70,7 @@ impl Lab {
 }
 
 macro_rules! labs {
-    ($($pace:ident $name:literal $run:path, $about:literal;)*) => {
+    ($($pace:ident $name:literal $run:expr, $about:literal;)*) => {
         &[$(Lab { name: $name, about: $about, pace: Pace::$pace, run: $run }),*]
     };
 }
@@ -131,31 +131,50 @@ pub(crate) const LABS: &[Lab] = labs! {
     Quick "change-delete" change::delete, "A deleted resource leaves nothing behind, and its name is free again.";
     Quick "scale-one" scale::one, "A resource with one replica serves, and survives a kill.";
     Quick "scale-diskless" scale::diskless, "Clients of a node without a copy lose a replica's node and notice nothing.";
-    Quick "vm-nvme-6.1" vm::nvme_6_1, "Linux 6.1 in an emulated machine uses a volume by NVMe/TCP and several paths; the primary's node is killed.";
-    Full  "vm-nvme-6.12" vm::nvme_6_12, "The same with Linux 6.12.";
-    Full  "vm-nvme-5.10" vm::nvme_5_10, "The same with Linux 5.10.";
-    Full  "vm-nvme-newest" vm::nvme_newest, "The same with the newest kernel of Debian.";
-    Quick "vm-attach-6.1" vm::attach_6_1, "lockstep device makes disks of a volume by NVMe/TCP and NBD in an emulated machine with Linux 6.1; a node dies.";
-    Full  "vm-attach-6.12" vm::attach_6_12, "The same with Linux 6.12.";
-    Full  "vm-attach-5.10" vm::attach_5_10, "The same with Linux 5.10.";
-    Full  "vm-attach-newest" vm::attach_newest, "The same with the newest kernel of Debian.";
-    Full  "vm-mapper-6.12" vm::mapper_6_12, "Nodes in an emulated machine with Linux 6.12 have device mapper below their copies and above the disk; a copy's device stands still, and fails.";
-    Full  "vm-mapper-newest" vm::mapper_newest, "The same with the newest kernel of Debian.";
-    Full  "vm-moved-6.12" vm::moved_6_12, "A machine moves to another host while it works (QEMU's live migration), and the node it left is killed.";
-    Full  "vm-nodes-5.10" vm::nodes_5_10, "Nodes in an emulated machine with Linux 5.10 serve a volume to their own host by NVMe/TCP; each is killed.";
-    Full  "vm-nodes-6.1" vm::nodes_6_1, "The same with Linux 6.1.";
-    Full  "vm-nodes-newest" vm::nodes_newest, "The same with the newest kernel of Debian.";
-    Full  "vm-pmem-6.12" vm::pmem_6_12, "Nodes in an emulated machine with Linux 6.12 keep metadata in persistent memory (DAX); the machine loses its power.";
-    Full  "vm-proof-6.12" vm::proof_6_12, "Linux 6.12 proves who it is to nodes, and they to it; its secret is changed while it goes on.";
-    Full  "vm-proof-newest" vm::proof_newest, "The same with the newest kernel of Debian.";
-    Full  "vm-reserve-6.12" vm::reserve_6_12, "Two hosts of Linux 6.12 keep each other from a volume by nvme resv-*; the primary's node is killed.";
-    Full  "vm-reserve-newest" vm::reserve_newest, "The same with the newest kernel of Debian.";
-    Full  "vm-tls-6.12" vm::tls_6_12, "Linux 6.12 speaks TLS with nodes by a key, which is changed while it goes on.";
-    Full  "vm-tls-newest" vm::tls_newest, "The same with the newest kernel of Debian.";
-    Full  "vm-ublk-6.1" vm::ublk_6_1, "A node in an emulated machine with Linux 6.1, which has no ublk, says so.";
-    Full  "vm-ublk-6.12" vm::ublk_6_12, "Nodes in an emulated machine with Linux 6.12 make a disk of a volume; each is killed while it is used.";
-    Full  "vm-ublk-newest" vm::ublk_newest, "The same with the newest kernel of Debian.";
-    Full  "vm-vhost-6.12" vm::vhost_6_12, "A machine with Linux 6.12 has a volume by vhost-user; the node that serves it is killed and stopped, and the volume grows.";
+    Quick "vm-nvme-6.1" |bench| vm::nvme(bench, vm::LINUX_6_1), "Linux 6.1 in an emulated machine uses a volume by NVMe/TCP and several paths; the primary's node is killed.";
+    Full  "vm-nvme-5.10" |bench| vm::nvme(bench, vm::LINUX_5_10), "The same with Linux 5.10.";
+    Full  "vm-nvme-6.12" |bench| vm::nvme(bench, vm::LINUX_6_12), "The same with Linux 6.12.";
+    Full  "vm-nvme-newest" |bench| vm::nvme(bench, vm::NEWEST), "The same with the newest kernel of Debian.";
+    Full  "vm-frozen-6.12" |bench| vm::frozen(bench, vm::LINUX_6_12), "A node that forwards requests of Linux 6.12 stands still under fio, is given up, and goes on.";
+    Quick "vm-attach-6.1" |bench| vm::attach(bench, vm::LINUX_6_1, vm::Has::All), "lockstep device makes disks of a volume by NVMe/TCP and NBD in an emulated machine with Linux 6.1; a node dies.";
+    Full  "vm-attach-5.10" |bench| vm::attach(bench, vm::LINUX_5_10, vm::Has::None), "The same with Linux 5.10.";
+    Full  "vm-attach-6.12" |bench| vm::attach(bench, vm::LINUX_6_12, vm::Has::All), "The same with Linux 6.12.";
+    Full  "vm-attach-newest" |bench| vm::attach(bench, vm::NEWEST, vm::Has::All), "The same with the newest kernel of Debian.";
+    Full  "vm-mapper-6.12" |bench| vm::mapper(bench, vm::LINUX_6_12, vm::By::Ublk), "Nodes in an emulated machine with Linux 6.12 have device mapper below their copies and above the disk; a copy's device stands still, and fails.";
+    Full  "vm-mapper-5.10" |bench| vm::mapper(bench, vm::LINUX_5_10, vm::By::Nvme), "The same with Linux 5.10.";
+    Full  "vm-mapper-6.1" |bench| vm::mapper(bench, vm::LINUX_6_1, vm::By::Nvme), "The same with Linux 6.1.";
+    Full  "vm-mapper-newest" |bench| vm::mapper(bench, vm::NEWEST, vm::By::Ublk), "The same with the newest kernel of Debian.";
+    Full  "vm-moved-6.12" |bench| vm::moved(bench, vm::LINUX_6_12), "A machine moves to another host while it works (QEMU's live migration), and the node it left is killed.";
+    Full  "vm-moved-5.10" |bench| vm::moved(bench, vm::LINUX_5_10), "The same with Linux 5.10.";
+    Full  "vm-moved-6.1" |bench| vm::moved(bench, vm::LINUX_6_1), "The same with Linux 6.1.";
+    Full  "vm-moved-newest" |bench| vm::moved(bench, vm::NEWEST), "The same with the newest kernel of Debian.";
+    Full  "vm-nodes-5.10" |bench| vm::nodes(bench, vm::LINUX_5_10, vm::Has::None, vm::Has::None), "Nodes in an emulated machine with Linux 5.10 serve a volume to their own host by NVMe/TCP; each is killed. lockstep doctor says what its kernel has.";
+    Full  "vm-nodes-6.1" |bench| vm::nodes(bench, vm::LINUX_6_1, vm::Has::None, vm::Has::All), "The same with Linux 6.1.";
+    Full  "vm-nodes-6.12" |bench| vm::nodes(bench, vm::LINUX_6_12, vm::Has::Still, vm::Has::All), "The same with Linux 6.12.";
+    Full  "vm-nodes-newest" |bench| vm::nodes(bench, vm::NEWEST, vm::Has::All, vm::Has::All), "The same with the newest kernel of Debian.";
+    Full  "vm-pmem-6.12" |bench| vm::pmem(bench, vm::LINUX_6_12, vm::By::Ublk), "Nodes in an emulated machine with Linux 6.12 keep metadata in persistent memory (DAX); the machine loses its power.";
+    Full  "vm-pmem-6.1" |bench| vm::pmem(bench, vm::LINUX_6_1, vm::By::Nvme), "The same with Linux 6.1.";
+    Full  "vm-pmem-newest" |bench| vm::pmem(bench, vm::NEWEST, vm::By::Ublk), "The same with the newest kernel of Debian.";
+    Full  "vm-proof-6.12" |bench| vm::proof(bench, vm::LINUX_6_12, vm::Has::All), "Linux 6.12 proves who it is to nodes, and they to it; its secret is changed while it goes on.";
+    Full  "vm-proof-5.10" |bench| vm::proof(bench, vm::LINUX_5_10, vm::Has::None), "Linux 5.10 is built without, and that is said.";
+    Full  "vm-proof-6.1" |bench| vm::proof(bench, vm::LINUX_6_1, vm::Has::None), "Linux 6.1 is built without, and that is said.";
+    Full  "vm-proof-newest" |bench| vm::proof(bench, vm::NEWEST, vm::Has::All), "The same with the newest kernel of Debian.";
+    Full  "vm-reserve-6.12" |bench| vm::reserve(bench, vm::LINUX_6_12), "Two hosts of Linux 6.12 keep each other from a volume by nvme resv-*; the primary's node is killed.";
+    Full  "vm-reserve-5.10" |bench| vm::reserve(bench, vm::LINUX_5_10), "The same with Linux 5.10.";
+    Full  "vm-reserve-6.1" |bench| vm::reserve(bench, vm::LINUX_6_1), "The same with Linux 6.1.";
+    Full  "vm-reserve-newest" |bench| vm::reserve(bench, vm::NEWEST), "The same with the newest kernel of Debian.";
+    Full  "vm-tls-6.12" |bench| vm::tls(bench, vm::LINUX_6_12, vm::Has::All), "Linux 6.12 speaks TLS with nodes by a key, which is changed while it goes on.";
+    Full  "vm-tls-5.10" |bench| vm::tls(bench, vm::LINUX_5_10, vm::Has::None), "Linux 5.10 is built without, and that is said.";
+    Full  "vm-tls-6.1" |bench| vm::tls(bench, vm::LINUX_6_1, vm::Has::None), "Linux 6.1 is built without, and that is said.";
+    Full  "vm-tls-newest" |bench| vm::tls(bench, vm::NEWEST, vm::Has::All), "The same with the newest kernel of Debian.";
+    Full  "vm-ublk-6.12" |bench| vm::ublk(bench, vm::LINUX_6_12, vm::Has::Still), "Nodes in an emulated machine with Linux 6.12 make a disk of a volume; each is killed while it is used.";
+    Full  "vm-ublk-5.10" |bench| vm::ublk(bench, vm::LINUX_5_10, vm::Has::None), "A node in an emulated machine with Linux 5.10, which has no ublk, says so.";
+    Full  "vm-ublk-6.1" |bench| vm::ublk(bench, vm::LINUX_6_1, vm::Has::None), "A node in an emulated machine with Linux 6.1, which has no ublk, says so.";
+    Full  "vm-ublk-newest" |bench| vm::ublk(bench, vm::NEWEST, vm::Has::All), "The same with the newest kernel of Debian.";
+    Full  "vm-vhost-6.12" |bench| vm::vhost(bench, vm::LINUX_6_12), "A machine with Linux 6.12 has a volume by vhost-user; the node that serves it is killed and stopped, and the volume grows.";
+    Full  "vm-vhost-5.10" |bench| vm::vhost(bench, vm::LINUX_5_10), "The same with Linux 5.10.";
+    Full  "vm-vhost-6.1" |bench| vm::vhost(bench, vm::LINUX_6_1), "The same with Linux 6.1.";
+    Full  "vm-vhost-newest" |bench| vm::vhost(bench, vm::NEWEST), "The same with the newest kernel of Debian.";
     Full  "app-ext4" apps::ext4, "Synced files on ext4 survive a killed primary without an error, and a power cut of all nodes.";
     Full  "app-xfs" apps::xfs, "The same on xfs.";
     Full  "app-btrfs" apps::btrfs, "The same on btrfs.";

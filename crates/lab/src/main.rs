@@ -13,6 +13,7 @@
 mod bench;
 mod cluster;
 mod history;
+mod kernels;
 mod labs;
 mod load;
 mod relay;
@@ -27,6 +28,7 @@ use std::time::{Duration, Instant, SystemTime};
 use clap::Parser;
 
 use bench::{Bench, Verdict};
+use kernels::Seen;
 use labs::{LABS, Lab, Pace};
 use supervise::{After, EXIT_FAILED, EXIT_NOT_RUN, End, supervise};
 
@@ -72,6 +74,14 @@ struct Arguments {
     /// Be the process of one lab, in this directory
     #[arg(long, hide = true, value_name = "DIR")]
     inside: Option<PathBuf>,
+}
+
+/// A lab that is over.
+struct Ended {
+    name: &'static str,
+    end: End,
+    time: Duration,
+    seen: Seen,
 }
 
 fn main() -> ExitCode {
@@ -162,7 +172,7 @@ fn all(arguments: &Arguments) -> ExitCode {
     let mut ends = Vec::new();
     for (number, lab) in chosen.iter().enumerate() {
         if stop.load(Ordering::Relaxed) {
-            ends.push((lab.name, End::Failed, Duration::ZERO));
+            ends.push(Ended { name: lab.name, end: End::Failed, time: Duration::ZERO, seen: Seen::default() });
             continue;
         }
         println!("{}: {}", lab.name, lab.about);
@@ -185,15 +195,15 @@ fn all(arguments: &Arguments) -> ExitCode {
         let asked = if lab.name == "endurance" { arguments.hours } else { 0.0 };
         let limit = lab.pace.limit() + Duration::from_secs_f64(asked * 3600.0);
         let network = lab.needs_network();
-        let end = match network_missing(network) {
+        let (end, seen) = match network_missing(network) {
             Some(reason) => {
                 println!("    NOT RUN: {reason}");
-                End::NotRun
+                (End::NotRun, Seen::default())
             }
             None => supervise(lab.name, &directory, &words, network, limit, after, &stop),
         };
         println!("{} {} in {:.1} s", lab.name, word(end), begun.elapsed().as_secs_f64());
-        ends.push((lab.name, end, begun.elapsed()));
+        ends.push(Ended { name: lab.name, end, time: begun.elapsed(), seen });
     }
     conclude(&ends)
 }
@@ -241,51 +251,17 @@ fn word(end: End) -> &'static str {
 }
 
 /// Prints the table and the two lines that programs read.
-fn conclude(ends: &[(&str, End, Duration)]) -> ExitCode {
+fn conclude(ends: &[Ended]) -> ExitCode {
     println!();
-    for (name, end, time) in ends {
+    for Ended { name, end, time, .. } in ends {
         println!("{name:<22} {:<8} {:>7.1} s", word(*end), time.as_secs_f64());
     }
-    print!("{}", kernels(ends));
-    let count = |wanted: End| ends.iter().filter(|(_, end, _)| *end == wanted).count();
+    print!("{}", kernels::table(ends));
+    let count = |wanted: End| ends.iter().filter(|one| one.end == wanted).count();
     let (passed, failed) = (count(End::Passed), count(End::Failed));
     println!("{passed} passed, {failed} failed, {} skipped", count(End::NotRun));
     println!("{{\"runs\":{},\"failures\":{failed}}}", passed + failed);
     if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// What was seen under which kernel of a machine, as a table: `vm-WHAT-KERNEL` is what such a lab is called.
-fn kernels(ends: &[(&str, End, Duration)]) -> String {
-    let split = |name: &'static str| name.strip_prefix("vm-")?.rsplit_once('-');
-    let known: Vec<(&str, &str)> = LABS.iter().filter_map(|lab| split(lab.name)).collect();
-    let seen = |what: &str, kernel: &str| {
-        let name = format!("vm-{what}-{kernel}");
-        ends.iter().find(|(lab, ..)| *lab == name).map(|(_, end, _)| word(*end))
-    };
-    let of = |choose: fn(&(&'static str, &'static str)) -> &'static str| {
-        let mut names: Vec<&str> = Vec::new();
-        for name in known.iter().map(choose) {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        names
-    };
-    let columns = of(|(_, kernel)| kernel);
-    let mut table = String::new();
-    for what in of(|(what, _)| what) {
-        let row: Vec<Option<&str>> = columns.iter().map(|kernel| seen(what, kernel)).collect();
-        if row.iter().any(Option::is_some) {
-            let cells = row.iter().map(|cell| format!("{:<12}", cell.unwrap_or("-")));
-            table.push_str(&format!("{what:<22} {}\n", cells.collect::<String>().trim_end()));
-        }
-    }
-    if table.is_empty() {
-        return table;
-    }
-    let head: String =
-        columns.iter().map(|kernel| format!("{:<12}", format!("Linux {kernel}"))).collect();
-    format!("\n{:<22} {}\n{table}\n", "in a machine", head.trim_end())
 }
 
 fn seed_of_now() -> u64 {

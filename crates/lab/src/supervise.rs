@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
+use crate::kernels::Seen;
+
 /// Between two looks at something that changes soon.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -53,7 +55,7 @@ pub(crate) enum End {
     NotRun,
 }
 
-/// Runs lab `name` below `directory` with these further words. Returns how it ended.
+/// Runs lab `name` below `directory` with these further words. Returns how it ended, and what a machine has seen meanwhile.
 pub(crate) fn supervise(
     name: &str,
     directory: &Path,
@@ -62,7 +64,7 @@ pub(crate) fn supervise(
     limit: Duration,
     after: After,
     stop: &Arc<AtomicBool>,
-) -> End {
+) -> (End, Seen) {
     let end = match start(name, directory, words, own_network) {
         Ok(child) => watch(child, limit, stop),
         Err(error) => {
@@ -70,20 +72,20 @@ pub(crate) fn supervise(
             End::Failed
         }
     };
-    let failed = end == End::Failed;
+    let (failed, seen) = (end == End::Failed, Seen::read(directory));
     if failed {
         show_state(directory);
         show_logs(directory);
     }
     if failed && after == After::Hold {
         println!("    left as it is, processes and all: {}", directory.display());
-        return end;
+        return (end, seen);
     }
     if let Err(left) = clean(directory, failed && after == After::Keep) {
         println!("    it left behind: {left}");
-        return End::Failed;
+        return (End::Failed, seen);
     }
-    end
+    (end, seen)
 }
 
 fn start(

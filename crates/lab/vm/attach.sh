@@ -36,11 +36,11 @@ cp $book /tmp/book; lockstep device detach web; is_empty
 cp /tmp/book $book; lockstep device attach --all; test -b $disk; has_paths 3
 lockstep device detach web; is_empty
 cp /tmp/book $book; lockstep device detach web; is_empty
-echo "nvme: a disk with three paths, kept while it is mounted or used for swap, made and taken away after a crash" >> seen
+echo "nvme works: a disk with three paths, kept while it is mounted or used for swap, made and taken away after a crash" >> seen
 
 if [ "$NAMES" != 1 ]; then
     refuses lockstep device attach web --from "$NBD"; grep -q LS-0933 /tmp/said; grep -q "keeps no name with its disks" /tmp/said; is_empty
-    echo "nbd: refused, since the kernel does not say which disk is whose" >> seen
+    echo "nbd refused: it keeps no name with its disks" >> seen
 fi
 # The kernel's NBD client, which does not connect anew by itself; the first place is where the node dies.
 nbd_of_a_peer() {
@@ -52,7 +52,7 @@ nbd_of_a_peer() {
     until_so test -s /mnt/f; touch kill; wait $writer
     umount /mnt; fsck.ext4 -fn $disk
     lockstep device detach web; is_empty
-    echo "nbd: a disk that got another node when its own was killed under fio" >> seen
+    echo "nbd works: a disk that got another node when its own was killed under fio" >> seen
 }
 if [ "$NAMES" = 1 ]; then nbd_of_a_peer; else touch kill; fi
 
@@ -61,7 +61,7 @@ lockstep device attach web --from "$NVME"; touch start
 until_so has_paths 3
 lockstep device detach web --remember; lockstep device list | grep -q resting; lockstep device attach web; test -b $disk
 lockstep device detach web; is_empty
-echo "nvme: a path to a node that came back" >> seen
+echo "nvme works: a path to a node that came back" >> seen
 
 # A node of this host, which is asked where the volume is; its process dies, and another takes its place.
 export LOCKSTEP_DIR=/tmp/c disk=/dev/lockstep/by-res/db/0
@@ -79,5 +79,5 @@ lockstep resource resize db --size 80MiB; lockstep device attach db; test "$(cat
 lockstep resource delete db --force; lockstep resource create db --size 64MiB --replicas 1
 refuses lockstep device attach --all; grep -q "another resource of that name" /tmp/said
 refuses lockstep device detach db; grep -q LS-0934 /tmp/said; lockstep device detach db --force; is_empty
-echo "nbd: a disk that went on with its own node when that was killed and started under fio" >> seen
+echo "nbd works: a disk that went on with its own node when that was killed and started under fio" >> seen
 if dmesg | grep -i "i/o error"; then exit 1; fi

@@ -1,12 +1,14 @@
-# In the guest: device mapper below the nodes of a volume, and above the disk that is made of it by ublk. A copy is on parts of two disks (linear), the
-# other on a disk that fails when it is told to (flakey); the file system is on an enciphered one (crypt). What it has seen is in `seen`.
+# In the guest: device mapper below the nodes of a volume, and above the disk that is made of it. A copy is on parts of two disks (linear), the
+# other on a disk that fails when it is told to (flakey); the file system is on an enciphered one (crypt). `settings` says VIA (ublk, or nvme for a kernel that has none).
+# What it has seen is in `seen`.
 set -ex
+. ./settings
 export LOCKSTEP_DIR=/tmp/c PATH=/tmp/bin:$PATH
 mkdir /tmp/bin; cp lockstep lockstepd /tmp/bin/
 disk=/dev/lockstep/by-res/web/0
 trap 'set +e; tail -n 12 /tmp/c/*/log; dmsetup table; dmesg | tail -n 12; tail -n 3 fio' EXIT
 modprobe brd rd_nr=3 rd_size=184320
-for module in dm-mod dm-crypt dm-flakey xts ublk_drv; do modprobe $module; done
+for module in dm-mod dm-crypt dm-flakey xts; do modprobe $module; done
 # There is no udev: nodes are made by dmsetup itself.
 export DM_DISABLE_UDEV=1
 sectors=$(blockdev --getsz /dev/ram0)
@@ -23,7 +25,7 @@ printf '[[volumes]]\nsize = "128MiB"\n' >> /tmp/web.toml
 lockstep resource create web --from /tmp/web.toml; lockstep wait web --for in-sync
 # A device that is in use below is refused to others.
 if dmsetup remove flaky; then echo "a store's device could be removed"; false; fi
-lockstep device attach web --via ublk
+lockstep device attach web --via $VIA
 dmsetup create secret --table "0 $(blockdev --getsz $disk) crypt aes-xts-plain64 $(printf '%064d' 7)$(printf '%064d' 9) 0 $disk 0 1 allow_discards"
 secret=/dev/mapper/secret
 mkfs.ext4 -q $secret; mount -t ext4 -o discard $secret /mnt
@@ -41,7 +43,7 @@ sleep 2; flows
 # A disk that stands still for a moment is a pause.
 dmsetup suspend --nolockfs two; sleep 2; dmsetup resume two; flows
 dmsetup suspend --nolockfs flaky; sleep 2; dmsetup resume flaky; flows
-echo "each copy's device stood still for two seconds: a pause" >> seen
+echo "mapper works: each copy's device stood still for two seconds: a pause" >> seen
 
 # One that fails is left out, and the other goes on; another device in its place is copied to.
 sleep 1; lockstep resource promote web --node a
@@ -52,7 +54,7 @@ lockstep explain web
 dmsetup suspend --nolockfs flaky; dmsetup load flaky --table "0 $sectors flakey /dev/ram2 0 3600 0"; dmsetup resume flaky
 lockstep dev kill b; lockstep dev start b
 lockstep wait web --for in-sync --timeout 60; flows
-echo "a copy whose device gave errors was left out without one for the application, and copied to when it was back" >> seen
+echo "mapper works: a copy whose device gave errors was left out without one for the application, and copied to when it was back" >> seen
 
 touch /tmp/enough
 for _ in $(seq 24); do [ -e /tmp/fio ] && break; sleep 5; done
@@ -66,4 +68,4 @@ lockstep device detach web; lockstep dev down
 one=$( (dd if=/dev/ram0 bs=1M skip=1 count=98 | head -c 102400000; dd if=/dev/ram1 bs=1M skip=2) | head -c 134217728 | md5sum)
 test "$one" = "$(dd if=/dev/ram2 bs=1M count=128 | md5sum)"
 for one in two flaky; do dmsetup remove $one; done
-echo "a file system on dm-crypt on the volume, whose copies are on dm-linear and dm-flakey: clean, and both copies the same" >> seen
+echo "mapper works: a file system on dm-crypt on the volume, whose copies are on dm-linear and dm-flakey: clean, and both copies the same" >> seen

@@ -1,13 +1,37 @@
 # In the guest: three nodes of its own, on its kernel's io_uring or without, and a volume of theirs as a disk of this host by NVMe/TCP with a path to each, while
-# they die one after the other. What it has seen is in `seen`.
+# they die one after the other. What `lockstep doctor` says of its kernel is right: `settings` says UBLK (1: it has it, 2: and disks can grow) and NAMES (2: its NBD
+# client keeps names). What it has seen is in `seen`.
 set -ex
+. ./settings
 export LOCKSTEP_DIR=/tmp/c PATH=/tmp/bin:$PATH
 mkdir /tmp/bin; cp lockstep lockstepd /tmp/bin/
 disk=/dev/lockstep/by-res/web/0
 trap 'set +e; tail -n 6 /tmp/c/*/log; dmesg | tail -n 8; tail -n 3 fio' EXIT
-lockstep doctor /tmp || true
+doctor() { lockstep doctor /tmp > /tmp/doctor || true; }
+says() { grep -E "^$1 +$2 +$3" /tmp/doctor; }
+doctor; cat /tmp/doctor
+says nvme-tcp ok; says "NVMe multipath" ok native; says nbd degraded "not loaded"
+if [ $UBLK = 0 ]; then says ublk missing; else says ublk degraded "not loaded"; fi
+modprobe nbd; modprobe ublk_drv || test $UBLK = 0
+doctor; cat /tmp/doctor
+case $UBLK in 0) says ublk missing;; 1) says ublk ok ".*they keep their size";; 2) says ublk ok ".*can grow";; esac
+if [ $NAMES = 2 ]; then says nbd ok; else says nbd degraded "keeps no name"; fi
+echo "doctor works: nvme-tcp, multipath, ublk and nbd are as they are" >> seen
 lockstep dev up --nodes 3 --detach
 lockstep resource create web --size 128MiB --replicas 3; lockstep wait web --for in-sync --timeout 60
+
+# As a host does it that has no `lockstep`: the resources of each node, and a path to each.
+id=1b4e28ba-2fa1-11d2-883f-0016d3cca427
+live() { [ "$(cat /sys/class/nvme/nvme*/state | grep -c live)" = 3 ]; }
+for place in $(lockstep resource show web | grep -o 'nvme+tcp://[^/]*'); do
+    place=${place#nvme+tcp://}
+    nvme connect-all -t tcp -a ${place%:*} -s ${place##*:} -q nqn.2014-08.org.nvmexpress:uuid:$id -I $id
+done
+for _ in $(seq 100); do live && [ -b /dev/nvme0n1 ] && break; sleep 0.2; done; live; nvme list-subsys
+fio --name=y --filename=/dev/nvme0n1 --size=1M --rw=randwrite --bs=4k --ioengine=libaio --iodepth=8 --direct=1 --verify=crc32c --verify_fatal=1
+nvme disconnect-all; test -z "$(ls /sys/class/nvme)"
+echo "nvme works: three paths by nvme connect-all" >> seen
+
 lockstep device attach web --via nvme
 test "$(lockstep device list --output json | grep -o '"state":"live"' | wc -l)" = 3
 mkfs.ext4 -q $disk; mount -t ext4 $disk /mnt
@@ -22,4 +46,4 @@ lockstep device detach web; lockstep resource delete web; lockstep dev down
 if dmesg | grep -i "i/o error"; then exit 1; fi
 # A kernel that cannot accept as newer ones do is no failure.
 if grep -h "accepting .* failed" /tmp/c/*/log; then exit 1; fi
-echo "three nodes, each killed while their volume was written to by NVMe/TCP, and all stopped: $(sed -n 's/.*node a: ready, //p' /tmp/c/a/log | head -n 1)" >> seen
+echo "nodes works: three nodes, each killed while their volume was written to by NVMe/TCP, and all stopped: $(sed -n 's/.*node a: ready, //p' /tmp/c/a/log | head -n 1)" >> seen

@@ -1,4 +1,4 @@
-# In the guest: two nodes with their metadata in persistent memory, by a file system with DAX. In phase `write` a file system on their volume is
+# In the guest: two nodes with their metadata in persistent memory, by a file system with DAX, and a disk by VIA (ublk or nvme). In phase `write` a file system on their volume is
 # written to until the machine is ended; `look` finds what was acknowledged. What it has seen is in `seen`.
 set -ex
 . ./settings
@@ -6,7 +6,7 @@ export LOCKSTEP_DIR=/pmem/c PATH=/tmp/bin:$PATH
 mkdir /tmp/bin /pmem; cp lockstep lockstepd /tmp/bin/
 disk=/dev/lockstep/by-res/web/0
 trap 'set +e; tail -n 12 /pmem/c/*/log; dmesg | tail -n 5' EXIT
-for module in libnvdimm nd_e820 nd_pmem ublk_drv; do modprobe $module; done
+for module in libnvdimm nd_e820 nd_pmem; do modprobe $module; done
 for _ in $(seq 50); do [ -b /dev/pmem0 ] && break; sleep 0.2; done
 grep -q 1 /sys/block/pmem0/queue/dax
 
@@ -20,7 +20,7 @@ if [ $PHASE = write ]; then
     printf '[[volumes]]\nsize = "64MiB"\n' >> /tmp/web.toml
     lockstep resource create web --from /tmp/web.toml; lockstep wait web --for in-sync
     for node in a b; do grep "metadata in /pmem/$node.metadata (persistent memory)" /pmem/c/$node/log; done
-    lockstep device attach web --via ublk
+    lockstep device attach web --via $VIA
     mkfs.ext4 -q $disk; mount -t ext4 $disk /mnt
     sync; number=0; set +x
     while true; do
@@ -35,9 +35,9 @@ lockstep dev up --detach; lockstep wait web --for in-sync --timeout 60
 for node in a b; do test "$(grep -c "(persistent memory)" /pmem/c/$node/log)" = 2; done
 last=$(cat acknowledged); test "$last" -ge 60
 lockstep resource verify web --wait
-rm -f $disk; lockstep device detach web --force || true; lockstep device attach web --via ublk
+rm -f $disk; lockstep device detach web --force || true; lockstep device attach web --via $VIA
 fsck.ext4 -fp $disk || test $? = 1
 mount -t ext4 $disk /mnt
 for number in $(seq "$last"); do seq $number $((number + 2000)) | cmp - /mnt/$number; done
 umount /mnt; lockstep device detach web; lockstep dev down
-echo "$last files that were acknowledged before the power went are there; logs and bitmaps were read from persistent memory" >> seen
+echo "pmem works: $last files that were acknowledged before the power went are there; logs and bitmaps were read from persistent memory" >> seen

@@ -28,20 +28,20 @@ fails nvme resv-acquire $b -n 1 -c 0xb2 -t 1 -a 0
 write $a; fails write $b; fails write $b_too
 echo 3 > /proc/sys/vm/drop_caches; dd if=$a of=/tmp/a bs=4096 count=1; dd if=$b_too of=/tmp/b bs=4096 count=1; cmp /tmp/a /tmp/b
 report $b_too | tee -a report; grep -q '"rtype":1' report
-echo "who has not reserved it reads and cannot write, by any node" >> seen
+echo "reserve works: who has not reserved it reads and cannot write, by any node" >> seen
 
 [ "$(told $a)" = 0 ]
 nvme resv-acquire $b -n 1 -c 0xb2 -p 0xa1 -t 1 -a 1
 write $b; write $b_too; fails write $a
 [ "$(told $a)" = 1 ]; [ "$(told $a)" = 0 ]
-echo "who is preempted hears of it, and cannot write any more" >> seen
+echo "reserve works: who is preempted hears of it, and cannot write any more" >> seen
 
 touch ready
 until_so test -e back
 live() { [ "$(cat /sys/class/nvme/nvme*/state | grep -c live)" = 3 ]; }
 until_so live
 fails write $a; write $b; write $b_too
-echo "that is so after the primary's node was killed" >> seen
+echo "reserve works: that is so after the primary's node was killed" >> seen
 
 nvme resv-release $b -n 1 -c 0xb2 -t 1 -a 0
 write $a
@@ -50,4 +50,4 @@ nvme resv-release $a -n 1 -c 0xa4 -a 1
 [ "$(told $b)" = 3 ]
 report $b | grep '"regctl":0'
 nvme disconnect -n "$SUBSYSTEM"
-echo "all is released and cleared" >> seen
+echo "reserve works: all is released and cleared" >> seen

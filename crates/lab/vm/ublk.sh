@@ -1,4 +1,4 @@
-# In the guest: nodes of its own, and a volume as a disk of this host by ublk. `settings` says HAS (1: this kernel has the driver).
+# In the guest: nodes of its own, and a volume as a disk of this host by ublk. `settings` says HAS (1: this kernel has the driver, 2: and its disks can grow).
 # What it has seen is in `seen`.
 set -ex
 . ./settings
@@ -8,12 +8,12 @@ disk=/dev/lockstep/by-res/web/0
 refuses() { if "$@" > /tmp/said 2>&1; then cat /tmp/said; echo "not refused: $*"; false; fi; cat /tmp/said; }
 trap 'set +e; grep -h "warn\|disk\|LOST\|error" /tmp/c/*/log | tail -n 16; date; dmesg | tail -n 5; cat /sys/block/ublkb*/inflight; tail -n 3 fio' EXIT
 
-if [ "$HAS" != 1 ]; then
+if [ "$HAS" = 0 ]; then
     lockstep dev up --nodes 1 --store memory --detach
     lockstep resource create web --size 16MiB --replicas 1
     refuses lockstep device attach web --via ublk; grep -q LS-0933 /tmp/said; grep -q "no ublk_drv" /tmp/said
     lockstep device list | grep -q "No volume"; lockstep resource delete web
-    echo "no driver: said so, and nothing is left behind" >> seen
+    echo "ublk refused: no driver; that is said, and nothing is left behind" >> seen
     exit
 fi
 
@@ -22,14 +22,16 @@ threads() { sed -i '/^threads/d' /tmp/c/*/node.toml; sed -i "1i threads = $1" /t
 threads 2; lockstep dev up --detach
 lockstep resource create web --size 300MiB --replicas 2 --shards 2
 lockstep wait web --for in-sync
-lockstep device attach web --via ublk --output json | tee /tmp/said
+# Of all ways it is the first, and the answer says who serves it.
+lockstep device attach web | tee /tmp/said; grep "by ublk: the node of /tmp/c/./admin.sock serves it" /tmp/said; lockstep device detach web
+lockstep device attach web --output json | tee /tmp/said; grep -q '"tried":\[\]' /tmp/said
 grep -q '"via":"ublk"' /tmp/said; grep -q "\"device\":\"$disk\"" /tmp/said; grep -q '"already":false' /tmp/said
 lockstep device attach web --via ublk --output json | grep -q '"already":true'
 lockstep device list
 name=$(basename "$(readlink $disk)"); queue=/sys/block/$name/queue
 test "$(cat /sys/block/$name/size)" = $((300 * 2048)); test "$(cat $queue/logical_block_size)" = 4096
 test "$(cat $queue/write_cache)" = "write back"; test "$(cat $queue/fua)" = 1; test "$(cat $queue/discard_granularity)" = 4096
-test "$(ls /sys/block/$name/mq | wc -l)" = 2; test "$(cat $queue/max_sectors_kb)" = 1024; test "$(cat $queue/write_zeroes_max_bytes)" -ge 1048576
+test "$(ls /sys/block/$name/mq | wc -l)" = 2; test "$(cat /sys/block/$name/mq/*/nr_tags | tr '\n' " ")" = "128 128 "; test "$(cat $queue/max_sectors_kb)" = 1024; test "$(cat $queue/write_zeroes_max_bytes)" -ge 1048576
 
 # No thread of a node waits for disks when memory is short: PF_MEMALLOC_NOIO of the kernel's flags.
 for stat in $(for pid in $(busybox pidof lockstepd); do ls /proc/$pid/task/*/stat; done); do
@@ -78,16 +80,27 @@ touch /tmp/enough; sleep 2
 for _ in $(seq 12); do [ -e /tmp/fio ] && break; sleep 5; cat /sys/block/$name/inflight; done
 tail -n 8 fio; test "$(cat /tmp/fio)" = 0
 md5sum /mnt/z.* > /tmp/sum; fstrim -v /mnt; umount /mnt; fsck.ext4 -fn $disk
-echo "two queues, by two threads and by one; no error while its node was killed twice, the primary's once, and all were stopped in good order" >> seen
+echo "ublk works: chosen unasked; two queues of 128 requests, by two threads and by one; no error while its node was killed twice, the primary's once, and all were stopped in good order" >> seen
 
 # The disk's size is what it was made with, or, where the kernel can, what the volume has.
-lockstep resource resize web --size 320MiB
+size_is() { test "$(cat /sys/block/$name/size)" = $(($1 * 2048)); }
+mount -t ext4 $disk /mnt; lockstep resource resize web --size 320MiB
+if [ "$HAS" = 2 ]; then
+    for _ in $(seq 50); do size_is 320 && break; sleep 0.2; done
+    size_is 320; dd if=/dev/urandom of=/tmp/end bs=4096 count=1; dd if=/tmp/end of=$disk bs=4096 seek=81919 oflag=direct
+    dd if=$disk of=/tmp/read bs=4096 skip=81919 iflag=direct; cmp /tmp/read /tmp/end
+    echo "ublk works: its new size is seen while it is mounted" >> seen
+else
+    sleep 3; size_is 300; grep -h "keeps its old size" /tmp/c/*/log
+    echo "ublk works: its new size is seen once it is attached anew, and the log says so" >> seen
+fi
+umount /mnt
 lockstep device detach web; test ! -e $disk; test -z "$(ls /dev/ublkc* 2>/dev/null)"; test ! -e /dev/$name
 lockstep device list | grep -q "No volume"
-lockstep device attach web --via ublk; name=$(basename "$(readlink $disk)"); test "$(cat /sys/block/$name/size)" = $((320 * 2048))
+lockstep device attach web --via ublk; name=$(basename "$(readlink $disk)"); size_is 320
 mount -t ext4 $disk /mnt; md5sum -c /tmp/sum; umount /mnt
 # By force, while it is open.
 exec 9<$disk; sleep 1; lockstep device detach web --force; exec 9<&-
 test ! -e /dev/$name
 if dmesg | grep -iE "i/o error|hung|blocked for more"; then exit 1; fi
-echo "made, used, detached and made again with its data" >> seen
+echo "ublk works: made, used, detached and made again with its data" >> seen

@@ -29,11 +29,11 @@ load() {
     done
 }
 touch ready
-if load; then echo "fio goes on while its node dies" >> seen; else cat fio; exit 1; fi
+if load; then echo "vhost works: fio goes on while its node dies" >> seen; else cat fio; exit 1; fi
 md5sum /mnt/f > /tmp/sum; fstrim -v /mnt; umount /mnt; fsck.ext4 -fn $disk
 touch grow
 for _ in $(seq 60); do [ "$(cat /sys/block/vda/size)" = $((GROWN * 2048)) ] && break; sleep 1; done
 test "$(cat /sys/block/vda/size)" = $((GROWN * 2048))
 mount -t ext4 $disk /mnt; md5sum -c /tmp/sum; umount /mnt
 if dmesg | grep -iE "i/o error|hung|blocked for more"; then exit 1; fi
-echo "its new size, without a restart" >> seen
+echo "vhost works: its new size, without a restart" >> seen

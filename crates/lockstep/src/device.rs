@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::json;
 
+pub(crate) use nbd::keeps_names as nbd_keeps_names;
 pub(crate) use place::{Place, Target, parse_place, parse_target};
 
 use attached::{Attached, Disk, State, Way};

@@ -64,8 +64,10 @@ pub const NEWEST: Series = Series { package: "linux-image-amd64", release: "test
 
 /// A kernel, and a file system for it.
 pub struct Guest {
-    /// The kernel, for people.
+    /// The kernel, for people: as it names itself.
     pub kernel: String,
+    /// Of which version its package is, for people: `Debian 6.1.192-2`; empty if it does not say.
+    pub version: String,
     /// Where `vmlinuz` and `initrd` are.
     pub directory: PathBuf,
 }
@@ -102,7 +104,9 @@ impl Guest {
         }
         let package = made.out.split_whitespace().last().unwrap_or_default();
         let kernel = package.strip_prefix("linux-image-").unwrap_or(package);
-        Ok(Ok(Guest { kernel: format!("Linux {kernel}"), directory: kept.join(package) }))
+        let directory = kept.join(package);
+        let version = version(&fs::read(directory.join("vmlinuz"))?);
+        Ok(Ok(Guest { kernel: format!("Linux {kernel}"), version, directory }))
     }
 
     /// Boots, and runs what `share` holds.
@@ -129,6 +133,16 @@ impl Guest {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
         Ok(Machine { child, share: share.to_path_buf(), limit })
     }
+}
+
+/// What a kernel for x86 says of itself (Linux' boot protocol: `kernel_version`), from the word `Debian` on.
+fn version(image: &[u8]) -> String {
+    let place = image.get(0x20e..0x210).map_or(0, |at| usize::from(at[0]) | usize::from(at[1]) << 8);
+    let words = image.get(place + 0x200..).unwrap_or_default();
+    let words = words.split(|&byte| byte == 0).next().unwrap_or_default();
+    let mut words = std::str::from_utf8(words).unwrap_or_default().split_whitespace();
+    let version = words.find(|&word| word == "Debian").and_then(|_| words.next());
+    version.map(|version| format!("Debian {version}")).unwrap_or_default()
 }
 
 /// A machine that runs.

@@ -24,6 +24,7 @@ const CONTROLLER: u16 = 0x10;
 const GET_FAMILY: u8 = 3;
 const FAMILY_ID: u16 = 1;
 const FAMILY_NAME: u16 = 2;
+const ATTRIBUTES_MAX: u16 = 5;
 const GROUPS: u16 = 7;
 const GROUP_NAME: u16 = 1;
 const GROUP_ID: u16 = 2;
@@ -163,6 +164,8 @@ pub(super) struct Family {
     socket: Netlink,
     family: u16,
     group: Option<u32>,
+    /// The highest attribute that it knows.
+    knows: u32,
     sequence: u32,
 }
 
@@ -170,14 +173,21 @@ impl Family {
     /// Looks it up; the kernel has it as long as its module `nbd` is loaded.
     pub(super) fn open() -> Result<Family, Errno> {
         let socket = Netlink::generic()?;
-        let mut this = Family { socket, family: CONTROLLER, group: None, sequence: 0 };
+        let mut this = Family { socket, family: CONTROLLER, group: None, knows: 0, sequence: 0 };
         let mut found = None;
         let name = Attributes::default().text(FAMILY_NAME, "nbd");
         this.ask(GET_FAMILY, &name, |all| {
-            found = value(all, FAMILY_ID).and_then(|id| short(id, 0)).map(|id| (id, group(all)));
+            let knows = value(all, ATTRIBUTES_MAX).and_then(|most| number(most, 0));
+            let id = value(all, FAMILY_ID).and_then(|id| short(id, 0));
+            found = id.map(|id| (id, group(all), knows.unwrap_or(0)));
         })?;
-        (this.family, this.group) = found.ok_or(Errno::NOT_FOUND)?;
+        (this.family, this.group, this.knows) = found.ok_or(Errno::NOT_FOUND)?;
         Ok(this)
+    }
+
+    /// Whether a disk is found again by its name.
+    pub(super) fn keeps_names(&self) -> bool {
+        self.knows >= u32::from(BACKEND)
     }
 
     /// Hears from now on of connections that break.

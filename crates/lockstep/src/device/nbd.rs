@@ -117,6 +117,11 @@ impl Maker for Nbd {
     }
 }
 
+/// Whether the kernel's client, which is loaded, keeps a name with each disk.
+pub(crate) fn keeps_names() -> Result<bool, Errno> {
+    Ok(Family::open()?.keeps_names())
+}
+
 fn no_netlink(errno: Errno) -> String {
     format!("the kernel's NBD client has no netlink: {errno}")
 }

@@ -6,9 +6,10 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use sys::{EngineChoice, Errno, Hands, HandsConfig, HandsError};
+use sys::{EngineChoice, Errno, Hands, HandsConfig, HandsError, UblkLack, UblkRing};
 
-use super::Finding;
+use super::{Finding, Verdict};
+use crate::device::nbd_keeps_names;
 use crate::unit::show_size;
 
 /// Open files that a node with many clients and volumes comes to.
@@ -111,15 +112,56 @@ fn ways(root: &Path) -> Vec<Finding> {
         "no disk of a volume by the kernel's NVMe/TCP initiator",
         lack,
     );
-    let ublk = one(
-        "ublk",
-        "ublk_drv",
-        "dev/ublk-control",
-        "no disk of a volume that the node of this host serves without a network between",
-        lack,
-    );
-    let nbd = one("nbd", "nbd", "sys/module/nbd", "no disk of a volume by nbd-client", lack);
+    let costs = "no disk of a volume that the node of this host serves without a network between";
+    let ublk = one("ublk", "ublk_drv", "dev/ublk-control", costs, lack);
+    let ublk = if ublk.verdict == Verdict::Ok { ublk_can(costs) } else { ublk };
+    let nbd = one("nbd", "nbd", "sys/module/nbd", "no disk of a volume by NBD", lack);
+    let nbd = if nbd.verdict == Verdict::Ok { nbd_can(nbd_keeps_names()) } else { nbd };
     vec![tcp, multipath(root), ublk, nbd]
+}
+
+/// What the driver that is there can do, as it says itself.
+fn ublk_can(costs: &str) -> Finding {
+    let what = "ublk";
+    let config = HandsConfig { engine: EngineChoice::Epoll, operations_max: 64 };
+    let hands = match Hands::new(config) {
+        Ok(hands) => hands,
+        Err(error) => return Finding::missing(what, error.to_string(), costs, "ask again"),
+    };
+    match UblkRing::open(&hands.waker()) {
+        Ok(ring) if ring.features().can_resize() => {
+            Finding::ok(what, "disks outlive their node, and can grow while they are used")
+        }
+        Ok(_) => Finding::ok(
+            what,
+            "disks outlive their node; they keep their size until attached anew (Linux 6.16 can change it)",
+        ),
+        Err(lack) => {
+            let remedy = match lack {
+                UblkLack::Driver => "modprobe ublk_drv",
+                UblkLack::Permission(_) => "ask again as root; lockstepd has to run as root, too",
+                UblkLack::Ring(_) => "what `io_uring` above says",
+                UblkLack::Old => "Linux 6.5 or later",
+            };
+            Finding::missing(what, lack.to_string(), costs, remedy)
+        }
+    }
+}
+
+/// What the client that is there can do: its disks are found again by the names that it keeps with them.
+fn nbd_can(keeps_names: Result<bool, Errno>) -> Finding {
+    let what = "nbd";
+    let costs = "`lockstep device attach` makes no disk by NBD; one by nbd-client goes when its node does";
+    match keeps_names {
+        Ok(true) => Finding::ok(what, "disks keep a name, and get another connection"),
+        Ok(false) => {
+            Finding::degraded(what, "keeps no name with its disks", costs, "Linux 5.14 or later")
+        }
+        Err(errno) => {
+            let found = format!("the kernel's client has no netlink: {errno}");
+            Finding::degraded(what, found, costs, "ask again outside of a container")
+        }
+    }
 }
 
 fn multipath(root: &Path) -> Finding {
@@ -206,7 +248,7 @@ fn memory(root: &Path) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::{Driver, driver, memory, multipath, open_files};
+    use super::{Driver, driver, memory, multipath, nbd_can, open_files};
     use crate::doctor::Verdict;
     use std::fs;
     use std::path::{Path, PathBuf};
@@ -266,6 +308,17 @@ mod tests {
         ] {
             let root = Root::of("multipath", &files);
             assert_eq!(multipath(&root.0).verdict, verdict, "{files:?}");
+        }
+    }
+
+    #[test]
+    fn an_nbd_client_that_keeps_no_names_is_not_as_good_as_one_that_does() {
+        for (keeps, verdict) in [
+            (Ok(true), Verdict::Ok),
+            (Ok(false), Verdict::Degraded),
+            (Err(sys::Errno::NOT_FOUND), Verdict::Degraded),
+        ] {
+            assert_eq!(nbd_can(keeps).verdict, verdict, "{keeps:?}");
         }
     }
 

@@ -1,11 +1,11 @@
 //! `lockstep device` in a machine of its own: disks of volumes are made there, used, and taken away.
 
 use std::fs;
-use std::path::Path;
 
-use tools::guest::{Guest, LINUX_5_10, LINUX_6_1, LINUX_6_12, NEWEST, Series};
+use tools::guest::Series;
 
-use crate::bench::{Bench, Failure, Outcome, Verdict, ensure, passed, program};
+use super::{Has, need_guest, told};
+use crate::bench::{Bench, Failure, Outcome, ensure, program};
 use crate::cluster::Cluster;
 
 /// What the machine is told: where a volume is for it, in one word each for NVMe and NBD.
@@ -29,35 +29,16 @@ fn places(cluster: &Cluster) -> Outcome<String> {
     Ok(format!("NVME={}\nNBD={}\n", nvme.join(","), nbd.join(",")))
 }
 
-pub(in crate::labs) fn attach_5_10(bench: &Bench) -> Outcome {
-    attach(bench, LINUX_5_10, false)
-}
-
-pub(in crate::labs) fn attach_newest(bench: &Bench) -> Outcome {
-    attach(bench, NEWEST, true)
-}
-
-pub(in crate::labs) fn attach_6_1(bench: &Bench) -> Outcome {
-    attach(bench, LINUX_6_1, true)
-}
-
-pub(in crate::labs) fn attach_6_12(bench: &Bench) -> Outcome {
-    attach(bench, LINUX_6_12, true)
-}
-
-/// The program itself makes a disk of a volume in the machine; the nodes run here.
-fn attach(bench: &Bench, series: Series, keeps_names: bool) -> Outcome {
-    let guest = match Guest::of(series)? {
-        Ok(guest) => guest,
-        Err(why) => return Ok(Verdict::NotRun(why)),
-    };
-    bench.tell(format!("{} is at hand", guest.kernel));
+/// The program itself makes a disk of a volume in the machine; the nodes run here. `names`: its kernel's NBD client keeps a name with
+/// each disk.
+pub(in crate::labs) fn attach(bench: &Bench, series: Series, names: Has) -> Outcome {
+    let guest = need_guest!(bench, series);
     let cluster = Cluster::up(bench, 3)?;
     cluster.create("web", &["--size", "64MiB", "--replicas", "3"])?;
     let share = bench.directory.join("share");
     fs::create_dir(&share)?;
     fs::write(share.join("run"), include_str!("../../../vm/attach.sh"))?;
-    let settings = format!("{}NAMES={}\n", places(&cluster)?, u8::from(keeps_names));
+    let settings = format!("{}NAMES={}\n", places(&cluster)?, u8::from(names == Has::All));
     fs::write(share.join("settings"), settings)?;
     for name in ["lockstep", "lockstepd"] {
         fs::copy(program(name)?, share.join(name))?;
@@ -69,10 +50,5 @@ fn attach(bench: &Bench, series: Series, keeps_names: bool) -> Outcome {
     running.until("start")?;
     cluster.start("a")?;
     running.end()?;
-    passed(format!("{}: {}", guest.kernel, told(&share)))
-}
-
-/// What the machine says that it has seen.
-fn told(share: &Path) -> String {
-    fs::read_to_string(share.join("seen")).unwrap_or_default().trim().replace('\n', "; ")
+    told(&guest, &share)
 }

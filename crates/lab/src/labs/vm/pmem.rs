@@ -2,9 +2,10 @@
 
 use std::fs;
 
-use tools::guest::{Guest, LINUX_6_12, Machine};
+use tools::guest::{Machine, Series};
 
-use crate::bench::{Bench, Outcome, Verdict, passed, program, text};
+use super::{By, need_guest, told};
+use crate::bench::{Bench, Outcome, program, text};
 
 /// What the machine needs, the persistent part included, in MiB.
 const MEMORY_MIB: u32 = 2048;
@@ -12,12 +13,8 @@ const MEMORY_MIB: u32 = 2048;
 /// What its kernel is told: 384 MiB of it keep their content without power. The rest is what `guest.sh` tells every machine.
 const KERNEL: &str = "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off nokaslr random.trust_cpu=1 tsc=reliable memmap=384M!1536M";
 
-pub(in crate::labs) fn pmem_6_12(bench: &Bench) -> Outcome {
-    let guest = match Guest::of(LINUX_6_12)? {
-        Ok(guest) => guest,
-        Err(why) => return Ok(Verdict::NotRun(why)),
-    };
-    bench.tell(format!("{} is at hand", guest.kernel));
+pub(in crate::labs) fn pmem(bench: &Bench, series: Series, by: By) -> Outcome {
+    let guest = need_guest!(bench, series);
     let share = bench.directory.join("share");
     fs::create_dir(&share)?;
     fs::write(share.join("run"), include_str!("../../../vm/pmem.sh"))?;
@@ -32,7 +29,7 @@ pub(in crate::labs) fn pmem_6_12(bench: &Bench) -> Outcome {
     );
     let words = ["-append", KERNEL, "-object", &object, "-machine", "pc,memory-backend=all"];
     let start = |phase: &str| -> Outcome<Machine> {
-        fs::write(share.join("settings"), format!("PHASE={phase}\n"))?;
+        fs::write(share.join("settings"), format!("PHASE={phase}\nVIA={}\n", by.word()))?;
         guest.start_by(&share, MEMORY_MIB, &words)
     };
     let mut running = start("write")?;
@@ -41,6 +38,5 @@ pub(in crate::labs) fn pmem_6_12(bench: &Bench) -> Outcome {
     bench.tell("the machine has lost its power while it wrote");
     let mut running = start("look")?;
     running.end()?;
-    let seen = fs::read_to_string(share.join("seen")).unwrap_or_default();
-    passed(format!("{}: {}", guest.kernel, seen.trim().replace('\n', "; ")))
+    told(&guest, &share)
 }

@@ -5,10 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-use tools::guest::{Guest, LINUX_6_12, NEWEST, Series};
+use tools::guest::Series;
 
-use super::paths;
-use crate::bench::{Bench, Outcome, Verdict, ensure, passed, program, run};
+use super::{Has, need_guest, paths, told, words};
+use crate::bench::{Bench, Outcome, ensure, program, run};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 
 /// Of the machine, in its script too.
@@ -17,15 +17,6 @@ pub(super) const HOST: &str =
 
 /// How long nvme-cli may take.
 pub(super) const TOOL_LIMIT: Duration = Duration::from_secs(20);
-
-/// Debian's 6.1 has no authentication.
-pub(in crate::labs) fn proof_6_12(bench: &Bench) -> Outcome {
-    proof(bench, LINUX_6_12)
-}
-
-pub(in crate::labs) fn proof_newest(bench: &Bench) -> Outcome {
-    proof(bench, NEWEST)
-}
 
 /// A new secret, as nvme-cli makes it.
 fn secret(hash: u8) -> Outcome<String> {
@@ -51,12 +42,8 @@ pub(super) fn tell(cluster: &Cluster, lines: &str) -> Outcome<()> {
     cluster.ok(&["reload"]).map(drop)
 }
 
-fn proof(bench: &Bench, series: Series) -> Outcome {
-    let guest = match Guest::of(series)? {
-        Ok(guest) => guest,
-        Err(why) => return Ok(Verdict::NotRun(why)),
-    };
-    bench.tell(format!("{} is at hand", guest.kernel));
+pub(in crate::labs) fn proof(bench: &Bench, series: Series, has: Has) -> Outcome {
+    let guest = need_guest!(bench, series);
     let cluster = Cluster::up(bench, 3)?;
     for name in ["web", "free"] {
         cluster.create(name, &["--size", "64MiB", "--replicas", "3"])?;
@@ -70,11 +57,16 @@ fn proof(bench: &Bench, series: Series) -> Outcome {
     fs::copy(program("lockstep")?, share.join("lockstep"))?;
     fs::write(share.join("run"), include_str!("../../../vm/proof.sh"))?;
     let settings = format!(
-        "SUBSYSTEM={subsystem} OPEN={open} PORTS=\"{}\"\nSECRET={own} NEXT={next} NODES={nodes} WRONG={wrong}\n",
-        ports.join(" ")
+        "SUBSYSTEM={subsystem} OPEN={open} PORTS=\"{}\"\nSECRET={own} NEXT={next} NODES={nodes} WRONG={wrong} HAS={}\n",
+        words(&ports),
+        u8::from(has == Has::All)
     );
     fs::write(share.join("settings"), settings)?;
     let mut running = guest.start(&share)?;
+    if has == Has::None {
+        running.end()?;
+        return told(&guest, &share);
+    }
     running.until("ready")?;
     let killed = cluster.primary("web")?;
     cluster.kill(&killed)?;
@@ -93,6 +85,5 @@ fn proof(bench: &Bench, series: Series) -> Outcome {
         let told = [&own, &next, &nodes].iter().any(|secret| log.contains(&secret[10..40]));
         ensure!(!told, "node {node} tells a secret in its log");
     }
-    let seen = fs::read_to_string(share.join("seen"))?;
-    passed(format!("{}: {}", guest.kernel, seen.trim().replace('\n', "; ")))
+    told(&guest, &share)
 }

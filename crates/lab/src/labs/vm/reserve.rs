@@ -2,33 +2,21 @@
 
 use std::fs;
 
-use tools::guest::{Guest, LINUX_6_12, NEWEST, Series};
+use tools::guest::Series;
 
-use super::paths;
-use crate::bench::{Bench, Outcome, Verdict, passed};
+use super::{need_guest, paths, told, words};
+use crate::bench::{Bench, Outcome};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 
-pub(in crate::labs) fn reserve_6_12(bench: &Bench) -> Outcome {
-    reserve(bench, LINUX_6_12)
-}
-
-pub(in crate::labs) fn reserve_newest(bench: &Bench) -> Outcome {
-    reserve(bench, NEWEST)
-}
-
-fn reserve(bench: &Bench, series: Series) -> Outcome {
-    let guest = match Guest::of(series)? {
-        Ok(guest) => guest,
-        Err(why) => return Ok(Verdict::NotRun(why)),
-    };
-    bench.tell(format!("{} is at hand", guest.kernel));
+pub(in crate::labs) fn reserve(bench: &Bench, series: Series) -> Outcome {
+    let guest = need_guest!(bench, series);
     let cluster = Cluster::up(bench, 3)?;
     cluster.create("web", &["--size", "64MiB", "--replicas", "3"])?;
     let (subsystem, ports) = paths(&cluster, "web")?;
     let share = bench.directory.join("share");
     fs::create_dir(&share)?;
     fs::write(share.join("run"), include_str!("../../../vm/reserve.sh"))?;
-    let settings = format!("SUBSYSTEM={subsystem} PORTS=\"{}\"\n", ports.join(" "));
+    let settings = format!("SUBSYSTEM={subsystem} PORTS=\"{}\"\n", words(&ports));
     fs::write(share.join("settings"), settings)?;
     let mut running = guest.start(&share)?;
     running.until("ready")?;
@@ -39,6 +27,5 @@ fn reserve(bench: &Bench, series: Series) -> Outcome {
     cluster.wait("web", "in-sync", SYNC_LIMIT)?;
     fs::write(share.join("back"), "")?;
     running.end()?;
-    let seen = fs::read_to_string(share.join("seen"))?;
-    passed(format!("{}: {}", guest.kernel, seen.trim().replace('\n', "; ")))
+    told(&guest, &share)
 }

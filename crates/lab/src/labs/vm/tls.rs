@@ -4,21 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tools::guest::{Guest, LINUX_6_12, MAKE_LIMIT, NEWEST, Series, is_made, kept};
+use tools::guest::{MAKE_LIMIT, Series, is_made, kept};
 
-use super::paths;
 use super::proof::{HOST, TOOL_LIMIT, tell};
-use crate::bench::{Bench, Outcome, Verdict, ensure, passed, program, run, text};
+use super::{Has, need_guest, paths, told, words};
+use crate::bench::{Bench, Outcome, Verdict, ensure, program, run, text};
 use crate::cluster::{Cluster, SYNC_LIMIT};
-
-/// Debian's 6.1 has no TLS for NVMe.
-pub(in crate::labs) fn tls_6_12(bench: &Bench) -> Outcome {
-    tls(bench, LINUX_6_12)
-}
-
-pub(in crate::labs) fn tls_newest(bench: &Bench) -> Outcome {
-    tls(bench, NEWEST)
-}
 
 /// Programs of a newer Debian, for the machine; kept beside the kernels. The inner error: they cannot be had.
 fn newer_tools() -> Outcome<Result<PathBuf, String>> {
@@ -41,12 +32,12 @@ fn key() -> Outcome<String> {
     Ok(made.trim().to_owned())
 }
 
-fn tls(bench: &Bench, series: Series) -> Outcome {
-    let (guest, tools) = match (Guest::of(series)?, newer_tools()?) {
-        (Ok(guest), Ok(tools)) => (guest, tools),
-        (Err(why), _) | (_, Err(why)) => return Ok(Verdict::NotRun(why)),
+pub(in crate::labs) fn tls(bench: &Bench, series: Series, has: Has) -> Outcome {
+    let guest = need_guest!(bench, series);
+    let tools = match newer_tools()? {
+        Ok(tools) => tools,
+        Err(why) => return Ok(Verdict::NotRun(why)),
     };
-    bench.tell(format!("{} and tlshd are at hand", guest.kernel));
     let cluster = Cluster::up(bench, 3)?;
     cluster.create("web", &["--size", "64MiB", "--replicas", "3"])?;
     let (own, next, wrong) = (key()?, key()?, key()?);
@@ -59,11 +50,16 @@ fn tls(bench: &Bench, series: Series) -> Outcome {
     fs::write(share.join("run"), include_str!("../../../vm/tls.sh"))?;
     let id = HOST.rsplit(':').next().unwrap_or_default();
     let settings = format!(
-        "HOST={HOST} ID={id} SUBSYSTEM={subsystem} PORTS=\"{}\"\nKEY={own} NEXT={next} WRONG={wrong}\n",
-        ports.join(" ")
+        "HOST={HOST} ID={id} SUBSYSTEM={subsystem} PORTS=\"{}\"\nKEY={own} NEXT={next} WRONG={wrong} HAS={}\n",
+        words(&ports),
+        u8::from(has == Has::All)
     );
     fs::write(share.join("settings"), settings)?;
     let mut running = guest.start(&share)?;
+    if has == Has::None {
+        running.end()?;
+        return told(&guest, &share);
+    }
     running.until("ready")?;
     let killed = cluster.primary("web")?;
     cluster.kill(&killed)?;
@@ -85,8 +81,7 @@ fn tls(bench: &Bench, series: Series) -> Outcome {
         let told = [&own, &next, &wrong].iter().any(|key| log.contains(&key[16..40]));
         ensure!(!told && log.contains("inside TLS"), "node {node} tells a key, or of no TLS");
     }
-    let seen = fs::read_to_string(share.join("seen"))?;
-    passed(format!("{}: {}", guest.kernel, seen.trim().replace('\n', "; ")))
+    told(&guest, &share)
 }
 
 /// Two folders of files.

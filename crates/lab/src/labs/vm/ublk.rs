@@ -2,68 +2,43 @@
 
 use std::fs;
 
-use tools::guest::{Guest, LINUX_5_10, LINUX_6_1, LINUX_6_12, NEWEST, Series};
+use tools::guest::Series;
 
-use crate::bench::{Bench, Outcome, Verdict, passed, program};
+use super::{By, Has, need_guest, told};
+use crate::bench::{Bench, Outcome, program};
 
 /// What a machine with nodes of its own needs, in MiB.
 const MEMORY_MIB: u32 = 1400;
 
-/// A kernel that Debian builds without the driver.
-pub(in crate::labs) fn ublk_6_1(bench: &Bench) -> Outcome {
-    ublk(bench, LINUX_6_1, false)
-}
-
-pub(in crate::labs) fn ublk_6_12(bench: &Bench) -> Outcome {
-    ublk(bench, LINUX_6_12, true)
-}
-
-pub(in crate::labs) fn ublk_newest(bench: &Bench) -> Outcome {
-    ublk(bench, NEWEST, true)
-}
-
-pub(in crate::labs) fn mapper_6_12(bench: &Bench) -> Outcome {
-    mapper(bench, LINUX_6_12)
-}
-
-pub(in crate::labs) fn mapper_newest(bench: &Bench) -> Outcome {
-    mapper(bench, NEWEST)
-}
-
-/// Linux 5.10's io_uring lacks what nodes need.
-pub(in crate::labs) fn nodes_5_10(bench: &Bench) -> Outcome {
-    nodes(bench, LINUX_5_10)
-}
-
-pub(in crate::labs) fn nodes_6_1(bench: &Bench) -> Outcome {
-    nodes(bench, LINUX_6_1)
-}
-
-pub(in crate::labs) fn nodes_newest(bench: &Bench) -> Outcome {
-    nodes(bench, NEWEST)
-}
-
-fn nodes(bench: &Bench, series: Series) -> Outcome {
-    with_nodes(bench, series, include_str!("../../../vm/nodes.sh"), "")
+/// On its kernel's io_uring, or without: that of Linux 5.10 lacks what nodes need. `ublk` says what its kernel has of that.
+pub(in crate::labs) fn nodes(bench: &Bench, series: Series, ublk: Has, names: Has) -> Outcome {
+    let settings = format!("UBLK={}\nNAMES={}\n", number(ublk), number(names));
+    with_nodes(bench, series, include_str!("../../../vm/nodes.sh"), &settings)
 }
 
 /// Device mapper below the nodes' copies, and above the disk.
-fn mapper(bench: &Bench, series: Series) -> Outcome {
-    with_nodes(bench, series, include_str!("../../../vm/mapper.sh"), "")
+pub(in crate::labs) fn mapper(bench: &Bench, series: Series, by: By) -> Outcome {
+    let settings = format!("VIA={}\n", by.word());
+    with_nodes(bench, series, include_str!("../../../vm/mapper.sh"), &settings)
 }
 
-fn ublk(bench: &Bench, series: Series, has_driver: bool) -> Outcome {
-    let settings = format!("HAS={}\n", u8::from(has_driver));
+pub(in crate::labs) fn ublk(bench: &Bench, series: Series, has: Has) -> Outcome {
+    let settings = format!("HAS={}\n", number(has));
     with_nodes(bench, series, include_str!("../../../vm/ublk.sh"), &settings)
+}
+
+/// What a kernel has, for a script.
+fn number(has: Has) -> u8 {
+    match has {
+        Has::None => 0,
+        Has::Still => 1,
+        Has::All => 2,
+    }
 }
 
 /// Runs a script in a machine that has the programs, too.
 fn with_nodes(bench: &Bench, series: Series, script: &str, settings: &str) -> Outcome {
-    let guest = match Guest::of(series)? {
-        Ok(guest) => guest,
-        Err(why) => return Ok(Verdict::NotRun(why)),
-    };
-    bench.tell(format!("{} is at hand", guest.kernel));
+    let guest = need_guest!(bench, series);
     let share = bench.directory.join("share");
     fs::create_dir(&share)?;
     fs::write(share.join("run"), script)?;
@@ -74,6 +49,5 @@ fn with_nodes(bench: &Bench, series: Series, script: &str, settings: &str) -> Ou
     // A queue for each of its nodes' threads.
     let mut running = guest.start_by(&share, MEMORY_MIB, &["-smp", "2"])?;
     running.end()?;
-    let seen = fs::read_to_string(share.join("seen")).unwrap_or_default();
-    passed(format!("{}: {}", guest.kernel, seen.trim().replace('\n', "; ")))
+    told(&guest, &share)
 }

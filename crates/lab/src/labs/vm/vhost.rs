@@ -3,9 +3,10 @@
 use std::fs;
 use std::time::Duration;
 
-use tools::guest::{Guest, LINUX_6_12, MEMORY_MIB};
+use tools::guest::{MEMORY_MIB, Series};
 
-use crate::bench::{Bench, Outcome, Verdict, ensure, let_run, passed, text};
+use super::{need_guest, told};
+use crate::bench::{Bench, Outcome, ensure, let_run, text};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 
 const SIZE_MIB: u64 = 64;
@@ -14,17 +15,14 @@ const GROWN_MIB: u64 = 96;
 /// Between two deaths of the node.
 const GOES_ON: Duration = Duration::from_secs(8);
 
-pub(in crate::labs) fn vhost_6_12(bench: &Bench) -> Outcome {
-    let guest = match Guest::of(LINUX_6_12)? {
-        Ok(guest) => guest,
-        Err(why) => return Ok(Verdict::NotRun(why)),
-    };
+pub(in crate::labs) fn vhost(bench: &Bench, series: Series) -> Outcome {
+    let guest = need_guest!(bench, series);
     let cluster = Cluster::up(bench, 2)?;
     cluster.create("web", &["--size", &format!("{SIZE_MIB}MiB"), "--replicas", "2"])?;
     cluster.wait("web", "in-sync", SYNC_LIMIT)?;
-    let told = cluster.ok(&["vhost", "add", "web", "--node", "a"])?;
+    let place = cluster.ok(&["vhost", "add", "web", "--node", "a"])?;
     let socket = cluster.home("a").join("vhost/web-0.sock");
-    ensure!(told.contains(text(&socket)) && socket.exists(), "no socket at {told}");
+    ensure!(place.contains(text(&socket)) && socket.exists(), "no socket at {place}");
     let share = bench.directory.join("share");
     fs::create_dir(&share)?;
     fs::write(share.join("run"), include_str!("../../../vm/vhost.sh"))?;
@@ -55,6 +53,5 @@ pub(in crate::labs) fn vhost_6_12(bench: &Bench) -> Outcome {
     running.end()?;
     cluster.wait("web", "in-sync", SYNC_LIMIT)?;
     cluster.compare("web", 0, GROWN_MIB << 20, &["a", "b"])?;
-    let seen = fs::read_to_string(share.join("seen")).unwrap_or_default();
-    passed(format!("{}: {}", guest.kernel, seen.trim().replace('\n', "; ")))
+    told(&guest, &share)
 }
