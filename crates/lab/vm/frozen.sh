@@ -1,6 +1,6 @@
 # In the guest: Linux' own NVMe/TCP initiator, with paths to two nodes that forward. The one that it uses stands still under fio, is given up, and goes on. `settings`
-# says SUBSYSTEM, PORTS and TIMES. For each time the host looks for the files `writes-N`, `uses-N` (with the
-# port) and `left-N`, and makes `forwards-N`, `frozen-N` and `woken-N`.
+# says SUBSYSTEM, PORTS and TIMES. For each time the host looks for the files `uses-N` (with the port) and
+# `left-N`, and makes `frozen-N` and `woken-N`.
 set -ex
 . ./settings
 who="-q nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427 -I 1b4e28ba-2fa1-11d2-883f-0016d3cca427"
@@ -35,7 +35,7 @@ used() {
 }
 set +x
 for time in $(seq $TIMES); do
-    until_so test -s rounds; touch writes-$time; until_so test -e forwards-$time
+    until_so test -s rounds
     one=$(used); port=$(sed 's/.*trsvcid=\([0-9]*\).*/\1/' /sys/class/nvme/nvme$one/address)
     echo "time $time: nvme$one, port $port"; echo $port > new; mv new uses-$time
     until_so test -e frozen-$time

@@ -27,8 +27,8 @@ for place in $(lockstep resource show web | grep -o 'nvme+tcp://[^/]*'); do
     place=${place#nvme+tcp://}
     nvme connect-all -t tcp -a ${place%:*} -s ${place##*:} -q nqn.2014-08.org.nvmexpress:uuid:$id -I $id
 done
-for _ in $(seq 100); do live && [ -b /dev/nvme0n1 ] && break; sleep 0.2; done; live; nvme list-subsys
-fio --name=y --filename=/dev/nvme0n1 --size=1M --rw=randwrite --bs=4k --ioengine=libaio --iodepth=8 --direct=1 --verify=crc32c --verify_fatal=1
+for _ in $(seq 100); do live && ls /dev/nvme*n1 && break; sleep 0.2; done; live; nvme list-subsys
+test "$(ls /dev/nvme*n1 | wc -l)" = 1; fio --name=y --filename="$(ls /dev/nvme*n1)" --size=1M --rw=randwrite --bs=4k --ioengine=libaio --iodepth=8 --direct=1 --verify=crc32c --verify_fatal=1
 nvme disconnect-all; test -z "$(ls /sys/class/nvme)"
 echo "nvme works: three paths by nvme connect-all" >> seen
 

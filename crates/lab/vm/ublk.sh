@@ -70,13 +70,20 @@ round() {
 }
 sleep 2; node=$(served); other=$(echo b a | tr ' ' '\n' | grep -v "$node" | head -n 1)
 round "its node" "$node"
-lockstep wait web --for in-sync --timeout 60; lockstep resource promote web --node "$other"; flows
+# A primary without clients makes way for a node that has some: the other gets one.
+place=$(lockstep resource show web | grep -o 'nvme+tcp://[^ ]*' | sed -n "$([ "$other" = a ] && echo 1 || echo 2)p"); place=${place#nvme+tcp://}
+name_of=${place#*/}; name_of=${name_of%/*}; address=${place%%/*}
+nvme connect -t tcp -a ${address%:*} -s ${address##*:} -n $name_of -q nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427 \
+    -I 1b4e28ba-2fa1-11d2-883f-0016d3cca427 --reconnect-delay=1 --ctrl-loss-tmo=600
+is_primary() { lockstep status web > /tmp/said; grep "primary $other" /tmp/said; }
+lockstep wait web --for in-sync --timeout 60; lockstep resource promote web --node "$other"; sleep 2; flows; is_primary
 round "its node, whose requests are the other's" "$node"
+lockstep wait web --for in-sync --timeout 60; is_primary
 round "the primary's node" "$other"
 # All nodes at once, and in good order; the next process has one thread for both queues.
 lockstep dev down; threads 1; sleep 1; lockstep dev up --detach; flows
 test "$(ls /sys/block/$name/mq | wc -l)" = 2
-touch /tmp/enough; sleep 2
+nvme disconnect -n $name_of; touch /tmp/enough; sleep 2
 for _ in $(seq 12); do [ -e /tmp/fio ] && break; sleep 5; cat /sys/block/$name/inflight; done
 tail -n 8 fio; test "$(cat /tmp/fio)" = 0
 md5sum /mnt/z.* > /tmp/sum; fstrim -v /mnt; umount /mnt; fsck.ext4 -fn $disk

@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
+use client::Volume;
 use tools::guest::Series;
 
 use super::{need_guest, paths, tell, told};
@@ -14,6 +15,9 @@ const SIZE_MIB: u64 = 64;
 /// How long the host writes by the other path before the node goes on.
 const WRITES_ON: Duration = Duration::from_secs(4);
 
+/// How long an answer may take.
+const CLIENT_LIMIT: Duration = Duration::from_secs(20);
+
 /// How often a node is frozen.
 const TIMES: u32 = 3;
 
@@ -22,6 +26,9 @@ pub(in crate::labs) fn frozen(bench: &Bench, series: Series) -> Outcome {
     let cluster = Cluster::up(bench, 3)?;
     cluster.create("web", &["--size", &format!("{SIZE_MIB}MiB"), "--replicas", "3"])?;
     let primary = "a";
+    // A primary without clients makes way for a node that has some.
+    let mut stays = Volume::open(cluster.node(primary)?.nbd, "web", CLIENT_LIMIT)?;
+    stays.read(0, &mut [0; 4096])?;
     let (subsystem, ports) = paths(&cluster, "web")?;
     // It uses the primary's path alone, if it has it.
     let others: Vec<_> = ports.into_iter().filter(|(node, _)| *node != primary).collect();
@@ -33,10 +40,6 @@ pub(in crate::labs) fn frozen(bench: &Bench, series: Series) -> Outcome {
     fs::write(share.join("settings"), settings)?;
     let mut running = guest.start(&share)?;
     for time in 1..=TIMES {
-        running.until(&format!("writes-{time}"))?;
-        // The first to ask was made primary.
-        cluster.ok(&["resource", "promote", "web", "--node", primary])?;
-        tell(&share, &format!("forwards-{time}"), "")?;
         running.until(&format!("uses-{time}"))?;
         let port = fs::read_to_string(share.join(format!("uses-{time}")))?;
         let used = others.iter().find(|(_, of)| of == port.trim());
