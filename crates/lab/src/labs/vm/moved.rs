@@ -134,7 +134,7 @@ impl Machine {
             &socket(&monitor),
         ]);
         let words = "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off nokaslr \
-                     random.trust_cpu=1 tsc=reliable rdinit=/move";
+                     random.trust_cpu=1 tsc=reliable no_timer_check rdinit=/move";
         qemu.args(["-append", words, "-device", "virtio-rng-pci", "-blockdev", &disk.to_string()]);
         qemu.args(["-device", "virtio-blk-pci,drive=disk"]);
         if let Some(way) = from {

@@ -11,7 +11,7 @@ use crate::bench::{Bench, Outcome, program, text};
 const MEMORY_MIB: u32 = 2048;
 
 /// What its kernel is told: 384 MiB of it keep their content without power. The rest is what `guest.sh` tells every machine.
-const KERNEL: &str = "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off nokaslr random.trust_cpu=1 tsc=reliable memmap=384M!1536M";
+const KERNEL: &str = "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off nokaslr random.trust_cpu=1 tsc=reliable no_timer_check memmap=384M!1536M";
 
 pub(in crate::labs) fn pmem(bench: &Bench, series: Series, by: By) -> Outcome {
     let guest = need_guest!(bench, series);
