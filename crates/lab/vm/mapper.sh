@@ -53,7 +53,7 @@ cat /tmp/said; flows
 lockstep explain web
 dmsetup suspend --nolockfs flaky; dmsetup load flaky --table "0 $sectors flakey /dev/ram2 0 3600 0"; dmsetup resume flaky
 lockstep dev kill b; lockstep dev start b
-lockstep wait web --for in-sync --timeout 60; flows
+lockstep wait web --for in-sync --timeout 240; flows
 echo "mapper works: a copy whose device gave errors was left out without one for the application, and copied to when it was back" >> seen
 
 touch /tmp/enough

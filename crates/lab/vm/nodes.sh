@@ -18,7 +18,7 @@ case $UBLK in 0) says ublk missing;; 1) says ublk ok ".*they keep their size";; 
 if [ $NAMES = 2 ]; then says nbd ok; else says nbd degraded "keeps no name"; fi
 echo "doctor works: nvme-tcp, multipath, ublk and nbd are as they are" >> seen
 lockstep dev up --nodes 3 --detach
-lockstep resource create web --size 128MiB --replicas 3; lockstep wait web --for in-sync --timeout 60
+lockstep resource create web --size 128MiB --replicas 3; lockstep wait web --for in-sync --timeout 240
 
 # As a host does it that has no `lockstep`: the resources of each node, and a path to each.
 id=1b4e28ba-2fa1-11d2-883f-0016d3cca427
@@ -37,10 +37,10 @@ test "$(lockstep device list --output json | grep -o '"state":"live"' | wc -l)" 
 mkfs.ext4 -q $disk; mount -t ext4 $disk /mnt
 fio --name=z --directory=/mnt --size=8M --rw=randwrite --bs=4k --ioengine=libaio --iodepth=8 --direct=1 --fsync=64 --rate_iops=150 --verify=crc32c \
     --verify_fatal=1 > fio 2>&1 & writer=$!
-for node in a b c; do sleep 2; lockstep dev kill $node; sleep 1; lockstep dev start $node; lockstep wait web --for in-sync --timeout 120; done
+for node in a b c; do sleep 2; lockstep dev kill $node; sleep 1; lockstep dev start $node; lockstep wait web --for in-sync --timeout 240; done
 wait $writer; tail -n 3 fio
 # All at once.
-sync; lockstep dev down; lockstep dev up --detach; lockstep wait web --for in-sync --timeout 120
+sync; lockstep dev down; lockstep dev up --detach; lockstep wait web --for in-sync --timeout 240
 md5sum /mnt/z.* ; umount /mnt; fsck.ext4 -fn $disk
 lockstep device detach web; lockstep resource delete web; lockstep dev down
 if dmesg | grep -i "i/o error"; then exit 1; fi

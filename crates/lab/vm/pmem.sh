@@ -31,7 +31,7 @@ if [ $PHASE = write ]; then
 fi
 
 mount -t ext4 -o dax=always /dev/pmem0 /pmem
-lockstep dev up --detach; lockstep wait web --for in-sync --timeout 60
+lockstep dev up --detach; lockstep wait web --for in-sync --timeout 240
 for node in a b; do test "$(grep -c "(persistent memory)" /pmem/c/$node/log)" = 2; done
 last=$(cat acknowledged); test "$last" -ge 60
 lockstep resource verify web --wait

@@ -65,7 +65,7 @@ served() { lockstep device list --output json | grep -o 'c/[abc]/admin' | cut -d
 flows() { timeout 60 dd if=$disk of=/dev/null bs=4096 count=1 iflag=direct; test ! -e /tmp/fio; }
 # What was asked and not answered is known where a copy in sync is left.
 round() {
-    lockstep wait web --for in-sync --timeout 60; echo "$1: $2 goes"; lockstep dev kill "$2"; sleep 1; lockstep dev start "$2"; flows; sleep 2
+    lockstep wait web --for in-sync --timeout 240; echo "$1: $2 goes"; lockstep dev kill "$2"; sleep 1; lockstep dev start "$2"; flows; sleep 2
     test "$(served)" = "$node"
 }
 sleep 2; node=$(served); other=$(echo b a | tr ' ' '\n' | grep -v "$node" | head -n 1)
@@ -76,9 +76,9 @@ name_of=${place#*/}; name_of=${name_of%/*}; address=${place%%/*}
 nvme connect -t tcp -a ${address%:*} -s ${address##*:} -n $name_of -q nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427 \
     -I 1b4e28ba-2fa1-11d2-883f-0016d3cca427 --reconnect-delay=1 --ctrl-loss-tmo=600
 is_primary() { lockstep status web > /tmp/said; grep "primary $other" /tmp/said; }
-lockstep wait web --for in-sync --timeout 60; lockstep resource promote web --node "$other"; sleep 2; flows; is_primary
+lockstep wait web --for in-sync --timeout 240; lockstep resource promote web --node "$other"; sleep 2; flows; is_primary
 round "its node, whose requests are the other's" "$node"
-lockstep wait web --for in-sync --timeout 60; is_primary
+lockstep wait web --for in-sync --timeout 240; is_primary
 round "the primary's node" "$other"
 # All nodes at once, and in good order; the next process has one thread for both queues.
 lockstep dev down; threads 1; sleep 1; lockstep dev up --detach; flows

@@ -36,7 +36,7 @@ const TOOLS: &[&str] = &[
 pub const MAKE_LIMIT: Duration = Duration::from_secs(200);
 
 /// How long a machine may run that is not told otherwise.
-const GUEST_LIMIT: Duration = Duration::from_secs(280);
+const GUEST_LIMIT: Duration = Duration::from_secs(560);
 
 /// Lines of what a machine said that are shown.
 const SHOWN_LINES: usize = 25;
