@@ -73,7 +73,7 @@ pub struct Disk {
     pub write_through: bool,
     /// Metadata is in persistent memory.
     pub pmem: bool,
-    /// The next power cut tears what is being written of metadata in the middle, whatever chance would do.
+    /// The next power cut leaves the first piece of what is being written of metadata, whatever chance would do.
     pub tears: bool,
     /// Sectors that changed by themselves, and what was written there; block checksums know of them.
     rotten: BTreeMap<(VolumeId, u64), Token>,
@@ -486,9 +486,8 @@ impl Disk {
         if !self.tears {
             return torn(old, new, self.grain(), random);
         }
-        let middle = (new.len() / self.grain()).div_ceil(2) * self.grain();
-        let rest = (middle..new.len()).map(|at| old.get(at).copied().unwrap_or(0));
-        new.iter().take(middle).copied().chain(rest).collect()
+        let rest = (self.grain()..new.len()).map(|at| old.get(at).copied().unwrap_or(0));
+        new.iter().take(self.grain()).copied().chain(rest).collect()
     }
 
     fn tear(&mut self, entry: &InFlight, random: &mut Prng, power: bool) {

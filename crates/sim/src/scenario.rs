@@ -19,7 +19,7 @@
 //! read 2 0+8 is a        is answered with what a wrote; `zero`: zeroes
 //! crash 2                the process dies; `start 2` starts it again
 //! power 1 2 3            the power goes, and every cache with it
-//! torn 2                 likewise, and what is just written of metadata is half there (`until storing 2`)
+//! torn 2                 likewise, and what is just written of metadata is there in its first piece only (`until storing 2`)
 //! rewind 2               the process dies and its disk is what it was at its first start
 //! pause 1, resume 1      the process stands still
 //! cut 1 | 2 3            no message passes between the sides; `mend` ends every cut
