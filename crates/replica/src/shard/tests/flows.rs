@@ -513,6 +513,24 @@ fn what_is_repaired_after_a_take_over_is_marked_for_who_repaired_it() {
 }
 
 #[test]
+fn what_is_left_of_lost_caches_is_flushed_before_it_counts_as_agreed_on() {
+    let mut world = pair();
+    world.write(1, 8, 8, 5);
+    world.wait_ms(200);
+    for node in [1, 2] {
+        assert!(world.nodes[&node].unflushed.contains(&8));
+    }
+    world.configuration.recovering = true;
+    world.begin_reign(1);
+    let reign = world.configuration.reign;
+    world.wait_ms(200);
+    assert!(world.has_said(1, &FromShard::Reconciled { reign }));
+    for node in [1, 2] {
+        assert!(world.nodes[&node].unflushed.is_empty(), "a power cut would take it back");
+    }
+}
+
+#[test]
 fn a_range_in_doubt_is_compared_and_not_copied_if_it_is_the_same() {
     let mut world = pair();
     world.write(1, 8, 8, 5);
