@@ -2,9 +2,11 @@
 //! must find each.
 //!
 //! A canary is a patch in `crates/sim/canaries`. Its head says in words what is broken. Lines there say which rules of
-//! `docs/rules.md` it breaks (`Rule: 4, 24`), and what must ring (`Scenario:`, `Check:` a story of the register's search,
-//! `Test:` a test of `replica`); without, a campaign must, of plans with the features of `With:`. No build option or variable
-//! changes what the replica code decides; the copy is built as it is, with one patch.
+//! `docs/rules.md` it breaks (`Rule: 4, 24`; none: it breaks something else that is promised), and what must ring
+//! (`Scenario:`, `Check:` a story of the register's search, `Test:` a test of `replica`); without, a campaign must, of plans
+//! with the features of `With:`, or of a resource without quorum (`Quorum: off`). Of a scenario or a campaign `Checker:` says
+//! which checker must see it, or which of several; `story` is a line of the scenario itself. No build option or variable changes
+//! what the replica code decides; the copy is built as it is, with one patch.
 //!
 //! Not here: the checkers that find them.
 
@@ -14,6 +16,7 @@ mod tests;
 
 pub use build::check;
 
+use crate::checkers::named_in;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -36,8 +39,9 @@ pub fn alarm(names: &[String], runs: u64) -> io::Result<bool> {
 
 fn each(root: &Path, copy: &Path, names: &[String], runs: u64) -> io::Result<bool> {
     let mut canaries = canaries(root)?;
+    let unknown = unknown(&canaries, names);
     canaries.retain(|path| names.is_empty() || names.iter().any(|name| name_of(path) == *name));
-    let mut missed = 0;
+    let mut missed = unknown;
     let tree = copy.join("tree");
     copy_tree(root, &tree)?;
     for canary in &canaries {
@@ -54,10 +58,16 @@ fn each(root: &Path, copy: &Path, names: &[String], runs: u64) -> io::Result<boo
             "does not apply".to_owned()
         };
         println!("{:<48} {verdict}", name_of(canary));
-        missed += u32::from(!verdict.starts_with("found"));
+        missed += usize::from(!verdict.starts_with("found"));
     }
     println!("{{\"runs\":{},\"failures\":{missed}}}", canaries.len());
     Ok(missed == 0)
+}
+
+/// Says which names are no canary's; how many.
+fn unknown(canaries: &[PathBuf], names: &[String]) -> usize {
+    let unknown = names.iter().filter(|name| canaries.iter().all(|path| name_of(path) != **name));
+    unknown.map(|name| println!("{name:<48} there is no such canary")).count()
 }
 
 /// Every canary, in order.
@@ -124,6 +134,10 @@ struct Head {
     test: Option<String>,
     /// `With: NAME,…`, features of the campaign's plan.
     with: Option<String>,
+    /// `Quorum: off`: a campaign of a resource without quorum.
+    quorum_off: bool,
+    /// `Checker: NAME, NAME`: one of these must see it.
+    checkers: Vec<String>,
 }
 
 fn head_of(canary: &Path) -> io::Result<Head> {
@@ -138,6 +152,9 @@ fn head_of(canary: &Path) -> io::Result<Head> {
         check: line("Check: "),
         test: line("Test: "),
         with: line("With: "),
+        quorum_off: line("Quorum: ").is_some_and(|quorum| quorum == "off"),
+        checkers: line("Checker: ")
+            .map_or_else(Vec::new, |names| names.split(", ").map(str::to_owned).collect()),
     })
 }
 
@@ -169,34 +186,57 @@ fn plant(tree: &Path, target: &Path, canary: &Path, runs: u64) -> io::Result<Str
     };
     if let Some(story) = &head.check {
         let output = sim().args(["check", story]).output()?;
-        return Ok(verdict(&output.stdout, "{\"scenarios\":"));
+        return Ok(verdict(&output.stdout, "{\"scenarios\":", None));
     }
     let output = sim().arg("scenarios").output()?;
-    let rings: Vec<String> = String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .filter_map(|line| Some(line.strip_prefix("FAIL  ")?.split(':').next()?.to_owned()))
-        .collect();
-    let rings = if rings.is_empty() { "none".to_owned() } else { rings.join(" ") };
-    if let Some(wanted) = head.scenario {
-        let found = rings.split(' ').any(|name| name == wanted);
-        let word = if found { "found" } else { "MISSED" };
-        return Ok(format!("{word} by scenario {wanted}; scenarios: {rings}"));
+    let output = String::from_utf8_lossy(&output.stdout);
+    let rings: Vec<(&str, &str)> =
+        output.lines().filter_map(|line| line.strip_prefix("FAIL  ")?.split_once(": ")).collect();
+    let all: Vec<&str> = rings.iter().map(|(name, _)| *name).collect();
+    let all = if all.is_empty() { "none".to_owned() } else { all.join(" ") };
+    if let Some(wanted) = &head.scenario {
+        let found = rings.iter().find(|(name, _)| name == wanted);
+        let words = match found {
+            Some((_, words)) => format!("{}, scenario {wanted}", caught(words, &head.checkers)),
+            None => format!("MISSED by scenario {wanted}"),
+        };
+        return Ok(format!("{words}; scenarios: {all}"));
     }
-    let with = head.with.unwrap_or_default();
     let runs = runs.to_string();
-    let output = sim().args(["--failures", "1", "--with", &with, "--runs", &runs]).output()?;
-    Ok(format!("{}; scenarios: {rings}", verdict(&output.stdout, "{\"runs\":")))
+    let mut campaign = sim();
+    campaign.args(["--failures", "1", "--runs", &runs]);
+    match head.quorum_off {
+        true => campaign.arg("--quorum-off"),
+        false => campaign.args(["--with", head.with.as_deref().unwrap_or_default()]),
+    };
+    if head.checkers.iter().any(|checker| checker == "same again") {
+        campaign.arg("--twice");
+    }
+    let output = campaign.output()?;
+    let words = verdict(&output.stdout, "{\"runs\":", Some(&head.checkers));
+    Ok(format!("{words}; scenarios: {all}"))
 }
 
-/// The last failure that was printed, and the last line that begins with `count`.
-fn verdict(output: &[u8], count: &str) -> String {
+/// The first failure that was printed, and the last line that begins with `count`.
+fn verdict(output: &[u8], count: &str, checkers: Option<&[String]>) -> String {
     let text = String::from_utf8_lossy(output);
-    let line = |start: &str| text.lines().rev().find(|line| line.starts_with(start));
-    let count = line(count).unwrap_or("no answer");
-    match line("FAIL") {
-        Some(words) => format!("found {count} by {}", words.trim_start_matches("FAIL").trim()),
-        None => format!("MISSED {count}"),
+    let count = text.lines().rev().find(|line| line.starts_with(count)).unwrap_or("no answer");
+    let failure = text.lines().find_map(|line| line.strip_prefix("FAIL  "));
+    match (failure, checkers) {
+        (Some(words), Some(checkers)) => format!("{}, {count}: {words}", caught(words, checkers)),
+        (Some(words), None) => format!("found {count} by {words}"),
+        (None, _) => format!("MISSED {count}"),
     }
+}
+
+/// Which checker saw it, and whether it is one of those that were to.
+fn caught(words: &str, checkers: &[String]) -> String {
+    let checker = named_in(words);
+    if checkers.iter().any(|named| named == checker) {
+        return format!("found by {checker}");
+    }
+    let named = if checkers.is_empty() { "nothing".to_owned() } else { checkers.join(", ") };
+    format!("CAUGHT by {checker}, where {named} should have")
 }
 
 /// Runs one test of `replica`, which must fail.

@@ -14,6 +14,7 @@ mod alone;
 pub mod buffer;
 pub mod campaign;
 pub mod check;
+pub mod checkers;
 mod client;
 mod damage;
 pub mod disk;
