@@ -526,25 +526,6 @@ fn replicas_that_lost_their_caches_recover_without_any_client() {
 }
 
 #[test]
-fn nothing_is_served_of_lost_caches_before_what_is_left_of_them_is_agreed_on() {
-    let mut world = serving(10, 2, 1, 0);
-    for node in 1..=3 {
-        world.power_cut(node);
-        world.start(node);
-    }
-    world.run_until("node 1 or 2 serves", |world| {
-        for node in 1..=2 {
-            let shards = &world.node(node).shards;
-            let recovering = shards.configuration.as_ref().filter(|known| known.recovering);
-            let early = recovering.filter(|known| shards.serving == Some(known.reign));
-            assert!(early.is_none(), "node {node}: {early:?}");
-        }
-        world.answers(1) || world.answers(2)
-    });
-    assert!(world.epochs.values().any(|known| known.recovering), "it was never registered");
-}
-
-#[test]
 fn the_kept_replica_steps_in_to_bring_another_back_though_nobody_asks() {
     let mut world = serving(11, 2, 1, 0);
     world.crash(2);

@@ -268,3 +268,22 @@ fn an_invalidate_that_was_refused_is_not_made_later() {
     let void = |known: &Configuration| known.members[1].is_void();
     assert!(!world.epochs.values().any(void), "long after its operator was told that it is not");
 }
+
+#[test]
+fn nothing_is_served_of_lost_caches_before_what_is_left_of_them_is_agreed_on() {
+    let mut world = super::serving(10, 2, 1, 0);
+    for node in 1..=3 {
+        world.power_cut(node);
+        world.start(node);
+    }
+    world.run_until("node 1 or 2 serves", |world| {
+        for node in 1..=2 {
+            let shards = &world.node(node).shards;
+            let recovering = shards.configuration.as_ref().filter(|known| known.recovering);
+            let early = recovering.filter(|known| shards.serving == Some(known.reign));
+            assert!(early.is_none(), "node {node}: {early:?}");
+        }
+        world.answers(1) || world.answers(2)
+    });
+    assert!(world.epochs.values().any(|known| known.recovering), "it was never registered");
+}
