@@ -140,6 +140,10 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "vm-attach-5.10" |bench| vm::attach(bench, vm::LINUX_5_10, vm::Has::None), "The same with Linux 5.10.";
     Full  "vm-attach-6.12" |bench| vm::attach(bench, vm::LINUX_6_12, vm::Has::All), "The same with Linux 6.12.";
     Full  "vm-attach-newest" |bench| vm::attach(bench, vm::NEWEST, vm::Has::All), "The same with the newest kernel of Debian.";
+    Full  "vm-doctor-5.10" |bench| vm::doctor(bench, vm::LINUX_5_10, vm::Has::None, vm::Has::None), "lockstep doctor says what an emulated machine with Linux 5.10 has, before drivers are loaded and after.";
+    Full  "vm-doctor-6.1" |bench| vm::doctor(bench, vm::LINUX_6_1, vm::Has::None, vm::Has::All), "The same with Linux 6.1.";
+    Full  "vm-doctor-6.12" |bench| vm::doctor(bench, vm::LINUX_6_12, vm::Has::Still, vm::Has::All), "The same with Linux 6.12.";
+    Full  "vm-doctor-newest" |bench| vm::doctor(bench, vm::NEWEST, vm::Has::All, vm::Has::All), "The same with the newest kernel of Debian.";
     Full  "vm-mapper-6.12" |bench| vm::mapper(bench, vm::LINUX_6_12, vm::By::Ublk), "Nodes in an emulated machine with Linux 6.12 have device mapper below their copies and above the disk; a copy's device stands still, and fails.";
     Full  "vm-mapper-5.10" |bench| vm::mapper(bench, vm::LINUX_5_10, vm::By::Nvme), "The same with Linux 5.10.";
     Full  "vm-mapper-6.1" |bench| vm::mapper(bench, vm::LINUX_6_1, vm::By::Nvme), "The same with Linux 6.1.";
@@ -148,10 +152,10 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "vm-moved-5.10" |bench| vm::moved(bench, vm::LINUX_5_10), "The same with Linux 5.10.";
     Full  "vm-moved-6.1" |bench| vm::moved(bench, vm::LINUX_6_1), "The same with Linux 6.1.";
     Full  "vm-moved-newest" |bench| vm::moved(bench, vm::NEWEST), "The same with the newest kernel of Debian.";
-    Full  "vm-nodes-5.10" |bench| vm::nodes(bench, vm::LINUX_5_10, vm::Has::None, vm::Has::None), "Nodes in an emulated machine with Linux 5.10 serve a volume to their own host by NVMe/TCP; each is killed. lockstep doctor says what its kernel has.";
-    Full  "vm-nodes-6.1" |bench| vm::nodes(bench, vm::LINUX_6_1, vm::Has::None, vm::Has::All), "The same with Linux 6.1.";
-    Full  "vm-nodes-6.12" |bench| vm::nodes(bench, vm::LINUX_6_12, vm::Has::Still, vm::Has::All), "The same with Linux 6.12.";
-    Full  "vm-nodes-newest" |bench| vm::nodes(bench, vm::NEWEST, vm::Has::All, vm::Has::All), "The same with the newest kernel of Debian.";
+    Full  "vm-nodes-5.10" |bench| vm::nodes(bench, vm::LINUX_5_10), "Nodes in an emulated machine with Linux 5.10 serve a volume to their own host by NVMe/TCP; each is killed.";
+    Full  "vm-nodes-6.1" |bench| vm::nodes(bench, vm::LINUX_6_1), "The same with Linux 6.1.";
+    Full  "vm-nodes-6.12" |bench| vm::nodes(bench, vm::LINUX_6_12), "The same with Linux 6.12.";
+    Full  "vm-nodes-newest" |bench| vm::nodes(bench, vm::NEWEST), "The same with the newest kernel of Debian.";
     Full  "vm-pmem-6.12" |bench| vm::pmem(bench, vm::LINUX_6_12, vm::By::Ublk), "Nodes in an emulated machine with Linux 6.12 keep metadata in persistent memory (DAX); the machine loses its power.";
     Full  "vm-pmem-6.1" |bench| vm::pmem(bench, vm::LINUX_6_1, vm::By::Nvme), "The same with Linux 6.1.";
     Full  "vm-pmem-newest" |bench| vm::pmem(bench, vm::NEWEST, vm::By::Ublk), "The same with the newest kernel of Debian.";

@@ -10,10 +10,15 @@ use crate::bench::{Bench, Outcome, program};
 /// What a machine with nodes of its own needs, in MiB.
 const MEMORY_MIB: u32 = 1400;
 
-/// On its kernel's io_uring, or without: that of Linux 5.10 lacks what nodes need. `ublk` says what its kernel has of that.
-pub(in crate::labs) fn nodes(bench: &Bench, series: Series, ublk: Has, names: Has) -> Outcome {
+/// On its kernel's io_uring, or without: that of Linux 5.10 lacks what nodes need.
+pub(in crate::labs) fn nodes(bench: &Bench, series: Series) -> Outcome {
+    with_nodes(bench, series, include_str!("../../../vm/nodes.sh"), "")
+}
+
+/// What `lockstep doctor` says of a kernel: what it has of ublk, and whether its NBD client keeps names.
+pub(in crate::labs) fn doctor(bench: &Bench, series: Series, ublk: Has, names: Has) -> Outcome {
     let settings = format!("UBLK={}\nNAMES={}\n", number(ublk), number(names));
-    with_nodes(bench, series, include_str!("../../../vm/nodes.sh"), &settings)
+    with_nodes(bench, series, include_str!("../../../vm/doctor.sh"), &settings)
 }
 
 /// Device mapper below the nodes' copies, and above the disk.
