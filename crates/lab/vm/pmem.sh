@@ -34,7 +34,8 @@ mount -t ext4 -o dax=always /dev/pmem0 /pmem
 lockstep dev up --detach; lockstep wait web --for in-sync --timeout 240
 for node in a b; do test "$(grep -c "(persistent memory)" /pmem/c/$node/log)" = 2; done
 last=$(cat acknowledged); test "$last" -ge 60
-lockstep resource verify web --wait
+verified() { for _ in 1 2 3 4 5 6; do lockstep wait web --for in-sync --timeout 240; lockstep resource verify web --wait && return; done; false; }
+verified
 rm -f $disk; lockstep device detach web --force || true; lockstep device attach web --via $VIA
 fsck.ext4 -fp $disk || test $? = 1
 mount -t ext4 $disk /mnt
