@@ -153,7 +153,13 @@ mod tests {
         ];
         let table = table(&ends);
         let row = |title: &str| table.lines().find(|line| line.starts_with(title)).unwrap();
-        let cells = |title: &str| row(title).split("  ").filter(|cell| !cell.is_empty()).map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+        let cells = |title: &str| {
+            row(title)
+                .split("  ")
+                .filter(|cell| !cell.is_empty())
+                .map(|cell| cell.trim().to_owned())
+                .collect::<Vec<_>>()
+        };
         assert_eq!(cells("NVMe/TCP"), ["NVMe/TCP", "works", "FAILED", "not run", "not run"]);
         assert_eq!(cells("NBD")[1], "refused: no names");
         assert_eq!(cells("TLS")[3], "not run");

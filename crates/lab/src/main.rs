@@ -172,7 +172,12 @@ fn all(arguments: &Arguments) -> ExitCode {
     let mut ends = Vec::new();
     for (number, lab) in chosen.iter().enumerate() {
         if stop.load(Ordering::Relaxed) {
-            ends.push(Ended { name: lab.name, end: End::Failed, time: Duration::ZERO, seen: Seen::default() });
+            ends.push(Ended {
+                name: lab.name,
+                end: End::Failed,
+                time: Duration::ZERO,
+                seen: Seen::default(),
+            });
             continue;
         }
         println!("{}: {}", lab.name, lab.about);

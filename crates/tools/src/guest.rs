@@ -137,7 +137,8 @@ impl Guest {
 
 /// What a kernel for x86 says of itself (Linux' boot protocol: `kernel_version`), from the word `Debian` on.
 fn version(image: &[u8]) -> String {
-    let place = image.get(0x20e..0x210).map_or(0, |at| usize::from(at[0]) | usize::from(at[1]) << 8);
+    let place =
+        image.get(0x20e..0x210).map_or(0, |at| usize::from(at[0]) | usize::from(at[1]) << 8);
     let words = image.get(place + 0x200..).unwrap_or_default();
     let words = words.split(|&byte| byte == 0).next().unwrap_or_default();
     let mut words = std::str::from_utf8(words).unwrap_or_default().split_whitespace();

@@ -151,7 +151,8 @@ fn ublk_can(costs: &str) -> Finding {
 /// What the client that is there can do: its disks are found again by the names that it keeps with them.
 fn nbd_can(keeps_names: Result<bool, Errno>) -> Finding {
     let what = "nbd";
-    let costs = "`lockstep device attach` makes no disk by NBD; one by nbd-client goes when its node does";
+    let costs =
+        "`lockstep device attach` makes no disk by NBD; one by nbd-client goes when its node does";
     match keeps_names {
         Ok(true) => Finding::ok(what, "disks keep a name, and get another connection"),
         Ok(false) => {

@@ -73,7 +73,11 @@ pub(in crate::labs) fn moved(bench: &Bench, series: Series) -> Outcome {
     cluster.compare("web", 0, SIZE_MIB << 20, &["a", "b", "c"])?;
     let share = bench.directory.join("share");
     fs::create_dir(&share)?;
-    tell(&share, "seen", "moved works: moved while it wrote, and the node it left was killed: no error\n")?;
+    tell(
+        &share,
+        "seen",
+        "moved works: moved while it wrote, and the node it left was killed: no error\n",
+    )?;
     told(&guest, &share)
 }
 
