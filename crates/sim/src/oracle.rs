@@ -405,14 +405,14 @@ impl World {
 
     /// Every replica holds the same.
     pub(crate) fn compare(&mut self) {
-        self.compare_among(self.plan.replicas());
+        self.compare_among(&self.plan.replicas());
     }
 
     /// These do.
-    pub(crate) fn compare_among(&mut self, replicas: Vec<usize>) {
+    pub(crate) fn compare_among(&mut self, replicas: &[usize]) {
         for (volume, sectors) in self.sizes() {
             let mut first: Option<(usize, Vec<u64>)> = None;
-            for &node in &replicas {
+            for &node in replicas {
                 let Some(disk) = &self.nodes[node].disk else { continue };
                 let mut all = disk.all(volume);
                 all.truncate(usize::try_from(sectors).expect("small volumes"));

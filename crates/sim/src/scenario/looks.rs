@@ -21,11 +21,8 @@ impl Scenario {
             }
             "identical" => {
                 let nodes = self.nodes(&words[1..])?;
-                self.world.compare_among(if nodes.is_empty() {
-                    self.world.plan.replicas()
-                } else {
-                    nodes
-                });
+                let nodes = if nodes.is_empty() { self.world.plan.replicas() } else { nodes };
+                self.world.compare_among(&nodes);
                 self.broken()
             }
             "holds" => self.holds(words),
