@@ -152,7 +152,8 @@ mod tests {
             ended("kill-primary", End::Passed, ""),
         ];
         let table = table(&ends);
-        let row = |title: &str| table.lines().find(|line| line.starts_with(title)).unwrap();
+        let row =
+            |title: &str| table.lines().find(|line| line.starts_with(title)).expect("a row of it");
         let cells = |title: &str| {
             row(title)
                 .split("  ")

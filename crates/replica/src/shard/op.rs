@@ -35,6 +35,18 @@ pub(super) struct Client {
     pub(super) stays_until: Instant,
 }
 
+impl Client {
+    /// One that another node forwarded, with what that said of it: the write's name, since when it was asked for, and its way.
+    pub(super) fn of_peer(
+        origin: Origin,
+        request: Request,
+        since: Instant,
+        (write, asked, way): (Option<WriteOrigin>, Epoch, Option<(u32, Moment)>),
+    ) -> Client {
+        Client { origin, request, since, write, asked, way, stays_until: Instant(0) }
+    }
+}
+
 /// One operation of a primary.
 #[derive(Debug)]
 pub(super) struct Op {

@@ -10,7 +10,7 @@ use super::local::{Action, PeerAsk, Purpose};
 use super::op::{Client, Origin};
 use super::{Out, Shard};
 use crate::door::{DiskAnswer, ReadFailure, ShardOutput};
-use base::{BufferId, Epoch, Instant, NodeId, Request, SessionId, Span, VolumeId, Way};
+use base::{BufferId, Epoch, NodeId, Request, SessionId, Span, VolumeId, Way};
 use wire::{ShardMessage, WriteFlags, WriteOrigin};
 
 impl Shard {
@@ -44,9 +44,7 @@ impl Shard {
                 let request = Request { op, volume, span, buffer, fua, way: way_of, host };
                 let (write, origin) = (origin, Origin::Peer { node, session, id });
                 let before = if first { Epoch(0) } else { asked };
-                let (since, stays_until) = (self.now, Instant(0));
-                let client =
-                    Client { origin, request, since, write, asked: before, way, stays_until };
+                let client = Client::of_peer(origin, request, self.now, (write, before, way));
                 let in_time = asked <= self.reign() && (!first || asked == self.reign());
                 self.on_forward(client, in_time, history, out);
             }
