@@ -145,7 +145,6 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "vm-doctor-6.12" |bench| vm::doctor(bench, vm::LINUX_6_12, vm::Has::Still, vm::Has::All), "The same with Linux 6.12.";
     Full  "vm-doctor-newest" |bench| vm::doctor(bench, vm::NEWEST, vm::Has::All, vm::Has::All), "The same with the newest kernel of Debian.";
     Full  "vm-mapper-6.12" |bench| vm::mapper(bench, vm::LINUX_6_12, vm::By::Ublk), "Nodes in an emulated machine with Linux 6.12 have device mapper below their copies and above the disk; a copy's device stands still, and fails.";
-    Full  "vm-mapper-5.10" |bench| vm::mapper(bench, vm::LINUX_5_10, vm::By::Nvme), "The same with Linux 5.10.";
     Full  "vm-mapper-6.1" |bench| vm::mapper(bench, vm::LINUX_6_1, vm::By::Nvme), "The same with Linux 6.1.";
     Full  "vm-mapper-newest" |bench| vm::mapper(bench, vm::NEWEST, vm::By::Ublk), "The same with the newest kernel of Debian.";
     Full  "vm-moved-6.12" |bench| vm::moved(bench, vm::LINUX_6_12), "A machine moves to another host while it works (QEMU's live migration), and the node it left is killed.";
