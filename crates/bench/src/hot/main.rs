@@ -11,6 +11,7 @@
 //! Not here: what the kernel does for a request, and time (`bench` measures both).
 
 mod bytes;
+mod clients;
 mod shards;
 
 use std::collections::BTreeMap;
@@ -65,6 +66,26 @@ const PATHS: &[HotPath] = &[
         name: "nbd-read",
         what: "a client's 4 KiB read: request and reply",
         run: bytes::client_reads,
+    },
+    HotPath {
+        name: "nbd-connection-write",
+        what: "a 4 KiB write from a client's bytes to the shards and back",
+        run: |count| clients::by_nbd(true, count),
+    },
+    HotPath {
+        name: "nbd-connection-read",
+        what: "the same of a read",
+        run: |count| clients::by_nbd(false, count),
+    },
+    HotPath {
+        name: "nvme-connection-write",
+        what: "the same of a write by NVMe",
+        run: |count| clients::by_nvme(true, count),
+    },
+    HotPath {
+        name: "nvme-connection-read",
+        what: "the same of a read by NVMe",
+        run: |count| clients::by_nvme(false, count),
     },
 ];
 
