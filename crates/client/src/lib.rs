@@ -19,6 +19,8 @@ use nbd::{
     Client, ClientEvent, Goal, Op, Ready, Replies, Reply, encode_disconnect, encode_request,
 };
 
+pub use nbd::MOVES;
+
 pub use crate::nvme::{
     NvmeDiscovery, NvmeIdentity, NvmeQueue, NvmeTls, NvmeVolume, discover, discover_as,
 };

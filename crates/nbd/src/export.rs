@@ -8,6 +8,10 @@ use crate::number::{
 };
 use alloc::string::String;
 
+/// What ends the name that a client opens which moves, `web/0?moves`: when its connection ends it sends what has no answer anew, to
+/// this server or another of the same volume. Ours, not the protocol's (docs/formats/nbd.md).
+pub const MOVES: &str = "?moves";
+
 /// One export, as the caller offers it. Flush and FUA are always offered, zeroing wherever writing is.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ExportInfo {

@@ -42,7 +42,7 @@ mod server;
 mod tests;
 
 pub use client::{Client, ClientEvent, ClientFed, Goal, Ready, ServerMisbehaved};
-pub use export::{ExportInfo, Extent, Refusal};
+pub use export::{ExportInfo, Extent, MOVES, Refusal};
 pub use number::{
     EXTENTS_MAX, LIST_BYTES_MAX, MESSAGE_BYTES_MAX, NAME_BYTES_MAX, OPTION_BYTES_MAX,
     OPTION_SKIP_BYTES_MAX, OPTIONS_MAX, PAYLOAD_BYTES_MAX, PAYLOAD_SKIP_BYTES_MAX, PIECE_BYTES_MAX,

@@ -91,9 +91,8 @@ impl NbdConnection {
         }
         // Lost, also while it was on its way: whoever carried it out may have known of the loss before this client was told.
         let failed = if self.lost { Some(AnswerError::SessionLost) } else { failed };
-        self.sent_off |= self.moves && failed == Some(AnswerError::Path);
-        if self.sent_off {
-            // Whoever sends anew what has no answer gets none from now on: nothing is done twice by that.
+        if self.moves && failed == Some(AnswerError::Path) {
+            self.sent_off = true;
         } else if let Some(error) = failed {
             self.reply_failed(slot, error);
         } else if let nbd::Op::Read { whole } = request.op {

@@ -175,13 +175,11 @@ fn index(host: &Host, disk: &Disk) -> Option<(String, u32)> {
     })
 }
 
-/// What ends the name of an export whose client may go elsewhere with what has no answer, which the node is to know.
-const MOVES: &str = "?moves";
-
 /// A connection to the first place that has the volume.
 fn reach_one(places: &[NbdPlace], disk: &Disk) -> Result<(String, OwnedFd, Export), String> {
     let mut refused = Vec::new();
-    let moves = if places.len() > 1 { MOVES } else { "" };
+    // The kernel sends what has no answer to whoever is next.
+    let moves = if places.len() > 1 { client::MOVES } else { "" };
     for place in places {
         match reach(place, moves, &disk.target()) {
             Ok((_, export)) if !disk.is_of(identity_in(&export.backend)) => {

@@ -16,7 +16,7 @@ use std::path::Path;
 use base::{Duration, HostId, Instant, Request, SECTOR_BYTES, VolumeId, Way};
 use export::{Ask, Demand, NbdConnection, NvmeConnection, Served, Tag};
 use link::LinkError;
-use nbd::{ExportInfo, Refusal, Tls};
+use nbd::{ExportInfo, MOVES, Refusal, Tls};
 use replica::door::{MemberInput, ShardInput};
 use sys::{Errno, Event, Listener, Payload, Socket, SocketAddress};
 
@@ -56,11 +56,7 @@ pub(crate) enum Door {
     Nvme,
 }
 
-/// What ends the export's name of an NBD client that moves: `web/0?moves`. When its connection ends it sends what has no answer
-/// anew, to this node or another.
-const MOVES: &str = "?moves";
-
-/// After so long without a word of such a client its connection ends here, in seconds.
+/// After so long without a word of an NBD client that moves its connection ends here, in seconds.
 const SILENCE_SECONDS: u16 = 5;
 
 /// For so long after a request of it has come it has surely not asked elsewhere: it does so ten seconds after it has sent it, no
@@ -98,7 +94,7 @@ pub(crate) struct Client {
     pub(super) controller: Option<u16>,
     /// Its controller, or an NBD client that moves, among all that there were in this process, for it is one way of several that
     /// its host has.
-    pub(super) way: Option<u32>,
+    pub(super) way: Option<Way>,
     /// Which NVMe host it says that it is.
     pub(super) claim: Option<Claim>,
     /// Which NVMe host it says that it is, to the discovery service.
@@ -209,15 +205,8 @@ impl Client {
 
     /// Whether it is one of those who may ask elsewhere what they asked here, and are dropped when this process stood still.
     pub(super) fn is_watched_host(&mut self) -> bool {
-        let way = self.way.is_some();
-        self.connection.nvme().is_some() || (way && self.connection.nbd().is_some())
-    }
-
-    /// The way of what it asks for now.
-    fn way_now(&self) -> Option<Way> {
-        let is_nvme = matches!(self.connection, Served::Nvme(_));
-        let stays = if is_nvme { Duration(0) } else { STAYS };
-        self.way.map(|number| Way { number, stays })
+        let moves = self.way.is_some();
+        self.connection.nvme().is_some() || (moves && self.connection.nbd().is_some())
     }
 
     /// Which host it is, if it says so: those that do not cannot register for reservations.
@@ -698,7 +687,7 @@ impl Node {
         connection.found(&info, enters, known.shard_count());
         if enters && name.ends_with(MOVES) {
             connection.moves();
-            client.way = Some(self.hosts.next_way());
+            client.way = Some(Way { number: self.hosts.next_way(), stays: STAYS });
             self.hosts.come(self.hands.now());
             if let Some(socket) = &client.socket {
                 socket.end_in_silence(SILENCE_SECONDS);
@@ -772,7 +761,7 @@ impl Node {
     pub(super) fn on_ask(&mut self, client: Key, ask: Ask) {
         // A request that was held may come when its client is gone.
         let Some(entry) = self.clients.get(client) else { return };
-        let (way, host) = (entry.way_now(), entry.host());
+        let (way, host) = (entry.way, entry.host());
         let (resource, volume) = entry.opened.expect("requests come after an export was opened");
         let volume = ask.volume.unwrap_or(volume);
         let Some(ask) = self.hold(resource, client, ask) else { return };

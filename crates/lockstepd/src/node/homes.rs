@@ -19,7 +19,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use base::{AnswerError, Epoch, Instant, RequestId, ReservationCommand, ResourceId, VolumeId};
+use base::{AnswerError, Epoch, Instant, RequestId, ReservationCommand, ResourceId, VolumeId, Way};
 use export::{Ask, Served, Tag};
 use nvme::{Credentials, Namespace, Report, Secret, Service, Status};
 use sys::{Buffer, Socket};
@@ -43,7 +43,7 @@ pub(super) struct Guest {
     socket: Socket,
     connection: Served,
     controller: Option<u16>,
-    way: Option<u32>,
+    way: Option<Way>,
     claim: Option<Claim>,
     expires_at: Option<Instant>,
 }
@@ -163,10 +163,9 @@ impl Node {
         }
         let Some(socket) = client.socket.take() else { return };
         client.bound_for = None;
-        let kind = client.connection.kind();
+        let (kind, is_watched_host) = (client.connection.kind(), client.is_watched_host());
         let mut connection = std::mem::replace(&mut client.connection, Served::Elsewhere(kind));
         let is_nvme = connection.nvme().is_some();
-        let is_watched_host = is_nvme || client.way.is_some();
         let (controller, way, claim) = (client.controller, client.way, client.claim.clone());
         let life = entry.life;
         let expires_at = controller.filter(|_| is_nvme).and_then(|id| self.expiry_of(id));
@@ -202,9 +201,6 @@ impl Node {
         let entry = self.resources.get_mut(resource).expect("just found");
         let share = entry.client_share.get_or_insert_with(|| self.client_pool.share()).clone();
         connection.moves_to(self.client_inputs.clone(), share);
-        if connection.nvme().is_some() || guest.way.is_some() {
-            self.hosts.come(now);
-        }
         let opened = Some((resource, volume));
         let mut client = Client::new(Some(socket), connection, opened, false, now);
         client.origin = Some(origin);
@@ -212,6 +208,9 @@ impl Node {
         client.way = guest.way;
         client.claim = guest.claim;
         client.expires_at = guest.expires_at;
+        if client.is_watched_host() {
+            self.hosts.come(now);
+        }
         let (name, kind) = (self.name_of(resource), client.connection.kind());
         debug!("{name}: {kind} is at home on thread {}", self.threads.number());
         let key = self.clients.insert(client);

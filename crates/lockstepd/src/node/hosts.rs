@@ -9,7 +9,7 @@
 //!
 //! Not here: sockets and requests (`clients`), the protocol (`nvme`).
 
-use base::{Duration, HostId, Instant, SECTOR_BYTES, VolumeId};
+use base::{Duration, HostId, Instant, SECTOR_BYTES, VolumeId, Way};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -275,23 +275,19 @@ impl Node {
             self.hosts.generation += 1;
         }
         // What hosts are told of differently is no change.
-        let reached = self.host_reaches(key);
+        let came_by = self.host_came_by(key);
         for entry in &mut entries {
             entry.tls = tls;
-            if let Some(reached) = reached {
-                (entry.address, entry.ipv6) = (reached.to_string(), reached.is_ipv6());
+            if let Some(ip) = came_by {
+                (entry.address, entry.ipv6) = (ip.to_string(), ip.is_ipv6());
             }
         }
         Service::Discovery { entries, generation: self.hosts.generation }
     }
 
-    /// The address by which a host reaches this node: where it listens on every address of the machine, the one that the host
-    /// came by.
-    fn host_reaches(&self, key: Key) -> Option<IpAddr> {
-        let address = self.config.nvme?;
-        if !address.ip().is_unspecified() {
-            return Some(address.ip());
-        }
+    /// Where this node listens on every address of the machine: the one that a host came by.
+    fn host_came_by(&self, key: Key) -> Option<IpAddr> {
+        let address = self.config.nvme.filter(|address| address.ip().is_unspecified())?;
         let socket = self.clients.get(key).and_then(|client| client.socket.as_ref());
         let came_by = socket.and_then(|socket| socket.local_address().ok());
         let reached = came_by.unwrap_or_else(|| reached_at(address, self.config.listen));
@@ -562,7 +558,7 @@ impl Node {
     }
 
     /// The controller that a queue for I/O is to be of, if it is there and switched on, and its way.
-    fn controller_of(&mut self, connect: &Connect) -> Result<(u16, Option<u32>), Status> {
+    fn controller_of(&mut self, connect: &Connect) -> Result<(u16, Option<Way>), Status> {
         for key in self.clients.keys() {
             let Some(client) = self.clients.get_mut(key) else { continue };
             let claims = client.claim.as_ref().map(|one| (one.host.clone(), one.host_id));
@@ -596,7 +592,7 @@ impl Node {
         let now = self.hands.now();
         let keep_alive = Duration::from_millis(u64::from(keep_alive_ms));
         let client = self.clients.get_mut(key).ok_or(Status::INTERNAL)?;
-        (client.controller, client.way) = (Some(id), Some(self.hosts.next_way()));
+        (client.controller, client.way) = (Some(id), Some(Way::of(self.hosts.next_way())));
         let connection = client.connection.nvme().ok_or(Status::INTERNAL)?;
         connection.administrates(Controller::new(id, service, keep_alive, now));
         Ok(())

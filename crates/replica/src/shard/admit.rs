@@ -112,7 +112,7 @@ impl Shard {
             && Shard::owner(&self.geometry, self.shards, extent) == self.index
     }
 
-    fn admit(&mut self, client: Client, out: &mut Out) {
+    fn admit(&mut self, mut client: Client, out: &mut Out) {
         // What waits, perhaps for a resync, is not slow for its copies.
         self.pace.request_comes(self.now);
         if let Err(error) = self.check_request(&client) {
@@ -128,7 +128,7 @@ impl Shard {
             self.release(client.request.buffer, out);
             return;
         }
-        let client = self.while_it_stays(client);
+        self.while_it_stays(&mut client);
         if !self.lets_in(&client) {
             return self.answer_late(&client, out);
         }

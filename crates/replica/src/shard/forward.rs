@@ -31,7 +31,7 @@ pub(super) struct Forwarded {
 
 impl Shard {
     /// Sends a request of this node to the primary; false if that cannot be done now.
-    pub(super) fn forward(&mut self, client: Client, out: &mut Out) -> bool {
+    pub(super) fn forward(&mut self, mut client: Client, out: &mut Out) -> bool {
         let Origin::Local(_) = client.origin else { return false };
         if self.suspended {
             return false;
@@ -43,7 +43,7 @@ impl Shard {
             return false;
         }
         let Request { op, volume, span, buffer, fua, way: _, host } = client.request;
-        let client = self.while_it_stays(client);
+        self.while_it_stays(&mut client);
         if self.is_of_another_reign(&client) {
             self.answer_late(&client, out);
             return true;
@@ -67,7 +67,6 @@ impl Shard {
         let id = RequestId(self.sequence());
         let origin = self.origin_of(&client);
         let first = origin.is_some() && client.asked == Epoch(0);
-        let mut client = client;
         if first {
             client.asked = self.reign();
         }

@@ -78,12 +78,12 @@ impl Shard {
     }
 
     /// A client that surely waits here only counts as if it had asked just now.
-    pub(super) fn while_it_stays(&self, client: Client) -> Client {
-        let now = self.moment();
-        let way = client
-            .way
-            .map(|(way, moment)| (way, if self.now < client.stays_until { now } else { moment }));
-        Client { way, ..client }
+    pub(super) fn while_it_stays(&self, client: &mut Client) {
+        if self.now < client.stays_until
+            && let Some((_, moment)) = &mut client.way
+        {
+            *moment = self.moment();
+        }
     }
 
     /// Whether it was taken from its client before this reign was known, or after another was.
