@@ -185,6 +185,7 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "app-postgresql" apps::postgresql, "PostgreSQL under pgbench: the same.";
     Full  "net-isolated" net::isolated, "The primary is cut off from the others; they go on, and it neither serves nor corrupts.";
     Full  "net-replica" net::replica, "A replica is cut off, and comes back; clients see no error, its own included.";
+    Full  "net-moved" net::moved, "An NBD client that moves is cut off from its node with a write on its way, and writes by another.";
     Full  "net-one-way" net::one_way, "Each direction of a link fails by itself, and a link between two that both reach a third.";
     Full  "net-flapping" net::flapping, "Links come and go at random.";
     Full  "net-lossy" net::lossy, "Between nodes packets are lost, and the primary is killed.";

@@ -9,6 +9,25 @@ use harness::{Cluster, content};
 
 const MIB: u64 = 1 << 20;
 
+/// Three nodes, and a resource with copies on these.
+fn serving(name: &str, replicas: &[u16]) -> Cluster {
+    let mut cluster = Cluster::new(name, 3);
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource("alpha", 8 * MIB, replicas));
+    cluster
+}
+
+fn wait_until_given_up(cluster: &Cluster, node: u16) {
+    cluster.wait_for(&format!("node {node} is given up"), || {
+        match cluster.log(1).contains(&format!("node n{node}: disconnected")) {
+            true => Ok(()),
+            false => Err("it is not".to_owned()),
+        }
+    });
+}
+
 /// With protocol B the memory of a process counts as its cache does, so that its end is the loss of one.
 #[test]
 fn a_client_from_before_the_loss_of_all_caches_gets_errors_until_it_opens_the_volume_anew() {
@@ -39,11 +58,7 @@ fn a_client_from_before_the_loss_of_all_caches_gets_errors_until_it_opens_the_vo
 
 #[test]
 fn what_a_client_that_has_gone_left_in_a_socket_is_not_carried_out_by_a_node_that_stood_still() {
-    let mut cluster = Cluster::new("left", 3);
-    for node in 1..=3 {
-        cluster.start(node);
-    }
-    cluster.create(&cluster.resource("alpha", 8 << 20, &[1, 3]));
+    let cluster = serving("left", &[1, 3]);
     let mut first = cluster.open(1, "alpha");
     first.write(0, &content(1, 4096)).expect("written");
     let mut second = cluster.open(2, "alpha");
@@ -52,12 +67,7 @@ fn what_a_client_that_has_gone_left_in_a_socket_is_not_carried_out_by_a_node_tha
     // Its machine dies, and what ran there begins anew elsewhere.
     second.send_write(0, &content(2, 4096));
     drop(second);
-    cluster.wait_for("node 2 is given up", || {
-        match cluster.log(1).contains("node n2: disconnected") {
-            true => Ok(()),
-            false => Err("it is not".to_owned()),
-        }
-    });
+    wait_until_given_up(&cluster, 2);
     first.write(0, &content(3, 4096)).expect("written");
     cluster.signal(2, "CONT");
     // Behind whatever that node found.
@@ -69,11 +79,7 @@ fn what_a_client_that_has_gone_left_in_a_socket_is_not_carried_out_by_a_node_tha
 
 #[test]
 fn what_a_client_left_that_went_while_there_was_no_primary_is_not_carried_out() {
-    let mut cluster = Cluster::new("gone", 3);
-    for node in 1..=3 {
-        cluster.start(node);
-    }
-    cluster.create(&cluster.resource("alpha", 8 << 20, &[1, 3]));
+    let mut cluster = serving("gone", &[1, 3]);
     let mut holder = cluster.open(1, "alpha");
     holder.write(0, &content(1, 4096)).expect("written");
     let mut first = cluster.open(2, "alpha");
@@ -104,23 +110,14 @@ fn what_a_client_left_that_went_while_there_was_no_primary_is_not_carried_out() 
 /// One that moves gives node 2 up and writes by another; node 2 stood still while a write of it was in its socket.
 #[test]
 fn what_a_client_that_moves_left_in_a_socket_is_not_carried_out_although_its_connection_is_there() {
-    let mut cluster = Cluster::new("moves", 3);
-    for node in 1..=3 {
-        cluster.start(node);
-    }
-    cluster.create(&cluster.resource("alpha", 8 << 20, &[1, 3]));
+    let cluster = serving("moves", &[1, 3]);
     let mut first = cluster.open(1, "alpha/0?moves");
     first.write(0, &content(1, 4096)).expect("written");
     let mut second = cluster.open(2, "alpha/0?moves");
     assert!(second.read(0, 4096).expect("read") == content(1, 4096));
     cluster.signal(2, "STOP");
     second.send_write(0, &content(2, 4096));
-    cluster.wait_for("node 2 is given up", || {
-        match cluster.log(1).contains("node n2: disconnected") {
-            true => Ok(()),
-            false => Err("it is not".to_owned()),
-        }
-    });
+    wait_until_given_up(&cluster, 2);
     first.write(0, &content(3, 4096)).expect("written");
     cluster.signal(2, "CONT");
     assert!(second.read(4096, 4096).is_err(), "it is to send anew what has no answer");
@@ -132,11 +129,7 @@ fn what_a_client_that_moves_left_in_a_socket_is_not_carried_out_although_its_con
 
 #[test]
 fn a_client_that_moves_notices_nothing_of_a_fail_over() {
-    let mut cluster = Cluster::new("moves-on", 3);
-    for node in 1..=3 {
-        cluster.start(node);
-    }
-    cluster.create(&cluster.resource("alpha", 8 << 20, &[1, 2, 3]));
+    let cluster = serving("moves-on", &[1, 2, 3]);
     let mut first = cluster.open(1, "alpha");
     first.write(0, &content(1, 4096)).expect("written");
     let mut second = cluster.open(2, "alpha?moves");
@@ -150,11 +143,7 @@ fn a_client_that_moves_notices_nothing_of_a_fail_over() {
 /// What node 2 took from one that moves waits for a primary longer than that surely stays.
 #[test]
 fn what_a_client_that_moves_may_have_asked_elsewhere_is_not_carried_out_by_the_next_primary() {
-    let mut cluster = Cluster::new("moves-held", 3);
-    for node in 1..=3 {
-        cluster.start(node);
-    }
-    cluster.create(&cluster.resource("alpha", 8 << 20, &[1, 2, 3]));
+    let cluster = serving("moves-held", &[1, 2, 3]);
     let mut first = cluster.open(1, "alpha");
     first.write(0, &content(1, 4096)).expect("written");
     let mut second = cluster.open(2, "alpha?moves");

@@ -389,3 +389,22 @@ fn every_client_has_a_buffer_for_requests_the_first_ones_large_ones() {
     assert!(large.iter().all(|buffer| buffer.len() == 64 << 10));
     assert!(small.iter().chain(&guarded).all(|buffer| buffer.len() == 4 << 10));
 }
+
+#[test]
+fn a_write_that_came_too_late_ends_the_connection_of_a_client_that_moves_and_is_an_error_of_another()
+ {
+    for moves in [true, false] {
+        let mut bench = Bench::entered(true);
+        if moves {
+            bench.connection.moves();
+        }
+        bench.refuse = Some(AnswerError::Path);
+        let mut send = Vec::new();
+        nbd::encode_request(1, nbd::Op::Write, 0, 4096, false, &mut send);
+        send.extend_from_slice(&content(4096));
+        bench.receive(&send);
+        assert_eq!(bench.sent.is_empty(), moves, "who moves gets no answer");
+        assert_eq!(bench.connection.is_sent_off(), moves);
+        assert_eq!(bench.connection.receive_into().is_none(), moves, "nothing more is taken");
+    }
+}

@@ -12,7 +12,7 @@ use base::Prng;
 use wire::admin::{Answer, Command, SplitBrain};
 
 use super::kill::{DISK, SIZE, SIZE_TEXT, load, roaming, settle, settle_later, staying, three};
-use crate::bench::{Bench, Outcome, ensure, let_run, passed, tool, wait_for};
+use crate::bench::{Bench, Failure, Outcome, ensure, let_run, passed, tool, wait_for};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 use crate::load::{ClientPlan, Load, LoadPlan, addresses};
 use crate::relay::{Delay, relay};
@@ -95,6 +95,15 @@ impl<'a> Network<'a> {
         tool("nft", &[&rule[..], &["drop"]].concat()).map(drop)
     }
 
+    /// Nothing passes to or from this port, of a client.
+    fn cut_off(&self, port: u16) -> Outcome<()> {
+        for end in ["sport", "dport"] {
+            let port = port.to_string();
+            tool("nft", &["add", "rule", "ip", "lab", "cuts", "tcp", end, &port, "drop"])?;
+        }
+        Ok(())
+    }
+
     /// Nothing passes between `node` and the others.
     fn isolate(&self, node: &str) -> Outcome<()> {
         for other in self.cluster.nodes.iter().filter(|other| other.name != node) {
@@ -157,6 +166,38 @@ pub(super) fn replica(bench: &Bench) -> Outcome {
     network.heal()?;
     load.progress(100)?;
     passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
+}
+
+/// An NBD client that moves is cut off from its node with a write on its way, writes by another, and its packets pass again.
+pub(super) fn moved(bench: &Bench) -> Outcome {
+    const BLOCK: u32 = 4096;
+    let cluster = three(bench)?;
+    let network = Network::new(&cluster)?;
+    let open = |node: &str| {
+        let export = format!("{DISK}{}", client::MOVES);
+        Ok::<_, Failure>(Volume::open(cluster.node(node)?.nbd, &export, ANSWER_LIMIT)?)
+    };
+    let (old, newer) = (vec![1; BLOCK as usize], vec![2; BLOCK as usize]);
+    let (mut other, mut left) = (open("a")?, open("b")?);
+    let mut read = vec![0; BLOCK as usize];
+    left.read(0, &mut read)?;
+    network.cut_off(left.stream()?.local_addr()?.port())?;
+    let mut write = Vec::new();
+    nbd::encode_request(77, nbd::Op::Write, 0, BLOCK, false, &mut write);
+    write.extend_from_slice(&old);
+    left.send_raw(&write)?;
+    wait_for("node b to give its client up", SYNC_LIMIT, || {
+        ensure!(cluster.log("b").contains("an NBD client went"), "it has not");
+        Ok(())
+    })?;
+    other.write(0, &newer)?;
+    network.heal()?;
+    ensure!(left.is_closed_by_server(), "what was on its way was taken in");
+    for node in ["a", "b", "c"] {
+        open(node)?.read(0, &mut read)?;
+        ensure!(read == newer, "an older write came later, as {node} has it");
+    }
+    passed("its connection had ended when its write came")
 }
 
 /// Every direction by itself, and links that lead round a corner.
