@@ -235,7 +235,7 @@ pub enum DiskAnswer {
     Hash(u128),
     /// The disk failed.
     Failed,
-    /// The disk gave bytes whose checksum is not that of what was written there. Only to `Read`.
+    /// The disk gave bytes whose checksum is not that of what was written there. Only to `Read` and `Hash`.
     Rotten,
 }
 

@@ -1,6 +1,6 @@
 //! Plans of runs without quorum: few nodes that lose each other often, and go on alone.
 //!
-//! No cache is lost and no disk: what such a run is to show is that a history which went two ways is noticed
+//! Of what may be on besides (`feature`) it has what changes links, layouts and how disks answer. No cache is lost and no disk: what such a run is to show is that a history which went two ways is noticed
 //! and named, that each way is a history of its own, and that nothing is given up in silence.
 //!
 //! Not here: what must hold (`sides`), how faults are carried out (`fault`).

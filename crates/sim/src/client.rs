@@ -247,11 +247,12 @@ impl World {
         self.may_be_fenced(client, op);
         let request = Request { way: self.paths.way(client), host, ..request };
         self.note(node, || format!("client asks {id} (operation {op}): {request:?}"));
-        self.open.insert(id, Open { node, client, op, earlier });
+        self.open.insert(id, Open { node, client, op, taken: None, earlier });
         self.open_of_client[client] += 1;
         let life = self.nodes[node].life;
         let delay = MICRO + self.random.below(20 * MICRO);
-        self.queue.after(delay, Event::Request { node, life, shard, id, request, content });
+        let event = Event::Request { node, life, shard, client, id, request, content };
+        self.queue.after(delay, event);
     }
 
     /// A shard answers a request.

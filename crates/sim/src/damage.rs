@@ -7,7 +7,7 @@
 //! Not here: what the disk does (`disk`), which faults a run meets (`plan`, `feature`).
 
 use crate::disk::Disk;
-use crate::plan::BadPage;
+use crate::plan::{BadPage, BadWrite};
 use crate::world::{World, node_index};
 use base::{Incarnation, NodeId, VolumeId, VoterId};
 use replica::disk::{Record, decode_bitmap_page};
@@ -211,6 +211,44 @@ impl World {
                 self.note(node, || format!("volume {volume} sector {sector} rots"));
             }
         }
+    }
+
+    /// Whether the disk of a node confirms request `id` and does not carry it out: a write of data, if good copies of all
+    /// that is not as it should be then are elsewhere. With where it goes to instead, if anywhere.
+    pub(crate) fn goes_bad(&mut self, node: usize, id: u64) -> Option<Option<u64>> {
+        let (how, to) = self.nodes[node].bad_write?;
+        let disk = self.nodes[node].disk.as_ref()?;
+        let (volume, span) = disk.could_go_bad(id)?;
+        let astray = (how == BadWrite::Astray)
+            .then(|| to.unwrap_or_else(|| self.random.below(self.sectors_of(volume))));
+        let block = self.plan.geometry.block_sectors;
+        // As any write, it begins at a block.
+        let astray = astray.map(|sector| sector / block * block);
+        let first = [Some(span.first()), astray];
+        let disk = self.nodes[node].disk.as_ref()?;
+        let is_fair = first.into_iter().flatten().all(|first| {
+            let end = first + u64::from(span.count());
+            let mut sectors = first..end;
+            end <= self.sectors_of(volume)
+                && sectors.all(|sector| self.can_lose_sector(node, volume, sector))
+        });
+        if !is_fair || astray.is_some_and(|first| !disk.could_be_overwritten(id, first)) {
+            return None;
+        }
+        self.nodes[node].bad_write = None;
+        self.mark(if astray.is_some() {
+            "sim: a write of data goes astray"
+        } else {
+            "sim: a write of data is lost"
+        });
+        self.note(node, || format!("its disk loses the write of {span:?}; it goes to {astray:?}"));
+        Some(astray)
+    }
+
+    /// How large a volume was at first.
+    fn sectors_of(&self, volume: VolumeId) -> u64 {
+        let known = self.plan.volumes.iter().find(|(known, _)| *known == volume);
+        known.map_or(0, |&(_, sectors)| sectors)
     }
 
     /// What rotted on the only good copy that is left is made well: nothing could repair it.

@@ -166,7 +166,9 @@ impl Disk {
     pub fn finish(&mut self, id: u64) -> Option<(InFlight, Outcome)> {
         let entry = self.in_flight.remove(&id)?;
         let outcome = match &entry.request {
-            DiskRequest::Read { volume, span, .. } if self.is_rotten(*volume, *span) => {
+            DiskRequest::Read { volume, span, .. } | DiskRequest::Hash { volume, span }
+                if self.is_rotten(*volume, *span) =>
+            {
                 Outcome::Plain(DiskAnswer::Rotten)
             }
             DiskRequest::Read { volume, span, .. } => {
@@ -204,6 +206,69 @@ impl Disk {
             }
         };
         Some((entry, outcome))
+    }
+
+    /// The place of request `id`, if it is a write that a disk may confirm and not carry out: what it takes the place of is
+    /// stable and as it was written.
+    #[must_use]
+    pub fn could_go_bad(&self, id: u64) -> Option<(VolumeId, Span)> {
+        let entry = self.in_flight.get(&id).filter(|entry| !entry.journaled)?;
+        let DiskRequest::Write { volume, span, .. } = entry.request else { return None };
+        self.is_settled(volume, span).then_some((volume, span))
+    }
+
+    /// Whether what write `id` writes may come to lie here instead: other sectors, to which nothing is in flight, and which
+    /// checksums on stable storage are of.
+    #[must_use]
+    pub fn could_be_overwritten(&self, id: u64, first: u64) -> bool {
+        let Some((volume, span, _)) = self.in_flight.get(&id).and_then(|one| place(&one.request))
+        else {
+            return false;
+        };
+        let Some(at) = Span::new(first, span.count()) else { return false };
+        let is_free = self.in_flight.values().all(|other| {
+            place(&other.request).is_none_or(|(of, used, _)| of != volume || !used.overlaps(at))
+        });
+        let extents = self.extent_of(first)..=self.extent_of(at.end() - 1);
+        let mut sealed = extents.map(|extent| self.sealed.contains(&(volume, extent)));
+        is_free && sealed.all(|known| known) && self.is_settled(volume, at)
+    }
+
+    /// Nothing of it is in the cache only, and nothing of it rotted.
+    fn is_settled(&self, volume: VolumeId, span: Span) -> bool {
+        let held = self.volumes.get(&volume);
+        !self.is_rotten(volume, span)
+            && (span.first()..span.end()).all(|sector| {
+                let at = usize::try_from(sector).expect("simulated volumes are small");
+                held.and_then(|held| held.get(at)).is_some_and(|held| held.cached.is_empty())
+            })
+    }
+
+    /// Confirms write `id`, and writes nothing, or writes it over what begins at `astray`. Checksums know what should be there.
+    pub fn lose(&mut self, id: u64, astray: Option<u64>) -> Option<InFlight> {
+        let entry = self.in_flight.remove(&id)?;
+        let DiskRequest::Write { volume, span, .. } = entry.request else { return None };
+        let content = entry.content.clone()?;
+        self.sealed.remove(&(volume, self.extent_of(span.first())));
+        for (number, &token) in (0..).zip(content.iter().take(span.count() as usize)) {
+            self.should_be(volume, span.first() + number, token);
+            if let Some(astray) = astray {
+                let sector = astray + number;
+                let good = self.tokens(volume, Span::new(sector, 1).expect("one sector"))[0];
+                let at = usize::try_from(sector).expect("simulated volumes are small");
+                self.volumes.get_mut(&volume).expect("it is written to")[at].stable = token;
+                self.should_be(volume, sector, good);
+            }
+        }
+        Some(entry)
+    }
+
+    /// Checksums know that this is what a sector should hold. It may hold it, though nothing was written.
+    fn should_be(&mut self, volume: VolumeId, sector: u64, token: Token) {
+        let one = Span::new(sector, 1).expect("one sector is a span");
+        if self.tokens(volume, one) != [token] {
+            self.rotten.insert((volume, sector), token);
+        }
     }
 
     /// Writes a page, or does not, though it says so.

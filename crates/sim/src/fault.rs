@@ -28,6 +28,7 @@ impl World {
         | FaultKind::DiskStall { node }
         | FaultKind::Full { node }
         | FaultKind::Rot { node }
+        | FaultKind::BadWrite { node, .. }
         | FaultKind::BadPage { node, .. } = kind
         {
             self.nodes[node].struck = true;
@@ -65,6 +66,7 @@ impl World {
             | FaultKind::Hold { .. }
             | FaultKind::Reconnect { .. }
             | FaultKind::Rot { .. }
+            | FaultKind::BadWrite { .. }
             | FaultKind::BadPage { .. } => return,
         }
         self.active.insert(index);
@@ -87,6 +89,9 @@ impl World {
             FaultKind::DiskRestored { node } => self.replace_disk(node, length, true),
             FaultKind::Reconnect { one, other } => self.reconnect(one, other),
             FaultKind::Rot { node } => self.rot(node),
+            FaultKind::BadWrite { node, how } => {
+                self.nodes[node].bad_write = Some((how, None));
+            }
             FaultKind::BadPage { node, how } => self.bad_page(node, how),
             FaultKind::Hold { from, to, message } => self.holds.push((from, to, message, length)),
             FaultKind::Pause { .. }
@@ -140,6 +145,7 @@ impl World {
             | FaultKind::Hold { .. }
             | FaultKind::Reconnect { .. }
             | FaultKind::Rot { .. }
+            | FaultKind::BadWrite { .. }
             | FaultKind::BadPage { .. } => {}
         }
     }

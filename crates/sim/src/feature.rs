@@ -6,7 +6,7 @@
 //!
 //! Not here: carrying out (`fault`), the plain plan (`plan`).
 
-use crate::plan::{BadPage, Fault, FaultKind, Plan, When, Wish};
+use crate::plan::{BadPage, BadWrite, Fault, FaultKind, Plan, When, Wish};
 use crate::queue::{MILLI, Time};
 use base::{Prng, VolumeId};
 use replica::door::{Geometry, LogSize};
@@ -64,6 +64,12 @@ pub enum Feature {
     Reserve,
     /// Metadata in persistent memory: what is written is there at once, or torn between any two words of 8 bytes.
     Pmem,
+    /// `data-checksum`, and writes of data that a disk confirms and does not carry out, or carries out elsewhere.
+    BadWrites,
+    /// Clients that have several ways, of which some surely wait for a while before they go another.
+    Stays,
+    /// A session ends for one thread of a node after the other: some still read what came by it beside its successor.
+    Drain,
     /// Clocks that drift by more than the bound that leases allow for: a promise breaks, and is meant to.
     Drift,
 }
@@ -72,7 +78,7 @@ pub enum Feature {
 const DRIFT_PPM: i64 = 400_000;
 
 /// Every feature, its name, and one in how many seeds it is on; 0: only if asked for.
-const FEATURES: [(Feature, &str, u64); 25] = [
+const FEATURES: [(Feature, &str, u64); 28] = [
     (Feature::ProtocolB, "protocol-b", 6),
     (Feature::IoError, "io-error", 6),
     (Feature::PassOn, "pass-on", 6),
@@ -98,6 +104,24 @@ const FEATURES: [(Feature, &str, u64); 25] = [
     (Feature::Beset, "beset", 4),
     (Feature::Reserve, "reserve", 6),
     (Feature::Pmem, "pmem", 6),
+    (Feature::BadWrites, "bad-writes", 6),
+    (Feature::Stays, "stays", 8),
+    (Feature::Drain, "drain", 4),
+];
+
+/// Those that may be on without quorum: what links, layouts and disks do, as long as no cache, disk or copy is lost, no
+/// volume changes its size, and each client has one way.
+pub const WITHOUT_QUORUM: [Feature; 10] = [
+    Feature::Drain,
+    Feature::Flap,
+    Feature::Hold,
+    Feature::Reconnect,
+    Feature::Volumes,
+    Feature::Shards,
+    Feature::Journal,
+    Feature::ResyncRate,
+    Feature::LogSizes,
+    Feature::Pmem,
 ];
 
 impl Feature {
@@ -128,7 +152,7 @@ pub struct Choice {
     pub with: BTreeSet<Feature>,
     /// Never these.
     pub without: BTreeSet<Feature>,
-    /// Another kind of plan: a resource without quorum (`alone`), which has none of them.
+    /// Another kind of plan: a resource without quorum (`alone`), which has some of them only ([`WITHOUT_QUORUM`]).
     pub quorum_off: bool,
 }
 
@@ -142,6 +166,9 @@ impl Choice {
         let mut found = BTreeSet::new();
         for (number, &(feature, _, one_in)) in FEATURES.iter().enumerate() {
             let mut random = stream(seed, number, 0);
+            if self.quorum_off && !WITHOUT_QUORUM.contains(&feature) {
+                continue;
+            }
             let one_in = if self.with.contains(&feature) { 2 } else { one_in };
             if one_in > 0 && random.once_in(one_in) && !self.without.contains(&feature) {
                 found.insert(feature);
@@ -192,12 +219,14 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
         Feature::ResyncRate => resync_rate(plan, random),
         Feature::LogSizes => log_sizes(plan, random),
         Feature::Drift => drift(plan, random),
-        Feature::StaleGrowth | Feature::Journal | Feature::Paths | Feature::Pmem => {}
+        Feature::StaleGrowth | Feature::Journal | Feature::Paths => {}
+        Feature::Stays | Feature::Pmem | Feature::Drain => {}
         Feature::Rot => {
             plan.options.data_checksum = true;
             let fault = |plan: &Plan, random: &mut Prng| FaultKind::Rot { node: any(plan, random) };
             add(plan, random, 8, fault);
         }
+        Feature::BadWrites => bad_writes(plan, random),
         Feature::BadPages => add(plan, random, 4, |plan, random| FaultKind::BadPage {
             node: any(plan, random),
             how: [BadPage::Flipped, BadPage::Stale, BadPage::Astray][small(random, 3)],
@@ -231,6 +260,14 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
         Feature::Beset => (0..=small(random, 4)).for_each(|_| beset(plan, random)),
         Feature::Force => force(plan, random),
     }
+}
+
+fn bad_writes(plan: &mut Plan, random: &mut Prng) {
+    plan.options.data_checksum = true;
+    add(plan, random, 12, |plan, random| FaultKind::BadWrite {
+        node: any(plan, random),
+        how: [BadWrite::Lost, BadWrite::Astray][small(random, 2)],
+    });
 }
 
 fn resync_rate(plan: &mut Plan, random: &mut Prng) {

@@ -424,9 +424,15 @@ impl World {
         let disk = self.nodes[node].disk.as_mut().expect("a request goes to a disk");
         let full = full && disk.needs_room(id);
         let fails = full || (errors > 0 && self.random.once_in(errors));
-        let (entry, answer, data) = if fails && !disk.is_journaled(id) {
+        let fails = fails && !disk.is_journaled(id);
+        let bad = if fails { None } else { self.goes_bad(node, id) };
+        let disk = self.nodes[node].disk.as_mut().expect("a request goes to a disk");
+        let (entry, answer, data) = if fails {
             let Some(entry) = disk.fail(id, &mut self.random) else { return };
             (entry, DiskAnswer::Failed, None)
+        } else if let Some(astray) = bad {
+            let Some(entry) = disk.lose(id, astray) else { return };
+            (entry, DiskAnswer::Done, None)
         } else {
             let Some((entry, outcome)) = disk.finish(id) else { return };
             match outcome {

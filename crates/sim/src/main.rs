@@ -144,8 +144,10 @@ fn explain(plan: &Plan, failure: &sim::world::Failure) {
     );
     let step = failure.step;
     let off = plan.options.quorum == wire::Quorum::Off;
-    let mode = if off { "--quorum-off".to_owned() } else { format!("--only {names}") };
-    println!("replay: cargo xtask sim {mode} --seed {seed:#x} --until {step} --trace");
+    let mode = if off { "--quorum-off " } else { "" };
+    println!(
+        "replay: cargo xtask sim {mode}--only {names} --seed {seed:#x} --until {step} --trace"
+    );
 }
 
 fn many(arguments: &Arguments) -> ExitCode {

@@ -213,11 +213,6 @@ pub const UNREACHED: &[(&str, Unreached, &str)] = &[
         Unreached::WithoutQuorum,
         "its disks have no cache to lose",
     ),
-    (
-        "write is complete before it is in its place",
-        Unreached::WithoutQuorum,
-        "no disk has a journal",
-    ),
 ];
 
 /// Why a campaign of this kind need not reach it; `None`: it must.

@@ -6,6 +6,7 @@
 //!
 //! Not here: what messages mean.
 
+use crate::feature::Feature;
 use crate::queue::{MICRO, MILLI, Time};
 use crate::world::{Event, Frame, World, node_id};
 use base::SessionId;
@@ -172,12 +173,27 @@ impl World {
         }
     }
 
-    /// Every thread of `node` learns now that the session ended.
+    /// Every thread of `node` learns now that the session ended; or only the first does, and the others when they are told.
+    /// Until then they go on with what comes by it, beside the next session of the first.
     fn finish_down(&mut self, session: usize, node: usize) {
         let end = usize::from(self.sessions[session].ends[1].node == node);
-        for stream in 0..=usize::from(self.plan.shards) {
-            self.on_down(session, end, stream);
+        let member = usize::from(self.plan.shards);
+        if !self.plan.features.contains(&Feature::Drain) {
+            for stream in 0..=member {
+                self.on_down(session, end, stream);
+            }
+            return;
         }
+        for shard in 0..self.plan.shards {
+            let stream = usize::from(shard);
+            let down = self.way_to_shard(node, shard);
+            let drains = self.random.once_in(2);
+            let cut = &mut self.sessions[session].ends[end].cut[stream];
+            *cut = if drains { down } else { *cut };
+            self.queue.at(down, Event::Down { session, end, stream });
+        }
+        self.mark("sim: threads learn one after the other that a session ended");
+        self.on_down(session, end, member);
     }
 
     fn open_session(&mut self, one: usize, other: usize) {

@@ -10,8 +10,9 @@ use crate::client::{GROWTH_NAMES, as_operation};
 use crate::feature::Feature;
 use crate::history::{Effect, OpIndex};
 use crate::plan::Plan;
+use crate::queue::{MILLI, Time};
 use crate::world::{Open, World};
-use base::{Op, Request, RequestId, VolumeId, Way};
+use base::{Duration, Op, Prng, Request, RequestId, VolumeId, Way};
 use std::collections::BTreeSet;
 
 /// Ways of one client to one node, at most.
@@ -22,26 +23,53 @@ const WAYS_MAX: u32 = 10_000;
 pub(crate) struct Paths {
     /// Of each client, how many it has given up; none of a plan whose clients have one way each.
     given_up: Vec<u32>,
+    /// Of each client, for how long it surely waits for what a node took from it.
+    stays: Vec<Time>,
     /// Requests that were left behind.
     left: BTreeSet<RequestId>,
 }
 
 impl Paths {
     pub(crate) fn new(plan: &Plan) -> Paths {
-        let several = plan.features.contains(&Feature::Paths);
-        let given_up = if several { vec![0; plan.clients.len()] } else { Vec::new() };
-        Paths { given_up, left: BTreeSet::new() }
+        let mut paths = Paths::default();
+        let some_stay = plan.features.contains(&Feature::Stays);
+        if some_stay || plan.features.contains(&Feature::Paths) {
+            paths.have_several(plan.clients.len());
+        }
+        if some_stay {
+            let mut random = Prng::new(plan.seed ^ 0x57a1_0000_0000_0001);
+            let draw = |_| MILLI * random.below(3) * (50 + random.below(700));
+            paths.stays = (0..plan.clients.len()).map(draw).collect();
+        }
+        paths
     }
 
-    /// The clients of this plan have several ways.
+    /// The clients of this plan have several ways, and go another at any time.
     pub(crate) fn have_several(&mut self, clients: usize) {
         self.given_up = vec![0; clients];
+        self.stays = vec![0; clients];
     }
 
     /// The way of a client now, if it has several.
     pub(crate) fn way(&self, client: usize) -> Option<Way> {
         let given_up = self.given_up.get(client)?;
-        Some(Way::of(u32::try_from(client).expect("few clients") * WAYS_MAX + given_up))
+        let number = u32::try_from(client).expect("few clients") * WAYS_MAX + given_up;
+        Some(Way { number, stays: Duration(self.stays[client]) })
+    }
+
+    /// Whether a client that waits for what was taken from it at this time waits for it surely, by any clock.
+    fn waits_for(&self, client: usize, taken: Time, now: Time) -> bool {
+        now < taken + self.stays[client] / 100 * 103
+    }
+
+    /// What a node has not taken from a client that waits surely before that goes another way is lost with its connection.
+    pub(crate) fn is_lost(&mut self, client: usize, id: RequestId) -> bool {
+        self.stays[client] > 0 && self.left.remove(&id)
+    }
+
+    /// Whether clients have several ways.
+    fn has_several(&self) -> bool {
+        !self.given_up.is_empty()
     }
 
     /// Whether an answer is for a way that was given up. Each is given once.
@@ -59,7 +87,23 @@ impl World {
     /// Whether a client waits for something and could go another way. When all is healed it has patience: each change
     /// of the node that clients are at may be one of primary, and ends what that was at.
     pub(crate) fn may_change_path(&self, client: usize) -> bool {
-        self.paths.way(client).is_some() && self.open_of_client[client] > 0 && !self.healed
+        let now = self.queue.now();
+        let waits = |open: &Open| {
+            let taken = open.taken.filter(|_| open.client == client);
+            taken.is_some_and(|taken| self.paths.waits_for(client, taken, now))
+        };
+        self.paths.way(client).is_some()
+            && self.open_of_client[client] > 0
+            && !self.healed
+            && !self.open.values().any(waits)
+    }
+
+    /// A node takes a request from a client; false if it was lost before.
+    pub(crate) fn takes(&mut self, client: usize, id: RequestId) -> bool {
+        if let Some(open) = self.open.get_mut(&id) {
+            open.taken = Some(self.queue.now());
+        }
+        !self.paths.has_several() || !self.paths.is_lost(client, id)
     }
 
     /// A client gives its way up, and goes by another node, or by the same one anew.

@@ -140,6 +140,13 @@ pub enum FaultKind {
         /// In which way.
         how: BadPage,
     },
+    /// A write of data is answered and does not come to its place, on one disk.
+    BadWrite {
+        /// Index of the node.
+        node: usize,
+        /// Where it comes instead.
+        how: BadWrite,
+    },
     /// Every other node dies; an operator forces this one; the others come back after `length`.
     Force {
         /// Index of the node.
@@ -155,6 +162,15 @@ pub enum BadPage {
     /// The next write of a page is answered and never carried out.
     Stale,
     /// The next write of a page goes to where another page belongs.
+    Astray,
+}
+
+/// What becomes of a write of data that a disk confirms and does not carry out where it should.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum BadWrite {
+    /// Nothing: what was there before stays.
+    Lost,
+    /// It goes to another place, over what was there.
     Astray,
 }
 
@@ -183,6 +199,8 @@ impl FaultKind {
             FaultKind::BadPage { how: BadPage::Flipped, .. } => "metadata rots",
             FaultKind::BadPage { how: BadPage::Stale, .. } => "metadata write lost",
             FaultKind::BadPage { how: BadPage::Astray, .. } => "metadata write astray",
+            FaultKind::BadWrite { how: BadWrite::Lost, .. } => "data write lost",
+            FaultKind::BadWrite { how: BadWrite::Astray, .. } => "data write astray",
             FaultKind::Force { .. } => "all but one die, forced",
         }
     }
@@ -327,10 +345,8 @@ impl Plan {
     /// The plan that a seed names, with features as they were chosen.
     #[must_use]
     pub fn chosen(seed: u64, choice: &Choice) -> Plan {
-        if choice.quorum_off {
-            return Plan::without_quorum(seed);
-        }
-        let mut plan = Plan::plain(seed);
+        let mut plan =
+            if choice.quorum_off { Plan::without_quorum(seed) } else { Plan::plain(seed) };
         plan.features = choice.draw(seed);
         feature::apply(&mut plan);
         plan

@@ -29,6 +29,9 @@
 //! keep 2, restore 2      the disk is copied; the process dies, and the disk is that copy again
 //! replace 2              the process dies, and the disk is an empty one
 //! spoil 2 flipped        a page of metadata rots; `stale`: the next one is confirmed and not written; `astray`: or written elsewhere
+//! lose 2 lost            the next write of data that node 2's disk confirms is not carried out; `lose 2 astray 64`: it goes
+//!                        over sectors 64 and those that follow
+//! unlost                 no such write is still to come
 //! rot 2 17               sector 17 of node 2's disk changes by itself, if its checksum is stored
 //! demote 1, promote 2, verify 1, invalidate 2, force 2
 //! remove 2, add 2        asked of the primary: a replica is taken out, or added
@@ -68,7 +71,7 @@ mod acts;
 mod looks;
 
 use crate::history::{Effect, OpIndex, Token};
-use crate::plan::{BadPage, Plan, Role};
+use crate::plan::{BadPage, BadWrite, Plan, Role};
 use crate::queue::{MILLI, SECOND, Time};
 use crate::world::{World, node_id, node_index};
 use base::{Span, VolumeId};
@@ -273,7 +276,7 @@ impl Scenario {
             }
             "cut" | "one-way" => self.cut(words),
             "hold" => self.hold(words),
-            "keep" | "restore" | "replace" | "rot" | "spoil" => self.disk(words),
+            "keep" | "restore" | "replace" | "rot" | "lose" | "spoil" => self.disk(words),
             "remove" | "add" | "resize" => self.ask_primary(words),
             "mend" => {
                 for one in 0..self.world.nodes.len() {
@@ -452,6 +455,15 @@ impl Scenario {
                 if !disk.rot(VolumeId(0), sector) {
                     return Err("its checksum is not stored".to_owned());
                 }
+            }
+            "lose" => {
+                let to = words.get(3).map(|word| number(Some(word))).transpose()?;
+                let how = match (words.get(2), to) {
+                    (Some(&"lost"), None) => BadWrite::Lost,
+                    (Some(&"astray"), Some(_)) => BadWrite::Astray,
+                    _ => return Err("lose NODE lost, or lose NODE astray SECTOR".to_owned()),
+                };
+                self.world.nodes[node].bad_write = Some((how, to.map(|to| to as u64)));
             }
             "spoil" => {
                 let how = match words.get(2) {

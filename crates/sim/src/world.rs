@@ -12,7 +12,7 @@ use crate::history::{History, OpIndex, Token};
 use crate::network::{Link, Session};
 use crate::oracle::Oracle;
 use crate::paths::Paths;
-use crate::plan::{Plan, When};
+use crate::plan::{BadWrite, Plan, When};
 use crate::queue::{MILLI, Queue, SECOND, Time};
 use crate::reservations::Reservations;
 use crate::sides::Sides;
@@ -38,6 +38,7 @@ pub(crate) enum Event {
         node: usize,
         life: u64,
         shard: u16,
+        client: usize,
         id: RequestId,
         request: base::Request,
         content: Option<Content>,
@@ -138,6 +139,8 @@ pub(crate) struct Node {
     pub(crate) left_in: u64,
     /// A page of its metadata went bad on the present disk.
     pub(crate) spoiled: bool,
+    /// Its disk will answer a write of data that it does not carry out; where that goes instead, if not to any place.
+    pub(crate) bad_write: Option<(BadWrite, Option<u64>)>,
     /// Its disk takes no data.
     pub(crate) disk_full: bool,
     /// A shard saw its disk fail in this life.
@@ -171,6 +174,7 @@ impl Node {
             installed: None,
             left_in: 0,
             spoiled: false,
+            bad_write: None,
             disk_full: false,
             disk_failed: false,
             voter: VoterId(0),
@@ -184,6 +188,8 @@ pub(crate) struct Open {
     pub(crate) node: usize,
     pub(crate) client: usize,
     pub(crate) op: OpIndex,
+    /// When the node took it.
+    pub(crate) taken: Option<Time>,
     /// The same write, asked for by ways that its client gave up.
     pub(crate) earlier: Vec<OpIndex>,
 }
@@ -419,8 +425,10 @@ impl World {
         match event {
             Event::Member { node, life, input } => self.step_member(node, life, input),
             Event::Shard { node, life, shard, input } => self.step_shard(node, life, shard, input),
-            Event::Request { node, life, shard, id, request, content } => {
-                self.on_request(node, life, shard, id, request, content);
+            Event::Request { node, life, shard, client, id, request, content } => {
+                if self.takes(client, id) {
+                    self.on_request(node, life, shard, id, request, content);
+                }
             }
             Event::FromShard { node, life, shard, message } => {
                 self.step_member(node, life, MemberInput::Shard { shard, message });

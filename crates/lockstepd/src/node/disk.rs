@@ -518,8 +518,8 @@ impl Node {
         }
     }
 
-    /// Bytes were read to be compared: what rotted is noted, so that it is known whose disk it is. The comparison goes on
-    /// with what is there.
+    /// Bytes were read to be compared: what rotted is noted, so that it is known whose disk it is, and is like nothing
+    /// that another copy holds.
     fn look_at_compared(&mut self, key: Key, shard: u16, op: DiskOp, place: Place, buffer: Buffer) {
         if self.resources.get(key).is_none() {
             return;
@@ -541,6 +541,7 @@ impl Node {
                 Check::Rotten => {
                     let blocks = sums.find_rot(span, &buffer);
                     self.note_rot(key, volume, span.first(), blocks);
+                    return self.answer_disk(key, shard, op, DiskAnswer::Rotten);
                 }
                 Check::Good => {}
             }

@@ -6,6 +6,7 @@
 //! Not here: what is done with what peers say about the register (`register`), whether a disk went back in
 //! time (`lives`).
 
+use super::lineage::is_off;
 use super::store::Effect;
 use super::{Known, Member, Out, Peer, PeerHello, Phase, Slot, Sync};
 use crate::door::{MemberOutput, Notice};
@@ -182,15 +183,17 @@ impl Member {
     }
 
     /// Who this node is, and what it heard of the peer that the peer did not tell.
-    pub(super) fn say_hello(&self, peer: NodeId, out: &mut Out) {
+    pub(super) fn say_hello(&mut self, peer: NodeId, out: &mut Out) {
         let (voter, incarnation) = match &self.record {
             Some(record) if !self.store.broken => (record.voter, record.incarnation),
             _ => (VoterId(0), Incarnation(0)),
         };
-        let known = self
-            .known
-            .as_ref()
-            .map(|known| (known.ballot, Box::new((*known.configuration).clone())));
+        let later = self.tells_later();
+        if later {
+            self.teach_when_stored(peer);
+        }
+        let known = self.known.as_ref().filter(|_| !later);
+        let known = known.map(|known| (known.ballot, Box::new((*known.configuration).clone())));
         let hello = MemberMessage::Hello {
             known,
             voter,
@@ -293,8 +296,13 @@ impl Member {
         }
     }
 
-    /// Sends the newest configuration known here.
+    /// Sends the newest configuration known here: without quorum, once it is on the record. What was decided alone
+    /// is known by the record only of who decided it: a process that finds it accepted there, and no more, lets it go when
+    /// it hears of another side, and others must not be on this one then.
     pub(super) fn teach(&mut self, peer: NodeId, out: &mut Out) {
+        if self.tells_later() {
+            return self.teach_when_stored(peer);
+        }
         let Some(known) = &self.known else { return };
         let learn = MemberMessage::Learn {
             ballot: known.ballot,
@@ -305,6 +313,12 @@ impl Member {
         if let Some(peer) = self.peers.get_mut(&peer) {
             peer.taught = now;
         }
+    }
+
+    /// Whether what is known here is not to be told yet.
+    fn tells_later(&self) -> bool {
+        let off = self.known.as_ref().is_some_and(|known| is_off(&known.configuration));
+        off && self.has_install_to_store()
     }
 
     /// When a peer that is behind is told again what is known here.

@@ -31,6 +31,8 @@ pub(super) enum Effect {
     OwnAccepted(Ballot, Epoch),
     /// Tell the shards.
     Install(Arc<Configuration>, Vec<Slot>),
+    /// Tell a peer what is known here then.
+    Teach(NodeId),
     /// The start is over.
     Started,
     /// The present life is named: the first peers may hear of it.
@@ -97,6 +99,27 @@ impl Member {
     /// Whether the record in memory is newer than the durable one.
     pub(super) fn is_store_due(&self) -> bool {
         self.store.dirty || self.store.in_flight
+    }
+
+    /// Whether a configuration that is known here is not on the durable record yet.
+    pub(super) fn has_install_to_store(&self) -> bool {
+        let mut later = self.store.covered.iter().chain(&self.store.waiting);
+        later.any(|effect| matches!(effect, Effect::Install(..)))
+    }
+
+    /// Tells a peer what is known here as soon as that is on the record.
+    pub(super) fn teach_when_stored(&mut self, peer: NodeId) {
+        let last =
+            |effects: &[Effect]| effects.iter().any(|effect| matches!(effect, Effect::Install(..)));
+        let effects = if last(&self.store.waiting) {
+            &mut self.store.waiting
+        } else {
+            &mut self.store.covered
+        };
+        let told = |effect: &Effect| matches!(effect, Effect::Teach(node) if *node == peer);
+        if !effects.iter().any(told) {
+            effects.push(Effect::Teach(peer));
+        }
     }
 
     /// Starts the next store if one is needed and none is in flight.
@@ -190,6 +213,7 @@ impl Member {
             }
             Effect::OwnPromise(ballot) => self.on_own_promise(ballot, out),
             Effect::OwnAccepted(ballot, epoch) => self.on_own_accepted(ballot, epoch, out),
+            Effect::Teach(peer) => self.teach(peer, out),
             Effect::Install(configuration, slots) => self.install(configuration, slots, out),
             Effect::Started => self.on_start_stored(out),
             Effect::Named => self.on_life_named(out),

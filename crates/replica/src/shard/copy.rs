@@ -33,6 +33,9 @@ pub(super) enum Purpose {
     Grow { run: u64 },
 }
 
+/// In the place of the hash of bytes that rotted, with the node's number: no bytes are expected to have this one.
+const ROTTEN: u128 = 0x726f_7474_656e_2062_7974_6573_0000_0000;
+
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Phase {
     /// Waits for the lock, or for nodes to be ready.
@@ -375,6 +378,18 @@ impl Shard {
             self.on_own_disk(id, answer, out);
         } else if let DiskAnswer::Data(buffer) = answer {
             self.release(buffer, out);
+        }
+    }
+
+    /// What the own disk says to a comparison. Bytes that rotted are like those of no other copy: also of one that has the
+    /// same, because it never had what a disk here confirmed and lost.
+    pub(super) fn hash_in(&self, answer: DiskAnswer) -> Option<u128> {
+        match answer {
+            DiskAnswer::Hash(hash) => Some(hash),
+            DiskAnswer::Rotten => Some(ROTTEN | u128::from(self.node.0)),
+            DiskAnswer::Done | DiskAnswer::Durable | DiskAnswer::Data(_) | DiskAnswer::Failed => {
+                None
+            }
         }
     }
 

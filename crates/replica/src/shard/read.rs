@@ -232,7 +232,10 @@ impl Shard {
     pub(super) fn on_own_disk(&mut self, id: u64, answer: DiskAnswer, out: &mut Out) {
         match answer {
             DiskAnswer::Data(buffer) => self.on_read_done(id, self.node, Ok(buffer), out),
-            DiskAnswer::Hash(hash) => self.on_hash_of(id, self.node, Some(hash), out),
+            DiskAnswer::Hash(_) => self.on_hash_of(id, self.node, self.hash_in(answer), out),
+            DiskAnswer::Rotten if self.copy_mut(id).is_some_and(|copy| copy.is_comparing()) => {
+                self.on_hash_of(id, self.node, self.hash_in(answer), out);
+            }
             DiskAnswer::Rotten => {
                 self.on_read_done(id, self.node, Err(ReadFailure::Rotten), out);
             }

@@ -331,10 +331,7 @@ impl Shard {
                     let zero = ok && buffer.is_none();
                     ShardMessage::Data { sequence, ok, zero, rotten }
                 }
-                PeerAsk::Hash => {
-                    let hash = if let DiskAnswer::Hash(hash) = answer { Some(hash) } else { None };
-                    ShardMessage::Hash { sequence, hash }
-                }
+                PeerAsk::Hash => ShardMessage::Hash { sequence, hash: self.hash_in(answer) },
             };
             self.send(node, message, buffer, out);
         }

@@ -19,6 +19,10 @@ impl Scenario {
                 }
                 Err("everything is answered".to_owned())
             }
+            "unlost" if self.world.nodes.iter().any(|node| node.bad_write.is_some()) => {
+                Err("a write that was to be lost was carried out".to_owned())
+            }
+            "unlost" => Ok(()),
             "identical" => {
                 let nodes = self.nodes(&words[1..])?;
                 let nodes = if nodes.is_empty() { self.world.plan.replicas() } else { nodes };

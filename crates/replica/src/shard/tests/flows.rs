@@ -704,15 +704,15 @@ fn verify_finds_a_flipped_block_and_the_majority_wins() {
 }
 
 #[test]
-fn the_majority_wins_also_if_one_of_it_cannot_be_read() {
-    let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
+fn the_majority_wins_also_if_another_one_cannot_be_read() {
+    let mut world = World::new(&[1, 2, 3, 4], &[1, 2, 3, 4]);
     world.lead(1);
     world.write(1, 64, 8, 5);
     world.nodes.get_mut(&1).expect("there").data.insert(66, 9);
     world.nodes.get_mut(&2).expect("there").rotten.insert(66);
     world.tell(1, verify(1, 0, u64::MAX));
     world.wait_ms(1000);
-    assert_eq!([1, 2, 3].map(|node| world.at(node, 66)), [5; 3]);
+    assert_eq!([1, 2, 3, 4].map(|node| world.at(node, 66)), [5; 4]);
     assert_eq!(world.buffers_held(), 0);
 }
 

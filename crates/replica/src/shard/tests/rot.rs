@@ -1,7 +1,7 @@
 //! Blocks that changed by themselves.
 
 use super::world::World;
-use crate::door::FromShard;
+use crate::door::{FromShard, ToShard};
 use alloc::vec::Vec;
 use base::{AnswerError, NodeId};
 
@@ -131,4 +131,22 @@ fn bytes_that_were_read_for_a_part_are_taken_for_no_other() {
     world.wait_ms(1000);
     assert_well(&world, &[2]);
     assert_eq!(world.buffers_held(), 0);
+}
+
+/// One disk confirmed a write and lost it, and knows by its checksum; the other never had it. Both hold the same bytes.
+#[test]
+fn a_disk_that_lost_a_write_is_not_the_same_as_one_that_never_had_it() {
+    for loser in [1, 2] {
+        let mut world = written(&[1, 2]);
+        for node in [1, 2] {
+            world.nodes.get_mut(&node).expect("a node").data.insert(3, 0);
+        }
+        world.nodes.get_mut(&loser).expect("a node").rotten.insert(3);
+        let verify =
+            ToShard::Verify { run: 1, volume: super::world::VOLUME, from: 0, to: u64::MAX };
+        world.tell(1, verify);
+        world.wait_ms(1000);
+        assert!(world.has_mark(1, "a comparison found a difference"), "node {loser}");
+        assert!(world.nodes[&loser].rotten.is_empty(), "node {loser}");
+    }
 }

@@ -746,7 +746,7 @@ impl Node {
             return (op, DiskAnswer::Failed);
         }
         let answer = match request {
-            DiskRequest::Read { span, .. }
+            DiskRequest::Read { span, .. } | DiskRequest::Hash { span, .. }
                 if self.rotten.range(span.first()..span.end()).next().is_some() =>
             {
                 DiskAnswer::Rotten
