@@ -1,5 +1,6 @@
 //! The list of labs. What each does is in a file of its family.
 
+mod apart;
 mod apps;
 mod change;
 mod disks;
@@ -63,9 +64,14 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// Whether it runs in a network namespace of its own.
-    pub(crate) fn needs_network(&self) -> bool {
-        self.name.starts_with("net-")
+    /// Whether packets are dropped in it, which cannot be done in this machine's own network.
+    pub(crate) fn cuts_network(&self) -> bool {
+        self.name.starts_with("net-") || self.name == "endurance"
+    }
+
+    /// Fetches what it needs from elsewhere, for which its own network has no way. Gives the reason if that cannot be had.
+    pub(crate) fn prepare(&self) -> Outcome<Option<String>> {
+        if self.name.starts_with("vm-") { vm::prepare(self.name) } else { Ok(None) }
     }
 }
 
@@ -191,6 +197,7 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "net-lossy" net::lossy, "Between nodes packets are lost, and the primary is killed.";
     Full  "net-long" net::long, "Nodes are tens of milliseconds from each other, and the primary is killed.";
     Full  "net-alone" net::without_quorum, "Two copies without quorum are cut apart, go on, meet, and one side is given up.";
+    Full  "net-nodes-apart" apart::apart, "Each node has a network of its own and a cable to a switch; cables are pulled, and nodes killed.";
     Quick "scale-huge" scale::huge, "Volumes of 1 PiB: written at both ends, resynced, restarted, in little memory.";
     Full  "scale-scattered" scale::scattered, "Dirty blocks all over a volume of 1 TiB take no more memory than is said, before and after a restart.";
     Quick "scale-requests" scale::requests, "Requests of 32 MiB, many at once, in bounded memory.";

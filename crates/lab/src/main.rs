@@ -7,8 +7,8 @@
 //! `lab` runs everything, `lab --quick` what fits into a few minutes, `lab NAME…` these; it drives the
 //! programs that lie beside it and builds nothing. Described in `docs/lab.md`.
 //!
-//! Always: each lab runs in a process of its own below a directory of its own, and nothing of it is
-//! left afterwards (`supervise`).
+//! Always: each lab runs in a process of its own below a directory of its own, and in a network namespace of its own where
+//! one can be had, and nothing of it is left afterwards (`supervise`).
 
 mod bench;
 mod cluster;
@@ -164,70 +164,118 @@ fn all(arguments: &Arguments) -> ExitCode {
     }
     let seed = arguments.seed.unwrap_or_else(seed_of_now);
     println!("{} labs, seed {seed}", chosen.len());
+    let network = Network::of_this_machine();
+    network.complain();
+    let words = words(arguments, seed);
+    let mut ends = Vec::new();
+    for (number, lab) in chosen.iter().enumerate() {
+        let begun = Instant::now();
+        let (end, seen) = match stop.load(Ordering::Relaxed) {
+            true => (End::Failed, Seen::default()),
+            false => one(lab, number, arguments, &words, &network, &stop),
+        };
+        ends.push(Ended { name: lab.name, end, time: begun.elapsed(), seen });
+    }
+    conclude(&ends, &network)
+}
+
+/// What the process of each lab is told.
+fn words(arguments: &Arguments, seed: u64) -> Vec<String> {
+    let mut words = vec!["--seed".to_owned(), seed.to_string()];
+    words.extend(["--threads".to_owned(), arguments.threads.to_string()]);
+    if arguments.quick {
+        words.push("--quick".to_owned());
+    }
+    words.extend(["--hours".to_owned(), arguments.hours.to_string()]);
+    if let Some(old) = &arguments.old {
+        words.extend(["--old".to_owned(), old.display().to_string()]);
+    }
+    if let Some(why) = &arguments.no_old {
+        words.extend(["--no-old".to_owned(), why.clone()]);
+    }
+    words
+}
+
+/// One lab, in a process of its own.
+fn one(
+    lab: &Lab,
+    number: usize,
+    arguments: &Arguments,
+    words: &[String],
+    network: &Network,
+    stop: &Arc<AtomicBool>,
+) -> (End, Seen) {
+    println!("{}: {}", lab.name, lab.about);
+    let begun = Instant::now();
     let after = match (arguments.hold, arguments.keep) {
         (true, _) => After::Hold,
         (false, true) => After::Keep,
         (false, false) => After::Clean,
     };
-    let mut ends = Vec::new();
-    for (number, lab) in chosen.iter().enumerate() {
-        if stop.load(Ordering::Relaxed) {
-            ends.push(Ended {
-                name: lab.name,
-                end: End::Failed,
-                time: Duration::ZERO,
-                seen: Seen::default(),
-            });
-            continue;
+    // A short path: Unix sockets below it may not be longer than 107 bytes.
+    let directory =
+        std::env::temp_dir().join(format!("lockstep-lab-{}-{number}", std::process::id()));
+    let asked = if lab.name == "endurance" { arguments.hours } else { 0.0 };
+    let limit = lab.pace.limit() + Duration::from_secs_f64(asked * 3600.0);
+    let missing = network.missing_for(lab).map_or_else(|| lab.prepare(), |why| Ok(Some(why)));
+    let (end, seen) = match missing {
+        Ok(None) => {
+            let own = network.own.is_ok();
+            supervise(lab.name, &directory, words, own, limit, after, stop)
         }
-        println!("{}: {}", lab.name, lab.about);
-        let begun = Instant::now();
-        // A short path: Unix sockets below it may not be longer than 107 bytes.
-        let directory =
-            std::env::temp_dir().join(format!("lockstep-lab-{}-{number}", std::process::id()));
-        let mut words = vec!["--seed".to_owned(), seed.to_string()];
-        words.extend(["--threads".to_owned(), arguments.threads.to_string()]);
-        if arguments.quick {
-            words.push("--quick".to_owned());
+        Ok(Some(reason)) => {
+            println!("    NOT RUN: {reason}");
+            (End::NotRun, Seen::default())
         }
-        words.extend(["--hours".to_owned(), arguments.hours.to_string()]);
-        if let Some(old) = &arguments.old {
-            words.extend(["--old".to_owned(), old.display().to_string()]);
+        Err(failure) => {
+            println!("    FAILED: {failure}");
+            (End::Failed, Seen::default())
         }
-        if let Some(why) = &arguments.no_old {
-            words.extend(["--no-old".to_owned(), why.clone()]);
-        }
-        let asked = if lab.name == "endurance" { arguments.hours } else { 0.0 };
-        let limit = lab.pace.limit() + Duration::from_secs_f64(asked * 3600.0);
-        let network = lab.needs_network();
-        let (end, seen) = match network_missing(network) {
-            Some(reason) => {
-                println!("    NOT RUN: {reason}");
-                (End::NotRun, Seen::default())
-            }
-            None => supervise(lab.name, &directory, &words, network, limit, after, &stop),
-        };
-        println!("{} {} in {:.1} s", lab.name, word(end), begun.elapsed().as_secs_f64());
-        ends.push(Ended { name: lab.name, end, time: begun.elapsed(), seen });
-    }
-    conclude(&ends)
+    };
+    println!("{} {} in {:.1} s", lab.name, word(end), begun.elapsed().as_secs_f64());
+    (end, seen)
 }
 
-/// Why a lab that needs a network of its own cannot be run here.
-fn network_missing(needed: bool) -> Option<String> {
-    if !needed {
-        return None;
+/// What labs can have of a network of their own here; the error says why not.
+struct Network {
+    /// A namespace.
+    own: Result<(), String>,
+    /// Packets that are dropped in it.
+    cuts: Result<(), String>,
+}
+
+impl Network {
+    /// Tries it.
+    fn of_this_machine() -> Network {
+        let own = in_a_namespace(&["unshare", "ip"], "ip link set lo up");
+        let cuts = own.clone().and_then(|()| in_a_namespace(&["nft"], "nft add table ip lab"));
+        Network { own, cuts }
     }
-    let missing = bench::missing(&["unshare", "ip", "nft"]);
+
+    /// Says so if labs share the network of this machine.
+    fn complain(&self) {
+        if let Err(why) = &self.own {
+            println!("NOT in a namespace: {why}. Labs use this machine's own loopback");
+        }
+    }
+
+    /// Why a lab that cannot do without cannot be run here.
+    fn missing_for(&self, lab: &Lab) -> Option<String> {
+        if lab.cuts_network() { self.cuts.clone().err() } else { None }
+    }
+}
+
+/// Whether this can be done in a network namespace that is made for it.
+fn in_a_namespace(tools: &[&str], line: &str) -> Result<(), String> {
+    let missing = bench::missing(tools);
     if !missing.is_empty() {
-        return Some(format!("not on this machine: {}", missing.join(", ")));
+        return Err(format!("not on this machine: {}", missing.join(", ")));
     }
-    let table = "ip link set lo up && nft add table ip lab";
     let mut command = Command::new("unshare");
-    match bench::run(command.args(["--net", "sh", "-c", table]), bench::TOOL_LIMIT) {
-        Ok(said) if said.code == Some(0) => None,
-        Ok(said) => Some(format!("no network namespaces here: {}", said.err.trim())),
-        Err(failure) => Some(failure.0),
+    match bench::run(command.args(["--net", "sh", "-c", line]), bench::TOOL_LIMIT) {
+        Ok(said) if said.code == Some(0) => Ok(()),
+        Ok(said) => Err(format!("no network namespaces here: {}", said.err.trim())),
+        Err(failure) => Err(failure.0),
     }
 }
 
@@ -256,12 +304,13 @@ fn word(end: End) -> &'static str {
 }
 
 /// Prints the table and the two lines that programs read.
-fn conclude(ends: &[Ended]) -> ExitCode {
+fn conclude(ends: &[Ended], network: &Network) -> ExitCode {
     println!();
     for Ended { name, end, time, .. } in ends {
         println!("{name:<22} {:<8} {:>7.1} s", word(*end), time.as_secs_f64());
     }
     print!("{}", kernels::table(ends));
+    network.complain();
     let count = |wanted: End| ends.iter().filter(|one| one.end == wanted).count();
     let (passed, failed) = (count(End::Passed), count(End::Failed));
     println!("{passed} passed, {failed} failed, {} skipped", count(End::NotRun));

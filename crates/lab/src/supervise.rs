@@ -79,6 +79,9 @@ pub(crate) fn supervise(
     }
     if failed && after == After::Hold {
         println!("    left as it is, processes and all: {}", directory.display());
+        if own_network {
+            println!("    its network: nsenter --net --target PROCESS");
+        }
         return (end, seen);
     }
     if let Err(left) = clean(directory, failed && after == After::Keep) {

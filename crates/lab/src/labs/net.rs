@@ -25,13 +25,13 @@ const LOOKING: usize = 4;
 const CUT: Duration = Duration::from_secs(6);
 
 /// The rules of this namespace.
-struct Network<'a> {
-    cluster: &'a Cluster,
+pub(super) struct Network<'a> {
+    pub(super) cluster: &'a Cluster,
 }
 
 impl<'a> Network<'a> {
     /// Without any cut.
-    fn new(cluster: &'a Cluster) -> Outcome<Network<'a>> {
+    pub(super) fn new(cluster: &'a Cluster) -> Outcome<Network<'a>> {
         tool("nft", &["add", "table", "ip", "lab"])?;
         tool(
             "nft",
@@ -89,7 +89,7 @@ impl<'a> Network<'a> {
     }
 
     /// What `from` sends does not reach `to` any more.
-    fn cut(&self, from: &str, to: &str) -> Outcome<()> {
+    pub(super) fn cut(&self, from: &str, to: &str) -> Outcome<()> {
         let (from, to) = (self.address(from)?.to_string(), self.address(to)?.to_string());
         let rule = ["add", "rule", "ip", "lab", "cuts", "ip", "saddr", &from, "ip", "daddr", &to];
         tool("nft", &[&rule[..], &["drop"]].concat()).map(drop)
@@ -105,7 +105,7 @@ impl<'a> Network<'a> {
     }
 
     /// Nothing passes between `node` and the others.
-    fn isolate(&self, node: &str) -> Outcome<()> {
+    pub(super) fn isolate(&self, node: &str) -> Outcome<()> {
         for other in self.cluster.nodes.iter().filter(|other| other.name != node) {
             self.cut(node, &other.name)?;
             self.cut(&other.name, node)?;
@@ -114,7 +114,7 @@ impl<'a> Network<'a> {
     }
 
     /// Everything passes.
-    fn heal(&self) -> Outcome<()> {
+    pub(super) fn heal(&self) -> Outcome<()> {
         tool("nft", &["flush", "chain", "ip", "lab", "cuts"]).map(drop)
     }
 }

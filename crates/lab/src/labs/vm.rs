@@ -66,6 +66,22 @@ impl By {
     }
 }
 
+/// Kernels by the last word of a lab's name.
+const KERNELS: [(&str, Series); 4] =
+    [("-5.10", LINUX_5_10), ("-6.1", LINUX_6_1), ("-6.12", LINUX_6_12), ("-newest", NEWEST)];
+
+/// Makes what the lab of this name needs of the package archive, where it is not there yet; the reason if it cannot be had.
+pub(super) fn prepare(name: &str) -> Outcome<Option<String>> {
+    let Some((_, series)) = KERNELS.iter().find(|(word, _)| name.ends_with(word)) else {
+        return Ok(None);
+    };
+    let missing = Guest::of(*series)?.err();
+    if missing.is_some() || !name.starts_with("vm-tls-") {
+        return Ok(missing);
+    }
+    Ok(tls::newer_tools()?.err())
+}
+
 /// Leaves the lab here with the reason if there is no such machine; what its kernel is stands in the lab's directory.
 macro_rules! need_guest {
     ($bench:expr, $series:expr) => {

@@ -12,7 +12,7 @@ use crate::bench::{Bench, Outcome, Verdict, ensure, program, run, text};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 
 /// Programs of a newer Debian, for the machine; kept beside the kernels. The inner error: they cannot be had.
-fn newer_tools() -> Outcome<Result<PathBuf, String>> {
+pub(super) fn newer_tools() -> Outcome<Result<PathBuf, String>> {
     let directory = kept()?.join("tools-13");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("vm/newer.sh");
     if is_made(&directory.join("made"), &script) {
