@@ -1,10 +1,14 @@
 //! As long as one likes: everything at random, and what the nodes take of the machine.
 //!
-//! A round makes a resource, uses it while nodes die, stand still, hand over and change their parts, judges what clients
-//! saw, and deletes it. After each, when all is quiet, memory, files and threads of the nodes that are never restarted
-//! are read from the kernel.
+//! A round makes a resource, uses it while nodes die, stand still, are cut off, hand over and change their parts, and while disks
+//! fail and forget (`acts`), judges what clients saw, and deletes it. After each, when all is quiet, memory, files and threads
+//! of the nodes that are never restarted are read from the kernel.
 //!
-//! Always: a round's history is judged before the next begins, so that hours need no more memory here than minutes.
+//! Always: a round's history is judged before the next begins, so that hours need no more memory here than minutes. Nothing
+//! happens by which an acknowledged write may be lost: a disk fails or forgets only while a node that lasts has a copy in
+//! sync, and a copy is forced only if it is.
+
+mod acts;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,19 +17,33 @@ use std::time::{Duration, Instant};
 
 use base::Prng;
 
+use super::faults::restart_with;
 use super::kill::{DISK, SIZE_TEXT, load, roaming, settle, staying};
-use crate::bench::{Bench, Outcome, ensure, let_run, passed, wait_for};
+use super::net::Network;
+use crate::bench::{Bench, Outcome, ensure, passed, wait_for};
 use crate::cluster::{Cluster, SYNC_LIMIT};
-use crate::load::{Load, addresses};
+use crate::load::{ClientPlan, addresses};
+use acts::Acts;
 use client::{ANSWER_LIMIT, Volume};
 
 /// Nodes that live as long as the lab.
 const LASTING: [&str; 2] = ["a", "b"];
+/// Nodes that die.
+const PASSING: [&str; 2] = ["c", "d"];
 const COPIES: [&str; 3] = ["a", "b", "c"];
 const NODES: [&str; 4] = ["a", "b", "c", "d"];
 
 /// Things that happen in a round.
-const ACTS: u64 = 10;
+const ACTS: u64 = 15;
+
+/// Of so many rounds, in one a copy is forced.
+const FORCE_ONE_IN: u64 = 5;
+
+/// Of so many others, in one the disks of nodes that die have caches that forget.
+const FORGETFUL_ONE_IN: u64 = 3;
+
+/// How long a client of a node that lasts waits for an answer: longer than the node is ever cut off.
+const WAITS_FOR: Duration = Duration::from_secs(90);
 
 /// Rounds at least: one to warm up, and two halves to compare.
 const ROUNDS_MIN: usize = 5;
@@ -87,119 +105,88 @@ fn insist(cluster: &Cluster, words: &[&str]) -> Outcome<()> {
     wait_for(&words.join(" "), WORD_LIMIT, || cluster.ok(words).map(drop))
 }
 
-/// Starts a node that is away, once the others have gone on without it: where two copies were invalidated its own may be the only
-/// one that has everything, and they cannot.
-fn back(cluster: &Cluster, load: &Load, node: &str) -> Outcome<()> {
-    let before = load.acknowledged();
-    wait_for("20 more acknowledged writes", SYNC_LIMIT, || {
-        let more = load.acknowledged() - before;
-        ensure!(more >= 20 || has_the_only_copy(cluster, node)?, "there were {more}");
-        Ok(())
-    })?;
-    cluster.start(node)
-}
-
-/// Whether no copy but the node's is known to have everything.
-fn has_the_only_copy(cluster: &Cluster, node: &str) -> Outcome<bool> {
-    let status = cluster.status(DISK)?;
-    let replicas = status["replicas"].as_array().map(Vec::as_slice).unwrap_or_default();
-    Ok(!replicas.iter().any(|replica| replica["node"] != node && replica["in_sync"] == true))
-}
-
-/// One thing happens. Words that may well be refused now are said for what they do when they are not.
-fn act(cluster: &Cluster, load: &Load, random: &mut Prng) -> Outcome<&'static str> {
-    let pick = |random: &mut Prng, of: &[&'static str]| {
-        let count = u64::try_from(of.len()).unwrap_or(1);
-        of[usize::try_from(random.below(count)).unwrap_or(0)]
-    };
-    let node = pick(random, &NODES);
-    match random.below(12) {
-        0 => {
-            let victim = pick(random, &["c", "d"]);
-            cluster.kill(victim)?;
-            back(cluster, load, victim)?;
-            Ok("kill")
-        }
-        1 => {
-            let victim = pick(random, &["c", "d"]);
-            cluster.stop(victim)?;
-            back(cluster, load, victim)?;
-            Ok("stop")
-        }
-        2 => {
-            cluster.freeze(node)?;
-            let_run(Duration::from_millis(100 + random.below(4000)));
-            cluster.thaw(node)?;
-            Ok("freeze")
-        }
-        3 | 4 => {
-            cluster.cli(&["resource", "promote", DISK, "--node", node])?;
-            Ok("promote")
-        }
-        5 => {
-            cluster.cli(&["resource", "demote", DISK])?;
-            Ok("demote")
-        }
-        6 => {
-            cluster.cli(&["resource", "suspend", DISK])?;
-            insist(cluster, &["resource", "resume", DISK])?;
-            Ok("suspend")
-        }
-        7 => {
-            cluster.cli(&["resource", "pause-resync", DISK])?;
-            load.progress(20)?;
-            insist(cluster, &["resource", "resume-resync", DISK])?;
-            Ok("pause resync")
-        }
-        8 => {
-            cluster.cli(&["resource", "verify", DISK, "--anew"])?;
-            Ok("verify")
-        }
-        9 => {
-            cluster.cli(&["resource", "invalidate", DISK, "--node", pick(random, &COPIES)])?;
-            Ok("invalidate")
-        }
-        10 => {
-            cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
-            if cluster.cli(&["resource", "remove-replica", DISK, "--node", "c"])?.code == Some(0) {
-                load.progress(20)?;
-                insist(cluster, &["resource", "add-replica", DISK, "--node", "c"])?;
-            }
-            Ok("remove and add")
-        }
-        _ => {
-            for address in addresses(cluster, &NODES)?.repeat(10) {
-                // A node that is just coming back may refuse it.
-                drop(Volume::open(address, DISK, ANSWER_LIMIT));
-            }
-            Ok("connect")
-        }
-    }
-}
-
 /// From the making of a resource to its end; what happened is counted.
 fn round(
     bench: &Bench,
-    cluster: &Cluster,
+    network: &Network<'_>,
     random: &mut Prng,
     counts: &mut BTreeMap<&'static str, u64>,
 ) -> Outcome<String> {
+    let cluster = network.cluster;
     let protocol = if random.once_in(2) { "B" } else { "C" };
+    if random.once_in(FORCE_ONE_IN) {
+        *counts.entry("force").or_default() += 1;
+        return forced(bench, cluster, protocol);
+    }
+    let forgetful = random.once_in(FORGETFUL_ONE_IN);
+    let forgets = make_forgetful(cluster, random, forgetful)?;
     let made =
         ["--size", SIZE_TEXT, "--replicas", "3", "--nodes", "a,b,c,d", "--protocol", protocol];
     cluster.create(DISK, &made)?;
-    let mut clients = staying(cluster, &LASTING, 2)?;
+    // Whose node is cut off waits for it.
+    let staying = staying(cluster, &LASTING, 2)?.into_iter();
+    let mut clients: Vec<ClientPlan> =
+        staying.map(|plan| ClientPlan { limit: WAITS_FOR, ..plan }).collect();
     clients.extend(roaming(cluster, &["c", "d", "a"], 2)?);
     clients.extend(roaming(cluster, &["d", "b", "c"], 2)?);
     let load = load(bench, clients);
     load.progress(100)?;
+    let mut acts = Acts { network, load: &load, forgets, witness: false };
     for _ in 0..ACTS {
-        *counts.entry(act(cluster, &load, random)?).or_default() += 1;
+        *counts.entry(acts.act(random)?).or_default() += 1;
         load.progress(20)?;
     }
     let summary = settle(bench, cluster, load, &COPIES)?;
     insist(cluster, &["resource", "delete", DISK, "--force"])?;
     Ok(summary)
+}
+
+/// Nodes that are not lasting get disks with a cache that their death empties, or plain ones. Returns what their
+/// settings say of it.
+fn make_forgetful(cluster: &Cluster, random: &mut Prng, forgetful: bool) -> Outcome<String> {
+    let seed = random.below(1 << 32);
+    let (settings, kept) = (format!("seed = {seed}\nvolatile_cache = true\n"), random.below(3));
+    let settings = format!("{settings}written_back_one_in = {kept}\n");
+    let settings = if forgetful { settings } else { String::new() };
+    for node in PASSING {
+        restart_with(cluster, node, &settings)?;
+    }
+    Ok(settings)
+}
+
+/// A round in which the last copy that is left goes on alone by an operator's word, twice. It is in sync, so nothing may be lost;
+/// clients may get errors.
+fn forced(bench: &Bench, cluster: &Cluster, protocol: &str) -> Outcome<String> {
+    const FORCED: [&str; 3] = ["a", "c", "d"];
+    let made =
+        ["--size", SIZE_TEXT, "--replicas", "3", "--nodes", "a,c,d,b", "--protocol", protocol];
+    cluster.create(DISK, &made)?;
+    // None of b's: as a primary that lives and has no copy it would keep others from being forced.
+    let load = load(bench, roaming(cluster, &["a"], 6)?);
+    for _ in 0..2 {
+        load.progress(100)?;
+        cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+        for node in PASSING {
+            cluster.kill(node)?;
+        }
+        let left = cluster.replica(DISK, "a")?;
+        // It may have been left out just before: then it lacks something, and is not what is asked for here.
+        let whole = left["in_sync"] == true;
+        if whole {
+            insist(cluster, &["resource", "force", DISK, "--node", "a"])?;
+            load.progress(50)?;
+        }
+        for node in PASSING {
+            cluster.start(node)?;
+        }
+        for node in PASSING.into_iter().filter(|_| whole) {
+            insist(cluster, &["resource", "add-replica", DISK, "--node", node])?;
+            load.progress(20)?;
+        }
+    }
+    let summary = settle(bench, cluster, load, &FORCED)?;
+    insist(cluster, &["resource", "delete", DISK, "--force"])?;
+    Ok(format!("forced; {summary}"))
 }
 
 /// A cluster whose nodes have little memory for payload, and have used it all once.
@@ -254,13 +241,14 @@ fn quiet(cluster: &Cluster, first: Option<&[Sample]>) -> Outcome<Vec<Sample>> {
 /// All of it.
 pub(super) fn endurance(bench: &Bench) -> Outcome {
     let cluster = warm(bench)?;
+    let network = Network::new(&cluster)?;
     let begun = Instant::now();
     let length = Duration::from_secs_f64(bench.hours.max(0.0) * 3600.0);
     let mut random = Prng::new(bench.seed);
     let mut counts = BTreeMap::new();
     let mut all: Vec<Vec<Sample>> = Vec::new();
     while all.len() < ROUNDS_MIN || begun.elapsed() < length {
-        let summary = round(bench, &cluster, &mut random, &mut counts)?;
+        let summary = round(bench, &network, &mut random, &mut counts)?;
         let samples = quiet(&cluster, all.first().map(Vec::as_slice))?;
         bench.tell(format_args!("round {}: {summary}; {samples:?}", all.len() + 1));
         all.push(samples);

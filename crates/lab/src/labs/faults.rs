@@ -12,7 +12,7 @@ use crate::load::{BLOCK_BYTES, fill};
 use client::{ANSWER_LIMIT, Volume};
 
 /// Stops a node, and starts it with these faults, or without any.
-fn restart_with(cluster: &Cluster, node: &str, faults: &str) -> Outcome<()> {
+pub(super) fn restart_with(cluster: &Cluster, node: &str, faults: &str) -> Outcome<()> {
     let path = cluster.settings(node);
     let text = fs::read_to_string(&path)?;
     let plain: String = text
