@@ -12,8 +12,8 @@
 //! - the same seed and number of inputs try the same inputs, but for targets whose right inputs hold fresh keys
 //!   (`certificate`, `identity`, `link`).
 //!
-//! Not here: what authenticated peers say in the wrong order (`sim`, the tests of `replica`); the files that
-//! only `lockstepd` reads, which are judged by this crate's means in its own tests.
+//! Not here: what authenticated peers say in the wrong order (`sim`, the tests of `replica`); what only a
+//! program's own tests reach, which judge it by this crate's means (`targets::ELSEWHERE`).
 
 pub mod corpus;
 mod mutate;
@@ -57,6 +57,12 @@ pub fn memory_max(length: usize) -> usize {
 
 /// For targets without anything to mend.
 pub fn nothing(_: &mut Vec<u8>) {}
+
+/// Inputs that the test of a program's own target tries: as many as this variable of the environment says, or a few thousand.
+#[must_use]
+pub fn runs_of(variable: &str) -> u64 {
+    std::env::var(variable).ok().and_then(|runs| runs.parse().ok()).unwrap_or(4_000)
+}
 
 /// One number for what an outcome says of itself.
 #[must_use]

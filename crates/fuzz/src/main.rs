@@ -5,7 +5,7 @@
 //!
 //! Not here: what is judged (the library).
 
-use fuzz::targets::TARGETS;
+use fuzz::targets::{ELSEWHERE, TARGETS};
 use fuzz::{Target, run, try_one};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -71,7 +71,10 @@ fn parse() -> Result<Option<Arguments>, String> {
                 return Ok(None);
             }
             "--list" => {
-                TARGETS.iter().for_each(|target| println!("{:<16} {}", target.name, target.what));
+                TARGETS.iter().for_each(|target| println!("{:<18} {}", target.name, target.what));
+                for (name, what, how) in ELSEWHERE {
+                    println!("{name:<18} {what}: {how}");
+                }
                 return Ok(None);
             }
             "--seconds" => arguments.limit = Duration::from_secs(number(&value()?)?),

@@ -1,7 +1,7 @@
 //! A short run of every parser, always with the same inputs, and proof that the alarm rings.
 
 use base::Prng;
-use fuzz::targets::TARGETS;
+use fuzz::targets::{ELSEWHERE, TARGETS};
 use fuzz::{Target, memory_max, nothing, outcome, run};
 
 /// Inputs for each target: enough to find a fault planted behind a checksum, and done in seconds.
@@ -28,10 +28,20 @@ fn no_parser_is_harmed_by_damaged_input() {
 #[test]
 fn names_of_targets_are_there_once() {
     let mut names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
+    names.extend(ELSEWHERE.iter().map(|(name, ..)| name));
     names.sort_unstable();
     let count = names.len();
     names.dedup();
     assert_eq!(names.len(), count);
+}
+
+#[test]
+fn every_target_has_a_corpus() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    for target in TARGETS {
+        let path = folder.join(format!("{}.hex", target.name));
+        assert!(path.is_file(), "{} is not there", path.display());
+    }
 }
 
 /// A parser with `judge` as its fault.
