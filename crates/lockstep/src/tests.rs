@@ -1,5 +1,7 @@
 //! Words, sizes, what is shown and what is explained; no node takes part.
 
+mod strange;
+
 use clap::{CommandFactory, Parser};
 use wire::admin::{
     Event, ReplicaState, ResourceStatus, Status, VerifyProgress, Verifying, decode_line,
@@ -332,6 +334,19 @@ fn votes_on_disks_that_are_not_used_may_come_back_and_force_is_not_all_that_is_l
     let text = format!("{:?}", crate::explain::explain(&view, &[]));
     assert!(text.contains("bring the disks of b, c back"), "{text}");
     assert!(!text.contains("do not come back") && !text.contains("only `force`"), "{text}");
+}
+
+#[test]
+fn a_primary_that_lives_and_has_no_copy_is_ended_before_another_node_is_forced() {
+    let mut view = resource();
+    view.quorum = false;
+    view.primary = Some("b".to_owned());
+    let text = format!("{:?}", crate::explain::explain(&view, &[]));
+    assert!(!text.contains("end the clients"), "{text}");
+    view.replicas[1].state = ReplicaState::Diskless;
+    view.replicas[1].resync = None;
+    let text = format!("{:?}", crate::explain::explain(&view, &[]));
+    assert!(text.contains("end the clients of b, or stop that node"), "{text}");
 }
 
 #[test]

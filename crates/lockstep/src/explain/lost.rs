@@ -142,13 +142,25 @@ fn ways(view: &ResourceStatus) -> String {
             format!("lockstep resource force {} --node {}   ({loses})", view.name, replica.node)
         })
         .collect();
-    if lines.is_empty() {
-        return format!(
-            "lockstep resource force {} --node NODE   (a node that has a copy)",
-            view.name
-        );
-    }
-    lines.join(NEXT_LINE)
+    let first = view.primary.as_deref().filter(|primary| keeps_others(view, primary));
+    let first = first.map(|primary| {
+        format!(
+            "end the clients of {primary}, or stop that node: a primary that lives keeps others from being forced{NEXT_LINE}"
+        )
+    });
+    let lines = match lines.is_empty() {
+        true => {
+            format!("lockstep resource force {} --node NODE   (a node that has a copy)", view.name)
+        }
+        false => lines.join(NEXT_LINE),
+    };
+    format!("{}{lines}", first.unwrap_or_default())
+}
+
+/// Whether this primary lives, and has no copy: it is none to force, and no other is forced while it has clients.
+fn keeps_others(view: &ResourceStatus, primary: &str) -> bool {
+    let diskless = |one: &&ReplicaStatus| one.connected && one.state == ReplicaState::Diskless;
+    view.replicas.iter().filter(diskless).any(|one| one.node == primary)
 }
 
 fn what_goes(view: &ResourceStatus, replica: &ReplicaStatus, best: bool) -> String {
