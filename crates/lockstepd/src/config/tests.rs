@@ -261,8 +261,7 @@ const NODE_FILE: Target = Target {
 
 #[test]
 fn no_node_file_does_harm() {
-    let runs = std::env::var("NODE_FILE_RUNS").ok().and_then(|runs| runs.parse().ok());
-    let runs = runs.unwrap_or(4_000);
+    let runs = fuzz::runs_of("NODE_FILE_RUNS");
     let report = run(&NODE_FILE, 1, &mut |number, _| number < runs);
     if let Some(found) = report.found {
         panic!("{}: {:?}", found.why, String::from_utf8_lossy(&found.input));

@@ -1,6 +1,7 @@
 //! What a table of hosts admits, what it is refused for, and that it is told without a secret.
 
 use super::{Admission, HostTable};
+use fuzz::{Target, nothing, outcome, run};
 use nvme::TlsNames;
 use std::os::unix::fs::PermissionsExt;
 
@@ -140,4 +141,65 @@ fn a_file_that_others_may_read_or_that_nobody_named_is_refused() {
     let told = HostTable::read(&directory, None).expect_err("it was forgotten");
     assert!(told.0.contains("nvme_hosts = "), "{told}");
     std::fs::remove_dir_all(&directory).expect("our own");
+}
+
+/// A table of hosts, for the fuzzer; a longer run than the one below: `HOST_TABLE_RUNS=10000000 cargo test --package
+/// lockstepd host_table`.
+const HOST_TABLE: Target = Target {
+    name: "host-table",
+    what: "a table of NVMe hosts",
+    valid: |_| format!("{}tls_key = \"{KEY}\"\n", good()).into_bytes(),
+    mend: nothing,
+    judge: |input| {
+        let Ok(text) = std::str::from_utf8(input) else { return outcome(&"no text") };
+        match HostTable::parse(text) {
+            Ok(table) => {
+                let open = matches!(table.admits("nqn.none", "web"), Admission::Open);
+                let two = match table.admits("nqn.two", "web") {
+                    Admission::Open => 0,
+                    Admission::Sealed => 1,
+                    Admission::Refused => 2,
+                    Admission::Proof(credentials) => 3 + credentials.host.len().min(2),
+                };
+                assert!(!table.is_sealed() || !open, "who is sealed lets nobody in");
+                outcome(&(table.len().min(3), open, two, table.has_keys(), table.is_sealed()))
+            }
+            Err(why) => {
+                let hides = |text: &str| HIDDEN.iter().any(|hidden| text.contains(hidden));
+                // A name is told, whatever stands in it.
+                let in_a_name = text.lines().any(|line| line.contains("nqn.") && hides(line));
+                assert!(in_a_name || !hides(&why), "a secret is told: {why}");
+                let words =
+                    why.split(|letter: char| letter.is_ascii_digit() || "`\"".contains(letter));
+                outcome(&words.take(3).collect::<String>().chars().take(60).collect::<String>())
+            }
+        }
+    },
+    words: &[
+        "[[hosts]]\n",
+        "open = [",
+        "nqn = \"nqn.",
+        "secret = ",
+        "controller_secret = ",
+        "old_tls_key = ",
+        "tls_key = ",
+        "resources = []\n",
+        SECRET,
+        KEY,
+        "DHHC-1:03:",
+        "= \"\"",
+        "= 1",
+        "é",
+        "\"\n",
+    ],
+};
+
+#[test]
+fn no_host_table_does_harm_or_has_a_secret_told() {
+    let runs = fuzz::runs_of("HOST_TABLE_RUNS");
+    let report = run(&HOST_TABLE, 1, &mut |number, _| number < runs);
+    if let Some(found) = report.found {
+        panic!("{}: {:?}", found.why, String::from_utf8_lossy(&found.input));
+    }
+    assert!(report.outcomes > 10, "{} outcomes: too few to mean much", report.outcomes);
 }
