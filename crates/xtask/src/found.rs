@@ -1,4 +1,5 @@
-//! `cargo xtask found`: the page of what the simulator found, each with its seed and the commit that mended it.
+//! `cargo xtask found`: the page of what the simulator found, each with its seed and the commit that mended it; and of what labs, tests
+//! and reading found, as `seeds/elsewhere.list` has it.
 //!
 //! A seed is kept in the commit that mends what it found, so the history of `seeds/found.txt` says which that is. Commits
 //! that only changed how the file is written are named in `.git-blame-ignore-revs`.
@@ -13,13 +14,26 @@ use std::process::Command;
 const PAGE: &str = "docs/found.md";
 
 const HEAD: &str = "\
-# What the simulator found
+# What was found
+
+## Found by the simulator
 
 Every seed that ever failed, in the order in which they did, what it showed (the checker: it was the simulator that was wrong), and the commit that
 mended it. `make test` runs all of them again, from `seeds/found.txt`. Words beside a seed: the features that are on, or a resource without
-quorum. What was found by reading, by tests and by the lab has its test instead, in the commit that mended it (`git log`). Written by `cargo xtask found`.
+quorum. Written by `cargo xtask found`.
 
 | seed | what it found | mended in |
+|---|---|---|
+";
+
+const ELSEWHERE: &str = "seeds/elsewhere.list";
+
+const ELSEWHERE_HEAD: &str = "
+## Found by labs, tests and reading
+
+The newest first, from `seeds/elsewhere.list`. Each has its test in the commit that mended it, or is looked for by the lab that found it.
+
+| found by | what was wrong | mended in |
 |---|---|---|
 ";
 
@@ -43,7 +57,16 @@ pub(crate) fn found(project: &Project) -> bool {
             return false;
         }
     };
-    let (page, count) = page(&blame);
+    let elsewhere = match fs::read_to_string(project.root.join(ELSEWHERE)) {
+        Ok(text) => text,
+        Err(error) => {
+            eprintln!("found: {ELSEWHERE}: {error}");
+            return false;
+        }
+    };
+    let (mut page, count) = page(&blame);
+    page.push_str(ELSEWHERE_HEAD);
+    page.push_str(&rows(&elsewhere));
     let path = project.root.join(PAGE);
     if let Err(error) = fs::write(&path, page) {
         eprintln!("found: {}: {error}", path.display());
@@ -53,7 +76,19 @@ pub(crate) fn found(project: &Project) -> bool {
     true
 }
 
-/// The page, and how many seeds are on it.
+/// What was found elsewhere, a row each.
+fn rows(text: &str) -> String {
+    let mut rows = String::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let mut parts = line.splitn(3, " | ");
+        if let (Some(commit), Some(who), Some(what)) = (parts.next(), parts.next(), parts.next()) {
+            writeln!(rows, "| {who} | {what} | {commit} |").expect("a string takes all");
+        }
+    }
+    rows
+}
+
+/// The simulator's part of the page, and how many seeds are in it.
 fn page(blame: &str) -> (String, usize) {
     let mut page = HEAD.to_owned();
     let mut count = 0;
@@ -78,7 +113,13 @@ fn page(blame: &str) -> (String, usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::page;
+    use super::{page, rows};
+
+    #[test]
+    fn what_was_found_elsewhere_has_a_row_with_its_commit() {
+        let text = "# a word\naaaaaaa | lab `x-y` | it was | wrong\nno row\n";
+        assert_eq!(rows(text), "| lab `x-y` | it was | wrong | aaaaaaa |\n");
+    }
 
     #[test]
     fn each_seed_has_a_row_with_its_commit() {

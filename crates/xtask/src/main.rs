@@ -56,7 +56,7 @@ enum Command {
         #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
         hours: f64,
     },
-    /// Writes `docs/found.md`: every seed that ever failed, what it found, and which commit mended it
+    /// Writes `docs/found.md`: every seed that ever failed, and what else was found, with the commits that mended it
     Found,
     /// Writes the README's table of speed: what `bench/results/record-2cores.json` says
     Speed,
