@@ -136,6 +136,9 @@ fn round(
         *counts.entry(acts.act(random)?).or_default() += 1;
         load.progress(20)?;
     }
+    if acts.witness {
+        *counts.entry(acts.witness_in_or_out()?).or_default() += 1;
+    }
     let summary = settle(bench, cluster, load, &COPIES)?;
     insist(cluster, &["resource", "delete", DISK, "--force"])?;
     Ok(summary)

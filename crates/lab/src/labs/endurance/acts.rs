@@ -161,7 +161,7 @@ impl Acts<'_> {
     }
 
     /// `d` votes, or does no more.
-    fn witness_in_or_out(&mut self) -> Outcome<&'static str> {
+    pub(super) fn witness_in_or_out(&mut self) -> Outcome<&'static str> {
         match self.witness {
             false => self.insist("add-replica", &["--node", "d", "--witness"])?,
             true => self.insist("remove-replica", &["--node", "d"])?,
