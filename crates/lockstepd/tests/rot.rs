@@ -169,3 +169,40 @@ fn a_verify_says_whose_blocks_rotted_where_it_takes_what_two_others_hold() {
     drop(volume);
     assert_eq!(cluster.dump(1, "alpha"), cluster.dump(2, "alpha"));
 }
+
+#[test]
+fn what_one_disk_lost_and_the_other_did_not_keep_is_an_error_and_not_old_bytes() {
+    let mut cluster = Cluster::new("rot-lost", 2);
+    (1..=2).for_each(|node| cluster.start(node));
+    let mut file = cluster.resource("alpha", 16 * MIB, &[1, 2]);
+    file.options.data_checksum = true;
+    cluster.create(&file);
+    let (old, new) = (content(7, 4096), content(8, 4096));
+    let mut volume = cluster.open(1, "alpha");
+    volume.write(MIB, &old).unwrap();
+    volume.flush().unwrap();
+    volume.write(MIB, &new).unwrap();
+    cluster.kill(2);
+    // Is done when node 2 is out: what its cache kept does not count when it comes back.
+    volume.write(2 * MIB, &new).unwrap();
+    for node in [1, 2] {
+        let image = cluster.home(node).join("volumes").join("alpha-0.img");
+        let image = OpenOptions::new().write(true).open(image).unwrap();
+        image.write_all_at(&old, MIB).unwrap();
+        image.sync_all().unwrap();
+    }
+    cluster.start(2);
+    cluster.wait_for("node 1 to find what its disk lost", || {
+        match cluster.status(1, "alpha").replicas[0].rot {
+            Some(Rot { found_blocks: 1, .. }) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    for _ in 0..20 {
+        let read = volume.read(MIB, 4096);
+        assert!(read.is_err(), "the new bytes are nowhere, and old ones are no answer: {read:?}");
+    }
+    volume.write(MIB, &new).unwrap();
+    cluster.wait_in_sync(1, "alpha", &[1, 2]);
+    assert!(cluster.open(2, "alpha").read(MIB, 4096).unwrap() == new);
+}

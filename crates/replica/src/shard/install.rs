@@ -27,7 +27,8 @@ impl Shard {
             return;
         }
         let was_primary = self.is_primary();
-        let new_reign = new.reign > old_reign;
+        // Reigns of another side of the history have numbers of their own: that may be a lower one, or the same.
+        let new_reign = new.reign > old_reign || leaves;
         let reigns = reigns && new.primary == Some(self.node);
         if was_primary && (new_reign || !reigns) {
             out.push(ShardOutput::Mark("primary no more"));
@@ -37,6 +38,7 @@ impl Shard {
         if leaves {
             out.push(ShardOutput::Mark("requests of a history that was given up fail"));
             self.lose_sessions(out);
+            self.forget_moment();
         } else if lost && self.told {
             out.push(ShardOutput::Mark("sessions from before the loss of all caches end"));
             self.lose_sessions(out);

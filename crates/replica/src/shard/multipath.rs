@@ -77,6 +77,11 @@ impl Shard {
         self.multipath.told = self.multipath.told.max(moment.unwrap_or_default());
     }
 
+    /// The primary is one of another side of the history.
+    pub(super) fn forget_moment(&mut self) {
+        self.multipath.told = Moment::default();
+    }
+
     /// A client that surely waits here only counts as if it had asked just now.
     pub(super) fn while_it_stays(&self, client: &mut Client) {
         if self.now < client.stays_until

@@ -637,6 +637,25 @@ fn a_retired_write_leaves_no_doubt_and_an_unretired_one_does() {
 }
 
 #[test]
+fn what_was_open_on_a_side_that_is_given_up_is_dirty_although_the_other_reign_has_a_lower_number() {
+    let mut world = pair();
+    world.held.insert((2, 1));
+    world.write(1, 64, 4, 5);
+    world.disconnect(1, 2);
+    let mut other = world.configuration.clone();
+    other.epoch = Epoch(1 << 32);
+    other.reign = Epoch(0);
+    other.fork = 1;
+    for member in other.members.iter_mut().filter(|member| member.node == NodeId(2)) {
+        member.in_sync = false;
+    }
+    let slots = world.nodes[&2].slots.clone();
+    let (configuration, reigns, leaves) = (Arc::new(other), false, true);
+    world.tell(2, ToShard::Install { configuration, slots, reigns, leaves });
+    assert!(world.has_mark(2, "un-retired writes turn into doubt"));
+}
+
+#[test]
 fn a_batch_of_retirements_is_told_at_once_in_a_later_reign_too() {
     let mut world = pair();
     for reign in 1..=3 {

@@ -70,7 +70,7 @@ pub(super) struct Node {
     pub(super) said: Vec<FromShard>,
     pub(super) marks: Vec<&'static str>,
     answers: BTreeMap<u64, Answer>,
-    slots: Vec<Slot>,
+    pub(super) slots: Vec<Slot>,
     life: u64,
 }
 
