@@ -172,9 +172,11 @@ fn a_verify_says_whose_blocks_rotted_where_it_takes_what_two_others_hold() {
 
 #[test]
 fn what_one_disk_lost_and_the_other_did_not_keep_is_an_error_and_not_old_bytes() {
-    let mut cluster = Cluster::new("rot-lost", 2);
-    (1..=2).for_each(|node| cluster.start(node));
-    let mut file = cluster.resource("alpha", 16 * MIB, &[1, 2]);
+    let mut cluster = Cluster::new("rot-lost", 3);
+    (1..=3).for_each(|node| cluster.start(node));
+    let mut file = cluster.resource("alpha", 16 * MIB, &[1, 2, 3]);
+    file.members[2].kind = wire::MemberKind::Witness;
+    file.members[2].stores.clear();
     file.options.data_checksum = true;
     cluster.create(&file);
     let (old, new) = (content(7, 4096), content(8, 4096));
