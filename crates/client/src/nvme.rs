@@ -7,7 +7,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::nvme::{
     DISCOVERY_NQN, Derivation, Digests, Host, HostEvent, Names, ProofFault, Prover, Secret, Seed,
@@ -38,6 +38,9 @@ const DISCOVERY_BYTES: u32 = 32 << 10;
 
 /// How often a write is sent of which the node says that its path failed.
 const TRIES_MAX: u32 = 16;
+
+/// How often something is asked again of a path that is inaccessible.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Who a host is, and how it shows it.
 #[derive(Clone, Debug)]
@@ -271,6 +274,8 @@ pub struct NvmeVolume {
     io: Queue,
     namespace: u32,
     block_shift: u8,
+    /// How long it is asked again of an inaccessible path, which is the only one.
+    patience: Duration,
     /// Its size in bytes.
     pub size_bytes: u64,
     /// The number of our controller.
@@ -346,7 +351,17 @@ impl NvmeVolume {
         }
         let (io, _) = Queue::open(address, nqn, (1, Some(controller)), who, digests, limit)?;
         let size_bytes = blocks << block_shift;
-        Ok(NvmeVolume { admin, io, namespace, block_shift, size_bytes, controller, nguid })
+        let patience = limit;
+        Ok(NvmeVolume {
+            admin,
+            io,
+            namespace,
+            block_shift,
+            patience,
+            size_bytes,
+            controller,
+            nguid,
+        })
     }
 
     fn place(&self, offset_bytes: u64, length: usize) -> (u64, u32) {
@@ -359,12 +374,45 @@ impl NvmeVolume {
     /// # Errors
     /// If the node says so, or nothing in time.
     pub fn write(&mut self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
-        for _ in 0..TRIES_MAX {
-            if self.try_write(offset_bytes, bytes)? {
-                return Ok(());
+        let mut failed = 0;
+        let status = self.patiently(|volume| {
+            loop {
+                let status = volume.write_once(offset_bytes, bytes)?;
+                failed += u32::from(status == Status::PATH_ERROR);
+                if status != Status::PATH_ERROR || failed == TRIES_MAX {
+                    return Ok((status, ()));
+                }
             }
+        });
+        check(status?.0)
+    }
+
+    /// Asks again as long as the path is inaccessible, and that is waited for: it is the only one.
+    fn patiently<T>(
+        &mut self,
+        mut once: impl FnMut(&mut NvmeVolume) -> io::Result<(Status, T)>,
+    ) -> io::Result<(Status, T)> {
+        let until = Instant::now() + self.patience;
+        loop {
+            let (status, got) = once(self)?;
+            if status != Status::INACCESSIBLE || Instant::now() >= until {
+                return Ok((status, got));
+            }
+            std::thread::sleep(ASK_AGAIN);
         }
-        check(Status::PATH_ERROR)
+    }
+
+    /// Says how long it is asked again of an inaccessible path.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
+    fn write_once(&mut self, offset_bytes: u64, bytes: &[u8]) -> io::Result<Status> {
+        self.send(
+            (offset_bytes, bytes),
+            |host, namespace, place, send| host.write(namespace, place, false, bytes, send),
+            Host::write_later,
+        )
     }
 
     /// Likewise, once; false: the node says that this path failed, and that the host is to ask again, by any.
@@ -372,12 +420,8 @@ impl NvmeVolume {
     /// # Errors
     /// If the node says so, or nothing in time.
     pub fn try_write(&mut self, offset_bytes: u64, bytes: &[u8]) -> io::Result<bool> {
-        let status = self.send(
-            (offset_bytes, bytes),
-            |host, namespace, place, send| host.write(namespace, place, false, bytes, send),
-            Host::write_later,
-        )?;
-        if status == Status::PATH_ERROR {
+        let status = self.write_once(offset_bytes, bytes)?;
+        if [Status::PATH_ERROR, Status::INACCESSIBLE].contains(&status) {
             return Ok(false);
         }
         check(status).map(|()| true)
@@ -407,8 +451,12 @@ impl NvmeVolume {
     pub fn read(&mut self, offset_bytes: u64, bytes: &mut [u8]) -> io::Result<()> {
         let (place, namespace, shift) =
             (self.place(offset_bytes, bytes.len()), self.namespace, self.block_shift);
-        let make = |host: &mut Host, send: &mut Vec<u8>| host.read(namespace, place, shift, send);
-        let (status, _, read) = self.io.ask(&[], make)?;
+        let (status, read) = self.patiently(|volume| {
+            let make =
+                |host: &mut Host, send: &mut Vec<u8>| host.read(namespace, place, shift, send);
+            let (status, _, read) = volume.io.ask(&[], make)?;
+            Ok((status, read))
+        })?;
         check(status)?;
         if read.len() != bytes.len() {
             return Err(broken("less was read than asked for"));
@@ -448,7 +496,11 @@ impl NvmeVolume {
     /// If the node says so, or nothing in time.
     pub fn flush(&mut self) -> io::Result<()> {
         let namespace = self.namespace;
-        check(self.io.ask(&[], |host, send| host.flush(namespace, send))?.0)
+        let asked = self.patiently(|volume| {
+            let (status, ..) = volume.io.ask(&[], |host, send| host.flush(namespace, send))?;
+            Ok((status, ()))
+        });
+        check(asked?.0)
     }
 
     /// Changes who may use the volume; the node's status if it does not.
@@ -457,7 +509,11 @@ impl NvmeVolume {
     /// If nothing comes in time.
     pub fn reserve(&mut self, command: &ReservationCommand) -> io::Result<Result<(), u16>> {
         let namespace = self.namespace;
-        let (status, ..) = self.io.ask(&[], |host, send| host.reserve(namespace, command, send))?;
+        let (status, ()) = self.patiently(|volume| {
+            let make = |host: &mut Host, send: &mut Vec<u8>| host.reserve(namespace, command, send);
+            let (status, ..) = volume.io.ask(&[], make)?;
+            Ok((status, ()))
+        })?;
         Ok(if status == Status::SUCCESS { Ok(()) } else { Err(status.code()) })
     }
 

@@ -9,6 +9,7 @@
 //!   then. Where a read's answer goes is kept free before it begins.
 //! - A write is handed on once all its data is there, and only if no digest says that it is damaged.
 //! - A host whose session is lost gets errors until it connects anew.
+//! - A host that is turned away is told so before anything is kept for it; of what came with its command, after that.
 //! - A connection that began with TLS stays inside: what is received is taken from there only, and nothing is sent beside it.
 //!
 //! Not here: what comes from the host (`incoming`), what goes to it (`outgoing`), TLS itself (`psk_guard`).
@@ -80,6 +81,8 @@ pub struct NvmeConnection {
     unfinished: Vec<Slot>,
     starved: bool,
     lost: bool,
+    /// This node can serve nobody now: its host is to ask by another path.
+    turns_away: bool,
     head: Vec<u8>,
     pieces: Vec<Piece>,
     unsent_bytes: u64,
@@ -116,6 +119,7 @@ impl NvmeConnection {
             unfinished: Vec::new(),
             starved: false,
             lost: false,
+            turns_away: false,
             head: Vec::new(),
             pieces: Vec::new(),
             unsent_bytes: 0,
@@ -245,6 +249,12 @@ impl NvmeConnection {
     /// What this host has seen is not so any more: from now on it is refused until it connects anew.
     pub fn lose(&mut self) {
         self.lost = true;
+    }
+
+    /// Whether what is asked from now on is answered with *inaccessible*, so that the host asks by another path at once. What is open
+    /// stays so until its pieces are answered.
+    pub fn turn_away(&mut self, turns_away: bool) {
+        self.turns_away = turns_away;
     }
 
     /// When the host is given up if it stays silent.

@@ -212,17 +212,8 @@ fn what_a_node_finds_in_its_sockets_after_it_stood_still_is_not_carried_out() {
     assert!(read(&mut open(&cluster, 2, 1), 0, 4096) == newer);
 }
 
-/// Waits until a request of a node waits for quorum.
-fn wait_for_waiting(cluster: &Cluster, node: u16) {
-    cluster.wait_for("a request that waits for want of quorum", || {
-        let status = cluster.status(node, "alpha");
-        let waits = !status.quorum && status.requests_in_flight > 0;
-        if waits { Ok(()) } else { Err(format!("{status:?}")) }
-    });
-}
-
 #[test]
-fn a_path_without_quorum_is_inaccessible_and_its_requests_wait_until_quorum_is_back() {
+fn what_is_asked_of_a_path_without_quorum_is_to_be_asked_by_another_at_once() {
     let mut cluster = cluster("nvme-quorum", 3);
     cluster.create(&cluster.resource("alpha", 8 * MIB, &[1, 2, 3]));
     let (mut watched, mut used) = (open(&cluster, 1, 1), open(&cluster, 1, 1));
@@ -230,22 +221,69 @@ fn a_path_without_quorum_is_inaccessible_and_its_requests_wait_until_quorum_is_b
     wait_for_access(&mut watched, 1);
     cluster.kill(2);
     cluster.kill(3);
+    // It waits here when the path becomes inaccessible.
+    assert!(!used.try_write(0, &content(7, 4096)).unwrap(), "its host is to ask elsewhere");
     wait_for_access(&mut watched, 3);
     // A host may connect to such a path, and looks at it as at others.
     let mut late = open(&cluster, 1, 1);
     assert_eq!(late.access().unwrap(), 3);
-    let held = std::thread::spawn(move || used.write(0, &content(7, 4096)).map(|()| used));
-    wait_for_waiting(&cluster, 1);
-    assert_eq!(watched.access().unwrap(), 3, "one that waits changes nothing");
-    assert!(!held.is_finished(), "it is answered neither that it is done nor that it failed");
+    let begun = Instant::now();
+    for path in [&mut used, &mut late] {
+        for length in [4096, 64 << 10] {
+            assert!(!path.try_write(0, &content(8, length)).unwrap());
+        }
+        path.set_patience(Duration::ZERO);
+        let error = path.read(0, &mut [0; 4096]).unwrap_err();
+        assert!(error.to_string().contains("0x302"), "{error}");
+        assert!(path.flush().unwrap_err().to_string().contains("0x302"));
+    }
+    assert!(begun.elapsed() < Duration::from_secs(2), "nothing waits");
     cluster.start(2);
-    let mut used = held.join().unwrap().expect("it is carried out once there is quorum");
-    assert!(read(&mut used, 0, 4096) == content(7, 4096));
-    assert!(read(&mut late, 0, 4096) == content(7, 4096));
+    wait_until_it_is_used(&cluster, &mut watched);
+    for path in [&mut used, &mut late] {
+        path.set_patience(PATIENCE);
+    }
+    let is = read(&mut used, 0, 4096);
+    assert!(is == content(6, 4096) || is == content(7, 4096), "none of the others was carried out");
+    used.write(0, &content(9, 4096)).unwrap();
+    assert!(read(&mut late, 0, 4096) == content(9, 4096));
+}
+
+/// Waits until one of two paths is the best.
+fn wait_until_it_is_used(cluster: &Cluster, watched: &mut NvmeVolume) {
     cluster.wait_for("one path is the best, and the other one may be used", || {
-        let paths = [watched.access(), open(&cluster, 2, 1).access()].map(Result::unwrap);
+        read(watched, 0, 4096);
+        let paths = [watched.access(), open(cluster, 2, 1).access()].map(Result::unwrap);
         if [[1, 2], [2, 1]].contains(&paths) { Ok(()) } else { Err(format!("{paths:?}")) }
     });
+}
+
+/// A node that forwards has none, and what it took is with the primary's node, which stands still.
+#[test]
+fn what_a_path_without_quorum_gave_up_is_not_carried_out_after_what_its_host_asks_by_another() {
+    let cluster = cluster("nvme-given-up", 3);
+    cluster.create(&cluster.resource("alpha", 8 * MIB, &[1, 2, 3]));
+    let mut first = open(&cluster, 1, 1);
+    first.write(0, &content(6, 4096)).unwrap();
+    wait_for_access(&mut first, 1);
+    let mut second = open(&cluster, 2, 1);
+    wait_for_access(&mut second, 2);
+    signal(&cluster, 3, "-STOP");
+    signal(&cluster, 1, "-STOP");
+    let given_up = !second.try_write(0, &content(7, 4096)).unwrap();
+    assert!(given_up, "its host is to ask elsewhere");
+    assert_eq!(second.access().unwrap(), 3);
+    signal(&cluster, 3, "-CONT");
+    let mut third = open(&cluster, 3, 1);
+    cluster.wait_for("it is asked anew, and newer things", || {
+        let written = third.try_write(0, &content(8, 4096)).map_err(|error| error.to_string())?;
+        if written { Ok(()) } else { Err("not yet".to_owned()) }
+    });
+    signal(&cluster, 1, "-CONT");
+    cluster.wait_in_sync(3, "alpha", &[1, 2, 3]);
+    for path in [&mut second, &mut third] {
+        assert!(read(path, 0, 4096) == content(8, 4096), "an older one came later");
+    }
 }
 
 /// How often a node has given up a connection because its host was silent.

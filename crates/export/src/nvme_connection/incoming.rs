@@ -251,6 +251,9 @@ impl NvmeConnection {
             Event::Proved(secret) => demands.push(Demand::Proved(secret)),
             Event::Arrived { slot, whole: false } => self.fail_arrived(slot, Status::TRANSPORT),
             Event::Arrived { slot, .. } if self.lost => self.fail_arrived(slot, Status::LOST),
+            Event::Arrived { slot, .. } if self.turns_away => {
+                self.fail_arrived(slot, Status::INACCESSIBLE);
+            }
             Event::Arrived { slot, .. } => self.hand_on(slot, demands),
             Event::Close(reason) => self.closed = Some(reason),
             Event::Request(request) => match self.begin(request, demands) {
@@ -264,6 +267,10 @@ impl NvmeConnection {
     /// Begins a request, or gives it back if there is no memory for it.
     fn begin(&mut self, request: Request, demands: &mut Vec<Demand>) -> Result<(), Request> {
         let (slot, range) = (request.slot, request.range.clone());
+        if self.turns_away && !self.lost && !is_inline(&request.op) {
+            self.machine.answer(slot, Status::INACCESSIBLE, &mut self.head);
+            return Ok(());
+        }
         let length = range.end - range.start;
         let full = self.open_bytes + length > BYTES_OPEN_MAX;
         let parts = std::mem::take(&mut self.open[slot.index()].parts);
@@ -417,6 +424,10 @@ impl NvmeConnection {
             open.failed = Some(AnswerError::SessionLost);
             return;
         }
+        if self.turns_away {
+            open.failed = Some(AnswerError::Gone);
+            return;
+        }
         let fua = open.request.as_ref().is_some_and(|request| request.fua);
         let count = (piece.end - piece.start) / SECTOR_BYTES;
         let count = u32::try_from(count).expect("a piece is a MiB at most");
@@ -453,4 +464,9 @@ impl NvmeConnection {
         self.open_bytes -= range.end - range.start;
         self.machine.answer(slot, status, &mut self.head);
     }
+}
+
+/// Whether its data comes with its command.
+fn is_inline(op: &nvme::Op) -> bool {
+    matches!(op, nvme::Op::Write { inline: true } | nvme::Op::Compare { inline: true })
 }

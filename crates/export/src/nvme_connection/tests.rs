@@ -369,6 +369,26 @@ fn a_failure_is_told_and_a_lost_session_lasts() {
 }
 
 #[test]
+fn a_host_that_is_turned_away_is_told_so_at_once_even_where_there_is_no_memory() {
+    let mut bench = Bench::new(Digests::default(), 64 * MIB);
+    bench.connection.turn_away(true);
+    let hog = bench.pool.take(64 * MIB);
+    let id = bench.host.write_later(1, (0, 2), 12, &mut bench.send);
+    assert_eq!(bench.end_of(id).0, Status::INACCESSIBLE, "its data is not asked for");
+    let id = bench.host.read(1, (0, 1), 12, &mut bench.send);
+    assert_eq!(bench.end_of(id).0, Status::INACCESSIBLE);
+    let id = bench.host.flush(1, &mut bench.send);
+    assert_eq!(bench.end_of(id).0, Status::INACCESSIBLE);
+    drop(hog);
+    let id = bench.host.write(1, (0, 1), false, &pattern(4096), &mut bench.send);
+    assert_eq!(bench.end_of(id).0, Status::INACCESSIBLE, "after its data");
+    assert_eq!(bench.asked, [], "nothing of it is carried out");
+    bench.connection.turn_away(false);
+    assert_eq!(bench.write(1, 0, &pattern(8192)), Status::SUCCESS);
+    assert_eq!((bench.connection.open_count(), bench.pool.used_bytes()), (0, 0));
+}
+
+#[test]
 fn what_a_lost_session_gives_back_stays() {
     let mut bench = Bench::new(Digests::default(), 64 * MIB);
     bench.disks[0].fill(7);

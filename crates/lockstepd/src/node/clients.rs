@@ -21,7 +21,7 @@ use replica::door::{MemberInput, ShardInput};
 use sys::{Errno, Event, Listener, Payload, Socket, SocketAddress};
 
 use super::homes::{Stay, Word, request_id};
-use super::hosts::Claim;
+use super::hosts::{Claim, Turn};
 use super::patience::{is_taken, patiently};
 use super::threads::Parcel;
 use super::{Node, Purpose, SENDS_MAX, Work};
@@ -97,6 +97,8 @@ pub(crate) struct Client {
     pub(super) way: Option<Way>,
     /// Which NVMe host it says that it is.
     pub(super) claim: Option<Claim>,
+    /// What becomes of what it asks, if it is a queue of a host.
+    pub(super) turn: Turn,
     /// Which NVMe host it says that it is, to the discovery service.
     pub(super) discovers: Option<String>,
     /// What it has opened; of an NVMe host any volume.
@@ -140,6 +142,8 @@ pub(crate) struct Asked {
     pub(super) resource: Key,
     shard: u16,
     tag: Tag,
+    /// Its client was told that it is to ask by another path.
+    is_given_up: bool,
 }
 
 impl Client {
@@ -156,6 +160,7 @@ impl Client {
             controller: None,
             way: None,
             claim: None,
+            turn: Turn::default(),
             discovers: None,
             opened,
             visits,
@@ -761,10 +766,13 @@ impl Node {
     pub(super) fn on_ask(&mut self, client: Key, ask: Ask) {
         // A request that was held may come when its client is gone.
         let Some(entry) = self.clients.get(client) else { return };
-        let (way, host) = (entry.way, entry.host());
+        let (way, host, turn) = (entry.way, entry.host(), entry.turn);
         let (resource, volume) = entry.opened.expect("requests come after an export was opened");
         let volume = ask.volume.unwrap_or(volume);
         let Some(ask) = self.hold(resource, client, ask) else { return };
+        if turn == Turn::Away {
+            return self.tell_gone_elsewhere(client, ask.tag);
+        }
         let Some(entry) = self.resources.get(resource) else { return };
         let shard = match ask.op {
             base::Op::Flush => ask.shard,
@@ -772,7 +780,8 @@ impl Node {
         };
         let (id, life) = (entry.id, entry.life);
         let thread = self.threads.of_shard(id, shard);
-        let asked = self.asked.insert(Asked { client, tag: ask.tag, resource, shard });
+        let asked = Asked { client, tag: ask.tag, resource, shard, is_given_up: false };
+        let asked = self.asked.insert(asked);
         let id = request_id(self.threads.number(), asked);
         let Ask { op, span, fua, .. } = ask;
         let request = Request { op, volume, span, buffer: None, fua, way, host };
@@ -803,6 +812,29 @@ impl Node {
         }
     }
 
+    /// Nothing that a host has asked by this queue is waited for any more: it is to ask by another path. What was begun is
+    /// before whatever it asks there, what was not is not carried out.
+    pub(super) fn give_up_all_of(&mut self, client: Key) {
+        self.withdraw_all_of(client);
+        let is_open = |asked: &Asked| asked.client == client && !asked.is_given_up;
+        let all = self.asked.iter().filter(|(_, asked)| is_open(asked));
+        let all: Vec<(Key, Tag)> = all.map(|(key, asked)| (key, asked.tag)).collect();
+        for (key, tag) in all {
+            if let Some(asked) = self.asked.get_mut(key) {
+                asked.is_given_up = true;
+            }
+            self.tell_gone_elsewhere(client, tag);
+        }
+    }
+
+    /// A piece of what a host has asked is not done here.
+    fn tell_gone_elsewhere(&mut self, client: Key, tag: Tag) {
+        if let Some(entry) = self.clients.get_mut(client) {
+            entry.connection.answer(tag, Err(base::AnswerError::Gone), None);
+            self.stir_client(client);
+        }
+    }
+
     /// The shards of a resource are gone, and will answer nothing any more.
     pub(super) fn forget_asked_of(&mut self, resource: Key) {
         let gone: Vec<Key> = self
@@ -823,6 +855,9 @@ impl Node {
         result: Result<(), base::AnswerError>,
         buffer: Option<sys::Buffer>,
     ) {
+        if asked.is_given_up {
+            return;
+        }
         if result.is_ok() && !self.may_tell(asked.resource) {
             return self.keep_untold(asked, buffer);
         }

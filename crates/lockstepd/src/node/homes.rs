@@ -26,7 +26,7 @@ use sys::{Buffer, Socket};
 
 use super::Node;
 use super::clients::{Asked, Client};
-use super::hosts::Claim;
+use super::hosts::{Claim, Turn};
 use super::threads::Parcel;
 use crate::log::{debug, info};
 use crate::slab::Key;
@@ -46,6 +46,7 @@ pub(super) struct Guest {
     way: Option<Way>,
     claim: Option<Claim>,
     expires_at: Option<Instant>,
+    turn: Turn,
 }
 
 /// What the first thread tells a client's home.
@@ -54,6 +55,8 @@ pub(super) enum Word {
     Go(String),
     /// The resource is not what it was.
     Change(Service),
+    /// What becomes of what it asks.
+    Turn(Turn),
     /// Its controller is given up then.
     Expires(Option<Instant>),
     /// What is known of its host is another.
@@ -122,6 +125,7 @@ pub(super) struct Stay {
     home: u16,
     /// What its host was told last.
     namespaces: Option<Vec<Namespace>>,
+    turn: Turn,
     expires_at: Option<Instant>,
 }
 
@@ -167,10 +171,10 @@ impl Node {
         let mut connection = std::mem::replace(&mut client.connection, Served::Elsewhere(kind));
         let is_nvme = connection.nvme().is_some();
         let (controller, way, claim) = (client.controller, client.way, client.claim.clone());
-        let life = entry.life;
+        let (life, turn) = (entry.life, client.turn);
         let expires_at = controller.filter(|_| is_nvme).and_then(|id| self.expiry_of(id));
         if let Some(client) = self.clients.get_mut(key) {
-            client.stay = Some(Stay { home, namespaces: None, expires_at });
+            client.stay = Some(Stay { home, namespaces: None, turn, expires_at });
         }
         if is_watched_host {
             self.hosts.go();
@@ -185,6 +189,7 @@ impl Node {
             way,
             claim,
             expires_at,
+            turn,
         };
         self.tell(home, Parcel::Guest(Box::new(guest)));
     }
@@ -208,6 +213,7 @@ impl Node {
         client.way = guest.way;
         client.claim = guest.claim;
         client.expires_at = guest.expires_at;
+        client.turn = guest.turn;
         if client.is_watched_host() {
             self.hosts.come(now);
         }
@@ -256,6 +262,7 @@ impl Node {
                     connection.change(&service);
                 }
             }
+            Word::Turn(turn) => self.turn_host(key, turn),
             Word::Expires(at) => {
                 if let Some(client) = self.clients.get_mut(key) {
                     client.expires_at = at;
@@ -303,14 +310,19 @@ impl Node {
             return;
         };
         let service = self.resources.get(resource).map(|one| self.service_of(one));
+        let turn = self.turn_of(resource);
         let Some(stay) = self.clients.get_mut(key).and_then(|client| client.stay.as_mut()) else {
             return;
         };
+        let turns = std::mem::replace(&mut stay.turn, turn) != turn;
         let is_later = std::mem::replace(&mut stay.expires_at, expires_at) != expires_at;
         let changed =
             service.filter(|service| stay.namespaces.as_deref() != Some(service.namespaces()));
         if let Some(service) = &changed {
             stay.namespaces = Some(service.namespaces().to_vec());
+        }
+        if turns {
+            self.tell_home(key, Word::Turn(turn));
         }
         if is_later {
             self.tell_home(key, Word::Expires(expires_at));

@@ -1,7 +1,8 @@
 //! What only NVMe hosts have: controllers, paths that are worth more or less, and an end when they are silent; the last of
 //! these NBD clients have as well that move from node to node.
 //!
-//! Always: a controller's number is this node's, and of no other node of the resource whose id has another lowest byte; a
+//! Always: what a host asks of a node that can serve nobody is answered at once, so that it asks by another path, and is carried out
+//! here neither then nor later, unless it was begun; a controller's number is this node's, and of no other node of the resource whose id has another lowest byte; a
 //! controller that its host has switched off has no queues for I/O; a host that was given up, or whose bytes
 //! may have waited while this process stood still, is dropped before anything is looked at that it sent; a host
 //! that has to prove who it is has opened nothing before it has, on each of its queues; a host that has a key for TLS opens nothing
@@ -22,7 +23,7 @@ use nvme::{
 use sys::{Psk, PskTls};
 
 use replica::member::Suspended;
-use wire::Quorum;
+use wire::{OnNoQuorum, Quorum};
 
 use super::Node;
 use super::clients::{Client, Door};
@@ -67,6 +68,18 @@ pub(crate) struct Hosts {
     pub(super) refused: u64,
     /// The machine's TLS, once a host has a key for it.
     tls: Option<PskTls>,
+}
+
+/// What becomes of what a host asks by a queue.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum Turn {
+    /// It is carried out, or waits for that.
+    #[default]
+    Served,
+    /// What comes is to be asked by another path; what is open ends as it would.
+    Closed,
+    /// What is open, too.
+    Away,
 }
 
 /// Which host a connection says that it is of, and what it has shown for it.
@@ -185,11 +198,46 @@ impl Node {
         };
         let Some(service) = service else { return };
         let Some(client) = self.clients.get_mut(key) else { return };
+        let opened = client.opened;
         if let Some(connection) = client.connection.nvme().filter(|one| one.serves_other(&service))
         {
             connection.change(&service);
             self.stir_client(key);
         }
+        if let Some((resource, _)) = opened {
+            self.turn_host(key, self.turn_of(resource));
+        }
+    }
+
+    /// Whether a host is to ask by another path. Where requests are to fail without quorum, they do, by whichever path.
+    pub(super) fn turn_of(&self, resource: Key) -> Turn {
+        let status = self.resources.get(resource).and_then(|one| one.member.as_ref());
+        let status = status.map(replica::Member::status);
+        let waits = status.is_some_and(|status| {
+            let suspends = status.configuration.as_ref().is_some_and(|configuration| {
+                configuration.options.on_no_quorum == OnNoQuorum::SuspendIo
+            });
+            matches!(status.suspended, Some(Suspended::NoQuorum { .. }))
+                && suspends
+                && !status.fails_waiting
+        });
+        match (waits, self.stopping.is_some()) {
+            (true, _) => Turn::Away,
+            (false, true) => Turn::Closed,
+            (false, false) => Turn::Served,
+        }
+    }
+
+    /// What becomes of what a host asks by this queue is another from now on.
+    pub(super) fn turn_host(&mut self, key: Key, turn: Turn) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let is_other = std::mem::replace(&mut client.turn, turn) != turn;
+        let Some(connection) = client.connection.nvme().filter(|_| is_other) else { return };
+        connection.turn_away(turn != Turn::Served);
+        if turn == Turn::Away {
+            self.give_up_all_of(key);
+        }
+        self.stir_client(key);
     }
 
     /// The host that asks the discovery service, if it is one.
@@ -348,6 +396,7 @@ impl Node {
             (client.controller, client.way) = (Some(controller), way);
             let connection = client.connection.nvme().ok_or(Status::INTERNAL)?;
             connection.serves(controller, subsystem.namespaces, shards);
+            self.turn_host(key, self.turn_of(resource));
         }
         if !proves {
             self.open_for_host(key, resource);
