@@ -80,4 +80,21 @@ lockstep resource delete db --force; lockstep resource create db --size 64MiB --
 refuses lockstep device attach --all; grep -q "another resource of that name" /tmp/said
 refuses lockstep device detach db; grep -q LS-0934 /tmp/said; lockstep device detach db --force; is_empty
 echo "nbd works: a disk that went on with its own node when that was killed and started under fio" >> seen
+
+# The node of this host alone is asked, and tells of the others; then it is killed.
+several() {
+    lockstep device attach db --via $1 --output json | tee /tmp/said; grep -q "\"via\":\"$1\"" /tmp/said; test -b $disk
+    if [ $1 = nvme ]; then has_paths 3; test "$(ls -d /sys/class/nvme-subsystem/*/nvme? | wc -l)" = 3; fi
+    mkfs.ext4 -q $disk; mount -t ext4 $disk /mnt
+    writes --rate=300k & writer=$!
+    until_so test -s /mnt/f; lockstep --dir /tmp/d dev kill a; wait $writer
+    umount /mnt; fsck.ext4 -fn $disk
+    lockstep device list; lockstep device detach db --force
+    lockstep --dir /tmp/d dev start a; lockstep --dir /tmp/d wait db --for in-sync --timeout 240
+}
+lockstep resource delete db --force; lockstep dev down; unset LOCKSTEP_DIR
+lockstep --dir /tmp/d dev up --nodes 3 --detach; lockstep --dir /tmp/d resource create db --size 64MiB --replicas 3
+mkdir -p /var/lib/lockstep; ln -s /tmp/d/a/admin.sock /var/lib/lockstep/admin.sock
+several nvme; several nbd
+echo "attach works: of the node of this host alone it learns of the others, by NVMe/TCP and by NBD, and goes on by them when that node is killed under fio" >> seen
 if dmesg | grep -i "i/o error"; then exit 1; fi

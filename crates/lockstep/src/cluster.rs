@@ -63,10 +63,13 @@ pub(crate) struct NodeEntry {
 }
 
 impl NodeEntry {
-    /// What others' `node.toml` say of it.
-    pub(crate) fn as_peer(&self) -> String {
-        let (id, name, listen) = (self.id, &self.name, self.listen);
-        format!("[[peers]]\nid = {id}\nname = \"{name}\"\naddresses = [\"{listen}\"]\n")
+    /// What others' `node.toml` say of it, also where it serves NVMe hosts, if it does.
+    pub(crate) fn as_peer(&self, nvme: Option<SocketAddr>) -> String {
+        let (id, name, listen, nbd) = (self.id, &self.name, self.listen, self.nbd);
+        let nvme = nvme.map(|address| format!("nvme = \"{address}\"\n")).unwrap_or_default();
+        format!(
+            "[[peers]]\nid = {id}\nname = \"{name}\"\naddresses = [\"{listen}\"]\nnbd = \"{nbd}\"\n{nvme}"
+        )
     }
 }
 

@@ -291,9 +291,16 @@ fn ask(global: &Global, target: &Target) -> Result<Disk, Problem> {
     if volumes.is_empty() {
         return Err(Problem::new(VOLUME_ABSENT, format!("{name} has no volume {}", target.volume)));
     }
-    let urls = volumes.iter().flat_map(|volume| volume.nvme.iter().chain(&volume.nbd));
+    // Those of the nodes that are asked come first, by NVMe/TCP as by NBD.
+    let own = volumes.iter().flat_map(|volume| volume.nvme.iter().chain(&volume.nbd));
+    let urls = own.chain(volumes.iter().flat_map(|volume| &volume.elsewhere));
+    let mut places: Vec<Place> = Vec::new();
     // What a kernel cannot use, as NBD inside TLS, is left out.
-    let places: Vec<Place> = urls.filter_map(|url| parse_place(url).ok()).collect();
+    for place in urls.filter_map(|url| parse_place(url).ok()) {
+        if !places.contains(&place) {
+            places.push(place);
+        }
+    }
     let admin = cluster.nodes.iter().map(|node| node.socket.clone()).collect();
     Ok(Disk { id: Some(id), admin, ..disk_at(target, &places) })
 }

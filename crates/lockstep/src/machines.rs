@@ -150,7 +150,7 @@ fn add(global: &Global, out: &Path, wanted: &Machine) -> Result<(), Problem> {
          the other,\nwaiting for `lockstep wait NAME --for in-sync` between:\n{}",
         out.join(&node.name).display(),
         steps(out, std::slice::from_ref(&node)),
-        node.as_peer()
+        node.as_peer(None)
     ))
 }
 
@@ -212,7 +212,7 @@ impl Made {
         );
         for other in self.nodes.iter().filter(|other| other.id != node.id) {
             text.push('\n');
-            text.push_str(&other.as_peer());
+            text.push_str(&other.as_peer(None));
         }
         text
     }

@@ -80,6 +80,10 @@ struct FilePeer {
     id: u16,
     name: String,
     addresses: Vec<SocketAddr>,
+    #[serde(default)]
+    nbd: Option<SocketAddr>,
+    #[serde(default)]
+    nvme: Option<SocketAddr>,
 }
 
 /// Faults of this node's disks, for tests.
@@ -219,6 +223,10 @@ pub(crate) struct PeerConfig {
     pub(crate) name: String,
     /// Where it listens; tried in turn.
     pub(crate) addresses: Vec<SocketAddr>,
+    /// Where NBD clients reach it, for who asks this node where a volume is.
+    pub(crate) nbd: Option<SocketAddr>,
+    /// Where NVMe hosts do.
+    pub(crate) nvme: Option<SocketAddr>,
 }
 
 /// Files that prove who this node is.
@@ -500,7 +508,12 @@ fn peers(list: Vec<FilePeer>, own: NodeId) -> Result<Vec<PeerConfig>, ConfigErro
         if peer.addresses.is_empty() {
             return Err(refuse("peers", &format!("`{}` has no address", peer.name)));
         }
-        peers.push(PeerConfig { id, name: peer.name, addresses: peer.addresses });
+        let FilePeer { name, addresses, nbd, nvme, .. } = peer;
+        if [nbd, nvme].into_iter().flatten().any(|address| address.ip().is_unspecified()) {
+            let why = format!("`{name}`: `nbd` and `nvme` are addresses by which it is reached");
+            return Err(refuse("peers", &why));
+        }
+        peers.push(PeerConfig { id, name, addresses, nbd, nvme });
     }
     peers.sort_by_key(|peer| peer.id);
     Ok(peers)

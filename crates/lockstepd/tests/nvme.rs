@@ -131,6 +131,47 @@ fn strangers_and_what_is_not_there_are_refused() {
     open(&name, 1).unwrap();
 }
 
+/// Who asks one node hears of the others, as far as its settings say where they are.
+#[test]
+fn a_node_tells_where_others_serve_what_they_have() {
+    let mut cluster = Cluster::new("nvme-elsewhere", 3);
+    for node in 1..=3 {
+        cluster.add_settings(node, &format!("nvme = \"{}\"", address(&cluster, node)));
+    }
+    cluster.add_to_peer(1, 2, &format!("nvme = \"{}\"", address(&cluster, 2)));
+    cluster.add_to_peer(
+        1,
+        3,
+        &format!("nvme = \"{}\"\nnbd = \"127.0.0.9:10809\"", address(&cluster, 3)),
+    );
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    cluster.create(&cluster.resource("alpha", 8 * MIB, &[1, 2, 3]));
+    let mut file = cluster.resource("beta", 8 * MIB, &[1]);
+    file.id += 1;
+    cluster.create(&file);
+    let mut host = NvmeDiscovery::open(address(&cluster, 1), PATIENCE).unwrap();
+    let (_, mut places) = host.places().unwrap();
+    places.sort();
+    let of = |name: &str| -> Vec<&str> {
+        let named = places.iter().filter(|(nqn, _)| nqn.ends_with(name));
+        named.map(|(_, address)| address.as_str()).collect()
+    };
+    let all = [1, 2, 3].map(|node| address(&cluster, node).to_string());
+    assert_eq!(of(":alpha"), all);
+    assert_eq!(of(":beta"), all[..1], "the others have nothing of it");
+    let nqn = &places[0].0;
+    let told = &cluster.status(1, "alpha").volumes[0].elsewhere;
+    let expected = [
+        format!("nvme+tcp://{}/{nqn}/1", all[1]),
+        format!("nvme+tcp://{}/{nqn}/1", all[2]),
+        "nbd://127.0.0.9:10809/alpha".to_owned(),
+    ];
+    assert_eq!(told[..], expected);
+    assert_eq!(cluster.status(2, "alpha").volumes[0].elsewhere, Vec::<String>::new());
+}
+
 /// Above the ports that the system gives to clients, and others for each process: the first or the second.
 fn free_port(number: u32) -> u32 {
     61_000 + (2 * std::process::id() + number) % 4000

@@ -229,7 +229,7 @@ pub(crate) fn settings(cluster: &DevFile, node: &NodeEntry) -> String {
     }
     for peer in cluster.nodes.iter().filter(|peer| peer.id != node.id) {
         text.push('\n');
-        text.push_str(&peer.as_peer());
+        text.push_str(&peer.as_peer(Some(nvme_of(peer))));
     }
     text
 }

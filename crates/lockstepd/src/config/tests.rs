@@ -34,6 +34,17 @@ fn a_good_file_is_taken_and_its_peers_are_in_order() {
 }
 
 #[test]
+fn where_a_peer_serves_clients_is_an_address_that_can_be_reached() {
+    let with = |line: &str| GOOD.replace("name = \"c\"", &format!("name = \"c\"\n{line}"));
+    let config = Config::parse(Path::new("/nowhere"), &with("nvme = \"127.77.0.3:4420\""));
+    let peer = config.expect("it is good").peers.remove(1);
+    assert_eq!((peer.nvme, peer.nbd), ("127.77.0.3:4420".parse().ok(), None));
+    for line in ["nvme = \"0.0.0.0:4420\"", "nbd = \"[::]:10809\""] {
+        assert!(refused(&with(line)).contains("`c`"), "{line}");
+    }
+}
+
+#[test]
 fn an_unknown_key_is_refused_by_name() {
     assert!(
         refused(&GOOD.replace("link_encryption", "link_encription")).contains("link_encription")

@@ -10,9 +10,9 @@
 //!
 //! Not here: sockets and requests (`clients`), the protocol (`nvme`).
 
-use base::{Duration, HostId, Instant, SECTOR_BYTES, VolumeId, Way};
+use base::{Duration, HostId, Instant, NodeId, SECTOR_BYTES, VolumeId, Way};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use export::PskOffer;
@@ -306,18 +306,8 @@ impl Node {
     /// What there is to connect to, as this host is told.
     fn discovery(&mut self, key: Key, host: &str) -> Service {
         let tls = self.config.nvme_hosts.as_ref().is_some_and(|table| table.seals(host));
-        let entry = |(_, resource): (Key, &Resource)| {
-            let address = self.config.nvme?;
-            Some(Entry {
-                nqn: self.nqn_of(&resource.name),
-                address: address.ip().to_string(),
-                port: address.port(),
-                ipv6: address.is_ipv6(),
-                node: self.config.node.0,
-                tls: false,
-            })
-        };
-        let mut entries: Vec<Entry> = self.resources.iter().filter_map(entry).collect();
+        let mut entries: Vec<Entry> =
+            self.resources.iter().flat_map(|(_, resource)| self.entries_of(resource)).collect();
         if entries != self.hosts.listed {
             self.hosts.listed.clone_from(&entries);
             self.hosts.generation += 1;
@@ -326,11 +316,32 @@ impl Node {
         let came_by = self.host_came_by(key);
         for entry in &mut entries {
             entry.tls = tls;
-            if let Some(ip) = came_by {
+            if let Some(ip) = came_by.filter(|_| entry.node == self.config.node.0) {
                 (entry.address, entry.ipv6) = (ip.to_string(), ip.is_ipv6());
             }
         }
         Service::Discovery { entries, generation: self.hosts.generation }
+    }
+
+    /// By which nodes a resource can be reached: this one, and others as its settings tell.
+    fn entries_of(&self, resource: &Resource) -> Vec<Entry> {
+        let configuration = resource.configuration();
+        let is_member = |node| configuration.as_ref().is_some_and(|one| one.member(node).is_some());
+        let peers = self.config.peers.iter().filter(|peer| is_member(peer.id));
+        let own = [(self.config.node, self.config.nvme)].into_iter();
+        let all = own.chain(peers.map(|peer| (peer.id, peer.nvme)));
+        let entry = |(node, address): (NodeId, Option<SocketAddr>)| {
+            let address = address.filter(|_| self.config.nvme.is_some())?;
+            Some(Entry {
+                nqn: self.nqn_of(&resource.name),
+                address: address.ip().to_string(),
+                port: address.port(),
+                ipv6: address.is_ipv6(),
+                node: node.0,
+                tls: false,
+            })
+        };
+        all.filter_map(entry).collect()
     }
 
     /// Where this node listens on every address of the machine: the one that a host came by.

@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 
-use base::{NodeId, ResourceId, SECTOR_BYTES};
+use base::{NodeId, ResourceId, SECTOR_BYTES, VolumeId};
 use link::LinkMode;
 use replica::member::{MemberStatus, Memory, Suspended};
 use wire::admin::{
@@ -243,30 +243,50 @@ impl Node {
                     0 => name.to_owned(),
                     number => format!("{name}/{number}"),
                 };
-                let scheme = if self.config.nbd_tls == nbd::Tls::Required { "nbds" } else { "nbd" };
                 let reached =
                     self.config.nbd.map(|address| reached_at(address, self.config.listen));
-                let tcp = reached.map(|address| format!("{scheme}://{address}/{export}"));
+                let tcp = reached.map(|address| self.nbd_url(address, &export));
                 let unix = self
                     .config
                     .nbd_socket
                     .as_ref()
                     .map(|path| format!("nbd+unix:///{export}?socket={}", path.display()));
-                let nvme = self.config.nvme.map(|address| {
-                    let (address, nqn) =
-                        (reached_at(address, self.config.listen), self.nqn_of(name));
-                    format!("nvme+tcp://{address}/{nqn}/{}", namespace_of(entry.volume))
-                });
+                let reached =
+                    self.config.nvme.map(|address| reached_at(address, self.config.listen));
+                let nvme = reached.map(|address| self.nvme_url(address, name, entry.volume));
                 VolumeStatus {
                     volume: entry.volume.0,
                     size_bytes: entry.sectors * SECTOR_BYTES,
                     block_bytes: entry.block_bytes,
                     nbd: tcp.into_iter().chain(unix).collect(),
                     nvme: nvme.into_iter().collect(),
+                    elsewhere: self.elsewhere(configuration, (name, &export), entry.volume),
                     growth: growing(running, entry),
                 }
             })
             .collect()
+    }
+
+    fn nbd_url(&self, address: SocketAddr, export: &str) -> String {
+        let scheme = if self.config.nbd_tls == nbd::Tls::Required { "nbds" } else { "nbd" };
+        format!("{scheme}://{address}/{export}")
+    }
+
+    fn nvme_url(&self, address: SocketAddr, name: &str, volume: VolumeId) -> String {
+        format!("nvme+tcp://{address}/{}/{}", self.nqn_of(name), namespace_of(volume))
+    }
+
+    /// Where other nodes of the resource serve a volume, as far as that is known here. They ask for TLS where this one does.
+    fn elsewhere(
+        &self,
+        configuration: &Configuration,
+        (name, export): (&str, &str),
+        volume: VolumeId,
+    ) -> Vec<String> {
+        let peers =
+            || self.config.peers.iter().filter(|one| configuration.member(one.id).is_some());
+        let nvme = peers().filter_map(|peer| Some(self.nvme_url(peer.nvme?, name, volume)));
+        nvme.chain(peers().filter_map(|peer| Some(self.nbd_url(peer.nbd?, export)))).collect()
     }
 
     fn replicas(

@@ -116,6 +116,15 @@ impl Cluster {
         std::fs::write(&path, format!("{lines}\n{text}")).expect("written");
     }
 
+    /// Puts further lines into what a node's settings say of another.
+    pub(crate) fn add_to_peer(&self, node: u16, peer: u16, lines: &str) {
+        let path = self.home(node).join("node.toml");
+        let text = std::fs::read_to_string(&path).expect("it is there");
+        let head = format!("[[peers]]\nid = {peer}\n");
+        assert!(text.contains(&head), "{text}");
+        std::fs::write(&path, text.replace(&head, &format!("{head}{lines}\n"))).expect("written");
+    }
+
     /// What a node warns of, which it says with every status.
     pub(crate) fn warnings(&self, node: u16) -> Vec<String> {
         let with_status = match self.ask(node, Command::Status { resource: None }) {

@@ -172,6 +172,9 @@ pub struct VolumeStatus {
     /// Where NVMe hosts find it on this node, as URLs: address and port, name of the subsystem, id of the namespace.
     #[serde(default)]
     pub nvme: Vec<String>,
+    /// Where it is found by either on other nodes of the resource, as far as this node's settings say, as URLs.
+    #[serde(default)]
+    pub elsewhere: Vec<String>,
     /// How it grows; `None` if it does not.
     #[serde(default)]
     pub growth: Option<Growing>,
