@@ -1,5 +1,5 @@
 # In the guest: two hosts keep each other from a volume, by Linux' own NVMe/TCP initiator and nvme-cli. `settings` says SUBSYSTEM and PORTS. The host
-# looks for the file `ready`, and makes `back`. What it has seen is in `seen`.
+# looks for the files `ready` and `reserved`, and makes `back` and `kept`. What it has seen is in `seen`.
 set -ex
 . ./settings
 # Each connection its own disk: Linux takes the paths of all hosts in it for those of one.
@@ -49,5 +49,43 @@ nvme resv-register $a -n 1 -k 0xa4 -r 0
 nvme resv-release $a -n 1 -c 0xa4 -a 1
 [ "$(told $b)" = 3 ]
 report $b | grep '"regctl":0'
-nvme disconnect -n "$SUBSYSTEM"
 echo "reserve works: all is released and cleared" >> seen
+
+# Each kind: whether who is not registered may read it, then whether who is may, and write it, by each of its paths. Nobody who is not registered writes.
+reads() { dd if=$1 of=/dev/null bs=4096 count=1 iflag=direct; }
+puts() { dd if=/dev/zero of=$1 bs=4096 count=1 oflag=direct; }
+may() { if [ $1 = y ]; then "$2" $3; else fails "$2" $3; fi; }
+is_kind() { report $1 > report; cat report; grep "\"rtype\":$2[,}]" report; }
+check() {
+    kind=$1 outside=$2 inside=$3 writes=$4
+    nvme resv-register $a -n 1 -k 0xa1 -r 0; nvme resv-acquire $a -n 1 -c 0xa1 -t $kind -a 0
+    reads $a; puts $a
+    for path in $b $b_too; do may $outside reads $path; may n puts $path; done
+    nvme resv-register $b -n 1 -k 0xb2 -r 0; is_kind $b_too $kind
+    for path in $b $b_too; do may $inside reads $path; may $writes puts $path; done
+    # Who holds it goes. Of the last two kinds every registrant does.
+    nvme resv-register $a -n 1 -c 0xa1 -r 1
+    if [ $kind -ge 5 ]; then
+        is_kind $a $kind; may $outside reads $a; may n puts $a; reads $b; puts $b_too
+        nvme resv-release $b -n 1 -c 0xb2 -t $kind -a 0
+    fi
+    is_kind $a 0; for path in $a $b $b_too; do reads $path; puts $path; done
+    nvme resv-release $b -n 1 -c 0xb2 -a 1
+}
+check 1 y y n; check 2 n n n; check 3 y y y; check 4 n y y; check 5 y y y; check 6 n y y
+echo "reserve works: of all six kinds, for who is registered and who is not, by every node, and when the holder goes" >> seen
+nvme disconnect -n "$SUBSYSTEM"
+
+# One host with two paths to one disk: it registers by one of them, and writes by each; another host does not.
+for module in nvme_tcp nvme_fabrics nvme_core; do busybox rmmod $module; done
+modprobe nvme_core multipath=Y; modprobe nvme-tcp
+link 7 $1 $a; link 7 $2 $a
+paths() { [ "$(cat /sys/class/nvme/nvme*/state | grep -c live)" = $1 ]; }
+until_so paths 2; test "$(ls /dev/nvme*n1 | wc -l)" = 1
+nvme resv-register $a -n 1 -k 0xa1 -r 0; nvme resv-acquire $a -n 1 -c 0xa1 -t 1 -a 0
+puts $a; touch reserved; until_so test -e kept
+nvme disconnect -d nvme0; paths 1; puts $a; reads $a
+link 7 $1 $a; until_so paths 2
+nvme disconnect -d nvme1; paths 1; puts $a; reads $a; is_kind $a 1
+nvme resv-release $a -n 1 -c 0xa1 -a 1; nvme disconnect -n "$SUBSYSTEM"
+echo "reserve works: a host with two paths registers by one and writes by each, and another host does not" >> seen

@@ -1,12 +1,18 @@
 //! Hosts that keep each other from a volume: Linux' own initiator, and nvme-cli's commands.
 
 use std::fs;
+use std::net::SocketAddr;
+use std::time::Duration;
 
+use client::NvmeVolume;
 use tools::guest::Series;
 
 use super::{need_guest, paths, told, words};
-use crate::bench::{Bench, Outcome};
+use crate::bench::{Bench, Failure, Outcome, ensure};
 use crate::cluster::{Cluster, SYNC_LIMIT};
+
+/// How long a node may take to answer.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(in crate::labs) fn reserve(bench: &Bench, series: Series) -> Outcome {
     let guest = need_guest!(bench, series);
@@ -26,6 +32,22 @@ pub(in crate::labs) fn reserve(bench: &Bench, series: Series) -> Outcome {
     bench.tell(format!("node {killed}, the primary's, was killed and is back"));
     cluster.wait("web", "in-sync", SYNC_LIMIT)?;
     fs::write(share.join("back"), "")?;
+    running.until("reserved")?;
+    for (node, port) in &ports {
+        is_kept(node, port, &subsystem)?;
+    }
+    fs::write(share.join("kept"), "")?;
     running.end()?;
     told(&guest, &share)
+}
+
+/// Another host than the machine cannot write by this node.
+fn is_kept(node: &str, port: &str, subsystem: &str) -> Outcome<()> {
+    let port = port.parse().map_err(|_| Failure(format!("{port} is no port")))?;
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let mut other = NvmeVolume::open(address, subsystem, 1, false, PATIENCE)?;
+    let written = other.write(0, &[0; 4096]);
+    let kept = written.as_ref().is_err_and(|error| error.to_string().contains("0x83"));
+    ensure!(kept, "by node {node} another host writes: {written:?}");
+    Ok(())
 }
