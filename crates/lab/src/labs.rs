@@ -180,6 +180,8 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "vm-ublk-5.10" |bench| vm::ublk(bench, vm::LINUX_5_10, vm::Has::None), "A node in an emulated machine with Linux 5.10, which has no ublk, says so.";
     Full  "vm-ublk-6.1" |bench| vm::ublk(bench, vm::LINUX_6_1, vm::Has::None), "A node in an emulated machine with Linux 6.1, which has no ublk, says so.";
     Full  "vm-ublk-newest" |bench| vm::ublk(bench, vm::NEWEST, vm::Has::All), "The same with the newest kernel of Debian.";
+    Full  "vm-late-6.12" |bench| vm::late(bench, vm::LINUX_6_12), "A node whose disk is by ublk is killed while what it forwarded lies at a primary that stands still, with Linux 6.12.";
+    Full  "vm-late-newest" |bench| vm::late(bench, vm::NEWEST), "The same with the newest kernel of Debian.";
     Full  "vm-vhost-6.12" |bench| vm::vhost(bench, vm::LINUX_6_12), "A machine with Linux 6.12 has a volume by vhost-user; the node that serves it is killed and stopped, and the volume grows.";
     Full  "vm-vhost-5.10" |bench| vm::vhost(bench, vm::LINUX_5_10), "The same with Linux 5.10.";
     Full  "vm-vhost-6.1" |bench| vm::vhost(bench, vm::LINUX_6_1), "The same with Linux 6.1.";

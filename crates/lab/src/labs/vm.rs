@@ -32,7 +32,7 @@ pub(super) use pmem::pmem;
 pub(super) use proof::proof;
 pub(super) use reserve::reserve;
 pub(super) use tls::tls;
-pub(super) use ublk::{doctor, mapper, nodes, ublk};
+pub(super) use ublk::{doctor, late, mapper, nodes, ublk};
 pub(super) use vhost::vhost;
 
 const SIZE_MIB: u64 = 256;

@@ -32,6 +32,11 @@ pub(in crate::labs) fn ublk(bench: &Bench, series: Series, has: Has) -> Outcome 
     with_nodes(bench, series, include_str!("../../../vm/ublk.sh"), &settings)
 }
 
+/// A node that forwards is killed while what it forwarded is held up.
+pub(in crate::labs) fn late(bench: &Bench, series: Series) -> Outcome {
+    with_nodes(bench, series, include_str!("../../../vm/late.sh"), "")
+}
+
 /// What a kernel has, for a script.
 fn number(has: Has) -> u8 {
     match has {
