@@ -7,7 +7,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ::nvme::{
     DISCOVERY_NQN, Derivation, Digests, Host, HostEvent, Names, ProofFault, Prover, Secret, Seed,
@@ -392,13 +392,14 @@ impl NvmeVolume {
         &mut self,
         mut once: impl FnMut(&mut NvmeVolume) -> io::Result<(Status, T)>,
     ) -> io::Result<(Status, T)> {
-        let until = Instant::now() + self.patience;
+        let mut waited = Duration::ZERO;
         loop {
             let (status, got) = once(self)?;
-            if status != Status::INACCESSIBLE || Instant::now() >= until {
+            if status != Status::INACCESSIBLE || waited >= self.patience {
                 return Ok((status, got));
             }
             std::thread::sleep(ASK_AGAIN);
+            waited += ASK_AGAIN;
         }
     }
 
