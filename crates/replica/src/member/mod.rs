@@ -411,6 +411,8 @@ pub struct Member {
     /// The first configuration of the history that it is on since it gave up another. What shards say of
     /// earlier ones is about that other one.
     side_from: Epoch,
+    /// The last configuration that this node decided alone, in this process.
+    decided_alone: Option<Epoch>,
     /// How often it made way for the sake of its own copy since another node was primary.
     in_vain: u32,
 }
@@ -459,6 +461,7 @@ impl Member {
             wall_origin_ms: None,
             leaves: false,
             side_from: Epoch(0),
+            decided_alone: None,
             in_vain: 0,
             record: setup.record,
         };

@@ -198,6 +198,7 @@ impl Member {
         let Role::Primary(reign) = &mut self.role else { return };
         let Some(proposal) = reign.proposal.take() else { return };
         let ballot = reign.ballot;
+        self.decided_alone = proposal.party.as_ref().map(|_| proposal.next.epoch);
         self.know(ballot, proposal.next.clone(), out);
         let history = proposal.next.history();
         if history != proposal.base.history() {

@@ -296,7 +296,7 @@ impl Member {
         }
     }
 
-    /// Sends the newest configuration known here: without quorum, once it is on the record. What was decided alone
+    /// Sends the newest configuration known here: if it was decided here alone, once it is on the record. What was decided alone
     /// is known by the record only of who decided it: a process that finds it accepted there, and no more, lets it go when
     /// it hears of another side, and others must not be on this one then.
     pub(super) fn teach(&mut self, peer: NodeId, out: &mut Out) {
@@ -315,10 +315,12 @@ impl Member {
         }
     }
 
-    /// Whether what is known here is not to be told yet.
+    /// Whether what is known here is not to be told yet: it was decided here, alone.
     fn tells_later(&self) -> bool {
-        let off = self.known.as_ref().is_some_and(|known| is_off(&known.configuration));
-        off && self.has_install_to_store()
+        let alone = self.known.as_ref().is_some_and(|known| {
+            is_off(&known.configuration) && self.decided_alone == Some(known.configuration.epoch)
+        });
+        alone && self.has_install_to_store()
     }
 
     /// When a peer that is behind is told again what is known here.
