@@ -57,19 +57,15 @@ impl Paths {
         Some(Way { number, stays: Duration(self.stays[client]) })
     }
 
-    /// Whether a client that waits for what was taken from it at this time waits for it surely, by any clock.
+    /// Whether a client that waits for what was taken from it at this time waits for it surely, by any clock:
+    /// one of which drifts by the hundredth that is allowed, and the other one against it.
     fn waits_for(&self, client: usize, taken: Time, now: Time) -> bool {
         now < taken + self.stays[client] / 100 * 103
     }
 
     /// What a node has not taken from a client that waits surely before that goes another way is lost with its connection.
     pub(crate) fn is_lost(&mut self, client: usize, id: RequestId) -> bool {
-        self.stays[client] > 0 && self.left.remove(&id)
-    }
-
-    /// Whether clients have several ways.
-    fn has_several(&self) -> bool {
-        !self.given_up.is_empty()
+        self.stays.get(client).is_some_and(|&stays| stays > 0) && self.left.remove(&id)
     }
 
     /// Whether an answer is for a way that was given up. Each is given once.
@@ -103,7 +99,7 @@ impl World {
         if let Some(open) = self.open.get_mut(&id) {
             open.taken = Some(self.queue.now());
         }
-        !self.paths.has_several() || !self.paths.is_lost(client, id)
+        !self.paths.is_lost(client, id)
     }
 
     /// A client gives its way up, and goes by another node, or by the same one anew.

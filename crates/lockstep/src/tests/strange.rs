@@ -2,7 +2,7 @@
 //!
 //! Not here: which words there are, which is clap's to know.
 
-use fuzz::{Target, nothing, outcome, run};
+use fuzz::{Target, nothing, outcome};
 
 use crate::device::{parse_place, parse_target};
 use crate::machines::parse_machine;
@@ -103,10 +103,5 @@ fn first_words(why: &str, text: &str) -> String {
 
 #[test]
 fn no_command_words_do_harm() {
-    let runs = fuzz::runs_of("COMMAND_WORDS_RUNS");
-    let report = run(&COMMAND_WORDS, 1, &mut |number, _| number < runs);
-    if let Some(found) = report.found {
-        panic!("{}: {:?}", found.why, String::from_utf8_lossy(&found.input));
-    }
-    assert!(report.outcomes > 20, "{} outcomes: too few to mean much", report.outcomes);
+    fuzz::judge_all(&COMMAND_WORDS, "COMMAND_WORDS_RUNS", 20);
 }

@@ -1,7 +1,7 @@
 //! What a configuration is refused for.
 
 use super::{Config, File, HostTable, NodeId, PEERS_MAX, check_nvme, threads_for};
-use fuzz::{Target, nothing, outcome, run};
+use fuzz::{Target, nothing, outcome};
 use std::path::Path;
 
 const GOOD: &str = r#"
@@ -272,10 +272,5 @@ const NODE_FILE: Target = Target {
 
 #[test]
 fn no_node_file_does_harm() {
-    let runs = fuzz::runs_of("NODE_FILE_RUNS");
-    let report = run(&NODE_FILE, 1, &mut |number, _| number < runs);
-    if let Some(found) = report.found {
-        panic!("{}: {:?}", found.why, String::from_utf8_lossy(&found.input));
-    }
-    assert!(report.outcomes > 20, "{} outcomes: too few to mean much", report.outcomes);
+    fuzz::judge_all(&NODE_FILE, "NODE_FILE_RUNS", 20);
 }

@@ -182,7 +182,8 @@ impl Member {
         }
     }
 
-    /// Who this node is, and what it heard of the peer that the peer did not tell.
+    /// Who this node is, and what it heard of the peer that the peer did not tell. What it decided alone follows when it
+    /// is on the record.
     pub(super) fn say_hello(&mut self, peer: NodeId, out: &mut Out) {
         let (voter, incarnation) = match &self.record {
             Some(record) if !self.store.broken => (record.voter, record.incarnation),

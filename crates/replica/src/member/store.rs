@@ -59,6 +59,11 @@ impl Effect {
     }
 }
 
+/// Whether shards are to be told of a configuration among what follows.
+fn installs(effects: &[Effect]) -> bool {
+    effects.iter().any(|effect| matches!(effect, Effect::Install(..)))
+}
+
 /// The record's way to the disk.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Store {
@@ -103,19 +108,13 @@ impl Member {
 
     /// Whether a configuration that is known here is not on the durable record yet.
     pub(super) fn has_install_to_store(&self) -> bool {
-        let mut later = self.store.covered.iter().chain(&self.store.waiting);
-        later.any(|effect| matches!(effect, Effect::Install(..)))
+        installs(&self.store.covered) || installs(&self.store.waiting)
     }
 
     /// Tells a peer what is known here as soon as that is on the record.
     pub(super) fn teach_when_stored(&mut self, peer: NodeId) {
-        let last =
-            |effects: &[Effect]| effects.iter().any(|effect| matches!(effect, Effect::Install(..)));
-        let effects = if last(&self.store.waiting) {
-            &mut self.store.waiting
-        } else {
-            &mut self.store.covered
-        };
+        let is_next = installs(&self.store.waiting);
+        let effects = if is_next { &mut self.store.waiting } else { &mut self.store.covered };
         let told = |effect: &Effect| matches!(effect, Effect::Teach(node) if *node == peer);
         if !effects.iter().any(told) {
             effects.push(Effect::Teach(peer));

@@ -1,7 +1,7 @@
 //! What a table of hosts admits, what it is refused for, and that it is told without a secret.
 
 use super::{Admission, HostTable};
-use fuzz::{Target, nothing, outcome, run};
+use fuzz::{Target, nothing, outcome};
 use nvme::TlsNames;
 use std::os::unix::fs::PermissionsExt;
 
@@ -196,10 +196,5 @@ const HOST_TABLE: Target = Target {
 
 #[test]
 fn no_host_table_does_harm_or_has_a_secret_told() {
-    let runs = fuzz::runs_of("HOST_TABLE_RUNS");
-    let report = run(&HOST_TABLE, 1, &mut |number, _| number < runs);
-    if let Some(found) = report.found {
-        panic!("{}: {:?}", found.why, String::from_utf8_lossy(&found.input));
-    }
-    assert!(report.outcomes > 10, "{} outcomes: too few to mean much", report.outcomes);
+    fuzz::judge_all(&HOST_TABLE, "HOST_TABLE_RUNS", 10);
 }

@@ -1,8 +1,9 @@
 //! A client that has several ways: what is left of a write on one of them when it has gone another.
 
 use super::world::{VOLUME, World, span};
-use crate::door::ShardInput;
+use crate::door::{ShardInput, ToShard};
 use crate::shard::multipath::RECENT_MAX;
+use alloc::sync::Arc;
 use base::{AnswerError, Epoch, NodeId, Op, RequestId};
 use wire::{Moment, ShardMessage};
 
@@ -159,4 +160,20 @@ fn what_a_client_asked_that_stays_is_overtaken_all_the_same_once_it_is_on_its_wa
     world.held.clear();
     world.run();
     assert_eq!((world.answer(1, old), world.at(3, 8)), (LATE, 6));
+}
+
+#[test]
+fn what_the_primary_of_another_side_had_told_is_forgotten_with_that_side() {
+    let mut world = world();
+    let taken = world.write_by(1, 1, 8, 5);
+    assert_eq!(world.answer(1, taken), Some(Ok(())));
+    let mut other = world.configuration.clone();
+    (other.epoch, other.reign, other.fork) = (Epoch(1 << 32), Epoch(1), 1);
+    let (slots, reigns, leaves) = (world.nodes[&1].slots.clone(), false, true);
+    let configuration = Arc::new(other);
+    world.tell(1, ToShard::Install { configuration, slots, reigns, leaves });
+    let shard = &mut world.nodes.get_mut(&1).expect("there").shard;
+    let told = Moment { reign: Epoch(1), number: 5 };
+    shard.learn_moment(Some(told));
+    assert_eq!(shard.moment(), told);
 }
