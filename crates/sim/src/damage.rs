@@ -61,6 +61,7 @@ impl World {
         held.incarnation = Incarnation(0);
         held.disk = Some(held.backups[at].clone());
         held.restored = Some(VoterId(0));
+        held.will_tell = true;
         self.mark("sim: disk restored");
     }
 
@@ -348,15 +349,19 @@ impl World {
             self.mark("sim: a bad page of the last good copy is taken back");
             return self.mend_pages(node);
         }
-        if !self.can_tell(node, begin) {
-            self.mark("sim: a bad page of which nobody could tell is taken back");
-            self.mend_pages(node);
+        match self.who_tells(node, begin) {
+            Told::NoNeed => {}
+            Told::Found => self.nodes[node].will_tell = true,
+            Told::Nobody => {
+                self.mark("sim: a bad page of which nobody could tell is taken back");
+                self.mend_pages(node);
+            }
         }
     }
 
-    /// Whether a bad page on the disk of a node that starts is found out, or is not missed.
-    fn can_tell(&mut self, node: usize, begin: &Start) -> bool {
-        let Some(bad) = self.nodes[node].disk.clone() else { return true };
+    /// What comes of a bad page on the disk of a node that starts.
+    fn who_tells(&mut self, node: usize, begin: &Start) -> Told {
+        let Some(bad) = self.nodes[node].disk.clone() else { return Told::NoNeed };
         let mended = bad.mended();
         let is_missed = |(place, page): ((VolumeId, MetaPage), Option<&Page>)| match place {
             (volume, MetaPage::Bitmap { slot, page: at }) => {
@@ -371,15 +376,28 @@ impl World {
         let whole = start(begin, self.found(node));
         self.nodes[node].disk = Some(bad);
         if found.damaged.is_some() {
-            return true;
+            return Told::Found;
+        }
+        if missed {
+            return Told::Nobody;
         }
         if same && found.member.found_writes == whole.member.found_writes {
-            return !missed;
+            return Told::NoNeed;
         }
-        let Some(image) = found.member.record else { return true };
+        let Some(image) = found.member.record else { return Told::Found };
         let writes = image.stores.saturating_add(found.member.found_writes);
-        !missed && self.is_image_noticed(node, &image, writes)
+        if self.is_image_noticed(node, &image, writes) { Told::Found } else { Told::Nobody }
     }
+}
+
+/// Who tells that a page of metadata went bad.
+enum Told {
+    /// Nobody, and nothing is missing for it.
+    NoNeed,
+    /// The node itself, or the others: it takes another identity.
+    Found,
+    /// Nobody, and something is missing.
+    Nobody,
 }
 
 /// Whether what was heard of a node is not in the history that this record tells. The last life in it has

@@ -349,6 +349,14 @@ impl World {
             if !member.in_sync || !self.is_kept(node_index(member.node), member.incarnation) {
                 return Some(format!("node {} is not in sync: {}", member.node, short(newest)));
             }
+            // By the newest configuration it is in sync as long as nobody has found out.
+            let held = &self.nodes[node_index(member.node)];
+            if held.will_tell && held.restored.is_some() {
+                return Some(format!(
+                    "node {} has a disk that was put back, or a bad page",
+                    member.node
+                ));
+            }
         }
         self.no_member().or_else(|| self.held_buffers())
     }

@@ -150,6 +150,8 @@ pub(crate) struct Node {
     /// Its disk was put back to an old copy: the identity on it, once stored again; until it takes another,
     /// nobody may have noticed.
     pub(crate) restored: Option<VoterId>,
+    /// What was done to its disk will be found out; it has been once nothing is `restored` any more.
+    pub(crate) will_tell: bool,
 }
 
 impl Node {
@@ -179,6 +181,7 @@ impl Node {
             disk_failed: false,
             voter: VoterId(0),
             restored: None,
+            will_tell: false,
         }
     }
 }
