@@ -7,6 +7,7 @@
 //! Not here: what the disk does (`disk`), which faults a run meets (`plan`, `feature`).
 
 use crate::disk::Disk;
+use crate::oracle::identity;
 use crate::plan::{BadPage, BadWrite};
 use crate::world::{World, node_index};
 use base::{Incarnation, NodeId, VolumeId, VoterId};
@@ -48,6 +49,7 @@ impl World {
             let disk = self.empty_disk(node, &self.plan.volumes);
             self.nodes[node].disk = Some(disk);
             self.nodes[node].restored = None;
+            self.nodes[node].put_back = None;
             self.blank(node);
             self.mark("sim: disk replaced");
         }
@@ -56,12 +58,14 @@ impl World {
 
     /// The disk of a node without a process becomes what it was at one of the starts before.
     pub(crate) fn restore_disk(&mut self, node: usize, at: usize) {
+        let newest = self.oracle.newest.as_ref();
         let held = &mut self.nodes[node];
+        let entry = newest.and_then(|newest| newest.member(held.id));
+        held.put_back = entry.filter(|entry| entry.in_sync).map(identity);
         held.swapped = Some(held.incarnation);
         held.incarnation = Incarnation(0);
         held.disk = Some(held.backups[at].clone());
         held.restored = Some(VoterId(0));
-        held.will_tell = true;
         self.mark("sim: disk restored");
     }
 
@@ -349,19 +353,15 @@ impl World {
             self.mark("sim: a bad page of the last good copy is taken back");
             return self.mend_pages(node);
         }
-        match self.who_tells(node, begin) {
-            Told::NoNeed => {}
-            Told::Found => self.nodes[node].will_tell = true,
-            Told::Nobody => {
-                self.mark("sim: a bad page of which nobody could tell is taken back");
-                self.mend_pages(node);
-            }
+        if !self.can_tell(node, begin) {
+            self.mark("sim: a bad page of which nobody could tell is taken back");
+            self.mend_pages(node);
         }
     }
 
-    /// What comes of a bad page on the disk of a node that starts.
-    fn who_tells(&mut self, node: usize, begin: &Start) -> Told {
-        let Some(bad) = self.nodes[node].disk.clone() else { return Told::NoNeed };
+    /// Whether a bad page on the disk of a node that starts is found out, or is not missed.
+    fn can_tell(&mut self, node: usize, begin: &Start) -> bool {
+        let Some(bad) = self.nodes[node].disk.clone() else { return true };
         let mended = bad.mended();
         let is_missed = |(place, page): ((VolumeId, MetaPage), Option<&Page>)| match place {
             (volume, MetaPage::Bitmap { slot, page: at }) => {
@@ -376,28 +376,15 @@ impl World {
         let whole = start(begin, self.found(node));
         self.nodes[node].disk = Some(bad);
         if found.damaged.is_some() {
-            return Told::Found;
-        }
-        if missed {
-            return Told::Nobody;
+            return true;
         }
         if same && found.member.found_writes == whole.member.found_writes {
-            return Told::NoNeed;
+            return !missed;
         }
-        let Some(image) = found.member.record else { return Told::Found };
+        let Some(image) = found.member.record else { return true };
         let writes = image.stores.saturating_add(found.member.found_writes);
-        if self.is_image_noticed(node, &image, writes) { Told::Found } else { Told::Nobody }
+        !missed && self.is_image_noticed(node, &image, writes)
     }
-}
-
-/// Who tells that a page of metadata went bad.
-enum Told {
-    /// Nobody, and nothing is missing for it.
-    NoNeed,
-    /// The node itself, or the others: it takes another identity.
-    Found,
-    /// Nobody, and something is missing.
-    Nobody,
 }
 
 /// Whether what was heard of a node is not in the history that this record tells. The last life in it has

@@ -261,7 +261,6 @@ impl World {
                 _ => None,
             };
             self.nodes[node].spoiled &= self.nodes[node].restored.is_some();
-            self.nodes[node].will_tell &= self.nodes[node].restored.is_some();
             self.stored(node, &record);
         }
         if !ok {

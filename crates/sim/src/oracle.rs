@@ -10,7 +10,7 @@ use base::{Ballot, Epoch, Incarnation, VoterId};
 use replica::Operation;
 use replica::disk::Record;
 use std::collections::{BTreeMap, BTreeSet};
-use wire::{Configuration, MemberKind};
+use wire::{Configuration, MemberEntry, MemberKind};
 
 /// What is known from above.
 #[derive(Debug, Default)]
@@ -65,6 +65,10 @@ impl World {
         if newer {
             let forked = self.oracle.newest.clone().filter(|old| old.fork < configuration.fork);
             self.resized(configuration);
+            for node in &mut self.nodes {
+                let entry = configuration.member(node.id).filter(|entry| entry.in_sync);
+                node.put_back = node.put_back.filter(|_| entry.map(identity) == node.put_back);
+            }
             self.oracle.newest = Some(configuration.clone());
             let at = (configuration.fork, configuration.epoch);
             self.oracle.proposed.retain(|value| (value.fork, value.epoch) > at);
@@ -349,11 +353,9 @@ impl World {
             if !member.in_sync || !self.is_kept(node_index(member.node), member.incarnation) {
                 return Some(format!("node {} is not in sync: {}", member.node, short(newest)));
             }
-            // By the newest configuration it is in sync as long as nobody has found out.
-            let held = &self.nodes[node_index(member.node)];
-            if held.will_tell && held.restored.is_some() {
+            if self.nodes[node_index(member.node)].put_back.is_some() {
                 return Some(format!(
-                    "node {} has a disk that was put back, or a bad page",
+                    "nobody noticed that node {}'s disk was put back",
                     member.node
                 ));
             }
@@ -439,6 +441,11 @@ impl World {
             }
         }
     }
+}
+
+/// Whose memory and whose cache a configuration takes a member for.
+pub(crate) fn identity(entry: &MemberEntry) -> (VoterId, Incarnation) {
+    (entry.voter, entry.incarnation)
 }
 
 /// A configuration in few words.

@@ -150,8 +150,8 @@ pub(crate) struct Node {
     /// Its disk was put back to an old copy: the identity on it, once stored again; until it takes another,
     /// nobody may have noticed.
     pub(crate) restored: Option<VoterId>,
-    /// What was done to its disk will be found out; it has been once nothing is `restored` any more.
-    pub(crate) will_tell: bool,
+    /// The same, as long as the newest configuration takes it for in sync: by this entry.
+    pub(crate) put_back: Option<(VoterId, Incarnation)>,
 }
 
 impl Node {
@@ -181,7 +181,7 @@ impl Node {
             disk_failed: false,
             voter: VoterId(0),
             restored: None,
-            will_tell: false,
+            put_back: None,
         }
     }
 }
