@@ -1,6 +1,8 @@
 //! Table 5: databases on a volume, beside the same databases on one copy that nobody replicates.
 //!
-//! Both go the same way: NBD over a Unix socket, nbdfuse, a loop device, ext4.
+//! Both go the same way: NBD over a Unix socket, nbdfuse, a loop device, ext4. Once all copies lie on the one disk that this
+//! machine has; and once each on a device of its own, all limited alike (`throttle`), as nodes have in life: so slow that the
+//! device is the limit, and not the machine that all nodes share with the database.
 //!
 //! Always: servers run all the time and are measured by turns.
 
@@ -14,8 +16,9 @@ use serde::Serialize;
 use tools::database::{Home, Kind, MariaDb, PostgreSql, ask, serve, stop};
 use tools::{Running, missing, no_disk};
 
-use crate::cluster::{Cluster, Wanted};
+use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::{Target, fill, float};
+use crate::mirror::{self, OwnDevices};
 use crate::outcome::{Outcome, fail};
 use crate::run::Run;
 use crate::sample::median;
@@ -33,11 +36,20 @@ pub(crate) const ALONE: &str = "1 replica";
 pub(crate) const REPLICATED: &str = "3 replicas";
 pub(crate) const RESYNCING: &str = "3 replicas, one of them being copied";
 
+/// Requests in a second that each device does, where each copy has one: what four clients reach.
+const REQUESTS_MAX: u64 = 2_000;
+
+pub(crate) const OWN_PLAIN: &str = "nbdkit on a device of its own, 1 copy";
+pub(crate) const OWN_REPLICATED: &str = "3 replicas, a device for each";
+pub(crate) const OWN_RESYNCING: &str = "3 replicas, a device for each, one of them being copied";
+
 /// One benchmark on one subject.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Transactions {
     pub(crate) benchmark: &'static str,
     pub(crate) subject: String,
+    /// The subject that it is compared with.
+    pub(crate) reference: String,
     /// In a second: the median, the smallest and the largest.
     pub(crate) per_second: f64,
     pub(crate) range: (f64, f64),
@@ -84,7 +96,8 @@ pub(crate) fn names() -> [&'static str; 3] {
 struct Subject {
     name: &'static str,
     tree: Tree,
-    cluster: Option<Cluster>,
+    /// To be measured while a copy is made, too: called so.
+    copied: Option<(&'static str, Cluster)>,
     _server: Option<Server>,
 }
 
@@ -99,46 +112,103 @@ pub(crate) fn measure(run: &Run) -> Outcome<Vec<Transactions>> {
     }
     let mut found = Vec::new();
     for programs in &run.programs {
-        let suffix = run.suffix(programs);
-        let size_mib = run.pace.file_mib().max(512);
-        let file = run.scratch.join("plain.img");
-        fill(&Target::File(file.clone()), size_mib)?;
-        let server = Server::nbdkit_file(&run.scratch, &file)?;
-        let wanted = Wanted { nodes: 3, store: "file", encryption: false, threads: 1 };
-        let cluster = Cluster::up(programs, &run.scratch.join("db"), wanted)?;
-        cluster.create("v", size_mib, &["a", "b", "c"])?;
-        cluster.create("alone", size_mib, &["a"])?;
-        let [volume, alone] = ["v", "alone"].map(|name| Target::Nbd(cluster.url("a", name)));
-        fill(&volume, size_mib)?;
-        fill(&alone, size_mib)?;
-        let place = |number: u8| run.scratch.join(format!("db{number}"));
-        let subjects = [
-            Subject {
-                name: PLAIN,
-                tree: Tree::new(&Target::Nbd(server.url()), &place(0))?,
-                cluster: None,
-                _server: Some(server),
-            },
-            Subject {
-                name: ALONE,
-                tree: Tree::new(&alone, &place(1))?,
-                cluster: None,
-                _server: None,
-            },
-            Subject {
-                name: REPLICATED,
-                tree: Tree::new(&volume, &place(2))?,
-                cluster: Some(cluster),
-                _server: None,
-            },
-        ];
-        found.extend(of::<MariaDb>(run, &subjects, &[SYSBENCH], &suffix)?);
-        found.extend(of::<PostgreSql>(run, &subjects, &[PGBENCH, YCSB], &suffix)?);
-        for subject in subjects {
-            // Before what serves it.
-            subject.tree.remove()?;
+        found.extend(on_one_disk(run, programs)?);
+        if let Some(why) = mirror::cannot() {
+            println!("NOT RUN: databases on devices of their own: {why}");
+            continue;
         }
-        fs::remove_file(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        found.extend(on_own_devices(run, programs)?);
+    }
+    Ok(found)
+}
+
+/// All copies share the disk.
+fn on_one_disk(run: &Run, programs: &Programs) -> Outcome<Vec<Transactions>> {
+    let size_mib = size_mib(run);
+    let file = run.scratch.join("plain.img");
+    fill(&Target::File(file.clone()), size_mib)?;
+    let server = Server::nbdkit_file(&run.scratch, &file)?;
+    let cluster = three(run, programs, "db")?;
+    cluster.create("v", size_mib, &["a", "b", "c"])?;
+    cluster.create("alone", size_mib, &["a"])?;
+    let [volume, alone] = ["v", "alone"].map(|name| Target::Nbd(cluster.url("a", name)));
+    fill(&volume, size_mib)?;
+    fill(&alone, size_mib)?;
+    let place = |number: u8| run.scratch.join(format!("db{number}"));
+    let subjects = vec![
+        Subject {
+            name: PLAIN,
+            tree: Tree::new(&Target::Nbd(server.url()), &place(0))?,
+            copied: None,
+            _server: Some(server),
+        },
+        Subject { name: ALONE, tree: Tree::new(&alone, &place(1))?, copied: None, _server: None },
+        Subject {
+            name: REPLICATED,
+            tree: Tree::new(&volume, &place(2))?,
+            copied: Some((RESYNCING, cluster)),
+            _server: None,
+        },
+    ];
+    let found = compare(run, subjects, &run.suffix(programs))?;
+    fs::remove_file(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(found)
+}
+
+/// Each copy has a device.
+fn on_own_devices(run: &Run, programs: &Programs) -> Outcome<Vec<Transactions>> {
+    let size_mib = size_mib(run);
+    let mut devices = OwnDevices::new(&run.scratch, "own", size_mib);
+    let plain = devices.add()?;
+    let limit = mirror::slower(run, &plain, size_mib, REQUESTS_MAX)?;
+    let server = Server::nbdkit_file(&run.scratch, Path::new(&plain))?;
+    let cluster = three(run, programs, "own")?;
+    let mut stores = Vec::new();
+    for node in ["a", "b", "c"] {
+        stores.push((node, devices.add()?));
+    }
+    cluster.create_from("v", &mirror::description("majority", &stores, size_mib))?;
+    let volume = Target::Nbd(cluster.url("a", "v"));
+    fill(&volume, size_mib)?;
+    let place = |number: u8| run.scratch.join(format!("own{number}"));
+    let subjects = vec![
+        Subject {
+            name: OWN_PLAIN,
+            tree: Tree::new(&Target::Nbd(server.url()), &place(0))?,
+            copied: None,
+            _server: Some(server),
+        },
+        Subject {
+            name: OWN_REPLICATED,
+            tree: Tree::new(&volume, &place(1))?,
+            copied: Some((OWN_RESYNCING, cluster)),
+            _server: None,
+        },
+    ];
+    let throttle = devices.limit(limit)?;
+    println!("each device does {} requests a second from here on", limit.requests);
+    let found = compare(run, subjects, &run.suffix(programs));
+    drop(throttle);
+    found
+}
+
+fn size_mib(run: &Run) -> u64 {
+    run.pace.file_mib().max(512)
+}
+
+/// Three nodes whose links are not enciphered.
+fn three(run: &Run, programs: &Programs, name: &str) -> Outcome<Cluster> {
+    let wanted = Wanted { nodes: 3, store: "file", encryption: false, threads: 1 };
+    Cluster::up(programs, &run.scratch.join(name), wanted)
+}
+
+/// Every benchmark on every subject, by turns; the first is what the others are compared with.
+fn compare(run: &Run, subjects: Vec<Subject>, suffix: &str) -> Outcome<Vec<Transactions>> {
+    let mut found = of::<MariaDb>(run, &subjects, &[SYSBENCH], suffix)?;
+    found.extend(of::<PostgreSql>(run, &subjects, &[PGBENCH, YCSB], suffix)?);
+    for subject in subjects {
+        // Before what serves it.
+        subject.tree.remove()?;
     }
     Ok(found)
 }
@@ -163,6 +233,7 @@ fn of<K: Kind>(
         let of = |what: &str| run.scratch.join(format!("{}{what}{number}", K::FIRST));
         let data = subject.tree.mount().join(K::FIRST);
         let home = Home { data, sockets: of("s"), log: of("log") };
+        let _ = fs::remove_dir_all(&home.sockets);
         fs::create_dir_all(&home.sockets).map_err(|error| error.to_string())?;
         K::make(&home)?;
         servers.push(serve::<K>(&home)?);
@@ -175,8 +246,8 @@ fn of<K: Kind>(
     let mut turns = Vec::new();
     for (subject, home) in subjects.iter().zip(&homes) {
         turns.push((subject.name, home, None));
-        if let Some(cluster) = &subject.cluster {
-            turns.push((RESYNCING, home, Some(cluster)));
+        if let Some((name, cluster)) = &subject.copied {
+            turns.push((name, home, Some(cluster)));
         }
     }
     let mut all = Vec::new();
@@ -194,6 +265,7 @@ fn of<K: Kind>(
             all.push(Transactions {
                 benchmark: benchmark.name,
                 subject: format!("{name}{suffix}"),
+                reference: format!("{}{suffix}", subjects[0].name),
                 range: rates.iter().fold((f64::INFINITY, 0.0), |(low, high), &rate: &f64| {
                     (low.min(rate), rate.max(high))
                 }),

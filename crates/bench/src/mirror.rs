@@ -7,7 +7,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
@@ -80,6 +80,39 @@ pub(crate) struct Mirror {
     pub(crate) resyncs: Vec<Resync>,
 }
 
+/// Block devices on files, each for one copy.
+pub(crate) struct OwnDevices {
+    scratch: PathBuf,
+    name: &'static str,
+    size_mib: u64,
+    devices: Vec<Device>,
+}
+
+impl OwnDevices {
+    /// None yet; each will have room for a volume of this size.
+    pub(crate) fn new(scratch: &Path, name: &'static str, size_mib: u64) -> OwnDevices {
+        OwnDevices { scratch: scratch.to_path_buf(), name, size_mib, devices: Vec::new() }
+    }
+
+    /// One more: where it is.
+    pub(crate) fn add(&mut self) -> Outcome<String> {
+        let file = self.scratch.join(format!("{}-{}.img", self.name, self.devices.len()));
+        let device = Device::new(&file, (self.size_mib + METADATA_MIB) << 20)?;
+        let path = device.device.clone();
+        self.devices.push(device);
+        Ok(path)
+    }
+
+    /// All of them are so slow until what this gives is dropped.
+    pub(crate) fn limit(&self, limit: Limit) -> Outcome<Throttle> {
+        let mut throttle = Throttle::new();
+        for device in &self.devices {
+            throttle.limit(&device.device, limit)?;
+        }
+        Ok(throttle)
+    }
+}
+
 /// A subject, and what serves it.
 struct Made {
     subject: Subject,
@@ -92,22 +125,15 @@ pub(crate) fn mirror(run: &Run) -> Outcome<Option<(Table, Mirror)>> {
         println!("NOT RUN: mirroring between disks of their own: {why}");
         return Ok(None);
     }
-    let mut devices = Vec::new();
     let mut places = Vec::new();
     let mut servers = Vec::new();
     let size_mib = run.pace.file_mib();
-    let new = |devices: &mut Vec<Device>| -> Outcome<String> {
-        let file = run.scratch.join(format!("device-{}.img", devices.len()));
-        let device = Device::new(&file, (size_mib + METADATA_MIB) << 20)?;
-        let path = device.device.clone();
-        devices.push(device);
-        Ok(path)
-    };
-    let path = new(&mut devices)?;
-    let limit = slower(run, &path, size_mib)?;
+    let mut devices = OwnDevices::new(&run.scratch, "device", size_mib);
+    let path = devices.add()?;
+    let limit = slower(run, &path, size_mib, REQUESTS_MAX)?;
     places.push(plain(DEVICE, Target::File(path.into()), Vec::new(), size_mib));
     if run.has("nbdkit", "nbdkit file") {
-        let server = Server::nbdkit_file(&run.scratch, Path::new(&new(&mut devices)?))?;
+        let server = Server::nbdkit_file(&run.scratch, Path::new(&devices.add()?))?;
         places.push(plain("nbdkit file", Target::Nbd(server.url()), vec![server.pid()], size_mib));
         servers.push(server);
     }
@@ -115,19 +141,16 @@ pub(crate) fn mirror(run: &Run) -> Outcome<Option<(Table, Mirror)>> {
         for (name, mtu) in
             [(ALONE, None), (GONE, Some(1500)), (SMALL, Some(1500)), (LARGE, Some(9000))]
         {
-            let mut stores = vec![("a", new(&mut devices)?)];
+            let mut stores = vec![("a", devices.add()?)];
             if mtu.is_some() {
-                stores.push(("b", new(&mut devices)?));
+                stores.push(("b", devices.add()?));
             }
             let directory = run.scratch.join(format!("m{}", places.len()));
             let made = (programs, mtu, directory.as_path());
             places.push(cluster(run, made, name, &stores, size_mib)?);
         }
     }
-    let mut throttle = Throttle::new();
-    for device in &devices {
-        throttle.limit(&device.device, limit)?;
-    }
+    let throttle = devices.limit(limit)?;
     let mut table = Table {
         key: "mirror",
         title: "Table 4, each node a disk of its own",
@@ -174,7 +197,8 @@ fn resyncs(
     Ok(all)
 }
 
-fn cannot() -> Option<String> {
+/// Why devices cannot be made, or not made slower, here.
+pub(crate) fn cannot() -> Option<String> {
     if !has_loops() {
         return Some("needs root and loop devices".to_owned());
     }
@@ -186,8 +210,8 @@ fn cannot() -> Option<String> {
 }
 
 /// A quarter of what a device reaches here, so that all of them together do not reach the disk's end, and no more than
-/// leaves the machine time to spare.
-fn slower(run: &Run, device: &str, size_mib: u64) -> Outcome<Limit> {
+/// leaves the machine time to spare: so many requests in a second.
+pub(crate) fn slower(run: &Run, device: &str, size_mib: u64, requests_max: u64) -> Outcome<Limit> {
     let target = Target::File(device.into());
     fill(&target, size_mib)?;
     let seen =
@@ -199,7 +223,7 @@ fn slower(run: &Run, device: &str, size_mib: u64) -> Outcome<Limit> {
         whole
     };
     let (random, sequential) = (seen(&RANDOM)?, seen(&SEQUENTIAL)?);
-    let requests = whole(random.iops / 4.0).clamp(100, REQUESTS_MAX);
+    let requests = whole(random.iops / 4.0).clamp(100, requests_max);
     let bytes = whole(sequential.mb_per_second * 1e6 / 4.0).clamp(1_000_000, BYTES_MAX);
     Ok(Limit { requests, bytes })
 }
@@ -224,15 +248,7 @@ fn cluster(
             Cluster::up(programs, directory, wanted)?
         }
     };
-    let mut description = "[options]\nquorum = \"off\"\n".to_owned();
-    for (node, device) in stores {
-        description += &format!(
-            "[[members]]\nnode = \"{node}\"\n\
-             stores = [{{ volume = 0, kind = \"device\", path = \"{device}\" }}]\n"
-        );
-    }
-    description += &format!("[[volumes]]\nsize = \"{size_mib}MiB\"\n");
-    cluster.create_from("v", &description)?;
+    cluster.create_from("v", &description("off", stores, size_mib))?;
     let target = Target::Nbd(cluster.url("a", "v"));
     fill(&target, size_mib)?;
     if name == GONE {
@@ -244,6 +260,18 @@ fn cluster(
     let name = format!("{name}{}", run.suffix(programs));
     let subject = Subject { name, target, pids: cluster.pids()?, size_mib, copies };
     Ok(Made { subject, cluster: Some(cluster) })
+}
+
+/// A resource of one volume on these devices, as `resource create --from` takes it.
+pub(crate) fn description(quorum: &str, stores: &[(&str, String)], size_mib: u64) -> String {
+    let mut description = format!("[options]\nquorum = \"{quorum}\"\n");
+    for (node, device) in stores {
+        description += &format!(
+            "[[members]]\nnode = \"{node}\"\n\
+             stores = [{{ volume = 0, kind = \"device\", path = \"{device}\" }}]\n"
+        );
+    }
+    description + &format!("[[volumes]]\nsize = \"{size_mib}MiB\"\n")
 }
 
 /// A file of this size is written in order and synced, on a file system on each, by turns; always at the same place.

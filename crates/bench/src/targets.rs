@@ -6,7 +6,7 @@ use std::fmt;
 
 use replica::door::Timing;
 
-use crate::databases::{self, PLAIN, REPLICATED, RESYNCING};
+use crate::databases::{self, OWN_REPLICATED, OWN_RESYNCING, REPLICATED, RESYNCING};
 use crate::fio::float;
 use crate::metadata::{Metadata, subject};
 use crate::mirror::{ALONE, DEVICE, RANDOM, SEQUENTIAL, SMALL};
@@ -229,16 +229,21 @@ impl List<'_> {
 
     fn databases(&mut self) {
         for name in databases::names() {
-            let of = |subject: &str| {
-                let mut all = self.report.databases.iter();
-                let found = all.find(|one| one.benchmark == name && one.subject == subject);
-                found.map(|one| one.per_second)
-            };
-            let rates = [REPLICATED, RESYNCING].map(|who| of(who).zip(of(PLAIN)));
-            for (rates, (when, least)) in rates.into_iter().zip([("", 0.95), (", resyncing", 0.85)])
-            {
+            for (subject, when, least) in [
+                (REPLICATED, "", 0.95),
+                (RESYNCING, ", resyncing", 0.85),
+                (OWN_REPLICATED, ", a device for each copy", 0.95),
+                (OWN_RESYNCING, ", a device for each copy, resyncing", 0.85),
+            ] {
+                let of = |subject: &str| {
+                    let mut all = self.report.databases.iter();
+                    all.find(|one| one.benchmark == name && one.subject == subject)
+                };
+                let ratio = of(subject).and_then(|ours| {
+                    Some(ours.per_second / of(&ours.reference)?.per_second.max(1e-9))
+                });
                 let what = format!("{name}{when}: transactions against one copy");
-                self.add(what, Bound::AtLeast(least), rates.map(|(ours, plain)| ours / plain));
+                self.add(what, Bound::AtLeast(least), ratio);
             }
         }
     }
