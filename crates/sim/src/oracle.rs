@@ -146,16 +146,17 @@ impl World {
             return;
         }
         let Some(newest) = &self.oracle.newest else { return };
-        let any_kept = newest
-            .members
-            .iter()
-            .filter(|member| member.in_sync)
-            .any(|member| self.is_kept(node_index(member.node), member.incarnation));
+        let in_sync = || newest.members.iter().filter(|member| member.in_sync);
+        let held = |member: &MemberEntry| &self.nodes[node_index(member.node)];
+        let any_kept = in_sync().any(|member| {
+            self.is_kept(node_index(member.node), member.incarnation)
+                && held(member).put_back.is_none()
+        });
         // A disk that was replaced or put back while it was needed: nothing is promised any more.
-        let hopeless =
-            newest.members.iter().filter(|member| member.in_sync).any(|member| {
-                self.nodes[node_index(member.node)].swapped == Some(member.incarnation)
-            });
+        let hopeless = in_sync().any(|member| {
+            let held = held(member);
+            held.swapped == Some(member.incarnation) || held.put_back.is_some()
+        });
         if !any_kept && hopeless {
             self.mark("sim: the last copy's disk was lost");
             self.done = true;
