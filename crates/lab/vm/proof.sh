@@ -9,7 +9,8 @@ until_so() { for _ in $(seq 300); do "$@" && return; sleep 0.2; done; echo "neve
 link() { nvme connect -t tcp -a 10.0.2.2 -k 5 --reconnect-delay=2 "$@"; }
 refuses() { if link "$@"; then echo "not refused: $*"; false; fi; test -z "$(ls /sys/class/nvme 2>/dev/null)"; }
 live() { [ "$(cat /sys/class/nvme/nvme*/state | grep -c live)" = 3 ]; }
-times() { dmesg | grep -c "authenticated with hash" || true; }
+# How often each path has been proved, by its first queue.
+times() { local one; for one in /sys/class/nvme/nvme*; do dmesg | grep -c "nvme ${one##*/}: qid 0: authenticated with hash" || true; done; }
 set -- $PORTS
 prepare() {
     cp lockstep /bin/; mkdir -p /etc/nvme; echo $host:$id > /etc/nvme/hostnqn; echo $id > /etc/nvme/hostid
@@ -54,7 +55,14 @@ echo "proof works: a node that came back is proved to anew" >> seen
 until_so test -e both
 before=$(times)
 for one in /sys/class/nvme/nvme*; do echo "$NEXT" > $one/dhchap_secret; done
-again() { [ "$(times)" -ge $((before + 3)) ]; }
+again() {
+    local one was now
+    set -- $before
+    for one in /sys/class/nvme/nvme*; do
+        was=$1 now=$(dmesg | grep -c "nvme ${one##*/}: qid 0: authenticated with hash"); shift
+        [ "$now" -gt $was ] || return 1
+    done
+}
 until_so again
 touch proved
 fio --name=y --filename=/mnt/g --size=8M --rw=randwrite --bs=4k --ioengine=libaio --iodepth=8 --direct=1 --verify=crc32c --verify_fatal=1
