@@ -30,6 +30,7 @@ const KINDS: &[&str] = &[
     "alarm",
     "alarm --check",
     "lab",
+    "lab vm",
     "lab endurance",
     "fuzz",
     "counts",
@@ -129,6 +130,7 @@ mod tests {
     fn the_longest_kind_that_fits_is_meant() {
         assert_eq!(kind_of(&words("sim --runs 5")), Some("sim"));
         assert_eq!(kind_of(&words("sim --runs 5 --quorum-off")), Some("sim --quorum-off"));
+        assert_eq!(kind_of(&words("lab vm")), Some("lab vm"));
         assert_eq!(kind_of(&words("tidy")), None);
     }
 
