@@ -2,7 +2,7 @@
 //!
 //! Both go the same way: NBD over a Unix socket, nbdfuse, a loop device, ext4. Once all copies lie on the one disk that this
 //! machine has; and once each on a device of its own, all limited alike (`throttle`), as nodes have in life: so slow that the
-//! device is the limit, and not the machine that all nodes share with the database.
+//! device should be the limit, and not the machine that all nodes share with the database.
 //!
 //! Always: servers run all the time and are measured by turns.
 
@@ -36,7 +36,7 @@ pub(crate) const ALONE: &str = "1 replica";
 pub(crate) const REPLICATED: &str = "3 replicas";
 pub(crate) const RESYNCING: &str = "3 replicas, one of them being copied";
 
-/// Requests in a second that each device does, where each copy has one: what four clients reach.
+/// Requests in a second that each device does at most, where each copy has one: few enough that four clients should reach them.
 const REQUESTS_MAX: u64 = 2_000;
 
 pub(crate) const OWN_PLAIN: &str = "nbdkit on a device of its own, 1 copy";
@@ -185,11 +185,9 @@ fn on_own_devices(run: &Run, programs: &Programs) -> Outcome<Vec<Transactions>> 
             _server: None,
         },
     ];
-    let throttle = devices.limit(limit)?;
+    let _throttle = devices.limit(limit)?;
     println!("each device does {} requests a second from here on", limit.requests);
-    let found = compare(run, subjects, &run.suffix(programs));
-    drop(throttle);
-    found
+    compare(run, subjects, &run.suffix(programs))
 }
 
 fn size_mib(run: &Run) -> u64 {
@@ -229,11 +227,12 @@ fn of<K: Kind>(
     }
     let mut homes = Vec::new();
     let mut servers: Vec<Running> = Vec::new();
-    for (number, subject) in subjects.iter().enumerate() {
-        let of = |what: &str| run.scratch.join(format!("{}{what}{number}", K::FIRST));
-        let data = subject.tree.mount().join(K::FIRST);
+    for subject in subjects {
+        // Beside the mount, whose name no other subject of the run has.
+        let mount = subject.tree.mount();
+        let of = |what: &str| mount.with_extension(format!("{}{what}", K::FIRST));
+        let data = mount.join(K::FIRST);
         let home = Home { data, sockets: of("s"), log: of("log") };
-        let _ = fs::remove_dir_all(&home.sockets);
         fs::create_dir_all(&home.sockets).map_err(|error| error.to_string())?;
         K::make(&home)?;
         servers.push(serve::<K>(&home)?);
