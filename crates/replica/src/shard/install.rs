@@ -9,7 +9,7 @@ use super::{Out, Shard};
 use crate::door::{FromShard, ShardOutput, Slot};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use base::{AnswerError, NodeId, Span, VolumeId};
+use base::{AnswerError, Epoch, NodeId, Span, VolumeId};
 use wire::Configuration;
 
 impl Shard {
@@ -43,9 +43,7 @@ impl Shard {
             out.push(ShardOutput::Mark("sessions from before the loss of all caches end"));
             self.lose_sessions(out);
         }
-        if new_reign {
-            self.doubt_unretired(out);
-        }
+        let settled = self.change_doubt(new.epoch, new_reign, leaves, out);
         if self.configuration.as_ref().is_some_and(|old| old.volumes != new.volumes) {
             self.resized = new.epoch;
         }
@@ -60,7 +58,7 @@ impl Shard {
         self.cut_beyond(&new);
         self.note_rooms(&new);
         self.keep_growths(&new);
-        self.install_bits(&new, slots, out);
+        self.install_bits(&new, slots, &settled, out);
         self.drop_outsiders(&new, out);
         self.seats.retain(|node| new.member(node).is_some());
         for node in new.replicas() {
@@ -139,6 +137,24 @@ impl Shard {
         !new.is_in_sync(self.node)
     }
 
+    /// What was settled ahead of this configuration is in doubt no more, and told; what a reign left open is from now on.
+    fn change_doubt(
+        &mut self,
+        epoch: Epoch,
+        new_reign: bool,
+        leaves: bool,
+        out: &mut Out,
+    ) -> Vec<(VolumeId, u64, u64)> {
+        if leaves {
+            self.doubt.forget_ahead();
+        }
+        let settled = self.settle_ahead(epoch);
+        if new_reign {
+            self.doubt_unretired(out);
+        }
+        settled
+    }
+
     /// What the last primary left open here may be missing elsewhere.
     fn doubt_unretired(&mut self, out: &mut Out) {
         let mut unretired = core::mem::take(&mut self.unretired);
@@ -169,7 +185,13 @@ impl Shard {
         }
     }
 
-    fn install_bits(&mut self, new: &Configuration, slots: &[Slot], out: &mut Out) {
+    fn install_bits(
+        &mut self,
+        new: &Configuration,
+        slots: &[Slot],
+        settled: &[(VolumeId, u64, u64)],
+        out: &mut Out,
+    ) {
         for &slot in slots {
             if self.bitmaps.ensure(slot, new.epoch) && slot.full {
                 // What a resync copied so far counts for nothing.
@@ -181,6 +203,7 @@ impl Shard {
             self.doubt.runs().iter().map(|run| (run.volume, run.first, run.end)).collect();
         let reconcile = self.reconcile.runs();
         runs.extend(reconcile.iter().map(|run| (run.volume, run.first, run.end)));
+        runs.extend(settled);
         let open = self.unretired.values().copied().chain(self.open_writes());
         runs.extend(open.map(|(volume, span)| (volume, span.first(), span.end())));
         let keeps_bits = self.has_disk || !slots.is_empty();

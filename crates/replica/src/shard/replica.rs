@@ -10,6 +10,7 @@ use super::local::{Action, PeerAsk, Purpose};
 use super::op::{Client, Origin};
 use super::{Out, Shard};
 use crate::door::{DiskAnswer, ReadFailure, ShardOutput};
+use alloc::vec::Vec;
 use base::{BufferId, Epoch, NodeId, Request, SessionId, Span, VolumeId, Way};
 use wire::{ShardMessage, WriteFlags, WriteOrigin};
 
@@ -338,28 +339,33 @@ impl Shard {
         self.release(buffer, out);
     }
 
-    /// The range is the same at every member of the primary's configuration. If that is not known here
-    /// yet, a member of the one known here may be outside it: dirty for everybody, as the doubt would
-    /// have been when it is installed.
+    /// The range is the same at every member of the primary's configuration. While that is not known here yet, a
+    /// member of the one known here may be outside it: the range stays in doubt until it is known who is.
     fn on_settled(&mut self, epoch: Epoch, volume: VolumeId, span: Span) {
         if self.epoch() < epoch && self.doubt.overlaps(volume, span.first(), span.end()) {
-            let known = self.configuration.clone();
-            for other in known.iter().flat_map(|known| known.replicas()) {
-                if other != self.node {
-                    self.bitmaps.set(other, volume, span.first(), span.end(), true);
-                }
-            }
+            self.doubt.remove_later(epoch, volume, span);
+            return;
         }
         self.doubt.remove(volume, span);
-        self.settle_own_changes(volume, span);
+        self.settle_own_changes(volume, span.first(), span.end());
+    }
+
+    /// The configuration `new` is about to take the place of the one known here: what was settled ahead of it is in
+    /// doubt no more, and dirty for whoever it leaves out.
+    pub(super) fn settle_ahead(&mut self, new: Epoch) -> Vec<(VolumeId, u64, u64)> {
+        let settled = self.doubt.remove_ahead(new);
+        for &(volume, first, end) in &settled {
+            self.settle_own_changes(volume, first, end);
+        }
+        settled
     }
 
     /// A copy that was given up holds nothing of its own there any more.
-    fn settle_own_changes(&mut self, volume: VolumeId, span: Span) {
+    fn settle_own_changes(&mut self, volume: VolumeId, first: u64, end: u64) {
         let Some(known) = self.configuration.clone() else { return };
         if !known.is_in_sync(self.node) && known.may_have_parted() {
             for node in known.in_sync() {
-                self.clear_bits(node, volume, span.first(), span.end());
+                self.clear_bits(node, volume, first, end);
             }
         }
     }

@@ -227,8 +227,8 @@ fn a_primary_without_disk_waits_for_its_own_exclude() {
 }
 
 /// Node 2 has a write open that node 1 lacks, which is the next primary.
-fn with_a_write_that_node_1_lacks() -> World {
-    let mut world = World::new(&[1, 2], &[1, 2]);
+fn with_a_write_that_node_1_lacks(nodes: &[u16]) -> World {
+    let mut world = World::new(nodes, nodes);
     world.lead(2);
     world.held.insert((2, 1));
     world.write(2, 0, 8, 5);
@@ -252,7 +252,7 @@ fn told_settled(world: &World) -> usize {
 
 #[test]
 fn nothing_is_settled_without_a_primarys_own_copy_before_that_is_excluded() {
-    let mut world = with_a_write_that_node_1_lacks();
+    let mut world = with_a_write_that_node_1_lacks(&[1, 2]);
     world.lead(1);
     lose_own(&mut world, 1);
     world.disk_goes_on(1);
@@ -282,6 +282,48 @@ fn copies_that_agree_are_not_settled_while_the_primarys_own_was_not_compared() {
     world.change(1, &[2]);
     world.wait_ms(500);
     assert!(told_settled(&world) > 0);
+}
+
+#[test]
+fn what_is_settled_ahead_of_a_configuration_is_dirty_only_for_whom_that_leaves_out() {
+    let mut world = with_a_write_that_node_1_lacks(&[1, 2, 3]);
+    world.lead(1);
+    let differs =
+        |world: &World, node| world.nodes[&3].shard.may_differ(NodeId(node), VOLUME, 0, 8);
+    assert!(differs(&world, 1) && differs(&world, 2), "the write is in doubt at node 3");
+    let next = world.next_with(&[1, 3]);
+    let message = ShardMessage::Settled { epoch: next.epoch, volume: VOLUME, span: span(0, 8) };
+    let (peer, session, buffer) = (NodeId(1), world.session(1, 3), None);
+    world.step(3, crate::door::ShardInput::Frame { peer, session, message, buffer });
+    world.run();
+    assert!(differs(&world, 2), "node 2 may be who is left out");
+    world.install(next, &[3]);
+    assert!(!differs(&world, 1), "{:?}", world.dirty(3, 1));
+    assert!(differs(&world, 2), "node 2 has not been compared");
+}
+
+#[test]
+fn what_came_into_doubt_after_it_was_settled_ahead_stays_so() {
+    let mut world = with_a_write_that_node_1_lacks(&[1, 2, 3]);
+    world.lead(1);
+    let (now, next) = (world.configuration.epoch, world.next_with(&[1, 3]));
+    let settled = ShardMessage::Settled { epoch: next.epoch, volume: VOLUME, span: span(0, 8) };
+    let write = |first| ShardMessage::Write {
+        epoch: now,
+        sequence: 1000,
+        cut: 1,
+        volume: VOLUME,
+        span: span(first, 8),
+        flags: wire::WriteFlags { zero: true, ..Default::default() },
+        origin: None,
+    };
+    for message in [settled, write(0), write(256)] {
+        let (peer, session, buffer) = (NodeId(1), world.session(1, 3), None);
+        world.step(3, crate::door::ShardInput::Frame { peer, session, message, buffer });
+        world.run();
+    }
+    world.install(next, &[3]);
+    assert!(world.nodes[&3].shard.may_differ(NodeId(1), VOLUME, 0, 8));
 }
 
 #[test]
