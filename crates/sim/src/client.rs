@@ -99,13 +99,31 @@ impl World {
         for (at, (volume, first)) in self.plan.volumes.clone().into_iter().enumerate() {
             let before = old.iter().find(|(known, _)| *known == volume).map_or(first, |old| old.1);
             let Some(entry) = configuration.volume(volume) else { continue };
-            if entry.sectors <= before || before > first {
+            if entry.sectors <= before {
+                continue;
+            }
+            if before > first {
+                self.zero_what_was_cut(self.history_volume(volume, first), before);
                 continue;
             }
             self.mark("sim: a volume grew");
             self.growths[at] += 1;
             let name = self.history_volume(volume, first);
             self.begin_growth(volume, name, first..entry.sectors);
+        }
+    }
+
+    /// A volume that shrank, but not to its first size, grows again: what is added has the name that it had, and reads
+    /// as zeroes from now on.
+    fn zero_what_was_cut(&mut self, name: VolumeId, first: u64) {
+        let operations = (0..self.history.len()).map(|index| self.history.operation(index));
+        let ends = operations.filter(|one| one.volume == name).map(|one| one.span.end());
+        let (now, step, end) = (self.queue.now(), self.step, ends.max().unwrap_or(0));
+        for sector in first..end {
+            self.mark("sim: a volume grows where it was cut off above its first size");
+            let write = crate::fork::one_sector(name, sector, 0);
+            let index = self.history.call(now, step, write);
+            self.history.answer(now, step, index, true, Vec::new());
         }
     }
 
