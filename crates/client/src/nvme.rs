@@ -326,6 +326,15 @@ impl NvmeVolume {
         NvmeVolume::open_as(&who, address, (nqn, namespace), digests, limit)
     }
 
+    /// Proves once more who we are, on each queue, while it is in use: by another secret, if `who` has one.
+    ///
+    /// # Errors
+    /// If the node did not require a proof when the volume was opened, or does not take this one; or that `who` believes its own.
+    pub fn prove_again(&mut self, nqn: &str, who: &NvmeIdentity) -> io::Result<()> {
+        self.admin.prove(nqn, who)?;
+        self.io.prove(nqn, who)
+    }
+
     /// Likewise, as a certain host.
     ///
     /// # Errors

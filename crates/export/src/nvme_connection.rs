@@ -206,6 +206,12 @@ impl NvmeConnection {
         self.machine.requires(examiner);
     }
 
+    /// Whether the host has to prove who it is, and has not.
+    #[must_use]
+    pub fn is_to_prove(&self) -> bool {
+        self.machine.is_to_prove()
+    }
+
     /// What is known of the host is another from now on: by that it proves again, if it does.
     pub fn renew(&mut self, credentials: &Credentials) {
         self.machine.renew(credentials);

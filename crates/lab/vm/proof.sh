@@ -53,7 +53,8 @@ echo "proof works: a node that came back is proved to anew" >> seen
 
 # The host's secret is changed while the disk is in use; until then both will do.
 until_so test -e both
-before=$(times)
+lost() { dmesg | grep -c "starting error recovery"; }
+before=$(times) gone=$(lost)
 for one in /sys/class/nvme/nvme*; do echo "$NEXT" > $one/dhchap_secret; done
 again() {
     local one was now
@@ -63,12 +64,14 @@ again() {
         [ "$now" -gt $was ] || return 1
     done
 }
-until_so again
+# The nodes take the old one away at once, while the host is about to prove: no path may be lost by that.
 touch proved
+until_so again
 fio --name=y --filename=/mnt/g --size=8M --rw=randwrite --bs=4k --ioengine=libaio --iodepth=8 --direct=1 --verify=crc32c --verify_fatal=1
 until_so test -e only
 fio --name=x --filename=/mnt/h --size=8M --rw=randwrite --bs=4k --ioengine=libaio --iodepth=8 --direct=1 --verify=crc32c --verify_fatal=1
 until_so live
+[ "$(lost)" = "$gone" ]
 umount /mnt; fsck.ext4 -fn $disk
 if dmesg | grep -i "i/o error"; then exit 1; fi
 nvme disconnect -n "$SUBSYSTEM"

@@ -223,13 +223,19 @@ fn secrets_are_exchanged_while_hosts_go_on() {
     );
     assert!(!told.contains(&secret(5)[16..30]), "{told}");
     open(&cluster, 1, "alpha", &host(ONE, 5, None)).unwrap();
-    // The old one will not do any more: who proved by it is sent away, and nobody else.
+    let mut late = open(&cluster, 1, "alpha", &host(ONE, 1, None)).unwrap();
+    // The old one will not do any more: who proved by it and does not prove anew is sent away, and nobody else.
     write_table(&cluster, 1, &table().replacen(&secret(1), &secret(5), 1));
     reload().unwrap();
-    assert!(before.write(0, &content(2, 4096)).is_err());
-    after.write(0, &content(3, 4096)).unwrap();
     assert!(open(&cluster, 1, "alpha", &host(ONE, 1, None)).is_err());
-    // A host that is not in it any more.
+    let name = subsystem(&cluster, "alpha");
+    late.write(0, &content(2, 4096)).unwrap();
+    late.prove_again(&name, &host(ONE, 5, None)).unwrap();
+    assert_eq!(before.into_queue().stream.read(&mut [0]).unwrap(), 0, "it is sent away");
+    after.write(0, &content(3, 4096)).unwrap();
+    late.write(0, &content(3, 4096)).unwrap();
+    assert!(late.prove_again(&name, &host(ONE, 1, None)).is_err(), "the old one");
+    // Who has no right any more goes at once.
     write_table(&cluster, 1, "");
     reload().unwrap();
     assert!(after.write(0, &content(4, 4096)).is_err());

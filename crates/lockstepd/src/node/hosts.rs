@@ -41,6 +41,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// A process that did not look for so long stood still: what its hosts sent may have been tried elsewhere by now.
 const STANDSTILL: Duration = Duration::from_millis(900);
 
+/// How long a connected host that proved who it is by a secret which is not there any more has to prove it by one that is.
+/// Linux (7.2) waits for ever where its connection ends while it does so.
+const REPROOF_LIMIT: Duration = Duration::from_millis(5000);
+
 /// Controllers of the discovery service, at most: whoever reaches the port can have them, and hosts need numbers too.
 const DISCOVERIES_MAX: usize = 32;
 
@@ -92,6 +96,19 @@ pub(crate) struct Claim {
     proved: Option<Secret>,
     /// What it speaks TLS with.
     sealed: Option<TlsPsk>,
+    /// By then it has proved it anew, or is sent away.
+    proves_until: Option<Instant>,
+}
+
+/// What the table of hosts says of one that is connected.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Standing {
+    /// It could come in as it is, or is about to show it.
+    Good,
+    /// By another secret than it proved by.
+    Outdated,
+    /// It could not come in.
+    Refused,
 }
 
 impl Claim {
@@ -150,6 +167,7 @@ impl Node {
         }
         let stood_still = now.since(self.hosts.looked_at) > STANDSTILL;
         self.hosts.looked_at = now;
+        self.drop_outdated_hosts(now);
         let mut expiries = BTreeMap::new();
         for key in self.clients.keys() {
             let Some(client) = self.clients.get_mut(key) else { continue };
@@ -515,7 +533,8 @@ impl Node {
             connection.requires(Examiner::new(names, credentials, Seed::new(random)));
         }
         let (host, host_id) = (host.clone(), connect.host_id);
-        client.claim = Some(Claim { host, host_id, subsystem, proved: None, sealed });
+        client.claim =
+            Some(Claim { host, host_id, subsystem, proved: None, sealed, proves_until: None });
         Ok(proves)
     }
 
@@ -527,6 +546,7 @@ impl Node {
         let Some(client) = self.clients.get_mut(key) else { return };
         let Some(claim) = &mut client.claim else { return };
         claim.proved = Some(secret);
+        claim.proves_until = None;
         let (claim, opened) = (claim.clone(), client.opened.is_some());
         let found =
             self.resources.iter().find(|(_, one)| self.nqn_of(&one.name) == claim.subsystem);
@@ -540,33 +560,93 @@ impl Node {
         }
     }
 
-    /// The table of hosts is another: ends the connections of those who could not come in now as they did.
-    pub(super) fn drop_unproved_hosts(&mut self) {
-        let Some(table) = self.config.nvme_hosts.clone() else { return };
+    /// The table of hosts is another: ends the connections of those who could not come in now. Who may come in by
+    /// another secret than it proved by has some time to prove who it is by that.
+    pub(super) fn judge_hosts(&mut self) {
+        if self.config.nvme_hosts.is_none() {
+            return;
+        }
         // Whom discovery tells to speak TLS may be another, too.
         self.hosts.generation += 1;
-        let prefix = self.nqn_of("");
+        let until = self.hands.now() + REPROOF_LIMIT;
         for key in self.clients.keys() {
-            let claim = self.clients.get(key).and_then(|client| client.claim.clone());
-            let Some(claim) = claim else { continue };
-            let resource = claim.subsystem.strip_prefix(&prefix).unwrap_or_default();
-            let sealed = self.is_seal_valid(&claim.host, &claim.subsystem, claim.sealed.as_ref());
-            let stays = match table.admits(&claim.host, resource) {
-                Admission::Open | Admission::Sealed => sealed,
-                Admission::Proof(known) => {
-                    let proved = claim.proved.clone();
+            self.renew_credentials(key);
+            match self.standing(key) {
+                Standing::Good => {}
+                Standing::Outdated => {
                     let client = self.clients.get_mut(key);
-                    match client.and_then(|client| client.connection.nvme()) {
-                        Some(connection) => connection.renew(known),
-                        None => drop(self.tell_home(key, Word::Renew(known.clone()))),
-                    }
-                    sealed && proved.is_some_and(|proved| known.host.contains(&proved))
+                    let Some(claim) = client.and_then(|one| one.claim.as_mut()) else { continue };
+                    let limit = claim.proves_until.get_or_insert(until).since(self.hands.now());
+                    let (host, millis) = (&claim.host, limit.as_millis());
+                    info!("{host:?} has {millis} ms to prove anew: the table of hosts is another");
                 }
-                Admission::Refused => false,
-            };
-            if !stays {
-                info!("{resource}: {:?} is sent away: the table of hosts is another", claim.host);
-                self.drop_client(key, "the table of hosts is another");
+                Standing::Refused => self.send_host_away(key),
+            }
+        }
+    }
+
+    fn claim_of(&self, key: Key) -> Option<&Claim> {
+        self.clients.get(key)?.claim.as_ref()
+    }
+
+    /// The name of the resource that a host says it wants.
+    fn claimed<'a>(&self, claim: &'a Claim) -> &'a str {
+        claim.subsystem.strip_prefix(&self.nqn_of("")).unwrap_or_default()
+    }
+
+    /// What a host is asked for from now on.
+    fn renew_credentials(&mut self, key: Key) {
+        let Some(table) = self.config.nvme_hosts.clone() else { return };
+        let Some(claim) = self.claim_of(key) else { return };
+        let Admission::Proof(known) = table.admits(&claim.host, self.claimed(claim)) else {
+            return;
+        };
+        let client = self.clients.get_mut(key);
+        match client.and_then(|client| client.connection.nvme()) {
+            Some(connection) => connection.renew(known),
+            None => drop(self.tell_home(key, Word::Renew(known.clone()))),
+        }
+    }
+
+    fn standing(&mut self, key: Key) -> Standing {
+        let (table, claim) = (self.config.nvme_hosts.clone(), self.claim_of(key));
+        let Some((table, claim)) = table.zip(claim) else { return Standing::Good };
+        if !self.is_seal_valid(&claim.host, &claim.subsystem, claim.sealed.as_ref()) {
+            return Standing::Refused;
+        }
+        match (table.admits(&claim.host, self.claimed(claim)), &claim.proved) {
+            (Admission::Open | Admission::Sealed, _) => Standing::Good,
+            (Admission::Proof(known), Some(proved)) if known.host.contains(proved) => {
+                Standing::Good
+            }
+            (Admission::Proof(_), Some(_)) => Standing::Outdated,
+            (Admission::Proof(_), None) => {
+                let client = self.clients.get_mut(key);
+                let connection = client.and_then(|client| client.connection.nvme());
+                match connection.is_some_and(|connection| connection.is_to_prove()) {
+                    true => Standing::Good,
+                    false => Standing::Refused,
+                }
+            }
+            (Admission::Refused, _) => Standing::Refused,
+        }
+    }
+
+    fn send_host_away(&mut self, key: Key) {
+        if let Some(claim) = self.claim_of(key) {
+            let resource = self.claimed(claim);
+            info!("{resource}: {:?} is sent away: the table of hosts is another", claim.host);
+            self.drop_client(key, "the table of hosts is another");
+        }
+    }
+
+    /// Those go who have not proved anew in time.
+    fn drop_outdated_hosts(&mut self, now: Instant) {
+        for key in self.clients.keys() {
+            let is_due =
+                self.claim_of(key).and_then(|claim| claim.proves_until).is_some_and(|at| at <= now);
+            if is_due && self.standing(key) != Standing::Good {
+                self.send_host_away(key);
             }
         }
     }

@@ -85,7 +85,7 @@ impl Node {
         if let Some(table) = &self.config.nvme_hosts {
             info!("the table of {} NVMe hosts is reloaded", table.len());
         }
-        self.drop_unproved_hosts();
+        self.judge_hosts();
     }
 
     /// The same, on each thread.
