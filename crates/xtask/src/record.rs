@@ -30,6 +30,7 @@ const KINDS: &[&str] = &[
     "alarm",
     "alarm --check",
     "lab",
+    "lab --quick",
     "lab vm",
     "lab endurance",
     "fuzz",
@@ -42,6 +43,8 @@ pub(crate) fn record(project: &Project, words: &[String]) -> bool {
         eprintln!("record: one of {} is recorded", KINDS.join(", "));
         return false;
     };
+    // Before it: what is committed meanwhile was not run.
+    let revision = revision(project, "HEAD");
     let begun = Instant::now();
     let (printed, passed) = match run(words) {
         Ok(done) => done,
@@ -51,7 +54,7 @@ pub(crate) fn record(project: &Project, words: &[String]) -> bool {
         }
     };
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let (revision, seconds) = (revision(project, "HEAD"), begun.elapsed().as_secs());
+    let seconds = begun.elapsed().as_secs();
     let ended = if passed { "passed" } else { "FAILED" };
     let section = format!(
         "## `cargo xtask {}`\n\nRevision {revision}, {cores} cores, {seconds} s with the build: {ended}.\n\n```text\n{printed}```\n",
@@ -131,6 +134,7 @@ mod tests {
         assert_eq!(kind_of(&words("sim --runs 5")), Some("sim"));
         assert_eq!(kind_of(&words("sim --runs 5 --quorum-off")), Some("sim --quorum-off"));
         assert_eq!(kind_of(&words("lab vm")), Some("lab vm"));
+        assert_eq!(kind_of(&words("lab --quick")), Some("lab --quick"));
         assert_eq!(kind_of(&words("tidy")), None);
     }
 
