@@ -10,6 +10,14 @@
 //! Always: each lab runs in a process of its own below a directory of its own, and in a network namespace of its own where
 //! one can be had, and nothing of it is left afterwards (`supervise`).
 
+/// As the standard library's, but that nobody may be left to read it keeps nobody from cleaning up.
+macro_rules! println {
+    ($($word:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($word)*);
+    }};
+}
+
 mod bench;
 mod cluster;
 mod history;
@@ -309,7 +317,7 @@ fn conclude(ends: &[Ended], network: &Network) -> ExitCode {
     for Ended { name, end, time, .. } in ends {
         println!("{name:<22} {:<8} {:>7.1} s", word(*end), time.as_secs_f64());
     }
-    print!("{}", kernels::table(ends));
+    println!("{}", kernels::table(ends).trim_end());
     network.complain();
     let count = |wanted: End| ends.iter().filter(|one| one.end == wanted).count();
     let (passed, failed) = (count(End::Passed), count(End::Failed));
