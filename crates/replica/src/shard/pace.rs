@@ -6,6 +6,10 @@
 //! requests' 99th percentile with what it is for requests that met no copy: the latter are those that
 //! lived in a rest, and where the level has no rests a short probe makes some.
 //!
+//! Slow requests come in bursts: what stands still for a moment, a disk or a core, makes all that are there late at once, copies or not.
+//! So they are counted up, and down again with each request by what is allowed, over any number of windows; the level falls
+//! when more is left than a few bursts.
+//!
 //! An operator may set the most that resyncs copy, and the least (`rate`): what the levels find holds between the two.
 //!
 //! Always: copies never stop. A rest is a multiple of the time that the copy before it took, and at
@@ -50,8 +54,12 @@ const REST_FACTOR_MAX: u64 = 127;
 /// A request is slow that takes more than these hundredths of the percentile without copies: less than
 /// the 200 that are promised.
 const SLOW_ABOVE: u64 = 170;
-/// So many slow requests may be chance; more, if they are more than one in a hundred, lower the level.
-const SLOW_FEW: u32 = 2;
+/// So many of ten thousand requests may be slow; more, if more are of those that met no copy.
+const SLOW_ALLOWED: u64 = 100;
+/// So many bursts more than are allowed may be chance: further ones lower the level.
+const BURSTS_FEW: u64 = 2;
+/// Requests that met no copy by which it is told how many of those are slow.
+const ALONE_MEMORY: u64 = 8192;
 /// Below these hundredths the level rises.
 const RISE_BELOW: u64 = 140;
 /// Requests in good windows before it does,
@@ -97,7 +105,11 @@ impl Latencies {
 
     /// The latency that 99 of 100 do not exceed; `None` without any.
     fn percentile(&self) -> Option<Duration> {
-        let beyond = self.count / 100;
+        self.exceeded_by(self.count / 100)
+    }
+
+    /// The latency that so many exceed; `None` without any.
+    fn exceeded_by(&self, beyond: u32) -> Option<Duration> {
         let mut seen = 0;
         for step in (0..Latencies::STEPS).rev() {
             seen += self.steps[step];
@@ -138,10 +150,16 @@ pub(super) struct Pace {
     old_copies: usize,
     /// Of requests that came in this window.
     all: Latencies,
-    /// Of these, the slow ones.
-    slow: u32,
+    /// Slow ones that met a copy, less what was allowed since, in ten-thousandths of a request.
+    excess: u64,
+    /// Slow requests that were there when the first of them ended, and when that was,
+    burst: (u64, Instant),
+    /// ... and the most of them at once, lately.
+    burst_max: u64,
     /// Of requests that met no copy.
     alone: Latencies,
+    /// How many of those there were lately, and how many were slow.
+    alone_slow: (u64, u64),
     /// The percentile of those, over some windows.
     usual: Option<Duration>,
     /// Windows since it was renewed.
@@ -182,8 +200,11 @@ impl Pace {
             window_began: Instant(0),
             old_copies: 0,
             all: Latencies::new(),
-            slow: 0,
+            excess: 0,
+            burst: (0, Instant(0)),
+            burst_max: 0,
             alone: Latencies::new(),
+            alone_slow: (0, 0),
             usual: None,
             stale: 0,
             good: 0,
@@ -309,6 +330,7 @@ impl Pace {
             // Perhaps another application: what was usual is found out anew.
             self.usual = None;
             self.alone.clear();
+            (self.alone_slow, self.burst_max) = ((0, 0), 0);
             self.change(now);
             self.probe_since = Some(now);
         }
@@ -321,6 +343,7 @@ impl Pace {
         let alone = self.in_flight == 0 && self.calm_from <= since;
         if alone {
             self.alone.add(latency);
+            self.note_alone(latency);
         }
         if let Some(begun) = self.probe_since {
             if self.alone.count >= PROBE_REQUESTS || now.since(begun) >= PROBE_MAX {
@@ -334,16 +357,48 @@ impl Pace {
             return;
         }
         self.all.add(latency);
+        self.excess = self.excess.saturating_sub(self.allowed());
         // What is slow although no copy was there says nothing of copies.
-        self.slow += u32::from(!alone && self.exceeds(latency, SLOW_ABOVE));
+        if !alone && self.exceeds(latency, SLOW_ABOVE) {
+            self.excess += 10_000;
+            self.note_burst(now, since);
+        }
         let passed = now.since(self.window_began);
-        if self.slow > SLOW_FEW.max(self.all.count / 100) {
+        if self.excess > 10_000 * BURSTS_FEW * self.burst_max.max(1) {
             self.sink(now);
         } else if (self.all.count >= WINDOW_REQUESTS && passed >= WINDOW_MIN)
             || passed >= WINDOW_MAX
         {
             self.end_window(now);
         }
+    }
+
+    /// A request that met no copy took so long.
+    fn note_alone(&mut self, latency: Duration) {
+        let (mut count, mut slow) = self.alone_slow;
+        if count >= ALONE_MEMORY {
+            (count, slow) = (count / 2, slow / 2);
+        }
+        slow += u64::from(self.exceeds(latency, SLOW_ABOVE));
+        self.alone_slow = (count + 1, slow);
+    }
+
+    /// How many of ten thousand requests may be slow.
+    fn allowed(&self) -> u64 {
+        let (count, slow) = self.alone_slow;
+        SLOW_ALLOWED.max(slow * 10_000 / count.max(ALONE_MEMORY / 8))
+    }
+
+    /// A request that came at `since` was slow.
+    fn note_burst(&mut self, now: Instant, since: Instant) {
+        let (count, ended) = &mut self.burst;
+        if since < *ended {
+            *count += 1;
+        } else {
+            self.burst_max -= self.burst_max / 8;
+            (*count, *ended) = (1, now);
+        }
+        self.burst_max = self.burst_max.max(*count);
     }
 
     /// Whether a latency is above so many hundredths of the usual percentile.
@@ -354,13 +409,13 @@ impl Pace {
     fn start_window(&mut self, now: Instant) {
         self.window_began = now;
         self.all.clear();
-        self.slow = 0;
         self.copied = self.in_flight > 0;
     }
 
     /// What copies may do is another from now on.
     fn change(&mut self, now: Instant) {
         self.old_copies = self.in_flight;
+        self.excess = 0;
         self.start_window(now);
     }
 
@@ -402,12 +457,14 @@ impl Pace {
     /// Requests feel the copies too much: the level falls by as many steps as would halve that away.
     fn sink(&mut self, now: Instant) {
         let usual = self.usual.map_or(0, |usual| usual.0).max(1);
-        let excess = self.all.percentile().map_or(0, |felt| felt.0 / (usual * 2));
+        // Half of the requests: what a burst makes of one in a hundred says nothing of how much is too much.
+        let felt = self.all.exceeded_by(self.all.count / 2);
+        let times = felt.map_or(0, |felt| felt.0 / (usual * 2));
         // Right after a rise: that was too much, and is not tried again soon.
         let rose = self.good < self.patience && self.rose;
         self.patience = if rose { (self.patience * 2).min(RISE_AFTER_MAX) } else { RISE_AFTER };
         (self.good, self.rose) = (0, false);
-        self.level = (self.level + 1 + excess.max(1).ilog2()).min(self.levels);
+        self.level = (self.level + 1 + times.max(1).ilog2()).min(self.levels);
         self.change(now);
     }
 }

@@ -17,6 +17,8 @@ struct Server {
     kibibyte: u64,
     /// One in so many of both is late by `STALL`, whoever else is there; 0: none.
     stalls_one_in: u64,
+    /// So often, by chance half of it or up to as much again, it does nothing for `STALL`: all that are there are late at once. 0: never.
+    pauses_every: u64,
 }
 
 /// What a scheduler with too much to do makes of an answer now and then.
@@ -40,6 +42,14 @@ enum Happens {
 fn stall(random: &mut Prng, server: Server) -> u64 {
     let stalls = server.stalls_one_in > 0 && random.once_in(server.stalls_one_in);
     if stalls { STALL } else { 0 }
+}
+
+/// Where it is time for that, nothing is served for a while.
+fn pause(server: Server, now: u64, random: &mut Prng, next: &mut u64, free: &mut u64) {
+    if server.pauses_every > 0 && now >= *next {
+        *free = now.max(*free) + STALL;
+        *next = now + server.pauses_every / 2 + random.below(server.pauses_every);
+    }
 }
 
 #[derive(Debug)]
@@ -77,11 +87,13 @@ fn run_limited(
     let (mut free, mut last_copy, start) = (SECOND, SECOND, SECOND);
     let mut next_wake = 0;
     let (mut latencies, mut copied_kib, mut longest_gap) = (Vec::new(), 0, 0);
+    let mut next_pause = SECOND;
     while let Some(Reverse((now, happens))) = queue.pop() {
         if now > start + seconds * SECOND {
             break;
         }
         let time = Instant(now);
+        pause(server, now, &mut random, &mut next_pause, &mut free);
         match happens {
             Happens::Asked => {
                 pace.request_comes(time);
@@ -128,9 +140,15 @@ fn run_limited(
 
 /// A fast node in memory, a disk, and a slow disk.
 const SERVERS: [Server; 3] = [
-    Server { request: 8_000, copy: 15_000, kibibyte: 500, stalls_one_in: 0 },
-    Server { request: 40_000, copy: 40_000, kibibyte: 1_000, stalls_one_in: 0 },
-    Server { request: 1_000_000, copy: 1_000_000, kibibyte: 8_000, stalls_one_in: 0 },
+    Server { request: 8_000, copy: 15_000, kibibyte: 500, stalls_one_in: 0, pauses_every: 0 },
+    Server { request: 40_000, copy: 40_000, kibibyte: 1_000, stalls_one_in: 0, pauses_every: 0 },
+    Server {
+        request: 1_000_000,
+        copy: 1_000_000,
+        kibibyte: 8_000,
+        stalls_one_in: 0,
+        pauses_every: 0,
+    },
 ];
 
 #[test]
@@ -177,9 +195,25 @@ fn a_light_load_slows_a_resync_and_no_more() {
 #[test]
 fn a_machine_that_is_slow_for_other_reasons_does_not_starve_a_resync() {
     for stalls_one_in in [3, 10, 50, 150] {
-        let server = Server { request: 200_000, copy: 200_000, kibibyte: 2_000, stalls_one_in };
+        let times = Server { request: 200_000, copy: 200_000, kibibyte: 2_000, ..SERVERS[1] };
+        let server = Server { stalls_one_in, ..times };
         let beside = run(server, Load { depth: 8, think: 0 }, true, 10).copied_kib;
         assert!(beside > 10 * 2 * 1024, "one in {stalls_one_in}: {beside} KiB in ten seconds");
+    }
+}
+
+#[test]
+fn a_machine_that_stands_still_now_and_then_does_not_starve_a_resync() {
+    for pauses_ms in [30, 100, 300, 1000] {
+        for request in [20_000, 150_000] {
+            let times = Server { request, copy: request, kibibyte: request / 100, ..SERVERS[1] };
+            let server = Server { pauses_every: pauses_ms * 1_000_000, ..times };
+            let load = Load { depth: 16, think: 0 };
+            let (alone, beside) = (run(server, load, false, 20), run(server, load, true, 20));
+            let (copied, felt) = (beside.copied_kib, (alone.percentile, beside.percentile));
+            assert!(copied > 20 * 4 * 1024, "every {pauses_ms} ms, {request} ns: {copied} KiB");
+            assert!(felt.1 <= 2 * felt.0, "every {pauses_ms} ms, {request} ns: {felt:?}");
+        }
     }
 }
 
