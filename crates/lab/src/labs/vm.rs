@@ -173,5 +173,7 @@ fn tell(share: &Path, file: &str, words: &str) -> Outcome<()> {
 fn told(guest: &Guest, share: &Path) -> Outcome {
     let seen = fs::read_to_string(share.join("seen")).unwrap_or_default();
     ensure!(!seen.is_empty(), "the machine says that it has seen nothing");
-    passed(format!("{}: {}", guest.kernel, seen.trim().replace('\n', "; ")))
+    let again = share.join("again").exists();
+    let again = if again { " (its kernel died while it started, and was started again)" } else { "" };
+    passed(format!("{}{again}: {}", guest.kernel, seen.trim().replace('\n', "; ")))
 }
