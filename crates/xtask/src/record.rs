@@ -53,6 +53,8 @@ pub(crate) fn record(project: &Project, words: &[String]) -> bool {
             return false;
         }
     };
+    // Where this tree lies is nobody's business.
+    let printed = printed.replace(&*project.root.to_string_lossy(), ".");
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let seconds = begun.elapsed().as_secs();
     let ended = if passed { "passed" } else { "FAILED" };
