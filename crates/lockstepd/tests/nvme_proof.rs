@@ -166,6 +166,9 @@ fn before_its_proof_a_host_can_do_nothing_and_not_for_long() {
     assert_eq!((status, result >> 16), (0, 2), "a proof is required");
     assert_eq!(raw.ask(|host, send| host.configure(0x46_0001, send)).unwrap().0, 0x191);
     assert_eq!(raw.ask(|host, send| host.identify(1, 0, send)).unwrap().0, 0x191);
+    // A table that asks for no less leaves it where it is.
+    cluster.ask(1, Command::Reload {}).unwrap();
+    assert_eq!(raw.ask(|host, send| host.identify(1, 0, send)).unwrap().0, 0x191);
     // Nobody may take a queue of a controller that is not switched on.
     let number = Some(u16::try_from(result & 0xffff).unwrap());
     assert_ne!(Raw::dial(&cluster).ask(connect(1, number)).unwrap().0, 0);

@@ -174,6 +174,7 @@ fn told(guest: &Guest, share: &Path) -> Outcome {
     let seen = fs::read_to_string(share.join("seen")).unwrap_or_default();
     ensure!(!seen.is_empty(), "the machine says that it has seen nothing");
     let again = share.join("again").exists();
-    let again = if again { " (its kernel died while it started, and was started again)" } else { "" };
+    let again =
+        if again { " (its kernel died while it started, and was started again)" } else { "" };
     passed(format!("{}{again}: {}", guest.kernel, seen.trim().replace('\n', "; ")))
 }

@@ -292,10 +292,8 @@ fn what_is_settled_ahead_of_a_configuration_is_dirty_only_for_whom_that_leaves_o
         |world: &World, node| world.nodes[&3].shard.may_differ(NodeId(node), VOLUME, 0, 8);
     assert!(differs(&world, 1) && differs(&world, 2), "the write is in doubt at node 3");
     let next = world.next_with(&[1, 3]);
-    let message = ShardMessage::Settled { epoch: next.epoch, volume: VOLUME, span: span(0, 8) };
-    let (peer, session, buffer) = (NodeId(1), world.session(1, 3), None);
-    world.step(3, crate::door::ShardInput::Frame { peer, session, message, buffer });
-    world.run();
+    let settled = ShardMessage::Settled { epoch: next.epoch, volume: VOLUME, span: span(0, 8) };
+    world.hear(3, 1, settled);
     assert!(differs(&world, 2), "node 2 may be who is left out");
     world.install(next, &[3]);
     assert!(!differs(&world, 1), "{:?}", world.dirty(3, 1));
@@ -306,21 +304,10 @@ fn what_is_settled_ahead_of_a_configuration_is_dirty_only_for_whom_that_leaves_o
 fn what_came_into_doubt_after_it_was_settled_ahead_stays_so() {
     let mut world = with_a_write_that_node_1_lacks(&[1, 2, 3]);
     world.lead(1);
-    let (now, next) = (world.configuration.epoch, world.next_with(&[1, 3]));
+    let next = world.next_with(&[1, 3]);
     let settled = ShardMessage::Settled { epoch: next.epoch, volume: VOLUME, span: span(0, 8) };
-    let write = |first| ShardMessage::Write {
-        epoch: now,
-        sequence: 1000,
-        cut: 1,
-        volume: VOLUME,
-        span: span(first, 8),
-        flags: wire::WriteFlags { zero: true, ..Default::default() },
-        origin: None,
-    };
-    for message in [settled, write(0), write(256)] {
-        let (peer, session, buffer) = (NodeId(1), world.session(1, 3), None);
-        world.step(3, crate::door::ShardInput::Frame { peer, session, message, buffer });
-        world.run();
+    for message in [settled, world.zero_write(0), world.zero_write(256)] {
+        world.hear(3, 1, message);
     }
     world.install(next, &[3]);
     assert!(world.nodes[&3].shard.may_differ(NodeId(1), VOLUME, 0, 8));
@@ -449,24 +436,9 @@ fn requests_in_every_state_survive_the_end_of_a_reign() {
 #[test]
 fn another_write_under_a_number_in_use_leaves_the_older_range_in_doubt() {
     let mut world = pair();
-    let send = |world: &mut World, first: u64| {
-        let session = world.session(1, 2);
-        let message = ShardMessage::Write {
-            epoch: world.configuration.epoch,
-            sequence: 1000,
-            cut: 1,
-            volume: VOLUME,
-            span: span(first, 8),
-            flags: wire::WriteFlags { zero: true, ..Default::default() },
-            origin: None,
-        };
-        let (peer, buffer) = (NodeId(1), None);
-        let input = crate::door::ShardInput::Frame { peer, session, message, buffer };
-        world.step(2, input);
-        world.run();
-    };
-    send(&mut world, 0);
-    send(&mut world, 256);
+    for message in [world.zero_write(0), world.zero_write(256)] {
+        world.hear(2, 1, message);
+    }
     assert!(world.nodes[&2].shard.may_differ(NodeId(9), VOLUME, 0, 8));
     let next = world.next_with(&[2]);
     world.install(next, &[]);
@@ -476,7 +448,6 @@ fn another_write_under_a_number_in_use_leaves_the_older_range_in_doubt() {
 #[test]
 fn hostile_numbers_in_a_message_do_no_harm() {
     let mut world = pair();
-    let session = world.session(1, 2);
     let epoch = world.configuration.epoch;
     world.change(1, &[1]);
     for message in [
@@ -500,9 +471,7 @@ fn hostile_numbers_in_a_message_do_no_harm() {
             last: true,
         },
     ] {
-        let (peer, buffer) = (NodeId(1), None);
-        world.step(2, crate::door::ShardInput::Frame { peer, session, message, buffer });
-        world.run();
+        world.hear(2, 1, message);
     }
 }
 

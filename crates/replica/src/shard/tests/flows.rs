@@ -1,7 +1,7 @@
 //! What a resource does while nothing fails, and when primaries change.
 
 use super::world::{VOLUME, World, span};
-use crate::door::{FromShard, ShardInput, ToShard};
+use crate::door::{FromShard, ToShard};
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -579,7 +579,6 @@ fn what_was_forwarded_on_another_history_is_not_carried_out_though_its_node_came
     world.lead(1);
     let write = world.write(3, 8, 8, 5);
     assert_eq!(world.answer(3, write), Some(Ok(())));
-    let (peer, session) = (NodeId(3), world.session(1, 3));
     for (history, taken) in [(0, false), (6, false), (7, true)] {
         let message = ShardMessage::Forward {
             id: RequestId(100 + history),
@@ -594,8 +593,7 @@ fn what_was_forwarded_on_another_history_is_not_carried_out_though_its_node_came
             way: None,
             host: base::HostId(0),
         };
-        world.step(1, ShardInput::Frame { peer, session, message, buffer: None });
-        world.run();
+        world.hear(1, 3, message);
         assert_eq!(world.at(1, 8) == 0, taken, "history {history}");
     }
 }

@@ -1,10 +1,10 @@
 //! A client that has several ways: what is left of a write on one of them when it has gone another.
 
 use super::world::{VOLUME, World, span};
-use crate::door::{ShardInput, ToShard};
+use crate::door::ToShard;
 use crate::shard::multipath::RECENT_MAX;
 use alloc::sync::Arc;
-use base::{AnswerError, Epoch, NodeId, Op, RequestId};
+use base::{AnswerError, Epoch, Op, RequestId};
 use wire::{Moment, ShardMessage};
 
 const LATE: Option<Result<(), AnswerError>> = Some(Err(AnswerError::Path));
@@ -70,9 +70,7 @@ fn another_connection_to_the_same_node_is_another_way() {
             way: Some((way, moment)),
             host: base::HostId(0),
         };
-        let (peer, session) = (NodeId(1), world.session(3, 1));
-        world.step(3, ShardInput::Frame { peer, session, message, buffer: None });
-        world.run();
+        world.hear(3, 1, message);
         assert_eq!(world.at(3, 8) == 0, taken, "way {way}");
     }
 }

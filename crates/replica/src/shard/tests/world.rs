@@ -292,6 +292,26 @@ impl World {
         self.carry_out(node, out);
     }
 
+    /// A message that nobody of this world has sent comes from `peer`, in the session there is.
+    pub(super) fn hear(&mut self, node: u16, peer: u16, message: ShardMessage) {
+        let (peer, session) = (NodeId(peer), self.session(peer, node));
+        self.step(node, ShardInput::Frame { peer, session, message, buffer: None });
+        self.run();
+    }
+
+    /// A write of zeroes to eight sectors under number 1000, as the primary asks a replica for it.
+    pub(super) fn zero_write(&self, first: u64) -> ShardMessage {
+        ShardMessage::Write {
+            epoch: self.configuration.epoch,
+            sequence: 1000,
+            cut: 1,
+            volume: VOLUME,
+            span: span(first, 8),
+            flags: wire::WriteFlags { zero: true, ..Default::default() },
+            origin: None,
+        }
+    }
+
     pub(super) fn tell(&mut self, node: u16, message: ToShard) {
         self.step(node, ShardInput::Member(message));
         self.run();
