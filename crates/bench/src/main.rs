@@ -116,7 +116,7 @@ fn run(arguments: &Arguments) -> Outcome<()> {
     // A short path: Unix sockets below it may not be longer than 107 bytes.
     let scratch = std::env::temp_dir().join(format!("lockstep-bench-{}", std::process::id()));
     std::fs::create_dir_all(&scratch).map_err(|error| error.to_string())?;
-    let pace = Pace { full: arguments.full, sanity: arguments.sanity };
+    let pace = Pace { full: arguments.full, sanity: arguments.sanity, short: false };
     let run = Run { programs, pace, scratch };
     let measured = measure(&run, arguments);
     if let Err(error) = std::fs::remove_dir_all(&run.scratch) {

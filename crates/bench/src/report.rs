@@ -306,9 +306,11 @@ fn targets_text(report: &Report, page: &mut String) {
         return;
     }
     page.push_str("\n## Targets\n\n| what | target | here | |\n|---|--:|--:|---|\n");
-    for targets::Reached { what, bound, value } in reached {
-        let verdict = if bound.holds(value) { "met" } else { "missed" };
-        writeln!(page, "| {what} | {bound} | {value:.2} | {verdict} |")
+    for one in reached {
+        let verdict = one.verdict();
+        let targets::Reached { what, bound, value, range } = one;
+        let range = range.map_or_else(String::new, |(low, high)| format!(" ({low:.2}..{high:.2})"));
+        writeln!(page, "| {what} | {bound} | {value:.2}{range} | {verdict} |")
             .expect("a string takes all");
     }
 }

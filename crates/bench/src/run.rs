@@ -16,6 +16,9 @@ pub(crate) struct Pace {
     pub(crate) full: bool,
     /// Only shows that every row can be made.
     pub(crate) sanity: bool,
+    /// Many short measurements in the place of a few long ones: for what differs by less than the machine does from one second to
+    /// the next.
+    pub(crate) short: bool,
 }
 
 impl Pace {
@@ -23,6 +26,7 @@ impl Pace {
     pub(crate) fn seconds(self) -> f64 {
         match self {
             Pace { sanity: true, .. } => 0.2,
+            Pace { short: true, .. } => 0.5,
             Pace { full: true, .. } => 5.0,
             Pace { .. } => 1.0,
         }
@@ -32,6 +36,7 @@ impl Pace {
     pub(crate) fn warm_seconds(self) -> f64 {
         match self {
             Pace { sanity: true, .. } => 0.0,
+            Pace { short: true, .. } => 0.1,
             Pace { full: true, .. } => 1.0,
             Pace { .. } => 0.2,
         }
@@ -41,6 +46,8 @@ impl Pace {
     pub(crate) fn repeats(self) -> u32 {
         match self {
             Pace { sanity: true, .. } => 1,
+            Pace { short: true, full: true, .. } => 31,
+            Pace { short: true, .. } => 11,
             Pace { .. } => 3,
         }
     }
@@ -79,6 +86,12 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// The same, with many short measurements.
+    pub(crate) fn in_short_turns(&self) -> Run {
+        let (programs, scratch) = (self.programs.clone(), self.scratch.clone());
+        Run { programs, pace: Pace { short: true, ..self.pace }, scratch }
+    }
+
     /// Whether a tool is there; says which part is left out if not.
     pub(crate) fn has(&self, tool: &str, part: &str) -> bool {
         let there = machine::find(tool).is_some();

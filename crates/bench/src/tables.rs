@@ -222,6 +222,7 @@ pub(crate) fn threads(run: &Run) -> Outcome<Table> {
 
 /// By which protocol a client comes: one volume of three replicas, one client, which speaks both.
 pub(crate) fn protocols(run: &Run) -> Outcome<Table> {
+    let run = &run.in_short_turns();
     let size_mib = run.pace.memory_mib();
     let (mut clusters, mut subjects) = (Vec::new(), Vec::new());
     for programs in &run.programs {
@@ -346,7 +347,8 @@ fn of_server(name: &str, server: &Server, size_mib: u64) -> Subject {
     Subject { name: name.to_owned(), target, pids, size_mib, copies: 1 }
 }
 
-/// Measures every workload on every subject, by turns, with as many instances at once as `threads` says.
+/// Measures every workload on every subject, by turns, with as many instances at once as `threads` says; in every second
+/// turn in the other order, so that nobody always comes first.
 pub(crate) fn measure(
     run: &Run,
     subjects: &[Subject],
@@ -363,8 +365,12 @@ pub(crate) fn measure(
         println!("{}: repeat {} of {}", table.title, number + 1, run.pace.repeats());
         for (place, workload) in workloads.iter().enumerate() {
             for threads in threads(workload) {
-                for (who, subject) in subjects.iter().enumerate() {
-                    let sample = subject.measure(run, workload, threads)?;
+                let mut order: Vec<usize> = (0..subjects.len()).collect();
+                if number % 2 == 1 {
+                    order.reverse();
+                }
+                for who in order {
+                    let sample = subjects[who].measure(run, workload, threads)?;
                     repeats.entry((place, threads, who)).or_default().samples.push(sample);
                 }
             }
