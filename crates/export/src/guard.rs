@@ -106,7 +106,10 @@ impl Guard {
         if ends {
             self.session.close();
         }
-        Sealed { clear: std::mem::take(&mut self.clear), records: self.session.outgoing() }
+        Sealed {
+            clear: std::mem::take(&mut self.clear),
+            records: self.session.outgoing().collect(),
+        }
     }
 }
 

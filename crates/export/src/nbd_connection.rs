@@ -170,7 +170,7 @@ struct Open {
     /// Of a zeroing: what was not submitted yet.
     rest: Range<u64>,
     failed: Option<AnswerError>,
-    /// Of a read, by piece: `None` is all zeroes.
+    /// Of a read, by piece: `None` is all zeroes. Empty where nothing is open.
     data: Vec<Option<Buffer>>,
     /// Of a read: for the pieces that have not come.
     room: Option<Room>,

@@ -7,6 +7,9 @@ use sys::BufferPool;
 /// Pieces of reads and writes never cross a multiple of this: the largest buffer there is.
 pub const PIECE_BYTES: u64 = 1 << 20;
 
+/// Room that is made at once for headers of replies: enough for one before each piece of data.
+pub(crate) const HEADS_BYTES: usize = 32;
+
 /// The pieces of a range of bytes, in order.
 pub(crate) fn pieces_of(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let mut at = range.start;

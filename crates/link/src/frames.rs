@@ -14,6 +14,8 @@
 //!
 //! Not here: what frames mean, how many bytes may wait to be sent (the caller limits that).
 
+use std::vec::Drain;
+
 use base::{Instant, NodeId, ResourceId};
 use sys::{BufferPool, Piece};
 use wire::{
@@ -432,7 +434,7 @@ impl Link {
 
     /// Everything that is to be sent now, in order. Call it once after a batch of inputs, and after
     /// an error.
-    pub fn outgoing(&mut self) -> Vec<Piece> {
+    pub fn outgoing(&mut self) -> Drain<'_, Piece> {
         self.session.outgoing()
     }
 }

@@ -19,6 +19,8 @@
 //!
 //! Not here: frames (`frames`), sockets and clocks (the caller moves bytes and passes the time).
 
+use std::vec::Drain;
+
 use base::{Duration, Instant, NodeId};
 use sys::{BufferPool, Piece};
 
@@ -557,10 +559,10 @@ impl Session {
 
     /// Everything that is to be sent now, in order. Call it once after a batch of inputs, and again
     /// after an error.
-    pub fn outgoing(&mut self) -> Vec<Piece> {
+    pub fn outgoing(&mut self) -> Drain<'_, Piece> {
         self.flush();
         self.cut_sealed();
-        std::mem::take(&mut self.pieces)
+        self.pieces.drain(..)
     }
 
     #[cfg(test)]

@@ -129,7 +129,7 @@ impl End {
     }
 
     fn outgoing(&mut self) -> Vec<u8> {
-        join(&self.link.outgoing())
+        join(self.link.outgoing().as_slice())
     }
 }
 

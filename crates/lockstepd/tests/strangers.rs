@@ -48,7 +48,7 @@ fn hello(cluster: ClusterId, node: u16) -> Hello {
     }
 }
 
-fn send(socket: &mut TcpStream, pieces: Vec<Piece>) {
+fn send(socket: &mut TcpStream, pieces: impl Iterator<Item = Piece>) {
     for piece in pieces {
         // The other end may have closed already.
         socket.write_all(piece.as_slice()).ok();

@@ -15,8 +15,8 @@ use crate::bytes::{length_u32, u16_at, u32_at};
 use crate::command::{Command, Status};
 use crate::controller::Controller;
 use crate::number::{
-    CONTROLLER_ANY, DEPTH_MAX, DIGEST_BYTES, FLAG_LAST, GATHER_BYTES_MAX, HEAD_BYTES_MAX,
-    INLINE_BYTES_MAX, PDU_COMMAND, PDU_H2C_DATA, PDU_H2C_TERM, PDU_IC_REQ,
+    COMMAND_PDU_BYTES, CONTROLLER_ANY, DEPTH_MAX, DIGEST_BYTES, FLAG_LAST, GATHER_BYTES_MAX,
+    HEAD_BYTES_MAX, INLINE_BYTES_MAX, PDU_COMMAND, PDU_H2C_DATA, PDU_H2C_TERM, PDU_IC_REQ,
 };
 use crate::open::{Open, OpenTable};
 use crate::pdu::{Common, Digests, Fatal, is_whole, place, put_end, put_ic_response};
@@ -31,9 +31,9 @@ use base::{Crc32c, Instant};
 /// What the machine can use next.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Want {
-    /// [`Connection::feed`], and it will take at most this many bytes.
+    /// [`Connection::feed`]. It takes no more than this many bytes, or a whole head if that begins there.
     Bytes {
-        /// At least 1.
+        /// At least 1. So many are missing before something can come of them.
         bytes: u32,
     },
     /// Bytes of a write come next. The caller receives exactly that many where it likes, then calls
@@ -220,10 +220,12 @@ impl Connection {
     pub fn feed(&mut self, now: Instant, input: &[u8], send: &mut Vec<u8>) -> Fed {
         self.now = now;
         let Want::Bytes { bytes } = self.wants() else { return Fed { consumed: 0, event: None } };
-        let input = &input[..input.len().min(bytes as usize)];
+        let bytes = self.command_bytes(input).unwrap_or(bytes as usize);
+        let input = &input[..input.len().min(bytes)];
         let taken = length_u32(input.len());
         let event = match self.phase {
             Phase::Head { need } => {
+                let need = need.max(bytes);
                 self.gather(input);
                 if self.filled == need { self.on_head(need, send) } else { None }
             }
@@ -293,6 +295,13 @@ impl Connection {
     #[must_use]
     pub fn open_count(&self) -> usize {
         self.open.count()
+    }
+
+    /// Bytes of the head that is next, if it is a command's and there whole: that is looked at once.
+    fn command_bytes(&self, input: &[u8]) -> Option<usize> {
+        let begins = self.filled == 0 && matches!(self.phase, Phase::Head { .. });
+        let bytes = COMMAND_PDU_BYTES + if self.digests.header { DIGEST_BYTES } else { 0 };
+        (begins && input.first() == Some(&PDU_COMMAND) && input.len() >= bytes).then_some(bytes)
     }
 
     fn gather(&mut self, input: &[u8]) {

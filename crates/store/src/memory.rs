@@ -55,7 +55,7 @@ impl Memory {
             let source = &source[part];
             let mut chunk = self.chunk(chunk);
             let bytes = chunk.get_or_insert_with(|| vec![0; CHUNK_BYTES].into_boxed_slice());
-            bytes[inside..inside + source.len()].copy_from_slice(source);
+            sys::copy_past_caches(&mut bytes[inside..inside + source.len()], source);
         });
     }
 

@@ -656,7 +656,8 @@ impl Hands {
     }
 
     fn start_sends(&mut self) {
-        for index in std::mem::take(&mut self.unsent) {
+        let mut unsent = std::mem::take(&mut self.unsent);
+        for index in unsent.drain(..) {
             let stream = &mut self.streams[index];
             let Some(socket) = stream.socket.clone() else { continue };
             if stream.sending {
@@ -668,6 +669,7 @@ impl Hands {
             let patient = std::mem::take(&mut stream.full);
             self.begin(Operation::Send { socket, batch, patient });
         }
+        self.unsent = unsent;
     }
 
     fn cancel_all(&mut self, descriptor: &Descriptor) {

@@ -16,6 +16,7 @@
 
 mod allocation;
 mod buffer;
+mod copy;
 mod descriptor;
 mod device;
 mod epoll;
@@ -41,6 +42,7 @@ mod tests;
 
 pub use allocation::Counted;
 pub use buffer::{BUFFER_CLASSES_BYTES, Buffer, BufferPool, POOL_BYTES_DEFAULT, Piece, Room};
+pub use copy::copy_past_caches;
 pub use descriptor::{File, Handle, Listener, Socket};
 pub use device::DeviceFacts;
 pub use errno::Errno;

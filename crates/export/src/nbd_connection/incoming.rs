@@ -201,7 +201,8 @@ impl NbdConnection {
             _ => None,
         };
         let open = &mut self.open[slot.index()];
-        *open = Open { request: Some((slot, request)), room, ..Open::default() };
+        let data = std::mem::take(&mut open.data);
+        *open = Open { request: Some((slot, request)), room, data, ..Open::default() };
         let range = range_of(&request);
         match request.op {
             nbd::Op::Write => self.open_bytes += u64::from(request.length_bytes),

@@ -13,7 +13,7 @@ use sys::{Buffer, Piece};
 
 use super::incoming::range_of;
 use super::{NbdConnection, Open, SEALED_BYTES_MAX, Tag};
-use crate::pieces::pieces_of;
+use crate::pieces::{HEADS_BYTES, pieces_of};
 
 impl NbdConnection {
     /// A piece was carried out, or failed. `buffer`: the bytes of a read; `None` is all zeroes.
@@ -81,7 +81,7 @@ impl NbdConnection {
         if goes_on || (!open.complete && open.rest.is_empty()) {
             return;
         }
-        let Open { request, failed, data, .. } = std::mem::take(open);
+        let Open { request, failed, mut data, .. } = std::mem::take(open);
         let (_, request) = request.expect("it is open");
         if matches!(request.op, nbd::Op::Read { .. } | nbd::Op::Write) {
             self.open_bytes -= u64::from(request.length_bytes);
@@ -96,10 +96,13 @@ impl NbdConnection {
         } else if let Some(error) = failed {
             self.reply_failed(slot, error);
         } else if let nbd::Op::Read { whole } = request.op {
-            self.reply_data(&request, whole, data);
+            self.reply_data(&request, whole, &mut data);
         } else {
             self.server.reply_done(slot, &mut self.head);
         }
+        data.clear();
+        // The next one has it without asking for memory.
+        self.open[slot.index()].data = data;
     }
 
     fn reply_failed(&mut self, slot: Slot, error: AnswerError) {
@@ -108,7 +111,7 @@ impl NbdConnection {
         self.closed = self.closed.or(closed);
     }
 
-    fn reply_data(&mut self, request: &Request, whole: bool, data: Vec<Option<Buffer>>) {
+    fn reply_data(&mut self, request: &Request, whole: bool, data: &mut Vec<Option<Buffer>>) {
         let slot = request.slot;
         if whole && data.iter().any(Option::is_some) {
             let length = request.length_bytes;
@@ -133,15 +136,15 @@ impl NbdConnection {
         });
     }
 
-    /// Calls `what` with offset in the request, length and bytes of each piece of a read.
+    /// Calls `what` with offset in the request, length and bytes of each piece of a read, which it takes.
     fn for_each_piece(
         &mut self,
         request: &Request,
-        data: Vec<Option<Buffer>>,
+        data: &mut Vec<Option<Buffer>>,
         mut what: impl FnMut(&mut NbdConnection, u32, u32, Option<Buffer>),
     ) {
         let small = |bytes: u64| u32::try_from(bytes).expect("a read is at most 32 MiB");
-        for (piece, buffer) in pieces_of(range_of(request)).zip(data) {
+        for (piece, buffer) in pieces_of(range_of(request)).zip(data.drain(..)) {
             let offset = small(piece.start - request.offset_bytes);
             what(self, offset, small(piece.end - piece.start), buffer);
         }
@@ -159,7 +162,8 @@ impl NbdConnection {
     pub(super) fn flush_head(&mut self) {
         if !self.head.is_empty() {
             self.unsent_bytes += u64::try_from(self.head.len()).expect("a few bytes");
-            self.pieces.push(Piece::from(std::mem::take(&mut self.head)));
+            let head = std::mem::replace(&mut self.head, Vec::with_capacity(HEADS_BYTES));
+            self.pieces.push(Piece::from(head));
         }
     }
 

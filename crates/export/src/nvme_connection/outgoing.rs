@@ -13,7 +13,7 @@ use sys::{Buffer, Piece};
 
 use super::{NvmeConnection, Open};
 use crate::nbd_connection::{SEALED_BYTES_MAX, Tag};
-use crate::pieces::pieces_of;
+use crate::pieces::{HEADS_BYTES, pieces_of};
 
 impl NvmeConnection {
     /// A piece was carried out, or failed. `buffer`: the bytes of a read; `None` is all zeroes.
@@ -118,14 +118,15 @@ impl NvmeConnection {
             self.flush_head();
             self.unsent_bytes += u64::try_from(count).expect("at most a piece");
             self.pieces.push(Piece::first(buffer, count));
-            self.head = tail;
+            self.head.append(&mut tail);
         }
     }
 
     fn flush_head(&mut self) {
         if !self.head.is_empty() {
             self.unsent_bytes += u64::try_from(self.head.len()).expect("a few bytes");
-            self.pieces.push(Piece::from(std::mem::take(&mut self.head)));
+            let head = std::mem::replace(&mut self.head, Vec::with_capacity(HEADS_BYTES));
+            self.pieces.push(Piece::from(head));
         }
     }
 

@@ -119,7 +119,7 @@ fn a_large_payload_in_the_clear_is_sent_from_where_it_lies() {
     let at = payload.as_slice().as_ptr();
     a.link.send_shard(RESOURCE, 0, &write(1, 2048), Some(payload));
     let pieces = a.link.outgoing();
-    assert!(pieces.iter().any(|piece| piece.as_slice().as_ptr() == at));
+    assert!(pieces.as_slice().iter().any(|piece| piece.as_slice().as_ptr() == at));
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn keys_are_changed_under_way() {
     let mut a = Session::dial(&config_of(1), Some(NodeId(2)), &pool(), Instant(0)).unwrap();
     let mut b = Session::accept(&config_of(2), &pool(), Instant(0)).unwrap();
     let carry = |from: &mut Session, to: &mut Session| {
-        let mut bytes = join(&from.outgoing());
+        let mut bytes = join(from.outgoing().as_slice());
         let mut place = vec![0; 4096];
         let count = to.read(&mut bytes.as_mut_slice(), &mut place).unwrap();
         place.truncate(count);

@@ -244,7 +244,8 @@ impl Node {
     /// Enters when time alone will change something, for every resource that was stepped.
     pub(super) fn note_wakes(&mut self) {
         let mut seen = Vec::new();
-        for key in std::mem::take(&mut self.touched) {
+        let mut touched = std::mem::take(&mut self.touched);
+        for key in touched.drain(..) {
             let Some(resource) = self.resources.get_mut(key) else { continue };
             resource.touched = false;
             if !self.threads.is_first() {
@@ -262,6 +263,7 @@ impl Node {
                 self.wakes.insert((new, key));
             }
         }
+        self.touched = touched;
         for key in seen {
             self.show(key, false);
         }

@@ -392,12 +392,17 @@ impl Node {
 
     /// Sends, receives and closes, for every client that may have cause to.
     pub(super) fn serve_clients(&mut self) {
-        for key in std::mem::take(&mut self.restless) {
+        let mut keys = std::mem::take(&mut self.restless);
+        for key in keys.drain(..) {
             if let Some(client) = self.clients.get_mut(key) {
                 client.restless = false;
                 self.serve_client(key);
                 self.note_hungry(key);
             }
+        }
+        if self.restless.is_empty() {
+            // The next turn has its room.
+            self.restless = keys;
         }
     }
 

@@ -403,12 +403,13 @@ impl Node {
         self.note_wakes();
     }
 
-    fn timeout(&self) -> Option<Duration> {
+    fn timeout(&mut self) -> Option<Duration> {
         let now = self.hands.now();
+        let peers = self.peers_wake_at();
         let first = self.wakes.first().map(|(time, _)| *time);
         let stop = self.stopping.as_ref().map(Stopping::wake_at);
         let others = [
-            self.peers_wake_at(),
+            peers,
             self.visitors_wake_at(),
             self.doors_wake_at(),
             self.stalled_wake_at(),

@@ -75,7 +75,7 @@ fn count_bytes(pieces: &[Piece]) -> u64 {
 }
 
 /// What came of bytes of a peer.
-enum Came {
+pub(super) enum Came {
     Ready(Hello, Agreed),
     Frame(Frame, Option<Buffer>),
     /// Its payload found no place.
@@ -130,7 +130,8 @@ impl Node {
     }
     /// Sends and receives, for every connection that may have cause to.
     pub(in crate::node) fn serve_peers(&mut self) {
-        for key in std::mem::take(&mut self.peers.restless) {
+        let mut keys = std::mem::take(&mut self.peers.restless);
+        for key in keys.drain(..) {
             if let Some(connection) = self.peers.connections.get_mut(key) {
                 connection.restless = false;
                 self.send_to_peer(key);
@@ -138,22 +139,25 @@ impl Node {
                 self.receive_from_peer(key);
             }
         }
+        if self.peers.restless.is_empty() {
+            // The next turn has its room.
+            self.peers.restless = keys;
+        }
     }
 
     pub(super) fn send_to_peer(&mut self, key: Key) {
         let Some(connection) = self.peers.connections.get_mut(key) else { return };
         let Some(link) = connection.link.as_mut() else { return };
-        let pieces = link.outgoing();
-        connection.unsent += count_bytes(&pieces);
-        connection.pieces.extend(pieces);
+        let from = connection.pieces.len();
+        connection.pieces.extend(link.outgoing());
+        connection.unsent += count_bytes(&connection.pieces[from..]);
         if connection.pieces.is_empty() || connection.sends >= SENDS_MAX {
             return;
         }
-        let pieces = std::mem::take(&mut connection.pieces);
-        let bytes = count_bytes(&pieces);
+        let bytes = count_bytes(&connection.pieces);
         connection.sends += 1;
         let token = self.operations.insert(Purpose::PeerSend(key, bytes)).number();
-        self.hands.send(token, &connection.socket, pieces);
+        self.hands.send(token, &connection.socket, connection.pieces.drain(..));
     }
 
     pub(in crate::node) fn on_peer_sent(&mut self, key: Key, bytes: u64, event: &Event) {
@@ -217,7 +221,7 @@ impl Node {
         let Payload::Buffer(buffer) = event.payload else {
             unreachable!("a receive gives its buffer back")
         };
-        let mut came = Vec::new();
+        let mut came = std::mem::take(&mut self.peers.came);
         let mut result = Ok(());
         if connection.input.is_some() {
             // The buffer for frames stayed here, so this is the payload's own.
@@ -326,6 +330,9 @@ impl Node {
 
     /// Connections that wait for a buffer may get one now.
     pub(in crate::node) fn stir_starved_peers(&mut self) {
+        if !self.peers.starve() {
+            return;
+        }
         for key in self.peers.connections.keys() {
             let connection = self.peers.connections.get_mut(key).expect("just listed");
             if connection.starved {
@@ -335,14 +342,16 @@ impl Node {
         }
     }
 
-    fn on_came(&mut self, key: Key, came: Vec<Came>, result: Result<(), LinkError>) {
-        for came in came {
+    fn on_came(&mut self, key: Key, mut all: Vec<Came>, result: Result<(), LinkError>) {
+        for came in all.drain(..) {
             match came {
                 Came::Ready(hello, agreed) => self.on_ready(key, hello.node, agreed),
                 Came::Frame(frame, payload) => self.on_frame(key, frame.message, payload),
                 Came::Unplaced(frame) => self.on_unplaced(key, &frame.message),
             }
         }
+        // The next receive has its room.
+        self.peers.came = all;
         self.stir_peer(key);
         if let Err(error) = result {
             self.end_connection(key, &error.to_string(), error.is_fault());
@@ -428,7 +437,7 @@ impl Node {
 
     /// Takes what has come already, and then more.
     pub(super) fn read_on(&mut self, key: Key) {
-        let mut came = Vec::new();
+        let mut came = std::mem::take(&mut self.peers.came);
         let result = self.read_frames(key, &mut came);
         self.on_came(key, came, result);
     }

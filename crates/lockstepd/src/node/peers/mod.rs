@@ -13,6 +13,7 @@ mod connection;
 mod places;
 mod streams;
 
+use self::connection::Came;
 pub(super) use self::connection::Connection;
 pub(super) use self::streams::{Lives, Stream, Told};
 
@@ -100,6 +101,10 @@ pub(crate) struct Peers {
     next_bundle: u64,
     strangers: Strangers,
     restless: Vec<Key>,
+    /// Before this time alone changes nothing between nodes; `None`: it never does.
+    wake_at: Option<Instant>,
+    /// Room for what one receive brings.
+    came: Vec<Came>,
     /// Frames of resources that are not known here.
     pub(crate) strays: u64,
     /// Nodes that spoke about resources that they have no part in.
@@ -180,22 +185,30 @@ impl Node {
         self.peers.ways.insert((node, 0), Way { dials, paths, connection: None, bundle: 0 });
     }
 
-    /// When time alone changes something between nodes.
-    pub(super) fn peers_wake_at(&self) -> Option<Instant> {
-        let dialling = !self.is_leaving();
+    /// When time alone changes something between nodes: before that nobody is looked at for it.
+    pub(super) fn peers_wake_at(&mut self) -> Option<Instant> {
+        let (dialling, now) = (!self.is_leaving(), self.hands.now());
         let paths = self.peers.ways.values().filter(|way| way.dials && dialling);
         let paths = paths.filter_map(|way| way.paths.wake_at());
         let links = self.peers.connections.iter().filter_map(|(_, connection)| {
             let deadline = connection.link.as_ref().and_then(Link::deadline);
-            let watched = connection.ready || connection.closing;
-            deadline.or_else(|| watched.then(|| connection.heard.max(connection.asked) + QUIET))
+            if connection.closing {
+                // Nothing keeps it but its deadline.
+                return Some(deadline.unwrap_or(now));
+            }
+            let asks_at = connection.heard.max(connection.asked) + QUIET;
+            deadline.or_else(|| connection.ready.then(|| asks_at.min(connection.heard + SILENT)))
         });
-        paths.chain(links).min()
+        self.peers.wake_at = paths.chain(links).min();
+        self.peers.wake_at
     }
 
     /// Dials who is due, asks who is quiet, gives up who is late.
     pub(super) fn wake_peers(&mut self) {
         let now = self.hands.now();
+        if self.peers.wake_at.is_none_or(|at| now < at) {
+            return;
+        }
         if !self.is_leaving() {
             for (at, address) in self.peers_due(now) {
                 self.dial(at, address);
