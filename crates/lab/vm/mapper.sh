@@ -37,7 +37,16 @@ load() {
     done
 }
 (set +x; if load; then echo 0 > /tmp/fio; else echo 1 > /tmp/fio; fi) &
-flows() { timeout 60 dd if=$secret of=/dev/null bs=4096 count=1 iflag=direct; test ! -e /tmp/fio; }
+# What does not come back cannot be ended either: who waits for what is shown then.
+flows() {
+    dd if=$secret of=/dev/null bs=4096 count=1 iflag=direct & one=$!
+    for _ in $(seq 60); do [ -e /proc/$one ] || break; sleep 1; done
+    if [ -e /proc/$one ]; then
+        lockstep status web; lockstep device list; tail -n 30 /tmp/c/*/log
+        echo w > /proc/sysrq-trigger; sleep 1; dmesg | tail -n 120; false
+    fi
+    wait $one; test ! -e /tmp/fio
+}
 sleep 2; flows
 
 # A disk that stands still for a moment is a pause.

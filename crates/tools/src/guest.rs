@@ -39,7 +39,7 @@ pub const MAKE_LIMIT: Duration = Duration::from_secs(200);
 const GUEST_LIMIT: Duration = Duration::from_secs(560);
 
 /// Lines of what a machine said that are shown.
-const SHOWN_LINES: usize = 25;
+const SHOWN_LINES: usize = 250;
 
 /// What a machine needs that only uses volumes, in MiB.
 pub const MEMORY_MIB: u32 = 900;
