@@ -3,10 +3,13 @@
 //!
 //! Not here: what is left when a test fails.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+
+use rustix::fs::OFlags;
 
 use crate::{Outcome, ensure, is_root, missing, run, text, tool, wait_for};
 
@@ -119,6 +122,17 @@ impl Disk {
         let find = ["--find", "--show", "--direct-io=on", "--sector-size", sector, text(&file)];
         let device = tool("losetup", &find)?.trim().to_owned();
         Ok(Disk { fuse, file, device })
+    }
+
+    /// Waits until nobody has a file system of it any more. One that is mounted in another namespace, which took a copy of all
+    /// mounts when it was made, outlives its unmount here.
+    pub fn wait_until_unused(&self) -> Outcome<()> {
+        let exclusively = OFlags::EXCL.bits().cast_signed();
+        wait_for("the device to be nobody's", APPEAR_LIMIT, || {
+            let opened = OpenOptions::new().read(true).custom_flags(exclusively).open(&self.device);
+            opened.map_err(|error| format!("{}: {error}", self.device).into())
+        })?;
+        Ok(())
     }
 
     /// Takes it away, also if its nodes are dead.

@@ -98,6 +98,7 @@ impl Place<'_> {
     /// Takes it away and says whether it was in order.
     fn unmount_and_check(&self, disk: Disk) -> Outcome<()> {
         unmount(&self.mount_point())?;
+        disk.wait_until_unused()?;
         let (program, words) = self.kind.check.split_first().ok_or("nothing checks it")?;
         tool(program, &[words, &[&disk.device]].concat())?;
         disk.detach()
