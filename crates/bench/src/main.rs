@@ -129,6 +129,7 @@ fn measure(run: &Run, arguments: &Arguments) -> Outcome<Report> {
     let wants =
         |table: &str| arguments.tables.is_empty() || arguments.tables.iter().any(|t| t == table);
     let machine = Machine::describe();
+    run.has("perf", "system calls per request");
     let mut tables = Vec::new();
     if wants("record-memory") {
         tables.push(tables::record_memory(run)?);

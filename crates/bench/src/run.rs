@@ -22,6 +22,11 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
+    /// Whether also what only long runs measure: those that only show rows show these, too.
+    pub(crate) fn every_row(self) -> bool {
+        self.full || self.sanity
+    }
+
     /// Seconds of one measurement.
     pub(crate) fn seconds(self) -> f64 {
         match self {
@@ -167,7 +172,13 @@ fn total_calls(report: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::total_calls;
+    use super::{Pace, total_calls};
+
+    #[test]
+    fn what_only_shows_rows_shows_those_of_long_runs_too() {
+        let pace = |full, sanity| Pace { full, sanity, short: false }.every_row();
+        assert_eq!([pace(true, false), pace(false, true), pace(false, false)], [true, true, false]);
+    }
 
     #[test]
     fn the_count_of_perf_is_read() {

@@ -14,7 +14,7 @@ use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::{Target, Workload, fill};
 use crate::loopback;
 use crate::outcome::Outcome;
-use crate::run::{Run, Subject};
+use crate::run::{Pace, Run, Subject};
 use crate::sample::Repeats;
 use crate::server::Server;
 
@@ -112,7 +112,7 @@ pub(crate) fn record_memory(run: &Run) -> Outcome<Table> {
     let mut subjects = Vec::new();
     for programs in &run.programs {
         clusters.extend(replicated(run, programs, "memory", size_mib, &mut subjects)?);
-        if run.pace.full {
+        if run.pace.every_row() {
             let wanted = Wanted { nodes: 3, store: "memory", encryption: true, threads: 1 };
             clusters.push(one(run, programs, wanted, 3, (ENCIPHERED, size_mib), &mut subjects)?);
         }
@@ -192,7 +192,7 @@ pub(crate) fn depth(run: &Run) -> Outcome<Table> {
         reference: "nbdkit memory",
         rows: Vec::new(),
     };
-    let jobs = if run.pace.full { vec![1, 8] } else { vec![1] };
+    let jobs = if run.pace.every_row() { vec![1, 8] } else { vec![1] };
     measure(run, &subjects, &DEPTHS, |_| jobs.clone(), &mut table)?;
     Ok(table)
 }
@@ -266,7 +266,12 @@ pub(crate) fn threads_name(threads: u16) -> String {
 
 /// How many clients at once: only what is many small requests is asked for by several.
 fn instances(run: &Run, workload: &Workload) -> Vec<u32> {
-    if run.pace.full && workload.depth == 64 { vec![1, 2, 4, 8] } else { vec![1] }
+    match run.pace {
+        Pace { full: true, .. } if workload.depth == 64 => vec![1, 2, 4, 8],
+        // Those in between are made no other way.
+        Pace { sanity: true, .. } if workload.depth == 64 => vec![1, 8],
+        Pace { .. } => vec![1],
+    }
 }
 
 /// Three replicas with a client beside one of them, with a client on a fourth node, and one replica alone.
@@ -322,7 +327,7 @@ fn nbdkit_memory(run: &Run, size_mib: u64, subjects: &mut Vec<Subject>) -> Outco
 
 /// Ceph with three copies, in long runs, if it is installed, as a further subject; it serves until it is dropped.
 fn ceph(run: &Run, size_mib: u64, subjects: &mut Vec<Subject>) -> Outcome<Option<Ceph>> {
-    if !run.pace.full && !run.pace.sanity {
+    if !run.pace.every_row() {
         return Ok(None);
     }
     if let Some(missing) = ceph::is_missing() {
