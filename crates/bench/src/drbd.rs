@@ -130,6 +130,7 @@ fn read_table(run: &Run, share: &Path) -> Outcome<Table> {
         seed: "what people run today: DRBD 8.4 as Debian's kernel has it, protocol C, two nodes, a block device on each side; \
                everything here is many times slower than on a real machine, and only ratios count",
         reference: RAW,
+        notes: Vec::new(),
         rows: Vec::new(),
     };
     for (number, workload) in WORKLOADS.into_iter().enumerate() {

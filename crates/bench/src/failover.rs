@@ -5,6 +5,8 @@
 //! the machine did besides.
 //!
 //! Always: everything is done to a cluster of its own, through the command line, as an operator would.
+//!
+//! Not here: how a resync is followed (`resync`).
 
 use std::path::Path;
 use std::process::Command;
@@ -17,21 +19,9 @@ use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::{self, Target, Workload, fill, float};
 use crate::machine;
 use crate::outcome::{Outcome, fail};
+use crate::resync::{Case, Changes, LOAD, Place, Resync, resyncs};
 use crate::run::Run;
-use crate::sample::median;
-
-/// What the client does meanwhile.
-const LOAD: Workload = Workload {
-    name: "4K random write, depth 16",
-    pattern: "randwrite",
-    block_kib: 4,
-    depth: 16,
-    reads: 0,
-};
-
-/// Changes of a replica that is away.
-const SCATTER: Workload =
-    Workload { name: "scattered writes", pattern: "randwrite", block_kib: 64, depth: 8, reads: 0 };
+use crate::sample::{median, spread};
 
 /// What a resync from file to file asks of the disk that both are on.
 const COPY: Workload = Workload {
@@ -42,12 +32,6 @@ const COPY: Workload = Workload {
     reads: 50,
 };
 
-/// Between two looks at a resync.
-const LOOK: Duration = Duration::from_millis(100);
-
-/// How long a resync may take.
-const SYNC_SECONDS: u64 = 600;
-
 /// One event, repeated.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Pause {
@@ -56,21 +40,6 @@ pub(crate) struct Pause {
     pub(crate) pause_ms: f64,
     /// The smallest and the largest.
     pub(crate) range_ms: (f64, f64),
-}
-
-/// One resync.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Resync {
-    pub(crate) kind: String,
-    pub(crate) copied_mib: f64,
-    pub(crate) mib_per_second: f64,
-    /// The longest time without progress, in ms.
-    pub(crate) longest_stop_ms: f64,
-    /// The application's 99th percentile without and with it, in µs; 0 without an application.
-    pub(crate) alone_p99_us: f64,
-    pub(crate) beside_p99_us: f64,
-    pub(crate) alone_iops: f64,
-    pub(crate) beside_iops: f64,
 }
 
 /// What Table 6 says.
@@ -87,49 +56,59 @@ pub(crate) struct Failover {
 /// Something that an operator, or bad luck, does to a cluster.
 type Event = fn(&mut Cluster) -> Outcome<()>;
 
-/// Measures all of it.
+const EVENTS: [(&str, Event); 4] = [
+    ("nothing happens", |_| Ok(())),
+    ("kill -9 of a replica's node", |cluster| cluster.kill("c")),
+    ("kill -9 of the primary's node", |cluster| cluster.kill("a")),
+    ("hand-over", |cluster| cluster.ok(&["resource", "promote", "v", "--node", "b"]).map(drop)),
+];
+
+/// Measures all of it, each revision by turns with the other.
 pub(crate) fn measure(run: &Run) -> Outcome<Failover> {
-    let mut found = Failover::default();
-    for programs in &run.programs {
-        let suffix = run.suffix(programs);
-        let events: [(&str, Event); 4] = [
-            ("nothing happens", |_| Ok(())),
-            ("kill -9 of a replica's node", |cluster| cluster.kill("c")),
-            ("kill -9 of the primary's node", |cluster| cluster.kill("a")),
-            ("hand-over", |cluster| {
-                cluster.ok(&["resource", "promote", "v", "--node", "b"]).map(drop)
-            }),
-        ];
-        let mut waits: Vec<Vec<f64>> = vec![Vec::new(); events.len()];
-        for number in 0..run.pace.repeats() {
-            println!("Table 6, pauses: repeat {} of {}", number + 1, run.pace.repeats());
-            for (place, (_, event)) in events.iter().enumerate() {
-                waits[place].push(pause(run, programs, *event)?);
-            }
-        }
-        for ((event, _), waits) in events.iter().zip(waits) {
-            let low = waits.iter().copied().fold(f64::INFINITY, f64::min);
-            let high = waits.iter().copied().fold(0.0, f64::max);
-            let event = format!("{event}{suffix}");
-            found.pauses.push(Pause { event, pause_ms: median(waits), range_ms: (low, high) });
-        }
-        println!("Table 6, resync");
-        let mut speeds = vec![disk_alone(run)?];
-        for store in ["memory", "file"] {
-            found.resyncs.extend(resyncs(run, programs, store)?);
-            speeds.push(disk_alone(run)?);
-        }
-        found.disk_mib_per_second = median(speeds);
+    let mut found = Failover { pauses: pauses(run)?, ..Failover::default() };
+    println!("Table 6, resync");
+    let mut speeds = vec![disk_alone(run)?];
+    for store in ["memory", "file"] {
+        found.resyncs.extend(resyncs_in(run, store)?);
+        speeds.push(disk_alone(run)?);
     }
+    found.disk_mib_per_second = median(speeds);
     if run.has("nbdcopy", "resync beside a plain copy") && run.has("nbdkit", "the same") {
         found.copy_mib_per_second = Some(plain_copy(run)?);
     }
     Ok(found)
 }
 
-fn cluster(run: &Run, programs: &Programs, store: &'static str, size_mib: u64) -> Outcome<Cluster> {
+/// Every event, as often as the run repeats.
+fn pauses(run: &Run) -> Outcome<Vec<Pause>> {
+    let mut waits = vec![vec![Vec::new(); EVENTS.len()]; run.programs.len()];
+    for number in 0..run.pace.repeats() {
+        println!("Table 6, pauses: repeat {} of {}", number + 1, run.pace.repeats());
+        for (place, (_, event)) in EVENTS.iter().enumerate() {
+            for (programs, waits) in run.programs.iter().zip(&mut waits) {
+                waits[place].push(pause(run, programs, *event)?);
+            }
+        }
+    }
+    let mut all = Vec::new();
+    for (programs, waits) in run.programs.iter().zip(waits) {
+        for ((event, _), waits) in EVENTS.iter().zip(waits) {
+            let event = format!("{event}{}", run.suffix(programs));
+            let range_ms = spread(&waits);
+            all.push(Pause { event, pause_ms: median(waits), range_ms });
+        }
+    }
+    Ok(all)
+}
+
+fn cluster(
+    run: &Run,
+    (programs, name): (&Programs, &str),
+    store: &'static str,
+    size_mib: u64,
+) -> Outcome<Cluster> {
     let wanted = Wanted { nodes: 3, store, encryption: false, threads: 1 };
-    let cluster = Cluster::up(programs, &run.scratch.join("f"), wanted)?;
+    let cluster = Cluster::up(programs, &run.scratch.join(name), wanted)?;
     cluster.create("v", size_mib, &["a", "b", "c"])?;
     Ok(cluster)
 }
@@ -139,7 +118,7 @@ fn cluster(run: &Run, programs: &Programs, store: &'static str, size_mib: u64) -
 fn pause(run: &Run, programs: &Programs, event: Event) -> Outcome<f64> {
     const SIZE_MIB: u64 = 64;
     const HOLD: Workload = Workload { depth: 1, ..LOAD };
-    let mut cluster = cluster(run, programs, "memory", SIZE_MIB)?;
+    let mut cluster = cluster(run, (programs, "f"), "memory", SIZE_MIB)?;
     let of = |node| Target::Nbd(cluster.url(node, "v"));
     fill(&of("a"), SIZE_MIB)?;
     let seconds = 6.0;
@@ -157,139 +136,34 @@ fn pause(run: &Run, programs: &Programs, event: Event) -> Outcome<f64> {
     Ok(seen?.max_us / 1000.0)
 }
 
-/// A resync with nobody there, and one beside an application.
-fn resyncs(run: &Run, programs: &Programs, store: &'static str) -> Outcome<Vec<Resync>> {
-    let size_mib = if store == "memory" { run.pace.memory_mib() } else { run.pace.file_mib() } * 2;
-    let mut cluster = cluster(run, programs, store, size_mib)?;
-    let target = Target::Nbd(cluster.url("a", "v"));
-    fill(&target, size_mib)?;
-    // On disk all of it, so that the resync outlives the measurement.
-    let outlives = store == "file";
-    let cases = [
-        Case { kind: "idle, scattered 64K", whole: false, beside: false },
-        Case { kind: "idle, all of it", whole: true, beside: false },
-        Case { kind: "beside 4K random write, depth 16", whole: outlives, beside: true },
-    ];
-    let suffix = run.suffix(programs);
-    let place = Place { target: &target, size_mib, node: "c" };
-    place.resyncs(run, &mut cluster, &cases, |kind| format!("{store}, {kind}{suffix}"))
-}
-
-/// What is copied, and what else goes on.
-pub(crate) struct Case {
-    pub(crate) kind: &'static str,
-    /// All of the volume changes, or scattered parts of it.
-    pub(crate) whole: bool,
-    /// With an application.
-    pub(crate) beside: bool,
-}
-
-/// A volume, `v`, and the node whose replica of it goes away and comes back.
-pub(crate) struct Place<'a> {
-    pub(crate) target: &'a Target,
-    pub(crate) size_mib: u64,
-    pub(crate) node: &'a str,
-}
-
-impl Place<'_> {
-    /// Each case, as often as the run repeats.
-    pub(crate) fn resyncs(
-        &self,
-        run: &Run,
-        cluster: &mut Cluster,
-        cases: &[Case],
-        name: impl Fn(&str) -> String,
-    ) -> Outcome<Vec<Resync>> {
-        let &Place { target, size_mib, node } = self;
-        let seconds = run.pace.seconds() * 3.0;
-        let load = || fio::measure(target, &LOAD, size_mib, seconds, 1, &run.scratch);
-        load()?;
-        let change =
-            || fio::measure(target, &SCATTER, size_mib, run.pace.seconds(), 1, &run.scratch);
-        let mut all = Vec::new();
-        for &Case { kind, whole, beside } in cases {
-            let mut rounds = Vec::new();
-            for _ in 0..run.pace.repeats() {
-                // Each beside a measurement of its own, for disks and neighbours change.
-                let alone = if beside { Some(load()?) } else { None };
-                cluster.kill(node)?;
-                cluster.wait("v", "primary", 30)?;
-                if whole {
-                    fill(target, size_mib)?;
-                } else {
-                    change()?;
-                }
-                cluster.start(node)?;
-                let job = if beside {
-                    Some(fio::start(target, &LOAD, size_mib, seconds, 1, &run.scratch)?)
-                } else {
-                    None
-                };
-                let watched = watch(cluster, node)?;
-                let seen = job.map(fio::Job::finish).transpose()?;
-                let mib = watched.bytes / 1_048_576.0;
-                rounds.push(Resync {
-                    kind: String::new(),
-                    copied_mib: mib,
-                    mib_per_second: mib / watched.took.as_secs_f64().max(1e-9),
-                    longest_stop_ms: watched.stopped.as_secs_f64() * 1000.0,
-                    alone_p99_us: alone.as_ref().map_or(0.0, |alone| alone.p99_us),
-                    beside_p99_us: seen.as_ref().map_or(0.0, |seen| seen.p99_us),
-                    alone_iops: alone.map_or(0.0, |alone| alone.iops),
-                    beside_iops: seen.map_or(0.0, |seen| seen.iops),
-                });
-            }
-            all.push(medians(name(kind), &rounds));
+/// A replica that comes back, of volumes in such stores.
+fn resyncs_in(run: &Run, store: &'static str) -> Outcome<Vec<Resync>> {
+    let idle = |changes| Case { changes, beside: false };
+    let quarter = |block_kib| idle(Changes::Quarter { block_kib });
+    // On the disk all of it beside an application, so that the resync outlives the measurement.
+    let (size_mib, cases) = match store {
+        "memory" => {
+            let beside = Case { changes: Changes::Awhile, beside: true };
+            (run.pace.memory_mib() * 2, vec![quarter(64), idle(Changes::All), beside])
         }
-        Ok(all)
+        _ => {
+            let beside = Case { changes: Changes::All, beside: true };
+            let cases = vec![quarter(64), quarter(4), idle(Changes::All), beside];
+            (run.pace.file_mib() * 2, cases)
+        }
+    };
+    let mut places = Vec::new();
+    for (number, programs) in run.programs.iter().enumerate() {
+        let cluster = cluster(run, (programs, &format!("f{number}")), store, size_mib)?;
+        let target = Target::Nbd(cluster.url("a", "v"));
+        fill(&target, size_mib)?;
+        places.push((cluster, target, run.suffix(programs)));
     }
-}
-
-/// Of each figure the median.
-fn medians(kind: String, rounds: &[Resync]) -> Resync {
-    let of = |figure: fn(&Resync) -> f64| median(rounds.iter().map(figure).collect());
-    Resync {
-        kind,
-        copied_mib: of(|round| round.copied_mib),
-        mib_per_second: of(|round| round.mib_per_second),
-        longest_stop_ms: of(|round| round.longest_stop_ms),
-        alone_p99_us: of(|round| round.alone_p99_us),
-        beside_p99_us: of(|round| round.beside_p99_us),
-        alone_iops: of(|round| round.alone_iops),
-        beside_iops: of(|round| round.beside_iops),
-    }
-}
-
-struct Watched {
-    bytes: f64,
-    took: Duration,
-    stopped: Duration,
-}
-
-/// Follows the resync of a node from its first sign to its end.
-fn watch(cluster: &Cluster, node: &str) -> Outcome<Watched> {
-    let begun = Instant::now();
-    let (mut first, mut moved, mut done) = (None, begun, 0.0);
-    let mut stopped = Duration::ZERO;
-    loop {
-        let replica = cluster.replica("v", node)?;
-        let now = Instant::now();
-        if replica["in_sync"] == true && (first.is_some() || now - begun > Duration::from_secs(2)) {
-            let first = first.unwrap_or(begun);
-            return Ok(Watched { bytes: done, took: now - first, stopped });
-        }
-        if let Some(bytes) = replica["resync"]["done_bytes"].as_f64() {
-            first.get_or_insert(now);
-            if bytes > done {
-                stopped = stopped.max(now - moved.max(first.unwrap_or(now)));
-                (done, moved) = (bytes, now);
-            }
-        }
-        if now - begun > Duration::from_secs(SYNC_SECONDS) {
-            return fail(format!("{node} is not in sync after {SYNC_SECONDS} s: {replica}"));
-        }
-        thread::sleep(LOOK);
-    }
+    let mut places: Vec<Place> = places
+        .iter_mut()
+        .map(|(cluster, target, suffix)| Place { cluster, target, size_mib, node: "c", suffix })
+        .collect();
+    resyncs(run, &mut places, &cases, store)
 }
 
 /// What the disk writes while it reads as much: the median of before, between and after the resyncs counts.

@@ -70,7 +70,7 @@ pub(crate) struct Job {
 
 fn command(target: &Target, workload: &Workload, size_mib: u64) -> Command {
     let mut command = Command::new("fio");
-    command.args(["--name=bench", "--randrepeat=0", "--norandommap", "--group_reporting"]);
+    command.args(["--name=bench", "--randrepeat=0", "--group_reporting"]);
     command.arg(format!("--rw={}", workload.pattern));
     command.arg(format!("--bs={}k", workload.block_kib));
     command.arg(format!("--iodepth={}", workload.depth));
@@ -122,6 +122,20 @@ pub(crate) fn fill(target: &Target, size_mib: u64) -> Outcome<()> {
     run(command(target, &whole, size_mib).arg("--output-format=terse")).map(drop)
 }
 
+/// Writes so much, in blocks of this size at random places of all of it; none twice.
+pub(crate) fn scatter(
+    target: &Target,
+    size_mib: u64,
+    changed_mib: u64,
+    block_kib: u32,
+) -> Outcome<()> {
+    let pattern = "randwrite";
+    let parts = Workload { name: "scatter", pattern, block_kib, depth: 16, reads: 0 };
+    let mut command = command(target, &parts, size_mib);
+    command.arg(format!("--io_size={changed_mib}M"));
+    run(command.arg("--output-format=terse")).map(drop)
+}
+
 /// Starts a job of `threads` instances; its report goes to a file below `scratch`.
 pub(crate) fn start(
     target: &Target,
@@ -141,7 +155,7 @@ pub(crate) fn start(
         return Ok(Job { child, output, words });
     }
     let mut command = command(target, workload, size_mib);
-    command.args(["--time_based", "--output-format=json"]);
+    command.args(["--time_based", "--norandommap", "--output-format=json"]);
     command.arg(format!("--runtime={:.0}ms", seconds * 1000.0));
     command.arg(format!("--numjobs={threads}"));
     command.arg(format!("--output={}", output.display()));

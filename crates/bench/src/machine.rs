@@ -69,9 +69,14 @@ pub(crate) fn processor_ms(pids: &[u32]) -> Outcome<u64> {
 
 /// Memory that a process holds at present, in KiB.
 pub(crate) fn resident_kib(pid: u32) -> Outcome<u64> {
+    memory_kib(pid, "VmRSS:")
+}
+
+/// A figure that the kernel has of a process's memory, in KiB.
+pub(crate) fn memory_kib(pid: u32, figure: &str) -> Outcome<u64> {
     let path = format!("/proc/{pid}/status");
     let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = text.lines().find_map(|line| line.strip_prefix(figure));
     let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
     number.ok_or_else(|| format!("{path} is not as expected"))
 }

@@ -16,11 +16,13 @@ mod fio;
 mod idle;
 mod loopback;
 mod machine;
+mod memory;
 mod metadata;
 mod mirror;
 mod outcome;
 mod plot;
 mod report;
+mod resync;
 mod run;
 mod sample;
 mod server;
@@ -39,7 +41,7 @@ use clap::Parser;
 use cluster::Programs;
 use machine::Machine;
 use outcome::{Outcome, fail};
-use report::Report;
+use report::{Report, VERSION};
 use run::{Pace, Run};
 
 /// The command line.
@@ -52,7 +54,7 @@ struct Arguments {
     /// Only show that every row can be made
     #[arg(long, conflicts_with = "full")]
     sanity: bool,
-    /// Only these tables: record-memory, record-file, metadata, depth, threads, protocols, mirror, databases, drbd, failover, idle
+    /// Only these tables: record-memory, record-file, metadata, depth, threads, protocols, mirror, databases, drbd, failover, idle, memory
     #[arg(long, value_delimiter = ',')]
     tables: Vec<String>,
     /// Name of the files to write
@@ -69,7 +71,7 @@ struct Arguments {
     compare: Option<String>,
 }
 
-const TABLES: [&str; 11] = [
+const TABLES: [&str; 12] = [
     "record-memory",
     "record-file",
     "metadata",
@@ -81,6 +83,7 @@ const TABLES: [&str; 11] = [
     "drbd",
     "failover",
     "idle",
+    "memory",
 ];
 
 fn main() -> ExitCode {
@@ -162,13 +165,14 @@ fn measure(run: &Run, arguments: &Arguments) -> Outcome<Report> {
     let databases = if wants("databases") { databases::measure(run)? } else { Vec::new() };
     let failover = if wants("failover") { Some(failover::measure(run)?) } else { None };
     let idle = if wants("idle") { idle::measure(run)? } else { Vec::new() };
+    let memory = if wants("memory") { memory::measure(run)? } else { Vec::new() };
     let mode = match run.pace {
         Pace { full: true, .. } => "full",
         Pace { sanity: true, .. } => "sanity",
         Pace { .. } => "quick",
     };
     Ok(Report {
-        version: 1,
+        version: VERSION,
         name: arguments.name.clone(),
         mode,
         revisions: run.programs.iter().map(|programs| programs.label.clone()).collect(),
@@ -178,5 +182,6 @@ fn measure(run: &Run, arguments: &Arguments) -> Outcome<Report> {
         databases,
         failover,
         idle,
+        memory,
     })
 }

@@ -14,12 +14,12 @@ use serde::Serialize;
 use tools::{Device, has_loops, missing, no_disk};
 
 use crate::cluster::{Cluster, Programs, Wanted};
-use crate::failover::{Case, Place, Resync};
 use crate::fio::{self, Target, Workload, fill, float};
 use crate::machine::processor_ms;
 use crate::outcome::Outcome;
+use crate::resync::{self, Case, Changes, Place, Resync};
 use crate::run::{Run, Subject};
-use crate::sample::median;
+use crate::sample::{median, spread};
 use crate::server::Server;
 use crate::tables::{Table, measure};
 use crate::throttle::{Limit, Throttle, no_throttle};
@@ -156,6 +156,7 @@ pub(crate) fn mirror(run: &Run) -> Outcome<Option<(Table, Mirror)>> {
         title: "Table 4, each node a disk of its own",
         seed: "the mail of 2004: 38.5 MB/s to the disk, 39.9 with the peer away, 37.2 mirrored (3.4 % less); resync 33 MB/s of 40",
         reference: DEVICE,
+        notes: Vec::new(),
         rows: Vec::new(),
     };
     let mut found = Mirror {
@@ -182,19 +183,14 @@ fn resyncs(
     clusters: &mut [Option<Cluster>],
     size_mib: u64,
 ) -> Outcome<Vec<Resync>> {
-    let cases = [
-        Case { kind: "idle, all of it", whole: true, beside: false },
-        Case { kind: "beside 4K random write, depth 16", whole: true, beside: true },
-    ];
-    let mut all = Vec::new();
+    let cases = [false, true].map(|beside| Case { changes: Changes::All, beside });
+    let mut places = Vec::new();
     for (subject, cluster) in subjects.iter().zip(clusters) {
         let Some(suffix) = subject.name.strip_prefix(SMALL) else { continue };
         let Some(cluster) = cluster.as_mut() else { continue };
-        let place = Place { target: &subject.target, size_mib, node: "b" };
-        let name = |kind: &str| format!("disks of their own, {kind}{suffix}");
-        all.extend(place.resyncs(run, cluster, &cases, name)?);
+        places.push(Place { cluster, target: &subject.target, size_mib, node: "b", suffix });
     }
-    Ok(all)
+    resync::resyncs(run, &mut places, &cases, "disks of their own")
 }
 
 /// Why devices cannot be made, or not made slower, here.
@@ -315,9 +311,7 @@ fn files(
     let rows = subjects.iter().zip(speeds).zip(shares);
     let rows = rows.map(|((subject, speeds), (primary, secondary))| Written {
         subject: subject.name.clone(),
-        range: speeds
-            .iter()
-            .fold((f64::INFINITY, 0.0), |(low, high), &speed| (low.min(speed), speed.max(high))),
+        range: spread(&speeds),
         mb_per_second: median(speeds),
         primary_percent: some(primary),
         secondary_percent: some(secondary),

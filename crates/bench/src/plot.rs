@@ -51,8 +51,8 @@ pub(crate) fn all(report: &Report) -> Vec<(&'static str, &'static str, String)> 
     }
     if let Some(table) = report.tables.iter().find(|table| table.key == "threads") {
         let title = "IOPS against threads of a node, 4K random write, 8 clients of depth 8";
-        let bars: Vec<(String, f64)> =
-            table.rows.iter().map(|row| (row.subject.clone(), iops(row))).collect();
+        let rows = table.rows.iter().filter(|row| row.workload.depth == 8);
+        let bars: Vec<(String, f64)> = rows.map(|row| (row.subject.clone(), iops(row))).collect();
         pictures.push(("threads", title, bars_of(title, "IOPS", &bars)));
     }
     if let Some(failover) = &report.failover {

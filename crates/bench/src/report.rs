@@ -9,16 +9,21 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::databases::Transactions;
-use crate::failover::{Failover, Resync};
+use crate::failover::Failover;
 use crate::fio::float;
 use crate::idle::Idle;
 use crate::machine::Machine;
+use crate::memory::Loaded;
 use crate::mirror::{Mirror, Written};
 use crate::outcome::Outcome;
 use crate::plot;
+use crate::resync::Resync;
 use crate::sample::change;
 use crate::tables::{Row, Table};
 use crate::targets;
+
+/// Of the layout of NAME.json: 2 since own times are null where the disk itself was not measured, and memory under load is there.
+pub(crate) const VERSION: u32 = 2;
 
 /// Everything.
 #[derive(Serialize)]
@@ -34,6 +39,7 @@ pub(crate) struct Report {
     pub(crate) databases: Vec<Transactions>,
     pub(crate) failover: Option<Failover>,
     pub(crate) idle: Vec<Idle>,
+    pub(crate) memory: Vec<Loaded>,
 }
 
 impl Report {
@@ -67,7 +73,7 @@ impl Report {
              this one machine. Figures are medians of the repeats, in brackets the smallest and the \
              largest: compare only inside one table.\n\n\
              CPU is the time of all server processes, in ms per 1 000 requests; *own* is that less what \
-             the same requests cost fio on the disk itself. `x` is the ratio to the table's reference.\n",
+             the same requests cost fio on the disk itself, where the table has that. `x` is the ratio to the table's reference.\n",
             self.name,
             self.mode,
             self.revisions.join(" and "),
@@ -85,6 +91,7 @@ impl Report {
             failover_text(failover, &mut page);
         }
         idle_text(&self.idle, &mut page);
+        memory_text(&self.memory, &mut page);
         targets_text(self, &mut page);
         page
     }
@@ -130,6 +137,9 @@ fn table_text(table: &Table, page: &mut String) {
             optional(row.system_calls),
         )
         .expect("a string takes all");
+    }
+    for note in &table.notes {
+        write!(page, "\n{note}\n").expect("a string takes all");
     }
 }
 
@@ -201,25 +211,36 @@ fn failover_text(failover: &Failover, page: &mut String) {
 
 fn resync_text(resyncs: &[Resync], page: &mut String) {
     page.push_str(
-        "\n| resync | MiB | MiB/s | longest stop ms | p99 µs without | with | x | IOPS without | with |\n\
-         |---|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+        "\n| resync | MiB | seconds | MiB/s | longest stop ms | p99 µs without | with | x | IOPS without | with |\n\
+         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
     );
     for resync in resyncs {
-        let ratio = resync.beside_p99_us / resync.alone_p99_us.max(1e-9);
-        let ratio = if resync.alone_p99_us > 0.0 { format!("{ratio:.2}") } else { "-".to_owned() };
-        writeln!(
+        let (low, high) = resync.range_mib_per_second;
+        write!(
             page,
-            "| {} | {:.0} | {:.0} | {:.0} | {:.0} | {:.0} | {ratio} | {:.0} | {:.0} |",
+            "| {} | {:.0} | {:.1} | {:.0} ({low:.0}..{high:.0}) | {:.0} | ",
             resync.kind,
             resync.copied_mib,
+            resync.seconds,
             resync.mib_per_second,
             resync.longest_stop_ms,
-            resync.alone_p99_us,
-            resync.beside_p99_us,
-            resync.alone_iops,
-            resync.beside_iops
         )
         .expect("a string takes all");
+        if resync.alone_p99_us > 0.0 {
+            let (low, high) = resync.range_beside_p99_us;
+            writeln!(
+                page,
+                "{:.0} | {:.0} ({low:.0}..{high:.0}) | {:.2} | {:.0} | {:.0} |",
+                resync.alone_p99_us,
+                resync.beside_p99_us,
+                resync.beside_p99_us / resync.alone_p99_us,
+                resync.alone_iops,
+                resync.beside_iops
+            )
+            .expect("a string takes all");
+        } else {
+            page.push_str("- | - | - | - | - |\n");
+        }
     }
 }
 
@@ -294,6 +315,27 @@ fn idle_text(idle: &[Idle], page: &mut String) {
         writeln!(
             page,
             "| {subject} | {volumes} | {empty_mib:.0} | {full_mib:.0} | {each:.0} | {core_percent:.1} |"
+        )
+        .expect("a string takes all");
+    }
+}
+
+fn memory_text(memory: &[Loaded], page: &mut String) {
+    if memory.is_empty() {
+        return;
+    }
+    page.push_str(
+        "\n## Memory under load\n\nMiB of each node of three, by the kernel's count: before there is a volume, after a client wrote and read \
+         one (4K at depth 64, then 128K at depth 16), and the most that it held at any time until then. It may hold 64, 16 for the open \
+         volume, and 32 for each TiB and absent peer.\n\n\
+         | subject | without a volume | after the load | most | | may hold |\n|---|--:|--:|--:|---|--:|\n",
+    );
+    for Loaded { subject, empty_mib, resident_mib, highest_mib, range_mib, limit_mib, .. } in memory
+    {
+        let (low, high) = range_mib;
+        writeln!(
+            page,
+            "| {subject} | {empty_mib:.1} | {resident_mib:.1} | {highest_mib:.1} | {low:.1}..{high:.1} | {limit_mib} |"
         )
         .expect("a string takes all");
     }

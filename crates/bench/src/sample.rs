@@ -31,11 +31,15 @@ impl Repeats {
 
     /// The smallest and the largest of something.
     pub(crate) fn range(&self, of: impl Fn(&Sample) -> f64) -> (f64, f64) {
-        let all = self.samples.iter().map(of);
-        all.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), one| {
-            (low.min(one), high.max(one))
-        })
+        spread(&self.samples.iter().map(of).collect::<Vec<f64>>())
     }
+}
+
+/// The smallest and the largest of some numbers.
+pub(crate) fn spread(numbers: &[f64]) -> (f64, f64) {
+    numbers
+        .iter()
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &one| (low.min(one), high.max(one)))
 }
 
 /// The middle of some numbers; 0 of none.

@@ -6,8 +6,10 @@
 //! Not here: pauses and resync (`failover`).
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::Serialize;
+use wire::SHARDS_MAX;
 
 use crate::ceph::{self, Ceph};
 use crate::cluster::{Cluster, Programs, Wanted};
@@ -61,8 +63,15 @@ const PROTOCOLS: [Workload; 8] = [
     workload("4K random read, depth 64", READ, 4, 64),
 ];
 
-/// The column of the threads table.
-const EIGHT_JOBS: [Workload; 1] = [workload("4K random write, depth 8", WRITE, 4, 8)];
+/// The rows of the threads table.
+const EIGHT_JOBS: [Workload; 3] = [
+    workload("4K random write, depth 1", WRITE, 4, 1),
+    workload("4K random write, depth 8", WRITE, 4, 8),
+    workload("4K random write, depth 64", WRITE, 4, 64),
+];
+
+/// Threads of a node, and shards of its volume.
+const THREADS: [u16; 5] = [1, 2, 4, 8, 16];
 
 const fn workload(
     name: &'static str,
@@ -96,6 +105,8 @@ pub(crate) struct Table {
     pub(crate) seed: &'static str,
     /// The subject to which others are put in relation.
     pub(crate) reference: &'static str,
+    /// What else is to be known of it, in sentences: what was left out, and why.
+    pub(crate) notes: Vec<String>,
     pub(crate) rows: Vec<Row>,
 }
 
@@ -123,6 +134,7 @@ pub(crate) fn record_memory(run: &Run) -> Outcome<Table> {
         title: "Table 1, in memory",
         seed: RECORD_SEED,
         reference: "nbdkit memory",
+        notes: Vec::new(),
         rows: Vec::new(),
     };
     measure(run, &subjects, &RECORD, |workload| instances(run, workload), &mut table)?;
@@ -156,19 +168,13 @@ pub(crate) fn record_file(run: &Run) -> Outcome<Table> {
         servers.push(server);
     }
     let _ceph = ceph(run, size_mib, &mut subjects)?;
-    let target = Target::File(file("raw.img"));
-    subjects.push(Subject {
-        name: "raw".to_owned(),
-        target,
-        pids: Vec::new(),
-        size_mib,
-        copies: 1,
-    });
+    subjects.push(raw(file("raw.img"), size_mib));
     let mut table = Table {
         key: "record-file",
         title: "Table 1, on the disk",
         seed: RECORD_SEED,
         reference: "raw",
+        notes: Vec::new(),
         rows: Vec::new(),
     };
     measure(run, &subjects, &RECORD, |workload| instances(run, workload), &mut table)?;
@@ -190,6 +196,7 @@ pub(crate) fn depth(run: &Run) -> Outcome<Table> {
         title: "Table 3, 4K random write by depth",
         seed: "DRBD 10: one volume on two nodes, 8 jobs, depth 1 to 64; up to 68 % by finer locks",
         reference: "nbdkit memory",
+        notes: Vec::new(),
         rows: Vec::new(),
     };
     let jobs = if run.pace.every_row() { vec![1, 8] } else { vec![1] };
@@ -201,9 +208,10 @@ pub(crate) fn depth(run: &Run) -> Outcome<Table> {
 pub(crate) fn threads(run: &Run) -> Outcome<Table> {
     let size_mib = run.pace.memory_mib();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let (counts, left_out) = counts(cores);
     let (mut clusters, mut subjects) = (Vec::new(), Vec::new());
     for programs in &run.programs {
-        for threads in [1, 2, 4, 8].into_iter().filter(|&threads| usize::from(threads) <= cores) {
+        for &threads in &counts {
             let wanted = Wanted { nodes: 2, store: "memory", encryption: false, threads };
             let name = threads_name(threads);
             clusters.push(one(run, programs, wanted, 2, (&name, size_mib), &mut subjects)?);
@@ -212,12 +220,33 @@ pub(crate) fn threads(run: &Run) -> Outcome<Table> {
     let mut table = Table {
         key: "threads",
         title: "Table 3, one volume on several threads",
-        seed: "DRBD 10: one volume on two nodes, 8 jobs",
+        seed: "DRBD 10: one volume on two nodes, 8 jobs, depth 1 to 64",
         reference: THREADS_REFERENCE,
+        notes: Vec::new(),
         rows: Vec::new(),
     };
+    for (count, why) in left_out {
+        println!("NOT RUN: {count} shards: {why}");
+        table.notes.push(format!("Left out: {count} shards: {why}."));
+    }
     measure(run, &subjects, &EIGHT_JOBS, |_| vec![8], &mut table)?;
     Ok(table)
+}
+
+/// With how many threads nodes run on a machine of so many cores; and with how many they do not, and why.
+fn counts(cores: usize) -> (Vec<u16>, Vec<(u16, String)>) {
+    let (mut counts, mut left_out) = (Vec::new(), Vec::new());
+    for count in THREADS {
+        if count > SHARDS_MAX {
+            left_out.push((count, format!("a resource has {SHARDS_MAX} at most")));
+        } else if usize::from(count) > cores {
+            let why = format!("this machine has {cores} cores, for both nodes and their clients");
+            left_out.push((count, why));
+        } else {
+            counts.push(count);
+        }
+    }
+    (counts, left_out)
 }
 
 /// By which protocol a client comes: one volume of three replicas, one client, which speaks both.
@@ -241,6 +270,7 @@ pub(crate) fn protocols(run: &Run) -> Outcome<Table> {
         title: "NVMe beside NBD, both over TCP",
         seed: "no publication: asked is that NVMe is no slower than NBD at any depth",
         reference: NBD_TCP,
+        notes: Vec::new(),
         rows: Vec::new(),
     };
     measure(run, &subjects, &PROTOCOLS, |_| vec![1], &mut table)?;
@@ -347,6 +377,12 @@ fn ceph(run: &Run, size_mib: u64, subjects: &mut Vec<Subject>) -> Outcome<Option
     Ok(Some(ceph))
 }
 
+/// The disk itself.
+pub(crate) fn raw(file: PathBuf, size_mib: u64) -> Subject {
+    let (name, target) = ("raw".to_owned(), Target::File(file));
+    Subject { name, target, pids: Vec::new(), size_mib, copies: 1 }
+}
+
 fn of_server(name: &str, server: &Server, size_mib: u64) -> Subject {
     let (target, pids) = (Target::Nbd(server.url()), vec![server.pid()]);
     Subject { name: name.to_owned(), target, pids, size_mib, copies: 1 }
@@ -394,12 +430,14 @@ pub(crate) fn measure(
     Ok(())
 }
 
-/// Enters what is left of each row's server time without what the disk's requests cost anyone.
+/// Enters what is left of each row's server time without what the disk's requests cost anyone; nothing where the disk itself was
+/// not measured.
 fn own_times(table: &mut Table, subjects: &[Subject]) {
+    let Some(disk) = subjects.iter().find(|subject| subject.pids.is_empty()) else { return };
     let disk: Vec<(Workload, u32, f64)> = table
         .rows
         .iter()
-        .filter(|row| row.subject == "raw")
+        .filter(|row| row.subject == disk.name)
         .map(|row| (row.workload, row.threads, row.repeats.median(|sample| sample.fio_ms)))
         .collect();
     for row in &mut table.rows {
@@ -409,12 +447,12 @@ fn own_times(table: &mut Table, subjects: &[Subject]) {
         let raw = disk
             .iter()
             .find(|(workload, threads, _)| *workload == row.workload && *threads == row.threads);
-        if subject.pids.is_empty() {
-            continue;
-        }
+        let Some(&(_, _, fio_ms)) = raw.filter(|_| !subject.pids.is_empty()) else { continue };
         let reads = f64::from(row.workload.reads) / 100.0;
         let requests = reads + (1.0 - reads) * f64::from(subject.copies);
-        let theirs = raw.map_or(0.0, |&(_, _, fio_ms)| fio_ms * requests);
-        row.own_ms = Some(row.repeats.median(|sample| sample.cpu_ms) - theirs);
+        row.own_ms = Some(row.repeats.median(|sample| sample.cpu_ms) - fio_ms * requests);
     }
 }
+
+#[cfg(test)]
+mod tests;

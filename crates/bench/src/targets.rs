@@ -92,6 +92,7 @@ pub(crate) fn of(report: &Report) -> Vec<Reached> {
     list.databases();
     list.failover();
     list.idle();
+    list.memory();
     list.all
 }
 
@@ -317,6 +318,16 @@ impl List<'_> {
         self.add(what, Bound::AtMost(2048.0 * share), Some(over));
         let what = format!("{} idle volumes, per cent of a core", idle.volumes);
         self.add(what, Bound::AtMost(2.0 * share), Some(idle.core_percent));
+    }
+
+    fn memory(&mut self) {
+        for (peer_away, when) in [(false, ""), (true, ", a peer is away")] {
+            let rows = self.report.memory.iter().filter(|loaded| loaded.peer_away == peer_away);
+            let most = rows.max_by(|one, other| one.highest_mib.total_cmp(&other.highest_mib));
+            let Some(most) = most.cloned() else { continue };
+            let what = format!("memory of a node with one open volume under load{when}, MiB");
+            self.add(what, Bound::AtMost(most.limit_mib), Some(most.highest_mib));
+        }
     }
 }
 
