@@ -6,12 +6,20 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::machine::{run, run_still};
 use crate::outcome::{Outcome, fail};
 use crate::veth::{self, Apart};
+
+/// How long a node may take to stop.
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+
+/// Between two looks whether it has.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Where the programs of one revision lie, and how it is called in tables.
 #[derive(Clone, Debug)]
@@ -91,6 +99,23 @@ impl Cluster {
             Some(apart) => apart.kill(node),
             None => self.ok(&["dev", "kill", node]).map(drop),
         }
+    }
+
+    /// Ends a node of a development cluster in good order, so that it says which of its extents are settled.
+    pub(crate) fn stop(&mut self, node: &str) -> Outcome<()> {
+        let pid = || -> Outcome<Option<u32>> {
+            Ok(self.statuses()?.into_iter().find(|(name, _)| name == node).and_then(|(_, pid)| pid))
+        };
+        let Some(told) = pid()? else { return fail(format!("{node} does not run")) };
+        run(Command::new("kill").args(["-TERM", &told.to_string()]))?;
+        let begun = Instant::now();
+        while pid()?.is_some() {
+            if begun.elapsed() > STOP_LIMIT {
+                return fail(format!("{node} does not stop"));
+            }
+            thread::sleep(LOOK);
+        }
+        Ok(())
     }
 
     /// Starts a node that was ended.

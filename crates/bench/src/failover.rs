@@ -140,18 +140,12 @@ fn pause(run: &Run, programs: &Programs, event: Event) -> Outcome<f64> {
 fn resyncs_in(run: &Run, store: &'static str) -> Outcome<Vec<Resync>> {
     let idle = |changes| Case { changes, beside: false };
     let quarter = |block_kib| idle(Changes::Quarter { block_kib });
-    // On the disk all of it beside an application, so that the resync outlives the measurement.
-    let (size_mib, cases) = match store {
-        "memory" => {
-            let beside = Case { changes: Changes::Awhile, beside: true };
-            (run.pace.memory_mib() * 2, vec![quarter(64), idle(Changes::All), beside])
-        }
-        _ => {
-            let beside = Case { changes: Changes::All, beside: true };
-            let cases = vec![quarter(64), quarter(4), idle(Changes::All), beside];
-            (run.pace.file_mib() * 2, cases)
-        }
+    let (size_mib, mut cases) = match store {
+        // Memory forgets at every stop: all of it is copied then.
+        "memory" => (run.pace.memory_mib() * 2, Vec::new()),
+        _ => (run.pace.file_mib() * 2, vec![quarter(64), quarter(4)]),
     };
+    cases.extend([idle(Changes::All), Case { changes: Changes::All, beside: true }]);
     let mut places = Vec::new();
     for (number, programs) in run.programs.iter().enumerate() {
         let cluster = cluster(run, (programs, &format!("f{number}")), store, size_mib)?;

@@ -198,6 +198,7 @@ fn failover_text(failover: &Failover, page: &mut String) {
             .expect("a string takes all");
     }
     resync_text(&failover.resyncs, page);
+    page.push_str("\nScattered blocks are written to the others while the replica's node is stopped in good order; in full runs 1 GiB of 4.\n");
     if failover.disk_mib_per_second > 0.0 {
         let speed = failover.disk_mib_per_second;
         write!(page, "\nThe disk itself writes {speed:.0} MiB/s while it reads as much (fio, 1 MiB, depth 16).\n")
@@ -211,16 +212,17 @@ fn failover_text(failover: &Failover, page: &mut String) {
 
 fn resync_text(resyncs: &[Resync], page: &mut String) {
     page.push_str(
-        "\n| resync | MiB | seconds | MiB/s | longest stop ms | p99 µs without | with | x | IOPS without | with |\n\
-         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+        "\n| resync | MiB sent | equal | seconds | MiB/s | longest stop ms | p99 µs without | with | x | IOPS without | with |\n\
+         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
     );
     for resync in resyncs {
         let (low, high) = resync.range_mib_per_second;
         write!(
             page,
-            "| {} | {:.0} | {:.1} | {:.0} ({low:.0}..{high:.0}) | {:.0} | ",
+            "| {} | {:.0} | {:.0} | {:.1} | {:.0} ({low:.0}..{high:.0}) | {:.0} | ",
             resync.kind,
             resync.copied_mib,
+            resync.equal_mib,
             resync.seconds,
             resync.mib_per_second,
             resync.longest_stop_ms,

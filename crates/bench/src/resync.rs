@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::cluster::Cluster;
 use crate::fio::{self, Target, Workload, fill, scatter};
@@ -22,10 +23,6 @@ pub(crate) const LOAD: Workload = Workload {
     reads: 0,
 };
 
-/// Changes of a replica that is away.
-const SCATTER: Workload =
-    Workload { name: "scattered writes", pattern: "randwrite", block_kib: 64, depth: 8, reads: 0 };
-
 /// Between two looks at a resync.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -36,9 +33,12 @@ const SYNC_SECONDS: u64 = 600;
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Resync {
     pub(crate) kind: String,
+    /// What was sent, for it differed or might; and what was compared and found equal.
     pub(crate) copied_mib: f64,
+    pub(crate) equal_mib: f64,
     /// From its first sign until the replica is in sync.
     pub(crate) seconds: f64,
+    /// Of what was sent.
     pub(crate) mib_per_second: f64,
     /// The smallest and the largest rate.
     pub(crate) range_mib_per_second: (f64, f64),
@@ -56,11 +56,10 @@ pub(crate) struct Resync {
 /// What changes while a replica is away.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Changes {
-    /// All of the volume.
+    /// All of the volume. The node crashes.
     All,
-    /// What scattered writes of 64K reach in one measurement's time.
-    Awhile,
-    /// A quarter of the volume, in blocks of this size that are scattered over all of it; none twice.
+    /// A quarter of the volume, in blocks of this size that are scattered over all of it; none twice. The node stops in good order: after a
+    /// crash all that was hot would be compared, too.
     Quarter { block_kib: u32 },
 }
 
@@ -77,7 +76,6 @@ impl Case {
         match self {
             Case { beside: true, .. } => format!("beside {}", LOAD.name),
             Case { changes: Changes::All, .. } => "idle, all of it".to_owned(),
-            Case { changes: Changes::Awhile, .. } => "idle, scattered 64K".to_owned(),
             Case { changes: Changes::Quarter { block_kib }, .. } => {
                 format!("idle, {} of {size_mib} MiB in scattered {block_kib}K", size_mib / 4)
             }
@@ -134,27 +132,28 @@ impl Place<'_> {
     fn once(&mut self, run: &Run, Case { changes, beside }: Case) -> Outcome<Resync> {
         // Each beside a measurement of its own, for disks and neighbours change.
         let alone = if beside { Some(self.load(run)?) } else { None };
-        self.cluster.kill(self.node)?;
+        match changes {
+            Changes::All => self.cluster.kill(self.node)?,
+            Changes::Quarter { .. } => self.cluster.stop(self.node)?,
+        }
         self.cluster.wait("v", "primary", 30)?;
         let (target, size_mib) = (self.target, self.size_mib);
         match changes {
             Changes::All => fill(target, size_mib)?,
-            Changes::Awhile => {
-                let seconds = run.pace.seconds();
-                fio::measure(target, &SCATTER, size_mib, seconds, 1, &run.scratch)?;
-            }
             Changes::Quarter { block_kib } => scatter(target, size_mib, size_mib / 4, block_kib)?,
         }
         self.cluster.start(self.node)?;
         let job = if beside { Some(self.start(run)?) } else { None };
         let watched = watch(self.cluster, self.node)?;
         let seen = job.map(fio::Job::finish).transpose()?;
-        let (mib, seconds) = (watched.bytes / 1_048_576.0, watched.took.as_secs_f64());
+        let mib = |bytes: f64| bytes / 1_048_576.0;
+        let (copied_mib, seconds) = (mib(watched.copied), watched.took.as_secs_f64());
         Ok(Resync {
             kind: String::new(),
-            copied_mib: mib,
+            copied_mib,
+            equal_mib: mib(watched.equal),
             seconds,
-            mib_per_second: mib / seconds.max(1e-9),
+            mib_per_second: copied_mib / seconds.max(1e-9),
             range_mib_per_second: (0.0, 0.0),
             longest_stop_ms: watched.stopped.as_secs_f64() * 1000.0,
             alone_p99_us: alone.as_ref().map_or(0.0, |alone| alone.p99_us),
@@ -173,6 +172,7 @@ fn medians(kind: String, rounds: &[Resync]) -> Resync {
     Resync {
         kind,
         copied_mib: of(|round| round.copied_mib),
+        equal_mib: of(|round| round.equal_mib),
         seconds: of(|round| round.seconds),
         mib_per_second: of(|round| round.mib_per_second),
         range_mib_per_second: spread(&all(|round| round.mib_per_second)),
@@ -186,7 +186,9 @@ fn medians(kind: String, rounds: &[Resync]) -> Resync {
 }
 
 struct Watched {
-    bytes: f64,
+    /// In bytes.
+    copied: f64,
+    equal: f64,
     took: Duration,
     stopped: Duration,
 }
@@ -200,8 +202,9 @@ fn watch(cluster: &Cluster, node: &str) -> Outcome<Watched> {
         let replica = cluster.replica("v", node)?;
         let now = Instant::now();
         if replica["in_sync"] == true && (first.is_some() || now - begun > Duration::from_secs(2)) {
-            let first = first.unwrap_or(begun);
-            return Ok(Watched { bytes: done, took: now - first, stopped });
+            let took = now - first.unwrap_or(begun);
+            let (copied, equal) = at_its_end(&replica["last_resync"], done);
+            return Ok(Watched { copied, equal, took, stopped });
         }
         if let Some(bytes) = replica["resync"]["done_bytes"].as_f64() {
             first.get_or_insert(now);
@@ -217,9 +220,26 @@ fn watch(cluster: &Cluster, node: &str) -> Outcome<Watched> {
     }
 }
 
+/// Bytes that were sent, and that were found equal. One that came to its end under another primary leaves only what was seen of it.
+fn at_its_end(last: &Value, seen: f64) -> (f64, f64) {
+    let of = |name: &str| last[name].as_f64();
+    let told = of("copied_bytes").zip(of("equal_bytes"));
+    told.filter(|(copied, equal)| copied + equal >= seen).unwrap_or((seen, 0.0))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Case, Changes, Resync, medians};
+    use serde_json::{Value, json};
+
+    use super::{Case, Changes, Resync, at_its_end, medians};
+
+    #[test]
+    fn what_a_node_tells_of_an_older_resync_is_not_believed() {
+        let told = json!({ "copied_bytes": 100, "equal_bytes": 20 });
+        assert_eq!(at_its_end(&told, 110.0), (100.0, 20.0));
+        assert_eq!(at_its_end(&told, 130.0), (130.0, 0.0));
+        assert_eq!(at_its_end(&Value::Null, 7.0), (7.0, 0.0));
+    }
 
     #[test]
     fn a_case_says_how_much_changed_and_where() {
@@ -234,6 +254,7 @@ mod tests {
         let round = |mib_per_second| Resync {
             kind: String::new(),
             copied_mib: 0.0,
+            equal_mib: 0.0,
             seconds: 0.0,
             mib_per_second,
             range_mib_per_second: (0.0, 0.0),
