@@ -4,7 +4,7 @@
 //! machine has; and once each on a device of its own, all limited alike (`throttle`), as nodes have in life: so slow that the
 //! device should be the limit, and not the machine that all nodes share with the database.
 //!
-//! Always: servers run all the time and are measured by turns.
+//! Always: servers run all the time and are measured by turns, those of two revisions as well.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::fio::{Target, fill, float};
 use crate::mirror::{self, OwnDevices};
 use crate::outcome::{Outcome, fail};
 use crate::run::Run;
-use crate::sample::median;
+use crate::sample::{median, spread};
 use crate::server::Server;
 use crate::tree::Tree;
 
@@ -94,10 +94,10 @@ pub(crate) fn names() -> [&'static str; 3] {
 
 /// What a database is put on.
 struct Subject {
-    name: &'static str,
+    name: String,
     tree: Tree,
     /// To be measured while a copy is made, too: called so.
-    copied: Option<(&'static str, Cluster)>,
+    copied: Option<(String, Cluster)>,
     _server: Option<Server>,
 }
 
@@ -110,84 +110,83 @@ pub(crate) fn measure(run: &Run) -> Outcome<Vec<Transactions>> {
     if !run.has("nbdkit", "databases beside one copy") {
         return Ok(Vec::new());
     }
-    let mut found = Vec::new();
-    for programs in &run.programs {
-        found.extend(on_one_disk(run, programs)?);
-        if let Some(why) = mirror::cannot() {
-            println!("NOT RUN: databases on devices of their own: {why}");
-            continue;
-        }
-        found.extend(on_own_devices(run, programs)?);
+    let mut found = on_one_disk(run)?;
+    match mirror::cannot() {
+        Some(why) => println!("NOT RUN: databases on devices of their own: {why}"),
+        None => found.extend(on_own_devices(run)?),
     }
     Ok(found)
 }
 
 /// All copies share the disk.
-fn on_one_disk(run: &Run, programs: &Programs) -> Outcome<Vec<Transactions>> {
+fn on_one_disk(run: &Run) -> Outcome<Vec<Transactions>> {
     let size_mib = size_mib(run);
     let file = run.scratch.join("plain.img");
     fill(&Target::File(file.clone()), size_mib)?;
     let server = Server::nbdkit_file(&run.scratch, &file)?;
-    let cluster = three(run, programs, "db")?;
-    cluster.create("v", size_mib, &["a", "b", "c"])?;
-    cluster.create("alone", size_mib, &["a"])?;
-    let [volume, alone] = ["v", "alone"].map(|name| Target::Nbd(cluster.url("a", name)));
-    fill(&volume, size_mib)?;
-    fill(&alone, size_mib)?;
-    let place = |number: u8| run.scratch.join(format!("db{number}"));
-    let subjects = vec![
-        Subject {
-            name: PLAIN,
-            tree: Tree::new(&Target::Nbd(server.url()), &place(0))?,
+    let place = |number: usize| run.scratch.join(format!("db{number}"));
+    let mut subjects = vec![plain(PLAIN, server, &place(0))?];
+    for programs in &run.programs {
+        let suffix = run.suffix(programs);
+        let cluster = three(run, programs, &format!("dc{}", subjects.len()))?;
+        cluster.create("v", size_mib, &["a", "b", "c"])?;
+        cluster.create("alone", size_mib, &["a"])?;
+        let [volume, alone] = ["v", "alone"].map(|name| Target::Nbd(cluster.url("a", name)));
+        fill(&volume, size_mib)?;
+        fill(&alone, size_mib)?;
+        subjects.push(Subject {
+            name: format!("{ALONE}{suffix}"),
+            tree: Tree::new(&alone, &place(subjects.len()))?,
             copied: None,
-            _server: Some(server),
-        },
-        Subject { name: ALONE, tree: Tree::new(&alone, &place(1))?, copied: None, _server: None },
-        Subject {
-            name: REPLICATED,
-            tree: Tree::new(&volume, &place(2))?,
-            copied: Some((RESYNCING, cluster)),
             _server: None,
-        },
-    ];
-    let found = compare(run, subjects, &run.suffix(programs))?;
+        });
+        subjects.push(Subject {
+            name: format!("{REPLICATED}{suffix}"),
+            tree: Tree::new(&volume, &place(subjects.len()))?,
+            copied: Some((format!("{RESYNCING}{suffix}"), cluster)),
+            _server: None,
+        });
+    }
+    let found = compare(run, subjects)?;
     fs::remove_file(&file).map_err(|error| format!("{}: {error}", file.display()))?;
     Ok(found)
 }
 
 /// Each copy has a device.
-fn on_own_devices(run: &Run, programs: &Programs) -> Outcome<Vec<Transactions>> {
+fn on_own_devices(run: &Run) -> Outcome<Vec<Transactions>> {
     let size_mib = size_mib(run);
     let mut devices = OwnDevices::new(&run.scratch, "own", size_mib);
-    let plain = devices.add()?;
-    let limit = mirror::slower(run, &plain, size_mib, REQUESTS_MAX)?;
-    let server = Server::nbdkit_file(&run.scratch, Path::new(&plain))?;
-    let cluster = three(run, programs, "own")?;
-    let mut stores = Vec::new();
-    for node in ["a", "b", "c"] {
-        stores.push((node, devices.add()?));
-    }
-    cluster.create_from("v", &mirror::description("majority", &stores, size_mib))?;
-    let volume = Target::Nbd(cluster.url("a", "v"));
-    fill(&volume, size_mib)?;
-    let place = |number: u8| run.scratch.join(format!("own{number}"));
-    let subjects = vec![
-        Subject {
-            name: OWN_PLAIN,
-            tree: Tree::new(&Target::Nbd(server.url()), &place(0))?,
-            copied: None,
-            _server: Some(server),
-        },
-        Subject {
-            name: OWN_REPLICATED,
-            tree: Tree::new(&volume, &place(1))?,
-            copied: Some((OWN_RESYNCING, cluster)),
+    let device = devices.add()?;
+    let limit = mirror::slower(run, &device, size_mib, REQUESTS_MAX)?;
+    let server = Server::nbdkit_file(&run.scratch, Path::new(&device))?;
+    let place = |number: usize| run.scratch.join(format!("own{number}"));
+    let mut subjects = vec![plain(OWN_PLAIN, server, &place(0))?];
+    for programs in &run.programs {
+        let suffix = run.suffix(programs);
+        let cluster = three(run, programs, &format!("oc{}", subjects.len()))?;
+        let mut stores = Vec::new();
+        for node in ["a", "b", "c"] {
+            stores.push((node, devices.add()?));
+        }
+        cluster.create_from("v", &mirror::description("majority", &stores, size_mib))?;
+        let volume = Target::Nbd(cluster.url("a", "v"));
+        fill(&volume, size_mib)?;
+        subjects.push(Subject {
+            name: format!("{OWN_REPLICATED}{suffix}"),
+            tree: Tree::new(&volume, &place(subjects.len()))?,
+            copied: Some((format!("{OWN_RESYNCING}{suffix}"), cluster)),
             _server: None,
-        },
-    ];
+        });
+    }
     let _throttle = devices.limit(limit)?;
     println!("each device does {} requests a second from here on", limit.requests);
-    compare(run, subjects, &run.suffix(programs))
+    compare(run, subjects)
+}
+
+/// One copy that nobody replicates.
+fn plain(name: &str, server: Server, place: &Path) -> Outcome<Subject> {
+    let tree = Tree::new(&Target::Nbd(server.url()), place)?;
+    Ok(Subject { name: name.to_owned(), tree, copied: None, _server: Some(server) })
 }
 
 fn size_mib(run: &Run) -> u64 {
@@ -201,9 +200,9 @@ fn three(run: &Run, programs: &Programs, name: &str) -> Outcome<Cluster> {
 }
 
 /// Every benchmark on every subject, by turns; the first is what the others are compared with.
-fn compare(run: &Run, subjects: Vec<Subject>, suffix: &str) -> Outcome<Vec<Transactions>> {
-    let mut found = of::<MariaDb>(run, &subjects, &[SYSBENCH], suffix)?;
-    found.extend(of::<PostgreSql>(run, &subjects, &[PGBENCH, YCSB], suffix)?);
+fn compare(run: &Run, subjects: Vec<Subject>) -> Outcome<Vec<Transactions>> {
+    let mut found = of::<MariaDb>(run, &subjects, &[SYSBENCH])?;
+    found.extend(of::<PostgreSql>(run, &subjects, &[PGBENCH, YCSB])?);
     for subject in subjects {
         // Before what serves it.
         subject.tree.remove()?;
@@ -216,7 +215,6 @@ fn of<K: Kind>(
     run: &Run,
     subjects: &[Subject],
     benchmarks: &[Benchmark],
-    suffix: &str,
 ) -> Outcome<Vec<Transactions>> {
     let missing = missing(K::TOOLS);
     if !missing.is_empty() {
@@ -244,7 +242,7 @@ fn of<K: Kind>(
     }
     let mut turns = Vec::new();
     for (subject, home) in subjects.iter().zip(&homes) {
-        turns.push((subject.name, home, None));
+        turns.push((&subject.name, home, None));
         if let Some((name, cluster)) = &subject.copied {
             turns.push((name, home, Some(cluster)));
         }
@@ -263,11 +261,9 @@ fn of<K: Kind>(
         for ((name, ..), (rates, shares)) in turns.iter().zip(seen) {
             all.push(Transactions {
                 benchmark: benchmark.name,
-                subject: format!("{name}{suffix}"),
-                reference: format!("{}{suffix}", subjects[0].name),
-                range: rates.iter().fold((f64::INFINITY, 0.0), |(low, high), &rate: &f64| {
-                    (low.min(rate), rate.max(high))
-                }),
+                subject: (*name).clone(),
+                reference: subjects[0].name.clone(),
+                range: spread(&rates),
                 per_second: median(rates),
                 copied_percent: median(shares),
             });

@@ -133,6 +133,11 @@ fn read_table(run: &Run, share: &Path) -> Outcome<Table> {
         notes: Vec::new(),
         rows: Vec::new(),
     };
+    if let [measured, _, ..] = run.programs.as_slice() {
+        table
+            .notes
+            .push(format!("Only {} was measured here: nothing is compared.", measured.label));
+    }
     for (number, workload) in WORKLOADS.into_iter().enumerate() {
         for (key, subject) in SUBJECTS {
             let mut repeats = Repeats::default();

@@ -8,6 +8,7 @@
 //! by a signal.
 
 mod ceph;
+mod changes;
 mod cluster;
 mod databases;
 mod drbd;

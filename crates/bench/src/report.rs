@@ -8,6 +8,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use crate::changes::{self, Line};
 use crate::databases::Transactions;
 use crate::failover::Failover;
 use crate::fio::float;
@@ -18,7 +19,7 @@ use crate::mirror::{Mirror, Written};
 use crate::outcome::Outcome;
 use crate::plot;
 use crate::resync::Resync;
-use crate::sample::change;
+use crate::run::suffix;
 use crate::tables::{Row, Table};
 use crate::targets;
 
@@ -79,25 +80,33 @@ impl Report {
             self.revisions.join(" and "),
             memory_mib >> 10
         );
+        let changes = |lines: Vec<Line>, page: &mut String| {
+            changes::text(&lines, &self.revisions, page);
+        };
         for table in &self.tables {
-            table_text(table, &mut page);
-            changes_text(table, &self.revisions, &mut page);
+            table_text(table, &self.revisions, &mut page);
+            changes(table.lines(), &mut page);
         }
         if let Some(mirror) = &self.mirror {
             mirror_text(mirror, &mut page);
+            changes(mirror.lines(), &mut page);
         }
         databases_text(&self.databases, &mut page);
+        changes(self.databases.iter().map(Line::from).collect(), &mut page);
         if let Some(failover) = &self.failover {
             failover_text(failover, &mut page);
+            changes(failover.lines(), &mut page);
         }
         idle_text(&self.idle, &mut page);
+        changes(self.idle.iter().map(Line::from).collect(), &mut page);
         memory_text(&self.memory, &mut page);
+        changes(self.memory.iter().map(Line::from).collect(), &mut page);
         targets_text(self, &mut page);
         page
     }
 }
 
-fn table_text(table: &Table, page: &mut String) {
+fn table_text(table: &Table, revisions: &[String], page: &mut String) {
     write!(
         page,
         "\n## {}\n\nAnswers {}. Reference: {}.\n\n\
@@ -109,7 +118,7 @@ fn table_text(table: &Table, page: &mut String) {
     for row in &table.rows {
         let of = |what: fn(&crate::sample::Sample) -> f64| row.repeats.median(what);
         let (low, high) = row.repeats.range(|sample| sample.iops);
-        let ratio = reference(table, row).map_or("-".to_owned(), |other| {
+        let ratio = reference(table, row, revisions).map_or("-".to_owned(), |other| {
             format!("{:.2}", of(|sample| sample.iops) / other.repeats.median(|sample| sample.iops))
         });
         let optional =
@@ -143,48 +152,16 @@ fn table_text(table: &Table, page: &mut String) {
     }
 }
 
-/// The same workload on the table's reference.
-fn reference<'a>(table: &'a Table, row: &Row) -> Option<&'a Row> {
+/// The same workload on the table's reference: of the row's own revision, where the reference is one of our own subjects.
+fn reference<'a>(table: &'a Table, row: &Row, revisions: &[String]) -> Option<&'a Row> {
+    let suffixes = revisions.iter().map(|label| suffix(label));
+    let own = suffixes.into_iter().find(|suffix| row.subject.ends_with(suffix));
+    let own = own.map(|suffix| format!("{}{suffix}", table.reference));
     table.rows.iter().find(|other| {
-        other.subject == table.reference
+        (other.subject == table.reference || own.as_ref() == Some(&other.subject))
             && other.workload == row.workload
             && other.threads == row.threads
     })
-}
-
-/// What differs between two revisions by more than the spread.
-fn changes_text(table: &Table, revisions: &[String], page: &mut String) {
-    let [ours, theirs] = revisions else { return };
-    write!(page, "\n{ours} against {theirs}, where the repeats do not overlap:\n\n")
-        .expect("a string takes all");
-    let mut none = true;
-    for row in &table.rows {
-        let Some(subject) = row.subject.strip_suffix(&format!(" @ {ours}")) else { continue };
-        let other = table.rows.iter().find(|other| {
-            other.workload == row.workload
-                && other.threads == row.threads
-                && other.subject == format!("{subject} @ {theirs}")
-        });
-        let Some(other) = other else { continue };
-        let mut parts = Vec::new();
-        let mut part = |name: &str, of: fn(&crate::sample::Sample) -> f64| {
-            if let Some(change) = change(&row.repeats, &other.repeats, of) {
-                parts.push(format!("{name} {change:+.0} %"));
-            }
-        };
-        part("IOPS", |sample| sample.iops);
-        part("p99", |sample| sample.p99_us);
-        part("CPU", |sample| sample.cpu_ms);
-        if !parts.is_empty() {
-            none = false;
-            let (workload, jobs) = (row.workload.name, row.threads);
-            writeln!(page, "- {workload}, {subject}, jobs {jobs}: {}", parts.join(", "))
-                .expect("a string takes all");
-        }
-    }
-    if none {
-        page.push_str("- nothing\n");
-    }
 }
 
 fn failover_text(failover: &Failover, page: &mut String) {
@@ -312,11 +289,13 @@ fn idle_text(idle: &[Idle], page: &mut String) {
          nobody asks for anything.\n\n| subject | volumes | MiB without | with | KiB per volume | % of a core |\n\
          |---|--:|--:|--:|--:|--:|\n",
     );
-    for Idle { subject, volumes, empty_mib, full_mib, core_percent } in idle {
+    for Idle { subject, volumes, empty_mib, full_mib, core_percent, range_core_percent, .. } in idle
+    {
+        let (low, high) = range_core_percent;
         let each = (full_mib - empty_mib) * 1024.0 / f64::from((*volumes).max(1));
         writeln!(
             page,
-            "| {subject} | {volumes} | {empty_mib:.0} | {full_mib:.0} | {each:.0} | {core_percent:.1} |"
+            "| {subject} | {volumes} | {empty_mib:.0} | {full_mib:.0} | {each:.0} | {core_percent:.1} ({low:.1}..{high:.1}) |"
         )
         .expect("a string takes all");
     }
@@ -358,3 +337,6 @@ fn targets_text(report: &Report, page: &mut String) {
             .expect("a string takes all");
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -108,8 +108,13 @@ impl Run {
 
     /// What tells one revision's rows from the other's.
     pub(crate) fn suffix(&self, programs: &Programs) -> String {
-        if self.programs.len() > 1 { format!(" @ {}", programs.label) } else { String::new() }
+        if self.programs.len() > 1 { suffix(&programs.label) } else { String::new() }
     }
+}
+
+/// What the rows of a revision end with, where there are two.
+pub(crate) fn suffix(label: &str) -> String {
+    format!(" @ {label}")
 }
 
 /// Something that is measured.

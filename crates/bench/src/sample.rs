@@ -33,6 +33,19 @@ impl Repeats {
     pub(crate) fn range(&self, of: impl Fn(&Sample) -> f64) -> (f64, f64) {
         spread(&self.samples.iter().map(of).collect::<Vec<f64>>())
     }
+
+    /// Both.
+    pub(crate) fn summary(&self, of: impl Fn(&Sample) -> f64 + Copy) -> Summary {
+        Summary { median: self.median(of), range: self.range(of) }
+    }
+}
+
+/// A figure that was measured several times.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Summary {
+    pub(crate) median: f64,
+    /// The smallest and the largest.
+    pub(crate) range: (f64, f64),
 }
 
 /// The smallest and the largest of some numbers.
@@ -93,14 +106,10 @@ fn left_out(count: usize) -> usize {
 
 /// How one revision stands against another, in per cent of the other; `None`: the ranges overlap, so
 /// that the difference may be chance.
-pub(crate) fn change(
-    ours: &Repeats,
-    theirs: &Repeats,
-    of: impl Fn(&Sample) -> f64 + Copy,
-) -> Option<f64> {
-    let ((low, high), (their_low, their_high)) = (ours.range(of), theirs.range(of));
+pub(crate) fn change(ours: Summary, theirs: Summary) -> Option<f64> {
+    let ((low, high), (their_low, their_high)) = (ours.range, theirs.range);
     let apart = low > their_high || high < their_low;
-    apart.then(|| (ours.median(of) / theirs.median(of) - 1.0) * 100.0)
+    apart.then(|| (ours.median / theirs.median - 1.0) * 100.0)
 }
 
 #[cfg(test)]
@@ -139,9 +148,8 @@ mod tests {
 
     #[test]
     fn a_difference_smaller_than_the_spread_is_no_change() {
-        let iops = |sample: &Sample| sample.iops;
-        assert_eq!(change(&of(&[10.0, 12.0, 11.0]), &of(&[12.0, 13.0, 14.0]), iops), None);
-        let changed = change(&of(&[20.0, 22.0, 21.0]), &of(&[10.0, 10.5, 11.0]), iops);
-        assert_eq!(changed, Some(100.0));
+        let of = |all: &[f64]| of(all).summary(|sample| sample.iops);
+        assert_eq!(change(of(&[10.0, 12.0, 11.0]), of(&[12.0, 13.0, 14.0])), None);
+        assert_eq!(change(of(&[20.0, 22.0, 21.0]), of(&[10.0, 10.5, 11.0])), Some(100.0));
     }
 }
