@@ -128,7 +128,14 @@ impl Cluster {
 
     /// A command that must succeed; returns what it said.
     pub(crate) fn ok(&self, words: &[&str]) -> Outcome<String> {
-        run(Command::new(&self.program).args(&self.reach).args(words))
+        run(&mut self.command(words))
+    }
+
+    /// The same, to be run later.
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.reach).args(words);
+        command
     }
 
     /// Makes a resource of one shard and waits until it is in sync.

@@ -7,6 +7,7 @@
 //! Always: all that it starts is ended, and its files are removed, when it ends in good order, fails, or is told to stop
 //! by a signal.
 
+mod attached;
 mod ceph;
 mod changes;
 mod cluster;

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use wire::SHARDS_MAX;
 
+use crate::attached;
 use crate::ceph::{self, Ceph};
 use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::{Target, Workload, fill};
@@ -120,9 +121,14 @@ pub(crate) const ENCIPHERED: &str = "3 replicas, links enciphered";
 pub(crate) fn record_memory(run: &Run) -> Outcome<Table> {
     let size_mib = run.pace.memory_mib();
     let mut clusters = Vec::new();
+    // They go before their clusters.
+    let mut disks = Vec::new();
     let mut subjects = Vec::new();
     for programs in &run.programs {
-        clusters.extend(replicated(run, programs, "memory", size_mib, &mut subjects)?);
+        let made = replicated(run, programs, "memory", size_mib, &mut subjects)?;
+        let three = (programs, &made[0]);
+        disks.extend(attached::attach(run, three, &NAMES[..3], size_mib, &mut subjects)?);
+        clusters.extend(made);
         if run.pace.every_row() {
             let wanted = Wanted { nodes: 3, store: "memory", encryption: true, threads: 1 };
             clusters.push(one(run, programs, wanted, 3, (ENCIPHERED, size_mib), &mut subjects)?);
@@ -320,6 +326,9 @@ fn replicated(
     Ok(vec![three, four, single])
 }
 
+/// Of a development cluster's nodes.
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
 /// A cluster with one volume, which its last node serves; filled.
 fn one(
     run: &Run,
@@ -329,7 +338,6 @@ fn one(
     (name, size_mib): (&str, u64),
     subjects: &mut Vec<Subject>,
 ) -> Outcome<Cluster> {
-    const NAMES: [&str; 4] = ["a", "b", "c", "d"];
     let directory = run.scratch.join(format!("c{}", subjects.len()));
     let cluster = Cluster::up(programs, &directory, wanted)?;
     cluster.create_sharded("v", size_mib, &NAMES[..replicas], wanted.threads)?;
