@@ -84,9 +84,9 @@ fn pauses(run: &Run) -> Outcome<Vec<Pause>> {
     let mut waits = vec![vec![Vec::new(); EVENTS.len()]; run.programs.len()];
     for number in 0..run.pace.repeats() {
         println!("Table 6, pauses: repeat {} of {}", number + 1, run.pace.repeats());
-        for (place, (_, event)) in EVENTS.iter().enumerate() {
+        for (place, &(_, event)) in EVENTS.iter().enumerate() {
             for (programs, waits) in run.programs.iter().zip(&mut waits) {
-                waits[place].push(pause(run, programs, *event)?);
+                waits[place].push(pause(run, programs, event)?);
             }
         }
     }
@@ -143,7 +143,8 @@ fn resyncs_in(run: &Run, store: &'static str) -> Outcome<Vec<Resync>> {
     let (size_mib, mut cases) = match store {
         // Memory forgets at every stop: all of it is copied then.
         "memory" => (run.pace.memory_mib() * 2, Vec::new()),
-        _ => (run.pace.file_mib() * 2, vec![quarter(64), quarter(4)]),
+        _ if run.pace.every_row() => (run.pace.file_mib() * 2, vec![quarter(64), quarter(4)]),
+        _ => (run.pace.file_mib(), vec![quarter(64)]),
     };
     cases.extend([idle(Changes::All), Case { changes: Changes::All, beside: true }]);
     let mut places = Vec::new();

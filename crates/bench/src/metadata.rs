@@ -104,13 +104,17 @@ impl Drop for InMemory {
 pub(crate) fn metadata(run: &Run) -> Outcome<Table> {
     // Large enough that a log that misses has room for more extents than requests are in flight.
     let size_mib = (run.pace.file_mib() * 4).min(SIZE_MIB_MAX);
+    let places: &[Metadata] = match run.pace.every_row() {
+        true => &[Metadata::Internal, Metadata::Device, Metadata::InPlace],
+        false => &[Metadata::Internal, Metadata::InPlace],
+    };
     let mut memory = InMemory::new()?;
     let (mut clusters, mut subjects) = (Vec::new(), Vec::new());
     for programs in &run.programs {
         let wanted = Wanted { nodes: 2, store: "file", encryption: false, threads: 1 };
         let directory = run.scratch.join(format!("m{}", clusters.len()));
         let cluster = Cluster::up(programs, &directory, wanted)?;
-        for place in [Metadata::Internal, Metadata::Device, Metadata::InPlace] {
+        for &place in places {
             for covers in [true, false] {
                 let name = format!("v{}", subjects.len());
                 let stem = directory.join(&name);
@@ -145,7 +149,8 @@ pub(crate) fn metadata(run: &Run) -> Outcome<Table> {
         notes: Vec::new(),
         rows: Vec::new(),
     };
-    measure(run, &subjects, &DEPTHS, |_| vec![1], &mut table)?;
+    let workloads = run.pace.of_depths(&DEPTHS, &[1, 64]);
+    measure(run, &subjects, &workloads, |_| vec![1], &mut table)?;
     // Before their devices.
     drop(clusters);
     drop(memory);

@@ -18,7 +18,7 @@ use crate::fio::{self, Target, Workload, fill, float};
 use crate::machine::processor_ms;
 use crate::outcome::Outcome;
 use crate::resync::{self, Case, Changes, Place, Resync};
-use crate::run::{Run, Subject};
+use crate::run::{Run, Subject, Turns};
 use crate::sample::{median, spread};
 use crate::server::Server;
 use crate::tables::{Table, measure};
@@ -46,6 +46,7 @@ pub(crate) const RANDOM: Workload = Workload {
     depth: 64,
     reads: 0,
 };
+/// In quick runs without the last.
 const WORKLOADS: [Workload; 3] = [
     SEQUENTIAL,
     RANDOM,
@@ -125,6 +126,7 @@ pub(crate) fn mirror(run: &Run) -> Outcome<Option<(Table, Mirror)>> {
         println!("NOT RUN: mirroring between disks of their own: {why}");
         return Ok(None);
     }
+    let run = &run.in_turns(Turns::Steady);
     let mut places = Vec::new();
     let mut servers = Vec::new();
     let size_mib = run.pace.file_mib();
@@ -132,7 +134,7 @@ pub(crate) fn mirror(run: &Run) -> Outcome<Option<(Table, Mirror)>> {
     let path = devices.add()?;
     let limit = slower(run, &path, size_mib, REQUESTS_MAX)?;
     places.push(plain(DEVICE, Target::File(path.into()), Vec::new(), size_mib));
-    if run.has("nbdkit", "nbdkit file") {
+    if run.pace.every_row() && run.has("nbdkit", "nbdkit file") {
         let server = Server::nbdkit_file(&run.scratch, Path::new(&devices.add()?))?;
         places.push(plain("nbdkit file", Target::Nbd(server.url()), vec![server.pid()], size_mib));
         servers.push(server);
@@ -141,6 +143,9 @@ pub(crate) fn mirror(run: &Run) -> Outcome<Option<(Table, Mirror)>> {
         for (name, mtu) in
             [(ALONE, None), (GONE, Some(1500)), (SMALL, Some(1500)), (LARGE, Some(9000))]
         {
+            if name == LARGE && !run.pace.every_row() {
+                continue;
+            }
             let mut stores = vec![("a", devices.add()?)];
             if mtu.is_some() {
                 stores.push(("b", devices.add()?));
@@ -167,7 +172,8 @@ pub(crate) fn mirror(run: &Run) -> Outcome<Option<(Table, Mirror)>> {
     };
     let (subjects, mut clusters): (Vec<Subject>, Vec<Option<Cluster>>) =
         places.into_iter().map(|place| (place.subject, place.cluster)).unzip();
-    measure(run, &subjects, &WORKLOADS, |_| vec![1], &mut table)?;
+    let workloads = if run.pace.every_row() { &WORKLOADS[..] } else { &WORKLOADS[..2] };
+    measure(run, &subjects, workloads, |_| vec![1], &mut table)?;
     found.resyncs = resyncs(run, &subjects, &mut clusters, size_mib)?;
     found.files = files(run, &subjects, &clusters, found.file_mib)?;
     drop(clusters);

@@ -9,16 +9,25 @@ use crate::machine;
 use crate::outcome::Outcome;
 use crate::sample::Sample;
 
+/// How the time of a table is dealt out.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Turns {
+    Usual,
+    /// Many short measurements in the place of a few long ones: for what differs by less than the machine does from one second to
+    /// the next.
+    Short,
+    /// Long enough for devices that are limited, whose budget the kernel deals out ten times in a second.
+    Steady,
+}
+
 /// How thorough.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// Half an hour, or some.
+    /// Hours.
     pub(crate) full: bool,
     /// Only shows that every row can be made.
     pub(crate) sanity: bool,
-    /// Many short measurements in the place of a few long ones: for what differs by less than the machine does from one second to
-    /// the next.
-    pub(crate) short: bool,
+    pub(crate) turns: Turns,
 }
 
 impl Pace {
@@ -27,33 +36,42 @@ impl Pace {
         self.full || self.sanity
     }
 
+    /// These; in quick runs those of these depths only.
+    pub(crate) fn of_depths(self, all: &[Workload], quick_depths: &[u32]) -> Vec<Workload> {
+        let wanted =
+            |workload: &&Workload| self.every_row() || quick_depths.contains(&workload.depth);
+        all.iter().filter(wanted).copied().collect()
+    }
+
     /// Seconds of one measurement.
     pub(crate) fn seconds(self) -> f64 {
-        match self {
-            Pace { sanity: true, .. } => 0.2,
-            Pace { short: true, .. } => 0.5,
-            Pace { full: true, .. } => 5.0,
-            Pace { .. } => 1.0,
+        match (self, self.turns) {
+            (Pace { sanity: true, .. }, _) => 0.2,
+            (Pace { full: true, .. }, Turns::Short) => 0.5,
+            (Pace { full: true, .. }, _) => 5.0,
+            (_, Turns::Short) => 0.3,
+            (_, Turns::Usual) => 0.5,
+            (_, Turns::Steady) => 1.0,
         }
     }
 
-    /// Seconds before it that do not count.
+    /// Seconds before it that do not count; quick runs leave the first turn's cold start to the median.
     pub(crate) fn warm_seconds(self) -> f64 {
-        match self {
-            Pace { sanity: true, .. } => 0.0,
-            Pace { short: true, .. } => 0.1,
-            Pace { full: true, .. } => 1.0,
-            Pace { .. } => 0.2,
+        match (self, self.turns) {
+            (Pace { sanity: true, .. }, _) => 0.0,
+            (_, Turns::Short) => 0.1,
+            (Pace { full: true, .. }, _) => 1.0,
+            _ => 0.0,
         }
     }
 
     /// Measurements of each thing, which alternate with those of others.
     pub(crate) fn repeats(self) -> u32 {
-        match self {
-            Pace { sanity: true, .. } => 1,
-            Pace { short: true, full: true, .. } => 31,
-            Pace { short: true, .. } => 11,
-            Pace { .. } => 3,
+        match (self, self.turns) {
+            (Pace { sanity: true, .. }, _) => 1,
+            (Pace { full: true, .. }, Turns::Short) => 31,
+            (_, Turns::Short) => 11,
+            _ => 3,
         }
     }
 
@@ -62,7 +80,7 @@ impl Pace {
         match self {
             Pace { sanity: true, .. } => 2,
             Pace { full: true, .. } => 1000,
-            Pace { .. } => 100,
+            Pace { .. } => 50,
         }
     }
 
@@ -91,10 +109,10 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// The same, with many short measurements.
-    pub(crate) fn in_short_turns(&self) -> Run {
+    /// The same, with turns of another kind.
+    pub(crate) fn in_turns(&self, turns: Turns) -> Run {
         let (programs, scratch) = (self.programs.clone(), self.scratch.clone());
-        Run { programs, pace: Pace { short: true, ..self.pace }, scratch }
+        Run { programs, pace: Pace { turns, ..self.pace }, scratch }
     }
 
     /// Whether a tool is there; says which part is left out if not.
@@ -157,7 +175,7 @@ impl Subject {
             .stderr(Stdio::null())
             .spawn()
             .map_err(|error| format!("perf: {error}"))?;
-        let seconds = run.pace.seconds().min(2.0);
+        let seconds = run.pace.seconds().min(CALLS_SECONDS);
         let seen = fio::measure(&self.target, workload, self.size_mib, seconds, 1, &run.scratch);
         let mut interrupt = Command::new("kill");
         // Where it may not count it has ended by now.
@@ -169,6 +187,9 @@ impl Subject {
     }
 }
 
+/// How long system calls are counted at most.
+const CALLS_SECONDS: f64 = 0.5;
+
 /// The count in a report of `perf stat -x,`.
 fn total_calls(report: &str) -> Option<u64> {
     let line = report.lines().find(|line| line.contains("raw_syscalls:sys_enter"))?;
@@ -177,12 +198,28 @@ fn total_calls(report: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Pace, total_calls};
+    use super::{Pace, Turns, total_calls};
+    use crate::tables::DEPTHS;
+
+    fn pace(full: bool, sanity: bool) -> Pace {
+        Pace { full, sanity, turns: Turns::Usual }
+    }
 
     #[test]
     fn what_only_shows_rows_shows_those_of_long_runs_too() {
-        let pace = |full, sanity| Pace { full, sanity, short: false }.every_row();
-        assert_eq!([pace(true, false), pace(false, true), pace(false, false)], [true, true, false]);
+        let depths = |pace: Pace| {
+            let found = pace.of_depths(&DEPTHS, &[1, 64]);
+            found.into_iter().map(|workload| workload.depth).collect::<Vec<u32>>()
+        };
+        assert_eq!(depths(pace(false, false)), [1, 64]);
+        assert_eq!(depths(pace(true, false)), [1, 2, 4, 8, 16, 32, 64]);
+        assert_eq!(depths(pace(false, true)), depths(pace(true, false)));
+    }
+
+    #[test]
+    fn limited_devices_are_measured_for_a_second_at_least() {
+        let steady = |full| Pace { turns: Turns::Steady, ..pace(full, false) };
+        assert!(steady(false).seconds() >= 1.0 && steady(true).seconds() >= 1.0);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::{Target, Workload, fill};
 use crate::loopback;
 use crate::outcome::Outcome;
-use crate::run::{Pace, Run, Subject};
+use crate::run::{Pace, Run, Subject, Turns};
 use crate::sample::Repeats;
 use crate::server::Server;
 
@@ -161,7 +161,8 @@ pub(crate) fn record_file(run: &Run) -> Outcome<Table> {
     let file = |name: &str| run.scratch.join(name);
     let mut servers = Vec::new();
     for (tool, part) in [("nbdkit", "nbdkit file"), ("qemu-nbd", "qemu-nbd")] {
-        if !run.has(tool, part) {
+        let is_wanted = run.pace.every_row() || tool == "nbdkit";
+        if !is_wanted || !run.has(tool, part) {
             continue;
         }
         let backing = file(&format!("{tool}.img"));
@@ -206,7 +207,8 @@ pub(crate) fn depth(run: &Run) -> Outcome<Table> {
         rows: Vec::new(),
     };
     let jobs = if run.pace.every_row() { vec![1, 8] } else { vec![1] };
-    measure(run, &subjects, &DEPTHS, |_| jobs.clone(), &mut table)?;
+    let workloads = run.pace.of_depths(&DEPTHS, &[1, 4, 16, 64]);
+    measure(run, &subjects, &workloads, |_| jobs.clone(), &mut table)?;
     Ok(table)
 }
 
@@ -235,7 +237,8 @@ pub(crate) fn threads(run: &Run) -> Outcome<Table> {
         println!("NOT RUN: {count} shards: {why}");
         table.notes.push(format!("Left out: {count} shards: {why}."));
     }
-    measure(run, &subjects, &EIGHT_JOBS, |_| vec![8], &mut table)?;
+    let workloads = run.pace.of_depths(&EIGHT_JOBS, &[8]);
+    measure(run, &subjects, &workloads, |_| vec![8], &mut table)?;
     Ok(table)
 }
 
@@ -257,7 +260,7 @@ fn counts(cores: usize) -> (Vec<u16>, Vec<(u16, String)>) {
 
 /// By which protocol a client comes: one volume of three replicas, one client, which speaks both.
 pub(crate) fn protocols(run: &Run) -> Outcome<Table> {
-    let run = &run.in_short_turns();
+    let run = &run.in_turns(Turns::Short);
     let size_mib = run.pace.memory_mib();
     let (mut clusters, mut subjects) = (Vec::new(), Vec::new());
     for programs in &run.programs {
@@ -279,7 +282,8 @@ pub(crate) fn protocols(run: &Run) -> Outcome<Table> {
         notes: Vec::new(),
         rows: Vec::new(),
     };
-    measure(run, &subjects, &PROTOCOLS, |_| vec![1], &mut table)?;
+    let workloads = run.pace.of_depths(&PROTOCOLS, &[1, 64]);
+    measure(run, &subjects, &workloads, |_| vec![1], &mut table)?;
     Ok(table)
 }
 
@@ -310,7 +314,7 @@ fn instances(run: &Run, workload: &Workload) -> Vec<u32> {
     }
 }
 
-/// Three replicas with a client beside one of them, with a client on a fourth node, and one replica alone.
+/// Three replicas with a client beside one of them, with a client on a fourth node (in quick runs in memory only), and one replica alone.
 fn replicated(
     run: &Run,
     programs: &Programs,
@@ -319,11 +323,13 @@ fn replicated(
     subjects: &mut Vec<Subject>,
 ) -> Outcome<Vec<Cluster>> {
     let wanted = |nodes| Wanted { nodes, store, encryption: false, threads: 1 };
-    let three = one(run, programs, wanted(3), 3, ("3 replicas", size_mib), subjects)?;
-    let without = "3 replicas, client without one";
-    let four = one(run, programs, wanted(4), 3, (without, size_mib), subjects)?;
-    let single = one(run, programs, wanted(1), 1, ("1 replica", size_mib), subjects)?;
-    Ok(vec![three, four, single])
+    let mut clusters = vec![one(run, programs, wanted(3), 3, ("3 replicas", size_mib), subjects)?];
+    if run.pace.every_row() || store == "memory" {
+        let without = "3 replicas, client without one";
+        clusters.push(one(run, programs, wanted(4), 3, (without, size_mib), subjects)?);
+    }
+    clusters.push(one(run, programs, wanted(1), 1, ("1 replica", size_mib), subjects)?);
+    Ok(clusters)
 }
 
 /// Of a development cluster's nodes.
