@@ -2,6 +2,7 @@
 //!
 //! Always: direct I/O, random offsets from a new seed each time, latencies from fio's own histograms, or all of them.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -23,6 +24,12 @@ pub(crate) struct Workload {
     pub(crate) depth: u32,
     /// Per cent of reads.
     pub(crate) reads: u32,
+}
+
+impl Workload {
+    fn has_both_sides(&self) -> bool {
+        !matches!(self.reads, 0 | 100)
+    }
 }
 
 /// Whom it is asked of.
@@ -155,7 +162,9 @@ pub(crate) fn start(
         return Ok(Job { child, output, words });
     }
     let mut command = command(target, workload, size_mib);
-    command.args(["--time_based", "--norandommap", "--output-format=json"]);
+    // With whole histograms where two sides are to be taken together.
+    let format = if workload.has_both_sides() { "json+" } else { "json" };
+    command.args(["--time_based", "--norandommap", &format!("--output-format={format}")]);
     command.arg(format!("--runtime={:.0}ms", seconds * 1000.0));
     command.arg(format!("--numjobs={threads}"));
     command.arg(format!("--output={}", output.display()));
@@ -237,8 +246,14 @@ fn parse(text: &str) -> Option<Seen> {
     };
     let (read, write) = (of("read"), of("write"));
     let requests = read.requests + write.requests;
-    // Of a mixture the latencies of the slower side are shown.
+    // Without histograms a mixture shows the latencies of its slower side.
     let slower = if read.p99_us > write.p99_us { read } else { write };
+    let both = read.requests > 0 && write.requests > 0;
+    let together = if both { histogram(job) } else { None };
+    let [p50_us, p99_us, p999_us] = match &together {
+        Some(counts) => [0.5, 0.99, 0.999].map(|part| at_part(counts, part) / 1000.0),
+        None => [slower.p50_us, slower.p99_us, slower.p999_us],
+    };
     let share =
         |a: f64, b: f64| (a * read.iops + b * write.iops) / (read.iops + write.iops).max(1.0);
     let busy = job["usr_cpu"].as_f64()? + job["sys_cpu"].as_f64()?;
@@ -248,9 +263,34 @@ fn parse(text: &str) -> Option<Seen> {
         iops: read.iops + write.iops,
         mb_per_second: read.mb_per_second + write.mb_per_second,
         mean_us: share(read.mean_us, write.mean_us),
+        p50_us,
+        p99_us,
+        p999_us,
+        max_us: read.max_us.max(write.max_us),
         fio_ms: busy / 100.0 * run_ms / float(requests) * 1000.0,
-        ..slower
     })
+}
+
+/// How many requests of either side took how many ns, if both sides have histograms.
+fn histogram(job: &Value) -> Option<BTreeMap<u64, u64>> {
+    let mut counts = BTreeMap::new();
+    for side in ["read", "write"] {
+        for (nanoseconds, count) in job[side]["clat_ns"]["bins"].as_object()? {
+            *counts.entry(nanoseconds.parse().ok()?).or_default() += count.as_u64()?;
+        }
+    }
+    (!counts.is_empty()).then_some(counts)
+}
+
+/// The ns that this part of all requests took at most; 0 of none.
+fn at_part(counts: &BTreeMap<u64, u64>, part: f64) -> f64 {
+    let wanted = part * float(counts.values().sum());
+    let mut seen = 0;
+    let found = counts.iter().find(|&(_, count)| {
+        seen += count;
+        float(seen) >= wanted
+    });
+    found.map_or(0.0, |(&nanoseconds, _)| float(nanoseconds))
 }
 
 /// What our own load prints.

@@ -20,6 +20,7 @@ use crate::outcome::Outcome;
 use crate::plot;
 use crate::resync::Resync;
 use crate::run::suffix;
+use crate::sample::Sample;
 use crate::tables::{Row, Table};
 use crate::targets;
 
@@ -106,6 +107,14 @@ impl Report {
     }
 }
 
+const P99: fn(&Sample) -> f64 = |sample| sample.p99_us;
+const CPU: fn(&Sample) -> f64 = |sample| sample.cpu_ms;
+
+/// A figure with its spread behind it, if there is one.
+fn with_spread(figure: String, spread: String) -> String {
+    if figure == "-" { figure } else { figure + &spread }
+}
+
 fn table_text(table: &Table, revisions: &[String], page: &mut String) {
     write!(
         page,
@@ -116,15 +125,19 @@ fn table_text(table: &Table, revisions: &[String], page: &mut String) {
     )
     .expect("a string takes all");
     for row in &table.rows {
-        let of = |what: fn(&crate::sample::Sample) -> f64| row.repeats.median(what);
+        let of = |what: fn(&Sample) -> f64| row.repeats.median(what);
         let (low, high) = row.repeats.range(|sample| sample.iops);
         let ratio = reference(table, row, revisions).map_or("-".to_owned(), |other| {
             format!("{:.2}", of(|sample| sample.iops) / other.repeats.median(|sample| sample.iops))
         });
         let optional =
             |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
+        let spread = |what: fn(&Sample) -> f64, digits: usize| {
+            let (low, high) = row.repeats.range(what);
+            format!(" ({low:.digits$}..{high:.digits$})")
+        };
         // Of what is only sent nobody knows when it came.
-        let latency = |what: fn(&crate::sample::Sample) -> f64| match of(what) {
+        let latency = |what: fn(&Sample) -> f64| match of(what) {
             us if us > 0.0 => format!("{us:.0}"),
             _ => "-".to_owned(),
         };
@@ -139,9 +152,9 @@ fn table_text(table: &Table, revisions: &[String], page: &mut String) {
             of(|sample| sample.mb_per_second),
             latency(|sample| sample.mean_us),
             latency(|sample| sample.p50_us),
-            latency(|sample| sample.p99_us),
+            with_spread(latency(P99), spread(P99, 0)),
             latency(|sample| sample.p999_us),
-            optional(Some(of(|sample| sample.cpu_ms)).filter(|&ms| ms > 0.0)),
+            with_spread(optional(Some(of(CPU)).filter(|&ms| ms > 0.0)), spread(CPU, 2)),
             optional(row.own_ms),
             optional(row.system_calls),
         )

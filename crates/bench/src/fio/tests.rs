@@ -8,13 +8,26 @@ const REPORT: &str = r#"fio: connected to NBD server
     "percentile": {"50.000000": 150000, "99.000000": 500000, "99.900000": 600000}}}}]}"#;
 
 #[test]
-fn a_mixture_is_counted_whole_and_shown_with_the_latencies_of_its_slower_side() {
+fn a_mixture_without_histograms_is_counted_whole_and_shown_with_the_latencies_of_its_slower_side() {
     let seen = parse(REPORT).expect("a report");
     assert_eq!((seen.requests, seen.iops, seen.mb_per_second), (4000, 2000.0, 8.192));
     assert_eq!((seen.p50_us, seen.p99_us, seen.p999_us), (150.0, 500.0, 600.0));
     assert!((seen.mean_us - 125.0).abs() < 1e-9);
     // 40 % of two seconds for 4000 requests.
     assert!((seen.fio_ms - 200.0).abs() < 1e-9);
+}
+
+#[test]
+fn of_a_mixture_both_histograms_count_together() {
+    let with = |report: String, mean: &str, bins: &str| {
+        report.replace(mean, &format!("{mean}, \"bins\": {bins}"))
+    };
+    // Of a hundred: 80 fast reads, 19 writes, and one slow read, which fio puts before the others here.
+    let report = with(REPORT.to_owned(), r#""mean": 100000.0"#, r#"{"900000": 1, "10000": 80}"#);
+    let report = with(report, r#""mean": 200000.0"#, r#"{"150000": 19}"#);
+    let seen = parse(&report).expect("a report");
+    assert_eq!((seen.p50_us, seen.p99_us, seen.p999_us), (10.0, 150.0, 900.0));
+    assert_eq!((seen.requests, seen.max_us), (4000, 900.0));
 }
 
 #[test]
