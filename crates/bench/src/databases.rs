@@ -20,7 +20,7 @@ use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::{Target, fill, float};
 use crate::mirror::{self, OwnDevices};
 use crate::outcome::{Outcome, fail};
-use crate::run::Run;
+use crate::run::{Pace, Run};
 use crate::sample::{median, spread};
 use crate::server::Server;
 use crate::tree::Tree;
@@ -112,8 +112,8 @@ pub(crate) fn measure(run: &Run) -> Outcome<Vec<Transactions>> {
     }
     let cannot = mirror::cannot();
     let mut found = Vec::new();
-    // A quick run is for what nodes with disks of their own do, if it can be.
-    if run.pace.every_row() || cannot.is_some() {
+    // A brief run is for what nodes with disks of their own do, if it can be.
+    if !run.pace.brief || cannot.is_some() {
         found.extend(on_one_disk(run)?);
     }
     match cannot {
@@ -208,7 +208,7 @@ fn three(run: &Run, programs: &Programs, name: &str) -> Outcome<Cluster> {
 fn compare(run: &Run, subjects: Vec<Subject>) -> Outcome<Vec<Transactions>> {
     let mut found = of::<MariaDb>(run, &subjects, &[SYSBENCH])?;
     let both = [PGBENCH, YCSB];
-    let wanted = if run.pace.every_row() { &both[..] } else { &both[..1] };
+    let wanted = if run.pace.brief { &both[..1] } else { &both[..] };
     found.extend(of::<PostgreSql>(run, &subjects, wanted)?);
     for subject in subjects {
         // Before what serves it.
@@ -293,8 +293,12 @@ fn once(
     let text = |error: std::io::Error| error.to_string();
     let output = run.scratch.join("benchmark.txt");
     let file = fs::File::create(&output).map_err(text)?;
-    let seconds = if run.pace.full { 20 } else { 3 };
-    let seconds = if run.pace.sanity { 1 } else { seconds };
+    let seconds = match run.pace {
+        Pace { sanity: true, .. } => 1,
+        Pace { full: true, .. } => 20,
+        Pace { brief: true, .. } => 3,
+        Pace { .. } => 4,
+    };
     let mut command = (benchmark.command)(home, seconds)?;
     command.stdout(file.try_clone().map_err(text)?).stderr(file);
     if let Some(cluster) = copied {

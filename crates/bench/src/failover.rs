@@ -143,8 +143,8 @@ fn resyncs_in(run: &Run, store: &'static str) -> Outcome<Vec<Resync>> {
     let (size_mib, mut cases) = match store {
         // Memory forgets at every stop: all of it is copied then.
         "memory" => (run.pace.memory_mib() * 2, Vec::new()),
-        _ if run.pace.every_row() => (run.pace.file_mib() * 2, vec![quarter(64), quarter(4)]),
-        _ => (run.pace.file_mib(), vec![quarter(64)]),
+        _ if run.pace.brief => (run.pace.file_mib(), vec![quarter(64)]),
+        _ => (run.pace.file_mib() * 2, vec![quarter(64), quarter(4)]),
     };
     cases.extend([idle(Changes::All), Case { changes: Changes::All, beside: true }]);
     let mut places = Vec::new();

@@ -121,7 +121,8 @@ fn run(arguments: &Arguments) -> Outcome<()> {
     // A short path: Unix sockets below it may not be longer than 107 bytes.
     let scratch = std::env::temp_dir().join(format!("lockstep-bench-{}", std::process::id()));
     std::fs::create_dir_all(&scratch).map_err(|error| error.to_string())?;
-    let pace = Pace { full: arguments.full, sanity: arguments.sanity, turns: Turns::Usual };
+    let brief = arguments.tables.is_empty() && !arguments.full && !arguments.sanity;
+    let pace = Pace { full: arguments.full, sanity: arguments.sanity, brief, turns: Turns::Usual };
     let run = Run { programs, pace, scratch };
     let measured = measure(&run, arguments);
     if let Err(error) = std::fs::remove_dir_all(&run.scratch) {
@@ -154,7 +155,7 @@ fn measure(run: &Run, arguments: &Arguments) -> Outcome<Report> {
     if wants("protocols") {
         tables.push(tables::protocols(run)?);
     }
-    if arguments.tables.is_empty() && !run.pace.every_row() {
+    if run.pace.brief {
         println!("NOT RUN: DRBD in emulated machines: only in full runs, or by `--tables drbd`");
     } else if wants("drbd") {
         tables.extend(drbd::drbd(run)?);
@@ -173,6 +174,7 @@ fn measure(run: &Run, arguments: &Arguments) -> Outcome<Report> {
     let mode = match run.pace {
         Pace { full: true, .. } => "full",
         Pace { sanity: true, .. } => "sanity",
+        Pace { brief: true, .. } => "brief",
         Pace { .. } => "quick",
     };
     Ok(Report {

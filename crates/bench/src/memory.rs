@@ -76,7 +76,7 @@ fn limit_mib(size_mib: u64, absent: u32) -> f64 {
 pub(crate) fn measure(run: &Run) -> Outcome<Vec<Loaded>> {
     let mut looks: Vec<Vec<Vec<Look>>> = vec![Vec::new(); run.programs.len()];
     // What differs little from time to time is looked at once, unless it is compared.
-    let once_only = !run.pace.full && run.programs.len() == 1;
+    let once_only = run.pace.brief && run.programs.len() == 1;
     let repeats = if once_only { 1 } else { run.pace.repeats() };
     for number in 0..repeats {
         println!("Memory under load: repeat {} of {repeats}", number + 1);

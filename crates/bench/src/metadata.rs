@@ -104,9 +104,9 @@ impl Drop for InMemory {
 pub(crate) fn metadata(run: &Run) -> Outcome<Table> {
     // Large enough that a log that misses has room for more extents than requests are in flight.
     let size_mib = (run.pace.file_mib() * 4).min(SIZE_MIB_MAX);
-    let places: &[Metadata] = match run.pace.every_row() {
-        true => &[Metadata::Internal, Metadata::Device, Metadata::InPlace],
-        false => &[Metadata::Internal, Metadata::InPlace],
+    let places: &[Metadata] = match run.pace.brief {
+        true => &[Metadata::Internal, Metadata::InPlace],
+        false => &[Metadata::Internal, Metadata::Device, Metadata::InPlace],
     };
     let mut memory = InMemory::new()?;
     let (mut clusters, mut subjects) = (Vec::new(), Vec::new());

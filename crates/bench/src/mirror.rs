@@ -46,7 +46,7 @@ pub(crate) const RANDOM: Workload = Workload {
     depth: 64,
     reads: 0,
 };
-/// In quick runs without the last.
+/// In brief runs without the last.
 const WORKLOADS: [Workload; 3] = [
     SEQUENTIAL,
     RANDOM,
@@ -134,7 +134,7 @@ pub(crate) fn mirror(run: &Run) -> Outcome<Option<(Table, Mirror)>> {
     let path = devices.add()?;
     let limit = slower(run, &path, size_mib, REQUESTS_MAX)?;
     places.push(plain(DEVICE, Target::File(path.into()), Vec::new(), size_mib));
-    if run.pace.every_row() && run.has("nbdkit", "nbdkit file") {
+    if !run.pace.brief && run.has("nbdkit", "nbdkit file") {
         let server = Server::nbdkit_file(&run.scratch, Path::new(&devices.add()?))?;
         places.push(plain("nbdkit file", Target::Nbd(server.url()), vec![server.pid()], size_mib));
         servers.push(server);
@@ -143,7 +143,7 @@ pub(crate) fn mirror(run: &Run) -> Outcome<Option<(Table, Mirror)>> {
         for (name, mtu) in
             [(ALONE, None), (GONE, Some(1500)), (SMALL, Some(1500)), (LARGE, Some(9000))]
         {
-            if name == LARGE && !run.pace.every_row() {
+            if name == LARGE && run.pace.brief {
                 continue;
             }
             let mut stores = vec![("a", devices.add()?)];
@@ -172,7 +172,7 @@ pub(crate) fn mirror(run: &Run) -> Outcome<Option<(Table, Mirror)>> {
     };
     let (subjects, mut clusters): (Vec<Subject>, Vec<Option<Cluster>>) =
         places.into_iter().map(|place| (place.subject, place.cluster)).unzip();
-    let workloads = if run.pace.every_row() { &WORKLOADS[..] } else { &WORKLOADS[..2] };
+    let workloads = if run.pace.brief { &WORKLOADS[..2] } else { &WORKLOADS[..] };
     measure(run, &subjects, workloads, |_| vec![1], &mut table)?;
     found.resyncs = resyncs(run, &subjects, &mut clusters, size_mib)?;
     found.files = files(run, &subjects, &clusters, found.file_mib)?;

@@ -32,7 +32,7 @@ pub(crate) const VERSION: u32 = 2;
 pub(crate) struct Report {
     pub(crate) version: u32,
     pub(crate) name: String,
-    /// `quick`, `full` or `sanity`.
+    /// `brief`, `quick`, `full` or `sanity`.
     pub(crate) mode: &'static str,
     pub(crate) revisions: Vec<String>,
     pub(crate) machine: Machine,
@@ -84,6 +84,11 @@ impl Report {
         let changes = |lines: Vec<Line>, page: &mut String| {
             changes::text(&lines, &self.revisions, page);
         };
+        if self.mode == "brief" {
+            page.push_str(
+                "\nA brief run: some rows are left out, each is measured for half a second, and nothing is warmed up before it (docs/bench.md).\n",
+            );
+        }
         for table in &self.tables {
             table_text(table, &self.revisions, &mut page);
             changes(table.lines(), &mut page);

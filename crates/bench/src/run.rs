@@ -27,6 +27,9 @@ pub(crate) struct Pace {
     pub(crate) full: bool,
     /// Only shows that every row can be made.
     pub(crate) sanity: bool,
+    /// Minutes: what answers least is left out, and the rest measured for half as long. A quick run of all tables is so; one of tables that
+    /// were named has all their rows but those of full runs.
+    pub(crate) brief: bool,
     pub(crate) turns: Turns,
 }
 
@@ -36,10 +39,9 @@ impl Pace {
         self.full || self.sanity
     }
 
-    /// These; in quick runs those of these depths only.
-    pub(crate) fn of_depths(self, all: &[Workload], quick_depths: &[u32]) -> Vec<Workload> {
-        let wanted =
-            |workload: &&Workload| self.every_row() || quick_depths.contains(&workload.depth);
+    /// These; in brief runs those of these depths only.
+    pub(crate) fn of_depths(self, all: &[Workload], brief_depths: &[u32]) -> Vec<Workload> {
+        let wanted = |workload: &&Workload| !self.brief || brief_depths.contains(&workload.depth);
         all.iter().filter(wanted).copied().collect()
     }
 
@@ -49,19 +51,20 @@ impl Pace {
             (Pace { sanity: true, .. }, _) => 0.2,
             (Pace { full: true, .. }, Turns::Short) => 0.5,
             (Pace { full: true, .. }, _) => 5.0,
-            (_, Turns::Short) => 0.3,
-            (_, Turns::Usual) => 0.5,
-            (_, Turns::Steady) => 1.0,
+            (Pace { brief: true, .. }, Turns::Short) => 0.3,
+            (Pace { brief: true, .. }, Turns::Usual) | (_, Turns::Short) => 0.5,
+            (_, Turns::Usual | Turns::Steady) => 1.0,
         }
     }
 
-    /// Seconds before it that do not count; quick runs leave the first turn's cold start to the median.
+    /// Seconds before it that do not count; brief runs leave the first turn's cold start to the median.
     pub(crate) fn warm_seconds(self) -> f64 {
         match (self, self.turns) {
             (Pace { sanity: true, .. }, _) => 0.0,
             (_, Turns::Short) => 0.1,
             (Pace { full: true, .. }, _) => 1.0,
-            _ => 0.0,
+            (Pace { brief: true, .. }, _) => 0.0,
+            _ => 0.2,
         }
     }
 
@@ -80,7 +83,8 @@ impl Pace {
         match self {
             Pace { sanity: true, .. } => 2,
             Pace { full: true, .. } => 1000,
-            Pace { .. } => 50,
+            Pace { brief: true, .. } => 50,
+            Pace { .. } => 100,
         }
     }
 
@@ -201,24 +205,30 @@ mod tests {
     use super::{Pace, Turns, total_calls};
     use crate::tables::DEPTHS;
 
-    fn pace(full: bool, sanity: bool) -> Pace {
-        Pace { full, sanity, turns: Turns::Usual }
+    fn pace(full: bool, brief: bool) -> Pace {
+        Pace { full, sanity: false, brief, turns: Turns::Usual }
     }
 
     #[test]
     fn what_only_shows_rows_shows_those_of_long_runs_too() {
+        let sanity = Pace { sanity: true, ..pace(false, false) };
+        assert!(sanity.every_row() && pace(true, false).every_row());
+        assert!(!pace(false, false).every_row() && !pace(false, true).every_row());
+    }
+
+    #[test]
+    fn a_brief_run_leaves_out_depths() {
         let depths = |pace: Pace| {
             let found = pace.of_depths(&DEPTHS, &[1, 64]);
             found.into_iter().map(|workload| workload.depth).collect::<Vec<u32>>()
         };
-        assert_eq!(depths(pace(false, false)), [1, 64]);
-        assert_eq!(depths(pace(true, false)), [1, 2, 4, 8, 16, 32, 64]);
-        assert_eq!(depths(pace(false, true)), depths(pace(true, false)));
+        assert_eq!(depths(pace(false, true)), [1, 64]);
+        assert_eq!(depths(pace(false, false)), [1, 2, 4, 8, 16, 32, 64]);
     }
 
     #[test]
     fn limited_devices_are_measured_for_a_second_at_least() {
-        let steady = |full| Pace { turns: Turns::Steady, ..pace(full, false) };
+        let steady = |brief| Pace { turns: Turns::Steady, ..pace(false, brief) };
         assert!(steady(false).seconds() >= 1.0 && steady(true).seconds() >= 1.0);
     }
 

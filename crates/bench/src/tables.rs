@@ -161,7 +161,7 @@ pub(crate) fn record_file(run: &Run) -> Outcome<Table> {
     let file = |name: &str| run.scratch.join(name);
     let mut servers = Vec::new();
     for (tool, part) in [("nbdkit", "nbdkit file"), ("qemu-nbd", "qemu-nbd")] {
-        let is_wanted = run.pace.every_row() || tool == "nbdkit";
+        let is_wanted = !run.pace.brief || tool == "nbdkit";
         if !is_wanted || !run.has(tool, part) {
             continue;
         }
@@ -314,7 +314,7 @@ fn instances(run: &Run, workload: &Workload) -> Vec<u32> {
     }
 }
 
-/// Three replicas with a client beside one of them, with a client on a fourth node (in quick runs in memory only), and one replica alone.
+/// Three replicas with a client beside one of them, with a client on a fourth node (in brief runs in memory only), and one replica alone.
 fn replicated(
     run: &Run,
     programs: &Programs,
@@ -324,7 +324,7 @@ fn replicated(
 ) -> Outcome<Vec<Cluster>> {
     let wanted = |nodes| Wanted { nodes, store, encryption: false, threads: 1 };
     let mut clusters = vec![one(run, programs, wanted(3), 3, ("3 replicas", size_mib), subjects)?];
-    if run.pace.every_row() || store == "memory" {
+    if !run.pace.brief || store == "memory" {
         let without = "3 replicas, client without one";
         clusters.push(one(run, programs, wanted(4), 3, (without, size_mib), subjects)?);
     }
