@@ -1,7 +1,8 @@
 //! One host's controller: what it set, what it asked to be told of, its answers to administration.
 //!
 //! Invariants:
-//! - An event is told once, and not again before the host has read the log page that it names.
+//! - An event is told once, and not again before the host has read the log page that it names. What changed before the host asked
+//!   to be told is told then.
 //! - A host that is silent for longer than it said is given up, whatever it sent meanwhile that was not looked at yet:
 //!   by then it may have tried elsewhere.
 //!
@@ -152,7 +153,8 @@ impl Controller {
             _ => {}
         }
         self.service = service;
-        self.due |= due & self.wanted;
+        // A host may have looked before, and ask to be told later.
+        self.due |= due;
     }
 
     /// Another host did something to this one's registration.
@@ -164,7 +166,7 @@ impl Controller {
 
     /// A command that waited, and what it is answered with, if there is something to tell.
     pub(crate) fn take_event(&mut self) -> Option<(u16, u64)> {
-        let open = self.due & !self.told;
+        let open = self.due & (self.wanted | NOTICE_RESERVATION) & !self.told;
         if open == 0 || self.waiting.is_empty() {
             return None;
         }

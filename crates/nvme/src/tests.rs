@@ -647,6 +647,21 @@ fn a_host_is_told_once_of_what_changed_until_it_has_looked() {
 }
 
 #[test]
+fn what_changed_before_a_host_asked_to_be_told_is_told_then() {
+    let mut pair = admin(3, Digests::default());
+    let _ = pair.ask(|host, send| host.log_page(0x0c, 48, send));
+    let mut changed = subsystem();
+    changed.access = Access::Inaccessible;
+    pair.connection.change(&Service::Volumes(changed), &mut pair.to_host);
+    // Linux looks while it sets a controller up, and asks when its queues are there.
+    let event = pair.host.await_event(&mut pair.to_controller);
+    assert_eq!(pair.carry(), []);
+    let asked = pair.host.set_feature(0x0b, 0x800, &mut pair.to_controller);
+    let told = |id, result| HostEvent::Ended { id, status: Status::SUCCESS, result };
+    assert_eq!(pair.carry(), [told(asked, 0), told(event, 0x0c_0302)]);
+}
+
+#[test]
 fn a_host_is_told_what_others_did_to_its_registration() {
     const EVENT: u64 = 0x80_0006;
     let mut pair = admin(3, Digests::default());
