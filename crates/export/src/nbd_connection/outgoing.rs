@@ -13,7 +13,7 @@ use sys::{Buffer, Piece};
 
 use super::incoming::range_of;
 use super::{NbdConnection, Open, SEALED_BYTES_MAX, Tag};
-use crate::pieces::{HEADS_BYTES, pieces_of};
+use crate::pieces::{cut_heads, pieces_of};
 
 impl NbdConnection {
     /// A piece was carried out, or failed. `buffer`: the bytes of a read; `None` is all zeroes.
@@ -162,8 +162,7 @@ impl NbdConnection {
     pub(super) fn flush_head(&mut self) {
         if !self.head.is_empty() {
             self.unsent_bytes += u64::try_from(self.head.len()).expect("a few bytes");
-            let head = std::mem::replace(&mut self.head, Vec::with_capacity(HEADS_BYTES));
-            self.pieces.push(Piece::from(head));
+            self.pieces.push(cut_heads(&mut self.head));
         }
     }
 

@@ -13,7 +13,7 @@ use sys::{Buffer, Piece};
 
 use super::{NvmeConnection, Open};
 use crate::nbd_connection::{SEALED_BYTES_MAX, Tag};
-use crate::pieces::{HEADS_BYTES, pieces_of};
+use crate::pieces::{cut_heads, pieces_of};
 
 impl NvmeConnection {
     /// A piece was carried out, or failed. `buffer`: the bytes of a read; `None` is all zeroes.
@@ -125,8 +125,7 @@ impl NvmeConnection {
     fn flush_head(&mut self) {
         if !self.head.is_empty() {
             self.unsent_bytes += u64::try_from(self.head.len()).expect("a few bytes");
-            let head = std::mem::replace(&mut self.head, Vec::with_capacity(HEADS_BYTES));
-            self.pieces.push(Piece::from(head));
+            self.pieces.push(cut_heads(&mut self.head));
         }
     }
 
