@@ -119,8 +119,10 @@ impl World {
         let operations = (0..self.history.len()).map(|index| self.history.operation(index));
         let ends = operations.filter(|one| one.volume == name).map(|one| one.span.end());
         let (now, step, end) = (self.queue.now(), self.step, ends.max().unwrap_or(0));
-        for sector in first..end {
+        if first < end {
             self.mark("sim: a volume grows where it was cut off above its first size");
+        }
+        for sector in first..end {
             let write = crate::fork::one_sector(name, sector, 0);
             let index = self.history.call(now, step, write);
             self.history.answer(now, step, index, true, Vec::new());

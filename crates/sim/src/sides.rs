@@ -172,6 +172,12 @@ impl Sides {
         chain
     }
 
+    /// Whether nothing was answered on a side since it left the other.
+    fn is_empty(&self, left: Place, taken: Place) -> bool {
+        let only_there = |&at: &Place| self.is_past(at, left) && !self.is_past(at, taken);
+        !self.answered.values().any(only_there)
+    }
+
     /// The first side that no register explains.
     pub(crate) fn check(&self, history: &History) -> Result<u64, NotLinear> {
         let mut given_up = 0;
@@ -206,9 +212,16 @@ impl World {
         }
         let before = before.expect("checked on the line above");
         sides.given_up.insert(before);
+        let id = self.nodes[node].id;
+        let copy = sides.installed.get(&before).is_some_and(|left| left.is_in_sync(id));
+        let empty = !copy && sides.is_empty(before, place);
         let said = sides.resolved > 0
-            || self.plan.options.after_split_brain != AfterSplitBrain::Disconnect;
+            || self.plan.options.after_split_brain != AfterSplitBrain::Disconnect
+            || empty;
         self.mark("sim: a side was given up");
+        if empty {
+            self.mark("sim: a side on which nothing was done was given up");
+        }
         if !said {
             let text = format!("node {}: its side was given up, and nobody said so", node + 1);
             self.fail("sides", text);

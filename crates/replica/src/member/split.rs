@@ -2,7 +2,8 @@
 //!
 //! To each other the sides are gone: no vote, no data, no lease; only configurations, and how much each has
 //! changed, are still said. The side that goes on is chosen by an operator or by the policy that both
-//! sides have; it says so by a configuration with a higher fork.
+//! sides have; it says so by a configuration with a higher fork. A side whose copies are all on another one holds
+//! nothing, and is given up whatever they say.
 //!
 //! Always: nothing is given up but by that, and only while no client is here; a copy that was given up is in
 //! sync again only when all that either side changed was copied.
@@ -10,7 +11,8 @@
 //! Not here: what is an ancestor (`lineage`), what only this copy holds (`shard`).
 
 use super::lineage::{is_ancestor, is_lineal};
-use super::{Known, Member, Out, SplitStatus, Then};
+use super::peers::is_kept;
+use super::{Known, Member, Out, Peer, SplitStatus, Then};
 use crate::door::{MemberOutput, Notice, Slot, ToShard};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -300,7 +302,7 @@ impl Member {
         self.splits().iter().any(|(node, _)| *node == discard)
     }
 
-    /// The peer whose side is to be given up, by the policy that both sides have.
+    /// The peer whose side is to be given up: by the policy that both sides have, or because it has no copy.
     fn discarded_by_policy(&self) -> Option<NodeId> {
         let mine = self.known.as_ref()?.configuration.clone();
         if !self.may_act_alone(&mine) {
@@ -313,13 +315,16 @@ impl Member {
     }
 
     fn wins(&self, peer: NodeId, mine: &Configuration, theirs: &Configuration) -> bool {
-        let policy = mine.options.after_split_brain;
-        if policy != theirs.options.after_split_brain {
-            return false;
-        }
         // A chain that is full may have let go what the other one ends with: then it is no other history at all, and an
         // operator is to look.
         if mine.lineage.len() >= LINEAGE_MAX || theirs.lineage.len() >= LINEAGE_MAX {
+            return false;
+        }
+        if self.has_copies_of(mine, theirs) {
+            return true;
+        }
+        let policy = mine.options.after_split_brain;
+        if policy != theirs.options.after_split_brain {
             return false;
         }
         let times = parted_at(mine, theirs).zip(parted_at(theirs, mine));
@@ -340,6 +345,23 @@ impl Member {
                     || (node != self.node && theirs.is_in_sync(node) && !mine.is_in_sync(node))
             }
         }
+    }
+
+    /// Whether every copy that the other side counts on is on this side, and says so: it acts on the newest that is known
+    /// here. Who acts on a side stays on it, so none of them ever acted on the other: nothing was answered there, and
+    /// nobody there could decide anything. A primary without a copy comes to be that when it counts the vote of one that
+    /// meanwhile learned of this side.
+    fn has_copies_of(&self, mine: &Configuration, theirs: &Configuration) -> bool {
+        let is_here = |entry: &MemberEntry| {
+            if entry.node == self.node {
+                return self.is_own_kept(theirs);
+            }
+            let acts = |peer: &&Peer| peer.split.is_none() && peer.learned >= mine.epoch;
+            let hello =
+                self.peers.get(&entry.node).filter(acts).and_then(|peer| peer.hello.as_ref());
+            hello.is_some_and(|hello| is_kept(hello, entry))
+        };
+        theirs.members.iter().filter(|entry| entry.in_sync).all(is_here)
     }
 
     /// Whether this node would be primary only to end a split brain as the policy says.

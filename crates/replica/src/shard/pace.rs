@@ -58,6 +58,8 @@ const SLOW_ABOVE: u64 = 170;
 const SLOW_ALLOWED: u64 = 100;
 /// So many bursts more than are allowed may be chance: further ones lower the level.
 const BURSTS_FEW: u64 = 2;
+/// In which the size of bursts is kept, so that small ones are forgotten as fast as large ones.
+const BURST_PARTS: u64 = 64;
 /// Requests that met no copy by which it is told how many of those are slow.
 const ALONE_MEMORY: u64 = 8192;
 /// Below these hundredths the level rises.
@@ -154,12 +156,14 @@ pub(super) struct Pace {
     excess: u64,
     /// Slow requests that were there when the first of them ended, and when that was,
     burst: (u64, Instant),
-    /// ... and the most of them at once, lately.
+    /// ... and the most of them at once, lately, in parts.
     burst_max: u64,
     /// Of requests that met no copy.
     alone: Latencies,
     /// How many of those there were lately, and how many were slow.
     alone_slow: (u64, u64),
+    /// How many of ten thousand requests may be slow: by that.
+    allowed: u64,
     /// The percentile of those, over some windows.
     usual: Option<Duration>,
     /// Windows since it was renewed.
@@ -205,6 +209,7 @@ impl Pace {
             burst_max: 0,
             alone: Latencies::new(),
             alone_slow: (0, 0),
+            allowed: SLOW_ALLOWED,
             usual: None,
             stale: 0,
             good: 0,
@@ -330,7 +335,7 @@ impl Pace {
             // Perhaps another application: what was usual is found out anew.
             self.usual = None;
             self.alone.clear();
-            (self.alone_slow, self.burst_max) = ((0, 0), 0);
+            (self.alone_slow, self.allowed, self.burst_max) = ((0, 0), SLOW_ALLOWED, 0);
             self.change(now);
             self.probe_since = Some(now);
         }
@@ -357,14 +362,15 @@ impl Pace {
             return;
         }
         self.all.add(latency);
-        self.excess = self.excess.saturating_sub(self.allowed());
+        self.excess = self.excess.saturating_sub(self.allowed);
         // What is slow although no copy was there says nothing of copies.
         if !alone && self.exceeds(latency, SLOW_ABOVE) {
             self.excess += 10_000;
             self.note_burst(now, since);
         }
         let passed = now.since(self.window_began);
-        if self.excess > 10_000 * BURSTS_FEW * self.burst_max.max(1) {
+        let bursts = BURSTS_FEW * self.burst_max.max(BURST_PARTS);
+        if self.excess * BURST_PARTS > 10_000 * bursts {
             self.sink(now);
         } else if (self.all.count >= WINDOW_REQUESTS && passed >= WINDOW_MIN)
             || passed >= WINDOW_MAX
@@ -376,17 +382,17 @@ impl Pace {
     /// A request that met no copy took so long.
     fn note_alone(&mut self, latency: Duration) {
         let (mut count, mut slow) = self.alone_slow;
-        if count >= ALONE_MEMORY {
+        let full = count >= ALONE_MEMORY;
+        if full {
             (count, slow) = (count / 2, slow / 2);
         }
-        slow += u64::from(self.exceeds(latency, SLOW_ABOVE));
-        self.alone_slow = (count + 1, slow);
-    }
-
-    /// How many of ten thousand requests may be slow.
-    fn allowed(&self) -> u64 {
-        let (count, slow) = self.alone_slow;
-        SLOW_ALLOWED.max(slow * 10_000 / count.max(ALONE_MEMORY / 8))
+        let is_slow = self.exceeds(latency, SLOW_ABOVE);
+        (count, slow) = (count + 1, slow + u64::from(is_slow));
+        self.alone_slow = (count, slow);
+        // Each time would cost every request a division.
+        if is_slow || full {
+            self.allowed = SLOW_ALLOWED.max(slow * 10_000 / count.max(ALONE_MEMORY / 8));
+        }
     }
 
     /// A request that came at `since` was slow.
@@ -398,7 +404,7 @@ impl Pace {
             self.burst_max -= self.burst_max / 8;
             (*count, *ended) = (1, now);
         }
-        self.burst_max = self.burst_max.max(*count);
+        self.burst_max = self.burst_max.max(*count * BURST_PARTS);
     }
 
     /// Whether a latency is above so many hundredths of the usual percentile.

@@ -1,6 +1,6 @@
 //! The pace beside simulated applications: one queue that requests and copies share.
 
-use super::{Latencies, PRESENCE, Pace, REST_MAX};
+use super::{BURST_PARTS, Latencies, PRESENCE, Pace, REST_MAX};
 use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
 use base::{Duration, Instant, Prng};
@@ -328,4 +328,20 @@ fn a_probe_ends_though_nothing_is_answered() {
     let later = now + super::PROBE_MAX;
     pace.request_comes(later);
     assert!(pace.pressure(later).rest < probed.rest, "{:?}", pace.pressure(later));
+}
+
+#[test]
+fn a_burst_of_few_is_forgotten_when_smaller_ones_follow() {
+    let mut pace = Pace::new(16, 512, 8);
+    let mut now = Instant(SECOND);
+    ask(&mut pace, &mut now, 50, 1000);
+    for _ in 0..5 {
+        pace.note_burst(now, Instant(SECOND));
+    }
+    assert_eq!(pace.burst_max, 5 * BURST_PARTS);
+    for _ in 0..20 {
+        now = now + Duration(1_000_000);
+        pace.note_burst(now, now);
+    }
+    assert_eq!(pace.burst_max, BURST_PARTS, "single ones came since");
 }
