@@ -557,6 +557,25 @@ impl NvmeVolume {
         Ok((kind, u32::from_le_bytes(namespace)))
     }
 
+    /// Asks to be told when what the path is worth changes.
+    ///
+    /// # Errors
+    /// If the node says so, or nothing in time.
+    pub fn ask_for_path_changes(&mut self) -> io::Result<()> {
+        check(self.admin.ask(&[], |host, send| host.set_feature(0x0b, 0x800, send))?.0)
+    }
+
+    /// Waits until the node says that what the path is worth has changed, and asks what it is (`access`).
+    ///
+    /// # Errors
+    /// If nothing comes in time, or something else.
+    pub fn await_path_change(&mut self) -> io::Result<u8> {
+        const PATHS: u64 = 0x0c_0302;
+        let (status, event, _) = self.admin.ask(&[], Host::await_event)?;
+        check(status)?;
+        if event == PATHS { self.access() } else { Err(broken("another event")) }
+    }
+
     /// Says that bytes are not needed any more.
     ///
     /// # Errors

@@ -39,6 +39,8 @@ pub(crate) struct NodeInfo {
     pub(crate) name: String,
     /// Where NBD clients find it.
     pub(crate) nbd: SocketAddr,
+    /// Where hosts of NVMe/TCP find it.
+    pub(crate) nvme: SocketAddr,
     /// Its admin socket.
     pub(crate) admin: PathBuf,
 }
@@ -95,10 +97,13 @@ impl Cluster {
         let list = value["nodes"].as_array().ok_or("dev up names no nodes")?;
         for node in list {
             let field = |name: &str| node[name].as_str().ok_or(format!("a node has no {name}"));
-            let nbd = field("nbd")?;
-            let nbd = nbd.parse().map_err(|_| format!("{nbd} is no address"))?;
+            let address = |name: &str| -> Outcome<SocketAddr> {
+                let told = field(name)?;
+                Ok(told.parse().map_err(|_| format!("{told} is no address"))?)
+            };
+            let (nbd, nvme) = (address("nbd")?, address("nvme")?);
             let admin = PathBuf::from(field("admin")?);
-            cluster.nodes.push(NodeInfo { name: field("name")?.to_owned(), nbd, admin });
+            cluster.nodes.push(NodeInfo { name: field("name")?.to_owned(), nbd, nvme, admin });
         }
         ensure!(cluster.nodes.len() == usize::from(nodes), "dev up made {} nodes", list.len());
         Ok(cluster)

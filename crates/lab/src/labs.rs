@@ -142,8 +142,12 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "vm-nvme-6.12" |bench| vm::nvme(bench, vm::LINUX_6_12), "The same with Linux 6.12.";
     Full  "vm-nvme-newest" |bench| vm::nvme(bench, vm::NEWEST), "The same with the newest kernel of Debian.";
     Full  "vm-frozen-6.12" |bench| vm::frozen(bench, vm::LINUX_6_12), "A node that forwards requests of Linux 6.12 stands still under fio, is given up, and goes on.";
+    Full  "vm-frozen-6.1" |bench| vm::frozen(bench, vm::LINUX_6_1), "The same with Linux 6.1.";
+    Full  "vm-frozen-newest" |bench| vm::frozen(bench, vm::NEWEST), "The same with the newest kernel of Debian.";
     Full  "vm-quorum-6.12" |bench| vm::quorum(bench, vm::LINUX_6_12), "Linux 6.12 uses a volume by NVMe/TCP while two of three nodes are killed, with several paths and without multipath.";
-    Quick "vm-attach-6.1" |bench| vm::attach(bench, vm::LINUX_6_1, vm::Has::All), "lockstep device makes disks of a volume by NVMe/TCP and NBD in an emulated machine with Linux 6.1; a node dies.";
+    Full  "vm-quorum-6.1" |bench| vm::quorum(bench, vm::LINUX_6_1), "The same with Linux 6.1.";
+    Full  "vm-quorum-newest" |bench| vm::quorum(bench, vm::NEWEST), "The same with the newest kernel of Debian.";
+    Full  "vm-attach-6.1" |bench| vm::attach(bench, vm::LINUX_6_1, vm::Has::All), "lockstep device makes disks of a volume by NVMe/TCP and NBD in an emulated machine with Linux 6.1; a node dies.";
     Full  "vm-attach-5.10" |bench| vm::attach(bench, vm::LINUX_5_10, vm::Has::None), "The same with Linux 5.10.";
     Full  "vm-attach-6.12" |bench| vm::attach(bench, vm::LINUX_6_12, vm::Has::All), "The same with Linux 6.12.";
     Full  "vm-attach-newest" |bench| vm::attach(bench, vm::NEWEST, vm::Has::All), "The same with the newest kernel of Debian.";

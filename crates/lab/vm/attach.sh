@@ -19,6 +19,8 @@ is_empty
 
 lockstep device attach web --from "$NVME,$NBD" --output json | tee /tmp/said
 grep -q '"via":"nvme"' /tmp/said; grep -q "\"device\":\"$disk\"" /tmp/said; grep -q '"already":false' /tmp/said
+# Why not by the way before.
+grep -q '"tried":\[{"via":"ublk","why":"[^"]' /tmp/said
 test -b $disk; has_paths 3
 lockstep device attach web --from "$NVME" --output json | grep -q '"already":true'
 refuses lockstep device attach web --via nbd --from "$NBD"; grep -q LS-0936 /tmp/said

@@ -10,9 +10,15 @@ disk=/dev/nvme0n1
 set -- $PORTS
 
 # With digests, by one path. Linux refuses a node that does not agree to them.
+head -c 3145728 /dev/urandom > /tmp/full
+for digests in --hdr-digest --data-digest; do
+    nvme connect $who -t tcp -a 10.0.2.2 -s $1 -n "$SUBSYSTEM" -k 5 $digests; until_so test -b $disk
+    dd if=/tmp/full of=$disk bs=64k count=4 oflag=direct; dd if=$disk bs=64k count=4 iflag=direct | cmp -n 262144 - /tmp/full
+    nvme disconnect -n "$SUBSYSTEM"
+done
 nvme connect $who -t tcp -a 10.0.2.2 -s $1 -n "$SUBSYSTEM" -k 5 --hdr-digest --data-digest
 until_so test -b $disk
-head -c 3145728 /dev/urandom > /tmp/full; dd if=/tmp/full of=$disk bs=1M oflag=direct
+dd if=/tmp/full of=$disk bs=1M oflag=direct
 fio --name=d --filename=$disk --offset=8M --size=1M --rw=randwrite --bs=4k --ioengine=libaio --iodepth=8 --direct=1 --verify=crc32c --verify_fatal=1
 nvme disconnect -n "$SUBSYSTEM"
 for port in $PORTS; do
@@ -60,13 +66,31 @@ load() {
     done
 }
 (set +x; if load; then echo 0 > /tmp/fio; else echo 1 > /tmp/fio; fi) &
-until_so test -s /mnt/f; touch ready
+until_so test -s /mnt/f
+
+# One path is optimized, the primary's, and it alone carries what is asked.
+optimized() {
+    local one
+    for one in /sys/block/nvme0c*n1; do
+        if grep -qx optimized $one/ana_state && grep -q live /sys/class/nvme/nvme"$(expr $one : '.*nvme0c\([0-9]*\)n1')"/state; then echo $one; fi
+    done
+}
+one_optimized() { [ "$(optimized | wc -l)" = 1 ]; }
+until_so one_optimized; best=$(optimized)
+set +x
+carried() { awk '{ print $1 + $5 }' $1/stat; }
+others() { local one; for one in /sys/block/nvme0c*n1; do [ $one = $best ] || carried $one; done; }
+idle=$(others) before=$(carried $best); carries() { [ "$(carried $best)" -gt $((before + 50)) ]; }; until_so carries; set -x
+test "$(others)" = "$idle"; test "$(optimized)" = $best; touch ready
 until_so test -e killed; dead=$(dirname "$(grep -lE "trsvcid=$(cat killed)(,|\$)" /sys/class/nvme/nvme*/address)")
 lost() { ! grep -q live $dead/state; }
 until_so lost
 # Writes that the other paths carry go on.
 writes() { cat /sys/block/nvme0c*n1/stat | awk '{ sum += $5 } END { print sum }'; }
 set +x; before=$(writes); more() { [ "$(writes)" -gt $((before + 50)) ]; }; until_so more; test ! -e /tmp/fio; set -x
+# Another node is primary now: its path, which nobody had an error by, became optimized, so the host was told.
+until_so one_optimized; test "$(optimized)" != $best; grep . /sys/block/nvme0c*n1/ana_state
+echo "nvme works: the primary's path is optimized and carries all; when its node was killed, another's became that" >> seen
 nvme list-subsys; touch lost
 until_so test -e back
 until_so live; grep live $dead/state; test ! -e /tmp/fio

@@ -36,9 +36,10 @@ for node in a b; do test "$(grep -c "(persistent memory)" /pmem/c/$node/log)" = 
 last=$(cat acknowledged); test "$last" -ge 60
 verified() { for _ in 1 2 3 4 5 6; do lockstep wait web --for in-sync --timeout 240; lockstep resource verify web --wait && return; done; false; }
 verified
-rm -f $disk; lockstep device detach web --force || true; lockstep device attach web --via $VIA
+# The disk that this host had is made again, by what is written down of it.
+lockstep device attach --all; test -b $disk; lockstep device list --output json | grep "\"via\":\"$VIA\""
 fsck.ext4 -fp $disk || test $? = 1
 mount -t ext4 $disk /mnt
 for number in $(seq "$last"); do seq $number $((number + 2000)) | cmp - /mnt/$number; done
 umount /mnt; lockstep device detach web; lockstep dev down
-echo "pmem works: $last files that were acknowledged before the power went are there; logs and bitmaps were read from persistent memory" >> seen
+echo "pmem works: $last files that were acknowledged before the power went are there; logs and bitmaps were read from persistent memory, and the disk was made again by \`device attach --all\`" >> seen

@@ -1,5 +1,5 @@
 # In the guest: two hosts keep each other from a volume, by Linux' own NVMe/TCP initiator and nvme-cli. `settings` says SUBSYSTEM and PORTS. The host
-# looks for the files `ready` and `reserved`, and makes `back` and `kept`. What it has seen is in `seen`.
+# looks for the files `ready`, `again` and `reserved`, and makes `back`, `all-back` and `kept`. What it has seen is in `seen`.
 set -ex
 . ./settings
 # Each connection its own disk: Linux takes the paths of all hosts in it for those of one.
@@ -36,12 +36,28 @@ write $b; write $b_too; fails write $a
 [ "$(told $a)" = 1 ]; [ "$(told $a)" = 0 ]
 echo "reserve works: who is preempted hears of it, and cannot write any more" >> seen
 
+# Preempted and aborted; keys are replaced, with the old one and without.
+nvme resv-register $a -n 1 -k 0xa1 -r 0
+nvme resv-acquire $a -n 1 -c 0xa1 -p 0xb2 -t 1 -a 2
+write $a; fails write $b; fails write $b_too
+[ "$(told $b)" != 0 ]; told $b_too
+nvme resv-register $b -n 1 -k 0xb2 -r 0
+fails nvme resv-register $b -n 1 -c 0xb7 -k 0xb3 -r 2
+nvme resv-register $b -n 1 -c 0xb2 -k 0xb3 -r 2; nvme resv-register $b -n 1 -k 0xb2 -r 2 -i
+nvme resv-acquire $b -n 1 -c 0xb2 -p 0xa1 -t 1 -a 1
+write $b; fails write $a; [ "$(told $a)" = 1 ]; [ "$(told $a)" = 0 ]
+echo "reserve works: preempt and abort, and keys that are replaced" >> seen
+
 touch ready
 until_so test -e back
 live() { [ "$(cat /sys/class/nvme/nvme*/state | grep -c live)" = 3 ]; }
 until_so live
 fails write $a; write $b; write $b_too
 echo "reserve works: that is so after the primary's node was killed" >> seen
+
+touch again; until_so test -e all-back; until_so live
+fails write $a; write $b; write $b_too; report $a | grep '"rtype":1'
+echo "reserve works: that is so after all nodes were killed at once" >> seen
 
 nvme resv-release $b -n 1 -c 0xb2 -t 1 -a 0
 write $a

@@ -49,6 +49,8 @@ done
 fio --name=fua --filename=$disk --rw=write --bs=4k --size=64k --direct=1 --sync=1 --ioengine=psync --verify=crc32c
 rm /tmp/full /tmp/expected /tmp/read
 
+# Who waits longer than this in state D is named by the kernel, and looked for at the end.
+echo 60 > /proc/sys/kernel/hung_task_timeout_secs; test "$(cat /proc/sys/kernel/hung_task_timeout_secs)" = 60
 mkfs.ext4 -q $disk; mount -t ext4 $disk /mnt
 refuses lockstep device detach web; grep -q LS-0934 /tmp/said
 # So slow that an emulated machine keeps its leases.

@@ -86,11 +86,13 @@ fn what_was_answered_is_there_when_the_node_of_the_primary_is_killed() {
     wait_for_access(&mut first, 1);
     let mut second = open(&cluster, 2, 1);
     wait_for_access(&mut second, 2);
+    second.ask_for_path_changes().unwrap();
     cluster.kill(1);
     assert!(first.flush().is_err(), "its path is gone");
     assert!(read(&mut second, MIB, 64 << 10) == bytes);
     second.write(2 * MIB, &bytes).unwrap();
-    wait_for_access(&mut second, 1);
+    // It is told, and need not ask.
+    while second.await_path_change().unwrap() != 1 {}
 }
 
 #[test]

@@ -234,6 +234,35 @@ fn a_client_is_at_home_with_the_only_shard_and_by_turns_where_there_are_several(
     assert_eq!(seen, ["1", "1", "2", "3"]);
 }
 
+#[test]
+fn queues_of_hosts_are_at_home_by_turns_too() {
+    let address = |cluster: &Cluster| format!("{}:4420", cluster.address(1));
+    let mut cluster = Cluster::new("threads-queues", 1);
+    cluster.add_settings(1, &format!("nvme = \"{}\"", address(&cluster)));
+    cluster.add_settings(1, "threads = 4");
+    cluster.start(1);
+    let mut file = cluster.resource("alpha", RUN * 4, &[1]);
+    file.shards = 4;
+    cluster.create(&file);
+    let place = address(&cluster).parse().expect("an address");
+    let names = client::discover(place, harness::PATIENCE).expect("it is told");
+    let open = |_| client::NvmeVolume::open(place, &names[0], 1, false, harness::PATIENCE).unwrap();
+    let mut hosts: Vec<_> = (0..4).map(open).collect();
+    for (at, host) in (0..).zip(&mut hosts) {
+        host.write(at * RUN, &content(at, 4096)).expect("written");
+    }
+    let mut read = [0; 4096];
+    for (at, host) in (0..).zip(&mut hosts) {
+        let at = (at + 1) % 4;
+        host.read(at * RUN, &mut read).expect("read");
+        assert_eq!(read[..], content(at, 4096));
+    }
+    let mut seen = homes(&cluster, 1);
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen, ["1", "2", "3"], "each other thread has a queue");
+}
+
 /// With protocol B the memory of a process counts as its cache does, so that the end of both replicas is the loss of all.
 #[test]
 fn what_one_client_was_told_is_gone_for_clients_of_all_threads() {

@@ -32,6 +32,16 @@ pub(in crate::labs) fn reserve(bench: &Bench, series: Series) -> Outcome {
     bench.tell(format!("node {killed}, the primary's, was killed and is back"));
     cluster.wait("web", "in-sync", SYNC_LIMIT)?;
     fs::write(share.join("back"), "")?;
+    running.until("again")?;
+    for node in ["a", "b", "c"] {
+        cluster.kill(node)?;
+    }
+    for node in ["a", "b", "c"] {
+        cluster.start(node)?;
+    }
+    bench.tell("all nodes were killed and are back");
+    cluster.wait("web", "in-sync", SYNC_LIMIT)?;
+    fs::write(share.join("all-back"), "")?;
     running.until("reserved")?;
     for (node, port) in &ports {
         is_kept(node, port, &subsystem)?;
