@@ -35,7 +35,7 @@ impl World {
             }
             return;
         }
-        if self.nodes[node].process.is_none() || enough {
+        if !self.is_open(node) || enough {
             return;
         }
         if self.open_of_client[client] == 0 && self.random.once_in(60) {

@@ -8,7 +8,7 @@
 
 use crate::disk::Disk;
 use crate::oracle::identity;
-use crate::plan::{BadPage, BadWrite};
+use crate::plan::{BadPage, BadWrite, Role};
 use crate::world::{World, node_index};
 use base::{Incarnation, NodeId, VolumeId, VoterId};
 use replica::disk::{Record, decode_bitmap_page};
@@ -46,7 +46,9 @@ impl World {
         } else {
             self.nodes[node].swapped = Some(self.nodes[node].incarnation);
             self.nodes[node].incarnation = Incarnation(0);
-            let disk = self.empty_disk(node, &self.plan.volumes);
+            let is_replica = self.plan.roles[node] == Role::Replica;
+            let volumes: &[_] = if is_replica { &self.plan.volumes } else { &[] };
+            let disk = self.empty_disk(node, volumes);
             self.nodes[node].disk = Some(disk);
             self.nodes[node].restored = None;
             self.nodes[node].put_back = None;

@@ -491,6 +491,17 @@ impl Disk {
         Some(record)
     }
 
+    /// Everything is flushed, and the record that was stored last says that nothing is left open; `None` if none can be read.
+    pub fn close(&mut self) -> Option<Box<Record>> {
+        let stored = self.record_in_flight.take().or_else(|| self.record().map(Box::new));
+        let mut record = stored?;
+        self.flush(u64::MAX);
+        record.stores += 1;
+        record.clean = true;
+        self.record_in_flight = Some(record);
+        self.finish_record(true)
+    }
+
     /// The newest copy of the record that can be read.
     #[must_use]
     pub fn record(&self) -> Option<Record> {

@@ -59,6 +59,7 @@ impl World {
             }
             FaultKind::Operator { node, wish } => self.operate(node, wish, true),
             FaultKind::Crash { .. }
+            | FaultKind::Stop { .. }
             | FaultKind::PowerCut { .. }
             | FaultKind::Break { .. }
             | FaultKind::DiskReplaced { .. }
@@ -77,6 +78,7 @@ impl World {
     fn happen_once(&mut self, kind: &FaultKind, length: u64, speaker: Option<usize>) -> bool {
         match *kind {
             FaultKind::Crash { node } => self.stop(speaker.unwrap_or(node), false, length),
+            FaultKind::Stop { node, power } => self.stop_in_order(node, power, length),
             FaultKind::PowerCut { nodes } => {
                 let hit = nodes | speaker.map_or(0, |node| 1 << node);
                 self.power_cut(hit, length);
@@ -138,6 +140,7 @@ impl World {
             FaultKind::Force { .. } => self.on_rejoin(index),
             FaultKind::Operator { node, wish } => self.operate(node, wish, false),
             FaultKind::Crash { .. }
+            | FaultKind::Stop { .. }
             | FaultKind::PowerCut { .. }
             | FaultKind::Break { .. }
             | FaultKind::DiskReplaced { .. }
@@ -198,7 +201,7 @@ impl World {
         self.queue.after(length, Event::Start { node, life });
     }
 
-    fn power_cut(&mut self, nodes: u32, length: u64) {
+    pub(crate) fn power_cut(&mut self, nodes: u32, length: u64) {
         let nodes = self.spared(nodes);
         for node in 0..self.nodes.len() {
             if nodes & (1 << node) != 0 {

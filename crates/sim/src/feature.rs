@@ -6,7 +6,7 @@
 //!
 //! Not here: carrying out (`fault`), the plain plan (`plan`).
 
-use crate::plan::{BadPage, BadWrite, Fault, FaultKind, Plan, When, Wish};
+use crate::plan::{BadPage, BadWrite, Fault, FaultKind, Plan, Role, When, Wish};
 use crate::queue::{MILLI, Time};
 use base::{Prng, VolumeId};
 use replica::door::{Geometry, LogSize};
@@ -70,6 +70,10 @@ pub enum Feature {
     Stays,
     /// A session ends for one thread of a node after the other: some still read what came by it beside its successor.
     Drain,
+    /// Nodes are stopped in good order, and machines switched off after that.
+    Stops,
+    /// Disks of witnesses fail, stand still, are replaced and put back.
+    Witnesses,
     /// Clocks that drift by more than the bound that leases allow for: a promise breaks, and is meant to.
     Drift,
 }
@@ -78,7 +82,7 @@ pub enum Feature {
 const DRIFT_PPM: i64 = 400_000;
 
 /// Every feature, its name, and one in how many seeds it is on; 0: only if asked for.
-const FEATURES: [(Feature, &str, u64); 28] = [
+const FEATURES: [(Feature, &str, u64); 30] = [
     (Feature::ProtocolB, "protocol-b", 6),
     (Feature::IoError, "io-error", 6),
     (Feature::PassOn, "pass-on", 6),
@@ -107,11 +111,13 @@ const FEATURES: [(Feature, &str, u64); 28] = [
     (Feature::BadWrites, "bad-writes", 6),
     (Feature::Stays, "stays", 8),
     (Feature::Drain, "drain", 4),
+    (Feature::Stops, "stops", 3),
+    (Feature::Witnesses, "witnesses", 3),
 ];
 
 /// Those that may be on without quorum: what links, layouts and disks do, as long as no cache, disk or copy is lost, no
 /// volume changes its size, and each client has one way.
-pub const WITHOUT_QUORUM: [Feature; 10] = [
+pub const WITHOUT_QUORUM: [Feature; 11] = [
     Feature::Drain,
     Feature::Flap,
     Feature::Hold,
@@ -122,6 +128,7 @@ pub const WITHOUT_QUORUM: [Feature; 10] = [
     Feature::ResyncRate,
     Feature::LogSizes,
     Feature::Pmem,
+    Feature::Stops,
 ];
 
 impl Feature {
@@ -231,6 +238,11 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
             node: any(plan, random),
             how: [BadPage::Flipped, BadPage::Stale, BadPage::Astray][small(random, 3)],
         }),
+        Feature::Stops => add(plan, random, 6, |plan, random| FaultKind::Stop {
+            node: small(random, plan.roles.len()),
+            power: random.once_in(2),
+        }),
+        Feature::Witnesses => witnesses(plan, random),
         Feature::Full => {
             add(plan, random, 3, |plan, random| FaultKind::Full { node: any(plan, random) })
         }
@@ -286,6 +298,24 @@ fn log_sizes(plan: &mut Plan, random: &mut Prng) {
         let extents = 2 + small(random, room * log_page_extents - 1);
         plan.log_sizes.push((volume, LogSize { pages, extents }));
     }
+}
+
+/// What happens to disks of replicas happens to those of witnesses, if there are any.
+fn witnesses(plan: &mut Plan, random: &mut Prng) {
+    let all: Vec<usize> =
+        (0..plan.roles.len()).filter(|&node| plan.roles[node] == Role::Witness).collect();
+    if all.is_empty() {
+        return;
+    }
+    add(plan, random, 5, |_, random| {
+        let node = all[small(random, all.len())];
+        match random.below(4) {
+            0 => FaultKind::DiskErrors { node, one_in: 1 + random.below(20) },
+            1 => FaultKind::DiskStall { node },
+            2 => FaultKind::DiskReplaced { node },
+            _ => FaultKind::DiskRestored { node },
+        }
+    });
 }
 
 /// Of any node: that of a client without a copy, too. Many of them find that nothing waits.

@@ -34,6 +34,7 @@ mod reservations;
 pub mod scenario;
 mod sides;
 mod start;
+mod stop;
 pub mod world;
 
 #[cfg(test)]

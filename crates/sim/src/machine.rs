@@ -222,8 +222,10 @@ impl World {
             MemberOutput::Notice(_) => {}
             MemberOutput::Mark(mark) => {
                 self.mark(mark);
-                if mark == "member: own side discarded" {
-                    self.side_decides(node);
+                match mark {
+                    "member: own side discarded" => self.side_decides(node),
+                    "member: leaves a side on which no copy is" => self.side_is_left(node),
+                    _ => {}
                 }
             }
         }
@@ -254,19 +256,25 @@ impl World {
         if let Some(record) = record
             && ok
         {
-            self.nodes[node].incarnation = record.incarnation;
-            self.nodes[node].voter = record.voter;
-            self.nodes[node].restored = match self.nodes[node].restored {
-                Some(old) if old == VoterId(0) || old == record.voter => Some(record.voter),
-                _ => None,
-            };
-            self.nodes[node].spoiled &= self.nodes[node].restored.is_some();
-            self.stored(node, &record);
+            self.record_is_stored(node, &record);
         }
         if !ok {
             self.nodes[node].disk_failed = true;
         }
         self.step_member(node, life, MemberInput::Stored { number, ok });
+    }
+
+    /// A record is on the disk of a node.
+    pub(crate) fn record_is_stored(&mut self, node: usize, record: &replica::disk::Record) {
+        let held = &mut self.nodes[node];
+        held.incarnation = record.incarnation;
+        held.voter = record.voter;
+        held.restored = match held.restored {
+            Some(old) if old == VoterId(0) || old == record.voter => Some(record.voter),
+            _ => None,
+        };
+        held.spoiled &= held.restored.is_some();
+        self.stored(node, record);
     }
 
     fn tell_shards(&mut self, node: usize, life: u64, message: &ToShard) {
@@ -492,6 +500,8 @@ impl World {
         held.life += 1;
         held.process = None;
         held.paused = false;
+        held.stopping = None;
+        let closed = std::mem::take(&mut held.closed);
         held.deferred.clear();
         if let Some(disk) = &mut held.disk {
             if power {
@@ -502,13 +512,13 @@ impl World {
         }
         // With protocol B, what was in memory only counted.
         let record = held.disk.as_ref().and_then(crate::disk::Disk::record);
-        if record.is_some_and(|record| record.in_memory) {
+        if record.is_some_and(|record| record.in_memory) && !closed {
             held.incarnation = Incarnation(0);
         }
         if power {
             held.boot = u128::from(random.id());
             held.clock_start = 1_000_000_000 + random.below(1_000_000_000_000);
-            if volatile {
+            if volatile && !closed {
                 held.incarnation = Incarnation(0);
             }
         }

@@ -151,9 +151,7 @@ impl World {
         let again =
             if self.healed { 20 * MILLI } else { 10 * MILLI + self.random.below(300 * MILLI) };
         self.queue.after(again, Event::Connect { one, other });
-        let able = [one, other]
-            .iter()
-            .all(|&node| self.nodes[node].process.is_some() && !self.nodes[node].paused);
+        let able = [one, other].iter().all(|&node| self.is_open(node) && !self.nodes[node].paused);
         let open = self.links[one][other].blocked == 0 && self.links[other][one].blocked == 0;
         if !able || !open {
             return;
@@ -339,7 +337,7 @@ impl World {
 
     /// A second connection is made: each end ends the first one before it uses the second.
     pub(crate) fn reconnect(&mut self, one: usize, other: usize) {
-        let able = |node: usize| self.nodes[node].process.is_some() && !self.nodes[node].paused;
+        let able = |node: usize| self.is_open(node) && !self.nodes[node].paused;
         let open = self.links[one][other].blocked == 0 && self.links[other][one].blocked == 0;
         if one == other || !able(one) || !able(other) || !open {
             return;

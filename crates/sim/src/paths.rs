@@ -106,7 +106,7 @@ impl World {
     pub(crate) fn change_path(&mut self, client: usize) {
         let alive: Vec<usize> = (0..self.plan.roles.len())
             .filter(|&node| self.plan.roles[node] != crate::plan::Role::Witness)
-            .filter(|&node| self.nodes[node].process.is_some())
+            .filter(|&node| self.is_open(node))
             .collect();
         if alive.is_empty() {
             return;

@@ -32,10 +32,17 @@ pub enum FaultKind {
         /// Index of the node.
         node: usize,
     },
-    /// The process stops in good order (its caches are flushed by nobody) and starts again.
+    /// The machines lose their power, and their caches with it, and start again.
     PowerCut {
         /// Indices of the nodes, as bits.
         nodes: u32,
+    },
+    /// The process is stopped in good order, and started again after `length`.
+    Stop {
+        /// Index of the node.
+        node: usize,
+        /// Its machine is switched off besides.
+        power: bool,
     },
     /// The process stands still for `length`: nothing is handled, nothing is lost.
     Pause {
@@ -181,6 +188,8 @@ impl FaultKind {
         match self {
             FaultKind::Crash { .. } => "crash",
             FaultKind::PowerCut { .. } => "power cut",
+            FaultKind::Stop { power: false, .. } => "stop in good order",
+            FaultKind::Stop { power: true, .. } => "shutdown",
             FaultKind::Pause { .. } => "pause",
             FaultKind::Block { both: true, .. } => "partition",
             FaultKind::Block { both: false, .. } => "partition, one way",

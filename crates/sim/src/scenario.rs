@@ -18,6 +18,7 @@
 //! flush 1                is answered
 //! read 2 0+8 is a        is answered with what a wrote; `zero`: zeroes
 //! crash 2                the process dies; `start 2` starts it again
+//! stop 2                 the process stops in good order; `until stopped 2`. `shutdown 2`: the machine is switched off then
 //! power 1 2 3            the power goes, and every cache with it
 //! torn 2                 likewise, and what is just written of metadata is there in its first piece only (`until storing 2`)
 //! rewind 2               the process dies and its disk is what it was at its first start
@@ -52,7 +53,7 @@
 //! repeat 5 ... end       the lines between, five times; a repeat has no other inside
 //! wait 300               milliseconds pass
 //! until primary 2        time passes until it is so: `primary N`, `in-sync N…`, `syncing N`, `fork N`, `answered`,
-//!                        `split N M`, `storing N` (metadata), `clean` (no replica has any block marked or in doubt)
+//!                        `split N M`, `stopped N…`, `storing N` (metadata), `clean` (no replica has any block marked or in doubt)
 //! within 3000 write b 2 0+8       what follows comes true within 3000 ms
 //! waits                  something that was submitted is still not answered
 //! stale 2                node 2 does not count as in sync now
@@ -271,9 +272,8 @@ impl Scenario {
                 self.answered(index)
             }
             "read" => self.read(words),
-            "crash" | "power" | "torn" | "rewind" | "start" | "pause" | "resume" => {
-                self.process(words)
-            }
+            "crash" | "power" | "torn" | "rewind" | "start" | "pause" | "resume" | "stop"
+            | "shutdown" => self.process(words),
             "cut" | "one-way" => self.cut(words),
             "hold" => self.hold(words),
             "keep" | "restore" | "replace" | "rot" | "lose" | "spoil" => self.disk(words),
@@ -393,6 +393,9 @@ impl Scenario {
             match words[0] {
                 "crash" => self.world.kill(node, false),
                 "power" => self.world.kill(node, true),
+                // It is started again by `start`.
+                "stop" => self.world.stop_in_order(node, false, PATIENCE * 1_000),
+                "shutdown" => self.world.stop_in_order(node, true, PATIENCE * 1_000),
                 "torn" => {
                     let disk = self.world.nodes[node].disk.as_mut();
                     let disk = disk.filter(|disk| disk.is_storing());

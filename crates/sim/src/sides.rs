@@ -56,6 +56,8 @@ pub(crate) struct Sides {
     answered: BTreeMap<OpIndex, Place>,
     /// Ends of histories that were given up.
     given_up: BTreeSet<Place>,
+    /// Nodes that are about to leave a side by themselves.
+    left_alone: BTreeSet<usize>,
     /// An operator said which side is to go on.
     resolved: u64,
     /// Both sides were seen to name each other.
@@ -212,17 +214,16 @@ impl World {
         }
         let before = before.expect("checked on the line above");
         sides.given_up.insert(before);
-        let id = self.nodes[node].id;
-        let copy = sides.installed.get(&before).is_some_and(|left| left.is_in_sync(id));
-        let empty = !copy && sides.is_empty(before, place);
+        // By itself a node leaves a side only on which nothing was done.
+        let by_itself = sides.left_alone.remove(&node);
+        let empty = sides.is_empty(before, place);
         let said = sides.resolved > 0
-            || self.plan.options.after_split_brain != AfterSplitBrain::Disconnect
-            || empty;
+            || self.plan.options.after_split_brain != AfterSplitBrain::Disconnect;
         self.mark("sim: a side was given up");
-        if empty {
-            self.mark("sim: a side on which nothing was done was given up");
-        }
-        if !said {
+        if by_itself && !empty {
+            let text = format!("node {}: it left a side by itself that has answers", node + 1);
+            self.fail("sides", text);
+        } else if !said && !by_itself {
             let text = format!("node {}: its side was given up, and nobody said so", node + 1);
             self.fail("sides", text);
         }
@@ -242,6 +243,13 @@ impl World {
         if clients > 0 {
             let text = format!("node {} gives its side up under {clients} clients", node + 1);
             self.fail("sides", text);
+        }
+    }
+
+    /// A member leaves its side although nobody chose another.
+    pub(crate) fn side_is_left(&mut self, node: usize) {
+        if let Some(sides) = &mut self.sides {
+            sides.left_alone.insert(node);
         }
     }
 

@@ -16,6 +16,7 @@ use crate::plan::{BadWrite, Plan, When};
 use crate::queue::{MILLI, Queue, SECOND, Time};
 use crate::reservations::Reservations;
 use crate::sides::Sides;
+use crate::stop::Stopping;
 use base::{Incarnation, Instant, NodeId, Prng, RequestId, SessionId, VoterId};
 use replica::{FromShard, Member, MemberInput, OperationId, Shard, ShardInput, ShardOutput};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -67,6 +68,8 @@ pub(crate) enum Event {
     LinkTimeout { from: usize, to: usize, block: u64 },
     /// A process starts.
     Start { node: usize, life: u64 },
+    /// A process that is stopping looks how far it is.
+    Stop { node: usize, life: u64 },
     /// A fault begins.
     Fault(usize),
     /// A fault ends.
@@ -124,6 +127,10 @@ pub(crate) struct Node {
     pub(crate) clock_start: u64,
     pub(crate) drift_ppm: i64,
     pub(crate) paused: bool,
+    /// Its process is stopping in good order.
+    pub(crate) stopping: Option<Stopping>,
+    /// Its process has flushed its disk, and written down that nothing is left open there.
+    pub(crate) closed: bool,
     pub(crate) deferred: VecDeque<Event>,
     /// Present life of the disk's cache; 0 after it was lost.
     pub(crate) incarnation: Incarnation,
@@ -170,6 +177,8 @@ impl Node {
             deferred: VecDeque::new(),
             incarnation: Incarnation(0),
             swapped: None,
+            stopping: None,
+            closed: false,
             disk_errors: 0,
             stalled_until: 0,
             struck: false,
@@ -449,6 +458,7 @@ impl World {
             Event::Connect { one, other } => self.on_connect(one, other),
             Event::LinkTimeout { from, to, block } => self.on_link_timeout(from, to, block),
             Event::Start { node, life } => self.on_start(node, life),
+            Event::Stop { node, life } => self.on_stop(node, life),
             Event::Fault(index) => self.on_fault(index),
             Event::FaultEnd(index) => self.on_fault_end(index),
             Event::Flap(index) => self.on_flap(index),
@@ -470,6 +480,7 @@ impl World {
             | Event::Wake { node, .. }
             | Event::Disk { node, .. }
             | Event::Journal { node, .. }
+            | Event::Stop { node, .. }
             | Event::Record { node, .. } => Some(*node),
             Event::Frame { session, end, .. }
             | Event::Up { session, end }

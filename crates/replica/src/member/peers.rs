@@ -354,6 +354,7 @@ impl Member {
         }
         self.change_grown(&known)
             .or_else(|| self.change_resolve(&known))
+            .or_else(|| self.change_overtake(&known))
             .or_else(|| self.change_invalidate(&known))
             .or_else(|| self.change_replace(&known))
             .or_else(|| self.change_operation(&known, out))

@@ -2,17 +2,17 @@
 //!
 //! To each other the sides are gone: no vote, no data, no lease; only configurations, and how much each has
 //! changed, are still said. The side that goes on is chosen by an operator or by the policy that both
-//! sides have; it says so by a configuration with a higher fork. A side whose copies are all on another one holds
-//! nothing, and is given up whatever they say.
+//! sides have; it says so by a configuration with a higher fork.
 //!
 //! Always: nothing is given up but by that, and only while no client is here; a copy that was given up is in
-//! sync again only when all that either side changed was copied.
+//! sync again only when all that either side changed was copied. A primary whose side never came to serve, and
+//! has no copy left, leaves it by itself: it gives up nothing.
 //!
 //! Not here: what is an ancestor (`lineage`), what only this copy holds (`shard`).
 
-use super::lineage::{is_ancestor, is_lineal};
+use super::lineage::{is_ancestor, is_lineal, is_off};
 use super::peers::is_kept;
-use super::{Known, Member, Out, Peer, SplitStatus, Then};
+use super::{Known, Member, Out, SplitStatus, Then};
 use crate::door::{MemberOutput, Notice, Slot, ToShard};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -45,6 +45,15 @@ pub(super) struct Split {
 /// The first stretch that `mine` has and `theirs` has not.
 fn parting<'a>(mine: &'a Configuration, theirs: &Configuration) -> Option<&'a Stretch> {
     mine.lineage.iter().find(|one| theirs.lineage.iter().all(|other| other.id != one.id))
+}
+
+/// Where in their common past two configurations parted, as far as both remember; `None`: nowhere, or nobody knows.
+fn parted_after(one: &Configuration, other: &Configuration) -> Option<Epoch> {
+    if one.lineage.len().max(other.lineage.len()) >= LINEAGE_MAX {
+        return None;
+    }
+    let firsts = [parting(one, other), parting(other, one)];
+    firsts.into_iter().flatten().map(|stretch| stretch.epoch).min()
 }
 
 /// When that began.
@@ -188,11 +197,51 @@ impl Member {
 
     /// The side that goes on, if this one does not.
     pub(super) fn chosen_side(&self) -> Option<(NodeId, Known)> {
-        let fork = self.known.as_ref().map(|known| known.configuration.fork)?;
+        let mine = &self.known.as_ref()?.configuration;
+        let is_without_a_copy = self.is_without_a_copy(mine);
         self.peers.iter().find_map(|(&node, peer)| {
             let theirs = &peer.split.as_ref()?.theirs;
-            (theirs.configuration.fork > fork).then(|| (node, theirs.clone()))
+            let there = &*theirs.configuration;
+            let goes_on = there.fork > mine.fork
+                || (is_without_a_copy && super::rank(there) > super::rank(mine))
+                    && parted_after(mine, there).is_some_and(|at| at.0 + 1 >= mine.reign.0);
+            goes_on.then(|| (node, theirs.clone()))
         })
+    }
+
+    /// Whether this node is primary of a side that never came to serve in its reign, and all copies that the side counts on
+    /// are on another one. A primary without a copy comes to be that when it counts the vote of one that learned meanwhile
+    /// that another had gone on alone. If the sides parted with this reign, nothing was answered on this one; and nothing
+    /// ever will be.
+    fn is_without_a_copy(&self, mine: &Configuration) -> bool {
+        let is_elsewhere = |entry: &MemberEntry| {
+            let peer = self.peers.get(&entry.node);
+            peer.is_some_and(|peer| {
+                let split = peer.split.as_ref();
+                let kept = peer.hello.as_ref().is_some_and(|hello| is_kept(hello, entry));
+                kept && split.is_some_and(|split| split.theirs.configuration.fork == mine.fork)
+            })
+        };
+        is_off(mine)
+            && self.reign().is_some_and(|reign| !reign.served && reign.reign == mine.reign)
+            && mine.members.iter().filter(|entry| entry.in_sync).all(is_elsewhere)
+    }
+
+    /// A side that cannot go on is left for one whose number is higher (`chosen_side`): this one's becomes that, where a
+    /// peer without a copy is ahead by numbers alone. Nothing else changes.
+    pub(super) fn change_overtake(&self, known: &Configuration) -> Option<(Configuration, Then)> {
+        let stuck = self.splits().into_iter().filter(|(node, theirs)| {
+            let is_here = |entry: &MemberEntry| {
+                let hello = self.peers.get(&entry.node).and_then(|peer| peer.hello.as_ref());
+                let kept = hello.is_some_and(|hello| is_kept(hello, entry));
+                entry.node == self.node || (kept && !self.is_split(entry.node))
+            };
+            theirs.epoch >= known.epoch
+                && theirs.primary == Some(*node)
+                && theirs.members.iter().filter(|entry| entry.in_sync).all(is_here)
+        });
+        let epoch = stuck.map(|(_, theirs)| Epoch(theirs.epoch.0 + 1)).max()?;
+        Some((Configuration { epoch, ..known.clone() }, Then::Nothing))
     }
 
     /// The other side was chosen: this node takes that history, and its copy is brought up to date by what
@@ -206,6 +255,9 @@ impl Member {
             let (here, there) = (&known.configuration, &theirs.configuration);
             let (mine, theirs) = (side_name(here, there), there.history());
             let fork = there.fork;
+            if fork == here.fork {
+                out.push(MemberOutput::Mark("member: leaves a side on which no copy is"));
+            }
             out.push(MemberOutput::Notice(Notice::GivesUp { peer, mine, theirs, fork }));
         }
         self.abandon_or_abdicate(out);
@@ -302,7 +354,7 @@ impl Member {
         self.splits().iter().any(|(node, _)| *node == discard)
     }
 
-    /// The peer whose side is to be given up: by the policy that both sides have, or because it has no copy.
+    /// The peer whose side is to be given up, by the policy that both sides have.
     fn discarded_by_policy(&self) -> Option<NodeId> {
         let mine = self.known.as_ref()?.configuration.clone();
         if !self.may_act_alone(&mine) {
@@ -319,9 +371,6 @@ impl Member {
         // operator is to look.
         if mine.lineage.len() >= LINEAGE_MAX || theirs.lineage.len() >= LINEAGE_MAX {
             return false;
-        }
-        if self.has_copies_of(mine, theirs) {
-            return true;
         }
         let policy = mine.options.after_split_brain;
         if policy != theirs.options.after_split_brain {
@@ -345,23 +394,6 @@ impl Member {
                     || (node != self.node && theirs.is_in_sync(node) && !mine.is_in_sync(node))
             }
         }
-    }
-
-    /// Whether every copy that the other side counts on is on this side, and says so: it acts on the newest that is known
-    /// here. Who acts on a side stays on it, so none of them ever acted on the other: nothing was answered there, and
-    /// nobody there could decide anything. A primary without a copy comes to be that when it counts the vote of one that
-    /// meanwhile learned of this side.
-    fn has_copies_of(&self, mine: &Configuration, theirs: &Configuration) -> bool {
-        let is_here = |entry: &MemberEntry| {
-            if entry.node == self.node {
-                return self.is_own_kept(theirs);
-            }
-            let acts = |peer: &&Peer| peer.split.is_none() && peer.learned >= mine.epoch;
-            let hello =
-                self.peers.get(&entry.node).filter(acts).and_then(|peer| peer.hello.as_ref());
-            hello.is_some_and(|hello| is_kept(hello, entry))
-        };
-        theirs.members.iter().filter(|entry| entry.in_sync).all(is_here)
     }
 
     /// Whether this node would be primary only to end a split brain as the policy says.
@@ -399,7 +431,9 @@ impl Member {
             mine_since_ms: parted_at(mine, theirs),
             theirs_since_ms: parted_at(theirs, mine),
             theirs_changed: split.theirs_changed,
-            discarded: theirs.fork > mine.fork,
+            discarded: self
+                .chosen_side()
+                .is_some_and(|(_, chosen)| chosen.configuration == *theirs),
         })
     }
 }

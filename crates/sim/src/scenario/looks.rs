@@ -47,6 +47,10 @@ impl Scenario {
 
     /// Whether what `until` waits for is so.
     pub(super) fn is_so(&self, words: &[&str]) -> Result<bool, String> {
+        if words.first() == Some(&"stopped") {
+            let nodes = self.nodes(&words[1..])?;
+            return Ok(nodes.iter().all(|&node| self.world.nodes[node].process.is_none()));
+        }
         if let (Some(sides), Some(&what)) = (&self.world.sides, words.first())
             && what != "answered"
         {
@@ -58,7 +62,10 @@ impl Scenario {
                 }
                 ("primary", &[node]) => Ok(sides.is_primary(node)),
                 ("in-sync", nodes) => Ok(sides.are_in_sync(nodes)),
-                _ => Err("until primary N, in-sync N…, split N M, or answered".to_owned()),
+                _ => {
+                    Err("until primary N, in-sync N…, split N M, stopped N…, or answered"
+                        .to_owned())
+                }
             };
         }
         let Some(newest) = &self.world.oracle.newest else { return Ok(false) };
@@ -86,7 +93,8 @@ impl Scenario {
                 Ok(newest.in_sync().collect::<Vec<_>>() == wanted)
             }
             _ => {
-                Err("until primary N, in-sync N…, syncing N, storing N, fork N, clean, done, or answered"
+                Err("until primary N, in-sync N…, syncing N, storing N, fork N, stopped N…, clean, done, or \
+                     answered"
                     .to_owned())
             }
         }
