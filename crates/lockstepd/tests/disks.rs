@@ -90,6 +90,41 @@ fn a_replica_whose_disk_becomes_full_is_left_behind_by_name_and_comes_back_with_
     copies_are_equal(&cluster, &[1, 2, 3]);
 }
 
+/// Whether the record on a node's disk says that its last process ended in good order.
+fn is_closed(cluster: &Cluster, node: u16) -> bool {
+    let image = cluster.home(node).join("volumes/alpha-0.img");
+    let program = std::process::Command::new(env!("CARGO_BIN_EXE_lockstepd"))
+        .args(["dump", text(&image)])
+        .output();
+    let said = String::from_utf8(program.expect("it is built").stdout).expect("text");
+    let clean = said.lines().find_map(|line| line.trim().strip_prefix("clean: "));
+    clean.expect("the record is shown").starts_with("true")
+}
+
+#[test]
+fn a_disk_that_failed_a_flush_is_not_closed_in_good_order() {
+    let mut cluster = Cluster::new("not-closed", 1);
+    cluster.add_settings(1, "allow_faults = true");
+    cluster.start(1);
+    cluster.create(&cluster.resource(NAME, 64 * MIB, &[1]));
+    let mut volume = cluster.open(1, NAME);
+    assert_eq!(write_steps(&mut volume, 100, 8), 8);
+    drop(volume);
+    assert!(cluster.stop(1));
+    assert!(is_closed(&cluster, 1), "nothing failed");
+    cluster.append_settings(1, "[faults]\nseed = 1\nflush_errors_one_in = 4\n");
+    cluster.start(1);
+    let mut volume = cluster.open(1, NAME);
+    let mut flushes = (0..60).map(|step| {
+        volume.write(step * MIB, &content(step, 4096)).expect("written");
+        volume.flush()
+    });
+    assert!(flushes.any(|flushed| flushed.is_err()), "there is no other copy");
+    drop(volume);
+    assert!(cluster.stop(1));
+    assert!(!is_closed(&cluster, 1), "what the disk lost nobody can say");
+}
+
 #[test]
 fn a_node_whose_disk_is_full_when_it_starts_serves_from_the_others_and_comes_back_with_room() {
     let mut cluster = Cluster::new("full-start", 3);

@@ -484,11 +484,30 @@ impl Disk {
     pub fn finish_record(&mut self, ok: bool) -> Option<Box<Record>> {
         let record = self.record_in_flight.take()?;
         if ok {
-            let copy = usize::from(record.copy());
-            self.records[copy] = record.encode();
-            self.good_record = self.good_record.take().filter(|(bad, _)| *bad != copy);
+            self.put_record(&record);
         }
         Some(record)
+    }
+
+    /// Writes the record, or does not, though it says so: over the other copy, or not at all.
+    fn put_record(&mut self, record: &Record) {
+        let copy = usize::from(record.copy());
+        let other = self.records[1 - copy].clone();
+        // The other copy is bad already, or not there: that would be a disk that is lost.
+        let may = self.good_record.is_none() && newest_record(&[Some(&other)]).is_ok();
+        let trick = self.trick.take_if(|trick| may && *trick != BadPage::Flipped);
+        match trick {
+            Some(how) => {
+                self.good_record = Some((copy, record.encode()));
+                if how == BadPage::Astray {
+                    self.records[1 - copy] = record.encode();
+                }
+            }
+            None => {
+                self.records[copy] = record.encode();
+                self.good_record = self.good_record.take().filter(|(bad, _)| *bad != copy);
+            }
+        }
     }
 
     /// Everything is flushed, and the record that was stored last says that nothing is left open; `None` if none can be read.

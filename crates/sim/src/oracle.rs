@@ -4,6 +4,7 @@
 //! Not here: whether answers are linear (`history`).
 
 use crate::history::OpIndex;
+use crate::plan::FAULTS_MIN;
 use crate::queue::{MILLI, SECOND, Time};
 use crate::world::{Event, LIVENESS, World, node_index};
 use base::{Ballot, Epoch, Incarnation, VoterId};
@@ -177,8 +178,24 @@ impl World {
         self.check_primaries();
     }
 
+    /// Faults that waited for an output which never came strike now, where too few have struck; whether one did.
+    fn strike_late(&mut self) -> bool {
+        if self.faults.values().sum::<u64>() >= FAULTS_MIN as u64 {
+            return false;
+        }
+        let Some((_, late)) = self.at_output.pop_last() else { return false };
+        self.mark("sim: a fault that waited for an output strikes before all is healed");
+        for fault in late {
+            self.on_fault(fault);
+        }
+        true
+    }
+
     /// From now on nothing goes wrong.
     pub(crate) fn on_heal(&mut self) {
+        if self.strike_late() {
+            return self.queue.after(300 * MILLI, Event::Heal);
+        }
         self.healed = true;
         if self.trace {
             println!("---- healing");
@@ -361,7 +378,7 @@ impl World {
                 ));
             }
         }
-        self.no_member().or_else(|| self.held_buffers())
+        self.no_member().or_else(|| self.leftovers())
     }
 
     /// A node that should be a replica, and is none by the newest configuration.
@@ -391,9 +408,9 @@ impl World {
         None
     }
 
-    /// Buffers that nobody needs any more, once everything was read again. Until there is a primary again a write of the
-    /// last one may wait for room in a replica's activity log, which only a primary can make.
-    pub(crate) fn held_buffers(&self) -> Option<String> {
+    /// Buffers and operations that nobody needs any more, once everything was read again. Until there is a primary again a
+    /// write of the last one may wait for room in a replica's activity log, which only a primary can make.
+    pub(crate) fn leftovers(&self) -> Option<String> {
         if !self.finals {
             return None;
         }
@@ -401,6 +418,16 @@ impl World {
             let held = node.process.as_ref().map_or(0, |process| process.buffers.count());
             if held > 0 {
                 return Some(format!("node {} holds {held} buffers", node.id));
+            }
+            let shards = node.process.iter().flat_map(|process| &process.shards);
+            for (number, shard) in shards.enumerate() {
+                let status = shard.status();
+                if status.open + status.waiting + status.forwarded + status.held > 0 {
+                    return Some(format!(
+                        "node {} shard {number} has not ended all: {status:?}",
+                        node.id
+                    ));
+                }
             }
         }
         None

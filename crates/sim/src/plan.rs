@@ -340,7 +340,7 @@ pub struct Plan {
 const KINDS: usize = 11;
 
 /// Faults in each history, at least.
-const FAULTS_MIN: usize = 5;
+pub(crate) const FAULTS_MIN: usize = 5;
 /// Draws for them, at most: with few nodes and few kinds hardly any may be possible.
 const DRAWS_MAX: u64 = 500;
 

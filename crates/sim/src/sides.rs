@@ -406,7 +406,7 @@ impl World {
                 return Some(format!("node {} is not in sync: {}", node + 1, short(known)));
             }
         }
-        self.held_buffers()
+        self.leftovers()
     }
 
     /// Who is split from whom, by what nodes say of themselves.

@@ -2,13 +2,13 @@
 //! disks are flushed, and the records say that nothing is left open.
 //!
 //! Always: a stop ends within [`STOP_LIMIT`] and [`CLOSE_LIMIT`], also where a disk hangs; what it did not come to is
-//! then as after a crash.
+//! then as after a crash. So is a disk that failed.
 //!
 //! Not here: who becomes primary instead (`replica`).
 
 use base::{Duration, Instant};
 use replica::door::{Operation, OperationId, ToShard};
-
+use replica::member::Memory;
 use sys::Errno;
 use wire::Quorum;
 
@@ -188,12 +188,22 @@ impl Node {
             && elsewhere.into_iter().all(|shard| self.threads.is_settled_at(id, shard))
     }
 
+    /// Whether the disk failed a request in this process: a flush that works after that says nothing of what was lost.
+    fn has_failed(&self, key: Key) -> bool {
+        let resource = self.resources.get(key).expect("just listed");
+        resource.member().status().memory == Some(Memory::Detached)
+    }
+
     /// Flushes what is idle, and records that nothing is left open there.
     fn close_disks(&mut self) {
         let limit = self.hands.now_fresh() + CLOSE_LIMIT;
         for key in self.resources.keys() {
             if !self.is_at_rest(key) {
                 warning!("{}: its disk is busy; it is left as after a crash", self.name_of(key));
+                continue;
+            }
+            if self.has_failed(key) {
+                warning!("{}: its disk failed; it is left as after a crash", self.name_of(key));
                 continue;
             }
             // A disk that hangs holds up nobody but itself.
