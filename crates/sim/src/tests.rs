@@ -448,6 +448,21 @@ fn what_a_campaign_need_not_reach_is_a_mark_with_one_reason() {
 }
 
 #[test]
+fn five_faults_strike_in_every_run() {
+    let struck = |seed| {
+        let plan = Plan::new(seed);
+        let report = campaign::run(&plan, campaign::STEPS_MAX, false);
+        assert_eq!(report.failure, None, "seed {seed}");
+        assert!(plan.requests >= 200 && plan.faults.len() >= 5, "seed {seed}");
+        (report.faults.values().sum::<u64>(), report.marks)
+    };
+    let runs: Vec<_> = (1..=80).map(struck).collect();
+    assert!(runs.iter().all(|(faults, _)| *faults >= 5));
+    let late = "sim: a fault that waited for an output strikes before all is healed";
+    assert!(runs.iter().any(|(_, marks)| marks.contains_key(late)), "else it shows nothing");
+}
+
+#[test]
 fn two_runs_of_one_seed_are_the_same() {
     for seed in [3, 4] {
         let plan = Plan::new(seed);
