@@ -30,6 +30,10 @@ writes; umount /mnt; fsck.ext4 -fn $disk
 # Mounted where this process does not see it.
 unshare -m bash -c "mount -t ext4 $disk /mnt; touch /tmp/mounted; until test -e /tmp/end; do sleep 0.2; done; umount /mnt" & other=$!
 until_so test -e /tmp/mounted; refuses lockstep device detach web; grep -q "open for itself alone" /tmp/said; touch /tmp/end; wait $other
+# Open in a program that does not have it for itself alone: this one, and one that stands still.
+exec 9< $disk; refuses lockstep device detach web; grep -q "is open: .*(process $$)" /tmp/said; exec 9<&-
+sleep 1000 < $disk & other=$!
+refuses lockstep device detach web; grep -q LS-0934 /tmp/said; grep -q "is open: sleep (process $other)" /tmp/said; kill $other; wait $other || true
 mkswap $disk; swapon $disk
 refuses lockstep device detach web; grep -q "used for swap" /tmp/said; swapoff $disk
 
@@ -38,7 +42,7 @@ cp $book /tmp/book; lockstep device detach web; is_empty
 cp /tmp/book $book; lockstep device attach --all; test -b $disk; has_paths 3
 lockstep device detach web; is_empty
 cp /tmp/book $book; lockstep device detach web; is_empty
-echo "nvme works: a disk with three paths, kept while it is mounted or used for swap, made and taken away after a crash" >> seen
+echo "nvme works: a disk with three paths, kept while it is mounted, open or used for swap, made and taken away after a crash" >> seen
 
 if [ "$NAMES" != 1 ]; then
     refuses lockstep device attach web --from "$NBD"; grep -q LS-0933 /tmp/said; grep -q "keeps no name with its disks" /tmp/said; is_empty

@@ -15,6 +15,7 @@ mod keep;
 mod keys;
 mod nbd;
 mod nvme;
+mod openers;
 mod place;
 #[cfg(test)]
 mod tests;
@@ -321,7 +322,11 @@ impl Here {
             _ => PathBuf::from(USUAL),
         };
         Ok(Here {
-            host: Host { root: PathBuf::from("/"), limit: KERNEL_LIMIT },
+            host: Host {
+                root: PathBuf::from("/"),
+                limit: KERNEL_LIMIT,
+                number_of: openers::number_of,
+            },
             ublk: Box::new(Ublk::of_the_nodes()),
             nvme: Box::new(Nvme::of_the_kernel()),
             nbd: Box::new(Nbd),
@@ -487,6 +492,9 @@ impl Here {
         maker
             .answers(&self.host, disk)
             .map_err(|why| in_use(format!("whether /dev/{first} is in use is not known: {why}")))?;
+        if let Some(user) = self.host.kept_open(&going) {
+            return Err(in_use(user));
+        }
         let hold = |name: String| {
             let open = self.host.hold(&name).map_err(in_use)?;
             Ok(Held { name, open })

@@ -181,7 +181,7 @@ kinds! {
         "This host has no way, of those that were tried, to make a disk of the volume; the message says why of each.",
         "`lockstep doctor` says what helps; `lockstep resource show NAME` says where the volume is.";
     DISK_IN_USE = "LS-0934", Failed,
-        "A disk that is mounted, used for swap, or held by another device or program is not taken away, nor one that does not answer.",
+        "A disk that is mounted, used for swap, held by another device, or open in a program is not taken away, nor one that does not answer.",
         "End what the message names. To take it away all the same, with I/O errors for whoever uses it: --force.";
     NOT_ATTACHED = "LS-0935", NotFound,
         "The volume is no disk of this host, as far as it is written down.",

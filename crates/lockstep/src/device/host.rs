@@ -28,6 +28,8 @@ pub(super) struct Host {
     pub(super) root: PathBuf,
     /// How long to look for what the kernel is to show, or to take away.
     pub(super) limit: Duration,
+    /// The number of the block device that a program has open by this path (`openers::number_of`).
+    pub(super) number_of: fn(&Path) -> Option<String>,
 }
 
 impl Host {
@@ -120,16 +122,19 @@ impl Host {
         Ok(())
     }
 
-    /// Who uses a disk or a partition of it, as far as that is seen without opening it.
-    pub(super) fn user_of(&self, disk: &str) -> Option<String> {
-        let parts = self.names(format!("sys/block/{disk}"));
-        let parts = parts.into_iter().filter(|name| {
-            name.starts_with(disk) && self.at(format!("sys/block/{disk}/{name}/partition")).exists()
-        });
+    /// Where the kernel tells of a disk, and of each partition of it.
+    pub(super) fn directories_of(&self, disk: &str) -> Vec<String> {
+        let whole = format!("sys/block/{disk}");
+        let names = self.names(&whole).into_iter().filter(|name| name.starts_with(disk));
+        let below = names.map(|name| format!("{whole}/{name}"));
+        let parts = below.filter(|path| self.at(path).join("partition").exists());
         let parts: Vec<String> = parts.collect();
-        let whole = self.user_of_one(disk, &format!("sys/block/{disk}"));
-        let of_part = |part: &String| self.user_of_one(part, &format!("sys/block/{disk}/{part}"));
-        whole.or_else(|| parts.iter().find_map(of_part))
+        [whole].into_iter().chain(parts).collect()
+    }
+
+    /// Who uses a disk or a partition of it, as far as the kernel tells without being asked of each program.
+    pub(super) fn user_of(&self, disk: &str) -> Option<String> {
+        self.directories_of(disk).iter().find_map(|directory| self.user_of_one(directory))
     }
 
     /// Opens a disk for this process alone, and has sent what was written to it; `None` if it cannot be opened at all. Who has it
@@ -148,12 +153,15 @@ impl Host {
         }
     }
 
-    fn user_of_one(&self, name: &str, directory: &str) -> Option<String> {
+    fn user_of_one(&self, directory: &str) -> Option<String> {
+        let name = directory.rsplit('/').next().unwrap_or_default();
         if let Some(place) = self.mounted_at(&self.text(format!("{directory}/dev"))?) {
             return Some(format!("/dev/{name} is mounted at {place}"));
         }
         if let Some(holder) = self.names(format!("{directory}/holders")).first() {
-            return Some(format!("/dev/{name} is held by /dev/{holder}"));
+            let opened = self.opened_by(&[format!("sys/block/{holder}")]);
+            let opened = opened.map(|opened| format!("; {opened}")).unwrap_or_default();
+            return Some(format!("/dev/{name} is held by /dev/{holder}{opened}"));
         }
         let swaps = self.text("proc/swaps").unwrap_or_default();
         let is_it = |line: &str| line.split_whitespace().next() == Some(&format!("/dev/{name}"));

@@ -6,6 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use super::host::Host;
 use super::keep::{self, Broken};
 use super::keys;
 use super::nvme::Nvme;
+use super::openers::number_of;
 use super::place::{Target, parse_place, parse_target};
 use super::ublk::Ublk;
 use super::{Going, Here, Made, Maker, PathState, Unmade, disk_at};
@@ -43,7 +45,18 @@ impl Root {
     }
 
     fn host(&self) -> Host {
-        Host { root: self.0.clone(), limit: Duration::from_millis(200) }
+        let number_of = |path: &Path| fs::read_to_string(path).ok();
+        Host { root: self.0.clone(), limit: Duration::from_millis(200), number_of }
+    }
+
+    /// A process that has one file open, which is the device of that number, on a mount of that kind.
+    fn process(&self, number: u32, name: &str, open: &str, mount: &str) {
+        let at = |path: &str| format!("proc/{number}/{path}");
+        self.put(&at("comm"), &format!("{name}\n"));
+        self.put(&at("fd/9"), open);
+        self.put(&at("fdinfo/9"), "pos:\t0\nflags:\t0100000\nmnt_id:\t27\nino:\t5\n");
+        let line = format!("27 1 0:5 / /dev rw,nosuid shared:2 - {mount} {mount} rw\n");
+        self.put(&at("mountinfo"), &line);
     }
 }
 
@@ -247,6 +260,90 @@ fn a_disk_in_use_is_taken_away_by_force_only() {
 }
 
 #[test]
+fn a_disk_that_a_program_has_open_is_taken_away_by_force_only() {
+    let root = Root::of("open");
+    let (here, told) = puppets(&root, [None, Some("nvme0n1"), None]);
+    let web = target("web");
+    here.attach(&web, Via::Auto, known("web")).unwrap();
+    asked(&told[1]);
+    root.put("sys/block/nvme0n1/nvme0n1p1/partition", "1\n");
+    root.put("sys/block/nvme0n1/nvme0n1p1/dev", "259:8\n");
+    root.process(30, "dd", "259:8", "tmpfs");
+    let said = || {
+        here.detach(&web, false, State::Leaving).map_err(|problem| {
+            assert!(problem.is_kind(DISK_IN_USE), "{problem}");
+            problem.message
+        })
+    };
+    assert_eq!(said().unwrap_err(), "web/0: /dev/nvme0n1p1 is open: dd (process 30)");
+    for number in [4, 100, 200] {
+        root.process(number, "fio", "259:7", "devtmpfs");
+    }
+    assert_eq!(
+        said().unwrap_err(),
+        "web/0: /dev/nvme0n1 is open: fio (process 4), dd (process 30: /dev/nvme0n1p1), fio (process 100), 1 more"
+    );
+    assert_eq!(asked(&told[1]), [""; 0]);
+    here.detach(&web, true, State::Leaving).unwrap();
+    here.attach(&web, Via::Auto, known("web")).unwrap();
+    for number in [4, 30, 100, 200] {
+        fs::remove_dir_all(root.0.join(format!("proc/{number}"))).unwrap();
+    }
+    // Another disk; this process itself, which inherits what its shell has open; a server's file, which nobody asks after.
+    root.process(5, "qemu", "259:77", "devtmpfs");
+    root.process(std::process::id(), "lockstep", "259:7", "devtmpfs");
+    root.process(6, "vi", "259:7", "nfs4");
+    said().unwrap();
+}
+
+#[test]
+fn a_program_that_only_looks_at_a_disk_is_waited_for() {
+    let root = Root::of("looks");
+    let (mut here, _) = puppets(&root, [None, Some("nvme0n1"), None]);
+    // It lets go when it was seen once.
+    here.host.number_of = |path| {
+        let number = fs::read_to_string(path).ok();
+        fs::remove_file(path).ok();
+        number
+    };
+    let web = target("web");
+    here.attach(&web, Via::Auto, known("web")).unwrap();
+    root.process(30, "(udev-worker)", "259:7", "devtmpfs");
+    here.detach(&web, false, State::Leaving).unwrap();
+    assert!(!root.0.join("proc/30/fd/9").exists(), "it was seen");
+}
+
+#[test]
+fn a_real_program_that_has_a_real_device_open_is_found_until_it_ends() {
+    let node = (0..256).map(|number| PathBuf::from(format!("/dev/loop{number}")));
+    let host = Host { root: PathBuf::from("/"), limit: Duration::ZERO, number_of };
+    let directory =
+        |node: &Path| format!("sys/block/{}", node.file_name().unwrap().to_str().unwrap());
+    let free = |node: &PathBuf| {
+        let directory = directory(node);
+        fs::File::open(node).is_ok()
+            && host.at(&directory).join("dev").exists()
+            && host.opened_by(&[directory]).is_none()
+    };
+    // The last: whoever else looks for a free one begins with the first.
+    let Some(node) = node.filter(free).next_back() else {
+        return println!("NOT RUN: no loop device can be opened");
+    };
+    let directories = [directory(&node)];
+    let mut child = std::process::Command::new("cat")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(fs::File::open(&node).unwrap())
+        .spawn()
+        .unwrap();
+    let said = host.opened_by(&directories).unwrap_or_default();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(said, format!("{} is open: cat (process {})", node.display(), child.id()));
+    assert_eq!(host.opened_by(&directories), None);
+}
+
+#[test]
 fn a_disk_that_does_not_answer_is_taken_away_by_force_only() {
     let root = Root::of("silent");
     let (here, told) = puppets(&root, [None, Some("nvme0n1"), None]);
@@ -373,7 +470,15 @@ fn a_disk_is_in_use_by_a_mounted_part_of_it_a_holder_or_swap() {
     root.put("proc/swaps", "Filename\tType\n/dev/nbd0  partition 1 0 -2\n");
     assert!(host.user_of("nbd0").unwrap().contains("swap"));
     root.put("sys/block/nbd0/holders/dm-3/dev", "");
-    assert!(host.user_of("nbd0").unwrap().contains("/dev/dm-3"));
+    root.put("sys/block/dm-3/dev", "254:3\n");
+    assert_eq!(host.user_of("nbd0").unwrap(), "/dev/nbd0 is held by /dev/dm-3");
+    root.put("sys/block/dm-3/holders/dm-4/dev", "");
+    root.put("sys/block/dm-4/dev", "254:4\n");
+    root.process(812, "mariadbd", "254:4", "devtmpfs");
+    assert_eq!(
+        host.user_of("nbd0").unwrap(),
+        "/dev/nbd0 is held by /dev/dm-3; /dev/dm-4 is open: mariadbd (process 812)"
+    );
     root.put("proc/self/mountinfo", "36 35 43:1 / /part rw - ext4 /dev/nbd0p1 rw\n");
     fs::remove_dir_all(root.0.join("sys/block/nbd0/holders")).unwrap();
     root.put("proc/swaps", "");
