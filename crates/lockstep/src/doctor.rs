@@ -1,7 +1,7 @@
 //! `lockstep doctor`: what this machine can do for a node and for hosts that use its volumes.
 //!
 //! Everything is tried, nothing concluded from the kernel's version: vendors patch theirs, and containers forbid what the
-//! kernel could do. It needs no node and no cluster, and leaves nothing behind.
+//! kernel could do. It needs no node and no cluster, and leaves nothing behind; a node that runs is asked where its stores are.
 //!
 //! Always: a finding that is not `ok` says what that costs and what helps; only what a node cannot do without
 //! (`needed`) lets the command fail.
@@ -11,7 +11,9 @@
 mod host;
 mod network;
 mod places;
+mod stores;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -99,10 +101,16 @@ pub(crate) fn run(global: &Global, paths: &[PathBuf]) -> Result<(), Problem> {
     findings.push(network::packets(Path::new("/sys/class/net")));
     for path in subjects(global, paths)? {
         if path.join("node.toml").is_file() {
-            findings.extend(network::look(&path)?);
+            let settings = network::settings(&path)?;
+            findings.extend(network::look(&path, &settings));
+            findings.extend(places::look(&path)?);
+            findings.extend(stores::look(&path, &settings)?);
+        } else {
+            findings.extend(places::look(&path)?);
         }
-        findings.extend(places::look(&path)?);
     }
+    let mut told = BTreeSet::new();
+    findings.retain(|one| told.insert(one.what.clone()));
     let style = Style::of(global);
     match style.form {
         Form::Json => say_json(&json!({ "version": 1, "findings": &findings }))?,

@@ -8,6 +8,8 @@ mod node_program;
 mod refusing;
 
 use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use harness::TestCluster;
 use refusing::Refusing;
@@ -50,6 +52,94 @@ fn ports_and_peers_of_nodes_are_tried_and_what_is_missing_fails() {
     cluster.done(&["doctor"]);
     let said = cluster.ends_with(2, &["doctor", "/not/there"]);
     assert!(said.contains("/not/there: there is nothing"), "{said}");
+}
+
+/// A loop device over a file, detached at its end.
+struct Loop(PathBuf);
+
+impl Loop {
+    /// `None`, and a word, where none can be had.
+    fn over(image: &Path) -> Option<Loop> {
+        std::fs::File::create(image).unwrap().set_len(1 << 30).unwrap();
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(image).output();
+        match output {
+            Ok(output) if output.status.success() => {
+                Some(Loop(String::from_utf8_lossy(&output.stdout).trim().into()))
+            }
+            other => {
+                println!("NOT RUN: metadata on a loop device: {other:?}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        Command::new("losetup").arg("--detach").arg(&self.0).status().ok();
+    }
+}
+
+#[test]
+fn stores_outside_of_a_nodes_directory_are_looked_at_whether_it_runs_or_not() {
+    let cluster = TestCluster::up(1, "file");
+    let stores = cluster.directory.join("far away");
+    std::fs::create_dir(&stores).unwrap();
+    let device = Loop::over(&cluster.directory.join("image"));
+    let metadata = device
+        .as_ref()
+        .map_or(String::new(), |device| format!(", metadata_path = \"{}\"", device.0.display()));
+    for name in ["web", "db"] {
+        let metadata = if name == "web" { metadata.as_str() } else { "" };
+        let path = stores.join(name);
+        let text = format!(
+            "[[members]]\nnode = \"a\"\nstores = [{{ volume = 0, kind = \"file\", path = \"{}\"{metadata} }}]\n\
+             [[volumes]]\nsize = \"16MiB\"\n",
+            path.display()
+        );
+        let description = cluster.directory.join("description.toml");
+        std::fs::write(&description, text).unwrap();
+        cluster.done(&["resource", "create", name, "--from", description.to_str().unwrap()]);
+    }
+    let looks = |told: &Value| {
+        for what in ["direct I/O", "discard", "room"] {
+            let there = finding(told, &format!("{what} in {}", stores.display()));
+            let found = there["found"].as_str().unwrap();
+            assert!(found.ends_with("; in use: db/0, web/0"), "{there}");
+        }
+        if let Some(Loop(device)) = &device {
+            let device = device.display();
+            for what in [format!("device {device}"), format!("direct I/O on {device}")] {
+                let there = finding(told, &what);
+                let found = there["found"].as_str().unwrap();
+                assert!(found.ends_with("; in use: metadata of web/0"), "{there}");
+                assert_eq!(there["verdict"], "ok");
+            }
+        }
+    };
+    // A node that runs is asked, not its files.
+    let described = cluster.directory.join("a/resources/db.toml");
+    let aside = cluster.directory.join("aside");
+    std::fs::rename(&described, &aside).unwrap();
+    looks(&cluster.json(&["doctor"]));
+    std::fs::rename(&aside, &described).unwrap();
+    cluster.done(&["dev", "kill", "a"]);
+    looks(&cluster.json(&["doctor"]));
+    // What was named already is not told twice.
+    let node = cluster.directory.join("a");
+    let told = cluster.json(&["doctor", node.to_str().unwrap(), stores.to_str().unwrap()]);
+    looks(&told);
+    let all = told["findings"].as_array().unwrap();
+    let room = format!("room in {}", stores.display());
+    assert_eq!(all.iter().filter(|one| one["what"] == room.as_str()).count(), 1, "{told}");
+
+    std::fs::rename(stores.join("db"), &aside).unwrap();
+    let said = cluster.ends_with(1, &["doctor"]);
+    assert!(said.contains("LS-0932") && said.contains("without: store of db/0"), "{said}");
+    std::fs::rename(&aside, stores.join("db")).unwrap();
+    std::fs::write(&described, "surprise").unwrap();
+    let damaged = format!("description {}", described.display());
+    assert_eq!(finding(&cluster.json(&["doctor"]), &damaged)["verdict"], "degraded");
 }
 
 #[test]

@@ -15,6 +15,8 @@ impl Errno {
     pub const INVALID: Errno = Errno(libc::EINVAL);
     /// No space left.
     pub const NO_SPACE: Errno = Errno(libc::ENOSPC);
+    /// No memory left, or none that may be locked.
+    pub const NO_MEMORY: Errno = Errno(libc::ENOMEM);
     /// The file system has no files as large as that.
     pub const TOO_LARGE: Errno = Errno(libc::EFBIG);
     /// The limit on operations in flight was met.

@@ -61,4 +61,5 @@ pub use ublk::{
     UBLK_DEPTH, UBLK_IO_BYTES, UblkCommand, UblkDevice, UblkEvent, UblkFeatures, UblkInfo,
     UblkLack, UblkOp, UblkRequest, UblkRing, UblkShape,
 };
+pub use uring::io_uring_lacks;
 pub use wake::Waker;

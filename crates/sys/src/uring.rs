@@ -59,11 +59,7 @@ impl Uring {
             // What was tried would be sent on whatever has its number then.
             return Err(Errno::AGAIN);
         }
-        let parameters = ring.params();
-        let able = parameters.is_feature_ext_arg()
-            && parameters.is_feature_nodrop()
-            && parameters.is_feature_fast_poll();
-        if !able || !knows_all(&ring)? {
+        if !lacking(&ring)?.is_empty() {
             return Err(Errno::NOT_SUPPORTED);
         }
         // Blocking, as a non-blocking one would answer at once instead of waiting.
@@ -324,21 +320,61 @@ fn skips(ring: &mut IoUring) -> bool {
     skips
 }
 
-fn knows_all(ring: &IoUring) -> Result<bool, Errno> {
+/// What the engine asks of the kernel, by the kernel's names.
+const NEEDED: [(u8, &str); 10] = [
+    (opcode::Accept::CODE, "IORING_OP_ACCEPT"),
+    (opcode::Connect::CODE, "IORING_OP_CONNECT"),
+    (opcode::Recv::CODE, "IORING_OP_RECV"),
+    (opcode::SendMsg::CODE, "IORING_OP_SENDMSG"),
+    (opcode::PollAdd::CODE, "IORING_OP_POLL_ADD"),
+    (opcode::Read::CODE, "IORING_OP_READ"),
+    (opcode::Write::CODE, "IORING_OP_WRITE"),
+    (opcode::Fsync::CODE, "IORING_OP_FSYNC"),
+    (opcode::Fallocate::CODE, "IORING_OP_FALLOCATE"),
+    (opcode::AsyncCancel::CODE, "IORING_OP_ASYNC_CANCEL"),
+];
+
+fn lacking(ring: &IoUring) -> Result<Vec<&'static str>, Errno> {
+    let parameters = ring.params();
+    let features = [
+        (parameters.is_feature_ext_arg(), "IORING_FEAT_EXT_ARG"),
+        (parameters.is_feature_nodrop(), "IORING_FEAT_NODROP"),
+        (parameters.is_feature_fast_poll(), "IORING_FEAT_FAST_POLL"),
+    ];
+    let features = features.into_iter().filter(|(has, _)| !has).map(|(_, name)| name);
     let mut probe = Probe::new();
     ring.submitter().register_probe(&mut probe).map_err(|error| Errno::of(&error))?;
-    Ok([
-        opcode::Accept::CODE,
-        opcode::Connect::CODE,
-        opcode::Recv::CODE,
-        opcode::SendMsg::CODE,
-        opcode::PollAdd::CODE,
-        opcode::Read::CODE,
-        opcode::Write::CODE,
-        opcode::Fsync::CODE,
-        opcode::Fallocate::CODE,
-        opcode::AsyncCancel::CODE,
-    ]
-    .into_iter()
-    .all(|code| probe.is_supported(code)))
+    Ok(features.chain(lacking_of(&probe)).collect())
+}
+
+/// The operations that the kernel does not say that it has.
+fn lacking_of(probe: &Probe) -> Vec<&'static str> {
+    let lacks = NEEDED.iter().filter(|(code, _)| !probe.is_supported(*code));
+    lacks.map(|(_, name)| *name).collect()
+}
+
+/// What the engine on io_uring needs and this kernel lacks, by the kernel's names: where there is something,
+/// [`Errno::NOT_SUPPORTED`] is why it does not start.
+///
+/// # Errors
+/// The kernel's: it gives no ring, or does not tell.
+pub fn io_uring_lacks() -> Result<Vec<&'static str>, Errno> {
+    lacking(&IoUring::new(8).map_err(|error| Errno::of(&error))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use io_uring::Probe;
+
+    use super::{NEEDED, Uring, io_uring_lacks, lacking_of};
+
+    #[test]
+    fn what_a_kernel_does_not_tell_that_it_has_is_named() {
+        let names: Vec<&str> = NEEDED.iter().map(|(_, name)| *name).collect();
+        assert_eq!(lacking_of(&Probe::new()), names);
+        match Uring::new(8) {
+            Ok(_) => assert_eq!(io_uring_lacks(), Ok(Vec::new())),
+            Err(errno) => println!("NOT RUN: {errno}"),
+        }
+    }
 }

@@ -3,6 +3,7 @@
 //! Not here: what depends on a node's settings (`network`) or on a store (`places`).
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,12 @@ const OPEN_FILES: u64 = 4096;
 /// Memory below which a node with the usual settings gets into trouble, in bytes.
 const MEMORY_BYTES: u64 = 512 << 20;
 
+/// Locked memory for the rings of a node with many threads, in bytes: 132 KiB each.
+const LOCKED_BYTES: u64 = 8 << 20;
+
+/// What a host without the kernel's initiator does without.
+const NO_TCP: &str = "no disk of a volume by the kernel's NVMe/TCP initiator";
+
 /// A look at the clock that takes longer than this is a system call, or worse.
 const CLOCK_SLOW: Duration = Duration::from_micros(1);
 
@@ -25,7 +32,7 @@ const CLOCK_SLOW: Duration = Duration::from_micros(1);
 pub(super) fn look(root: &Path) -> Vec<Finding> {
     let mut findings = vec![io_uring(root)];
     findings.extend(ways(root));
-    findings.extend([clock(root), open_files(root), memory(root)]);
+    findings.extend([clock(root), open_files(root), locked_memory(root), memory(root)]);
     findings
 }
 
@@ -50,15 +57,26 @@ fn io_uring(root: &Path) -> Finding {
         Err(error) => return Finding::degraded(what, error.to_string(), costs, "mend LOCKSTEP_IO"),
     };
     let is_off = text(root, "proc/sys/kernel/io_uring_disabled").is_some_and(|text| text != "0");
-    let remedy = match refused {
+    let lacks = sys::io_uring_lacks().unwrap_or_default();
+    Finding::degraded(what, without_ring(refused, &lacks), costs, ring_remedy(refused, is_off))
+}
+
+/// Why there is no ring: what the kernel lacks is named.
+fn without_ring(refused: Errno, lacks: &[&str]) -> String {
+    if lacks.is_empty() { refused.to_string() } else { format!("lacks {}", lacks.join(", ")) }
+}
+
+fn ring_remedy(refused: Errno, is_off: bool) -> &'static str {
+    match refused {
         _ if is_off => "sysctl -w kernel.io_uring_disabled=0",
         Errno::NOT_SUPPORTED => "a newer kernel: this one lacks some of the operations",
+        // Kernels before 5.12 count rings.
+        Errno::NO_MEMORY => "what `locked memory` below says, or more memory",
         _ => {
             "in a container: a seccomp profile that allows io_uring_setup, io_uring_enter and \
              io_uring_register"
         }
-    };
-    Finding::degraded(what, refused.to_string(), costs, remedy)
+    }
 }
 
 /// How far a driver is.
@@ -105,19 +123,33 @@ fn ways(root: &Path) -> Vec<Finding> {
         Driver::Absent => Finding::missing(what, "this kernel has no such driver", costs, lack),
     };
     let lack = "a kernel with it, or programs that speak NBD themselves (QEMU, libnbd, nbdfuse)";
-    let tcp = one(
-        "nvme-tcp",
-        "nvme_tcp",
-        "sys/module/nvme_tcp",
-        "no disk of a volume by the kernel's NVMe/TCP initiator",
-        lack,
-    );
+    let tcp = one("nvme-tcp", "nvme_tcp", "sys/module/nvme_tcp", NO_TCP, lack);
+    let tcp = if tcp.verdict == Verdict::Ok { tcp_can(root) } else { tcp };
     let costs = "no disk of a volume that the node of this host serves without a network between";
     let ublk = one("ublk", "ublk_drv", "dev/ublk-control", costs, lack);
     let ublk = if ublk.verdict == Verdict::Ok { ublk_can(costs) } else { ublk };
     let nbd = one("nbd", "nbd", "sys/module/nbd", "no disk of a volume by NBD", lack);
     let nbd = if nbd.verdict == Verdict::Ok { nbd_can(nbd_keeps_names()) } else { nbd };
     vec![tcp, multipath(root), ublk, nbd]
+}
+
+/// Whether the driver that is there takes orders: a container has its module, and may not have its device.
+fn tcp_can(root: &Path) -> Finding {
+    let what = "nvme-tcp";
+    let device = root.join("dev/nvme-fabrics");
+    let opened = fs::OpenOptions::new().read(true).write(true).open(&device);
+    let Err(error) = opened else {
+        return Finding::ok(what, "/dev/nvme-fabrics can be opened");
+    };
+    let remedy = match error.kind() {
+        ErrorKind::NotFound => {
+            "modprobe nvme_tcp; in a container: give it that device, or attach outside of it"
+        }
+        ErrorKind::PermissionDenied => "ask again as root; in a container: let it use that device",
+        _ => "what the kernel's log (dmesg) says of it",
+    };
+    let found = format!("the module is there, but not /dev/nvme-fabrics: {error}");
+    Finding::missing(what, found, NO_TCP, remedy)
 }
 
 /// What the driver that is there can do, as it says itself.
@@ -205,19 +237,46 @@ fn clock(root: &Path) -> Finding {
     Finding::degraded(what, found, "every request looks at the clock several times", remedy)
 }
 
+/// The numbers of a line of this process's limits: what it has, and what it may give itself. `None`: the line is not there;
+/// no limit is the greatest number.
+fn limit(root: &Path, name: &str) -> Option<[u64; 2]> {
+    let limits = text(root, "proc/self/limits").unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+    let number = |word: &str| if word == "unlimited" { Some(u64::MAX) } else { word.parse().ok() };
+    let mut words = line.split_whitespace();
+    Some([number(words.next()?)?, number(words.next()?)?])
+}
+
 fn open_files(root: &Path) -> Finding {
     let what = "open files";
-    let limits = text(root, "proc/self/limits").unwrap_or_default();
-    let line = limits.lines().find(|line| line.starts_with("Max open files"));
-    let hard = line.and_then(|line| line.split_whitespace().nth(4)?.parse::<u64>().ok());
-    match hard {
+    match limit(root, "Max open files") {
         None => Finding::ok(what, "no limit is told"),
-        Some(hard) if hard >= OPEN_FILES => Finding::ok(what, format!("{hard} at most")),
-        Some(hard) => Finding::degraded(
+        Some([_, u64::MAX]) => Finding::ok(what, "no limit"),
+        Some([_, hard]) if hard >= OPEN_FILES => Finding::ok(what, format!("{hard} at most")),
+        Some([_, hard]) => Finding::degraded(
             what,
             format!("{hard} at most"),
             "a node with many clients or volumes turns some away",
             format!("LimitNOFILE={OPEN_FILES} or more in the unit, or ulimit -Hn"),
+        ),
+    }
+}
+
+/// Kernels before 5.12 count rings against it, unless their owner may lock what he likes.
+fn locked_memory(root: &Path) -> Finding {
+    let what = "locked memory";
+    match limit(root, "Max locked memory") {
+        None => Finding::ok(what, "no limit is told"),
+        Some([u64::MAX, _]) => Finding::ok(what, "no limit"),
+        Some([soft, _]) if soft >= LOCKED_BYTES => {
+            Finding::ok(what, format!("{} at most", show_size(soft)))
+        }
+        Some([soft, _]) => Finding::degraded(
+            what,
+            format!("{} at most", show_size(soft)),
+            "before Linux 5.12 io_uring's rings count: threads of a node that is not root's get none, and use epoll (more CPU \
+             time for each request)",
+            "LimitMEMLOCK=infinity in the unit, or ulimit -l unlimited; in a container: --ulimit memlock=-1",
         ),
     }
 }
@@ -249,10 +308,14 @@ fn memory(root: &Path) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::{Driver, driver, memory, multipath, nbd_can, open_files};
+    use super::{
+        Driver, driver, locked_memory, memory, multipath, nbd_can, open_files, ring_remedy, ways,
+        without_ring,
+    };
     use crate::doctor::Verdict;
     use std::fs;
     use std::path::{Path, PathBuf};
+    use sys::Errno;
 
     /// A file system of a test, which goes with it.
     struct Root(PathBuf);
@@ -299,6 +362,36 @@ mod tests {
     }
 
     #[test]
+    fn an_initiator_whose_module_is_there_and_its_device_is_not_makes_no_disk() {
+        let module = ("sys/module/nvme_tcp/refcnt", "0\n");
+        let of = |files: &[(&str, &str)]| {
+            let root = Root::of("fabrics", files);
+            let found = ways(&root.0).remove(0);
+            assert_eq!(found.what, "nvme-tcp");
+            found
+        };
+        let lacks = of(&[module]);
+        assert_eq!(lacks.verdict, Verdict::Missing);
+        assert!(lacks.found.contains("/dev/nvme-fabrics") && lacks.remedy.contains("container"));
+        assert_eq!(of(&[module, ("dev/nvme-fabrics", "")]).verdict, Verdict::Ok);
+        // Something that cannot be opened is in its place.
+        assert_eq!(of(&[module, ("dev/nvme-fabrics/x", "")]).verdict, Verdict::Missing);
+    }
+
+    #[test]
+    fn what_a_kernel_lacks_of_io_uring_is_named() {
+        let lacks = ["IORING_FEAT_NODROP", "IORING_OP_FALLOCATE"];
+        assert_eq!(
+            without_ring(Errno::NOT_SUPPORTED, &lacks),
+            "lacks IORING_FEAT_NODROP, IORING_OP_FALLOCATE"
+        );
+        assert!(ring_remedy(Errno::NOT_SUPPORTED, false).contains("newer kernel"));
+        assert_eq!(without_ring(Errno::DENIED, &[]), Errno::DENIED.to_string());
+        assert!(ring_remedy(Errno::DENIED, true).contains("sysctl"));
+        assert!(ring_remedy(Errno::NO_MEMORY, false).contains("locked memory"));
+    }
+
+    #[test]
     fn multipath_that_is_turned_off_is_told_apart_from_none() {
         let path = "sys/module/nvme_core/parameters/multipath";
         for (files, verdict) in [
@@ -326,6 +419,7 @@ mod tests {
     #[test]
     fn limits_are_those_that_bind() {
         let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
+            Max locked memory         65536                unlimited            bytes\n\
             Max open files            1024                 2048                 files\n";
         let root = Root::of(
             "limits",
@@ -337,6 +431,15 @@ mod tests {
         );
         let files = open_files(&root.0);
         assert_eq!((files.verdict, files.found.as_str()), (Verdict::Degraded, "2048 at most"));
+        let locked = locked_memory(&root.0);
+        assert_eq!((locked.verdict, locked.found.as_str()), (Verdict::Degraded, "64KiB at most"));
+        assert!(locked.costs.contains("epoll") && locked.remedy.contains("LimitMEMLOCK"));
+        for (soft, found) in [("8388608", "8MiB at most"), ("unlimited", "no limit")] {
+            let line = format!("Max locked memory         {soft}    unlimited    bytes\n");
+            let root = Root::of("locked", &[("proc/self/limits", &line)]);
+            let locked = locked_memory(&root.0);
+            assert_eq!((locked.verdict, locked.found.as_str()), (Verdict::Ok, found));
+        }
         let memory = memory(&root.0);
         assert_eq!(
             (memory.verdict, memory.found.as_str()),

@@ -20,13 +20,17 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Packets of Ethernet, in bytes.
 const MTU_USUAL: u32 = 1500;
 
-/// Looks at what the node of a directory needs.
-pub(super) fn look(directory: &Path) -> Result<Vec<Finding>, Problem> {
+/// The settings of the node of a directory.
+pub(super) fn settings(directory: &Path) -> Result<Table, Problem> {
     let path = directory.join("node.toml");
-    let settings = fs::read_to_string(&path)
+    fs::read_to_string(&path)
         .map_err(|error| error.to_string())
         .and_then(|text| text.parse::<Table>().map_err(|error| error.message().to_owned()))
-        .map_err(|error| Problem::new(FILE, format!("{}: {error}", path.display())))?;
+        .map_err(|error| Problem::new(FILE, format!("{}: {error}", path.display())))
+}
+
+/// Looks at what the node of a directory needs.
+pub(super) fn look(directory: &Path, settings: &Table) -> Vec<Finding> {
     let name = settings.get("name").and_then(|name| name.as_str()).unwrap_or("?");
     let admin = settings.get("admin_socket").and_then(|path| path.as_str()).unwrap_or("admin.sock");
     let runs = UnixStream::connect(directory.join(admin)).is_ok();
@@ -46,7 +50,7 @@ pub(super) fn look(directory: &Path) -> Result<Vec<Finding>, Problem> {
             findings.push(reach(&format!("node {name} to {other}"), address));
         }
     }
-    Ok(findings)
+    findings
 }
 
 /// A port that a node listens at.

@@ -38,8 +38,7 @@ pub(super) fn look(path: &Path) -> Result<Vec<Finding>, Problem> {
         return Err(problem(&"neither a directory nor a file nor a block device"));
     }
     if kind.is_block_device() {
-        let facts = File::open(path, sys::OpenOptions::default()).and_then(|file| file.facts());
-        return Ok(vec![device(path, facts)]);
+        return Ok(device(path));
     }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     Ok(directory(parent.unwrap_or(Path::new("."))))
@@ -95,10 +94,10 @@ impl Trial {
                 "a file system that has it (ext4, XFS), or a block device",
             );
         }
-        let block = File::open(&self.path, sys::OpenOptions::default())
-            .and_then(|file| file.facts())
-            .map_or(0, |facts| facts.logical_block_bytes);
-        Finding::ok(what, format!("blocks of {block} bytes"))
+        match File::open(&self.path, sys::OpenOptions::default()).and_then(|file| file.facts()) {
+            Ok(facts) => Finding::ok(what, shape(&facts)),
+            Err(errno) => Finding::ok(what, format!("blocks of an unknown size ({errno})")),
+        }
     }
 
     fn holes(&self) -> Finding {
@@ -134,33 +133,74 @@ fn room(path: &Path) -> Finding {
     Finding::degraded(what, found, costs, "room, or another file system for the stores")
 }
 
-fn device(path: &Path, facts: Result<DeviceFacts, Errno>) -> Finding {
+/// Blocks and cache.
+fn shape(facts: &DeviceFacts) -> String {
+    let cache = if facts.volatile_cache { "a cache that is flushed" } else { "no volatile cache" };
+    let (logical, physical) = (facts.logical_block_bytes, facts.physical_block_bytes);
+    format!("blocks of {logical} bytes ({physical} inside), {cache}")
+}
+
+/// What a store on this block device would do, or does.
+fn device(path: &Path) -> Vec<Finding> {
     let what = format!("device {}", path.display());
-    let facts = match facts {
-        Ok(facts) => facts,
+    let opened = File::open(path, sys::OpenOptions::default());
+    match opened.and_then(|file| file.facts()) {
+        Ok(facts) => {
+            let found = format!("{}, {}", show_size(facts.size_bytes), shape(&facts));
+            vec![Finding::ok(what, found), device_direct(path, &facts), device_discard(path)]
+        }
         Err(errno) => {
             let remedy = "see who may open it (owner, group, the container's devices)";
-            return Finding::missing(what, errno.to_string(), "no store can be on it", remedy)
-                .needed();
+            let costs = "no store can be on it";
+            vec![Finding::missing(what, errno.to_string(), costs, remedy).needed()]
+        }
+    }
+}
+
+/// Reads its first block past the page cache.
+fn device_direct(path: &Path, facts: &DeviceFacts) -> Finding {
+    let what = format!("direct I/O on {}", path.display());
+    let options = sys::OpenOptions { direct: true, ..sys::OpenOptions::default() };
+    let file = match File::open(path, options) {
+        Ok(file) => file,
+        Err(errno) => {
+            let remedy = "the device below it, where what lies between has none";
+            return Finding::degraded(what, errno.to_string(), BUFFERED, remedy);
         }
     };
-    let cache = if facts.volatile_cache { "a cache that is flushed" } else { "no volatile cache" };
-    let found = format!(
-        "{}, blocks of {} bytes ({} inside), {cache}",
-        show_size(facts.size_bytes),
-        facts.logical_block_bytes,
-        facts.physical_block_bytes
-    );
-    let number = fs::metadata(path).map_or(0, |metadata| metadata.rdev());
-    let limit =
-        format!("/sys/dev/block/{}:{}/queue/discard_max_bytes", major(number), minor(number));
-    let discards = fs::read_to_string(limit).is_ok_and(|text| text.trim() != "0");
-    if discards {
-        return Finding::ok(what, format!("{found}, discard"));
+    let block = facts.logical_block_bytes as usize;
+    let mut memory = vec![0; 2 * block];
+    let aligned = memory.as_ptr().align_offset(block);
+    let read = memory.get_mut(aligned..aligned + block).ok_or(Errno::INVALID);
+    match read.and_then(|place| file.read_now(place, 0)) {
+        Ok(()) => Finding::ok(what, "its first block was read"),
+        Err(errno) => Finding::missing(
+            what,
+            format!("its first block cannot be read: {errno}"),
+            "no store can be on it",
+            "what the kernel's log (dmesg) says of it, or another device",
+        )
+        .needed(),
     }
+}
+
+/// What the kernel says of it: to try it would lose what is there.
+fn device_discard(path: &Path) -> Finding {
+    let what = format!("discard on {}", path.display());
+    let number = fs::metadata(path).map_or(0, |metadata| metadata.rdev());
+    let (major, minor) = (major(number), minor(number));
+    // A partition has the limits of its disk.
+    let limit = ["queue", "../queue"].into_iter().find_map(|queue| {
+        fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{queue}/discard_max_bytes")).ok()
+    });
+    let found = match limit.as_deref().map(str::trim_end) {
+        Some("0") => "the kernel says that it has none",
+        Some(_) => return Finding::ok(what, "the kernel says that it has it"),
+        None => "the kernel does not say whether it has it",
+    };
     Finding::degraded(
         what,
-        format!("{found}, no discard"),
+        found,
         "what clients discard is written as zeroes, and a thin pool below gets nothing back",
         "nothing where the device has none; else turn it on (for dm-crypt: allow-discards)",
     )
@@ -169,9 +209,10 @@ fn device(path: &Path, facts: Result<DeviceFacts, Errno>) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::look;
-    use crate::doctor::Verdict;
+    use crate::doctor::{Finding, Verdict};
     use std::fs;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
 
     #[test]
     fn a_directory_is_tried_and_left_as_it_was() {
@@ -185,9 +226,8 @@ mod tests {
         let kept = fs::read_to_string(root.join("store.img")).unwrap();
         fs::remove_dir_all(&root).ok();
         assert_eq!((left, kept.as_str()), (0, "kept"));
-        let whats = |findings: &[super::Finding]| {
-            findings.iter().map(|one| one.what.clone()).collect::<Vec<_>>()
-        };
+        let whats =
+            |findings: &[Finding]| findings.iter().map(|one| one.what.clone()).collect::<Vec<_>>();
         assert_eq!(findings.len(), 3);
         assert_eq!(whats(&findings), whats(&of_file));
     }
@@ -200,5 +240,101 @@ mod tests {
             findings.len() == 1 && findings[0].verdict == Verdict::Missing && findings[0].needed,
             "{findings:?}"
         );
+    }
+
+    /// A directory with a file of 8 MiB, and a loop device over it, which go with it.
+    struct Loop {
+        directory: PathBuf,
+        device: PathBuf,
+    }
+
+    impl Loop {
+        fn of(name: &str) -> Option<Loop> {
+            Loop::made_by(name, "truncate -s 8M \"$0\"/image; losetup --find --show \"$0\"/image")
+        }
+
+        /// Over a file of a file system that has no holes, and that goes when nobody has the file open.
+        fn without_discard(name: &str) -> Option<Loop> {
+            let mount = "mount -t ramfs none \"$0\"; truncate -s 8M \"$0\"/image; losetup --find --show \"$0\"/image";
+            Loop::made_by(name, &format!("unshare --mount sh -ec '{}' \"$0\"", mount))
+        }
+
+        fn made_by(name: &str, script: &str) -> Option<Loop> {
+            let name = format!("lockstep-doctor-{name}-{}", std::process::id());
+            let directory = std::env::temp_dir().join(name);
+            fs::create_dir_all(&directory).unwrap();
+            let output = Command::new("sh").args(["-ec", script]).arg(&directory).output().unwrap();
+            let device = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+            let made = Loop { directory, device };
+            if !output.status.success() {
+                println!("NOT RUN: no such loop device: {output:?}");
+                return None;
+            }
+            Some(made)
+        }
+
+        fn image(&self) -> PathBuf {
+            self.directory.join("image")
+        }
+
+        /// Verdicts and words: of the device, of direct I/O, of discard.
+        fn look(&self) -> Vec<(Verdict, String)> {
+            let findings = look(&self.device).unwrap();
+            let device = self.device.display();
+            let whats: Vec<&str> = findings.iter().map(|one| one.what.as_str()).collect();
+            let expected =
+                ["device", "direct I/O on", "discard on"].map(|what| format!("{what} {device}"));
+            assert_eq!(whats, expected);
+            findings.into_iter().map(|one| (one.verdict, one.found)).collect()
+        }
+    }
+
+    impl Drop for Loop {
+        fn drop(&mut self) {
+            if self.device.starts_with("/dev") {
+                Command::new("losetup").arg("--detach").arg(&self.device).status().ok();
+            }
+            fs::remove_dir_all(&self.directory).ok();
+        }
+    }
+
+    #[test]
+    fn a_device_is_read_past_the_cache_and_one_that_cannot_be_is_told() {
+        let Some(own) = Loop::of("read") else { return };
+        let said = own.look();
+        assert!(said[0].1.starts_with("8MiB, blocks of 512 bytes"), "{said:?}");
+        assert_eq!(said[1], (Verdict::Ok, "its first block was read".to_owned()));
+        fs::File::create(own.image()).unwrap();
+        let said = own.look();
+        assert_eq!(said[1].0, Verdict::Missing, "{said:?}");
+        assert!(said[1].1.starts_with("its first block cannot be read: "), "{said:?}");
+        assert!(look(&own.device).unwrap()[1].needed);
+    }
+
+    #[test]
+    fn a_device_without_discard_is_not_as_good_as_one_with_it() {
+        let expected = |verdict, found: &str| (verdict, found.to_owned());
+        let Some(with) = Loop::of("with") else { return };
+        assert_eq!(with.look()[2], expected(Verdict::Ok, "the kernel says that it has it"));
+        let Some(without) = Loop::without_discard("without") else { return };
+        let said = without.look();
+        assert_eq!(said[2], expected(Verdict::Degraded, "the kernel says that it has none"));
+        assert_eq!(said[1].0, Verdict::Ok);
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_opened_is_missing() {
+        let name = format!("lockstep-doctor-node-{}", std::process::id());
+        let node = std::env::temp_dir().join(name);
+        // A number for local use, which nobody has.
+        let made = Command::new("mknod").arg(&node).args(["b", "240", "77"]).output();
+        if !made.as_ref().is_ok_and(|output| output.status.success()) {
+            return println!("NOT RUN: no node of a device can be made: {made:?}");
+        }
+        let findings = look(&node).unwrap();
+        fs::remove_file(&node).unwrap();
+        let [only] = &findings[..] else { panic!("{findings:?}") };
+        assert!(only.verdict == Verdict::Missing && only.needed, "{only:?}");
+        assert_eq!(only.costs, "no store can be on it");
     }
 }
