@@ -13,7 +13,7 @@ use ::nvme::{
     DISCOVERY_NQN, Derivation, Digests, Host, HostEvent, Names, ProofFault, Prover, Secret, Seed,
     Status, TlsKey, TlsNames,
 };
-use base::ReservationCommand;
+use base::{ReservationCommand, ReservationKind};
 use sys::{Psk, PskSession, PskTls};
 
 use super::{CONNECT_LIMIT, broken};
@@ -383,10 +383,22 @@ impl NvmeVolume {
     /// # Errors
     /// If the node says so, or nothing in time.
     pub fn write(&mut self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_how(offset_bytes, bytes, false)
+    }
+
+    /// Likewise, and returns when it is durable (FUA).
+    ///
+    /// # Errors
+    /// If the node says so, or nothing in time.
+    pub fn write_through(&mut self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_how(offset_bytes, bytes, true)
+    }
+
+    fn write_how(&mut self, offset_bytes: u64, bytes: &[u8], through: bool) -> io::Result<()> {
         let mut failed = 0;
         let status = self.patiently(|volume| {
             loop {
-                let status = volume.write_once(offset_bytes, bytes)?;
+                let status = volume.write_once(offset_bytes, bytes, through)?;
                 failed += u32::from(status == Status::PATH_ERROR);
                 if status != Status::PATH_ERROR || failed == TRIES_MAX {
                     return Ok((status, ()));
@@ -417,11 +429,11 @@ impl NvmeVolume {
         self.patience = patience;
     }
 
-    fn write_once(&mut self, offset_bytes: u64, bytes: &[u8]) -> io::Result<Status> {
+    fn write_once(&mut self, offset_bytes: u64, bytes: &[u8], through: bool) -> io::Result<Status> {
         self.send(
             (offset_bytes, bytes),
-            |host, namespace, place, send| host.write(namespace, place, false, bytes, send),
-            Host::write_later,
+            |host, namespace, place, send| host.write(namespace, place, through, bytes, send),
+            if through { Host::write_through_later } else { Host::write_later },
         )
     }
 
@@ -430,7 +442,7 @@ impl NvmeVolume {
     /// # Errors
     /// If the node says so, or nothing in time.
     pub fn try_write(&mut self, offset_bytes: u64, bytes: &[u8]) -> io::Result<bool> {
-        let status = self.write_once(offset_bytes, bytes)?;
+        let status = self.write_once(offset_bytes, bytes, false)?;
         if [Status::PATH_ERROR, Status::INACCESSIBLE].contains(&status) {
             return Ok(false);
         }
@@ -519,9 +531,30 @@ impl NvmeVolume {
     /// If nothing comes in time.
     pub fn reserve(&mut self, command: &ReservationCommand) -> io::Result<Result<(), u16>> {
         let namespace = self.namespace;
+        self.reserve_by(|host, send| host.reserve(namespace, command, send))
+    }
+
+    /// Preempts `others` and has what they asked for aborted; the node's status if it does not.
+    ///
+    /// # Errors
+    /// If nothing comes in time.
+    pub fn preempt_and_abort(
+        &mut self,
+        (current, others): (u64, u64),
+        kind: ReservationKind,
+    ) -> io::Result<Result<(), u16>> {
+        let namespace = self.namespace;
+        self.reserve_by(|host, send| {
+            host.preempt_and_abort(namespace, (current, others), kind, send)
+        })
+    }
+
+    fn reserve_by(
+        &mut self,
+        make: impl Fn(&mut Host, &mut Vec<u8>) -> u16,
+    ) -> io::Result<Result<(), u16>> {
         let (status, ()) = self.patiently(|volume| {
-            let make = |host: &mut Host, send: &mut Vec<u8>| host.reserve(namespace, command, send);
-            let (status, ..) = volume.io.ask(&[], make)?;
+            let (status, ..) = volume.io.ask(&[], &make)?;
             Ok((status, ()))
         })?;
         Ok(if status == Status::SUCCESS { Ok(()) } else { Err(status.code()) })

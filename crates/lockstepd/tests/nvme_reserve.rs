@@ -6,7 +6,7 @@ mod harness;
 
 use base::{ReservationCommand as Asks, ReservationKind as Kind};
 use client::{NvmeIdentity, NvmeVolume, discover};
-use harness::nvme::{address, cluster, create};
+use harness::nvme::{address, cluster, create, subsystem, volatile_cluster};
 use harness::{Cluster, PATIENCE};
 
 const CONFLICT: u16 = 0x083;
@@ -14,9 +14,14 @@ const CONFLICT: u16 = 0x083;
 /// A host of this name, by a node.
 fn open(cluster: &Cluster, node: u16, host: &str) -> NvmeVolume {
     let name = discover(address(cluster, node), PATIENCE).unwrap().remove(0);
+    open_of(cluster, node, host, &name)
+}
+
+/// The same, of one of several subsystems.
+fn open_of(cluster: &Cluster, node: u16, host: &str, name: &str) -> NvmeVolume {
     let nqn = format!("nqn.2026-11.invalid.lockstep:host-{host}");
     let who = NvmeIdentity { nqn, ..NvmeIdentity::default() };
-    NvmeVolume::open_as(&who, address(cluster, node), (&name, 1), false, PATIENCE).unwrap()
+    NvmeVolume::open_as(&who, address(cluster, node), (name, 1), false, PATIENCE).unwrap()
 }
 
 fn write(volume: &mut NvmeVolume, value: u8) -> Result<(), String> {
@@ -125,4 +130,61 @@ fn hosts_are_told_by_their_own_nodes_what_others_took_from_them() {
     // The first thing that A hears, and the second that C does.
     assert_eq!(c.reserve(&Asks::Clear { current: 3 }).unwrap(), Ok(()));
     assert_eq!(a.await_notice().unwrap(), CLEARED);
+}
+
+#[test]
+fn a_preempt_that_aborts_fences_a_host_by_every_node() {
+    let cluster = cluster("abort", 2, None);
+    create(&cluster, &["alpha"], &[1, 2]);
+    (1..=2).for_each(|node| cluster.wait_in_sync(node, "alpha", &[1, 2]));
+    let (mut a, mut b) = (open(&cluster, 1, "a"), open(&cluster, 2, "b"));
+    let mut a_by_2 = open(&cluster, 2, "a");
+    assert_eq!(a.reserve(&register(1)).unwrap(), Ok(()));
+    assert_eq!(b.reserve(&register(2)).unwrap(), Ok(()));
+    let kind = Kind::WriteExclusive;
+    assert_eq!(a.reserve(&Asks::Acquire { current: 1, kind }).unwrap(), Ok(()));
+    write(&mut a, 1).unwrap();
+    assert_eq!(b.preempt_and_abort((3, 1), kind).unwrap(), Err(CONFLICT), "not its key");
+    assert_eq!(report(&mut b), (2, 1, vec![1, 2]));
+    assert_eq!(b.preempt_and_abort((2, 1), kind).unwrap(), Ok(()));
+    assert!(is_kept(&mut a) && is_kept(&mut a_by_2));
+    write(&mut b, 2).unwrap();
+    assert_eq!(report(&mut a), (3, 1, vec![2]));
+}
+
+/// Whether a reservation persists is said with a registration.
+#[test]
+fn a_reservation_that_persists_is_there_when_all_caches_were_lost_and_another_is_gone() {
+    let mut cluster = volatile_cluster("reserve-cut", 3);
+    let all = [("alpha", true, Kind::WriteExclusive), ("beta", false, Kind::ExclusiveAccess)];
+    create(&cluster, &all.map(|(name, ..)| name), &[1, 2, 3]);
+    let names = all.map(|(name, ..)| subsystem(&cluster, name));
+    for ((resource, persists, kind), name) in all.iter().zip(&names) {
+        (1..=3).for_each(|node| cluster.wait_in_sync(node, resource, &[1, 2, 3]));
+        let mut a = open_of(&cluster, 1, "a", name);
+        let mut b = open_of(&cluster, 2, "b", name);
+        for (host, key) in [(&mut a, 1), (&mut b, 2)] {
+            let register = Asks::Register { key, persists: Some(*persists) };
+            assert_eq!(host.reserve(&register).unwrap(), Ok(()));
+        }
+        let acquire = Asks::Acquire { current: 1, kind: *kind };
+        assert_eq!(a.reserve(&acquire).unwrap(), Ok(()));
+        assert!(is_kept(&mut b));
+        assert_eq!(report(&mut b), (2, *kind as u8, vec![1, 2]));
+    }
+    (1..=3).for_each(|node| cluster.kill(node));
+    (1..=3).for_each(|node| cluster.start(node));
+    for (resource, ..) in all {
+        cluster.wait_in_sync(3, resource, &[1, 2, 3]);
+    }
+    let mut stays = open_of(&cluster, 3, "b", &names[0]);
+    assert!(is_kept(&mut stays));
+    assert_eq!(report(&mut stays), (2, Kind::WriteExclusive as u8, vec![1, 2]));
+    write(&mut open_of(&cluster, 2, "a", &names[0]), 1).unwrap();
+    for host in ["a", "b", "c"] {
+        let mut free = open_of(&cluster, 3, host, &names[1]);
+        write(&mut free, 2).unwrap();
+        let (_, kind, keys) = report(&mut free);
+        assert_eq!((kind, keys), (0, vec![]), "nobody is registered");
+    }
 }

@@ -17,7 +17,7 @@ use crate::number::{
 };
 use crate::pdu::{Common, Digests, is_whole, place, put_command, put_ic_request, put_written};
 use alloc::vec::Vec;
-use base::{ReservationCommand, crc32c};
+use base::{ReservationCommand, ReservationKind, crc32c};
 
 /// Bytes of data in one PDU from a controller that are taken, at most.
 const DATA_BYTES_MAX: u32 = 4 << 20;
@@ -352,6 +352,21 @@ impl Host {
         self.transfer(IO_WRITE, namespace, place, block_shift, send)
     }
 
+    /// Likewise, past all caches (FUA).
+    pub fn write_through_later(
+        &mut self,
+        namespace: u32,
+        (first, blocks): (u64, u32),
+        block_shift: u8,
+        send: &mut Vec<u8>,
+    ) -> u16 {
+        self.command(IO_WRITE, &[], send, |command| {
+            aim(command, namespace, first, blocks);
+            expect(command, blocks << block_shift);
+            command[51] |= 1 << 6;
+        })
+    }
+
     /// Compares blocks with data right behind.
     pub fn compare(
         &mut self,
@@ -465,6 +480,23 @@ impl Host {
         self.command(opcode, &keys, send, |command| {
             set(command, 4, &namespace.to_le_bytes());
             set(command, 40, &word.to_le_bytes());
+        })
+    }
+
+    /// Preempts, and has what the others asked for aborted: keys of this host and of the others, and how it is reserved then.
+    pub fn preempt_and_abort(
+        &mut self,
+        namespace: u32,
+        (current, others): (u64, u64),
+        kind: ReservationKind,
+        send: &mut Vec<u8>,
+    ) -> u16 {
+        const ABORTS: u32 = 2;
+        let preempt = ReservationCommand::Preempt { current, others, kind };
+        let (opcode, word, keys) = crate::reserve::build(&preempt);
+        self.command(opcode, &keys, send, |command| {
+            set(command, 4, &namespace.to_le_bytes());
+            set(command, 40, &(word & !0b111 | ABORTS).to_le_bytes());
         })
     }
 

@@ -404,6 +404,13 @@ fn commands_about_reservations_reach_the_caller_as_hosts_say_them() {
         let request = pair.requests.last().unwrap();
         assert_eq!((&request.op, request.namespace), (&Op::Reserve(command), Some(1)));
     }
+    // What is aborted has its end in any case.
+    let preempt = ReservationCommand::Preempt { current, others, kind };
+    let asked = pair.requests.len();
+    let (status, ..) =
+        pair.ask(|host, send| host.preempt_and_abort(1, (current, others), kind, send));
+    assert_eq!((status, pair.requests.len()), (Status::SUCCESS, asked + 1));
+    assert_eq!(pair.requests.last().unwrap().op, Op::Reserve(preempt));
     let (status, _, page) = pair.ask(|host, send| host.reservations(1, 4096, send));
     assert_eq!((status, page.len()), (Status::SUCCESS, 4096));
     // Generation, kind, two controllers, persists.

@@ -28,6 +28,18 @@ pub(crate) fn cluster(name: &str, nodes: u16, table: Option<&str>) -> Cluster {
     cluster
 }
 
+/// Nodes that serve NVMe, whose stores lose with their process what was not flushed.
+pub(crate) fn volatile_cluster(name: &str, nodes: u16) -> Cluster {
+    let mut cluster = Cluster::new(name, nodes);
+    for node in 1..=nodes {
+        let nvme = format!("nvme = \"{}\"\nallow_faults = true", address(&cluster, node));
+        cluster.add_settings(node, &nvme);
+        cluster.append_settings(node, "[faults]\nvolatile_cache = true\n");
+        cluster.start(node);
+    }
+    cluster
+}
+
 pub(crate) fn address(cluster: &Cluster, node: u16) -> SocketAddr {
     format!("{}:4420", cluster.address(node)).parse().expect("an address")
 }
