@@ -101,7 +101,11 @@ fn stores_outside_of_a_nodes_directory_are_looked_at_whether_it_runs_or_not() {
         std::fs::write(&description, text).unwrap();
         cluster.done(&["resource", "create", name, "--from", description.to_str().unwrap()]);
     }
+    cluster.done(&["resource", "create", "own", "--size", "16MiB", "--replicas", "1"]);
+    let own = format!("direct I/O in {}", cluster.directory.join("a/volumes").display());
     let looks = |told: &Value| {
+        let found = finding(told, &own)["found"].as_str().unwrap();
+        assert!(found.starts_with("blocks of ") && found.ends_with("; in use: own/0"), "{told}");
         for what in ["direct I/O", "discard", "room"] {
             let there = finding(told, &format!("{what} in {}", stores.display()));
             let found = there["found"].as_str().unwrap();
@@ -136,6 +140,11 @@ fn stores_outside_of_a_nodes_directory_are_looked_at_whether_it_runs_or_not() {
     std::fs::rename(stores.join("db"), &aside).unwrap();
     let said = cluster.ends_with(1, &["doctor"]);
     assert!(said.contains("LS-0932") && said.contains("without: store of db/0"), "{said}");
+    // It was told of the resource only.
+    let uncreated = described.with_extension("uncreated");
+    std::fs::write(&uncreated, "").unwrap();
+    cluster.done(&["doctor"]);
+    std::fs::remove_file(&uncreated).unwrap();
     std::fs::rename(&aside, stores.join("db")).unwrap();
     std::fs::write(&described, "surprise").unwrap();
     let damaged = format!("description {}", described.display());

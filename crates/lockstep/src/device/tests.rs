@@ -315,7 +315,7 @@ fn a_program_that_only_looks_at_a_disk_is_waited_for() {
 
 #[test]
 fn a_real_program_that_has_a_real_device_open_is_found_until_it_ends() {
-    let node = (0..256).map(|number| PathBuf::from(format!("/dev/loop{number}")));
+    let mut nodes = (0..256).map(|number| PathBuf::from(format!("/dev/loop{number}")));
     let host = Host { root: PathBuf::from("/"), limit: Duration::ZERO, number_of };
     let directory =
         |node: &Path| format!("sys/block/{}", node.file_name().unwrap().to_str().unwrap());
@@ -326,7 +326,7 @@ fn a_real_program_that_has_a_real_device_open_is_found_until_it_ends() {
             && host.opened_by(&[directory]).is_none()
     };
     // The last: whoever else looks for a free one begins with the first.
-    let Some(node) = node.filter(free).next_back() else {
+    let Some(node) = nodes.rfind(free) else {
         return println!("NOT RUN: no loop device can be opened");
     };
     let directories = [directory(&node)];

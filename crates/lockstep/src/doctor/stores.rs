@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use toml::Table;
@@ -28,7 +28,7 @@ struct Store {
     path: PathBuf,
 }
 
-/// Looks at the stores of the node with this directory and these settings, but for those that its directory has room for.
+/// Looks at the stores of the node with this directory and these settings.
 pub(super) fn look(directory: &Path, settings: &Table) -> Result<Vec<Finding>, Problem> {
     let text = |key: &str| settings.get(key).and_then(|value| value.as_str());
     let name = text("name").unwrap_or("?").to_owned();
@@ -44,7 +44,7 @@ pub(super) fn look(directory: &Path, settings: &Table) -> Result<Vec<Finding>, P
     Ok(findings)
 }
 
-/// What a node that runs says that its resources are.
+/// What a node that runs says that its resources are, of which it has made its part.
 fn told(node: &Node) -> Result<Vec<ResourceFile>, Problem> {
     let file = |one: &ResourceStatus| {
         let node = node.about(u64::from_str_radix(&one.id, 16).unwrap_or(0));
@@ -53,15 +53,19 @@ fn told(node: &Node) -> Result<Vec<ResourceFile>, Problem> {
             other => Err(unexpected(&node, &other)),
         }
     };
-    node.status(None)?.resources.iter().map(file).collect()
+    let resources = node.status(None)?.resources;
+    resources.iter().filter(|one| !one.uncreated).map(file).collect()
 }
 
-/// What its files say; and of those that cannot be read why not.
+/// The same by its files; and of those that cannot be read why not.
 fn read(directory: &Path) -> (Vec<ResourceFile>, Vec<Finding>) {
     let directory = directory.join("resources");
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
+    paths.retain(|path| {
+        let is_one = path.extension().is_some_and(|extension| extension == "toml");
+        is_one && !path.with_extension("uncreated").exists()
+    });
     paths.sort();
     let (mut files, mut findings) = (Vec::new(), Vec::new());
     for path in paths {
@@ -109,10 +113,6 @@ fn stores_of(directory: &Path, node: u16, file: &ResourceFile) -> Vec<Store> {
 
 /// Looks at each place once: a device, or the directory of files.
 fn look_at(directory: &Path, stores: Vec<Store>) -> Result<Vec<Finding>, Problem> {
-    let device_of = |path: &Path| fs::metadata(path).ok().map(|metadata| metadata.dev());
-    let own = directory.join("volumes");
-    // What the node's directory can do is said already.
-    let is_told = |place: &Path| place == own && device_of(&own) == device_of(directory);
     let mut findings = Vec::new();
     let mut places: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();
     for Store { what, path } in stores {
@@ -135,7 +135,7 @@ fn look_at(directory: &Path, stores: Vec<Store>) -> Result<Vec<Finding>, Problem
             ),
         }
     }
-    for (place, mut names) in places.into_iter().filter(|(place, _)| !is_told(place)) {
+    for (place, mut names) in places {
         if let more @ 1.. = names.len().saturating_sub(NAMED_MAX) {
             names.truncate(NAMED_MAX);
             names.push(format!("{more} more"));
