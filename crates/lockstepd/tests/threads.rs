@@ -246,7 +246,10 @@ fn queues_of_hosts_are_at_home_by_turns_too() {
     cluster.create(&file);
     let place = address(&cluster).parse().expect("an address");
     let names = client::discover(place, harness::PATIENCE).expect("it is told");
-    let open = |_| client::NvmeVolume::open(place, &names[0], 1, false, harness::PATIENCE).unwrap();
+    let open = |_| {
+        client::NvmeVolume::open(place, &names[0], 1, false, harness::PATIENCE)
+            .expect("it connects")
+    };
     let mut hosts: Vec<_> = (0..4).map(open).collect();
     for (at, host) in (0..).zip(&mut hosts) {
         host.write(at * RUN, &content(at, 4096)).expect("written");

@@ -273,7 +273,7 @@ impl Disk {
 
     /// Writes a page, or does not, though it says so.
     fn put_page(&mut self, key: (VolumeId, MetaPage), bytes: &Page) {
-        let trick = self.trick.take().filter(|trick| *trick != BadPage::Flipped);
+        let trick = self.trick.take_if(|trick| matches!(trick, BadPage::Stale | BadPage::Astray));
         if trick.is_none() {
             self.good.remove(&key);
             self.meta.insert(key, Box::new(*bytes));
@@ -495,11 +495,12 @@ impl Disk {
         let other = self.records[1 - copy].clone();
         // The other copy is bad already, or not there: that would be a disk that is lost.
         let may = self.good_record.is_none() && newest_record(&[Some(&other)]).is_ok();
-        let trick = self.trick.take_if(|trick| may && *trick != BadPage::Flipped);
+        let of_records = [BadPage::StaleRecord, BadPage::AstrayRecord];
+        let trick = self.trick.take_if(|trick| may && of_records.contains(trick));
         match trick {
             Some(how) => {
                 self.good_record = Some((copy, record.encode()));
-                if how == BadPage::Astray {
+                if how == BadPage::AstrayRecord {
                     self.records[1 - copy] = record.encode();
                 }
             }

@@ -74,6 +74,8 @@ pub enum Feature {
     Stops,
     /// Disks of witnesses fail, stand still, are replaced and put back.
     Witnesses,
+    /// Records that were never written though the disk said so, or went over their other copy.
+    BadRecords,
     /// Clocks that drift by more than the bound that leases allow for: a promise breaks, and is meant to.
     Drift,
 }
@@ -82,7 +84,7 @@ pub enum Feature {
 const DRIFT_PPM: i64 = 400_000;
 
 /// Every feature, its name, and one in how many seeds it is on; 0: only if asked for.
-const FEATURES: [(Feature, &str, u64); 30] = [
+const FEATURES: [(Feature, &str, u64); 31] = [
     (Feature::ProtocolB, "protocol-b", 6),
     (Feature::IoError, "io-error", 6),
     (Feature::PassOn, "pass-on", 6),
@@ -113,6 +115,7 @@ const FEATURES: [(Feature, &str, u64); 30] = [
     (Feature::Drain, "drain", 4),
     (Feature::Stops, "stops", 3),
     (Feature::Witnesses, "witnesses", 3),
+    (Feature::BadRecords, "bad-records", 8),
 ];
 
 /// Those that may be on without quorum: what links, layouts and disks do, as long as no cache, disk or copy is lost, no
@@ -243,6 +246,10 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
             power: random.once_in(2),
         }),
         Feature::Witnesses => witnesses(plan, random),
+        Feature::BadRecords => add(plan, random, 4, |plan, random| FaultKind::BadPage {
+            node: small(random, plan.roles.len()),
+            how: [BadPage::StaleRecord, BadPage::AstrayRecord][small(random, 2)],
+        }),
         Feature::Full => {
             add(plan, random, 3, |plan, random| FaultKind::Full { node: any(plan, random) })
         }

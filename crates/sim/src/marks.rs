@@ -43,6 +43,7 @@ pub const MARKS: &[&str] = &[
     "member: forced alone",
     "member: frame of an ended session",
     "member: invalidated",
+    "member: leaves a side on which no copy is",
     "member: no reign without a copy in reach",
     "member: no survivor of an exclude: the cache is lost",
     "member: own disk went back in time",

@@ -170,6 +170,10 @@ pub enum BadPage {
     Stale,
     /// The next write of a page goes to where another page belongs.
     Astray,
+    /// The next write of the record is answered and never carried out.
+    StaleRecord,
+    /// The next write of the record goes over its other copy.
+    AstrayRecord,
 }
 
 /// What becomes of a write of data that a disk confirms and does not carry out where it should.
@@ -208,6 +212,8 @@ impl FaultKind {
             FaultKind::BadPage { how: BadPage::Flipped, .. } => "metadata rots",
             FaultKind::BadPage { how: BadPage::Stale, .. } => "metadata write lost",
             FaultKind::BadPage { how: BadPage::Astray, .. } => "metadata write astray",
+            FaultKind::BadPage { how: BadPage::StaleRecord, .. } => "record write lost",
+            FaultKind::BadPage { how: BadPage::AstrayRecord, .. } => "record write astray",
             FaultKind::BadWrite { how: BadWrite::Lost, .. } => "data write lost",
             FaultKind::BadWrite { how: BadWrite::Astray, .. } => "data write astray",
             FaultKind::Force { .. } => "all but one die, forced",

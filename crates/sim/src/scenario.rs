@@ -29,7 +29,8 @@
 //!                        that follows it in its stream, takes 500 ms longer
 //! keep 2, restore 2      the disk is copied; the process dies, and the disk is that copy again
 //! replace 2              the process dies, and the disk is an empty one
-//! spoil 2 flipped        a page of metadata rots; `stale`: the next one is confirmed and not written; `astray`: or written elsewhere
+//! spoil 2 flipped        a page of metadata rots; `stale`: the next one is confirmed and not written; `astray`: or written elsewhere;
+//!                        `stale-record`, `astray-record`: likewise the record
 //! lose 2 lost            the next write of data that node 2's disk confirms is not carried out; `lose 2 astray 64`: it goes
 //!                        over sectors 64 and those that follow
 //! unlost                 no such write is still to come
@@ -472,8 +473,15 @@ impl Scenario {
                 let how = match words.get(2) {
                     Some(&"flipped") => BadPage::Flipped,
                     Some(&"stale") => BadPage::Stale,
+                    Some(&"stale-record") => BadPage::StaleRecord,
+                    Some(&"astray-record") => BadPage::AstrayRecord,
                     Some(&"astray") => BadPage::Astray,
-                    _ => return Err("spoil NODE flipped, stale or astray".to_owned()),
+                    _ => {
+                        return Err(
+                            "spoil NODE flipped, stale, astray, stale-record or astray-record"
+                                .to_owned(),
+                        );
+                    }
                 };
                 self.world.bad_page(node, how);
                 if !self.world.nodes[node].spoiled {

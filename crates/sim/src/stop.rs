@@ -132,9 +132,10 @@ impl World {
     }
 
     fn end(&mut self, node: usize, power: bool, length: Time) {
-        if power && !self.nodes[node].closed {
+        let closed = self.nodes[node].closed;
+        if power && !closed && self.spared(1 << node) != 0 {
             return self.power_cut(1 << node, length);
         }
-        self.stop(node, power, length);
+        self.stop(node, power && closed, length);
     }
 }
