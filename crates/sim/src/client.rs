@@ -207,11 +207,30 @@ impl World {
         effect: Effect,
         fua: bool,
     ) {
-        let (op, content): (Op, Option<Content>) = match &effect {
-            Effect::Read(_) => (Op::Read, None),
-            Effect::Write(0) => (Op::Zero { unmap: self.random.once_in(2) }, None),
-            Effect::Write(token) => (Op::Write, Some(vec![*token; span.count() as usize].into())),
-            Effect::Flush => (Op::Flush, None),
+        let op = match &effect {
+            Effect::Read(_) => Op::Read,
+            Effect::Write(0) => Op::Zero { unmap: self.random.once_in(2) },
+            Effect::Write(_) => Op::Write,
+            Effect::Flush => Op::Flush,
+        };
+        self.call_as(client, volume, span, op, effect, fua);
+    }
+
+    /// A client asks for this very operation, which has this effect.
+    pub(crate) fn call_as(
+        &mut self,
+        client: usize,
+        volume: VolumeId,
+        span: Span,
+        op: Op,
+        effect: Effect,
+        fua: bool,
+    ) {
+        let content: Option<Content> = match &effect {
+            Effect::Write(token) if op == Op::Write => {
+                Some(vec![*token; span.count() as usize].into())
+            }
+            _ => None,
         };
         let extent = span.first() / self.plan.geometry.extent_sectors;
         let shard = self.shard_of(volume, extent);

@@ -436,6 +436,12 @@ impl Disk {
             .collect()
     }
 
+    /// Sectors hold this, and nothing tells that they ever held anything else.
+    pub fn alter(&mut self, volume: VolumeId, span: Span, token: Token) {
+        let tokens = vec![token; span.count() as usize];
+        self.put(volume, span, &tokens, true);
+    }
+
     fn put(&mut self, volume: VolumeId, span: Span, tokens: &[Token], durable: bool) {
         self.sequence += 1;
         self.sealed.remove(&(volume, self.extent_of(span.first())));

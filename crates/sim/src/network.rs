@@ -22,6 +22,10 @@ pub(crate) struct Link {
     pub(crate) block: u64,
     /// Nanoseconds more for each message, at most.
     pub(crate) extra: Time,
+    /// How long shards at its end go on with what comes by a session that ended.
+    pub(crate) drain: Time,
+    /// The next message of this kind in this stream is held for so long: kind, stream, length.
+    pub(crate) holds: Vec<(usize, usize, Time)>,
     /// What waits for the block to end.
     pub(crate) held: Vec<(usize, usize, usize, Frame)>,
 }
@@ -176,6 +180,15 @@ impl World {
     fn finish_down(&mut self, session: usize, node: usize) {
         let end = usize::from(self.sessions[session].ends[1].node == node);
         let member = usize::from(self.plan.shards);
+        let drain = self.links[self.peer_of(session, end)][node].drain;
+        if drain > 0 {
+            // Each shard is told by `break_session`. What else the member tells it waits until then.
+            let until = self.queue.now() + drain;
+            let process = self.nodes[node].process.as_mut().expect("it has a session");
+            process.to_shard.iter_mut().for_each(|last| *last = (*last).max(until));
+            self.on_down(session, end, member);
+            return;
+        }
         if !self.plan.features.contains(&Feature::Drain) {
             for stream in 0..=member {
                 self.on_down(session, end, stream);
@@ -310,7 +323,7 @@ impl World {
         if extra > 0 {
             delay += self.random.below(extra);
         }
-        delay += self.held_for(from, to, &frame);
+        delay += self.held_for(from, to, stream, &frame);
         let now = self.queue.now();
         let arrives = &mut self.sessions[session].ends[end].arrives[stream];
         *arrives = (*arrives).max(now + delay);
@@ -319,11 +332,16 @@ impl World {
     }
 
     /// How long a fault holds this message; it ends with that.
-    fn held_for(&mut self, from: usize, to: usize, frame: &Frame) -> Time {
-        if self.holds.is_empty() {
+    fn held_for(&mut self, from: usize, to: usize, stream: usize, frame: &Frame) -> Time {
+        let link = &mut self.links[from][to];
+        if self.holds.is_empty() && link.holds.is_empty() {
             return 0;
         }
         let kind = kind_of(frame);
+        let of_stream = link.holds.iter().position(|held| (held.0, held.1) == (kind, stream));
+        if let Some(at) = of_stream {
+            return link.holds.swap_remove(at).2;
+        }
         let Some(at) = self.holds.iter().position(|&(source, target, message, _)| {
             (source, target, message) == (from, to, kind)
         }) else {
@@ -394,7 +412,15 @@ impl World {
         self.note(one, || format!("session {session} with n{} breaks", node_id(other)));
         for end in 0..2 {
             let common = self.random.below(notice.max(1));
+            let node = self.sessions[session].ends[end].node;
+            let drain = self.links[self.peer_of(session, end)][node].drain;
             for stream in 0..=usize::from(self.plan.shards) {
+                if drain > 0 && stream < usize::from(self.plan.shards) {
+                    let until = now + drain;
+                    self.sessions[session].ends[end].cut[stream] = until;
+                    self.queue.at(until, Event::Down { session, end, stream });
+                    continue;
+                }
                 let down = now + common + self.random.below(MILLI);
                 let cut = if self.random.once_in(2) {
                     now

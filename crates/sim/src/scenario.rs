@@ -26,7 +26,8 @@
 //! cut 1 | 2 3            no message passes between the sides; `mend` ends every cut
 //! one-way 1 | 2          no message passes from the left to the right
 //! hold written 2 1 500   the next message of this kind (`network::KINDS`, spaces as `-`) from node 2 to node 1, and all
-//!                        that follows it in its stream, takes 500 ms longer
+//!                        that follows it in its stream, takes 500 ms longer; `hold write 2 1 500 stream 3`: the next in that of
+//!                        shard 3 (the first one is 0)
 //! keep 2, restore 2      the disk is copied; the process dies, and the disk is that copy again
 //! replace 2              the process dies, and the disk is an empty one
 //! spoil 2 flipped        a page of metadata rots; `stale`: the next one is confirmed and not written; `astray`: or written elsewhere;
@@ -34,13 +35,16 @@
 //! lose 2 lost            the next write of data that node 2's disk confirms is not carried out; `lose 2 astray 64`: it goes
 //!                        over sectors 64 and those that follow
 //! unlost                 no such write is still to come
+//! damage 2 17+3          sectors of node 2's disk change by themselves, and no checksum tells
+//! had a 0+64             every replica's disk held this before the resource was made (before anything else is asked for)
 //! rot 2 17               sector 17 of node 2's disk changes by itself, if its checksum is stored
 //! demote 1, promote 2, verify 1, invalidate 2, force 2
 //! remove 2, add 2        asked of the primary: a replica is taken out, or added
 //! resize 2048            asked of the primary: sectors
 //! resolve 1 2            an operator ends a split brain: node 1 goes on, the side of node 2 is given up
 //! leave 2                the clients of node 2 are gone
-//! zero 1 0+8             the client zeroes these sectors, and is answered
+//! zero 1 0+8             the client zeroes these sectors, and is answered; `discard 1 0+8`: and needs no room for them any more
+//! submit d 1 0+8 discard asks for that by a name, and does not wait
 //! fails write d 1 0+8    is answered by an error; so is `fails read 1 0+8`
 //! failed b               what was submitted by this name was answered by an error
 //! errors 2               from now on every request to the disk of node 2 fails; `full 2`: every write of data. `well 2`
@@ -48,6 +52,7 @@
 //! stall 2 500            the disk answers nothing for 500 ms
 //! slow 1 2 30            messages between the two take up to 30 ms longer; `slow 1 2 0`: as before
 //! break 1 2              their connection breaks, and is made again; `reconnect 1 2`: although the old one lasts
+//! drain 2 1 20           whenever that happens, shards of node 2 go on for 20 ms with what still comes by the old one
 //! suspend 1, go-on 1     an operator holds all requests back; `hold-resync 1`, `let-resync 1`: resync
 //! set on-no-quorum io-error       asked of the primary: `on-no-quorum`, `protocol`, `in-sync-min`, `read-policy`,
 //!                        `resync-rate-max` and `resync-rate-min` (KiB per second)
@@ -56,9 +61,12 @@
 //! until primary 2        time passes until it is so: `primary N`, `in-sync N…`, `syncing N`, `fork N`, `answered`,
 //!                        `split N M`, `stopped N…`, `storing N` (metadata), `clean` (no replica has any block marked or in doubt)
 //! within 3000 write b 2 0+8       what follows comes true within 3000 ms
-//! waits                  something that was submitted is still not answered
+//! waits                  something that was submitted is still not answered; `waits b`: what has that name, or a part of it
+//! saw r is a             what was asked by this name was answered with what a wrote; `zero`: zeroes
 //! stale 2                node 2 does not count as in sync now
-//! copied 2 8             the last resync of node 2 sent it 8 sectors at most; `compared 2 64`: no more than 64 had to be looked at
+//! copied 2 8             the last resync of node 2 sent it 8 sectors at most; `compared 2 64`: no more than 64 had to be looked at;
+//!                        `copied 2 just 8`, `compared 2 just 64`: no fewer either
+//! found 8                the last verify found 8 sectors that were not the same everywhere, and made them the same
 //! refused                the last thing that an operator asked for was refused
 //! done                   everything that operators asked for has ended
 //! identical              all replicas hold the same; `identical 2 3`: these do
@@ -76,7 +84,7 @@ use crate::history::{Effect, OpIndex, Token};
 use crate::plan::{BadPage, BadWrite, Plan, Role};
 use crate::queue::{MILLI, SECOND, Time};
 use crate::world::{World, node_id, node_index};
-use base::{Span, VolumeId};
+use base::{Op, Span, VolumeId};
 use replica::Operation;
 use std::collections::BTreeMap;
 
@@ -170,8 +178,8 @@ pub fn run_all(names: &[String], trace: bool) -> std::io::Result<(u64, u64)> {
 
 struct Scenario {
     world: World,
-    /// What each named write wrote, a token for each extent.
-    labels: BTreeMap<String, Vec<Token>>,
+    /// What each named write wrote where, a token for each extent.
+    labels: BTreeMap<String, Vec<(Span, Token)>>,
     /// Its requests.
     calls: BTreeMap<String, Vec<OpIndex>>,
 }
@@ -258,11 +266,11 @@ impl Scenario {
     fn line(&mut self, words: &[&str]) -> Result<(), String> {
         match words[0] {
             "write" | "submit" => self.write(words),
-            "zero" => self.zero(words),
+            "zero" | "discard" => self.zero(words),
             "ask" => self.ask(words),
             "fails" => self.fails(&words[1..]),
             "errors" | "full" | "well" | "stall" => self.disk_trouble(words),
-            "slow" | "break" | "reconnect" => self.link_trouble(words),
+            "slow" | "break" | "reconnect" | "drain" => self.link_trouble(words),
             "elsewhere" => self.elsewhere(words),
             "set" => self.set(words),
             "within" => self.within(&words[1..]),
@@ -278,6 +286,7 @@ impl Scenario {
             "cut" | "one-way" => self.cut(words),
             "hold" => self.hold(words),
             "keep" | "restore" | "replace" | "rot" | "lose" | "spoil" => self.disk(words),
+            "damage" | "had" => self.alter(words),
             "remove" | "add" | "resize" => self.ask_primary(words),
             "mend" => {
                 for one in 0..self.world.nodes.len() {
@@ -332,16 +341,18 @@ impl Scenario {
         let client = self.client(words.get(2))?;
         let (volume, span) = span(words.get(3))?;
         let fua = words.get(4) == Some(&"fua");
+        let discards = words.get(4) == Some(&"discard");
         self.world.count_clients(self.world.plan.clients[client], 1);
         let mut calls = Vec::new();
-        let mut tokens = Vec::new();
+        let mut written = Vec::new();
         for piece in self.pieces(span) {
-            let token = self.world.fresh_token();
-            tokens.push(token);
+            let token = if discards { 0 } else { self.world.fresh_token() };
+            let op = if discards { Op::Zero { unmap: true } } else { Op::Write };
+            written.push((piece, token));
             calls.push(self.world.history.len());
-            self.world.call(client, volume, piece, Effect::Write(token), fua);
+            self.world.call_as(client, volume, piece, op, Effect::Write(token), fua);
         }
-        self.labels.insert(label.clone(), tokens);
+        self.labels.insert(label.clone(), written);
         self.calls.insert(label, calls.clone());
         if words[0] == "write" {
             calls.into_iter().try_for_each(|index| self.answered(index))?;
@@ -366,26 +377,35 @@ impl Scenario {
     fn read(&mut self, words: &[&str]) -> Result<(), String> {
         let client = self.client(words.get(1))?;
         let (volume, span) = span(words.get(2))?;
-        let index = self.world.history.len();
         self.world.count_clients(self.world.plan.clients[client], 1);
-        self.world.call(client, volume, span, Effect::Read(Vec::new()), false);
-        self.answered(index)?;
-        let Some(&label) = words.get(4) else { return Ok(()) };
-        let Effect::Read(seen) = &self.world.history.operation(index).effect else { return Ok(()) };
-        self.is_what_was_written(seen, label)
+        for piece in self.pieces(span) {
+            let index = self.world.history.len();
+            self.world.call(client, volume, piece, Effect::Read(Vec::new()), false);
+            self.answered(index)?;
+            let operation = self.world.history.operation(index);
+            if let (Some(&label), Effect::Read(seen)) = (words.get(4), &operation.effect) {
+                self.is_what_was_written(piece, seen, label)?;
+            }
+        }
+        Ok(())
     }
 
-    /// Whether these are sectors that the write of this name wrote.
-    fn is_what_was_written(&self, seen: &[Token], label: &str) -> Result<(), String> {
-        let zero = vec![0];
-        let expected = match label {
+    /// Whether what is in these sectors is what the write of this name wrote to each of them.
+    fn is_what_was_written(&self, span: Span, seen: &[Token], label: &str) -> Result<(), String> {
+        let zero = vec![(span, 0)];
+        let written = match label {
             "zero" => &zero,
             _ => self.labels.get(label).ok_or("no write has that name")?,
         };
-        if seen.iter().all(|token| expected.contains(token)) {
-            return Ok(());
-        }
-        Err(format!("it is {seen:?}, not {expected:?}"))
+        let at = |sector| {
+            let piece =
+                written.iter().find(|(piece, _)| (piece.first()..piece.end()).contains(&sector));
+            piece.map(|&(_, token)| token)
+        };
+        let expected: Vec<Option<Token>> = (span.first()..span.end()).map(at).collect();
+        let expected: Option<Vec<Token>> = expected.into_iter().collect();
+        let expected = expected.ok_or("that write did not write all of these sectors")?;
+        if seen == expected { Ok(()) } else { Err(format!("it is {seen:?}, not {expected:?}")) }
     }
 
     fn process(&mut self, words: &[&str]) -> Result<(), String> {
@@ -442,7 +462,14 @@ impl Scenario {
         let kind = kind.ok_or_else(|| format!("no message is a {name}"))?;
         let nodes = self.nodes(words.get(2..4).ok_or("hold KIND FROM TO MS")?)?;
         let length = number(words.get(4))? as Time * MILLI;
-        self.world.holds.push((nodes[0], nodes[1], kind, length));
+        match words.get(5) {
+            None => self.world.holds.push((nodes[0], nodes[1], kind, length)),
+            Some(&"stream") => {
+                let stream = number(words.get(6))?;
+                self.world.links[nodes[0]][nodes[1]].holds.push((kind, stream, length));
+            }
+            Some(_) => return Err("hold KIND FROM TO MS stream N".to_owned()),
+        }
         Ok(())
     }
 

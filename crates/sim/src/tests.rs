@@ -387,7 +387,7 @@ fn a_scenario_fails_where_what_it_looks_for_is_not_so() {
     let begin = "cluster replicas 3\nwrite a 1 0+8\n";
     let apart = "cut 3 | 1 2\nuntil in-sync 1 2\nwrite b 1 0+8\n";
     for (lines, text) in [
-        ("holds 2 0+8 is zero", "not [0]"),
+        ("holds 2 0+8 is zero", "not [0,"),
         ("failed a", "answered well"),
         ("torn 2", "nothing of its metadata"),
         (&*format!("{apart}identical"), "replicas identical"),
@@ -395,6 +395,13 @@ fn a_scenario_fails_where_what_it_looks_for_is_not_so() {
         (&*format!("{apart}holds 3 0+8 is b"), "not ["),
         (&*format!("{apart}until clean"), "does not come true"),
         ("cut 1 | 2 3\nsubmit c 1 0+8\nfailed c", "not answered"),
+        ("waits a", "it is answered"),
+        ("holds 2 4+8 is a", "did not write all"),
+        ("ask r 1 0+8\nuntil answered\nsaw r is zero", "not [0"),
+        ("had c 64+8", "asked for already"),
+        ("damage 2 0+1\nidentical", "replicas identical"),
+        ("damage 2 0+1\nverify 1\ndone\nfound 8", "they were 16"),
+        (&*format!("{apart}mend\nuntil in-sync 1 2 3\ncopied 3 just 9"), "they were 8"),
     ] {
         let error = crate::scenario::run(&format!("{begin}{lines}"), false);
         assert!(error.as_ref().is_err_and(|error| error.contains(text)), "{lines}: {error:?}");

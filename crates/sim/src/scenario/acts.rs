@@ -3,8 +3,10 @@
 //! Not here: what it looks at (`looks`).
 
 use super::{Scenario, number, span};
+use crate::client::as_operation;
 use crate::history::Effect;
 use crate::queue::{MILLI, Time};
+use base::Op;
 use replica::Operation;
 use wire::admin::OptionsChange;
 use wire::{AfterSplitBrain, OnNoQuorum, Options, Protocol, ReadPolicy};
@@ -47,14 +49,15 @@ pub(super) fn set_option(
 }
 
 impl Scenario {
-    /// Sectors are zeroed, and that is answered.
+    /// Sectors are zeroed, or discarded, and that is answered.
     pub(super) fn zero(&mut self, words: &[&str]) -> Result<(), String> {
         let client = self.client(words.get(1))?;
         let (volume, span) = span(words.get(2))?;
         self.world.count_clients(self.world.plan.clients[client], 1);
         for piece in self.pieces(span) {
             let index = self.world.history.len();
-            self.world.call(client, volume, piece, Effect::Write(0), false);
+            let op = Op::Zero { unmap: words[0] == "discard" };
+            self.world.call_as(client, volume, piece, op, Effect::Write(0), false);
             self.answered(index)?;
         }
         Ok(())
@@ -117,6 +120,29 @@ impl Scenario {
         Ok(())
     }
 
+    /// What disks hold is something else, without a write: that of one node, or all of them before there is any write.
+    pub(super) fn alter(&mut self, words: &[&str]) -> Result<(), String> {
+        let (volume, span) = span(words.get(2))?;
+        let had = words[0] == "had";
+        if had && !self.world.history.is_empty() {
+            return Err("something was asked for already".to_owned());
+        }
+        let nodes = if had { self.world.plan.replicas() } else { self.nodes(&words[1..2])? };
+        let token = self.world.fresh_token();
+        for node in nodes {
+            let disk = self.world.nodes[node].disk.as_mut().ok_or("it has no disk")?;
+            disk.alter(volume, span, token);
+        }
+        if had {
+            let (now, history) = (self.world.queue.now(), &mut self.world.history);
+            let write = as_operation(volume, span, Effect::Write(token), true);
+            let index = history.call(now, 0, write);
+            history.answer(now, 0, index, true, Vec::new());
+            self.labels.insert(words[1].to_owned(), vec![(span, token)]);
+        }
+        Ok(())
+    }
+
     /// The link between two nodes is slow, or breaks.
     pub(super) fn link_trouble(&mut self, words: &[&str]) -> Result<(), String> {
         let nodes = self.nodes(words.get(1..3).ok_or("which two nodes?")?)?;
@@ -126,6 +152,10 @@ impl Scenario {
                 let extra = number(words.get(3))? as Time * MILLI;
                 self.world.links[one][other].extra = extra;
                 self.world.links[other][one].extra = extra;
+            }
+            "drain" => {
+                let length = number(words.get(3))? as Time * MILLI;
+                self.world.links[other][one].drain = length;
             }
             "break" => self.world.break_between(one, other, MILLI),
             _ => self.world.reconnect(one, other),

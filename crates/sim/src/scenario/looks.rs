@@ -3,6 +3,7 @@
 //! Not here: what it does (`acts`, the parent).
 
 use super::{Scenario, number, span};
+use crate::history::Effect;
 use crate::queue::MILLI;
 use crate::world::{node_id, node_index};
 
@@ -13,6 +14,12 @@ impl Scenario {
             "done" => self.until(&["done"]),
             "wait" => self.wait(number(words.get(1))? as u64 * MILLI),
             "until" => self.until(&words[1..]),
+            "waits" if words.len() > 1 => {
+                let calls = self.calls.get(words[1]).ok_or("nothing has that name")?;
+                let ended = |&index: &usize| self.world.history.operation(index).ended;
+                if calls.iter().all(ended) { Err("it is answered".to_owned()) } else { Ok(()) }
+            }
+            "saw" => self.saw(words),
             "waits" => {
                 if self.world.history.open_count() > 0 {
                     return Ok(());
@@ -37,6 +44,7 @@ impl Scenario {
                 self.wait(50 * MILLI)?;
                 self.resynced(words)
             }
+            "found" => self.verified(words),
             "refused" => match &self.world.ended {
                 Some(Err(_)) => Ok(()),
                 other => Err(format!("it ended with {other:?}")),
@@ -126,7 +134,22 @@ impl Scenario {
         let (volume, span) = span(words.get(2))?;
         let label = words.get(4).ok_or("holds NODE SPAN is NAME")?;
         let disk = self.world.nodes[node].disk.as_ref().ok_or("it has no disk")?;
-        self.is_what_was_written(&disk.tokens(volume, span), label)
+        self.is_what_was_written(span, &disk.tokens(volume, span), label)
+    }
+
+    /// What was asked for by this name was answered, with what a write wrote.
+    fn saw(&self, words: &[&str]) -> Result<(), String> {
+        let calls = words.get(1).and_then(|label| self.calls.get(*label));
+        let label = words.get(3).ok_or("saw NAME is NAME")?;
+        for &index in calls.ok_or("nothing has that name")? {
+            let operation = self.world.history.operation(index);
+            let Effect::Read(seen) = &operation.effect else { return Err("no read".to_owned()) };
+            if !operation.ok {
+                return Err("it is not answered well".to_owned());
+            }
+            self.is_what_was_written(operation.span, seen, label)?;
+        }
+        Ok(())
     }
 
     /// What was submitted by this name was answered by an error.
@@ -157,7 +180,8 @@ impl Scenario {
     /// How much the last resync of a node was sent, or had to look at, in all shards of the primary.
     fn resynced(&self, words: &[&str]) -> Result<(), String> {
         let target = node_id(number(words.get(1))?.wrapping_sub(1));
-        let limit = number(words.get(2))? as u64;
+        let just = words.get(2) == Some(&"just");
+        let limit = number(words.get(2 + usize::from(just)))? as u64;
         let newest = self.world.oracle.newest.as_ref().ok_or("there is no configuration")?;
         let primary = newest.primary.map(node_index).ok_or("nobody is primary")?;
         let process = self.world.nodes[primary].process.as_ref().ok_or("the primary is dead")?;
@@ -172,6 +196,20 @@ impl Scenario {
         }
         let sectors: u64 =
             done.iter().map(|sync| if words[0] == "copied" { sync.sent } else { sync.total }).sum();
-        if sectors <= limit { Ok(()) } else { Err(format!("they were {sectors} sectors")) }
+        let well = if just { sectors == limit } else { sectors <= limit };
+        if well { Ok(()) } else { Err(format!("they were {sectors} sectors")) }
+    }
+
+    /// How much the last verify, which came to its end, found and repaired.
+    fn verified(&self, words: &[&str]) -> Result<(), String> {
+        let newest = self.world.oracle.newest.as_ref().ok_or("there is no configuration")?;
+        let verify = newest.verify.ok_or("there was no verify")?;
+        if verify.state != wire::VerifyState::Done {
+            return Err(format!("it is {:?}", verify.state));
+        }
+        if verify.repaired == number(words.get(1))? as u64 {
+            return Ok(());
+        }
+        Err(format!("they were {} sectors", verify.repaired))
     }
 }
