@@ -241,15 +241,9 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
             node: any(plan, random),
             how: [BadPage::Flipped, BadPage::Stale, BadPage::Astray][small(random, 3)],
         }),
-        Feature::Stops => add(plan, random, 6, |plan, random| FaultKind::Stop {
-            node: small(random, plan.roles.len()),
-            power: random.once_in(2),
-        }),
+        Feature::Stops => stops(plan, random),
         Feature::Witnesses => witnesses(plan, random),
-        Feature::BadRecords => add(plan, random, 4, |plan, random| FaultKind::BadPage {
-            node: small(random, plan.roles.len()),
-            how: [BadPage::StaleRecord, BadPage::AstrayRecord][small(random, 2)],
-        }),
+        Feature::BadRecords => bad_records(plan, random),
         Feature::Full => {
             add(plan, random, 3, |plan, random| FaultKind::Full { node: any(plan, random) })
         }
@@ -279,6 +273,20 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
         Feature::Beset => (0..=small(random, 4)).for_each(|_| beset(plan, random)),
         Feature::Force => force(plan, random),
     }
+}
+
+fn stops(plan: &mut Plan, random: &mut Prng) {
+    add(plan, random, 6, |plan, random| FaultKind::Stop {
+        node: small(random, plan.roles.len()),
+        power: random.once_in(2),
+    });
+}
+
+fn bad_records(plan: &mut Plan, random: &mut Prng) {
+    add(plan, random, 4, |plan, random| FaultKind::BadPage {
+        node: small(random, plan.roles.len()),
+        how: [BadPage::StaleRecord, BadPage::AstrayRecord][small(random, 2)],
+    });
 }
 
 fn bad_writes(plan: &mut Plan, random: &mut Prng) {
