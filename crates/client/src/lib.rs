@@ -66,6 +66,11 @@ impl Volume {
         self.ask(Op::Write, offset_bytes, length(bytes)?, bytes, false)
     }
 
+    /// Writes, and returns when it is stable.
+    pub fn write_stable(&mut self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        self.ask(Op::Write, offset_bytes, length(bytes)?, bytes, true)
+    }
+
     /// Fills `bytes` from the volume.
     pub fn read(&mut self, offset_bytes: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.ask(Op::Read { whole: false }, offset_bytes, length(bytes)?, &[], false)?;

@@ -28,7 +28,8 @@ const KINDS: &[(&str, &str)] = &[
 ];
 
 /// Labs that are not called as what they are about.
-const NAMED_OTHERWISE: &[(&str, &str)] = &[("attach", "nbd"), ("frozen", "nvme"), ("late", "ublk")];
+const NAMED_OTHERWISE: &[(&str, &str)] =
+    &[("attach", "nbd"), ("frozen", "nvme"), ("late", "ublk"), ("xfs", "nvme")];
 
 /// Kernels, in the order of their columns.
 const KERNELS: &[&str] = &["5.10", "6.1", "6.12", "newest"];

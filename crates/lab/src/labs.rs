@@ -88,7 +88,7 @@ pub(crate) const LABS: &[Lab] = labs! {
     Quick "kill-primary-local" kill::primary_local, "The primary's node is killed under its own clients, who go on elsewhere.";
     Quick "kill-replica" kill::replica, "A replica's node is killed; nobody sees an error, and it copies what it missed.";
     Quick "kill-witness" kill::witness, "A witness is killed, then a replica besides it; the volume waits and goes on.";
-    Quick "kill-all" kill::everyone, "All nodes are killed at once, and nothing acknowledged is lost.";
+    Quick "kill-all" kill::everyone, "All nodes are killed at once, four times, and nothing acknowledged is lost.";
     Full  "kill-turns" kill::turns, "Nodes are killed one after the other, again and again, some twice in a row.";
     Full  "kill-rolling" kill::rolling, "Every node is restarted in good order under load; clients of the others see no error.";
     Quick "freeze-1s" freeze::one_second, "The primary's node stands still for a second.";
@@ -111,7 +111,7 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "faults-stalls" faults::stalls, "A replica's disk hangs now and then; it is left behind, and comes back.";
     Quick "faults-hangs" faults::hangs, "A disk hangs without an error, the primary's and a replica's; it is left behind, clients see no error.";
     Quick "faults-power-one" faults::power_one, "Nodes whose disks forget what was not flushed lose their power, one after the other.";
-    Quick "faults-power-all" faults::power_all, "All such nodes lose their power at once: what was flushed is there.";
+    Quick "faults-power-all" faults::power_all, "All such nodes lose their power at once, under a load: what was flushed, or was to be stable, is there.";
     Quick "refuse-words" refuse::words, "Bad words on the command line end with the right code, name the thing and change nothing.";
     Quick "refuse-stores" refuse::stores, "Stores that are too small, in use, foreign or read-only are refused, and nothing is changed.";
     Quick "refuse-full" refuse::full, "A disk becomes full in use: the copy is left behind, named, and comes back.";
@@ -191,6 +191,7 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "vm-vhost-5.10" |bench| vm::vhost(bench, vm::LINUX_5_10), "The same with Linux 5.10.";
     Full  "vm-vhost-6.1" |bench| vm::vhost(bench, vm::LINUX_6_1), "The same with Linux 6.1.";
     Full  "vm-vhost-newest" |bench| vm::vhost(bench, vm::NEWEST), "The same with the newest kernel of Debian.";
+    Full  "vm-xfs-6.12" |bench| vm::xfs(bench, vm::LINUX_6_12), "xfs of Linux 6.12 on a volume by NVMe/TCP and several paths: all nodes are killed at once under it, twice, and come back.";
     Full  "app-ext4" apps::ext4, "Synced files on ext4 survive a killed primary without an error, and a power cut of all nodes.";
     Full  "app-xfs" apps::xfs, "The same on xfs.";
     Full  "app-btrfs" apps::btrfs, "The same on btrfs.";
@@ -210,8 +211,8 @@ pub(crate) const LABS: &[Lab] = labs! {
     Quick "scale-requests" scale::requests, "Requests of 32 MiB, many at once, in bounded memory.";
     Quick "scale-forwards" scale::forwards, "Many shards, all nodes primaries, large requests through all nodes, little memory.";
     Full  "scale-eight" scale::eight, "Eight replicas: two are killed at once.";
-    Full  "scale-resources" scale::resources, "A hundred resources on three nodes, one kill.";
-    Full  "scale-connects" scale::connects, "A thousand connects and disconnects leave nothing open.";
+    Full  "scale-resources" scale::resources, "A hundred resources on three nodes, each with a client of its own at the same time; one node is killed.";
+    Full  "scale-connects" scale::connects, "Crowds connect and disconnect at all nodes, some within a request, beside a load; they leave nothing open.";
     Long  "upgrade-rolling" upgrade::rolling, "Nodes of the oldest revision are upgraded one by one under load, and downgraded again.";
     Long  "endurance" endurance::endurance, "Everything at random on long-lived nodes: their memory, files and threads stay flat.";
     Full  "scale-resync" scale::resync, "How fast a whole copy is made, beside a plain copy of a file; asserts nothing.";

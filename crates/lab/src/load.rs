@@ -3,17 +3,19 @@
 //! Each client has a connection of its own and one request open at a time. A part of the requests
 //! goes to a few hot blocks that all clients share, so that they meet; the rest to windows spread
 //! over the volume. Every write has a number of its own, from which all bytes of each of its blocks
-//! follow, so that what is read tells which write it was, whole and in its place.
+//! follow, so that what is read tells which write it was, whole and in its place. Some writes are to be
+//! stable at once (FUA), some are zeroing or discards, which both leave zeroes, and now and then a client flushes.
 //!
-//! Always: a write is in the history from the moment it is sent, answered or not; a read is only
-//! if it was answered. After an error a client's connection is never used again.
+//! Always: a write is in the history from the moment it is sent, answered or not; a read and a flush
+//! are only if they were answered. After an error a client's connection is never used again.
 //!
 //! Not here: judging the history (`history`), faults (the labs).
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -21,7 +23,7 @@ use base::Prng;
 
 use crate::bench::{Failure, Outcome, ensure, let_run, wait_for};
 use crate::cluster::Cluster;
-use crate::history::{self, Event, NEVER, Time, Value};
+use crate::history::{self, Event, Flush, History, NEVER, Time, Value, What};
 use client::{ANSWER_LIMIT, Volume};
 
 /// Bytes of a block.
@@ -49,6 +51,9 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// How long anything may go without one acknowledgement.
 pub(crate) const PROGRESS_LIMIT: Duration = Duration::from_secs(60);
 
+/// How long clients may take to leave a node.
+const LEAVE_LIMIT: Duration = Duration::from_secs(60);
+
 /// Number of bits of a value that count a client's writes.
 const COUNT_BITS: u32 = 40;
 
@@ -57,7 +62,7 @@ const COUNT_BITS: u32 = 40;
 pub(crate) struct ClientPlan {
     /// Where it connects, the first choice first.
     pub(crate) nodes: Vec<SocketAddr>,
-    /// It stays where it is: an error there is a failure of the lab.
+    /// It stays where it is, but for a node that turns its clients away: an error there is a failure of the lab.
     pub(crate) pinned: bool,
     /// It only reads.
     pub(crate) reads_only: bool,
@@ -134,6 +139,25 @@ struct Shared {
     acknowledged: AtomicU64,
     written_bytes: AtomicU64,
     pauses: Mutex<Pauses>,
+    doors: Mutex<Doors>,
+    losses: Mutex<Vec<Time>>,
+}
+
+/// Nodes whose pinned clients wait outside.
+#[derive(Default)]
+struct Doors {
+    away: Vec<Away>,
+    /// Pinned clients that have no connection, and will have none before they are let in.
+    outside: BTreeSet<u64>,
+}
+
+/// A node that was or is away.
+#[derive(Clone, Debug)]
+struct Away {
+    node: SocketAddr,
+    from: Time,
+    /// `NEVER`: it still is.
+    until: Time,
 }
 
 struct Pauses {
@@ -145,6 +169,22 @@ impl Shared {
     fn now(&self) -> Time {
         // 1: 0 is before everything.
         1 + Time::try_from(self.begun.elapsed().as_nanos()).unwrap_or(NEVER - 1)
+    }
+
+    fn doors(&self) -> MutexGuard<'_, Doors> {
+        self.doors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a pinned client has to wait outside; it is there once it asks without a connection.
+    fn is_turned_away(&self, client: u64, node: SocketAddr, connected: bool) -> bool {
+        let mut doors = self.doors();
+        let closed = doors.away.iter().any(|away| away.node == node && away.until == NEVER);
+        if closed && !connected {
+            doors.outside.insert(client);
+        } else {
+            doors.outside.remove(&client);
+        }
+        closed
     }
 
     fn acknowledge(&self, bytes: u64) {
@@ -163,15 +203,18 @@ impl Shared {
 #[derive(Debug, Default)]
 struct Memory {
     events: Vec<Event>,
+    flushes: Vec<Flush>,
     /// Blocks that held what no write puts there.
     damage: Vec<String>,
     /// Connections that broke.
     broken: Vec<Break>,
+    /// Connections that could not be made.
+    refused: Vec<Break>,
     /// It could not go on.
     gave_up: Option<String>,
 }
 
-/// A connection that broke.
+/// A connection that broke, or could not be made.
 #[derive(Clone, Debug)]
 pub(crate) struct Break {
     /// To which node.
@@ -179,6 +222,9 @@ pub(crate) struct Break {
     /// Why, and of which client.
     pub(crate) why: String,
     pinned: bool,
+    /// From when until when there was one, or was to be one.
+    from: Time,
+    until: Time,
 }
 
 /// A running load.
@@ -190,10 +236,12 @@ pub(crate) struct Load {
 /// What a load came to.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    events: Vec<Event>,
+    history: History,
     damage: Vec<String>,
     /// Connections that broke.
     pub(crate) broken: Vec<Break>,
+    refused: Vec<Break>,
+    away: Vec<Away>,
     /// Number of writes acknowledged.
     pub(crate) acknowledged: u64,
     /// The longest time without an acknowledgement.
@@ -215,6 +263,8 @@ impl Load {
             acknowledged: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
             pauses,
+            doors: Mutex::default(),
+            losses: Mutex::default(),
         });
         let start = |(number, plan): (u64, ClientPlan)| {
             let shared = Arc::clone(&shared);
@@ -251,6 +301,37 @@ impl Load {
         if self.acknowledged() > from { Ok(()) } else { self.progress(1) }
     }
 
+    /// A node is about to go in good order: its pinned clients leave it, and wait until they are let in. From the first time on that
+    /// this is said, a client of any other node that sees an error fails the lab, pinned or not.
+    pub(crate) fn turn_away(&self, node: SocketAddr) -> Outcome<()> {
+        let (from, until) = (self.shared.now(), NEVER);
+        self.shared.doors().away.push(Away { node, from, until });
+        let clients = (1..).zip(&self.shared.plan.clients);
+        let own = |plan: &ClientPlan| plan.pinned && plan.nodes.contains(&node);
+        let own: Vec<u64> =
+            clients.filter(|(_, plan)| own(plan)).map(|(number, _)| number).collect();
+        wait_for("clients to leave", LEAVE_LIMIT, || {
+            let outside = self.shared.doors().outside.clone();
+            ensure!(own.iter().all(|client| outside.contains(client)), "outside: {outside:?}");
+            Ok(())
+        })
+    }
+
+    /// It is back.
+    pub(crate) fn let_in(&self, node: SocketAddr) {
+        let now = self.shared.now();
+        let mut doors = self.shared.doors();
+        for away in doors.away.iter_mut().filter(|away| away.node == node && away.until == NEVER) {
+            away.until = now;
+        }
+    }
+
+    /// Between the end of all nodes and the start of the first: what was in a cache is gone.
+    pub(crate) fn lose_caches(&self) {
+        let now = self.shared.now();
+        self.shared.losses.lock().unwrap_or_else(PoisonError::into_inner).push(now);
+    }
+
     /// Ends all clients once their open requests are answered or given up.
     pub(crate) fn stop(self) -> Outcome<Record> {
         self.shared.stop.store(true, Ordering::Relaxed);
@@ -258,9 +339,11 @@ impl Load {
         let mut gave_up = Vec::new();
         for thread in self.threads {
             let memory = thread.join().map_err(|_| Failure::from("a client died"))?;
-            record.events.extend(memory.events);
+            record.history.events.extend(memory.events);
+            record.history.flushes.extend(memory.flushes);
             record.damage.extend(memory.damage);
             record.broken.extend(memory.broken);
+            record.refused.extend(memory.refused);
             gave_up.extend(memory.gave_up);
         }
         if let Some(reason) = gave_up.first() {
@@ -269,6 +352,9 @@ impl Load {
         record.acknowledged = self.shared.acknowledged.load(Ordering::Relaxed);
         record.longest_pause =
             self.shared.pauses.lock().unwrap_or_else(PoisonError::into_inner).longest;
+        record.history.losses =
+            self.shared.losses.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        record.away = self.shared.doors().away.clone();
         record.end = self.shared.now();
         record.plan = Some(self.shared.plan.clone());
         Ok(record)
@@ -296,11 +382,36 @@ impl Record {
                 broken.node, broken.why
             )));
         }
-        let wrong = history::check(&self.events);
+        self.judge_errors()?;
+        let wrong = history::check(&self.history);
         match wrong.first() {
             None => Ok(()),
             Some(first) => Err(Failure(format!("{} blocks are wrong; {first}", wrong.len()))),
         }
+    }
+
+    /// Where nodes were turned away from in good order: nobody else's clients see an error.
+    fn judge_errors(&self) -> Outcome<()> {
+        if self.away.is_empty() {
+            return Ok(());
+        }
+        let is_meant = |broken: &Break| {
+            let own = self.away.iter().filter(|away| away.node == broken.node);
+            own.into_iter().any(|away| broken.from <= away.until && away.from <= broken.until)
+        };
+        match self.broken.iter().chain(&self.refused).find(|broken| !is_meant(broken)) {
+            None => Ok(()),
+            Some(broken) => Err(Failure(format!(
+                "a client of {}, which was not being restarted, saw an error: {}",
+                broken.node, broken.why
+            ))),
+        }
+    }
+
+    /// In how many blocks acknowledged writes were lost with the caches, as was allowed.
+    pub(crate) fn blocks_that_lost(&self) -> usize {
+        let without = History { losses: Vec::new(), ..self.history.clone() };
+        history::check(&without).len()
     }
 
     fn read_back(&mut self, plan: &LoadPlan, node: SocketAddr) -> io::Result<()> {
@@ -315,10 +426,10 @@ impl Record {
             self.end = asked + 1;
             for (block, content) in (first..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
                 match value_of(content, block) {
-                    Ok(value) => self.events.push(Event {
+                    Ok(value) => self.history.events.push(Event {
                         block,
                         value,
-                        write: false,
+                        what: What::Read,
                         asked,
                         answered: self.end,
                     }),
@@ -334,10 +445,20 @@ impl Record {
         format!(
             "{} writes acknowledged, {} events judged, longest pause {} ms",
             self.acknowledged,
-            self.events.len(),
+            self.history.events.len(),
             self.longest_pause.as_millis()
         )
     }
+}
+
+/// How a block is written.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Kind {
+    Plain,
+    /// FUA.
+    Stable,
+    Zeroing,
+    Discard,
 }
 
 struct Client {
@@ -363,18 +484,27 @@ impl Client {
     }
 
     fn run(mut self) -> Memory {
-        let mut volume = None;
-        let mut without = Instant::now();
+        let mut volume: Option<Volume> = None;
+        let (mut without, mut from) = (Instant::now(), 0);
         while !self.stopped() {
             let node = self.plan.nodes[self.choice % self.plan.nodes.len()];
+            let pinned = self.plan.pinned;
+            if pinned && self.shared.is_turned_away(self.number, node, volume.is_some()) {
+                volume = None;
+                thread::sleep(RETRY_INTERVAL);
+                continue;
+            }
             let Some(open) = &mut volume else {
+                from = self.shared.now();
                 match Volume::open(node, &self.shared.plan.export, self.plan.limit) {
                     Ok(open) => volume = Some(open),
-                    Err(error) if self.plan.pinned || without.elapsed() > CONNECT_TRIES => {
+                    Err(error) if pinned || without.elapsed() > CONNECT_TRIES => {
                         self.memory.gave_up = Some(format!("{node}: {error}"));
                         break;
                     }
-                    Err(_) => {
+                    Err(error) => {
+                        let refused = self.broken(node, from, &error);
+                        self.memory.refused.push(refused);
                         self.choice += 1;
                         thread::sleep(RETRY_INTERVAL);
                     }
@@ -384,13 +514,8 @@ impl Client {
             without = Instant::now();
             if let Err(error) = self.request(open) {
                 volume = None;
-                let why = format!(
-                    "{error} (client {}, {} ms)",
-                    self.number,
-                    self.shared.now() / 1_000_000
-                );
-                let pinned = self.plan.pinned;
-                self.memory.broken.push(Break { node, why, pinned });
+                let broken = self.broken(node, from, &error);
+                self.memory.broken.push(broken);
                 if pinned {
                     break;
                 }
@@ -399,6 +524,13 @@ impl Client {
             self.pause();
         }
         self.memory
+    }
+
+    /// A connection that was begun then, and has come to this.
+    fn broken(&self, node: SocketAddr, from: Time, error: &io::Error) -> Break {
+        let until = self.shared.now();
+        let why = format!("{error} (client {}, {} ms)", self.number, until / 1_000_000);
+        Break { node, why, pinned: self.plan.pinned, from, until }
     }
 
     fn pause(&mut self) {
@@ -416,7 +548,21 @@ impl Client {
         if self.plan.reads_only || self.random.below(100) < self.shared.plan.reads_percent {
             return self.read(volume, first);
         }
-        self.write(volume, first)
+        match self.random.below(64) {
+            0..=1 => self.flush(volume),
+            2..=5 => self.write(volume, first, Kind::Stable),
+            6..=8 => self.write(volume, first, Kind::Zeroing),
+            9..=11 => self.write(volume, first, Kind::Discard),
+            _ => self.write(volume, first, Kind::Plain),
+        }
+    }
+
+    fn flush(&mut self, volume: &mut Volume) -> io::Result<()> {
+        let asked = self.shared.now();
+        volume.flush()?;
+        let answered = self.shared.now();
+        self.memory.flushes.push(Flush { asked, answered });
+        Ok(())
     }
 
     fn read(&mut self, volume: &mut Volume, first: u64) -> io::Result<()> {
@@ -426,7 +572,7 @@ impl Client {
         for (block, content) in (first..).zip(self.bytes.chunks_exact(BLOCK_BYTES)) {
             match value_of(content, block) {
                 Ok(value) => {
-                    let event = Event { block, value, write: false, asked, answered };
+                    let event = Event { block, value, what: What::Read, asked, answered };
                     self.memory.events.push(event);
                 }
                 Err(what) => self.memory.damage.push(what),
@@ -435,18 +581,33 @@ impl Client {
         Ok(())
     }
 
-    fn write(&mut self, volume: &mut Volume, first: u64) -> io::Result<()> {
-        self.count += 1;
-        let value = self.number << COUNT_BITS | self.count;
-        for (block, content) in (first..).zip(self.bytes.chunks_exact_mut(BLOCK_BYTES)) {
-            fill(content, block, value);
+    fn write(&mut self, volume: &mut Volume, first: u64, kind: Kind) -> io::Result<()> {
+        let value = match kind {
+            Kind::Plain | Kind::Stable => {
+                self.count += 1;
+                self.number << COUNT_BITS | self.count
+            }
+            Kind::Zeroing | Kind::Discard => 0,
+        };
+        if value != 0 {
+            for (block, content) in (first..).zip(self.bytes.chunks_exact_mut(BLOCK_BYTES)) {
+                fill(content, block, value);
+            }
         }
+        let place = first * BLOCK;
+        let length = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
         let asked = self.shared.now();
-        let outcome = volume.write(first * BLOCK, &self.bytes);
+        let outcome = match kind {
+            Kind::Plain => volume.write(place, &self.bytes),
+            Kind::Stable => volume.write_stable(place, &self.bytes),
+            Kind::Zeroing => volume.zero(place, length),
+            Kind::Discard => volume.discard(place, length),
+        };
         let answered = if outcome.is_ok() { self.shared.now() } else { NEVER };
+        let what = if kind == Kind::Stable { What::WriteStable } else { What::Write };
         let blocks = self.bytes.len() / BLOCK_BYTES;
         for (block, _) in (first..).zip(0..blocks) {
-            self.memory.events.push(Event { block, value, write: true, asked, answered });
+            self.memory.events.push(Event { block, value, what, asked, answered });
         }
         if outcome.is_ok() {
             self.shared.acknowledge(u64::try_from(self.bytes.len()).unwrap_or(0));
@@ -494,4 +655,33 @@ fn value_of(content: &[u8], block: u64) -> Result<Value, String> {
 /// Addresses of nodes, in this order.
 pub(crate) fn addresses(cluster: &Cluster, names: &[&str]) -> Outcome<Vec<SocketAddr>> {
     names.iter().map(|name| Ok(cluster.node(name)?.nbd)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(number: u8) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, number], 1))
+    }
+
+    /// Whether an error of a client that was connected to node 1 from then until then is meant, where node 1 was away from 10 to 20.
+    fn is_meant(from: Time, until: Time) -> bool {
+        let away = vec![Away { node: node(1), from: 10, until: 20 }];
+        let broken = vec![Break { node: node(1), why: String::new(), pinned: false, from, until }];
+        Record { away, broken, ..Record::default() }.judge_errors().is_ok()
+    }
+
+    #[test]
+    fn an_error_of_a_node_that_is_not_being_restarted_is_none_that_is_meant() {
+        assert!(is_meant(5, 12) && is_meant(12, 25) && is_meant(5, 25));
+        assert!(!is_meant(1, 9) && !is_meant(21, 30));
+        let away = vec![Away { node: node(2), from: 10, until: NEVER }];
+        let refused =
+            Break { node: node(1), why: String::new(), pinned: false, from: 12, until: 15 };
+        let record = Record { away, refused: vec![refused.clone()], ..Record::default() };
+        assert!(record.judge_errors().is_err());
+        let never_away = Record { refused: vec![refused], ..Record::default() };
+        assert!(never_away.judge_errors().is_ok(), "of other labs nothing is said");
+    }
 }

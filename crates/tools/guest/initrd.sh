@@ -1,12 +1,12 @@
 #!/bin/bash
 # initrd.sh SERIES KEPT [RELEASE]: takes the newest kernel of a SERIES (linux-image-amd64, linux-image-6.12-amd64) out of Debian's packages, of this machine's
-# release or of RELEASE (bullseye, forky), and makes an initial file system in memory for it, with this machine's nvme, fio, mkfs.ext4 and busybox.
+# release or of RELEASE (bullseye, forky), and makes an initial file system in memory for it, with this machine's nvme, fio, mkfs.ext4, mkfs.xfs and busybox.
 # KEPT/PACKAGE gets `vmlinuz` and `initrd`, unless they are there and no older than this script. The last word that it prints is PACKAGE. Installs
 # nothing: says which tool is missing.
 set -eu
 series=$1 kept=$2 release=${3:-}
-for tool in busybox nvme fio mkfs.ext4 fsck.ext4 fstrim blkdiscard dmsetup modprobe depmod cpio xz dpkg apt-get; do
-    command -v $tool >/dev/null || { echo "$tool is missing (apt-get install busybox-static nvme-cli fio e2fsprogs dmsetup kmod cpio)" >&2; exit 2; }
+for tool in busybox nvme fio mkfs.ext4 fsck.ext4 mkfs.xfs xfs_repair fstrim blkdiscard dmsetup modprobe depmod cpio xz dpkg apt-get; do
+    command -v $tool >/dev/null || { echo "$tool is missing (apt-get install busybox-static nvme-cli fio e2fsprogs xfsprogs dmsetup kmod cpio)" >&2; exit 2; }
 done
 mkdir -p "$kept"; kept=$(cd "$kept"; pwd); options=()
 if [ -n "$release" ]; then
@@ -35,9 +35,9 @@ put() {
         mkdir -p "$root$(dirname "$library")"; cp -nL "$library" "$root$library"
     done
 }
-for tool in busybox nvme fio mkfs.ext4 fsck.ext4 fstrim blkdiscard dmsetup modprobe bash; do put $tool; done
+for tool in busybox nvme fio mkfs.ext4 fsck.ext4 mkfs.xfs xfs_repair fstrim blkdiscard dmsetup modprobe bash; do put $tool; done
 find "$modules" -maxdepth 1 \( -name 'modules.builtin*' -o -name modules.order \) -exec cp -t "$root/lib/modules/$version" {} +
-(cd "$modules" && find kernel -name '*.ko*' | grep -E 'virtio|rng-core|/nvme/|9p|failover|crc|ext4|jbd2|mbcache|netfs|fscache|t10-pi|/block/(nbd|brd|drbd/)|lru_cache|/ublk_drv|/md/dm-(mod|crypt|flakey)|/encrypted-keys/|/trusted-keys/|/asn1|/char/tpm/|/net/tls/|/nvdimm/|/dax/|crypto/(gcm|xts|ecb|ghash|gf128mul|aesni|cryptd|crypto_simd)' | cpio -pdm --quiet "$root/lib/modules/$version")
+(cd "$modules" && find kernel -name '*.ko*' | grep -E 'virtio|rng-core|/nvme/|9p|failover|crc|ext4|/xfs/|jbd2|mbcache|netfs|fscache|t10-pi|/block/(nbd|brd|drbd/)|lru_cache|/ublk_drv|/md/dm-(mod|crypt|flakey)|/encrypted-keys/|/trusted-keys/|/asn1|/char/tpm/|/net/tls/|/nvdimm/|/dax/|crypto/(gcm|xts|ecb|ghash|gf128mul|aesni|cryptd|crypto_simd)' | cpio -pdm --quiet "$root/lib/modules/$version")
 find "$root/lib/modules" -name '*.ko.xz' -exec xz -d {} +
 depmod -b "$root" "$version"
 cat > "$root/init" <<'I'

@@ -21,6 +21,8 @@ const TOOLS: &[&str] = &[
     "nvme",
     "fio",
     "mkfs.ext4",
+    "mkfs.xfs",
+    "xfs_repair",
     "blkdiscard",
     "dmsetup",
     "modprobe",

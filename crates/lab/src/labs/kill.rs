@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::bench::{Bench, Outcome, ensure, passed, wait_for};
 use crate::cluster::{Cluster, SYNC_LIMIT};
-use crate::load::{ClientPlan, Load, LoadPlan, WINDOWS, addresses};
+use crate::load::{ClientPlan, Load, LoadPlan, Record, WINDOWS, addresses};
 use client::{ANSWER_LIMIT, Volume};
 
 /// Name of the resource.
@@ -68,6 +68,16 @@ pub(super) fn settle_later(
     load: Load,
     copies: &[&str],
 ) -> Outcome<String> {
+    Ok(settle_record(bench, cluster, load, copies)?.0)
+}
+
+/// The same, with what was judged.
+pub(super) fn settle_record(
+    bench: &Bench,
+    cluster: &Cluster,
+    load: Load,
+    copies: &[&str],
+) -> Outcome<(String, Record)> {
     let mut record = load.stop()?;
     cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
     let all: Vec<SocketAddr> = cluster.nodes.iter().map(|node| node.nbd).collect();
@@ -78,7 +88,7 @@ pub(super) fn settle_later(
         bench.tell(format_args!("a connection to {} broke: {}", broken.node, broken.why));
     }
     ensure!(record.acknowledged > 0, "nothing was acknowledged");
-    Ok(record.summary())
+    Ok((record.summary(), record))
 }
 
 /// Makes everything acknowledged stable on every copy.
@@ -235,10 +245,13 @@ pub(super) fn everyone(bench: &Bench) -> Outcome {
     let mut clients = roaming(&cluster, &["a", "b", "c"], 4)?;
     clients.extend(roaming(&cluster, &["b", "c", "a"], 4)?);
     let load = begin(bench, &cluster, "a", clients)?;
-    cluster.kill_all()?;
-    bench.tell("all nodes are killed");
-    cluster.start_all()?;
-    load.progress(100)?;
+    for round in 1..=4 {
+        cluster.kill_all()?;
+        bench.tell(format_args!("all nodes are killed (round {round})"));
+        cluster.start_all()?;
+        // The next time some of them are not in sync yet.
+        load.progress(100)?;
+    }
     load.run_for(while_running(bench))?;
     passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
 }
@@ -274,19 +287,29 @@ pub(super) fn turns(bench: &Bench) -> Outcome {
     passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
 }
 
-/// In good order.
+/// Two clients of each node, which leave it while it is being restarted, and one that goes elsewhere when it ends.
+pub(super) fn of_restarted(cluster: &Cluster) -> Outcome<Vec<ClientPlan>> {
+    let mut clients = staying(cluster, &["a", "b", "c"], 2)?;
+    for nodes in [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]] {
+        clients.extend(roaming(cluster, &nodes, 1)?);
+    }
+    Ok(clients)
+}
+
+/// In good order: whoever has a node that is not being restarted sees no error.
 pub(super) fn rolling(bench: &Bench) -> Outcome {
     let cluster = three(bench)?;
-    let mut clients = roaming(&cluster, &["a", "b", "c"], 3)?;
-    clients.extend(roaming(&cluster, &["b", "c", "a"], 3)?);
-    clients.extend(roaming(&cluster, &["c", "a", "b"], 3)?);
+    let clients = of_restarted(&cluster)?;
     let load = begin(bench, &cluster, "a", clients)?;
     for node in ["a", "b", "c"] {
+        let door = cluster.node(node)?.nbd;
+        load.turn_away(door)?;
         cluster.stop(node)?;
         bench.tell(format_args!("{node} was stopped"));
         load.progress(100)?;
         cluster.start(node)?;
         cluster.wait(DISK, "healthy", SYNC_LIMIT)?;
+        load.let_in(door);
         load.progress(100)?;
     }
     passed(settle(bench, &cluster, load, &["a", "b", "c"])?)

@@ -1,16 +1,22 @@
 //! Few and many: replicas, nodes, resources, connections; and how fast a copy is made.
 
 use std::fs;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use base::Prng;
+use nbd::{Op, encode_request};
+use wire::admin::{Answer, Command};
 
 use super::kill::{DISK, SIZE, SIZE_TEXT, flush, load, roaming, settle, staying, three};
 use crate::bench::{
     Bench, Failure, Outcome, Verdict, ensure, is_root, need_tools, passed, text, tool, wait_for,
 };
-use crate::cluster::{Cluster, SYNC_LIMIT};
-use crate::load::{BLOCK_BYTES, fill};
+use crate::cluster::{Cluster, NodeInfo, SYNC_LIMIT};
+use crate::load::{BLOCK_BYTES, ClientPlan, Load, LoadPlan, PROGRESS_LIMIT, fill};
 use client::{ANSWER_LIMIT, Volume};
 
 /// One.
@@ -65,65 +71,178 @@ pub(super) fn eight(bench: &Bench) -> Outcome {
     passed(settle(bench, &cluster, load, &["a", "b", "c", "d", "e", "f", "g", "h"])?)
 }
 
-/// Many.
+/// Many, each with a client of its own, all at the same time. A third of them are at home with the node that is killed.
 pub(super) fn resources(bench: &Bench) -> Outcome {
     const COUNT: u64 = 100;
+    const BYTES: u64 = 4 << 20;
+    const PAUSE: Duration = Duration::from_millis(100);
     let cluster = Cluster::up(bench, 3)?;
     let name = |number: u64| format!("disk-{number}");
-    let mut bytes = vec![0; BLOCK_BYTES];
     for number in 0..COUNT {
-        cluster.ok(&["resource", "create", &name(number), "--size", "4MiB", "--replicas", "3"])?;
+        cluster.create(&name(number), &["--size", "4MiB", "--replicas", "3"])?;
     }
-    let write = |number: u64, version: u64, bytes: &mut Vec<u8>| -> Outcome<()> {
-        let node = &cluster.nodes[usize::try_from(number % 2).unwrap_or(0)];
-        let mut volume = Volume::open(node.nbd, &name(number), ANSWER_LIMIT)?;
-        fill(bytes, number, version);
-        Ok(volume.write(0, bytes)?)
+    bench.tell(format_args!("{COUNT} resources made"));
+    let start = |number: u64| -> Outcome<Load> {
+        let client = match number % 3 {
+            0 => staying(&cluster, &["a"], 1)?,
+            1 => staying(&cluster, &["b"], 1)?,
+            _ => roaming(&cluster, &["c", "a", "b"], 1)?,
+        };
+        let clients = client.into_iter().map(|plan| ClientPlan { pause: PAUSE, ..plan }).collect();
+        let plan = LoadPlan::new(&name(number), BYTES, bench.seed ^ number, clients);
+        Ok(Load::start(LoadPlan { windows: 1, ..plan }))
     };
-    for number in 0..COUNT {
-        write(number, 1, &mut bytes)?;
-    }
-    bench.tell(format_args!("{COUNT} resources made and written"));
+    let loads = (0..COUNT).map(start).collect::<Outcome<Vec<Load>>>()?;
+    // All of them go on at the same time: counted from the same instant.
+    let all = |more: u64| -> Outcome<()> {
+        let from: Vec<u64> = loads.iter().map(Load::acknowledged).collect();
+        wait_for("every client to go on", PROGRESS_LIMIT, || {
+            let short = |(load, from): (&Load, &u64)| load.acknowledged() < from + more;
+            let short = loads.iter().zip(&from).filter(|&both| short(both)).count();
+            ensure!(short == 0, "{short} have not");
+            Ok(())
+        })
+    };
+    all(10)?;
     cluster.kill("c")?;
-    for number in 0..COUNT {
-        write(number, 2, &mut bytes)?;
-    }
+    bench.tell("c is killed, where a third of the clients are");
+    all(10)?;
     cluster.start("c")?;
+    all(10)?;
     for number in 0..COUNT {
         cluster.wait(&name(number), "in-sync", SYNC_LIMIT)?;
     }
-    for number in 0..COUNT {
-        let mut back = vec![0; BLOCK_BYTES];
-        let node = cluster.node("c")?.nbd;
-        Volume::open(node, &name(number), ANSWER_LIMIT)?.read(0, &mut back)?;
-        fill(&mut bytes, number, 2);
-        ensure!(back == bytes, "{} lost its write", name(number));
-        cluster.compare(&name(number), 0, 4 << 20, &["a", "b", "c"])?;
+    bench.tell("c is back, and all are in sync");
+    all(10)?;
+    let nodes: Vec<_> = cluster.nodes.iter().map(|node| node.nbd).collect();
+    let mut written = 0;
+    for (number, load) in (0..).zip(loads) {
+        let mut record = load.stop()?;
+        record.judge(&nodes).map_err(|wrong| Failure(format!("{}: {wrong}", name(number))))?;
+        written += record.acknowledged;
+        Volume::open(nodes[0], &name(number), ANSWER_LIMIT)?.flush()?;
+        cluster.compare(&name(number), 0, BYTES, &["a", "b", "c"])?;
     }
-    passed(format!("{COUNT} resources written, one node killed, all equal again"))
+    passed(format!(
+        "{COUNT} resources with a client each, {written} writes acknowledged, one node killed, all equal"
+    ))
 }
 
-/// In and out.
-pub(super) fn connects(bench: &Bench) -> Outcome {
-    const COUNT: u32 = 1000;
-    let cluster = three(bench)?;
-    let node = cluster.node("a")?.nbd;
-    let mut bytes = vec![0; BLOCK_BYTES];
-    Volume::open(node, DISK, ANSWER_LIMIT)?.read(0, &mut bytes)?;
-    let before = cluster.open_files("a")?;
-    for number in 0..COUNT {
-        let mut volume = Volume::open(node, DISK, ANSWER_LIMIT)?;
-        if number % 3 == 0 {
-            volume.read(0, &mut bytes)?;
+/// Where no load writes: between two windows.
+const ASIDE: u64 = 8 << 20;
+
+/// One client that comes and goes: in good order, before it has said what it wants, with half a request, or with a whole
+/// one whose answer it does not wait for.
+fn come_and_go(node: SocketAddr, random: &mut Prng) -> Outcome<()> {
+    const BYTES: u32 = 256 << 10;
+    let kind = random.below(6);
+    if kind == 0 {
+        let mut socket = TcpStream::connect(node)?;
+        let flags: &[u8] = if random.once_in(2) { &[0, 0, 0, 3] } else { &[] };
+        return Ok(socket.write_all(flags)?);
+    }
+    let mut volume = Volume::open(node, DISK, ANSWER_LIMIT)?;
+    let mut request = Vec::new();
+    match kind {
+        1 => {}
+        2 => volume.read(0, &mut [0; BLOCK_BYTES])?,
+        3 => {
+            encode_request(1, Op::Read { whole: false }, 0, BYTES, false, &mut request);
+            volume.send_raw(&request)?;
+        }
+        _ => {
+            encode_request(1, Op::Write, ASIDE, BYTES, random.once_in(2), &mut request);
+            request.resize(request.len() + BYTES as usize, 7);
+            let sent = if kind == 4 { request.len() } else { request.len() / 2 };
+            volume.send_raw(&request[..sent])?;
         }
     }
-    wait_for("connections to be closed", Duration::from_secs(20), || {
-        let now = cluster.open_files("a")?;
-        // Sessions with peers and the admin socket may come and go.
-        ensure!(now <= before + 8, "{now} descriptors are open, {before} were before");
+    Ok(())
+}
+
+/// Clients that come and go at all nodes at once.
+fn crowd(cluster: &Cluster, seed: u64) -> Outcome<u64> {
+    const CROWD: u64 = 6;
+    const TIMES: u64 = 300;
+    let one = |number: u64| -> Outcome<()> {
+        let mut random = Prng::new(seed ^ number);
+        let nodes = cluster.nodes.iter().cycle().skip(usize::try_from(number).unwrap_or(0));
+        for (_, node) in (0..TIMES).zip(nodes) {
+            come_and_go(node.nbd, &mut random)?;
+        }
         Ok(())
+    };
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..CROWD).map(|number| scope.spawn(move || one(number))).collect();
+        let died = |_| Err("a client panicked".into());
+        let mut ended = clients.into_iter().map(|client| client.join().unwrap_or_else(died));
+        ended.try_for_each(|outcome| outcome)
     })?;
-    passed(format!("{COUNT} connects and disconnects"))
+    Ok(CROWD * TIMES)
+}
+
+/// What clients take of a node.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Taken {
+    clients: u64,
+    requests: u64,
+    files: u64,
+}
+
+/// Of each node.
+fn taken(cluster: &Cluster) -> Outcome<Vec<Taken>> {
+    let of = |node: &NodeInfo| {
+        let resource = Some(DISK.to_owned());
+        let Answer::Status(status) = cluster.ask(&node.name, Command::Status { resource })? else {
+            return Err("no status".into());
+        };
+        let own = status.resources.first().ok_or("the resource is not known")?;
+        let files = cluster.open_files(&node.name)?;
+        Ok(Taken { clients: own.clients, requests: own.requests_in_flight, files })
+    };
+    cluster.nodes.iter().map(of).collect()
+}
+
+/// In and out, many at once, while others go on.
+pub(super) fn connects(bench: &Bench) -> Outcome {
+    const GONE_LIMIT: Duration = Duration::from_secs(30);
+    const SLACK_KIB: u64 = 8 << 10;
+    let cluster = three(bench)?;
+    let memory = || -> Outcome<Vec<u64>> {
+        cluster.nodes.iter().map(|node| cluster.kernel_says(&node.name, "VmRSS")).collect()
+    };
+    let load = load(bench, staying(&cluster, &["a", "b", "c"], 1)?);
+    load.progress(100)?;
+    let before = taken(&cluster)?;
+    let quiet = || {
+        wait_for("what clients had to be given back", GONE_LIMIT, || {
+            let now = taken(&cluster)?;
+            // The load's own request may be open or not.
+            let gone = now.iter().zip(&before).all(|(now, before)| {
+                now.clients == 1 && now.requests <= 1 && now.files <= before.files
+            });
+            ensure!(gone, "{now:?}, and before {before:?}");
+            Ok(())
+        })
+    };
+    // What nodes keep from the first time on is no leak.
+    crowd(&cluster, bench.seed)?;
+    quiet()?;
+    let kept = memory()?;
+    let mut count = 0;
+    for round in 1..4 {
+        count += crowd(&cluster, bench.seed ^ round << 32)?;
+        quiet()?;
+    }
+    load.progress(100)?;
+    let now = memory()?;
+    bench.tell(format_args!(
+        "files and clients are as before, {before:?}; memory was {kept:?} and is {now:?} KiB"
+    ));
+    let grew = kept.iter().zip(&now).any(|(kept, now)| *now > kept + SLACK_KIB);
+    ensure!(!grew, "memory went from {kept:?} to {now:?} KiB");
+    let summary = settle(bench, &cluster, load, &["a", "b", "c"])?;
+    passed(format!("{count} connects and disconnects; {summary}"))
 }
 
 /// Numbers only.
@@ -343,7 +462,7 @@ pub(super) fn requests(bench: &Bench) -> Outcome {
     let cluster = Cluster::up(bench, 3)?;
     cluster.create(DISK, &["--size", "1GiB", "--replicas", "3"])?;
     let request = u64::from(REQUEST);
-    let one = |number: u64, node: std::net::SocketAddr| -> Outcome<()> {
+    let one = |number: u64, node: SocketAddr| -> Outcome<()> {
         let place = number * request;
         let mut bytes = vec![0; REQUEST as usize];
         for (block, content) in (place / 4096..).zip(bytes.chunks_exact_mut(BLOCK_BYTES)) {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::kill::{DISK, SIZE_TEXT, load, roaming, settle};
+use super::kill::{DISK, SIZE_TEXT, load, of_restarted, settle};
 use crate::bench::{Bench, Outcome, Verdict, ensure, passed, program, wait_for};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 use crate::load::Load;
@@ -26,12 +26,15 @@ fn assert_runs(cluster: &Cluster, node: &str, expected: &Path) -> Outcome<()> {
 
 /// One node goes over to another program, and everybody is primary once.
 fn turn(bench: &Bench, cluster: &mut Cluster, load: &Load, node: &str, to: &Path) -> Outcome<()> {
+    let door = cluster.node(node)?.nbd;
+    load.turn_away(door)?;
     cluster.stop(node)?;
     load.progress(50)?;
     cluster.node_program = Some(to.to_path_buf());
     cluster.start(node)?;
     assert_runs(cluster, node, to)?;
     cluster.wait(DISK, "healthy", SYNC_LIMIT)?;
+    load.let_in(door);
     for primary in NODES {
         cluster.ok(&["resource", "promote", DISK, "--node", primary])?;
         load.progress(50)?;
@@ -61,11 +64,14 @@ fn refusal(cluster: &Cluster, node: &str) -> Outcome<Option<String>> {
 fn lose_primary(bench: &Bench, cluster: &mut Cluster, load: &Load) -> Outcome<()> {
     let primary = cluster.primary(DISK)?;
     let own = program_of(cluster, &primary)?;
+    let door = cluster.node(&primary)?.nbd;
+    load.turn_away(door)?;
     cluster.kill(&primary)?;
     load.progress(100)?;
     cluster.node_program = Some(own);
     cluster.start(&primary)?;
     cluster.wait(DISK, "healthy", SYNC_LIMIT)?;
+    load.let_in(door);
     bench.tell(format_args!("{primary}, the primary, was killed and is back"));
     Ok(())
 }
@@ -83,10 +89,7 @@ pub(super) fn rolling(bench: &Bench) -> Outcome {
         assert_runs(&cluster, node, old)?;
     }
     cluster.create(DISK, &["--size", SIZE_TEXT, "--replicas", "3"])?;
-    let mut clients = roaming(&cluster, &["a", "b", "c"], 3)?;
-    clients.extend(roaming(&cluster, &["b", "c", "a"], 3)?);
-    clients.extend(roaming(&cluster, &["c", "a", "b"], 3)?);
-    let load = load(bench, clients);
+    let load = load(bench, of_restarted(&cluster)?);
     load.progress(100)?;
     for node in NODES {
         turn(bench, &mut cluster, &load, node, &new)?;
@@ -96,6 +99,7 @@ pub(super) fn rolling(bench: &Bench) -> Outcome {
     }
     let mut way_back = "and back";
     for node in ["c", "a", "b"] {
+        load.turn_away(cluster.node(node)?.nbd)?;
         cluster.stop(node)?;
         cluster.node_program = Some(old.clone());
         cluster.start(node)?;

@@ -13,6 +13,7 @@ mod reserve;
 mod tls;
 mod ublk;
 mod vhost;
+mod xfs;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -36,6 +37,7 @@ pub(super) use reserve::reserve;
 pub(super) use tls::tls;
 pub(super) use ublk::{doctor, late, mapper, nodes, ublk};
 pub(super) use vhost::vhost;
+pub(super) use xfs::xfs;
 
 const SIZE_MIB: u64 = 256;
 const GROWN_MIB: u64 = 320;
