@@ -4,14 +4,14 @@ use std::fs;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use base::Prng;
 use nbd::{Op, encode_request};
 use wire::admin::{Answer, Command};
 
-use super::kill::{DISK, SIZE, SIZE_TEXT, flush, load, roaming, settle, staying, three};
+use super::kill::{DISK, SIZE, SIZE_TEXT, flush, load, roaming, settle, staying};
 use crate::bench::{
     Bench, Failure, Outcome, Verdict, ensure, is_root, need_tools, passed, text, tool, wait_for,
 };
@@ -173,12 +173,33 @@ fn crowd(cluster: &Cluster, seed: u64) -> Outcome<u64> {
         Ok(())
     };
     thread::scope(|scope| {
-        let clients: Vec<_> = (0..CROWD).map(|number| scope.spawn(move || one(number))).collect();
-        let died = |_| Err("a client panicked".into());
-        let mut ended = clients.into_iter().map(|client| client.join().unwrap_or_else(died));
-        ended.try_for_each(|outcome| outcome)
+        let one = &one;
+        joined((0..CROWD).map(|number| scope.spawn(move || one(number))).collect())
     })?;
     Ok(CROWD * TIMES)
+}
+
+/// Several clients of each node with more in their hands than a node has memory for.
+fn use_all_memory(cluster: &Cluster) -> Outcome<()> {
+    const BYTES: usize = 8 << 20;
+    let one = |node: &NodeInfo| -> Outcome<()> {
+        let mut bytes = vec![7; BYTES];
+        let mut volume = Volume::open(node.nbd, DISK, ANSWER_LIMIT)?;
+        volume.write(ASIDE, &bytes)?;
+        Ok(volume.read(ASIDE, &mut bytes)?)
+    };
+    thread::scope(|scope| {
+        let one = &one;
+        let clients = cluster.nodes.iter().flat_map(|node| [node; 4]);
+        let clients: Vec<_> = clients.map(|node| scope.spawn(move || one(node))).collect();
+        joined(clients)
+    })
+}
+
+/// What all clients came to.
+fn joined(clients: Vec<ScopedJoinHandle<'_, Outcome<()>>>) -> Outcome<()> {
+    let died = |_| Err("a client panicked".into());
+    clients.into_iter().try_for_each(|client| client.join().unwrap_or_else(died))
 }
 
 /// What clients take of a node.
@@ -207,7 +228,8 @@ fn taken(cluster: &Cluster) -> Outcome<Vec<Taken>> {
 pub(super) fn connects(bench: &Bench) -> Outcome {
     const GONE_LIMIT: Duration = Duration::from_secs(30);
     const SLACK_KIB: u64 = 8 << 10;
-    let cluster = three(bench)?;
+    let cluster = with_little_memory(bench)?;
+    cluster.create(DISK, &["--size", SIZE_TEXT, "--replicas", "3"])?;
     let memory = || -> Outcome<Vec<u64>> {
         cluster.nodes.iter().map(|node| cluster.kernel_says(&node.name, "VmRSS")).collect()
     };
@@ -225,7 +247,8 @@ pub(super) fn connects(bench: &Bench) -> Outcome {
             Ok(())
         })
     };
-    // What nodes keep from the first time on is no leak.
+    // What nodes keep from the first time on is no leak: all memory for payload, and what a crowd needs at once.
+    use_all_memory(&cluster)?;
     crowd(&cluster, bench.seed)?;
     quiet()?;
     let kept = memory()?;
@@ -277,20 +300,26 @@ pub(super) fn resync(bench: &Bench) -> Outcome {
     passed(format!("resync {} MiB/s, plain copy {} MiB/s", rate(synced), rate(copied)))
 }
 
-/// Many shards of many volumes, each node primary of some, all with large requests through all nodes, and as
-/// little memory as a node takes: what frees it must never wait for what needs it.
-pub(super) fn forwards(bench: &Bench) -> Outcome {
-    const VOLUMES: usize = 6;
-    const REQUEST: usize = 16 << 20;
-    let nodes = ["a", "b", "c"];
+/// Three nodes with as little memory for payload as nodes take.
+fn with_little_memory(bench: &Bench) -> Outcome<Cluster> {
     let cluster = Cluster::up(bench, 3)?;
-    for node in nodes {
+    for node in ["a", "b", "c"] {
         cluster.stop(node)?;
         let path = cluster.settings(node);
         let text = fs::read_to_string(&path)?;
         fs::write(&path, format!("buffer_bytes = {}\n{text}", 16 << 20))?;
     }
     cluster.start_all()?;
+    Ok(cluster)
+}
+
+/// Many shards of many volumes, each node primary of some, all with large requests through all nodes, and as
+/// little memory as a node takes: what frees it must never wait for what needs it.
+pub(super) fn forwards(bench: &Bench) -> Outcome {
+    const VOLUMES: usize = 6;
+    const REQUEST: usize = 16 << 20;
+    let nodes = ["a", "b", "c"];
+    let cluster = with_little_memory(bench)?;
     let name = |volume: usize| format!("{DISK}{volume}");
     let mut firsts = Vec::new();
     for volume in 0..VOLUMES {
@@ -323,11 +352,7 @@ pub(super) fn forwards(bench: &Bench) -> Outcome {
         let clients: Vec<_> = (0..VOLUMES * nodes.len())
             .map(|number| scope.spawn(move || one(number / nodes.len(), number % nodes.len())))
             .collect();
-        let ended = clients.into_iter().map(|client| client.join());
-        let outcomes: Vec<Outcome<()>> = ended
-            .map(|end| end.unwrap_or_else(|_| Err(Failure("a client panicked".to_owned()))))
-            .collect();
-        outcomes.into_iter().collect::<Outcome<()>>()
+        joined(clients)
     })?;
     drop(firsts);
     for node in nodes {
@@ -490,11 +515,7 @@ pub(super) fn requests(bench: &Bench) -> Outcome {
             .zip(cluster.nodes.iter().cycle())
             .map(|(number, node)| scope.spawn(move || one(number, node.nbd)))
             .collect();
-        let ended = clients.into_iter().map(|client| client.join());
-        let outcomes: Vec<Outcome<()>> = ended
-            .map(|end| end.unwrap_or_else(|_| Err(Failure("a client panicked".to_owned()))))
-            .collect();
-        outcomes.into_iter().collect::<Outcome<()>>()
+        joined(clients)
     })?;
     // One that is longer than allowed is refused, and its connection is of no more use.
     let mut volume = Volume::open(cluster.nodes[0].nbd, DISK, ANSWER_LIMIT)?;
