@@ -147,9 +147,12 @@ impl Cache {
     }
 
     fn forget(&mut self, from: u64, until: u64) {
-        let step = self.step();
-        let mut later = self.blocks.split_off(&(from / step));
-        self.blocks.append(&mut later.split_off(&(until / step)));
+        // One by one: to take the map apart and put it together costs as much as all that is cached, for each stable write.
+        let range = from / self.step()..until / self.step();
+        let held: Vec<u64> = self.blocks.range(range).map(|(&number, _)| number).collect();
+        for number in held {
+            self.blocks.remove(&number);
+        }
     }
 
     /// Writes everything back and makes it durable. What could not be written stays cached.
