@@ -133,6 +133,8 @@ impl World {
 
     fn end(&mut self, node: usize, power: bool, length: Time) {
         let closed = self.nodes[node].closed;
+        // Once all is healed nothing goes wrong any more, and who has ended starts at once.
+        let power = power && !self.healed;
         if power && !closed && self.spared(1 << node) != 0 {
             return self.power_cut(1 << node, length);
         }
