@@ -323,7 +323,7 @@ impl Host {
         block_shift: u8,
         send: &mut Vec<u8>,
     ) -> u16 {
-        self.transfer(IO_READ, namespace, place, block_shift, send)
+        self.transfer((IO_READ, 0), namespace, place, block_shift, send)
     }
 
     /// Writes blocks, with the data right behind.
@@ -349,22 +349,18 @@ impl Host {
         block_shift: u8,
         send: &mut Vec<u8>,
     ) -> u16 {
-        self.transfer(IO_WRITE, namespace, place, block_shift, send)
+        self.transfer((IO_WRITE, 0), namespace, place, block_shift, send)
     }
 
     /// Likewise, past all caches (FUA).
     pub fn write_through_later(
         &mut self,
         namespace: u32,
-        (first, blocks): (u64, u32),
+        place: (u64, u32),
         block_shift: u8,
         send: &mut Vec<u8>,
     ) -> u16 {
-        self.command(IO_WRITE, &[], send, |command| {
-            aim(command, namespace, first, blocks);
-            expect(command, blocks << block_shift);
-            command[51] |= 1 << 6;
-        })
+        self.transfer((IO_WRITE, 1 << 6), namespace, place, block_shift, send)
     }
 
     /// Compares blocks with data right behind.
@@ -386,7 +382,7 @@ impl Host {
         block_shift: u8,
         send: &mut Vec<u8>,
     ) -> u16 {
-        self.transfer(IO_COMPARE, namespace, place, block_shift, send)
+        self.transfer((IO_COMPARE, 0), namespace, place, block_shift, send)
     }
 
     /// Has blocks read, for nobody.
@@ -399,10 +395,10 @@ impl Host {
         self.command(IO_VERIFY, &[], send, |command| aim(command, namespace, first, blocks))
     }
 
-    /// A command on blocks whose data travels by itself.
+    /// A command on blocks, with these flags in its last byte about them, whose data travels by itself.
     fn transfer(
         &mut self,
-        opcode: u8,
+        (opcode, flags): (u8, u8),
         namespace: u32,
         (first, blocks): (u64, u32),
         block_shift: u8,
@@ -411,6 +407,7 @@ impl Host {
         self.command(opcode, &[], send, |command| {
             aim(command, namespace, first, blocks);
             expect(command, blocks << block_shift);
+            command[51] |= flags;
         })
     }
 
@@ -476,7 +473,16 @@ impl Host {
         command: &ReservationCommand,
         send: &mut Vec<u8>,
     ) -> u16 {
-        let (opcode, word, keys) = crate::reserve::build(command);
+        self.ask_right(namespace, crate::reserve::build(command), send)
+    }
+
+    /// A command about reservations: opcode, word 10 and data.
+    fn ask_right(
+        &mut self,
+        namespace: u32,
+        (opcode, word, keys): (u8, u32, Vec<u8>),
+        send: &mut Vec<u8>,
+    ) -> u16 {
         self.command(opcode, &keys, send, |command| {
             set(command, 4, &namespace.to_le_bytes());
             set(command, 40, &word.to_le_bytes());
@@ -494,10 +500,7 @@ impl Host {
         const ABORTS: u32 = 2;
         let preempt = ReservationCommand::Preempt { current, others, kind };
         let (opcode, word, keys) = crate::reserve::build(&preempt);
-        self.command(opcode, &keys, send, |command| {
-            set(command, 4, &namespace.to_le_bytes());
-            set(command, 40, &(word & !0b111 | ABORTS).to_le_bytes());
-        })
+        self.ask_right(namespace, (opcode, word & !0b111 | ABORTS, keys), send)
     }
 
     /// Reads who may use a volume: so many bytes, a multiple of 4.

@@ -486,11 +486,7 @@ impl World {
     /// The process of a node dies.
     pub(crate) fn kill(&mut self, node: usize, power: bool) {
         self.nodes[node].struck = true;
-        let sessions: Vec<usize> = self.nodes[node]
-            .process
-            .as_ref()
-            .map_or(Vec::new(), |process| process.sessions.values().copied().collect());
-        for session in sessions {
+        for session in self.sessions_of(node) {
             let notice = if self.random.once_in(3) { 500 * MILLI } else { 5 * MILLI };
             self.break_session(session, notice);
         }

@@ -400,6 +400,12 @@ impl World {
         }
     }
 
+    /// All sessions that the process of a node has, or had last with a peer.
+    pub(crate) fn sessions_of(&self, node: usize) -> Vec<usize> {
+        let process = self.nodes[node].process.as_ref();
+        process.map_or(Vec::new(), |process| process.sessions.values().copied().collect())
+    }
+
     /// The session breaks: each end that lives learns of it within `notice`.
     pub(crate) fn break_session(&mut self, session: usize, notice: Time) {
         if self.sessions[session].broken {

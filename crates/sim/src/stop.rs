@@ -65,19 +65,18 @@ impl World {
         let Some(stopping) = &mut self.nodes[node].stopping else { return };
         let late = stopping.until <= now;
         let (power, length) = (stopping.power, stopping.length);
-        if !stopping.left {
-            if !hands_over || late {
-                stopping.left = true;
-                self.leave_all(node);
-            }
-        } else if !busy && std::mem::replace(&mut stopping.idle, true) {
+        let rests = std::mem::replace(&mut stopping.idle, stopping.left && !busy) && !busy;
+        if rests {
             self.close(node);
             return self.end(node, power, length);
-        } else if late {
+        }
+        if late && stopping.left {
             self.mark("sim: a stop in good order took too long");
             return self.end(node, power, length);
-        } else {
-            stopping.idle = !busy;
+        }
+        if !stopping.left && (late || !hands_over) {
+            stopping.left = true;
+            self.leave_all(node);
         }
         self.queue.after(LOOK, Event::Stop { node, life });
     }
@@ -100,11 +99,7 @@ impl World {
     /// Its clients are gone, its connections end, and what nobody uses leaves the logs.
     fn leave_all(&mut self, node: usize) {
         self.depart(node);
-        let sessions: Vec<usize> = self.nodes[node]
-            .process
-            .as_ref()
-            .map_or(Vec::new(), |process| process.sessions.values().copied().collect());
-        for session in sessions {
+        for session in self.sessions_of(node) {
             self.break_session(session, 5 * MILLI);
         }
         let life = self.nodes[node].life;

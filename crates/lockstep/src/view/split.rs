@@ -60,7 +60,9 @@ pub(crate) fn words(views: &Views, name: &str, node: &str, split: &SplitBrain) -
     };
     let (what, waits_for, commands) = if split.discarded {
         (
-            format!("The side of {other} was chosen; what was written on {node} is about to go."),
+            format!(
+                "The side of {other} goes on, and that of {node} does not: what was written on it is about to go."
+            ),
             format!("the NBD clients of {node} to leave; then its copy follows {other} by itself"),
             vec![(format!("lockstep status {name}"), "shows how many clients are left".to_owned())],
         )

@@ -107,7 +107,7 @@ impl Node {
                 stretch(theirs)
             ),
             Notice::Chosen { peer, clients } => warning!(
-                "{name}: the side of {} was chosen: what was written here is given up as soon as {clients} \
+                "{name}: the side of {} goes on, and this one does not: what was written here is given up as soon as {clients} \
                  NBD clients of this node have left",
                 node(peer)
             ),

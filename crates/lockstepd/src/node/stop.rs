@@ -8,7 +8,6 @@
 
 use base::{Duration, Instant};
 use replica::door::{Operation, OperationId, ToShard};
-use replica::member::Memory;
 use sys::Errno;
 use wire::Quorum;
 
@@ -188,12 +187,6 @@ impl Node {
             && elsewhere.into_iter().all(|shard| self.threads.is_settled_at(id, shard))
     }
 
-    /// Whether the disk failed a request in this process: a flush that works after that says nothing of what was lost.
-    fn has_failed(&self, key: Key) -> bool {
-        let resource = self.resources.get(key).expect("just listed");
-        resource.member().status().memory == Some(Memory::Detached)
-    }
-
     /// Flushes what is idle, and records that nothing is left open there.
     fn close_disks(&mut self) {
         let limit = self.hands.now_fresh() + CLOSE_LIMIT;
@@ -202,7 +195,7 @@ impl Node {
                 warning!("{}: its disk is busy; it is left as after a crash", self.name_of(key));
                 continue;
             }
-            if self.has_failed(key) {
+            if self.resources.get(key).expect("just listed").member().has_failed_disk() {
                 warning!("{}: its disk failed; it is left as after a crash", self.name_of(key));
                 continue;
             }

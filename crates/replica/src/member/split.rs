@@ -198,15 +198,18 @@ impl Member {
     /// The side that goes on, if this one does not.
     pub(super) fn chosen_side(&self) -> Option<(NodeId, Known)> {
         let mine = &self.known.as_ref()?.configuration;
-        let is_without_a_copy = self.is_without_a_copy(mine);
         self.peers.iter().find_map(|(&node, peer)| {
             let theirs = &peer.split.as_ref()?.theirs;
-            let there = &*theirs.configuration;
-            let goes_on = there.fork > mine.fork
-                || (is_without_a_copy && super::rank(there) > super::rank(mine))
-                    && parted_after(mine, there).is_some_and(|at| at.0 + 1 >= mine.reign.0);
-            goes_on.then(|| (node, theirs.clone()))
+            self.gives_way(mine, &theirs.configuration).then(|| (node, theirs.clone()))
         })
+    }
+
+    /// Whether that side goes on instead of this one: it was chosen, or nothing is on this one and never was.
+    fn gives_way(&self, mine: &Configuration, theirs: &Configuration) -> bool {
+        theirs.fork > mine.fork
+            || self.is_without_a_copy(mine)
+                && super::rank(theirs) > super::rank(mine)
+                && parted_after(mine, theirs).is_some_and(|at| at.0 + 1 >= mine.reign.0)
     }
 
     /// Whether this node is primary of a side that never came to serve in its reign, and all copies that the side counts on
@@ -367,13 +370,13 @@ impl Member {
     }
 
     fn wins(&self, peer: NodeId, mine: &Configuration, theirs: &Configuration) -> bool {
+        let policy = mine.options.after_split_brain;
+        if policy != theirs.options.after_split_brain {
+            return false;
+        }
         // A chain that is full may have let go what the other one ends with: then it is no other history at all, and an
         // operator is to look.
         if mine.lineage.len() >= LINEAGE_MAX || theirs.lineage.len() >= LINEAGE_MAX {
-            return false;
-        }
-        let policy = mine.options.after_split_brain;
-        if policy != theirs.options.after_split_brain {
             return false;
         }
         let times = parted_at(mine, theirs).zip(parted_at(theirs, mine));
@@ -431,9 +434,7 @@ impl Member {
             mine_since_ms: parted_at(mine, theirs),
             theirs_since_ms: parted_at(theirs, mine),
             theirs_changed: split.theirs_changed,
-            discarded: self
-                .chosen_side()
-                .is_some_and(|(_, chosen)| chosen.configuration == *theirs),
+            discarded: self.gives_way(mine, theirs),
         })
     }
 }

@@ -155,7 +155,7 @@ pub struct SplitStatus {
     pub theirs_since_ms: Option<u64>,
     /// Sectors that the other side had changed when the two met.
     pub theirs_changed: Option<u64>,
-    /// The other side was chosen: this one is given up when its clients have left.
+    /// The other side was chosen, or nothing is on this one: it is given up when its clients have left.
     pub discarded: bool,
 }
 
@@ -196,6 +196,13 @@ pub struct Outline {
 }
 
 impl Member {
+    /// Whether the own disk failed a request, or the record's write, in this process: a flush that works after that says nothing
+    /// of what was lost before.
+    #[must_use]
+    pub fn has_failed_disk(&self) -> bool {
+        self.disk_failed || self.store.broken
+    }
+
     /// What is worth a line in a log when it changes.
     #[must_use]
     pub fn outline(&self) -> Outline {

@@ -153,7 +153,7 @@ pub struct SplitBrain {
     pub mine_changed_bytes: u64,
     /// Bytes in blocks that had been written there when the sides met.
     pub theirs_changed_bytes: Option<u64>,
-    /// The other side was chosen: this one is given up when its clients have left.
+    /// The other side was chosen, or nothing is on this one: it is given up when its clients have left.
     pub discarded: bool,
 }
 
