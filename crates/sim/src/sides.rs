@@ -438,10 +438,11 @@ impl World {
                     .is_some_and(|process| process.member.status().discarded)
             })
             .collect();
-        let mutual = splits
+        let mutual: Vec<(usize, usize)> = splits
             .iter()
             .copied()
-            .find(|&(one, other)| one < other && splits.contains(&(other, one)));
+            .filter(|&(one, other)| one < other && splits.contains(&(other, one)))
+            .collect();
         let policy = self.plan.options.after_split_brain;
         let nobody_leaves = leaving.is_empty();
         for &node in &leaving {
@@ -449,7 +450,7 @@ impl World {
         }
         let Some(sides) = &mut self.sides else { return };
         sides.leaving = leaving;
-        if mutual.is_some() && !sides.named {
+        if !mutual.is_empty() && !sides.named {
             sides.named = true;
             if policy != AfterSplitBrain::Disconnect {
                 sides.patient_until = now + POLICY_PATIENCE;
@@ -460,7 +461,10 @@ impl World {
         if now < sides.patient_until || !nobody_leaves {
             return;
         }
-        if let Some((one, other)) = mutual {
+        if !mutual.is_empty() {
+            // Of a side only the node that is primary can go on, if there is one: who was told so asks elsewhere.
+            let draw = self.random.below(mutual.len() as u64);
+            let (one, other) = mutual[usize::try_from(draw).expect("few nodes")];
             sides.patient_until = now + 3 * SECOND;
             let (at, discard) = if self.random.once_in(2) { (one, other) } else { (other, one) };
             if self.plan.roles[at] != Role::Replica || self.plan.roles[discard] != Role::Replica {
