@@ -1,10 +1,12 @@
 //! A node that forwards a host's requests stands still, and goes on after the host has given its path up and asked by another.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use client::Volume;
 use tools::guest::Series;
+use tools::wait_for;
 
 use super::{need_guest, paths, tell, told};
 use crate::bench::{Bench, Failure, Outcome, ensure, let_run};
@@ -20,6 +22,15 @@ const CLIENT_LIMIT: Duration = Duration::from_secs(20);
 
 /// How often a node is frozen.
 const TIMES: u32 = 3;
+
+/// How long a node stands still until a write of the host has to lie there: far less than the host takes to give a path up.
+const WRITES_WITHIN: Duration = Duration::from_secs(2);
+
+/// How often it is tried: the host may just be reading back what it wrote.
+const TRIES: u32 = 20;
+
+/// What a write puts into its command: fio's blocks.
+const BLOCK_BYTES: u64 = 4096;
 
 pub(in crate::labs) fn frozen(bench: &Bench, series: Series) -> Outcome {
     let guest = need_guest!(bench, series);
@@ -45,12 +56,15 @@ pub(in crate::labs) fn frozen(bench: &Bench, series: Series) -> Outcome {
         let used = others.iter().find(|(_, of)| of == port.trim());
         let (node, _) = used.ok_or_else(|| Failure(format!("nobody has port {port}")))?;
         ensure!(cluster.primary("web")? == primary, "{primary} is not primary");
-        cluster.freeze(node)?;
-        bench.tell(format!("node {node}, which forwards, stands still"));
+        freeze_with_a_write(&cluster, node)?;
+        bench.tell(format!("node {node}, which forwards, stands still; a write lies there"));
         tell(&share, &format!("frozen-{time}"), "")?;
         running.until(&format!("left-{time}"))?;
         let_run(WRITES_ON);
         ensure!(cluster.primary("web")? == primary, "{primary} is not primary any more");
+        // The connection is given up, and what it brought is read all the same.
+        let unread = unread_bytes(cluster.node(node)?.nvme)?;
+        ensure!(unread >= BLOCK_BYTES, "{unread} bytes lie at {node}: no write that comes late");
         cluster.thaw(node)?;
         bench.tell("the host has left it, and it goes on");
         tell(&share, &format!("woken-{time}"), "")?;
@@ -59,4 +73,38 @@ pub(in crate::labs) fn frozen(bench: &Bench, series: Series) -> Outcome {
     cluster.wait("web", "in-sync", SYNC_LIMIT)?;
     cluster.compare("web", 0, SIZE_MIB << 20, &["a", "b", "c"])?;
     told(&guest, &share)
+}
+
+/// Stops a node's time while a write lies there that it has not read.
+fn freeze_with_a_write(cluster: &Cluster, node: &str) -> Outcome<()> {
+    let door = cluster.node(node)?.nvme;
+    for _ in 0..TRIES {
+        cluster.freeze(node)?;
+        let lies = wait_for("a write to lie there", WRITES_WITHIN, || {
+            let unread = unread_bytes(door)?;
+            ensure!(unread >= BLOCK_BYTES, "{unread} bytes do");
+            Ok(())
+        });
+        if lies.is_ok() {
+            return Ok(());
+        }
+        cluster.thaw(node)?;
+        let_run(WRITES_WITHIN / 4);
+    }
+    Err(Failure(format!("the host wrote nothing to {node} in {TRIES} tries")))
+}
+
+/// The most that one connection to a port brought and nobody has read, as `/proc/net/tcp` says.
+fn unread_bytes(door: SocketAddr) -> Outcome<u64> {
+    let SocketAddr::V4(door) = door else { return Err(Failure(format!("{door} is no IPv4"))) };
+    // The address as the kernel has it in memory.
+    let address = u32::from_ne_bytes(door.ip().octets());
+    let local = format!("{address:08X}:{:04X}", door.port());
+    let table = fs::read_to_string("/proc/net/tcp")?;
+    let queue = |line: &str| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let queues = fields.get(4).filter(|_| fields.get(1) == Some(&local.as_str()))?;
+        u64::from_str_radix(queues.split_once(':')?.1, 16).ok()
+    };
+    Ok(table.lines().filter_map(queue).max().unwrap_or(0))
 }
