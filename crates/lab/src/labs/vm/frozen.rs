@@ -26,10 +26,10 @@ const TIMES: u32 = 3;
 /// How long a node stands still until a write of the host has to lie there: far less than the host takes to give a path up.
 const WRITES_WITHIN: Duration = Duration::from_secs(2);
 
-/// How often it is tried: the host may just be reading back what it wrote.
-const TRIES: u32 = 20;
+/// How long that is tried: the host may just be reading back what it wrote. It waits for a minute to be told.
+const WRITES_LIMIT: Duration = Duration::from_secs(50);
 
-/// What a write puts into its command: fio's blocks.
+/// What a write puts into its command: fio's blocks. Sixteen reads, all that fio has open, are a quarter of it.
 const BLOCK_BYTES: u64 = 4096;
 
 pub(in crate::labs) fn frozen(bench: &Bench, series: Series) -> Outcome {
@@ -78,20 +78,19 @@ pub(in crate::labs) fn frozen(bench: &Bench, series: Series) -> Outcome {
 /// Stops a node's time while a write lies there that it has not read.
 fn freeze_with_a_write(cluster: &Cluster, node: &str) -> Outcome<()> {
     let door = cluster.node(node)?.nvme;
-    for _ in 0..TRIES {
+    wait_for(&format!("the host to write to {node}"), WRITES_LIMIT, || {
         cluster.freeze(node)?;
         let lies = wait_for("a write to lie there", WRITES_WITHIN, || {
             let unread = unread_bytes(door)?;
             ensure!(unread >= BLOCK_BYTES, "{unread} bytes do");
             Ok(())
         });
-        if lies.is_ok() {
-            return Ok(());
+        if lies.is_err() {
+            cluster.thaw(node)?;
+            let_run(WRITES_WITHIN / 4);
         }
-        cluster.thaw(node)?;
-        let_run(WRITES_WITHIN / 4);
-    }
-    Err(Failure(format!("the host wrote nothing to {node} in {TRIES} tries")))
+        lies
+    })
 }
 
 /// The most that one connection to a port brought and nobody has read, as `/proc/net/tcp` says.
