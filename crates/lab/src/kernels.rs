@@ -25,6 +25,7 @@ const KINDS: &[(&str, &str)] = &[
     ("mapper", "device mapper"),
     ("nodes", "nodes in it"),
     ("doctor", "doctor is right"),
+    ("systemd", "systemd's units"),
 ];
 
 /// Labs that are not called as what they are about.

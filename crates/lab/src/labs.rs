@@ -177,6 +177,9 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "vm-reserve-5.10" |bench| vm::reserve(bench, vm::LINUX_5_10), "The same with Linux 5.10.";
     Full  "vm-reserve-6.1" |bench| vm::reserve(bench, vm::LINUX_6_1), "The same with Linux 6.1.";
     Full  "vm-reserve-newest" |bench| vm::reserve(bench, vm::NEWEST), "The same with the newest kernel of Debian.";
+    Full  "vm-systemd-6.12" |bench| vm::systemd(bench, vm::LINUX_6_12, vm::By::Ublk), "systemd starts a machine with Linux 6.12, its node, and file systems on volumes; it is restarted, and loses its power.";
+    Full  "vm-systemd-6.1" |bench| vm::systemd(bench, vm::LINUX_6_1, vm::By::Nvme), "The same with Linux 6.1.";
+    Full  "vm-systemd-newest" |bench| vm::systemd(bench, vm::NEWEST, vm::By::Ublk), "The same with the newest kernel of Debian.";
     Full  "vm-tls-6.12" |bench| vm::tls(bench, vm::LINUX_6_12, vm::Has::All), "Linux 6.12 speaks TLS with nodes by a key, which is changed while it goes on.";
     Full  "vm-tls-5.10" |bench| vm::tls(bench, vm::LINUX_5_10, vm::Has::None), "Linux 5.10 is built without, and that is said.";
     Full  "vm-tls-6.1" |bench| vm::tls(bench, vm::LINUX_6_1, vm::Has::None), "Linux 6.1 is built without, and that is said.";

@@ -17,6 +17,7 @@ pub const MARKS: &[&str] = &[
     "a volume grows",
     "a write asked for again had taken effect",
     "a write for which nobody waits is not carried out",
+    "a write of before a fork is given back",
     "a write came too late by one of several ways",
     "a write is to be settled",
     "answer waits for lease or cut",
@@ -118,6 +119,11 @@ impl Unreached {
 /// Marks that a campaign need not reach, and why.
 pub const UNREACHED: &[(&str, Unreached, &str)] = &[
     ("a name of a write was given twice", Unreached::Bug, "names are given once"),
+    (
+        "a write of before a fork is given back",
+        Unreached::WithQuorum,
+        "nodes are forced with all others dead only, whose sessions are over",
+    ),
     (
         "member: ballot of another node",
         Unreached::Bug,

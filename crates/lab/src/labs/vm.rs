@@ -10,6 +10,7 @@ mod pmem;
 mod proof;
 mod quorum;
 mod reserve;
+mod systemd;
 mod tls;
 mod ublk;
 mod vhost;
@@ -34,6 +35,7 @@ pub(super) use pmem::pmem;
 pub(super) use proof::proof;
 pub(super) use quorum::quorum;
 pub(super) use reserve::reserve;
+pub(super) use systemd::systemd;
 pub(super) use tls::tls;
 pub(super) use ublk::{doctor, late, mapper, nodes, ublk};
 pub(super) use vhost::vhost;
@@ -80,10 +82,14 @@ pub(super) fn prepare(name: &str) -> Outcome<Option<String>> {
         return Ok(None);
     };
     let missing = Guest::of(*series)?.err();
-    if missing.is_some() || !name.starts_with("vm-tls-") {
+    if missing.is_some() {
         return Ok(missing);
     }
-    Ok(tls::newer_tools()?.err())
+    Ok(match name {
+        _ if name.starts_with("vm-tls-") => tls::newer_tools()?.err(),
+        _ if name.starts_with("vm-systemd-") => systemd::system()?.err(),
+        _ => None,
+    })
 }
 
 /// Leaves the lab here with the reason if there is no such machine; what its kernel is stands in the lab's directory.

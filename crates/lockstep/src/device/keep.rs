@@ -4,19 +4,21 @@
 //! initiator connects anew by itself, but not to a node that was away when the disk was made, and some kernels give up a node
 //! that knew nothing of the resource yet when it was asked.
 //!
-//! Always: one process of a host does it; a disk that is being taken away is left alone; a disk that is there gets its connection also
+//! Always: one process of a host does it, and one that ends when nothing is attached makes way for one that stays; a disk that is being taken away is left alone; a disk that is there gets its connection also
 //! while somebody has the list locked.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
-use sys::Errno;
+use rustix::fs::{FlockOperation, fcntl_lock, flock};
+use rustix::io::Errno;
+use rustix::process::{Flock, FlockType, fcntl_getlk};
 
 use super::attached::{Attached, Disk, State, Way};
 use super::genl::Family;
@@ -34,6 +36,9 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// their size is set then.
 const OFFER_INTERVAL: Duration = Duration::from_secs(60);
 
+/// Whoever looks after the disks has locked it.
+const LOCK: &str = "keep.lock";
+
 /// Which NBD disks may lack a connection.
 #[derive(Debug, Default)]
 pub(super) struct Broken {
@@ -43,9 +48,19 @@ pub(super) struct Broken {
     pub(super) all: bool,
 }
 
-/// Looks after all disks that are attached; `while_attached`: until there is none.
+/// Looks after all disks that are attached; `while_attached`: until there is none, or somebody does it who stays. Such a one waits for that.
 pub(super) fn keep(here: &Here, while_attached: bool) -> Result<(), Problem> {
-    let Some(mut mine) = lock(here)? else {
+    let (wanted, wanted_path) = open(here, "keep.wanted")?;
+    let mine = if while_attached {
+        lock(here)?
+    } else {
+        match fcntl_lock(&wanted, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Some(lock_when_free(here)?),
+            Err(Errno::WOULDBLOCK | Errno::ACCESS) => None,
+            Err(errno) => return Err(Problem::file(&wanted_path, &errno.into())),
+        }
+    };
+    let Some(mut mine) = mine else {
         let message = format!("{}: another process does that", here.directory.display());
         return Err(Problem::new(KEPT_ALREADY, message));
     };
@@ -57,6 +72,9 @@ pub(super) fn keep(here: &Here, while_attached: bool) -> Result<(), Problem> {
     let mut broken = Broken { disks: BTreeSet::new(), all: true };
     let mut offered = Instant::now();
     loop {
+        if while_attached && is_held(&wanted) {
+            return Ok(());
+        }
         let disks = Attached::read(&here.directory)?.disks;
         if disks.is_empty() && while_attached {
             match end(here, mine)? {
@@ -106,18 +124,40 @@ pub(super) fn ensure(here: &Here) {
     }
 }
 
-/// The right to look after the disks; `None` if another process has it.
-pub(super) fn lock(here: &Here) -> Result<Option<File>, Problem> {
+/// A file beside the list, for locks.
+fn open(here: &Here, name: &str) -> Result<(File, PathBuf), Problem> {
     make_directory(&here.directory)?;
-    let path = here.directory.join("keep.lock");
+    let path = here.directory.join(name);
     let mut options = OpenOptions::new();
     let file = options.create(true).truncate(false).write(true).mode(0o600).open(&path);
-    let file = file.map_err(|error| Problem::file(&path, &error))?;
+    Ok((file.map_err(|error| Problem::file(&path, &error))?, path))
+}
+
+/// The right to look after the disks; `None` if another process has it.
+pub(super) fn lock(here: &Here) -> Result<Option<File>, Problem> {
+    let (file, path) = open(here, LOCK)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(file)),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(Errno::WOULDBLOCK) => Ok(None),
         Err(errno) => Err(Problem::file(&path, &errno.into())),
     }
+}
+
+/// The same, when whoever has it has made way.
+fn lock_when_free(here: &Here) -> Result<File, Problem> {
+    let (file, path) = open(here, LOCK)?;
+    loop {
+        match flock(&file, FlockOperation::LockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(Problem::file(&path, &errno.into())),
+        }
+    }
+}
+
+/// Whether another process holds this file's record lock. Unlike a lock that is tried, the question is in nobody's way.
+fn is_held(file: &File) -> bool {
+    matches!(fcntl_getlk(file, &Flock::from(FlockType::WriteLock)), Ok(Some(_)))
 }
 
 fn listen() -> Option<Family> {
@@ -169,7 +209,7 @@ fn hear(family: &mut Option<Family>, broken: &mut Broken) {
     match socket.hear(limit) {
         Ok(index) => broken.disks.extend(index.map(|index| format!("nbd{index}"))),
         // Something was not heard.
-        Err(Errno::NO_BUFFERS) => broken.all = true,
+        Err(sys::Errno::NO_BUFFERS) => broken.all = true,
         Err(_) => (*family, broken.all) = (None, true),
     }
 }

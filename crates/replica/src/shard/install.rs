@@ -48,6 +48,7 @@ impl Shard {
             self.resized = new.epoch;
         }
         let was_in_sync = self.configuration.as_ref().is_some_and(|old| old.is_in_sync(self.node));
+        let forks = self.configuration.as_ref().is_some_and(|old| old.fork < new.fork);
         let old = self.configuration.replace(Arc::clone(&new));
         self.reigns = reigns;
         self.limit_syncs(&new);
@@ -72,6 +73,8 @@ impl Shard {
         }
         if new_reign && reigns {
             self.begin_reign();
+        } else if forks {
+            self.ask_anew(&new, out);
         }
         self.unforward_all_but(new.primary.filter(|&node| node != self.node), out);
         self.retry_waiting(out);
@@ -257,6 +260,20 @@ impl Shard {
         let ids: Vec<u64> = self.ops.keys().copied().collect();
         for id in ids {
             self.drop_outsiders_of(id, new, out);
+        }
+    }
+
+    /// Who is not in sync on this side of a fork may have been on another one since it told its doubt here, in the same session:
+    /// it is asked anew when it acts on the fork. What it forwarded before may have been carried out there, and answered: it is given back.
+    fn ask_anew(&mut self, new: &Configuration, out: &mut Out) {
+        self.forked_at = Some(self.now);
+        let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
+        for node in nodes.into_iter().filter(|&node| !new.is_in_sync(node)) {
+            self.stop_sync(node, out);
+            let Some(peer) = self.peers.get_mut(&node) else { continue };
+            peer.ready = peer.ready.filter(|&epoch| epoch >= new.epoch);
+            peer.required = None;
+            peer.reminded = false;
         }
     }
 

@@ -318,6 +318,16 @@ impl Shard {
             self.drop_request(id, out);
             return true;
         }
+        if matches!(client.origin, Origin::Peer { .. })
+            && self.forked_at.is_some_and(|forked| client.since <= forked)
+        {
+            out.push(ShardOutput::Mark("a write of before a fork is given back"));
+            if let Some(client) = self.ops.get_mut(&id).and_then(|op| op.client.take()) {
+                self.drop_request(id, out);
+                self.give_back(client, out);
+            }
+            return true;
+        }
         let Some(WriteOrigin { name, .. }) = client.write else { return false };
         let unsettled = self.once.settlement.unsettled.iter().any(|other| other.write.name == name);
         let known = self.once.effects.has(name) && !unsettled;

@@ -9,7 +9,7 @@ use crate::bench::{Bench, Failure, Outcome, ensure, program};
 use crate::cluster::Cluster;
 
 /// What the machine is told: where a volume is for it, in one word each for NVMe and NBD.
-fn places(cluster: &Cluster) -> Outcome<String> {
+pub(super) fn places(cluster: &Cluster) -> Outcome<String> {
     let told = cluster.ok(&["resource", "show", "web"])?;
     let mut of = [("nvme+tcp://", Vec::new()), ("nbd://", Vec::new())];
     for word in told.split_whitespace() {

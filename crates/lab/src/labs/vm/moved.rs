@@ -33,7 +33,8 @@ const MEMORY_MIB: &str = "400";
 
 pub(in crate::labs) fn moved(bench: &Bench, series: Series) -> Outcome {
     let guest = need_guest!(bench, series);
-    let initrd = with_first_program(bench, &guest)?;
+    let script = include_str!("../../../vm/move.sh");
+    let initrd = with_first_program(&guest, "move", script, &bench.directory)?;
     let cluster = Cluster::up(bench, 3)?;
     cluster.create("web", &["--size", &format!("{SIZE_MIB}MiB"), "--replicas", "3"])?;
     let source = Machine::start(bench, &guest, &initrd, &cluster, "a", None)?;
@@ -81,23 +82,28 @@ pub(in crate::labs) fn moved(bench: &Bench, series: Series) -> Outcome {
     told(&guest, &share)
 }
 
-/// A file system for the machine in which `move.sh` is the first program.
-fn with_first_program(bench: &Bench, guest: &Guest) -> Outcome<PathBuf> {
-    let place = bench.directory.join("first");
+/// Makes `own/initrd`, a file system for a machine of this kernel in which `script` is the program `/NAME`.
+pub(super) fn with_first_program(
+    guest: &Guest,
+    name: &str,
+    script: &str,
+    own: &Path,
+) -> Outcome<PathBuf> {
+    let place = own.join("first");
     fs::create_dir(&place)?;
-    let script = place.join("move");
-    fs::write(&script, include_str!("../../../vm/move.sh"))?;
-    fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-    let pack = format!("cd {} && echo move | cpio -o -H newc --quiet > ../more", text(&place));
+    let program = place.join(name);
+    fs::write(&program, script)?;
+    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    let pack = format!("cd {} && echo {name} | cpio -o -H newc --quiet > ../more", text(&place));
     run(Command::new("sh").args(["-c", &pack]), QEMU_LIMIT)?.ok()?;
-    // Archives may follow each other.
-    let initrd = bench.directory.join("initrd");
+    // Archives may follow each other, and the last has the last word.
+    let initrd = own.join("initrd");
     fs::copy(guest.directory.join("initrd"), &initrd)?;
     let mut whole = File::options().append(true).open(&initrd)?;
     // Each begins at a multiple of four bytes.
     let fill = (4 - whole.metadata()?.len() % 4) % 4;
     whole.write_all(&[0; 4][..usize::try_from(fill).unwrap_or(0)])?;
-    whole.write_all(&fs::read(bench.directory.join("more"))?)?;
+    whole.write_all(&fs::read(own.join("more"))?)?;
     Ok(initrd)
 }
 
