@@ -24,7 +24,7 @@ echo "/dev/vda / ext4 defaults 0 1" > "$root/etc/fstab"
 printf '[Match]\nType=ether\n[Network]\nAddress=10.0.2.15/24\nGateway=10.0.2.2\n' > "$root/etc/systemd/network/10-machine.network"
 cd "$root/etc/systemd/system"
 mkdir multi-user.target.wants network-online.target.wants
-ln -s /lib/systemd/system/systemd-networkd.service multi-user.target.wants/
+ln -s /lib/systemd/system/{systemd-networkd.service,remote-fs.target} multi-user.target.wants/
 ln -s /lib/systemd/system/systemd-networkd-wait-online.service network-online.target.wants/
 # Nobody sits at it.
 for unit in getty@.service getty-static.service serial-getty@.service proc-sys-fs-binfmt_misc.automount; do ln -s /dev/null $unit; done

@@ -319,6 +319,27 @@ fn a_name_that_was_given_twice_is_an_error_and_no_answer_for_what_was_not_writte
     assert!(world.has_mark(1, "a name of a write was given twice"));
 }
 
+/// Who forwarded it may have had it carried out, and answered, in the history that is given up.
+#[test]
+fn what_was_forwarded_before_a_fork_and_waits_is_asked_for_anew() {
+    let mut world = three_and_a_client();
+    world.held.insert((3, 1));
+    let first = world.write(1, 40, 8, 7);
+    let waits = world.write(4, 40, 8, 8);
+    assert_eq!((world.answer(1, first), world.answer(4, waits)), (None, None));
+    let mut next = world.next_with(&[1, 2, 3]);
+    next.fork += 1;
+    world.install(next, &[1, 2, 3, 4]);
+    for other in [2, 3, 4] {
+        world.ready(1, other);
+    }
+    world.held.clear();
+    world.wait_ms(500);
+    assert!(world.has_mark(1, "a write of before a fork is given back"));
+    assert_eq!((world.answer(1, first), world.answer(4, waits)), (Some(Ok(())), Some(Ok(()))));
+    assert_eq!(stored(&world, 3, 40, 8), [8; 8]);
+}
+
 #[test]
 fn the_first_write_of_a_new_resource_survives_the_first_primary() {
     let mut world = World::untouched(&[1, 2, 3, 4], &[1, 2, 3]);

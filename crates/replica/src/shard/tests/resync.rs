@@ -61,6 +61,31 @@ fn a_returning_replica_gets_what_changed_and_no_more() {
     assert_eq!(world.buffers_held(), 0);
 }
 
+/// Since it told its doubt it may have taken part in another history, in the very same session.
+#[test]
+fn who_may_have_been_on_another_side_of_a_fork_is_asked_for_its_doubt_anew() {
+    let mut world = behind();
+    back(&mut world, 1, 2);
+    world.held.insert((2, 1));
+    world.start_resync(1, 2);
+    let gathers =
+        |world: &World| world.sent(1, 2, |message| matches!(message, ShardMessage::Gather { .. }));
+    let asked = gathers(&world);
+    let mut next = world.next_with(&[1]);
+    next.fork += 1;
+    world.install(next, &[1]);
+    world.start_resync(1, 2);
+    assert_eq!(gathers(&world), asked, "it does not act on the fork yet");
+    world.install_on(2);
+    world.ready(1, 2);
+    world.start_resync(1, 2);
+    assert_eq!(gathers(&world), asked + 1);
+    world.held.clear();
+    world.resync(1, 2);
+    same(&world, 1, 2);
+    assert_eq!(gathers(&world), asked + 1);
+}
+
 #[test]
 fn what_is_both_dirty_and_to_be_compared_counts_once_in_the_progress() {
     let mut world = behind();
