@@ -24,7 +24,7 @@ line() { grep -n "$1" /tmp/before | tail -n 1 | cut -d: -f1 | grep .; }
 ended_well() {
     journalctl -b -1 --no-pager -o cat > /tmp/before
     for volume in web db; do
-        test "$(line "Stopped writer.service")" -lt "$(line "Unmounted srv-$volume.mount")"
+        test "$(line "writer.service: Deactivated")" -lt "$(line "Unmounted srv-$volume.mount")"
         test "$(line "Unmounted srv-$volume.mount")" -lt "$(line "Stopped lockstep-attach@$volume-0.service")"
         test "$(line "Stopped lockstep-attach@$volume-0.service")" -lt "$(line "Stopped lockstepd.service")"
         test "$(line "Stopped lockstep-attach@$volume-0.service")" -lt "$(line "Stopped lockstep-keep.service")"
