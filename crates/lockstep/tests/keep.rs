@@ -1,11 +1,14 @@
 //! Who looks after the disks of a host: one process, and one that stays before one that does not.
 
+mod harness;
+mod node_program;
+
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+use harness::{PATIENCE, TestCluster};
 
 /// A disk that is to be there after the next start only.
 const RESTING: &str = "version = 1\n[[disk]]\nresource = \"web\"\nvolume = 0\nvia = \"nbd\"\n\
@@ -47,13 +50,13 @@ fn is_locked(path: &Path) -> bool {
 
 #[test]
 fn who_stays_takes_over_from_who_does_not_and_a_second_one_is_refused() {
-    let directory = std::env::temp_dir().join(format!("lockstep-keep-{}", std::process::id()));
-    fs::create_dir_all(&directory).expect("made");
+    let cluster = TestCluster::up(1, "memory");
+    let directory = &cluster.directory;
     fs::write(directory.join("attached.toml"), RESTING).expect("written");
     let (lock, wanted) = (directory.join("keep.lock"), directory.join("keep.wanted"));
-    let mut first = Keeper(keep(&directory, &["--while-attached"]).spawn().expect("run"));
+    let mut first = Keeper(keep(directory, &["--while-attached"]).spawn().expect("run"));
     until("the first has it", || is_locked(&lock));
-    let mut lasting = Keeper(keep(&directory, &[]).spawn().expect("run"));
+    let mut lasting = Keeper(keep(directory, &[]).spawn().expect("run"));
     let mut ended = None;
     until("the first makes way", || {
         ended = first.0.try_wait().expect("it can be asked");
@@ -62,11 +65,11 @@ fn who_stays_takes_over_from_who_does_not_and_a_second_one_is_refused() {
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
     until("the second has it", || is_locked(&lock) && is_locked(&wanted));
     for more in [&[][..], &["--while-attached"]] {
-        let refused = keep(&directory, more).stderr(Stdio::piped()).output().expect("run");
+        let refused = keep(directory, more).stderr(Stdio::piped()).output().expect("run");
         let said = String::from_utf8_lossy(&refused.stderr);
         assert!(refused.status.code() == Some(1) && said.contains("LS-0937"), "{said}");
     }
     assert!(lasting.0.try_wait().expect("it can be asked").is_none());
     drop(lasting);
-    fs::remove_dir_all(&directory).ok();
+    fs::remove_file(directory.join("attached.toml")).expect("removed");
 }

@@ -266,7 +266,7 @@ impl Shard {
     /// Who is not in sync on this side of a fork may have been on another one since it told its doubt here, in the same session:
     /// it is asked anew when it acts on the fork. What it forwarded before may have been carried out there, and answered: it is given back.
     fn ask_anew(&mut self, new: &Configuration, out: &mut Out) {
-        self.forked_at = Some(self.now);
+        self.once.forked_at = Some(self.now);
         let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
         for node in nodes.into_iter().filter(|&node| !new.is_in_sync(node)) {
             self.stop_sync(node, out);

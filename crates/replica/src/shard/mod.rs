@@ -127,8 +127,6 @@ pub struct Shard {
     kept: bool,
     /// The member said how it stands with this node's own disk, in this reign.
     own_ready: bool,
-    /// When the last fork was installed here.
-    forked_at: Option<Instant>,
     /// The newest configuration in which a volume's size changed: only who knows it is sent anything.
     resized: Epoch,
     lease_until: Instant,
@@ -224,7 +222,6 @@ impl Shard {
             reigns: false,
             kept: false,
             own_ready: false,
-            forked_at: None,
             resized: Epoch(0),
             lease_until: Instant(0),
             serving: None,

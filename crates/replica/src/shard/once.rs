@@ -24,7 +24,7 @@ use super::{Out, Shard};
 use crate::door::ShardOutput;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
-use base::{AnswerError, Duration, Epoch, NodeId, Request, RequestId, Span, VolumeId};
+use base::{AnswerError, Duration, Epoch, Instant, NodeId, Request, RequestId, Span, VolumeId};
 use wire::{
     MEMORY_SESSIONS_MAX, MEMORY_WRITES_MAX, Memory, NamedWrite, ShardMessage, WriteName,
     WriteOrigin,
@@ -228,6 +228,8 @@ pub(super) struct Once {
     /// A write of the present primary failed here. What that tells of this copy may count the write as done: its error
     /// is on the way.
     failed: bool,
+    /// When the last fork began that this node, as primary, went on in.
+    pub(super) forked_at: Option<Instant>,
 }
 
 impl Once {
@@ -241,6 +243,7 @@ impl Once {
             settlement: Settlement::default(),
             unlike_told: Vec::new(),
             failed: false,
+            forked_at: None,
         }
     }
 }
@@ -319,7 +322,7 @@ impl Shard {
             return true;
         }
         if matches!(client.origin, Origin::Peer { .. })
-            && self.forked_at.is_some_and(|forked| client.since <= forked)
+            && self.once.forked_at.is_some_and(|forked| client.since <= forked)
         {
             out.push(ShardOutput::Mark("a write of before a fork is given back"));
             if let Some(client) = self.ops.get_mut(&id).and_then(|op| op.client.take()) {
