@@ -1,5 +1,7 @@
 //! Who looks after the disks of a host: one process, and one that stays before one that does not.
 
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
 mod harness;
 mod node_program;
 
