@@ -16,6 +16,7 @@ extern crate alloc;
 
 pub mod disk;
 pub mod door;
+mod identity;
 pub mod member;
 mod memory;
 pub mod reservation;

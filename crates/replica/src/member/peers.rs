@@ -8,6 +8,7 @@
 
 use super::{Known, Member, Out, Peer, PeerHello, Proposal, Role, Sync, Then};
 use crate::door::{MemberOutput, ToShard};
+use crate::identity::is_another_copy;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -308,14 +309,23 @@ impl Member {
         }
     }
 
-    /// What follows on this node when the shards were told of a configuration.
-    pub(super) fn after_install(&mut self, configuration: &Arc<Configuration>, out: &mut Out) {
+    /// What follows on this node when the shards were told of a configuration, after another one. Where they forget what was
+    /// done to bring a replica in sync (`Shard::install`), what they said of it before counts no more either.
+    pub(super) fn after_install(
+        &mut self,
+        before: Option<&Configuration>,
+        configuration: &Arc<Configuration>,
+        out: &mut Out,
+    ) {
         for (&node, peer) in &mut self.peers {
             if configuration.is_in_sync(node) {
                 peer.failures = 0;
             }
             // What a replica had before it was taken out says nothing of it once it is added again.
-            if configuration.is_in_sync(node) || !configuration.is_replica(node) {
+            if configuration.is_in_sync(node)
+                || !configuration.is_replica(node)
+                || before.is_some_and(|before| is_another_copy(before, configuration, node))
+            {
                 peer.sync = Sync::default();
             }
         }

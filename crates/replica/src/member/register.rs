@@ -286,7 +286,7 @@ impl Member {
             return;
         }
         self.tell_hold(&configuration, out);
-        self.emitted = Some(configuration.clone());
+        let before = self.emitted.replace(configuration.clone());
         let epoch = configuration.epoch;
         let reigns = self.reigns_in(&configuration);
         // One of the history that is left may have been on its way to the record.
@@ -300,7 +300,7 @@ impl Member {
             self.installed = epoch;
             self.tell_all_learned(out);
         }
-        self.after_install(&configuration, out);
+        self.after_install(before.as_deref(), &configuration, out);
     }
 
     /// Says whether this node's own copy is the one that the configuration names.

@@ -7,6 +7,7 @@
 use super::op::{Kind, Origin, Own};
 use super::{Out, Shard};
 use crate::door::{FromShard, ShardOutput, Slot};
+use crate::identity::is_another_copy;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use base::{AnswerError, Epoch, NodeId, Span, VolumeId};
@@ -60,6 +61,9 @@ impl Shard {
         self.note_rooms(&new);
         self.keep_growths(&new);
         self.install_bits(&new, slots, &settled, out);
+        if let Some(old) = &old {
+            self.forget_resyncs(old, &new, out);
+        }
         self.drop_outsiders(&new, out);
         self.seats.retain(|node| new.member(node).is_some());
         for node in new.replicas() {
@@ -74,7 +78,7 @@ impl Shard {
         if new_reign && reigns {
             self.begin_reign();
         } else if forks {
-            self.ask_anew(&new, out);
+            self.once.forked_at = Some(self.now);
         }
         self.unforward_all_but(new.primary.filter(|&node| node != self.node), out);
         self.retry_waiting(out);
@@ -263,16 +267,17 @@ impl Shard {
         }
     }
 
-    /// Who is not in sync on this side of a fork may have been on another one since it told its doubt here, in the same session:
-    /// it is asked anew when it acts on the fork. What it forwarded before may have been carried out there, and answered: it is given back.
-    fn ask_anew(&mut self, new: &Configuration, out: &mut Out) {
-        self.once.forked_at = Some(self.now);
+    /// What was done to bring a replica in sync counts no more, here and at the member (`Member::after_install`), if the copy is
+    /// another now. Who is not in sync on this side of a fork may have been on another one since it told its doubt here, in the
+    /// same session: it is asked anew when it acts on the fork. What it forwarded before may have been carried out there, and
+    /// answered: it is given back (`Once::forked_at`).
+    fn forget_resyncs(&mut self, old: &Configuration, new: &Configuration, out: &mut Out) {
         let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
-        for node in nodes.into_iter().filter(|&node| !new.is_in_sync(node)) {
+        for node in nodes.into_iter().filter(|&node| is_another_copy(old, new, node)) {
             self.stop_sync(node, out);
+            self.unrequire(node, out);
             let Some(peer) = self.peers.get_mut(&node) else { continue };
             peer.ready = peer.ready.filter(|&epoch| epoch >= new.epoch);
-            peer.required = None;
             peer.reminded = false;
         }
     }

@@ -706,10 +706,17 @@ impl Shard {
 
     pub(super) fn on_unrequire(&mut self, node: NodeId, session: SessionId, out: &mut Out) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
-        if peer.required != Some(session) {
+        if peer.required == Some(session) {
+            self.unrequire(node, out);
+        }
+    }
+
+    /// Nobody waits any more for a replica that was about to be in sync.
+    pub(super) fn unrequire(&mut self, node: NodeId, out: &mut Out) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if peer.required.take().is_none() {
             return;
         }
-        peer.required = None;
         // What it misses from now on it gets as bytes, without names.
         peer.reminded = false;
         if let Some(sync) = &mut peer.sync {
