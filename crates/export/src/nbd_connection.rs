@@ -45,8 +45,8 @@ const RECEIVE_BYTES: usize = 64 << 10;
 /// The same where there are many clients: the smallest buffer there is.
 const RECEIVE_SMALL_BYTES: usize = 4 << 10;
 
-/// Bytes of large buffers that all clients receive in, at most: 256 of them.
-const RECEIVE_LARGE_TOTAL_BYTES: usize = 16 << 20;
+/// Bytes of large buffers that all clients receive in, at most: 64 of them.
+const RECEIVE_LARGE_TOTAL_BYTES: usize = 4 << 20;
 
 /// Bytes of records on their way to a client, at most, but for one piece; the rest is enciphered when they have
 /// left. More would only be copies.

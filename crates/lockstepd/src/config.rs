@@ -282,8 +282,8 @@ pub(crate) struct Config {
     pub(crate) boot: u128,
     /// NBD may be served beyond this machine without TLS.
     pub(crate) insecure: bool,
-    /// Bytes of buffers, at most.
-    pub(crate) buffer_bytes: usize,
+    /// Bytes of buffers between nodes and disks, if somebody set them.
+    pub(crate) buffer_bytes: Option<usize>,
     /// Threads that serve: 1, 2, 4 or 8.
     pub(crate) threads: u16,
     /// ... chosen because the machine has so many cores, if they were not set.
@@ -345,8 +345,7 @@ impl Config {
             return Err(refuse("disk_late_ms", "must be 1000 or more: a busy disk is no dead one"));
         }
         let buffer_bytes = file.buffer_bytes.and_then(|bytes| usize::try_from(bytes).ok());
-        let buffer_bytes = buffer_bytes.unwrap_or(sys::POOL_BYTES_DEFAULT);
-        if buffer_bytes < BUFFER_BYTES_MIN {
+        if buffer_bytes.is_some_and(|bytes| bytes < BUFFER_BYTES_MIN) {
             return Err(refuse("buffer_bytes", "must be 16777216 (16 MiB) or more"));
         }
         let (threads, threads_chosen_from) = file.threads.count()?;

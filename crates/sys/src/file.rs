@@ -8,9 +8,9 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::buffer::BufferPool;
 use crate::descriptor::{Descriptor, File};
 use crate::errno::{Errno, check, check_count};
+use crate::pool::BufferPool;
 
 /// Zeroes written with one call where nothing cheaper works, in bytes.
 const ZEROES_BYTES: usize = 1 << 20;

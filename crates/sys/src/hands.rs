@@ -12,12 +12,13 @@ use std::ops::Range;
 
 use base::{Duration, Instant};
 
-use crate::buffer::{Buffer, BufferPool, Piece};
+use crate::buffer::{Buffer, Piece};
 use crate::descriptor::{Descriptor, File, Handle, Listener, Socket};
 use crate::epoll::Epoll;
 use crate::errno::{Errno, check};
 use crate::host;
 use crate::operation::{Completion, Operation, Start, ZeroStage, Zeroing};
+use crate::pool::BufferPool;
 use crate::socket::{self, RawAddress, SocketAddress};
 use crate::streams::{SendBatch, SendQueue};
 use crate::uring::Uring;

@@ -27,6 +27,7 @@ mod host;
 mod mapped;
 mod netlink;
 mod operation;
+mod pool;
 mod psk;
 mod settle;
 mod shared;
@@ -41,7 +42,7 @@ mod workers;
 mod tests;
 
 pub use allocation::Counted;
-pub use buffer::{BUFFER_CLASSES_BYTES, Buffer, BufferPool, POOL_BYTES_DEFAULT, Piece, Room};
+pub use buffer::{Buffer, Piece};
 pub use copy::copy_past_caches;
 pub use descriptor::{File, Handle, Listener, Socket};
 pub use device::DeviceFacts;
@@ -54,6 +55,7 @@ pub use host::{
 };
 pub use mapped::{Mapped, MappedKind};
 pub use netlink::Netlink;
+pub use pool::{BUFFER_CLASSES_BYTES, Budget, BufferPool, Room};
 pub use psk::{PSK_HANDSHAKE_BYTES_MAX, Psk, PskFault, PskKeys, PskSession, PskTls};
 pub use shared::{HANDLES_MAX, SharedMemory};
 pub use socket::{SocketAddress, listen_tcp, listen_unix, listen_unix_private};

@@ -12,8 +12,9 @@ use base::Duration;
 
 use crate::streams::{SendBatch, SendQueue};
 use crate::{
-    Access, Buffer, BufferPool, EngineChoice, Errno, Event, File, Hands, HandsConfig, OpenOptions,
-    Payload, Piece, Socket, SocketAddress, listen_tcp, listen_unix, listen_unix_private,
+    Access, Budget, Buffer, BufferPool, EngineChoice, Errno, Event, File, Hands, HandsConfig,
+    OpenOptions, Payload, Piece, Socket, SocketAddress, listen_tcp, listen_unix,
+    listen_unix_private,
 };
 
 /// Longer than anything here takes; only a failing test waits for it.
@@ -632,9 +633,82 @@ fn a_pool_keeps_its_limit_and_gets_every_block_back() {
     drop(buffers);
     assert_eq!((pool.used_bytes(), pool.held_bytes()), (0, 3 << 20));
     let small = pool.take(5000).unwrap();
-    assert_eq!(small.capacity(), 16 << 10);
+    assert_eq!(small.capacity(), 8 << 10);
     assert!(pool.held_bytes() <= 3 << 20, "idle blocks made room for another class");
     assert!(pool.take((1 << 20) + 1).is_none() && pool.take(0).is_none());
+}
+
+#[test]
+fn threads_that_draw_from_one_budget_have_its_limit_together() {
+    let budget = Budget::new(8 << 20);
+    let pool = budget.pool();
+    let mine: Vec<_> = (0..3).map(|_| pool.take(1 << 20).unwrap()).collect();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let pool = budget.pool();
+            let theirs: Vec<_> = std::iter::from_fn(|| pool.take(1 << 20)).collect();
+            assert_eq!(theirs.len(), 5);
+            drop(theirs);
+            assert_eq!(
+                pool.held_bytes() - pool.used_bytes(),
+                1 << 20,
+                "a quarter, for two threads"
+            );
+        });
+        other.join().unwrap();
+    });
+    assert_eq!(pool.used_bytes(), 3 << 20);
+    drop(mine);
+    assert_eq!(pool.held_bytes(), 3 << 20, "alone again");
+}
+
+#[test]
+fn a_limit_that_falls_takes_idle_blocks_and_leaves_those_in_use() {
+    let budget = Budget::new(4 << 20);
+    let pool = budget.pool();
+    let mut buffers: Vec<_> = (0..4).map(|_| pool.take(1 << 20).unwrap()).collect();
+    buffers.truncate(2);
+    assert_eq!((pool.used_bytes(), pool.held_bytes()), (2 << 20, 4 << 20));
+    budget.set_limit(1 << 20);
+    pool.trim();
+    assert_eq!((pool.used_bytes(), pool.held_bytes()), (2 << 20, 2 << 20));
+    assert!(pool.take(1).is_none());
+    drop(buffers);
+    assert_eq!((pool.used_bytes(), pool.held_bytes()), (0, 1 << 20));
+    budget.set_limit(2 << 20);
+    assert!(pool.reserve(2 << 20).is_some(), "what lies idle makes room");
+}
+
+#[test]
+fn blocks_that_other_threads_give_back_are_taken_again_and_never_twice() {
+    const BLOCKS: usize = 64;
+    let pool = BufferPool::new(BLOCKS * 4096);
+    let (give, gets) = std::sync::mpsc::channel::<Buffer>();
+    let gets = std::sync::Mutex::new(gets);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                loop {
+                    let Ok(buffer) = gets.lock().unwrap().recv() else { return };
+                    let first = buffer[0];
+                    assert!(buffer.iter().all(|byte| *byte == first), "nobody else has it");
+                }
+            });
+        }
+        let mut taken = 0_usize;
+        while taken < 20_000 {
+            let Some(mut buffer) = pool.take(4096) else {
+                std::thread::yield_now();
+                continue;
+            };
+            buffer.as_mut().unwrap().fill(taken.to_le_bytes()[0]);
+            give.send(buffer).unwrap();
+            taken += 1;
+        }
+        drop(give);
+    });
+    assert_eq!(pool.used_bytes(), 0);
+    assert!(pool.held_bytes() <= BLOCKS * 4096);
 }
 
 #[test]

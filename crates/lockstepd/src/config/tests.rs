@@ -89,8 +89,8 @@ fn a_disk_has_ten_seconds_unless_told_otherwise_and_never_less_than_one() {
 fn a_node_has_memory_for_a_few_requests_at_least() {
     let bytes = |text: &str| Config::parse(Path::new("/nowhere"), text);
     let set = |bytes: u32| GOOD.replace("node = 2", &format!("node = 2\nbuffer_bytes = {bytes}"));
-    assert_eq!(bytes(GOOD).expect("it is good").buffer_bytes, 128 << 20);
-    assert_eq!(bytes(&set(16 << 20)).expect("it is good").buffer_bytes, 16 << 20);
+    assert_eq!(bytes(GOOD).expect("it is good").buffer_bytes, None);
+    assert_eq!(bytes(&set(16 << 20)).expect("it is good").buffer_bytes, Some(16 << 20));
     assert!(refused(&set((16 << 20) - 1)).contains("buffer_bytes"));
 }
 

@@ -9,6 +9,7 @@
 use base::BufferId;
 use sys::{Buffer, BufferPool};
 
+use super::memory::Memory;
 use crate::slab::Key;
 
 /// Bytes received from a peer at once: more frames for one call than a turn usually has.
@@ -17,8 +18,11 @@ const RECEIVE_BYTES: usize = 256 << 10;
 /// The same from who has not proved who it is, and where there are many.
 const RECEIVE_SMALL_BYTES: usize = 16 << 10;
 
-/// Bytes of large buffers that peers are received in, at most: 64 connections.
-const RECEIVE_LARGE_TOTAL_BYTES: usize = 16 << 20;
+/// Bytes of large buffers that peers are received in, at most: 16 connections.
+const RECEIVE_LARGE_TOTAL_BYTES: usize = 4 << 20;
+
+/// Bytes of buffers of answers that are kept for the next.
+const ANSWERS_IDLE_BYTES: usize = 4 << 20;
 
 /// Connections that are received in small ones, at most: 16 streams of 64 nodes, and the strangers.
 const RECEIVE_SMALL_MAX: usize = 16 * 64 + link::STRANGERS_MAX;
@@ -43,20 +47,26 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// An empty table, and so much memory.
-    pub(crate) fn new(bytes: usize) -> Buffers {
+    /// An empty table, for the thread that asks.
+    pub(crate) fn new(memory: &Memory) -> Buffers {
         let inputs_bytes = RECEIVE_LARGE_TOTAL_BYTES + RECEIVE_SMALL_MAX * RECEIVE_SMALL_BYTES;
         let inputs = BufferPool::new(inputs_bytes);
         Buffers {
-            incoming: BufferPool::new(bytes / 8 * 3),
-            outgoing: BufferPool::new(bytes / 8 * 3),
-            forwarded: BufferPool::new(bytes / 4),
-            // So much is kept for the next.
-            answers: BufferPool::new(bytes / 8),
+            incoming: memory.incoming.pool(),
+            outgoing: memory.outgoing.pool(),
+            forwarded: memory.forwarded.pool(),
+            answers: BufferPool::new(ANSWERS_IDLE_BYTES),
             inputs_large: inputs.below(RECEIVE_LARGE_TOTAL_BYTES),
             inputs,
             table: Vec::new(),
             free: Vec::new(),
+        }
+    }
+
+    /// What lies idle beyond what may goes.
+    pub(crate) fn trim(&self) {
+        for pool in [&self.incoming, &self.outgoing, &self.forwarded] {
+            pool.trim();
         }
     }
 
@@ -122,14 +132,14 @@ impl Buffers {
 
 #[cfg(test)]
 mod tests {
-    use super::Buffers;
+    use super::{Buffers, Memory};
     use crate::slab::Slab;
     use sys::BufferPool;
 
     #[test]
     fn names_of_a_resource_that_is_gone_hold_no_memory() {
         let pool = BufferPool::new(1 << 20);
-        let mut buffers = Buffers::new(1 << 20);
+        let mut buffers = Buffers::new(&Memory::new(None));
         let mut slab = Slab::default();
         let (gone, stays) = (slab.insert(()), slab.insert(()));
         let take = || pool.take(4096).expect("room");

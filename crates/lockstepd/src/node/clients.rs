@@ -661,6 +661,7 @@ impl Node {
         let count = &mut resource_entry.clients;
         *count = if comes { *count + 1 } else { *count - 1 };
         let count = *count;
+        self.recount = true;
         self.work.push_back(Work::Member(resource, MemberInput::Clients { count }));
     }
 

@@ -32,6 +32,13 @@ pub(crate) struct Diary {
     rot_untold: u64,
 }
 
+impl Diary {
+    /// Whether anybody is primary.
+    pub(crate) fn has_primary(&self) -> bool {
+        self.configuration.as_ref().is_some_and(|known| known.primary.is_some())
+    }
+}
+
 impl Node {
     /// After every step of a member: what has changed that somebody may look for later.
     pub(super) fn note_changes(&mut self, key: Key) {
@@ -40,6 +47,7 @@ impl Node {
         if outline == resource.diary.outline {
             return;
         }
+        self.recount = true;
         let before = std::mem::replace(&mut resource.diary.outline, outline);
         let configuration = resource.member().status().configuration;
         let old = std::mem::replace(&mut resource.diary.configuration, configuration.clone());

@@ -450,6 +450,7 @@ impl Node {
     /// on its way to them, and what they had, goes with them.
     pub(super) fn remove_machines(&mut self, key: Key) -> Option<Resource> {
         let resource = self.resources.remove(key)?;
+        self.recount = true;
         let life = resource.life;
         if self.threads.is_first() {
             self.tell_others(|| Parcel::End { life });

@@ -33,6 +33,7 @@ mod hosts;
 mod identity;
 mod late;
 mod lifecycle;
+mod memory;
 mod patience;
 mod peers;
 mod recast;
@@ -48,11 +49,13 @@ mod unmade;
 mod vhost;
 mod vouchers;
 
-pub(crate) use self::threads::{BUFFER_BYTES_MIN, THREADS_MAX};
+pub(crate) use self::memory::BUFFER_BYTES_MIN;
+pub(crate) use self::threads::THREADS_MAX;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use base::{Duration, Instant, NodeId, ResourceId};
 use export::{Demand, Inputs, PIECE_BYTES};
@@ -76,6 +79,7 @@ use helper::Helper;
 use homes::Homes;
 use hosts::Hosts;
 use lifecycle::Known;
+use memory::Memory;
 use patience::briefly;
 use peers::Peers;
 use resource::Resource;
@@ -90,9 +94,6 @@ const SIGNALS: [i32; 3] = [2, 15, RELOAD_SIGNAL];
 /// How often in one turn what ended at once, without the kernel, is followed up: a write to memory is so
 /// answered with the submission that sends it to peers. Sockets wait meanwhile.
 const ROUNDS_MAX: usize = 4;
-
-/// Bytes of buffers for what requests of a thread's clients carry, at least: two of the largest requests.
-const CLIENT_BYTES_MIN: usize = 64 << 20;
 
 /// Bytes of buffers for what comes in at the admin socket.
 const ADMIN_BYTES: usize = 4 << 20;
@@ -167,6 +168,11 @@ pub(crate) struct Node {
     buffers: Buffers,
     /// What NBD clients' requests carry; each resource has a share.
     client_pool: BufferPool,
+    /// What all threads draw from.
+    memory: Arc<Memory>,
+    /// How many volumes were open when this thread looked last, and whether that may have changed.
+    volumes_open: usize,
+    recount: bool,
     client_inputs: Inputs,
     /// Of the admin socket: who asks why clients wait is answered though they have all of theirs.
     admin_pool: BufferPool,
@@ -247,9 +253,10 @@ impl Node {
         let zeroes = zeroes.ok_or_else(|| lacks("no memory".to_owned()))?;
         let helper = Helper::new(hands.waker())
             .map_err(|error| lacks(format!("no helping thread: {error}")))?;
-        let threads = Threads::start(&config, hands.waker(), &zeroes).map_err(lacks)?;
+        let memory = Arc::new(Memory::new(config.buffer_bytes));
+        let threads = Threads::start(&config, &memory, hands.waker(), &zeroes).map_err(lacks)?;
         let first = First { deleted, helper, _lock: lock };
-        let mut node = Node::new(config, hands, threads, zeroes, Some(first));
+        let mut node = Node::new(config, memory, hands, threads, zeroes, Some(first));
         let token = node.token(Purpose::Signal);
         let watched = node.hands.watch_signals(token, &SIGNALS);
         watched.map_err(|error| lacks(format!("signals: {error}")))?;
@@ -267,6 +274,7 @@ impl Node {
     /// A thread's part of a node, with nothing in it yet.
     fn new(
         config: Config,
+        memory: Arc<Memory>,
         hands: Hands,
         threads: Threads,
         zeroes: Buffer,
@@ -277,12 +285,13 @@ impl Node {
             None => (Deleted::default(), None, None),
         };
         Node {
-            client_pool: BufferPool::new(
-                (config.buffer_bytes / 2 / usize::from(config.threads)).max(CLIENT_BYTES_MIN),
-            ),
+            client_pool: memory.clients.pool(),
             client_inputs: Inputs::new(CLIENTS_MAX),
             admin_pool: BufferPool::new(ADMIN_BYTES),
-            buffers: Buffers::new(Threads::buffer_bytes(&config)),
+            buffers: Buffers::new(&memory),
+            volumes_open: 0,
+            recount: false,
+            memory,
             config,
             threads,
             hands,
@@ -397,10 +406,24 @@ impl Node {
                 }
             }
         }
+        self.measure_memory();
         self.tell_events();
         self.serve_admins();
         self.tell_disks();
         self.note_wakes();
+    }
+
+    /// Payload gets what the open volumes are worth: the first thread counts them, each gives up what lies idle beyond it.
+    fn measure_memory(&mut self) {
+        if std::mem::take(&mut self.recount) && self.threads.is_first() {
+            let volumes = self.resources.iter().map(|(_, resource)| resource.volumes_open()).sum();
+            self.memory.set_open(volumes);
+        }
+        let before = std::mem::replace(&mut self.volumes_open, self.memory.open());
+        if self.volumes_open < before {
+            self.client_pool.trim();
+            self.buffers.trim();
+        }
     }
 
     fn timeout(&mut self) -> Option<Duration> {

@@ -132,6 +132,11 @@ impl Resource {
         }
     }
 
+    /// How many volumes of it somebody has open, here or elsewhere.
+    pub(crate) fn volumes_open(&self) -> usize {
+        if self.clients > 0 || self.diary.has_primary() { self.sizes.len() } else { 0 }
+    }
+
     /// The newest configuration known here to be committed; else what the resource file says.
     pub(crate) fn configuration(&self) -> Option<Arc<Configuration>> {
         let known = self.member.as_ref().and_then(|member| member.status().configuration);

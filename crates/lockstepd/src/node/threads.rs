@@ -19,6 +19,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use base::{Duration, Epoch, Instant, NodeId, Request, RequestId, ResourceId};
@@ -31,6 +32,7 @@ use wire::{SHARDS_MAX, STREAMS_MAX};
 
 use super::disk::{LocalDisk, LocalVolume};
 use super::homes::{FarAnswer, Guest, Wish, Word};
+use super::memory::Memory;
 use super::peers::{Connection, Lives, Stream, Told};
 use super::resource::{Resource, Seat};
 use super::ublk::Offer;
@@ -41,9 +43,6 @@ use crate::slab::Key;
 
 /// Threads of one node, at most: a resource has no more shards.
 pub(crate) const THREADS_MAX: u16 = SHARDS_MAX;
-
-/// Bytes of buffers of one thread, at least: each of its pools has a few payloads of 1 MiB.
-pub(crate) const BUFFER_BYTES_MIN: usize = 16 << 20;
 
 /// Between two looks of the first thread at shards of others, for whoever asks how they are.
 const SIGHT_EVERY: Duration = Duration::from_millis(50);
@@ -214,7 +213,12 @@ impl Threads {
     }
 
     /// Starts the further threads that the configuration asks for; this one is the first.
-    pub(super) fn start(config: &Config, own: Waker, zeroes: &Buffer) -> Result<Threads, String> {
+    pub(super) fn start(
+        config: &Config,
+        memory: &Arc<Memory>,
+        own: Waker,
+        zeroes: &Buffer,
+    ) -> Result<Threads, String> {
         let (parcels, inbox) = channel();
         if config.threads == 1 {
             return Ok(Threads::new(0, Vec::new(), inbox));
@@ -223,10 +227,10 @@ impl Threads {
         for number in 1..config.threads {
             let (parcels, inbox) = channel();
             let (ready, waits) = channel();
-            let config = config.clone();
+            let (config, memory) = (config.clone(), Arc::clone(memory));
             std::thread::Builder::new()
                 .name(format!("shards-{number}"))
-                .spawn(move || further(number, config, inbox, &ready))
+                .spawn(move || further(number, config, memory, inbox, &ready))
                 .map_err(|error| format!("no thread {number}: {error}"))?;
             let waker = waits.recv().map_err(|_| format!("thread {number} ended at once"))??;
             doors.push(Door { parcels, waker });
@@ -293,12 +297,6 @@ impl Threads {
         self.settled[usize::from(self.of_shard(resource, shard))]
     }
 
-    /// Bytes of buffers that each thread may have.
-    pub(super) fn buffer_bytes(config: &Config) -> usize {
-        let share = config.buffer_bytes / usize::from(config.threads);
-        share.max(BUFFER_BYTES_MIN)
-    }
-
     fn send(&mut self, thread: u16, parcel: Parcel) {
         let place = usize::from(thread);
         // A thread that is gone needs nothing any more.
@@ -338,6 +336,7 @@ impl Drop for Whole {
 fn further(
     number: u16,
     config: Config,
+    memory: Arc<Memory>,
     inbox: Receiver<Parcel>,
     ready: &Sender<Result<Waker, String>>,
 ) {
@@ -352,7 +351,7 @@ fn further(
     // Sent next, or the start was given up.
     let Ok(Parcel::Doors(doors, zeroes)) = inbox.recv() else { return };
     let threads = Threads::new(number, doors, inbox);
-    let mut node = Node::new(config, hands, threads, zeroes, None);
+    let mut node = Node::new(config, memory, hands, threads, zeroes, None);
     if let Err(why) = node.run() {
         error!("thread {number}: {why}");
         node.tell(0, Parcel::Failed(why));
