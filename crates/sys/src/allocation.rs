@@ -1,6 +1,6 @@
-//! What a piece of code allocates at most at one time, for tests of limits.
+//! What a piece of code allocates at most at one time, and how often, for tests of limits.
 //!
-//! [`Counted`] is the system's allocator with two numbers beside it for each thread. A test program
+//! [`Counted`] is the system's allocator with a few numbers beside it for each thread. A test program
 //! that wants them names it its global allocator; the programs that are shipped do not.
 //!
 //! Always: counting allocates nothing, and what is allocated is what the system's allocator gives.
@@ -15,6 +15,8 @@ thread_local! {
     static NOW: Cell<isize> = const { Cell::new(0) };
     /// The most that `NOW` was.
     static MOST: Cell<isize> = const { Cell::new(0) };
+    /// How often memory was asked for since this thread began.
+    static CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
 /// The system's allocator, counted.
@@ -30,6 +32,18 @@ impl Counted {
         let result = run();
         (result, usize::try_from(MOST.get()).unwrap_or(0))
     }
+
+    /// What `run` gives, and how often it asked for memory on this thread, for what it has to grow included.
+    /// 0 where this is not the program's allocator.
+    pub fn calls<T>(run: impl FnOnce() -> T) -> (T, u64) {
+        let before = CALLS.get();
+        let result = run();
+        (result, CALLS.get() - before)
+    }
+}
+
+fn count_call() {
+    let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
 }
 
 fn count(change: isize) {
@@ -49,6 +63,7 @@ fn signed(bytes: usize) -> isize {
 // gave; counting in between neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count_call();
         count(signed(layout.size()));
         // SAFETY: the caller's promise about `layout` is the one that the system's allocator asks for.
         unsafe { System.alloc(layout) }
@@ -61,6 +76,7 @@ unsafe impl GlobalAlloc for Counted {
     }
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count_call();
         count(signed(size) - signed(layout.size()));
         // SAFETY: `place` came from `alloc` or `realloc` above, and the caller vouches for `size`.
         unsafe { System.realloc(place, layout, size) }

@@ -1,9 +1,10 @@
-//! The gate on instruction counts: what a request costs in code that decides and in code that turns it
-//! into bytes, counted by valgrind's callgrind, against counts that were written down.
+//! The gate on counts: what a request costs in code that decides and in code that turns it into bytes, in
+//! instructions, counted by valgrind's callgrind, and in allocations, counted by this program's allocator,
+//! against counts that were written down.
 //!
-//! `hot NAME COUNT` carries out one path so often. `hot check` runs each path under callgrind twice, with
-//! different counts, so that the start cancels out, and fails if one has grown by more than
-//! [`TOLERANCE_PERCENT`]; `hot write` writes the counts down.
+//! `hot NAME COUNT` carries out one path so often. `hot check` runs each path twice, with different counts, so
+//! that the start cancels out, and fails if its instructions have grown by more than [`TOLERANCE_PERCENT`], or
+//! its allocations at all; `hot write` writes the counts down.
 //!
 //! Always: no clock, no thread, no random number that is not from a fixed seed, so that the same program
 //! counts the same each time. Counts of another compiler or architecture are not compared, and that is said.
@@ -26,8 +27,12 @@ use shards::Shards;
 /// more; what the compiler inlines elsewhere is less.
 const TOLERANCE_PERCENT: f64 = 10.0;
 
-/// Requests of the shorter run under callgrind; the longer one has twice as many.
+/// Requests of the shorter run; the longer one has twice as many.
 const COUNT: u64 = 2048;
+
+/// Its numbers make an allocation and its end some fifty instructions dearer.
+#[global_allocator]
+static ALLOCATOR: sys::Counted = sys::Counted;
 
 /// A path: its name, what it is, and how it is carried out so often.
 struct HotPath {
@@ -98,6 +103,8 @@ struct Counts {
     architecture: String,
     /// Instructions for each request.
     instructions: BTreeMap<String, u64>,
+    /// Allocations for a thousand requests, what has to grow included.
+    allocations_per_1000: BTreeMap<String, u64>,
 }
 
 fn main() -> ExitCode {
@@ -146,28 +153,37 @@ fn check(file: &Path) -> Result<bool, String> {
     }
     let mut passed = true;
     for path in PATHS {
-        let now = found.instructions.get(path.name).copied().ok_or("not measured")?;
-        let Some(before) = known.instructions.get(path.name).copied() else {
-            println!("{:<22} {now:>7} FAILED: nothing is written down for it", path.name);
-            passed = false;
-            continue;
-        };
-        let change = percent(now, before);
-        let word = if change > TOLERANCE_PERCENT { "FAILED" } else { "ok" };
-        passed &= change <= TOLERANCE_PERCENT;
-        println!(
-            "{:<22} {before:>7} {now:>7} {change:+6.1} %  {word:<6}  {}",
-            path.name, path.what
-        );
+        passed &= compare(path, &found, &known);
     }
     if !passed {
         println!(
-            "A path costs more than {TOLERANCE_PERCENT} % over what {} says. Mend it, or if it is worth it: \
-             cargo xtask counts --write",
+            "A path takes over {TOLERANCE_PERCENT} % more instructions than {} says, or more allocations. Mend it, or if \
+             it is worth it: cargo xtask counts --write",
             file.display()
         );
     }
     Ok(passed)
+}
+
+/// Says what a path costs now and did before; whether that is no more.
+fn compare(path: &HotPath, found: &Counts, known: &Counts) -> bool {
+    let of = |counts: &Counts| {
+        let instructions = counts.instructions.get(path.name).copied()?;
+        Some((instructions, counts.allocations_per_1000.get(path.name).copied()?))
+    };
+    let (now, allocations_now) = of(found).expect("every path was measured");
+    let Some((before, allocations_before)) = of(known) else {
+        println!("{:<22} {now:>7} FAILED: nothing is written down for it", path.name);
+        return false;
+    };
+    let change = percent(now, before);
+    let passed = change <= TOLERANCE_PERCENT && allocations_now <= allocations_before;
+    let word = if passed { "ok" } else { "FAILED" };
+    println!(
+        "{:<22} {before:>7} {now:>7} {change:+6.1} %  {allocations_before:>5} {allocations_now:>5}  {word:<6}  {}",
+        path.name, path.what
+    );
+    passed
 }
 
 fn percent(now: u64, before: u64) -> f64 {
@@ -196,24 +212,36 @@ fn measure() -> Option<Counts> {
         return None;
     }
     let compiler = told("rustc").unwrap_or_else(|| "an unknown compiler".to_owned());
-    let mut instructions = BTreeMap::new();
+    let (mut instructions, mut allocations_per_1000) = (BTreeMap::new(), BTreeMap::new());
     for path in PATHS {
-        match per_request(path.name) {
-            Ok(count) => instructions.insert(path.name.to_owned(), count),
-            Err(why) => {
+        match (instructions_of(path), allocations_of(path)) {
+            (Ok(count), Ok(allocations)) => {
+                instructions.insert(path.name.to_owned(), count / COUNT);
+                allocations_per_1000.insert(path.name.to_owned(), allocations * 1000 / COUNT);
+            }
+            (Err(why), _) | (_, Err(why)) => {
                 println!("NOT RUN: instruction counts: {}: {why}", path.name);
                 return None;
             }
-        };
+        }
     }
     let architecture = std::env::consts::ARCH.to_owned();
-    Some(Counts { compiler, architecture, instructions })
+    Some(Counts { compiler, architecture, instructions, allocations_per_1000 })
 }
 
-fn per_request(name: &str) -> Result<u64, String> {
-    let (short, long) = (count(name, COUNT)?, count(name, 2 * COUNT)?);
-    let more = long.checked_sub(short).ok_or("twice as many requests cost less")?;
-    Ok(more / COUNT)
+/// What [`COUNT`] more requests take.
+fn instructions_of(path: &HotPath) -> Result<u64, String> {
+    more(count(path.name, COUNT)?, count(path.name, 2 * COUNT)?)
+}
+
+/// The same, of memory.
+fn allocations_of(path: &HotPath) -> Result<u64, String> {
+    let count = |requests| sys::Counted::calls(|| (path.run)(requests)).1;
+    more(count(COUNT), count(2 * COUNT))
+}
+
+fn more(short: u64, long: u64) -> Result<u64, String> {
+    long.checked_sub(short).ok_or_else(|| "twice as many requests cost less".to_owned())
 }
 
 /// Instructions of one run of this program under callgrind.
@@ -240,13 +268,20 @@ fn collected(said: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{PATHS, collected};
+    use super::{COUNT, HotPath, PATHS, allocations_of, collected};
 
     #[test]
     fn every_path_can_be_carried_out() {
         for path in PATHS {
             (path.run)(128);
         }
+    }
+
+    #[test]
+    fn one_allocation_for_each_request_is_counted() {
+        let run = |count| (0..count).for_each(|number| drop(std::hint::black_box(vec![number])));
+        let path = HotPath { name: "", what: "", run };
+        assert_eq!(allocations_of(&path), Ok(COUNT));
     }
 
     #[test]
