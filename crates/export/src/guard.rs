@@ -11,6 +11,8 @@ use std::ops::Range;
 use link::{Claims, LinkError, Session};
 use sys::{Buffer, BufferPool, Piece};
 
+use crate::pieces::count_bytes;
+
 /// One client's TLS.
 pub(crate) struct Guard {
     session: Session,
@@ -19,12 +21,6 @@ pub(crate) struct Guard {
     at: Range<usize>,
     /// Said before TLS began.
     clear: Vec<Piece>,
-}
-
-/// What is to be sent: first what was said before TLS began.
-pub(crate) struct Sealed {
-    pub(crate) clear: Vec<Piece>,
-    pub(crate) records: Vec<Piece>,
 }
 
 impl Guard {
@@ -95,9 +91,16 @@ impl Guard {
         }
     }
 
-    /// Puts `pieces` into records, with whatever TLS itself has to say. If it `ends`, the client is
-    /// told that nothing more comes.
-    pub(crate) fn seal(&mut self, pieces: Vec<Piece>, ends: bool) -> Sealed {
+    /// Puts `pieces` into records, with whatever TLS itself has to say; they go behind `records`, and what was said before TLS
+    /// began before them. If it `ends`, the client is told that nothing more comes. Answers how many bytes the records are.
+    pub(crate) fn seal(
+        &mut self,
+        pieces: impl Iterator<Item = Piece>,
+        ends: bool,
+        records: &mut Vec<Piece>,
+    ) -> u64 {
+        records.append(&mut self.clear);
+        let first = records.len();
         if self.session.is_open() {
             for piece in pieces {
                 self.session.write_payload(piece);
@@ -106,10 +109,8 @@ impl Guard {
         if ends {
             self.session.close();
         }
-        Sealed {
-            clear: std::mem::take(&mut self.clear),
-            records: self.session.outgoing().collect(),
-        }
+        records.extend(self.session.outgoing());
+        count_bytes(&records[first..])
     }
 }
 

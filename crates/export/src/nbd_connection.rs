@@ -27,7 +27,7 @@ use std::ops::Range;
 use base::{AnswerError, Op, ReservationCommand, Span, VolumeId};
 use link::{Claims, LinkError};
 use nbd::{CloseReason, ExportInfo, Refusal, Request, Server, Slot, Tls};
-use sys::{Buffer, BufferPool, Piece, Room};
+use sys::{Buffer, BufferPool, Outgoing, Piece, Room};
 
 use crate::guard::Guard;
 use crate::pieces::PIECE_BYTES;
@@ -64,11 +64,17 @@ pub const HAGGLE_BYTES_MAX: usize = 4 << 10;
 /// to its place and nowhere else.
 pub(crate) const GUARDED_BYTES: usize = 4 << 10;
 
-/// Where clients' requests are received: the first clients in large buffers, all others in small ones.
+/// Bytes of replies on their way to clients that lie in buffers, at most: a buffer for each of 1024 sends. Further ones are in memory
+/// of their own.
+const REPLIES_TOTAL_BYTES: usize = 4 << 20;
+
+/// Where clients' requests are received: the first clients in large buffers, all others in small ones. And where replies to them
+/// lie that are on their way.
 #[derive(Clone)]
 pub struct Inputs {
     large: BufferPool,
     all: BufferPool,
+    replies: BufferPool,
 }
 
 impl Inputs {
@@ -78,7 +84,12 @@ impl Inputs {
         // Inside TLS there are two: one for records, one for what is in them.
         let small_bytes = clients_max * (RECEIVE_SMALL_BYTES + GUARDED_BYTES);
         let all = BufferPool::new(RECEIVE_LARGE_TOTAL_BYTES + small_bytes);
-        Inputs { large: all.below(RECEIVE_LARGE_TOTAL_BYTES), all }
+        let replies = BufferPool::new(REPLIES_TOTAL_BYTES);
+        Inputs { large: all.below(RECEIVE_LARGE_TOTAL_BYTES), all, replies }
+    }
+
+    pub(crate) fn replies(&self) -> &BufferPool {
+        &self.replies
     }
 
     pub(crate) fn take(&self) -> Option<Buffer> {
@@ -218,7 +229,9 @@ pub struct NbdConnection {
     starved: bool,
     /// A read that waits for room.
     roomless: Option<Request>,
-    head: Vec<u8>,
+    /// To be sent: replies, and what they bring.
+    said: Outgoing,
+    /// The same, of before, until there is room for it in records.
     pieces: Vec<Piece>,
     unsent_bytes: u64,
     /// Of these, in records.
@@ -262,8 +275,8 @@ impl NbdConnection {
         tls: Tls,
         offer: Option<link::Config>,
     ) -> NbdConnection {
-        let mut head = Vec::new();
-        let server = Server::new(tls, &mut head);
+        let mut said = Outgoing::new();
+        let server = Server::new(tls, said.bytes());
         let mut open = Vec::new();
         open.resize_with(nbd::REQUESTS_OPEN_MAX, Open::default);
         NbdConnection {
@@ -286,7 +299,7 @@ impl NbdConnection {
             sent_off: false,
             starved: false,
             roomless: None,
-            head,
+            said,
             pieces: Vec::new(),
             unsent_bytes: 0,
             sealed_bytes: 0,
@@ -396,19 +409,19 @@ impl NbdConnection {
     pub fn found(&mut self, info: &ExportInfo, enters: bool, flush_parts: u16) {
         self.flush_parts = flush_parts;
         self.entered |= enters;
-        self.server.export_found(info, &mut self.head);
+        self.server.export_found(info, self.said.bytes());
     }
 
     /// The export that was looked up is not to be had.
     pub fn refuse(&mut self, refusal: Refusal, message: &str) {
-        if let Some(reason) = self.server.refuse(refusal, message, &mut self.head) {
+        if let Some(reason) = self.server.refuse(refusal, message, self.said.bytes()) {
             self.closed = Some(reason);
         }
     }
 
     /// The exports there are: name and description.
     pub fn exports<'a>(&mut self, exports: impl IntoIterator<Item = (&'a str, &'a str)>) {
-        self.server.exports(exports, &mut self.head);
+        self.server.exports(exports, self.said.bytes());
     }
 }
 

@@ -25,7 +25,7 @@ use nvme::{
     CloseReason, Connection, Controller, Credentials, Examiner, Namespace, Notice, Request,
     Service, Slot, Status,
 };
-use sys::{Buffer, BufferPool, Piece, Psk, PskFault, Room};
+use sys::{Buffer, BufferPool, Outgoing, Piece, Psk, PskFault, Room};
 
 use crate::nbd_connection::{Demand, Inputs};
 use crate::psk_guard::{PskGuard, PskOffer};
@@ -83,7 +83,11 @@ pub struct NvmeConnection {
     lost: bool,
     /// This node can serve nobody now: its host is to ask by another path.
     turns_away: bool,
-    head: Vec<u8>,
+    /// To be sent: responses, and the data of reads.
+    said: Outgoing,
+    /// What goes behind the data that is put next.
+    tail: Vec<u8>,
+    /// Said and put before, until there is room for it in records.
     pieces: Vec<Piece>,
     unsent_bytes: u64,
     /// Of these, in records.
@@ -120,7 +124,8 @@ impl NvmeConnection {
             starved: false,
             lost: false,
             turns_away: false,
-            head: Vec::new(),
+            said: Outgoing::new(),
+            tail: Vec::new(),
             pieces: Vec::new(),
             unsent_bytes: 0,
             sealed_bytes: 0,
@@ -219,18 +224,18 @@ impl NvmeConnection {
 
     /// It becomes the administration queue of a controller.
     pub fn administrates(&mut self, controller: Controller) {
-        self.machine.administrates(controller, &mut self.head);
+        self.machine.administrates(controller, self.said.bytes());
     }
 
     /// It becomes a queue for I/O of the controller `id`, on volumes of so many shards.
     pub fn serves(&mut self, id: u16, namespaces: Vec<Namespace>, flush_parts: u16) {
         self.flush_parts = flush_parts;
-        self.machine.serves(id, namespaces, &mut self.head);
+        self.machine.serves(id, namespaces, self.said.bytes());
     }
 
     /// The host is not let in.
     pub fn refuse(&mut self, status: Status) {
-        self.closed = Some(self.machine.refuse(status, &mut self.head));
+        self.closed = Some(self.machine.refuse(status, self.said.bytes()));
     }
 
     /// Whether what the host was told of the resource is not so any more.
@@ -244,12 +249,12 @@ impl NvmeConnection {
 
     /// The resource is not what it was.
     pub fn change(&mut self, service: &Service) {
-        self.machine.change(service, &mut self.head);
+        self.machine.change(service, self.said.bytes());
     }
 
     /// Another host did something to the registration of this one.
     pub fn notify(&mut self, namespace: u32, notice: Notice) {
-        self.machine.notify(namespace, notice, &mut self.head);
+        self.machine.notify(namespace, notice, self.said.bytes());
     }
 
     /// What this host has seen is not so any more: from now on it is refused until it connects anew.

@@ -7,14 +7,6 @@ use sys::{BufferPool, Piece};
 /// Pieces of reads and writes never cross a multiple of this: the largest buffer there is.
 pub const PIECE_BYTES: u64 = 1 << 20;
 
-/// Room that is made at once for headers of replies: enough for one before each piece of data.
-const HEADS_BYTES: usize = 32;
-
-/// The headers that were gathered, to be sent; there is room for the next ones then.
-pub(crate) fn cut_heads(heads: &mut Vec<u8>) -> Piece {
-    Piece::from(std::mem::replace(heads, Vec::with_capacity(HEADS_BYTES)))
-}
-
 /// The pieces of a range of bytes, in order.
 pub(crate) fn pieces_of(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let mut at = range.start;
@@ -33,4 +25,9 @@ pub(crate) fn cost_bytes(range: Range<u64>) -> usize {
         BufferPool::cost_bytes(length).expect("a piece fits in a buffer")
     });
     costs.sum()
+}
+
+/// How many bytes all these are.
+pub(crate) fn count_bytes(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(|piece| u64::try_from(piece.len()).expect("memory is smaller")).sum()
 }

@@ -17,7 +17,7 @@ pub(crate) const HANDSHAKE_RECORD: u8 = 0x16;
 /// Bytes that are put into records at once: what TLS keeps of them until they are taken from it.
 const SEAL_BYTES: usize = 64 << 10;
 
-/// Records of fewer bytes are worth no buffer of the pool.
+/// Records of no more bytes are worth no buffer of clients' memory.
 const SMALL_BYTES: usize = 4 << 10;
 
 /// What a host that begins with TLS is answered with.
@@ -27,6 +27,15 @@ pub struct PskOffer {
     pub tls: PskTls,
     /// Says which keys an identity has.
     pub keys: Arc<PskKeys>,
+}
+
+/// Where records are made.
+#[derive(Clone, Copy)]
+pub(crate) struct Pools<'a> {
+    /// Of small ones.
+    pub(crate) replies: &'a BufferPool,
+    /// Of others.
+    pub(crate) payload: &'a BufferPool,
 }
 
 /// One host's TLS.
@@ -78,31 +87,36 @@ impl PskGuard {
         Ok(count)
     }
 
-    /// Puts `pieces` into records, which are made in buffers of `pool` if it has some, with whatever TLS itself has to say. If it
-    /// `ends`, the host is told that nothing more comes.
-    pub(crate) fn seal(&mut self, pieces: &[Piece], ends: bool, pool: &BufferPool) -> Vec<Piece> {
-        let mut records = Vec::new();
+    /// Puts `pieces` into records, with whatever TLS itself has to say, and these behind `records`; they are made in buffers of
+    /// `pools` if there are some. If it `ends`, the host is told that nothing more comes.
+    pub(crate) fn seal(
+        &mut self,
+        pieces: &[Piece],
+        ends: bool,
+        pools: Pools<'_>,
+        records: &mut Vec<Piece>,
+    ) {
         if self.session.is_open() {
             for part in pieces.iter().flat_map(|piece| piece.as_slice().chunks(SEAL_BYTES)) {
                 self.session.write(part);
                 if self.session.outgoing_bytes() >= SEAL_BYTES {
-                    self.move_records(pool, &mut records);
+                    self.move_records(pools, records);
                 }
             }
         }
         if ends {
             self.session.close();
         }
-        self.move_records(pool, &mut records);
-        records
+        self.move_records(pools, records);
     }
 
-    fn move_records(&mut self, pool: &BufferPool, records: &mut Vec<Piece>) {
+    fn move_records(&mut self, pools: Pools<'_>, records: &mut Vec<Piece>) {
         let length = self.session.outgoing_bytes();
         if length == 0 {
             return;
         }
-        let buffer = if length > SMALL_BYTES { pool.take(length) } else { None };
+        let pool = if length > SMALL_BYTES { pools.payload } else { pools.replies };
+        let buffer = pool.take(length);
         records.push(match buffer {
             Some(mut buffer) => {
                 let place = buffer.as_mut().expect("nobody else has a buffer that was just taken");

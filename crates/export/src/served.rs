@@ -135,12 +135,12 @@ impl Served {
         }
     }
 
-    /// What is to be sent now, in order.
-    pub fn take_send(&mut self) -> Vec<Piece> {
+    /// What is to be sent now, in order, is put behind `pieces`.
+    pub fn take_send(&mut self, pieces: &mut Vec<Piece>) {
         match self {
-            Served::Nbd(connection) => connection.take_send(),
-            Served::Nvme(connection) => connection.take_send(),
-            Served::Ublk(_) | Served::Vhost(_) | Served::Elsewhere(_) => Vec::new(),
+            Served::Nbd(connection) => connection.take_send(pieces),
+            Served::Nvme(connection) => connection.take_send(pieces),
+            Served::Ublk(_) | Served::Vhost(_) | Served::Elsewhere(_) => {}
         }
     }
 

@@ -27,6 +27,7 @@ mod host;
 mod mapped;
 mod netlink;
 mod operation;
+mod outgoing;
 mod pool;
 mod psk;
 mod settle;
@@ -40,6 +41,11 @@ mod workers;
 
 #[cfg(test)]
 mod tests;
+
+/// Memory is counted in this crate's own tests.
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: Counted = Counted;
 
 pub use allocation::Counted;
 pub use buffer::{Buffer, Piece};
@@ -55,6 +61,7 @@ pub use host::{
 };
 pub use mapped::{Mapped, MappedKind};
 pub use netlink::Netlink;
+pub use outgoing::Outgoing;
 pub use pool::{BUFFER_CLASSES_BYTES, Budget, BufferPool, Room};
 pub use psk::{PSK_HANDSHAKE_BYTES_MAX, Psk, PskFault, PskKeys, PskSession, PskTls};
 pub use shared::{HANDLES_MAX, SharedMemory};

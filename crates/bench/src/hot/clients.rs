@@ -18,7 +18,7 @@ trait Connection {
     fn receive_into(&mut self) -> Option<(Buffer, Range<usize>)>;
     fn received(&mut self, buffer: Buffer, count: usize, demands: &mut Vec<Demand>);
     fn answer(&mut self, tag: Tag, buffer: Option<Buffer>);
-    fn take_send(&mut self) -> Vec<Piece>;
+    fn take_send(&mut self, pieces: &mut Vec<Piece>);
     fn sent(&mut self, bytes: u64);
 }
 
@@ -32,8 +32,8 @@ impl Connection for NbdConnection {
     fn answer(&mut self, tag: Tag, buffer: Option<Buffer>) {
         NbdConnection::answer(self, tag, Ok(()), buffer);
     }
-    fn take_send(&mut self) -> Vec<Piece> {
-        NbdConnection::take_send(self)
+    fn take_send(&mut self, pieces: &mut Vec<Piece>) {
+        NbdConnection::take_send(self, pieces);
     }
     fn sent(&mut self, bytes: u64) {
         NbdConnection::sent(self, bytes);
@@ -50,8 +50,8 @@ impl Connection for NvmeConnection {
     fn answer(&mut self, tag: Tag, buffer: Option<Buffer>) {
         NvmeConnection::answer(self, tag, Ok(()), buffer);
     }
-    fn take_send(&mut self) -> Vec<Piece> {
-        NvmeConnection::take_send(self)
+    fn take_send(&mut self, pieces: &mut Vec<Piece>) {
+        NvmeConnection::take_send(self, pieces);
     }
     fn sent(&mut self, bytes: u64) {
         NvmeConnection::sent(self, bytes);
@@ -71,9 +71,10 @@ fn arrive(connection: &mut impl Connection, bytes: &[u8], demands: &mut Vec<Dema
     }
 }
 
-/// What it has to send goes to `see`.
-fn send(connection: &mut impl Connection, mut see: impl FnMut(&[u8])) {
-    for piece in connection.take_send() {
+/// What it has to send goes to `see`. `pieces` is empty, and only room.
+fn send(connection: &mut impl Connection, pieces: &mut Vec<Piece>, mut see: impl FnMut(&[u8])) {
+    connection.take_send(pieces);
+    for piece in pieces.drain(..) {
         see(piece.as_slice());
         connection.sent(u64::try_from(piece.len()).expect("memory is smaller"));
     }
@@ -85,7 +86,7 @@ fn nbd(pool: &BufferPool) -> NbdConnection {
     let goal = Goal::Use { name: "v".to_owned(), structured: true, allocation: false };
     let (mut client, mut to_client) = (Client::new(goal, false), Vec::new());
     loop {
-        send(&mut connection, |bytes| to_client.extend_from_slice(bytes));
+        send(&mut connection, &mut Vec::new(), |bytes| to_client.extend_from_slice(bytes));
         let mut to_server = Vec::new();
         let fed = client.feed(&to_client, &mut to_server).expect("our own server");
         to_client.drain(..fed.0);
@@ -121,7 +122,7 @@ fn nvme(pool: &BufferPool) -> (NvmeConnection, Host) {
                 Namespace { reserves: true, id: 1, blocks, block_shift: 12, nguid: [1; 16] };
             connection.serves(1, vec![volume], 1);
         }
-        send(&mut connection, |bytes| host.take(bytes));
+        send(&mut connection, &mut Vec::new(), |bytes| host.take(bytes));
         match host.next_event().expect("our own controller") {
             Some(HostEvent::Ready) if round == 0 => {
                 host.connect(("nqn.x", "nqn.host"), (1, 64), Some(1), 0, &mut to_server);
@@ -140,7 +141,7 @@ fn carry_out(
     count: u64,
     mut request: impl FnMut(u64, &mut Vec<u8>),
 ) {
-    let (mut bytes, mut demands) = (Vec::new(), Vec::new());
+    let (mut bytes, mut demands, mut pieces) = (Vec::new(), Vec::new(), Vec::new());
     for number in 1..=count {
         bytes.clear();
         request(number, &mut bytes);
@@ -151,7 +152,7 @@ fn carry_out(
         drop(ask.buffer);
         connection.answer(ask.tag, buffer);
         let mut sent = 0;
-        send(connection, |bytes| sent += bytes.len());
+        send(connection, &mut pieces, |bytes| sent += bytes.len());
         assert!(sent > 0, "it is answered");
     }
 }

@@ -143,9 +143,10 @@ impl NbdConnection {
 
     /// From here on everything is inside TLS, what has arrived already as well.
     fn start_tls(&mut self) {
-        self.flush_head();
         let offer = self.offer.take().expect("TLS was offered, and begins once");
-        let clear = std::mem::take(&mut self.pieces);
+        let mut clear = Vec::new();
+        let said = self.said.take(self.inputs.replies(), &mut clear);
+        self.unsent_bytes += u64::try_from(said).expect("a few bytes");
         match Guard::new(&offer, &self.payload, clear, self.haggled) {
             Ok(mut guard) => {
                 if let Some(buffer) = self.input.take() {
@@ -166,7 +167,7 @@ impl NbdConnection {
         let Some(input) = self.input.as_ref().filter(|_| !self.input_at.is_empty()) else {
             return false;
         };
-        let fed = self.server.feed(&input[self.input_at.clone()], &mut self.head);
+        let fed = self.server.feed(&input[self.input_at.clone()], self.said.bytes());
         self.input_at.start += fed.consumed;
         if !self.entered && self.claims().is_none() {
             self.haggled += fed.consumed;

@@ -13,7 +13,7 @@ use sys::{Buffer, Piece};
 
 use super::incoming::range_of;
 use super::{NbdConnection, Open, SEALED_BYTES_MAX, Tag};
-use crate::pieces::{cut_heads, pieces_of};
+use crate::pieces::{count_bytes, pieces_of};
 
 impl NbdConnection {
     /// A piece was carried out, or failed. `buffer`: the bytes of a read; `None` is all zeroes.
@@ -64,7 +64,7 @@ impl NbdConnection {
             at = hole.end;
         }
         put(at, end, false);
-        self.server.reply_extents(slot, &extents, &mut self.head);
+        self.server.reply_extents(slot, &extents, self.said.bytes());
     }
 
     /// Replies if every piece is answered.
@@ -98,7 +98,7 @@ impl NbdConnection {
         } else if let nbd::Op::Read { whole } = request.op {
             self.reply_data(&request, whole, &mut data);
         } else {
-            self.server.reply_done(slot, &mut self.head);
+            self.server.reply_done(slot, self.said.bytes());
         }
         data.clear();
         // The next one has it without asking for memory.
@@ -107,7 +107,7 @@ impl NbdConnection {
 
     fn reply_failed(&mut self, slot: Slot, error: AnswerError) {
         let code = ErrorCode::from(error);
-        let closed = self.server.reply_error(slot, code, words(error), &mut self.head);
+        let closed = self.server.reply_error(slot, code, words(error), self.said.bytes());
         self.closed = self.closed.or(closed);
     }
 
@@ -115,14 +115,15 @@ impl NbdConnection {
         let slot = request.slot;
         if whole && data.iter().any(Option::is_some) {
             let length = request.length_bytes;
-            let follows = self.server.reply_read(slot, 0, length, Content::Data, &mut self.head);
+            let follows = self.server.reply_read(slot, 0, length, Content::Data, self.said.bytes());
             assert!(follows, "data always follow");
             self.for_each_piece(request, data, |this, _, length, buffer| this.put(buffer, length));
             return;
         }
         if whole {
             let length = request.length_bytes;
-            let follows = self.server.reply_read(slot, 0, length, Content::Zeroes, &mut self.head);
+            let follows =
+                self.server.reply_read(slot, 0, length, Content::Zeroes, self.said.bytes());
             if follows {
                 self.for_each_piece(request, data, |this, _, length, _| this.put(None, length));
             }
@@ -130,7 +131,7 @@ impl NbdConnection {
         }
         self.for_each_piece(request, data, |this, offset, length, buffer| {
             let content = if buffer.is_some() { Content::Data } else { Content::Zeroes };
-            if this.server.reply_read(slot, offset, length, content, &mut this.head) {
+            if this.server.reply_read(slot, offset, length, content, this.said.bytes()) {
                 this.put(buffer, length);
             }
         });
@@ -154,43 +155,32 @@ impl NbdConnection {
     fn put(&mut self, buffer: Option<Buffer>, length: u32) {
         let length = length as usize;
         let buffer = buffer.unwrap_or_else(|| self.zeroes.clone());
-        self.flush_head();
         self.unsent_bytes += u64::from(u32::try_from(length).expect("at most a piece"));
-        self.pieces.push(Piece::first(buffer, length));
+        self.said.put(Piece::first(buffer, length));
     }
 
-    pub(super) fn flush_head(&mut self) {
-        if !self.head.is_empty() {
-            self.unsent_bytes += u64::try_from(self.head.len()).expect("a few bytes");
-            self.pieces.push(cut_heads(&mut self.head));
-        }
-    }
-
-    /// What is to be sent now, in order; empty if nothing is. To be followed by
-    /// [`NbdConnection::sent`] for all its bytes.
-    pub fn take_send(&mut self) -> Vec<Piece> {
-        self.flush_head();
+    /// What is to be sent now, in order, is put behind `pieces`. To be followed by [`NbdConnection::sent`] for all its
+    /// bytes.
+    pub fn take_send(&mut self, pieces: &mut Vec<Piece>) {
         let finished = self.finished().is_some();
-        let Some(guard) = &mut self.guard else { return std::mem::take(&mut self.pieces) };
+        let Some(guard) = &mut self.guard else {
+            self.unsent_bytes += small(self.said.take(self.inputs.replies(), pieces));
+            return;
+        };
+        self.unsent_bytes += small(self.said.take(self.inputs.replies(), &mut self.pieces));
         let mut ahead_bytes = self.sealed_bytes;
         let fits = |piece: &&Piece| {
             let fits = ahead_bytes < SEALED_BYTES_MAX;
-            ahead_bytes += u64::try_from(piece.len()).expect("memory is smaller");
+            ahead_bytes += small(piece.len());
             fits
         };
         let count = self.pieces.iter().take_while(fits).count();
-        let pieces: Vec<Piece> = self.pieces.drain(..count).collect();
-        let ends = finished && self.pieces.is_empty();
-        let plain_bytes = count_bytes(&pieces);
-        let sealed = guard.seal(pieces, ends);
+        let ends = finished && count == self.pieces.len();
         // What began in the clear was counted when it was said.
-        let record_bytes = count_bytes(&sealed.records);
+        self.unsent_bytes -= count_bytes(&self.pieces[..count]);
+        let record_bytes = guard.seal(self.pieces.drain(..count), ends, pieces);
         self.sealed_bytes += record_bytes;
         self.unsent_bytes += record_bytes;
-        self.unsent_bytes -= plain_bytes;
-        let mut pieces = sealed.clear;
-        pieces.extend(sealed.records);
-        pieces
     }
 
     /// So many bytes have left.
@@ -201,8 +191,8 @@ impl NbdConnection {
     }
 }
 
-fn count_bytes(pieces: &[Piece]) -> u64 {
-    pieces.iter().map(|piece| u64::try_from(piece.len()).expect("memory is smaller")).sum()
+fn small(bytes: usize) -> u64 {
+    u64::try_from(bytes).expect("memory is smaller")
 }
 
 /// An error in words, for clients that can show them.

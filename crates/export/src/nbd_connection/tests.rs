@@ -143,7 +143,9 @@ impl Bench {
             self.connection.proceed(&mut demands);
             let quiet = demands.is_empty();
             self.carry_out(demands);
-            for piece in self.connection.take_send() {
+            let mut pieces = Vec::new();
+            self.connection.take_send(&mut pieces);
+            for piece in pieces {
                 self.sent.extend_from_slice(piece.as_slice());
                 self.connection.sent(piece.len() as u64);
             }
@@ -369,7 +371,8 @@ fn a_read_has_room_before_it_begins_and_holds_it_until_its_answer_has_left() {
     let mut demands = Vec::new();
     bench.connection.proceed(&mut demands);
     bench.carry_out(demands);
-    let pieces = bench.connection.take_send();
+    let mut pieces = Vec::new();
+    bench.connection.take_send(&mut pieces);
     assert!(bench.connection.waits_for_client());
     // What the disk's pool has is the zeroes.
     assert_eq!((room.used_bytes(), bench.pool.used_bytes()), (2 * MIB, MIB));

@@ -111,7 +111,7 @@ impl NvmeConnection {
             }
             Receiving::Part { slot, part, from } => {
                 let event =
-                    self.machine.received(slot, &buffer[from..from + count], &mut self.head);
+                    self.machine.received(slot, &buffer[from..from + count], self.said.bytes());
                 self.open[slot.index()].parts[part].1 = Some(buffer);
                 event.into_iter().for_each(|event| self.on_event(event, demands));
             }
@@ -204,7 +204,7 @@ impl NvmeConnection {
         };
         let event = match count {
             0 => return false,
-            count => self.machine.received(slot, &place[..count], &mut self.head),
+            count => self.machine.received(slot, &place[..count], self.said.bytes()),
         };
         event.into_iter().for_each(|event| self.on_event(event, demands));
         true
@@ -215,7 +215,7 @@ impl NvmeConnection {
             return false;
         }
         let input = self.input.as_ref().expect("there is input");
-        let fed = self.machine.feed(now, &input[self.input_at.clone()], &mut self.head);
+        let fed = self.machine.feed(now, &input[self.input_at.clone()], self.said.bytes());
         self.input_at.start += fed.consumed;
         if let Some(event) = fed.event {
             self.on_event(event, demands);
@@ -238,7 +238,7 @@ impl NvmeConnection {
         let target = self.open[slot.index()].parts[part].1.as_mut().expect("it has a place");
         let target = target.as_mut().expect("nobody else has it yet");
         target[place.start..place.start + count].copy_from_slice(bytes);
-        let event = self.machine.received(slot, bytes, &mut self.head);
+        let event = self.machine.received(slot, bytes, self.said.bytes());
         self.input_at.start += count;
         event.into_iter().for_each(|event| self.on_event(event, demands));
         true
@@ -268,7 +268,7 @@ impl NvmeConnection {
     fn begin(&mut self, request: Request, demands: &mut Vec<Demand>) -> Result<(), Request> {
         let (slot, range) = (request.slot, request.range.clone());
         if self.turns_away && !self.lost && !is_inline(&request.op) {
-            self.machine.answer(slot, Status::INACCESSIBLE, &mut self.head);
+            self.machine.answer(slot, Status::INACCESSIBLE, self.said.bytes());
             return Ok(());
         }
         let length = range.end - range.start;
@@ -324,7 +324,7 @@ impl NvmeConnection {
             nvme::Op::Write { inline } | nvme::Op::Compare { inline } => {
                 self.open_bytes += length;
                 if !inline {
-                    self.machine.ask(slot, &mut self.head);
+                    self.machine.ask(slot, self.said.bytes());
                 }
             }
             nvme::Op::Zero { unmap } => self.submit_all(slot, Op::Zero { unmap }, range, demands),
@@ -452,17 +452,19 @@ impl NvmeConnection {
             }
             return;
         }
-        let parts = std::mem::take(&mut open.parts);
-        for (piece, (_, buffer)) in pieces_of(range).zip(parts) {
+        let mut parts = std::mem::take(&mut open.parts);
+        for (piece, (_, buffer)) in pieces_of(range).zip(parts.drain(..)) {
             self.submit_one(slot, Op::Write, piece, buffer, demands);
         }
+        // The next one has it without asking for memory.
+        self.open[slot.index()].parts = parts;
     }
 
     fn fail_arrived(&mut self, slot: Slot, status: Status) {
         let open = std::mem::take(&mut self.open[slot.index()]);
         let range = open.request.expect("it is open").range;
         self.open_bytes -= range.end - range.start;
-        self.machine.answer(slot, status, &mut self.head);
+        self.machine.answer(slot, status, self.said.bytes());
     }
 }
 

@@ -13,7 +13,8 @@ use sys::{Buffer, Piece};
 
 use super::{NvmeConnection, Open};
 use crate::nbd_connection::{SEALED_BYTES_MAX, Tag};
-use crate::pieces::{cut_heads, pieces_of};
+use crate::pieces::{count_bytes, pieces_of};
+use crate::psk_guard::Pools;
 
 impl NvmeConnection {
     /// A piece was carried out, or failed. `buffer`: the bytes of a read; `None` is all zeroes.
@@ -55,16 +56,15 @@ impl NvmeConnection {
         let request = open.request.expect("a command is answered once");
         let slot = request.slot;
         match result {
-            _ if self.lost => self.machine.answer(slot, Status::LOST, &mut self.head),
-            Err(status) => self.machine.answer(slot, status, &mut self.head),
-            Ok(None) => self.machine.answer(slot, Status::SUCCESS, &mut self.head),
+            _ if self.lost => self.machine.answer(slot, Status::LOST, self.said.bytes()),
+            Err(status) => self.machine.answer(slot, status, self.said.bytes()),
+            Ok(None) => self.machine.answer(slot, Status::SUCCESS, self.said.bytes()),
             Ok(Some(report)) => {
                 let length = request.range.end - request.range.start;
                 let bytes = report.to_bytes(usize::try_from(length).expect("a MiB at most"));
-                let mut tail = Vec::new();
-                self.machine.answer_read(slot, &bytes, &mut self.head, &mut tail);
-                self.head.extend_from_slice(&bytes);
-                self.head.append(&mut tail);
+                self.machine.answer_read(slot, &bytes, self.said.bytes(), &mut self.tail);
+                self.said.bytes().extend_from_slice(&bytes);
+                self.said.bytes().append(&mut self.tail);
             }
         }
     }
@@ -86,21 +86,24 @@ impl NvmeConnection {
         }
         self.lost |= failed == Some(AnswerError::SessionLost);
         if self.lost {
-            return self.machine.answer(slot, Status::LOST, &mut self.head);
+            return self.machine.answer(slot, Status::LOST, self.said.bytes());
         }
         match failed {
             Some(error) => {
                 let status = Status::of_error(error, !reads(&request.op));
-                self.machine.answer(slot, status, &mut self.head);
+                self.machine.answer(slot, status, self.said.bytes());
             }
-            None if differs => self.machine.answer(slot, Status::COMPARE_FAILURE, &mut self.head),
+            None if differs => {
+                self.machine.answer(slot, Status::COMPARE_FAILURE, self.said.bytes())
+            }
             None if request.op == nvme::Op::Read => {
                 self.answer_data(slot, request.range, &mut parts);
-                // The next one has it without asking for memory.
-                self.open[slot.index()].parts = parts;
             }
-            None => self.machine.answer(slot, Status::SUCCESS, &mut self.head),
+            None => self.machine.answer(slot, Status::SUCCESS, self.said.bytes()),
         }
+        parts.clear();
+        // The next one has it without asking for memory.
+        self.open[slot.index()].parts = parts;
     }
 
     /// Takes the parts.
@@ -113,27 +116,23 @@ impl NvmeConnection {
         for (piece, (_, buffer)) in pieces_of(range).zip(parts.drain(..)) {
             let count = usize::try_from(piece.end - piece.start).expect("at most a piece");
             let buffer = buffer.unwrap_or_else(|| self.zeroes.clone());
-            let mut tail = Vec::new();
-            self.machine.answer_read(slot, &buffer[..count], &mut self.head, &mut tail);
-            self.flush_head();
+            self.machine.answer_read(slot, &buffer[..count], self.said.bytes(), &mut self.tail);
             self.unsent_bytes += u64::try_from(count).expect("at most a piece");
-            self.pieces.push(Piece::first(buffer, count));
-            self.head.append(&mut tail);
+            self.said.put(Piece::first(buffer, count));
+            self.said.bytes().append(&mut self.tail);
         }
     }
 
-    fn flush_head(&mut self) {
-        if !self.head.is_empty() {
-            self.unsent_bytes += u64::try_from(self.head.len()).expect("a few bytes");
-            self.pieces.push(cut_heads(&mut self.head));
-        }
-    }
-
-    /// What is to be sent now, in order; empty if nothing is. To be followed by [`NvmeConnection::sent`] for all its bytes.
-    pub fn take_send(&mut self) -> Vec<Piece> {
-        self.flush_head();
+    /// What is to be sent now, in order, is put behind `pieces`. To be followed by [`NvmeConnection::sent`] for all its bytes.
+    pub fn take_send(&mut self, pieces: &mut Vec<Piece>) {
         let over = self.is_over();
-        let Some(guard) = &mut self.guard else { return std::mem::take(&mut self.pieces) };
+        let Some(guard) = &mut self.guard else {
+            let said = self.said.take(self.inputs.replies(), pieces);
+            self.unsent_bytes += u64::try_from(said).expect("memory is smaller");
+            return;
+        };
+        let said = self.said.take(self.inputs.replies(), &mut self.pieces);
+        self.unsent_bytes += u64::try_from(said).expect("memory is smaller");
         let mut ahead_bytes = self.sealed_bytes;
         let fits = |piece: &&Piece| {
             let fits = ahead_bytes < SEALED_BYTES_MAX;
@@ -141,13 +140,14 @@ impl NvmeConnection {
             fits
         };
         let count = self.pieces.iter().take_while(fits).count();
-        let pieces: Vec<Piece> = self.pieces.drain(..count).collect();
-        let records = guard.seal(&pieces, over && self.pieces.is_empty(), &self.payload);
-        let record_bytes = count_bytes(&records);
+        let (ends, first) = (over && count == self.pieces.len(), pieces.len());
+        let pools = Pools { replies: self.inputs.replies(), payload: &self.payload };
+        guard.seal(&self.pieces[..count], ends, pools, pieces);
+        let record_bytes = count_bytes(&pieces[first..]);
         self.sealed_bytes += record_bytes;
         self.unsent_bytes += record_bytes;
-        self.unsent_bytes -= count_bytes(&pieces);
-        records
+        self.unsent_bytes -= count_bytes(&self.pieces[..count]);
+        self.pieces.drain(..count);
     }
 
     /// So many bytes have left.
@@ -155,10 +155,6 @@ impl NvmeConnection {
         self.unsent_bytes -= bytes;
         self.sealed_bytes = self.sealed_bytes.saturating_sub(bytes);
     }
-}
-
-fn count_bytes(pieces: &[Piece]) -> u64 {
-    pieces.iter().map(|piece| u64::try_from(piece.len()).expect("memory is smaller")).sum()
 }
 
 /// Whether bytes of it travel.

@@ -446,14 +446,16 @@ impl Node {
             }
         }
         let room = client.sends < SENDS_MAX && !client.awaits_queues;
-        let pieces = if room { client.connection.take_send() } else { Vec::new() };
-        if !pieces.is_empty() {
-            let bytes: usize = pieces.iter().map(sys::Piece::len).sum();
+        if room {
+            client.connection.take_send(&mut self.pieces);
+        }
+        if !self.pieces.is_empty() {
+            let bytes: usize = self.pieces.iter().map(sys::Piece::len).sum();
             let bytes = u64::try_from(bytes).expect("memory is smaller");
             client.begin_send(bytes, self.hands.now());
             let token = self.operations.insert(Purpose::NbdSend(key, bytes)).number();
             let socket = client.socket.as_ref().expect("what sends has a socket");
-            self.hands.send(token, socket, pieces);
+            self.hands.send(token, socket, self.pieces.drain(..));
         }
         if self.end_if_over(key) {
             return;
@@ -913,7 +915,9 @@ mod tests {
         let nbd = NbdConnection::new(Inputs::new(1), pool(), zeroes);
         let mut client =
             Client::new(None, Served::Nbd(Box::new(nbd)), None, false, Instant::default());
-        let greeting: usize = client.connection.take_send().iter().map(sys::Piece::len).sum();
+        let mut pieces = Vec::new();
+        client.connection.take_send(&mut pieces);
+        let greeting: usize = pieces.iter().map(sys::Piece::len).sum();
         assert!(client.connection.waits_for_client(), "it is to be greeted");
         assert_eq!(client.waited_for_since(), None, "and was not yet");
         let (first, second) = (Instant(5_000_000_000), Instant(9_000_000_000));

@@ -62,7 +62,7 @@ use export::{Demand, Inputs, PIECE_BYTES};
 use replica::door::{MemberInput, MemberOutput, OperationId, ShardInput, ShardOutput};
 use sys::{
     Access, Buffer, BufferPool, Errno, Event, File, Handle, Hands, HandsConfig, Listener,
-    OpenOptions, Payload,
+    OpenOptions, Payload, Piece,
 };
 use wire::admin::codes;
 
@@ -183,6 +183,8 @@ pub(crate) struct Node {
     shard_out: Vec<ShardOutput>,
     /// What clients ask for, between two calls: empty, kept for its room.
     demands: Vec<Demand>,
+    /// What a client is sent: the same.
+    pieces: Vec<Piece>,
     /// Resources that are defined, by name.
     known: BTreeMap<String, Known>,
     /// Those that run.
@@ -301,6 +303,7 @@ impl Node {
             member_out: Vec::new(),
             shard_out: Vec::new(),
             demands: Vec::new(),
+            pieces: Vec::new(),
             known: BTreeMap::new(),
             resources: Slab::default(),
             by_id: BTreeMap::new(),
