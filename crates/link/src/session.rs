@@ -22,7 +22,7 @@
 use std::vec::Drain;
 
 use base::{Duration, Instant, NodeId};
-use sys::{BufferPool, Piece};
+use sys::{BufferPool, Outgoing, Piece};
 
 use crate::tls::{RECORD_HEADER_BYTES, RECORD_PLAIN_BYTES_MAX, Tls, sealed_bytes, split_front};
 use crate::{Claims, Config, LinkError, LinkMode, Peer, Refusal, Revocations, read_claims};
@@ -44,11 +44,12 @@ const COPY_BYTES_MAX: usize = 2048;
 /// Plain bytes enciphered into one buffer of a pool: fifteen records, which fill one of 256 KiB.
 const SEAL_BYTES_MAX: usize = 15 * RECORD_PLAIN_BYTES_MAX;
 
-/// Up to this many plain bytes, records are not worth a buffer of a pool.
+/// Up to this many plain bytes, records are not worth a buffer of the caller's pool.
 const SMALL_BYTES_MAX: usize = 4096;
 
-/// Room for the next frame's header, so that it is not made by growing.
-const HEADER_ROOM: usize = 128;
+/// Bytes of headers, small frames and small records on their way that lie in buffers, at most: of 64 sends, or
+/// of one that fills a batch. Further ones are in memory of their own.
+const SMALL_TOTAL_BYTES: usize = 256 << 10;
 
 const OPENING_MAGIC: [u8; 4] = *b"LKSP";
 const OPENING_VERSION: u8 = 1;
@@ -80,14 +81,16 @@ pub struct Session {
     /// Deciphered and not taken yet: one record at most, from `inside_at`.
     inside: Vec<u8>,
     inside_at: usize,
-    /// To be sent: not enciphered yet, or clear bytes not cut into a piece yet.
-    batch: Vec<u8>,
+    /// To be sent: not enciphered yet, or in the clear, with payloads between.
+    batch: Outgoing,
     /// To be sent before `batch`: records.
     sealed: Vec<u8>,
     /// To be sent before `sealed`.
     pieces: Vec<Piece>,
     /// Where records are made: fresh memory for each would cost more than the cipher.
     pool: BufferPool,
+    /// The same for what is small. It is the session's own, so that a peer that takes nothing keeps nobody else waiting.
+    small: BufferPool,
     failure: Option<LinkError>,
     closing: bool,
 }
@@ -154,10 +157,11 @@ impl Session {
             handshake_bytes: 0,
             inside: Vec::new(),
             inside_at: 0,
-            batch: Vec::new(),
+            batch: Outgoing::new(),
             sealed,
             pieces: Vec::new(),
             pool: pool.clone(),
+            small: BufferPool::new(SMALL_TOTAL_BYTES),
             failure: None,
             closing: false,
         })
@@ -256,7 +260,7 @@ impl Session {
         let result = self.try_fill(input);
         if let Err(failure) = &result {
             self.failure = Some(failure.clone());
-            self.batch = Vec::new();
+            self.batch.clear();
         }
         result
     }
@@ -446,8 +450,8 @@ impl Session {
         if self.is_refusing() {
             return;
         }
-        encode(&mut self.batch);
-        if self.batch.len() >= SEAL_BYTES_MAX {
+        encode(self.batch.bytes());
+        if self.batch.bytes().len() >= SEAL_BYTES_MAX {
             self.flush();
         }
     }
@@ -464,19 +468,18 @@ impl Session {
         let bytes = payload.as_slice();
         let room = if self.tls.is_none() { COPY_BYTES_MAX } else { RECORD_PLAIN_BYTES_MAX };
         if bytes.len() <= room {
-            self.batch.extend_from_slice(bytes);
+            self.batch.bytes().extend_from_slice(bytes);
             return;
         }
         if self.tls.is_none() {
-            self.flush();
-            self.pieces.push(payload);
+            self.batch.put(payload);
             return;
         }
         // What stands before it shares a record with its first bytes.
-        let used = self.batch.len() % RECORD_PLAIN_BYTES_MAX;
+        let used = self.batch.bytes().len() % RECORD_PLAIN_BYTES_MAX;
         let gap = if used == 0 { 0 } else { RECORD_PLAIN_BYTES_MAX - used };
         let (beside, rest) = bytes.split_at(gap.min(bytes.len()));
-        self.batch.extend_from_slice(beside);
+        self.batch.bytes().extend_from_slice(beside);
         self.flush();
         self.seal(rest);
     }
@@ -491,16 +494,12 @@ impl Session {
 
     /// Turns `batch` into what can be sent.
     fn flush(&mut self) {
-        if self.batch.is_empty() {
-            return;
-        }
         if self.tls.is_none() {
-            let batch = std::mem::replace(&mut self.batch, Vec::with_capacity(HEADER_ROOM));
-            self.pieces.push(Piece::from(batch));
+            self.batch.take(&self.small, &mut self.pieces);
             return;
         }
         let mut batch = std::mem::take(&mut self.batch);
-        self.seal(&batch);
+        self.seal(batch.bytes());
         batch.clear();
         self.batch = batch;
     }
@@ -518,8 +517,8 @@ impl Session {
     fn seal_part(&mut self, part: &[u8]) -> Result<(), LinkError> {
         let tls = self.tls.as_mut().expect("only sessions inside TLS seal");
         let length = sealed_bytes(part.len());
-        let buffer = if part.len() > SMALL_BYTES_MAX { self.pool.take(length) } else { None };
-        let Some(mut buffer) = buffer else {
+        let pool = if part.len() > SMALL_BYTES_MAX { &self.pool } else { &self.small };
+        let Some(mut buffer) = pool.take(length) else {
             let mut room = vec![0; length];
             let written = tls.seal(part, &mut room, &mut self.sealed)?;
             self.sealed.extend_from_slice(&room[..written]);
@@ -528,7 +527,7 @@ impl Session {
         let room = buffer.as_mut().expect("nobody else has a buffer that was just taken");
         let written = tls.seal(part, room, &mut self.sealed)?;
         self.cut_sealed();
-        self.pieces.push(Piece::part(&buffer, 0..written));
+        self.pieces.push(Piece::first(buffer, written));
         Ok(())
     }
 

@@ -9,6 +9,7 @@
 mod identities;
 mod limits;
 mod links;
+mod memory;
 mod proofs;
 mod refusals;
 mod waits;
@@ -24,6 +25,10 @@ use wire::{Frame, Hello, VERSION_MAX, VERSION_MIN};
 use crate::{
     Authority, Config, Identity, Link, LinkError, LinkEvent, LinkMode, LinkWant, Revocations,
 };
+
+/// Memory is counted in this crate's tests.
+#[global_allocator]
+static ALLOCATOR: sys::Counted = sys::Counted;
 
 /// The present in all tests, in seconds since 1970.
 const NOW: u64 = 1_800_000_000;
