@@ -243,29 +243,22 @@ impl Node {
 
     /// Enters when time alone will change something, for every resource that was stepped.
     pub(super) fn note_wakes(&mut self) {
-        let mut seen = Vec::new();
         let mut touched = std::mem::take(&mut self.touched);
         for key in touched.drain(..) {
             let Some(resource) = self.resources.get_mut(key) else { continue };
             resource.touched = false;
-            if !self.threads.is_first() {
-                seen.push(key);
-            }
             let wake = resource.wake_at();
-            if wake == resource.wake {
-                continue;
+            let old = std::mem::replace(&mut resource.wake, wake);
+            if wake != old {
+                if let Some(old) = old {
+                    self.wakes.remove(&(old, key));
+                }
+                if let Some(new) = wake {
+                    self.wakes.insert((new, key));
+                }
             }
-            if let Some(old) = resource.wake {
-                self.wakes.remove(&(old, key));
-            }
-            resource.wake = wake;
-            if let Some(new) = wake {
-                self.wakes.insert((new, key));
-            }
-        }
-        self.touched = touched;
-        for key in seen {
             self.show(key, false);
         }
+        self.touched = touched;
     }
 }

@@ -165,7 +165,8 @@ pub(crate) enum OpKind {
     Data,
     Hash,
     Change,
-    Flush,
+    /// Of one volume; which of the resource's flushes it belongs to.
+    Flush(Key),
 }
 
 impl OpKind {
@@ -174,7 +175,7 @@ impl OpKind {
         match self {
             OpKind::Data | OpKind::Hash => "a read",
             OpKind::Change => "a write",
-            OpKind::Flush => "a flush",
+            OpKind::Flush(_) => "a flush",
         }
     }
 }
@@ -296,9 +297,9 @@ impl Node {
         let Some(disk) = resource.disk.as_mut() else {
             return self.answer_disk(key, shard, op, DiskAnswer::Failed);
         };
-        resource.flushes.insert((shard, op), (disk.volumes.len(), true));
+        let flush = resource.flushes.insert((disk.volumes.len(), true));
         for entry in &mut disk.volumes {
-            let (kind, changes) = (OpKind::Flush, None);
+            let (kind, changes) = (OpKind::Flush(flush), None);
             let purpose = DiskPurpose::Op { resource: key, shard, op, kind, place: None, changes };
             self.disk_line.open += 1;
             let token = self.operations.insert(Purpose::Disk(purpose, self.hands.now())).number();
@@ -453,17 +454,17 @@ impl Node {
             return;
         }
         let answer = match (kind, event.payload) {
-            (OpKind::Flush, _) => {
+            (OpKind::Flush(flush), _) => {
                 let Some(resource) = self.resources.get_mut(key) else { return };
                 let (left, good) =
-                    resource.flushes.get_mut(&(shard, op)).expect("a flush is open until answered");
+                    resource.flushes.get_mut(flush).expect("a flush is open until answered");
                 *left -= 1;
                 *good &= ok;
                 if *left > 0 {
                     return;
                 }
                 let good = *good;
-                resource.flushes.remove(&(shard, op));
+                resource.flushes.remove(flush);
                 if good { DiskAnswer::Done } else { DiskAnswer::Failed }
             }
             _ if !ok => DiskAnswer::Failed,

@@ -106,7 +106,7 @@ const SENDS_MAX: usize = ROUNDS_MAX + 4;
 /// SIGHUP.
 const RELOAD_SIGNAL: i32 = 1;
 
-/// Between two looks for buffers that other threads give back: nobody wakes a thread for that.
+/// Between two looks for buffers that other threads give back, or for room before them: nobody wakes a thread for that.
 const STARVING_EVERY: Duration = Duration::from_millis(2);
 
 /// What an operation of the hands was for.
@@ -452,11 +452,11 @@ impl Node {
         first.into_iter().chain(others.into_iter().flatten()).min().map(|time| time.since(now))
     }
 
-    /// When to look again for buffers, where somebody waits for one that another thread may give back.
+    /// When to look again for buffers, where somebody waits for one that another thread may give back, and for room before
+    /// another thread.
     fn starving_wake_at(&self) -> Option<Instant> {
-        let others = self.threads.others() > 0;
-        let starving =
-            others && (!self.starved.is_empty() || self.peers.starve() || self.clients_starve());
+        let starve = !self.starved.is_empty() || self.peers.starve() || self.clients_starve();
+        let starving = self.threads.others() > 0 && (starve || self.threads.holds_parcels());
         starving.then(|| self.hands.now() + STARVING_EVERY)
     }
 

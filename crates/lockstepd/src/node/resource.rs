@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base::{Epoch, Instant, NodeId, RequestId, ResourceId, SECTOR_BYTES, Span, VolumeId, VoterId};
-use replica::door::DiskOp;
 use replica::shard::ShardStatus;
 use replica::{Geometry, Member, Shard};
 use sys::{BufferPool, Room};
@@ -17,7 +16,7 @@ use super::diary::Diary;
 use super::disk::{LocalDisk, Part};
 use super::recast::Recast;
 use super::threads::Sight;
-use crate::slab::Key;
+use crate::slab::{Key, Slab};
 
 /// A shard, as one thread knows it.
 pub(crate) enum Seat {
@@ -77,7 +76,7 @@ pub(crate) struct Resource {
     /// Counts clients whose home was chosen by turns.
     pub(crate) homes: u16,
     /// Flushes under way: volumes still to answer, and whether all went well so far.
-    pub(crate) flushes: BTreeMap<(u16, DiskOp), (usize, bool)>,
+    pub(crate) flushes: Slab<(usize, bool)>,
     /// When time alone changes something, as it is entered in the node's list.
     pub(crate) wake: Option<Instant>,
     pub(crate) touched: bool,
@@ -122,7 +121,7 @@ impl Resource {
             installs: 0,
             lost_at: 0,
             homes: 0,
-            flushes: BTreeMap::new(),
+            flushes: Slab::default(),
             wake: None,
             touched: false,
             recast: None,

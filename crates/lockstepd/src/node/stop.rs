@@ -84,7 +84,7 @@ impl Node {
     /// Whether the loop is to end.
     pub(super) fn is_over(&self) -> bool {
         let stopped = self.stopping.as_ref().is_some_and(|stopping| stopping.phase == Phase::Over);
-        stopped || self.threads.over
+        stopped || (self.threads.over && !self.threads.holds_parcels())
     }
 
     /// Whether peers were told goodbye.

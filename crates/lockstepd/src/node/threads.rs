@@ -17,10 +17,10 @@
 //! Not here: what parcels do, but for where they go: shards (`carry`), streams (`peers::streams`), the
 //! beginning and end of machines (`lifecycle`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
 
 use base::{Duration, Epoch, Instant, NodeId, Request, RequestId, ResourceId};
 use replica::door::{FromShard, MemberInput, ShardInput, ToShard};
@@ -46,6 +46,9 @@ pub(crate) const THREADS_MAX: u16 = SHARDS_MAX;
 
 /// Between two looks of the first thread at shards of others, for whoever asks how they are.
 const SIGHT_EVERY: Duration = Duration::from_millis(50);
+
+/// Parcels that lie before a thread, at most; further ones wait where they are from. Room for them is made at the start.
+const PARCELS_MAX: usize = 1024;
 
 /// What one thread tells another.
 pub(super) enum Parcel {
@@ -163,7 +166,7 @@ pub(crate) struct Sight {
 /// Where parcels for a thread are left.
 #[derive(Clone)]
 pub(super) struct Door {
-    parcels: Sender<Parcel>,
+    parcels: SyncSender<Parcel>,
     waker: Waker,
 }
 
@@ -174,6 +177,8 @@ pub(super) struct Threads {
     doors: Vec<Door>,
     /// Threads that have something new.
     to_wake: Vec<bool>,
+    /// Parcels for each thread that found no room before it, in order.
+    held: Vec<VecDeque<Parcel>>,
     inbox: Receiver<Parcel>,
     /// Others at which so much waits that clients should wait.
     congested: Vec<bool>,
@@ -199,6 +204,7 @@ impl Threads {
             own,
             doors,
             to_wake: vec![false; count],
+            held: (0..count).map(|_| VecDeque::new()).collect(),
             inbox,
             congested: vec![false; count],
             said_congested: false,
@@ -219,13 +225,13 @@ impl Threads {
         own: Waker,
         zeroes: &Buffer,
     ) -> Result<Threads, String> {
-        let (parcels, inbox) = channel();
         if config.threads == 1 {
-            return Ok(Threads::new(0, Vec::new(), inbox));
+            return Ok(Threads::new(0, Vec::new(), sync_channel(1).1));
         }
+        let (parcels, inbox) = sync_channel(PARCELS_MAX);
         let mut doors = vec![Door { parcels, waker: own }];
         for number in 1..config.threads {
-            let (parcels, inbox) = channel();
+            let (parcels, inbox) = sync_channel(PARCELS_MAX);
             let (ready, waits) = channel();
             let (config, memory) = (config.clone(), Arc::clone(memory));
             std::thread::Builder::new()
@@ -299,14 +305,35 @@ impl Threads {
 
     fn send(&mut self, thread: u16, parcel: Parcel) {
         let place = usize::from(thread);
-        // A thread that is gone needs nothing any more.
-        if self.doors[place].parcels.send(parcel).is_ok() {
-            self.to_wake[place] = true;
+        self.held[place].push_back(parcel);
+        self.hand_over(place);
+    }
+
+    /// Puts parcels before a thread, as far as there is room.
+    fn hand_over(&mut self, place: usize) {
+        while let Some(parcel) = self.held[place].pop_front() {
+            match self.doors[place].parcels.try_send(parcel) {
+                Ok(()) => self.to_wake[place] = true,
+                Err(TrySendError::Full(parcel)) => {
+                    self.held[place].push_front(parcel);
+                    break;
+                }
+                // A thread that is gone needs nothing any more.
+                Err(TrySendError::Disconnected(_)) => {}
+            }
         }
     }
 
-    /// Wakes whoever has something new.
+    /// Whether parcels wait for room before another thread.
+    pub(super) fn holds_parcels(&self) -> bool {
+        self.held.iter().any(|held| !held.is_empty())
+    }
+
+    /// Hands over what found no room before, and wakes whoever has something new.
     pub(super) fn wake(&mut self) {
+        for place in 0..self.doors.len() {
+            self.hand_over(place);
+        }
         for (door, wake) in self.doors.iter().zip(&mut self.to_wake) {
             if std::mem::take(wake) {
                 door.waker.wake();
@@ -611,7 +638,7 @@ impl Node {
         self.say_held();
         if self.threads.sight_at.is_some_and(|at| at <= self.hands.now()) {
             self.threads.sight_at = None;
-            for key in std::mem::take(&mut self.threads.unseen) {
+            while let Some(key) = self.threads.unseen.pop_first() {
                 self.show(key, true);
             }
         }
@@ -625,8 +652,29 @@ impl Node {
 
 #[cfg(test)]
 mod tests {
-    use super::{THREADS_MAX, place};
+    use super::{Door, Parcel, THREADS_MAX, Threads, place};
     use base::ResourceId;
+    use std::sync::mpsc::sync_channel;
+    use sys::{Hands, HandsConfig};
+
+    #[test]
+    fn parcels_that_find_no_room_before_a_thread_arrive_later_in_order() {
+        let (parcels, theirs) = sync_channel(2);
+        let waker = Hands::new(HandsConfig::default()).expect("an engine").waker();
+        let door = Door { parcels, waker };
+        let mut threads = Threads::new(0, vec![door.clone(), door], sync_channel(1).1);
+        (0..5).for_each(|thread| threads.send(1, Parcel::Settled { thread }));
+        let mut came = Vec::new();
+        while came.len() < 5 {
+            let held = threads.holds_parcels();
+            while let Ok(Parcel::Settled { thread }) = theirs.try_recv() {
+                came.push(thread);
+            }
+            assert_eq!(held, came.len() < 5);
+            threads.wake();
+        }
+        assert_eq!(came, [0, 1, 2, 3, 4]);
+    }
 
     #[test]
     fn a_shard_and_its_stream_meet_on_one_thread_whatever_two_nodes_have() {
