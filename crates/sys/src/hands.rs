@@ -372,8 +372,11 @@ impl Hands {
         self.posted.push_back(event);
     }
 
-    /// Events that were posted, without a wait and its system call: appended to `events`, and the clock is
-    /// read. True if there were some.
+    /// Events that were posted, without a wait and its system call: appended to `events`. True if there were some.
+    ///
+    /// They are a batch of their own, so the clock is read for them as for those of a wait: what they end may have come since
+    /// that, from another thread or through a machine's memory, and an answer by a time before its question would trust a lease
+    /// that has run out. It would also count as one that took no time.
     pub fn take_posted(&mut self, events: &mut Vec<Event>) -> bool {
         if self.posted.is_empty() {
             return false;
