@@ -56,7 +56,7 @@ for repeat in $(seq "$REPEATS"); do
         for subject in raw drbd drbd-unflushed lockstep; do
             case $subject in drbd) flushes yes;; drbd-unflushed) flushes no;; esac
             fio --name=m --filename=$(disk $subject) --ioengine=libaio --direct=1 --randrepeat=0 --norandommap --rw=$rw --bs=${kib}k --iodepth=$depth \
-                --size=${SIZE}M --time_based --runtime=${SECONDS_EACH}ms --ramp_time=${WARM}ms --output-format=json --output=/tmp/report
+                --size=${SIZE}M --time_based --runtime=${SECONDS_EACH}ms --ramp_time=${WARM}ms --lat_percentiles=1 --clat_percentiles=0 --output-format=json --output=/tmp/report
             cp /tmp/report $subject-$number-$repeat.json
         done
     done < jobs

@@ -1,6 +1,7 @@
 //! fio: one job, and what it saw. Where two protocols are compared that fio does not both speak, our own program in its place.
 //!
-//! Always: direct I/O, random offsets from a new seed each time, latencies from fio's own histograms, or all of them.
+//! Always: direct I/O, random offsets from a new seed each time, latencies from fio's own histograms, or all of them. A latency runs
+//! from the request on, by fio (`lat`, not `clat`, which begins when the request was handed over) as by our own program.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -74,6 +75,9 @@ pub(crate) struct Job {
     output: PathBuf,
     words: String,
 }
+
+/// Percentiles, and histograms, of the whole time from a request to its answer.
+pub(crate) const WHOLE_LATENCY: [&str; 2] = ["--lat_percentiles=1", "--clat_percentiles=0"];
 
 fn command(target: &Target, workload: &Workload, size_mib: u64) -> Command {
     let mut command = Command::new("fio");
@@ -164,6 +168,7 @@ pub(crate) fn start(
     let mut command = command(target, workload, size_mib);
     // With whole histograms where two sides are to be taken together.
     let format = if workload.has_both_sides() { "json+" } else { "json" };
+    command.args(WHOLE_LATENCY);
     command.args(["--time_based", "--norandommap", &format!("--output-format={format}")]);
     command.arg(format!("--runtime={:.0}ms", seconds * 1000.0));
     command.arg(format!("--numjobs={threads}"));
@@ -230,7 +235,7 @@ fn parse(text: &str) -> Option<Seen> {
     let of = |side: &str| {
         let number = |value: &Value| value.as_f64().unwrap_or_default();
         let side = &job[side];
-        let latency = &side["clat_ns"];
+        let latency = &side["lat_ns"];
         let percentile = |name: &str| number(&latency["percentile"][name]) / 1000.0;
         Seen {
             requests: side["total_ios"].as_u64().unwrap_or_default(),
@@ -244,6 +249,13 @@ fn parse(text: &str) -> Option<Seen> {
             fio_ms: 0.0,
         }
     };
+    // Of a side that was asked for nothing there are none.
+    let has_latencies = |side: &str| {
+        job[side]["total_ios"] == 0 || job[side]["lat_ns"]["percentile"]["99.000000"].is_number()
+    };
+    if !["read", "write"].into_iter().all(has_latencies) {
+        return None;
+    }
     let (read, write) = (of("read"), of("write"));
     let requests = read.requests + write.requests;
     // Without histograms a mixture shows the latencies of its slower side.
@@ -275,7 +287,7 @@ fn parse(text: &str) -> Option<Seen> {
 fn histogram(job: &Value) -> Option<BTreeMap<u64, u64>> {
     let mut counts = BTreeMap::new();
     for side in ["read", "write"] {
-        for (nanoseconds, count) in job[side]["clat_ns"]["bins"].as_object()? {
+        for (nanoseconds, count) in job[side]["lat_ns"]["bins"].as_object()? {
             *counts.entry(nanoseconds.parse().ok()?).or_default() += count.as_u64()?;
         }
     }

@@ -1,10 +1,10 @@
-use super::{float, parse};
+use super::{Target, Workload, float, measure, parse};
 
 const REPORT: &str = r#"fio: connected to NBD server
 {"jobs": [{"job_runtime": 2000, "usr_cpu": 10.0, "sys_cpu": 30.0,
-  "read": {"total_ios": 3000, "iops": 1500.0, "bw_bytes": 6144000, "clat_ns": {"max": 900000, "mean": 100000.0,
+  "read": {"total_ios": 3000, "iops": 1500.0, "bw_bytes": 6144000, "lat_ns": {"max": 900000, "mean": 100000.0,
     "percentile": {"50.000000": 90000, "99.000000": 300000, "99.900000": 400000}}},
-  "write": {"total_ios": 1000, "iops": 500.0, "bw_bytes": 2048000, "clat_ns": {"max": 800000, "mean": 200000.0,
+  "write": {"total_ios": 1000, "iops": 500.0, "bw_bytes": 2048000, "lat_ns": {"max": 800000, "mean": 200000.0,
     "percentile": {"50.000000": 150000, "99.000000": 500000, "99.900000": 600000}}}}]}"#;
 
 #[test]
@@ -39,4 +39,32 @@ fn a_job_that_did_nothing_is_no_measurement() {
 #[test]
 fn counts_become_numbers_without_loss() {
     assert!((float(5_000_000_000) - 5e9).abs() < f64::EPSILON);
+}
+
+#[test]
+fn a_report_without_percentiles_of_whole_latencies_is_not_understood() {
+    let of_completion = REPORT.replace("\"lat_ns\"", "\"clat_ns\"");
+    assert!(parse(&of_completion).is_none());
+}
+
+#[test]
+fn fio_is_asked_for_percentiles_of_whole_latencies_and_histograms_of_both_sides() {
+    if crate::machine::find("fio").is_none() {
+        println!("NOT RUN: no fio on this machine");
+        return;
+    }
+    let scratch = std::env::temp_dir().join(format!("lockstep-bench-fio-{}", std::process::id()));
+    std::fs::create_dir(&scratch).expect("a directory of its own");
+    let file = scratch.join("file");
+    std::fs::write(&file, vec![1; 1 << 20]).expect("room for a small file");
+    let seen = [0, 70, 100].map(|reads| {
+        let pattern = ["randrw", "randread"][usize::from(reads == 100)];
+        let workload = Workload { name: "", pattern, block_kib: 4, depth: 16, reads };
+        measure(&Target::File(file.clone()), &workload, 1, 0.1, 1, &scratch)
+    });
+    std::fs::remove_dir_all(&scratch).expect("it is there");
+    for seen in seen {
+        let seen = seen.expect("a report that is understood");
+        assert!(seen.p50_us > 0.0 && seen.p99_us >= seen.p50_us, "{seen:?}");
+    }
 }
