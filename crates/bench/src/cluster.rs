@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::machine::{run, run_still};
 use crate::outcome::{Outcome, fail};
 use crate::veth::{self, Apart};
+use crate::watch::Watch;
 
 /// How long a node may take to stop.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
@@ -173,19 +174,18 @@ impl Cluster {
         self.ok(&["wait", name, "--for", state, "--timeout", &limit]).map(drop)
     }
 
+    /// Looks at one node's replica, many in a second.
+    pub(crate) fn watch(&self, name: &str, node: &str) -> Watch {
+        let socket = |node: &String| self.directory.join(node).join("admin.sock");
+        let nodes = self.nodes.iter().map(|node| (node.clone(), socket(node))).collect();
+        Watch::new(nodes, name, node)
+    }
+
     /// How a resource is.
     pub(crate) fn status(&self, name: &str) -> Outcome<Value> {
         let text = self.ok(&["status", name, "--output", "json"])?;
         let mut value: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
         Ok(value["resources"][0].take())
-    }
-
-    /// One node's replica in the status of a resource.
-    pub(crate) fn replica(&self, name: &str, node: &str) -> Outcome<Value> {
-        let status = self.status(name)?;
-        let replicas = status["replicas"].as_array().ok_or("status lists no replicas")?;
-        let found = replicas.iter().find(|replica| replica["node"] == node);
-        found.cloned().ok_or_else(|| format!("{node} is not listed for {name}"))
     }
 
     /// Where fio finds a volume on a node, over a Unix socket.

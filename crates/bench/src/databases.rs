@@ -20,6 +20,7 @@ use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::{Target, fill, float};
 use crate::mirror::{self, OwnDevices};
 use crate::outcome::{Outcome, fail};
+use crate::resync::Anew;
 use crate::run::{Pace, Run};
 use crate::sample::{median, spread};
 use crate::server::Server;
@@ -27,6 +28,9 @@ use crate::tree::Tree;
 
 /// Between two looks at a benchmark that runs.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// The node whose copy is made anew.
+const COPIED: &str = "c";
 
 /// Rows of the table that the mix of reads and updates asks of.
 const YCSB_ROWS: u32 = 10_000;
@@ -301,20 +305,17 @@ fn once(
     };
     let mut command = (benchmark.command)(home, seconds)?;
     command.stdout(file.try_clone().map_err(text)?).stderr(file);
-    if let Some(cluster) = copied {
-        copy_anew(cluster)?;
+    let mut anew = copied.map(|cluster| Anew::new(cluster, COPIED));
+    if let Some(anew) = &mut anew {
+        anew.look()?;
     }
     let mut job = Running::start(&mut command)?;
     let (mut looks, mut copying) = (0, 0);
     while job.runs(benchmark.name).is_ok() {
         thread::sleep(LOOK);
-        let Some(cluster) = copied else { continue };
+        let Some(anew) = &mut anew else { continue };
         looks += 1;
-        if cluster.replica("v", "c")?["in_sync"] == true {
-            copy_anew(cluster)?;
-        } else {
-            copying += 1;
-        }
+        copying += u64::from(!anew.look()?.in_sync);
     }
     let well = job.wait()?;
     let said = fs::read_to_string(&output).unwrap_or_default();
@@ -325,11 +326,6 @@ fn once(
         Some(rate) => Ok((rate, float(copying) * 100.0 / float(looks.max(1)))),
         None => fail(format!("{}: not understood:\n{said}", benchmark.name)),
     }
-}
-
-/// Node c's copy counts as worthless from now on.
-fn copy_anew(cluster: &Cluster) -> Outcome<()> {
-    cluster.ok(&["resource", "invalidate", "v", "--node", "c"]).map(drop)
 }
 
 /// `transactions:   4711   (1177.52 per sec.)`

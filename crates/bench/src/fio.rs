@@ -191,6 +191,13 @@ impl Job {
             .ok_or_else(|| format!("{}: not understood:\n{text}", self.words))
     }
 
+    /// Whether it has ended by itself; fails when the run is told to stop.
+    pub(crate) fn has_ended(&mut self) -> Outcome<bool> {
+        stop::check()?;
+        let ended = self.child.try_wait().map_err(|error| error.to_string())?;
+        Ok(ended.is_some())
+    }
+
     /// Ends it; what it saw is not asked for.
     pub(crate) fn end(self) {
         drop(self);

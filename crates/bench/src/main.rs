@@ -34,6 +34,7 @@ mod targets;
 mod throttle;
 mod tree;
 mod veth;
+mod watch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -207,8 +207,8 @@ fn failover_text(failover: &Failover, page: &mut String) {
 
 fn resync_text(resyncs: &[Resync], page: &mut String) {
     page.push_str(
-        "\n| resync | MiB sent | equal | seconds | MiB/s | longest stop ms | p99 µs without | with | x | IOPS without | with |\n\
-         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+        "\n| resync | MiB sent | equal | seconds | MiB/s | longest stop ms | p99 µs without | with | x | IOPS without | with | a copy was made, % of the time |\n\
+         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
     );
     for resync in resyncs {
         let (low, high) = resync.range_mib_per_second;
@@ -227,16 +227,17 @@ fn resync_text(resyncs: &[Resync], page: &mut String) {
             let (low, high) = resync.range_beside_p99_us;
             writeln!(
                 page,
-                "{:.0} | {:.0} ({low:.0}..{high:.0}) | {:.2} | {:.0} | {:.0} |",
+                "{:.0} | {:.0} ({low:.0}..{high:.0}) | {:.2} | {:.0} | {:.0} | {:.0} |",
                 resync.alone_p99_us,
                 resync.beside_p99_us,
                 resync.beside_p99_us / resync.alone_p99_us,
                 resync.alone_iops,
-                resync.beside_iops
+                resync.beside_iops,
+                resync.copied_percent
             )
             .expect("a string takes all");
         } else {
-            page.push_str("- | - | - | - | - |\n");
+            page.push_str("- | - | - | - | - | - |\n");
         }
     }
 }

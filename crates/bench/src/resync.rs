@@ -1,18 +1,27 @@
 //! A replica that was away comes back: how fast, and what an application notices.
 //!
-//! Always: what changed meanwhile is known, and each round has a measurement of the application without a resync just before it.
+//! Alone, the replica's node goes away, everything or a known part is written, and the node comes back. Beside an application the copy is made
+//! anew as often as it comes to its end, as long as the application runs: a copy in memory is made long before an application has been
+//! measured.
+//!
+//! Always: what changed meanwhile is known, and each round has a measurement of the application without a resync just before it. Beside an
+//! application only times count in which both went on.
+//!
+//! Not here: how a look is had, and what looks say (`watch`).
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use serde_json::Value;
+use wire::admin::{ReplicaStatus, ResyncDone};
 
 use crate::cluster::Cluster;
-use crate::fio::{self, Target, Workload, fill, scatter};
+use crate::fio::{self, Target, Workload, fill, float, scatter};
 use crate::outcome::{Outcome, fail};
 use crate::run::Run;
 use crate::sample::{median, spread};
+use crate::stop;
+use crate::watch::{Follow, Watch};
 
 /// What the application does meanwhile.
 pub(crate) const LOAD: Workload = Workload {
@@ -23,20 +32,26 @@ pub(crate) const LOAD: Workload = Workload {
     reads: 0,
 };
 
-/// Between two looks at a resync.
-const LOOK: Duration = Duration::from_millis(100);
+/// Between two looks at a resync: one in memory lasts half a second, and its rate is to be right to a few per cent.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What an application may take to begin, after which it counts what goes on beside it.
+const BEGIN: Duration = Duration::from_millis(300);
+
+/// How long the primary may take to hear that a copy is worthless. Before that it is not told so again.
+const HEAR: Duration = Duration::from_millis(200);
 
 /// How long a resync may take.
 const SYNC_SECONDS: u64 = 600;
 
-/// One resync.
-#[derive(Clone, Debug, Serialize)]
+/// One resync, or those beside an application.
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Resync {
     pub(crate) kind: String,
     /// What was sent, for it differed or might; and what was compared and found equal.
     pub(crate) copied_mib: f64,
     pub(crate) equal_mib: f64,
-    /// From its first sign until the replica is in sync.
+    /// From its first sign until the replica is in sync; beside an application as long as one was seen to go on.
     pub(crate) seconds: f64,
     /// Of what was sent.
     pub(crate) mib_per_second: f64,
@@ -51,6 +66,8 @@ pub(crate) struct Resync {
     pub(crate) range_beside_p99_us: (f64, f64),
     pub(crate) alone_iops: f64,
     pub(crate) beside_iops: f64,
+    /// How much of the application's time a copy was being made, in per cent; 0 without an application.
+    pub(crate) copied_percent: f64,
 }
 
 /// What changes while a replica is away.
@@ -67,7 +84,7 @@ pub(crate) enum Changes {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
     pub(crate) changes: Changes,
-    /// With an application.
+    /// With an application; the copy is made anew then as long as that runs, whatever changes.
     pub(crate) beside: bool,
 }
 
@@ -125,13 +142,18 @@ impl Place<'_> {
     }
 
     fn start(&self, run: &Run) -> Outcome<fio::Job> {
-        let seconds = run.pace.seconds() * 3.0;
-        fio::start(self.target, &LOAD, self.size_mib, seconds, 1, &run.scratch)
+        fio::start(self.target, &LOAD, self.size_mib, load_seconds(run), 1, &run.scratch)
     }
 
-    fn once(&mut self, run: &Run, Case { changes, beside }: Case) -> Outcome<Resync> {
-        // Each beside a measurement of its own, for disks and neighbours change.
-        let alone = if beside { Some(self.load(run)?) } else { None };
+    fn once(&mut self, run: &Run, case: Case) -> Outcome<Resync> {
+        match case.beside {
+            true => self.beside(run),
+            false => self.alone(case.changes),
+        }
+    }
+
+    /// One resync, while nobody asks for anything.
+    fn alone(&mut self, changes: Changes) -> Outcome<Resync> {
         match changes {
             Changes::All => self.cluster.kill(self.node)?,
             Changes::Quarter { .. } => self.cluster.stop(self.node)?,
@@ -143,26 +165,98 @@ impl Place<'_> {
             Changes::Quarter { block_kib } => scatter(target, size_mib, size_mib / 4, block_kib)?,
         }
         self.cluster.start(self.node)?;
-        let job = if beside { Some(self.start(run)?) } else { None };
-        let watched = watch(self.cluster, self.node)?;
-        let seen = job.map(fio::Job::finish).transpose()?;
-        let mib = |bytes: f64| bytes / 1_048_576.0;
+        let watched = watch(&mut self.cluster.watch("v", self.node))?;
         let (copied_mib, seconds) = (mib(watched.copied), watched.took.as_secs_f64());
         Ok(Resync {
-            kind: String::new(),
             copied_mib,
             equal_mib: mib(watched.equal),
             seconds,
             mib_per_second: copied_mib / seconds.max(1e-9),
-            range_mib_per_second: (0.0, 0.0),
             longest_stop_ms: watched.stopped.as_secs_f64() * 1000.0,
-            alone_p99_us: alone.as_ref().map_or(0.0, |alone| alone.p99_us),
-            beside_p99_us: seen.as_ref().map_or(0.0, |seen| seen.p99_us),
-            range_beside_p99_us: (0.0, 0.0),
-            alone_iops: alone.map_or(0.0, |alone| alone.iops),
-            beside_iops: seen.map_or(0.0, |seen| seen.iops),
+            ..Resync::default()
         })
     }
+
+    /// Resyncs of all of it, one after the other, as long as an application runs.
+    fn beside(&mut self, run: &Run) -> Outcome<Resync> {
+        // Each beside a measurement of its own, for disks and neighbours change.
+        let alone = self.load(run)?;
+        let limit = Duration::from_secs_f64(load_seconds(run));
+        let lead = BEGIN.min(limit / 4);
+        let mut anew = Anew::new(self.cluster, self.node);
+        let mut follow = Follow::default();
+        let mut job = self.start(run)?;
+        let begun = Instant::now();
+        while !job.has_ended()? {
+            let replica = anew.look()?;
+            let at = begun.elapsed();
+            // fio comes later than it is started, and goes later than it is to end.
+            if at >= lead && at <= limit {
+                follow.see(at, progress(&replica));
+            }
+            thread::sleep(LOOK);
+        }
+        let seen = job.finish()?;
+        self.cluster.wait("v", "in-sync", SYNC_SECONDS)?;
+        let (bytes, time) = follow.seen();
+        if bytes == 0 {
+            return fail(format!("no resync of {} was seen beside the application", self.node));
+        }
+        let (copied_mib, seconds) = (mib(bytes), time.as_secs_f64());
+        Ok(Resync {
+            copied_mib,
+            seconds,
+            mib_per_second: copied_mib / seconds.max(1e-9),
+            longest_stop_ms: follow.longest_stop().as_secs_f64() * 1000.0,
+            alone_p99_us: alone.p99_us,
+            beside_p99_us: seen.p99_us,
+            alone_iops: alone.iops,
+            beside_iops: seen.iops,
+            copied_percent: follow.percent(),
+            ..Resync::default()
+        })
+    }
+}
+
+/// The copy of a node of volume `v`, which is made anew as often as it has come to its end.
+pub(crate) struct Anew<'a> {
+    cluster: &'a Cluster,
+    watch: Watch,
+    node: &'a str,
+    /// When it was begun, until that was heard of.
+    told: Option<Instant>,
+}
+
+impl<'a> Anew<'a> {
+    pub(crate) fn new(cluster: &'a Cluster, node: &'a str) -> Anew<'a> {
+        Anew { cluster, watch: cluster.watch("v", node), node, told: None }
+    }
+
+    /// How it is; if it is whole it is worthless from now on.
+    pub(crate) fn look(&mut self) -> Outcome<ReplicaStatus> {
+        let replica = self.watch.look()?;
+        if !replica.in_sync {
+            self.told = None;
+        } else if self.told.is_none_or(|told| told.elapsed() > HEAR) {
+            self.cluster.ok(&["resource", "invalidate", "v", "--node", self.node])?;
+            self.told = Some(Instant::now());
+        }
+        Ok(replica)
+    }
+}
+
+/// How long the application is measured.
+fn load_seconds(run: &Run) -> f64 {
+    run.pace.seconds() * 3.0
+}
+
+fn mib(bytes: u64) -> f64 {
+    float(bytes) / 1_048_576.0
+}
+
+/// How many bytes of its resync are done, and of how many, if one goes on.
+fn progress(replica: &ReplicaStatus) -> Option<(u64, u64)> {
+    replica.resync.as_ref().map(|resync| (resync.done_bytes, resync.total_bytes))
 }
 
 /// Of each figure the median, and the spread of what is compared.
@@ -182,63 +276,61 @@ fn medians(kind: String, rounds: &[Resync]) -> Resync {
         range_beside_p99_us: spread(&all(|round| round.beside_p99_us)),
         alone_iops: of(|round| round.alone_iops),
         beside_iops: of(|round| round.beside_iops),
+        copied_percent: of(|round| round.copied_percent),
     }
 }
 
 struct Watched {
     /// In bytes.
-    copied: f64,
-    equal: f64,
+    copied: u64,
+    equal: u64,
     took: Duration,
     stopped: Duration,
 }
 
 /// Follows the resync of a node from its first sign to its end.
-fn watch(cluster: &Cluster, node: &str) -> Outcome<Watched> {
+fn watch(watch: &mut Watch) -> Outcome<Watched> {
     let begun = Instant::now();
-    let (mut first, mut moved, mut done) = (None, begun, 0.0);
-    let mut stopped = Duration::ZERO;
+    let (mut first, mut done) = (None, 0);
+    let mut follow = Follow::default();
     loop {
-        let replica = cluster.replica("v", node)?;
-        let now = Instant::now();
-        if replica["in_sync"] == true && (first.is_some() || now - begun > Duration::from_secs(2)) {
-            let took = now - first.unwrap_or(begun);
-            let (copied, equal) = at_its_end(&replica["last_resync"], done);
-            return Ok(Watched { copied, equal, took, stopped });
+        stop::check()?;
+        let replica = watch.look()?;
+        let at = begun.elapsed();
+        if replica.in_sync && (first.is_some() || at > Duration::from_secs(2)) {
+            let took = at - first.unwrap_or_default();
+            let (copied, equal) = at_its_end(replica.last_resync, done);
+            return Ok(Watched { copied, equal, took, stopped: follow.longest_stop() });
         }
-        if let Some(bytes) = replica["resync"]["done_bytes"].as_f64() {
-            first.get_or_insert(now);
-            if bytes > done {
-                stopped = stopped.max(now - moved.max(first.unwrap_or(now)));
-                (done, moved) = (bytes, now);
-            }
+        let progress = progress(&replica);
+        follow.see(at, progress);
+        if let Some((bytes, _)) = progress {
+            first.get_or_insert(at);
+            done = done.max(bytes);
         }
-        if now - begun > Duration::from_secs(SYNC_SECONDS) {
-            return fail(format!("{node} is not in sync after {SYNC_SECONDS} s: {replica}"));
+        if at > Duration::from_secs(SYNC_SECONDS) {
+            return fail(format!("a copy is not in sync after {SYNC_SECONDS} s: {replica:?}"));
         }
         thread::sleep(LOOK);
     }
 }
 
 /// Bytes that were sent, and that were found equal. One that came to its end under another primary leaves only what was seen of it.
-fn at_its_end(last: &Value, seen: f64) -> (f64, f64) {
-    let of = |name: &str| last[name].as_f64();
-    let told = of("copied_bytes").zip(of("equal_bytes"));
-    told.filter(|(copied, equal)| copied + equal >= seen).unwrap_or((seen, 0.0))
+fn at_its_end(last: Option<ResyncDone>, seen: u64) -> (u64, u64) {
+    let told = last.map(|done| (done.copied_bytes, done.equal_bytes));
+    told.filter(|(copied, equal)| copied + equal >= seen).unwrap_or((seen, 0))
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
-    use super::{Case, Changes, Resync, at_its_end, medians};
+    use super::{Case, Changes, Resync, ResyncDone, at_its_end, medians};
 
     #[test]
     fn what_a_node_tells_of_an_older_resync_is_not_believed() {
-        let told = json!({ "copied_bytes": 100, "equal_bytes": 20 });
-        assert_eq!(at_its_end(&told, 110.0), (100.0, 20.0));
-        assert_eq!(at_its_end(&told, 130.0), (130.0, 0.0));
-        assert_eq!(at_its_end(&Value::Null, 7.0), (7.0, 0.0));
+        let told = Some(ResyncDone { copied_bytes: 100, equal_bytes: 20 });
+        assert_eq!(at_its_end(told, 110), (100, 20));
+        assert_eq!(at_its_end(told, 130), (130, 0));
+        assert_eq!(at_its_end(None, 7), (7, 0));
     }
 
     #[test]
@@ -251,20 +343,7 @@ mod tests {
 
     #[test]
     fn the_spread_of_rates_stands_beside_their_median() {
-        let round = |mib_per_second| Resync {
-            kind: String::new(),
-            copied_mib: 0.0,
-            equal_mib: 0.0,
-            seconds: 0.0,
-            mib_per_second,
-            range_mib_per_second: (0.0, 0.0),
-            longest_stop_ms: 0.0,
-            alone_p99_us: 0.0,
-            beside_p99_us: 0.0,
-            range_beside_p99_us: (0.0, 0.0),
-            alone_iops: 0.0,
-            beside_iops: 0.0,
-        };
+        let round = |mib_per_second| Resync { mib_per_second, ..Resync::default() };
         let found = medians("some".to_owned(), &[round(3.0), round(1.0), round(2.0)]);
         assert_eq!((found.mib_per_second, found.range_mib_per_second), (2.0, (1.0, 3.0)));
     }
