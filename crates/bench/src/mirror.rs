@@ -258,10 +258,17 @@ fn cluster(
         // Behind the wait for the peer that is gone.
         fill(&target, size_mib)?;
     }
-    let copies = u32::try_from(stores.len()).unwrap_or(1);
+    let copies = written_copies(name, stores.len());
     let name = format!("{name}{}", run.suffix(programs));
     let subject = Subject { name, target, pids: cluster.pids()?, size_mib, copies };
     Ok(Made { subject, cluster: Some(cluster) })
+}
+
+/// On how many disks a write to a volume of so many replicas ends.
+fn written_copies(name: &str, replicas: usize) -> u32 {
+    // That of the peer that is gone is written to no more.
+    let away = usize::from(name == GONE);
+    u32::try_from(replicas - away).unwrap_or(1)
 }
 
 /// A resource of one volume on these devices, as `resource create --from` takes it.
@@ -342,4 +349,15 @@ fn write_and_sync(mount: &Path, file_mib: u64) -> Outcome<f64> {
     }
     file.sync_all().map_err(text)?;
     Ok(begun.elapsed().as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ALONE, GONE, LARGE, SMALL, written_copies};
+
+    #[test]
+    fn a_write_ends_on_the_disks_of_those_that_are_there() {
+        let of = [(ALONE, 1), (GONE, 2), (SMALL, 2), (LARGE, 2)];
+        assert_eq!(of.map(|(name, replicas)| written_copies(name, replicas)), [1, 1, 2, 2]);
+    }
 }
