@@ -47,10 +47,12 @@ pub(crate) struct Pause {
 pub(crate) struct Failover {
     pub(crate) pauses: Vec<Pause>,
     pub(crate) resyncs: Vec<Resync>,
-    /// `nbdcopy` from one file to another on the same disk, in MiB/s.
+    /// `nbdcopy` from one file to another on the same disk, in MiB/s; the smallest and the largest beside it.
     pub(crate) copy_mib_per_second: Option<f64>,
+    pub(crate) range_copy_mib_per_second: Option<(f64, f64)>,
     /// What the disk itself writes while it reads as much, in MiB/s: no copy from it to itself is faster.
     pub(crate) disk_mib_per_second: f64,
+    pub(crate) range_disk_mib_per_second: (f64, f64),
 }
 
 /// Something that an operator, or bad luck, does to a cluster.
@@ -67,14 +69,25 @@ const EVENTS: [(&str, Event); 4] = [
 pub(crate) fn measure(run: &Run) -> Outcome<Failover> {
     let mut found = Failover { pauses: pauses(run)?, ..Failover::default() };
     println!("Table 6, resync");
-    let mut speeds = vec![disk_alone(run)?];
+    let copies = run.has("nbdcopy", "resync beside a plain copy") && run.has("nbdkit", "the same");
+    let (mut speeds, mut copied) = (Vec::new(), Vec::new());
+    let mut beside = || -> Outcome<()> {
+        speeds.push(disk_alone(run)?);
+        if copies {
+            copied.push(plain_copy(run)?);
+        }
+        Ok(())
+    };
+    beside()?;
     for store in ["memory", "file"] {
         found.resyncs.extend(resyncs_in(run, store)?);
-        speeds.push(disk_alone(run)?);
+        beside()?;
     }
+    found.range_disk_mib_per_second = spread(&speeds);
     found.disk_mib_per_second = median(speeds);
-    if run.has("nbdcopy", "resync beside a plain copy") && run.has("nbdkit", "the same") {
-        found.copy_mib_per_second = Some(plain_copy(run)?);
+    if copies {
+        found.range_copy_mib_per_second = Some(spread(&copied));
+        found.copy_mib_per_second = Some(median(copied));
     }
     Ok(found)
 }
@@ -171,20 +184,25 @@ fn disk_alone(run: &Run) -> Outcome<f64> {
     Ok(seen.mb_per_second * 1e6 / 1_048_576.0 / 2.0)
 }
 
-/// What a plain copy from file to file reaches on the same disk, past the page cache.
+/// What a plain copy from file to file reaches on the same disk, past the page cache: as often as the disk itself.
 fn plain_copy(run: &Run) -> Outcome<f64> {
     let size_mib = run.pace.file_mib();
-    let (from, to) = (run.scratch.join("from.img"), run.scratch.join("to.img"));
-    fill(&Target::File(from.clone()), size_mib)?;
-    fill(&Target::File(to.clone()), size_mib)?;
-    let begun = Instant::now();
+    let files = ["from.img", "to.img"].map(|name| run.scratch.join(name));
+    for file in &files {
+        fill(&Target::File(file.clone()), size_mib)?;
+    }
     let plugin = |file: &Path| format!("nbdkit file cache=none {}", file.display());
     let mut command = Command::new("nbdcopy");
-    let (from, to) = (plugin(&from), plugin(&to));
+    let [from, to] = [0, 1].map(|place| plugin(&files[place]));
     let words = |text: &str| -> Vec<String> {
         let inner = text.split(' ').map(str::to_owned);
         ["[".to_owned()].into_iter().chain(inner).chain(["]".to_owned()]).collect()
     };
+    let begun = Instant::now();
     machine::run(command.args(["--flush"]).args(words(&from)).args(words(&to)))?;
-    Ok(float(size_mib) / begun.elapsed().as_secs_f64())
+    let seconds = begun.elapsed().as_secs_f64();
+    for file in files {
+        std::fs::remove_file(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    }
+    Ok(float(size_mib) / seconds)
 }

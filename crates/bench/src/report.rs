@@ -195,12 +195,14 @@ fn failover_text(failover: &Failover, page: &mut String) {
     resync_text(&failover.resyncs, page);
     page.push_str("\nScattered blocks are written to the others while the replica's node is stopped in good order; in full runs 1 GiB of 4.\n");
     if failover.disk_mib_per_second > 0.0 {
-        let speed = failover.disk_mib_per_second;
-        write!(page, "\nThe disk itself writes {speed:.0} MiB/s while it reads as much (fio, 1 MiB, depth 16).\n")
+        let (speed, (low, high)) =
+            (failover.disk_mib_per_second, failover.range_disk_mib_per_second);
+        write!(page, "\nThe disk itself writes {speed:.0} MiB/s ({low:.0}..{high:.0}) while it reads as much (fio, 1 MiB, depth 16).\n")
             .expect("a string takes all");
     }
-    if let Some(speed) = failover.copy_mib_per_second {
-        write!(page, "\n`nbdcopy` from file to file on the same disk: {speed:.0} MiB/s.\n")
+    let copy = failover.copy_mib_per_second.zip(failover.range_copy_mib_per_second);
+    if let Some((speed, (low, high))) = copy {
+        write!(page, "\n`nbdcopy` from file to file on the same disk: {speed:.0} MiB/s ({low:.0}..{high:.0}).\n")
             .expect("a string takes all");
     }
 }
