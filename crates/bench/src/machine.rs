@@ -17,7 +17,7 @@ pub(crate) struct Machine {
     pub(crate) cores: usize,
     pub(crate) memory_mib: u64,
     pub(crate) kernel: String,
-    /// Load average of a minute when the run began: above 1 others used the machine too.
+    /// Load average of a minute when the run began.
     pub(crate) load_before: String,
 }
 

@@ -21,6 +21,7 @@ mod machine;
 mod memory;
 mod metadata;
 mod mirror;
+mod neighbours;
 mod outcome;
 mod plot;
 mod report;
@@ -38,11 +39,13 @@ mod watch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::Parser;
 
 use cluster::Programs;
 use machine::Machine;
+use neighbours::{Neighbours, Part};
 use outcome::{Outcome, fail};
 use report::{Report, VERSION};
 use run::{Pace, Run, Turns};
@@ -132,46 +135,52 @@ fn run(arguments: &Arguments) -> Outcome<()> {
     measured?.write(&arguments.results)
 }
 
+/// The parts that are wanted, made one after the other.
+struct Parts<'a> {
+    run: &'a Run,
+    wanted: &'a [String],
+    neighbours: Neighbours,
+    made: Vec<Part>,
+}
+
+impl Parts<'_> {
+    /// Makes a part, if it is wanted.
+    fn make<T>(&mut self, table: &'static str, make: fn(&Run) -> Outcome<T>) -> Outcome<Option<T>> {
+        if !self.wanted.is_empty() && !self.wanted.iter().any(|wanted| wanted == table) {
+            return Ok(None);
+        }
+        // What only shows rows shows them on a busy machine, too.
+        let waits = !self.run.pace.sanity;
+        let (made, part) = self.neighbours.part(table, waits, || make(self.run))?;
+        self.made.push(part);
+        Ok(Some(made))
+    }
+}
+
 fn measure(run: &Run, arguments: &Arguments) -> Outcome<Report> {
-    let wants =
-        |table: &str| arguments.tables.is_empty() || arguments.tables.iter().any(|t| t == table);
+    let begun = Instant::now();
+    let (wanted, neighbours) = (&arguments.tables[..], Neighbours::new(&run.scratch));
+    let mut parts = Parts { run, wanted, neighbours, made: Vec::new() };
     let machine = Machine::describe();
     run.has("perf", "system calls per request");
     let mut tables = Vec::new();
-    if wants("record-memory") {
-        tables.push(tables::record_memory(run)?);
-    }
-    if wants("record-file") {
-        tables.push(tables::record_file(run)?);
-    }
-    if wants("metadata") {
-        tables.push(metadata::metadata(run)?);
-    }
-    if wants("depth") {
-        tables.push(tables::depth(run)?);
-    }
-    if wants("threads") {
-        tables.push(tables::threads(run)?);
-    }
-    if wants("protocols") {
-        tables.push(tables::protocols(run)?);
-    }
+    tables.extend(parts.make("record-memory", tables::record_memory)?);
+    tables.extend(parts.make("record-file", tables::record_file)?);
+    tables.extend(parts.make("metadata", metadata::metadata)?);
+    tables.extend(parts.make("depth", tables::depth)?);
+    tables.extend(parts.make("threads", tables::threads)?);
+    tables.extend(parts.make("protocols", tables::protocols)?);
     if run.pace.brief {
         println!("NOT RUN: DRBD in emulated machines: only in full runs, or by `--tables drbd`");
-    } else if wants("drbd") {
-        tables.extend(drbd::drbd(run)?);
+    } else {
+        tables.extend(parts.make("drbd", drbd::drbd)?.flatten());
     }
-    let mut mirror = None;
-    if wants("mirror")
-        && let Some((table, more)) = mirror::mirror(run)?
-    {
-        tables.push(table);
-        mirror = Some(more);
-    }
-    let databases = if wants("databases") { databases::measure(run)? } else { Vec::new() };
-    let failover = if wants("failover") { Some(failover::measure(run)?) } else { None };
-    let idle = if wants("idle") { idle::measure(run)? } else { Vec::new() };
-    let memory = if wants("memory") { memory::measure(run)? } else { Vec::new() };
+    let (table, mirror) = parts.make("mirror", mirror::mirror)?.flatten().unzip();
+    tables.extend(table);
+    let databases = parts.make("databases", databases::measure)?.unwrap_or_default();
+    let failover = parts.make("failover", failover::measure)?;
+    let idle = parts.make("idle", idle::measure)?.unwrap_or_default();
+    let memory = parts.make("memory", memory::measure)?.unwrap_or_default();
     let mode = match run.pace {
         Pace { full: true, .. } => "full",
         Pace { sanity: true, .. } => "sanity",
@@ -184,6 +193,8 @@ fn measure(run: &Run, arguments: &Arguments) -> Outcome<Report> {
         mode,
         revisions: run.programs.iter().map(|programs| programs.label.clone()).collect(),
         machine,
+        seconds: begun.elapsed().as_secs_f64(),
+        parts: parts.made,
         tables,
         mirror,
         databases,

@@ -16,6 +16,7 @@ use crate::idle::Idle;
 use crate::machine::Machine;
 use crate::memory::Loaded;
 use crate::mirror::{Mirror, Written};
+use crate::neighbours::Part;
 use crate::outcome::Outcome;
 use crate::plot;
 use crate::resync::Resync;
@@ -24,8 +25,9 @@ use crate::sample::Sample;
 use crate::tables::{Row, Table};
 use crate::targets;
 
-/// Of the layout of NAME.json: 2 since own times are null where the disk itself was not measured, and memory under load is there.
-pub(crate) const VERSION: u32 = 2;
+/// Of the layout of NAME.json: 2 since own times are null where the disk itself was not measured, and memory under load is there; 3 since
+/// latencies run from the request on, and each part says how long it took and what others used meanwhile.
+pub(crate) const VERSION: u32 = 3;
 
 /// Everything.
 #[derive(Serialize)]
@@ -36,6 +38,9 @@ pub(crate) struct Report {
     pub(crate) mode: &'static str,
     pub(crate) revisions: Vec<String>,
     pub(crate) machine: Machine,
+    /// How long all of it took.
+    pub(crate) seconds: f64,
+    pub(crate) parts: Vec<Part>,
     pub(crate) tables: Vec<Table>,
     pub(crate) mirror: Option<Mirror>,
     pub(crate) databases: Vec<Transactions>,
@@ -89,6 +94,7 @@ impl Report {
                 "\nA brief run: some rows are left out, each is measured for half a second, and nothing is warmed up before it (docs/bench.md).\n",
             );
         }
+        parts_text(self, &mut page);
         for table in &self.tables {
             table_text(table, &self.revisions, &mut page);
             changes(table.lines(), &mut page);
@@ -118,6 +124,26 @@ const CPU: fn(&Sample) -> f64 = |sample| sample.cpu_ms;
 /// A figure with its spread behind it, if there is one.
 fn with_spread(figure: String, spread: String) -> String {
     if figure == "-" { figure } else { figure + &spread }
+}
+
+/// What the machine did besides, and how long everything took.
+fn parts_text(report: &Report, page: &mut String) {
+    write!(
+        page,
+        "\nAll of it took {:.0} s. Other programs than those that were measured, and measure, used so much of one core meanwhile; where that is \
+         more than 5 %, do not believe times.\n\n\
+         | part | seconds | busy before it, % of all cores | waited for that, s | others, % of a core |\n|---|--:|--:|--:|--:|\n",
+        report.seconds
+    )
+    .expect("a string takes all");
+    for Part { table, seconds, waited_seconds, busy_percent, others_percent } in &report.parts {
+        let busy = busy_percent.map_or("-".to_owned(), |busy| format!("{busy:.0}"));
+        writeln!(
+            page,
+            "| {table} | {seconds:.0} | {busy} | {waited_seconds:.0} | {others_percent:.1} |"
+        )
+        .expect("a string takes all");
+    }
 }
 
 fn table_text(table: &Table, revisions: &[String], page: &mut String) {
