@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::cluster::{Cluster, Programs};
 use crate::fio::{Target, fill};
 use crate::machine::{run_still, shown};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, not_run};
 use crate::run::{Run, Subject};
 use crate::stop;
 
@@ -62,7 +62,7 @@ pub(crate) fn attach(
         let disk = match Attached::new(cluster, &name, way)? {
             Ok(disk) => disk,
             Err(why) => {
-                println!("NOT RUN: {}: {why}", way.subject());
+                not_run(format!("{}: {why}", way.subject()));
                 cluster.ok(&["resource", "delete", &name])?;
                 continue;
             }

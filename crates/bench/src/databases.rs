@@ -19,7 +19,7 @@ use tools::{Running, missing, no_disk};
 use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::{Target, fill, float};
 use crate::mirror::{self, OwnDevices};
-use crate::outcome::{Outcome, fail};
+use crate::outcome::{Outcome, fail, not_run};
 use crate::resync::Anew;
 use crate::run::{Pace, Run};
 use crate::sample::{median, spread};
@@ -108,7 +108,7 @@ struct Subject {
 /// Measures all of it; what is missing here is left out, and said to be.
 pub(crate) fn measure(run: &Run) -> Outcome<Vec<Transactions>> {
     if let Some(why) = no_disk() {
-        println!("NOT RUN: databases on volumes: {why}");
+        not_run(format!("databases on volumes: {why}"));
         return Ok(Vec::new());
     }
     if !run.has("nbdkit", "databases beside one copy") {
@@ -121,7 +121,7 @@ pub(crate) fn measure(run: &Run) -> Outcome<Vec<Transactions>> {
         found.extend(on_one_disk(run)?);
     }
     match cannot {
-        Some(why) => println!("NOT RUN: databases on devices of their own: {why}"),
+        Some(why) => not_run(format!("databases on devices of their own: {why}")),
         None => found.extend(on_own_devices(run)?),
     }
     Ok(found)
@@ -230,7 +230,7 @@ fn of<K: Kind>(
     let missing = missing(K::TOOLS);
     if !missing.is_empty() {
         for benchmark in benchmarks {
-            println!("NOT RUN: {}: not on this machine: {}", benchmark.name, missing.join(", "));
+            not_run(format!("{}: not on this machine: {}", benchmark.name, missing.join(", ")));
         }
         return Ok(Vec::new());
     }

@@ -18,7 +18,7 @@ use tools::wait_for;
 use crate::cluster::speak_plainly;
 use crate::fio::{self, Workload};
 use crate::machine;
-use crate::outcome::{Outcome, fail};
+use crate::outcome::{Outcome, fail, not_run};
 use crate::run::Run;
 use crate::sample::Repeats;
 use crate::stop;
@@ -74,11 +74,11 @@ pub(crate) const WORKLOADS: [Workload; 6] = [
 pub(crate) fn drbd(run: &Run) -> Outcome<Option<Table>> {
     let guest = match Guest::of(SERIES)? {
         Ok(guest) => guest,
-        Err(why) => return not_run(&why),
+        Err(why) => return left_out(&why),
     };
     let tools = match utilities(&run.scratch.join("drbd-utils")) {
         Ok(tools) => tools,
-        Err(why) => return not_run(&why),
+        Err(why) => return left_out(&why),
     };
     // An emulator dies now and then of its own faults.
     for attempt in 0..ATTEMPTS {
@@ -92,7 +92,7 @@ pub(crate) fn drbd(run: &Run) -> Outcome<Option<Table>> {
             }
         }
     }
-    not_run("the machines did not come to their end")
+    left_out("the machines did not come to their end")
 }
 
 /// Boots both machines and waits for their end.
@@ -153,8 +153,8 @@ fn read_table(run: &Run, share: &Path) -> Outcome<Table> {
     Ok(table)
 }
 
-fn not_run(why: &str) -> Outcome<Option<Table>> {
-    println!("NOT RUN: DRBD in emulated machines: {why}");
+fn left_out(why: &str) -> Outcome<Option<Table>> {
+    not_run(format!("DRBD in emulated machines: {why}"));
     Ok(None)
 }
 

@@ -8,6 +8,7 @@
 //! by a signal.
 
 mod attached;
+mod calls;
 mod ceph;
 mod changes;
 mod cluster;
@@ -46,7 +47,7 @@ use clap::Parser;
 use cluster::Programs;
 use machine::Machine;
 use neighbours::{Neighbours, Part};
-use outcome::{Outcome, fail};
+use outcome::{Outcome, fail, left_out, not_run, summary};
 use report::{Report, VERSION};
 use run::{Pace, Run, Turns};
 
@@ -109,7 +110,8 @@ fn run(arguments: &Arguments) -> Outcome<()> {
     }
     if machine::find("fio").is_none() {
         if arguments.sanity {
-            println!("NOT RUN: every row: no fio on this machine");
+            not_run("every row: no fio on this machine");
+            println!("{}", summary(0, &left_out()));
             return Ok(());
         }
         return fail("fio is not on this machine; nothing can be measured without it");
@@ -127,12 +129,19 @@ fn run(arguments: &Arguments) -> Outcome<()> {
     std::fs::create_dir_all(&scratch).map_err(|error| error.to_string())?;
     let brief = arguments.tables.is_empty() && !arguments.full && !arguments.sanity;
     let pace = Pace { full: arguments.full, sanity: arguments.sanity, brief, turns: Turns::Usual };
-    let run = Run { programs, pace, scratch };
+    let uncounted = calls::cannot();
+    let run = Run { programs, pace, scratch, counts: uncounted.is_none() };
+    if let Some(why) = uncounted {
+        not_run(format!("system calls per request: {why}"));
+    }
     let measured = measure(&run, arguments);
     if let Err(error) = std::fs::remove_dir_all(&run.scratch) {
         eprintln!("bench: {}: {error}", run.scratch.display());
     }
-    measured?.write(&arguments.results)
+    let report = measured?;
+    report.write(&arguments.results)?;
+    println!("{}", summary(report.rows(), &report.left_out));
+    Ok(())
 }
 
 /// The parts that are wanted, made one after the other.
@@ -162,7 +171,6 @@ fn measure(run: &Run, arguments: &Arguments) -> Outcome<Report> {
     let (wanted, neighbours) = (&arguments.tables[..], Neighbours::new(&run.scratch));
     let mut parts = Parts { run, wanted, neighbours, made: Vec::new() };
     let machine = Machine::describe();
-    run.has("perf", "system calls per request");
     let mut tables = Vec::new();
     tables.extend(parts.make("record-memory", tables::record_memory)?);
     tables.extend(parts.make("record-file", tables::record_file)?);
@@ -171,7 +179,7 @@ fn measure(run: &Run, arguments: &Arguments) -> Outcome<Report> {
     tables.extend(parts.make("threads", tables::threads)?);
     tables.extend(parts.make("protocols", tables::protocols)?);
     if run.pace.brief {
-        println!("NOT RUN: DRBD in emulated machines: only in full runs, or by `--tables drbd`");
+        not_run("DRBD in emulated machines: only in full runs, or by `--tables drbd`");
     } else {
         tables.extend(parts.make("drbd", drbd::drbd)?.flatten());
     }
@@ -195,6 +203,7 @@ fn measure(run: &Run, arguments: &Arguments) -> Outcome<Report> {
         machine,
         seconds: begun.elapsed().as_secs_f64(),
         parts: parts.made,
+        left_out: left_out(),
         tables,
         mirror,
         databases,

@@ -6,11 +6,11 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tools::Device;
+use tools::{Device, has_loops};
 
 use crate::cluster::{Cluster, Wanted};
 use crate::fio::{Target, fill};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, not_run};
 use crate::run::{Run, Subject};
 use crate::tables::{DEPTHS, Table, measure, raw};
 
@@ -68,26 +68,24 @@ impl InMemory {
     fn new() -> Outcome<Option<InMemory>> {
         let directory = Path::new(MEMORY).join(format!("lockstep-bench-{}", std::process::id()));
         if !Path::new(MEMORY).is_dir() {
-            println!("NOT RUN: metadata in memory: there is no {MEMORY}");
+            not_run(format!("metadata in memory: there is no {MEMORY}"));
             return Ok(None);
         }
         fs::create_dir(&directory).map_err(|error| error.to_string())?;
         Ok(Some(InMemory { directory, devices: Vec::new() }))
     }
 
-    /// A block device of its own; `None`, and why, where it cannot be made.
-    fn device(&mut self, name: &str) -> Option<PathBuf> {
-        match Device::new(&self.directory.join(name), METADATA_MIB << 20) {
-            Ok(device) => {
-                let path = device.device.clone().into();
-                self.devices.push(device);
-                Some(path)
-            }
-            Err(why) => {
-                println!("NOT RUN: metadata {}: {why}", Metadata::Device.name());
-                None
-            }
+    /// A block device of its own; `None`, and why, where this host has none to make.
+    fn device(&mut self, name: &str) -> Outcome<Option<PathBuf>> {
+        if !has_loops() {
+            let name = Metadata::Device.name();
+            not_run(format!("metadata {name}: needs root and loop devices"));
+            return Ok(None);
         }
+        let device = Device::new(&self.directory.join(name), METADATA_MIB << 20)?;
+        let path = device.device.clone().into();
+        self.devices.push(device);
+        Ok(Some(path))
     }
 }
 
@@ -174,7 +172,7 @@ fn members(
             (Metadata::Internal, _) => None,
             (_, None) => return Ok(None),
             (Metadata::InPlace, Some(memory)) => Some(memory.directory.join(&*name)),
-            (Metadata::Device, Some(memory)) => match memory.device(&format!("{name}.loop")) {
+            (Metadata::Device, Some(memory)) => match memory.device(&format!("{name}.loop"))? {
                 None => return Ok(None),
                 device => device,
             },

@@ -16,7 +16,7 @@ use tools::{Device, has_loops, missing, no_disk};
 use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::{self, Target, Workload, fill, float};
 use crate::machine::processor_ms;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, not_run};
 use crate::resync::{self, Case, Changes, Place, Resync};
 use crate::run::{Run, Subject, Turns};
 use crate::sample::{median, spread};
@@ -123,7 +123,7 @@ struct Made {
 /// Measures all of it; nothing, where this machine cannot.
 pub(crate) fn mirror(run: &Run) -> Outcome<Option<(Table, Mirror)>> {
     if let Some(why) = cannot() {
-        println!("NOT RUN: mirroring between disks of their own: {why}");
+        not_run(format!("mirroring between disks of their own: {why}"));
         return Ok(None);
     }
     let run = &run.in_turns(Turns::Steady);
@@ -291,7 +291,7 @@ fn files(
     file_mib: u64,
 ) -> Outcome<Vec<Written>> {
     if let Some(why) = no_disk() {
-        println!("NOT RUN: a file system on volumes: {why}");
+        not_run(format!("a file system on volumes: {why}"));
         return Ok(Vec::new());
     }
     let mut trees = Vec::new();

@@ -41,6 +41,8 @@ pub(crate) struct Report {
     /// How long all of it took.
     pub(crate) seconds: f64,
     pub(crate) parts: Vec<Part>,
+    /// What could not be measured here, and why.
+    pub(crate) left_out: Vec<String>,
     pub(crate) tables: Vec<Table>,
     pub(crate) mirror: Option<Mirror>,
     pub(crate) databases: Vec<Transactions>,
@@ -70,6 +72,15 @@ impl Report {
             println!("{}", path.display());
         }
         Ok(())
+    }
+
+    /// How many rows there are in all tables.
+    pub(crate) fn rows(&self) -> usize {
+        let tables: usize = self.tables.iter().map(|table| table.rows.len()).sum();
+        let mirror = self.mirror.as_ref().map_or(0, |one| one.files.len() + one.resyncs.len());
+        let failover = self.failover.as_ref();
+        let failover = failover.map_or(0, |one| one.pauses.len() + one.resyncs.len());
+        tables + mirror + self.databases.len() + failover + self.idle.len() + self.memory.len()
     }
 
     fn markdown(&self) -> String {
@@ -143,6 +154,9 @@ fn parts_text(report: &Report, page: &mut String) {
             "| {table} | {seconds:.0} | {busy} | {waited_seconds:.0} | {others_percent:.1} |"
         )
         .expect("a string takes all");
+    }
+    if !report.left_out.is_empty() {
+        write!(page, "\nNot run: {}.\n", report.left_out.join("; ")).expect("a string takes all");
     }
 }
 

@@ -1,13 +1,13 @@
 //! One run of the benchmark: what it measures, how long, where its files lie.
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 
+use crate::calls::Counter;
 use crate::cluster::Programs;
 use crate::fio::{self, Target, Workload, float};
 use crate::machine;
-use crate::outcome::Outcome;
-use crate::sample::Sample;
+use crate::outcome::{Outcome, not_run};
+use crate::sample::{Sample, median};
 
 /// How the time of a table is dealt out.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -68,6 +68,11 @@ impl Pace {
         }
     }
 
+    /// Seconds in which system calls are counted.
+    pub(crate) fn calls_seconds(self) -> f64 {
+        if self.brief { 0.2 } else { self.seconds().min(0.5) }
+    }
+
     /// Measurements of each thing, which alternate with those of others.
     pub(crate) fn repeats(self) -> u32 {
         match (self, self.turns) {
@@ -110,20 +115,22 @@ pub(crate) struct Run {
     pub(crate) pace: Pace,
     /// A directory of its own, with a short path because sockets lie below it.
     pub(crate) scratch: PathBuf,
+    /// Whether system calls can be counted.
+    pub(crate) counts: bool,
 }
 
 impl Run {
     /// The same, with turns of another kind.
     pub(crate) fn in_turns(&self, turns: Turns) -> Run {
         let (programs, scratch) = (self.programs.clone(), self.scratch.clone());
-        Run { programs, pace: Pace { turns, ..self.pace }, scratch }
+        Run { programs, pace: Pace { turns, ..self.pace }, scratch, counts: self.counts }
     }
 
     /// Whether a tool is there; says which part is left out if not.
     pub(crate) fn has(&self, tool: &str, part: &str) -> bool {
         let there = machine::find(tool).is_some();
         if !there {
-            println!("NOT RUN: {part}: no {tool} on this machine");
+            not_run(format!("{part}: no {tool} on this machine"));
         }
         there
     }
@@ -165,44 +172,40 @@ impl Subject {
         Ok(seen.sample(float(used) * 1000.0 / float(seen.requests)))
     }
 
-    /// System calls of its processes per request, as `perf` counts them in a run of their own; `None`
-    /// where that cannot be had, or for the disk itself.
-    pub(crate) fn system_calls(&self, run: &Run, workload: &Workload) -> Outcome<Option<f64>> {
-        if self.pids.is_empty() || machine::find("perf").is_none() {
+    /// System calls of its processes per request, counted in a run of their own: the median of a few. `None` where that cannot be
+    /// had, or for the disk itself.
+    pub(crate) fn system_calls(
+        &self,
+        run: &Run,
+        workload: &Workload,
+        threads: u32,
+    ) -> Outcome<Option<f64>> {
+        if self.pids.is_empty() || !run.counts {
             return Ok(None);
         }
-        let report = run.scratch.join("perf.txt");
-        let pids: Vec<String> = self.pids.iter().map(u32::to_string).collect();
-        let mut counter = Command::new("perf")
-            .args(["stat", "-x,", "-e", "raw_syscalls:sys_enter", "-p", &pids.join(","), "-o"])
-            .arg(&report)
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(|error| format!("perf: {error}"))?;
-        let seconds = run.pace.seconds().min(CALLS_SECONDS);
-        let seen = fio::measure(&self.target, workload, self.size_mib, seconds, 1, &run.scratch);
-        let mut interrupt = Command::new("kill");
-        // Where it may not count it has ended by now.
-        let _ = machine::run(interrupt.args(["-INT", &counter.id().to_string()]));
-        counter.wait().map_err(|error| error.to_string())?;
-        let text = std::fs::read_to_string(&report).unwrap_or_default();
-        let requests = float(seen?.requests);
-        Ok(total_calls(&text).map(|calls| float(calls) / requests))
+        let mut all = Vec::new();
+        for _ in 0..run.pace.repeats().min(CALLS_REPEATS) {
+            let counter = Counter::start(&self.pids, &run.scratch)?;
+            let (seconds, scratch) = (run.pace.calls_seconds(), &run.scratch);
+            let seen =
+                fio::measure(&self.target, workload, self.size_mib, seconds, threads, scratch)?;
+            match counter.end() {
+                Ok(calls) => all.push(float(calls) / float(seen.requests)),
+                // A long run is not for its calls alone; one that shows that every row can be made is for all of it.
+                Err(why) if run.pace.sanity => return Err(why),
+                Err(why) => not_run(format!("system calls of {}: {why}", self.name)),
+            }
+        }
+        Ok((!all.is_empty()).then(|| median(all)))
     }
 }
 
-/// How long system calls are counted at most.
-const CALLS_SECONDS: f64 = 0.5;
-
-/// The count in a report of `perf stat -x,`.
-fn total_calls(report: &str) -> Option<u64> {
-    let line = report.lines().find(|line| line.contains("raw_syscalls:sys_enter"))?;
-    line.split(',').next()?.parse().ok()
-}
+/// How often system calls are counted at most.
+const CALLS_REPEATS: u32 = 3;
 
 #[cfg(test)]
 mod tests {
-    use super::{Pace, Turns, total_calls};
+    use super::{Pace, Turns};
     use crate::tables::DEPTHS;
 
     fn pace(full: bool, brief: bool) -> Pace {
@@ -230,13 +233,5 @@ mod tests {
     fn limited_devices_are_measured_for_a_second_at_least() {
         let steady = |brief| Pace { turns: Turns::Steady, ..pace(false, brief) };
         assert!(steady(false).seconds() >= 1.0 && steady(true).seconds() >= 1.0);
-    }
-
-    #[test]
-    fn the_count_of_perf_is_read() {
-        let text = "# started on some day\n\n144,,raw_syscalls:sys_enter,1422160,100.00,,\n";
-        assert_eq!(total_calls(text), Some(144));
-        let text = "<not supported>,,raw_syscalls:sys_enter,0,100.00,,";
-        assert_eq!(total_calls(text), None);
     }
 }

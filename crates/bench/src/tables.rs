@@ -16,7 +16,7 @@ use crate::ceph::{self, Ceph};
 use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::{Target, Workload, fill};
 use crate::loopback;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, not_run};
 use crate::run::{Pace, Run, Subject, Turns};
 use crate::sample::Repeats;
 use crate::server::Server;
@@ -234,7 +234,7 @@ pub(crate) fn threads(run: &Run) -> Outcome<Table> {
         rows: Vec::new(),
     };
     for (count, why) in left_out {
-        println!("NOT RUN: {count} shards: {why}");
+        not_run(format!("{count} shards: {why}"));
         table.notes.push(format!("Left out: {count} shards: {why}."));
     }
     let workloads = run.pace.of_depths(&EIGHT_JOBS, &[8]);
@@ -375,7 +375,7 @@ fn ceph(run: &Run, size_mib: u64, subjects: &mut Vec<Subject>) -> Outcome<Option
         return Ok(None);
     }
     if let Some(missing) = ceph::is_missing() {
-        println!("NOT RUN: Ceph: not on this machine: {missing}");
+        not_run(format!("Ceph: not on this machine: {missing}"));
         return Ok(None);
     }
     let ceph = Ceph::up(&run.scratch.join("ceph"), size_mib)?;
@@ -433,10 +433,7 @@ pub(crate) fn measure(
     }
     for ((place, threads, who), repeats) in repeats {
         let (workload, subject) = (workloads[place], &subjects[who]);
-        let system_calls = match threads {
-            1 => subject.system_calls(run, &workload)?,
-            _ => None,
-        };
+        let system_calls = subject.system_calls(run, &workload, threads)?;
         let subject = subject.name.clone();
         table.rows.push(Row { workload, subject, threads, repeats, own_ms: None, system_calls });
     }
