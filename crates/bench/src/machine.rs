@@ -1,7 +1,9 @@
 //! The machine that measures: what it is, which tools it has, and what processes cost on it.
 
+mod disk;
+
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::outcome::{Outcome, fail};
@@ -19,10 +21,55 @@ pub(crate) struct Machine {
     pub(crate) kernel: String,
     /// Load average of a minute when the run began.
     pub(crate) load_before: String,
+    /// What the run's files lie on.
+    pub(crate) disk: String,
+    pub(crate) file_system: String,
+    /// Versions of the programs beside ours, as they say them.
+    pub(crate) tools: Vec<String>,
+}
+
+/// Programs whose versions matter, how they are asked, and for which tables; for all if none is named.
+const TOOLS: [(&str, &[&str]); 11] = [
+    ("fio", &[]),
+    ("perf", &[]),
+    ("nbdkit", &["record-memory", "record-file", "depth", "mirror", "databases", "failover"]),
+    ("qemu-nbd", &["record-file"]),
+    ("ceph", &["record-file"]),
+    ("nbdfuse", &["mirror", "databases"]),
+    ("nbdcopy", &["failover"]),
+    ("mariadbd", &["databases"]),
+    ("sysbench", &["databases"]),
+    ("pg_config", &["databases"]),
+    ("qemu-system-x86_64", &["drbd"]),
+];
+
+/// The versions of those that are here, and that a run with these tables uses.
+fn tools(wants: impl Fn(&str) -> bool) -> Vec<String> {
+    let wanted = |tables: &[&str]| tables.is_empty() || tables.iter().any(|table| wants(table));
+    let tools = TOOLS.into_iter().filter(|(_, tables)| wanted(tables));
+    tools.filter_map(|(tool, _)| Some(version(tool, &said(tool)?))).collect()
+}
+
+/// What a program says of its version; `None`: it is not here.
+fn said(tool: &str) -> Option<String> {
+    let path = find(tool)?;
+    let output = Command::new(path).arg("--version").stdin(Stdio::null()).output().ok()?;
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The first line of that, with the program's name before it unless it says that itself.
+fn version(tool: &str, said: &str) -> String {
+    let line = said.lines().next().unwrap_or("unknown").trim();
+    // Of a build that is known by its number the rest says where it was made.
+    let line = line.split(" (").next().unwrap_or(line);
+    let names = line.to_lowercase().contains(tool) || tool == "pg_config";
+    if names { line.to_owned() } else { format!("{tool} {line}") }
 }
 
 impl Machine {
-    pub(crate) fn describe() -> Machine {
+    /// This one, for a run whose files lie there, and that wants these tables.
+    pub(crate) fn describe(scratch: &Path, wants: impl Fn(&str) -> bool) -> Machine {
+        let (disk, file_system) = disk::describe(scratch);
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let field = |text: &str, name: &str| {
             let line = text.lines().find(|line| line.starts_with(name));
@@ -38,6 +85,9 @@ impl Machine {
             memory_mib: kibibytes >> 10,
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             load_before: read("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned(),
+            disk,
+            file_system,
+            tools: tools(wants),
         }
     }
 }
@@ -111,4 +161,20 @@ pub(crate) fn shown(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy()];
     words.extend(command.get_args().map(|word| word.to_string_lossy()));
     words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version;
+
+    #[test]
+    fn a_version_names_its_program() {
+        assert_eq!(version("fio", "fio-3.33\n"), "fio-3.33");
+        assert_eq!(version("nbdcopy", "nbdcopy 1.14.2\nlibnbd 1.14.2\n"), "nbdcopy 1.14.2");
+        let said = "qemu-nbd 7.2.22 (Debian 1:7.2+dfsg-7)\nCopyright\n";
+        assert_eq!(version("qemu-nbd", said), "qemu-nbd 7.2.22");
+        assert_eq!(version("pg_config", "PostgreSQL 15.18 (Debian 15.18-0)\n"), "PostgreSQL 15.18");
+        assert_eq!(version("nbdfuse", "1.14.2"), "nbdfuse 1.14.2");
+        assert_eq!(version("other", ""), "other unknown");
+    }
 }

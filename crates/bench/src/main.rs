@@ -170,7 +170,8 @@ fn measure(run: &Run, arguments: &Arguments) -> Outcome<Report> {
     let begun = Instant::now();
     let (wanted, neighbours) = (&arguments.tables[..], Neighbours::new(&run.scratch));
     let mut parts = Parts { run, wanted, neighbours, made: Vec::new() };
-    let machine = Machine::describe();
+    let wants = |table: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == table);
+    let machine = Machine::describe(&run.scratch, wants);
     let mut tables = Vec::new();
     tables.extend(parts.make("record-memory", tables::record_memory)?);
     tables.extend(parts.make("record-file", tables::record_file)?);

@@ -84,18 +84,20 @@ impl Report {
     }
 
     fn markdown(&self) -> String {
-        let Machine { processor, cores, memory_mib, kernel, load_before } = &self.machine;
+        let Machine { processor, cores, memory_mib, kernel, load_before, disk, file_system, tools } =
+            &self.machine;
         let mut page = format!(
             "# Speed: {}\n\nWritten by `make bench`, mode {}. Revision {}. {processor}, {cores} cores, {} GiB, \
              Linux {kernel}; load average {load_before} when it began. Everything (nodes, fio, disk) is on \
-             this one machine. Figures are medians of the repeats, in brackets the smallest and the \
+             this one machine: {file_system} on {disk}; {}. Figures are medians of the repeats, in brackets the smallest and the \
              largest: compare only inside one table.\n\n\
              CPU is the time of all server processes, in ms per 1 000 requests; *own* is that less what \
              the same requests cost fio on the disk itself, where the table has that. `x` is the ratio to the table's reference.\n",
             self.name,
             self.mode,
             self.revisions.join(" and "),
-            memory_mib >> 10
+            memory_mib >> 10,
+            tools.join(", ")
         );
         let changes = |lines: Vec<Line>, page: &mut String| {
             changes::text(&lines, &self.revisions, page);
