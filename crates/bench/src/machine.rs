@@ -13,7 +13,7 @@ use crate::stop;
 const TICKS_PER_SECOND: u64 = 100;
 
 /// What figures of this run hold for.
-#[derive(Clone, Debug, serde::Serialize)]
+#[derive(Clone, Debug, Default, serde::Serialize)]
 pub(crate) struct Machine {
     pub(crate) processor: String,
     pub(crate) cores: usize,

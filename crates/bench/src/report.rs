@@ -30,7 +30,7 @@ use crate::targets;
 pub(crate) const VERSION: u32 = 3;
 
 /// Everything.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub(crate) struct Report {
     pub(crate) version: u32,
     pub(crate) name: String,

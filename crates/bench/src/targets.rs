@@ -151,10 +151,15 @@ impl List<'_> {
             let value = self.ratio(TABLE, workload, (ENCIPHERED, LOCAL), IOPS);
             self.add(what, Bound::AtLeast(least), value);
         }
-        for workload in [WRITE_64, READ_64] {
+        self.without_a_replica(TABLE, "in memory");
+    }
+
+    /// A client's node without a replica of its own, against one that has one.
+    fn without_a_replica(&mut self, table: &str, place: &str) {
+        for workload in [WRITE_64, READ_64, WRITE_128K, READ_128K] {
             let what =
-                format!("in memory, {workload}: IOPS without a local replica against with one");
-            let value = self.ratio(TABLE, workload, (REMOTE, LOCAL), IOPS);
+                format!("{place}, {workload}: IOPS without a local replica against with one");
+            let value = self.ratio(table, workload, (REMOTE, LOCAL), IOPS);
             self.add(what, Bound::AtLeast(0.7), value);
         }
     }
@@ -188,6 +193,7 @@ impl List<'_> {
         );
         let mean = self.ratio(TABLE, WRITE_1, alone, MEAN);
         self.add("1 replica, 4K write, depth 1: latency against it", Bound::AtMost(0.9), mean);
+        self.without_a_replica(TABLE, "on one disk");
     }
 
     fn metadata(&mut self) {
@@ -333,7 +339,36 @@ impl List<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Bound, Reached};
+    use super::{Bound, LOCAL, READ_128K, REMOTE, Reached, of};
+    use crate::fio::Workload;
+    use crate::report::Report;
+    use crate::sample::{Repeats, Sample};
+    use crate::tables::{Row, Table};
+
+    /// A row of 128K reads by one client.
+    fn row(subject: &str, iops: f64) -> Row {
+        let (pattern, block_kib, depth, reads) = ("read", 128, 16, 100);
+        Row {
+            workload: Workload { name: READ_128K, pattern, block_kib, depth, reads },
+            subject: subject.to_owned(),
+            threads: 1,
+            repeats: Repeats { samples: vec![Sample { iops, ..Sample::default() }] },
+            own_ms: None,
+            system_calls: None,
+        }
+    }
+
+    #[test]
+    fn a_node_without_a_replica_has_targets_in_memory_and_on_the_disk() {
+        for (key, place) in [("record-memory", "in memory"), ("record-file", "on one disk")] {
+            let rows = vec![row(LOCAL, 10.0), row(REMOTE, 6.0)];
+            let (title, seed, reference, notes) = ("", "", "", Vec::new());
+            let tables = vec![Table { key, title, seed, reference, notes, rows }];
+            let found = of(&Report { tables, ..Report::default() });
+            let [only] = &found[..] else { panic!("{found:?}") };
+            assert!(only.what.starts_with(place) && only.verdict() == "missed", "{only:?}");
+        }
+    }
 
     #[test]
     fn a_bound_holds_on_its_good_side() {
