@@ -173,10 +173,18 @@ pub(crate) fn lab(project: &Project, rest: &[String]) -> bool {
     run_counted(command.args(rest))
 }
 
-/// Shows that every row of the benchmark can be made; what it writes is thrown away with the build.
+/// Shows that every row of the benchmark can be made, and that two revisions can be compared, by two small tables of this one beside itself; what it
+/// writes is thrown away with the build.
 fn bench_sanity(project: &Project) -> bool {
-    let results = project.target.join("bench").join("sanity").to_string_lossy().into_owned();
-    bench(project, None, &["--sanity".into(), "--results".into(), results])
+    let text = |path: PathBuf| path.to_string_lossy().into_owned();
+    let results = text(project.target.join("bench").join("sanity"));
+    let all = || ["--sanity".to_owned(), "--results".to_owned(), results.clone()];
+    let every_row = bench(project, None, &all());
+    // Another revision's programs are built by what labs build an older one's with.
+    let itself = format!("itself={}", text(project.target.join("release")));
+    let beside =
+        ["--tables", "threads,idle", "--name", "itself", "--compare", &itself].map(str::to_owned);
+    bench(project, None, &[&all()[..], &beside[..]].concat()) && every_row
 }
 
 /// Builds the benchmark, what it measures, and the programs of another revision if asked for, and runs it
