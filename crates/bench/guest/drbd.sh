@@ -1,6 +1,7 @@
 # In two guests at once, a and b: DRBD on a disk of each, Lockstep on another of each, and a disk of a's that nobody replicates. `settings` says who this is
 # (ROLE), the volumes' SIZE in MiB, REPEATS, SECONDS_EACH and WARM; `jobs` has a line for each workload: its number, fio's rw, KiB, depth.
-# What fio saw is in SUBJECT-NUMBER-REPEAT.json of a's share. The two meet in `both`.
+# What fio saw is in SUBJECT-NUMBER-REPEAT.json of a's share, and how long the processors of both were busy meanwhile, in ticks of 10 ms, beside it
+# in .busy. The two meet in `both`.
 set -ex
 . ./settings
 export PATH=$PWD:$PATH DRBD_DONT_WARN_ON_VERSION_MISMATCH=1
@@ -9,6 +10,29 @@ trap 'set +e; tail -n 8 $n/log; dmesg | tail -n 4; echo "$ROLE ended" > $both/en
 mkdir $both; mount -t 9p -o trans=virtio,version=9p2000.L both $both
 # Waits for the other to have come so far.
 meet() (set +x; touch "$both/$ROLE-$1"; until [ -e "$both/$OTHER-$1" ]; do test ! -e $both/ended; sleep 0.2; done)
+# A wait that starts no program.
+mkfifo /tmp/nobody; exec 9<>/tmp/nobody
+nap() { read -rt "$1" -u 9 || true; }
+# How long this machine's processors were busy since it began.
+busy() (set +x; read -r _ user nice system _ _ irq soft steal _ < /proc/stat; echo $((user + nice + system + irq + soft + steal)))
+# Says that as often as the other asks, until it is done.
+tell_busy() (
+    set +x; count=1
+    until [ -e $both/a-done ]; do
+        [ ! -e $both/ended ] || [ -e $both/a-done ]
+        if [ -e $both/ask-$count ]; then
+            busy > $both/answer; mv $both/answer $both/busy-$count; count=$((count + 1))
+        fi
+        nap 0.2
+    done
+)
+# The same of both, in `total`.
+asked=0
+ask_busy() {
+    asked=$((asked + 1)); touch $both/ask-$asked; total=$(busy)
+    (set +x; until [ -e $both/busy-$asked ]; do test ! -e $both/ended; nap 0.1; done)
+    total=$((total + $(cat $both/busy-$asked)))
+}
 declare -A address=([a]=10.9.0.1 [b]=10.9.0.2)
 OTHER=$(echo a b | tr ' ' '\n' | grep -v "$ROLE")
 own=${address[$ROLE]} other=${address[$OTHER]}
@@ -27,7 +51,7 @@ lockstepd node --dir $n > $n/log 2>&1 &
 until [ -S $n/admin.sock ]; do sleep 0.2; done
 [ "$ROLE" = a ] || carry $own:7000 $n/admin.sock &
 meet up
-if [ "$ROLE" = b ]; then meet done; exit; fi
+if [ "$ROLE" = b ]; then tell_busy; exit; fi
 
 # Neither side has anything that the other lacks: no first resync.
 timeout 60 bash -c 'until grep cs:Connected /proc/drbd; do sleep 0.2; done'
@@ -55,8 +79,13 @@ for repeat in $(seq "$REPEATS"); do
     while read -r number rw kib depth; do
         for subject in raw drbd drbd-unflushed lockstep; do
             case $subject in drbd) flushes yes;; drbd-unflushed) flushes no;; esac
-            fio --name=m --filename=$(disk $subject) --ioengine=libaio --direct=1 --randrepeat=0 --norandommap --rw=$rw --bs=${kib}k --iodepth=$depth \
-                --size=${SIZE}M --time_based --runtime=${SECONDS_EACH}ms --ramp_time=${WARM}ms --lat_percentiles=1 --clat_percentiles=0 --output-format=json --output=/tmp/report
+            words="--name=m --filename=$(disk $subject) --ioengine=libaio --direct=1 --randrepeat=0 --norandommap --rw=$rw --bs=${kib}k --iodepth=$depth"
+            words="$words --size=${SIZE}M --time_based --lat_percentiles=1 --clat_percentiles=0 --output-format=json --output=/tmp/report"
+            # One of its own, for what it costs is not to count.
+            [ "$WARM" = 0 ] || fio $words --runtime=${WARM}ms
+            ask_busy; before=$total
+            fio $words --runtime=${SECONDS_EACH}ms
+            ask_busy; echo $((total - before)) > $subject-$number-$repeat.busy
             cp /tmp/report $subject-$number-$repeat.json
         done
     done < jobs

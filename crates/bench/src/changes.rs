@@ -54,7 +54,8 @@ impl From<&Transactions> for Line {
     fn from(seen: &Transactions) -> Line {
         let rate = Summary { median: seen.per_second, range: seen.range };
         let asked = format!("{}, ", seen.benchmark);
-        Line { asked, ..plain(&seen.subject, vec![("transactions/s", rate)]) }
+        let p99 = Summary { median: seen.p99_ms, range: seen.range_p99_ms };
+        Line { asked, ..plain(&seen.subject, vec![("transactions/s", rate), ("p99", p99)]) }
     }
 }
 
@@ -109,9 +110,9 @@ impl Failover {
     }
 }
 
-/// Says of these rows what differs between the two revisions; nothing, where there is one.
-pub(crate) fn text(lines: &[Line], revisions: &[String], page: &mut String) {
-    let [ours, theirs] = revisions else { return };
+/// Says of these rows what differs between the two revisions; nothing, where there is one. How many rows were compared.
+pub(crate) fn text(lines: &[Line], revisions: &[String], page: &mut String) -> usize {
+    let [ours, theirs] = revisions else { return 0 };
     let (our_suffix, their_suffix) = (suffix(ours), suffix(theirs));
     let mut compared = 0;
     let mut found = String::new();
@@ -136,11 +137,12 @@ pub(crate) fn text(lines: &[Line], revisions: &[String], page: &mut String) {
         }
     }
     if compared == 0 {
-        return;
+        return 0;
     }
     let found = if found.is_empty() { "- nothing\n" } else { &found };
     write!(page, "\n{ours} against {theirs}, where the repeats do not overlap:\n\n{found}")
         .expect("a string takes all");
+    compared
 }
 
 #[cfg(test)]
@@ -153,11 +155,10 @@ mod tests {
         plain(subject, vec![("pause", summary)])
     }
 
-    fn said(lines: &[Line], revisions: &[&str]) -> String {
+    fn said(lines: &[Line], revisions: &[&str]) -> (usize, String) {
         let revisions: Vec<String> = revisions.iter().map(|&label| label.to_owned()).collect();
         let mut page = String::new();
-        text(lines, &revisions, &mut page);
-        page
+        (text(lines, &revisions, &mut page), page)
     }
 
     #[test]
@@ -168,15 +169,17 @@ mod tests {
             line("kill @ new", 21.0),
             line("kill @ old", 20.0),
         ];
-        let page = said(&lines, &["new", "old"]);
+        let (compared, page) = said(&lines, &["new", "old"]);
+        assert_eq!(compared, 2);
         assert!(page.ends_with("\n- hand-over: pause +50 %\n"), "{page}");
     }
 
     #[test]
     fn where_nothing_differs_that_is_said_and_where_nothing_is_compared_nothing() {
         let lines = [line("kill @ new", 21.0), line("kill @ old", 20.0)];
-        assert!(said(&lines, &["new", "old"]).ends_with("\n- nothing\n"));
-        assert_eq!(said(&lines[..1], &["new", "old"]), "");
-        assert_eq!(said(&lines, &["new"]), "");
+        let (compared, page) = said(&lines, &["new", "old"]);
+        assert!(compared == 1 && page.ends_with("\n- nothing\n"), "{page}");
+        assert_eq!(said(&lines[..1], &["new", "old"]), (0, String::new()));
+        assert_eq!(said(&lines, &["new"]), (0, String::new()));
     }
 }

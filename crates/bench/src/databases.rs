@@ -7,7 +7,7 @@
 //! Always: servers run all the time and are measured by turns, those of two revisions as well.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -16,8 +16,10 @@ use serde::Serialize;
 use tools::database::{Home, Kind, MariaDb, PostgreSql, ask, serve, stop};
 use tools::{Running, missing, no_disk};
 
+use crate::calls::Counter;
 use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::{Target, fill, float};
+use crate::machine::processor_ms;
 use crate::mirror::{self, OwnDevices};
 use crate::outcome::{Outcome, fail, not_run};
 use crate::resync::Anew;
@@ -25,6 +27,13 @@ use crate::run::{Pace, Run};
 use crate::sample::{median, spread};
 use crate::server::Server;
 use crate::tree::Tree;
+
+/// For how long, and how often, system calls are counted at most.
+const CALLS_SECONDS: u64 = 2;
+const CALLS_REPEATS: u32 = 3;
+
+/// How long a counter may take until it counts.
+const ATTACH: Duration = Duration::from_millis(300);
 
 /// Between two looks at a benchmark that runs.
 const LOOK: Duration = Duration::from_millis(20);
@@ -57,6 +66,14 @@ pub(crate) struct Transactions {
     /// In a second: the median, the smallest and the largest.
     pub(crate) per_second: f64,
     pub(crate) range: (f64, f64),
+    /// How long one took, in ms: the mean and the 99th percentile, as the benchmark says it or its log does; medians.
+    pub(crate) mean_ms: f64,
+    pub(crate) p99_ms: f64,
+    pub(crate) range_p99_ms: (f64, f64),
+    /// Processor time of the nodes, or of nbdkit, in ms for 1 000 transactions.
+    pub(crate) cpu_ms: f64,
+    /// System calls of theirs for a transaction; `None`: not counted.
+    pub(crate) system_calls: Option<f64>,
     /// How much of the time a copy was being made, in per cent.
     pub(crate) copied_percent: f64,
 }
@@ -68,27 +85,31 @@ struct Benchmark {
     prepare: fn(&Home) -> Outcome<()>,
     /// Its command line, for so many seconds.
     command: fn(&Home, u64) -> Outcome<Command>,
-    /// Transactions in a second, as it says.
-    parse: fn(&str) -> Option<f64>,
+    /// What it says.
+    parse: fn(&str) -> Option<Told>,
 }
 
 const SYSBENCH: Benchmark = Benchmark {
     name: "MariaDB, sysbench oltp_read_write",
     prepare: |home| Ok(MariaDb::prepare(home)?),
-    command: |home, seconds| Ok(MariaDb::load(home, seconds)),
-    parse: sysbench_rate,
+    command: |home, seconds| {
+        let mut command = MariaDb::load(home, seconds);
+        command.arg("--percentile=99");
+        Ok(command)
+    },
+    parse: told_by_sysbench,
 };
 const PGBENCH: Benchmark = Benchmark {
     name: "PostgreSQL, pgbench",
     prepare: |home| Ok(PostgreSql::prepare(home)?),
-    command: |home, seconds| Ok(PostgreSql::load(home, seconds)),
-    parse: pgbench_rate,
+    command: |home, seconds| Ok(logged(PostgreSql::load(home, seconds), home)),
+    parse: told_by_pgbench,
 };
 const YCSB: Benchmark = Benchmark {
     name: "PostgreSQL, half reads and half updates (YCSB A)",
     prepare: ycsb_table,
-    command: ycsb_command,
-    parse: pgbench_rate,
+    command: |home, seconds| Ok(logged(ycsb_command(home, seconds)?, home)),
+    parse: told_by_pgbench,
 };
 
 /// Names of the benchmarks.
@@ -96,10 +117,32 @@ pub(crate) fn names() -> [&'static str; 3] {
     [SYSBENCH, PGBENCH, YCSB].map(|benchmark| benchmark.name)
 }
 
+/// What a benchmark says of one run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Told {
+    per_second: f64,
+    mean_ms: f64,
+    /// `None`: its log says it.
+    p99_ms: Option<f64>,
+}
+
+/// One run of a benchmark.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    per_second: f64,
+    mean_ms: f64,
+    p99_ms: f64,
+    /// Of the subject's processes, for 1 000 transactions.
+    cpu_ms: f64,
+    copied_percent: f64,
+}
+
 /// What a database is put on.
 struct Subject {
     name: String,
     tree: Tree,
+    /// Processes that serve its blocks.
+    pids: Vec<u32>,
     /// To be measured while a copy is made, too: called so.
     copied: Option<(String, Cluster)>,
     _server: Option<Server>,
@@ -146,12 +189,14 @@ fn on_one_disk(run: &Run) -> Outcome<Vec<Transactions>> {
         subjects.push(Subject {
             name: format!("{ALONE}{suffix}"),
             tree: Tree::new(&alone, &place(subjects.len()))?,
+            pids: cluster.pids()?,
             copied: None,
             _server: None,
         });
         subjects.push(Subject {
             name: format!("{REPLICATED}{suffix}"),
             tree: Tree::new(&volume, &place(subjects.len()))?,
+            pids: cluster.pids()?,
             copied: Some((format!("{RESYNCING}{suffix}"), cluster)),
             _server: None,
         });
@@ -183,6 +228,7 @@ fn on_own_devices(run: &Run) -> Outcome<Vec<Transactions>> {
         subjects.push(Subject {
             name: format!("{OWN_REPLICATED}{suffix}"),
             tree: Tree::new(&volume, &place(subjects.len()))?,
+            pids: cluster.pids()?,
             copied: Some((format!("{OWN_RESYNCING}{suffix}"), cluster)),
             _server: None,
         });
@@ -195,7 +241,8 @@ fn on_own_devices(run: &Run) -> Outcome<Vec<Transactions>> {
 /// One copy that nobody replicates.
 fn plain(name: &str, server: Server, place: &Path) -> Outcome<Subject> {
     let tree = Tree::new(&Target::Nbd(server.url()), place)?;
-    Ok(Subject { name: name.to_owned(), tree, copied: None, _server: Some(server) })
+    let pids = vec![server.pid()];
+    Ok(Subject { name: name.to_owned(), tree, pids, copied: None, _server: Some(server) })
 }
 
 fn size_mib(run: &Run) -> u64 {
@@ -253,32 +300,15 @@ fn of<K: Kind>(
     }
     let mut turns = Vec::new();
     for (subject, home) in subjects.iter().zip(&homes) {
-        turns.push((&subject.name, home, None));
+        let (name, pids) = (&*subject.name, &subject.pids[..]);
+        turns.push(Turn { name, home, pids, copied: None });
         if let Some((name, cluster)) = &subject.copied {
-            turns.push((name, home, Some(cluster)));
+            turns.push(Turn { name, home, pids, copied: Some(cluster) });
         }
     }
     let mut all = Vec::new();
     for benchmark in benchmarks {
-        let mut seen = vec![(Vec::new(), Vec::new()); turns.len()];
-        for number in 0..run.pace.repeats() {
-            println!("{}: repeat {} of {}", benchmark.name, number + 1, run.pace.repeats());
-            for ((_, home, copied), (rates, shares)) in turns.iter().zip(&mut seen) {
-                let (rate, share) = once(run, benchmark, home, *copied)?;
-                rates.push(rate);
-                shares.push(share);
-            }
-        }
-        for ((name, ..), (rates, shares)) in turns.iter().zip(seen) {
-            all.push(Transactions {
-                benchmark: benchmark.name,
-                subject: (*name).clone(),
-                reference: subjects[0].name.clone(),
-                range: spread(&rates),
-                per_second: median(rates),
-                copied_percent: median(shares),
-            });
-        }
+        all.extend(by_turns(run, benchmark, &turns)?);
     }
     for server in servers {
         stop::<K>(server)?;
@@ -286,58 +316,197 @@ fn of<K: Kind>(
     Ok(all)
 }
 
-/// Runs a benchmark to its end; with a cluster one copy is made anew all the time. Transactions in a second, and how much of
-/// the time that was, in per cent.
-fn once(
-    run: &Run,
-    benchmark: &Benchmark,
-    home: &Home,
-    copied: Option<&Cluster>,
-) -> Outcome<(f64, f64)> {
-    let text = |error: std::io::Error| error.to_string();
-    let output = run.scratch.join("benchmark.txt");
-    let file = fs::File::create(&output).map_err(text)?;
-    let seconds = match run.pace {
+/// What is measured when it is a subject's turn.
+struct Turn<'a> {
+    name: &'a str,
+    home: &'a Home,
+    pids: &'a [u32],
+    /// One copy of this cluster's volume is made anew meanwhile.
+    copied: Option<&'a Cluster>,
+}
+
+/// One benchmark on all of them; the first is what the others are compared with.
+fn by_turns(run: &Run, benchmark: &Benchmark, turns: &[Turn]) -> Outcome<Vec<Transactions>> {
+    let mut seen: Vec<Vec<Seen>> = vec![Vec::new(); turns.len()];
+    for number in 0..run.pace.repeats() {
+        println!("{}: repeat {} of {}", benchmark.name, number + 1, run.pace.repeats());
+        for (turn, seen) in turns.iter().zip(&mut seen) {
+            seen.push(once(run, benchmark, turn)?);
+        }
+    }
+    let mut all = Vec::new();
+    for (turn, seen) in turns.iter().zip(seen) {
+        let figures = |of: fn(&Seen) -> f64| -> Vec<f64> { seen.iter().map(of).collect() };
+        all.push(Transactions {
+            benchmark: benchmark.name,
+            subject: turn.name.to_owned(),
+            reference: turns[0].name.to_owned(),
+            range: spread(&figures(|seen| seen.per_second)),
+            per_second: median(figures(|seen| seen.per_second)),
+            mean_ms: median(figures(|seen| seen.mean_ms)),
+            p99_ms: median(figures(|seen| seen.p99_ms)),
+            range_p99_ms: spread(&figures(|seen| seen.p99_ms)),
+            cpu_ms: median(figures(|seen| seen.cpu_ms)),
+            system_calls: system_calls(run, benchmark, turn)?,
+            copied_percent: median(figures(|seen| seen.copied_percent)),
+        });
+    }
+    Ok(all)
+}
+
+/// How long a benchmark runs.
+fn seconds(run: &Run) -> u64 {
+    match run.pace {
         Pace { sanity: true, .. } => 1,
         Pace { full: true, .. } => 20,
         Pace { brief: true, .. } => 3,
         Pace { .. } => 4,
-    };
-    let mut command = (benchmark.command)(home, seconds)?;
-    command.stdout(file.try_clone().map_err(text)?).stderr(file);
-    let mut anew = copied.map(|cluster| Anew::new(cluster, COPIED));
+    }
+}
+
+/// Runs a benchmark to its end; with a cluster one copy is made anew all the time.
+fn once(run: &Run, benchmark: &Benchmark, turn: &Turn) -> Outcome<Seen> {
+    let mut anew = turn.copied.map(|cluster| Anew::new(cluster, COPIED));
     if let Some(anew) = &mut anew {
         anew.look()?;
     }
-    let mut job = Running::start(&mut command)?;
     let (mut looks, mut copying) = (0, 0);
-    while job.runs(benchmark.name).is_ok() {
-        thread::sleep(LOOK);
-        let Some(anew) = &mut anew else { continue };
+    let before_ms = processor_ms(turn.pids)?;
+    let told = carried_out(run, benchmark, turn.home, seconds(run), || {
+        let Some(anew) = &mut anew else { return Ok(()) };
         looks += 1;
         copying += u64::from(!anew.look()?.in_sync);
+        Ok(())
+    })?;
+    let used_ms = processor_ms(turn.pids)?.saturating_sub(before_ms);
+    if let Some(cluster) = turn.copied {
+        cluster.wait("v", "in-sync", 600)?;
+    }
+    let p99_ms = match told.p99_ms {
+        Some(p99_ms) => p99_ms,
+        None => logged_p99_ms(turn.home)?,
+    };
+    Ok(Seen {
+        per_second: told.per_second,
+        mean_ms: told.mean_ms,
+        p99_ms,
+        cpu_ms: float(used_ms) * 1000.0 / (told.per_second * float(seconds(run))).max(1.0),
+        copied_percent: float(copying) * 100.0 / float(looks.max(1)),
+    })
+}
+
+/// Runs a benchmark to its end, and looks at something now and then meanwhile: what it says.
+fn carried_out(
+    run: &Run,
+    benchmark: &Benchmark,
+    home: &Home,
+    seconds: u64,
+    mut look: impl FnMut() -> Outcome<()>,
+) -> Outcome<Told> {
+    let text = |error: std::io::Error| error.to_string();
+    remove_logs(home)?;
+    let output = run.scratch.join("benchmark.txt");
+    let file = fs::File::create(&output).map_err(text)?;
+    let mut command = (benchmark.command)(home, seconds)?;
+    command.stdout(file.try_clone().map_err(text)?).stderr(file);
+    let mut job = Running::start(&mut command)?;
+    while job.runs(benchmark.name).is_ok() {
+        thread::sleep(LOOK);
+        look()?;
     }
     let well = job.wait()?;
     let said = fs::read_to_string(&output).unwrap_or_default();
-    if let Some(cluster) = copied {
-        cluster.wait("v", "in-sync", 600)?;
-    }
-    match (benchmark.parse)(&said).filter(|_| well) {
-        Some(rate) => Ok((rate, float(copying) * 100.0 / float(looks.max(1)))),
+    match (benchmark.parse)(&said).filter(|told| well && told.per_second > 0.0) {
+        Some(told) => Ok(told),
         None => fail(format!("{}: not understood:\n{said}", benchmark.name)),
     }
 }
 
-/// `transactions:   4711   (1177.52 per sec.)`
-fn sysbench_rate(text: &str) -> Option<f64> {
-    let line = text.lines().find(|line| line.trim_start().starts_with("transactions:"))?;
-    line.split('(').nth(1)?.split(' ').next()?.parse().ok()
+/// System calls of those that serve the blocks, for a transaction: the median of a few runs. None of what is copied meanwhile, too.
+fn system_calls(run: &Run, benchmark: &Benchmark, turn: &Turn) -> Outcome<Option<f64>> {
+    if !run.counts || turn.copied.is_some() {
+        return Ok(None);
+    }
+    let mut all = Vec::new();
+    let seconds = seconds(run).min(CALLS_SECONDS);
+    for _ in 0..run.pace.repeats().min(CALLS_REPEATS) {
+        let counter = Counter::start(turn.pids, &run.scratch)?;
+        // A benchmark begins at once, and the counter does not; nodes that nobody asks do little meanwhile.
+        thread::sleep(ATTACH);
+        let told = carried_out(run, benchmark, turn.home, seconds, || Ok(()))?;
+        all.push(float(counter.end()?) / (told.per_second * float(seconds)));
+    }
+    Ok(Some(median(all)))
 }
 
-/// `tps = 1177.520000 (without initial connection time)`
-fn pgbench_rate(text: &str) -> Option<f64> {
-    let rest = text.lines().find_map(|line| line.strip_prefix("tps = "))?;
-    rest.split(' ').next()?.parse().ok()
+/// `transactions:   4711   (1177.52 per sec.)`, and its latencies: `avg:   3.40`, `99th percentile:   8.90`.
+fn told_by_sysbench(text: &str) -> Option<Told> {
+    let after = |start: &str| {
+        let lines = text.lines().map(str::trim);
+        lines.filter_map(|line| line.strip_prefix(start)).next().map(str::trim)
+    };
+    let rate = after("transactions:")?.split('(').nth(1)?.split(' ').next()?;
+    Some(Told {
+        per_second: rate.parse().ok()?,
+        mean_ms: after("avg:")?.parse().ok()?,
+        p99_ms: Some(after("99th percentile:")?.parse().ok()?),
+    })
+}
+
+/// `latency average = 3.2 ms`, `tps = 1177.520000 (without initial connection time)`
+fn told_by_pgbench(text: &str) -> Option<Told> {
+    let number = |start: &str| {
+        let rest = text.lines().find_map(|line| line.strip_prefix(start))?;
+        rest.split(' ').next()?.parse().ok()
+    };
+    let (per_second, mean_ms) = (number("tps = ")?, number("latency average = ")?);
+    Some(Told { per_second, mean_ms, p99_ms: None })
+}
+
+/// pgbench, with a log of each transaction.
+fn logged(mut command: Command, home: &Home) -> Command {
+    let prefix = home.sockets.join(LOG);
+    command.arg("--log").arg(format!("--log-prefix={}", prefix.display()));
+    command
+}
+
+/// What logs' names begin with.
+const LOG: &str = "transactions";
+
+/// The logs of the last run.
+fn logs(home: &Home) -> Outcome<Vec<PathBuf>> {
+    let text = |error: std::io::Error| format!("{}: {error}", home.sockets.display());
+    let mut all = Vec::new();
+    for entry in fs::read_dir(&home.sockets).map_err(text)? {
+        let entry = entry.map_err(text)?;
+        if entry.file_name().to_string_lossy().starts_with(LOG) {
+            all.push(entry.path());
+        }
+    }
+    Ok(all)
+}
+
+fn remove_logs(home: &Home) -> Outcome<()> {
+    for log in logs(home)? {
+        fs::remove_file(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+    }
+    Ok(())
+}
+
+fn logged_p99_ms(home: &Home) -> Outcome<f64> {
+    let mut text = String::new();
+    for log in logs(home)? {
+        text += &fs::read_to_string(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+    }
+    p99_ms(&text).ok_or_else(|| "pgbench logged no transaction".to_owned())
+}
+
+/// Of a log's lines: client, number, µs that it took (or a word, if it failed), script, and when. `None` without any.
+fn p99_ms(log: &str) -> Option<f64> {
+    let mut all: Vec<u64> =
+        log.lines().filter_map(|line| line.split(' ').nth(2)?.parse().ok()).collect();
+    all.sort_unstable();
+    all.get(all.len() * 99 / 100).map(|&micros| float(micros) / 1000.0)
 }
 
 /// As YCSB's: ten fields of a hundred characters in a row.
@@ -378,16 +547,27 @@ fn weight_of_half(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{pgbench_rate, sysbench_rate};
+    use super::{Told, p99_ms, told_by_pgbench, told_by_sysbench};
 
     #[test]
     fn what_benchmarks_say_is_understood() {
-        let said =
-            "SQL statistics:\n    transactions:                        4711   (1177.52 per sec.)\n";
-        assert_eq!(sysbench_rate(said), Some(1177.52));
+        let said = "SQL statistics:\n    transactions:                        4711   (1177.52 per sec.)\n\n\
+            Latency (ms):\n         min:                                    1.20\n         avg:                                    3.40\n         \
+            max:                                   99.00\n         99th percentile:                        8.90\n         sum:    16017.40\n";
+        let expected = Told { per_second: 1177.52, mean_ms: 3.4, p99_ms: Some(8.9) };
+        assert_eq!(told_by_sysbench(said), Some(expected));
         let said =
             "latency average = 3.2 ms\ntps = 2114.250000 (without initial connection time)\n";
-        assert_eq!(pgbench_rate(said), Some(2114.25));
-        assert_eq!((sysbench_rate("no"), pgbench_rate("no")), (None, None));
+        let expected = Told { per_second: 2114.25, mean_ms: 3.2, p99_ms: None };
+        assert_eq!(told_by_pgbench(said), Some(expected));
+        assert_eq!((told_by_sysbench("no"), told_by_pgbench("no")), (None, None));
+    }
+
+    #[test]
+    fn the_99th_percentile_of_a_log_leaves_out_what_failed() {
+        let line = |number: u32| format!("0 {number} {} 0 1700000000 1\n", number * 1000);
+        let log: String = (0..200).rev().map(line).collect();
+        assert_eq!(p99_ms(&(log + "1 7 failed 0 1700000000 2\n")), Some(198.0));
+        assert_eq!(p99_ms(""), None);
     }
 }

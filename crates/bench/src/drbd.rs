@@ -36,6 +36,9 @@ const METADATA_MIB: u64 = 128;
 /// How long the machines may take beside what is measured.
 const MAKE_LIMIT: Duration = Duration::from_secs(400);
 
+/// What a measurement may take beside its time: fio starts and ends twice, and both machines are asked what they did.
+const BESIDE_SECONDS: f64 = 6.0;
+
 /// How often it is begun.
 const ATTEMPTS: u32 = 2;
 
@@ -50,6 +53,10 @@ pub(crate) const LOCKSTEP: &str = "2 replicas, by ublk";
 /// As the script calls them, and as people do.
 const SUBJECTS: [(&str, &str); 4] =
     [("raw", RAW), ("drbd", DRBD), ("drbd-unflushed", UNFLUSHED), ("lockstep", LOCKSTEP)];
+
+/// What the columns mean here.
+const COSTS: &str = "CPU is for how long the processors of both machines were busy, kernel and fio included, and own is that less what the same \
+    requests take on the disk that nobody replicates; of these, too, only ratios count. Nothing counts system calls in these machines.";
 
 const fn workload(
     name: &'static str,
@@ -130,7 +137,7 @@ fn read_table(run: &Run, share: &Path) -> Outcome<Table> {
         seed: "what people run today: DRBD 8.4 as Debian's kernel has it, protocol C, two nodes, a block device on each side; \
                everything here is many times slower than on a real machine, and only ratios count",
         reference: RAW,
-        notes: Vec::new(),
+        notes: vec![COSTS.to_owned()],
         rows: Vec::new(),
     };
     if let [measured, _, ..] = run.programs.as_slice() {
@@ -143,14 +150,34 @@ fn read_table(run: &Run, share: &Path) -> Outcome<Table> {
             let mut repeats = Repeats::default();
             for repeat in 1..=run.pace.repeats() {
                 let report = share.join(format!("{key}-{number}-{repeat}.json"));
-                repeats.samples.push(fio::read_report(&report)?);
+                let busy_ms = busy_ms(&report.with_extension("busy"))?;
+                repeats.samples.push(fio::read_report(&report, busy_ms)?);
             }
             let subject = subject.to_owned();
             let (own_ms, system_calls) = (None, None);
             table.rows.push(Row { workload, subject, threads: 1, repeats, own_ms, system_calls });
         }
     }
+    own_times(&mut table);
     Ok(table)
+}
+
+/// For how long the processors of both machines were busy, as the script wrote it down.
+fn busy_ms(path: &Path) -> Outcome<u64> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let ticks: u64 = text.trim().parse().map_err(|_| format!("{}: {text}", path.display()))?;
+    Ok(ticks * 1000 / machine::TICKS_PER_SECOND)
+}
+
+/// Enters what each row takes more than the same requests on the disk that nobody replicates: there as here fio and the kernel are in it.
+fn own_times(table: &mut Table) {
+    let cost = |row: &Row| row.repeats.median(|sample| sample.cpu_ms);
+    let raw = table.rows.iter().filter(|row| row.subject == RAW);
+    let raw: Vec<(Workload, f64)> = raw.map(|row| (row.workload, cost(row))).collect();
+    for row in table.rows.iter_mut().filter(|row| row.subject != RAW) {
+        let disk = raw.iter().find(|(workload, _)| *workload == row.workload);
+        row.own_ms = disk.map(|(_, disk)| cost(row) - disk);
+    }
 }
 
 fn left_out(why: &str) -> Outcome<Option<Table>> {
@@ -241,7 +268,7 @@ impl Settings {
 
     /// How long a machine may run.
     fn limit(&self) -> Duration {
-        let each = Duration::from_secs_f64(self.seconds + self.warm_seconds + 2.0);
+        let each = Duration::from_secs_f64(self.seconds + self.warm_seconds + BESIDE_SECONDS);
         let runs = self.repeats * 4 * u32::try_from(WORKLOADS.len()).unwrap_or(u32::MAX);
         MAKE_LIMIT + each * runs
     }
@@ -282,5 +309,34 @@ impl Settings {
             return fail(format!("{} is not there", share.display()));
         }
         Ok(guest.start_for(self.limit(), &share, MEMORY_MIB, &words)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DRBD, RAW, WORKLOADS, own_times};
+    use crate::sample::{Repeats, Sample};
+    use crate::tables::{Row, Table};
+
+    fn row(subject: &str, number: usize, cpu_ms: f64) -> Row {
+        Row {
+            workload: WORKLOADS[number],
+            subject: subject.to_owned(),
+            threads: 1,
+            repeats: Repeats { samples: vec![Sample { cpu_ms, ..Sample::default() }] },
+            own_ms: None,
+            system_calls: None,
+        }
+    }
+
+    #[test]
+    fn own_time_is_what_the_disk_with_the_same_requests_does_not_take() {
+        let rows =
+            vec![row(RAW, 0, 100.0), row(DRBD, 0, 250.0), row(RAW, 1, 10.0), row(DRBD, 1, 30.0)];
+        let (key, title, seed, reference, notes) = ("drbd", "", "", RAW, Vec::new());
+        let mut table = Table { key, title, seed, reference, notes, rows };
+        own_times(&mut table);
+        let own: Vec<Option<f64>> = table.rows.iter().map(|row| row.own_ms).collect();
+        assert_eq!(own, [None, Some(150.0), None, Some(20.0)]);
     }
 }

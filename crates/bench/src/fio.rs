@@ -225,14 +225,14 @@ pub(crate) fn measure(
     start(target, workload, size_mib, seconds, threads, scratch)?.finish()
 }
 
-/// What a report says that fio wrote elsewhere; processor time was not looked at there.
-pub(crate) fn read_report(path: &Path) -> Outcome<Sample> {
+/// What a report says that fio wrote elsewhere, where processors were busy for so long meanwhile.
+pub(crate) fn read_report(path: &Path, busy_ms: u64) -> Outcome<Sample> {
     let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let seen = parse(&text);
     let Some(seen) = seen else {
         return Err(format!("{}: not understood:\n{text}", path.display()));
     };
-    Ok(seen.sample(0.0))
+    Ok(seen.sample(float(busy_ms) * 1000.0 / float(seen.requests)))
 }
 
 /// fio's report; the nbd engine says a line of its own before it.

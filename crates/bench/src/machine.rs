@@ -10,7 +10,7 @@ use crate::outcome::{Outcome, fail};
 use crate::stop;
 
 /// Ticks of the kernel's clock in a second, in which `/proc` counts (`USER_HZ` of every Linux).
-const TICKS_PER_SECOND: u64 = 100;
+pub(crate) const TICKS_PER_SECOND: u64 = 100;
 
 /// What figures of this run hold for.
 #[derive(Clone, Debug, Default, serde::Serialize)]

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::fio::float;
+use crate::machine::TICKS_PER_SECOND;
 use crate::outcome::{Outcome, fail};
 use crate::stop;
 
@@ -32,9 +33,6 @@ const IDLE_PERCENT: f64 = 5.0;
 
 /// How long that is waited for.
 const IDLE_LIMIT: Duration = Duration::from_secs(600);
-
-/// Ticks of the kernel's clock in a second, in which `/proc` counts (`USER_HZ` of every Linux).
-const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The kernel's threads are this process's children.
 const KERNEL: u32 = 2;
@@ -117,7 +115,7 @@ impl Neighbours {
         let (before, begun) = (self.ticks(), Instant::now());
         let made = make()?;
         let seconds = begun.elapsed().as_secs_f64();
-        let used = float(self.ticks() - before) / TICKS_PER_SECOND;
+        let used = float(self.ticks() - before) / float(TICKS_PER_SECOND);
         let waited_seconds = if waits { waited } else { 0.0 };
         let others_percent = used * 100.0 / seconds.max(1e-9);
         Ok((made, Part { table, seconds, waited_seconds, busy_percent, others_percent }))
