@@ -141,14 +141,14 @@ fn check(file: &Path) -> Result<bool, String> {
         serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))?;
     let Some(found) = measure() else { return Ok(true) };
     if (&found.compiler, &found.architecture) != (&known.compiler, &known.architecture) {
-        println!(
-            "NOT RUN: instruction counts: {} is of {} on {}, here is {} on {}",
+        not_run(&format!(
+            "{} is of {} on {}, here is {} on {}: count anew with the compiler that is to be used from now on, `cargo xtask counts --write`",
             file.display(),
             known.compiler,
             known.architecture,
             found.compiler,
             found.architecture
-        );
+        ));
         return Ok(true);
     }
     let mut passed = true;
@@ -186,6 +186,19 @@ fn compare(path: &HotPath, found: &Counts, known: &Counts) -> bool {
     passed
 }
 
+/// Nothing was compared. That is no failure, and looks like one, so that it is not overlooked where nobody reads what passes.
+fn not_run(why: &str) {
+    println!("NOT RUN: instruction counts: {why}");
+    eprint!("{}", loud(why));
+}
+
+fn loud(why: &str) -> String {
+    let line = "*".repeat(72);
+    format!(
+        "counts: {line}\ncounts: NOTHING WAS COMPARED: the gate on instruction counts is open\ncounts: {why}\ncounts: {line}\n"
+    )
+}
+
 fn percent(now: u64, before: u64) -> f64 {
     let number = |count: u64| u32::try_from(count).map_or(f64::INFINITY, f64::from);
     (number(now) / number(before).max(1.0) - 1.0) * 100.0
@@ -208,7 +221,7 @@ fn measure() -> Option<Counts> {
         output.status.success().then_some(text)
     };
     if told("valgrind").is_none() {
-        println!("NOT RUN: instruction counts: no valgrind on this machine");
+        not_run("no valgrind on this machine");
         return None;
     }
     let compiler = told("rustc").unwrap_or_else(|| "an unknown compiler".to_owned());
@@ -220,7 +233,7 @@ fn measure() -> Option<Counts> {
                 allocations_per_1000.insert(path.name.to_owned(), allocations * 1000 / COUNT);
             }
             (Err(why), _) | (_, Err(why)) => {
-                println!("NOT RUN: instruction counts: {}: {why}", path.name);
+                not_run(&format!("{}: {why}", path.name));
                 return None;
             }
         }
@@ -268,7 +281,7 @@ fn collected(said: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{COUNT, HotPath, PATHS, allocations_of, collected};
+    use super::{COUNT, HotPath, PATHS, allocations_of, collected, loud};
 
     #[test]
     fn every_path_can_be_carried_out() {
