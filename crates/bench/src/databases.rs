@@ -211,7 +211,7 @@ fn on_own_devices(run: &Run) -> Outcome<Vec<Transactions>> {
     let size_mib = size_mib(run);
     let mut devices = OwnDevices::new(&run.scratch, "own", size_mib);
     let device = devices.add()?;
-    let limit = mirror::slower(run, &device, size_mib, REQUESTS_MAX)?;
+    let limit = mirror::quarter(run, &device, size_mib)?.at_most(REQUESTS_MAX, mirror::BYTES_MAX);
     let server = Server::nbdkit_file(&run.scratch, Path::new(&device))?;
     let place = |number: usize| run.scratch.join(format!("own{number}"));
     let mut subjects = vec![plain(OWN_PLAIN, server, &place(0))?];

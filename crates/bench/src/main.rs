@@ -55,7 +55,7 @@ use run::{Pace, Run, Turns};
 #[derive(Debug, Parser)]
 #[command(name = "bench", about = "Measures speed beside the raw disk and beside others")]
 struct Arguments {
-    /// Long measurements, large volumes, all rows, Ceph, DRBD: nearly three hours
+    /// Long measurements, large volumes, all rows, Ceph, DRBD: hours
     #[arg(long)]
     full: bool,
     /// Only show that every row can be made
@@ -184,8 +184,8 @@ fn measure(run: &Run, arguments: &Arguments) -> Outcome<Report> {
     } else {
         tables.extend(parts.make("drbd", drbd::drbd)?.flatten());
     }
-    let (table, mirror) = parts.make("mirror", mirror::mirror)?.flatten().unzip();
-    tables.extend(table);
+    let (mirrored, mirror) = parts.make("mirror", mirror::mirror)?.flatten().unzip();
+    tables.extend(mirrored.into_iter().flatten());
     let databases = parts.make("databases", databases::measure)?.unwrap_or_default();
     let failover = parts.make("failover", failover::measure)?;
     let idle = parts.make("idle", idle::measure)?.unwrap_or_default();

@@ -295,7 +295,7 @@ fn mirror_text(mirror: &Mirror, page: &mut String) {
     let Mirror { file_mib, requests, bytes, files, resyncs } = mirror;
     write!(
         page,
-        "\nEvery device here does {requests} requests and {:.0} MB in a second, the nodes' and the one beside them. The volume of \
+        "\nIn the first of these tables, and in what follows, every device does {requests} requests and {:.0} MB in a second, the nodes' and the one beside them. The volume of \
          two replicas goes on without its peer (`quorum = off`).\n\n\
          A file of {file_mib} MiB, written in order and synced, at the same place each time, on ext4; on volumes and nbdkit's \
          disk by nbdfuse and a loop device.\n\n\

@@ -11,10 +11,17 @@ use crate::outcome::Outcome;
 const ROOT: &str = "/sys/fs/cgroup/blkio";
 
 /// What a device may do in a second.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Limit {
     pub(crate) requests: u64,
     pub(crate) bytes: u64,
+}
+
+impl Limit {
+    /// The same, and no more than this.
+    pub(crate) fn at_most(self, requests: u64, bytes: u64) -> Limit {
+        Limit { requests: self.requests.min(requests), bytes: self.bytes.min(bytes) }
+    }
 }
 
 /// Limits that hold.
@@ -70,5 +77,16 @@ impl Drop for Throttle {
                 eprintln!("bench: {why}");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Limit;
+
+    #[test]
+    fn a_slow_disk_is_not_made_faster_by_a_limit() {
+        let slow = Limit { requests: 300, bytes: 900 };
+        assert_eq!(slow.at_most(8_000, 500), Limit { requests: 300, bytes: 500 });
     }
 }
