@@ -165,7 +165,11 @@ pub(crate) fn start(
         let child = child.map_err(|error| format!("{words}: {error}"))?;
         return Ok(Job { child, output, words });
     }
-    let mut command = command(target, workload, size_mib);
+    let part_mib = part_mib(workload, size_mib, threads);
+    let mut command = command(target, workload, part_mib);
+    if part_mib < size_mib {
+        command.arg(format!("--offset_increment={part_mib}M"));
+    }
     // With whole histograms where two sides are to be taken together.
     let format = if workload.has_both_sides() { "json+" } else { "json" };
     command.args(WHOLE_LATENCY);
@@ -176,6 +180,15 @@ pub(crate) fn start(
     let words = shown(&command);
     let child = start_silent(&mut command)?;
     Ok(Job { child, output, words })
+}
+
+/// How much of it each of several instances asks for: who goes in order has a part of its own, for all of them would ask for the same blocks
+/// at once.
+fn part_mib(workload: &Workload, size_mib: u64, threads: u32) -> u64 {
+    match workload.pattern {
+        "read" | "write" => (size_mib / u64::from(threads.max(1))).max(1),
+        _ => size_mib,
+    }
 }
 
 impl Job {

@@ -143,7 +143,7 @@ pub(crate) fn record_memory(run: &Run) -> Outcome<Table> {
         notes: Vec::new(),
         rows: Vec::new(),
     };
-    measure(run, &subjects, &RECORD, |workload| instances(run, workload), &mut table)?;
+    measure(run, &subjects, &RECORD, |workload| instances(run.pace, workload), &mut table)?;
     let writes = |workload: &Workload| workload.reads == 0 && workload.depth > 1;
     let writes: Vec<Workload> = RECORD.into_iter().filter(writes).collect();
     loopback::measure(run, &writes, &mut table)?;
@@ -184,7 +184,7 @@ pub(crate) fn record_file(run: &Run) -> Outcome<Table> {
         notes: Vec::new(),
         rows: Vec::new(),
     };
-    measure(run, &subjects, &RECORD, |workload| instances(run, workload), &mut table)?;
+    measure(run, &subjects, &RECORD, |workload| instances(run.pace, workload), &mut table)?;
     Ok(table)
 }
 
@@ -304,12 +304,12 @@ pub(crate) fn threads_name(threads: u16) -> String {
     format!("threads = {threads}, shards = {threads}")
 }
 
-/// How many clients at once: only what is many small requests is asked for by several.
-fn instances(run: &Run, workload: &Workload) -> Vec<u32> {
-    match run.pace {
+/// How many clients at once: of what is not many small requests one and the most that there are.
+fn instances(pace: Pace, workload: &Workload) -> Vec<u32> {
+    match pace {
         Pace { full: true, .. } if workload.depth == 64 => vec![1, 2, 4, 8],
         // Those in between are made no other way.
-        Pace { sanity: true, .. } if workload.depth == 64 => vec![1, 8],
+        Pace { full: true, .. } | Pace { sanity: true, .. } => vec![1, 8],
         Pace { .. } => vec![1],
     }
 }

@@ -1,4 +1,4 @@
-use super::{Target, Workload, float, measure, parse};
+use super::{Target, Workload, float, measure, parse, part_mib};
 
 const REPORT: &str = r#"fio: connected to NBD server
 {"jobs": [{"job_runtime": 2000, "usr_cpu": 10.0, "sys_cpu": 30.0,
@@ -67,4 +67,12 @@ fn fio_is_asked_for_percentiles_of_whole_latencies_and_histograms_of_both_sides(
         let seen = seen.expect("a report that is understood");
         assert!(seen.p50_us > 0.0 && seen.p99_us >= seen.p50_us, "{seen:?}");
     }
+}
+
+#[test]
+fn several_that_go_in_order_have_a_part_each_and_those_that_do_not_all_of_it() {
+    let of = |pattern| Workload { name: "", pattern, block_kib: 128, depth: 16, reads: 0 };
+    let found = ["write", "read", "randwrite"].map(|pattern| part_mib(&of(pattern), 256, 8));
+    assert_eq!(found, [32, 32, 256]);
+    assert_eq!(part_mib(&of("write"), 256, 1), 256);
 }

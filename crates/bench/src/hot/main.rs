@@ -291,6 +291,13 @@ mod tests {
     }
 
     #[test]
+    fn an_open_gate_is_said_in_lines_that_stand_out() {
+        let said = loud("no valgrind");
+        assert!(said.lines().all(|line| line.starts_with("counts: ")), "{said}");
+        assert!(said.contains("NOTHING WAS COMPARED") && said.contains("no valgrind"), "{said}");
+    }
+
+    #[test]
     fn one_allocation_for_each_request_is_counted() {
         let run = |count| (0..count).for_each(|number| drop(std::hint::black_box(vec![number])));
         let path = HotPath { name: "", what: "", run };

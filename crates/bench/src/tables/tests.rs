@@ -1,5 +1,6 @@
-use super::{DEPTHS, Row, Subject, Table, counts, own_times, raw};
+use super::{DEPTHS, RECORD, Row, Subject, Table, counts, instances, own_times, raw};
 use crate::fio::Target;
+use crate::run::{Pace, Turns};
 use crate::sample::{Repeats, Sample};
 
 fn row(subject: &str, sample: Sample) -> Row {
@@ -51,4 +52,16 @@ fn more_shards_than_a_resource_can_have_are_left_out_on_every_machine() {
     let (counts, left_out) = counts(64);
     assert_eq!(counts, [1, 2, 4, 8]);
     assert_eq!(left_out, [(16, "a resource has 8 at most".to_owned())]);
+}
+
+#[test]
+fn every_workload_of_the_record_is_asked_for_by_one_and_by_eight_clients_in_long_runs() {
+    let pace = |full, sanity| Pace { full, sanity, brief: false, turns: Turns::Usual };
+    for workload in &RECORD {
+        for long in [pace(true, false), pace(false, true)] {
+            let found = instances(long, workload);
+            assert!(found.contains(&1) && found.contains(&8), "{}: {found:?}", workload.name);
+        }
+        assert_eq!(instances(pace(false, false), workload), [1]);
+    }
 }
