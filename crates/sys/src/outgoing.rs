@@ -7,7 +7,8 @@
 //!
 //! Not here: sends (`streams`), limits of what may wait to be sent (whoever says it).
 
-use crate::buffer::{BufferPool, Piece};
+use crate::buffer::Piece;
+use crate::pool::BufferPool;
 
 /// Room for bytes that is kept from turn to turn, at most. What a turn says beyond is rare: a list of exports.
 const KEPT_BYTES_MAX: usize = 64 << 10;

@@ -34,6 +34,10 @@ pub const BUFFER_CLASSES_BYTES: [usize; 9] = {
 /// Every block starts at a multiple of this: enough for O_DIRECT on every device known.
 const ALIGN_BYTES: usize = 4096;
 
+/// Blocks of so many bytes and more are mappings of their own: what goes of them goes back to the machine, where an allocator would
+/// keep it, and have lost some to fitting it in.
+const MAPPED_BYTES_MIN: usize = 64 << 10;
+
 /// Of the limit of a budget that several threads draw from so much at most lies idle.
 const IDLE_PART: usize = 4;
 
@@ -61,8 +65,17 @@ impl Block {
 
     /// A zeroed block, or `None` when the machine is out of memory.
     fn allocate(class: usize) -> Option<Block> {
-        // SAFETY: the layout's size is not zero.
-        let at = unsafe { alloc_zeroed(Block::layout(class)) };
+        let bytes = BUFFER_CLASSES_BYTES[class];
+        let at = if bytes >= MAPPED_BYTES_MIN {
+            let (rights, kind) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            // SAFETY: a new mapping, of memory that nobody has yet.
+            let at = unsafe { libc::mmap(null_mut(), bytes, rights, kind, -1, 0) };
+            if at == libc::MAP_FAILED { null_mut() } else { at.cast() }
+        } else {
+            // SAFETY: the layout's size is not zero.
+            unsafe { alloc_zeroed(Block::layout(class)) }
+        };
         let next = AtomicPtr::new(null_mut());
         NonNull::new(at).map(|at| Block { at, class, lent: OnceLock::new(), next })
     }
@@ -90,8 +103,13 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: allocated by `allocate` with the same layout; a block is dropped once.
-        unsafe { dealloc(self.at.as_ptr(), Block::layout(self.class)) }
+        if self.bytes() >= MAPPED_BYTES_MIN {
+            // SAFETY: `allocate` mapped so many bytes there; a block is dropped once, and nobody has them any more.
+            unsafe { libc::munmap(self.at.as_ptr().cast(), self.bytes()) };
+        } else {
+            // SAFETY: allocated by `allocate` with the same layout; a block is dropped once.
+            unsafe { dealloc(self.at.as_ptr(), Block::layout(self.class)) }
+        }
     }
 }
 

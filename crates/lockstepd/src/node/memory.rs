@@ -1,6 +1,6 @@
 //! How much memory payload may take on this node: on all its threads together, and as many volumes are open.
 //!
-//! Always: a node takes no more than 64 MiB, 16 MiB for each open volume, and what its bitmaps need. Of those 40 MiB, and all of
+//! Always: a node takes no more than 64 MiB, 16 MiB for each open volume, and what its bitmaps need. Of those 36 MiB, and all of
 //! each volume's, are for payload; the rest is the program, what connections are received in, and what volumes keep.
 //! Whoever waits for what stands in [0009](../../../../docs/design/0009-buffers.md).
 //!
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use sys::Budget;
 
 /// Bytes between nodes and disks, whatever is open, and more for each open volume.
-const PEER_BYTES: [usize; 2] = [16 << 20, 8 << 20];
+const PEER_BYTES: [usize; 2] = [12 << 20, 8 << 20];
 
 /// The same for what clients' requests carry: with one open volume there is room for one of the largest, 32 MiB; with more
 /// such a request of one leaves something for the others.
@@ -92,15 +92,15 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     #[test]
-    fn payload_has_40_mib_and_16_for_each_open_volume_and_no_more_than_192() {
+    fn payload_has_36_mib_and_16_for_each_open_volume_and_no_more_than_192() {
         let memory = Memory::new(None);
         let all = |volumes| memory.peer_bytes(volumes) + memory.client_bytes(volumes);
-        assert_eq!([1, 2, 5].map(all), [56 * MIB, 72 * MIB, 120 * MIB]);
-        assert_eq!([14, 1000].map(all), [192 * MIB; 2]);
+        assert_eq!([1, 2, 5].map(all), [52 * MIB, 68 * MIB, 116 * MIB]);
+        assert_eq!([15, 1000].map(all), [192 * MIB; 2]);
         memory.set_open(5);
         let pools = [&memory.clients, &memory.incoming, &memory.outgoing, &memory.forwarded];
         let limits: usize = pools.iter().map(|budget| budget.pool().limit_bytes()).sum();
-        assert_eq!((memory.open(), limits), (5, 120 * MIB));
+        assert_eq!((memory.open(), limits), (5, 116 * MIB));
     }
 
     #[test]
