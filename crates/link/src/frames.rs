@@ -145,6 +145,12 @@ impl Link {
         self.session.set_pool(pool);
     }
 
+    /// Bytes that wait to be enciphered.
+    #[must_use]
+    pub fn waiting_bytes(&self) -> usize {
+        self.session.waiting_bytes()
+    }
+
     /// How much may be received at once; see [`Session::receive_max`].
     #[must_use]
     pub fn receive_max(&self) -> usize {
@@ -434,7 +440,7 @@ impl Link {
 
     /// Everything that is to be sent now, in order. Call it once after a batch of inputs, and after
     /// an error.
-    pub fn outgoing(&mut self) -> Drain<'_, Piece> {
-        self.session.outgoing()
+    pub fn outgoing(&mut self, room_bytes: usize) -> Drain<'_, Piece> {
+        self.session.outgoing(room_bytes)
     }
 }

@@ -19,6 +19,7 @@
 //!
 //! Not here: frames (`frames`), sockets and clocks (the caller moves bytes and passes the time).
 
+use std::collections::VecDeque;
 use std::vec::Drain;
 
 use base::{Duration, Instant, NodeId};
@@ -47,9 +48,9 @@ const SEAL_BYTES_MAX: usize = 15 * RECORD_PLAIN_BYTES_MAX;
 /// Up to this many plain bytes, records are not worth a buffer of the caller's pool.
 const SMALL_BYTES_MAX: usize = 4096;
 
-/// Bytes of headers, small frames and small records on their way that lie in buffers, at most: of 64 sends, or
+/// Bytes of headers, small frames and small records on their way that lie in buffers, at most: of 64 sends and
 /// of one that fills a batch. Further ones are in memory of their own.
-const SMALL_TOTAL_BYTES: usize = 256 << 10;
+const SMALL_TOTAL_BYTES: usize = 512 << 10;
 
 const OPENING_MAGIC: [u8; 4] = *b"LKSP";
 const OPENING_VERSION: u8 = 1;
@@ -83,7 +84,13 @@ pub struct Session {
     inside_at: usize,
     /// To be sent: not enciphered yet, or in the clear, with payloads between.
     batch: Outgoing,
-    /// To be sent before `batch`: records.
+    /// To be enciphered and sent before `batch`.
+    plain: VecDeque<Piece>,
+    /// Bytes in `plain`.
+    plain_bytes: usize,
+    /// What stands before a payload, and its first bytes, which share a record.
+    shared: Vec<u8>,
+    /// To be sent before `plain`: records.
     sealed: Vec<u8>,
     /// To be sent before `sealed`.
     pieces: Vec<Piece>,
@@ -157,7 +164,10 @@ impl Session {
             handshake_bytes: 0,
             inside: Vec::new(),
             inside_at: 0,
-            batch: Outgoing::new(),
+            batch: Outgoing::keeping(2 * SEAL_BYTES_MAX + RECORD_PLAIN_BYTES_MAX * 2),
+            plain: VecDeque::new(),
+            plain_bytes: 0,
+            shared: Vec::new(),
             sealed,
             pieces: Vec::new(),
             pool: pool.clone(),
@@ -261,6 +271,8 @@ impl Session {
         if let Err(failure) = &result {
             self.failure = Some(failure.clone());
             self.batch.clear();
+            self.plain.clear();
+            self.plain_bytes = 0;
         }
         result
     }
@@ -456,8 +468,8 @@ impl Session {
         }
     }
 
-    /// Appends a payload to what is to be sent. Enciphered it is read at once; in the clear it is
-    /// kept until it is sent, and must not be changed before.
+    /// Appends a payload to what is to be sent. It is kept until it is enciphered, or sent in the clear, and must not be changed
+    /// before.
     ///
     /// # Panics
     /// If the session is not open yet.
@@ -471,17 +483,7 @@ impl Session {
             self.batch.bytes().extend_from_slice(bytes);
             return;
         }
-        if self.tls.is_none() {
-            self.batch.put(payload);
-            return;
-        }
-        // What stands before it shares a record with its first bytes.
-        let used = self.batch.bytes().len() % RECORD_PLAIN_BYTES_MAX;
-        let gap = if used == 0 { 0 } else { RECORD_PLAIN_BYTES_MAX - used };
-        let (beside, rest) = bytes.split_at(gap.min(bytes.len()));
-        self.batch.bytes().extend_from_slice(beside);
-        self.flush();
-        self.seal(rest);
+        self.batch.put(payload);
     }
 
     fn is_refusing(&self) -> bool {
@@ -492,16 +494,57 @@ impl Session {
         self.failure.is_some() || self.closing
     }
 
-    /// Turns `batch` into what can be sent.
+    /// Turns `batch` into what can be sent, or enciphered.
     fn flush(&mut self) {
-        if self.tls.is_none() {
-            self.batch.take(&self.small, &mut self.pieces);
-            return;
+        let from = self.pieces.len();
+        self.batch.take(&self.small, &mut self.pieces);
+        if self.tls.is_some() {
+            let plain = self.pieces.drain(from..);
+            self.plain_bytes += plain.as_slice().iter().map(Piece::len).sum::<usize>();
+            self.plain.extend(plain);
         }
-        let mut batch = std::mem::take(&mut self.batch);
-        self.seal(batch.bytes());
-        batch.clear();
-        self.batch = batch;
+    }
+
+    /// Enciphers what comes next, up to a payload's end.
+    fn seal_next(&mut self) {
+        let mut shared = std::mem::take(&mut self.shared);
+        let mut rest = None;
+        while let Some(piece) = self.plain.pop_front() {
+            self.plain_bytes -= piece.len();
+            let bytes = piece.as_slice();
+            if bytes.len() <= RECORD_PLAIN_BYTES_MAX && shared.len() + bytes.len() <= SEAL_BYTES_MAX
+            {
+                shared.extend_from_slice(bytes);
+                continue;
+            }
+            // What stands before it shares a record with its first bytes.
+            let used = shared.len() % RECORD_PLAIN_BYTES_MAX;
+            let gap = if used == 0 { 0 } else { RECORD_PLAIN_BYTES_MAX - used };
+            let count = gap.min(bytes.len());
+            shared.extend_from_slice(&bytes[..count]);
+            rest = Some((piece, count));
+            break;
+        }
+        self.seal(&shared);
+        if let Some((piece, from)) = &rest {
+            self.seal(&piece.as_slice()[*from..]);
+        }
+        shared.clear();
+        self.shared = shared;
+    }
+
+    /// Enciphers everything, whatever its room.
+    fn seal_all(&mut self) {
+        self.flush();
+        while !self.plain.is_empty() {
+            self.seal_next();
+        }
+    }
+
+    /// Bytes that wait to be enciphered.
+    #[must_use]
+    pub fn waiting_bytes(&self) -> usize {
+        self.plain_bytes
     }
 
     fn seal(&mut self, bytes: &[u8]) {
@@ -544,7 +587,7 @@ impl Session {
             return;
         }
         if self.is_open() {
-            self.flush();
+            self.seal_all();
         }
         self.closing = true;
         if self.failure.is_none()
@@ -556,17 +599,23 @@ impl Session {
         }
     }
 
-    /// Everything that is to be sent now, in order. Call it once after a batch of inputs, and again
-    /// after an error.
-    pub fn outgoing(&mut self) -> Drain<'_, Piece> {
+    /// What is to be sent now, in order. Call it once after a batch of inputs, and again after an error; and when what it gave
+    /// has left: no more than `room_bytes`, and one payload, are enciphered beforehand.
+    pub fn outgoing(&mut self, room_bytes: usize) -> Drain<'_, Piece> {
         self.flush();
+        let mut bytes = 0;
+        while bytes < room_bytes && !self.plain.is_empty() {
+            let before = self.plain_bytes;
+            self.seal_next();
+            bytes += before - self.plain_bytes;
+        }
         self.cut_sealed();
         self.pieces.drain(..)
     }
 
     #[cfg(test)]
     pub(crate) fn refresh_keys(&mut self) {
-        self.flush();
+        self.seal_all();
         let tls = self.tls.as_mut().expect("there are keys inside TLS only");
         tls.refresh_keys(&mut self.sealed);
     }

@@ -134,7 +134,7 @@ impl End {
     }
 
     fn outgoing(&mut self) -> Vec<u8> {
-        join(self.link.outgoing().as_slice())
+        join(self.link.outgoing(usize::MAX).as_slice())
     }
 }
 

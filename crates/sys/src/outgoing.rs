@@ -10,22 +10,35 @@
 use crate::buffer::Piece;
 use crate::pool::BufferPool;
 
-/// Room for bytes that is kept from turn to turn, at most. What a turn says beyond is rare: a list of exports.
+/// Room for bytes that is kept from turn to turn, at most, unless told otherwise. What a turn says beyond is rare: a list of exports.
 const KEPT_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes and data to be sent.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Outgoing {
     bytes: Vec<u8>,
+    kept_bytes_max: usize,
     /// Data, and how many of the bytes go before it.
     data: Vec<(usize, Piece)>,
+}
+
+impl Default for Outgoing {
+    fn default() -> Outgoing {
+        Outgoing::new()
+    }
 }
 
 impl Outgoing {
     /// Nothing.
     #[must_use]
     pub fn new() -> Outgoing {
-        Outgoing::default()
+        Outgoing::keeping(KEPT_BYTES_MAX)
+    }
+
+    /// Nothing; room for so many bytes is kept from turn to turn.
+    #[must_use]
+    pub fn keeping(kept_bytes_max: usize) -> Outgoing {
+        Outgoing { bytes: Vec::new(), kept_bytes_max, data: Vec::new() }
     }
 
     /// Where to append what is said next.
@@ -47,7 +60,7 @@ impl Outgoing {
     /// Moves everything behind `pieces`, and answers how many bytes were said. These lie in a buffer of `pool` then, or, if it
     /// has none, in memory of their own.
     pub fn take(&mut self, pool: &BufferPool, pieces: &mut Vec<Piece>) -> usize {
-        let Outgoing { bytes, data } = self;
+        let Outgoing { bytes, kept_bytes_max, data } = self;
         let count = bytes.len();
         let mut buffer = pool.take(count);
         if let Some(buffer) = &mut buffer {
@@ -73,7 +86,7 @@ impl Outgoing {
         }
         say(count, pieces);
         bytes.clear();
-        if bytes.capacity() > KEPT_BYTES_MAX {
+        if bytes.capacity() > *kept_bytes_max {
             *bytes = Vec::new();
         }
         count

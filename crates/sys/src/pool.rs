@@ -160,6 +160,7 @@ impl Budget {
             owner: this_thread(),
             idle: UnsafeCell::new(Idle { blocks: Default::default(), bytes: 0 }),
             returned: AtomicPtr::new(null_mut()),
+            returned_bytes: AtomicUsize::new(0),
             counts: Arc::clone(&self.counts),
         };
         BufferPool::of(Arc::new(shelf), Rule::Whole)
@@ -215,6 +216,7 @@ struct Shelf {
     idle: UnsafeCell<Idle>,
     /// What other threads have given back: a list of `Arc`s as raw pointers, by `Block::next`.
     returned: AtomicPtr<Block>,
+    returned_bytes: AtomicUsize,
     counts: Arc<Counts>,
 }
 
@@ -239,8 +241,14 @@ impl Shelf {
         Some(act(idle, bytes_max))
     }
 
-    /// Adds to what other threads have given back.
+    /// Adds to what other threads have given back, as long as that is no more than may lie idle: nobody knows when the owner looks.
     fn put_returned(&self, block: Arc<Block>) {
+        let bytes = block.bytes();
+        let returned_bytes = self.returned_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if returned_bytes > self.counts.idle_bytes_max() {
+            self.returned_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            return;
+        }
         let block = Arc::into_raw(block).cast_mut();
         let mut first = self.returned.load(Ordering::Relaxed);
         loop {
@@ -262,6 +270,7 @@ impl Shelf {
             // SAFETY: `put_returned` made it of an `Arc`, and the list was taken whole: nobody else has it.
             let block = unsafe { Arc::from_raw(next) };
             next = block.next.load(Ordering::Relaxed);
+            self.returned_bytes.fetch_sub(block.bytes(), Ordering::Relaxed);
             each(block);
         }
     }

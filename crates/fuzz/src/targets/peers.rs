@@ -141,7 +141,7 @@ pub(super) const LINK: Target = Target {
         let pool = sys::BufferPool::new(1 << 20);
         let mut session =
             Session::dial(&NODES[1], Some(NodeId(1)), &pool, Instant(0)).expect("a good identity");
-        session.outgoing().flat_map(|piece| piece.as_slice().to_vec()).collect()
+        session.outgoing(usize::MAX).flat_map(|piece| piece.as_slice().to_vec()).collect()
     },
     mend: |bytes| seal_records(bytes),
     judge: |input| {

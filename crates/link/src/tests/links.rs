@@ -118,8 +118,31 @@ fn a_large_payload_in_the_clear_is_sent_from_where_it_lies() {
     let payload = Piece::from(vec![7; 1 << 20]);
     let at = payload.as_slice().as_ptr();
     a.link.send_shard(RESOURCE, 0, &write(1, 2048), Some(payload));
-    let pieces = a.link.outgoing();
+    let pieces = a.link.outgoing(usize::MAX);
     assert!(pieces.as_slice().iter().any(|piece| piece.as_slice().as_ptr() == at));
+}
+
+#[test]
+fn no_more_is_enciphered_than_there_is_room_for_and_the_rest_in_its_turn() {
+    let (mut a, mut b) = ready_ends(LinkMode::Encrypted);
+    let payload = random_bytes(1 << 20, &mut Prng::new(4));
+    for number in 1..=4 {
+        a.link.send_shard(RESOURCE, 0, &write(number, 2048), Some(Piece::from(payload.clone())));
+        a.link.send_node(&NodeMessage::Ping { number });
+    }
+    let mut sent = 0;
+    let mut rounds = 0;
+    while a.link.waiting_bytes() > 0 || rounds == 0 {
+        let bytes = join(a.link.outgoing(64 << 10).as_slice());
+        assert!(bytes.len() < (64 << 10) + payload.len() * 11 / 10, "one payload beyond");
+        sent += bytes.len();
+        rounds += 1;
+        b.deliver(bytes);
+    }
+    assert!(rounds > 3 && sent > payload.len() * 4);
+    assert!(a.link.outgoing(usize::MAX).as_slice().is_empty());
+    let payloads = b.frames.iter().filter(|(_, came)| *came == payload).count();
+    assert_eq!((b.frames.len(), payloads), (8, 4), "in the order in which they were said");
 }
 
 #[test]
@@ -256,7 +279,7 @@ fn keys_are_changed_under_way() {
     let mut a = Session::dial(&config_of(1), Some(NodeId(2)), &pool(), Instant(0)).unwrap();
     let mut b = Session::accept(&config_of(2), &pool(), Instant(0)).unwrap();
     let carry = |from: &mut Session, to: &mut Session| {
-        let mut bytes = join(from.outgoing().as_slice());
+        let mut bytes = join(from.outgoing(usize::MAX).as_slice());
         let mut place = vec![0; 4096];
         let count = to.read(&mut bytes.as_mut_slice(), &mut place).unwrap();
         place.truncate(count);

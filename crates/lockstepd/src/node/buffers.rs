@@ -22,7 +22,7 @@ const RECEIVE_SMALL_BYTES: usize = 16 << 10;
 const RECEIVE_LARGE_TOTAL_BYTES: usize = 4 << 20;
 
 /// Bytes of buffers of answers that are kept for the next.
-const ANSWERS_IDLE_BYTES: usize = 4 << 20;
+const ANSWERS_IDLE_BYTES: usize = 1 << 20;
 
 /// Connections that are received in small ones, at most: 16 streams of 64 nodes, and the strangers.
 const RECEIVE_SMALL_MAX: usize = 16 * 64 + link::STRANGERS_MAX;

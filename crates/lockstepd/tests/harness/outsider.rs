@@ -65,7 +65,7 @@ impl Outsider {
     /// Waits until the node sends it away.
     pub(crate) fn is_sent_away(&mut self) {
         loop {
-            for piece in self.link.outgoing() {
+            for piece in self.link.outgoing(usize::MAX) {
                 // The node may have closed already.
                 self.socket.write_all(piece.as_slice()).ok();
             }
@@ -81,7 +81,7 @@ impl Outsider {
 
     /// Sends what is to be sent and takes what has come; whether it was let in just now.
     fn turn(&mut self) -> bool {
-        for piece in self.link.outgoing() {
+        for piece in self.link.outgoing(usize::MAX) {
             self.socket.write_all(piece.as_slice()).expect("the node listens");
         }
         let count = match self.socket.read(&mut self.bytes) {

@@ -12,6 +12,7 @@ use link::{Link, LinkError, LinkEvent, LinkWant, Revocations};
 use sys::{Buffer, Event, Payload, Piece, Socket};
 use wire::{Agreed, Frame, GoodbyeReason, Hello, Message};
 
+use super::SEALED_BYTES_MAX;
 use super::common::Common;
 use super::places::Place;
 use crate::log::{debug, warning_limited};
@@ -62,6 +63,12 @@ pub(in crate::node) struct Connection {
 impl Connection {
     pub(super) fn is_revoked(&self, revoked: &Revocations) -> bool {
         self.link.as_ref().is_some_and(|link| link.is_revoked(revoked))
+    }
+
+    /// Bytes that were said and have not left.
+    pub(super) fn waiting_bytes(&self) -> u64 {
+        let plain_bytes = self.link.as_ref().map_or(0, Link::waiting_bytes);
+        self.unsent + u64::try_from(plain_bytes).expect("memory is smaller")
     }
 
     /// Whom it leads to, if that is proved.
@@ -149,7 +156,8 @@ impl Node {
         let Some(connection) = self.peers.connections.get_mut(key) else { return };
         let Some(link) = connection.link.as_mut() else { return };
         let from = connection.pieces.len();
-        connection.pieces.extend(link.outgoing());
+        let unsent = usize::try_from(connection.unsent).unwrap_or(usize::MAX);
+        connection.pieces.extend(link.outgoing(SEALED_BYTES_MAX.saturating_sub(unsent)));
         connection.unsent += count_bytes(&connection.pieces[from..]);
         if connection.pieces.is_empty() || connection.sends >= SENDS_MAX {
             return;
@@ -418,7 +426,7 @@ impl Node {
     fn go_on_moving(&mut self, key: Key) {
         let Some(connection) = self.peers.connections.get_mut(key) else { return };
         let Some(thread) = connection.moves_to else { return };
-        if connection.unsent > 0 || connection.closing || connection.receiving {
+        if connection.waiting_bytes() > 0 || connection.closing || connection.receiving {
             return;
         }
         let Some(mut connection) = self.peers.connections.remove(key) else { return };

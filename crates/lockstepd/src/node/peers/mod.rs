@@ -37,6 +37,9 @@ use crate::slab::{Key, Slab};
 /// of a 1 Gbit/s link.
 pub(super) const UNSENT_BYTES_MAX: u64 = 256 << 20;
 
+/// Bytes that are enciphered before what was enciphered has left.
+const SEALED_BYTES_MAX: usize = 1 << 20;
+
 /// A connection on which nothing was heard for this long is asked whether it lives.
 const QUIET: Duration = Duration::from_secs(1);
 
@@ -126,7 +129,7 @@ impl Peers {
 
     /// Whether so much waits for a peer that clients should wait.
     pub(super) fn congested(&self) -> bool {
-        self.connections.iter().any(|(_, connection)| connection.unsent > UNSENT_BYTES_MAX)
+        self.connections.iter().any(|(_, connection)| connection.waiting_bytes() > UNSENT_BYTES_MAX)
     }
 }
 
