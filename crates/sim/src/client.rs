@@ -325,6 +325,7 @@ impl World {
         self.side_answered(open.op);
         if result.is_ok() {
             self.check_right(open.client, open.op);
+            self.side_heard(node);
         }
         if result == Err(AnswerError::Path) {
             return self.ask_again(open);

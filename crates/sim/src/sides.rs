@@ -8,6 +8,7 @@
 //! - within a stretch there is one configuration for each epoch;
 //! - each side, the one that goes on and each that was given up, is a history that a register explains, made of nothing but
 //!   what happened on it, before it parted, or was sent to it by a primary that still counted it in;
+//! - what a client is told was done is in the past of what its node acts on;
 //! - a side is given up only when the operator or the policy says so, and while its node has no clients;
 //! - after healing, sides that parted name each other in their status, and once all but one are given up,
 //!   all is well and every copy is the same.
@@ -51,6 +52,8 @@ pub(crate) struct Sides {
     forwarded: BTreeMap<(NodeId, usize, u16, RequestId), Place>,
     /// Under which the step under way would answer.
     answering: Option<Place>,
+    /// What the shard acts on that takes it.
+    acting: Option<Place>,
     /// By a client of which node, and where: at the shard that it reached, or at the primary's that took it in, whichever is older.
     asked: BTreeMap<OpIndex, (usize, Place)>,
     answered: BTreeMap<OpIndex, Place>,
@@ -314,7 +317,8 @@ impl World {
         let Some(sides) = &mut self.sides else { return };
         let told =
             forwarded.and_then(|(peer, id)| sides.forwarded.get(&(peer, node, shard, id)).copied());
-        sides.answering = told.or_else(|| sides.shards.get(&(node, shard)).copied());
+        sides.acting = sides.shards.get(&(node, shard)).copied();
+        sides.answering = told.or(sides.acting);
     }
 
     /// A primary answers what `peer` forwarded.
@@ -368,6 +372,23 @@ impl World {
             if before.is_none_or(|before| sides.is_past(before, place)) {
                 sides.answered.insert(index, place);
             }
+        }
+    }
+
+    /// A client of a node is told that something was done. That node acts on what it was done under, or on what came from
+    /// that: else it may follow another side, and its client would not know.
+    pub(crate) fn side_heard(&mut self, node: usize) {
+        let Some(sides) = &self.sides else { return };
+        if let (Some(told), Some(acting)) = (sides.answering, sides.acting)
+            && !sides.is_past(told, acting)
+        {
+            let (told, acting) =
+                (format!("{:#x} {}", told.0, told.1), format!("{:#x} {}", acting.0, acting.1));
+            let text = format!(
+                "node {}: a client is answered under {told}, and it is at {acting}",
+                node + 1
+            );
+            self.fail("sides", text);
         }
     }
 

@@ -265,6 +265,11 @@ impl Shard {
         // A read that waits for its answer keeps others, a resync too, from its range: that must not wait
         // until enough replicas are in sync. What changes something does.
         let held_back = self.suspended && !matches!(op.kind, Kind::Read(_));
+        if op.client.is_some_and(|client| !self.may_hear(&client)) {
+            out.push(ShardOutput::Mark("answer waits until its node has heard of a change"));
+            self.held.insert(id);
+            return;
+        }
         if op.client.is_some() && (held_back || !(self.may_answer() && self.cut_allows(op))) {
             out.push(ShardOutput::Mark("answer waits for lease or cut"));
             self.held.insert(id);

@@ -1,7 +1,8 @@
 //! Requests of this node's clients while another node is primary: they are sent there.
 //!
 //! Always: a forwarded request is answered once; if the session or the primary goes first, it is asked
-//! anew wherever the primary is then.
+//! anew wherever the primary is then; where there may be two histories, its answer waits until its node acts on what it is
+//! answered under.
 
 use super::op::{Client, Origin};
 use super::{Out, Shard};
@@ -125,6 +126,18 @@ impl Shard {
         let needed = needed.max(self.began_to_count_hosts(volume).unwrap_or_default());
         let ready = self.peers.get(&node).and_then(|peer| peer.ready);
         needed == Epoch(0) || ready.is_some_and(|ready| ready >= needed)
+    }
+
+    /// Whether who waits for an answer may hear it. Where there may be two histories, a node that does not act on what it is
+    /// answered under may never come to: it would follow another side as if it had only been away, under a client that
+    /// was told of this one.
+    pub(super) fn may_hear(&self, client: &Client) -> bool {
+        let Origin::Peer { node, session, .. } = client.origin else { return true };
+        if self.configuration.as_ref().is_none_or(|known| !known.may_have_parted()) {
+            return true;
+        }
+        let peer = self.peers.get(&node).filter(|peer| peer.session == Some(session));
+        peer.is_none_or(|peer| peer.ready.is_some_and(|ready| ready >= self.epoch()))
     }
 
     /// Since which configuration it matters which host asks for something of this volume, if it does.

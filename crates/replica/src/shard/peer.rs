@@ -174,6 +174,7 @@ impl Shard {
         self.catch_up(node, out);
         self.remind(node, out);
         self.check_gathered(out);
+        self.answer_held(out);
     }
 
     /// Whether data messages may go to `node`: it acts on a configuration of this reign, and knows how
