@@ -285,6 +285,7 @@ impl Member {
     /// Whether no bits here tell all in which this copy may be unlike those of the other side. A volume that is larger there
     /// may have been as large here, and what lay beyond its end may have been given back: that was no write. And what was
     /// written here is marked for copies that this node knew: of those in sync there any may be the only one that is left.
+    /// What an operator called worthless on this side only is as bad as it was then, also where nobody wrote.
     pub(super) fn lacks_bits(&self, theirs: &Configuration) -> bool {
         let Some(mine) = self.known.as_ref().map(|known| &known.configuration) else {
             return false;
@@ -297,8 +298,11 @@ impl Member {
             let same = |slot: &Slot| (slot.node, slot.voter) == (member.node, member.voter);
             member.in_sync && !self.slots.iter().any(same)
         };
+        let is_void =
+            |side: &Configuration| side.member(self.node).is_some_and(MemberEntry::is_void);
+        let worthless = is_void(mine) && !is_void(theirs);
         theirs.is_replica(self.node)
-            && (mine.volumes.iter().any(larger) || theirs.members.iter().any(unknown))
+            && (worthless || mine.volumes.iter().any(larger) || theirs.members.iter().any(unknown))
     }
 
     /// This side is not the one that goes on, and clients are in the way.
