@@ -32,7 +32,7 @@ pub use superblock::{AreaPlace, LayoutKind, Region, RegionKind, SUPERBLOCK_BYTES
 use crate::door::Slot;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use base::{Ballot, Incarnation, VoterId};
+use base::{Ballot, Epoch, Incarnation, VoterId};
 use wire::{Configuration, Life, Seen};
 
 /// Why bytes read from a disk are not what should be there.
@@ -122,6 +122,8 @@ pub struct Record {
     /// The start of this life left its mark in the log of each volume but the first. A release that does not know marks
     /// leaves none, and does not say so.
     pub marked: bool,
+    /// The last configuration known here with which a volume became smaller; 0: none. Its space may have been given back.
+    pub shrunk: Epoch,
     /// Times this record was stored: tells the newer of two copies, and which copy is next.
     pub stores: u64,
 }

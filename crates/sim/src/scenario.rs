@@ -40,7 +40,7 @@
 //! rot 2 17               sector 17 of node 2's disk changes by itself, if its checksum is stored
 //! demote 1, promote 2, verify 1, invalidate 2, force 2
 //! remove 2, add 2        asked of the primary: a replica is taken out, or added
-//! resize 2048            asked of the primary: sectors
+//! resize 2048            asked of the primary: sectors; `resize 2048 by 2`: of node 2, where there may be several
 //! resolve 1 2            an operator ends a split brain: node 1 goes on, the side of node 2 is given up
 //! leave 2                the clients of node 2 are gone
 //! zero 1 0+8             the client zeroes these sectors, and is answered; `discard 1 0+8`: and needs no room for them any more
@@ -522,7 +522,10 @@ impl Scenario {
 
     fn ask_primary(&mut self, words: &[&str]) -> Result<(), String> {
         let newest = self.world.oracle.newest.as_ref().ok_or("there is no configuration")?;
-        let primary = newest.primary.map(node_index).ok_or("nobody is primary")?;
+        let primary = match words.get(2) {
+            Some(&"by") => self.nodes(words.get(3..4).ok_or("by which node?")?)?[0],
+            _ => newest.primary.map(node_index).ok_or("nobody is primary")?,
+        };
         let operation = if words[0] == "resize" {
             let sectors = number(words.get(1))? as u64;
             Operation::Resize { volume: VolumeId(0), sectors, shrinks: true }

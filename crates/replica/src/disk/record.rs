@@ -91,6 +91,7 @@ impl Record {
         put_entries(&mut bytes, &self.lives, put_life);
         put_entries(&mut bytes, &self.seen, put_seen);
         bytes.put_u8(u8::from(self.marked));
+        bytes.put_u64(self.shrunk.0);
         let length = (bytes.len() + super::bytes::CHECKSUM_BYTES).next_multiple_of(PAGE_BYTES);
         let stated = u32::try_from(length).expect("a few pages");
         assert!(u64::from(stated) <= RECORD_BYTES, "a record outgrew its place");
@@ -205,6 +206,7 @@ fn take_record(reader: &mut Reader<'_>) -> Result<Record, BadMetadata> {
     let seen = take_entries(reader, take_seen).ok_or(torn)?;
     // What earlier releases left here are zeroes.
     let marked = take_bool(reader).ok_or(torn)?;
+    let shrunk = Epoch(reader.u64().ok_or(torn)?);
     Ok(Record {
         voter,
         incarnation,
@@ -221,6 +223,7 @@ fn take_record(reader: &mut Reader<'_>) -> Result<Record, BadMetadata> {
         clean,
         in_memory,
         marked,
+        shrunk,
         stores,
     })
 }

@@ -182,6 +182,7 @@ fn record() -> Record {
         clean: true,
         in_memory: true,
         marked: true,
+        shrunk: Epoch(0),
         stores: 41,
     }
 }
@@ -345,6 +346,12 @@ fn checksums_of_an_extent_are_read_as_they_were_written_and_unknown_when_damaged
     broken[100] ^= 1;
     assert_eq!(decode_sums(9, 0, &broken), [0; 512]);
     assert_eq!(decode_sums(9, 0, &[0; 4096]), [0; 512], "a page never written");
+}
+
+#[test]
+fn a_record_says_when_a_volume_last_became_smaller() {
+    let shrunk = Record { shrunk: Epoch(1 << 40), ..record() };
+    assert_eq!(Record::decode(&shrunk.encode()), Ok(shrunk));
 }
 
 #[test]

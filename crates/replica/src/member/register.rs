@@ -24,6 +24,16 @@ pub(super) fn is_sound(configuration: &Configuration) -> bool {
     !configuration.members.is_empty() && wire::check_configuration(configuration).is_ok()
 }
 
+/// Whether a volume is smaller than it was: then what lies beyond its end is given back.
+fn shrinks(old: &Configuration, new: &Configuration) -> bool {
+    new.volumes.iter().any(|entry| {
+        let before = old.volume(entry.volume);
+        before.is_some_and(|before| {
+            entry.sectors < before.sectors || entry.kept_sectors() < before.kept_sectors()
+        })
+    })
+}
+
 impl Proposal {
     /// Whether this is an exclude that one of those who stay in sync has not accepted, `own` aside: this node knows of
     /// itself whether it is there.
@@ -228,7 +238,12 @@ impl Member {
         let left_out = is_fork && !configuration.is_in_sync(self.node);
         let doubts = left_out && self.lacks_bits(&configuration);
         self.update_slots(&configuration, doubts);
+        let known = self.known.as_ref();
+        let shrinks = known.is_some_and(|known| shrinks(&known.configuration, &configuration));
         if let Some(record) = self.record.as_mut() {
+            if shrinks {
+                record.shrunk = configuration.epoch;
+            }
             let left = record.accepted.as_ref();
             if left.is_some_and(|(at, fork)| leaves_behind((*at, fork), (ballot, &configuration))) {
                 record.accepted = None;

@@ -283,7 +283,8 @@ impl Member {
     }
 
     /// Whether no bits here tell all in which this copy may be unlike those of the other side. A volume that is larger there
-    /// may have been as large here, and what lay beyond its end may have been given back: that was no write. And what was
+    /// may have been as large here, and what lay beyond its end may have been given back: that was no write. So may it have been
+    /// where a volume shrank here since the sides parted, and grew again while this copy was not in sync. And what was
     /// written here is marked for copies that this node knew: of those in sync there any may be the only one that is left.
     /// What an operator called worthless on this side only is as bad as it was then, also where nobody wrote.
     pub(super) fn lacks_bits(&self, theirs: &Configuration) -> bool {
@@ -302,7 +303,16 @@ impl Member {
             |side: &Configuration| side.member(self.node).is_some_and(MemberEntry::is_void);
         let worthless = is_void(mine) && !is_void(theirs);
         theirs.is_replica(self.node)
-            && (worthless || mine.volumes.iter().any(larger) || theirs.members.iter().any(unknown))
+            && (worthless
+                || self.has_shrunk_since(parted_after(mine, theirs))
+                || mine.volumes.iter().any(larger)
+                || theirs.members.iter().any(unknown))
+    }
+
+    /// Whether a volume shrank on this side, as far as this copy knows; `parted` is where the sides did, if that is known.
+    fn has_shrunk_since(&self, parted: Option<Epoch>) -> bool {
+        let shrunk = self.record.as_ref().map_or(Epoch(0), |record| record.shrunk);
+        shrunk > parted.unwrap_or_default()
     }
 
     /// This side is not the one that goes on, and clients are in the way.

@@ -60,7 +60,7 @@ impl Scenario {
             return Ok(nodes.iter().all(|&node| self.world.nodes[node].process.is_none()));
         }
         if let (Some(sides), Some(&what)) = (&self.world.sides, words.first())
-            && what != "answered"
+            && !["answered", "done"].contains(&what)
         {
             let nodes = self.nodes(&words[1..])?;
             return match (what, nodes.as_slice()) {
@@ -70,10 +70,8 @@ impl Scenario {
                 }
                 ("primary", &[node]) => Ok(sides.is_primary(node)),
                 ("in-sync", nodes) => Ok(sides.are_in_sync(nodes)),
-                _ => {
-                    Err("until primary N, in-sync N…, split N M, stopped N…, or answered"
-                        .to_owned())
-                }
+                _ => Err("until primary N, in-sync N…, split N M, stopped N…, done, or answered"
+                    .to_owned()),
             };
         }
         let Some(newest) = &self.world.oracle.newest else { return Ok(false) };
