@@ -209,13 +209,17 @@ impl Member {
         theirs.fork > mine.fork
             || self.is_without_a_copy(mine)
                 && super::rank(theirs) > super::rank(mine)
-                && parted_after(mine, theirs).is_some_and(|at| at.0 + 1 >= mine.reign.0)
+                && parted_after(mine, theirs).is_some_and(|at| {
+                    // What a primary answered in this reign only that one knows.
+                    let leads = self.reign().is_some();
+                    at.0 + 1 == mine.reign.0 || (leads && at >= mine.reign)
+                })
     }
 
-    /// Whether this node is primary of a side that never came to serve in its reign, and all copies that the side counts on
+    /// Whether this node is primary of a side that never came to serve in its reign, or follows one, and all copies that the side counts on
     /// are on another one. A primary without a copy comes to be that when it counts the vote of one that learned meanwhile
-    /// that another had gone on alone. If the sides parted with this reign, nothing was answered on this one; and nothing
-    /// ever will be.
+    /// that another had gone on alone; others may have followed it, and it may be gone. If the sides parted with this reign, nothing was answered on
+    /// this one, for no copy acted on it: else it would not be on the other; and nothing ever will be.
     fn is_without_a_copy(&self, mine: &Configuration) -> bool {
         let is_elsewhere = |entry: &MemberEntry| {
             let peer = self.peers.get(&entry.node);
@@ -226,21 +230,20 @@ impl Member {
             })
         };
         is_off(mine)
-            && self.reign().is_some_and(|reign| !reign.served && reign.reign == mine.reign)
+            && self.reign().is_none_or(|reign| !reign.served && reign.reign == mine.reign)
             && mine.members.iter().filter(|entry| entry.in_sync).all(is_elsewhere)
     }
 
     /// A side that cannot go on is left for one whose number is higher (`chosen_side`): this one's becomes that, where a
     /// peer without a copy is ahead by numbers alone. Nothing else changes.
     pub(super) fn change_overtake(&self, known: &Configuration) -> Option<(Configuration, Then)> {
-        let stuck = self.splits().into_iter().filter(|(node, theirs)| {
+        let stuck = self.splits().into_iter().filter(|(_, theirs)| {
             let is_here = |entry: &MemberEntry| {
                 let hello = self.peers.get(&entry.node).and_then(|peer| peer.hello.as_ref());
                 let kept = hello.is_some_and(|hello| is_kept(hello, entry));
                 entry.node == self.node || (kept && !self.is_split(entry.node))
             };
             theirs.epoch >= known.epoch
-                && theirs.primary == Some(*node)
                 && theirs.members.iter().filter(|entry| entry.in_sync).all(is_here)
         });
         let epoch = stuck.map(|(_, theirs)| Epoch(theirs.epoch.0 + 1)).max()?;
