@@ -175,6 +175,14 @@ impl Member {
         if split.counted.len() == shards && split.mine_changed.is_none() {
             let sectors = split.counted.values().sum();
             split.mine_changed = Some(sectors);
+            self.tell_changed(node, out);
+        }
+    }
+
+    /// Says how much that was, to who is on another side.
+    pub(super) fn tell_changed(&self, node: NodeId, out: &mut Out) {
+        let split = self.peers.get(&node).and_then(|peer| peer.split.as_ref());
+        if let Some(sectors) = split.and_then(|split| split.mine_changed) {
             self.send(node, MemberMessage::Diverged { sectors }, out);
         }
     }

@@ -310,6 +310,8 @@ impl Member {
             configuration: Box::new((*known.configuration).clone()),
         };
         self.send(peer, learn, out);
+        // Before that, one on another side may not have known that they parted.
+        self.tell_changed(peer, out);
         let now = self.now;
         if let Some(peer) = self.peers.get_mut(&peer) {
             peer.taught = now;

@@ -3,7 +3,7 @@
 use super::network::{MS, World, voter};
 use super::register::Alone;
 use crate::disk::Record;
-use crate::door::{MemberInput, Notice, Operation, OperationError};
+use crate::door::{FromShard, MemberInput, Notice, Operation, OperationError};
 use crate::member::{RoleStatus, Suspended};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -303,6 +303,43 @@ fn a_side_that_keeps_no_bits_for_a_copy_of_the_other_is_copied_as_a_whole() {
     assert!(doubts_all_of_its_copy(&world, 1), "nobody knows what it wrote alone");
     world.run_until("both are in sync", |world| in_sync(world, 4) == [1, 4]);
     assert_eq!(known(&world, 4).members[0].voter, voter(1), "its vote is needed");
+}
+
+/// A session comes up while what this node decided alone is not on its record: it may not say so yet, but it hears of the other
+/// side, and counts. The other one does not know then that they parted, and makes nothing of that number.
+#[test]
+fn how_much_a_side_changed_is_said_again_after_what_is_known_there() {
+    let first = World::without_quorum(1, 2, off(AfterSplitBrain::DiscardLeastChanges)).bootstrap;
+    let side = |node: u16, id| {
+        let reign = Some(NodeId(node));
+        let mut side = Configuration { epoch: Epoch(2), primary: reign, ..first.clone() };
+        side.lineage.push(Stretch { id, ballot: Ballot::default(), epoch: Epoch(1), at_ms: 0 });
+        for member in side.members.iter_mut().filter(|member| member.node != NodeId(node)) {
+            member.in_sync = false;
+        }
+        (Ballot { round: 1, node: NodeId(node) }, side)
+    };
+    let record = Record::first(&first, NodeId(1), 1).expect("a member");
+    let mut one = Alone::with(1, record, 1);
+    one.meet(2, 8, None);
+    one.slow = true;
+    let (ballot, own) = side(1, 71);
+    one.member.decided_alone = Some(own.epoch);
+    one.member.know(ballot, own.into(), &mut Vec::new());
+    one.step(MemberInput::Wake);
+    let number = one.held.take().expect("it is on its way to the record");
+    let (ballot, theirs) = side(2, 72);
+    let said = one.meet_as(2, 9, Some((ballot, Box::new(theirs))), voter(2));
+    assert!(!said.iter().any(|said| matches!(said, MemberMessage::Learn { .. })), "{said:?}");
+    let message = FromShard::Counted { peer: NodeId(2), sectors: 5 };
+    one.step(MemberInput::Shard { shard: 0, message });
+    let said = one.step(MemberInput::Stored { number, ok: true });
+    let learn = said.iter().position(|said| matches!(said, MemberMessage::Learn { .. }));
+    let after = said.iter().skip(learn.expect("it may say so now"));
+    assert!(
+        after.clone().any(|said| matches!(said, MemberMessage::Diverged { sectors: 5 })),
+        "{said:?}"
+    );
 }
 
 /// Who goes on after a split brain under a policy, node 2 having begun later.
