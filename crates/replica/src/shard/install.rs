@@ -44,7 +44,7 @@ impl Shard {
             out.push(ShardOutput::Mark("sessions from before the loss of all caches end"));
             self.lose_sessions(out);
         }
-        let settled = self.change_doubt(new.epoch, new_reign, leaves, out);
+        let settled = self.change_doubt(new.epoch, new_reign, out);
         if self.configuration.as_ref().is_some_and(|old| old.volumes != new.volumes) {
             self.resized = new.epoch;
         }
@@ -144,15 +144,15 @@ impl Shard {
         !new.is_in_sync(self.node)
     }
 
-    /// What was settled ahead of this configuration is in doubt no more, and told; what a reign left open is from now on.
+    /// What was settled ahead of this configuration is in doubt no more, and told; what a reign left open is from now on. What
+    /// was settled in another reign was so on its own side of the history, and this may be another one of the same number.
     fn change_doubt(
         &mut self,
         epoch: Epoch,
         new_reign: bool,
-        leaves: bool,
         out: &mut Out,
     ) -> Vec<(VolumeId, u64, u64)> {
-        if leaves {
+        if new_reign {
             self.doubt.forget_ahead();
         }
         let settled = self.settle_ahead(epoch);

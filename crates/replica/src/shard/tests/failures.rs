@@ -300,6 +300,19 @@ fn what_is_settled_ahead_of_a_configuration_is_dirty_only_for_whom_that_leaves_o
     assert!(differs(&world, 2), "node 2 has not been compared");
 }
 
+/// Two sides of a history have configurations of one number: what one of them settled is not settled on the other.
+#[test]
+fn what_another_primary_settled_ahead_stays_in_doubt_in_a_new_reign() {
+    let mut world = with_a_write_that_node_1_lacks(&[1, 2, 3]);
+    world.lead(1);
+    let mut next = world.next_with(&[2, 3]);
+    let settled = ShardMessage::Settled { epoch: next.epoch, volume: VOLUME, span: span(0, 8) };
+    world.hear(3, 1, settled);
+    (next.reign, next.primary) = (next.epoch, Some(NodeId(2)));
+    world.install(next, &[3]);
+    assert!(world.nodes[&3].shard.may_differ(NodeId(2), VOLUME, 0, 8));
+}
+
 #[test]
 fn what_came_into_doubt_after_it_was_settled_ahead_stays_so() {
     let mut world = with_a_write_that_node_1_lacks(&[1, 2, 3]);
