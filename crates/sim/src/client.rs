@@ -322,10 +322,9 @@ impl World {
             Ok(()) => self.answered += 1,
             Err(error) => self.mark(mark_of(error)),
         }
-        self.side_answered(open.op);
+        self.side_answered(node, open.op, result.is_ok());
         if result.is_ok() {
             self.check_right(open.client, open.op);
-            self.side_heard(node);
         }
         if result == Err(AnswerError::Path) {
             return self.ask_again(open);

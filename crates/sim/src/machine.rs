@@ -299,6 +299,7 @@ impl World {
             ShardOutput::Send { peer, session, message, buffer } => {
                 if let wire::ShardMessage::Forwarded { result: Some(Ok(())), .. } = message {
                     self.check_follows(node, shard, peer, session);
+                    self.side_says_done(node, shard);
                 }
                 if let wire::ShardMessage::Forwarded { id, result: Some(_), .. } = message {
                     self.side_forwards(node, shard, peer, id);
@@ -311,6 +312,9 @@ impl World {
             }
             ShardOutput::Answer { id, result, buffer } => {
                 let Some(content) = self.payload(node, buffer, "answered") else { return };
+                if result.is_ok() {
+                    self.side_answers(node, shard);
+                }
                 self.on_answer(node, id, result, content);
             }
             ShardOutput::Release { buffer } => self.release(node, buffer),

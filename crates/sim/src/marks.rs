@@ -21,6 +21,7 @@ pub const MARKS: &[&str] = &[
     "a write came too late by one of several ways",
     "a write is to be settled",
     "answer waits for lease or cut",
+    "answer waits until a copy has heard of a change",
     "answer waits until its node has heard of a change",
     "extents turn cold",
     "flush waits for writes of an earlier reign",

@@ -8,7 +8,7 @@
 //! - within a stretch there is one configuration for each epoch;
 //! - each side, the one that goes on and each that was given up, is a history that a register explains, made of nothing but
 //!   what happened on it, before it parted, or was sent to it by a primary that still counted it in;
-//! - what a client is told was done is in the past of what its node acts on;
+//! - what a client is told was done is in the past of what its node acts on, and of what a copy in sync there knows when the primary says so;
 //! - a side is given up only when the operator or the policy says so, and while its node has no clients;
 //! - after healing, sides that parted name each other in their status, and once all but one are given up,
 //!   all is well and every copy is the same.
@@ -330,6 +330,31 @@ impl World {
         }
     }
 
+    /// A shard tells a client that something was done; what another node said was looked at when it did.
+    pub(crate) fn side_answers(&mut self, node: usize, shard: u16) {
+        if self.sides.as_ref().is_some_and(|sides| sides.is_primary(node)) {
+            self.side_says_done(node, shard);
+        }
+    }
+
+    /// A primary says that something was done. A copy in sync knows what it was done under: else all of them might follow another side.
+    pub(crate) fn side_says_done(&mut self, node: usize, shard: u16) {
+        let Some(sides) = &self.sides else { return };
+        let Some(&place) = sides.shards.get(&(node, shard)) else { return };
+        let knows =
+            |copy: usize| sides.nodes.get(&copy).is_some_and(|&at| sides.is_past(place, at));
+        let known = sides.installed.get(&place);
+        if known.is_some_and(|known| !known.in_sync().map(node_index).any(knows)) {
+            let text = format!(
+                "node {}: it answers under {:#x} {}, of which no copy knows",
+                node + 1,
+                place.0,
+                place.1
+            );
+            self.fail("sides", text);
+        }
+    }
+
     /// A request belongs to the side of the shard that it reaches, not to that of its node when it was sent.
     fn side_asked(&mut self, node: usize, shard: u16, id: RequestId) {
         let (Some(sides), Some(open)) = (&mut self.sides, self.open.get(&id)) else { return };
@@ -364,7 +389,10 @@ impl World {
         }
     }
 
-    pub(crate) fn side_answered(&mut self, index: OpIndex) {
+    pub(crate) fn side_answered(&mut self, node: usize, index: OpIndex, ok: bool) {
+        if ok {
+            self.side_heard(node);
+        }
         let Some(sides) = &mut self.sides else { return };
         if let Some(place) = sides.answering {
             // Of the pieces of a flush, one on another side is enough.
@@ -377,7 +405,7 @@ impl World {
 
     /// A client of a node is told that something was done. That node acts on what it was done under, or on what came from
     /// that: else it may follow another side, and its client would not know.
-    pub(crate) fn side_heard(&mut self, node: usize) {
+    fn side_heard(&mut self, node: usize) {
         let Some(sides) = &self.sides else { return };
         if let (Some(told), Some(acting)) = (sides.answering, sides.acting)
             && !sides.is_past(told, acting)

@@ -270,6 +270,11 @@ impl Shard {
             self.held.insert(id);
             return;
         }
+        if op.client.is_some() && !self.is_held_to() {
+            out.push(ShardOutput::Mark("answer waits until a copy has heard of a change"));
+            self.held.insert(id);
+            return;
+        }
         if op.client.is_some() && (held_back || !(self.may_answer() && self.cut_allows(op))) {
             out.push(ShardOutput::Mark("answer waits for lease or cut"));
             self.held.insert(id);

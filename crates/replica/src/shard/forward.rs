@@ -140,6 +140,17 @@ impl Shard {
         peer.is_none_or(|peer| peer.ready.is_some_and(|ready| ready >= self.epoch()))
     }
 
+    /// Whether a copy in sync acts on what is answered here, and so will not leave that for another side without a word. One that has done what it was
+    /// asked for, and has not heard that another copy is not waited for any more, follows that other one as if it had only been away.
+    pub(super) fn is_held_to(&self) -> bool {
+        let Some(known) = &self.configuration else { return false };
+        let acts = |node: NodeId| {
+            let ready = self.peers.get(&node).and_then(|peer| peer.ready);
+            ready.is_some_and(|ready| ready >= known.epoch)
+        };
+        !known.may_have_parted() || self.is_own_in_sync() || known.in_sync().any(acts)
+    }
+
     /// Since which configuration it matters which host asks for something of this volume, if it does.
     fn began_to_count_hosts(&self, volume: VolumeId) -> Option<Epoch> {
         let known = self.configuration.as_ref()?;
