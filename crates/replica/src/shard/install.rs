@@ -35,15 +35,7 @@ impl Shard {
             out.push(ShardOutput::Mark("primary no more"));
             self.abandon(out);
         }
-        let lost = self.configuration.as_ref().is_some_and(|old| old.lost < new.lost);
-        if leaves {
-            out.push(ShardOutput::Mark("requests of a history that was given up fail"));
-            self.lose_sessions(out);
-            self.forget_moment();
-        } else if lost && self.told {
-            out.push(ShardOutput::Mark("sessions from before the loss of all caches end"));
-            self.lose_sessions(out);
-        }
+        self.end_sessions(&new, leaves, out);
         let settled = self.change_doubt(new.epoch, new_reign, out);
         if self.configuration.as_ref().is_some_and(|old| old.volumes != new.volumes) {
             self.resized = new.epoch;
@@ -86,6 +78,19 @@ impl Shard {
         self.check_remembering(out);
         self.make_room(out);
         self.save_bitmaps(out);
+    }
+
+    /// Who saw a history that this node leaves, or writes that are gone, is told so.
+    fn end_sessions(&mut self, new: &Configuration, leaves: bool, out: &mut Out) {
+        let lost = self.configuration.as_ref().is_some_and(|old| old.lost < new.lost);
+        if leaves {
+            out.push(ShardOutput::Mark("requests of a history that was given up fail"));
+            self.lose_sessions(out);
+            self.forget_moment();
+        } else if lost && self.told {
+            out.push(ShardOutput::Mark("sessions from before the loss of all caches end"));
+            self.lose_sessions(out);
+        }
     }
 
     /// Everything that waits here was asked by whoever saw what is not so any more, a history that this node

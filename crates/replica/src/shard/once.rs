@@ -246,6 +246,12 @@ impl Once {
             forked_at: None,
         }
     }
+
+    /// Whether the process that gave this name is known to be gone: nobody asks for the write again. Whoever has not heard of that
+    /// process would take it for a newer one than the one that came after it, so its name is not told any more.
+    pub(super) fn is_over(&self, name: WriteName) -> bool {
+        self.effects.ended.contains(&name.session)
+    }
 }
 
 /// What a primary knows of the writes that were asked for before its reign.
@@ -729,7 +735,7 @@ impl Shard {
     }
 
     /// What the repair of a span copied from `source` says of the write that it settles: its origin, and that
-    /// it is undone.
+    /// it is undone. Nothing, if nobody will ask for it again.
     pub(super) fn settles(
         &self,
         volume: VolumeId,
@@ -738,6 +744,9 @@ impl Shard {
     ) -> Option<(WriteOrigin, bool)> {
         let other = self.unsettled_at(volume, span)?;
         let name = other.write.name;
+        if self.once.is_over(name) {
+            return None;
+        }
         let known = self.once.effects.sessions.get(&name.session);
         // Only as far below as a header can say.
         let below = known.map_or(0, |known| known.answered_below).min(name.number);

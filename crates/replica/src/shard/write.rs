@@ -137,6 +137,7 @@ impl Shard {
         let (fua, early, undone) = (write.durable, write.early, write.undone);
         let flags = WriteFlags { fua, zero, unmap, resync: false, early, undone };
         let (sequence, origin) = (write.sequence, write.origin);
+        let origin = origin.filter(|origin| !self.once.is_over(origin.name));
         let message = ShardMessage::Write { epoch, sequence, cut, volume, span, flags, origin };
         self.send(node, message, buffer, out);
     }

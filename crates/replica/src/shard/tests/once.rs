@@ -801,3 +801,44 @@ fn a_write_is_not_carried_out_in_a_reign_before_that_in_which_it_was_asked_for()
     world.wait_ms(500);
     assert_eq!(world.answer(4, write), Some(Ok(())));
 }
+
+#[test]
+fn what_is_settled_of_a_process_that_is_gone_does_not_end_the_one_after_it() {
+    let mut world = World::new(&[1, 2, 3, 4, 5], &[1, 2, 3]);
+    world.lead(1);
+    world.wait_ms(500);
+    // The first process of node 4 writes what node 2 alone has.
+    world.held.extend([(1, 3), (1, 4)]);
+    world.write(4, 40, 8, 7);
+    assert_eq!((world.at(2, 40), world.at(3, 40)), (7, 0));
+    world.restart(4);
+    for node in [2, 3, 5] {
+        world.connect(node, 4);
+    }
+    for other in [2, 3, 5] {
+        world.disconnect(1, other);
+    }
+    // It takes a while until that is settled. Meanwhile the next process writes, is not answered, and another writes over that.
+    world.nodes.get_mut(&2).expect("it runs").disk_held = true;
+    world.configuration = world.next_with(&[2, 3]);
+    world.lead(2);
+    world.held.insert((2, 4));
+    let lost = world.ask(4, Op::Write, span(128, 8), 7, false);
+    world.run();
+    world.disk_writes(2, 128);
+    let newer = world.write(5, 128, 4, 8);
+    world.disk_writes(2, 128);
+    assert_eq!(world.answer(5, newer), Some(Ok(())));
+    // Now it is settled, but nobody else hears of all that took effect.
+    world.held.insert((3, 2));
+    world.disk_goes_on(2);
+    for other in [3, 4, 5] {
+        world.disconnect(2, other);
+    }
+    world.configuration = world.next_with(&[3]);
+    world.lead(3);
+    world.held.clear();
+    world.wait_ms(500);
+    assert_eq!(stored(&world, 3, 128, 8), [8, 8, 8, 8, 7, 7, 7, 7]);
+    assert_eq!(world.answer(4, lost), Some(Ok(())));
+}
