@@ -306,6 +306,8 @@ pub enum ToShard {
         peer: NodeId,
         /// In which session.
         session: SessionId,
+        /// How often this was told of the peer.
+        number: u64,
     },
     /// The include was given up before it was proposed: nobody waits for the peer any more.
     Unrequire {
@@ -436,6 +438,8 @@ pub enum FromShard {
         peer: NodeId,
         /// In which session.
         session: SessionId,
+        /// Of the `Require`: one of before, which shards were told to forget meanwhile, is not answered by it.
+        number: u64,
     },
     /// Answer to `Count`.
     Counted {

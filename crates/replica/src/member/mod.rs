@@ -151,6 +151,8 @@ struct Sync {
 #[derive(Clone, Debug, Hash)]
 struct Peer {
     session: Option<SessionId>,
+    /// How often `Require` was told of it.
+    requires: u64,
     /// When the session began or ended.
     since: Instant,
     hello: Option<PeerHello>,
@@ -624,7 +626,9 @@ impl Member {
                 self.on_flushed(shard, peer, session, sequence);
             }
             FromShard::Synced { peer, session } => self.on_synced(shard, peer, session),
-            FromShard::Required { peer, session } => self.on_required(shard, peer, session),
+            FromShard::Required { peer, session, number } => {
+                self.on_required(shard, peer, session, number);
+            }
             FromShard::PeerLate { peer, session } => self.on_peer_late(peer, session, out),
             FromShard::PeerFailed { peer, session } => self.on_peer_failed(peer, session, out),
             FromShard::CutReady { number } => self.on_cut_ready(shard, number, out),

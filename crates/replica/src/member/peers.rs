@@ -221,7 +221,9 @@ impl Member {
             }
         } else if peer.sync.synced.len() == shards {
             peer.sync.requiring = Some(now);
-            Self::tell_shards(ToShard::Require { peer: node, session }, out);
+            peer.requires += 1;
+            let number = peer.requires;
+            Self::tell_shards(ToShard::Require { peer: node, session, number }, out);
         } else if !peer.sync.told || peer.sync.repeat {
             peer.sync.told = true;
             peer.sync.repeat = false;
@@ -262,9 +264,16 @@ impl Member {
         }
     }
 
-    pub(super) fn on_required(&mut self, shard: u16, node: NodeId, session: SessionId) {
+    pub(super) fn on_required(
+        &mut self,
+        shard: u16,
+        node: NodeId,
+        session: SessionId,
+        number: u64,
+    ) {
         if let Some(peer) = self.in_session(node, session)
             && peer.sync.requiring.is_some()
+            && peer.requires == number
         {
             peer.sync.required.insert(shard);
         }

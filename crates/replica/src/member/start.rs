@@ -23,6 +23,7 @@ pub(super) const PEERS_MAX: usize = 64;
 impl Peer {
     fn new(now: Instant) -> Peer {
         Peer {
+            requires: 0,
             session: None,
             since: now,
             hello: None,

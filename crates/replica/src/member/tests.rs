@@ -212,8 +212,9 @@ fn a_replica_whose_include_may_be_chosen_yet_is_waited_for_after_the_reign() {
         member.peers.get(&NodeId(2)).is_some_and(|peer| peer.sync.requiring.is_some())
     });
     let session = world.session(1, 2);
+    let number = world.node(1).member.as_ref().expect("it runs").peers[&NodeId(2)].requires;
     for shard in 0..2 {
-        let message = FromShard::Required { peer: NodeId(2), session };
+        let message = FromShard::Required { peer: NodeId(2), session, number };
         world.input(1, MemberInput::Shard { shard, message });
     }
     let role = |world: &World| world.node(1).member.as_ref().expect("it runs").role.clone();

@@ -353,7 +353,9 @@ impl Shard {
             }
             ToShard::Serve { reign } => self.on_serve(reign, out),
             ToShard::Resync { peer, session, gather: _ } => self.start_sync(peer, session, out),
-            ToShard::Require { peer, session } => self.on_require(peer, session, out),
+            ToShard::Require { peer, session, number } => {
+                self.on_require(peer, session, number, out);
+            }
             ToShard::Unrequire { peer, session } => self.on_unrequire(peer, session, out),
             ToShard::Vouched { shard, peer, session, sequence } => {
                 if shard == self.index {

@@ -46,6 +46,8 @@ enum Include {
 #[derive(Debug)]
 pub(super) struct Sync {
     pub(super) session: SessionId,
+    /// The number of the last `Require`.
+    required: u64,
     /// The question for the target's doubt.
     gathering: Option<u64>,
     /// A primary without a bitmap: the node that was asked for its bits, and the question.
@@ -77,6 +79,7 @@ pub(super) struct Sync {
 impl Sync {
     fn new(session: SessionId, now: Instant) -> Sync {
         Sync {
+            required: 0,
             session,
             gathering: None,
             asking_bits: None,
@@ -547,7 +550,8 @@ impl Shard {
         if sync.include == Include::Flushing(sequence) {
             sync.include = Include::Idle;
             let session = sync.session;
-            out.push(ShardOutput::Member(FromShard::Required { peer: node, session }));
+            let number = sync.required;
+            out.push(ShardOutput::Member(FromShard::Required { peer: node, session, number }));
             return true;
         }
         if sync.flushing.as_ref().is_none_or(|(asked, _)| *asked != sequence) {
@@ -676,7 +680,13 @@ impl Shard {
 
     /// The peer's include is about to be proposed: every incomplete write waits for it.
     /// `Required` is said when the target has every complete one (`flush_before_include`).
-    pub(super) fn on_require(&mut self, node: NodeId, session: SessionId, out: &mut Out) {
+    pub(super) fn on_require(
+        &mut self,
+        node: NodeId,
+        session: SessionId,
+        number: u64,
+        out: &mut Out,
+    ) {
         if !self.is_primary() || !self.syncs_in(node, session) {
             return;
         }
@@ -685,6 +695,7 @@ impl Shard {
             peer.required = Some(session);
             if let Some(sync) = &mut peer.sync {
                 sync.include = Include::Waiting;
+                sync.required = number;
             }
         }
         for op in self.ops.values_mut() {

@@ -65,9 +65,9 @@ impl Shards {
             &ToShard::Resync { peer, session, .. } => {
                 answers.push(FromShard::Synced { peer, session });
             }
-            &ToShard::Require { peer, session } => {
+            &ToShard::Require { peer, session, number } => {
                 self.required.insert(peer, session);
-                answers.push(FromShard::Required { peer, session });
+                answers.push(FromShard::Required { peer, session, number });
             }
             ToShard::Unrequire { peer, session } => {
                 if self.required.get(peer) == Some(session) {

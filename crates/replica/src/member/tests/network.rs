@@ -647,7 +647,7 @@ impl World {
         {
             self.check_kept(node, *peer);
         }
-        if let ToShard::Require { peer, session } = message
+        if let ToShard::Require { peer, session, .. } = message
             && self.without_quorum
             && !self.node(node).shards.mute_require
             && self.sessions.get(&pair(node, peer.0)) == Some(session)
@@ -687,8 +687,9 @@ impl World {
                 shards.synced.insert(peer);
                 answer = (!shards.mute_sync).then_some(FromShard::Synced { peer, session });
             }
-            ToShard::Require { peer, session } => {
-                answer = (!shards.mute_require).then_some(FromShard::Required { peer, session });
+            ToShard::Require { peer, session, number } => {
+                answer =
+                    (!shards.mute_require).then_some(FromShard::Required { peer, session, number });
             }
             ToShard::Unrequire { peer, .. } => {
                 shards.unrequired.insert(peer);

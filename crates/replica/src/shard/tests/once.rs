@@ -519,7 +519,7 @@ fn a_replica_whose_include_was_given_up_is_told_anew_what_took_effect() {
     world.tell(1, ToShard::PeerReady { peer, session, epoch, kept: true });
     world.start_resync(1, 3);
     world.wait_ms(1000);
-    world.tell(1, ToShard::Require { peer, session });
+    world.tell(1, ToShard::Require { peer, session, number: 1 });
     world.wait_ms(200);
     world.held.insert((3, 1));
     world.write(1, 100, 4, 5);
@@ -557,7 +557,7 @@ fn a_replica_that_was_not_kept_is_told_what_took_effect_before_its_include() {
     world.tell(1, ToShard::PeerReady { peer, session, epoch, kept: false });
     world.start_resync(1, 3);
     world.wait_ms(1000);
-    world.tell(1, ToShard::Require { peer, session });
+    world.tell(1, ToShard::Require { peer, session, number: 1 });
     world.wait_ms(200);
     world.held.insert((4, 1));
     let lost = world.write(4, 40, 8, 7);

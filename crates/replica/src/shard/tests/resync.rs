@@ -137,12 +137,15 @@ fn an_include_waits_for_complete_writes_that_the_target_has_not_answered() {
     let write = world.write(1, 300, 1, 9);
     assert_eq!(world.answer(1, write), Some(Ok(())));
     let (peer, session) = (NodeId(2), world.session(1, 2));
-    world.tell(1, ToShard::Require { peer, session });
+    world.tell(1, ToShard::Require { peer, session, number: 1 });
     world.wait_ms(500);
-    assert!(!world.has_said(1, &FromShard::Required { peer, session }), "node 2 lacks a write");
+    assert!(
+        !world.has_said(1, &FromShard::Required { peer, session, number: 1 }),
+        "node 2 lacks a write"
+    );
     world.disk_goes_on(2);
     world.wait_ms(200);
-    assert!(world.has_said(1, &FromShard::Required { peer, session }));
+    assert!(world.has_said(1, &FromShard::Required { peer, session, number: 1 }));
 }
 
 #[test]
@@ -156,9 +159,9 @@ fn an_include_waits_until_the_target_has_flushed_what_clients_flushed() {
     assert_eq!(world.answer(1, flush), Some(Ok(())), "a syncing replica is not waited for");
     assert!(world.nodes[&2].unflushed.contains(&300));
     let (peer, session) = (NodeId(2), world.session(1, 2));
-    world.tell(1, ToShard::Require { peer, session });
+    world.tell(1, ToShard::Require { peer, session, number: 1 });
     world.wait_ms(200);
-    assert!(world.has_said(1, &FromShard::Required { peer, session }));
+    assert!(world.has_said(1, &FromShard::Required { peer, session, number: 1 }));
     assert!(
         !world.nodes[&2].unflushed.contains(&300),
         "flushed for the client, lost by a power cut"
@@ -175,7 +178,7 @@ fn a_write_that_is_open_when_an_include_is_asked_for_waits_for_the_target() {
     world.held.insert((2, 1));
     let write = world.write(1, 300, 1, 9);
     let (peer, session) = (NodeId(2), world.session(1, 2));
-    world.tell(1, ToShard::Require { peer, session });
+    world.tell(1, ToShard::Require { peer, session, number: 1 });
     world.disk_goes_on(1);
     assert_eq!(world.answer(1, write), None, "node 2 may count before it has it");
     world.held.clear();
@@ -192,7 +195,7 @@ fn from_require_on_every_write_and_flush_waits_for_the_target() {
     world.wait_ms(1000);
     let (peer, session) = (NodeId(2), world.session(1, 2));
     world.held.insert((2, 1));
-    world.tell(1, ToShard::Require { peer, session });
+    world.tell(1, ToShard::Require { peer, session, number: 1 });
     let write = world.write(1, 300, 1, 9);
     let flush = world.flush(1);
     assert_eq!((world.answer(1, write), world.answer(1, flush)), (None, None));
@@ -230,7 +233,7 @@ fn a_write_that_waited_for_an_include_that_was_given_up_stays_dirty_for_the_targ
     world.change(1, &[1, 2]);
     world.disk_goes_on(2);
     world.wait_ms(500);
-    world.tell(1, ToShard::Require { peer, session });
+    world.tell(1, ToShard::Require { peer, session, number: 1 });
     world.held.insert((1, 3));
     let write = world.write(1, 44, 1, 4);
     assert_eq!(world.answer(1, write), None, "it waits for node 3");
@@ -258,7 +261,7 @@ fn a_write_that_waits_for_a_required_peer_is_dirty_when_the_include_is_given_up_
     world.start_resync(1, 2);
     world.wait_ms(1000);
     let (peer, session) = (NodeId(2), world.session(1, 2));
-    world.tell(1, ToShard::Require { peer, session });
+    world.tell(1, ToShard::Require { peer, session, number: 1 });
     world.held.insert((2, 1));
     let write = world.write(1, 300, 1, 9);
     world.disconnect(1, 2);
@@ -690,9 +693,9 @@ fn a_flush_of_a_replica_that_is_about_to_be_included_counts_in_the_session_of_it
     world.start_resync(1, 2);
     world.wait_ms(1000);
     let (peer, required) = (NodeId(2), world.session(1, 2));
-    world.tell(1, ToShard::Require { peer, session: required });
+    world.tell(1, ToShard::Require { peer, session: required, number: 1 });
     world.wait_ms(200);
-    assert!(world.has_said(1, &FromShard::Required { peer, session: required }));
+    assert!(world.has_said(1, &FromShard::Required { peer, session: required, number: 1 }));
     world.write(1, 300, 1, 9);
     world.disconnect(1, 2);
     world.connect(1, 2);

@@ -574,9 +574,12 @@ impl World {
         let session = self.session(primary, target);
         let peer = NodeId(target);
         assert!(self.has_said(primary, &FromShard::Synced { peer, session }), "synced");
-        self.tell(primary, ToShard::Require { peer, session });
+        self.tell(primary, ToShard::Require { peer, session, number: 1 });
         self.wait_ms(200);
-        assert!(self.has_said(primary, &FromShard::Required { peer, session }), "required");
+        assert!(
+            self.has_said(primary, &FromShard::Required { peer, session, number: 1 }),
+            "required"
+        );
         let mut in_sync: Vec<u16> = self.configuration.in_sync().map(|node| node.0).collect();
         in_sync.push(target);
         self.change(primary, &in_sync);
