@@ -127,6 +127,26 @@ fn clients_that_take_no_answers_keep_others_waiting_for_a_while_at_most() {
 }
 
 #[test]
+fn what_a_client_left_that_waited_for_memory_is_not_carried_out() {
+    let cluster = small_cluster("left", 1);
+    cluster.create(&numbered(&cluster, 0, 64 * MIB, &[1]));
+    let mut volume = cluster.open(1, "disk0");
+    volume.write(0, &content(1, 32 << 20)).expect("written");
+    let mut slow = cluster.open(1, "disk0");
+    slow.begin_read(0, 32 << 20);
+    // Once a part is there, all of it has its room, and nobody else of this volume gets any.
+    slow.take_some();
+    let mut left = cluster.open(1, "disk0");
+    left.send_write(0, &content(2, 4096));
+    left.vanish();
+    drop(slow);
+    // The first answer tells that there is memory again.
+    for _ in 0..2 {
+        assert!(volume.read(0, 4096).expect("read") == content(1, 4096));
+    }
+}
+
+#[test]
 fn clients_of_a_volume_without_quorum_keep_no_other_volume_waiting() {
     let mut cluster = small_cluster("stuck", 2);
     cluster.create(&numbered(&cluster, 0, 16 * MIB, &[1, 2]));

@@ -114,6 +114,8 @@ pub(crate) struct Client {
     sends: usize,
     /// What it sends is waited for.
     receiving: bool,
+    /// What it sends was not waited for when it was served last: it waited for memory, for answers, or for a peer.
+    paused: bool,
     /// It is in the list of those who wait for buffers.
     hungry: bool,
     /// Of another thread's: where it is at home.
@@ -169,6 +171,7 @@ impl Client {
             unsent: 0,
             sends: 0,
             receiving: false,
+            paused: false,
             hungry: false,
             stay: None,
             bound_for: None,
@@ -201,6 +204,12 @@ impl Client {
     fn waited_for_since(&self) -> Option<Instant> {
         let is_its_turn = self.sends > 0 || self.receiving;
         (is_its_turn && self.connection.waits_for_client()).then_some(self.moved)
+    }
+
+    /// Whether it went while nothing was received of it. What it asked for before, and lies here or in the kernel, nobody waits for:
+    /// it may have been asked for elsewhere since, and be older than what is there.
+    fn has_left_meanwhile(&self) -> bool {
+        self.paused && self.socket.as_ref().is_some_and(Socket::is_ended)
     }
 
     /// Whether nothing is on its way to it, nor waited for.
@@ -419,6 +428,9 @@ impl Node {
     fn serve_client(&mut self, key: Key) {
         let congested = self.peers.congested() || self.threads.congested();
         let Some(client) = self.clients.get_mut(key) else { return };
+        if client.has_left_meanwhile() {
+            return self.drop_client(key, "the client closed the connection");
+        }
         // What it asks for begins at its home.
         if client.bound_for.is_none() {
             let mut demands = std::mem::take(&mut self.demands);
@@ -464,11 +476,13 @@ impl Node {
         if client.bound_for.is_some() {
             return self.send_home(key);
         }
+        client.paused = !client.receiving;
         if congested && client.opened.is_some() {
             // Stirred again when a peer has taken what waits for it.
             return;
         }
         if let Some((buffer, range)) = client.connection.receive_into() {
+            client.paused = false;
             client.begin_receive(self.hands.now());
             let token = self.operations.insert(Purpose::NbdReceive(key)).number();
             let socket = client.socket.as_ref().expect("what receives has a socket");

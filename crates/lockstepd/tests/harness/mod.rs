@@ -572,6 +572,11 @@ impl Volume {
         self.socket.write_all(&send).expect("the node takes it");
     }
 
+    /// Takes the beginning of an answer.
+    pub(crate) fn take_some(&mut self) {
+        self.socket.read_exact(&mut [0; 16]).expect("an answer comes");
+    }
+
     /// Asks for space to be given back, and does not wait for the answer.
     pub(crate) fn begin_trim(&mut self, offset: u64, length: u32) {
         let mut send = Vec::new();
