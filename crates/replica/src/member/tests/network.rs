@@ -84,6 +84,10 @@ enum Event {
 }
 
 impl FakeShards {
+    fn answer_require(&self, peer: NodeId, session: SessionId, number: u64) -> Option<FromShard> {
+        (!self.mute_require).then_some(FromShard::Required { peer, session, number })
+    }
+
     fn install(&mut self, configuration: Arc<Configuration>) {
         let reign = configuration.reign;
         if self.configuration.as_ref().is_none_or(|old| old.reign != reign) {
@@ -688,8 +692,7 @@ impl World {
                 answer = (!shards.mute_sync).then_some(FromShard::Synced { peer, session });
             }
             ToShard::Require { peer, session, number } => {
-                answer =
-                    (!shards.mute_require).then_some(FromShard::Required { peer, session, number });
+                answer = shards.answer_require(peer, session, number);
             }
             ToShard::Unrequire { peer, .. } => {
                 shards.unrequired.insert(peer);
