@@ -10,6 +10,7 @@ use super::local::{Action, PeerAsk, Purpose};
 use super::op::{Client, Origin};
 use super::{Out, Shard};
 use crate::door::{DiskAnswer, ReadFailure, ShardOutput};
+use crate::memory;
 use alloc::vec::Vec;
 use base::{BufferId, Epoch, NodeId, Request, SessionId, Span, VolumeId, Way};
 use wire::{ShardMessage, WriteFlags, WriteOrigin};
@@ -249,7 +250,7 @@ impl Shard {
             self.note_effect_here(origin, flags.undone, volume, span);
         }
         self.mark_for_outsiders(volume, span);
-        if flags.early {
+        if flags.early && self.memory_counts() {
             self.send(node, ShardMessage::Received { sequence }, None, out);
         }
         let durable = flags.fua;
@@ -262,6 +263,12 @@ impl Shard {
         };
         let kind = PeerAsk::Write;
         self.local(Purpose::Peer { node, session, sequence, kind }, volume, span, action, out);
+    }
+
+    /// Whether others may count on this process, which its record says then. A primary that has not heard yet that they may
+    /// no more sends early writes all the same, and they may come after `Written` was said.
+    fn memory_counts(&self) -> bool {
+        self.configuration.as_ref().is_some_and(|known| memory::counts(known, self.node))
     }
 
     /// A write is un-retired from now on. It may come twice, in two sessions.

@@ -74,6 +74,21 @@ fn memory_does_not_count_before_its_node_knows_that_it_does() {
 }
 
 #[test]
+fn memory_counts_no_more_where_its_node_knows_that_it_does_not() {
+    let mut world = early(&[1, 2], &[1, 2], 1);
+    let mut next = world.next_with(&[1, 2]);
+    next.options.protocol = Protocol::C;
+    world.install(next, &[2]);
+    let said = FromShard::Written { epoch: world.configuration.epoch };
+    assert!(world.has_said(2, &said));
+    hold_disk(&mut world, 2);
+    let write = world.write(1, 10, 4, 7);
+    assert_eq!(world.answer(1, write), None, "its record says already that nothing is in memory");
+    world.disk_goes_on(2);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+}
+
+#[test]
 fn a_write_that_is_complete_and_waits_for_the_lease_keeps_its_buffer() {
     let mut world = early(&[1, 2], &[1, 2], 1);
     hold_disk(&mut world, 1);
