@@ -283,9 +283,11 @@ impl Member {
             let asking = !matches!(self.role, Role::Idle);
             return (!asking).then_some(Err(OperationError::Already));
         }
-        if self.reign().is_some_and(|reign| reign.drain.is_none()) {
+        if self.may_drain() {
             self.want.demoted = true;
             self.drain(None, out);
+        } else if self.reign().is_some_and(|reign| reign.drain.is_none()) {
+            return None;
         }
         self.mark(id, |pending| pending.busy = true);
         None

@@ -455,7 +455,8 @@ impl Member {
 
     /// Another node asks to be primary instead.
     pub(super) fn on_want_primary(&mut self, peer: NodeId, session: SessionId, out: &mut Out) {
-        if self.reign().is_some_and(|reign| reign.drain.is_none()) && self.may_lead(peer) {
+        // Otherwise it asks again.
+        if self.may_drain() && self.may_lead(peer) {
             self.drain(Some((peer, session)), out);
         }
         self.step_in_for();
@@ -513,6 +514,13 @@ impl Member {
         known.member(self.node).is_some_and(|own| {
             own.kind == MemberKind::Replica && !own.in_sync && Some(own.voter) == self.own_voter()
         })
+    }
+
+    /// Whether the shards can be told to finish: they have been told of this reign, for of one that they have not begun they
+    /// take no word, and its record may take longer than it takes others to hear of it and ask.
+    pub(super) fn may_drain(&self) -> bool {
+        let told = self.emitted.as_ref().map(|emitted| emitted.reign);
+        self.reign().is_some_and(|reign| reign.drain.is_none() && told == Some(reign.reign))
     }
 
     /// Lets the shards finish what is open, so that the reign can end.
