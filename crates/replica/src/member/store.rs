@@ -1,7 +1,8 @@
 //! What must be on stable storage before it is said or done.
 //!
 //! Always: one `Store` is in flight at most; what waits for a record is carried out only when a record
-//! written after it is durable. After a failed store this node votes no more in this process.
+//! written after it is durable. After a failed store this node votes no more in this process; what waits then, and
+//! is no vote, is carried out as on a node without a record.
 //!
 //! Not here: what is stored (`voter`, `register`, `start`), how (`disk`).
 
@@ -56,6 +57,12 @@ impl Effect {
             ),
             _ => false,
         }
+    }
+
+    /// Whether it follows although no record is stored any more, as it would on a node without one. Nobody relies on this
+    /// node's memory for it. What names this node anew, or begins its life, is done by `go_on_without_disk`.
+    fn follows_without_record(&self) -> bool {
+        matches!(self, Effect::Install(..) | Effect::Vouched(..) | Effect::Teach(_) | Effect::Named)
     }
 }
 
@@ -150,7 +157,7 @@ impl Member {
         self.store.in_flight = false;
         let covered = core::mem::take(&mut self.store.covered);
         if !ok {
-            return self.on_store_failed(out);
+            return self.on_store_failed(covered, out);
         }
         // Only one store is in flight, and `stores` grows with each.
         self.store.durable = self.record.as_ref().map_or(0, |record| record.stores);
@@ -159,14 +166,17 @@ impl Member {
         }
     }
 
-    /// The metadata cannot be written: this node's memory votes no more, and its copy is out.
-    fn on_store_failed(&mut self, out: &mut Out) {
+    /// The metadata cannot be written: this node's memory votes no more, and its copy is out. What waited for this record
+    /// or the next one, and does not count on either, follows in its order. Nobody says it again: shards
+    /// would wait for a report that was made, or for a copy that was included and excluded meanwhile.
+    fn on_store_failed(&mut self, covered: Vec<Effect>, out: &mut Out) {
         out.push(MemberOutput::Mark("member: record could not be stored"));
-        self.store.waiting.clear();
         if self.phase != Phase::Running {
             self.detach_at_start(out);
         }
-        self.go_on_without_disk(out);
+        let waiting = core::mem::take(&mut self.store.waiting);
+        let effects = covered.into_iter().chain(waiting).filter(Effect::follows_without_record);
+        self.go_on_without_disk(effects.collect(), out);
     }
 
     /// A shard's disk failed. Before this life is on the record there is nothing to be excluded from: the disk stays as the
@@ -180,7 +190,7 @@ impl Member {
         }
         out.push(MemberOutput::Mark("member: disk failed at the start"));
         self.detach_at_start(out);
-        self.go_on_without_disk(out);
+        self.go_on_without_disk(Vec::new(), out);
     }
 
     /// The half of the log that shards have begun to write counts from the record on that names it. What they wrote to
@@ -190,13 +200,17 @@ impl Member {
         Self::tell_shards(ToShard::Detach, out);
     }
 
-    /// Goes on as a node without a disk; the voter stays silent.
-    fn go_on_without_disk(&mut self, out: &mut Out) {
+    /// Goes on as a node without a disk, with what still follows; the voter stays silent. Whether the disk is left alone is
+    /// asked when the shards know all that is known here: the newest may say that this copy is all there is.
+    fn go_on_without_disk(&mut self, effects: Vec<Effect>, out: &mut Out) {
         self.store.broken = true;
         self.phase = Phase::Running;
-        self.disk_failed = true;
         self.attached = false;
         self.introduce(out);
+        for effect in effects {
+            self.carry_out(effect, out);
+        }
+        self.disk_failed = true;
         if let Some(known) = self.known.clone() {
             let slots = self.slots.clone();
             self.install(known.configuration, slots, out);
