@@ -6,7 +6,7 @@
 //!
 //! Not here: how a change is decided (`register`), copying (`shard`).
 
-use super::{Known, Member, Out, Peer, PeerHello, Proposal, Role, Sync, Then};
+use super::{Known, Member, Out, Peer, PeerHello, Proposal, Role, Sync, Then, rank};
 use crate::door::{MemberOutput, ToShard};
 use crate::identity::is_another_copy;
 use alloc::collections::BTreeMap;
@@ -347,9 +347,8 @@ impl Member {
             return;
         }
         let Some(emitted) = self.emitted.clone() else { return };
-        let alone = emitted.is_in_sync(self.node) && emitted.in_sync().count() == 1;
         let primary = self.reign().is_some();
-        if alone || (primary && emitted.is_in_sync(self.node)) {
+        if self.may_be_alone(&emitted) || (primary && emitted.is_in_sync(self.node)) {
             return;
         }
         self.detach_told = true;
@@ -357,6 +356,18 @@ impl Member {
         Self::tell_shards(ToShard::Detach, out);
         self.tell_own_ready(&emitted, out);
         self.introduce(out);
+    }
+
+    /// Whether this copy is all there is by what the shards were told, by what is known, or by what this node accepted since: that
+    /// counted on this copy, and may be chosen.
+    fn may_be_alone(&self, emitted: &Configuration) -> bool {
+        let known = self.known.as_ref().map(|known| &*known.configuration);
+        let accepted = self.record.as_ref().and_then(|record| record.accepted.as_ref());
+        let accepted = accepted.map(|(_, value)| &**value);
+        let open = accepted.filter(|value| known.is_none_or(|known| rank(value) > rank(known)));
+        [Some(emitted), known, open].into_iter().flatten().any(|configuration| {
+            configuration.is_in_sync(self.node) && configuration.in_sync().count() == 1
+        })
     }
 
     /// The next change that is due, most urgent first.
