@@ -735,7 +735,7 @@ impl Shard {
     }
 
     /// What the repair of a span copied from `source` says of the write that it settles: its origin, and that
-    /// it is undone. Nothing, if nobody will ask for it again.
+    /// it is undone.
     pub(super) fn settles(
         &self,
         volume: VolumeId,
@@ -744,9 +744,6 @@ impl Shard {
     ) -> Option<(WriteOrigin, bool)> {
         let other = self.unsettled_at(volume, span)?;
         let name = other.write.name;
-        if self.once.is_over(name) {
-            return None;
-        }
         let known = self.once.effects.sessions.get(&name.session);
         // Only as far below as a header can say.
         let below = known.map_or(0, |known| known.answered_below).min(name.number);
