@@ -341,8 +341,10 @@ impl World {
     pub(crate) fn side_says_done(&mut self, node: usize, shard: u16) {
         let Some(sides) = &self.sides else { return };
         let Some(&place) = sides.shards.get(&(node, shard)) else { return };
-        let knows =
-            |copy: usize| sides.nodes.get(&copy).is_some_and(|&at| sides.is_past(place, at));
+        // Its own copy does until its shard hears that the node has left: that is told to whoever was answered there.
+        let knows = |copy: usize| {
+            copy == node || sides.nodes.get(&copy).is_some_and(|&at| sides.is_past(place, at))
+        };
         let known = sides.installed.get(&place);
         if known.is_some_and(|known| !known.in_sync().map(node_index).any(knows)) {
             let text = format!(
