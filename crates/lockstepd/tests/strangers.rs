@@ -60,7 +60,7 @@ fn converse(mut link: Link, mut socket: TcpStream) -> LinkError {
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut bytes = [0; 4096];
     loop {
-        send(&mut socket, link.outgoing());
+        send(&mut socket, link.outgoing(usize::MAX));
         let count = socket.read(&mut bytes).unwrap_or(0);
         if count == 0 {
             return link.ended();
@@ -71,7 +71,7 @@ fn converse(mut link: Link, mut socket: TcpStream) -> LinkError {
                 Ok(Some(event)) => panic!("they agree: {event:?}"),
                 Ok(None) => {}
                 Err(error) => {
-                    send(&mut socket, link.outgoing());
+                    send(&mut socket, link.outgoing(usize::MAX));
                     return error;
                 }
             }
@@ -138,7 +138,7 @@ fn frames_that_cannot_be_close_a_known_peer_s_connection_and_are_counted() {
                 thrown = true;
                 session.write(|out| out.extend(content(round, 300)));
             }
-            send(&mut socket, session.outgoing());
+            send(&mut socket, session.outgoing(usize::MAX));
             let count = socket.read(&mut bytes).unwrap_or(0);
             let mut input = &mut bytes[..count];
             while !input.is_empty() && session.fill(&mut input).is_ok() {
