@@ -16,6 +16,6 @@ ci: test
 tidy:
 	cargo xtask tidy
 
-# Speed, beside other servers and the raw disk: about twelve minutes, or `MODE=full`, nearly three hours; `COMPARE=REV` for another revision.
+# Speed, beside other servers and the raw disk: a quarter of an hour or so, or `MODE=full`, more than three hours (docs/bench.md); `COMPARE=REV` for another revision.
 bench:
 	cargo xtask bench $(if $(COMPARE),--compare $(COMPARE)) -- $(if $(filter full,$(MODE)),--full)
