@@ -386,8 +386,8 @@ fn a_read_has_room_before_it_begins_and_holds_it_until_its_answer_has_left() {
 #[test]
 fn every_client_has_a_buffer_for_requests_the_first_ones_large_ones() {
     let inputs = Inputs::new(300);
-    let large: Vec<Buffer> = (0..256).map(|_| inputs.take().expect("room")).collect();
-    let small: Vec<Buffer> = (0..44).map(|_| inputs.take().expect("room")).collect();
+    let large: Vec<Buffer> = (0..64).map(|_| inputs.take().expect("room")).collect();
+    let small: Vec<Buffer> = (0..236).map(|_| inputs.take().expect("room")).collect();
     let guarded: Vec<Buffer> = (0..300).map(|_| inputs.take_guarded().expect("room")).collect();
     assert!(large.iter().all(|buffer| buffer.len() == 64 << 10));
     assert!(small.iter().chain(&guarded).all(|buffer| buffer.len() == 4 << 10));
