@@ -1,8 +1,8 @@
 //! How much memory payload may take on this node: on all its threads together, and as many volumes are open.
 //!
-//! Always: a node takes no more than 64 MiB, 16 MiB for each open volume, and what its bitmaps need. Of those 36 MiB, and all of
-//! each volume's, are for payload; the rest is the program, what connections are received in, and what volumes keep.
-//! Whoever waits for what stands in [0009](../../../../docs/design/0009-buffers.md).
+//! Always: of the 64 MiB that a node may take, and the 16 for each open volume, 36 and all of each volume's are for payload;
+//! the rest is the program, what connections are received in, and what volumes keep. What bitmaps need comes on top.
+//! Who waits for whom, and what is not in it, stands in [0009](../../../../docs/design/0009-buffers.md).
 //!
 //! Not here: who takes what (`buffers`, and clients' connections).
 
