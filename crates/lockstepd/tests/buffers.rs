@@ -127,6 +127,27 @@ fn clients_that_take_no_answers_keep_others_waiting_for_a_while_at_most() {
 }
 
 #[test]
+fn a_client_of_another_thread_that_takes_no_answers_keeps_others_waiting_for_a_while_at_most() {
+    let mut cluster = Cluster::new("apart", 1);
+    cluster.add_settings(1, LITTLE);
+    cluster.add_settings(1, "threads = 2");
+    cluster.start(1);
+    // One shard each, and so a thread of its own.
+    for number in 0..2 {
+        let file = ResourceFile { shards: 1, ..numbered(&cluster, number, 32 * MIB, &[1]) };
+        cluster.create(&file);
+        let mut volume = cluster.open(1, &file.name);
+        volume.write(0, &content(1, 32 << 20)).expect("written");
+    }
+    let mut slow = cluster.open(1, "disk0");
+    slow.begin_read(0, 32 << 20);
+    slow.take_some();
+    // More than it leaves.
+    let mut volume = cluster.open(1, "disk1");
+    assert!(volume.read(0, 32 << 20).expect("read") == content(1, 32 << 20));
+}
+
+#[test]
 fn what_a_client_left_that_waited_for_memory_is_not_carried_out() {
     let cluster = small_cluster("left", 1);
     cluster.create(&numbered(&cluster, 0, 64 * MIB, &[1]));

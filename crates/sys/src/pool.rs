@@ -284,22 +284,26 @@ impl Drop for Shelf {
 }
 
 /// How much of a pool may be taken.
-#[derive(Clone, Copy)]
 enum Rule {
     /// All of it.
     Whole,
     /// Nothing once more than so many bytes would be in use, by whomever.
     Below(usize),
-    /// No more than is then left for others.
-    Share,
+    /// No more by all that this account is of than is then left for others.
+    Share(Account),
+}
+
+/// What one of many has taken of a budget, by all its [shares](BufferPool::share_of) together, on whatever threads. Clones
+/// name the same account.
+#[derive(Clone, Debug, Default)]
+pub struct Account {
+    taken_bytes: Arc<AtomicUsize>,
 }
 
 /// A pool, as one of those who take from it may use it.
 struct Part {
     shelf: Arc<Shelf>,
     rule: Rule,
-    /// Of a share: bytes taken by it.
-    taken_bytes: AtomicUsize,
 }
 
 impl Part {
@@ -310,41 +314,39 @@ impl Part {
     /// Counts so many bytes more as used; false, and nothing is counted, if they may not be taken.
     fn claim(&self, bytes: usize) -> bool {
         let used_bytes = self.counts().used_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let allowed = self.allows(used_bytes, bytes);
-        if allowed {
-            self.count(bytes);
-        } else {
-            self.counts().used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let taken_bytes = self.count(bytes);
+        let allowed = self.allows(used_bytes, taken_bytes);
+        if !allowed {
+            self.discount(bytes);
         }
         allowed
     }
 
-    /// Whether so many bytes may be taken, with which so many would be in use.
-    fn allows(&self, used_bytes: usize, bytes: usize) -> bool {
+    /// Whether so many bytes may be in use, if so many, all of them or what an account has, are this part's. Both
+    /// are with those that are to be taken: of two threads that take the last at once neither may get it, never both.
+    fn allows(&self, used_bytes: usize, (before_bytes, taken_bytes): (usize, usize)) -> bool {
         let limit_bytes = self.counts().limit_bytes.load(Ordering::Relaxed);
         let left_bytes = limit_bytes.saturating_sub(used_bytes);
         used_bytes <= limit_bytes
             && match self.rule {
                 Rule::Whole => true,
                 Rule::Below(ceiling_bytes) => used_bytes <= ceiling_bytes,
-                Rule::Share => match self.taken_bytes.load(Ordering::Relaxed) {
-                    0 => true,
-                    taken_bytes => taken_bytes + bytes <= left_bytes,
-                },
+                Rule::Share(_) => before_bytes == 0 || taken_bytes <= left_bytes,
             }
     }
 
-    fn count(&self, bytes: usize) {
-        if matches!(self.rule, Rule::Share) {
-            self.taken_bytes.fetch_add(bytes, Ordering::Relaxed);
-        }
+    /// Counts so many bytes more as its account's: what that had, and has.
+    fn count(&self, bytes: usize) -> (usize, usize) {
+        let Rule::Share(account) = &self.rule else { return (0, bytes) };
+        let before_bytes = account.taken_bytes.fetch_add(bytes, Ordering::Relaxed);
+        (before_bytes, before_bytes + bytes)
     }
 
     /// So many bytes are not in use any more.
     fn discount(&self, bytes: usize) {
         self.counts().used_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        if matches!(self.rule, Rule::Share) {
-            self.taken_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        if let Rule::Share(account) = &self.rule {
+            account.taken_bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
     }
 }
@@ -363,7 +365,7 @@ impl BufferPool {
     }
 
     fn of(shelf: Arc<Shelf>, rule: Rule) -> BufferPool {
-        BufferPool { part: Arc::new(Part { shelf, rule, taken_bytes: AtomicUsize::new(0) }) }
+        BufferPool { part: Arc::new(Part { shelf, rule }) }
     }
 
     /// The same pool for somebody who leaves something for others: nothing is taken by it that would make more
@@ -373,12 +375,12 @@ impl BufferPool {
         BufferPool::of(Arc::clone(&self.part.shelf), Rule::Below(ceiling_bytes))
     }
 
-    /// The same pool for one of many that need not know of each other: what is taken by this share is never more
-    /// than what is then left, but for the first that it takes. So a share that gives nothing back leaves
-    /// half of what it found.
+    /// The same pool for one of many that need not know of each other: what an account's shares have taken, of pools of
+    /// one budget, is never more than what is then left, but for the first that they take. So an account that gives
+    /// nothing back leaves half of what it found.
     #[must_use]
-    pub fn share(&self) -> BufferPool {
-        BufferPool::of(Arc::clone(&self.part.shelf), Rule::Share)
+    pub fn share_of(&self, account: &Account) -> BufferPool {
+        BufferPool::of(Arc::clone(&self.part.shelf), Rule::Share(account.clone()))
     }
 
     /// Bytes that a buffer of `length` bytes takes from its pool; `None` if there is no such buffer.

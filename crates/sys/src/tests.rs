@@ -12,8 +12,8 @@ use base::Duration;
 
 use crate::streams::{SendBatch, SendQueue};
 use crate::{
-    Access, Budget, Buffer, BufferPool, EngineChoice, Errno, Event, File, Hands, HandsConfig,
-    OpenOptions, Payload, Piece, Socket, SocketAddress, listen_tcp, listen_unix,
+    Access, Account, Budget, Buffer, BufferPool, EngineChoice, Errno, Event, File, Hands,
+    HandsConfig, OpenOptions, Payload, Piece, Socket, SocketAddress, listen_tcp, listen_unix,
     listen_unix_private,
 };
 
@@ -575,7 +575,7 @@ fn a_part_that_leaves_something_for_others_takes_nothing_above_its_ceiling() {
 #[test]
 fn a_share_takes_its_first_and_then_no_more_than_is_left() {
     let pool = BufferPool::new(8 << 20);
-    let shares = [pool.share(), pool.share(), pool.share()];
+    let shares = [(); 3].map(|()| pool.share_of(&Account::default()));
     let take = |share: &BufferPool| std::iter::from_fn(|| share.take(1 << 20)).collect::<Vec<_>>();
     let first = take(&shares[0]);
     let second = take(&shares[1]);
@@ -592,9 +592,26 @@ fn a_share_takes_its_first_and_then_no_more_than_is_left() {
 }
 
 #[test]
+fn what_several_threads_take_for_one_account_leaves_as_much_for_others_as_if_it_were_one() {
+    let budget = Budget::new(8 << 20);
+    let (one, other) = (Account::default(), Account::default());
+    let take = |account: &Account| {
+        let share = budget.pool().share_of(account);
+        std::iter::from_fn(|| share.take(1 << 20)).collect::<Vec<_>>()
+    };
+    let first = take(&one);
+    let second = std::thread::scope(|scope| scope.spawn(|| take(&one)).join().unwrap());
+    assert_eq!((first.len(), second.len()), (4, 0));
+    let third = take(&other);
+    assert_eq!(third.len(), 2, "half of what is left");
+    drop((first, third));
+    assert_eq!(take(&one).len(), 4, "what was given back counts no more");
+}
+
+#[test]
 fn a_buffer_that_is_charged_to_room_elsewhere_counts_there_until_its_last_clone_goes() {
     let (from, to) = (BufferPool::new(1 << 20), BufferPool::new(1 << 20));
-    let mut room = to.share().reserve(1 << 20).unwrap();
+    let mut room = to.share_of(&Account::default()).reserve(1 << 20).unwrap();
     let buffer = from.take(1 << 20).unwrap();
     assert!(from.take(1).is_none());
     let clone = buffer.clone();

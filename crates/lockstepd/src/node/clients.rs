@@ -25,7 +25,7 @@ use super::hosts::{Claim, Turn};
 use super::patience::{is_taken, patiently};
 use super::threads::Parcel;
 use super::{Node, Purpose, SENDS_MAX, Work};
-use crate::log::{debug, info, warning, warning_limited};
+use crate::log::{debug, info, warning_limited};
 use crate::slab::Key;
 
 /// Clients of one node, at most, and queues of hosts: what a full hypervisor attaches, twice.
@@ -36,10 +36,6 @@ const VISITORS_MAX: usize = 256;
 
 /// How long a client over TCP may stay unknown.
 const VISIT_LIMIT: Duration = Duration::from_millis(5000);
-
-/// How long a client may do nothing for what it holds while another waits for memory: longer than a guest or a
-/// network stands still that goes on.
-const STALL_LIMIT: Duration = Duration::from_secs(10);
 
 /// A process that looked at nothing for so long may find in its sockets what clients left there that have gone since, and
 /// that was done anew, or overwritten, through another node.
@@ -77,14 +73,6 @@ pub(crate) struct Visitors {
     looked_at: Instant,
 }
 
-/// Clients that wait for buffers.
-#[derive(Default)]
-pub(crate) struct Hungry {
-    clients: Vec<Key>,
-    /// Since when there are some.
-    since: Option<Instant>,
-}
-
 /// One client.
 pub(crate) struct Client {
     /// What it is connected by; a disk of this host by none.
@@ -117,7 +105,7 @@ pub(crate) struct Client {
     /// What it sends was not waited for when it was served last: it waited for memory, for answers, or for a peer.
     paused: bool,
     /// It is in the list of those who wait for buffers.
-    hungry: bool,
+    pub(super) hungry: bool,
     /// Of another thread's: where it is at home.
     pub(super) stay: Option<Stay>,
     /// It has opened something, and is to be at home there.
@@ -201,7 +189,7 @@ impl Client {
 
     /// Since when it is waited for, while it holds memory: what this node has not sent yet, or has no room for, it cannot take or
     /// send.
-    fn waited_for_since(&self) -> Option<Instant> {
+    pub(super) fn waited_for_since(&self) -> Option<Instant> {
         let is_its_turn = self.sends > 0 || self.receiving;
         (is_its_turn && self.connection.waits_for_client()).then_some(self.moved)
     }
@@ -415,16 +403,6 @@ impl Node {
         }
     }
 
-    fn note_hungry(&mut self, key: Key) {
-        if let Some(client) = self.clients.get_mut(key)
-            && client.connection.starved()
-            && !client.hungry
-        {
-            client.hungry = true;
-            self.hungry.clients.push(key);
-        }
-    }
-
     fn serve_client(&mut self, key: Key) {
         let congested = self.peers.congested() || self.threads.congested();
         let Some(client) = self.clients.get_mut(key) else { return };
@@ -520,53 +498,6 @@ impl Node {
     pub(super) fn stir_clients(&mut self) {
         for key in self.clients.keys() {
             self.stir_client(key);
-        }
-    }
-
-    /// Clients that wait for a buffer may get one now, who has waited longest first.
-    pub(super) fn stir_starved_clients(&mut self) {
-        if self.hungry.clients.is_empty() {
-            self.hungry.since = None;
-            return;
-        }
-        let now = self.hands.now();
-        self.hungry.since.get_or_insert(now);
-        for key in std::mem::take(&mut self.hungry.clients) {
-            if let Some(client) = self.clients.get_mut(key) {
-                client.hungry = false;
-                self.stir_client(key);
-            }
-        }
-    }
-
-    /// Whether a client waits for a buffer.
-    pub(super) fn clients_starve(&self) -> bool {
-        !self.hungry.clients.is_empty()
-    }
-
-    /// Until when each may stall that holds memory for which others wait.
-    fn stalls(&self) -> impl Iterator<Item = (Instant, Key)> {
-        let since = self.hungry.since.filter(|_| self.clients_starve());
-        let holders =
-            self.clients.iter().filter_map(|(key, client)| Some((client.waited_for_since()?, key)));
-        since.into_iter().flat_map(move |since| {
-            holders.clone().map(move |(waits, key)| (waits.max(since) + STALL_LIMIT, key))
-        })
-    }
-
-    /// When the first of those has stalled too long.
-    pub(super) fn stalled_wake_at(&self) -> Option<Instant> {
-        self.stalls().map(|(until, _)| until).min()
-    }
-
-    /// Sends those away who hold memory for which others wait, and do nothing for it.
-    pub(super) fn send_stalled_away(&mut self) {
-        let now = self.hands.now();
-        let late: Vec<Key> =
-            self.stalls().filter(|(until, _)| *until <= now).map(|(_, key)| key).collect();
-        for key in late {
-            warning!("a client was sent away: it stood still while others wait for memory");
-            self.drop_client(key, "it stood still while others wait for memory");
         }
     }
 
@@ -721,8 +652,7 @@ impl Node {
             }
         }
         if enters {
-            let share = known.client_share.get_or_insert_with(|| self.client_pool.share());
-            client.connection.draw_from(share.clone());
+            client.connection.draw_from(known.client_share(&self.client_pool));
             client.opened = Some((resource, volume));
             info!("{}: an NBD client has opened it", info.name);
             self.count_client(resource, true);

@@ -204,7 +204,7 @@ impl Node {
             return self.tell(0, Parcel::Went { client: origin, is_fault: false });
         };
         let entry = self.resources.get_mut(resource).expect("just found");
-        let share = entry.client_share.get_or_insert_with(|| self.client_pool.share()).clone();
+        let share = entry.client_share(&self.client_pool);
         connection.moves_to(self.client_inputs.clone(), share);
         let opened = Some((resource, volume));
         let mut client = Client::new(Some(socket), connection, opened, false, now);

@@ -755,7 +755,7 @@ impl Node {
 
     fn open_for_host(&mut self, key: Key, resource: Key) {
         let Some(entry) = self.resources.get_mut(resource) else { return };
-        let share = entry.client_share.get_or_insert_with(|| self.client_pool.share()).clone();
+        let share = entry.client_share(&self.client_pool);
         let Some(client) = self.clients.get_mut(key) else { return };
         client.connection.draw_from(share);
         client.opened = Some((resource, VolumeId(0)));

@@ -29,7 +29,7 @@ use super::disk::{LocalDisk, LocalVolume};
 use super::files::{remove_each, remove_files, replace_file};
 use super::patience::patiently;
 use super::recast::{Done, Part};
-use super::resource::{Resource, Seat};
+use super::resource::{Accounts, Resource, Seat};
 use super::roster::Roster;
 use super::sums::Sums;
 use super::threads::{Beginning, Parcel};
@@ -353,13 +353,12 @@ impl Node {
         }
         self.lives += 1;
         let id = ResourceId(file.id);
-        let mut outputs = Vec::new();
-        let mut seats = Vec::new();
+        let (mut outputs, mut seats) = (Vec::new(), Vec::new());
         let (own, far): (Vec<_>, Vec<_>) =
             setups.shards.into_iter().partition(|setup| self.threads.is_own(id, setup.index));
         let committed = record.as_ref().and_then(|record| record.committed.as_ref());
         let nodes = nodes_of(file, committed.map(|(_, known)| &**known));
-        self.begin_elsewhere(file, far, &volumes, &nodes);
+        let accounts = self.begin_elsewhere(file, far, &volumes, &nodes);
         seats.resize_with(usize::from(file.shards), || Seat::There(Box::default()));
         for setup in own {
             distrust(&mut volumes, &setup);
@@ -378,6 +377,7 @@ impl Node {
         resource.defined = file.configuration().ok();
         resource.life = self.lives;
         resource.nodes = nodes;
+        resource.accounts = accounts;
         resource.named = named;
         resource.members = members.or_else(|| resource.defined.as_ref().map(members_of));
         let awaited = self.machines_awaited(&file.name, file.id);
@@ -394,14 +394,15 @@ impl Node {
     }
 
     /// Gives the other threads their parts of a resource: of every one, so that all streams have the same
-    /// resources; with the disk where there is a shard for it.
+    /// resources; with the disk where there is a shard for it. What all of them account for is returned.
     fn begin_elsewhere(
         &mut self,
         file: &ResourceFile,
         setups: Vec<ShardSetup>,
         volumes: &[LocalVolume],
         nodes: &[NodeId],
-    ) {
+    ) -> Accounts {
+        let accounts = Accounts::default();
         let count = usize::from(self.threads.count());
         let mut parts: Vec<Vec<ShardSetup>> = Vec::new();
         parts.resize_with(count, Vec::new);
@@ -425,9 +426,11 @@ impl Node {
                 shards: file.shards,
                 setups,
                 volumes,
+                accounts: accounts.clone(),
             };
             self.tell(thread, Parcel::Begin(Box::new(beginning)));
         }
+        accounts
     }
 
     /// Stops a resource's machines. Its clients are dropped; its stores close when what is on its way

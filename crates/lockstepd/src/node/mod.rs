@@ -30,6 +30,7 @@ mod helper;
 mod holes;
 mod homes;
 mod hosts;
+mod hunger;
 mod identity;
 mod late;
 mod lifecycle;
@@ -72,12 +73,13 @@ use crate::log::{error, info};
 use crate::slab::{Key, Slab};
 use admin::{Admin, Pending};
 use buffers::Buffers;
-use clients::{Asked, CLIENTS_MAX, Client, Door, Hungry, Visitors};
+use clients::{Asked, CLIENTS_MAX, Client, Door, Visitors};
 use deleted::Deleted;
 use doors::Doors;
 use helper::Helper;
 use homes::Homes;
 use hosts::Hosts;
+use hunger::Hunger;
 use lifecycle::Known;
 use memory::Memory;
 use patience::briefly;
@@ -209,7 +211,7 @@ pub(crate) struct Node {
     /// Clients that may have something to send or receive.
     restless: Vec<Key>,
     /// Clients that wait for buffers.
-    hungry: Hungry,
+    hunger: Hunger,
     /// Clients of other threads than the first.
     homes: Homes,
     /// What hosts by NVMe have set up.
@@ -319,7 +321,7 @@ impl Node {
             visitors: Visitors::default(),
             doors: Doors::default(),
             restless: Vec::new(),
-            hungry: Hungry::default(),
+            hunger: Hunger::default(),
             homes: Homes::default(),
             hosts: Hosts::default(),
             ublk: Ublk::default(),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use base::{Epoch, Instant, NodeId, RequestId, ResourceId, SECTOR_BYTES, Span, VolumeId, VoterId};
 use replica::shard::ShardStatus;
 use replica::{Geometry, Member, Shard};
-use sys::{BufferPool, Room};
+use sys::{Account, BufferPool, Room};
 use wire::{Configuration, VolumeEntry};
 
 use super::diary::Diary;
@@ -82,15 +82,38 @@ pub(crate) struct Resource {
     pub(crate) touched: bool,
     /// This node's part in it is changing.
     pub(crate) recast: Option<Box<Recast>>,
+    /// What it has taken of this node's memory, on all threads.
+    pub(crate) accounts: Accounts,
     /// What its clients' requests carry is taken from here: a share of what all clients have.
-    pub(crate) client_share: Option<BufferPool>,
+    client_share: Option<BufferPool>,
     /// The same of what other nodes ask of this one as primary.
-    pub(crate) forwarded_share: Option<BufferPool>,
+    forwarded_share: Option<BufferPool>,
     /// For what reads that other nodes asked for will give: of which shard, whose, and which.
     pub(crate) rooms: BTreeMap<(u16, NodeId, RequestId), Room>,
 }
 
+/// What a resource has taken, of which each leaves something for the others.
+#[derive(Clone, Default)]
+pub(crate) struct Accounts {
+    /// What its clients' requests carry.
+    clients: Account,
+    /// What other nodes ask of this one as primary.
+    forwarded: Account,
+}
+
 impl Resource {
+    /// What its clients' requests carry is taken from here, on this thread.
+    pub(crate) fn client_share(&mut self, pool: &BufferPool) -> BufferPool {
+        let account = &self.accounts.clients;
+        self.client_share.get_or_insert_with(|| pool.share_of(account)).clone()
+    }
+
+    /// The same of what other nodes ask of this one as primary.
+    pub(crate) fn forwarded_share(&mut self, pool: &BufferPool) -> BufferPool {
+        let account = &self.accounts.forwarded;
+        self.forwarded_share.get_or_insert_with(|| pool.share_of(account)).clone()
+    }
+
     /// A resource with these shards.
     pub(crate) fn new(
         name: String,
@@ -125,6 +148,7 @@ impl Resource {
             wake: None,
             touched: false,
             recast: None,
+            accounts: Accounts::default(),
             client_share: None,
             forwarded_share: None,
             rooms: BTreeMap::new(),

@@ -34,7 +34,7 @@ use super::disk::{LocalDisk, LocalVolume};
 use super::homes::{FarAnswer, Guest, Wish, Word};
 use super::memory::Memory;
 use super::peers::{Connection, Lives, Stream, Told};
-use super::resource::{Resource, Seat};
+use super::resource::{Accounts, Resource, Seat};
 use super::ublk::Offer;
 use super::{Node, Work};
 use crate::config::Config;
@@ -130,6 +130,8 @@ pub(super) enum Parcel {
     Rot { life: u64, more: Rot },
     /// So much waits for a peer, or no longer, that clients should wait.
     Congested { thread: u16, on: bool },
+    /// Clients wait for memory, or no longer.
+    Hungry { thread: u16, on: bool },
     /// Who this node is, and whom it believes.
     Renew(Box<(Config, link::Config, u64)>),
     /// End once nothing is on its way to a disk.
@@ -153,6 +155,7 @@ pub(super) struct Beginning {
     pub(super) setups: Vec<ShardSetup>,
     /// Empty if there is no disk, or no shard for this thread.
     pub(super) volumes: Vec<LocalVolume>,
+    pub(super) accounts: Accounts,
 }
 
 /// How a shard of another thread was a moment ago.
@@ -492,6 +495,7 @@ impl Node {
                     self.stir_clients();
                 }
             }
+            Parcel::Hungry { thread, on } => self.hear_of_hunger(thread, on),
             other => self.on_home_parcel(other),
         }
     }
@@ -562,7 +566,8 @@ impl Node {
 
     /// Makes this thread's part of a resource.
     fn begin_here(&mut self, beginning: Beginning) {
-        let Beginning { name, id, life, geometry, nodes, shards, setups, volumes } = beginning;
+        let Beginning { name, id, life, geometry, nodes, shards, setups, volumes, accounts } =
+            beginning;
         let now = self.hands.now_fresh();
         let mut seats: Vec<Seat> = Vec::new();
         seats.resize_with(usize::from(shards), || Seat::There(Box::default()));
@@ -577,6 +582,7 @@ impl Node {
         let mut resource = Resource::new(name, id, geometry, seats, disk);
         resource.life = life;
         resource.nodes = nodes;
+        resource.accounts = accounts;
         let key = self.resources.insert(resource);
         self.by_id.insert(id, key);
         self.by_life.insert(life, key);
@@ -632,6 +638,7 @@ impl Node {
             let thread = self.threads.own;
             self.tell_others(|| Parcel::Congested { thread, on });
         }
+        self.tell_of_hunger();
         if self.threads.is_first() {
             return;
         }

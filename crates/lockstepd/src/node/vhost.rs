@@ -275,7 +275,7 @@ impl Node {
         let (sectors, block_bytes) = (known.sectors, known.block_bytes);
         let lost = running.latest_loss();
         let (shards, identity) = (running.shard_count(), running.id.0);
-        let share = running.client_share.get_or_insert_with(|| self.client_pool.share()).clone();
+        let share = running.client_share(&self.client_pool);
         let volume = VhostVolume { identity, volume, sectors, block_bytes, lost: lost.0, shards };
         Ok((key, VhostDisk::new(volume, share, self.zeroes.clone())))
     }

@@ -71,8 +71,7 @@ impl Node {
     /// What other nodes ask of this one as primary of a resource is taken from here.
     fn forwarded_share(&mut self, id: ResourceId) -> Option<BufferPool> {
         let key = self.resource_by_id(id)?;
-        let share = &mut self.resources.get_mut(key)?.forwarded_share;
-        Some(share.get_or_insert_with(|| self.buffers.forwarded().share()).clone())
+        Some(self.resources.get_mut(key)?.forwarded_share(self.buffers.forwarded()))
     }
 
     /// Room for what a read that another node forwards will give. False: there is none, and it is sent back.

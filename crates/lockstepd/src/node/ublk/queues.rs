@@ -105,7 +105,7 @@ impl Node {
         seen: Epoch,
     ) -> Option<Key> {
         let resource = self.resources.get_mut(key)?;
-        let share = resource.client_share.get_or_insert_with(|| self.client_pool.share()).clone();
+        let share = resource.client_share(&self.client_pool);
         let (shards, lost) = (resource.shard_count(), resource.lost > seen);
         let queue = UblkQueue { device: device.clone(), number };
         let mut served = UblkDisk::new(Box::new(queue), share, self.zeroes.clone(), shards);
