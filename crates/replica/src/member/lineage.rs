@@ -93,7 +93,7 @@ impl Member {
 
     /// Whether the member's memory is connected, and on this side of the history.
     pub(super) fn takes_part(&self, entry: &MemberEntry) -> bool {
-        self.voter_of(entry.node) == Some(entry.voter)
+        self.has_its_vote(entry)
     }
 
     /// Those whose consent a lone decision needs: every member that is connected, this node included.

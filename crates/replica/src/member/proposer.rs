@@ -69,9 +69,13 @@ impl Member {
     }
 
     /// Whether a primary that nobody uses is to make way for this node. One that reaches too few voters is better served by
-    /// the one that there is.
+    /// the one that there is; also if their nodes are here, and their votes are not, for such a one is no help to it.
     pub(super) fn wants_to_lead(&self) -> bool {
-        self.clients > 0 && !self.want.demoted && self.can_reach_voters()
+        let has_votes = self.known.as_ref().is_some_and(|known| {
+            let known = &known.configuration;
+            self.may_act_alone(known) || self.votes_here(known) >= known.majority()
+        });
+        self.clients > 0 && !self.want.demoted && self.can_reach_voters() && has_votes
     }
 
     pub(super) fn proposer_deadlines(&self, consider: &mut impl FnMut(Instant)) {
@@ -228,7 +232,8 @@ impl Member {
         })
     }
 
-    /// Whether enough of the voters known here are connected to decide anything.
+    /// Whether enough of the voters known here are connected to decide anything. Their nodes count: what they have accepted may
+    /// name other votes.
     pub(super) fn can_reach_voters(&self) -> bool {
         let Some(known) = &self.known else { return false };
         let configuration = &known.configuration;

@@ -22,6 +22,16 @@ impl Member {
         (!hello.rolled_back && hello.voter != VoterId(0)).then_some(hello.voter)
     }
 
+    /// Whether the memory that gave the vote which `entry` names is here, and on this side of the history.
+    pub(super) fn has_its_vote(&self, entry: &MemberEntry) -> bool {
+        self.voter_of(entry.node) == Some(entry.voter)
+    }
+
+    /// How many of the votes that `configuration` names are here. One that went with its memory is gone, though its node be here.
+    pub(super) fn votes_here(&self, configuration: &Configuration) -> usize {
+        configuration.voters().filter(|entry| self.has_its_vote(entry)).count()
+    }
+
     /// Whether a majority of the voters of `configuration` would accept something now. One that is silent, or owes
     /// an answer, may never come back as what it was.
     pub(super) fn is_reachable(&self, configuration: &Configuration) -> bool {
@@ -29,7 +39,7 @@ impl Member {
         let count = configuration
             .voters()
             .filter(|member| !reign.refused.contains(&member.node))
-            .filter(|member| self.voter_of(member.node) == Some(member.voter))
+            .filter(|member| self.has_its_vote(member))
             .filter(|member| {
                 let peer = self.peers.get(&member.node);
                 peer.is_none_or(|peer| peer.late.is_none() && !self.is_silent(peer))

@@ -329,12 +329,7 @@ impl Member {
         if self.may_act_alone(configuration) {
             return Suspended::NoPrimary;
         }
-        let here = configuration
-            .voters()
-            // A vote that went with its memory is gone, though its node be here.
-            .filter(|member| self.voter_of(member.node) == Some(member.voter))
-            .count();
-        match configuration.majority().saturating_sub(here) {
+        match configuration.majority().saturating_sub(self.votes_here(configuration)) {
             0 => Suspended::NoPrimary,
             missing => Suspended::NoQuorum { missing },
         }
