@@ -342,11 +342,11 @@ fn a_primary_that_lives_and_has_no_copy_is_ended_before_another_node_is_forced()
     view.quorum = false;
     view.primary = Some("b".to_owned());
     let text = format!("{:?}", crate::explain::explain(&view, &[]));
-    assert!(!text.contains("end the clients"), "{text}");
+    assert!(!text.contains("resource demote"), "{text}");
     view.replicas[1].state = ReplicaState::Diskless;
     view.replicas[1].resync = None;
     let text = format!("{:?}", crate::explain::explain(&view, &[]));
-    assert!(text.contains("end the clients of b, or stop that node"), "{text}");
+    assert!(text.contains("lockstep resource demote disk   (first: b has no copy"), "{text}");
 }
 
 #[test]

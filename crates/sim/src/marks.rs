@@ -32,6 +32,7 @@ pub const MARKS: &[&str] = &[
     "member: a higher ballot is asked for",
     "member: a peer's disk went back in time",
     "member: a peer's disk went back in time, as others tell",
+    "member: a primary that can do nothing is demoted",
     "member: a primary without a copy makes way for one",
     "member: a primary without a majority makes way",
     "member: a promote rests on a vote that is gone",

@@ -145,7 +145,8 @@ fn ways(view: &ResourceStatus) -> String {
     let first = view.primary.as_deref().filter(|primary| keeps_others(view, primary));
     let first = first.map(|primary| {
         format!(
-            "end the clients of {primary}, or stop that node: a primary that lives keeps others from being forced{NEXT_LINE}"
+            "lockstep resource demote {}   (first: {primary} has no copy, and a primary that lives keeps others from being forced){NEXT_LINE}",
+            view.name
         )
     });
     let lines = match lines.is_empty() {
@@ -157,7 +158,7 @@ fn ways(view: &ResourceStatus) -> String {
     format!("{}{lines}", first.unwrap_or_default())
 }
 
-/// Whether this primary lives, and has no copy: it is none to force, and no other is forced while it has clients.
+/// Whether this primary lives, and has no copy: it is none to force, and no other is forced before it is demoted.
 fn keeps_others(view: &ResourceStatus, primary: &str) -> bool {
     let diskless = |one: &&ReplicaStatus| one.connected && one.state == ReplicaState::Diskless;
     view.replicas.iter().filter(diskless).any(|one| one.node == primary)

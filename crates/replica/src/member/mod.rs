@@ -5,7 +5,7 @@
 //! (disks that went back in time),
 //! `store` (what must be durable before it is said), `voter`, `proposer` (prepare and promise), `raise`
 //! (a higher ballot in the same reign), `register` (accept, commit, learn), `primary` (reign, lease,
-//! hand-over), `peers` (exclude, include), `replace` (a memory that is another), `invalidate` (a copy that is
+//! hand-over), `rest` (a primary that can do nothing), `peers` (exclude, include), `replace` (a memory that is another), `invalidate` (a copy that is
 //! worthless), `operations`, `impatience` (requests that fail instead of waiting), `reserve` (hosts that keep each other from a volume), `verify`, `level` (what every member can do), `lineage` (without quorum), `split` (two
 //! histories meet), `status`.
 //!
@@ -30,6 +30,7 @@ mod register;
 mod replace;
 mod reserve;
 mod resize;
+mod rest;
 mod split;
 mod start;
 mod status;

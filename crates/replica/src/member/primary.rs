@@ -94,6 +94,7 @@ impl Member {
         self.run_raise(out);
         self.beat(out);
         self.consider_hand_over(out);
+        self.rest(out);
         self.run_drain(out);
         self.run_peers(out);
         self.consider_serving(out);

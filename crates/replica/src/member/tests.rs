@@ -13,6 +13,7 @@ mod network;
 mod register;
 mod reserve;
 mod resize;
+mod rest;
 mod verify;
 
 use crate::disk::Record;

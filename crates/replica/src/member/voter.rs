@@ -234,8 +234,13 @@ impl Member {
     }
 
     pub(super) fn on_release(&mut self, peer: NodeId, ballot: Ballot) {
-        if ballot.node == peer {
-            self.release_slot(ballot);
+        if ballot.node != peer {
+            return;
+        }
+        self.release_slot(ballot);
+        if let Some(peer) = self.peers.get_mut(&peer) {
+            // Who gives a lease back does not reign. If it will, it is heard of after this.
+            peer.heard = None;
         }
     }
 
