@@ -71,6 +71,7 @@ impl Shard {
             self.begin_reign();
         } else if forks {
             self.once.forked_at = Some(self.now);
+            self.forget_ways();
         }
         self.unforward_all_but(new.primary.filter(|&node| node != self.node), out);
         self.retry_waiting(out);

@@ -7,7 +7,7 @@
 //!
 //! Always: such a write is let in by the primary only in the reign that the node which took it from the client knew
 //! then; and only if no such write overlaps it that came another way and was let in after what the primary had told
-//! that node when it took it; nor has any host gained or lost a right to the volume since.
+//! that node when it took it; nor has any host gained or lost a right to the volume since, nor a fork begun.
 //!
 //! Not here: what becomes of a write that is let in (`write`), or took effect before (`once`).
 
@@ -72,14 +72,33 @@ impl Shard {
         if known.reign == reign { known } else { Moment { reign, number: 0 } }
     }
 
-    /// The primary told how far it is.
-    pub(super) fn learn_moment(&mut self, moment: Option<Moment>) {
-        self.multipath.told = self.multipath.told.max(moment.unwrap_or_default());
+    /// A node told how far it is: it counts if that is the primary, in its reign. Another side of the history may have one of
+    /// a higher number, or of the same, and what its primary said before this node came here may arrive after that.
+    pub(super) fn learn_moment(&mut self, node: NodeId, moment: Option<Moment>) {
+        let known = self.configuration.as_ref();
+        let counts = |moment: &Moment| {
+            known.is_some_and(|known| known.primary == Some(node) && known.reign == moment.reign)
+        };
+        if let Some(moment) = moment.filter(counts) {
+            self.multipath.told = self.multipath.told.max(moment);
+        }
     }
 
     /// The primary is one of another side of the history.
     pub(super) fn forget_moment(&mut self) {
         self.multipath.told = Moment::default();
+    }
+
+    /// As primary that goes on in a fork: what was taken from clients before it is asked for anew. It may have been asked for and answered on
+    /// a side that was given up, and whoever was told that this is gone waits for nothing any more.
+    pub(super) fn forget_ways(&mut self) {
+        if !self.is_primary() {
+            return;
+        }
+        let now = self.moment();
+        let paths = self.multipath.at(now);
+        paths.recent.clear();
+        paths.now.number += 1;
     }
 
     /// A client that surely waits here only counts as if it had asked just now.

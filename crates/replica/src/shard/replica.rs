@@ -51,7 +51,7 @@ impl Shard {
                 self.on_forward(client, in_time, history, out);
             }
             ShardMessage::Forwarded { id, result, zero: _, asked, moment } => {
-                self.learn_moment(moment);
+                self.learn_moment(node, moment);
                 self.on_forwarded(node, id, result, asked, buffer, out);
             }
             ShardMessage::Data { sequence, ok, zero, rotten } => {

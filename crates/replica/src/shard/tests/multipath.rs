@@ -4,7 +4,7 @@ use super::world::{VOLUME, World, span};
 use crate::door::ToShard;
 use crate::shard::multipath::RECENT_MAX;
 use alloc::sync::Arc;
-use base::{AnswerError, Epoch, Op, RequestId};
+use base::{AnswerError, Epoch, NodeId, Op, RequestId};
 use wire::{Moment, ShardMessage};
 
 const LATE: Option<Result<(), AnswerError>> = Some(Err(AnswerError::Path));
@@ -172,6 +172,56 @@ fn what_the_primary_of_another_side_had_told_is_forgotten_with_that_side() {
     world.tell(1, ToShard::Install { configuration, slots, reigns, leaves });
     let shard = &mut world.nodes.get_mut(&1).expect("there").shard;
     let told = Moment { reign: Epoch(1), number: 5 };
-    shard.learn_moment(Some(told));
+    shard.learn_moment(NodeId(3), Some(told));
     assert_eq!(shard.moment(), told);
+}
+
+/// Each side has a primary, and counts for itself. What the other one said before this node left it arrives when it has.
+#[test]
+fn what_the_primary_of_another_side_tells_late_says_nothing_of_this_one() {
+    for reign in [0, 1] {
+        let mut world = world();
+        world.held.insert((1, 3));
+        let (moment, id) = (world.nodes[&1].shard.moment(), RequestId(1000));
+        let told = Moment { reign: Epoch(moment.reign.0 + reign), number: moment.number + 5 };
+        let (result, zero, asked) = (Some(Ok(())), false, Epoch(0));
+        let moment = Some(told);
+        world.hear(1, 4, ShardMessage::Forwarded { id, result, zero, asked, moment });
+        let old = world.write_by(1, 1, 8, 5);
+        for value in [5, 6, 7, 8, 9] {
+            let newer = world.write_by(1, 2, 8, value);
+            assert_eq!(world.answer(2, newer), Some(Ok(())));
+        }
+        world.held.clear();
+        world.run();
+        assert_eq!((world.answer(1, old), world.at(3, 8)), (LATE, 9));
+        let anew = world.write_by(1, 1, 8, 10);
+        assert_eq!((world.answer(1, anew), world.at(3, 8)), (Some(Ok(())), 10));
+    }
+}
+
+/// It may have been asked for anew, and answered, on a side that is given up: whoever is told so waits for nothing.
+#[test]
+fn what_was_taken_before_a_fork_is_asked_for_anew() {
+    let mut world = world();
+    let first = world.write_by(1, 1, 8, 5);
+    assert_eq!(world.answer(1, first), Some(Ok(())));
+    let old = stuck(&mut world);
+    let mut next = world.next_with(&[3, 4]);
+    next.fork += 1;
+    world.install(next, &[1, 2, 3, 4]);
+    for other in [1, 2, 4] {
+        world.ready(3, other);
+    }
+    world.wait_ms(1);
+    world.held.clear();
+    world.run();
+    assert_eq!((world.answer(1, old), world.at(3, 8)), (LATE, 5));
+    for node in [1, 2, 3] {
+        // Node 2 has not heard yet how far the primary is.
+        let asked = [(); 2].map(|()| world.write_by(1, node, 8, 5 + u64::from(node)));
+        assert_eq!(world.answer(node, asked[1]), Some(Ok(())));
+        assert_eq!(world.at(3, 8), 5 + u64::from(node));
+    }
+    assert_eq!(world.buffers_held(), 0);
 }
