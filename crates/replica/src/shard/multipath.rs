@@ -7,7 +7,8 @@
 //!
 //! Always: such a write is let in by the primary only in the reign that the node which took it from the client knew
 //! then; and only if no such write overlaps it that came another way and was let in after what the primary had told
-//! that node when it took it; nor has any host gained or lost a right to the volume since, nor a fork begun.
+//! that node when it took it; nor has any host gained or lost a right to the volume since, nor a fork begun; and where
+//! an earlier reign may have gone on beside this one, only if it was taken since this one serves.
 //!
 //! Not here: what becomes of a write that is let in (`write`), or took effect before (`once`).
 
@@ -89,8 +90,9 @@ impl Shard {
         self.multipath.told = Moment::default();
     }
 
-    /// As primary that goes on in a fork: what was taken from clients before it is asked for anew. It may have been asked for and answered on
-    /// a side that was given up, and whoever was told that this is gone waits for nothing any more.
+    /// As primary that goes on in a fork, or begins to serve where no majority is needed: what was taken from clients before is asked for
+    /// anew. It may have been asked for by another way, and answered, on a side that was given up: whoever was told that this is gone waits for nothing any more.
+    /// Or by a primary of an earlier reign, which goes on with all the copies in sync until the last of them acts on this one.
     pub(super) fn forget_ways(&mut self) {
         if !self.is_primary() {
             return;

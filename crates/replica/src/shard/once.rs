@@ -327,13 +327,14 @@ impl Shard {
             self.drop_request(id, out);
             return true;
         }
-        if matches!(client.origin, Origin::Peer { .. })
-            && self.once.forked_at.is_some_and(|forked| client.since <= forked)
-        {
+        if self.is_of_before_a_fork(&client) {
             out.push(ShardOutput::Mark("a write of before a fork is given back"));
             if let Some(client) = self.ops.get_mut(&id).and_then(|op| op.client.take()) {
                 self.drop_request(id, out);
-                self.give_back(client, out);
+                match client.origin {
+                    Origin::Peer { .. } => self.give_back(client, out),
+                    Origin::Local(_) => self.answer_late(&client, out),
+                }
             }
             return true;
         }
@@ -358,6 +359,12 @@ impl Shard {
             return true;
         }
         false
+    }
+
+    /// Whether it may have been asked for elsewhere before a fork, and answered, by the node that forwarded it or by another way of its client.
+    fn is_of_before_a_fork(&self, client: &Client) -> bool {
+        let elsewhere = client.way.is_some() || matches!(client.origin, Origin::Peer { .. });
+        elsewhere && self.once.forked_at.is_some_and(|forked| client.since <= forked)
     }
 
     /// Answers a write that every member has: after a flush, if it is to be stable.

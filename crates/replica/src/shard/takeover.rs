@@ -129,6 +129,9 @@ impl Shard {
             return;
         }
         self.serving = Some(reign);
+        if self.configuration.as_ref().is_some_and(|known| known.may_have_parted()) {
+            self.forget_ways();
+        }
         self.retry_waiting(out);
     }
 

@@ -4,8 +4,8 @@ use super::world::{VOLUME, World, span};
 use crate::door::ToShard;
 use crate::shard::multipath::RECENT_MAX;
 use alloc::sync::Arc;
-use base::{AnswerError, Epoch, NodeId, Op, RequestId};
-use wire::{Moment, ShardMessage};
+use base::{AnswerError, Duration, Epoch, NodeId, Op, RequestId};
+use wire::{Moment, Quorum, ShardMessage};
 
 const LATE: Option<Result<(), AnswerError>> = Some(Err(AnswerError::Path));
 
@@ -224,4 +224,48 @@ fn what_was_taken_before_a_fork_is_asked_for_anew() {
         assert_eq!(world.at(3, 8), 5 + u64::from(node));
     }
     assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
+fn what_waits_for_its_turn_at_a_fork_is_asked_for_anew() {
+    let mut world = world();
+    world.held.insert((4, 3));
+    let first = world.write_by(1, 3, 8, 5);
+    let (waits, plain) = (world.write_by(2, 3, 8, 6), world.write(3, 12, 8, 7));
+    let mut next = world.next_with(&[3, 4]);
+    next.fork += 1;
+    world.install(next, &[1, 2, 3, 4]);
+    for other in [1, 2, 4] {
+        world.ready(3, other);
+    }
+    world.held.clear();
+    world.wait_ms(100);
+    assert_eq!((world.answer(3, first), world.answer(3, waits)), (Some(Ok(())), LATE));
+    assert_eq!((world.answer(3, plain), world.at(3, 8), world.at(3, 12)), (Some(Ok(())), 5, 7));
+    assert_eq!(world.buffers_held(), 0);
+}
+
+/// Without quorum the primary before goes on with the copies in sync until these act on the new reign: it may have answered by another
+/// way what waits here for that.
+#[test]
+fn what_was_taken_before_a_reign_serves_is_asked_for_anew_without_quorum() {
+    for quorum in [Quorum::Off, Quorum::Majority] {
+        let mut world = world();
+        world.configuration.options.quorum = quorum;
+        world.held.insert((4, 3));
+        world.begin_reign(3);
+        let waits = world.write_by(1, 1, 8, 5);
+        assert_eq!(world.answer(1, waits), None);
+        world.held.clear();
+        world.run();
+        let reign = world.configuration.reign;
+        world.tell(3, ToShard::Serve { reign });
+        let until = world.now + Duration::from_secs(1000);
+        world.tell(3, ToShard::Lease { until });
+        world.wait_ms(100);
+        let (expected, value) = if quorum == Quorum::Off { (LATE, 0) } else { (Some(Ok(())), 5) };
+        assert_eq!((world.answer(1, waits), world.at(3, 8)), (expected, value));
+        let anew = world.write_by(1, 1, 8, 6);
+        assert_eq!((world.answer(1, anew), world.at(3, 8)), (Some(Ok(())), 6));
+    }
 }
