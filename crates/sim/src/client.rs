@@ -23,7 +23,7 @@ impl World {
         let enough = self.asked >= self.plan.requests;
         if enough && (!self.healed || self.finals) {
             if self.open_of_client[client] == 0 && self.random.once_in(4) {
-                self.count_clients(node, 0);
+                self.leave_idle(node);
             }
             self.queue.after(think.max(50 * MILLI), Event::Client { client });
             return;
@@ -31,7 +31,7 @@ impl World {
         self.queue.after(think, Event::Client { client });
         if self.sides.as_ref().is_some_and(|sides| sides.leaving.contains(&node)) {
             if self.open_of_client[client] == 0 {
-                self.count_clients(node, 0);
+                self.leave_idle(node);
             }
             return;
         }
@@ -39,7 +39,7 @@ impl World {
             return;
         }
         if self.open_of_client[client] == 0 && self.random.once_in(60) {
-            self.count_clients(node, 0);
+            self.leave_idle(node);
             return;
         }
         self.count_clients(node, 1);
@@ -51,6 +51,13 @@ impl World {
             if self.open_of_client[client] < self.plan.depth {
                 self.ask(client);
             }
+        }
+    }
+
+    /// A client that waits for nothing leaves its node, which has none then, unless it is another's way too, and that one waits.
+    fn leave_idle(&mut self, node: usize) {
+        if !self.open.values().any(|open| open.node == node) {
+            self.count_clients(node, 0);
         }
     }
 

@@ -118,9 +118,9 @@ const FEATURES: [(Feature, &str, u64); 31] = [
     (Feature::BadRecords, "bad-records", 8),
 ];
 
-/// Those that may be on without quorum: what links, layouts and disks do, as long as no cache, disk or copy is lost, no
-/// volume changes its size, and each client has one way.
-pub const WITHOUT_QUORUM: [Feature; 11] = [
+/// Those that may be on without quorum: what links, layouts, disks and clients do, as long as no cache, disk or copy is lost, and no
+/// volume changes its size.
+pub const WITHOUT_QUORUM: [Feature; 13] = [
     Feature::Drain,
     Feature::Flap,
     Feature::Hold,
@@ -130,7 +130,9 @@ pub const WITHOUT_QUORUM: [Feature; 11] = [
     Feature::Journal,
     Feature::ResyncRate,
     Feature::LogSizes,
+    Feature::Paths,
     Feature::Pmem,
+    Feature::Stays,
     Feature::Stops,
 ];
 

@@ -170,11 +170,20 @@ impl History {
         })
     }
 
-    /// The history, as seen from a history that only some operations belong to.
+    /// The history, as seen from a history that only some operations belong to. `expires` says when it is there that a write which expired at
+    /// a time, in a step, takes no effect any more, if it ever is.
     #[must_use]
-    pub fn seen_by(&self, fate: impl Fn(OpIndex) -> Fate) -> History {
+    pub fn seen_by(
+        &self,
+        fate: impl Fn(OpIndex) -> Fate,
+        expires: impl Fn(OpIndex, (Time, u64)) -> Option<(Time, u64)>,
+    ) -> History {
         let mut seen = History { operations: self.operations.clone(), ..History::default() };
-        for &(at, step, event) in &self.events {
+        for &(mut at, mut step, event) in &self.events {
+            if let Event::Expire(index) = event {
+                let Some(later) = expires(index, (at, step)) else { continue };
+                (at, step) = later;
+            }
             let (index, answer) = match event {
                 Event::Loss => {
                     seen.events.push((at, step, event));
@@ -196,6 +205,7 @@ impl History {
                 Fate::Same | Fate::Unanswered => seen.events.push((at, step, event)),
             }
         }
+        seen.events.sort_by_key(|&(_, step, _)| step);
         seen
     }
 

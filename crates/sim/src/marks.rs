@@ -187,11 +187,6 @@ pub const UNREACHED: &[(&str, Unreached, &str)] = &[
     ("a copy goes on block by block", Unreached::WithoutQuorum, "nothing rots"),
     ("a reservation keeps a host from a request", Unreached::WithoutQuorum, "no host reserves"),
     ("a volume grows", Unreached::WithoutQuorum, "no volume does"),
-    (
-        "a write came too late by one of several ways",
-        Unreached::WithoutQuorum,
-        "each client has one way",
-    ),
     ("flush waits for writes of an earlier reign", Unreached::WithoutQuorum, "protocol C alone"),
     ("member: a peer's disk went back in time", Unreached::WithoutQuorum, "no disk is put back"),
     (

@@ -175,6 +175,7 @@ impl World {
         let (now, step) = (self.queue.now(), self.step);
         for &index in earlier {
             self.history.expire(now, step, index);
+            self.side_expires(index);
         }
     }
 

@@ -57,8 +57,14 @@ pub(crate) struct Sides {
     /// By a client of which node, and where: at the shard that it reached, or at the primary's that took it in, whichever is older.
     asked: BTreeMap<OpIndex, (usize, Place)>,
     answered: BTreeMap<OpIndex, Place>,
-    /// Ends of histories that were given up.
-    given_up: BTreeSet<Place>,
+    /// Where something was done, and its client told so; an error may come from a shard that never served.
+    done: BTreeSet<Place>,
+    /// Writes that were asked for anew by another way, and answered: where.
+    expired: BTreeMap<OpIndex, Place>,
+    /// When the last shard of a primary began to act on the fork of each number, and in which step.
+    forked: BTreeMap<u64, (Time, u64)>,
+    /// Ends of histories that were given up, each by a node.
+    given_up: BTreeSet<(usize, Place)>,
     /// Nodes that are about to leave a side by themselves.
     left_alone: BTreeSet<usize>,
     /// An operator said which side is to go on.
@@ -151,6 +157,19 @@ impl Sides {
         }
     }
 
+    /// When on the side up to `end` a write takes no effect any more that was answered by another way `then`. One side knows nothing of what another answered,
+    /// until a fork ends that one: what was taken before the fork is asked for anew.
+    fn expires(&self, end: Place, index: OpIndex, then: (Time, u64)) -> Option<(Time, u64)> {
+        let Some(&answered) = self.expired.get(&index) else { return Some(then) };
+        if self.is_past(answered, end) {
+            return Some(then);
+        }
+        let fork = |place| self.installed.get(&place).map(|known| known.fork);
+        let (there, here) = (fork(answered)?, fork(end)?);
+        let (_, &forked) = self.forked.range(there + 1..=here.max(there + 1)).next_back()?;
+        (here > there).then(|| then.max(forked))
+    }
+
     /// Whether a copy of the history up to `end`, which parted before `asked`, may have carried out what was asked there: in
     /// the reign that it knew, while it was in sync and had not heard of the newer configuration.
     fn may_have_reached(&self, asked: Place, end: Place) -> bool {
@@ -177,19 +196,22 @@ impl Sides {
         chain
     }
 
-    /// Whether nothing was answered on a side since it left the other.
+    /// Whether nothing was done on a side since it left the other.
     fn is_empty(&self, left: Place, taken: Place) -> bool {
         let only_there = |&at: &Place| self.is_past(at, left) && !self.is_past(at, taken);
-        !self.answered.values().any(only_there)
+        !self.done.iter().any(only_there)
     }
 
     /// The first side that no register explains.
     pub(crate) fn check(&self, history: &History) -> Result<u64, NotLinear> {
         let mut given_up = 0;
         let ends: BTreeSet<Place> =
-            self.given_up.iter().chain(self.nodes.values()).copied().collect();
+            self.given_up.iter().map(|(_, end)| end).chain(self.nodes.values()).copied().collect();
         for end in ends {
-            let seen = history.seen_by(|index| self.fate(end, index));
+            let seen = history.seen_by(
+                |index| self.fate(end, index),
+                |index, then| self.expires(end, index, then),
+            );
             given_up += seen.check().map_err(|mut found| {
                 found.text = format!("side {:#x} up to epoch {}: {}", end.0, end.1, found.text);
                 found
@@ -216,7 +238,7 @@ impl World {
             return;
         }
         let before = before.expect("checked on the line above");
-        sides.given_up.insert(before);
+        sides.given_up.insert((node, before));
         // By itself a node leaves a side only on which nothing was done.
         let by_itself = sides.left_alone.remove(&node);
         let empty = sides.is_empty(before, place);
@@ -258,9 +280,22 @@ impl World {
 
     /// A shard acts on a configuration.
     fn side_acts(&mut self, node: usize, shard: u16, configuration: &Configuration) {
-        let place = place(configuration);
-        if let Some(sides) = &mut self.sides {
-            sides.shards.insert((node, shard), place);
+        let (place, now, step) = (place(configuration), self.queue.now(), self.step);
+        let primary = configuration.primary.map(node_index) == Some(node);
+        let Some(sides) = &mut self.sides else { return };
+        let before = sides.shards.insert((node, shard), place);
+        let before = before.and_then(|before| sides.installed.get(&before)).map(|old| old.fork);
+        if primary && before.is_some_and(|before| before < configuration.fork) {
+            sides.forked.insert(configuration.fork, (now, step));
+        }
+    }
+
+    /// A write was answered by another way than it had been asked for by first.
+    pub(crate) fn side_expires(&mut self, index: OpIndex) {
+        if let Some(sides) = &mut self.sides
+            && let Some(place) = sides.answering
+        {
+            sides.expired.insert(index, place);
         }
     }
 
@@ -343,7 +378,10 @@ impl World {
         let Some(&place) = sides.shards.get(&(node, shard)) else { return };
         // Its own copy does until its shard hears that the node has left: that is told to whoever was answered there.
         let knows = |copy: usize| {
-            copy == node || sides.nodes.get(&copy).is_some_and(|&at| sides.is_past(place, at))
+            let now = sides.nodes.get(&copy).map(|&at| (copy, at));
+            // By a fork it may have left since what it had carried out by then.
+            let mut places = sides.given_up.iter().copied().chain(now);
+            copy == node || places.any(|(of, at)| of == copy && sides.is_past(place, at))
         };
         let known = sides.installed.get(&place);
         if known.is_some_and(|known| !known.in_sync().map(node_index).any(knows)) {
@@ -397,6 +435,9 @@ impl World {
         }
         let Some(sides) = &mut self.sides else { return };
         if let Some(place) = sides.answering {
+            if ok {
+                sides.done.insert(place);
+            }
             // Of the pieces of a flush, one on another side is enough.
             let before = sides.answered.get(&index).copied();
             if before.is_none_or(|before| sides.is_past(before, place)) {
