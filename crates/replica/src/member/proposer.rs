@@ -161,7 +161,7 @@ impl Member {
         plain && matches!(self.role, Role::Idle) && self.live_primary().is_none()
     }
 
-    /// Without a primary nobody brings a replica back, or goes on with a verify: an in-sync one does it by itself.
+    /// Without a primary nobody brings a replica back, or goes on with a verify or a growth: an in-sync one does it by itself.
     fn consider_stepping_in(&mut self) {
         if !self.is_needed_as_primary() {
             self.want.auto_at = None;
@@ -187,8 +187,10 @@ impl Member {
         let mut all_lost = true;
         let compares =
             configuration.verify.is_some_and(|verify| verify.state == VerifyState::Running);
+        let grows = configuration.volumes.iter().any(|entry| entry.grows_to.is_some());
         // What its voter accepted may be chosen, and is to be found out.
-        let mut needy = configuration.recovering || compares || self.holds_newer(configuration);
+        let holds_newer = self.holds_newer(configuration);
+        let mut needy = configuration.recovering || compares || grows || holds_newer;
         for member in others {
             let hello = self.peers.get(&member.node).and_then(|peer| peer.hello.as_ref());
             let Some(hello) = hello.filter(|_| !self.is_split(member.node)) else {

@@ -2,7 +2,7 @@
 //!
 //! A volume shrinks by one change. It grows by two: the first says how far it grows, and the primary's
 //! shards make what is added zero on every in-sync replica; the second makes it part of the volume. In
-//! between any primary goes on with it, and whoever was asked for it waits.
+//! between any primary goes on with it, a copy in sync becomes primary for it if nobody is, and whoever was asked for it waits.
 //!
 //! Always: what becomes part of a volume was made zero, and flushed, under this very reign, and the sizes were
 //! the same from its beginning to its end.

@@ -108,3 +108,29 @@ fn a_resize_that_was_to_grow_a_volume_does_not_shrink_one_that_grew_meanwhile() 
     assert_eq!(world.node(1).done[&second], Err(OperationError::Shrinks));
     assert_eq!(size(&mut world), 1 << 21);
 }
+
+#[test]
+fn a_growth_goes_on_when_its_primary_comes_back_though_nobody_uses_the_resource() {
+    let (mut world, _) = growing(36, 1 << 21);
+    world.set_clients(1, 0);
+    world.crash(1);
+    world.start(1);
+    world.node_mut(2).shards.mute_grow = false;
+    world.connect_all();
+    world.run_until("it grew", |world| world.newest().volumes[0].sectors == 1 << 21);
+    assert_eq!(world.in_sync(), [1, 2]);
+}
+
+#[test]
+fn who_waits_for_a_growth_is_told_of_its_end_though_the_primary_after_it_dies_too() {
+    let (mut world, id) = growing(37, 1 << 21);
+    world.set_clients(1, 0);
+    let promote = world.operate(2, Operation::Promote);
+    world.run_until("node 2 is primary", |world| world.is_done(2, promote));
+    world.node_mut(1).shards.mute_grow = false;
+    world.crash(2);
+    world.start(2);
+    world.connect_all();
+    world.run_until("node 1 knows", |world| world.is_done(1, id));
+    assert_eq!(world.node(1).done[&id], Ok(()));
+}
