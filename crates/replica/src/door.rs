@@ -672,6 +672,8 @@ pub enum Operation {
 pub enum OperationError {
     /// Too few voters answer.
     NoQuorum,
+    /// A copy in sync is waited for: none can be used now.
+    NoCopy,
     /// Another node is primary, and keeps it.
     OtherPrimary(NodeId),
     /// It would leave no replica in sync, or no member at all.
@@ -700,6 +702,8 @@ pub enum OperationError {
     MayHaveForked,
     /// The comparison was stopped.
     Stopped,
+    /// What is open was not done in time.
+    Late,
     /// This node's release, or that of the node to be added, cannot act on what the others do.
     OldRelease,
     /// The node to be discarded is not connected, or its history did not go another way.

@@ -541,8 +541,9 @@ fn has_joined(
 }
 
 /// What a node says of a change that it may have begun.
-const UNDECIDED: [&Code; 5] = [
+const UNDECIDED: [&Code; 6] = [
     &codes::NO_QUORUM,
+    &codes::NO_COPY,
     &codes::NO_PRIMARY,
     &codes::OTHER_PRIMARY,
     &codes::TIMEOUT,

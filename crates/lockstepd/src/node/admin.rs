@@ -522,6 +522,8 @@ impl Node {
     fn refusal(&self, name: &str, error: OperationError) -> Refused {
         let code: &'static Code = match error {
             OperationError::NoQuorum => &codes::NO_QUORUM,
+            OperationError::NoCopy => &codes::NO_COPY,
+            OperationError::Late => &codes::TIMEOUT,
             OperationError::OtherPrimary(_) => &codes::OTHER_PRIMARY,
             OperationError::LastReplica => &codes::LAST_REPLICA,
             OperationError::TooFewReplicas => &codes::TOO_FEW_REPLICAS,

@@ -168,6 +168,7 @@ impl Member {
                 // It found no replica that would be left, or no majority.
                 _ if invalidates && self.has_primary() => OperationError::LastReplica,
                 Some(node) => OperationError::OtherPrimary(node),
+                None if self.waits_for_a_copy() => OperationError::NoCopy,
                 None if self.reign().is_some() || self.lacks_majority() => OperationError::NoQuorum,
                 None => OperationError::NoPrimary,
             };
@@ -255,6 +256,25 @@ impl Member {
         matches!(self.suspended(), Some(Suspended::NoQuorum { .. }))
     }
 
+    /// Whether it is copies in sync that are waited for, and no voters.
+    fn waits_for_a_copy(&self) -> bool {
+        let waits = self.suspended();
+        let of_copies = |waits: Suspended| match waits {
+            Suspended::NoReplica { .. }
+            | Suspended::CachesLost { .. }
+            | Suspended::Gathering { .. }
+            | Suspended::Recovering => true,
+            Suspended::OldRelease { .. }
+            | Suspended::Starting
+            | Suspended::NoConfiguration
+            | Suspended::NoPrimary
+            | Suspended::NoQuorum { .. }
+            | Suspended::TooFewInSync { .. }
+            | Suspended::Operator => false,
+        };
+        waits.is_some_and(of_copies)
+    }
+
     /// Whether this node reaches too few voters to become primary, also while another one is: that one may hold no lease
     /// any more.
     fn lacks_voters(&self) -> bool {
@@ -295,9 +315,16 @@ impl Member {
 
     /// The drain that a demote waited for did not come to its end.
     pub(super) fn fail_demotes(&mut self, out: &mut Out) {
+        let error = if self.waits_for_a_copy() {
+            OperationError::NoCopy
+        } else if self.is_leased() {
+            OperationError::Late
+        } else {
+            OperationError::NoQuorum
+        };
         for id in self.busy(&Operation::Demote) {
             self.want.demoted = false;
-            self.finish(id, Err(OperationError::NoQuorum), out);
+            self.finish(id, Err(error), out);
         }
     }
 

@@ -190,6 +190,10 @@ codes! {
     VERIFY_PARTIAL = "LS-0056", EXIT_FAILED, "Not every replica was compared",
         "Only replicas that are in sync are; one was not for all or a part of the time. What was compared is the same now.",
         "Wait for it (`lockstep wait NAME --for in-sync`), then begin anew: `lockstep resource verify NAME --anew --wait`.";
+    NO_COPY = "LS-0057", EXIT_FAILED, "A copy in sync is waited for",
+        "No replica that holds every acknowledged write can be used: its node is down or cannot be reached, or lost its disk's \
+         cache. Voters are not what is missing.",
+        "Bring one back; `lockstep explain` names them. If they are lost for good, and only then, force the best replica.";
     NOTHING_MISSING = "LS-0060", EXIT_FAILED, "No request of that node waits for nodes that are missing",
         "It has a quorum and a good copy in reach, or a primary that it can ask, where the request waits if anywhere.",
         "See `lockstep explain NAME`; if the primary lacks a quorum, ask the primary's node.";

@@ -80,8 +80,23 @@ fn a_primary_that_has_its_voters_and_no_copy_is_demoted_although_requests_are_op
 #[test]
 fn a_primary_that_can_answer_is_not_demoted_while_requests_are_open() {
     let (mut world, client) = served_without_a_copy(3, 0);
-    assert!(demote(&mut world, client).is_err(), "{}", world.show());
+    assert_eq!(demote(&mut world, client), Err(OperationError::Late), "{}", world.show());
     world.node_mut(client).shards.mute_drain = false;
     world.run_until("it serves", |world| world.answers(client));
     assert_eq!(world.primary(), Some(client));
+}
+
+#[test]
+fn who_asks_for_a_change_that_waits_for_a_copy_is_not_told_that_voters_are_missing() {
+    let (mut world, client) = served_without_a_copy(2, 3);
+    // It cannot write down that it is all that is left.
+    world.slow = Some((2, 2, 600_000 * super::network::MS));
+    world.crash(1);
+    world.wait(10);
+    assert!(world.status(client).lease_left.is_some(), "{}", world.show());
+    let volume = base::VolumeId(0);
+    let grows = Operation::Resize { volume, sectors: 1 << 21, shrinks: false };
+    let id = world.operate(client, grows);
+    world.run_until("it is answered", |world| world.is_done(client, id));
+    assert_eq!(world.node(client).done[&id], Err(OperationError::NoCopy), "{}", world.show());
 }
