@@ -28,6 +28,8 @@ fn bytes_of(client: &Client) -> u64 {
 pub(super) struct Forwarded {
     pub(super) client: Client,
     to: NodeId,
+    /// Its host was not named, for want of knowing that hosts count; and since when it had been asked for before.
+    unnamed: Option<Epoch>,
 }
 
 impl Shard {
@@ -67,14 +69,17 @@ impl Shard {
         // Each attempt has a number of its own: an answer to an earlier one does not count.
         let id = RequestId(self.sequence());
         let origin = self.origin_of(&client);
-        let first = origin.is_some() && client.asked == Epoch(0);
+        let before = client.asked;
+        let first = origin.is_some() && before == Epoch(0);
         if first {
             client.asked = self.reign();
         }
         let (asked, way) = (client.asked, client.way);
-        self.forwards.insert(id, Forwarded { client, to: primary });
+        let counts = self.began_to_count_hosts(volume).is_some();
+        let unnamed = (!counts && host != HostId(0)).then_some(before);
+        self.forwards.insert(id, Forwarded { client, to: primary, unnamed });
         let history = self.configuration.as_ref().map_or(0, |known| known.history());
-        let host = if self.began_to_count_hosts(volume).is_some() { host } else { HostId(0) };
+        let host = if counts { host } else { HostId(0) };
         let message = ShardMessage::Forward {
             id,
             op,
@@ -173,12 +178,16 @@ impl Shard {
         }
         let forward = self.forwards.remove(&id).expect("looked up above");
         self.forwarded_bytes -= bytes_of(&forward.client);
-        match result {
-            Some(result) => {
+        match (result, forward.unnamed) {
+            (Some(Err(AnswerError::Reserved)), Some(asked)) => {
+                // That was said of a host that nobody knows, and nothing was carried out.
+                self.give_back(Client { asked, ..forward.client }, out);
+            }
+            (Some(result), _) => {
                 self.answer(&forward.client, result, buffer, out);
                 self.release(forward.client.request.buffer, out);
             }
-            None => {
+            (None, _) => {
                 self.give_back(Client { asked, ..forward.client }, out);
                 // Whom the configuration names may be primary no more, and have no cause to be.
                 self.want_primary(out);

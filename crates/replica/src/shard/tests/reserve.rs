@@ -93,6 +93,23 @@ fn a_node_that_does_not_know_yet_that_hosts_count_asks_anew_once_it_does() {
 }
 
 #[test]
+fn what_a_node_sent_on_before_it_knew_that_hosts_count_is_asked_for_anew() {
+    let mut world = world();
+    world.held.insert((1, 3));
+    let [of_a, of_b, unknown] = [(A, 8), (B, 16), (0, 24)].map(|(host, first)| {
+        // Nobody knows yet that it matters who asks.
+        world.write_as(host, 1, first, 5)
+    });
+    reserve(&mut world, &[A], &[1, 2, 4]);
+    world.held.clear();
+    world.wait_ms(500);
+    assert_eq!((world.answer(1, of_a), world.at(4, 8)), (Some(Ok(())), 5));
+    assert_eq!((world.answer(1, of_b), world.answer(1, unknown)), (KEPT, KEPT));
+    assert_eq!((world.at(4, 16), world.at(4, 24)), (0, 0));
+    assert_eq!(world.buffers_held(), 0);
+}
+
+#[test]
 fn what_was_let_in_before_has_its_end_before_the_fence_stands() {
     let mut world = world();
     reserve(&mut world, &[B], &[1, 2, 4]);
