@@ -107,7 +107,7 @@ fn slip(error: &clap::Error) -> ExitCode {
     let text = error.to_string();
     let text = text.trim().trim_start_matches("error:").trim_start();
     // What was asked for is not known yet, but whether a program asks can be seen.
-    let words: Vec<String> = std::env::args().collect();
+    let words: Vec<OsString> = std::env::args_os().collect();
     let json = words.windows(2).any(|pair| pair[0] == "--output" && pair[1] == "json")
         || words.iter().any(|word| word == "--output=json");
     let helps = error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;

@@ -164,3 +164,20 @@ fn the_help_of_create_names_every_sign_that_a_name_may_have() {
     let help = said(&["resource", "create", "--help"]);
     assert!(help.contains("`-` `_` `.`"), "{help}");
 }
+
+#[test]
+fn words_that_are_no_text_are_refused_as_other_slips_are() {
+    use std::os::unix::ffi::OsStrExt;
+    let odd = std::ffi::OsStr::from_bytes(b"\xff");
+    let run = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+        command.args(words).arg(odd).env_remove("LOCKSTEP_DIR").output().unwrap()
+    };
+    let plain = run(&["resource", "list"]);
+    let said = String::from_utf8_lossy(&plain.stderr).into_owned();
+    assert_eq!(plain.status.code(), Some(2), "{said}");
+    assert!(said.contains("LS-0900"), "{said}");
+    let json = run(&["--output", "json", "status", "disk"]);
+    assert_eq!(json.status.code(), Some(2), "{json:?}");
+    assert!(String::from_utf8_lossy(&json.stdout).contains("LS-0900"), "{json:?}");
+}
