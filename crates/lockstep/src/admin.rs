@@ -9,11 +9,11 @@
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wire::admin::{
     Answer, Command, Event, LINE_BYTES_MAX, Lines, Operation, Outcome, Reply, Request, Status,
-    decode_line, encode_line,
+    codes, decode_line, encode_line,
 };
 
 use crate::problem::{PROTOCOL, Problem, TIMED_OUT, UNREACHED};
@@ -32,6 +32,15 @@ const CHANGE_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long comparing or hashing whole replicas may take: a large, slow disk.
 const WHOLE_LIMIT: Duration = Duration::from_secs(24 * 3600);
+
+/// How long a node that is busy with the resource is asked again: it takes a store away, or exchanges its part.
+const FREE_LIMIT: Duration = Duration::from_secs(20);
+
+/// Between two looks whether a node is free.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What is said of a change to which no answer came.
+const MAY_BE: &str = "; what it was asked to do may still take effect";
 
 /// A node that can be asked.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -64,21 +73,35 @@ impl Node {
         self.ask_within(command, limit)
     }
 
-    /// Asks, and waits no longer than `limit` for each piece of the answer.
+    /// Asks, and waits no longer than `limit` for each piece of the answer. A node that is busy with the resource is asked
+    /// for a change again until it is free.
     pub(crate) fn ask_within(&self, command: Command, limit: Duration) -> Result<Answer, Problem> {
         if is_question(&command) {
             let mut line = Line::open(self, Some(limit))?;
             line.send(command)?;
             return line.answer();
         }
+        when_free(FREE_LIMIT, || self.tell(&command, limit))
+    }
+
+    /// Asks for a change, once.
+    fn tell(&self, command: &Command, limit: Duration) -> Result<Answer, Problem> {
         let mut line = Line::open(self, Some(THERE_LIMIT))?;
         line.greet()?;
         line.wait_for(limit)?;
-        line.send(command)?;
-        line.answer().map_err(|problem| match problem.is_kind(TIMED_OUT) {
-            true => silent(self, "; what it was asked to do may still take effect"),
-            false => problem,
-        })
+        line.send(command.clone())?;
+        line.answer().map_err(|problem| self.unanswered(problem))
+    }
+
+    /// Says of a change whose answer did not come that it may be made all the same.
+    fn unanswered(&self, mut problem: Problem) -> Problem {
+        if problem.is_kind(TIMED_OUT) {
+            return silent(self, MAY_BE);
+        }
+        if problem.is_kind(UNREACHED) {
+            problem.message.push_str(MAY_BE);
+        }
+        problem
     }
 
     /// Whether the node is there and does not stand still.
@@ -170,6 +193,22 @@ impl Node {
                 Answer::Event(_) => return Ok(()),
                 other => return Err(unexpected(self, &other)),
             }
+        }
+    }
+}
+
+/// Asks again and again while a node is busy with the resource, for this long.
+fn when_free<T>(
+    limit: Duration,
+    mut ask: impl FnMut() -> Result<T, Problem>,
+) -> Result<T, Problem> {
+    let begun = Instant::now();
+    loop {
+        match ask() {
+            Err(problem) if problem.is(&codes::BUSY) && begun.elapsed() < limit => {
+                std::thread::sleep(LOOK_EVERY);
+            }
+            outcome => return outcome,
         }
     }
 }
@@ -290,9 +329,10 @@ impl Line<'_> {
                 return Ok(line);
             }
             let count = match self.stream.read(&mut piece) {
+                // Its process has ended: one that goes on answers first.
                 Ok(0) => {
                     let message = format!("node {} closed the connection", self.node.name);
-                    return Err(Problem::new(PROTOCOL, message));
+                    return Err(Problem::new(UNREACHED, message));
                 }
                 Ok(count) => count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,

@@ -5,10 +5,10 @@ use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use wire::admin::{Answer, Command, Reply, Request, encode_line};
+use wire::admin::{Answer, Command, Reply, Request, codes, encode_line};
 
 use super::Node;
-use crate::problem::{Problem, TIMED_OUT};
+use crate::problem::{Problem, TIMED_OUT, UNREACHED};
 
 /// A node that says that it is there if it `greets`, and answers nothing else. Returns what it was asked.
 fn told_by(greets: bool) -> (Problem, Vec<Request>) {
@@ -50,4 +50,54 @@ fn a_node_that_stands_still_is_told_nothing_and_one_that_stops_then_may_still_do
     assert!(problem.message.contains("may still take effect"), "{problem}");
     assert!(!problem.to_string().contains("--timeout"), "{problem}");
     assert_eq!(asked.last().unwrap().command, Command::Reload {});
+}
+
+/// A node that greets each who comes and answers what else it is asked by one of these, in turn; with none it hangs up.
+/// Returns how often it was asked.
+fn answered_by(
+    replies: Vec<Option<Reply>>,
+    ask: impl FnOnce(&Node) -> Result<(), Problem>,
+) -> (Result<(), Problem>, usize) {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let socket = std::env::temp_dir().join(format!("ls-answers-{}-{number}", std::process::id()));
+    let listener = UnixListener::bind(&socket).unwrap();
+    let node = std::thread::spawn(move || {
+        let mut asked = 0;
+        for reply in replies {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            let mut say = |reply: &Reply| {
+                let mut bytes = Vec::new();
+                encode_line(reply, &mut bytes).unwrap();
+                stream.write_all(&bytes).unwrap();
+            };
+            lines.next().unwrap().unwrap();
+            say(&Reply::result(1, Answer::Pong { program: String::new(), node: "a".to_owned() }));
+            lines.next().unwrap().unwrap();
+            asked += 1;
+            reply.iter().for_each(say);
+        }
+        asked
+    });
+    let result = ask(&Node { name: "a".to_owned(), socket: socket.clone(), identity: Some(7) });
+    std::fs::remove_file(&socket).unwrap();
+    (result, node.join().unwrap())
+}
+
+#[test]
+fn a_node_whose_process_ends_is_not_reached_and_may_have_done_it() {
+    let (result, _) = answered_by(vec![None], |node| node.change(Command::Reload {}));
+    let problem = result.unwrap_err();
+    assert!(problem.is_kind(UNREACHED), "{problem}");
+    assert!(problem.message.contains("may still take effect"), "{problem}");
+}
+
+#[test]
+fn a_node_that_is_busy_is_asked_again() {
+    let busy = || Some(Reply::error(1, &codes::BUSY, "disk: a store is being made"));
+    let done = Some(Reply::result(1, Answer::Done {}));
+    let (result, asked) =
+        answered_by(vec![busy(), busy(), done], |node| node.change(Command::Reload {}));
+    assert_eq!((result, asked), (Ok(()), 3));
 }

@@ -34,7 +34,7 @@ use crate::problem::{
 use crate::unit::show_size;
 use crate::view::{Views, is_unjoined, unmade};
 
-/// How long a node may take to end its part once it is no member.
+/// How long a node may take to end its part once it is no member and is not busy any more.
 const CLEAR_LIMIT: Duration = Duration::from_secs(20);
 /// How long nodes that have just started, or have just been told of a resource, may take to meet.
 const MEET_LIMIT: Duration = Duration::from_secs(5);
@@ -635,14 +635,6 @@ fn clear(cluster: &Cluster, node: &Node, name: &str, id: u16) -> Result<(), Prob
     let (ref cluster, views) = Views::one(cluster, name)?;
     let mut file = file_of(doer(cluster, &views, name)?, name)?;
     file.members.retain(|member| member.node != id);
-    let deadline = Instant::now() + CLEAR_LIMIT;
-    loop {
-        let command = Command::ResourceDefine { file: Box::new(file.clone()) };
-        match node.ask_within(command, CLEAR_LIMIT) {
-            Err(problem) if problem.is(&codes::BUSY) && Instant::now() < deadline => {
-                std::thread::sleep(LOOK_EVERY);
-            }
-            outcome => return outcome.map(|_| ()),
-        }
-    }
+    let command = Command::ResourceDefine { file: Box::new(file) };
+    node.ask_within(command, CLEAR_LIMIT).map(|_| ())
 }
