@@ -16,7 +16,7 @@ use wire::admin::{
     codes, decode_line, encode_line,
 };
 
-use crate::problem::{PROTOCOL, Problem, TIMED_OUT, UNREACHED};
+use crate::problem::{INTERRUPTED, PROTOCOL, Problem, TIMED_OUT, UNREACHED};
 
 /// How long a question takes at most: a node answers from memory.
 pub(crate) const QUESTION_LIMIT: Duration = Duration::from_secs(5);
@@ -30,13 +30,13 @@ const THERE_LIMIT: Duration = Duration::from_secs(3);
 /// How long a change takes at most: a majority must agree, a store be made, a disk flushed.
 const CHANGE_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long comparing or hashing whole replicas may take: a large, slow disk.
+/// How long making, comparing or hashing whole replicas may take: a large, slow disk.
 const WHOLE_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 /// How long a node that is busy with the resource is asked again: it takes a store away, or exchanges its part.
 const FREE_LIMIT: Duration = Duration::from_secs(20);
 
-/// Between two looks whether a node is free.
+/// Between two looks whether a node is free, or whether who waits for one wants to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What is said of a change to which no answer came.
@@ -91,6 +91,33 @@ impl Node {
         line.wait_for(limit)?;
         line.send(command.clone())?;
         line.answer().map_err(|problem| self.unanswered(problem))
+    }
+
+    /// Asks for a change that takes long, and waits for it as long as `is_told` does not say that it is to stop. Who stops
+    /// hangs up: the node hears that, and ends what it has begun.
+    pub(crate) fn change_unless(
+        &self,
+        command: Command,
+        is_told: &dyn Fn() -> bool,
+    ) -> Result<(), Problem> {
+        let limit = limit_of(&command);
+        let mut line = Line::open(self, Some(THERE_LIMIT))?;
+        line.greet()?;
+        line.wait_for(LOOK_EVERY)?;
+        line.send(command)?;
+        let begun = Instant::now();
+        loop {
+            match line.answer() {
+                Err(late) if late.is_kind(TIMED_OUT) && is_told() => {
+                    let message = format!("interrupted while node {} was at work", self.name);
+                    return Err(Problem::new(INTERRUPTED, message));
+                }
+                Err(late) if late.is_kind(TIMED_OUT) && begun.elapsed() < limit => {}
+                Err(problem) => return Err(self.unanswered(problem)),
+                Ok(Answer::Done {}) => return Ok(()),
+                Ok(other) => return Err(unexpected(self, &other)),
+            }
+        }
     }
 
     /// Says of a change whose answer did not come that it may be made all the same.
@@ -242,6 +269,7 @@ fn limit_of(command: &Command) -> Duration {
         question if is_question(question) => QUESTION_LIMIT,
         Command::ResourceReserve { .. } => QUESTION_LIMIT,
         Command::Dump { .. }
+        | Command::ResourceCreate { .. }
         | Command::Operation {
             operation: Operation::Verify { .. } | Operation::Resize { .. },
             ..

@@ -9,6 +9,8 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::{ClusterId, Duration, NodeId, ResourceId, SECTOR_BYTES, VolumeId};
 use replica::disk::{
@@ -196,6 +198,8 @@ pub(crate) struct Blocking {
     patience: Option<Duration>,
     /// One was waited for in vain: its answer would be taken for that to another.
     hangs: bool,
+    /// Raised when nobody wants any more what they do.
+    given_up: Arc<AtomicBool>,
     /// What was read with them.
     pub(crate) read_bytes: u64,
 }
@@ -211,8 +215,14 @@ impl Blocking {
             pool: BufferPool::new(bytes),
             patience: None,
             hangs: false,
+            given_up: Arc::default(),
             read_bytes: 0,
         })
+    }
+
+    /// The same for somebody who may give it up: no further call begins then, and all fail with [`Errno::CANCELED`].
+    fn unless(given_up: &Arc<AtomicBool>) -> Result<Blocking, Refused> {
+        Ok(Blocking { given_up: Arc::clone(given_up), ..Blocking::new()? })
     }
 
     /// The same, for disks that may hang: a call that takes longer than this fails with [`Errno::TIMED_OUT`], and so do
@@ -243,6 +253,12 @@ impl Blocking {
         if self.hangs { Err(Errno::TIMED_OUT) } else { Ok(()) }
     }
 
+    /// Whether another call may begin.
+    fn may_begin(&self) -> Result<(), Errno> {
+        self.hangs_not()?;
+        if self.given_up.load(Ordering::Relaxed) { Err(Errno::CANCELED) } else { Ok(()) }
+    }
+
     /// The bytes of metadata from `offset` on.
     pub(crate) fn read(
         &mut self,
@@ -253,7 +269,7 @@ impl Blocking {
         let mut bytes = Vec::new();
         let mut at = offset;
         while at < offset + length {
-            self.hangs_not()?;
+            self.may_begin()?;
             let count = usize::try_from((offset + length - at).min(CHUNK_BYTES)).expect("1 MiB");
             let buffer = self.pool.take(count).ok_or(Errno::NO_BUFFERS)?;
             store.read_metadata(&mut self.hands, 0, at, buffer, 0..count);
@@ -275,7 +291,7 @@ impl Blocking {
     ) -> Result<(), Errno> {
         let mut at = offset;
         for chunk in bytes.chunks(usize::try_from(CHUNK_BYTES).expect("1 MiB")) {
-            self.hangs_not()?;
+            self.may_begin()?;
             let mut buffer = self.pool.take(chunk.len()).ok_or(Errno::NO_BUFFERS)?;
             buffer.as_mut().expect("just taken").copy_from_slice(chunk);
             store.write_metadata(&mut self.hands, 0, at, Piece::from(buffer), true);
@@ -301,7 +317,7 @@ impl Blocking {
     fn zero(&mut self, store: &mut Store, length: u64) -> Result<(), Errno> {
         let mut at = 0;
         while at < length {
-            self.hangs_not()?;
+            self.may_begin()?;
             let count = (length - at).min(ZERO_BYTES);
             store.zero(&mut self.hands, 0, at, count, true, false);
             self.wait()?;
@@ -312,7 +328,7 @@ impl Blocking {
 
     /// Puts everything on stable storage.
     pub(crate) fn flush(&mut self, store: &mut Store) -> Result<(), Errno> {
-        self.hangs_not()?;
+        self.may_begin()?;
         store.flush(&mut self.hands, 0);
         self.wait()?;
         store.flush_metadata(&mut self.hands, 0);
@@ -350,15 +366,17 @@ pub(crate) fn label(cluster: ClusterId, resource: ResourceId, plan: &Plan, disk:
     superblock.encode().to_vec()
 }
 
-/// Makes the stores of a resource and writes their first metadata.
+/// Makes the stores of a resource and writes their first metadata, unless it is given up.
 pub(crate) fn make(
     plans: &[Plan],
     labels: &[Vec<u8>],
     record: &Record,
     force: bool,
+    given_up: &Arc<AtomicBool>,
 ) -> Result<(), Refused> {
     let mut begun = Begun::default();
-    let result = try_make(plans, labels, record, force, &mut begun);
+    let blocking = Blocking::unless(given_up)?;
+    let result = try_make(blocking, plans, labels, record, force, &mut begun);
     if result.is_err() {
         begun.undo();
     }
@@ -430,13 +448,13 @@ fn is_kept(plan: &Plan, path: &Path) -> bool {
 }
 
 fn try_make(
+    mut blocking: Blocking,
     plans: &[Plan],
     labels: &[Vec<u8>],
     record: &Record,
     force: bool,
     begun: &mut Begun,
 ) -> Result<(), Refused> {
-    let mut blocking = Blocking::new()?;
     // All are looked at before any is changed.
     let mut keeps = Vec::new();
     for (plan, label) in plans.iter().zip(labels) {
@@ -445,33 +463,45 @@ fn try_make(
     for (plan, keep) in plans.iter().zip(keeps) {
         make_files(plan, force, keep, begun)?;
     }
+    let mut stores = Vec::new();
     for (plan, label) in plans.iter().zip(labels) {
-        if plan.kind == StoreKind::Memory {
-            continue;
+        if plan.kind != StoreKind::Memory {
+            stores.push((plan, label, emptied(&mut blocking, plan, force)?));
         }
-        let mut store = open(plan, force || plan.kept_bytes.is_some())?;
-        if store.is_ours() && !force {
-            let what = plan.what();
-            return Err(Refused::new(
-                &codes::STORE_NOT_EMPTY,
-                format!("{what}: it holds a replica, perhaps of this resource"),
-            ));
-        }
-        if store.block_bytes() > plan.block_bytes {
-            let (what, blocks) = (plan.what(), store.block_bytes());
-            let message = format!(
-                "{what}: its blocks are of {blocks} bytes, the volume's of {}",
-                plan.block_bytes
-            );
-            return Err(Refused::new(&codes::STORE_FAILED, message));
-        }
-        let disk = |error| Refused::disk(&plan.what(), error);
-        if plan.kind == StoreKind::Device && plan.kept_bytes.is_none() {
-            blocking.zero(&mut store, plan.data_bytes).map_err(disk)?;
-        }
-        format(&mut blocking, &mut store, plan, label, record).map_err(disk)?;
+    }
+    // What takes long is done: from here on nobody gives it up, and none of them is left with a label.
+    blocking.may_begin().map_err(|error| Refused::disk("its stores", error))?;
+    blocking.given_up = Arc::default();
+    for (plan, label, store) in &mut stores {
+        format(&mut blocking, store, plan, label, record)
+            .map_err(|error| Refused::disk(&plan.what(), error))?;
     }
     Ok(())
+}
+
+/// Opens a store that is to be made, and has it hold nothing, if it keeps nothing.
+fn emptied(blocking: &mut Blocking, plan: &Plan, force: bool) -> Result<Store, Refused> {
+    let mut store = open(plan, force || plan.kept_bytes.is_some())?;
+    if store.is_ours() && !force {
+        let what = plan.what();
+        return Err(Refused::new(
+            &codes::STORE_NOT_EMPTY,
+            format!("{what}: it holds a replica, perhaps of this resource"),
+        ));
+    }
+    if store.block_bytes() > plan.block_bytes {
+        let (what, blocks) = (plan.what(), store.block_bytes());
+        let message =
+            format!("{what}: its blocks are of {blocks} bytes, the volume's of {}", plan.block_bytes);
+        return Err(Refused::new(&codes::STORE_FAILED, message));
+    }
+    if plan.kind == StoreKind::Device && plan.kept_bytes.is_none() {
+        let disk = |error| Refused::disk(&plan.what(), error);
+        // A replica that was there is nobody's any more, also if this ends in the middle: half of it is gone then.
+        blocking.clear(&mut store, plan.layout.superblock, plan.layout.log).map_err(disk)?;
+        blocking.zero(&mut store, plan.data_bytes).map_err(disk)?;
+    }
+    Ok(store)
 }
 
 /// A file that is kept: the length that it has, and how much of that stays.

@@ -1,4 +1,4 @@
-//! A resource that the others delete while a node is making its part of it: real processes.
+//! A resource that the others delete, or whose maker leaves, while a node is making its part of it: real processes.
 //!
 //! What keeps a node at it is its settings: they are a pipe that nobody fills, and reading them again is a job that
 //! stands before the making.
@@ -57,6 +57,36 @@ impl Making {
         self.answers.read_line(&mut made).unwrap();
         made
     }
+}
+
+impl Making {
+    /// Who asked for it goes away, and the node hears that before it goes on.
+    fn leave(self, cluster: &Cluster, node: u16) {
+        drop(self.answers);
+        for _ in 0..2 {
+            cluster.ask(node, Command::Ping {}).expect("it goes on");
+        }
+        std::thread::spawn(move || std::fs::write(self.settings, self.text));
+    }
+}
+
+#[test]
+fn a_part_whose_maker_leaves_is_not_made_and_can_be_made_again() {
+    let mut cluster = Cluster::new("maker-left", 1);
+    cluster.start(1);
+    let file = cluster.resource("alpha", 16 * MIB, &[1]);
+    cluster.ask(1, Command::ResourceDefine { file: Box::new(file) }).expect("defined");
+    let making = Making::begin(&cluster, 1);
+    let is_uncreated = |wanted: bool| {
+        let status = cluster.status(1, "alpha");
+        if status.uncreated == wanted { Ok(()) } else { Err(format!("{status:?}")) }
+    };
+    cluster.wait_for("node 1 to be about to make it", || is_uncreated(false));
+    making.leave(&cluster, 1);
+    cluster.wait_for("node 1 to have given it up", || is_uncreated(true));
+    assert!(!cluster.home(1).join("volumes/alpha-0.img").exists());
+    let create = Command::ResourceCreate { resource: alpha(), force: false };
+    cluster.ask(1, create).expect("created");
 }
 
 /// Nodes 1 and 2 have made and deleted `alpha`, which node 3 is making, and has heard of it.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use wire::admin::{Answer, Command, Reply, Request, codes, encode_line};
 
-use super::Node;
-use crate::problem::{Problem, TIMED_OUT, UNREACHED};
+use super::{Node, WHOLE_LIMIT, limit_of};
+use crate::problem::{INTERRUPTED, Problem, TIMED_OUT, UNREACHED};
 
 /// A node that says that it is there if it `greets`, and answers nothing else. Returns what it was asked.
 fn told_by(greets: bool) -> (Problem, Vec<Request>) {
@@ -100,4 +100,28 @@ fn a_node_that_is_busy_is_asked_again() {
     let (result, asked) =
         answered_by(vec![busy(), busy(), done], |node| node.change(Command::Reload {}));
     assert_eq!((result, asked), (Ok(()), 3));
+}
+
+#[test]
+fn who_makes_a_store_waits_for_a_day_unless_it_is_told_to_stop_and_hangs_up() {
+    let create = Command::ResourceCreate { resource: "disk".to_owned(), force: false };
+    assert_eq!(limit_of(&create), WHOLE_LIMIT);
+    let socket = std::env::temp_dir().join(format!("ls-making-{}", std::process::id()));
+    let listener = UnixListener::bind(&socket).unwrap();
+    let node = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        lines.next().unwrap().unwrap();
+        let pong = Answer::Pong { program: String::new(), node: "a".to_owned() };
+        let mut bytes = Vec::new();
+        encode_line(&Reply::result(1, pong), &mut bytes).unwrap();
+        stream.write_all(&bytes).unwrap();
+        // What it is to make, and then the end of the connection.
+        lines.count()
+    });
+    let asked = Node { name: "a".to_owned(), socket: socket.clone(), identity: Some(7) };
+    let problem = asked.change_unless(create, &|| true).unwrap_err();
+    assert!(problem.is_kind(INTERRUPTED), "{problem}");
+    assert_eq!(node.join().unwrap(), 1);
+    std::fs::remove_file(&socket).unwrap();
 }

@@ -383,7 +383,7 @@ fn make(cast: &Cast<'_>, file: &ResourceFile, force: bool) -> Result<(), Problem
         for node in cast.members() {
             go_on()?;
             let command = Command::ResourceCreate { resource: file.name.clone(), force };
-            node.about(file.id).change(command)?;
+            node.about(file.id).change_unless(command, &|| stop.is_told())?;
             created.push(node);
         }
         go_on()

@@ -30,7 +30,7 @@ impl Scratch {
         let plans = [scratch.plan.clone()];
         let label = label(ClusterId(1), ResourceId(2), &scratch.plan, 5);
         let record = Record { slots, stores: 1, ..Record::default() };
-        make(&plans, &[label], &record, false).expect("made");
+        make(&plans, &[label], &record, false, &Arc::default()).expect("made");
         scratch
     }
 
@@ -134,7 +134,7 @@ fn what_a_making_that_ended_half_way_has_made_and_lengthened_is_taken_back() {
     let labels: Vec<Vec<u8>> =
         plans.iter().map(|plan| label(ClusterId(1), ResourceId(3), plan, 5)).collect();
     let record = Record { stores: 1, ..Record::default() };
-    make(&plans, &labels, &record, false).expect("made");
+    make(&plans, &labels, &record, false, &Arc::default()).expect("made");
     assert!(std::fs::metadata(&kept).expect("it is there").len() > VOLUME_BYTES);
     toml::from_str::<Begun>(&note).expect("what was written").undo();
     assert!(!scratch.directory.join("new.img").exists());
@@ -208,7 +208,7 @@ fn metadata_on_a_device_that_held_something_else_begins_empty_also_beside_a_file
     let plan = plan(VolumeId(0), room, layout, StoreKind::File, path, metadata, false);
     let record = Record { stores: 1, ..Record::default() };
     let label = label(ClusterId(1), ResourceId(3), &plan, 5);
-    make(std::slice::from_ref(&plan), &[label], &record, false).expect("made");
+    make(std::slice::from_ref(&plan), &[label], &record, false, &Arc::default()).expect("made");
     let mut blocking = Blocking::new().expect("hands");
     let mut volumes = [(plan.volume, layout, open(&plan, false).expect("opened"))];
     let found = load(&mut blocking, &mut volumes).expect("read");
@@ -232,7 +232,8 @@ fn a_device_whose_blocks_are_larger_than_those_of_the_volume_is_refused() {
         let plan = plan(VolumeId(0), room, layout, StoreKind::Device, path, None, false);
         let plan = Plan { block_bytes, ..plan };
         let label = label(ClusterId(1), ResourceId(3), &plan, 5);
-        make(&[plan], &[label], &Record { stores: 1, ..Record::default() }, false)
+        let record = Record { stores: 1, ..Record::default() };
+        make(&[plan], &[label], &record, false, &Arc::default())
     };
     // Each write of one sector would be taken for a failure of the disk.
     let refused = made(512).expect_err("it cannot write 512 bytes");
@@ -265,7 +266,7 @@ fn eight_gibibytes_of_persistent_memory_hold_the_metadata_of_a_hundred_volumes_o
     let plan = plan(VolumeId(0), TEBIBYTE, layout, StoreKind::File, path, beside, false);
     let first = Record { stores: 1, slots: vec![slot(0), slot(1)], ..Record::default() };
     let label = label(ClusterId(1), ResourceId(3), &plan, 5);
-    make(std::slice::from_ref(&plan), &[label], &first, false).expect("made");
+    make(std::slice::from_ref(&plan), &[label], &first, false, &Arc::default()).expect("made");
     let mut store = open(&plan, false).expect("opened");
     assert_eq!(store.metadata_in_place(), Some(MappedKind::Volatile));
     let mut blocking = Blocking::new().expect("hands");
@@ -287,4 +288,28 @@ fn eight_gibibytes_of_persistent_memory_hold_the_metadata_of_a_hundred_volumes_o
         "the bits of two nodes alone are 64 MiB, and {taken} bytes are taken"
     );
     assert!(100 * taken <= 8 << 30, "{taken} bytes are taken by one volume");
+}
+
+#[test]
+fn a_replica_is_nobodys_before_another_is_labelled_in_its_place() {
+    let scratch = Scratch::new(Vec::new());
+    let path = scratch.directory.join("device.img");
+    let layout = Layout::new((16 << 20) / SECTOR_BYTES, SLOTS);
+    let file = std::fs::File::create(&path).expect("made");
+    file.set_len((16 << 20) + layout.total_bytes).expect("longer");
+    let plan = plan(VolumeId(0), 16 << 20, layout, StoreKind::Device, path, None, false);
+    let label = |id| [label(ClusterId(1), ResourceId(id), &plan, 5)];
+    let record = Record { stores: 1, ..Record::default() };
+    let plans = std::slice::from_ref(&plan);
+    let given_up = Arc::new(AtomicBool::new(true));
+    let refused = make(plans, &label(3), &record, false, &given_up);
+    refused.expect_err("nobody wants it any more");
+    make(plans, &label(3), &record, false, &Arc::default()).expect("nothing was there");
+    assert!(open(&plan, false).expect("opened").is_ours());
+    let mut blocking = Blocking::new().expect("hands");
+    assert!(emptied(&mut blocking, &plan, false).is_err(), "it holds a replica");
+    assert!(open(&plan, false).expect("opened").is_ours());
+    assert!(emptied(&mut blocking, &plan, true).is_ok(), "forced");
+    // Here the process dies: half of what was there may be zero.
+    assert!(!open(&plan, true).expect("opened").is_ours());
 }

@@ -5,11 +5,14 @@
 //!
 //! Always: each request is answered once, except `Events`, which are sent as long as the connection
 //! lasts; a client that does not read is told less, never makes the node keep more than a line each. A command that
-//! changes something is not begun once its connection is closed: whoever asked was told, or will say, that it failed.
+//! changes something is not begun once its connection is closed, nor is the making of stores gone on with: whoever asked
+//! was told, or will say, that it failed.
 //!
 //! Not here: the form of requests and answers (`wire::admin`), what is told of a resource (`status`).
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::{Duration, Instant, NodeId, VolumeId};
 use replica::door::{MemberInput, Operation, OperationError, OperationId};
@@ -53,6 +56,8 @@ pub(crate) struct Admin {
     closing: bool,
     /// Names of which only this connection's asker makes a resource.
     reserved: BTreeSet<String>,
+    /// Raised when the connection ends: what it asked for and takes long is given up.
+    left: Arc<AtomicBool>,
     pub(super) events: Option<Listening>,
 }
 
@@ -109,6 +114,7 @@ impl Node {
             restless: false,
             closing: false,
             reserved: BTreeSet::new(),
+            left: Arc::default(),
             events: None,
         });
         self.stir_admin(key);
@@ -194,7 +200,15 @@ impl Node {
 
     fn drop_admin(&mut self, key: Key) {
         if let Some(admin) = self.admins.remove(key) {
+            admin.left.store(true, Ordering::Relaxed);
             self.hands.close(&admin.socket);
+        }
+    }
+
+    /// This node stops: what was asked of it and takes long is given up.
+    pub(super) fn give_up_long(&mut self) {
+        for (_, admin) in self.admins.iter() {
+            admin.left.store(true, Ordering::Relaxed);
         }
     }
 
@@ -285,7 +299,10 @@ impl Node {
                 self.redefine(*file, move |node, result| node.answer_done(asker, result));
             }
             Command::ResourceCreate { resource, force } => {
-                self.create(&resource, force, move |node, result| node.answer_done(asker, result));
+                let left = self.admins.get(asker.admin).map(|admin| Arc::clone(&admin.left));
+                self.create(&resource, force, left.unwrap_or_default(), move |node, result| {
+                    node.answer_done(asker, result);
+                });
             }
             Command::ResourceDelete { resource, force, unused } => {
                 let done = move |node: &mut Node, result| node.answer_done(asker, result);

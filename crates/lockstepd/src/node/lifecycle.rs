@@ -11,6 +11,8 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use base::{ClusterId, Duration, Epoch, NodeId, ResourceId, VolumeId};
 use replica::disk::Record;
@@ -617,11 +619,12 @@ impl Node {
         backing::label(self.config.cluster, ResourceId(file.id), plan, disk)
     }
 
-    /// `ResourceCreate`: `done` is told how it went.
+    /// `ResourceCreate`: `done` is told how it went. What was begun is taken back if it is `given_up`.
     pub(super) fn create(
         &mut self,
         name: &str,
         force: bool,
+        given_up: Arc<AtomicBool>,
         done: impl FnOnce(&mut Node, Result<(), Refused>) + Send + 'static,
     ) {
         let uncreated = self.known.get(name).is_some_and(|known| known.uncreated);
@@ -638,7 +641,7 @@ impl Node {
         let patience = self.config.disk_late;
         let begun = self.uncreated_path(&name);
         self.helper().start(move || {
-            let result = unmade::make(&begun, &plans, &labels, &record, force);
+            let result = unmade::make(&begun, &plans, &labels, &record, force, &given_up);
             let made = result.is_ok();
             let only_memory = plans.iter().all(|plan| plan.kind == StoreKind::Memory);
             let found = result.and_then(|()| {
@@ -656,6 +659,7 @@ impl Node {
                     Ok(found) => node.on_made(&name, plans, found, Box::new(done)),
                     Err(refused) => {
                         if !made {
+                            info!("{name}: this node's part is not made: {refused}");
                             node.is_unmade_still(&name, uncreated);
                         }
                         done(node, Err(refused));

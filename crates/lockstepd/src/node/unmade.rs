@@ -9,6 +9,8 @@
 //! Not here: making stores (`backing`), what becomes of a node with such a part (`lifecycle`).
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use base::{Ballot, Epoch};
 use replica::disk::Record;
@@ -71,17 +73,18 @@ impl Node {
     }
 }
 
-/// Makes the stores of a resource: what is begun is noted in this file, and taken away at the next start if that is
-/// still there then.
+/// Makes the stores of a resource, unless that is given up: what is begun is noted in this file, and taken away at the next
+/// start if that is still there then.
 pub(super) fn make(
     path: &Path,
     plans: &[Plan],
     labels: &[Vec<u8>],
     record: &Record,
     force: bool,
+    given_up: &Arc<AtomicBool>,
 ) -> Result<(), Refused> {
     write(path, &Begun::of(plans))?;
-    backing::make(plans, labels, record, force)?;
+    backing::make(plans, labels, record, force, given_up)?;
     remove_files(&[path.to_path_buf()])
 }
 
