@@ -191,3 +191,23 @@ fn copies_that_a_fork_left_out_are_named_when_the_resource_is_deleted_without_th
         assert!(!cluster.directory.join(node).join("volumes/disk-0.img").exists(), "{words:?}");
     }
 }
+
+#[test]
+fn the_copy_that_is_left_is_forced_though_a_primary_without_one_has_requests_open() {
+    let cluster = TestCluster::up(4, "file");
+    create(&cluster, &["--nodes", "a,b,c"]);
+    cluster.done(&["resource", "promote", "disk", "--node", "d"]);
+    let mut volume = cluster.open("d", "disk");
+    volume.write(0, &[2; 4096]).unwrap();
+    for node in ["a", "b"] {
+        cluster.done(&["dev", "kill", node]);
+    }
+    cluster.until("no quorum", || cluster.resource("disk")["quorum"] == false);
+    let waiting = std::thread::spawn(move || volume.write(4096, &[3; 4096]));
+    let told = explained(&cluster);
+    assert!(told.contains("lockstep resource demote disk   (first: d has no copy"), "{told}");
+    cluster.done(&["resource", "demote", "disk"]);
+    cluster.done(&["resource", "force", "disk", "--node", "c"]);
+    waiting.join().unwrap().expect("it is done there");
+    assert!(cluster.holds("disk", "c", 0, 2) && cluster.holds("disk", "c", 4096, 3));
+}
