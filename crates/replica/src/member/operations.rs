@@ -372,6 +372,10 @@ impl Member {
         if self.now < self.alone_at(pending) {
             return None;
         }
+        let known = self.found_alone(known);
+        if known.configuration.feature_level > self.feature_level {
+            return Some(Err(OperationError::OldRelease));
+        }
         self.force_alone(&known, voter, out);
         self.mark(pending.id, |pending| pending.busy = true);
         None
@@ -392,6 +396,13 @@ impl Member {
         record.accepted.as_ref().is_some_and(|(_, value)| {
             is_lone_fork(value, self.node, record.voter, known.configuration.fork)
         })
+    }
+
+    /// What a node that goes on alone goes on from. What its voter accepted may have been decided with that vote, and clients
+    /// told so: a volume that has grown may have been written to. A fork that was tried is nothing of that kind.
+    fn found_alone(&self, known: Known) -> Known {
+        let fork = known.configuration.fork;
+        self.best_known().filter(|best| best.configuration.fork == fork).unwrap_or(known)
     }
 
     /// Without a majority: this node's copy and vote are all there is from now on. A fork above the one that it accepted

@@ -260,7 +260,7 @@ impl Member {
     }
 
     /// The highest value that this node itself knows of.
-    fn best_known(&self) -> Option<Known> {
+    pub(super) fn best_known(&self) -> Option<Known> {
         let known = self.known.clone()?;
         let accepted = self.record.as_ref().and_then(|record| record.accepted.as_ref());
         match accepted {

@@ -2,7 +2,7 @@
 
 use super::network::{MS, World};
 use super::serving;
-use crate::door::{Operation, OperationError};
+use crate::door::{FromShard, Operation, OperationError};
 use alloc::vec::Vec;
 use base::NodeId;
 
@@ -195,4 +195,51 @@ fn who_leads_the_side_that_it_has_not_given_up_for_is_on_that_side() {
     world.connect_all();
     world.run_until("all are in sync", |world| world.in_sync() == [1, 2, 3]);
     world.run_until("it serves", |world| world.answers(2));
+}
+
+/// Node 1 accepted this change, which the others decided with its vote, and its process ended before it stored that they had.
+/// All others are gone for good.
+pub(super) fn alone_with_what_it_accepted(world: &mut World, was: &wire::Configuration) {
+    world.run_until("it has accepted", |world| {
+        let record = world.node(1).disk.as_ref().expect("a replica");
+        record.accepted.as_ref().is_some_and(|(_, value)| value.epoch > was.epoch)
+    });
+    let mut record = world.node(1).disk.clone().expect("a replica");
+    for node in [1, 2, 3] {
+        world.crash(node);
+    }
+    world.run(20 * MS);
+    record.committed = record.committed.map(|(ballot, _)| (ballot, was.clone().into()));
+    world.node_mut(1).disk = Some(record);
+    world.start(1);
+}
+
+#[test]
+fn who_goes_on_alone_goes_on_from_what_it_accepted() {
+    let mut world = serving(12, 2, 1, 0);
+    world.set_clients(1, 0);
+    world.set_clients(2, 1);
+    world.run_until("node 2 serves", |world| world.answers(2) && world.primary() == Some(2));
+    world.wait(1);
+    world.node_mut(2).shards.mute_grow = true;
+    let volume = world.newest().volumes[0].volume;
+    world.operate(2, Operation::Resize { volume, sectors: 1 << 21, shrinks: false });
+    let grows = |world: &World| world.newest().volumes[0].grows_to.is_some();
+    world.run_until("it grows", grows);
+    world.wait(1);
+    let was = world.newest();
+    world.say(2, &FromShard::Grown { volume, since: was.epoch });
+    world.run_until("it has grown", |world| world.newest().volumes[0].sectors == 1 << 21);
+    // Clients may have written to what was added, and node 1 has it.
+    alone_with_what_it_accepted(&mut world, &was);
+    let forced = world.operate(1, Operation::Force);
+    world.run_until("it is forced", |world| world.is_done(1, forced));
+    assert_eq!(world.node(1).done[&forced], Ok(()));
+    let known = world.status(1).configuration.expect("it has forced one");
+    let entry = &known.volumes[0];
+    assert_eq!((entry.sectors, entry.grows_to), (1 << 21, None), "it would be made zero again");
+    assert_eq!(known.lost, base::Epoch(0), "nothing is lost");
+    world.set_clients(1, 1);
+    world.run_until("it serves", |world| world.answers(1));
+    world.run_until("all that is left follows", |world| fork_of(world, 1) == 1);
 }

@@ -121,3 +121,27 @@ fn a_member_of_an_older_release_keeps_all_from_it() {
     assert_eq!(answer(&mut world, 1, 0xa, register(7)), Err(Refusal::OldRelease));
     assert_eq!(world.newest().feature_level, FEATURE_LEVEL_FIRST);
 }
+
+#[test]
+fn what_was_decided_with_the_vote_of_who_is_forced_alone_is_kept() {
+    let mut world = serving(12, 2, 1, 0);
+    world.set_clients(1, 0);
+    world.set_clients(2, 1);
+    world.run_until("node 2 serves", |world| world.answers(2) && world.primary() == Some(2));
+    assert_eq!(answer(&mut world, 2, 0xa, register(7)), Ok(()));
+    assert_eq!(answer(&mut world, 2, 0xb, register(8)), Ok(()));
+    world.wait(1);
+    let was = world.newest();
+    let preempt = Command::Preempt { current: 8, others: 7, kind: Kind::WriteExclusive };
+    assert_eq!(answer(&mut world, 2, 0xb, preempt), Ok(()));
+    super::force::alone_with_what_it_accepted(&mut world, &was);
+    let forced = world.operate(1, Operation::Force);
+    world.run_until("it is forced", |world| world.is_done(1, forced));
+    let known = world.status(1).configuration.expect("it has forced one");
+    let all = known.reservations_of(VOLUME).expect("hosts registered");
+    assert_eq!(
+        all.key_of(HostId(0xa)),
+        None,
+        "its registration was ended, and another host told so"
+    );
+}
