@@ -291,6 +291,7 @@ impl Shard {
     fn drop_outsiders_of(&mut self, id: u64, new: &Configuration, out: &mut Out) {
         let own_in = new.is_in_sync(self.node);
         let alone = self.is_alone() && self.is_own_in_sync();
+        let left_alone = alone && self.is_left_alone();
         let mut outside: Vec<(u32, bool)> = Vec::new();
         for (&node, peer) in &self.peers {
             if !new.is_in_sync(node)
@@ -313,7 +314,7 @@ impl Shard {
                 if !own_in && write.own != Own::Done {
                     write.own = Own::None;
                 }
-                if alone && write.own == Own::Failed {
+                if left_alone && write.own == Own::Failed {
                     self.fail_on_only_disk(id, out);
                 }
                 self.settle_write(id, out);

@@ -316,6 +316,12 @@ impl Shard {
         }
     }
 
+    /// Whether this node's replica is the only one in sync, and no other is about to be: that one may hold what this one failed, and be
+    /// read for it soon.
+    pub(super) fn is_left_alone(&self) -> bool {
+        self.is_alone() && self.peers.values().all(|peer| peer.required.is_none())
+    }
+
     /// Whether this node's replica is the only one in sync: nobody can take its part.
     pub(super) fn is_alone(&self) -> bool {
         self.configuration

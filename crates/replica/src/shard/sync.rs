@@ -13,7 +13,7 @@
 //! - with the session everything about it is forgotten; the bits stay.
 
 use super::copy::Purpose;
-use super::op::Kind;
+use super::op::{Kind, Own};
 use super::status::SyncStatus;
 use super::{Doubt, Out, Shard};
 use crate::door::{FromShard, ShardOutput};
@@ -735,6 +735,7 @@ impl Shard {
         }
         let syncs = peer.sync.is_some();
         let Some(seat) = self.seats.find(node) else { return };
+        let left_alone = self.is_left_alone() && self.is_own_in_sync();
         let ids: Vec<u64> = self.ops.keys().copied().collect();
         for id in ids {
             let Some(op) = self.ops.get_mut(&id) else { continue };
@@ -748,6 +749,9 @@ impl Shard {
                         } else {
                             self.bitmaps.set(node, volume, span.first(), span.end(), true);
                         }
+                    }
+                    if left_alone && write.own == Own::Failed {
+                        self.fail_on_only_disk(id, out);
                     }
                     self.settle_write(id, out);
                 }

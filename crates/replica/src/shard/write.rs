@@ -249,7 +249,7 @@ impl Shard {
         }
         if answer == DiskAnswer::Failed {
             write.own = Own::Failed;
-            if self.is_alone() {
+            if self.is_left_alone() {
                 self.fail_on_only_disk(id, out);
             } else if self.passes_errors_on() {
                 self.fail_op(id, AnswerError::Io, out);
@@ -260,7 +260,7 @@ impl Shard {
         self.settle_write(id, out);
     }
 
-    /// The disk that failed a write is the only one, perhaps only since: no other replica will take over. What was asked
+    /// The disk that failed a write is the only one, perhaps only since, and no other is about to be in sync: no other replica will take over. What was asked
     /// is over, and is answered so. It is never told as retired, so that it stays in doubt where it arrived, even if this
     /// node forgets.
     pub(super) fn fail_on_only_disk(&mut self, id: u64, out: &mut Out) {

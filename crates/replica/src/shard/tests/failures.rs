@@ -408,6 +408,52 @@ fn the_only_copy_is_read_on_although_its_disk_failed_a_write() {
     assert_eq!(world.got(1, read), vec![1; 8]);
 }
 
+/// Node 1 has the only copy in sync, and fails a write that node 2 takes, which is about to be in sync.
+fn with_a_write_that_only_the_next_copy_has() -> (World, u64) {
+    let mut world = pair();
+    world.disconnect(1, 2);
+    world.change(1, &[1]);
+    let first = world.write(1, 64, 8, 1);
+    assert_eq!(world.answer(1, first), Some(Ok(())));
+    world.connect(1, 2);
+    world.install_on(2);
+    world.ready(1, 2);
+    world.start_resync(1, 2);
+    world.wait_ms(1000);
+    let (session, peer) = (world.session(1, 2), NodeId(2));
+    world.tell(1, ToShard::Require { peer, session, number: 1 });
+    world.wait_ms(50);
+    assert!(world.has_said(1, &FromShard::Required { peer, session, number: 1 }));
+    world.nodes.get_mut(&1).expect("there").disk_fails = true;
+    let write = world.write(1, 64, 8, 2);
+    world.nodes.get_mut(&1).expect("there").disk_fails = false;
+    assert_eq!((world.at(1, 64), world.at(2, 64)), (1, 2));
+    assert_eq!(world.answer(1, write), None, "who is in sync with it is still to be seen");
+    (world, write)
+}
+
+#[test]
+fn what_the_only_disk_failed_is_done_by_a_copy_that_is_included() {
+    let (mut world, write) = with_a_write_that_only_the_next_copy_has();
+    let read = world.read(1, 64, 8);
+    assert_eq!(world.answer(1, read), None);
+    world.change(1, &[1, 2]);
+    world.change(1, &[2]);
+    assert_eq!((world.answer(1, write), world.answer(1, read)), (Some(Ok(())), Some(Ok(()))));
+    assert_eq!(world.got(1, read), vec![2; 8]);
+}
+
+#[test]
+fn what_the_only_disk_failed_is_told_so_if_no_copy_is_included() {
+    let (mut world, write) = with_a_write_that_only_the_next_copy_has();
+    let (session, peer) = (world.session(1, 2), NodeId(2));
+    world.tell(1, ToShard::Unrequire { peer, session });
+    assert_eq!(world.answer(1, write), Some(Err(AnswerError::Io)));
+    assert!(world.dirty(1, 2).iter().any(|&(first, end)| first <= 64 && 72 <= end));
+    world.wait_ms(1000);
+    assert_eq!((world.at(1, 64), world.at(2, 64)), (1, 1));
+}
+
 #[test]
 fn a_read_does_not_wait_for_a_replica_that_was_excluded() {
     let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
