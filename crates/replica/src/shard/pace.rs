@@ -166,6 +166,8 @@ pub(super) struct Pace {
     allowed: u64,
     /// The percentile of those, over some windows.
     usual: Option<Duration>,
+    /// How many of them it was taken from, up to as many as a probe waits for.
+    told_by: u32,
     /// Windows since it was renewed.
     stale: u32,
     /// Requests in good windows since the level changed.
@@ -211,6 +213,7 @@ impl Pace {
             alone_slow: (0, 0),
             allowed: SLOW_ALLOWED,
             usual: None,
+            told_by: 0,
             stale: 0,
             good: 0,
             patience: RISE_AFTER,
@@ -333,7 +336,7 @@ impl Pace {
     pub(super) fn request_comes(&mut self, now: Instant) {
         if !self.is_watched(now) {
             // Perhaps another application: what was usual is found out anew.
-            self.usual = None;
+            (self.usual, self.told_by) = (None, 0);
             self.alone.clear();
             (self.alone_slow, self.allowed, self.burst_max) = ((0, 0), SLOW_ALLOWED, 0);
             self.change(now);
@@ -425,15 +428,17 @@ impl Pace {
         self.start_window(now);
     }
 
-    /// Renews what is usual without copies, from what was seen.
+    /// Renews what is usual without copies, from what was seen. What few requests told counts for few: they may have been the first
+    /// after a start, or late by chance, and what a probe by many finds is not to be held up by them, nor undone.
     fn learn(&mut self) {
         let Some(seen) = self.alone.percentile() else { return };
+        let (before, now) = (self.told_by, self.alone.count.min(PROBE_REQUESTS));
         self.stale = 0;
         self.alone.clear();
-        self.usual = Some(match self.usual {
-            None => seen,
-            Some(usual) => Duration(u64::midpoint(usual.0, seen.0)),
-        });
+        let usual = self.usual.map_or(0, |usual| usual.0);
+        let sum = usual.saturating_mul(u64::from(before)).saturating_add(seen.0 * u64::from(now));
+        self.usual = Some(Duration(sum / u64::from(before + now)));
+        self.told_by = (before + now).min(PROBE_REQUESTS);
     }
 
     fn end_window(&mut self, now: Instant) {

@@ -345,3 +345,19 @@ fn a_burst_of_few_is_forgotten_when_smaller_ones_follow() {
     }
     assert_eq!(pace.burst_max, BURST_PARTS, "single ones came since");
 }
+
+/// The first requests after a start may be the slowest of all.
+#[test]
+fn what_few_requests_told_counts_for_few() {
+    let mut pace = Pace::new(16, 512, 8);
+    let mut now = Instant(SECOND);
+    ask(&mut pace, &mut now, 60_000, 5);
+    assert!(pace.usual.is_some_and(|usual| usual > Duration::from_millis(50)), "a probe is over");
+    pace.probe_since = Some(now);
+    ask(&mut pace, &mut now, 250, 128);
+    assert!(pace.exceeds(Duration::from_millis(5), 170), "it is {:?}", pace.usual);
+    // Nor do a few late ones undo what many told.
+    pace.probe_since = Some(now);
+    ask(&mut pace, &mut now, 60_000, 5);
+    assert!(pace.exceeds(Duration::from_millis(12), 170), "it is {:?}", pace.usual);
+}
