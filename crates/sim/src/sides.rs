@@ -167,7 +167,8 @@ impl Sides {
         let fork = |place| self.installed.get(&place).map(|known| known.fork);
         let (there, here) = (fork(answered)?, fork(end)?);
         let (_, &forked) = self.forked.range(there + 1..=here.max(there + 1)).next_back()?;
-        (here > there).then(|| then.max(forked))
+        // Who had not heard of the fork may have answered after it.
+        (here > there && forked.1 > then.1).then_some(forked)
     }
 
     /// Whether a copy of the history up to `end`, which parted before `asked`, may have carried out what was asked there: in
