@@ -11,10 +11,9 @@
 //! (`trust`).
 
 use std::fmt;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -366,20 +365,8 @@ fn read(path: &Path) -> Result<String, IdentityError> {
         .map_err(|cause| IdentityError::File { path: path.display().to_string(), cause })
 }
 
-/// Replaces a file whole: written beside it, made durable, renamed over it.
+/// Replaces a file whole.
 fn replace(path: &Path, content: &str, mode: u32) -> Result<(), IdentityError> {
-    let beside = path.with_extension("new");
-    let write = || -> io::Result<()> {
-        // A leftover of an earlier try may have another mode: never write a key into it.
-        match fs::remove_file(&beside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside)?;
-        file.write_all(content.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&beside, path)?;
-        path.parent().map_or(Ok(()), |directory| fs::File::open(directory)?.sync_all())
-    };
-    write().map_err(|cause| IdentityError::File { path: path.display().to_string(), cause })
+    sys::replace_file(path, content.as_bytes(), mode)
+        .map_err(|cause| IdentityError::File { path: path.display().to_string(), cause })
 }

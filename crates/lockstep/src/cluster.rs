@@ -278,11 +278,15 @@ pub(crate) fn absolute(path: &Path) -> Result<PathBuf, Problem> {
 
 /// Makes a directory, and those above it, for nobody but its owner: it holds keys or data.
 pub(crate) fn make_directory(path: &Path) -> Result<(), Problem> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(|error| Problem::file(path, &error))
+    let wrong = |error| Problem::file(path, &error);
+    let new: Vec<&Path> = path.ancestors().take_while(|place| !place.exists()).collect();
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(wrong)?;
+    // So that they are there after a power cut, too.
+    let parents = new.iter().filter_map(|place| place.parent());
+    let mut parents = parents.filter(|parent| !parent.as_os_str().is_empty());
+    parents
+        .try_for_each(|parent| fs::File::open(parent).and_then(|parent| parent.sync_all()))
+        .map_err(wrong)
 }
 
 /// Reads what says of a cluster what it is; `None` if it is not there. `versions` gives the file's and ours.
@@ -305,11 +309,13 @@ pub(crate) fn read_file<T: DeserializeOwned>(
 
 /// Writes it, whole or not at all.
 pub(crate) fn write_file(path: &Path, file: &impl Serialize) -> Result<(), Problem> {
-    let beside = path.with_extension("new");
     let text = serde_json::to_string_pretty(file).expect("plain data becomes JSON");
-    fs::write(&beside, text + "\n")
-        .and_then(|()| fs::rename(&beside, path))
-        .map_err(|error| Problem::file(path, &error))
+    replace_file(path, &(text + "\n"))
+}
+
+/// Puts a text into a file, whole or not at all.
+pub(crate) fn replace_file(path: &Path, text: &str) -> Result<(), Problem> {
+    sys::replace_file(path, text.as_bytes(), 0o666).map_err(|error| Problem::file(path, &error))
 }
 
 /// It cannot be what this program wrote.

@@ -4,12 +4,12 @@
 //! the machines copies them there. It speaks with no node and starts none.
 //!
 //! Always: what is there is never made anew, nor a number given twice; nothing is written before the wishes
-//! were found possible; keys are readable by their owner only.
+//! were found possible; keys are readable by their owner only; what is said to be made is on the disk.
 //!
 //! Not here: clusters of processes on one machine (`dev`).
 
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::certificates::{create_authority, issue_node};
 use crate::cli::{Form, Global, Machines};
-use crate::cluster::{NodeEntry, absolute, damaged, read_file, write_file};
+use crate::cluster::{
+    NodeEntry, absolute, damaged, make_directory, read_file, replace_file, write_file,
+};
 use crate::dev::up::{NBD_PORT, PEER_PORT};
 use crate::output::{Style, say, say_json};
 use crate::problem::{CLUSTER_ABSENT, CLUSTER_OTHER, Problem, USAGE};
@@ -102,14 +104,16 @@ pub(crate) fn run(global: &Global, command: &Machines) -> Result<(), Problem> {
 
 fn make(global: &Global, out: &Path, wanted: &[Machine]) -> Result<(), Problem> {
     let path = out.join(MADE);
-    if path.exists() {
-        let message = format!("{} holds a cluster already", out.display());
-        return Err(Problem::new(CLUSTER_OTHER, message));
-    }
     let cluster = sys::random_u64() | 1;
     let mut made = Made { version: VERSION, cluster: format!("{cluster:016x}"), nodes: Vec::new() };
     for machine in wanted {
         made.add(machine)?;
+    }
+    make_directory(out)?;
+    let _alone = alone_in(out)?;
+    if path.exists() {
+        let message = format!("{} holds a cluster already", out.display());
+        return Err(Problem::new(CLUSTER_OTHER, message));
     }
     let authority = create_authority(cluster, &out.join(AUTHORITY))?;
     for node in &made.nodes {
@@ -135,7 +139,9 @@ fn make(global: &Global, out: &Path, wanted: &[Machine]) -> Result<(), Problem> 
 
 fn add(global: &Global, out: &Path, wanted: &Machine) -> Result<(), Problem> {
     let path = out.join(MADE);
-    let mut made = Made::read(out, &path)?;
+    let absent = || Problem::new(CLUSTER_ABSENT, format!("{} holds no {MADE}", out.display()));
+    let _alone = if out.exists() { alone_in(out)? } else { return Err(absent()) };
+    let mut made = Made::read(&path)?.ok_or_else(absent)?;
     let authority = Authority::load(&out.join(AUTHORITY))?;
     made.add(wanted)?;
     let node = made.nodes.last().expect("it was just added").clone();
@@ -155,10 +161,9 @@ fn add(global: &Global, out: &Path, wanted: &Machine) -> Result<(), Problem> {
 }
 
 impl Made {
-    fn read(out: &Path, path: &Path) -> Result<Made, Problem> {
+    fn read(path: &Path) -> Result<Option<Made>, Problem> {
         let Some(made) = read_file::<Made>(path, |made| (made.version, VERSION))? else {
-            let message = format!("{} holds no {MADE}", out.display());
-            return Err(Problem::new(CLUSTER_ABSENT, message));
+            return Ok(None);
         };
         // A name becomes a path; it must not lead out of the directory.
         let odd =
@@ -166,7 +171,7 @@ impl Made {
         if let Some(node) = made.nodes.iter().find(odd) {
             return Err(damaged(path, &format!("{:?} is no node", node.name)));
         }
-        Ok(made)
+        Ok(Some(made))
     }
 
     /// Gives a node the next number.
@@ -198,7 +203,7 @@ impl Made {
         let directory = out.join(&node.name);
         issue_node(authority, node, &directory)?;
         let path = directory.join("node.toml");
-        fs::write(&path, self.settings(node)).map_err(|error| Problem::file(&path, &error))
+        replace_file(&path, &self.settings(node))
     }
 
     /// `node.toml` of `node`.
@@ -230,6 +235,13 @@ impl Made {
             .collect();
         say_json(&MadeJson { version: VERSION, cluster: &self.cluster, nodes })
     }
+}
+
+/// Waits until nobody else makes nodes in this directory, and keeps others from it as long as what it answers is there: two
+/// at once would mix two authorities, or give one number to two nodes.
+fn alone_in(out: &Path) -> Result<File, Problem> {
+    let directory = File::open(out).and_then(|directory| directory.lock().map(|()| directory));
+    directory.map_err(|error| Problem::file(out, &error))
 }
 
 fn steps(out: &Path, nodes: &[NodeEntry]) -> String {

@@ -163,6 +163,44 @@ fn what_is_there_is_never_made_anew() {
     assert_eq!(key, read_key());
 }
 
+/// Runs `lockstep cluster` with each of these words at once; how each ended.
+fn at_once(all: &[Vec<&str>]) -> Vec<Output> {
+    let start = |words: &Vec<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+        command.arg("cluster").args(words).env_remove("LOCKSTEP_DIR").stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let running: Vec<Child> = all.iter().map(start).collect();
+    running.into_iter().map(|child| child.wait_with_output().unwrap()).collect()
+}
+
+#[test]
+fn of_several_who_make_one_cluster_at_once_one_does_and_nodes_that_are_added_at_once_have_numbers_of_their_own()
+ {
+    for round in 0..5 {
+        let machines = Machines::new(&format!("at-once-{round}"));
+        let out = machines.directory.to_str().unwrap().to_owned();
+        let make = vec!["make", "--out", &out, "a=192.0.2.1", "b=192.0.2.2"];
+        let made = at_once(&[make.clone(), make.clone(), make.clone(), make]);
+        let count = made.iter().filter(|one| one.status.success()).count();
+        assert_eq!(count, 1, "{made:?}");
+        let read = |name: &str| fs::read_to_string(machines.directory.join(name)).unwrap();
+        let authority = read("authority/authority.pem");
+        assert_eq!([read("a/authority.pem"), read("b/authority.pem")], [&authority[..]; 2]);
+        let add = |node| vec!["add-node", "--out", &out[..], node];
+        let added = at_once(&[add("c=192.0.2.3"), add("d=192.0.2.4"), add("e=192.0.2.5")]);
+        assert!(added.iter().all(|one| one.status.success()), "{added:?}");
+        let mut numbers = ["c", "d", "e"].map(|node| {
+            let settings = read(&format!("{node}/node.toml"));
+            settings.lines().find(|line| line.starts_with("node = ")).unwrap().to_owned()
+        });
+        numbers.sort();
+        assert_eq!(numbers, ["node = 3", "node = 4", "node = 5"]);
+        let whole: Value = serde_json::from_str(&read("machines.json")).unwrap();
+        assert_eq!(whole["nodes"].as_array().unwrap().len(), 5);
+    }
+}
+
 #[test]
 fn directories_and_keys_are_their_owners_only_whatever_the_umask() {
     use std::os::unix::fs::PermissionsExt;

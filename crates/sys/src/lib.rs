@@ -30,6 +30,7 @@ mod operation;
 mod outgoing;
 mod pool;
 mod psk;
+mod replace;
 mod settle;
 mod shared;
 mod socket;
@@ -64,6 +65,7 @@ pub use netlink::Netlink;
 pub use outgoing::Outgoing;
 pub use pool::{Account, BUFFER_CLASSES_BYTES, Budget, BufferPool, Room};
 pub use psk::{PSK_HANDSHAKE_BYTES_MAX, Psk, PskFault, PskKeys, PskSession, PskTls};
+pub use replace::replace_file;
 pub use shared::{HANDLES_MAX, SharedMemory};
 pub use socket::{SocketAddress, listen_tcp, listen_unix, listen_unix_private};
 pub use ublk::{

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use super::Asked;
 use crate::certificates::{create_authority, issue_node};
 use crate::cli::Store;
-use crate::cluster::{DevCluster, DevFile, NodeEntry, absolute, make_directory};
+use crate::cluster::{DevCluster, DevFile, NodeEntry, absolute, make_directory, replace_file};
 use crate::problem::{CLUSTER_OTHER, FILE, NO_ADDRESS, Problem};
 
 /// Where nodes listen for peers.
@@ -201,8 +201,7 @@ fn write_all(cluster: &DevCluster) -> Result<(), Problem> {
         let directory = cluster.directory_of(node);
         issue_node(&authority, node, &directory)?;
         let path = directory.join("node.toml");
-        fs::write(&path, settings(&cluster.file, node))
-            .map_err(|error| Problem::file(&path, &error))?;
+        replace_file(&path, &settings(&cluster.file, node))?;
     }
     Ok(())
 }

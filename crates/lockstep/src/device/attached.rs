@@ -5,7 +5,6 @@
 //! made or taken away once more, never one that nobody knows of.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use super::place::{NbdPlace, NvmePlace, Place, Server, Target, parse_place};
-use crate::cluster::{damaged, make_directory};
+use crate::cluster::{damaged, make_directory, replace_file};
 use crate::problem::{NOT_ATTACHED, Problem};
 
 /// Version of the file.
@@ -216,16 +215,7 @@ impl Attached {
     fn write(&self) -> Result<(), Problem> {
         let whole = Whole { version: VERSION, disk: self.disks.clone() };
         let text = toml::to_string(&whole).expect("plain data becomes TOML");
-        let beside = self.path.with_extension("new");
-        let write = || {
-            let mut file = File::create(&beside)?;
-            file.write_all(HEAD.as_bytes())?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&beside, &self.path)?;
-            File::open(self.path.parent().unwrap_or(Path::new("/")))?.sync_all()
-        };
-        write().map_err(|error| Problem::file(&self.path, &error))
+        replace_file(&self.path, &format!("{HEAD}{text}"))
     }
 }
 

@@ -46,16 +46,7 @@ pub(super) fn remove_files(paths: &[PathBuf]) -> Result<(), Refused> {
 
 /// Writes a file so that it is there whole, or as it was, whatever happens.
 pub(super) fn replace_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    use std::io::Write;
-    // Its own: the helper's thread writes files of the same resource.
-    let mut new = path.as_os_str().to_owned();
-    new.push(".new");
-    let mut file = std::fs::File::create(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&new, path)?;
-    let directory = path.parent().expect("a resource file has a directory");
-    std::fs::File::open(directory)?.sync_all()
+    sys::replace_file(path, bytes, 0o666)
 }
 
 #[cfg(test)]

@@ -1,0 +1,55 @@
+//! Files that are there whole, or as they were, whatever happens. It blocks, and is for start, stop, helpers and tools.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Puts `bytes` into the file at `path`, which then has this `mode`, less the process's mask: written beside it, made
+/// durable, and renamed over it. Files of one directory may be replaced by several threads at once, one file by one.
+///
+/// # Errors
+/// The kernel's; then the file is as it was.
+pub fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    // Its whole name and more: files that differ behind a dot only are different ones beside, too.
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    // A leftover of an earlier try may have another mode: a key is never written into it.
+    match fs::remove_file(&beside) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&beside, path)?;
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::replace_file;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_file_has_the_mode_that_is_asked_for_whatever_was_left_beside_it() {
+        let name = format!("sys-replaced-{:x}", crate::random_u64());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).expect("a directory for this test");
+        let [key, beside, other] =
+            ["key.pem", "key.pem.new", "key.new"].map(|name| directory.join(name));
+        for (path, mode) in [(&beside, 0o666), (&other, 0o644)] {
+            std::fs::write(path, "left").expect("this test's own");
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(path, mode).expect("this test's own");
+        }
+        replace_file(&key, b"secret", 0o600).expect("nobody else's business");
+        assert_eq!(std::fs::read(&key).expect("just written"), b"secret");
+        let facts = std::fs::metadata(&key).expect("just written");
+        assert_eq!(facts.permissions().mode() & 0o777, 0o600);
+        assert!(!beside.exists(), "what was left is gone");
+        assert_eq!(std::fs::read(&other).expect("it is another's"), b"left");
+        std::fs::remove_dir_all(&directory).expect("this test's own");
+    }
+}
