@@ -17,7 +17,7 @@ use wire::REPLICAS_MAX;
 use wire::admin::{LOG_EXTENTS, LOG_EXTENTS_USUAL};
 
 use crate::machines::{Machine, parse_machine};
-use crate::unit::{parse_identity, parse_size, parse_threads, parse_time};
+use crate::unit::{parse_identity, parse_name, parse_size, parse_threads, parse_time};
 
 pub(crate) use device::{Attach, Device, Via};
 use options::protocol_parser;
@@ -212,7 +212,7 @@ pub(crate) enum Command {
         #[arg(long, value_name = "FILE")]
         table: Option<PathBuf>,
         /// Resources that the host may reach; all if left out
-        #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
+        #[arg(long, value_name = "NAME,NAME", value_delimiter = ',', value_parser = parse_name)]
         resources: Vec<String>,
         /// Nodes are to prove who they are, too
         #[arg(long, conflicts_with = "tls")]
@@ -454,6 +454,7 @@ pub(crate) struct OnNode {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Create {
     /// Its name: lower-case letters, digits, and `-` `_` `.` inside
+    #[arg(value_parser = parse_name)]
     pub(crate) name: String,
     /// Size of each volume, as in 1GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size, required_unless_present = "from")]

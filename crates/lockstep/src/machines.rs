@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use link::Authority;
 use serde::{Deserialize, Serialize};
+use wire::admin::check_name;
 
 use crate::certificates::{create_authority, issue_node};
 use crate::cli::{Form, Global, Machines};
@@ -46,11 +47,10 @@ pub(crate) fn parse_machine(text: &str) -> Result<Machine, String> {
     let Some((name, address)) = text.split_once('=') else {
         return Err(format!("{text:?} is no node: write NAME=ADDRESS, as in a=192.0.2.1"));
     };
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    if name.is_empty() || name.len() > 63 || !name.bytes().all(plain) || name == AUTHORITY {
-        return Err(format!(
-            "{name:?} is no name of a node: up to 63 letters, digits and -, not \"{AUTHORITY}\""
-        ));
+    check_name("a node", name).map_err(|error| error.0)?;
+    // Its directory would stand where something else does.
+    if name == AUTHORITY || name.starts_with(MADE) {
+        return Err(format!("{name:?} is the name of something else that is made"));
     }
     let listen = address
         .parse::<SocketAddr>()

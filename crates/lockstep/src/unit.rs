@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use wire::admin::VOLUME_BYTES_MAX;
+use wire::admin::{VOLUME_BYTES_MAX, check_name};
 
 /// Longest time that may be asked for, in seconds: a year. More is a slip of the hand.
 const SECONDS_MAX: u64 = 366 * 24 * 3600;
@@ -61,6 +61,11 @@ pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
         _ => return Err(wrong()),
     };
     time.filter(|time| time.as_secs() <= SECONDS_MAX).ok_or_else(|| format!("{text} is too long"))
+}
+
+/// The name of a resource.
+pub(crate) fn parse_name(text: &str) -> Result<String, String> {
+    check_name("the resource", text).map(|()| text.to_owned()).map_err(|error| error.0)
 }
 
 /// The identity of a resource: `6b1f0c9a2e77d431`.

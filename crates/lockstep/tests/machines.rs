@@ -154,7 +154,10 @@ fn what_is_there_is_never_made_anew() {
         let said = machines.refused(2, &["cluster", "add-node", "--out", &out, twice]);
         assert!(said.contains("there twice"), "{said}");
     }
-    for odd in ["../x=192.0.2.3", "authority=192.0.2.3", "c", "c=host", "c=0.0.0.0", "=192.0.2.3"] {
+    for odd in ["../x", "authority", "machines.json", "", "C", "-c", ".", &"c".repeat(49)] {
+        machines.refused(2, &["cluster", "add-node", "--out", &out, &format!("{odd}=192.0.2.3")]);
+    }
+    for odd in ["c", "c=host", "c=0.0.0.0"] {
         machines.refused(2, &["cluster", "add-node", "--out", &out, odd]);
     }
     let elsewhere = format!("{out}/none");

@@ -166,6 +166,20 @@ fn the_help_of_create_names_every_sign_that_a_name_may_have() {
 }
 
 #[test]
+fn what_is_no_name_of_a_resource_is_refused_before_anything_is_asked() {
+    for name in ["", ".", "..", "a/b", "Disk", "\u{7f}", "a\u{301}", &"n".repeat(49)] {
+        for words in [
+            &["--admin", "/nowhere", "resource", "create", "--size", "4MiB", "--", name][..],
+            &["nvme-host", "nqn.host", "--resources", name],
+            &["device", "detach", name],
+        ] {
+            let output = lockstep(words);
+            assert_eq!(output.status.code(), Some(2), "{words:?}: {output:?}");
+        }
+    }
+}
+
+#[test]
 fn words_that_are_no_text_are_refused_as_other_slips_are() {
     use std::os::unix::ffi::OsStrExt;
     let odd = std::ffi::OsStr::from_bytes(b"\xff");

@@ -491,8 +491,10 @@ fn emptied(blocking: &mut Blocking, plan: &Plan, force: bool) -> Result<Store, R
     }
     if store.block_bytes() > plan.block_bytes {
         let (what, blocks) = (plan.what(), store.block_bytes());
-        let message =
-            format!("{what}: its blocks are of {blocks} bytes, the volume's of {}", plan.block_bytes);
+        let message = format!(
+            "{what}: its blocks are of {blocks} bytes, the volume's of {}",
+            plan.block_bytes
+        );
         return Err(Refused::new(&codes::STORE_FAILED, message));
     }
     if plan.kind == StoreKind::Device && plan.kept_bytes.is_none() {

@@ -16,6 +16,7 @@ use base::{ClusterId, Duration, NodeId};
 use link::{LinkMode, Revocations};
 use serde::Deserialize;
 use store::FaultSpec;
+use wire::admin::check_name;
 
 use crate::node::{BUFFER_BYTES_MIN, THREADS_MAX};
 
@@ -328,6 +329,7 @@ impl Config {
         if file.node == 0 {
             return Err(refuse("node", "must be between 1 and 65535, unique in the cluster"));
         }
+        check_name("this node", &file.name).map_err(|error| refuse("name", &error.0))?;
         let identity = identity(&file, directory)?;
         let nbd_tls = nbd_tls(&file, identity.is_some())?;
         if file.faults.is_some() && !file.allow_faults {
@@ -504,6 +506,7 @@ fn peers(list: Vec<FilePeer>, own: NodeId) -> Result<Vec<PeerConfig>, ConfigErro
         if peers.iter().any(|other| other.id == id || other.name == peer.name) {
             return Err(refuse("peers", &format!("`{}` is there twice (id or name)", peer.name)));
         }
+        check_name("a peer", &peer.name).map_err(|error| refuse("peers", &error.0))?;
         if peer.addresses.is_empty() {
             return Err(refuse("peers", &format!("`{}` has no address", peer.name)));
         }

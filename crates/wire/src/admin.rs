@@ -19,6 +19,7 @@ pub use codes::Code;
 pub use file::{
     FileError, FileMember, FileNode, FileStore, FileTiming, FileVolume, LOG_EXTENTS,
     LOG_EXTENTS_USUAL, NAME_BYTES_MAX, OptionsChange, ResourceFile, StoreKind, VOLUME_BYTES_MAX,
+    check_name,
 };
 pub use status::{
     Event, Faults, Growing, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus,

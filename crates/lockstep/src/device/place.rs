@@ -6,6 +6,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use wire::admin::check_name;
+
 /// A volume of a resource: `NAME` or `NAME/VOL`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Target {
@@ -22,10 +24,7 @@ impl fmt::Display for Target {
 /// Takes a word of the command line apart. The name becomes a path and must stay one word of it.
 pub(crate) fn parse_target(text: &str) -> Result<Target, String> {
     let (resource, volume) = text.split_once('/').unwrap_or((text, "0"));
-    let inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_.".contains(c);
-    let fits = resource.len() <= 63
-        && resource.chars().all(inside)
-        && resource.starts_with(|c: char| c.is_ascii_alphanumeric());
+    let fits = check_name("the resource", resource).is_ok();
     let volume = volume.parse().ok().filter(|_| volume.bytes().all(|byte| byte.is_ascii_digit()));
     match volume {
         Some(volume) if fits => Ok(Target { resource: resource.to_owned(), volume }),

@@ -45,6 +45,16 @@ fn where_a_peer_serves_clients_is_an_address_that_can_be_reached() {
 }
 
 #[test]
+fn names_that_no_resource_could_have_among_its_nodes_are_refused() {
+    for (key, good) in [("name", "name = \"b\""), ("peers", "name = \"c\"")] {
+        for odd in ["", ".", "B", "b/c", "b c", &"b".repeat(49)] {
+            let why = refused(&GOOD.replace(good, &format!("name = {odd:?}")));
+            assert!(why.contains(key) && why.contains("a name is"), "{why}");
+        }
+    }
+}
+
+#[test]
 fn an_unknown_key_is_refused_by_name() {
     assert!(
         refused(&GOOD.replace("link_encryption", "link_encription")).contains("link_encription")

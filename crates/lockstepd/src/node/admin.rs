@@ -385,6 +385,8 @@ impl Node {
     /// Keeps a name for a connection until that ends. It ends with the process that has it, so that what a `create`
     /// left that was killed is nobody's.
     fn reserve(&mut self, key: Key, name: String) -> Result<(), Refused> {
+        admin::check_name("the resource", &name)
+            .map_err(|error| Refused::new(&codes::BAD_RESOURCE_FILE, error.0))?;
         let taken = |(other, admin): (Key, &Admin)| other != key && admin.reserved.contains(&name);
         if self.admins.iter().any(taken) {
             let message = format!("{name}: somebody else is making a resource of that name");

@@ -455,7 +455,12 @@ impl ResourceFile {
     }
 }
 
-fn check_name(whose: &str, name: &str) -> Result<(), FileError> {
+/// Checks the name of a resource or node: it becomes part of paths and of what others are told. Whoever takes a name from
+/// outside asks here, so that none is taken in one place and refused in another.
+///
+/// # Errors
+/// It is no name; `whose` it would be is said.
+pub fn check_name(whose: &str, name: &str) -> Result<(), FileError> {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let good = name.bytes().next().is_some_and(plain)
         && name.len() <= NAME_BYTES_MAX
