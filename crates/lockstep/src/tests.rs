@@ -1,5 +1,6 @@
 //! Words, sizes, what is shown and what is explained; no node takes part.
 
+pub(crate) mod fake;
 mod strange;
 
 use clap::{CommandFactory, Parser};
@@ -25,7 +26,7 @@ const STATUS: &str = r#"{"version":1,"resources":[{"name":"disk","epoch":5,"prim
 {"node":"c","state":"absent","in_sync":false,"resync":null,"node_id":3,"connected":false,"store":null}],
 "volumes":[{"volume":0,"size_bytes":1073741824,"block_bytes":4096,"nbd":[]}]}]}"#;
 
-fn resource() -> ResourceStatus {
+pub(crate) fn resource() -> ResourceStatus {
     let status: Status = decode_line(STATUS.as_bytes()).unwrap();
     status.resources.into_iter().next().unwrap()
 }

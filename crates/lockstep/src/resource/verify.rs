@@ -13,7 +13,7 @@ use super::{MOVES_MAX, at_primary, doer, done};
 use crate::cli::Verify;
 use crate::cluster::Cluster;
 use crate::output::Style;
-use crate::problem::{PROTOCOL, Problem, TIMED_OUT, UNREACHED};
+use crate::problem::{Problem, TIMED_OUT, UNREACHED};
 use crate::unit::show_size;
 use crate::view::{Views, Watching};
 
@@ -90,7 +90,6 @@ fn to_its_end(cluster: &Cluster, name: &str, wanted: Operation) -> Result<Verify
 /// Whether a node that was asked is gone, stops, or has the resource no more. The verify goes on without it.
 fn tells_no_more(problem: &Problem) -> bool {
     problem.is_kind(UNREACHED)
-        || problem.is_kind(PROTOCOL)
         || problem.is(&codes::STOPPING)
         || problem.is(&codes::NO_RESOURCE)
 }
