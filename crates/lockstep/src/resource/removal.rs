@@ -219,7 +219,7 @@ pub(super) fn remove_everywhere(
         }
     }
     let mut first = true;
-    let mut failed = None;
+    let mut failed: Option<Problem> = None;
     for node in &cluster.nodes {
         if views.of(name, &node.name).is_none() {
             continue;
@@ -234,18 +234,18 @@ pub(super) fn remove_everywhere(
             Ok(Answer::Done {}) => {}
             Ok(other) => return Err(unexpected(node, &other)),
             Err(problem) if problem.is(&codes::NO_RESOURCE) => {}
-            Err(problem) if first && !problem.is(&codes::LAST_REPLICA) => return Err(problem),
+            Err(problem) if first => return Err(problem),
             Err(problem) => {
                 failed.get_or_insert(problem);
             }
         }
-        let forget = Command::ResourceForget { resource: name.to_owned(), stores: false };
-        if let Err(problem) = absent_is_fine(node.change(forget)) {
-            failed.get_or_insert(problem);
-        }
         first = false;
     }
-    failed.map_or(Ok(()), Err)
+    let Some(mut problem) = failed else { return Ok(()) };
+    problem.message.push_str(&format!(
+        "; its part may be left there, and is gone elsewhere: `lockstep resource delete {name}` again removes what is left"
+    ));
+    Err(problem)
 }
 
 /// Takes away what an interrupted `create` has left. No part is forced: one that is in use meanwhile stays.
@@ -265,5 +265,41 @@ pub(super) fn absent_is_fine(outcome: Result<(), Problem>) -> Result<(), Problem
             Ok(())
         }
         outcome => outcome,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::admin::{Answer, Command, codes};
+
+    use super::remove_everywhere;
+    use crate::cluster::Cluster;
+    use crate::tests::fake::{Fake, Says, knows};
+    use crate::tests::resource;
+    use crate::view::Views;
+
+    #[test]
+    fn a_node_that_does_not_delete_its_part_is_not_told_to_forget_where_it_lies() {
+        let done = |_, command: &Command| match command {
+            Command::Status { .. } => knows(resource()),
+            _ => Says::That(Answer::Done {}),
+        };
+        let stops = |_, command: &Command| match command {
+            Command::Status { .. } => knows(resource()),
+            Command::ResourceDelete { .. } => Says::Refused(&codes::STOPPING),
+            _ => Says::That(Answer::Done {}),
+        };
+        let (a, b, c) = (Fake::new("a", done), Fake::new("b", stops), Fake::new("c", done));
+        let nodes = [&a, &b, &c].map(|fake| fake.node.clone()).to_vec();
+        let cluster = Cluster { dev: None, nodes, identity: None };
+        let (ref cluster, views) = Views::one(&cluster, "disk").unwrap();
+        let problem = remove_everywhere(cluster, &views, "disk", false).unwrap_err();
+        assert!(problem.is(&codes::STOPPING), "{problem}");
+        assert!(problem.message.contains("resource delete disk"), "{problem}");
+        let deletes = |command: &Command| matches!(command, Command::ResourceDelete { .. });
+        for fake in [&b, &c] {
+            assert!(fake.told().iter().all(deletes), "{:?}", fake.told());
+        }
+        assert_eq!(c.told().len(), 1, "once it is gone on one node, the rest must follow");
     }
 }
