@@ -122,12 +122,14 @@ fn lines(nqn: &str, made: &[(&str, Option<&str>)], resources: &[String]) -> Stri
     lines
 }
 
-/// Adds the lines, unless the table names the host already.
+/// Adds the lines, unless the table names the host already: one program at a time, for a table that names a host twice is
+/// refused.
 fn append(path: &Path, nqn: &str, lines: &str) -> Result<(), Problem> {
     let file = |error: std::io::Error| Problem::file(path, &error);
     let mut options = OpenOptions::new();
     let options = options.read(true).append(true).create(true).mode(0o600);
     let mut table: File = options.open(path).map_err(file)?;
+    table.lock().map_err(file)?;
     let mode = table.metadata().map_err(file)?.permissions().mode();
     if mode & 0o077 != 0 {
         let message = format!("{}: others may read or write it: chmod 600", path.display());
@@ -140,5 +142,8 @@ fn append(path: &Path, nqn: &str, lines: &str) -> Result<(), Problem> {
         return Err(Problem::new(BAD_NVME_HOST, message));
     }
     table.write_all(lines.as_bytes()).map_err(file)?;
-    table.sync_all().map_err(file)
+    table.sync_all().map_err(file)?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = File::open(directory.unwrap_or(Path::new(".")));
+    directory.and_then(|directory| directory.sync_all()).map_err(file)
 }

@@ -195,3 +195,22 @@ fn words_that_are_no_text_are_refused_as_other_slips_are() {
     assert_eq!(json.status.code(), Some(2), "{json:?}");
     assert!(String::from_utf8_lossy(&json.stdout).contains("LS-0900"), "{json:?}");
 }
+
+#[test]
+fn a_table_names_an_nvme_host_once_though_several_programs_add_it() {
+    let scratch = Scratch::new("table");
+    let program = env!("CARGO_BIN_EXE_lockstep");
+    for round in 0..20 {
+        let table = scratch.0.join(format!("{round}.toml"));
+        let start = |_| {
+            let mut command = Command::new(program);
+            command.args(["nvme-host", "nqn.host", "--table"]).arg(&table);
+            command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+        };
+        let running: Vec<std::process::Child> = (0..6).map(start).collect();
+        let ended: Vec<bool> =
+            running.into_iter().map(|mut child| child.wait().unwrap().success()).collect();
+        assert_eq!(ended.iter().filter(|success| **success).count(), 1);
+        assert_eq!(fs::read_to_string(&table).unwrap().matches("[[hosts]]").count(), 1);
+    }
+}
