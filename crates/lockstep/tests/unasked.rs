@@ -44,6 +44,26 @@ fn a_member_that_was_not_asked_is_no_member_that_is_not_there() {
 }
 
 #[test]
+fn what_a_client_s_node_uses_that_was_not_asked_is_not_deleted() {
+    let cluster = TestCluster::up(3, "file");
+    cluster.done(&["resource", "create", "disk", "--size", "8MiB", "--nodes", "a,b"]);
+    cluster.wait("disk", "in-sync");
+    let mut volume = cluster.open("c", "disk");
+    volume.write(0, &[7; 4096]).unwrap();
+    cluster.until("c is primary", || cluster.resource("disk")["primary"] == "c");
+    let [a, b] = ["a", "b"]
+        .map(|node| cluster.directory.join(node).join("admin.sock").to_str().unwrap().to_owned());
+    let delete = ["--admin", &a, "--admin", &b, "resource", "delete", "disk"];
+    let refused = cluster.ends_with(1, &delete);
+    assert!(refused.contains("LS-0015") && refused.contains("node c"), "{refused}");
+    assert!(refused.contains("nothing was changed"), "{refused}");
+    let mut bytes = [0; 4096];
+    volume.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [7; 4096]);
+    cluster.done(&[&delete[..], &["--force"]].concat());
+}
+
+#[test]
 fn a_store_that_bears_the_label_of_another_resource_is_not_removed() {
     let (cluster, _) = used();
     cluster.done(&["resource", "create", "other", "--size", "8MiB", "--replicas", "3"]);

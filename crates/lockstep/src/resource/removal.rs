@@ -27,29 +27,9 @@ pub(super) fn delete(
     let gathered = Views::gather(cluster, Some(name))?;
     let (ref cluster, views) = gathered.about(cluster, name)?;
     let view = views.require(name)?;
-    if let Some(silent) = views.unheard(name).first()
-        && !force
-    {
-        let reason = views.silent.iter().find(|(node, _)| node == silent);
-        let reason = reason.map_or("it was not asked", |(_, reason)| reason);
-        let mut problem = Problem::new(
-            UNREACHED,
-            format!("{silent} would keep its part of {name} ({reason}); nothing was changed"),
-        );
-        problem.remedy = format!(
-            "Start {silent}, or leave its part behind with --force; `lockstep resource forget {name} --node {silent}` \
-             removes that when it is back."
-        );
-        return Err(problem);
-    }
-    let used = |(node, view): &(String, ResourceStatus)| (view.clients > 0).then(|| node.clone());
-    let users: Vec<String> = views.all_of(name).iter().filter_map(used).collect();
-    if !users.is_empty() && !force {
-        let message = format!(
-            "{name} is open for NBD clients of node {}; nothing was changed",
-            users.join(", ")
-        );
-        return Err(Problem::from_code(&codes::IN_USE, message));
+    if !force {
+        refuse_unheard(&views, name)?;
+        refuse_used(&views, view)?;
     }
     let words = deleted_words(cluster, &views, view);
     let kept = kept_words(cluster, &views, name);
@@ -64,6 +44,48 @@ pub(super) fn delete(
             None => words,
         },
     )
+}
+
+/// Nothing is deleted while a node that may hold a part of it does not answer, or was not asked.
+fn refuse_unheard(views: &Views, name: &str) -> Result<(), Problem> {
+    if let Some(silent) = views.unheard(name).first() {
+        let reason = views.silent.iter().find(|(node, _)| node == silent);
+        let reason = reason.map_or("it was not asked", |(_, reason)| reason);
+        let mut problem = Problem::new(
+            UNREACHED,
+            format!("{silent} would keep its part of {name} ({reason}); nothing was changed"),
+        );
+        problem.remedy = format!(
+            "Start {silent}, or leave its part behind with --force; `lockstep resource forget {name} --node {silent}` \
+             removes that when it is back."
+        );
+        return Err(problem);
+    }
+    Ok(())
+}
+
+/// Nor what clients have open, or may: a node that is primary and was not asked has no part, and is that for its clients.
+fn refuse_used(views: &Views, view: &ResourceStatus) -> Result<(), Problem> {
+    let name = &view.name;
+    let used = |(node, view): &(String, ResourceStatus)| (view.clients > 0).then(|| node.clone());
+    let users: Vec<String> = views.all_of(name).iter().filter_map(used).collect();
+    if !users.is_empty() {
+        let message = format!(
+            "{name} is open for NBD clients of node {}; nothing was changed",
+            users.join(", ")
+        );
+        return Err(Problem::from_code(&codes::IN_USE, message));
+    }
+    let unasked = view.primary.as_ref().filter(|node| !views.answering.contains(node));
+    let Some(primary) = unasked else { return Ok(()) };
+    let message = format!(
+        "node {primary} is primary of {name} and was not asked, so that clients may have it open there; nothing was changed"
+    );
+    let mut problem = Problem::from_code(&codes::IN_USE, message);
+    problem.remedy = format!(
+        "Name the admin socket of {primary}, too (--admin). To delete it all the same: --force."
+    );
+    Err(problem)
 }
 
 /// Whose stores held the data before the resource was made, and keep it.
