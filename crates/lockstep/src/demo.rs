@@ -150,7 +150,7 @@ impl Demo {
     fn play(&self, load_time: Duration) -> Result<Outcome, Problem> {
         let names: Vec<&str> = self.dev.file.nodes.iter().map(|node| node.name.as_str()).collect();
         self.tell(&format!("Nodes {} run, each on an address of its own.", names.join(", ")))?;
-        make_new(&self.cluster, &new_resource(self.size))?;
+        make_new(&self.cluster, self.style, &new_resource(self.size))?;
         self.until(Wanted::InSync)?;
         self.tell(&format!("Resource {NAME}: a copy on each node, all in sync."))?;
         let progress = Progress::new();

@@ -79,10 +79,11 @@ impl Cast<'_> {
 /// Makes a resource; says who takes part and what it is.
 pub(crate) fn make_new<'a>(
     cluster: &'a Cluster,
+    style: Style,
     wanted: &Create,
 ) -> Result<(Cast<'a>, ResourceFile), Problem> {
     if let Some(path) = &wanted.from {
-        return make_described(cluster, wanted, path);
+        return make_described(cluster, style, wanted, path);
     }
     check_blocks(wanted.size.unwrap_or_default(), wanted.block_bytes())?;
     if wanted.options().quorum == Quorum::Off && wanted.witnesses > 0 {
@@ -100,7 +101,7 @@ pub(crate) fn make_new<'a>(
         file.options.after_split_brain = AfterSplitBrain::DiscardNode(id);
     }
     file.check().map_err(|error| Problem::new(USAGE, error.0))?;
-    make(&cast, &file, wanted.force)?;
+    make(&cast, style, &file, wanted.force)?;
     Ok((cast, file))
 }
 
@@ -167,6 +168,7 @@ fn ask_nodes(cluster: &Cluster) -> Result<Vec<(&Node, NodeStatus)>, Problem> {
 /// Makes what a file describes.
 fn make_described<'a>(
     cluster: &'a Cluster,
+    style: Style,
     wanted: &Create,
     path: &Path,
 ) -> Result<(Cast<'a>, ResourceFile), Problem> {
@@ -205,13 +207,13 @@ fn make_described<'a>(
         .map(|(node, _)| *node)
         .collect();
     let cast = Cast { replicas, witnesses, clients, nodes, ids, threads, _reserved };
-    make(&cast, &file, wanted.force)?;
+    make(&cast, style, &file, wanted.force)?;
     Ok((cast, file))
 }
 
 /// `lockstep resource create`.
 pub(super) fn create(cluster: &Cluster, style: Style, wanted: &Create) -> Result<(), Problem> {
-    let (cast, file) = make_new(cluster, wanted)?;
+    let (cast, file) = make_new(cluster, style, wanted)?;
     await_meeting(cluster, &wanted.name);
     let nbd = urls(&cast, &wanted.name);
     if style.form == Form::Json {
@@ -366,7 +368,7 @@ fn memory(volume: u16) -> FileStore {
 }
 
 /// Makes it everywhere, or nowhere.
-fn make(cast: &Cast<'_>, file: &ResourceFile, force: bool) -> Result<(), Problem> {
+fn make(cast: &Cast<'_>, style: Style, file: &ResourceFile, force: bool) -> Result<(), Problem> {
     let stop = StopOnce::listen()?;
     let go_on = || match stop.is_told() {
         true => Err(Problem::new(INTERRUPTED, format!("{}: interrupted", file.name))),
@@ -374,6 +376,7 @@ fn make(cast: &Cast<'_>, file: &ResourceFile, force: bool) -> Result<(), Problem
     };
     let mut defined: Vec<&Node> = Vec::new();
     let mut created: Vec<&Node> = Vec::new();
+    let mut line = LiveLine::new(style);
     let mut attempt = || -> Result<(), Problem> {
         for node in cast.everyone() {
             go_on()?;
@@ -382,13 +385,18 @@ fn make(cast: &Cast<'_>, file: &ResourceFile, force: bool) -> Result<(), Problem
         }
         for node in cast.members() {
             go_on()?;
+            if style.form == Form::Human {
+                line.show(&format!("waiting: {} makes its store", node.name))?;
+            }
             let command = Command::ResourceCreate { resource: file.name.clone(), force };
             node.about(file.id).change_unless(command, &|| stop.is_told())?;
             created.push(node);
         }
         go_on()
     };
-    let Err(mut problem) = attempt() else { return Ok(()) };
+    let attempted = attempt();
+    line.end().ok();
+    let Err(mut problem) = attempted else { return Ok(()) };
     let mut left = Vec::new();
     for node in &defined {
         let mine = created.iter().any(|other| other.name == node.name);
