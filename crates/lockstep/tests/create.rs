@@ -495,3 +495,18 @@ fn a_wait_ends_in_time_though_a_node_stands_still() {
     // Not what it would say after the five seconds that a question may take.
     assert!(said.contains("b does not answer"), "{said}");
 }
+
+#[test]
+fn volumes_that_no_memory_holds_are_refused_by_nodes_that_live_on() {
+    let cluster = TestCluster::up(2, "memory");
+    for more in [&["--size", "2TiB"][..], &["--size", "900GiB", "--volumes", "2"]] {
+        let refused = cluster
+            .ends_with(1, &[&["resource", "create", "vast", "--replicas", "2"], more].concat());
+        assert!(
+            refused.contains("LS-0022") && refused.contains("nothing was changed"),
+            "{refused}"
+        );
+    }
+    cluster.done(&["resource", "create", "vast", "--replicas", "2", "--size", "64GiB"]);
+    cluster.wait("vast", "healthy");
+}

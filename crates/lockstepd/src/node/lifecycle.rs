@@ -714,6 +714,7 @@ impl Node {
             let message = format!("{name}: its store on this node would be memory");
             return Err(Refused::new(&codes::MEMORY_REFUSED, message));
         }
+        refuse_vast(name, &plans)?;
         if let Some(known) = self.known.get_mut(name) {
             known.busy = true;
             known.uncreated = false;
@@ -877,6 +878,21 @@ impl Node {
     pub(super) fn resource_by_id(&self, id: ResourceId) -> Option<Key> {
         self.by_id.get(&id).copied().filter(|key| self.resources.get(*key).is_some())
     }
+}
+
+/// Bytes of volumes of one resource that a node keeps in memory, at most: where each MiB is takes some memory from the start.
+const MEMORY_STORES_BYTES_MAX: u64 = 1 << 40;
+
+/// Volumes that no memory holds are not kept there: the node would end when it lays them out.
+fn refuse_vast(name: &str, plans: &[Plan]) -> Result<(), Refused> {
+    let memory = plans.iter().filter(|plan| plan.kind == StoreKind::Memory);
+    let bytes = memory.fold(0, |sum: u64, plan| sum.saturating_add(plan.data_bytes));
+    if bytes <= MEMORY_STORES_BYTES_MAX {
+        return Ok(());
+    }
+    let message =
+        format!("{name}: in memory it may have 1TiB at most, all of its volumes together");
+    Err(Refused::new(&codes::STORE_TOO_SMALL, message))
 }
 
 /// A start finds none of a resource's stores.
