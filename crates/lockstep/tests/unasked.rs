@@ -60,6 +60,14 @@ fn what_a_client_s_node_uses_that_was_not_asked_is_not_deleted() {
     let mut bytes = [0; 4096];
     volume.read(0, &mut bytes).unwrap();
     assert_eq!(bytes, [7; 4096]);
+    // Nor if another node is primary, and the client's asks that one.
+    cluster.done(&["resource", "promote", "disk", "--node", "a"]);
+    volume.write(0, &[8; 4096]).unwrap();
+    assert_eq!(cluster.resource("disk")["primary"], "a");
+    let refused = cluster.ends_with(1, &delete);
+    assert!(refused.contains("LS-0015") && refused.contains("node c"), "{refused}");
+    volume.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [8; 4096]);
     cluster.done(&[&delete[..], &["--force"]].concat());
 }
 

@@ -64,7 +64,7 @@ fn refuse_unheard(views: &Views, name: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Nor what clients have open, or may: a node that is primary and was not asked has no part, and is that for its clients.
+/// Nor what clients have open, or may: on a node that has no part, is there, and was not asked.
 fn refuse_used(views: &Views, view: &ResourceStatus) -> Result<(), Problem> {
     let name = &view.name;
     let used = |(node, view): &(String, ResourceStatus)| (view.clients > 0).then(|| node.clone());
@@ -76,14 +76,16 @@ fn refuse_used(views: &Views, view: &ResourceStatus) -> Result<(), Problem> {
         );
         return Err(Problem::from_code(&codes::IN_USE, message));
     }
-    let unasked = view.primary.as_ref().filter(|node| !views.answering.contains(node));
-    let Some(primary) = unasked else { return Ok(()) };
+    let rows = views.all_of(name).iter().flat_map(|(_, view)| &view.replicas);
+    let there = rows.filter(|row| row.state == ReplicaState::Diskless && row.connected);
+    let mut users = view.primary.iter().chain(there.map(|row| &row.node));
+    let Some(node) = users.find(|node| !views.answering.contains(node)) else { return Ok(()) };
     let message = format!(
-        "node {primary} is primary of {name} and was not asked, so that clients may have it open there; nothing was changed"
+        "node {node} may use {name} and was not asked, so that clients may have it open there; nothing was changed"
     );
     let mut problem = Problem::from_code(&codes::IN_USE, message);
     problem.remedy = format!(
-        "Name the admin socket of {primary}, too (--admin). To delete it all the same: --force."
+        "Name the admin socket of {node}, too (--admin). To delete it all the same: --force."
     );
     Err(problem)
 }
