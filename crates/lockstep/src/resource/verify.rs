@@ -89,9 +89,7 @@ fn to_its_end(cluster: &Cluster, name: &str, wanted: Operation) -> Result<Verify
 
 /// Whether a node that was asked is gone, stops, or has the resource no more. The verify goes on without it.
 fn tells_no_more(problem: &Problem) -> bool {
-    problem.is_kind(UNREACHED)
-        || problem.is(&codes::STOPPING)
-        || problem.is(&codes::NO_RESOURCE)
+    problem.is_kind(UNREACHED) || problem.is(&codes::STOPPING) || problem.is(&codes::NO_RESOURCE)
 }
 
 /// Whether what is told now is the verify that was asked for, or one that it joined, and not what was there before.

@@ -519,7 +519,8 @@ impl Member {
         let wanted = usize::from(options.in_sync_min);
         let raised = options.in_sync_min > known.options.in_sync_min;
         // Two sides cannot keep hosts from each other's copies.
-        let parts = options.quorum == Quorum::Off && !known.reservations.is_empty();
+        let registered = known.reservations.iter().any(|of| !of.registrants.is_empty());
+        let parts = options.quorum == Quorum::Off && registered;
         if wire::check_options(&options).is_err() || sums || parts {
             return Err(OperationError::BadOption);
         }

@@ -5,8 +5,9 @@ use super::serving;
 use crate::door::{Operation, OperationError};
 use alloc::vec::Vec;
 use base::{HostId, VolumeId};
+use wire::admin::OptionsChange;
 use wire::{
-    FEATURE_LEVEL_FIRST, FEATURE_LEVEL_RESERVATIONS, ReservationCommand as Command,
+    FEATURE_LEVEL_FIRST, FEATURE_LEVEL_RESERVATIONS, Quorum, ReservationCommand as Command,
     ReservationKind as Kind, ReservationRefusal as Refusal,
 };
 
@@ -60,6 +61,25 @@ fn a_report_is_answered_where_what_was_told_to_others_is_known() {
         let all = known.reservations_of(VOLUME).expect("a host registered");
         assert_eq!(all.key_of(HostId(0xa)), Some(7), "node {node}");
     }
+}
+
+#[test]
+fn nobody_goes_without_quorum_while_a_host_is_registered_and_may_when_none_is() {
+    let mut world = serving(58, 3, 0, 0);
+    let without_quorum = |world: &mut World| {
+        let change = OptionsChange { quorum: Some(Quorum::Off), ..OptionsChange::default() };
+        let id = world.operate(1, Operation::SetOptions(change));
+        world.run_until("answered", |world| world.is_done(1, id));
+        world.node(1).done[&id]
+    };
+    assert_eq!(answer(&mut world, 1, 0xa, register(7)), Ok(()));
+    assert_eq!(without_quorum(&mut world), Err(OperationError::BadOption));
+    assert_eq!(
+        answer(&mut world, 1, 0xa, Command::Unregister { current: Some(7), persists: None }),
+        Ok(())
+    );
+    assert_eq!(without_quorum(&mut world), Ok(()));
+    assert_eq!(answer(&mut world, 1, 0xa, register(7)), Err(Refusal::None));
 }
 
 #[test]
