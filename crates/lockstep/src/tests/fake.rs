@@ -13,8 +13,6 @@ use crate::admin::Node;
 pub(crate) enum Says {
     That(Answer),
     Refused(&'static Code),
-    /// It ends.
-    Nothing,
 }
 
 pub(crate) struct Fake {
@@ -79,7 +77,6 @@ fn serve(
         let reply = match said {
             Says::That(answer) => Reply::result(request.id, answer),
             Says::Refused(code) => Reply::error(request.id, code, "so it is"),
-            Says::Nothing => return,
         };
         let mut bytes = Vec::new();
         encode_line(&reply, &mut bytes).unwrap();
