@@ -117,6 +117,9 @@ impl World {
         let kept = before
             .member(node)
             .is_some_and(|copy| copy.in_sync && self.is_kept(node_index(node), copy.incarnation));
+        // It goes on from what it accepted, which may have been decided without its copy.
+        let left_out = self.oracle.left_out.get(&node_index(node));
+        let kept = kept && left_out.is_none_or(|&out| out <= (before.fork, before.epoch));
         self.oracle.unknown_below = if kept { 0 } else { self.history.len() };
         if !kept {
             self.mark("sim: a copy that was not in sync is forced");

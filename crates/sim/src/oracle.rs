@@ -32,6 +32,8 @@ pub(crate) struct Oracle {
     pub(crate) cuts: crate::inspect::Cuts,
     /// Operations before this one may be asked of a copy that was forced, and that nobody can say it of.
     pub(crate) unknown_below: OpIndex,
+    /// Where a node accepted last that its copy is not in sync: it may have been decided, and the node cannot know.
+    pub(crate) left_out: BTreeMap<usize, (u64, Epoch)>,
     /// Who forced a node was told that nothing came of it.
     pub(crate) force_refused: bool,
     /// Instant and number of wake-ups at it.
@@ -51,6 +53,12 @@ impl World {
                 configuration.voters().filter(|member| voters.contains(&member.voter)).count();
             if for_it >= configuration.majority() {
                 self.committed(configuration);
+            }
+            // Only now: what it had accepted before is what a fork went on from.
+            if configuration.is_in_sync(self.nodes[node].id) {
+                self.oracle.left_out.remove(&node);
+            } else {
+                self.oracle.left_out.insert(node, (configuration.fork, configuration.epoch));
             }
         }
         if let Some((_, configuration)) = &record.committed {
