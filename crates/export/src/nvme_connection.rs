@@ -50,6 +50,14 @@ struct Open {
     room: Option<Room>,
 }
 
+impl Open {
+    /// Whether its data is still to come from the host. A read has its parts from when they are submitted on, a write until
+    /// then, a comparison all the time.
+    fn arrives(&self) -> bool {
+        self.submitted == 0 && !self.parts.is_empty()
+    }
+}
+
 /// Where bytes are received.
 #[derive(Clone, Copy)]
 enum Receiving {
@@ -179,9 +187,7 @@ impl NvmeConnection {
     /// sent.
     #[must_use]
     pub fn waits_for_client(&self) -> bool {
-        // A read has its parts from when they are submitted on, a write until then, a comparison all the time.
-        let arrives = |open: &Open| open.submitted == 0 && !open.parts.is_empty();
-        self.unsent_bytes > 0 || self.open.iter().any(arrives)
+        self.unsent_bytes > 0 || self.open.iter().any(Open::arrives)
     }
 
     /// From now on what its requests carry is taken from this pool.

@@ -288,6 +288,14 @@ impl Controller {
         Answer::Data(data)
     }
 
+    /// Whether a host of this service may not be silent for so many milliseconds; 0: for ever.
+    fn is_to_be_heard_within(&self, milliseconds: u32) -> bool {
+        let wanted = Duration::from_millis(u64::from(milliseconds));
+        matches!(self.service, Service::Discovery { .. })
+            && self.keep_alive != Duration(0)
+            && (wanted == Duration(0) || wanted > self.keep_alive)
+    }
+
     fn set_feature(&mut self, command: &Command) -> Answer {
         let value = command.word(11);
         match command.byte(40) {
@@ -295,6 +303,10 @@ impl Controller {
             FEATURE_ASYNC_EVENTS => {
                 self.wanted = value & (NOTICE_NAMESPACES | NOTICE_ANA | NOTICE_DISCOVERY);
                 Answer::Done(0)
+            }
+            // Whoever reaches the port can ask the discovery service, and stays no longer unheard of than it was let in for.
+            FEATURE_KEEP_ALIVE if self.is_to_be_heard_within(value) => {
+                Answer::Failed(Status::INVALID_FIELD)
             }
             FEATURE_KEEP_ALIVE => {
                 self.keep_alive = Duration::from_millis(u64::from(value));

@@ -765,6 +765,22 @@ fn discovery_tells_where_a_subsystem_is() {
 }
 
 #[test]
+fn who_asks_the_discovery_service_cannot_stay_unheard_of_for_longer_than_it_was_let_in_for() {
+    let service = Service::Discovery { entries: Vec::new(), generation: 3 };
+    let mut pair = Pair::new(7, Digests::default(), service);
+    assert_eq!(pair.carry(), [HostEvent::Ready]);
+    let names = (DISCOVERY_NQN, HOST);
+    let (status, ..) = pair.ask(|host, send| host.connect(names, (0, 32), None, 30_000, send));
+    assert_eq!(status, Status::SUCCESS);
+    assert_eq!(pair.ask(|host, send| host.configure(1, send)).0, Status::SUCCESS);
+    for (milliseconds, status) in
+        [(0, Status::INVALID_FIELD), (30_001, Status::INVALID_FIELD), (20_000, Status::SUCCESS)]
+    {
+        assert_eq!(pair.ask(|host, send| host.set_feature(15, milliseconds, send)).0, status);
+    }
+}
+
+#[test]
 fn an_unknown_subsystem_is_refused() {
     let mut pair = Pair::new(6, Digests::default(), Service::Volumes(subsystem()));
     assert_eq!(pair.carry(), [HostEvent::Ready]);

@@ -46,6 +46,12 @@ impl Outgoing {
         &mut self.bytes
     }
 
+    /// How many were said since they were taken last, without data.
+    #[must_use]
+    pub fn said_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Data goes behind what was said and put so far.
     pub fn put(&mut self, data: Piece) {
         self.data.push((self.bytes.len(), data));

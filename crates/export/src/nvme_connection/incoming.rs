@@ -10,10 +10,14 @@ use base::{AnswerError, Instant, Op, ReservationCommand, SECTOR_BYTES, Span, Vol
 use nvme::{Event, Request, Slot, Status, Want};
 use sys::{Buffer, PskFault};
 
+use super::outgoing::reports;
 use super::{Demand, NvmeConnection, Open, Receiving};
 use crate::nbd_connection::{Ask, BYTES_OPEN_MAX, GUARDED_BYTES, Tag, UNSENT_BYTES_MAX};
 use crate::pieces::{PIECE_BYTES, cost_bytes, pieces_of};
 use crate::psk_guard::{HANDSHAKE_RECORD, PskGuard};
+
+/// Bytes that are said, and not data of reads, beyond which no further command is looked at: sixteen of the longest log pages.
+const SAID_BYTES_MAX: usize = 1 << 20;
 
 /// Pieces of one deallocation that are with the shards at once.
 const DEALLOCATIONS_MAX: usize = 64;
@@ -35,7 +39,7 @@ impl NvmeConnection {
                 self.receiving = Some(Receiving::Part { slot, part, from: range.start });
                 Some((buffer, range))
             }
-            Want::Bytes { .. } if self.unsent_bytes <= UNSENT_BYTES_MAX => {
+            Want::Bytes { .. } if self.may_say_more() => {
                 let Some(buffer) = self.input.take().or_else(|| self.inputs.take()) else {
                     self.starved = true;
                     return None;
@@ -54,7 +58,7 @@ impl NvmeConnection {
             Want::Payload { slot, offset_bytes, length_bytes } => {
                 self.place_of(slot, offset_bytes, length_bytes).is_some()
             }
-            Want::Bytes { .. } => self.unsent_bytes <= UNSENT_BYTES_MAX,
+            Want::Bytes { .. } => self.may_say_more(),
             Want::Answer | Want::Nothing => false,
         };
         let guard = self.guard.as_mut().filter(|guard| wanted && guard.is_drained())?;
@@ -210,8 +214,15 @@ impl NvmeConnection {
         true
     }
 
+    /// Whether commands are looked at that may be answered at once: no more lies here than a host has to take that asks on.
+    fn may_say_more(&self) -> bool {
+        let unsent_max =
+            if self.controller().is_some() { SAID_BYTES_MAX as u64 } else { UNSENT_BYTES_MAX };
+        self.unsent_bytes <= unsent_max && self.said.said_bytes() <= SAID_BYTES_MAX
+    }
+
     fn feed(&mut self, now: Instant, demands: &mut Vec<Demand>) -> bool {
-        if self.unsent_bytes > UNSENT_BYTES_MAX {
+        if !self.may_say_more() {
             return false;
         }
         let input = self.input.as_ref().expect("there is input");
@@ -284,22 +295,8 @@ impl NvmeConnection {
                 }
             }
             nvme::Op::Write { .. } | nvme::Op::Compare { .. } => {
-                for piece in pieces_of(range.clone()) {
-                    let length = usize::try_from(piece.end - piece.start).expect("a piece");
-                    let buffer = self.payload.take(length).filter(|_| !full);
-                    let Some(buffer) = buffer else {
-                        self.starved |= !full;
-                        return Err(request);
-                    };
-                    let from = u32::try_from(piece.start - range.start).expect("a MiB at most");
-                    open.parts.push((from, Some(buffer)));
-                }
-                if matches!(request.op, nvme::Op::Compare { .. }) {
-                    open.room = self.payload.reserve(cost_bytes(range.clone()));
-                    if open.room.is_none() {
-                        self.starved = true;
-                        return Err(request);
-                    }
+                if !self.take_parts(&request, full, &mut open) {
+                    return Err(request);
                 }
             }
             nvme::Op::Verify => {
@@ -311,6 +308,7 @@ impl NvmeConnection {
                 open.rest.push_back(range.clone());
             }
             nvme::Op::Deallocate(ranges) => open.rest = ranges.iter().cloned().collect(),
+            nvme::Op::Reserve(ReservationCommand::Report) if full => return Err(request),
             nvme::Op::Flush | nvme::Op::Zero { .. } | nvme::Op::Reserve(_) => {}
         }
         let op = request.op.clone();
@@ -330,9 +328,47 @@ impl NvmeConnection {
             nvme::Op::Zero { unmap } => self.submit_all(slot, Op::Zero { unmap }, range, demands),
             nvme::Op::Deallocate(_) | nvme::Op::Verify => self.go_on(slot, demands),
             nvme::Op::Flush => self.flush(slot, demands),
-            nvme::Op::Reserve(command) => self.reserve(slot, command, demands),
+            nvme::Op::Reserve(command) => {
+                self.open_bytes += if reports(&command) { length } else { 0 };
+                self.reserve(slot, command, demands);
+            }
         }
         Ok(())
+    }
+
+    /// Takes what a write or a comparison needs; false, and it waits, if there is no memory for it.
+    fn take_parts(&mut self, request: &Request, full: bool, open: &mut Open) -> bool {
+        let range = &request.range;
+        for piece in pieces_of(range.clone()) {
+            let length = usize::try_from(piece.end - piece.start).expect("a piece");
+            let buffer = self.payload.take(length).filter(|_| !full);
+            let Some(buffer) = buffer.or_else(|| self.beyond(request, length)) else {
+                self.starved |= !full;
+                return false;
+            };
+            let from = u32::try_from(piece.start - range.start).expect("a MiB at most");
+            open.parts.push((from, Some(buffer)));
+        }
+        if matches!(request.op, nvme::Op::Compare { .. }) {
+            open.room = self.payload.reserve(cost_bytes(range.clone()));
+            if open.room.is_none() && !self.must_read_on(request) {
+                self.starved = true;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A buffer for what comes with its command, whatever the limit, if nothing behind it can be waited for: of 8 KiB at most, for
+    /// each of 128 commands.
+    fn beyond(&self, request: &Request, length: usize) -> Option<Buffer> {
+        self.must_read_on(request).then(|| self.payload.take_beyond(length)).flatten()
+    }
+
+    /// Whether what comes with this command has to be taken from the socket: data lies behind it that writes wait for
+    /// which hold memory, or it is to be refused at once.
+    fn must_read_on(&self, request: &Request) -> bool {
+        is_inline(&request.op) && (self.turns_away || self.open.iter().any(Open::arrives))
     }
 
     /// A command about reservations goes to whoever decides.

@@ -7,8 +7,8 @@
 
 use std::ops::Range;
 
-use base::AnswerError;
-use nvme::{Report, Slot, Status};
+use base::{AnswerError, ReservationCommand};
+use nvme::{Report, Request, Slot, Status};
 use sys::{Buffer, Piece};
 
 use super::{NvmeConnection, Open};
@@ -55,6 +55,7 @@ impl NvmeConnection {
         let open = std::mem::take(&mut self.open[usize::from(tag.slot)]);
         let request = open.request.expect("a command is answered once");
         let slot = request.slot;
+        self.count_done(&request);
         match result {
             _ if self.lost => self.machine.answer(slot, Status::LOST, self.said.bytes()),
             Err(status) => self.machine.answer(slot, status, self.said.bytes()),
@@ -81,9 +82,7 @@ impl NvmeConnection {
         }
         let Open { request, failed, differs, mut parts, .. } = std::mem::take(open);
         let request = request.expect("it is open");
-        if has_data(&request.op) {
-            self.open_bytes -= request.range.end - request.range.start;
-        }
+        self.count_done(&request);
         self.lost |= failed == Some(AnswerError::SessionLost);
         if self.lost {
             return self.machine.answer(slot, Status::LOST, self.said.bytes());
@@ -104,6 +103,13 @@ impl NvmeConnection {
         parts.clear();
         // The next one has it without asking for memory.
         self.open[slot.index()].parts = parts;
+    }
+
+    /// What it carries, or is answered with, is open no more.
+    fn count_done(&mut self, request: &Request) {
+        if has_data(&request.op) {
+            self.open_bytes -= request.range.end - request.range.start;
+        }
     }
 
     /// Takes the parts.
@@ -159,7 +165,18 @@ impl NvmeConnection {
 
 /// Whether bytes of it travel.
 fn has_data(op: &nvme::Op) -> bool {
-    matches!(op, nvme::Op::Read | nvme::Op::Write { .. } | nvme::Op::Compare { .. })
+    match op {
+        nvme::Op::Read | nvme::Op::Write { .. } | nvme::Op::Compare { .. } => true,
+        nvme::Op::Reserve(command) => reports(command),
+        nvme::Op::Flush | nvme::Op::Zero { .. } | nvme::Op::Deallocate(_) | nvme::Op::Verify => {
+            false
+        }
+    }
+}
+
+/// Whether it is answered with what hosts have of a volume.
+pub(super) fn reports(command: &ReservationCommand) -> bool {
+    matches!(command, ReservationCommand::Report)
 }
 
 /// Whether what fails is a read.

@@ -3,8 +3,8 @@
 use super::NvmeConnection;
 use crate::nbd_connection::{Ask, Demand, Inputs};
 use crate::psk_guard::PskOffer;
-use base::{AnswerError, Instant, Op};
-use nvme::{CloseReason, Digests, Host, HostEvent, Namespace, Status};
+use base::{AnswerError, Duration, Instant, Op};
+use nvme::{CloseReason, Controller, Digests, Host, HostEvent, Namespace, Service, Status};
 use std::sync::Arc;
 use sys::{Buffer, BufferPool, Psk, PskFault, PskSession, PskTls};
 
@@ -44,6 +44,15 @@ impl Bench {
     }
 
     fn make(digests: Digests, memory: usize, tls: Option<&PskTls>) -> Bench {
+        let mut bench = Bench::met(digests, memory, tls);
+        let names = ("nqn.x", "nqn.host");
+        bench.host.connect(names, (1, 64), Some(1), 0, &mut bench.send);
+        assert!(matches!(bench.carry()[..], [HostEvent::Ended { status: Status::SUCCESS, .. }]));
+        bench
+    }
+
+    /// They speak, and the host has connected to nothing yet.
+    fn met(digests: Digests, memory: usize, tls: Option<&PskTls>) -> Bench {
         let pool = BufferPool::new(memory);
         let zeroes = BufferPool::new(MIB).take_zeroed(MIB).expect("room");
         let mut send = Vec::new();
@@ -68,9 +77,6 @@ impl Bench {
             bench.tls = Some(session);
         }
         assert_eq!(bench.carry(), [HostEvent::Ready]);
-        let names = ("nqn.x", "nqn.host");
-        bench.host.connect(names, (1, 64), Some(1), 0, &mut bench.send);
-        assert!(matches!(bench.carry()[..], [HostEvent::Ended { status: Status::SUCCESS, .. }]));
         bench
     }
 
@@ -146,6 +152,12 @@ impl Bench {
     fn carry_out(&mut self, demands: Vec<Demand>) {
         for demand in demands {
             match demand {
+                Demand::Connect(connect) if connect.queue == 0 => {
+                    let service = Service::Discovery { entries: Vec::new(), generation: 1 };
+                    let patience = Duration::from_secs(120);
+                    let controller = Controller::new(1, service, patience, Instant(1));
+                    self.connection.administrates(controller);
+                }
                 Demand::Connect(_) => {
                     let volume = |id| Namespace {
                         reserves: true,
@@ -380,13 +392,79 @@ fn a_host_that_is_turned_away_is_told_so_at_once_even_where_there_is_no_memory()
     assert_eq!(bench.end_of(id).0, Status::INACCESSIBLE);
     let id = bench.host.flush(1, &mut bench.send);
     assert_eq!(bench.end_of(id).0, Status::INACCESSIBLE);
-    drop(hog);
     let id = bench.host.write(1, (0, 1), false, &pattern(4096), &mut bench.send);
     assert_eq!(bench.end_of(id).0, Status::INACCESSIBLE, "after its data");
+    drop(hog);
     assert_eq!(bench.asked, [], "nothing of it is carried out");
     bench.connection.turn_away(false);
     assert_eq!(bench.write(1, 0, &pattern(8192)), Status::SUCCESS);
     assert_eq!((bench.connection.open_count(), bench.pool.used_bytes()), (0, 0));
+}
+
+#[test]
+fn a_small_write_does_not_wait_for_memory_that_is_held_for_data_behind_it() {
+    let mut bench = Bench::new(Digests::default(), MIB);
+    let data = pattern(MIB);
+    let large = bench.host.write_later(1, (0, 256), 12, &mut bench.send);
+    // A second one waits for memory, and is asked for once the first is done.
+    let later = bench.host.write_later(1, (256, 256), 12, &mut bench.send);
+    let small = bench.host.write(1, (512, 1), false, &pattern(4096), &mut bench.send);
+    let compared = bench.host.compare(1, (512, 1), &pattern(4096), &mut bench.send);
+    let mut ended = Vec::new();
+    for of in [large, later] {
+        let mut asked = None;
+        for event in bench.carry() {
+            match event {
+                HostEvent::Asked { id, tag, .. } => asked = Some((id, tag)),
+                HostEvent::Ended { id, status, .. } => {
+                    assert_eq!(status, Status::SUCCESS);
+                    ended.push(id);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let (id, tag) = asked.expect("its data is asked for");
+        assert_eq!(id, of);
+        bench.host.send_data((id, tag), 0, &data, 1 << 17, &mut bench.send);
+    }
+    assert!(matches!(bench.carry()[..], [HostEvent::Ended { status: Status::SUCCESS, .. }]));
+    assert_eq!(ended, [small, compared, large]);
+    assert!(bench.disks[0][..2 * MIB].chunks(MIB).all(|part| part == data));
+    assert_eq!((bench.connection.open_count(), bench.pool.used_bytes()), (0, 0));
+}
+
+#[test]
+fn a_stranger_that_asks_on_and_takes_no_answers_fills_no_memory() {
+    const PAGES: usize = 900;
+    let mut bench = Bench::met(Digests::default(), MIB, None);
+    let names = (nvme::DISCOVERY_NQN, "nqn.host");
+    bench.host.connect(names, (0, 32), None, 0, &mut bench.send);
+    let id = bench.host.configure(1, &mut bench.send);
+    assert!(matches!(bench.carry()[..], [_, HostEvent::Ended { id: of, .. }] if of == id));
+    for _ in 0..PAGES {
+        bench.host.log_page(0x70, 64 << 10, &mut bench.send);
+    }
+    let (mut asked, mut answered) = (std::mem::take(&mut bench.send), 0);
+    let mut demands = Vec::new();
+    while answered < PAGES << 16 {
+        if let Some((mut buffer, range)) = bench.connection.receive_into() {
+            let count = range.len().min(asked.len());
+            let target = &mut buffer.as_mut().expect("nobody else has it")[range];
+            target[..count].copy_from_slice(&asked[..count]);
+            asked.drain(..count);
+            bench.connection.received(Instant(1), buffer, count, &mut demands);
+        }
+        // However often it is looked at.
+        let mut pieces = Vec::new();
+        for _ in 0..3 {
+            bench.connection.proceed(Instant(1), &mut demands);
+            bench.connection.take_send(&mut pieces);
+        }
+        let unsent: usize = pieces.iter().map(sys::Piece::len).sum();
+        assert!(0 < unsent && unsent < 3 * MIB, "{unsent}");
+        answered += unsent;
+        bench.connection.sent(u64::try_from(unsent).expect("few"));
+    }
 }
 
 #[test]
