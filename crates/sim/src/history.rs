@@ -216,6 +216,13 @@ impl History {
         call.map(|&(_, step, _)| step)
     }
 
+    /// When it was called last.
+    #[must_use]
+    pub fn called_when(&self, index: OpIndex) -> Option<Time> {
+        let call = self.events.iter().rev().find(|(_, _, event)| *event == Event::Call(index));
+        call.map(|&(at, _, _)| at)
+    }
+
     /// Number of operations.
     #[must_use]
     pub fn len(&self) -> usize {

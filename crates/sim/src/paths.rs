@@ -59,7 +59,7 @@ impl Paths {
 
     /// Whether a client that waits for what was taken from it at this time waits for it surely, by any clock:
     /// one of which drifts by the hundredth that is allowed, and the other one against it.
-    fn waits_for(&self, client: usize, taken: Time, now: Time) -> bool {
+    pub(crate) fn waits_for(&self, client: usize, taken: Time, now: Time) -> bool {
         now < taken + self.stays[client] / 100 * 103
     }
 

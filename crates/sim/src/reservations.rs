@@ -112,12 +112,18 @@ impl World {
         let (now, step) = (self.queue.now(), self.step);
         let (history, unanswered) = (&mut self.history, &mut self.reservations.writes);
         for (&client, writes) in &mut self.reservations.fenced {
-            if !may(client) || self.paths.way(client).is_some() {
+            if !may(client) {
                 continue;
             }
+            // Who has several ways may have gone another meanwhile, but for who surely waits where it asked.
+            let ways = &self.paths;
+            let has_one = ways.way(client).is_none();
             writes.retain(|&(op, since)| {
+                let called = history.called_when(op);
+                let stays = has_one || called.is_some_and(|at| ways.waits_for(client, at, now));
                 let operation = history.operation(op);
-                let waits = configuration.epoch > since && !(operation.ended && operation.ok);
+                let waits =
+                    stays && configuration.epoch > since && !(operation.ended && operation.ok);
                 if waits {
                     history.let_in(now, step, op);
                     unanswered.entry(client).or_default().push(op);
