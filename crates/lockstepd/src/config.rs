@@ -91,6 +91,7 @@ struct FilePeer {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct FileFaults {
+    resource: Option<String>,
     seed: u64,
     read_errors_one_in: u64,
     write_errors_one_in: u64,
@@ -99,6 +100,7 @@ struct FileFaults {
     stall_ms: u64,
     stalls_before: bool,
     full_after_bytes: u64,
+    hangs_after_bytes: u64,
     volatile_cache: bool,
     written_back_one_in: u64,
 }
@@ -114,6 +116,7 @@ impl FileFaults {
             stall: Duration::from_millis(self.stall_ms),
             stalls_before: self.stalls_before,
             full_after_bytes: self.full_after_bytes,
+            hangs_after_bytes: self.hangs_after_bytes,
             volatile_cache: self.volatile_cache,
             written_back_one_in: self.written_back_one_in,
         }
@@ -278,6 +281,8 @@ pub(crate) struct Config {
     pub(crate) allow_memory_store: bool,
     /// Faults of this node's disks, for tests.
     pub(crate) faults: Option<FaultSpec>,
+    /// Whose disks those are; everybody's if nobody is named.
+    pub(crate) faulty: Option<String>,
     /// Identity of the time in which disks keep what they cache: of the machine's start, or, where the
     /// faults include a cache that dies with the process, of this process.
     pub(crate) boot: u128,
@@ -376,6 +381,7 @@ impl Config {
             },
             allow_memory_store: file.allow_memory_store,
             faults,
+            faulty: file.faults.and_then(|faults| faults.resource),
             boot,
             insecure: file.insecure,
             buffer_bytes,

@@ -87,3 +87,55 @@ fn the_second_volume_of_another_node_is_refused_though_the_first_is_this_nodes_o
     assert_eq!(cluster.open(1, SECOND).read(0, 4096).expect("read"), content(2, 4096));
     cluster.wait_in_sync(1, NAME, &[1, 2, 3]);
 }
+
+/// The disk of one resource hangs, after so much that a start, and what makes extents hot, is done by then.
+const HANGS: &str = "[faults]\nresource = \"alpha\"\nhangs_after_bytes = 1048576\nstall_ms = 3600000\nstalls_before = true\n";
+
+#[test]
+fn a_disk_that_hangs_keeps_no_memory_from_other_disks_of_its_node() {
+    const OTHER: &str = "beta";
+    let mut cluster = Cluster::new("hung-memory", 3);
+    cluster.add_settings(2, "disk_late_ms = 1000\nallow_faults = true");
+    for node in 1..=3 {
+        cluster.start(node);
+    }
+    for (id, name) in [(0x1000, NAME), (0x1001, OTHER)] {
+        let mut file = cluster.resource(name, 64 * MIB, &[1, 2, 3]);
+        file.id = id;
+        cluster.create(&file);
+    }
+    assert!(cluster.stop(2), "in good order");
+    cluster.append_settings(2, HANGS);
+    cluster.start(2);
+    for name in [NAME, OTHER] {
+        cluster.wait_in_sync(1, name, &[1, 2, 3]);
+    }
+    let mut volume = cluster.open(1, NAME);
+    for place in 0..16 {
+        volume.write(place * MIB, &content(place, 4096)).expect("written");
+    }
+    // More than there is memory for on the way to that node's disks.
+    let count = 128;
+    for place in 0..count {
+        volume.send_write(place << 17, &content(place, 1 << 17));
+    }
+    for _ in 0..count {
+        volume.take_answer().expect("the others have it");
+    }
+    cluster.wait_for("the disk to be given up", || {
+        let found = cluster.log(2).contains("its disk has not answered");
+        if found { Ok(()) } else { Err("not yet".to_owned()) }
+    });
+    let mut other = cluster.open(1, OTHER);
+    for place in 0..8 {
+        other.write(place << 17, &content(place, 1 << 17)).expect("written");
+    }
+    cluster.wait_in_sync(1, OTHER, &[1, 2, 3]);
+    assert!(!cluster.log(2).contains("has ended a request that was late"), "it hangs still");
+    for node in 1..=3 {
+        assert!(
+            !cluster.log(node).contains("nothing was heard"),
+            "who waits for memory hears nobody"
+        );
+    }
+}

@@ -42,6 +42,8 @@ pub struct FaultSpec {
     /// Bytes that may be written, data and metadata together, before there is no room for more (`ENOSPC`);
     /// 0: all. Where something stood before needs room as well, as below snapshots. Zeroes need none.
     pub full_after_bytes: u64,
+    /// Bytes that may be written, in the same way, before all that is asked for is answered late; 0: all.
+    pub hangs_after_bytes: u64,
     /// Writes stay in memory until a flush, or a write with FUA, and die with the process.
     pub volatile_cache: bool,
     /// Of what is in that cache one page in so many reaches the disk at once, and outlives the process; 0:
@@ -64,6 +66,8 @@ pub struct Faults {
     pub(crate) before: bool,
     /// Bytes that may still be written, by all shares together.
     room: Option<Arc<AtomicU64>>,
+    /// Bytes that may still be written before it hangs, likewise.
+    unhung: Option<Arc<AtomicU64>>,
     /// Operations that failed because of us.
     injected: u64,
 }
@@ -71,6 +75,7 @@ pub struct Faults {
 impl Faults {
     pub(crate) fn new(spec: &FaultSpec) -> Faults {
         let rates = [spec.read_errors_one_in, spec.write_errors_one_in, spec.flush_errors_one_in];
+        let left = |bytes| (bytes > 0).then(|| Arc::new(AtomicU64::new(bytes)));
         Faults {
             seed: spec.seed,
             prng: Prng::new(spec.seed),
@@ -80,8 +85,8 @@ impl Faults {
             stalls_next: 0,
             stall: spec.stall,
             before: spec.stalls_before,
-            room: (spec.full_after_bytes > 0)
-                .then(|| Arc::new(AtomicU64::new(spec.full_after_bytes))),
+            room: left(spec.full_after_bytes),
+            unhung: left(spec.hangs_after_bytes),
             injected: 0,
         }
     }
@@ -98,6 +103,7 @@ impl Faults {
             stall: self.stall,
             before: self.before,
             room: self.room.clone(),
+            unhung: self.unhung.clone(),
             injected: 0,
         }
     }
@@ -142,8 +148,17 @@ impl Faults {
         taken.is_err().then_some(Errno::NO_SPACE)
     }
 
-    /// How late this operation is to be answered.
-    pub(crate) fn delay(&mut self) -> Option<Duration> {
+    /// How late this operation, which writes so many bytes, is to be answered.
+    pub(crate) fn delay(&mut self, bytes: u64) -> Option<Duration> {
+        if let Some(left) = &self.unhung {
+            let order = Ordering::Relaxed;
+            if left.fetch_update(order, order, |left| left.checked_sub(bytes)).is_err() {
+                left.store(0, order);
+            }
+            if left.load(order) == 0 {
+                return Some(self.stall);
+            }
+        }
         if self.stalls_next > 0 {
             self.stalls_next -= 1;
             return Some(self.stall);

@@ -317,7 +317,8 @@ impl Store {
         if let Some(errno) = faults.error(work.kind()).or_else(|| room(faults)) {
             return refuse(hands, token, work, errno);
         }
-        match faults.delay() {
+        let written = if matches!(work, Work::Write { .. }) { work.length() } else { 0 };
+        match faults.delay(written) {
             Some(late) if faults.before && work.kind() == FaultKind::Write => {
                 hands.post_at(now + late, Event::plain(token, Ok(0)));
                 self.late.push((now + late, area.disk, offset, work));

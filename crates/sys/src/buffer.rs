@@ -8,8 +8,8 @@
 //! - A buffer may be handed to another thread, and be dropped there.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Weak};
 
 use crate::pool::{Block, BufferPool, Room};
 
@@ -63,6 +63,13 @@ impl Buffer {
         if self.block().lend(room) {
             self.pool.let_go(self.capacity());
         }
+    }
+
+    /// For who may have to say where it counts while somebody else has it.
+    #[must_use]
+    pub fn trace(&self) -> Trace {
+        let (block, pool) = (Arc::downgrade(self.block()), self.pool.clone());
+        Trace { block, length: self.length, pool }
     }
 
     /// Changes how much of the block this reference shows; clones keep theirs.
@@ -130,6 +137,32 @@ impl Drop for Buffer {
 impl std::fmt::Debug for Buffer {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "Buffer({} bytes)", self.length)
+    }
+}
+
+/// A buffer that others have: it keeps no bytes, and shows none.
+pub struct Trace {
+    block: Weak<Block>,
+    length: usize,
+    pool: BufferPool,
+}
+
+impl Trace {
+    /// From now on the block counts in this other pool, if somebody has it still, and there is room for it.
+    pub fn charge_to(&self, pool: &BufferPool) {
+        // A buffer again for as long as this takes: if it is the last then, the block goes back to its pool as it should.
+        let block = self.block.upgrade();
+        let Some(block) = block else { return };
+        let buffer = Buffer::new(block, self.length, self.pool.clone());
+        if let Some(room) = pool.reserve(buffer.capacity()) {
+            buffer.charge(room);
+        }
+    }
+}
+
+impl std::fmt::Debug for Trace {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Trace({} bytes)", self.length)
     }
 }
 

@@ -49,7 +49,7 @@ mod tests;
 static ALLOCATOR: Counted = Counted;
 
 pub use allocation::Counted;
-pub use buffer::{Buffer, Piece};
+pub use buffer::{Buffer, Piece, Trace};
 pub use copy::copy_past_caches;
 pub use descriptor::{File, Handle, Listener, Socket};
 pub use device::DeviceFacts;

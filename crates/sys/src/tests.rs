@@ -825,3 +825,20 @@ fn a_socket_is_left_once_the_other_end_is_closed_and_not_when_it_only_sends_no_m
     drop(client);
     assert!(server.is_left());
 }
+
+#[test]
+fn a_buffer_that_somebody_else_has_counts_elsewhere_until_it_goes() {
+    let (pool, other) = (BufferPool::new(64 << 10), BufferPool::new(8192));
+    let used = || [pool.used_bytes(), other.used_bytes()];
+    let buffers: Vec<Buffer> = (0..3).map(|_| pool.take(4096).expect("room")).collect();
+    let traces: Vec<_> = buffers.iter().map(Buffer::trace).collect();
+    for trace in &traces {
+        trace.charge_to(&other);
+    }
+    assert_eq!(used(), [4096, 8192], "as many as there is room for");
+    assert!(buffers.iter().all(Buffer::is_unique), "nobody else has them");
+    drop(buffers);
+    assert_eq!(used(), [0; 2]);
+    traces[0].charge_to(&other);
+    assert_eq!(used(), [0; 2], "it is gone");
+}

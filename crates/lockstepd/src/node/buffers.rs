@@ -7,7 +7,7 @@
 //! ([0009](../../../../docs/design/0009-buffers.md)).
 
 use base::BufferId;
-use sys::{Buffer, BufferPool};
+use sys::{Buffer, BufferPool, Trace};
 
 use super::memory::Memory;
 use crate::slab::Key;
@@ -35,6 +35,8 @@ pub(crate) struct Buffers {
     outgoing: BufferPool,
     /// For what other nodes ask of this one as primary: it goes when every replica has answered.
     forwarded: BufferPool,
+    /// Where those count that a disk has which is waited for no more.
+    late: BufferPool,
     /// For answers to what clients, this node's or others', have asked for, from its disks and from peers. They are
     /// always taken; what limits them is the room that requests have.
     answers: BufferPool,
@@ -55,6 +57,7 @@ impl Buffers {
             incoming: memory.incoming.pool(),
             outgoing: memory.outgoing.pool(),
             forwarded: memory.forwarded.pool(),
+            late: memory.late.pool(),
             answers: BufferPool::new(ANSWERS_IDLE_BYTES),
             inputs_large: inputs.below(RECEIVE_LARGE_TOTAL_BYTES),
             inputs,
@@ -83,6 +86,11 @@ impl Buffers {
     /// For what other nodes ask of this one as primary; each resource has a share.
     pub(crate) fn forwarded(&self) -> &BufferPool {
         &self.forwarded
+    }
+
+    /// A disk has it that is waited for no more: whoever else needs memory does not wait for it either.
+    pub(crate) fn strand(&self, buffer: &Trace) {
+        buffer.charge_to(&self.late);
     }
 
     /// For an answer, be it from a disk or from a peer.

@@ -12,7 +12,7 @@ use base::{SECTOR_BYTES, Span, VolumeId};
 use replica::disk::{Layout, Record};
 use replica::door::{DiskAnswer, DiskOp, DiskRequest, MemberInput, MetaPage, ShardInput};
 use store::Store;
-use sys::{Buffer, BufferPool, Errno, Event, Payload, Piece};
+use sys::{Buffer, BufferPool, Errno, Event, Payload, Piece, Trace};
 use wire::admin::{Rot, StoreKind};
 
 use super::beyond::Beyond;
@@ -76,6 +76,8 @@ pub(crate) enum DiskPurpose {
         kind: OpKind,
         place: Option<Place>,
         changes: Option<Part>,
+        /// What counts in a pool that others wait for.
+        memory: Option<Trace>,
     },
     /// Space beyond a volume's end, given back.
     Beyond { resource: Key, volume: VolumeId, span: Span },
@@ -260,7 +262,12 @@ impl Node {
             other => other,
         };
         let (kind, changes) = (OpKind::Change, Some(part));
-        let purpose = DiskPurpose::Op { resource: key, shard, op, kind, place: None, changes };
+        let memory = match &request {
+            DiskRequest::Write { buffer, .. } => Some(self.buffers.get(*buffer).trace()),
+            _ => None,
+        };
+        let resource = key;
+        let purpose = DiskPurpose::Op { resource, shard, op, kind, place: None, changes, memory };
         self.disk_line.open += 1;
         let token = self.operations.insert(Purpose::Disk(purpose, self.hands.now())).number();
         let (hands, store, sums) = (&mut self.hands, &mut entry.store, &mut entry.sums);
@@ -299,8 +306,9 @@ impl Node {
         };
         let flush = resource.flushes.insert((disk.volumes.len(), true));
         for entry in &mut disk.volumes {
-            let (kind, changes) = (OpKind::Flush(flush), None);
-            let purpose = DiskPurpose::Op { resource: key, shard, op, kind, place: None, changes };
+            let (resource, kind) = (key, OpKind::Flush(flush));
+            let (place, changes, memory) = (None, None, None);
+            let purpose = DiskPurpose::Op { resource, shard, op, kind, place, changes, memory };
             self.disk_line.open += 1;
             let token = self.operations.insert(Purpose::Disk(purpose, self.hands.now())).number();
             entry.store.flush(&mut self.hands, token);
@@ -336,8 +344,10 @@ impl Node {
             return self.starved.push_back(read);
         };
         let Starved { resource, shard, op, kind, .. } = read;
+        // An answer counts in the room that its request has.
+        let memory = (!requested).then(|| buffer.trace());
         let (place, changes) = (Some(place), None);
-        let purpose = DiskPurpose::Op { resource, shard, op, kind, place, changes };
+        let purpose = DiskPurpose::Op { resource, shard, op, kind, place, changes, memory };
         self.disk_line.open += 1;
         let token = self.operations.insert(Purpose::Disk(purpose, self.hands.now())).number();
         entry.store.read(&mut self.hands, token, at, buffer, 0..length);
@@ -395,7 +405,8 @@ impl Node {
                 let answer = if ok { DiskAnswer::Done } else { DiskAnswer::Failed };
                 self.answer_disk(resource, shard, op, answer);
             }
-            DiskPurpose::Op { resource, shard, op, kind, place, .. } => {
+            DiskPurpose::Op { resource, shard, op, kind, place, memory, .. } => {
+                drop(memory);
                 self.disk_line.open -= 1;
                 if let Err(errno) = event.result {
                     self.on_disk_failure(resource, kind.words(), errno);

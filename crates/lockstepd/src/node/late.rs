@@ -6,7 +6,7 @@
 //! `on_io_error` says.
 //!
 //! Always: what the disk says afterwards is not heard; the bytes of such an operation stay where they
-//! are until it ends, since the kernel may still read or write them; and nothing else is asked of the part of the disk that it
+//! are until it ends, since the kernel may still read or write them, and count where nobody waits for them; and nothing else is asked of the part of the disk that it
 //! may still change, which would be undone. A copy that is the only one goes on beside it.
 //!
 //! Not here: what follows from a failed disk (`replica`); peers' disks, which the primary gives up much
@@ -15,6 +15,7 @@
 use base::Instant;
 use sys::{Errno, Event};
 
+use super::disk::DiskPurpose;
 use super::{Node, Purpose};
 use crate::log::{error, info};
 use crate::slab::Key;
@@ -78,6 +79,9 @@ impl Node {
                 let of = self.resources.get_mut(resource);
                 if let (Some(of), Some(part)) = (of, purpose.changes()) {
                     of.late.push((key, part));
+                }
+                if let DiskPurpose::Op { memory: Some(memory), .. } = &purpose {
+                    self.buffers.strand(memory);
                 }
                 self.on_disk(purpose, Event::plain(key.number(), Err(Errno::TIMED_OUT)));
             }

@@ -156,7 +156,8 @@ impl Node {
         let config = &self.config;
         let mut plans =
             backing::plans(&config.directory, file, config.node, config.allow_memory_store);
-        for plan in &mut plans {
+        let faulty = config.faulty.as_ref().is_none_or(|name| *name == file.name);
+        for plan in plans.iter_mut().filter(|_| faulty) {
             plan.spec.faults.clone_from(&config.faults);
         }
         plans

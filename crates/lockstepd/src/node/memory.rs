@@ -1,7 +1,8 @@
 //! How much memory payload may take on this node: on all its threads together, and as many volumes are open.
 //!
 //! Always: of the 64 MiB that a node may take, and the 16 for each open volume, 36 and all of each volume's are for payload;
-//! the rest is the program, what connections are received in, and what volumes keep. What bitmaps need comes on top.
+//! the rest is the program, what connections are received in, and what volumes keep. What bitmaps need comes on top, and
+//! what a disk that hangs keeps: as much as is for peers at most, so that others do not wait for that disk.
 //! Who waits for whom, and what is not in it, stands in [0009](../../../../docs/design/0009-buffers.md).
 //!
 //! Not here: who takes what (`buffers`, and clients' connections).
@@ -34,6 +35,8 @@ pub(crate) struct Memory {
     pub(super) outgoing: Budget,
     /// For what other nodes ask of this one as primary.
     pub(super) forwarded: Budget,
+    /// What disks hold that are waited for no more.
+    pub(super) late: Budget,
     /// What an operator set for all but clients, whatever is open.
     set_bytes: Option<usize>,
     /// Open volumes that it is for.
@@ -43,9 +46,10 @@ pub(crate) struct Memory {
 impl Memory {
     /// For no open volume yet.
     pub(crate) fn new(set_bytes: Option<usize>) -> Memory {
-        let [clients, incoming, outgoing, forwarded] = std::array::from_fn(|_| Budget::new(0));
+        let [clients, incoming, outgoing, forwarded, late] =
+            std::array::from_fn(|_| Budget::new(0));
         let volumes = AtomicUsize::new(0);
-        let memory = Memory { clients, incoming, outgoing, forwarded, set_bytes, volumes };
+        let memory = Memory { clients, incoming, outgoing, forwarded, late, set_bytes, volumes };
         memory.set_limits(0);
         memory
     }
@@ -68,6 +72,7 @@ impl Memory {
         self.incoming.set_limit(peers / 8 * 3);
         self.outgoing.set_limit(peers / 8 * 3);
         self.forwarded.set_limit(peers / 4);
+        self.late.set_limit(peers);
     }
 
     fn peer_bytes(&self, volumes: usize) -> usize {
