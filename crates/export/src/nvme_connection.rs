@@ -6,7 +6,7 @@
 //! Always:
 //! - A piece lies between two multiples of [`PIECE_BYTES`](crate::PIECE_BYTES), hence in one extent.
 //! - A write's data is asked for once there is a place for all of it; what comes with its command waits in the socket until
-//!   then. Where a read's answer goes is kept free before it begins.
+//!   then, unless data lies behind it that others wait for which have theirs. Where a read's answer goes is kept free before it begins.
 //! - A write is handed on once all its data is there, and only if no digest says that it is damaged.
 //! - A host whose session is lost gets errors until it connects anew.
 //! - A host that is turned away is told so before anything is kept for it; of what came with its command, after that.
