@@ -405,11 +405,16 @@ impl Node {
                 let answer = if ok { DiskAnswer::Done } else { DiskAnswer::Failed };
                 self.answer_disk(resource, shard, op, answer);
             }
-            DiskPurpose::Op { resource, shard, op, kind, place, memory, .. } => {
+            DiskPurpose::Op { resource, shard, op, kind, place, changes, memory } => {
                 drop(memory);
                 self.disk_line.open -= 1;
                 if let Err(errno) = event.result {
                     self.on_disk_failure(resource, kind.words(), errno);
+                    if let Some(Part::Data(volume, span)) = changes
+                        && let Some(sums) = self.sums_of(resource, volume)
+                    {
+                        sums.forget(span);
+                    }
                 }
                 self.on_op(resource, shard, op, kind, place, event);
             }

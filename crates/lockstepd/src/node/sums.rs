@@ -5,7 +5,8 @@
 //! after a crash those of hot extents are not to be believed: they start out unknown, and the
 //! comparison that settles the extent fills them in.
 //!
-//! Always: a checksum in memory is that of the newest write handed to the disk, or unknown; an extent
+//! Always: a checksum in memory is that of the newest write handed to the disk, or unknown, as it is once that write has failed: a disk
+//! that is the only one goes on with what it holds. An extent
 //! whose checksums on disk are not known yet is not checked before they are read.
 //!
 //! Not here: bytes on disk (`replica::disk`), reading and writing them (`disk`).
@@ -168,6 +169,11 @@ impl Sums {
     pub(crate) fn zero(&mut self, span: Span) {
         let sum = block_sum(&[0; BLOCK_BYTES]);
         self.change(span, |_| sum);
+    }
+
+    /// A write of the span failed, or was given up: what is there nobody knows.
+    pub(crate) fn forget(&mut self, span: Span) {
+        self.change(span, |_| 0);
     }
 
     /// Looks at bytes that were read.

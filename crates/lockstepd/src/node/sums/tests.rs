@@ -1,4 +1,4 @@
-//! What a comparison teaches.
+//! What a comparison teaches, and what is left of a write that failed.
 
 use super::*;
 
@@ -16,4 +16,24 @@ fn a_comparison_teaches_what_is_unknown_only_where_the_extent_is_to_be_saved_any
     assert!(hot.seal(0).is_some());
     assert_eq!(hot.check(first, &bytes), Check::Good);
     assert_eq!(hot.check(first, &[8; BLOCK_BYTES]), Check::Rotten);
+}
+
+#[test]
+fn after_a_write_that_failed_nothing_is_known_of_its_blocks_and_the_others_are_checked_as_before() {
+    let span = |first| Span::new(first, 8).expect("a block");
+    let (old, new) = ([7; BLOCK_BYTES], [8; BLOCK_BYTES]);
+    let mut sums = Sums::default();
+    sums.loaded(0, [&[0; 4096], &[0; 4096]]);
+    sums.write(span(0), &old);
+    sums.write(span(8), &old);
+    let before = sums.version(0);
+    sums.write(span(0), &new);
+    sums.forget(span(0));
+    for bytes in [&old, &new] {
+        assert_eq!(sums.check(span(0), bytes), Check::Good, "either may be there");
+    }
+    assert_eq!(sums.check(span(8), &new), Check::Rotten);
+    assert!(sums.version(0) > before && sums.seal(0).is_some(), "the disk has it from before");
+    sums.write(span(0), &old);
+    assert_eq!(sums.check(span(0), &new), Check::Rotten);
 }
