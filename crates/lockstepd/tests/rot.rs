@@ -208,3 +208,27 @@ fn what_one_disk_lost_and_the_other_did_not_keep_is_an_error_and_not_old_bytes()
     cluster.wait_in_sync(1, "alpha", &[1, 2]);
     assert!(cluster.open(2, "alpha").read(MIB, 4096).unwrap() == new);
 }
+
+#[test]
+fn what_stood_before_a_write_that_the_only_disk_had_no_room_for_is_read_as_it_was() {
+    let mut cluster = Cluster::new("rot-full", 1);
+    cluster.add_settings(1, "allow_faults = true");
+    cluster.append_settings(1, "[faults]\nfull_after_bytes = 2097152\n");
+    cluster.start(1);
+    let mut file = cluster.resource("alpha", 8 * MIB, &[1]);
+    file.options.data_checksum = true;
+    cluster.create(&file);
+    let mut volume = cluster.open(1, "alpha");
+    let mut last = None;
+    for seed in 0..512 {
+        if volume.write(0, &content(seed, 8192)).is_err() {
+            break;
+        }
+        last = Some(seed);
+    }
+    let last = last.expect("there was room for one");
+    assert!(last < 511, "its disk never became full");
+    assert!(volume.read(0, 8192).unwrap() == content(last, 8192), "it was answered");
+    let rot = cluster.status(1, "alpha").replicas[0].rot;
+    assert_eq!(rot, Some(Rot { found_blocks: 0, repaired_blocks: 0 }));
+}
