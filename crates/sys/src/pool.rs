@@ -323,7 +323,7 @@ impl Part {
     }
 
     /// Whether so many bytes may be in use, if so many, all of them or what an account has, are this part's. Both
-    /// are with those that are to be taken: of two threads that take the last at once neither may get it, never both.
+    /// are with those that are to be taken: of two threads that ask for the last at once one gets it, or neither, and not both.
     fn allows(&self, used_bytes: usize, (before_bytes, taken_bytes): (usize, usize)) -> bool {
         let limit_bytes = self.counts().limit_bytes.load(Ordering::Relaxed);
         let left_bytes = limit_bytes.saturating_sub(used_bytes);

@@ -10,7 +10,7 @@ use base::{AnswerError, Instant, Op, ReservationCommand, SECTOR_BYTES, Span, Vol
 use nvme::{Event, Request, Slot, Status, Want};
 use sys::{Buffer, PskFault};
 
-use super::outgoing::reports;
+use super::outgoing::has_data;
 use super::{Demand, NvmeConnection, Open, Receiving};
 use crate::nbd_connection::{Ask, BYTES_OPEN_MAX, GUARDED_BYTES, Tag, UNSENT_BYTES_MAX};
 use crate::pieces::{PIECE_BYTES, cost_bytes, pieces_of};
@@ -312,15 +312,12 @@ impl NvmeConnection {
             nvme::Op::Flush | nvme::Op::Zero { .. } | nvme::Op::Reserve(_) => {}
         }
         let op = request.op.clone();
+        self.open_bytes += if has_data(&op) { length } else { 0 };
         open.request = Some(request);
         self.open[slot.index()] = open;
         match op {
-            nvme::Op::Read => {
-                self.open_bytes += length;
-                self.submit_all(slot, Op::Read, range, demands);
-            }
+            nvme::Op::Read => self.submit_all(slot, Op::Read, range, demands),
             nvme::Op::Write { inline } | nvme::Op::Compare { inline } => {
-                self.open_bytes += length;
                 if !inline {
                     self.machine.ask(slot, self.said.bytes());
                 }
@@ -328,10 +325,7 @@ impl NvmeConnection {
             nvme::Op::Zero { unmap } => self.submit_all(slot, Op::Zero { unmap }, range, demands),
             nvme::Op::Deallocate(_) | nvme::Op::Verify => self.go_on(slot, demands),
             nvme::Op::Flush => self.flush(slot, demands),
-            nvme::Op::Reserve(command) => {
-                self.open_bytes += if reports(&command) { length } else { 0 };
-                self.reserve(slot, command, demands);
-            }
+            nvme::Op::Reserve(command) => self.reserve(slot, command, demands),
         }
         Ok(())
     }

@@ -164,19 +164,14 @@ impl NvmeConnection {
 }
 
 /// Whether bytes of it travel.
-fn has_data(op: &nvme::Op) -> bool {
+pub(super) fn has_data(op: &nvme::Op) -> bool {
     match op {
         nvme::Op::Read | nvme::Op::Write { .. } | nvme::Op::Compare { .. } => true,
-        nvme::Op::Reserve(command) => reports(command),
+        nvme::Op::Reserve(command) => *command == ReservationCommand::Report,
         nvme::Op::Flush | nvme::Op::Zero { .. } | nvme::Op::Deallocate(_) | nvme::Op::Verify => {
             false
         }
     }
-}
-
-/// Whether it is answered with what hosts have of a volume.
-pub(super) fn reports(command: &ReservationCommand) -> bool {
-    matches!(command, ReservationCommand::Report)
 }
 
 /// Whether what fails is a read.

@@ -304,11 +304,11 @@ mod tests {
 
     #[test]
     fn a_node_that_does_not_delete_its_part_is_not_told_to_forget_where_it_lies() {
-        let done = |_, command: &Command| match command {
+        let done = |command: &Command| match command {
             Command::Status { .. } => knows(resource()),
             _ => Says::That(Answer::Done {}),
         };
-        let stops = |_, command: &Command| match command {
+        let stops = |command: &Command| match command {
             Command::Status { .. } => knows(resource()),
             Command::ResourceDelete { .. } => Says::Refused(&codes::STOPPING),
             _ => Says::That(Answer::Done {}),

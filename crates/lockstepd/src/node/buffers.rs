@@ -117,8 +117,17 @@ impl Buffers {
 
     /// The buffer behind a name, which stays the machine's.
     pub(crate) fn get(&self, id: BufferId) -> Buffer {
+        self.named(id).clone()
+    }
+
+    /// For who may have to say where it counts while a disk has it.
+    pub(crate) fn trace(&self, id: BufferId) -> Trace {
+        self.named(id).trace()
+    }
+
+    fn named(&self, id: BufferId) -> &Buffer {
         let place = self.table.get(id.0 as usize).and_then(Option::as_ref);
-        place.expect("a machine names only what it has").1.clone()
+        &place.expect("a machine names only what it has").1
     }
 
     /// The machine gives the name up.

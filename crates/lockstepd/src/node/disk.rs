@@ -263,7 +263,7 @@ impl Node {
         };
         let (kind, changes) = (OpKind::Change, Some(part));
         let memory = match &request {
-            DiskRequest::Write { buffer, .. } => Some(self.buffers.get(*buffer).trace()),
+            DiskRequest::Write { buffer, .. } => Some(self.buffers.trace(*buffer)),
             _ => None,
         };
         let resource = key;

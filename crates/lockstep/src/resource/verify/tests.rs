@@ -1,19 +1,14 @@
 //! What who waits for a comparison is told, by nodes that go away; no real one takes part.
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use wire::admin::{
-    Answer, Command, Operation, Reply, Request, Status, Verifying, codes, decode_line, encode_line,
-};
+use wire::admin::{Answer, Command, Operation, Status, Verifying, codes, decode_line};
 
 use super::to_its_end;
-use crate::admin::Node;
 use crate::cluster::Cluster;
 use crate::problem::Problem;
+use crate::tests::fake::{Fake, Says};
 
 const STATUS: &str = r#"{"version":1,"resources":[{"name":"disk","id":"6b1f0c9a2e77d431","epoch":5,"primary":null,
 "quorum":true,"suspended":null,"replicas":[
@@ -50,58 +45,34 @@ struct Pair {
 }
 
 impl Pair {
-    /// `None`: the node ends.
-    fn answer(
-        &mut self,
-        node: &'static str,
-        command: Command,
-    ) -> Option<Result<Answer, &'static str>> {
+    fn answer(&mut self, node: &'static str, command: &Command) -> Says {
         match command {
-            Command::Ping {} => {
-                Some(Ok(Answer::Pong { program: String::new(), node: node.to_owned() }))
-            }
             Command::Status { .. } => {
                 let mut status: Status = decode_line(STATUS.as_bytes()).unwrap();
                 status.resources[0].verify = self.verify;
                 status.resources[0].primary = Some(self.primary.to_owned());
-                Some(Ok(Answer::Status(status)))
+                Says::That(Answer::Status(status))
             }
             Command::Operation { operation, .. } => {
-                self.wishes.push((node, operation));
+                self.wishes.push((node, operation.clone()));
                 match self.ends.remove(0) {
                     Ends::Gone(verify) => {
                         (self.verify, self.primary) = (verify, "b");
                         let socket = self.sockets.iter().find(|(name, _)| *name == node).unwrap();
                         std::fs::remove_file(&socket.1).unwrap();
-                        None
+                        Says::Nothing
                     }
                     Ends::Forgets(verify) => {
                         (self.verify, self.primary) = (verify, "b");
-                        Some(Err("it was taken away"))
+                        Says::Refused(&codes::NO_RESOURCE)
                     }
                     Ends::Done(verify) => {
                         self.verify = verify;
-                        Some(Ok(Answer::Done {}))
+                        Says::That(Answer::Done {})
                     }
                 }
             }
             other => panic!("{other:?}"),
-        }
-    }
-}
-
-fn serve(node: &'static str, stream: &UnixStream, pair: &Mutex<Pair>) {
-    for line in BufReader::new(stream).lines().map_while(Result::ok) {
-        let request = Request::decode(line.as_bytes()).unwrap();
-        let Some(answer) = pair.lock().unwrap().answer(node, request.command) else { return };
-        let reply = match answer {
-            Ok(answer) => Reply::result(request.id, answer),
-            Err(why) => Reply::error(request.id, &codes::NO_RESOURCE, why),
-        };
-        let mut bytes = Vec::new();
-        encode_line(&reply, &mut bytes).unwrap();
-        if (&mut &*stream).write_all(&bytes).is_err() {
-            return;
         }
     }
 }
@@ -112,31 +83,18 @@ fn asked(
     anew: bool,
     ends: Vec<Ends>,
 ) -> (Result<Verifying, Problem>, Vec<(&'static str, Operation)>) {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let number = COUNT.fetch_add(1, Ordering::Relaxed);
-    let socket = |node: &str| {
-        let name = format!("ls-verify-{}-{number}-{node}", std::process::id());
-        std::env::temp_dir().join(name)
-    };
-    let sockets: Vec<(&'static str, PathBuf)> = ["a", "b"].map(|node| (node, socket(node))).into();
-    let pair =
-        Pair { primary: "a", verify: before, ends, wishes: Vec::new(), sockets: sockets.clone() };
+    let (wishes, sockets) = (Vec::new(), Vec::new());
+    let pair = Pair { primary: "a", verify: before, ends, wishes, sockets };
     let pair = Arc::new(Mutex::new(pair));
-    let mut nodes = Vec::new();
-    for (name, socket) in sockets.clone() {
-        let (listener, pair) = (UnixListener::bind(&socket).unwrap(), Arc::clone(&pair));
-        std::thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                serve(name, &stream, &pair);
-            }
-        });
-        nodes.push(Node { name: name.to_owned(), socket, identity: None });
-    }
+    let fakes = ["a", "b"].map(|name| {
+        let pair = Arc::clone(&pair);
+        Fake::new(name, move |command| pair.lock().unwrap().answer(name, command))
+    });
+    pair.lock().unwrap().sockets =
+        ["a", "b"].into_iter().zip(fakes.iter().map(|fake| fake.node.socket.clone())).collect();
+    let nodes = fakes.iter().map(|fake| fake.node.clone()).collect();
     let cluster = Cluster { dev: None, nodes, identity: None };
     let told = to_its_end(&cluster, "disk", Operation::Verify { anew });
-    for (_, socket) in sockets {
-        let _ = std::fs::remove_file(socket);
-    }
     let wishes = std::mem::take(&mut pair.lock().unwrap().wishes);
     (told, wishes)
 }
