@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 
+use replica::door::Geometry;
+use wire::SHARDS_MAX;
+
 use crate::calls::Counter;
 use crate::cluster::Programs;
 use crate::fio::{self, Target, Workload, float};
@@ -96,6 +99,14 @@ impl Pace {
     /// Size of volumes in memory.
     pub(crate) fn memory_mib(self) -> u64 {
         if self.sanity { 32 } else { 256 }
+    }
+
+    /// Size of a volume in memory of which each of the most shards that there may be has as much as the others: a stripe.
+    /// With less some would have nothing to do.
+    pub(crate) fn sharded_mib(self) -> u64 {
+        let Geometry { stripe_extents, extent_sectors, .. } = Geometry::default();
+        let stripe_mib = (stripe_extents * extent_sectors * base::SECTOR_BYTES) >> 20;
+        if self.sanity { self.memory_mib() } else { u64::from(SHARDS_MAX) * stripe_mib }
     }
 
     /// Size of volumes on the disk.

@@ -217,8 +217,15 @@ impl List<'_> {
         let table = "threads";
         for (threads, bound) in [(2, Bound::AtLeast(1.3)), (8, Bound::AtLeast(4.0))] {
             let pair = (&*threads_name(threads), &*threads_name(1));
-            let value = self.ratio(table, "4K random write, depth 8", pair, IOPS);
-            self.add(format!("{threads} shards against one, 8 jobs: IOPS"), bound, value);
+            for depth in [8, 64] {
+                let workload = format!("4K random write, depth {depth}");
+                let value = self.ratio(table, &workload, pair, IOPS);
+                self.add(
+                    format!("{threads} shards against one, 8 jobs of depth {depth}: IOPS"),
+                    bound,
+                    value,
+                );
+            }
         }
     }
 

@@ -337,7 +337,7 @@ fn describe(wanted: &Create, cast: &Cast<'_>, store: Store) -> ResourceFile {
     let witnesses = cast.witnesses.iter().map(|node| member(node, MemberKind::Witness));
     ResourceFile {
         name: wanted.name.clone(),
-        id: sys::random_u64() | 1,
+        id: description::new_id(),
         shards: wanted.shards.count(
             cast.replicas
                 .iter()

@@ -125,6 +125,12 @@ pub(super) fn read(
     })
 }
 
+/// What a resource is called between nodes; never 0. Nodes with several threads deal resources to them by its lowest bits, so
+/// none of these may always be the same.
+pub(super) fn new_id() -> u64 {
+    sys::random_u64().max(1)
+}
+
 fn describe(
     text: &str,
     name: &str,
@@ -136,7 +142,7 @@ fn describe(
         return Err(format!("`name` is {other:?}, and {name:?} is to be made"));
     }
     let id = match &read.id {
-        None => sys::random_u64() | 1,
+        None => new_id(),
         Some(text) => u64::from_str_radix(text, 16)
             .map_err(|_| format!("`id` is {text:?}, not up to 16 hexadecimal digits"))?,
     };
@@ -201,7 +207,7 @@ fn volume(volume: &Volume) -> Result<FileVolume, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::describe;
+    use super::{describe, new_id};
     use wire::admin::{FileNode, ResourceFile};
     use wire::{MemberKind, Protocol};
 
@@ -226,6 +232,15 @@ block_bytes = 512
         let node = |id: u16, name: &str| FileNode { id, name: name.to_owned(), addresses: vec![] };
         let threads = [(1, 2), (2, 4), (3, 1)].into();
         describe(text, "disk", vec![node(1, "a"), node(2, "b"), node(3, "c")], &threads)
+    }
+
+    #[test]
+    fn resources_are_dealt_to_all_threads_that_there_may_be() {
+        let ids: Vec<u64> = (0..200).map(|_| new_id()).collect();
+        for bit in [1, 2, 4] {
+            let set = ids.iter().filter(|id| *id & bit != 0).count();
+            assert!((1..200).contains(&set), "bit {bit} is set in {set} of 200");
+        }
     }
 
     #[test]
