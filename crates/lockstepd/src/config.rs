@@ -485,7 +485,7 @@ fn nbd_tls(file: &File, has_identity: bool) -> Result<nbd::Tls, ConfigError> {
 }
 
 /// Beyond this machine what NVMe hosts send can be read and changed on its way, unless all of them speak TLS.
-fn check_nvme(config: &Config) -> Result<(), ConfigError> {
+pub(crate) fn check_nvme(config: &Config) -> Result<(), ConfigError> {
     let beyond = config.nvme.is_some_and(|address| !address.ip().is_loopback());
     let sealed = config.nvme_hosts.as_ref().is_some_and(|table| table.is_sealed());
     if beyond && !config.insecure && !sealed {

@@ -17,7 +17,7 @@ use super::Node;
 use super::admin::Asker;
 use super::threads::Parcel;
 use crate::backing::Refused;
-use crate::config::Config;
+use crate::config::{Config, ConfigError, check_nvme};
 use crate::log::{info, warning};
 
 /// Reads certificate, key and authorities, and checks that they are this node's.
@@ -96,7 +96,8 @@ impl Node {
     }
 }
 
-/// The settings in force, with identity, revocations and NVMe hosts as the files have them now.
+/// The settings in force, with identity, revocations and NVMe hosts as the files have them now. Those are judged with what
+/// they go beside, which the file may not say any more.
 fn again(running: &Config) -> Result<(Config, Option<link::Config>), String> {
     let mut read_now = Config::read(&running.directory).map_err(|error| error.to_string())?;
     // With a disk that forgets on purpose each reading counts as a new boot of the machine.
@@ -105,11 +106,19 @@ fn again(running: &Config) -> Result<(Config, Option<link::Config>), String> {
     if running.identity.is_none() && (read_now.identity.is_some() || !knows_hosts) {
         return Err("this node was started without a certificate: start it again".to_owned());
     }
+    if running.identity.is_some() && read_now.identity.is_none() {
+        let path = running.directory.join("certificate.pem");
+        return Err(format!(
+            "{}: this node's certificate is not there, and node.toml names no other",
+            path.display()
+        ));
+    }
     let mut config = running.clone();
     config.identity.clone_from(&read_now.identity);
     config.revoked.clone_from(&read_now.revoked);
     config.nvme_hosts_file.clone_from(&read_now.nvme_hosts_file);
     config.nvme_hosts.clone_from(&read_now.nvme_hosts);
+    check_nvme(&config).map_err(|error| as_started(&config, &error))?;
     if config != read_now {
         warning!(
             "node.toml has changed in more than identity, revocations and NVMe hosts: start the node again"
@@ -118,3 +127,14 @@ fn again(running: &Config) -> Result<(Config, Option<link::Config>), String> {
     let identity = config.identity.is_some().then(|| read(&config)).transpose()?;
     Ok((config, identity))
 }
+
+/// Why a table of NVMe hosts does not go with the listener that runs.
+fn as_started(config: &Config, error: &ConfigError) -> String {
+    let address = config.nvme.map_or(String::new(), |address| format!(" at {address}"));
+    format!(
+        "this node serves NVMe{address} until it is started again, whatever node.toml says now, and with that table {error}"
+    )
+}
+
+#[cfg(test)]
+mod tests;
