@@ -27,6 +27,9 @@ use wire::{MemberKind, REPLICAS_MAX};
 use crate::log::warning;
 
 mod marks;
+mod removal;
+
+pub(crate) use removal::remove_labelled;
 
 /// Bytes read or written at once.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -659,16 +662,10 @@ fn placed(label: &[u8], store: &Store) -> Vec<u8> {
     }
 }
 
-/// Makes a store nobody's: its superblock and records are gone.
-pub(crate) fn wipe(plan: &Plan) -> Result<(), Refused> {
-    if plan.kind == StoreKind::Memory {
-        return Ok(());
-    }
-    let mut blocking = Blocking::new()?;
-    let mut store = open(plan, true)?;
-    let disk = |error| Refused::disk(&plan.what(), error);
-    blocking.clear(&mut store, plan.layout.superblock, plan.layout.log).map_err(disk)?;
-    blocking.flush(&mut store).map_err(disk)
+/// Whether two volumes are of the same copy, as far as their labels tell.
+fn are_of_one_copy(one: &Superblock, other: &Superblock) -> bool {
+    let both = one.compatible & other.compatible & OF_ONE_COPY != 0;
+    !both || one.disk == other.disk
 }
 
 /// Refuses a volume that is not of the same copy as the first, whose record speaks for all: it was perhaps made with
@@ -676,7 +673,8 @@ pub(crate) fn wipe(plan: &Plan) -> Result<(), Refused> {
 pub(crate) fn check_copy(labels: &[Superblock], plans: &[Plan]) -> Result<(), Refused> {
     let mut known = labels.iter().zip(plans).filter(|(of, _)| of.compatible & OF_ONE_COPY != 0);
     let Some((first, _)) = known.next() else { return Ok(()) };
-    let Some((_, plan)) = known.find(|(of, _)| of.disk != first.disk) else { return Ok(()) };
+    let other = known.find(|(of, _)| !are_of_one_copy(of, first));
+    let Some((_, plan)) = other else { return Ok(()) };
     let message = format!("{}: it is of another copy than the first volume", plan.what());
     Err(Refused::new(&codes::OTHER_STORE, message))
 }
@@ -727,70 +725,6 @@ fn damaged(what: &str, part: &str, bad: BadMetadata) -> Refused {
         _ => &codes::METADATA_DAMAGED,
     };
     Refused::new(code, format!("{what}: its {part} cannot be used: {bad}"))
-}
-
-/// Removes a store: nobody's first, then gone if it is a file. One that held the volume's bytes before the resource was
-/// made is left, without its metadata: a file with the length of the volume.
-fn remove(plan: &Plan) -> Result<(), Refused> {
-    if plan.kind == StoreKind::Memory {
-        return Ok(());
-    }
-    let length = kept_length(plan)?;
-    match wipe(plan) {
-        Err(refused) if plan_paths(plan).iter().any(|path| path.exists()) => return Err(refused),
-        _ => {}
-    }
-    if let (Some(length), Place::Path(path)) = (length, &plan.spec.place) {
-        let given = store::give_back(path, length);
-        given.map_err(|error| Refused::store(&path.display().to_string(), &error))?;
-    }
-    let data = match &plan.spec.place {
-        Place::Path(path) if plan.kept_bytes.is_some() => Some(path.as_path()),
-        _ => None,
-    };
-    for path in plan_paths(plan).into_iter().filter(|path| Some(*path) != data) {
-        if path.is_file() {
-            std::fs::remove_file(path).map_err(|error| {
-                Refused::new(&codes::STORE_FAILED, format!("{}: {error}", path.display()))
-            })?;
-        }
-    }
-    Ok(())
-}
-
-/// The length that a kept file is to have when the resource is gone: that of the volume as it is now, which may have
-/// grown. `None` for any other store, one that is not there, and where that is not known: then it stays as long as it is.
-fn kept_length(plan: &Plan) -> Result<Option<u64>, Refused> {
-    let Place::Path(path) = &plan.spec.place else { return Ok(None) };
-    if !is_kept(plan, path) || !plan_paths(plan).iter().all(|path| path.exists()) {
-        return Ok(None);
-    }
-    let mut blocking = Blocking::new()?;
-    let mut store = open(plan, true)?;
-    let record = load_record(&mut blocking, &mut store, &plan.layout);
-    // Who never heard of a configuration holds what it began with.
-    Ok(record.ok().and_then(|record| size_in(&record, plan.volume).or(plan.kept_bytes)))
-}
-
-/// Removes a store if its superblock says that it is of this resource; leaves another's alone, and one that is not
-/// there.
-pub(crate) fn remove_labelled(
-    plan: &Plan,
-    cluster: ClusterId,
-    resource: ResourceId,
-) -> Result<(), Refused> {
-    let there = plan_paths(plan).iter().any(|path| path.exists());
-    if plan.kind == StoreKind::Memory || !there {
-        return Ok(());
-    }
-    let mut blocking = Blocking::new()?;
-    let mut store = open(plan, true)?;
-    check_label(&mut blocking, &mut store, plan, cluster, resource).map_err(|mut refused| {
-        refused.message.push_str("; it is left as it is");
-        refused
-    })?;
-    drop(store);
-    remove(plan)
 }
 
 /// Files and devices of a plan.

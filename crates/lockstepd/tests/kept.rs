@@ -143,6 +143,45 @@ fn a_kept_store_that_has_grown_has_its_data_and_its_length_when_the_resource_is_
 }
 
 #[test]
+fn the_second_of_two_kept_volumes_has_all_of_its_data_too_when_it_has_grown_and_the_resource_is_deleted()
+ {
+    let mut cluster = Cluster::new("kept-second", 1);
+    cluster.start(1);
+    let mut file = cluster.resource("alpha", SIZE, &[1]);
+    file.volumes.push(FileVolume { index: 1, ..file.volumes[0].clone() });
+    let path = |volume: u16| cluster.home(1).join(format!("before-{volume}.img"));
+    for volume in 0..2_u16 {
+        std::fs::write(path(volume), content(u64::from(volume), 16 << 20)).unwrap();
+        let path = Some(format!("before-{volume}.img"));
+        let kind = StoreKind::File;
+        file.members[0].stores.push(FileStore {
+            volume,
+            kind,
+            path,
+            metadata_path: None,
+            keep: true,
+        });
+    }
+    cluster.create(&file);
+    let operation = Operation::Resize { volume: 1, size_bytes: SIZE + MIB, allow_shrink: false };
+    cluster.ask(1, Command::Operation { resource: "alpha".to_owned(), operation }).unwrap();
+    let mut volume = cluster.open(1, "alpha/1");
+    let beyond = content(3, 4096);
+    cluster.wait_for("the new size", || volume.write(SIZE, &beyond));
+    volume.flush().unwrap();
+    drop(volume);
+    let resource = "alpha".to_owned();
+    cluster.ask(1, Command::ResourceDelete { resource, force: true, unused: false }).unwrap();
+    let mut bytes = content(1, 16 << 20);
+    bytes.extend_from_slice(&beyond);
+    bytes.resize(17 << 20, 0);
+    assert!(std::fs::read(path(0)).unwrap() == content(0, 16 << 20));
+    let left = std::fs::read(path(1)).unwrap();
+    assert_eq!(left.len(), bytes.len(), "it had grown");
+    assert!(left == bytes);
+}
+
+#[test]
 fn a_file_that_is_to_be_kept_and_has_another_size_is_left_as_it_is() {
     let (cluster, bytes) = begin("kept-size");
     // As long as a store of ours, with more data than the volume is to have; nothing of ours is in it.

@@ -2,9 +2,10 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use base::{NodeId, VoterId};
+use base::{Ballot, Epoch, Incarnation, NodeId, VoterId};
 use replica::disk::{SUPERBLOCK_BYTES, encode_bitmap_page};
 use replica::door::Slot;
+use wire::{Configuration, MemberEntry, Options, VolumeEntry};
 
 use super::*;
 
@@ -140,6 +141,160 @@ fn what_a_making_that_ended_half_way_has_made_and_lengthened_is_taken_back() {
     assert!(!scratch.directory.join("new.img").exists());
     assert!(std::fs::read(&kept).expect("it is there") == [7; 8192]);
     assert!(scratch.directory.join("volume.img").exists(), "it is of nothing that was begun");
+}
+
+/// A file of 8 KiB that a resource keeps, with its metadata in it or in a file beside it.
+fn kept(scratch: &Scratch, beside: Option<&str>) -> (PathBuf, Plan) {
+    let path = scratch.directory.join("kept.img");
+    std::fs::write(&path, [7; 8192]).expect("written");
+    let room = capacity_bytes(StoreKind::File, 8192);
+    let beside = beside.map(|name| scratch.directory.join(name));
+    let layout = Layout::new(room / SECTOR_BYTES, SLOTS);
+    let plan = plan(VolumeId(0), room, layout, StoreKind::File, path.clone(), beside, false);
+    (path, Plan { kept_bytes: Some(8192), ..plan })
+}
+
+#[test]
+fn a_kept_file_has_its_length_again_also_where_its_removal_is_interrupted() {
+    let (cluster, resource) = (ClusterId(1), ResourceId(3));
+    for beside in [None, Some("metadata.img")] {
+        let scratch = Scratch::new(Vec::new());
+        let (path, plan) = kept(&scratch, beside);
+        let plans = std::slice::from_ref(&plan);
+        let label = label(cluster, resource, &plan, 5);
+        let record = Record { stores: 1, ..Record::default() };
+        make(plans, &[label], &record, false, &Arc::default()).expect("made");
+        // Its disk fails once its superblock is gone: as if the process had ended then.
+        let faults = store::FaultSpec { flush_errors_one_in: 1, ..Default::default() };
+        let spec = StoreSpec { faults: Some(faults), ..plan.spec.clone() };
+        remove_labelled(&Plan { spec, ..plan.clone() }, plans, cluster, resource).ok();
+        assert!(std::fs::read(&path).expect("it stays") == [7; 8192], "{beside:?}");
+    }
+}
+
+#[test]
+fn a_removal_that_was_interrupted_goes_on() {
+    let (cluster, resource) = (ClusterId(1), ResourceId(3));
+    for beside in [None, Some("metadata.img")] {
+        let scratch = Scratch::new(Vec::new());
+        let (path, plan) = kept(&scratch, beside);
+        let plans = std::slice::from_ref(&plan);
+        let label = label(cluster, resource, &plan, 5);
+        let record = Record { stores: 1, ..Record::default() };
+        make(plans, &[label], &record, false, &Arc::default()).expect("made");
+        store::give_back(&path, 8192).expect("its first step");
+        for _ in 0..2 {
+            remove_labelled(&plan, plans, cluster, resource).expect("the others");
+            assert!(std::fs::read(&path).expect("it stays") == [7; 8192], "{beside:?}");
+            assert!(beside.is_none_or(|name| !scratch.directory.join(name).exists()));
+        }
+    }
+}
+
+/// What a resource with two volumes knows of itself, with a second one of so many blocks.
+fn knows(epoch: u64, blocks: u64) -> Configuration {
+    let entry = |volume: u16, blocks: u64| VolumeEntry {
+        volume: VolumeId(volume),
+        sectors: blocks * 8,
+        grows_to: None,
+        block_bytes: 4096,
+    };
+    let member = MemberEntry {
+        node: NodeId(1),
+        kind: MemberKind::Replica,
+        voter: VoterId(7),
+        in_sync: true,
+        incarnation: Incarnation(8),
+    };
+    let first =
+        Configuration::first(vec![member], vec![entry(0, 2), entry(1, blocks)], Options::default());
+    Configuration { epoch: Epoch(epoch), ..first }
+}
+
+/// Two files of 8 KiB that a resource keeps and knows that of.
+fn two_kept(scratch: &Scratch) -> [Plan; 2] {
+    let (_, plan) = kept(scratch, None);
+    let plans = [0, 1].map(|volume| {
+        let path = scratch.directory.join(format!("kept-{volume}.img"));
+        std::fs::write(&path, [7; 8192]).expect("written");
+        let spec = StoreSpec { place: Place::Path(path), ..plan.spec.clone() };
+        Plan { volume: VolumeId(volume), spec, ..plan.clone() }
+    });
+    let labels = plans.each_ref().map(|plan| label(ClusterId(1), ResourceId(3), plan, 5));
+    let record = Record::first(&knows(1, 2), NodeId(1), 0).expect("a member");
+    make(&plans, &labels, &record, false, &Arc::default()).expect("made");
+    plans
+}
+
+/// The next record of the first volume's store.
+fn record(plan: &Plan, stores: u64, committed: Configuration, accepted: Option<Configuration>) {
+    let ballot = |round| Ballot { round, node: NodeId(1) };
+    let record = Record {
+        stores,
+        committed: Some((ballot(1), Box::new(committed))),
+        accepted: accepted.map(|accepted| (ballot(2), Box::new(accepted))),
+        ..Record::first(&knows(1, 2), NodeId(1), 0).expect("a member")
+    };
+    let mut store = open(plan, false).expect("opened");
+    let at = plan.layout.record_offset(record.copy());
+    let mut blocking = Blocking::new().expect("hands");
+    blocking.write(&mut store, at, &record_bytes(&record)).expect("written");
+}
+
+/// Removes a store; the length of the file that is left.
+fn left_of(plan: &Plan, all: &[Plan]) -> u64 {
+    remove_labelled(plan, all, ClusterId(1), ResourceId(3)).expect("removed");
+    std::fs::metadata(plan.what()).expect("it stays").len()
+}
+
+#[test]
+fn a_kept_file_has_room_for_all_that_its_volume_may_hold() {
+    let changes = [
+        (knows(5, 2), None, 2),
+        (knows(5, 4), None, 4),
+        (knows(5, 4), Some(knows(6, 6)), 6),
+        (knows(5, 4), Some(knows(6, 2)), 4),
+        // Of what was decided otherwise since nothing counts.
+        (knows(5, 4), Some(knows(5, 6)), 4),
+        (knows(5, 1), Some(knows(4, 6)), 1),
+    ];
+    for (committed, accepted, blocks) in changes {
+        let scratch = Scratch::new(Vec::new());
+        let plans = two_kept(&scratch);
+        record(&plans[0], 2, committed, accepted);
+        assert_eq!(left_of(&plans[1], &plans), blocks * 4096);
+        assert_eq!(left_of(&plans[0], &plans), 8192);
+    }
+}
+
+#[test]
+fn a_kept_file_of_which_nobody_knows_how_long_its_volume_was_loses_nothing() {
+    let whole = |plan: &Plan| std::fs::metadata(plan.what()).expect("it is there").len();
+    for what in ["gone", "damaged", "another copy's", "another volume's"] {
+        let scratch = Scratch::new(Vec::new());
+        let plans = two_kept(&scratch);
+        let mut all = plans.to_vec();
+        let mut store = open(&plans[0], false).expect("opened");
+        let mut blocking = Blocking::new().expect("hands");
+        match what {
+            "gone" => std::fs::remove_file(plans[0].what()).expect("removed"),
+            "damaged" => {
+                // The newer copy of the record: the older one says how long it was before.
+                let at = plans[0].layout.record_offset(0);
+                blocking.write(&mut store, at, &[9; 4096]).expect("written");
+            }
+            "another copy's" => {
+                let label = label(ClusterId(1), ResourceId(3), &plans[0], 6);
+                let at = plans[0].layout.superblock;
+                blocking.write(&mut store, at, &label).expect("written");
+            }
+            _ => drop(all.remove(0)),
+        }
+        drop(store);
+        let length = whole(&plans[1]);
+        assert_eq!(left_of(&plans[1], &all), length, "{what}");
+        assert!(open(&plans[1], true).is_ok_and(|store| !store.is_ours()), "it is nobody's");
+    }
 }
 
 #[test]

@@ -11,13 +11,13 @@ use wire::admin::codes;
 use super::patience::patiently;
 use crate::backing::{Plan, Refused};
 
-/// Removes stores, each that can be; the first refusal is the answer.
+/// Removes the stores of a copy, each that can be, the first volume's last; the first refusal is the answer.
 pub(super) fn remove_each(
     plans: &[Plan],
     remove: impl Fn(&Plan) -> Result<(), Refused>,
 ) -> Result<(), Refused> {
     let mut result = Ok(());
-    for plan in plans {
+    for plan in plans.iter().rev() {
         // Its last operations may still be on their way to the disk.
         let removed = patiently(|| remove(plan), |refused| refused.in_use);
         result = result.and(removed);

@@ -801,11 +801,12 @@ impl Node {
         self.ending.insert(name.clone());
         self.helper().start(move || {
             // It may be another's by now, or have been described anew since it was opened.
-            let result =
-                remove_each(&plans, |plan| match backing::remove_labelled(plan, cluster, id) {
+            let result = remove_each(&plans, |plan| {
+                match backing::remove_labelled(plan, &plans, cluster, id) {
                     Err(refused) if !member && refused.code == &codes::OTHER_STORE => Ok(()),
                     result => result,
-                });
+                }
+            });
             let removed = remove_files(&paths);
             Box::new(move |node: &mut Node| {
                 let result = result.and(removed);
@@ -840,7 +841,8 @@ impl Node {
         let (name, paths) = (name.to_owned(), self.files_of(name));
         self.ending.insert(name.clone());
         self.helper().start(move || {
-            let result = remove_each(&places, |plan| backing::remove_labelled(plan, cluster, id));
+            let result =
+                remove_each(&places, |plan| backing::remove_labelled(plan, &places, cluster, id));
             let removed = remove_files(&paths);
             Box::new(move |node: &mut Node| {
                 info!("{name}: forgotten");

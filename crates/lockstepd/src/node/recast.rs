@@ -270,7 +270,8 @@ impl Node {
             known.busy = true;
         }
         self.helper().start(move || {
-            let result = remove_each(&plans, |plan| backing::remove_labelled(plan, cluster, id));
+            let result =
+                remove_each(&plans, |plan| backing::remove_labelled(plan, &plans, cluster, id));
             Box::new(move |node: &mut Node| {
                 if let Some(known) = node.known.get_mut(&name) {
                     known.busy = false;
