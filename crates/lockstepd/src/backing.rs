@@ -351,11 +351,15 @@ pub(crate) fn record_bytes(record: &Record) -> Vec<u8> {
 /// Among the compatible features of a superblock: all volumes of the copy have this identity of the disk.
 const OF_ONE_COPY: u64 = 2;
 
+/// Among the compatible features of a superblock: what the store holds was there before the resource, and stays.
+const KEPT: u64 = 4;
+
 /// The superblock of a plan's store, as bytes. `disk` is random, and the same for all volumes of the copy.
 pub(crate) fn label(cluster: ClusterId, resource: ResourceId, plan: &Plan, disk: u64) -> Vec<u8> {
     let external = matches!(plan.spec.metadata, MetadataPlace::External { .. });
+    let kept = if plan.kept_bytes.is_some() { KEPT } else { 0 };
     let superblock = Superblock {
-        compatible: marks::MARKED | OF_ONE_COPY,
+        compatible: marks::MARKED | OF_ONE_COPY | kept,
         cluster,
         resource,
         volume: plan.volume,

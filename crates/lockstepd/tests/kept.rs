@@ -182,6 +182,34 @@ fn the_second_of_two_kept_volumes_has_all_of_its_data_too_when_it_has_grown_and_
 }
 
 #[test]
+fn a_kept_file_where_a_node_would_make_one_stays_also_if_its_node_died_when_its_part_had_ended() {
+    let mut cluster = Cluster::new("kept-usual", 2);
+    let mut file = cluster.resource("alpha", SIZE, &[1, 2]);
+    let image = |cluster: &Cluster, node| cluster.home(node).join("volumes/alpha-0.img");
+    for (node, member) in (1..=2).zip(&mut file.members) {
+        cluster.start(node);
+        std::fs::create_dir_all(cluster.home(node).join("volumes")).unwrap();
+        std::fs::write(image(&cluster, node), content(1, 16 << 20)).unwrap();
+        let path = Some("volumes/alpha-0.img".to_owned());
+        let kind = StoreKind::File;
+        member.stores = vec![FileStore { volume: 0, kind, path, metadata_path: None, keep: true }];
+    }
+    cluster.create(&file);
+    cluster.wait_in_sync(1, "alpha", &[1, 2]);
+    cluster.kill(2);
+    // It has written down that it is no member any more, and not begun to remove what it stored.
+    let path = cluster.home(2).join("resources/alpha.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut left: ResourceFile = toml::from_str(&text).unwrap();
+    left.members.retain(|member| member.node != 2);
+    std::fs::write(&path, toml::to_string(&left).unwrap()).unwrap();
+    cluster.start(2);
+    let resource = "alpha".to_owned();
+    cluster.ask(2, Command::ResourceDelete { resource, force: true, unused: false }).unwrap();
+    assert!(std::fs::read(image(&cluster, 2)).unwrap() == content(1, 16 << 20));
+}
+
+#[test]
 fn a_file_that_is_to_be_kept_and_has_another_size_is_left_as_it_is() {
     let (cluster, bytes) = begin("kept-size");
     // As long as a store of ours, with more data than the volume is to have; nothing of ours is in it.

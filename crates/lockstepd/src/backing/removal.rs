@@ -12,7 +12,8 @@ use store::{MetadataPlace, Place, Store, StoreSpec};
 use wire::admin::{StoreKind, codes};
 
 use super::{
-    Blocking, Plan, Refused, are_of_one_copy, check_label, is_kept, open, plan_paths, whole_bytes,
+    Blocking, KEPT, Plan, Refused, are_of_one_copy, check_label, is_kept, open, plan_paths,
+    whole_bytes,
 };
 use crate::log::warning;
 
@@ -36,13 +37,12 @@ pub(crate) fn remove_labelled(
         refused
     })?;
     drop(store);
-    if let Place::Path(path) = &plan.spec.place
-        && is_kept(plan, path)
-        && !give_back(plan, all, &label)?
-    {
+    // The description may not name it any more: of a part that ended, and whose removal was interrupted.
+    let stays = plan.kept_bytes.is_some() || label.compatible & KEPT != 0;
+    if stays && plan.kind == StoreKind::File && !give_back(plan, all, &label)? {
         return Ok(());
     }
-    remove(plan)
+    remove(plan, stays)
 }
 
 /// Gives a kept file the length of its volume, before anything else of it is changed: who has lost its metadata does not
@@ -60,14 +60,14 @@ fn give_back(plan: &Plan, all: &[Plan], label: &Superblock) -> Result<bool, Refu
 }
 
 /// Removes a store: nobody's first, then gone if it is a file. One that held the volume's bytes before the resource was
-/// made is left, without its metadata.
-fn remove(plan: &Plan) -> Result<(), Refused> {
+/// made `stays`, without its metadata.
+fn remove(plan: &Plan, stays: bool) -> Result<(), Refused> {
     match wipe(plan) {
         Err(refused) if plan_paths(plan).iter().any(|path| path.exists()) => return Err(refused),
         _ => {}
     }
     let data = match &plan.spec.place {
-        Place::Path(path) if plan.kept_bytes.is_some() => Some(path.as_path()),
+        Place::Path(path) if stays => Some(path.as_path()),
         _ => None,
     };
     for path in plan_paths(plan).into_iter().filter(|path| Some(*path) != data) {
