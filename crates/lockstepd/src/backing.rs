@@ -465,7 +465,7 @@ fn try_make(
     // All are looked at before any is changed.
     let mut keeps = Vec::new();
     for (plan, label) in plans.iter().zip(labels) {
-        keeps.push(to_be_kept(&mut blocking, plan, label, force)?);
+        keeps.push(to_be_kept(&mut blocking, plans, plan, label, force)?);
     }
     for (plan, keep) in plans.iter().zip(keeps) {
         make_files(plan, force, keep, begun)?;
@@ -524,6 +524,7 @@ struct Keep {
 /// copy of a store of ours that holds a volume of that number and size.
 fn to_be_kept(
     blocking: &mut Blocking,
+    all: &[Plan],
     plan: &Plan,
     label: &[u8],
     force: bool,
@@ -546,7 +547,7 @@ fn to_be_kept(
         MetadataPlace::External { .. } | MetadataPlace::None => 0,
     };
     let whole = has_bytes == whole_bytes(plan.data_bytes, inside);
-    if !whole || volume_held(blocking, plan, label) != Some(kept_bytes) {
+    if !whole || volume_held(blocking, all, plan, label) != Some(kept_bytes) {
         return Err(refused(&store::too_long()));
     }
     if !force {
@@ -556,17 +557,30 @@ fn to_be_kept(
     Ok(Some(Keep { has_bytes, kept_bytes: has_bytes - inside }))
 }
 
-/// Size of the volume of which a store is a copy, if it is one of the volume of this cluster that has the label's number.
-fn volume_held(blocking: &mut Blocking, plan: &Plan, label: &[u8]) -> Option<u64> {
-    let mut store = open(plan, true).ok()?;
-    let bytes = blocking.read(&mut store, plan.layout.superblock, PAGE_BYTES).ok()?;
-    let found = Superblock::decode(&Page::try_from(&bytes[..]).ok()?).ok()?;
+/// Size of the volume of which a store is a copy, if it is one of the volume of this cluster that has the label's number. Of
+/// a volume that was not the first of its resource only the first one's store says that, of which there is a copy beside it.
+fn volume_held(blocking: &mut Blocking, all: &[Plan], plan: &Plan, label: &[u8]) -> Option<u64> {
+    let (found, own) = held(blocking, plan)?;
     let wanted = Superblock::decode(&Page::try_from(label).ok()?).ok()?;
     if (found.cluster, found.volume) != (wanted.cluster, wanted.volume) {
         return None;
     }
+    if removal::is_of_first(&own, found.volume) {
+        return size_in(&own, found.volume);
+    }
+    let (first, record) = held(blocking, all.first()?)?;
+    let same = (first.cluster, first.resource) == (found.cluster, found.resource);
+    let speaks = removal::is_of_first(&record, first.volume) && are_of_one_copy(&first, &found);
+    if same && speaks { size_in(&record, found.volume) } else { None }
+}
+
+/// What a store says that it is, and its record.
+fn held(blocking: &mut Blocking, plan: &Plan) -> Option<(Superblock, Record)> {
+    let mut store = open(plan, true).ok()?;
+    let bytes = blocking.read(&mut store, plan.layout.superblock, PAGE_BYTES).ok()?;
+    let found = Superblock::decode(&Page::try_from(&bytes[..]).ok()?).ok()?;
     let record = load_record(blocking, &mut store, &plan.layout).ok()?;
-    size_in(&record, plan.volume)
+    Some((found, record))
 }
 
 /// Size of a volume, as a record knows it.

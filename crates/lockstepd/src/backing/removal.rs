@@ -154,7 +154,7 @@ fn sure_record(blocking: &mut Blocking, store: &mut Store, layout: &Layout) -> O
 }
 
 /// Whether a volume is the first of those that a record speaks for. With others stands what the resource began with.
-fn is_of_first(record: &Record, volume: VolumeId) -> bool {
+pub(super) fn is_of_first(record: &Record, volume: VolumeId) -> bool {
     let known = record.committed.as_ref().or(record.accepted.as_ref());
     known.is_none_or(|(_, known)| known.volumes.iter().all(|entry| entry.volume >= volume))
 }

@@ -298,6 +298,24 @@ fn a_kept_file_of_which_nobody_knows_how_long_its_volume_was_loses_nothing() {
 }
 
 #[test]
+fn a_copy_of_a_second_volume_is_as_large_as_it_has_grown() {
+    let scratch = Scratch::new(Vec::new());
+    let plans = two_kept(&scratch);
+    record(&plans[0], 2, knows(5, 4), None);
+    let make = |plans: &[Plan], blocks: u64| {
+        let mut plans = plans.to_vec();
+        plans.last_mut().expect("one").kept_bytes = Some(blocks * 4096);
+        let of = |plan: &Plan| label(ClusterId(1), ResourceId(4), plan, 6);
+        let labels: Vec<Vec<u8>> = plans.iter().map(of).collect();
+        let record = Record::first(&knows(1, blocks), NodeId(1), 0).expect("a member");
+        make(&plans, &labels, &record, true, &Arc::default()).map_err(|refused| refused.code.code)
+    };
+    assert_eq!(make(&plans, 2), Err("LS-0020"), "what it had when it was made");
+    assert_eq!(make(&plans[1..], 2), Err("LS-0020"), "nobody says how large it is");
+    assert_eq!(make(&plans, 4), Ok(()));
+}
+
+#[test]
 fn a_disk_that_hangs_at_a_start_is_neither_older_than_it_is_nor_damaged() {
     let mut scratch = Scratch::new(Vec::new());
     let layout = scratch.plan.layout;
