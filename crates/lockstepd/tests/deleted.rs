@@ -326,6 +326,52 @@ fn who_asks_a_node_to_end_its_part_is_told_that_it_cannot_write_that() {
 }
 
 #[test]
+fn a_definition_that_cannot_be_written_leaves_no_word_that_its_part_was_never_made() {
+    let mut cluster = Cluster::new("defined-unwritten", 1);
+    cluster.start(1);
+    let description = cluster.home(1).join("resources/alpha.toml");
+    std::fs::create_dir_all(&description).unwrap();
+    let file = cluster.resource("alpha", 16 * MIB, &[1]);
+    let define = || Command::ResourceDefine { file: Box::new(file.clone()) };
+    let refused = cluster.ask(1, define()).expect_err("a directory stands in its place");
+    assert!(refused.contains("LS-0021"), "{refused}");
+    let note = description.with_extension("uncreated");
+    assert!(!note.exists(), "what others describe later would be taken for never made");
+    // Of a part that is not made yet it stays.
+    std::fs::remove_dir(&description).unwrap();
+    cluster.ask(1, define()).expect("defined");
+    assert!(note.exists());
+    std::fs::remove_file(&description).unwrap();
+    std::fs::create_dir(&description).unwrap();
+    cluster.ask(1, define()).expect_err("a directory stands in its place");
+    assert!(note.exists());
+}
+
+#[test]
+fn a_node_that_lost_a_description_only_has_its_part_whatever_was_left_beside_it() {
+    let mut cluster = Cluster::new("defined-again", 3);
+    (1..=3).for_each(|node| cluster.start(node));
+    cluster.create(&cluster.resource("alpha", 16 * MIB, &[1, 2, 3]));
+    cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
+    cluster.kill(3);
+    let resources = cluster.home(3).join("resources");
+    std::fs::remove_file(resources.join("alpha.toml")).unwrap();
+    // Of a definition that ended half way.
+    std::fs::write(resources.join("alpha.uncreated"), "").unwrap();
+    for _ in 0..2 {
+        cluster.start(3);
+        cluster.wait_for("node 3 to have its part", || {
+            match cluster.ask(3, Command::Status { resource: Some(alpha()) }) {
+                Ok(_) if !cluster.status(3, "alpha").uncreated => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        });
+        cluster.wait_in_sync(3, "alpha", &[1, 2, 3]);
+        cluster.kill(3);
+    }
+}
+
+#[test]
 fn a_description_that_cannot_be_removed_is_told_to_whoever_deletes() {
     let mut cluster = Cluster::new("deleted-kept", 1);
     cluster.start(1);

@@ -551,10 +551,7 @@ impl Node {
         // Of one that had its name, or of this one before an operator had it made again.
         remove_files(&[self.ending_path(&name)])?;
         let uncreated = made && !plans.is_empty() && self.may_be_unused(&name);
-        if uncreated {
-            self.note_uncreated(&name)?;
-        }
-        self.save(&file)?;
+        self.save_noted(&file, uncreated)?;
         self.learn_nodes(&file);
         let known = self.known.entry(name.clone()).or_insert(Known {
             file: file.clone(),

@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 
 use base::{Ballot, Epoch};
 use replica::disk::Record;
-use wire::admin::codes;
+use wire::admin::{ResourceFile, codes};
 
 use super::Node;
 use super::files::{remove_files, replace_file};
@@ -33,6 +33,29 @@ impl Node {
     /// Until its stores begin to be made it is certain that this node holds nothing of a resource.
     pub(super) fn note_uncreated(&self, name: &str) -> Result<(), Refused> {
         write(&self.uncreated_path(name), &Begun::default())
+    }
+
+    /// Writes a definition behind the word that this node's part is `uncreated`, if it is. That word stays where the part is
+    /// known already not to be made; else it is taken back if the definition is not written, and so is what an earlier one
+    /// left that was not.
+    pub(super) fn save_noted(&self, file: &ResourceFile, uncreated: bool) -> Result<(), Refused> {
+        let noted = self.known.get(&file.name).is_some_and(|known| known.uncreated);
+        let take_back = || match noted {
+            true => Ok(()),
+            false => remove_files(&[self.uncreated_path(&file.name)]),
+        };
+        if uncreated {
+            self.note_uncreated(&file.name)?;
+        } else {
+            take_back()?;
+        }
+        let saved = self.save(file);
+        if saved.is_err()
+            && let Err(refused) = take_back()
+        {
+            warning!("{}: {refused}", file.name);
+        }
+        saved
     }
 
     /// Its stores could not be made, and may be when what stood in the way is gone.
