@@ -13,7 +13,7 @@ use crate::plan::FaultKind;
 use crate::queue::MILLI;
 use crate::world::{Event, Failure, World, node_index};
 use base::{Span, VolumeId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use wire::Configuration;
 
 impl World {
@@ -108,10 +108,12 @@ impl World {
         }
         let old = std::mem::take(&mut self.history);
         let open: BTreeSet<OpIndex> = self.open.values().map(|open| open.op).collect();
+        let (flushes, open): (Vec<OpIndex>, Vec<OpIndex>) =
+            open.into_iter().partition(|&op| old.operation(op).effect == Effect::Flush);
         let (held, others): (Vec<OpIndex>, Vec<OpIndex>) =
             open.into_iter().partition(|&op| self.may_hold(node_index(node), &old, op));
         let mut carried = self.call_anew(&old, &held);
-        self.begin_with_copy(node_index(node), &old);
+        carried.extend(self.begin_with_copy(node_index(node), &old, &flushes));
         carried.extend(self.call_anew(&old, &others));
         self.carry_open(&carried);
         let kept = before
@@ -126,25 +128,62 @@ impl World {
         }
     }
 
-    /// The history begins with what a disk holds, and what may still be on its way there.
-    fn begin_with_copy(&mut self, node: usize, old: &History) {
-        let Some(disk) = &self.nodes[node].disk else { return };
-        let mut values: Vec<(VolumeId, u64, Token)> = Vec::new();
-        let sizes = self.sizes();
+    /// The history begins with what a disk holds, and what may still be on its way there: what is stable, and what is not in the
+    /// order in which it came there. A flush that waits makes stable what was complete when it was asked for, and is called again
+    /// behind that. Returns which is which.
+    fn begin_with_copy(
+        &mut self,
+        node: usize,
+        old: &History,
+        flushes: &[OpIndex],
+    ) -> BTreeMap<OpIndex, OpIndex> {
+        let (mut carried, mut held) = (BTreeMap::new(), self.copy_of(node));
+        for (volume, sector, tokens) in &mut held {
+            let stable = tokens.pop_front().map(|token| one_sector(*volume, *sector, token));
+            stable.into_iter().for_each(|write| self.holds(Operation { fua: true, ..write }));
+        }
+        for &flush in flushes {
+            for (volume, sector, tokens) in &mut held {
+                while tokens.front().is_some_and(|&one| old.is_complete_before(flush, *sector, one))
+                    && let Some(token) = tokens.pop_front()
+                {
+                    self.holds(one_sector(*volume, *sector, token));
+                }
+            }
+            carried.extend(self.call_anew(old, &[flush]));
+        }
+        for (volume, sector, tokens) in held {
+            tokens.into_iter().for_each(|token| self.holds(one_sector(volume, sector, token)));
+        }
+        self.begin_with_what_moves(node, old);
+        carried
+    }
+
+    /// What a disk holds: of each sector what is stable, then what its cache took.
+    fn copy_of(&self, node: usize) -> Vec<(VolumeId, u64, VecDeque<Token>)> {
+        let Some(disk) = &self.nodes[node].disk else { return Vec::new() };
+        let (mut held, sizes) = (Vec::new(), self.sizes());
         for (volume, first) in &self.plan.volumes {
             // What lies beyond the end is nobody's; it begins anew when the volume grows.
             let size =
                 sizes.iter().find(|(known, _)| known == volume).map_or(*first, |size| size.1);
             for (sector, tokens) in (0..size).zip(disk.every_value(*volume)) {
-                let of = self.history_volume(*volume, sector);
-                values.extend(tokens.into_iter().map(|token| (of, sector, token)));
+                held.push((self.history_volume(*volume, sector), sector, tokens.into()));
             }
         }
+        held
+    }
+
+    /// The copy that a history begins with has this write.
+    fn holds(&mut self, write: Operation) {
         let (now, step) = (self.queue.now(), self.step);
-        for (volume, sector, token) in values {
-            let index = self.history.call(now, step, one_sector(volume, sector, token));
-            self.history.answer(now, step, index, true, Vec::new());
-        }
+        let index = self.history.call(now, step, write);
+        self.history.answer(now, step, index, true, Vec::new());
+    }
+
+    /// What may be on its way to a disk is called, and never answered.
+    fn begin_with_what_moves(&mut self, node: usize, old: &History) {
+        let (now, step) = (self.queue.now(), self.step);
         let busy = self.nodes[node].disk.as_ref().is_some_and(crate::disk::Disk::is_busy);
         let process = self.nodes[node].process.as_ref();
         let held: BTreeSet<Token> =

@@ -209,18 +209,26 @@ impl History {
         seen
     }
 
-    /// In which step an operation was called.
+    /// When, and in which step, it was called last.
     #[must_use]
-    pub fn called_at(&self, index: OpIndex) -> Option<u64> {
+    pub fn called(&self, index: OpIndex) -> Option<(Time, u64)> {
         let call = self.events.iter().rev().find(|(_, _, event)| *event == Event::Call(index));
-        call.map(|&(_, step, _)| step)
+        call.map(|&(at, step, _)| (at, step))
     }
 
-    /// When it was called last.
+    /// Whether a write of this token to this sector was answered well before `later` was called. Zeroes have no token that tells
+    /// which ones they are: of them it is not known.
     #[must_use]
-    pub fn called_when(&self, index: OpIndex) -> Option<Time> {
-        let call = self.events.iter().rev().find(|(_, _, event)| *event == Event::Call(index));
-        call.map(|&(at, _, _)| at)
+    pub fn is_complete_before(&self, later: OpIndex, sector: u64, token: Token) -> bool {
+        let volume = self.operations[later].volume;
+        let called = self.events.iter().rposition(|&(_, _, event)| event == Event::Call(later));
+        self.events[..called.unwrap_or(0)].iter().any(|&(_, _, event)| {
+            let Event::Answer(index) = event else { return false };
+            let operation = &self.operations[index];
+            let covers = operation.span.first() <= sector && sector < operation.span.end();
+            let is_it = token != 0 && operation.effect == Effect::Write(token);
+            covers && is_it && operation.volume == volume
+        })
     }
 
     /// Number of operations.

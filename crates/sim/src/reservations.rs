@@ -119,8 +119,9 @@ impl World {
             let ways = &self.paths;
             let has_one = ways.way(client).is_none();
             writes.retain(|&(op, since)| {
-                let called = history.called_when(op);
-                let stays = has_one || called.is_some_and(|at| ways.waits_for(client, at, now));
+                let called = history.called(op);
+                let stays =
+                    has_one || called.is_some_and(|(at, _)| ways.waits_for(client, at, now));
                 let operation = history.operation(op);
                 let waits =
                     stays && configuration.epoch > since && !(operation.ended && operation.ok);
@@ -181,7 +182,7 @@ impl World {
             return;
         }
         let Some(&since) = self.reservations.denied.get(&client) else { return };
-        if self.history.called_at(op).is_some_and(|called| called > since) {
+        if self.history.called(op).is_some_and(|(_, called)| called > since) {
             let text = format!(
                 "client {client} has no right, and its write (operation {op}) is answered well"
             );
