@@ -2,8 +2,11 @@
 
 mod harness;
 
-use harness::{Cluster, content};
-use wire::admin::FileVolume;
+use std::path::PathBuf;
+use std::process::Command as Program;
+
+use harness::{Cluster, content, text};
+use wire::admin::{FileStore, FileVolume, StoreKind};
 
 const MIB: u64 = 1 << 20;
 const NAME: &str = "alpha";
@@ -137,5 +140,91 @@ fn a_disk_that_hangs_keeps_no_memory_from_other_disks_of_its_node() {
             !cluster.log(node).contains("nothing was heard"),
             "who waits for memory hears nobody"
         );
+    }
+}
+
+/// A file system of its own that can be frozen: whoever writes to it waits, in the kernel. Thawed and removed at its end.
+struct Freezer {
+    place: PathBuf,
+    device: String,
+}
+
+fn said(program: &str, arguments: &[&str]) -> Option<String> {
+    match Program::new(program).args(arguments).output() {
+        Ok(output) if output.status.success() => {
+            Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        }
+        other => {
+            println!("NOT RUN: {program} {arguments:?}: {other:?}");
+            None
+        }
+    }
+}
+
+impl Freezer {
+    /// `None`, and why, where none can be had.
+    fn new(home: PathBuf) -> Option<Freezer> {
+        let (image, place) = (home.join("freezer.img"), home.join("freezer"));
+        std::fs::File::create(&image).and_then(|file| file.set_len(256 * MIB)).expect("an image");
+        std::fs::create_dir(&place).expect("a directory");
+        said("mkfs.ext4", &["-q", text(&image)])?;
+        let device = said("losetup", &["--find", "--show", text(&image)])?;
+        let freezer = Freezer { place, device };
+        said("mount", &[&freezer.device, text(&freezer.place)])?;
+        Some(freezer)
+    }
+
+    fn set(&self, flag: &str) {
+        said("fsfreeze", &[flag, text(&self.place)]);
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        Program::new("fsfreeze").arg("--unfreeze").arg(&self.place).output().ok();
+        Program::new("umount").arg("--lazy").arg(&self.place).output().ok();
+        Program::new("losetup").args(["--detach", &self.device]).output().ok();
+    }
+}
+
+#[test]
+fn a_disk_that_hangs_holds_up_no_other_disk_of_its_node() {
+    const OTHER: &str = "beta";
+    // What can be had, and what is there where io_uring is forbidden.
+    for io in ["", "epoll"] {
+        let mut cluster = Cluster::new("hung-beside", 1);
+        let Some(freezer) = Freezer::new(cluster.home(1)) else { return };
+        cluster.add_settings(1, "disk_late_ms = 600000");
+        cluster.start_with(1, io);
+        for (id, name) in [(0x1000, NAME), (0x1001, OTHER)] {
+            let mut file = cluster.resource(name, 64 * MIB, &[1]);
+            file.id = id;
+            if name == NAME {
+                file.members[0].stores = vec![FileStore {
+                    volume: 0,
+                    kind: StoreKind::File,
+                    path: Some(text(&freezer.place.join("alpha.img")).to_owned()),
+                    metadata_path: None,
+                    keep: false,
+                }];
+            }
+            cluster.create(&file);
+        }
+        let [mut hung, mut well] = [NAME, OTHER].map(|name| cluster.open(1, name));
+        hung.write(0, &content(1, 4096)).expect("it makes the extent hot");
+        freezer.set("--freeze");
+        for place in 1..60 {
+            hung.send_write(place << 16, &content(place, 4096));
+        }
+        for place in 0..32 {
+            well.write(place << 16, &content(place, 4096)).expect("written");
+            well.flush().expect("flushed");
+        }
+        freezer.set("--unfreeze");
+        for _ in 1..60 {
+            hung.take_answer().expect("written after all");
+        }
+        drop((hung, well));
+        assert!(cluster.stop(1), "in good order");
     }
 }

@@ -3,6 +3,7 @@
 //! Facts: request numbers from `linux/fs.h`; `queue/write_cache` from the kernel's
 //! `Documentation/ABI/stable/sysfs-block`; direct I/O alignment from `statx(2)`.
 
+use std::os::fd::RawFd;
 use std::path::Path;
 
 use crate::descriptor::File;
@@ -125,6 +126,24 @@ impl File {
         // SAFETY: both requests read two 64-bit numbers.
         check(unsafe { libc::ioctl(self.0.number(), request, range.as_ptr()) }).map(drop)
     }
+}
+
+/// A number for the disk under an open file, by what the kernel knows of it by heart: a disk that hangs is not asked.
+/// What it says nothing of counts as one disk.
+pub(crate) fn disk_of(fd: RawFd) -> u64 {
+    // SAFETY: plain data for which all zeroes is a value; the kernel fills it.
+    let mut answer: libc::statx = unsafe { std::mem::zeroed() };
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    // SAFETY: an empty path with this flag means the descriptor itself; the answer is local.
+    let told =
+        unsafe { libc::statx(fd, c"".as_ptr(), flags, libc::STATX_TYPE, &raw mut answer) } == 0;
+    let is_device = u32::from(answer.stx_mode) & libc::S_IFMT == libc::S_IFBLK;
+    let (major, minor) = match (told, is_device) {
+        (false, _) => (0, 0),
+        (true, true) => (answer.stx_rdev_major, answer.stx_rdev_minor),
+        (true, false) => (answer.stx_dev_major, answer.stx_dev_minor),
+    };
+    u64::from(major) << 32 | u64::from(minor)
 }
 
 /// A partition has no queue of its own, its parent has.

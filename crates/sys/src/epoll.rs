@@ -67,7 +67,7 @@ impl Epoll {
     }
 
     pub(crate) fn describe(&self) -> String {
-        format!("epoll, {WORKERS} threads for files")
+        format!("epoll, {WORKERS} threads for files of each disk")
     }
 
     pub(crate) fn waker(&self) -> &Waker {

@@ -39,6 +39,9 @@ const ZEROES_BYTES: usize = 1 << 20;
 /// After this long, operations that do not end when `Hands` is dropped are left to leak.
 const FAREWELL: Duration = Duration::from_secs(5);
 
+/// How often it is looked which operations on files take long.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
 /// Which engine moves the hands.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum EngineChoice {
@@ -183,6 +186,14 @@ impl Engine {
         }
     }
 
+    /// Has the kernel have room for more requests that block, where its room has a limit.
+    fn set_slow(&mut self, count: usize) {
+        match self {
+            Engine::Uring(uring) => uring.set_slow(count),
+            Engine::Epoll(_) => {}
+        }
+    }
+
     /// From now on accepts in a way that older kernels know. False if there is no other.
     pub(crate) fn accept_plainly(&mut self) -> bool {
         match self {
@@ -198,6 +209,8 @@ pub(crate) struct Slot {
     pub(crate) operation: Option<Operation>,
     /// Its socket was closed: no further step is started.
     pub(crate) cancelled: bool,
+    /// How many looks at what takes long there had been when it began.
+    looks: u64,
 }
 
 /// What goes on on one descriptor number. Meaningful only while `socket` is set or an operation on
@@ -224,6 +237,9 @@ pub struct Hands {
     pub(crate) on_files: usize,
     /// Operations on files that wait for a slot, in order.
     waiting: VecDeque<Operation>,
+    /// Looks so far at what takes long on files, and when the next one is due. Nothing is looked at where nothing is under way.
+    looks: u64,
+    look_at: Instant,
     /// By descriptor number.
     pub(crate) streams: Vec<Stream>,
     /// Numbers of the streams that have something to send and no send in flight.
@@ -273,6 +289,8 @@ impl Hands {
             free: Vec::with_capacity(config.operations_max),
             on_files: 0,
             waiting: VecDeque::new(),
+            looks: 0,
+            look_at: Instant(0),
             streams: Vec::new(),
             unsent: Vec::new(),
             sends_queued: 0,
@@ -343,6 +361,9 @@ impl Hands {
         }
         self.done = done;
         self.begin_waiting();
+        if self.on_files > 0 && self.now >= self.look_at {
+            self.look_for_slow();
+        }
         events.extend(self.posted.drain(..));
         while let Some(entry) = self.delayed.first_entry() {
             if entry.key().0 > self.now {
@@ -353,10 +374,25 @@ impl Hands {
         turn.map_err(HandsError::Wait)
     }
 
+    /// Operations on files that take long may each hold one of the threads that the kernel has for all disks: it is to have
+    /// others for those that are well. A request that a disk takes by itself holds none, but nobody tells which those are.
+    fn look_for_slow(&mut self) {
+        self.look_at = self.now + LOOK_EVERY;
+        self.looks += 1;
+        let since = self.looks;
+        let is_slow = |slot: &&Slot| {
+            slot.looks + 1 < since && slot.operation.as_ref().is_some_and(Operation::is_on_file)
+        };
+        let count = self.slots.iter().filter(is_slow).count();
+        self.engine.set_slow(count);
+    }
+
     fn limit_of(&self, timeout: Option<Duration>) -> Option<Duration> {
         if !self.posted.is_empty() {
             return Some(Duration(0));
         }
+        let look = (self.on_files > 0).then(|| self.look_at.since(self.now));
+        let timeout = [timeout, look].into_iter().flatten().min();
         match self.delayed.first_key_value() {
             Some((key, _)) => {
                 let until = key.0.since(host::clock());
@@ -633,6 +669,9 @@ impl Hands {
             && !self.full()
             && let Some(operation) = self.waiting.pop_front()
         {
+            if self.on_files == 0 {
+                self.look_at = self.now + LOOK_EVERY;
+            }
             self.on_files += 1;
             self.begin(operation);
         }
@@ -646,7 +685,8 @@ impl Hands {
             self.slots.push(Slot::default());
             self.slots.len() - 1
         });
-        self.slots[slot] = Slot { operation: Some(operation), cancelled: false };
+        let looks = self.looks;
+        self.slots[slot] = Slot { operation: Some(operation), cancelled: false, looks };
         self.proceed(slot);
     }
 

@@ -6,7 +6,7 @@
 )]
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use base::Duration;
 
@@ -16,6 +16,8 @@ use crate::{
     HandsConfig, OpenOptions, Payload, Piece, Socket, SocketAddress, listen_tcp, listen_unix,
     listen_unix_private,
 };
+
+mod hung;
 
 /// Longer than anything here takes; only a failing test waits for it.
 const PATIENCE: Duration = Duration::from_secs(20);

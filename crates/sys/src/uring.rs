@@ -33,6 +33,9 @@ const COMPLETIONS_PER_ENTRY: u32 = 4;
 /// How a send goes that may not wait: all of it, or it has failed.
 const QUIETLY: libc::c_int = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | libc::MSG_DONTWAIT;
 
+/// Threads are added in such steps: the kernel is told seldom.
+const SPARE_STEP: usize = 64;
+
 pub(crate) struct Uring {
     ring: IoUring,
     words: &'static str,
@@ -49,6 +52,11 @@ pub(crate) struct Uring {
     /// Sends of which the kernel says nothing if all bytes went at once: slot, and bytes. Whether they did is known once they
     /// are submitted.
     quiet: Vec<(usize, i32)>,
+    /// Threads that the kernel has at most for requests that block on files, all disks together, by itself: a few for each core. 0
+    /// where it does not tell (before Linux 5.15).
+    threads: u32,
+    /// How many more it may have now.
+    spare: u32,
 }
 
 impl Uring {
@@ -65,7 +73,12 @@ impl Uring {
         // Blocking, as a non-blocking one would answer at once instead of waiting.
         let waker = Waker::new(false)?;
         let woken = Box::leak(Box::new([0; 8]));
+        // Zeroes ask.
+        let mut limits = [0; 2];
+        let told = ring.submitter().register_iowq_max_workers(&mut limits);
         Ok(Uring {
+            threads: if told.is_ok() { limits[0] } else { 0 },
+            spare: 0,
             skips,
             ring,
             words,
@@ -106,6 +119,25 @@ impl Uring {
     pub(crate) fn cancel(&mut self, slot: usize) {
         let data = u64::try_from(slot).expect("slots are few");
         self.push(opcode::AsyncCancel::new(data).build().user_data(CANCEL));
+    }
+
+    /// Lets the kernel have so many more threads as there are requests on files that take long, so that those to other disks
+    /// find one. It makes them when they are needed.
+    pub(crate) fn set_slow(&mut self, count: usize) {
+        let spare = u32::try_from(count.next_multiple_of(SPARE_STEP)).unwrap_or(u32::MAX);
+        if self.threads == 0 || spare == self.spare {
+            return;
+        }
+        let mut limits = [self.threads.saturating_add(spare), 0];
+        if self.ring.submitter().register_iowq_max_workers(&mut limits).is_err() {
+            return;
+        }
+        if spare > self.spare {
+            // What waits there has the first of them made only when something comes to it.
+            let entry = opcode::Nop::new().build().flags(squeue::Flags::ASYNC);
+            self.push(entry.user_data(PROBE));
+        }
+        self.spare = spare;
     }
 
     fn entry(&self, start: Start) -> squeue::Entry {
