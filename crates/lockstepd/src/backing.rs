@@ -496,14 +496,7 @@ fn emptied(blocking: &mut Blocking, plan: &Plan, force: bool) -> Result<Store, R
             format!("{what}: it holds a replica, perhaps of this resource"),
         ));
     }
-    if store.block_bytes() > plan.block_bytes {
-        let (what, blocks) = (plan.what(), store.block_bytes());
-        let message = format!(
-            "{what}: its blocks are of {blocks} bytes, the volume's of {}",
-            plan.block_bytes
-        );
-        return Err(Refused::new(&codes::STORE_FAILED, message));
-    }
+    check_blocks(&store, plan)?;
     if plan.kind == StoreKind::Device && plan.kept_bytes.is_none() {
         let disk = |error| Refused::disk(&plan.what(), error);
         // A replica that was there is nobody's any more, also if this ends in the middle: half of it is gone then.
@@ -645,6 +638,23 @@ pub(crate) fn open(plan: &Plan, accept_foreign: bool) -> Result<Store, Refused> 
         .prepare_metadata(plan.layout.bitmap)
         .map_err(|error| Refused::disk(&plan.what(), error))?;
     Ok(store)
+}
+
+/// The same for whoever is going to read and write it.
+pub(crate) fn open_to_serve(plan: &Plan) -> Result<Store, Refused> {
+    let store = open(plan, false)?;
+    check_blocks(&store, plan)?;
+    Ok(store)
+}
+
+/// Refuses a disk with larger blocks than the volume has: it would fail what clients may ask for.
+fn check_blocks(store: &Store, plan: &Plan) -> Result<(), Refused> {
+    if store.block_bytes() <= plan.block_bytes {
+        return Ok(());
+    }
+    let (what, blocks, own) = (plan.what(), store.block_bytes(), plan.block_bytes);
+    let message = format!("{what}: its blocks are of {blocks} bytes, the volume's of {own}");
+    Err(Refused::new(&codes::STORE_FAILED, message))
 }
 
 /// Writes the first metadata of a store. Files and memory are new, and read as zeroes.

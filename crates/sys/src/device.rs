@@ -52,7 +52,8 @@ impl File {
             libc::S_IFBLK => self.device_facts(stat.st_rdev),
             libc::S_IFREG => {
                 let size_bytes = u64::try_from(stat.st_size).map_err(|_| Errno::INVALID)?;
-                let block = self.direct_alignment().unwrap_or(BLOCK_BYTES);
+                let block = self.direct_alignment().or_else(|| block_of(stat.st_dev));
+                let block = block.unwrap_or(BLOCK_BYTES);
                 Ok(DeviceFacts {
                     block_device: false,
                     size_bytes,
@@ -75,14 +76,13 @@ impl File {
             check(libc::ioctl(self.0.number(), LOGICAL, &raw mut logical))?;
             check(libc::ioctl(self.0.number(), PHYSICAL, &raw mut physical))?;
         }
-        let (major, minor) = (libc::major(number), libc::minor(number));
         let logical_block_bytes = u32::try_from(logical).map_err(|_| Errno::INVALID)?;
         Ok(DeviceFacts {
             block_device: true,
             size_bytes,
             logical_block_bytes,
             physical_block_bytes: physical,
-            volatile_cache: volatile_cache(&format!("/sys/dev/block/{major}:{minor}")),
+            volatile_cache: volatile_cache(number),
         })
     }
 
@@ -102,7 +102,8 @@ impl File {
         })
         .ok()?;
         let told = answer.stx_mask & libc::STATX_DIOALIGN != 0;
-        (told && answer.stx_dio_offset_align >= BLOCK_BYTES).then_some(answer.stx_dio_offset_align)
+        // Zero where there is none.
+        told.then_some(answer.stx_dio_offset_align.max(BLOCK_BYTES))
     }
 
     /// Tells a block device that a range is unused, blocking. What it reads as after is undefined.
@@ -146,14 +147,25 @@ pub(crate) fn disk_of(fd: RawFd) -> u64 {
     u64::from(major) << 32 | u64::from(minor)
 }
 
-/// A partition has no queue of its own, its parent has.
-fn volatile_cache(device: &str) -> bool {
-    let read = |place: &str| {
-        std::fs::read_to_string(Path::new(device).join(place).join("queue/write_cache")).ok()
-    };
-    let told = read(".").or_else(|| {
-        let real = std::fs::canonicalize(device).ok()?;
-        std::fs::read_to_string(real.parent()?.join("queue/write_cache")).ok()
-    });
-    told.is_none_or(|text| text.trim() != "write through")
+fn volatile_cache(device: libc::dev_t) -> bool {
+    queue_fact(device, "write_cache").is_none_or(|text| text != "write through")
 }
+
+/// The block size of the device with a file system; `None` for one that is on none, or on several.
+fn block_of(device: libc::dev_t) -> Option<u32> {
+    queue_fact(device, "logical_block_size")?.parse().ok()
+}
+
+/// What the kernel says of a block device's queue. A partition has none of its own, its parent has.
+fn queue_fact(device: libc::dev_t, name: &str) -> Option<String> {
+    let place = format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device));
+    let read = |place: &Path| std::fs::read_to_string(place.join("queue").join(name)).ok();
+    let told = read(Path::new(&place)).or_else(|| {
+        let real = std::fs::canonicalize(&place).ok()?;
+        read(real.parent()?)
+    });
+    Some(told?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -18,6 +18,7 @@ use crate::{
 };
 
 mod hung;
+pub(crate) mod mounted;
 
 /// Longer than anything here takes; only a failing test waits for it.
 const PATIENCE: Duration = Duration::from_secs(20);

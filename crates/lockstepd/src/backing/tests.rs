@@ -399,19 +399,33 @@ fn a_device_whose_blocks_are_larger_than_those_of_the_volume_is_refused() {
     let layout = Layout::new((16 << 20) / SECTOR_BYTES, SLOTS);
     let file = std::fs::File::create(&image).expect("made");
     file.set_len((16 << 20) + layout.total_bytes).expect("longer");
-    let Some(device) = Loop::new(&image, 4096) else { return println!("NOT RUN: no loop device") };
-    let made = |block_bytes| {
+    let device = |block_bytes| {
+        Loop::new(&image, block_bytes).ok_or_else(|| println!("NOT RUN: no loop device"))
+    };
+    let planned = |device: &Loop, block_bytes| {
         let (path, room) = (device.0.clone(), 16 << 20);
         let plan = plan(VolumeId(0), room, layout, StoreKind::Device, path, None, false);
-        let plan = Plan { block_bytes, ..plan };
-        let label = label(ClusterId(1), ResourceId(3), &plan, 5);
+        Plan { block_bytes, ..plan }
+    };
+    let made = |plan: &Plan| {
+        let label = label(ClusterId(1), ResourceId(3), plan, 5);
         let record = Record { stores: 1, ..Record::default() };
-        make(&[plan], &[label], &record, false, &Arc::default())
+        make(std::slice::from_ref(plan), &[label], &record, false, &Arc::default())
     };
     // Each write of one sector would be taken for a failure of the disk.
-    let refused = made(512).expect_err("it cannot write 512 bytes");
+    let Ok(large) = device(4096) else { return };
+    let refused = made(&planned(&large, 512)).expect_err("it cannot write 512 bytes");
     assert!(refused.message.contains("4096"), "{refused}");
-    made(4096).expect("it can write 4096");
+    drop(large);
+    let Ok(small) = device(512) else { return };
+    made(&planned(&small, 512)).expect("it can");
+    open_to_serve(&planned(&small, 512)).expect("it can");
+    drop(small);
+    // Moved to another disk.
+    let Ok(large) = device(4096) else { return };
+    let refused = open_to_serve(&planned(&large, 512)).map(drop).expect_err("it cannot any more");
+    assert!(refused.message.contains("4096"), "{refused}");
+    open_to_serve(&planned(&large, 4096)).expect("it can write 4096");
 }
 
 /// A directory in memory, which goes with it.

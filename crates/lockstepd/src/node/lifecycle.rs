@@ -287,7 +287,7 @@ impl Node {
         let mut volumes = Vec::new();
         let disk = sys::random_u64() | 1;
         for plan in plans {
-            let mut store = backing::open(plan, false)?;
+            let mut store = backing::open_to_serve(plan)?;
             if plan.kind == StoreKind::Memory {
                 let record = match &found.record {
                     Some(record) => record.clone(),
@@ -961,7 +961,7 @@ fn load(
     let mut blocking = Blocking::with_patience(patience)?;
     let (mut volumes, mut labels) = (Vec::new(), Vec::new());
     for plan in plans {
-        let mut store: Store = backing::open(plan, false)?;
+        let mut store: Store = backing::open_to_serve(plan)?;
         labels.push(backing::check_label(&mut blocking, &mut store, plan, cluster, resource)?);
         volumes.push((plan.volume, plan.layout, store));
     }

@@ -1,60 +1,39 @@
 //! A disk that hangs beside one that does not, on both engines: a file system that is frozen, which needs root and a loop
 //! device.
 
-use std::process::Command;
 use std::sync::mpsc::channel;
 
+use super::mounted::{Mounted, run};
 use super::*;
 
 /// More requests than any engine has threads for by itself.
 const HUNG: u64 = 200;
 
-fn done(program: &str, arguments: &[&str]) -> Option<String> {
-    match Command::new(program).args(arguments).output() {
-        Ok(said) if said.status.success() => {
-            Some(String::from_utf8(said.stdout).unwrap().trim().to_owned())
-        }
-        other => {
-            println!("NOT RUN: {program} {arguments:?}: {other:?}");
-            None
-        }
-    }
-}
-
-/// A file system of its own that can be frozen; thawed and removed at its end.
+/// A file system that can be frozen; thawed at its end.
 struct Freezer {
-    scratch: Scratch,
-    device: String,
+    mounted: Mounted,
     is_frozen: bool,
 }
 
 impl Freezer {
     /// `None`, and why, where none can be had.
     fn new() -> Option<Freezer> {
-        let scratch = Scratch::new();
-        let image = scratch.0.join("image");
-        std::fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
-        done("mkfs.ext4", &["-q", image.to_str().unwrap()])?;
-        let device = done("losetup", &["--find", "--show", image.to_str().unwrap()])?;
-        let freezer = Freezer { scratch, device, is_frozen: false };
-        std::fs::create_dir(freezer.place()).unwrap();
-        done("mount", &[&freezer.device, freezer.place().to_str().unwrap()])?;
-        Some(freezer)
+        Some(Freezer { mounted: Mounted::new(512, false)?, is_frozen: false })
     }
 
     fn place(&self) -> PathBuf {
-        self.scratch.0.join("mount")
+        self.mounted.place()
     }
 
     fn freeze(&mut self) -> Option<()> {
-        done("fsfreeze", &["--freeze", self.place().to_str().unwrap()])?;
+        run("fsfreeze", &["--freeze", self.place().to_str().unwrap()])?;
         self.is_frozen = true;
         Some(())
     }
 
     fn thaw(&mut self) {
         if std::mem::take(&mut self.is_frozen) {
-            done("fsfreeze", &["--unfreeze", self.place().to_str().unwrap()]);
+            run("fsfreeze", &["--unfreeze", self.place().to_str().unwrap()]);
         }
     }
 }
@@ -62,12 +41,6 @@ impl Freezer {
 impl Drop for Freezer {
     fn drop(&mut self) {
         self.thaw();
-        for (program, arguments) in [
-            ("umount", ["--lazy", self.place().to_str().unwrap()]),
-            ("losetup", ["--detach", &self.device]),
-        ] {
-            Command::new(program).args(arguments).output().ok();
-        }
     }
 }
 
