@@ -38,6 +38,8 @@ const BITMAP_PAGES_AT_ONCE: u64 = 1024;
 /// Bytes of a device made zero at once.
 const ZERO_BYTES: u64 = 256 << 20;
 const PAGE_BYTES: u64 = 4096;
+/// Pages of one run that may fail before the rest of it counts as lost, too.
+const BAD_PAGES_MAX: usize = 16;
 /// The least that is read or written of a volume at once, if nothing else is said: no disk has larger blocks.
 const BLOCK_BYTES: u32 = 4096;
 /// Bytes that every file is laid out for at least.
@@ -634,9 +636,9 @@ pub(crate) fn open(plan: &Plan, accept_foreign: bool) -> Result<Store, Refused> 
     let spec = StoreSpec { accept_foreign, ..plan.spec.clone() };
     let store = Store::open(spec).map_err(|error| Refused::store(&plan.what(), &error))?;
     // Where it is written in place records and log are not to wait for the file system later.
-    store
-        .prepare_metadata(plan.layout.bitmap)
-        .map_err(|error| Refused::disk(&plan.what(), error))?;
+    store.prepare_metadata(plan.layout.bitmap).map_err(|error| {
+        Refused::disk(&format!("{}: its metadata, in memory", plan.what()), error)
+    })?;
     Ok(store)
 }
 
@@ -793,7 +795,10 @@ pub(crate) fn load(
         }
         let slots = found.record.as_ref().map_or(Vec::new(), |record| record.slots.clone());
         let log: Vec<MetaPage> = layout.log_places().collect();
-        let pages = read_pages(blocking, store, layout, &log);
+        let mut pages = read_pages(blocking, store, layout, &log);
+        let half = found.record.as_ref().map_or(0, |record| record.log_half);
+        clear_unread(blocking, store, layout, half, &mut pages)
+            .map_err(|errno| Refused::disk(store.describe(), errno))?;
         found.pages.extend(pages.into_iter().map(|(place, bytes)| (*volume, place, bytes)));
         for slot in slots.iter().filter(|slot| slot.number < layout.slots) {
             let mut next = 0;
@@ -813,6 +818,25 @@ pub(crate) fn load(
     }
     marks::check(blocking, volumes, &found)?;
     Ok(found)
+}
+
+/// Makes pages empty that could not be read and are of the half of the log which the next life is to write: nobody needs
+/// them, and what a start that did not come to its end had left there must not be found once they can be read again.
+fn clear_unread(
+    blocking: &mut Blocking,
+    store: &mut Store,
+    layout: &Layout,
+    half: u8,
+    pages: &mut [(MetaPage, Option<Page>)],
+) -> Result<(), Errno> {
+    for (place, bytes) in pages.iter_mut().filter(|(_, bytes)| bytes.is_none()) {
+        let MetaPage::Log { half: of, .. } = *place else { continue };
+        if of != half {
+            blocking.write(store, layout.page_offset(*place), &[0; 4096])?;
+            *bytes = Some([0; 4096]);
+        }
+    }
+    Ok(())
 }
 
 /// The next pages of a bitmap from `next` on, a few, that may have been written; `None` if no more. Where the
@@ -852,16 +876,37 @@ fn read_pages(
     {
         for chunk in chunk.chunks(256) {
             let length = PAGE_BYTES * u64::try_from(chunk.len()).expect("256");
-            let bytes = blocking.read(store, layout.page_offset(chunk[0]), length).ok();
-            let mut parts = bytes.as_deref().map(|bytes| bytes.chunks_exact(4096));
-            for &place in chunk {
-                let page = parts.as_mut().and_then(Iterator::next);
-                let page = page.and_then(|page| Page::try_from(page).ok());
-                pages.push((place, page));
+            match blocking.read(store, layout.page_offset(chunk[0]), length) {
+                Ok(bytes) => {
+                    let parts = bytes.chunks_exact(4096).map(|page| Page::try_from(page).ok());
+                    pages.extend(chunk.iter().copied().zip(parts));
+                }
+                Err(_) => read_singly(blocking, store, layout, chunk, &mut pages),
             }
         }
     }
     pages
+}
+
+/// Reads pages one by one: where one cannot be read its neighbours can be, the other copy of a log page among them. Of a disk
+/// that fails many the others are not asked for, as each may take it seconds.
+fn read_singly(
+    blocking: &mut Blocking,
+    store: &mut Store,
+    layout: &Layout,
+    places: &[MetaPage],
+    pages: &mut Vec<(MetaPage, Option<Page>)>,
+) {
+    let mut failed = 0;
+    for &place in places {
+        let mut page = None;
+        if failed < BAD_PAGES_MAX {
+            let bytes = blocking.read(store, layout.page_offset(place), PAGE_BYTES).ok();
+            page = bytes.and_then(|bytes| Page::try_from(&bytes[..]).ok());
+            failed += usize::from(page.is_none());
+        }
+        pages.push((place, page));
+    }
 }
 
 #[cfg(test)]

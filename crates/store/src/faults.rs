@@ -3,6 +3,7 @@
 //! What always holds: without a [`FaultSpec`] none of this exists in a store; with one, `describe`
 //! says so.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -68,6 +69,8 @@ pub struct Faults {
     room: Option<Arc<AtomicU64>>,
     /// Bytes that may still be written before it hangs, likewise.
     unhung: Option<Arc<AtomicU64>>,
+    /// What cannot be read, in bytes of any disk of the store.
+    spoiled: Vec<Range<u64>>,
     /// Operations that failed because of us.
     injected: u64,
 }
@@ -87,6 +90,7 @@ impl Faults {
             before: spec.stalls_before,
             room: left(spec.full_after_bytes),
             unhung: left(spec.hangs_after_bytes),
+            spoiled: Vec::new(),
             injected: 0,
         }
     }
@@ -104,6 +108,7 @@ impl Faults {
             before: self.before,
             room: self.room.clone(),
             unhung: self.unhung.clone(),
+            spoiled: self.spoiled.clone(),
             injected: 0,
         }
     }
@@ -117,6 +122,24 @@ impl Faults {
     pub fn stall_next(&mut self, count: u32, late: Duration) {
         self.stalls_next = count;
         self.stall = late;
+    }
+
+    /// Reads that touch these bytes of a disk, on which data comes before internal metadata, fail until they are written, all at once.
+    pub fn spoil(&mut self, range: Range<u64>) {
+        self.spoiled.push(range);
+    }
+
+    /// These bytes of a disk are written.
+    pub(crate) fn renew(&mut self, range: &Range<u64>) {
+        self.spoiled.retain(|bad| bad.start < range.start || range.end < bad.end);
+    }
+
+    /// The error of a read of these bytes of a disk.
+    pub(crate) fn unreadable(&mut self, range: &Range<u64>) -> Option<Errno> {
+        let touches = |bad: &Range<u64>| bad.start < range.end && range.start < bad.end;
+        let found = self.spoiled.iter().any(touches);
+        self.injected += u64::from(found);
+        found.then_some(Errno::IO)
     }
 
     /// Operations that failed because of this layer.

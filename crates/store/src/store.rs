@@ -310,9 +310,14 @@ impl Store {
         }
         let disk = &mut self.disks[area.disk];
         let faults = self.faults.as_mut().expect("just checked");
+        let range = offset..offset + work.length();
         let room = |faults: &mut Faults| match &work {
-            Work::Write { .. } => faults.take_room(work.length()),
-            _ => None,
+            Work::Write { .. } => {
+                faults.renew(&range);
+                faults.take_room(work.length())
+            }
+            Work::Read { .. } => faults.unreadable(&range),
+            Work::Zero { .. } | Work::Flush => None,
         };
         if let Some(errno) = faults.error(work.kind()).or_else(|| room(faults)) {
             return refuse(hands, token, work, errno);

@@ -5,11 +5,13 @@
 //!   flush after it. One that a power cut interrupts leaves each aligned word of 8 bytes as it was or as it was to be.
 //! - Nothing outside the mapping is touched.
 //! - Room in the file system is taken before it is written to: where there is none, that is an error, and not the end of the process.
+//! - A page is asked of the kernel before it is first written to: one that the memory cannot give is an error as well.
 //! - Reading is not done here: the file is read as any other, and what the memory cannot give is an error there.
 //!
-//! What would end the process: somebody who makes the file shorter while it is open here. It is locked against
-//! everybody who asks.
+//! What would end the process: a page that the kernel takes away after it was written to, as somebody makes the file shorter, against
+//! whom it is locked, or the memory turns bad; before Linux 5.14 also one that was bad before.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,6 +20,9 @@ use crate::errno::{Errno, check};
 
 /// Room is taken from the file system in pieces of this many bytes.
 const ROOM_BYTES: u64 = 256 << 10;
+
+/// What the kernel gives at once.
+const PAGE_BYTES: u64 = 4096;
 
 /// What is written at once, or not at all.
 const WORD_BYTES: usize = 8;
@@ -44,7 +49,33 @@ struct Inner {
     file: File,
     kind: MappedKind,
     /// A bit for each piece of the file for which room was taken.
-    taken: Vec<AtomicU64>,
+    taken: Bits,
+    /// A bit for each page that the kernel has given.
+    present: Bits,
+}
+
+/// Numbers that were seen.
+struct Bits(Vec<AtomicU64>);
+
+impl Bits {
+    /// None of the numbers below this.
+    fn new(count: u64) -> Bits {
+        Bits((0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    fn word(&self, number: u64) -> (&AtomicU64, u64) {
+        (&self.0[usize::try_from(number / 64).expect("within the mapping")], 1 << (number % 64))
+    }
+
+    fn has(&self, number: u64) -> bool {
+        let (word, bit) = self.word(number);
+        word.load(Ordering::Relaxed) & bit != 0
+    }
+
+    fn add(&self, number: u64) {
+        let (word, bit) = self.word(number);
+        word.fetch_or(bit, Ordering::Relaxed);
+    }
 }
 
 // SAFETY: the mapping lasts as long as this, and belongs to no thread.
@@ -93,9 +124,9 @@ impl File {
         };
         // SAFETY: advice about the mapping that was just made: it has no place in a dump of this process.
         unsafe { libc::madvise(start.cast(), length, libc::MADV_DONTDUMP) };
-        let pieces = bytes.div_ceil(ROOM_BYTES).div_ceil(64);
-        let taken = (0..pieces).map(|_| AtomicU64::new(0)).collect();
-        Ok(Mapped(Arc::new(Inner { start, length, file: self.clone(), kind, taken })))
+        let taken = Bits::new(bytes.div_ceil(ROOM_BYTES));
+        let present = Bits::new(bytes.div_ceil(PAGE_BYTES));
+        Ok(Mapped(Arc::new(Inner { start, length, file: self.clone(), kind, taken, present })))
     }
 
     fn is_in_memory(&self) -> Result<bool, Errno> {
@@ -119,7 +150,8 @@ impl Mapped {
     /// Writes `bytes` at `offset`; both are whole words of 8 bytes. They are there when this comes back.
     ///
     /// # Errors
-    /// [`Errno::INVALID`] outside the mapping, or askew; the kernel's where the file system has no room.
+    /// [`Errno::INVALID`] outside the mapping, or askew; [`Errno::IO`] for a page that the memory cannot give; the kernel's where the
+    /// file system has no room.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         let to = self.prepare(offset, bytes.len())?;
         // SAFETY: `prepare` found that so many bytes are inside the mapping, aligned, and have room in the file.
@@ -132,18 +164,7 @@ impl Mapped {
     /// # Errors
     /// As [`Mapped::write`].
     pub fn make_present(&self, offset: u64, length: usize) -> Result<(), Errno> {
-        let to = self.prepare(offset, length)?;
-        let before = to.addr() % 4096;
-        // SAFETY: inside the mapping, from the beginning of a page on; content does not change. An older kernel does not know
-        // it, and then the first write takes the time.
-        unsafe {
-            libc::madvise(
-                to.wrapping_sub(before).cast(),
-                length + before,
-                libc::MADV_POPULATE_WRITE,
-            )
-        };
-        Ok(())
+        self.prepare(offset, length).map(drop)
     }
 
     /// Where a range is, once there is room for it.
@@ -157,14 +178,33 @@ impl Mapped {
         }
         let end = u64::try_from(end).expect("64 bits fit");
         for piece in offset / ROOM_BYTES..end.div_ceil(ROOM_BYTES) {
-            let at = usize::try_from(piece / 64).expect("within the mapping");
-            let bit = 1 << (piece % 64);
-            if inner.taken[at].load(Ordering::Relaxed) & bit == 0 {
+            if !inner.taken.has(piece) {
                 self.take_room(piece * ROOM_BYTES)?;
-                inner.taken[at].fetch_or(bit, Ordering::Relaxed);
+                inner.taken.add(piece);
             }
         }
+        let pages = offset / PAGE_BYTES..end.div_ceil(PAGE_BYTES);
+        if !pages.clone().all(|page| inner.present.has(page)) {
+            self.ask_for(&pages)?;
+            pages.for_each(|page| inner.present.add(page));
+        }
         Ok(inner.start.wrapping_add(first))
+    }
+
+    /// Has the kernel make pages present.
+    fn ask_for(&self, pages: &Range<u64>) -> Result<(), Errno> {
+        let bytes = |pages| usize::try_from(pages * PAGE_BYTES).expect("within the mapping");
+        let start = self.0.start.wrapping_add(bytes(pages.start));
+        let length = bytes(pages.end - pages.start);
+        // SAFETY: pages of the mapping, the last of which it may use in part; content does not change.
+        let answer =
+            check(unsafe { libc::madvise(start.cast(), length, libc::MADV_POPULATE_WRITE) });
+        match answer {
+            // An older kernel does not know it, and then the first write takes the time.
+            Ok(_) | Err(Errno::INVALID) => Ok(()),
+            Err(Errno(libc::EFAULT | libc::EHWPOISON)) => Err(Errno::IO),
+            Err(errno) => Err(errno),
+        }
     }
 
     fn take_room(&self, offset: u64) -> Result<(), Errno> {

@@ -346,6 +346,35 @@ fn a_disk_that_hangs_at_a_start_is_neither_older_than_it_is_nor_damaged() {
     assert!(hung > 0, "no seed stalls a request");
 }
 
+#[test]
+fn a_page_that_cannot_be_read_makes_no_other_unknown() {
+    let mut scratch = Scratch::new(vec![slot(2)]);
+    let layout = scratch.plan.layout;
+    (7..12).for_each(|page| scratch.write_bitmap(2, page, 3));
+    scratch.plan.spec.faults = Some(store::FaultSpec::default());
+    let mut store = scratch.open();
+    let log = |half| MetaPage::Log { half, page: 3, copy: 1 };
+    let bitmap = MetaPage::Bitmap { slot: 2, page: 9 };
+    for place in [log(0), log(1), bitmap] {
+        let at = store.size_bytes() + layout.page_offset(place);
+        store.faults().expect("asked for").spoil(at..at + 512);
+    }
+    let mut blocking = Blocking::new().expect("hands");
+    let mut volumes = [(scratch.plan.volume, layout, store)];
+    let found = load(&mut blocking, &mut volumes).expect("read");
+    let unread = found.pages.iter().filter(|(_, _, page)| page.is_none());
+    let unread: Vec<MetaPage> = unread.map(|(_, place, _)| *place).collect();
+    // What the last life had is not guessed; what the next one writes is begun anew.
+    assert_eq!(unread, [log(0), bitmap]);
+    let [(_, _, store)] = &mut volumes;
+    let mut read = |place| blocking.read(store, layout.page_offset(place), PAGE_BYTES);
+    assert!(read(log(0)).is_err());
+    assert_eq!(read(log(1)), Ok(vec![0; 4096]));
+    let bitmaps =
+        found.pages.iter().filter(|(_, place, _)| matches!(place, MetaPage::Bitmap { .. }));
+    assert_eq!(bitmaps.count(), 5);
+}
+
 /// A loop device over a file, detached at its end.
 struct Loop(PathBuf);
 

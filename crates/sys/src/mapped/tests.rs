@@ -80,6 +80,19 @@ fn where_the_file_system_has_no_room_a_write_is_an_error() {
 }
 
 #[test]
+fn a_page_that_the_memory_cannot_give_is_an_error_of_what_is_written_there() {
+    let Some(room) = Room::new("bad", "8m") else { return };
+    let file = room.file("pages", 1 << 20);
+    let mapped = file.map(1 << 20).unwrap();
+    mapped.write(0, &[7; 8]).unwrap();
+    // Whoever touches what the file has no more gets a signal, as with a bad place of a module.
+    file.set_size(1 << 19).unwrap();
+    assert_eq!(mapped.make_present(1 << 19, 8192), Err(Errno::IO));
+    assert_eq!(mapped.write((1 << 20) - 8, &[7; 8]), Err(Errno::IO), "and this process lives");
+    mapped.write(4096, &[7; 8]).unwrap();
+}
+
+#[test]
 fn a_file_on_a_disk_is_not_written_in_place() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join(format!("../../target/not-mapped-{}", std::process::id()));
