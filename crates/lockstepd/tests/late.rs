@@ -5,8 +5,9 @@ mod harness;
 use std::path::PathBuf;
 use std::process::Command as Program;
 
-use harness::{Cluster, content, text};
-use wire::admin::{FileStore, FileVolume, StoreKind};
+use harness::{Cluster, Volume, content, text};
+use sys::{Access, File, OpenOptions};
+use wire::admin::{Command, FileStore, FileVolume, StoreKind};
 
 const MIB: u64 = 1 << 20;
 const NAME: &str = "alpha";
@@ -187,35 +188,50 @@ impl Drop for Freezer {
     }
 }
 
+/// The other resource of a node of which one has its disk on a file system that can be frozen.
+const OTHER: &str = "beta";
+
+/// That node, by this engine. Nothing is given up there for being late.
+fn beside_a_freezer(name: &str, io: &str) -> Option<(Cluster, Freezer)> {
+    let mut cluster = Cluster::new(name, 1);
+    let freezer = Freezer::new(cluster.home(1))?;
+    cluster.add_settings(1, "disk_late_ms = 600000");
+    cluster.start_with(1, io);
+    for (id, name) in [(0x1000, NAME), (0x1001, OTHER)] {
+        let mut file = cluster.resource(name, 64 * MIB, &[1]);
+        file.id = id;
+        if name == NAME {
+            file.members[0].stores = vec![FileStore {
+                volume: 0,
+                kind: StoreKind::File,
+                path: Some(text(&freezer.place.join("alpha.img")).to_owned()),
+                metadata_path: None,
+                keep: false,
+            }];
+        }
+        cluster.create(&file);
+    }
+    Some((cluster, freezer))
+}
+
+/// A client whose writes have hung from now on; more of them than an engine has threads for by itself.
+fn hang(cluster: &Cluster, freezer: &Freezer) -> Volume {
+    let mut hung = cluster.open(1, NAME);
+    hung.write(0, &content(1, 4096)).expect("it makes the extent hot");
+    freezer.set("--freeze");
+    for place in 1..60 {
+        hung.send_write(place << 16, &content(place, 4096));
+    }
+    hung
+}
+
 #[test]
 fn a_disk_that_hangs_holds_up_no_other_disk_of_its_node() {
-    const OTHER: &str = "beta";
     // What can be had, and what is there where io_uring is forbidden.
     for io in ["", "epoll"] {
-        let mut cluster = Cluster::new("hung-beside", 1);
-        let Some(freezer) = Freezer::new(cluster.home(1)) else { return };
-        cluster.add_settings(1, "disk_late_ms = 600000");
-        cluster.start_with(1, io);
-        for (id, name) in [(0x1000, NAME), (0x1001, OTHER)] {
-            let mut file = cluster.resource(name, 64 * MIB, &[1]);
-            file.id = id;
-            if name == NAME {
-                file.members[0].stores = vec![FileStore {
-                    volume: 0,
-                    kind: StoreKind::File,
-                    path: Some(text(&freezer.place.join("alpha.img")).to_owned()),
-                    metadata_path: None,
-                    keep: false,
-                }];
-            }
-            cluster.create(&file);
-        }
-        let [mut hung, mut well] = [NAME, OTHER].map(|name| cluster.open(1, name));
-        hung.write(0, &content(1, 4096)).expect("it makes the extent hot");
-        freezer.set("--freeze");
-        for place in 1..60 {
-            hung.send_write(place << 16, &content(place, 4096));
-        }
+        let Some((mut cluster, freezer)) = beside_a_freezer("hung-beside", io) else { return };
+        let mut well = cluster.open(1, OTHER);
+        let mut hung = hang(&cluster, &freezer);
         for place in 0..32 {
             well.write(place << 16, &content(place, 4096)).expect("written");
             well.flush().expect("flushed");
@@ -227,4 +243,29 @@ fn a_disk_that_hangs_holds_up_no_other_disk_of_its_node() {
         drop((hung, well));
         assert!(cluster.stop(1), "in good order");
     }
+}
+
+#[test]
+fn a_node_that_is_stopped_lets_go_of_all_but_a_disk_that_hangs() {
+    // Where its threads hang, and not the kernel's.
+    let Some((mut cluster, freezer)) = beside_a_freezer("hung-stop", "epoll") else { return };
+    let hung = hang(&cluster, &freezer);
+    cluster.open(1, OTHER).write(0, &content(2, 4096)).expect("written");
+    cluster.ask(1, Command::Stop { graceful: true }).expect("it takes the order");
+    let lock = cluster.home(1).join("lock");
+    cluster.wait_for("the node to let go of its directory", || {
+        let access = Access::ReadWrite;
+        let file = File::open(&lock, OpenOptions { access, ..OpenOptions::default() });
+        file.and_then(|file| file.lock()).map_err(|errno| errno.to_string())
+    });
+    // The kernel lets that process go only when the disk answers.
+    cluster.start_with(1, "epoll");
+    let log = cluster.log(1);
+    assert!(log.contains("alpha: runs without its disk") && log.contains("in use"), "{log}");
+    let mut well = cluster.open(1, OTHER);
+    assert!(well.read(0, 4096).expect("read") == content(2, 4096));
+    well.write(0, &content(3, 4096)).expect("written");
+    freezer.set("--unfreeze");
+    drop((hung, well));
+    assert!(cluster.stop(1), "in good order");
 }
