@@ -6,9 +6,13 @@
 //! Always: a job is answered once, on the loop's thread.
 
 use std::cell::Cell;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
 use sys::Waker;
+
+/// How long the end of a node waits for each job that is under way. With all other limits of a stop it is less than the service manager waits.
+const FAREWELL: Duration = Duration::from_secs(3);
 
 /// A job's second half, which the loop runs with the node at hand.
 pub(crate) type Finish<N> = Box<dyn FnOnce(&mut N) + Send>;
@@ -72,8 +76,50 @@ impl<N> Helper<N> {
 impl<N> Drop for Helper<N> {
     fn drop(&mut self) {
         self.jobs = None;
+        loop {
+            match self.done.recv_timeout(FAREWELL) {
+                // What was to follow is nobody's any more.
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+                // It hangs: it ends with the process, and what it was about is as after a crash.
+                Err(RecvTimeoutError::Timeout) => return,
+            }
+        }
         if let Some(thread) = self.thread.take() {
             thread.join().ok();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use sys::{Hands, HandsConfig};
+
+    use super::Helper;
+
+    #[test]
+    fn a_helper_is_let_go_once_its_jobs_are_done_and_with_one_that_hangs() {
+        let hands = Hands::new(HandsConfig::default()).expect("hands");
+        let helper: Helper<()> = Helper::new(hands.waker()).expect("a thread");
+        let (does, done) = channel();
+        for number in 0..3 {
+            let does = does.clone();
+            helper.start(move || {
+                does.send(number).expect("it is counted");
+                Box::new(|()| {})
+            });
+        }
+        drop(helper);
+        assert_eq!(done.try_iter().count(), 3, "each is waited for");
+        let helper: Helper<()> = Helper::new(hands.waker()).expect("a thread");
+        let (answers, disk) = channel::<()>();
+        helper.start(move || {
+            disk.recv().ok();
+            Box::new(|()| {})
+        });
+        drop(helper);
+        drop(answers);
     }
 }
