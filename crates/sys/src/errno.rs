@@ -42,6 +42,21 @@ impl Errno {
     /// The kernel, file system or device does not offer it.
     pub const NOT_SUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
 
+    /// Whether it says that something was short at this moment, or came between, and nothing of what was asked about.
+    #[must_use]
+    pub fn is_passing(self) -> bool {
+        matches!(
+            self.0,
+            libc::EAGAIN
+                | libc::EINTR
+                | libc::ENOMEM
+                | libc::ENOBUFS
+                | libc::ECANCELED
+                | libc::EMFILE
+                | libc::ENFILE
+        )
+    }
+
     /// The error of the call that just failed on this thread.
     pub(crate) fn last() -> Errno {
         Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))

@@ -69,6 +69,14 @@ pub enum UblkLack {
     Old,
 }
 
+impl UblkLack {
+    /// Whether it means that there is no device of ours: none was ever made by such a driver.
+    #[must_use]
+    pub fn is_without_devices(self) -> bool {
+        matches!(self, UblkLack::Driver | UblkLack::Old)
+    }
+}
+
 impl std::fmt::Display for UblkLack {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -405,6 +413,7 @@ impl UblkRing {
             error if error == -libc::EPERM || error == -libc::EACCES => {
                 Err(UblkLack::Permission(Errno(-error)))
             }
+            error if Errno(-error).is_passing() => Err(UblkLack::Ring(Errno(-error))),
             _ => Err(UblkLack::Old),
         }
     }

@@ -17,6 +17,7 @@
 //! Not here: their queues, on every thread (`queues`), what becomes of a request (`export::UblkDisk`), the driver's interface (`sys`), links and who uses a disk (the
 //! command line).
 
+mod judged;
 mod listed;
 mod queues;
 
@@ -26,9 +27,10 @@ use std::sync::Arc;
 
 use base::{Duration, Epoch, Instant, VolumeId};
 use export::ZEROES_BYTES_MAX;
-use sys::{Errno, UblkCommand, UblkDevice, UblkEvent, UblkInfo, UblkRing, UblkShape};
+use sys::{Errno, UblkCommand, UblkDevice, UblkEvent, UblkInfo, UblkLack, UblkRing, UblkShape};
 use wire::admin::{Answer, HostDisk, codes};
 
+use self::judged::{Deleted, Seen};
 use self::listed::Listed;
 pub(super) use self::queues::Offer;
 use self::queues::Queues;
@@ -50,7 +52,7 @@ const NUMBERS_MAX: u32 = 256;
 /// Between two tries where something has not ended yet: the process that had it, a resource that is not there.
 const TRY_EVERY: Duration = Duration::from_millis(50);
 
-/// The same where the driver is missing.
+/// The same where the driver is missing, or what it says of a disk tells nothing.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// How far a disk has come.
@@ -98,6 +100,8 @@ struct Disk {
     counts: bool,
     /// It was made by this process: nobody has seen more of it than this process told.
     is_new: bool,
+    /// What the driver answered last that tells nothing of it, which was said.
+    doubt: Option<Errno>,
 }
 
 impl Disk {
@@ -114,6 +118,7 @@ impl Disk {
             grown: None,
             counts: true,
             is_new: false,
+            doubt: None,
         }
     }
 
@@ -402,20 +407,28 @@ impl Node {
     fn retry_disk(&mut self, number: u32) {
         let again = self.hands.now() + TRY_EVERY;
         let later = self.hands.now() + LOOK_EVERY;
-        let opened = self.open_ublk();
         if self.ublk.is_shut {
+            if let Some(disk) = self.ublk.disks.get_mut(&number) {
+                disk.try_at = None;
+            }
             return;
         }
-        self.let_disk_count(number, opened.is_ok());
+        let opened = self.open_ublk();
+        let is_absent = opened.as_ref().is_err_and(|why| is_absent(number, why));
+        self.let_disk_count(number, !is_absent);
         let Some(disk) = self.ublk.disks.get_mut(&number) else { return };
         disk.try_at = Some(again);
         match (disk.phase, opened) {
-            (Phase::Listed, Err(_)) if disk.goes => self.forget_disk(number),
+            (Phase::Listed, Err(_)) if disk.goes && is_absent => self.forget_disk(number),
             (Phase::Listed, Err(why)) => {
                 disk.try_at = Some(later);
                 if !std::mem::replace(&mut self.ublk.lacks, true) {
                     warning!("the disks of this host are not there: {why}");
                 }
+                self.refuse_askers(number, &why.to_string());
+            }
+            (Phase::Stopping, _) => {
+                self.command_disk(number, Phase::Stopping, UblkCommand::Stop);
             }
             (Phase::Listed, Ok(())) => self.look_at_disk(number),
             (Phase::Recovering, _) => {
@@ -460,20 +473,18 @@ impl Node {
 
     /// A command has ended.
     fn on_disk_told(&mut self, number: u32, result: Result<(), Errno>, info: Option<UblkInfo>) {
-        let again = self.hands.now() + TRY_EVERY;
         let Some(disk) = self.ublk.disks.get_mut(&number) else { return };
         let (phase, goes) = (disk.phase, disk.goes);
         match (phase, result) {
             (Phase::Looking, _) => self.on_disk_seen(number, result, info),
-            (Phase::Adding, Err(Errno::EXISTS)) => self.renumber_disk(number),
-            (Phase::Adding | Phase::Shaping | Phase::Starting, Err(errno)) => {
-                self.give_disk_up(number, errno);
-            }
-            (Phase::Recovering, Err(Errno::BUSY))
-            | (Phase::Recovering | Phase::Resuming, Err(Errno::AGAIN | Errno::INTERRUPTED)) => {
-                disk.try_at = Some(again);
-            }
-            (Phase::Recovering | Phase::Resuming, Err(errno)) => self.give_disk_up(number, errno),
+            (
+                Phase::Adding
+                | Phase::Shaping
+                | Phase::Starting
+                | Phase::Recovering
+                | Phase::Resuming,
+                Err(errno),
+            ) => self.on_disk_refused(number, errno),
             (
                 Phase::Adding
                 | Phase::Shaping
@@ -496,7 +507,7 @@ impl Node {
             (Phase::Shaping, Ok(())) => self.open_disk(number, false),
             (Phase::Recovering, Ok(())) => self.open_disk(number, true),
             (Phase::Starting | Phase::Resuming, Ok(())) => {
-                disk.phase = Phase::Live;
+                (disk.phase, disk.doubt) = (Phase::Live, None);
                 info!("{}: it is the disk /dev/ublkb{number} of this host", disk.listed.resource);
                 self.answer_attached(number);
                 self.check_size(number);
@@ -512,10 +523,7 @@ impl Node {
                     self.tell_size(number);
                 }
             }
-            (Phase::Stopping, _) => {
-                disk.phase = Phase::Draining;
-                self.drain_disk(number);
-            }
+            (Phase::Stopping, result) => self.on_disk_stopped(number, result),
             (Phase::Deleting, Err(errno)) if errno != Errno::NO_DEVICE => {
                 self.command_disk(number, Phase::Closing, UblkCommand::DeleteAndWait);
             }
@@ -524,24 +532,89 @@ impl Node {
         }
     }
 
+    /// A command that was to make or take back a disk has failed.
+    fn on_disk_refused(&mut self, number: u32, errno: Errno) {
+        let again = self.hands.now() + TRY_EVERY;
+        let Some(disk) = self.ublk.disks.get_mut(&number) else { return };
+        let is_passing = errno.is_passing();
+        match disk.phase {
+            Phase::Adding if errno == Errno::EXISTS => self.renumber_disk(number),
+            // Made once more, without anybody who waits: it is looked what there is of it.
+            Phase::Adding | Phase::Shaping
+                if is_passing && disk.attaching.is_empty() && !disk.goes =>
+            {
+                self.ask_disk_again(number, errno);
+            }
+            Phase::Recovering if errno == Errno::BUSY => disk.try_at = Some(again),
+            Phase::Recovering | Phase::Resuming if is_passing => disk.try_at = Some(again),
+            _ => self.give_disk_up(number, errno),
+        }
+    }
+
+    /// The driver gives back what was fetched; or has not heard that it is to.
+    fn on_disk_stopped(&mut self, number: u32, result: Result<(), Errno>) {
+        let later = self.hands.now() + LOOK_EVERY;
+        let Some(disk) = self.ublk.disks.get_mut(&number) else { return };
+        match result {
+            Err(errno) if errno != Errno::NO_DEVICE && disk.open > 0 => {
+                disk.try_at = Some(later);
+                self.doubt_disk(number, errno);
+            }
+            _ => {
+                disk.phase = Phase::Draining;
+                self.drain_disk(number);
+            }
+        }
+    }
+
     /// The driver has said how a listed disk is.
     fn on_disk_seen(&mut self, number: u32, result: Result<(), Errno>, info: Option<UblkInfo>) {
         let Some(disk) = self.ublk.disks.get_mut(&number) else { return };
-        let mark = disk.listed.mark;
-        match (result, info) {
-            (Ok(()), Some(info)) if info.mark == mark && disk.goes => self.remove_disk(number),
-            (Ok(()), Some(info)) if info.mark == mark && !info.dead => {
-                disk.queues = info.queues;
+        match judged::seen(result, info, disk.listed.mark, disk.goes) {
+            Seen::Ours { queues } => {
+                disk.queues = queues;
                 self.command_disk(number, Phase::Recovering, UblkCommand::Recover);
             }
-            // Its making was interrupted.
-            (Ok(()), Some(info)) if info.mark == mark => {
-                self.command_disk(number, Phase::Deleting, UblkCommand::Delete);
-            }
-            // It went with the host's last start, and others may have its number by now.
-            _ if disk.goes => self.forget_disk(number),
-            (Err(Errno::NO_DEVICE), _) => self.make_disk_again(number),
-            _ => self.renumber_disk(number),
+            Seen::Half => self.command_disk(number, Phase::Deleting, UblkCommand::Delete),
+            Seen::Unwanted => self.remove_disk(number),
+            Seen::Gone => self.forget_disk(number),
+            Seen::Absent => self.make_disk_again(number),
+            Seen::Others => self.renumber_disk(number),
+            Seen::Unknown(errno) => self.ask_disk_again(number, errno),
+        }
+    }
+
+    /// What the driver said tells nothing of a disk: it stays listed, and is looked at later.
+    fn ask_disk_again(&mut self, number: u32, errno: Errno) {
+        let later = self.hands.now() + LOOK_EVERY;
+        if let Some(disk) = self.ublk.disks.get_mut(&number) {
+            (disk.phase, disk.try_at) = (Phase::Listed, Some(later));
+        }
+        self.doubt_disk(number, errno);
+    }
+
+    /// The same is said, once, and to who waits for the disk.
+    fn doubt_disk(&mut self, number: u32, errno: Errno) {
+        let Some(disk) = self.ublk.disks.get_mut(&number) else { return };
+        if disk.doubt.replace(errno) != Some(errno) {
+            let (name, goes) = (&disk.listed.resource, disk.goes);
+            let what = if goes { "is not removed yet" } else { "is not known" };
+            warning!("{name}: how its disk {number} is {what}, and is tried again: {errno}");
+        }
+        self.refuse_askers(number, &errno.to_string());
+    }
+
+    /// Who waits for a disk hears why it is neither there nor gone yet.
+    fn refuse_askers(&mut self, number: u32, why: &str) {
+        let Some(disk) = self.ublk.disks.get_mut(&number) else { return };
+        let message = format!(
+            "{}: the ublk driver does not do it now with disk {number}, and is asked again: {why}",
+            disk.listed.resource
+        );
+        let mut asked = std::mem::take(&mut disk.attaching);
+        asked.append(&mut disk.detaching);
+        for asker in asked {
+            self.answer(asker, Err(Refused::new(&codes::NO_UBLK, message.clone())));
         }
     }
 
@@ -599,7 +672,7 @@ impl Node {
         let key = self.resource_of_disk(disk).flatten();
         let device = match UblkDevice::open(number, queues) {
             Ok(device) => Arc::new(device),
-            Err(Errno::BUSY | Errno::NOT_FOUND) if again => {
+            Err(errno) if again && is_not_yet(errno) => {
                 if let Some(disk) = self.ublk.disks.get_mut(&number) {
                     (disk.phase, disk.try_at) = (Phase::Opening, Some(next));
                 }
@@ -751,20 +824,12 @@ impl Node {
     }
 
     fn on_disk_deleted(&mut self, number: u32, result: Result<(), Errno>) {
-        let Some(disk) = self.ublk.disks.get_mut(&number) else { return };
-        match result {
-            Err(errno) if errno != Errno::NO_DEVICE => {
-                let name = disk.listed.resource.clone();
-                warning!("{name}: /dev/ublkb{number} was not removed: {errno}");
-                for asker in std::mem::take(&mut disk.detaching) {
-                    let message = format!("{name}: the ublk driver does not remove it: {errno}");
-                    self.answer(asker, Err(Refused::new(&codes::NO_UBLK, message)));
-                }
-                self.forget_disk(number);
-            }
-            _ if disk.goes => self.forget_disk(number),
+        let Some(disk) = self.ublk.disks.get(&number) else { return };
+        match judged::deleted(result, disk.goes) {
+            Deleted::Gone => self.forget_disk(number),
             // Half made by the last process.
-            _ => self.make_disk_again(number),
+            Deleted::Absent => self.make_disk_again(number),
+            Deleted::Unknown(errno) => self.ask_disk_again(number, errno),
         }
     }
 
@@ -791,4 +856,16 @@ impl Node {
 fn size_of_disk(number: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/sys/block/ublkb{number}/size")).ok()?;
     text.trim_end().parse().ok()
+}
+
+/// Whether the file of a disk that is taken back may be there, or to be had, in a moment.
+fn is_not_yet(errno: Errno) -> bool {
+    matches!(errno, Errno::BUSY | Errno::NOT_FOUND) || errno.is_passing()
+}
+
+/// Whether a listed disk is surely not there, where there is no way to the driver.
+fn is_absent(number: u32, why: &UblkLack) -> bool {
+    let all = Path::new("/sys/class");
+    let is_there = || all.join(format!("ublk-char/ublkc{number}")).exists();
+    why.is_without_devices() || (all.exists() && !is_there())
 }
