@@ -2,7 +2,8 @@
 //! disks are flushed, and the records say that nothing is left open.
 //!
 //! Always: a stop ends within [`STOP_LIMIT`] and [`CLOSE_LIMIT`], also where a disk hangs; what it did not come to is
-//! then as after a crash. So is a disk that failed.
+//! then as after a crash. So is a disk that failed. The last record is stored when no other is on its way: of its two
+//! copies, which a loss of power may tear, one is whole at any time.
 //!
 //! Not here: who becomes primary instead (`replica`).
 
@@ -11,12 +12,12 @@ use replica::door::{Operation, OperationId, ToShard};
 use sys::Errno;
 use wire::Quorum;
 
-use super::Node;
-use super::disk::LocalDisk;
+use super::disk::{DiskPurpose, LocalDisk};
 use super::threads::Parcel;
+use super::{Node, Purpose};
 use crate::backing::{self, Blocking};
 use crate::log::{info, warning};
-use crate::slab::Key;
+use crate::slab::{Key, Slab};
 
 /// How long a stop may take. The service manager's own patience is longer.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
@@ -110,7 +111,8 @@ impl Node {
             }
             Phase::Settling(farewell) => {
                 let alone = farewell <= now || !self.peers_linger();
-                let idle = self.resources.keys().into_iter().all(|key| self.is_idle(key));
+                let is_idle = |key| self.is_idle(key) && !is_storing(&self.operations, key);
+                let idle = self.resources.keys().into_iter().all(is_idle);
                 if idle && !self.threads.asked_to_settle {
                     // Their disks are looked at by themselves.
                     self.threads.asked_to_settle = true;
@@ -185,6 +187,8 @@ impl Node {
             (0..resource.shard_count()).filter(|shard| !self.threads.is_own(resource.id, *shard));
         let id = resource.id;
         self.is_idle(key)
+            && !is_storing(&self.operations, key)
+            && !has_late(&self.operations, key)
             && elsewhere.into_iter().all(|shard| self.threads.is_settled_at(id, shard))
     }
 
@@ -214,6 +218,20 @@ impl Node {
     }
 }
 
+/// Whether a record of a resource is on its way to its disk.
+fn is_storing(operations: &Slab<Purpose>, key: Key) -> bool {
+    operations.iter().any(|(_, purpose)| {
+        matches!(purpose, Purpose::Disk(DiskPurpose::Record { resource, .. }, _) if *resource == key)
+    })
+}
+
+/// Whether its disk may still do, on this thread, what it was given up for.
+pub(super) fn has_late(operations: &Slab<Purpose>, key: Key) -> bool {
+    operations
+        .iter()
+        .any(|(_, purpose)| matches!(purpose, Purpose::Late(resource) if *resource == key))
+}
+
 /// Flushes a disk, and records that nothing is left open there.
 fn close(blocking: &mut Blocking, disk: &mut LocalDisk) -> Result<(), Errno> {
     for entry in &mut disk.volumes {
@@ -226,4 +244,27 @@ fn close(blocking: &mut Blocking, disk: &mut LocalDisk) -> Result<(), Errno> {
     record.clean = true;
     let at = entry.layout.record_offset(record.copy());
     blocking.write(&mut entry.store, at, &backing::record_bytes(record))
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Instant;
+
+    use super::{DiskPurpose, Key, Purpose, Slab, has_late, is_storing};
+
+    #[test]
+    fn the_last_record_waits_for_one_that_is_on_its_way_to_the_same_disk() {
+        let mut resources = Slab::default();
+        let (one, other): (Key, Key) = (resources.insert(()), resources.insert(()));
+        let mut operations = Slab::default();
+        let record = DiskPurpose::Record { resource: one, number: 1 };
+        let token = operations.insert(Purpose::Disk(record, Instant(0)));
+        assert!(is_storing(&operations, one) && !is_storing(&operations, other));
+        // Given up, it may still be written.
+        *operations.get_mut(token).expect("just inserted") = Purpose::Late(one);
+        assert!(!is_storing(&operations, one), "nobody waits for that");
+        assert!(has_late(&operations, one) && !has_late(&operations, other));
+        operations.remove(token);
+        assert!(!is_storing(&operations, one) && !has_late(&operations, one));
+    }
 }

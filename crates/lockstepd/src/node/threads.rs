@@ -35,6 +35,7 @@ use super::homes::{FarAnswer, Guest, Wish, Word};
 use super::memory::Memory;
 use super::peers::{Connection, Lives, Stream, Told};
 use super::resource::{Accounts, Resource, Seat};
+use super::stop::has_late;
 use super::ublk::Offer;
 use super::{Node, Work};
 use crate::config::Config;
@@ -136,8 +137,8 @@ pub(super) enum Parcel {
     Renew(Box<(Config, link::Config, u64)>),
     /// End once nothing is on its way to a disk.
     Settle,
-    /// That is so; nothing more is begun.
-    Settled { thread: u16 },
+    /// That is so; nothing more is begun. Whose disks may still do what they were given up for.
+    Settled { thread: u16, late: Vec<ResourceId> },
     /// The thread cannot go on.
     Failed(String),
 }
@@ -187,8 +188,8 @@ pub(super) struct Threads {
     congested: Vec<bool>,
     /// What this one said last.
     said_congested: bool,
-    /// Of the first thread: others that have ended in good order.
-    settled: Vec<bool>,
+    /// Of the first thread: others that have ended in good order, and what they said of disks that hang.
+    settled: Vec<Option<Vec<ResourceId>>>,
     /// Of a further one: it is to end, and then has.
     settling: bool,
     pub(super) asked_to_settle: bool,
@@ -211,7 +212,7 @@ impl Threads {
             inbox,
             congested: vec![false; count],
             said_congested: false,
-            settled: vec![false; count],
+            settled: vec![None; count],
             settling: false,
             asked_to_settle: false,
             over: false,
@@ -298,12 +299,13 @@ impl Threads {
 
     /// Whether what is this resource's on other threads is at rest for good.
     pub(super) fn is_settled(&self) -> bool {
-        self.settled.iter().skip(1).all(|settled| *settled)
+        self.settled.iter().skip(1).all(Option::is_some)
     }
 
     /// Whether the thread that has this shard is at rest for good.
     pub(super) fn is_settled_at(&self, resource: ResourceId, shard: u16) -> bool {
-        self.settled[usize::from(self.of_shard(resource, shard))]
+        let late = self.settled[usize::from(self.of_shard(resource, shard))].as_ref();
+        late.is_some_and(|late| !late.contains(&resource))
     }
 
     fn send(&mut self, thread: u16, parcel: Parcel) {
@@ -471,7 +473,9 @@ impl Node {
                 self.threads.settling = true;
                 self.cool();
             }
-            Parcel::Settled { thread } => self.threads.settled[usize::from(thread)] = true,
+            Parcel::Settled { thread, late } => {
+                self.threads.settled[usize::from(thread)] = Some(late);
+            }
             Parcel::Failed(why) => self.threads.failed = Some(why),
             other => self.on_trouble_parcel(other),
         }
@@ -652,7 +656,10 @@ impl Node {
         if self.threads.settling && self.resources.keys().iter().all(|key| self.is_idle(*key)) {
             self.threads.over = true;
             let thread = self.threads.own;
-            self.tell(0, Parcel::Settled { thread });
+            let all = self.resources.iter();
+            let late = all.filter(|(key, _)| has_late(&self.operations, *key));
+            let late = late.map(|(_, resource)| resource.id).collect();
+            self.tell(0, Parcel::Settled { thread, late });
         }
     }
 }
@@ -670,11 +677,11 @@ mod tests {
         let waker = Hands::new(HandsConfig::default()).expect("an engine").waker();
         let door = Door { parcels, waker };
         let mut threads = Threads::new(0, vec![door.clone(), door], sync_channel(1).1);
-        (0..5).for_each(|thread| threads.send(1, Parcel::Settled { thread }));
+        (0..5).for_each(|thread| threads.send(1, Parcel::Settled { thread, late: Vec::new() }));
         let mut came = Vec::new();
         while came.len() < 5 {
             let held = threads.holds_parcels();
-            while let Ok(Parcel::Settled { thread }) = theirs.try_recv() {
+            while let Ok(Parcel::Settled { thread, .. }) = theirs.try_recv() {
                 came.push(thread);
             }
             assert_eq!(held, came.len() < 5);
