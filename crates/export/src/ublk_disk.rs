@@ -7,7 +7,8 @@
 //! - A request is answered once, when every piece of it is; or never, if the node stops before that: then the kernel asks
 //!   the next process.
 //! - A piece lies between two multiples of [`PIECE_BYTES`](crate::PIECE_BYTES), hence in one extent.
-//! - A write is begun once there is memory for all of it; requests begin in the order in which they came.
+//! - A piece is begun once there is memory for it, a read's too; requests begin in the order in which they came, and none
+//!   before the last piece of the one before it.
 //! - What was answered is with the kernel, or was refused by it: bytes of a read are copied before it is said to be done.
 //! - A disk whose session is lost gets errors, whoever serves it, until it is made anew.
 //!
@@ -21,7 +22,7 @@ use base::{AnswerError, Op, SECTOR_BYTES, Span};
 use sys::{Buffer, BufferPool, Errno, UBLK_DEPTH, UblkDevice, UblkOp, UblkRequest};
 
 use crate::nbd_connection::{Ask, BYTES_OPEN_MAX, Demand, Tag};
-use crate::pieces::{PIECE_BYTES, pieces_of};
+use crate::pieces::{Course, PIECE_BYTES};
 
 /// Bytes of one discard or zeroing, at most: as many pieces are with the shards at once as of an NBD client's.
 pub const ZEROES_BYTES_MAX: u64 = 64 * PIECE_BYTES;
@@ -68,8 +69,7 @@ impl DiskData for UblkQueue {
 /// An open request.
 struct Open {
     request: UblkRequest,
-    /// Pieces submitted and not answered.
-    waiting: u16,
+    course: Course,
     failed: Option<Errno>,
 }
 
@@ -86,7 +86,7 @@ pub struct UblkDisk {
     flush_parts: u16,
     open: Vec<Option<Open>>,
     open_bytes: u64,
-    /// Have arrived, and are not begun.
+    /// Have arrived, and are not begun; of the first some pieces may be.
     waiting: VecDeque<u16>,
     done: Vec<Done>,
     starved: bool,
@@ -165,7 +165,8 @@ impl UblkDisk {
         if self.shut {
             return all;
         }
-        let waiting = std::mem::take(&mut self.waiting);
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain(|tag| self.open[usize::from(*tag)].is_none());
         let open = (0_u16..).zip(&mut self.open).filter_map(|(tag, open)| {
             open.take()?;
             Some(tag)
@@ -191,101 +192,96 @@ impl UblkDisk {
         }
     }
 
-    /// Begins a request; false if there is no room for it yet.
+    /// Begins a request, or goes on with it; false if there is no room yet for all of it.
     fn begin(&mut self, tag: u16, demands: &mut Vec<Demand>) -> bool {
-        let request = self.data.request(tag);
-        if self.lost {
-            self.done.push((tag, Err(Errno::IO)));
-            return true;
-        }
-        let range = match request.op {
-            UblkOp::Flush => 0..SECTOR_BYTES * u64::from(self.flush_parts),
-            UblkOp::Other => {
-                self.done.push((tag, Err(Errno::NOT_SUPPORTED)));
-                return true;
-            }
-            _ => bytes_of(&request),
-        };
-        if range.is_empty() {
-            self.done.push((tag, Err(Errno::INVALID)));
-            return true;
-        }
-        let length = if has_data(request.op) { range.end - range.start } else { 0 };
-        // What is larger than the limit alone is begun alone.
-        if self.open_bytes > 0 && self.open_bytes + length > BYTES_OPEN_MAX {
-            return false;
-        }
-        let begun = match request.op {
-            UblkOp::Read => self.submit_all(tag, Op::Read, &range, demands),
-            UblkOp::Write => match self.load(tag, &range) {
-                Ok(Some(buffers)) => self.submit_writes(tag, buffers, demands),
-                Ok(None) => {
-                    self.starved = true;
-                    return false;
-                }
+        let index = usize::from(tag);
+        if self.open[index].is_none() {
+            let request = self.data.request(tag);
+            match self.course_of(&request) {
                 Err(errno) => {
                     self.done.push((tag, Err(errno)));
                     return true;
                 }
-            },
-            UblkOp::Discard => self.submit_all(tag, Op::Zero { unmap: true }, &range, demands),
-            UblkOp::Zero { unmap } => self.submit_all(tag, Op::Zero { unmap }, &range, demands),
-            UblkOp::Flush | UblkOp::Other => self.submit_flush(tag, demands),
+                Ok(course) => self.open[index] = Some(Open { request, course, failed: None }),
+            }
+            if request.op == UblkOp::Flush {
+                self.submit_flush(tag, demands);
+            }
+        }
+        let mut open = self.open[index].take().expect("just seen");
+        let goes_on = self.submit(tag, &mut open, demands);
+        let is_over = open.course.is_over();
+        self.open[index] = Some(open);
+        if is_over {
+            self.settle(tag);
+        }
+        goes_on
+    }
+
+    /// What is to be done for a request.
+    fn course_of(&self, request: &UblkRequest) -> Result<Course, Errno> {
+        if self.lost {
+            return Err(Errno::IO);
+        }
+        let range = match request.op {
+            UblkOp::Flush => return Ok(Course::at_once(self.flush_parts)),
+            UblkOp::Other => return Err(Errno::NOT_SUPPORTED),
+            UblkOp::Read | UblkOp::Write | UblkOp::Discard | UblkOp::Zero { .. } => {
+                bytes_of(request)
+            }
         };
-        self.open_bytes += length;
-        let open = Open { request, waiting: begun, failed: None };
-        let before = self.open[usize::from(tag)].replace(open);
-        assert!(before.is_none(), "the kernel has one request under a tag");
+        if range.is_empty() { Err(Errno::INVALID) } else { Ok(Course::over(range)) }
+    }
+
+    /// Submits more of a request; false if there is no room yet for all of it.
+    fn submit(&mut self, tag: u16, open: &mut Open, demands: &mut Vec<Demand>) -> bool {
+        let op = op_of(open.request.op);
+        while let Some((piece, before)) = open.course.next() {
+            if self.lost || open.failed.is_some() {
+                open.course.cut();
+                return true;
+            }
+            let length = if has_data(open.request.op) { piece.end - piece.start } else { 0 };
+            if self.open_bytes > 0 && self.open_bytes + length > BYTES_OPEN_MAX {
+                return false;
+            }
+            let buffer = match op {
+                Op::Write => match self.load(tag, &piece, before) {
+                    Ok(Some(buffer)) => Some(buffer),
+                    Ok(None) => {
+                        self.starved = true;
+                        return false;
+                    }
+                    Err(errno) => {
+                        open.failed = Some(errno);
+                        continue;
+                    }
+                },
+                Op::Read if !open.course.make_room(&self.payload, &piece) => {
+                    self.starved = true;
+                    return false;
+                }
+                Op::Read | Op::Zero { .. } | Op::Flush => None,
+            };
+            self.open_bytes += length;
+            let tag = Tag { slot: slot_of(tag), piece: open.course.begin(&piece) };
+            let (span, fua) = (span_of(&piece), op != Op::Read && open.request.fua);
+            let ask = Ask { tag, op, volume: None, shard: 0, span, buffer, fua };
+            demands.push(Demand::Ask(ask));
+        }
         true
     }
 
-    /// Copies a write's bytes to buffers, one for each piece; `None` if there are too few.
-    fn load(&self, tag: u16, range: &Range<u64>) -> Result<Option<Vec<(Span, Buffer)>>, Errno> {
-        let mut loaded = Vec::new();
-        for piece in pieces_of(range.clone()) {
-            let length = usize::try_from(piece.end - piece.start).expect("at most a piece");
-            let Some(buffer) = self.payload.take(length) else { return Ok(None) };
-            loaded.push((piece, buffer));
-        }
-        let copy = |(piece, mut buffer): (Range<u64>, Buffer)| {
-            let bytes = buffer.as_mut().expect("nobody else has it yet");
-            self.data.take(tag, offset_of(range, &piece), bytes)?;
-            Ok((span_of(&piece), buffer))
-        };
-        loaded.into_iter().map(copy).collect::<Result<_, Errno>>().map(Some)
+    /// Copies a piece of a write to a buffer; `None` if there is none.
+    fn load(&self, tag: u16, piece: &Range<u64>, before: u64) -> Result<Option<Buffer>, Errno> {
+        let length = usize::try_from(piece.end - piece.start).expect("at most a piece");
+        let Some(mut buffer) = self.payload.take(length) else { return Ok(None) };
+        let bytes = buffer.as_mut().expect("nobody else has it yet");
+        self.data.take(tag, offset(before), bytes)?;
+        Ok(Some(buffer))
     }
 
-    fn submit_writes(
-        &self,
-        tag: u16,
-        buffers: Vec<(Span, Buffer)>,
-        demands: &mut Vec<Demand>,
-    ) -> u16 {
-        let fua = self.data.request(tag).fua;
-        let mut count = 0;
-        for (span, buffer) in buffers {
-            let tag = Tag { slot: slot_of(tag), piece: count };
-            let buffer = Some(buffer);
-            let ask = Ask { tag, op: Op::Write, volume: None, shard: 0, span, buffer, fua };
-            demands.push(Demand::Ask(ask));
-            count += 1;
-        }
-        count
-    }
-
-    fn submit_all(&self, tag: u16, op: Op, range: &Range<u64>, demands: &mut Vec<Demand>) -> u16 {
-        let fua = op != Op::Read && self.data.request(tag).fua;
-        let mut count = 0;
-        for piece in pieces_of(range.clone()) {
-            let (tag, span) = (Tag { slot: slot_of(tag), piece: count }, span_of(&piece));
-            let ask = Ask { tag, op, volume: None, shard: 0, span, buffer: None, fua };
-            demands.push(Demand::Ask(ask));
-            count += 1;
-        }
-        count
-    }
-
-    fn submit_flush(&self, tag: u16, demands: &mut Vec<Demand>) -> u16 {
+    fn submit_flush(&self, tag: u16, demands: &mut Vec<Demand>) {
         for shard in 0..self.flush_parts {
             let (tag, span) =
                 (Tag { slot: slot_of(tag), piece: shard }, span_of(&(0..SECTOR_BYTES)));
@@ -293,7 +289,6 @@ impl UblkDisk {
             let ask = Ask { tag, op, volume: None, shard, span, buffer, fua: false };
             demands.push(Demand::Ask(ask));
         }
-        self.flush_parts
     }
 
     /// A piece was carried out, or failed. `buffer`: the bytes of a read; `None` is all zeroes.
@@ -308,35 +303,34 @@ impl UblkDisk {
     ) {
         let number = u16::from(tag.slot);
         let open = self.open[usize::from(number)].as_mut().expect("a piece is answered once");
-        assert!(open.waiting > 0, "a piece is answered once");
-        open.waiting -= 1;
+        let (piece, before) = open.course.end(tag.piece);
+        let length = piece.end - piece.start;
         self.lost |= result == Err(AnswerError::SessionLost);
         let request = open.request;
         let given = match result {
             Err(error) => Err(errno_of(error)),
             Ok(()) if request.op == UblkOp::Read => {
-                let range = bytes_of(&request);
-                let piece = pieces_of(range.clone()).nth(usize::from(tag.piece));
-                let piece = piece.expect("it was submitted");
-                let count = usize::try_from(piece.end - piece.start).expect("at most a piece");
+                let count = usize::try_from(length).expect("at most a piece");
                 let bytes = &buffer.unwrap_or(&self.zeroes)[..count];
-                self.data.give(number, offset_of(&range, &piece), bytes)
+                self.data.give(number, offset(before), bytes)
             }
             Ok(()) => Ok(()),
         };
         if let Err(errno) = given {
             open.failed = Some(errno);
         }
-        if open.waiting == 0 {
+        if has_data(request.op) {
+            self.open_bytes -= length;
+        }
+        if open.course.is_over() {
             self.settle(number);
         }
     }
 
-    /// Every piece of a request is answered.
+    /// Every piece of a request is answered, and none is to come.
     fn settle(&mut self, tag: u16) {
         let open = self.open[usize::from(tag)].take().expect("it is open");
         let bytes = if has_data(open.request.op) { open.request.count << 9 } else { 0 };
-        self.open_bytes -= u64::from(bytes);
         let result = match open.failed {
             _ if self.lost => Err(Errno::IO),
             Some(errno) => Err(errno),
@@ -363,8 +357,19 @@ fn span_of(piece: &Range<u64>) -> Span {
     Span::new(piece.start / SECTOR_BYTES, count).expect("the kernel asks within the disk")
 }
 
-fn offset_of(range: &Range<u64>, piece: &Range<u64>) -> u32 {
-    u32::try_from(piece.start - range.start).expect("inside a request")
+fn offset(before: u64) -> u32 {
+    u32::try_from(before).expect("inside a request")
+}
+
+/// What shards are asked for it.
+fn op_of(op: UblkOp) -> Op {
+    match op {
+        UblkOp::Read => Op::Read,
+        UblkOp::Write => Op::Write,
+        UblkOp::Discard => Op::Zero { unmap: true },
+        UblkOp::Zero { unmap } => Op::Zero { unmap },
+        UblkOp::Flush | UblkOp::Other => Op::Flush,
+    }
 }
 
 fn slot_of(tag: u16) -> u8 {

@@ -8,6 +8,8 @@
 //!   mapping checks again. What the machine changes meanwhile changes bytes, never places.
 //! - A request is in the front end's record before anything is done for it, and leaves it once the machine can see its
 //!   answer: whoever serves the machine next does what is left, in the order in which it was taken.
+//! - A piece is begun once there is memory for it, a read's too; requests begin in the order in which they were taken, and
+//!   none before the last piece of the one before it.
 //! - A request is answered once, when every piece of it is; or never, if the node stops before that.
 //! - A ring is said to stand still when nothing of it is open.
 //! - A front end that breaks a rule is told nothing more, and its machine's memory is not touched again.
@@ -31,7 +33,7 @@ use vhost::{
 };
 
 use crate::nbd_connection::{Ask, BYTES_OPEN_MAX, Demand, Tag};
-use crate::pieces::pieces_of;
+use crate::pieces::Course;
 use crate::ublk_disk::ZEROES_BYTES_MAX;
 
 /// Requests of one machine that are open at once, at most, in all queues; the rest waits in its rings.
@@ -119,10 +121,8 @@ struct Open {
     /// The machine's memory as it was then.
     table: Arc<Table>,
     request: BlockRequest,
-    /// Bytes of the volume that it is about, once it is begun.
-    range: Range<u64>,
-    /// Pieces submitted and not answered.
-    waiting: u16,
+    /// Once it is begun.
+    course: Option<Course>,
     failed: bool,
 }
 
@@ -142,7 +142,7 @@ pub struct VhostDisk {
     queues: Vec<Queue>,
     open: Vec<Option<Open>>,
     open_bytes: u64,
-    /// The request that there is no room for yet. Nothing else is taken before it is begun.
+    /// The request that there is no room for yet, or not for all of it. Nothing else is taken before it is begun whole.
     held: Option<u8>,
     starved: bool,
     /// What its machine has seen: the last loss of all caches before it began.
@@ -154,13 +154,13 @@ pub struct VhostDisk {
     fault: Option<Fault>,
 }
 
-/// What has become of a request that is to begin.
+/// What has become of a request that is to begin, or to go on.
 enum Begun {
-    /// So many pieces are with the shards, of these bytes.
-    With(u16, Range<u64>),
+    /// All that is to be done is with the shards.
+    Whole,
     /// There is an answer at once.
     Answered(u8),
-    /// There is no room for it.
+    /// There is no room for all of it.
     Later,
 }
 
@@ -342,23 +342,19 @@ impl VhostDisk {
         let chain: Chain = ring.chain(&*self.table, &self.table.regions, head, tables)?;
         let request = BlockRequest::parse(&*self.table, chain)?;
         queue.open += 1;
-        let table = self.table.clone();
-        let (range, waiting, failed) = (0..0, 0, false);
-        self.open[slot] =
-            Some(Open { queue: number, head, table, request, range, waiting, failed });
+        let (table, course, failed) = (self.table.clone(), None, false);
+        self.open[slot] = Some(Open { queue: number, head, table, request, course, failed });
         self.begin(u8::try_from(slot).expect("below 128"), demands)?;
         Ok(true)
     }
 
-    /// Begins a request that was taken, or holds it.
+    /// Begins a request that was taken, or goes on with it; holds it until all of it is begun.
     fn begin(&mut self, slot: u8, demands: &mut Vec<Demand>) -> Result<(), Fault> {
-        match self.submit(slot, demands)? {
-            Begun::With(pieces, range) => {
-                let open = self.open[usize::from(slot)].as_mut().expect("it was taken");
-                (open.waiting, open.range) = (pieces, range);
-                self.open_bytes += moved_bytes(&open.request);
-                Ok(())
-            }
+        let mut open = self.open[usize::from(slot)].take().expect("it was taken");
+        let begun = self.submit(slot, &mut open, demands);
+        self.open[usize::from(slot)] = Some(open);
+        match begun? {
+            Begun::Whole => Ok(()),
             Begun::Answered(status) => self.settle(slot, status, 1),
             Begun::Later => {
                 self.held = Some(slot);
@@ -367,56 +363,99 @@ impl VhostDisk {
         }
     }
 
-    fn submit(&mut self, slot: u8, demands: &mut Vec<Demand>) -> Result<Begun, Fault> {
-        let open = self.open[usize::from(slot)].as_ref().expect("it was taken");
+    fn submit(
+        &mut self,
+        slot: u8,
+        open: &mut Open,
+        demands: &mut Vec<Demand>,
+    ) -> Result<Begun, Fault> {
+        let mut course = match open.course.take() {
+            Some(course) => course,
+            None if self.lost => return Ok(Begun::Answered(STATUS_FAILED)),
+            None => match self.course_of(slot, open, demands)? {
+                Ok(course) => course,
+                Err(status) => return Ok(Begun::Answered(status)),
+            },
+        };
+        let begun = self.submit_pieces(slot, open, &mut course, demands);
+        open.course = Some(course);
+        begun
+    }
+
+    /// What is to be done for a request. The inner error: it is answered at once.
+    fn course_of(
+        &self,
+        slot: u8,
+        open: &Open,
+        demands: &mut Vec<Demand>,
+    ) -> Result<Result<Course, u8>, Fault> {
         let request = &open.request;
-        if self.lost {
-            return Ok(Begun::Answered(STATUS_FAILED));
-        }
-        let range = match request.op {
+        Ok(match request.op {
             BlockOp::Flush => {
-                let pieces = self.submit_flush(slot, demands);
-                return Ok(Begun::With(pieces, 0..0));
+                self.submit_flush(slot, demands);
+                Ok(Course::at_once(self.volume.shards))
             }
             BlockOp::Id => {
                 let serial = self.serial();
                 give(open, 0, &serial[..serial.len().min(small(request.bytes))])?;
-                return Ok(Begun::Answered(STATUS_OK));
+                Err(STATUS_OK)
             }
-            BlockOp::Other => return Ok(Begun::Answered(STATUS_UNSUPPORTED)),
-            _ => match self.range_of(request) {
-                Some(range) => range,
-                None => return Ok(Begun::Answered(STATUS_FAILED)),
-            },
+            BlockOp::Other => Err(STATUS_UNSUPPORTED),
+            BlockOp::Read { .. } | BlockOp::Write { .. } | BlockOp::Zero { .. } => {
+                self.range_of(request).map(Course::over).ok_or(STATUS_FAILED)
+            }
+        })
+    }
+
+    fn submit_pieces(
+        &mut self,
+        slot: u8,
+        open: &Open,
+        course: &mut Course,
+        demands: &mut Vec<Demand>,
+    ) -> Result<Begun, Fault> {
+        let op = match open.request.op {
+            BlockOp::Write { .. } => Op::Write,
+            BlockOp::Zero { unmap, .. } => Op::Zero { unmap },
+            BlockOp::Read { .. } | BlockOp::Flush | BlockOp::Id | BlockOp::Other => Op::Read,
         };
-        let bytes = moved_bytes(request);
-        // What is larger than the limit alone is begun alone.
-        if self.open_bytes > 0 && self.open_bytes + bytes > BYTES_OPEN_MAX {
-            return Ok(Begun::Later);
-        }
         // A machine that never flushes is to lose nothing by that.
-        let fua = self.features & FLUSH_FEATURE == 0;
-        let (op, mut buffers) = match request.op {
-            BlockOp::Write { .. } => match self.load(open, &range)? {
-                Some(buffers) => (Op::Write, buffers),
-                None => {
-                    self.starved = true;
-                    return Ok(Begun::Later);
+        let fua = op != Op::Read && self.features & FLUSH_FEATURE == 0;
+        while let Some((piece, before)) = course.next() {
+            if self.lost || open.failed {
+                course.cut();
+                let is_over = course.is_over();
+                return Ok(if is_over { Begun::Answered(STATUS_FAILED) } else { Begun::Whole });
+            }
+            let bytes = if has_data(&open.request) { piece.end - piece.start } else { 0 };
+            if self.open_bytes > 0 && self.open_bytes + bytes > BYTES_OPEN_MAX {
+                return Ok(Begun::Later);
+            }
+            let mut buffer = None;
+            let is_there = match op {
+                Op::Write => {
+                    buffer = self.load(open, small(bytes), before)?;
+                    buffer.is_some()
                 }
-            },
-            BlockOp::Zero { unmap, .. } => (Op::Zero { unmap }, Vec::new()),
-            _ => (Op::Read, Vec::new()),
-        };
-        let mut count = 0;
-        for piece in pieces_of(range.clone()) {
-            let (tag, span) = (Tag { slot, piece: count }, span_of(&piece));
-            let buffer = buffers.get_mut(usize::from(count)).and_then(Option::take);
-            let fua = fua && op != Op::Read;
-            let ask = Ask { tag, op, volume: None, shard: 0, span, buffer, fua };
-            demands.push(Demand::Ask(ask));
-            count += 1;
+                Op::Read => course.make_room(&self.payload, &piece),
+                Op::Zero { .. } | Op::Flush => true,
+            };
+            if !is_there {
+                self.starved = true;
+                return Ok(Begun::Later);
+            }
+            self.open_bytes += bytes;
+            let (tag, span) = (Tag { slot, piece: course.begin(&piece) }, span_of(&piece));
+            demands.push(Demand::Ask(Ask { tag, op, volume: None, shard: 0, span, buffer, fua }));
         }
-        Ok(Begun::With(count, range))
+        Ok(Begun::Whole)
+    }
+
+    /// Copies a piece of a write to a buffer; `None` if there is none.
+    fn load(&self, open: &Open, length: usize, before: u64) -> Result<Option<Buffer>, Fault> {
+        let Some(mut buffer) = self.payload.take(length) else { return Ok(None) };
+        take(open, before, buffer.as_mut().expect("nobody else has it yet"))?;
+        Ok(Some(buffer))
     }
 
     /// The bytes of the volume that a request is about, if it may be.
@@ -438,30 +477,13 @@ impl VhostDisk {
         (inside && whole && bytes > 0 && bytes <= limit).then_some(first..end)
     }
 
-    fn submit_flush(&self, slot: u8, demands: &mut Vec<Demand>) -> u16 {
+    fn submit_flush(&self, slot: u8, demands: &mut Vec<Demand>) {
         for shard in 0..self.volume.shards {
             let (tag, span) = (Tag { slot, piece: shard }, span_of(&(0..SECTOR_BYTES)));
             let (op, buffer) = (Op::Flush, None);
             let ask = Ask { tag, op, volume: None, shard, span, buffer, fua: false };
             demands.push(Demand::Ask(ask));
         }
-        self.volume.shards
-    }
-
-    /// Copies a write's bytes to buffers, one for each piece; `None` if there are too few.
-    fn load(&self, open: &Open, range: &Range<u64>) -> Result<Option<Vec<Option<Buffer>>>, Fault> {
-        let mut buffers = Vec::new();
-        for piece in pieces_of(range.clone()) {
-            let Some(buffer) = self.payload.take(small(piece.end - piece.start)) else {
-                return Ok(None);
-            };
-            buffers.push((piece.start - range.start, buffer));
-        }
-        let copy = |(offset, mut buffer): (u64, Buffer)| {
-            take(open, offset, buffer.as_mut().expect("nobody else has it yet"))?;
-            Ok(Some(buffer))
-        };
-        buffers.into_iter().map(copy).collect::<Result<_, Fault>>().map(Some)
     }
 
     /// A piece was carried out, or failed. `buffer`: the bytes of a read; `None` is all zeroes.
@@ -485,28 +507,28 @@ impl VhostDisk {
         result: Result<(), AnswerError>,
         buffer: Option<&Buffer>,
     ) -> Result<(), Fault> {
-        let open = self.open[usize::from(tag.slot)].as_ref().expect("a piece is answered once");
+        let open = self.open[usize::from(tag.slot)].as_mut().expect("a piece is answered once");
         self.lost |= result == Err(AnswerError::SessionLost);
+        open.failed |= result.is_err();
+        let course = open.course.as_mut().expect("it is begun");
+        let (piece, before) = course.end(tag.piece);
+        let is_over = course.is_over();
         let reads = matches!(open.request.op, BlockOp::Read { .. });
         // After a fault its memory is not touched.
         let given = if reads && result.is_ok() && self.fault.is_none() {
-            let piece = pieces_of(open.range.clone()).nth(usize::from(tag.piece));
-            let piece = piece.expect("it was submitted");
             let bytes = &buffer.unwrap_or(&self.zeroes)[..small(piece.end - piece.start)];
-            give(open, piece.start - open.range.start, bytes)
+            give(open, before, bytes)
         } else {
             Ok(())
         };
-        let open = self.open[usize::from(tag.slot)].as_mut().expect("just seen");
-        assert!(open.waiting > 0, "a piece is answered once");
-        open.waiting -= 1;
-        open.failed |= result.is_err();
-        if open.waiting > 0 {
-            return given;
+        let (failed, bytes) = (open.failed || self.lost, open.request.bytes);
+        if has_data(&open.request) {
+            self.open_bytes -= piece.end - piece.start;
         }
-        let (failed, bytes) = (open.failed || self.lost, moved_bytes(&open.request));
-        self.open_bytes -= bytes;
         given?;
+        if !is_over {
+            return Ok(());
+        }
         if self.fault.is_some() || (self.shut && failed) {
             // The next process is asked for it.
             return Ok(());
@@ -558,12 +580,9 @@ impl VhostDisk {
     }
 }
 
-/// Bytes of a request that travel.
-fn moved_bytes(request: &BlockRequest) -> u64 {
-    match request.op {
-        BlockOp::Read { .. } | BlockOp::Write { .. } => request.bytes,
-        _ => 0,
-    }
+/// Whether bytes of it travel.
+fn has_data(request: &BlockRequest) -> bool {
+    matches!(request.op, BlockOp::Read { .. } | BlockOp::Write { .. })
 }
 
 fn small(bytes: u64) -> usize {

@@ -88,6 +88,27 @@ fn reads_and_writes((cluster, path): (Cluster, PathBuf)) {
 }
 
 #[test]
+fn what_is_larger_than_there_is_memory_for_is_read_and_written_all_the_same() {
+    let mut cluster = Cluster::new("vhost-large", 1);
+    cluster.start(1);
+    cluster.create(&cluster.resource("alpha", 64 * MIB, &[1]));
+    let mut machine = Machine::new();
+    machine.connect(&add(&cluster, 1));
+    // Of the 32 MiB that clients have here one volume takes half; and no piece is whole.
+    for (number, bytes) in [(1, 24 << 20), (2, 48 << 20)] {
+        let written = harness::content(number, bytes);
+        let slot = machine.ask(0, Want::Write(8, &written));
+        let beside = machine.ask(1, Want::Write(120 * 1024, &written[..4096]));
+        machine.await_answers(1, 1);
+        machine.await_answers(0, 1);
+        assert_eq!((machine.status(slot), machine.status(beside)), (0, 0));
+        assert!(machine.read(8, bytes) == written, "{bytes} bytes are read as they were written");
+        assert_eq!(machine.read(120 * 1024, 4096), written[..4096]);
+    }
+    assert_eq!(machine.read(0, 4096), vec![0; 4096]);
+}
+
+#[test]
 fn a_machine_hears_that_its_disk_has_grown() {
     let (cluster, path) = serving("vhost-grow", 1);
     let mut machine = Machine::new();

@@ -503,6 +503,16 @@ pub struct Room {
 }
 
 impl Room {
+    /// So many bytes more; false, and it stays as it was, as for [`BufferPool::reserve`].
+    pub fn grow(&mut self, bytes: usize) -> bool {
+        let is_there = self.pool.part.claim(bytes);
+        if is_there {
+            self.bytes += bytes;
+            self.pool.trim();
+        }
+        is_there
+    }
+
     /// A part of it, or all that is left.
     #[must_use]
     pub fn split(&mut self, bytes: usize) -> Room {

@@ -11,8 +11,9 @@ pub const SEGMENTS_MAX: u32 = 126;
 /// Bytes of one part, at most.
 const SEGMENT_BYTES_MAX: u32 = 256 << 10;
 
-/// Bytes of one read or write, at most.
-pub const TRANSFER_BYTES_MAX: u64 = 32 << 20;
+/// Bytes of one read or write, at most: an answer says in 32 bits how many were written, and one more for its status. Drivers
+/// ask for no more than [`SEGMENTS_MAX`] parts; firmware may.
+pub const TRANSFER_BYTES_MAX: u64 = (1 << 32) - 4096;
 
 /// Bytes that a question for a disk's name is answered with.
 pub const ID_BYTES: usize = 20;

@@ -304,3 +304,65 @@ fn a_disk_is_lost_from_when_that_is_said_and_not_for_a_request_that_failed() {
     bench.disk.lose();
     assert!(bench.disk.is_lost());
 }
+
+#[test]
+fn what_a_read_will_give_has_room_before_it_begins() {
+    let mut bench = Bench::new(2 * MIB);
+    let others: Vec<Buffer> = std::iter::from_fn(|| bench.pool.take(MIB)).collect();
+    bench.ask(0, UblkOp::Read, 0, MIB_SECTORS);
+    assert!(bench.held.is_empty() && bench.disk.starved());
+    drop(others);
+    bench.proceed();
+    assert_eq!((bench.held.len(), bench.pool.used_bytes()), (1, MIB));
+    bench.carry_out();
+    assert_eq!((bench.disk.take_done(), bench.pool.used_bytes()), (vec![(0, Ok(1 << 20))], 0));
+}
+
+/// Half a MiB of memory, a write of twice that with one half begun, and a read of its beginning behind it.
+fn half_begun() -> Bench {
+    let mut bench = Bench::new(MIB / 2);
+    bench.write(0, 1024, MIB_SECTORS, 9);
+    bench.ask(1, UblkOp::Read, 1024, 8);
+    assert_eq!((bench.held.len(), bench.disk.starved()), (1, true));
+    bench
+}
+
+#[test]
+fn a_request_goes_on_as_there_is_memory_and_nothing_behind_it_begins_before_its_end() {
+    let mut bench = half_begun();
+    bench.carry_out();
+    assert_eq!(bench.disk.take_done(), [], "half of it is done");
+    bench.proceed();
+    let spans: Vec<u64> = bench.held.iter().map(|ask| ask.span.first()).collect();
+    assert_eq!(spans, [2048], "the other half has what there is");
+    bench.carry_out();
+    bench.proceed();
+    bench.carry_out();
+    assert_eq!(bench.disk.take_done(), [(0, Ok(1 << 20)), (1, Ok(4096))]);
+    assert!(bench.volume[MIB / 2..3 * MIB / 2].iter().all(|&byte| byte == 9));
+    assert_eq!((bench.bytes(1), bench.pool.used_bytes()), (vec![9; 4096], 0));
+}
+
+#[test]
+fn a_request_of_which_a_piece_failed_goes_no_further_and_fails_once() {
+    let mut bench = half_begun();
+    bench.refuse(AnswerError::Io);
+    assert_eq!(bench.disk.take_done(), []);
+    bench.proceed();
+    assert_eq!(bench.held.iter().map(|ask| ask.op).collect::<Vec<Op>>(), [Op::Read]);
+    assert_eq!(bench.disk.take_done(), [(0, Err(Errno::IO))]);
+}
+
+#[test]
+fn a_request_that_is_half_begun_is_left_to_the_next_process_or_fails_once() {
+    let mut bench = half_begun();
+    bench.disk.shut_down();
+    bench.carry_out();
+    bench.proceed();
+    assert_eq!((bench.held.len(), bench.disk.take_done()), (0, vec![]));
+    assert_eq!(bench.disk.end(), []);
+    let mut bench = half_begun();
+    let mut all = bench.disk.end();
+    all.sort_by_key(|(tag, _)| *tag);
+    assert_eq!(all, [(0, Err(Errno::IO)), (1, Err(Errno::IO))]);
+}

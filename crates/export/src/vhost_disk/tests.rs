@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use base::{AnswerError, Op};
+use base::{AnswerError, Op, SECTOR_BYTES};
 use sys::{BufferPool, Handle, SharedMemory};
 use vhost::Fault;
 
 use super::{VhostDisk, VhostVolume};
 use crate::nbd_connection::{Ask, Demand};
+use crate::pieces::PIECE_BYTES;
 
 const MIB: usize = 1 << 20;
 const GUEST: u64 = 0x1_0000_0000;
@@ -27,6 +28,7 @@ fn volume() -> VhostVolume {
 /// A machine and its disk.
 struct Rig {
     disk: VhostDisk,
+    pool: BufferPool,
     memory: SharedMemory,
     kick: Handle,
     demands: Vec<Demand>,
@@ -41,9 +43,10 @@ impl Rig {
 
     fn with(volume: VhostVolume, pool_bytes: usize, memory: SharedMemory, handle: Handle) -> Rig {
         let zeroes = BufferPool::new(MIB).take_zeroed(MIB).unwrap();
-        let disk = VhostDisk::new(volume, BufferPool::new(pool_bytes), zeroes);
+        let pool = BufferPool::new(pool_bytes);
+        let disk = VhostDisk::new(volume, pool.clone(), zeroes);
         let kick = Handle::new_event().unwrap();
-        let mut rig = Rig { disk, memory, kick, demands: Vec::new(), given: 0 };
+        let mut rig = Rig { disk, pool, memory, kick, demands: Vec::new(), given: 0 };
         let mut table = vec![1, 0, 0, 0, 0, 0, 0, 0];
         for number in [GUEST, BYTES, 0, 0] {
             table.extend_from_slice(&number.to_le_bytes());
@@ -84,11 +87,18 @@ impl Rig {
 
     /// Gives the request whose descriptors begin at `head`: a write or a read of a block.
     fn give(&mut self, head: u16, kind: u8, sector: u64) {
+        self.give_all(head, kind, sector, &[4096]);
+    }
+
+    /// The same of as many bytes as all these parts have, each of which is in the same place.
+    fn give_all(&mut self, head: u16, kind: u8, sector: u64, bytes: &[u32]) {
         let at = HEADER + 16 * u64::from(head);
         self.memory.write(at, &[kind, 0, 0, 0, 0, 0, 0, 0]).unwrap();
         self.memory.write(at + 8, &sector.to_le_bytes()).unwrap();
         let data = if kind == 0 { 3 } else { 1 };
-        let parts = [(at, 16, 1), (DATA, 4096, data), (STATUS + u64::from(head), 1, 2)];
+        let mut parts = vec![(at, 16, 1)];
+        parts.extend(bytes.iter().map(|&bytes| (DATA, bytes, data)));
+        parts.push((STATUS + u64::from(head), 1, 2));
         for (number, (place, bytes, flags)) in (head..).zip(parts) {
             let at = 16 * u64::from(number);
             self.memory.write(at, &(GUEST + place).to_le_bytes()).unwrap();
@@ -163,9 +173,70 @@ fn requests_wait_for_memory_in_their_order() {
     let first = asks.remove(0);
     rig.disk.answer(first.tag, Ok(()), None);
     drop(first.buffer);
-    let asks = rig.asks();
-    assert_eq!([asks[0].op, asks[1].op], [Op::Write, Op::Read]);
+    let mut asks = rig.asks();
+    assert_eq!((asks.len(), asks[0].op), (1, Op::Write));
     assert_eq!((rig.answered(), rig.status(0)), (1, 0));
+    let second = asks.remove(0);
+    rig.disk.answer(second.tag, Ok(()), None);
+    drop(second.buffer);
+    let read = rig.asks().remove(0);
+    assert_eq!((read.op, rig.pool.used_bytes()), (Op::Read, 4096), "what it will give has room");
+    rig.disk.answer(read.tag, Ok(()), None);
+    assert_eq!((rig.status(6), rig.pool.used_bytes()), (0, 0));
+}
+
+/// 64 KiB of memory, a request of twice that with one half begun, and a flush behind it.
+fn half_begun(kind: u8) -> (Rig, Ask) {
+    let mut rig = Rig::new(volume(), 1 << 16);
+    rig.begin(USUAL);
+    let edge = PIECE_BYTES / SECTOR_BYTES;
+    rig.give_all(0, kind, edge - 128, &[1 << 15; 4]);
+    rig.give_all(6, 4, 0, &[]);
+    let mut asks = rig.asks();
+    assert_eq!((asks.len(), asks[0].span.count(), rig.disk.starved()), (1, 128, true));
+    (rig, asks.remove(0))
+}
+
+#[test]
+fn a_request_goes_on_as_there_is_memory_and_nothing_behind_it_begins_before_its_end() {
+    for (kind, op) in [(1, Op::Write), (0, Op::Read)] {
+        let (mut rig, first) = half_begun(kind);
+        rig.disk.answer(first.tag, Ok(()), None);
+        drop(first.buffer);
+        let mut asks = rig.asks();
+        let edge = PIECE_BYTES / SECTOR_BYTES;
+        assert_eq!((asks[0].op, asks[0].span.first()), (op, edge));
+        assert_eq!(asks[1].op, Op::Flush, "it needs no memory, and is behind all of it");
+        assert_eq!((rig.answered(), rig.pool.used_bytes()), (0, 1 << 16));
+        let second = asks.remove(0);
+        rig.disk.answer(second.tag, Ok(()), None);
+        drop(second.buffer);
+        assert_eq!((rig.answered(), rig.status(0), rig.pool.used_bytes()), (1, 0, 0));
+        let mut told = [0; 4];
+        rig.memory.read(USED + 8, &mut told).unwrap();
+        let written = if op == Op::Read { (1 << 17) + 1 } else { 1 };
+        assert_eq!(u32::from_le_bytes(told), written);
+    }
+}
+
+#[test]
+fn a_request_of_which_a_piece_failed_goes_no_further_and_fails_once() {
+    let (mut rig, first) = half_begun(1);
+    rig.disk.answer(first.tag, Err(AnswerError::Io), None);
+    drop(first.buffer);
+    let asks = rig.asks();
+    assert!(asks.iter().all(|ask| ask.op == Op::Flush), "{asks:?}");
+    assert_eq!((rig.answered(), rig.status(0), rig.pool.used_bytes()), (1, 1, 0));
+}
+
+#[test]
+fn a_request_that_is_half_begun_is_left_to_the_next_process() {
+    let (mut rig, first) = half_begun(1);
+    rig.disk.shut_down();
+    rig.disk.answer(first.tag, Ok(()), None);
+    drop(first.buffer);
+    assert!(rig.asks().is_empty());
+    assert_eq!(rig.answered(), 0);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::harness::PATIENCE;
 /// Where the machine has its memory, and where QEMU has it.
 const GUEST: u64 = 0x1_0000_0000;
 const USER: u64 = 0x7f00_0000_0000;
-const MEMORY_BYTES: u64 = 4 << 20;
+const MEMORY_BYTES: u64 = 64 << 20;
 
 /// Of each ring.
 const SIZE: u16 = 64;
@@ -26,6 +26,8 @@ const QUEUES: u16 = 2;
 const SLOTS: u64 = 0x1_0000;
 const DATA: u64 = 0x4_0000;
 const DATA_BYTES: u64 = 0x1_0000;
+/// Where that of a large one is, of which there is one at a time.
+const BULK: u64 = 4 << 20;
 
 const FEATURES: u64 = 1 << 9 | 1 << 12 | 1 << 13 | 1 << 14 | 1 << 28 | 1 << 30 | 1 << 32;
 const PROTOCOL: u64 = 1 | 1 << 3 | 1 << 5 | 1 << 9 | 1 << 12;
@@ -265,7 +267,12 @@ impl Machine {
     pub(crate) fn ask(&mut self, queue: u16, want: Want<'_>) -> u64 {
         let slot = self.next_slot;
         self.next_slot += 1;
-        let (at, data) = (SLOTS + 64 * slot, DATA + DATA_BYTES * (slot % 32));
+        let at = SLOTS + 64 * slot;
+        let data = match want {
+            Want::Read(_, bytes) => place(slot, bytes),
+            Want::Write(_, bytes) => place(slot, bytes.len()),
+            _ => place(slot, 0),
+        };
         let (kind, sector, bytes, to_machine) = match want {
             Want::Read(sector, bytes) => (0_u32, sector, bytes, true),
             Want::Write(sector, bytes) => {
@@ -328,7 +335,7 @@ impl Machine {
     /// What was read.
     pub(crate) fn data(&self, slot: u64, bytes: usize) -> Vec<u8> {
         let mut data = vec![0; bytes];
-        self.memory.read(DATA + DATA_BYTES * (slot % 32), &mut data).unwrap();
+        self.memory.read(place(slot, bytes), &mut data).unwrap();
         data
     }
 
@@ -351,6 +358,11 @@ impl Machine {
         let (body, _) = self.hear().expect("an answer");
         u32::from_le_bytes(body[4..].try_into().unwrap())
     }
+}
+
+/// Where the data of a request is.
+fn place(slot: u64, bytes: usize) -> u64 {
+    if bytes as u64 > DATA_BYTES { BULK } else { DATA + DATA_BYTES * (slot % 32) }
 }
 
 fn pause(deadline: Instant, what: &str) {
