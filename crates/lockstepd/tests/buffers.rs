@@ -71,11 +71,14 @@ fn what_is_forwarded_to_two_primaries_never_keeps_them_from_hearing_each_other()
 #[test]
 fn the_largest_read_is_answered_by_a_node_with_less_memory_than_it_asks_for() {
     let cluster = small_cluster("largest", 1);
-    cluster.create(&numbered(&cluster, 0, 32 * MIB, &[1]));
+    cluster.create(&numbered(&cluster, 0, 64 * MIB, &[1]));
     let mut volume = cluster.open(1, "disk0");
     let bytes = content(1, 32 << 20);
-    volume.write(0, &bytes).expect("written");
-    assert!(volume.read(0, 32 << 20).expect("read") == bytes);
+    // Its pieces begin where buffers do, and where none does, so that they take more than it has bytes.
+    for at in [0, 4096, (516 << 10) + MIB] {
+        volume.write(at, &bytes).expect("written");
+        assert!(volume.read(at, 32 << 20).expect("read") == bytes, "from {at} on");
+    }
 }
 
 #[test]

@@ -191,7 +191,10 @@ impl NbdConnection {
         let slot = request.slot;
         let room = match request.op {
             nbd::Op::Read { .. } => {
-                let room = self.payload.reserve(cost_bytes(range_of(&request)));
+                // Buffers of pieces that are no whole ones may take more than the largest read has bytes, for which there is
+                // always room.
+                let most = usize::try_from(BYTES_OPEN_MAX).expect("32 MiB");
+                let room = self.payload.reserve(cost_bytes(range_of(&request)).min(most));
                 if room.is_none() {
                     self.roomless = Some(request);
                     self.starved = true;
