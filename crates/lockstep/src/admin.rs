@@ -177,6 +177,32 @@ impl Node {
         limit: Duration,
     ) -> Result<Status, Problem> {
         let command = Command::Status { resource: resource.map(str::to_owned) };
+        match self.status_by(command, limit) {
+            Err(refused) if resource.is_none() && refused.is(&codes::REPLY_TOO_LONG) => {
+                match self.status_in_pages(limit) {
+                    // One of before there were pages.
+                    Err(problem) if problem.is(&codes::MALFORMED_REQUEST) => Err(refused),
+                    pages => pages,
+                }
+            }
+            answer => answer,
+        }
+    }
+
+    /// All resources, asked for until no more are told.
+    fn status_in_pages(&self, limit: Duration) -> Result<Status, Problem> {
+        let mut all = self.status_by(Command::StatusPage { after: String::new() }, limit)?;
+        while std::mem::take(&mut all.more) {
+            let last = all.resources.last().map(|resource| resource.name.clone());
+            let command = Command::StatusPage { after: last.unwrap_or_default() };
+            let page = self.status_by(command, limit)?;
+            all.more = page.more && !page.resources.is_empty();
+            all.resources.extend(page.resources);
+        }
+        Ok(all)
+    }
+
+    fn status_by(&self, command: Command, limit: Duration) -> Result<Status, Problem> {
         match self.ask_within(command, limit)? {
             Answer::Status(status) => Ok(status),
             other => Err(unexpected(self, &other)),
@@ -247,6 +273,7 @@ fn is_question(command: &Command) -> bool {
         Command::Ping {}
             | Command::NodeStatus {}
             | Command::Status { .. }
+            | Command::StatusPage { .. }
             | Command::UblkList {}
             | Command::VhostList {}
     )

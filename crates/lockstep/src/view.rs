@@ -177,7 +177,7 @@ impl Views {
         let resources = all.filter_map(|views| Some(self.completed(best_of(views)?, views)));
         let resources = resources.collect();
         let warnings = self.warnings.iter().map(|(node, what)| format!("{node}: {what}")).collect();
-        Status { version: 1, resources, warnings, cluster: String::new() }
+        Status { version: 1, resources, warnings, cluster: String::new(), more: false }
     }
 
     /// The view to believe, with what only the others know.

@@ -4,7 +4,7 @@ mod harness;
 
 use harness::{Cluster, content, find_program, run, run_status, text};
 use std::path::Path;
-use wire::admin::{Command, FileMember, Operation};
+use wire::admin::{Answer, Command, FileMember, Operation, ResourceFile};
 
 const MIB: u64 = 1 << 20;
 
@@ -233,6 +233,47 @@ fn an_operator_is_answered_while_clients_have_all_buffers() {
     let mut volume = cluster.open(1, "alpha");
     volume.write(0, &content(1, 4096)).expect("written");
     assert_eq!(volume.read(0, 4096).expect("read"), content(1, 4096));
+}
+
+#[test]
+fn resources_of_which_not_all_fit_into_an_answer_are_told_in_pages() {
+    let mut cluster = Cluster::new("pages", 1);
+    cluster.start(1);
+    // None of it is made. Each is told with as many replicas as there may be, by long names.
+    let mut file = cluster.resource("alpha", 16 * MIB, &[1]);
+    file.nodes[0].name = "a".to_owned();
+    for id in 2..=8 {
+        let (name, addresses) = (format!("node-{id}-{}", "x".repeat(39)), Vec::new());
+        file.nodes.push(wire::admin::FileNode { id, name, addresses });
+        file.members.push(wire::admin::FileMember { node: id, ..file.members[0].clone() });
+    }
+    let mut names = Vec::new();
+    let refused = loop {
+        let number = u64::try_from(names.len()).expect("few");
+        let file = ResourceFile { name: format!("r{number:04}"), id: 7 + number, ..file.clone() };
+        names.push(file.name.clone());
+        assert!(names.len() < 2000, "they still fit");
+        cluster.ask(1, Command::ResourceDefine { file: Box::new(file) }).expect("defined");
+        if number % 64 == 63
+            && let Err(refused) = cluster.ask(1, Command::Status { resource: None })
+        {
+            break refused;
+        }
+    };
+    assert!(refused.starts_with("LS-0045"), "{refused}");
+    let (mut told, mut after, mut pages) = (Vec::new(), String::new(), 0);
+    loop {
+        let page = cluster.ask(1, Command::StatusPage { after: after.clone() }).expect("a page");
+        let Answer::Status(page) = page else { panic!("no status: {page:?}") };
+        told.extend(page.resources.into_iter().map(|resource| resource.name));
+        after = told.last().expect("some are told").clone();
+        pages += 1;
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(told, names);
+    assert!(pages > 1, "what did not fit at once came in one");
 }
 
 #[test]

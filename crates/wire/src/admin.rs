@@ -125,6 +125,12 @@ pub enum Command {
         #[serde(default)]
         resource: Option<String>,
     },
+    /// How resources are, as many as fit into one answer, ascending by name: for who was told that all of them do not
+    /// (`REPLY_TOO_LONG`). Answer: `Status`, with `more` if there are others.
+    StatusPage {
+        /// Only those whose names come after this one.
+        after: String,
+    },
     /// Change a resource. Answer: `Done`, once it holds.
     Operation {
         /// Its name.
@@ -197,7 +203,7 @@ pub enum Command {
 
 impl Command {
     /// The resource that it changes or reads from, by name. `None` where nothing is changed and every answer names
-    /// identities (`Status`, `Events`), or the command brings its own (`ResourceDefine`).
+    /// identities (`Status`, `StatusPage`, `Events`), or the command brings its own (`ResourceDefine`).
     #[must_use]
     pub fn acts_on(&self) -> Option<&str> {
         match self {
@@ -218,6 +224,7 @@ impl Command {
             | Command::ResourceReserve { .. }
             | Command::ResourceDefine { .. }
             | Command::Status { .. }
+            | Command::StatusPage { .. }
             | Command::Events { .. }
             | Command::Stop { .. }
             | Command::Reload {}

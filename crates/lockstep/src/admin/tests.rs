@@ -5,10 +5,13 @@ use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use wire::admin::{Answer, Command, Reply, Request, codes, encode_line};
+use wire::admin::{
+    Answer, Command, Reply, Request, ResourceStatus, Status, codes, decode_line, encode_line,
+};
 
 use super::{Node, WHOLE_LIMIT, limit_of};
 use crate::problem::{INTERRUPTED, Problem, TIMED_OUT, UNREACHED};
+use crate::tests::fake::{Fake, Says};
 
 /// A node that says that it is there if it `greets`, and answers nothing else. Returns what it was asked.
 fn told_by(greets: bool) -> (Problem, Vec<Request>) {
@@ -124,4 +127,41 @@ fn who_makes_a_store_waits_for_a_day_unless_it_is_told_to_stop_and_hangs_up() {
     assert!(problem.is_kind(INTERRUPTED), "{problem}");
     assert_eq!(node.join().unwrap(), 1);
     std::fs::remove_file(&socket).unwrap();
+}
+
+/// How a resource is of which nothing but its name matters.
+fn named(name: &str) -> ResourceStatus {
+    let text = format!(
+        r#"{{"name":"{name}","epoch":5,"primary":null,"quorum":true,"suspended":null,"replicas":[],"volumes":[]}}"#
+    );
+    decode_line(text.as_bytes()).unwrap()
+}
+
+#[test]
+fn what_does_not_fit_into_one_answer_is_asked_for_in_pages() {
+    let page = |names: &[&str], more| {
+        let resources = names.iter().map(|name| named(name)).collect();
+        let (warnings, cluster) = (Vec::new(), String::new());
+        Says::That(Answer::Status(Status { version: 1, resources, warnings, cluster, more }))
+    };
+    let node = Fake::new("a", move |command| match command {
+        Command::Status { .. } => Says::Refused(&codes::REPLY_TOO_LONG),
+        Command::StatusPage { after } => match after.as_str() {
+            "" => page(&["r1", "r2"], true),
+            "r2" => page(&["r3"], true),
+            _ => page(&[], false),
+        },
+        _ => Says::Nothing,
+    });
+    let all = node.node.status(None).unwrap();
+    assert!(!all.more);
+    let names: Vec<&str> = all.resources.iter().map(|resource| resource.name.as_str()).collect();
+    assert_eq!(names, ["r1", "r2", "r3"]);
+    // A node of before there were pages says what it said then.
+    let old = Fake::new("a", |command| match command {
+        Command::Status { .. } => Says::Refused(&codes::REPLY_TOO_LONG),
+        _ => Says::Refused(&codes::MALFORMED_REQUEST),
+    });
+    let refused = old.node.status(None).unwrap_err();
+    assert!(refused.is(&codes::REPLY_TOO_LONG), "{refused}");
 }

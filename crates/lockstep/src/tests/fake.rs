@@ -66,7 +66,7 @@ fn serve(
             }
             command => {
                 let said = answer(&command);
-                if !matches!(command, Command::Status { .. }) {
+                if !matches!(command, Command::Status { .. } | Command::StatusPage { .. }) {
                     asked.lock().unwrap().push(command);
                 }
                 said
@@ -91,6 +91,7 @@ pub(crate) fn knows(resource: ResourceStatus) -> Says {
         resources: vec![ResourceStatus { id: "7".to_owned(), ..resource }],
         warnings: Vec::new(),
         cluster: String::new(),
+        more: false,
     };
     Says::That(Answer::Status(status))
 }

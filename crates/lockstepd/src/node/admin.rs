@@ -262,6 +262,7 @@ impl Node {
             Command::Ping {}
                 | Command::NodeStatus {}
                 | Command::Status { .. }
+                | Command::StatusPage { .. }
                 | Command::Events { .. }
                 | Command::UblkList {}
                 | Command::VhostList {}
@@ -293,6 +294,10 @@ impl Node {
             Command::Status { resource } => {
                 let result = self.status(resource.as_deref()).map(Answer::Status);
                 self.answer(asker, result);
+            }
+            Command::StatusPage { after } => {
+                let status = self.status_page(&after);
+                self.answer(asker, Ok(Answer::Status(status)));
             }
             Command::ResourceReserve { resource } => self.begin_reserve(asker, resource),
             Command::ResourceDefine { file } => {

@@ -5,13 +5,15 @@
 //! Not here: the form (`wire::admin`).
 
 use std::net::SocketAddr;
+use std::ops::Bound;
 
 use base::{NodeId, ResourceId, SECTOR_BYTES, VolumeId};
 use link::LinkMode;
 use replica::member::{MemberStatus, Memory, Suspended};
 use wire::admin::{
-    Faults, Growing, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus, Resync,
-    ResyncDone, Rot, SplitBrain, Status, StoreKind, VerifyProgress, Verifying, VolumeStatus, codes,
+    Faults, Growing, LINE_BYTES_MAX, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus,
+    ResourceStatus, Resync, ResyncDone, Rot, SplitBrain, Status, StoreKind, VerifyProgress,
+    Verifying, VolumeStatus, codes, encode_line,
 };
 use wire::{Configuration, MemberKind, VolumeEntry};
 
@@ -22,6 +24,10 @@ use super::hosts::namespace_of;
 use super::lifecycle::{Known, joins_later};
 use super::resource::Resource;
 use crate::backing::Refused;
+
+/// Resources of one page of statuses, in bytes of their line, but for one that is larger alone: half of a line, which names the node's
+/// warnings, too.
+const PAGE_BYTES_MAX: usize = LINE_BYTES_MAX / 2;
 
 impl Node {
     /// Of the node.
@@ -119,11 +125,30 @@ impl Node {
             .collect();
         match only {
             Some(only) if resources.is_empty() => Err(no_resource(only)),
-            _ => {
-                let (cluster, warnings) = (self.config.cluster.0, self.node_warnings());
-                Ok(Status { version: 1, resources, warnings, cluster: format!("{cluster:016x}") })
-            }
+            _ => Ok(self.status_of(resources)),
         }
+    }
+
+    /// Resources whose names come after this one, as many as fit into an answer.
+    pub(super) fn status_page(&self, after: &str) -> Status {
+        let (mut resources, mut bytes, mut more) = (Vec::new(), 0, false);
+        for (_, known) in self.known.range::<str, _>((Bound::Excluded(after), Bound::Unbounded)) {
+            let status = self.resource_status(known);
+            let mut line = Vec::new();
+            bytes += encode_line(&status, &mut line).map_or(LINE_BYTES_MAX, |()| line.len());
+            more = bytes > PAGE_BYTES_MAX && !resources.is_empty();
+            if more {
+                break;
+            }
+            resources.push(status);
+        }
+        Status { more, ..self.status_of(resources) }
+    }
+
+    fn status_of(&self, resources: Vec<ResourceStatus>) -> Status {
+        let (cluster, warnings) = (self.config.cluster.0, self.node_warnings());
+        let cluster = format!("{cluster:016x}");
+        Status { version: 1, resources, warnings, cluster, more: false }
     }
 
     /// Name of a node in a resource.

@@ -22,6 +22,9 @@ pub struct Status {
     /// Cluster of the node that says this, hexadecimal.
     #[serde(default)]
     pub cluster: String,
+    /// Others come after the last of these: to be asked for by `StatusPage`.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub more: bool,
 }
 
 /// One resource as one node sees it.

@@ -67,6 +67,7 @@ fn commands() -> Vec<Command> {
         Command::VhostAdd { resource: resource(), volume: 1, group: Some("kvm".to_string()) },
         Command::VhostRemove { resource: resource(), volume: 0 },
         Command::VhostList {},
+        Command::StatusPage { after: "orders-db".into() },
         Command::ResourceFile { resource: resource() },
         Command::ResourceAdmit { resource: resource(), node: file().nodes[0].clone() },
         Command::ResourceDismiss { resource: resource(), node: 4 },
