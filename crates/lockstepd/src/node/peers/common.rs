@@ -32,6 +32,9 @@ use crate::slab::Key;
 /// in all its requests before it has heard of this node.
 const EARLY_MAX: usize = 4096;
 
+/// Resources that a node may list: many times as many as one can serve.
+const LISTED_MAX: usize = 65_536;
+
 /// What one connection knows of resources.
 #[derive(Debug, Default)]
 pub(super) struct Common {
@@ -62,8 +65,11 @@ struct Change {
 }
 
 impl Common {
-    /// The peer's list, or a part of it, has come. Whether it is whole.
-    fn listed(&mut self, resources: Vec<ResourceLife>, last: bool) -> bool {
+    /// The peer's list, or a part of it, has come. Whether it is whole; `None` if it is longer than any is.
+    fn listed(&mut self, resources: Vec<ResourceLife>, last: bool) -> Option<bool> {
+        if self.arriving.len() + resources.len() > LISTED_MAX {
+            return None;
+        }
         self.arriving.extend(resources.into_iter().map(|entry| (entry.resource, entry.life)));
         if last {
             let theirs = std::mem::take(&mut self.arriving);
@@ -74,7 +80,7 @@ impl Common {
             self.fresh = fresh.copied().collect();
             self.theirs = theirs;
         }
-        last
+        Some(last)
     }
 
     fn compare(&mut self, ours: &BTreeMap<ResourceId, u64>) -> Change {
@@ -344,7 +350,10 @@ impl Node {
         }
         match message {
             NodeMessage::Resources { resources, last } => {
-                if connection.common.listed(resources, last) {
+                let Some(is_whole) = connection.common.listed(resources, last) else {
+                    return self.end_connection(key, "it lists resources without end", true);
+                };
+                if is_whole {
                     let theirs: Vec<ResourceId> =
                         connection.common.theirs.keys().copied().collect();
                     for id in theirs {
@@ -526,7 +535,7 @@ impl Node {
 
 #[cfg(test)]
 mod tests {
-    use super::{Change, Common};
+    use super::{Change, Common, LISTED_MAX};
     use base::ResourceId;
     use std::collections::BTreeMap;
     use wire::ResourceLife;
@@ -546,13 +555,28 @@ mod tests {
     fn machines_hear_of_a_peer_once_both_ends_have_joined_the_present_lives() {
         let mut common = Common::default();
         assert_eq!(look(&mut common, 1), Change::default());
-        assert!(common.listed(life(4), true));
+        assert_eq!(common.listed(life(4), true), Some(true));
         let change = look(&mut common, 1);
         assert_eq!((change.join, change.new), (life(4), Vec::new()), "the peer has not joined");
         common.joined_by_peer.insert(DISK, 1);
         let change = look(&mut common, 1);
         assert_eq!(change.new, [(DISK, (1, 4))]);
         assert_eq!(look(&mut common, 1), Change::default(), "nothing has changed");
+    }
+
+    #[test]
+    fn a_list_without_end_is_not_kept() {
+        let mut common = Common::default();
+        let part = |from: usize| {
+            (from..from + 1000)
+                .map(|id| ResourceLife { resource: ResourceId(id as u64), life: 1 })
+                .collect::<Vec<_>>()
+        };
+        for from in (0..LISTED_MAX / 1000).map(|part| part * 1000) {
+            assert_eq!(common.listed(part(from), false), Some(false));
+        }
+        assert_eq!(common.listed(part(LISTED_MAX), false), None);
+        assert!(common.arriving.len() <= LISTED_MAX);
     }
 
     #[test]

@@ -9,12 +9,13 @@
 //!
 //! Not here: the buffers themselves (`buffers`), frames (`connection`).
 
-use base::{Epoch, NodeId, Op, RequestId, ResourceId, SessionId};
+use base::{Epoch, NodeId, Op, RequestId, ResourceId, SECTOR_BYTES, SessionId, Span};
 use sys::{Buffer, BufferPool};
 use wire::{Message, ShardMessage};
 
 use crate::log::debug;
 use crate::node::Node;
+use crate::node::sums::blocks_around;
 use crate::slab::Key;
 
 /// What is to be done with a payload that comes.
@@ -27,15 +28,20 @@ pub(super) enum Place {
     Later,
 }
 
-/// Whether it reads more at once than a buffer holds.
+/// Whether it has this node read more at once than a buffer holds: nobody would ever get that. With checksums whole blocks are
+/// read, so that not even what a buffer just holds may begin anywhere.
 pub(super) fn asks_too_much(message: &ShardMessage) -> bool {
-    match message {
-        ShardMessage::Forward { op: Op::Read, span, .. } | ShardMessage::Read { span, .. } => {
-            let length = usize::try_from(span.length_bytes()).ok();
-            length.and_then(BufferPool::cost_bytes).is_none()
-        }
-        _ => false,
-    }
+    let (ShardMessage::Forward { op: Op::Read, span, .. }
+    | ShardMessage::Read { span, .. }
+    | ShardMessage::Compare { span, .. }) = message
+    else {
+        return false;
+    };
+    let fits = |span: Span| {
+        let length = usize::try_from(span.length_bytes()).ok();
+        length.and_then(BufferPool::cost_bytes).is_some()
+    };
+    !fits(*span) || !fits(blocks_around(*span, u64::MAX / SECTOR_BYTES))
 }
 
 impl Node {
@@ -140,5 +146,33 @@ impl Node {
         let answer = ShardMessage::Forwarded { id, result: None, zero: false, asked, moment: None };
         debug!("a forwarded request was sent back: there is no memory for it now");
         self.send_shard(resource, shard, from, &answer, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::asks_too_much;
+    use base::{Epoch, Span, VolumeId};
+    use wire::ShardMessage;
+
+    #[test]
+    fn what_no_buffer_holds_is_asked_for_by_no_node_in_order() {
+        let compare = |first, count| {
+            let (epoch, volume) = (Epoch(1), VolumeId(0));
+            let span = Span::new(first, count).expect("it has sectors");
+            asks_too_much(&ShardMessage::Compare {
+                epoch,
+                sequence: 1,
+                volume,
+                span,
+                resync: false,
+            })
+        };
+        assert!(!compare(0, 512), "as much as is compared at once");
+        assert!(!compare(2048, 2048), "a whole buffer");
+        assert!(compare(0, 2049));
+        assert!(compare(1, 2048), "with the blocks that it begins and ends in it is more");
+        assert!(compare(7, u32::MAX));
+        assert!(!compare(1, 2046), "with these it is not");
     }
 }
