@@ -535,7 +535,7 @@ impl Node {
         for id in gone {
             let Some(pending) = self.pending.remove(&id) else { continue };
             if let Some(reserving) = pending.host {
-                self.answer_reserving(resource, reserving, Err(OperationError::NoPrimary));
+                self.answer_reserving(resource, reserving, Err(reserving.when_gone()));
             } else if let Some(asker) = pending.asker {
                 let refused = Refused::new(&codes::NO_RESOURCE, "the resource was taken away");
                 self.answer(asker, Err(refused));

@@ -27,6 +27,16 @@ pub(super) struct Reserving {
     reports: Option<VolumeId>,
 }
 
+impl Reserving {
+    /// How it is answered when the machines that have it are gone. A question may be asked again; anything else may be done.
+    pub(super) fn when_gone(self) -> OperationError {
+        match self.reports {
+            Some(_) => OperationError::NoPrimary,
+            None => OperationError::Reservation(ReservationRefusal::MayBeDone),
+        }
+    }
+}
+
 impl Node {
     /// A host asks for something about a volume's reservations.
     pub(super) fn reserve_for_host(
@@ -199,5 +209,22 @@ fn status_of(error: OperationError) -> Status {
             | ReservationRefusal::MayBeDone,
         ) => Status::LOST,
         _ => Status::PATH_ERROR,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Reserving, status_of};
+    use crate::slab::Slab;
+    use base::VolumeId;
+    use export::Tag;
+    use nvme::Status;
+
+    #[test]
+    fn a_command_whose_machines_are_gone_is_not_told_to_be_tried_again_but_a_question_is() {
+        let (client, tag) = (Slab::default().insert(()), Tag { slot: 0, piece: 0 });
+        let command = |reports| Reserving { client, tag, reports };
+        assert_eq!(status_of(command(None).when_gone()), Status::LOST);
+        assert_eq!(status_of(command(Some(VolumeId(0))).when_gone()), Status::PATH_ERROR);
     }
 }
