@@ -40,7 +40,7 @@ pub(crate) struct Cluster {
 }
 
 /// Threads, and shards, where a test does not care: one, or as many as `LOCKSTEP_TEST_THREADS` says.
-fn usual_threads() -> Option<u16> {
+pub(crate) fn usual_threads() -> Option<u16> {
     let text = std::env::var("LOCKSTEP_TEST_THREADS").ok()?;
     Some(text.parse().expect("LOCKSTEP_TEST_THREADS is a number of threads"))
 }
