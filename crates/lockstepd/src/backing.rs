@@ -26,6 +26,7 @@ use wire::{MemberKind, REPLICAS_MAX};
 
 use crate::log::warning;
 
+mod labels;
 mod marks;
 mod removal;
 
@@ -502,6 +503,7 @@ fn emptied(blocking: &mut Blocking, plan: &Plan, force: bool) -> Result<Store, R
     if plan.kind == StoreKind::Device && plan.kept_bytes.is_none() {
         let disk = |error| Refused::disk(&plan.what(), error);
         // A replica that was there is nobody's any more, also if this ends in the middle: half of it is gone then.
+        labels::forget(blocking, &mut store, plan).map_err(disk)?;
         blocking.clear(&mut store, plan.layout.superblock, plan.layout.log).map_err(disk)?;
         blocking.zero(&mut store, plan.data_bytes).map_err(disk)?;
     }

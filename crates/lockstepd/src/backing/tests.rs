@@ -529,3 +529,26 @@ fn a_replica_is_nobodys_before_another_is_labelled_in_its_place() {
     // Here the process dies: half of what was there may be zero.
     assert!(!open(&plan, true).expect("opened").is_ours());
 }
+
+#[test]
+fn a_replica_with_another_layout_is_nobodys_before_its_device_is_taken_by_force() {
+    let scratch = Scratch::new(Vec::new());
+    let image = scratch.directory.join("device.img");
+    let file = std::fs::File::create(&image).expect("made");
+    file.set_len(96 << 20).expect("longer");
+    let Some(device) = Loop::new(&image, 512) else { return println!("NOT RUN: no loop device") };
+    let planned = |room: u64, log_extents| {
+        let pages = LogSize::of(log_extents).pages;
+        let layout = Layout::with_log(room / SECTOR_BYTES, SLOTS, pages);
+        plan(VolumeId(0), room, layout, StoreKind::Device, device.0.clone(), None, false)
+    };
+    // The label of the first lies in what the second has for data, behind its volume.
+    let (first, second) = (planned(16 << 20, 16_384), planned(4 << 20, 64));
+    let label = label(ClusterId(1), ResourceId(3), &first, 5);
+    let record = Record { stores: 1, ..Record::default() };
+    make(std::slice::from_ref(&first), &[label], &record, false, &Arc::default()).expect("made");
+    assert!(open(&first, false).expect("opened").is_ours());
+    let mut blocking = Blocking::new().expect("hands");
+    assert!(emptied(&mut blocking, &second, true).is_ok(), "forced");
+    assert!(!open(&first, true).expect("opened").is_ours());
+}
