@@ -476,8 +476,12 @@ fn try_make(
     let mut stores = Vec::new();
     for (plan, label) in plans.iter().zip(labels) {
         if plan.kind != StoreKind::Memory {
-            stores.push((plan, label, emptied(&mut blocking, plan, force)?));
+            stores.push((plan, label, free(&mut blocking, plan, force)?));
         }
+    }
+    for (plan, _, store) in &mut stores {
+        empty(&mut blocking, store, plan, force)
+            .map_err(|error| Refused::disk(&plan.what(), error))?;
     }
     // What takes long is done: from here on nobody gives it up, and none of them is left with a label.
     blocking.may_begin().map_err(|error| Refused::disk("its stores", error))?;
@@ -489,25 +493,44 @@ fn try_make(
     Ok(())
 }
 
-/// Opens a store that is to be made, and has it hold nothing, if it keeps nothing.
-fn emptied(blocking: &mut Blocking, plan: &Plan, force: bool) -> Result<Store, Refused> {
+/// Opens a store that is to be made, if it holds nothing, or whatever that is may go; changes nothing.
+fn free(blocking: &mut Blocking, plan: &Plan, force: bool) -> Result<Store, Refused> {
     let mut store = open(plan, force || plan.kept_bytes.is_some())?;
-    if store.is_ours() && !force {
-        let what = plan.what();
+    let what = plan.what();
+    let mut has_label = || labels::are_there(blocking, &mut store, plan);
+    let of_another =
+        !force && is_emptied(plan) && has_label().map_err(|error| Refused::disk(&what, error))?;
+    if (store.is_ours() || of_another) && !force {
         return Err(Refused::new(
             &codes::STORE_NOT_EMPTY,
             format!("{what}: it holds a replica, perhaps of this resource"),
         ));
     }
     check_blocks(&store, plan)?;
-    if plan.kind == StoreKind::Device && plan.kept_bytes.is_none() {
-        let disk = |error| Refused::disk(&plan.what(), error);
-        // A replica that was there is nobody's any more, also if this ends in the middle: half of it is gone then.
-        labels::forget(blocking, &mut store, plan).map_err(disk)?;
-        blocking.clear(&mut store, plan.layout.superblock, plan.layout.log).map_err(disk)?;
-        blocking.zero(&mut store, plan.data_bytes).map_err(disk)?;
-    }
     Ok(store)
+}
+
+/// Whether a store of this plan is made of a device that keeps nothing.
+fn is_emptied(plan: &Plan) -> bool {
+    plan.kind == StoreKind::Device && plan.kept_bytes.is_none()
+}
+
+/// Has a store hold nothing, if it keeps nothing.
+fn empty(
+    blocking: &mut Blocking,
+    store: &mut Store,
+    plan: &Plan,
+    force: bool,
+) -> Result<(), Errno> {
+    if !is_emptied(plan) {
+        return Ok(());
+    }
+    // A replica that was there is nobody's any more, also if this ends in the middle: half of it is gone then.
+    if force {
+        labels::forget(blocking, store, plan)?;
+    }
+    blocking.clear(store, plan.layout.superblock, plan.layout.log)?;
+    blocking.zero(store, plan.data_bytes)
 }
 
 /// A file that is kept: the length that it has, and how much of that stays.

@@ -3,7 +3,7 @@
 //! Facts: metadata ends where its device does, to whole pages, or begins with a device of its own. So a label is the first
 //! page, or as far before the end as the metadata of a volume that fits on the device may be long.
 //!
-//! Always: nothing else of a device that is taken is changed before they are gone.
+//! Always: nothing of a device is changed while it holds one, unless an operator says so; then nothing else of it is before they are gone.
 //!
 //! Not here: the label of the store's own layout (`super`).
 
@@ -16,26 +16,48 @@ use wire::admin::LOG_EXTENTS;
 
 use super::{Blocking, CHUNK_BYTES, PAGE_BYTES, Plan, SLOTS};
 
-/// Has a device that is to be taken hold no label of another layout, and puts that on stable storage.
+/// Whether a device that is to be taken holds a label, of whatever layout.
+pub(super) fn are_there(
+    blocking: &mut Blocking,
+    store: &mut Store,
+    plan: &Plan,
+) -> Result<bool, Errno> {
+    look(blocking, store, plan, &mut |_, _, _| Ok(false)).map(|all| !all)
+}
+
+/// Has a device that is to be taken hold no label, and puts that on stable storage.
 pub(super) fn forget(blocking: &mut Blocking, store: &mut Store, plan: &Plan) -> Result<(), Errno> {
+    look(blocking, store, plan, &mut wipe)?;
+    blocking.flush(store)
+}
+
+/// Where on a store a page is.
+#[derive(Clone, Copy)]
+enum At {
+    Data(u64),
+    Metadata(u64),
+}
+
+/// What is done about a label; false: no more of them matters.
+type Found<'a> = &'a mut dyn FnMut(&mut Blocking, &mut Store, At) -> Result<bool, Errno>;
+
+/// Looks wherever a label may be. Whether all was looked at.
+fn look(
+    blocking: &mut Blocking,
+    store: &mut Store,
+    plan: &Plan,
+    found: Found<'_>,
+) -> Result<bool, Errno> {
     let end = store.size_bytes() / PAGE_BYTES * PAGE_BYTES;
     let inside = match plan.spec.metadata {
         MetadataPlace::Internal { .. } => store.metadata_bytes(),
         MetadataPlace::External { .. } | MetadataPlace::None => 0,
     };
     let device_end = end + inside;
-    let from = device_end.saturating_sub(longest_bytes(device_end));
-    forget_in_data(blocking, store, 0, PAGE_BYTES.min(end))?;
-    forget_in_data(blocking, store, from, end)?;
-    let mut at = 0;
-    while at < inside {
-        let bytes = blocking.read(store, at, (inside - at).min(CHUNK_BYTES))?;
-        for place in labels_in(&bytes) {
-            blocking.clear(store, at + place, PAGE_BYTES)?;
-        }
-        at += CHUNK_BYTES;
-    }
-    blocking.flush(store)
+    let from = device_end.saturating_sub(longest_bytes(device_end)).max(PAGE_BYTES);
+    Ok(look_through(blocking, store, (0, PAGE_BYTES.min(end)), At::Data, found)?
+        && look_through(blocking, store, (from, end), At::Data, found)?
+        && look_through(blocking, store, (0, inside), At::Metadata, found)?)
 }
 
 /// The most that metadata takes on a device of this size.
@@ -44,31 +66,57 @@ fn longest_bytes(device_bytes: u64) -> u64 {
     Layout::with_log(device_bytes / SECTOR_BYTES, SLOTS, pages).total_bytes
 }
 
-fn forget_in_data(
+fn look_through(
     blocking: &mut Blocking,
     store: &mut Store,
-    from: u64,
-    end: u64,
-) -> Result<(), Errno> {
-    let mut at = from;
+    (mut at, end): (u64, u64),
+    place: fn(u64) -> At,
+    found: Found<'_>,
+) -> Result<bool, Errno> {
     while at < end {
         blocking.may_begin()?;
-        let count = usize::try_from((end - at).min(CHUNK_BYTES)).expect("1 MiB");
-        let buffer = blocking.pool.take(count).ok_or(Errno::NO_BUFFERS)?;
-        store.read(&mut blocking.hands, 0, at, buffer, 0..count);
-        let Payload::Buffer(bytes) = blocking.wait()?.payload else {
-            unreachable!("a read gives its buffer back")
-        };
-        for place in labels_in(&bytes) {
-            let length = usize::try_from(PAGE_BYTES).expect("4096");
-            let mut page = blocking.pool.take(length).ok_or(Errno::NO_BUFFERS)?;
-            page.as_mut().expect("just taken").fill(0);
-            store.write(&mut blocking.hands, 0, at + place, Piece::from(page), true);
-            blocking.wait()?;
+        let bytes = read(blocking, store, place(at), (end - at).min(CHUNK_BYTES))?;
+        for label in labels_in(&bytes) {
+            if !found(blocking, store, place(at + label))? {
+                return Ok(false);
+            }
         }
         at += CHUNK_BYTES;
     }
-    Ok(())
+    Ok(true)
+}
+
+fn read(
+    blocking: &mut Blocking,
+    store: &mut Store,
+    from: At,
+    length: u64,
+) -> Result<Vec<u8>, Errno> {
+    let at = match from {
+        At::Metadata(at) => return blocking.read(store, at, length),
+        At::Data(at) => at,
+    };
+    let count = usize::try_from(length).expect("1 MiB");
+    let buffer = blocking.pool.take(count).ok_or(Errno::NO_BUFFERS)?;
+    store.read(&mut blocking.hands, 0, at, buffer, 0..count);
+    let event = blocking.wait()?;
+    let Payload::Buffer(bytes) = event.payload else {
+        unreachable!("a read gives its buffer back")
+    };
+    Ok(bytes[..count].to_vec())
+}
+
+/// Has a page hold nothing, durably.
+fn wipe(blocking: &mut Blocking, store: &mut Store, page: At) -> Result<bool, Errno> {
+    let at = match page {
+        At::Metadata(at) => return blocking.clear(store, at, PAGE_BYTES).map(|()| true),
+        At::Data(at) => at,
+    };
+    let length = usize::try_from(PAGE_BYTES).expect("4096");
+    let mut bytes = blocking.pool.take(length).ok_or(Errno::NO_BUFFERS)?;
+    bytes.as_mut().expect("just taken").fill(0);
+    store.write(&mut blocking.hands, 0, at, Piece::from(bytes), true);
+    blocking.wait().map(|_| true)
 }
 
 /// Where pages begin as a label does.

@@ -523,9 +523,11 @@ fn a_replica_is_nobodys_before_another_is_labelled_in_its_place() {
     make(plans, &label(3), &record, false, &Arc::default()).expect("nothing was there");
     assert!(open(&plan, false).expect("opened").is_ours());
     let mut blocking = Blocking::new().expect("hands");
-    assert!(emptied(&mut blocking, &plan, false).is_err(), "it holds a replica");
+    assert!(free(&mut blocking, &plan, false).is_err(), "it holds a replica");
     assert!(open(&plan, false).expect("opened").is_ours());
-    assert!(emptied(&mut blocking, &plan, true).is_ok(), "forced");
+    let mut store = free(&mut blocking, &plan, true).expect("forced");
+    assert!(empty(&mut blocking, &mut store, &plan, true).is_ok());
+    drop(store);
     // Here the process dies: half of what was there may be zero.
     assert!(!open(&plan, true).expect("opened").is_ours());
 }
@@ -549,6 +551,11 @@ fn a_replica_with_another_layout_is_nobodys_before_its_device_is_taken_by_force(
     make(std::slice::from_ref(&first), &[label], &record, false, &Arc::default()).expect("made");
     assert!(open(&first, false).expect("opened").is_ours());
     let mut blocking = Blocking::new().expect("hands");
-    assert!(emptied(&mut blocking, &second, true).is_ok(), "forced");
+    let refused = free(&mut blocking, &second, false).map(drop).expect_err("it holds a replica");
+    assert_eq!(refused.code.code, codes::STORE_NOT_EMPTY.code);
+    assert!(open(&first, false).expect("opened").is_ours(), "it is as it was");
+    let mut store = free(&mut blocking, &second, true).expect("forced");
+    empty(&mut blocking, &mut store, &second, true).expect("emptied");
+    drop(store);
     assert!(!open(&first, true).expect("opened").is_ours());
 }
