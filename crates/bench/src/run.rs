@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use replica::door::Geometry;
-use wire::SHARDS_MAX;
 
 use crate::calls::Counter;
 use crate::cluster::Programs;
@@ -101,12 +100,12 @@ impl Pace {
         if self.sanity { 32 } else { 256 }
     }
 
-    /// Size of a volume in memory of which each of the most shards that there may be has as much as the others: a stripe.
-    /// With less some would have nothing to do.
-    pub(crate) fn sharded_mib(self) -> u64 {
+    /// Size of a volume in memory of which each of so many shards has as much as the others: a stripe. With less some would have
+    /// nothing to do.
+    pub(crate) fn sharded_mib(self, shards: u16) -> u64 {
         let Geometry { stripe_extents, extent_sectors, .. } = Geometry::default();
         let stripe_mib = (stripe_extents * extent_sectors * base::SECTOR_BYTES) >> 20;
-        if self.sanity { self.memory_mib() } else { u64::from(SHARDS_MAX) * stripe_mib }
+        if self.sanity { self.memory_mib() } else { u64::from(shards) * stripe_mib }
     }
 
     /// Size of volumes on the disk.

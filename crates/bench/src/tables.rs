@@ -214,9 +214,9 @@ pub(crate) fn depth(run: &Run) -> Outcome<Table> {
 
 /// Table 3, shards: one volume on two nodes, dealt to 1, 2, 4, … threads, as far as the machine has cores.
 pub(crate) fn threads(run: &Run) -> Outcome<Table> {
-    let size_mib = run.pace.sharded_mib();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let (counts, left_out) = counts(cores);
+    let size_mib = run.pace.sharded_mib(counts.iter().copied().max().unwrap_or(1));
     let (mut clusters, mut subjects) = (Vec::new(), Vec::new());
     for programs in &run.programs {
         for &threads in &counts {

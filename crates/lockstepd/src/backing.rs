@@ -496,18 +496,22 @@ fn try_make(
 /// Opens a store that is to be made, if it holds nothing, or whatever that is may go; changes nothing.
 fn free(blocking: &mut Blocking, plan: &Plan, force: bool) -> Result<Store, Refused> {
     let mut store = open(plan, force || plan.kept_bytes.is_some())?;
-    let what = plan.what();
-    let mut has_label = || labels::are_there(blocking, &mut store, plan);
-    let of_another =
-        !force && is_emptied(plan) && has_label().map_err(|error| Refused::disk(&what, error))?;
-    if (store.is_ours() || of_another) && !force {
+    if !force && holds_replica(blocking, &mut store, plan)? {
         return Err(Refused::new(
             &codes::STORE_NOT_EMPTY,
-            format!("{what}: it holds a replica, perhaps of this resource"),
+            format!("{}: it holds a replica, perhaps of this resource", plan.what()),
         ));
     }
     check_blocks(&store, plan)?;
     Ok(store)
+}
+
+/// Whether a store holds a replica; a device also one of another layout.
+fn holds_replica(blocking: &mut Blocking, store: &mut Store, plan: &Plan) -> Result<bool, Refused> {
+    if store.is_ours() || !is_emptied(plan) {
+        return Ok(store.is_ours());
+    }
+    labels::are_there(blocking, store, plan).map_err(|error| Refused::disk(&plan.what(), error))
 }
 
 /// Whether a store of this plan is made of a device that keeps nothing.

@@ -16,21 +16,6 @@ use wire::admin::LOG_EXTENTS;
 
 use super::{Blocking, CHUNK_BYTES, PAGE_BYTES, Plan, SLOTS};
 
-/// Whether a device that is to be taken holds a label, of whatever layout.
-pub(super) fn are_there(
-    blocking: &mut Blocking,
-    store: &mut Store,
-    plan: &Plan,
-) -> Result<bool, Errno> {
-    look(blocking, store, plan, &mut |_, _, _| Ok(false)).map(|all| !all)
-}
-
-/// Has a device that is to be taken hold no label, and puts that on stable storage.
-pub(super) fn forget(blocking: &mut Blocking, store: &mut Store, plan: &Plan) -> Result<(), Errno> {
-    look(blocking, store, plan, &mut wipe)?;
-    blocking.flush(store)
-}
-
 /// Where on a store a page is.
 #[derive(Clone, Copy)]
 enum At {
@@ -38,16 +23,25 @@ enum At {
     Metadata(u64),
 }
 
-/// What is done about a label; false: no more of them matters.
-type Found<'a> = &'a mut dyn FnMut(&mut Blocking, &mut Store, At) -> Result<bool, Errno>;
-
-/// Looks wherever a label may be. Whether all was looked at.
-fn look(
+/// Whether a device that is to be taken holds a label, of whatever layout.
+pub(super) fn are_there(
     blocking: &mut Blocking,
     store: &mut Store,
     plan: &Plan,
-    found: Found<'_>,
 ) -> Result<bool, Errno> {
+    Ok(!all(blocking, store, plan)?.is_empty())
+}
+
+/// Has a device that is to be taken hold no label, and puts that on stable storage.
+pub(super) fn forget(blocking: &mut Blocking, store: &mut Store, plan: &Plan) -> Result<(), Errno> {
+    for label in all(blocking, store, plan)? {
+        wipe(blocking, store, label)?;
+    }
+    blocking.flush(store)
+}
+
+/// Every label, wherever one may be.
+fn all(blocking: &mut Blocking, store: &mut Store, plan: &Plan) -> Result<Vec<At>, Errno> {
     let end = store.size_bytes() / PAGE_BYTES * PAGE_BYTES;
     let inside = match plan.spec.metadata {
         MetadataPlace::Internal { .. } => store.metadata_bytes(),
@@ -55,35 +49,24 @@ fn look(
     };
     let device_end = end + inside;
     let from = device_end.saturating_sub(longest_bytes(device_end)).max(PAGE_BYTES);
-    Ok(look_through(blocking, store, (0, PAGE_BYTES.min(end)), At::Data, found)?
-        && look_through(blocking, store, (from, end), At::Data, found)?
-        && look_through(blocking, store, (0, inside), At::Metadata, found)?)
+    let in_data: fn(u64) -> At = At::Data;
+    let places =
+        [(in_data, 0, PAGE_BYTES.min(end)), (in_data, from, end), (At::Metadata, 0, inside)];
+    let mut found = Vec::new();
+    for (place, mut at, end) in places {
+        while at < end {
+            let bytes = read(blocking, store, place(at), (end - at).min(CHUNK_BYTES))?;
+            found.extend(labels_in(&bytes).map(|label| place(at + label)));
+            at += CHUNK_BYTES;
+        }
+    }
+    Ok(found)
 }
 
 /// The most that metadata takes on a device of this size.
 fn longest_bytes(device_bytes: u64) -> u64 {
     let pages = LogSize::of(*LOG_EXTENTS.end()).pages;
     Layout::with_log(device_bytes / SECTOR_BYTES, SLOTS, pages).total_bytes
-}
-
-fn look_through(
-    blocking: &mut Blocking,
-    store: &mut Store,
-    (mut at, end): (u64, u64),
-    place: fn(u64) -> At,
-    found: Found<'_>,
-) -> Result<bool, Errno> {
-    while at < end {
-        blocking.may_begin()?;
-        let bytes = read(blocking, store, place(at), (end - at).min(CHUNK_BYTES))?;
-        for label in labels_in(&bytes) {
-            if !found(blocking, store, place(at + label))? {
-                return Ok(false);
-            }
-        }
-        at += CHUNK_BYTES;
-    }
-    Ok(true)
 }
 
 fn read(
@@ -96,6 +79,7 @@ fn read(
         At::Metadata(at) => return blocking.read(store, at, length),
         At::Data(at) => at,
     };
+    blocking.may_begin()?;
     let count = usize::try_from(length).expect("1 MiB");
     let buffer = blocking.pool.take(count).ok_or(Errno::NO_BUFFERS)?;
     store.read(&mut blocking.hands, 0, at, buffer, 0..count);
@@ -107,20 +91,20 @@ fn read(
 }
 
 /// Has a page hold nothing, durably.
-fn wipe(blocking: &mut Blocking, store: &mut Store, page: At) -> Result<bool, Errno> {
+fn wipe(blocking: &mut Blocking, store: &mut Store, page: At) -> Result<(), Errno> {
     let at = match page {
-        At::Metadata(at) => return blocking.clear(store, at, PAGE_BYTES).map(|()| true),
+        At::Metadata(at) => return blocking.clear(store, at, PAGE_BYTES),
         At::Data(at) => at,
     };
     let length = usize::try_from(PAGE_BYTES).expect("4096");
     let mut bytes = blocking.pool.take(length).ok_or(Errno::NO_BUFFERS)?;
     bytes.as_mut().expect("just taken").fill(0);
     store.write(&mut blocking.hands, 0, at, Piece::from(bytes), true);
-    blocking.wait().map(|_| true)
+    blocking.wait().map(drop)
 }
 
 /// Where pages begin as a label does.
-fn labels_in(bytes: &[u8]) -> Vec<u64> {
+fn labels_in(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     let pages = (0..).step_by(4096).zip(bytes.chunks(4096));
-    pages.filter(|(_, page)| page.starts_with(OUR_MAGIC)).map(|(at, _)| at).collect()
+    pages.filter(|(_, page)| page.starts_with(OUR_MAGIC)).map(|(at, _)| at)
 }

@@ -154,16 +154,23 @@ fn kept(scratch: &Scratch, beside: Option<&str>) -> (PathBuf, Plan) {
     (path, Plan { kept_bytes: Some(8192), ..plan })
 }
 
+/// The same, made part of resource 3 of cluster 1.
+fn kept_and_made(scratch: &Scratch, beside: Option<&str>) -> (PathBuf, Plan) {
+    let (path, plan) = kept(scratch, beside);
+    let label = label(ClusterId(1), ResourceId(3), &plan, 5);
+    let record = Record { stores: 1, ..Record::default() };
+    let plans = std::slice::from_ref(&plan);
+    make(plans, &[label], &record, false, &Arc::default()).expect("made");
+    (path, plan)
+}
+
 #[test]
 fn a_kept_file_has_its_length_again_also_where_its_removal_is_interrupted() {
     let (cluster, resource) = (ClusterId(1), ResourceId(3));
     for beside in [None, Some("metadata.img")] {
         let scratch = Scratch::new(Vec::new());
-        let (path, plan) = kept(&scratch, beside);
+        let (path, plan) = kept_and_made(&scratch, beside);
         let plans = std::slice::from_ref(&plan);
-        let label = label(cluster, resource, &plan, 5);
-        let record = Record { stores: 1, ..Record::default() };
-        make(plans, &[label], &record, false, &Arc::default()).expect("made");
         // Its disk fails once its superblock is gone: as if the process had ended then.
         let faults = store::FaultSpec { flush_errors_one_in: 1, ..Default::default() };
         let spec = StoreSpec { faults: Some(faults), ..plan.spec.clone() };
@@ -177,11 +184,8 @@ fn a_removal_that_was_interrupted_goes_on() {
     let (cluster, resource) = (ClusterId(1), ResourceId(3));
     for beside in [None, Some("metadata.img")] {
         let scratch = Scratch::new(Vec::new());
-        let (path, plan) = kept(&scratch, beside);
+        let (path, plan) = kept_and_made(&scratch, beside);
         let plans = std::slice::from_ref(&plan);
-        let label = label(cluster, resource, &plan, 5);
-        let record = Record { stores: 1, ..Record::default() };
-        make(plans, &[label], &record, false, &Arc::default()).expect("made");
         store::give_back(&path, 8192).expect("its first step");
         for _ in 0..2 {
             remove_labelled(&plan, plans, cluster, resource).expect("the others");
