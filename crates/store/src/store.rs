@@ -7,6 +7,7 @@
 //! out at once and answered later.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::Instant;
@@ -49,6 +50,10 @@ pub struct Store {
     faults: Option<Faults>,
     /// Changes that are to be carried out at this time, on this disk: whatever comes after it sees them.
     late: Vec<(Instant, usize, u64, Work)>,
+    /// How often any share was told that its disk could not make something stable.
+    losses: Arc<AtomicU64>,
+    /// Of these, what this share knows of.
+    losses_known: u64,
     ours: bool,
     description: String,
 }
@@ -102,6 +107,8 @@ impl Store {
             metadata,
             faults: spec.faults.as_ref().map(Faults::new),
             late: Vec::new(),
+            losses: Arc::new(AtomicU64::new(0)),
+            losses_known: 0,
             ours,
             description,
         })
@@ -118,9 +125,31 @@ impl Store {
             metadata: self.metadata.clone(),
             faults: self.faults.as_ref().map(|faults| faults.share(number)),
             late: Vec::new(),
+            losses: self.losses.clone(),
+            losses_known: self.losses.load(Ordering::SeqCst),
             ours: self.ours,
             description: self.description.clone(),
         }
+    }
+
+    /// A flush or a durable write of this share failed. A disk that loses what was in its cache says so once, to whoever asks
+    /// first: every other share's next flush covers nothing of that ([`Store::lost_meanwhile`]).
+    pub fn note_loss(&mut self) {
+        self.losses_known = self.losses.fetch_add(1, Ordering::SeqCst) + 1;
+    }
+
+    /// The same of a durable write of metadata: what the disk says of its cache is said of the data that lies beside it.
+    pub fn note_metadata_loss(&mut self) {
+        if self.metadata.as_ref().is_some_and(|area| area.disk == self.data.disk) {
+            self.note_loss();
+        }
+    }
+
+    /// Whether another share noted a loss since this one was last asked: then a flush of this one that has just gone well did not.
+    #[must_use]
+    pub fn lost_meanwhile(&mut self) -> bool {
+        let losses = self.losses.load(Ordering::SeqCst);
+        std::mem::replace(&mut self.losses_known, losses) != losses
     }
 
     /// Size of the data area in bytes, a multiple of the block size.

@@ -658,6 +658,28 @@ fn a_disk_that_is_full_refuses_writes_of_data_and_metadata_and_keeps_what_it_has
 }
 
 #[test]
+fn what_one_share_was_told_of_a_lost_cache_every_other_hears_once() {
+    let scratch = Scratch::new();
+    let (path, beside) = (scratch.file("disk", MIB), scratch.file("metadata", MIB));
+    let external = MetadataPlace::External { path: beside, bytes: 64 * 1024 };
+    for (spec, together) in [
+        (with_metadata(StoreSpec::path(&path), 64 * 1024), true),
+        (StoreSpec { metadata: external, ..StoreSpec::path(&path) }, false),
+    ] {
+        let mut store = Store::open(spec).unwrap();
+        let mut shares = [store.share(1), store.share(2)];
+        assert!(shares.iter_mut().all(|share| !share.lost_meanwhile()), "nothing happened");
+        shares[0].note_loss();
+        assert!(!shares[0].lost_meanwhile(), "it told the others");
+        assert!([&mut store, &mut shares[1]].into_iter().all(Store::lost_meanwhile));
+        assert!([&mut store, &mut shares[1]].into_iter().all(|share| !share.lost_meanwhile()));
+        store.note_metadata_loss();
+        assert!(shares.iter_mut().all(|share| share.lost_meanwhile() == together));
+        assert!(!store.share(3).lost_meanwhile(), "that was before it came to be");
+    }
+}
+
+#[test]
 fn zeroes_are_told_from_everything_else() {
     for length in [0, 1, 255, 256, 257, 4096, 5000] {
         let mut bytes = vec![0; length];

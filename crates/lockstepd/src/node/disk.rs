@@ -101,6 +101,26 @@ impl DiskPurpose {
         }
     }
 
+    /// What it makes stable, if anything, and of which volume; of none: the first, which has the record.
+    fn makes_stable(&self) -> Option<(Stable, Option<VolumeId>)> {
+        match *self {
+            DiskPurpose::Op { kind: OpKind::Flush(_, volume), .. } => {
+                Some((Stable::All, Some(volume)))
+            }
+            DiskPurpose::Op { kind: OpKind::Change { durable: true }, changes, .. } => {
+                match changes? {
+                    Part::Data(volume, _) => Some((Stable::Data, Some(volume))),
+                    Part::Page(volume, _) | Part::Sums(volume, _) => {
+                        Some((Stable::Metadata, Some(volume)))
+                    }
+                }
+            }
+            DiskPurpose::Seal { volume, .. } => Some((Stable::Metadata, Some(volume))),
+            DiskPurpose::Record { .. } => Some((Stable::Metadata, None)),
+            DiskPurpose::Op { .. } | DiskPurpose::Beyond { .. } | DiskPurpose::Sums { .. } => None,
+        }
+    }
+
     /// Whose disk it is.
     pub(super) fn resource(&self) -> Key {
         match self {
@@ -117,6 +137,15 @@ impl DiskPurpose {
             } => *resource,
         }
     }
+}
+
+/// What an operation makes stable, with what the disk has in its cache.
+#[derive(Clone, Copy)]
+enum Stable {
+    /// What was written before, and nothing else.
+    All,
+    Data,
+    Metadata,
 }
 
 /// What goes on once an extent's checksums are in memory.
@@ -166,9 +195,12 @@ impl Part {
 pub(crate) enum OpKind {
     Data,
     Hash,
-    Change,
-    /// Of one volume; which of the resource's flushes it belongs to.
-    Flush(Key),
+    /// With what was in the disk's cache before, if `durable`.
+    Change {
+        durable: bool,
+    },
+    /// Of this volume; which of the resource's flushes it belongs to.
+    Flush(Key, VolumeId),
 }
 
 impl OpKind {
@@ -176,8 +208,8 @@ impl OpKind {
     fn words(self) -> &'static str {
         match self {
             OpKind::Data | OpKind::Hash => "a read",
-            OpKind::Change => "a write",
-            OpKind::Flush(_) => "a flush",
+            OpKind::Change { .. } => "a write",
+            OpKind::Flush(..) => "a flush",
         }
     }
 }
@@ -246,7 +278,7 @@ impl Node {
             DiskRequest::Meta { page, .. } => Part::Page(volume, page),
             _ => unreachable!("told apart above"),
         };
-        if self.waits_for_late(key, &part, OpKind::Change.words()) {
+        if self.waits_for_late(key, &part, "a write") {
             return self.answer_disk(key, shard, op, DiskAnswer::Failed);
         }
         let pool = self.buffers.outgoing().clone();
@@ -261,7 +293,11 @@ impl Node {
             }
             other => other,
         };
-        let (kind, changes) = (OpKind::Change, Some(part));
+        let durable = match &request {
+            DiskRequest::Write { durable, .. } | DiskRequest::Zero { durable, .. } => *durable,
+            _ => true,
+        };
+        let (kind, changes) = (OpKind::Change { durable }, Some(part));
         let memory = match &request {
             DiskRequest::Write { buffer, .. } => Some(self.buffers.trace(*buffer)),
             _ => None,
@@ -306,7 +342,7 @@ impl Node {
         };
         let flush = resource.flushes.insert((disk.volumes.len(), true));
         for entry in &mut disk.volumes {
-            let (resource, kind) = (key, OpKind::Flush(flush));
+            let (resource, kind) = (key, OpKind::Flush(flush, entry.volume));
             let (place, changes, memory) = (None, None, None);
             let purpose = DiskPurpose::Op { resource, shard, op, kind, place, changes, memory };
             self.disk_line.open += 1;
@@ -380,7 +416,8 @@ impl Node {
     }
 
     /// An operation on a disk has ended.
-    pub(super) fn on_disk(&mut self, purpose: DiskPurpose, event: Event) {
+    pub(super) fn on_disk(&mut self, purpose: DiskPurpose, mut event: Event) {
+        self.judge(&purpose, &mut event);
         match purpose {
             DiskPurpose::Beyond { resource, volume, .. } => {
                 self.on_given_back(resource, volume, &event);
@@ -418,6 +455,31 @@ impl Node {
                 }
                 self.on_op(resource, shard, op, kind, place, event);
             }
+        }
+    }
+
+    /// A disk that loses what was in its cache says so once, to one thread. Others are told by this: their next flush did not go
+    /// well, whatever the disk says.
+    fn judge(&mut self, purpose: &DiskPurpose, event: &mut Event) {
+        let Some((stable, volume)) = purpose.makes_stable() else { return };
+        let resource = self.resources.get_mut(purpose.resource());
+        let Some(disk) = resource.and_then(|entry| entry.disk.as_mut()) else { return };
+        let entry = match volume {
+            Some(volume) => disk.volume(volume),
+            None => disk.volumes.first_mut(),
+        };
+        let Some(LocalVolume { store, .. }) = entry else { return };
+        match (stable, event.result) {
+            (Stable::All, Ok(_)) if store.lost_meanwhile() => {
+                event.result = Err(Errno::IO);
+                let name = self.name_of(purpose.resource());
+                error!("{name}: another thread was told that its disk lost what was not flushed");
+            }
+            (_, Ok(_)) => {}
+            // Nothing was to be lost: it was not taken.
+            (Stable::Data | Stable::Metadata, Err(Errno::NO_SPACE)) => {}
+            (Stable::All | Stable::Data, Err(_)) => store.note_loss(),
+            (Stable::Metadata, Err(_)) => store.note_metadata_loss(),
         }
     }
 
@@ -470,7 +532,7 @@ impl Node {
             return;
         }
         let answer = match (kind, event.payload) {
-            (OpKind::Flush(flush), _) => {
+            (OpKind::Flush(flush, _), _) => {
                 let Some(resource) = self.resources.get_mut(key) else { return };
                 let (left, good) =
                     resource.flushes.get_mut(flush).expect("a flush is open until answered");

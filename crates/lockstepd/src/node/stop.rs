@@ -236,6 +236,9 @@ pub(super) fn has_late(operations: &Slab<Purpose>, key: Key) -> bool {
 fn close(blocking: &mut Blocking, disk: &mut LocalDisk) -> Result<(), Errno> {
     for entry in &mut disk.volumes {
         blocking.flush(&mut entry.store)?;
+        if entry.store.lost_meanwhile() {
+            return Err(Errno::IO);
+        }
     }
     let (Some(record), Some(entry)) = (disk.record.as_mut(), disk.volumes.first_mut()) else {
         return Ok(());
