@@ -29,8 +29,13 @@ const KINDS: &[(&str, &str)] = &[
 ];
 
 /// Labs that are not called as what they are about.
-const NAMED_OTHERWISE: &[(&str, &str)] =
-    &[("attach", "nbd"), ("frozen", "nvme"), ("late", "ublk"), ("xfs", "nvme")];
+const NAMED_OTHERWISE: &[(&str, &[&str])] = &[
+    ("attach", &["nbd", "nvme"]),
+    ("frozen", &["nvme"]),
+    ("late", &["ublk"]),
+    ("quorum", &["nvme"]),
+    ("xfs", &["nvme"]),
+];
 
 /// Kernels, in the order of their columns.
 const KERNELS: &[&str] = &["5.10", "6.1", "6.12", "newest"];
@@ -73,8 +78,7 @@ fn cell(kind: &str, kernel: &str, ends: &[Ended]) -> String {
     let mut word = NOT_RUN.to_owned();
     for Ended { name, end, seen, .. } in ends {
         let Some((what, _)) = split(name).filter(|(_, of)| *of == kernel) else { continue };
-        let about = NAMED_OTHERWISE.iter().find(|(name, _)| *name == what);
-        if *end == End::Failed && about.map_or(what, |(_, about)| about) == kind {
+        if *end == End::Failed && is_about(what, kind) {
             return "FAILED".to_owned();
         }
         if *end != End::Passed {
@@ -87,6 +91,12 @@ fn cell(kind: &str, kernel: &str, ends: &[Ended]) -> String {
         }
     }
     word
+}
+
+/// Whether a lab of this name is about this kind.
+fn is_about(what: &str, kind: &str) -> bool {
+    let named = NAMED_OTHERWISE.iter().find(|(name, _)| *name == what);
+    named.map_or(what == kind, |(_, kinds)| kinds.contains(&kind))
 }
 
 /// What a lab is about, and its kernel.
@@ -127,8 +137,9 @@ pub(crate) fn table(ends: &[Ended]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Seen, said, table};
+    use super::{KERNELS, KINDS, Seen, is_about, said, split, table};
     use crate::Ended;
+    use crate::labs::LABS;
     use crate::supervise::End;
     use std::time::Duration;
 
@@ -143,6 +154,15 @@ mod tests {
         let refused = Some(("ublk", "refused: no driver".to_owned()));
         assert_eq!(said("ublk refused: no driver; nothing is left"), refused);
         assert_eq!(said("words of another kind"), None);
+    }
+
+    #[test]
+    fn every_lab_in_a_machine_has_its_cell() {
+        for lab in LABS.iter().filter(|lab| lab.name.starts_with("vm-")) {
+            let (what, kernel) = split(lab.name).expect("it names its kernel");
+            assert!(KERNELS.contains(&kernel), "{}", lab.name);
+            assert!(KINDS.iter().any(|(kind, _)| is_about(what, kind)), "{}", lab.name);
+        }
     }
 
     #[test]

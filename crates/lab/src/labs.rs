@@ -143,9 +143,11 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "vm-nvme-newest" |bench| vm::nvme(bench, vm::NEWEST), "The same with the newest kernel of Debian.";
     Full  "vm-frozen-6.12" |bench| vm::frozen(bench, vm::LINUX_6_12), "A node that forwards requests of Linux 6.12 stands still under fio, is given up, and goes on.";
     Full  "vm-frozen-6.1" |bench| vm::frozen(bench, vm::LINUX_6_1), "The same with Linux 6.1.";
+    Full  "vm-frozen-5.10" |bench| vm::frozen(bench, vm::LINUX_5_10), "The same with Linux 5.10.";
     Full  "vm-frozen-newest" |bench| vm::frozen(bench, vm::NEWEST), "The same with the newest kernel of Debian.";
     Full  "vm-quorum-6.12" |bench| vm::quorum(bench, vm::LINUX_6_12), "Linux 6.12 uses a volume by NVMe/TCP while two of three nodes are killed, with several paths and without multipath.";
     Full  "vm-quorum-6.1" |bench| vm::quorum(bench, vm::LINUX_6_1), "The same with Linux 6.1.";
+    Full  "vm-quorum-5.10" |bench| vm::quorum(bench, vm::LINUX_5_10), "The same with Linux 5.10.";
     Full  "vm-quorum-newest" |bench| vm::quorum(bench, vm::NEWEST), "The same with the newest kernel of Debian.";
     Full  "vm-attach-6.1" |bench| vm::attach(bench, vm::LINUX_6_1, vm::Has::All), "lockstep device makes disks of a volume by NVMe/TCP and NBD in an emulated machine with Linux 6.1; a node dies.";
     Full  "vm-attach-5.10" |bench| vm::attach(bench, vm::LINUX_5_10, vm::Has::None), "The same with Linux 5.10.";
@@ -195,6 +197,8 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "vm-vhost-6.1" |bench| vm::vhost(bench, vm::LINUX_6_1), "The same with Linux 6.1.";
     Full  "vm-vhost-newest" |bench| vm::vhost(bench, vm::NEWEST), "The same with the newest kernel of Debian.";
     Full  "vm-xfs-6.12" |bench| vm::xfs(bench, vm::LINUX_6_12), "xfs of Linux 6.12 on a volume by NVMe/TCP and several paths: all nodes are killed at once under it, twice, and come back.";
+    Full  "vm-xfs-6.1" |bench| vm::xfs(bench, vm::LINUX_6_1), "The same with Linux 6.1.";
+    Full  "vm-xfs-newest" |bench| vm::xfs(bench, vm::NEWEST), "The same with the newest kernel of Debian.";
     Full  "app-ext4" apps::ext4, "Synced files on ext4 survive a killed primary without an error, and a power cut of all nodes.";
     Full  "app-xfs" apps::xfs, "The same on xfs.";
     Full  "app-btrfs" apps::btrfs, "The same on btrfs.";

@@ -171,6 +171,27 @@ fn what_a_client_left_that_waited_for_memory_is_not_carried_out() {
     }
 }
 
+/// Its connection may have ended long ago, and that be lost on its way.
+#[test]
+fn what_a_client_that_moves_sent_and_lay_unread_for_long_is_not_carried_out() {
+    let cluster = small_cluster("unread", 1);
+    cluster.create(&ResourceFile { shards: 1, ..numbered(&cluster, 0, 64 * MIB, &[1]) });
+    let mut volume = cluster.open(1, "disk0");
+    volume.write(0, &content(1, 32 << 20)).expect("written");
+    let mut slow = cluster.open(1, "disk0");
+    slow.begin_read(0, 32 << 20);
+    slow.take_some();
+    let mut moves = cluster.open(1, "disk0?moves");
+    moves.send_write(0, &content(2, 4096));
+    // From then on it may have asked elsewhere.
+    std::thread::sleep(std::time::Duration::from_millis(4500));
+    drop(slow);
+    for _ in 0..2 {
+        assert!(volume.read(0, 4096).expect("read") == content(1, 4096));
+    }
+    assert!(moves.read(0, 4096).is_err(), "its connection ends");
+}
+
 #[test]
 fn clients_of_a_volume_without_quorum_keep_no_other_volume_waiting() {
     let mut cluster = small_cluster("stuck", 2);

@@ -200,6 +200,28 @@ fn a_host_gets_no_queue_of_another_ones_controller() {
 }
 
 #[test]
+fn a_host_has_each_of_its_queues_once_and_no_more_than_it_was_granted() {
+    let cluster = cluster("queues", 1);
+    create(&cluster, &["gamma"], &[1]);
+    let name = subsystem(&cluster, "gamma");
+    let who = NvmeIdentity { secret: None, ..host(ONE, 1, None) };
+    let mut volume = open(&cluster, 1, "gamma", &who).unwrap();
+    let controller = Some(volume.controller);
+    let connect = |subsystem: &str, queue: u16, controller: Option<u16>| {
+        let subsystem = subsystem.to_owned();
+        Raw::dial(&cluster).ask(move |host, send| {
+            host.connect((&subsystem, ONE), (queue, 32), controller, 0, send)
+        })
+    };
+    assert_eq!(connect(&name, 1, controller).unwrap().0, 0x0c, "it has that one");
+    assert_eq!(connect(&name, 2, controller).unwrap().0, 0);
+    assert_eq!(connect(&name, 5, controller).unwrap().0, 0x182, "four were granted");
+    assert_eq!(connect(nvme::DISCOVERY_NQN, 1, controller).unwrap().0, 0x182);
+    volume.write(0, &content(1, 4096)).unwrap();
+    assert!(read(&mut volume, 0, 4096) == content(1, 4096));
+}
+
+#[test]
 fn secrets_are_exchanged_while_hosts_go_on() {
     let cluster = cluster("proof-rotate", 1);
     create(&cluster, &["alpha"], &[1]);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use harness::Cluster;
 use machine::{Machine, Want};
-use wire::admin::{Answer, Command, Operation};
+use wire::admin::{Answer, Command, Operation, VhostSocket};
 
 const MIB: u64 = 1 << 20;
 
@@ -21,12 +21,17 @@ fn add(cluster: &Cluster, node: u16) -> PathBuf {
     }
 }
 
-/// Whether a machine is there.
-fn connected(cluster: &Cluster, node: u16) -> bool {
+/// What a node lists.
+fn sockets(cluster: &Cluster, node: u16) -> Vec<VhostSocket> {
     match cluster.ask(node, Command::VhostList {}) {
-        Ok(Answer::VhostSockets { sockets, .. }) => sockets.iter().any(|socket| socket.connected),
+        Ok(Answer::VhostSockets { sockets, .. }) => sockets,
         other => panic!("no list: {other:?}"),
     }
+}
+
+/// Whether a machine is there.
+fn connected(cluster: &Cluster, node: u16) -> bool {
+    sockets(cluster, node).iter().any(|socket| socket.connected)
 }
 
 /// A cluster of so many nodes with copies of a volume of 16 MiB, and where a machine gets it.
@@ -299,6 +304,28 @@ fn one_machine_has_a_disk_at_a_time() {
     let group = Some("no such group".to_owned());
     assert!(refused(Command::VhostAdd { resource, volume, group }).contains("LS-0071"));
     assert!(!connected(&cluster, 1));
+}
+
+#[test]
+fn a_socket_stays_listed_while_the_description_of_its_resource_cannot_be_read() {
+    let (mut cluster, path) = serving("vhost-unread", 1);
+    cluster.kill(1);
+    let described = cluster.home(1).join("resources/alpha.toml");
+    let text = std::fs::read(&described).unwrap();
+    std::fs::write(&described, "= no description").unwrap();
+    cluster.start(1);
+    assert_eq!(sockets(&cluster, 1).len(), 1, "nobody said that it is gone");
+    cluster.kill(1);
+    std::fs::write(&described, text).unwrap();
+    cluster.start(1);
+    let mut machine = Machine::new();
+    machine.connect(&path);
+    machine.read(0, 4096);
+    drop(machine);
+    cluster.kill(1);
+    std::fs::remove_file(&described).unwrap();
+    cluster.start(1);
+    assert_eq!(sockets(&cluster, 1).len(), 0);
 }
 
 #[test]

@@ -56,6 +56,8 @@ pub(crate) enum Answer {
 pub struct Controller {
     id: u16,
     service: Service,
+    /// Queues for I/O that the host may have.
+    queues: u16,
     configuration: u32,
     keep_alive: Duration,
     heard: Instant,
@@ -82,6 +84,7 @@ impl Controller {
         Controller {
             id,
             service,
+            queues: IO_QUEUES_MAX,
             configuration: 0,
             keep_alive,
             heard: now,
@@ -93,6 +96,25 @@ impl Controller {
             access_changes: 1,
             notices: Notices::default(),
         }
+    }
+
+    /// The host gets so many queues for I/O at most: 1 to [`IO_QUEUES_MAX`], which is what it gets without this.
+    #[must_use]
+    pub fn with_queues(mut self, most: u16) -> Controller {
+        self.queues = most.clamp(1, IO_QUEUES_MAX);
+        self
+    }
+
+    /// Queues for I/O that the host may have. They have the numbers from 1 on.
+    #[must_use]
+    pub fn queues(&self) -> u16 {
+        self.queues
+    }
+
+    /// How often the host said that it will be heard of; zero: never given up.
+    #[must_use]
+    pub fn keep_alive(&self) -> Duration {
+        self.keep_alive
     }
 
     /// Its number, among those of its subsystem.
@@ -299,7 +321,7 @@ impl Controller {
     fn set_feature(&mut self, command: &Command) -> Answer {
         let value = command.word(11);
         match command.byte(40) {
-            FEATURE_QUEUES => Answer::Done(Self::queues(value)),
+            FEATURE_QUEUES => Answer::Done(self.granted(value)),
             FEATURE_ASYNC_EVENTS => {
                 self.wanted = value & (NOTICE_NAMESPACES | NOTICE_ANA | NOTICE_DISCOVERY);
                 Answer::Done(0)
@@ -334,15 +356,15 @@ impl Controller {
     }
 
     /// Queues that the host gets of those that it asks for: both numbers counted from 0.
-    fn queues(asked: u32) -> u64 {
-        let most = u32::from(IO_QUEUES_MAX - 1);
+    fn granted(&self, asked: u32) -> u64 {
+        let most = u32::from(self.queues - 1);
         let (submission, completion) = ((asked & 0xffff).min(most), (asked >> 16).min(most));
         u64::from(submission | completion << 16)
     }
 
     fn feature(&self, command: &Command) -> Answer {
         match command.byte(40) {
-            FEATURE_QUEUES => Answer::Done(Self::queues(u32::MAX)),
+            FEATURE_QUEUES => Answer::Done(self.granted(u32::MAX)),
             FEATURE_ASYNC_EVENTS => Answer::Done(u64::from(self.wanted)),
             FEATURE_KEEP_ALIVE => Answer::Done(self.keep_alive.as_millis()),
             FEATURE_VOLATILE_CACHE => Answer::Done(1),

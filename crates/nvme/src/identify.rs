@@ -3,8 +3,9 @@
 use crate::bytes::{set, set_text, zeroes};
 use crate::command::Status;
 use crate::number::{
-    COMMAND_BYTES, DISCOVERY_NQN, EVENTS_OPEN_MAX, IDENTIFY_BYTES, INLINE_BYTES_MAX, MDTS,
-    NAMESPACES_MAX, NOTICE_ANA, NOTICE_DISCOVERY, NOTICE_NAMESPACES, NQN_BYTES, NSID_ALL, VERSION,
+    COMMAND_BYTES, DEALLOCATED_BLOCKS, DISCOVERY_NQN, EVENTS_OPEN_MAX, IDENTIFY_BYTES,
+    INLINE_BYTES_MAX, MDTS, NAMESPACES_MAX, NOTICE_ANA, NOTICE_DISCOVERY, NOTICE_NAMESPACES,
+    NQN_BYTES, NSID_ALL, VERSION,
 };
 use crate::subsystem::{Namespace, Service};
 use alloc::vec::Vec;
@@ -29,7 +30,7 @@ pub(crate) fn identify(
 ) -> Result<Vec<u8>, Status> {
     match cns {
         CNS_CONTROLLER => Ok(of_controller(service, controller)),
-        CNS_CONTROLLER_SET => Ok(zeroes(IDENTIFY_BYTES)),
+        CNS_CONTROLLER_SET => Ok(of_command_set()),
         CNS_NAMESPACE if nsid == 0 || nsid == NSID_ALL => Err(Status::INVALID_NAMESPACE),
         // One that is not there is all zeroes.
         CNS_NAMESPACE if nsid <= NAMESPACES_MAX => {
@@ -80,6 +81,17 @@ fn of_controller(service: &Service, controller: u16) -> Vec<u8> {
         }
         Service::Volumes(_) => of_io_controller(to),
     }
+    page
+}
+
+/// What a controller says of the NVM command set: how much a dataset management command may name, so that it is done long before
+/// a host gives it up. Other sizes have no limit.
+fn of_command_set() -> Vec<u8> {
+    let mut page = zeroes(IDENTIFY_BYTES);
+    // As many ranges as are told at most; each, and all of a command together, of so many blocks.
+    page[3] = u8::MAX;
+    set(&mut page, 4, &DEALLOCATED_BLOCKS.to_le_bytes());
+    set(&mut page, 8, &u64::from(DEALLOCATED_BLOCKS).to_le_bytes());
     page
 }
 

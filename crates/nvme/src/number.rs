@@ -18,6 +18,10 @@ pub const H2C_BYTES_MAX: u32 = TRANSFER_BYTES_MAX;
 pub const H2C_BYTES_SENT: u32 = 128 << 10;
 /// Bytes of data that the machine itself gathers: ranges to deallocate, connect data.
 pub(crate) const GATHER_BYTES_MAX: usize = 4096;
+/// Blocks that a dataset management command may name, as hosts are told: a second's work, where they wait for thirty.
+pub(crate) const DEALLOCATED_BLOCKS: u32 = 1 << 18;
+/// Bytes of them that are deallocated, at most: for hosts that do not look for that limit (Linux before 5.13 sends 2 TiB).
+pub(crate) const DEALLOCATED_BYTES_MAX: u64 = 16 << 30;
 /// Asynchronous event requests that a host may leave open.
 pub const EVENTS_OPEN_MAX: usize = 4;
 /// Namespaces of one subsystem, at most.

@@ -11,9 +11,9 @@ use crate::connection::{CloseReason, Connection, Event, Phase, Role, connect_of}
 use crate::controller::{Answer, Controller};
 use crate::notice::Notice;
 use crate::number::{
-    AUTH_REQUIRED, FABRICS_CONNECT, FABRICS_PROPERTY_SET, FLAG_LAST, FLAG_SUCCESS,
-    GATHER_BYTES_MAX, IO_COMPARE, IO_DATASET, IO_FLUSH, IO_READ, IO_RESERVATION_REPORT, IO_VERIFY,
-    IO_WRITE, IO_WRITE_ZEROES, NSID_ALL, TRANSFER_BYTES_MAX,
+    AUTH_REQUIRED, DEALLOCATED_BYTES_MAX, FABRICS_CONNECT, FABRICS_PROPERTY_SET, FLAG_LAST,
+    FLAG_SUCCESS, GATHER_BYTES_MAX, IO_COMPARE, IO_DATASET, IO_FLUSH, IO_READ,
+    IO_RESERVATION_REPORT, IO_VERIFY, IO_WRITE, IO_WRITE_ZEROES, NSID_ALL, TRANSFER_BYTES_MAX,
 };
 use crate::open::{Open, OpenKind};
 use crate::pdu::{put_read, put_ready, put_response};
@@ -445,7 +445,8 @@ fn judge_report(
     }
 }
 
-/// What a dataset management command deallocates; `None`: it is about something else, which is only a hint.
+/// What a dataset management command deallocates; `None`: it is about something else, which is only a hint. So is this: of what a
+/// host names that does not look for limits, no more is taken than can be done before it gives the command up.
 fn deallocated(
     command: &Command,
     data: &[u8],
@@ -461,13 +462,26 @@ fn deallocated(
     if data.len() < count * RANGE_BYTES {
         return Err(Status::SGL_LENGTH);
     }
+    let ranges = ranges_of(data, count, namespace)?;
+    Ok((command.word(11) & (1 << 2) != 0).then_some(ranges))
+}
+
+/// The ranges of a dataset management command, as far as they are looked at.
+pub(crate) fn ranges_of(
+    data: &[u8],
+    count: usize,
+    namespace: &Namespace,
+) -> Result<Vec<Range<u64>>, Status> {
     let mut ranges = Vec::with_capacity(count);
+    let mut room = DEALLOCATED_BYTES_MAX;
     for range in data.chunks_exact(RANGE_BYTES).take(count) {
         let (blocks, first) = (u64::from(u32_at(range, 4)), u64_at(range, 8));
         let range = bytes_of(namespace, first, blocks)?;
-        if !range.is_empty() {
-            ranges.push(range);
+        let taken = range.start..range.end.min(range.start + room);
+        if !taken.is_empty() {
+            room -= taken.end - taken.start;
+            ranges.push(taken);
         }
     }
-    Ok((command.word(11) & (1 << 2) != 0).then_some(ranges))
+    Ok(ranges)
 }

@@ -141,7 +141,7 @@ impl Pair {
             Event::Connect(connect) if [NQN, DISCOVERY_NQN].contains(&&*connect.subsystem) => {
                 let keep_alive = Duration::from_millis(u64::from(connect.keep_alive_ms));
                 let controller = Controller::new(0x101, self.service.clone(), keep_alive, self.now);
-                self.connection.administrates(controller, &mut self.to_host);
+                self.connection.administrates(controller.with_queues(8), &mut self.to_host);
             }
             Event::Connect(_) => {
                 let status = Status::CONNECT_INVALID;
@@ -321,8 +321,12 @@ fn a_host_learns_what_it_needs_to_know() {
         assert_eq!((u32_at(&volume, 0), volume[130], &volume[104..120]), (1024, 12, &[2; 16][..]));
         let (_, _, names) = pair.ask(|host, send| host.identify(3, 1, send));
         assert_eq!(&names[..20], [&[2, 16, 0, 0][..], &[1; 16]].concat());
+        let (_, _, limits) = pair.ask(|host, send| host.identify(6, 0, send));
+        assert_eq!((limits[3], u32_at(&limits, 4), u32_at(&limits, 8)), (255, 1 << 18, 1 << 18));
         let (_, queues, _) = pair.ask(|host, send| host.set_feature(7, 0x0003_0003, send));
         assert_eq!(queues, 0x0003_0003);
+        let (_, queues, _) = pair.ask(|host, send| host.set_feature(7, 0x00ff_0002, send));
+        assert_eq!(queues, 0x0007_0002, "no more than it may have");
         let (_, _, access) = pair.ask(|host, send| host.log_page(0x0c, 56, send));
         assert_eq!((access[8], access[16], access[20], access[32]), (1, 1, 2, 1));
         assert_eq!((u32_at(&access, 48), u32_at(&access, 52)), (1, 2));
@@ -585,6 +589,22 @@ fn more_data_than_is_gathered_is_skipped_and_its_command_refused() {
         assert_eq!((pair.requests.len(), pair.connection.open_count()), (1, 0));
         assert_eq!(pair.ask(|host, send| host.flush(1, send)).0, Status::SUCCESS);
     }
+}
+
+#[test]
+fn of_what_a_host_wants_to_deallocate_no_more_is_taken_than_it_will_wait_for() {
+    let volume = Namespace { blocks: 1 << 40, ..subsystem().namespaces[0] };
+    let shift = volume.block_shift;
+    let ranges = [(0, 3), (5, u32::MAX), (1 << 39, u32::MAX)];
+    let data: Vec<u8> = ranges
+        .iter()
+        .flat_map(|&(first, blocks): &(u64, u32)| {
+            [&[0; 4][..], &blocks.to_le_bytes(), &first.to_le_bytes()].concat()
+        })
+        .collect();
+    let taken = crate::serve::ranges_of(&data, ranges.len(), &volume).expect("all are inside");
+    let limit = (16 << 30) - (3 << shift);
+    assert_eq!(taken, [0..3 << shift, 5 << shift..(5 << shift) + limit]);
 }
 
 #[test]

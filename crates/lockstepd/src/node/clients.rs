@@ -57,7 +57,7 @@ const SILENCE_SECONDS: u16 = 5;
 
 /// For so long after a request of it has come it has surely not asked elsewhere: it does so ten seconds after it has sent it, no
 /// sooner, and what it sent may have been on its way for [`SILENCE_SECONDS`].
-const STAYS: Duration = Duration::from_secs(4);
+pub(super) const STAYS: Duration = Duration::from_secs(4);
 
 /// Clients that are not known yet.
 #[derive(Default)]
@@ -80,6 +80,10 @@ pub(crate) struct Client {
     pub(super) connection: Served,
     /// Of which controller it is a queue.
     pub(super) controller: Option<u16>,
+    /// Which of its queues; 0 for administration.
+    pub(super) queue: u16,
+    /// Of a queue for I/O, how often its host said that it will be heard of; zero: never given up.
+    pub(super) keep_alive: Duration,
     /// Its controller, or an NBD client that moves, among all that there were in this process, for it is one way of several that
     /// its host has.
     pub(super) way: Option<Way>,
@@ -102,8 +106,8 @@ pub(crate) struct Client {
     sends: usize,
     /// What it sends is waited for.
     receiving: bool,
-    /// What it sends was not waited for when it was served last: it waited for memory, for answers, or for a peer.
-    paused: bool,
+    /// Since when what it sends is not waited for: it waits for memory, for answers, or for a peer.
+    pub(super) unread_since: Option<Instant>,
     /// It is in the list of those who wait for buffers.
     pub(super) hungry: bool,
     /// Of another thread's: where it is at home.
@@ -148,6 +152,8 @@ impl Client {
             socket,
             connection,
             controller: None,
+            queue: 0,
+            keep_alive: Duration(0),
             way: None,
             claim: None,
             turn: Turn::default(),
@@ -159,7 +165,7 @@ impl Client {
             unsent: 0,
             sends: 0,
             receiving: false,
-            paused: false,
+            unread_since: None,
             hungry: false,
             stay: None,
             bound_for: None,
@@ -194,10 +200,18 @@ impl Client {
         (is_its_turn && self.connection.waits_for_client()).then_some(self.moved)
     }
 
+    /// What it sends is waited for, or not.
+    fn note_unread(&mut self, now: Instant) {
+        self.unread_since = match self.receiving {
+            true => None,
+            false => self.unread_since.or(Some(now)),
+        };
+    }
+
     /// Whether it went while nothing was received of it. What it asked for before, and lies here or in the kernel, nobody waits for:
     /// it may have been asked for elsewhere since, and be older than what is there.
     fn has_left_meanwhile(&self) -> bool {
-        self.paused && self.socket.as_ref().is_some_and(Socket::is_ended)
+        self.unread_since.is_some() && self.socket.as_ref().is_some_and(Socket::is_ended)
     }
 
     /// Whether nothing is on its way to it, nor waited for.
@@ -409,6 +423,10 @@ impl Node {
         if client.has_left_meanwhile() {
             return self.drop_client(key, "the client closed the connection");
         }
+        if client.unread_since.is_some() && self.is_unread_too_long(key) {
+            return self.drop_client(key, "what it sent lay here unread for too long");
+        }
+        let Some(client) = self.clients.get_mut(key) else { return };
         // What it asks for begins at its home.
         if client.bound_for.is_none() {
             let mut demands = std::mem::take(&mut self.demands);
@@ -454,13 +472,13 @@ impl Node {
         if client.bound_for.is_some() {
             return self.send_home(key);
         }
-        client.paused = !client.receiving;
+        client.note_unread(self.hands.now());
         if congested && client.opened.is_some() {
             // Stirred again when a peer has taken what waits for it.
             return;
         }
         if let Some((buffer, range)) = client.connection.receive_into() {
-            client.paused = false;
+            client.unread_since = None;
             client.begin_receive(self.hands.now());
             let token = self.operations.insert(Purpose::NbdReceive(key)).number();
             let socket = client.socket.as_ref().expect("what receives has a socket");

@@ -19,7 +19,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use base::{AnswerError, Epoch, Instant, RequestId, ReservationCommand, ResourceId, VolumeId, Way};
+use base::{
+    AnswerError, Duration, Epoch, Instant, RequestId, ReservationCommand, ResourceId, VolumeId, Way,
+};
 use export::{Ask, Served, Tag};
 use nvme::{Credentials, Namespace, Report, Secret, Service, Status};
 use sys::{Buffer, Socket};
@@ -43,6 +45,7 @@ pub(super) struct Guest {
     socket: Socket,
     connection: Served,
     controller: Option<u16>,
+    keep_alive: Duration,
     way: Option<Way>,
     claim: Option<Claim>,
     expires_at: Option<Instant>,
@@ -171,8 +174,8 @@ impl Node {
         let mut connection = std::mem::replace(&mut client.connection, Served::Elsewhere(kind));
         let is_nvme = connection.nvme().is_some();
         let (controller, way, claim) = (client.controller, client.way, client.claim.clone());
-        let (life, turn) = (entry.life, client.turn);
-        let expires_at = controller.filter(|_| is_nvme).and_then(|id| self.expiry_of(id));
+        let (life, turn, keep_alive) = (entry.life, client.turn, client.keep_alive);
+        let expires_at = way.filter(|_| is_nvme).and_then(|way| self.expiry_of(way));
         if let Some(client) = self.clients.get_mut(key) {
             client.stay = Some(Stay { home, namespaces: None, turn, expires_at });
         }
@@ -186,6 +189,7 @@ impl Node {
             socket,
             connection,
             controller,
+            keep_alive,
             way,
             claim,
             expires_at,
@@ -210,6 +214,7 @@ impl Node {
         let mut client = Client::new(Some(socket), connection, opened, false, now);
         client.origin = Some(origin);
         client.controller = guest.controller;
+        client.keep_alive = guest.keep_alive;
         client.way = guest.way;
         client.claim = guest.claim;
         client.expires_at = guest.expires_at;
@@ -237,8 +242,8 @@ impl Node {
         if let Some((resource, _)) = client.opened {
             self.count_client(resource, false);
         }
-        if let Some(id) = client.controller {
-            self.stir_awaiting(id);
+        if let Some(way) = client.way.filter(|_| client.controller.is_some()) {
+            self.stir_awaiting(way);
         }
     }
 

@@ -26,7 +26,7 @@ use replica::member::Suspended;
 use wire::{OnNoQuorum, Quorum};
 
 use super::Node;
-use super::clients::{Client, Door};
+use super::clients::{Client, Door, STAYS};
 use super::homes::{Wish, Word};
 use super::patience::{is_taken, patiently};
 use super::resource::Resource;
@@ -53,6 +53,17 @@ const DISCOVERY_PATIENCE_MS: u32 = 120_000;
 
 /// How the names of subsystems begin; the cluster and the resource follow.
 const NQN_PREFIX: &str = "nqn.2026-11.invalid.lockstep";
+
+/// What a queue's host sent, and lay here unread for so long, is not looked at: Linux tries a command elsewhere that has no answer for
+/// 30 s.
+const HOST_STAYS: Duration = Duration::from_secs(10);
+
+/// What lay here for so long is younger than anything that a host does when a connection fails.
+const SURELY_NEW: Duration = Duration::from_millis(900);
+
+/// Queues for I/O that a host gets, at least, and more for each thread: they share the places for clients of the whole node, and more than
+/// there are threads to serve them bring nothing.
+const QUEUES: [u16; 2] = [4, 2];
 
 /// What hosts have set up.
 #[derive(Default)]
@@ -118,6 +129,12 @@ impl Claim {
     }
 }
 
+/// Whether a host that is given up at `expires_at` has not been heard for as long as it said: from then on it may try elsewhere.
+fn is_silent(expires_at: Instant, keep_alive: Duration, now: Instant) -> bool {
+    let grace = Duration(keep_alive.0 / 2);
+    now + grace >= expires_at
+}
+
 /// The number that hosts know a volume by.
 pub(super) fn namespace_of(volume: VolumeId) -> u32 {
     u32::from(volume.0) + 1
@@ -168,7 +185,7 @@ impl Node {
         let stood_still = now.since(self.hosts.looked_at) > STANDSTILL;
         self.hosts.looked_at = now;
         self.drop_outdated_hosts(now);
-        let mut expiries = BTreeMap::new();
+        let mut expiries: BTreeMap<u32, Option<Instant>> = BTreeMap::new();
         for key in self.clients.keys() {
             let Some(client) = self.clients.get_mut(key) else { continue };
             if stood_still && client.is_watched_host() {
@@ -176,33 +193,54 @@ impl Node {
                 self.drop_client(key, "this process stood still");
                 continue;
             }
-            let at_home = client.expires_at;
+            let (at_home, way) = (client.expires_at, client.way);
             let Some(connection) = client.connection.nvme() else { continue };
             let expires_at = connection.expires_at().or(at_home);
             if expires_at.is_some_and(|at| at <= now) {
                 self.drop_client(key, "the host was silent for longer than it said");
             } else {
-                if let Some(controller) = connection.controller() {
-                    expiries.insert(controller.id(), expires_at);
+                if let Some(way) = way.filter(|_| connection.controller().is_some()) {
+                    expiries.insert(way.number, expires_at);
                 }
                 self.tell_host(key);
             }
         }
         if self.threads.others() > 0 && self.threads.is_first() {
             for key in self.clients.keys() {
-                let controller = self.clients.get(key).and_then(|client| client.controller);
-                let expires_at = controller.and_then(|id| expiries.get(&id).copied().flatten());
+                let way = self.clients.get(key).and_then(|client| client.way);
+                let expires_at = way.and_then(|way| expiries.get(&way.number).copied().flatten());
                 self.tell_stay(key, expires_at);
             }
         }
     }
 
     /// When a controller is given up if its host stays silent.
-    pub(super) fn expiry_of(&mut self, id: u16) -> Option<Instant> {
+    pub(super) fn expiry_of(&mut self, way: Way) -> Option<Instant> {
         self.clients.keys().into_iter().find_map(|key| {
-            let connection = self.clients.get_mut(key)?.connection.nvme()?;
-            connection.controller().filter(|one| one.id() == id)?.expires_at()
+            let client = self.clients.get_mut(key).filter(|one| one.way == Some(way))?;
+            client.connection.nvme()?.controller()?.expires_at()
         })
+    }
+
+    /// Whether what a client sent that has several ways, and lay here unread, may have been asked elsewhere since, and be older than
+    /// what is there: its connection may have ended long ago, and that be lost on its way.
+    pub(super) fn is_unread_too_long(&mut self, key: Key) -> bool {
+        let now = self.hands.now();
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        let unread = client.unread_since.map(|since| now.since(since));
+        let (Some(unread), Some(way)) = (unread.filter(|&unread| unread > SURELY_NEW), client.way)
+        else {
+            return false;
+        };
+        let (expires_at, keep_alive) = (client.expires_at, client.keep_alive);
+        match client.connection.nvme() {
+            None => client.connection.nbd().is_some() && unread > STAYS,
+            Some(connection) if connection.controller().is_some() => false,
+            Some(_) => {
+                let expires_at = expires_at.or_else(|| self.expiry_of(way));
+                unread > HOST_STAYS || expires_at.is_some_and(|at| is_silent(at, keep_alive, now))
+            }
+        }
     }
 
     /// Tells a host what its resource is now.
@@ -388,6 +426,9 @@ impl Node {
             return Err(Status::CONNECT_BUSY);
         }
         if connect.subsystem == DISCOVERY_NQN {
+            if connect.queue != 0 {
+                return Err(Status::CONNECT_INVALID);
+            }
             // In the clear as well: it tells where TLS is to be spoken.
             self.check_names(key, connect)?;
             let keys = self.clients.keys();
@@ -401,7 +442,7 @@ impl Node {
                 0 => DISCOVERY_PATIENCE_MS,
                 said => said.min(DISCOVERY_PATIENCE_MS),
             };
-            self.make_controller(key, keep_alive_ms, service)?;
+            self.make_controller(key, connect, keep_alive_ms, service)?;
             if let Some(client) = self.clients.get_mut(key) {
                 client.discovers = Some(connect.host.clone());
             }
@@ -417,12 +458,14 @@ impl Node {
         let inside = if sealed.is_some() { ", inside TLS" } else { "" };
         let proves = self.ask_for_proof(key, connect, resource, sealed)?;
         if connect.queue == 0 {
-            self.make_controller(key, connect.keep_alive_ms, service)?;
+            self.make_controller(key, connect, connect.keep_alive_ms, service)?;
         } else {
-            let (controller, way) = self.controller_of(connect)?;
+            let (way, keep_alive) = self.controller_of(connect)?;
+            let controller = connect.controller;
             let Service::Volumes(subsystem) = service else { return Err(Status::INTERNAL) };
             let client = self.clients.get_mut(key).ok_or(Status::INTERNAL)?;
             (client.controller, client.way) = (Some(controller), way);
+            (client.queue, client.keep_alive) = (connect.queue, keep_alive);
             let connection = client.connection.nvme().ok_or(Status::INTERNAL)?;
             connection.serves(controller, subsystem.namespaces, shards);
             self.turn_host(key, self.turn_of(resource));
@@ -654,13 +697,13 @@ impl Node {
     /// A host switched its controller on or off. What it had open is over when it is off, and tried elsewhere.
     pub(super) fn on_switched(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
-        let Some(controller) = client.connection.nvme().and_then(|one| one.controller()) else {
-            return;
-        };
-        if !controller.is_enabled() {
-            let id = controller.id();
-            self.drop_queues_of(id, Some(key), "its controller was switched off");
-            let waits = self.has_queues_elsewhere(id);
+        let Some(connection) = client.connection.nvme() else { return };
+        let Some(controller) = connection.controller() else { return };
+        if !controller.is_enabled()
+            && let Some(way) = client.way
+        {
+            self.drop_queues_of(way, Some(key), "its controller was switched off");
+            let waits = self.has_queues_elsewhere(way);
             if let Some(client) = self.clients.get_mut(key) {
                 client.awaits_queues = waits;
             }
@@ -668,19 +711,19 @@ impl Node {
     }
 
     /// Whether queues of a controller are still at home on other threads.
-    fn has_queues_elsewhere(&self, id: u16) -> bool {
+    fn has_queues_elsewhere(&self, way: Way) -> bool {
         let mut clients = self.clients.iter();
-        clients.any(|(_, one)| one.controller == Some(id) && one.stay.is_some())
+        clients.any(|(_, one)| one.way == Some(way) && one.stay.is_some())
     }
 
     /// A queue that was at home elsewhere is gone: with the last its host is told that its controller is off.
-    pub(super) fn stir_awaiting(&mut self, id: u16) {
-        if self.has_queues_elsewhere(id) {
+    pub(super) fn stir_awaiting(&mut self, way: Way) {
+        if self.has_queues_elsewhere(way) {
             return;
         }
         for key in self.clients.keys() {
             if let Some(client) = self.clients.get_mut(key)
-                && client.controller == Some(id)
+                && client.way == Some(way)
                 && std::mem::take(&mut client.awaits_queues)
             {
                 self.stir_client(key);
@@ -689,59 +732,76 @@ impl Node {
     }
 
     /// Ends the connections of a controller, but for this one.
-    fn drop_queues_of(&mut self, id: u16, but: Option<Key>, why: &str) {
+    fn drop_queues_of(&mut self, way: Way, but: Option<Key>, why: &str) {
         for key in self.clients.keys().into_iter().filter(|&key| Some(key) != but) {
-            if self.clients.get(key).is_some_and(|other| other.controller == Some(id)) {
+            if self.clients.get(key).is_some_and(|other| other.way == Some(way)) {
                 self.drop_client(key, why);
             }
         }
     }
 
-    /// The controller that a queue for I/O is to be of, if it is there and switched on, and its way.
-    fn controller_of(&mut self, connect: &Connect) -> Result<(u16, Option<Way>), Status> {
+    /// The controller that a queue for I/O is to be of, if it is there and switched on, and the queue one that it may have and has not:
+    /// its way, and how often its host will be heard of.
+    fn controller_of(&mut self, connect: &Connect) -> Result<(Option<Way>, Duration), Status> {
         for key in self.clients.keys() {
             let Some(client) = self.clients.get_mut(key) else { continue };
             let claims = client.claim.as_ref().map(|one| (one.host.clone(), one.host_id));
             let (connection, way) = (client.connection.nvme(), client.way);
             let controller = connection.and_then(|connection| connection.controller());
-            let Some(controller) = controller.filter(|one| one.id() == connect.controller) else {
-                continue;
+            let of_subsystem = |one: &&Controller| {
+                matches!(one.service(), Service::Volumes(subsystem)
+                    if subsystem.nqn == connect.subsystem)
             };
-            let same = matches!(controller.service(), Service::Volumes(subsystem)
-                if subsystem.nqn == connect.subsystem);
+            let controller = controller.filter(|one| one.id() == connect.controller);
+            let Some(controller) = controller.filter(of_subsystem) else { continue };
             // A queue belongs to the host whose controller it is of.
             if claims.is_some_and(|claims| claims != (connect.host.clone(), connect.host_id)) {
                 return Err(Status::CONNECT_HOST);
             }
-            return match (same, controller.is_enabled()) {
-                (true, true) => Ok((controller.id(), way)),
-                (true, false) => Err(Status::SEQUENCE_ERROR),
-                (false, _) => Err(Status::CONNECT_INVALID),
-            };
+            if connect.queue > controller.queues() {
+                return Err(Status::CONNECT_INVALID);
+            }
+            let (is_enabled, keep_alive) = (controller.is_enabled(), controller.keep_alive());
+            // Who has only said whose it is keeps its host from none.
+            let same =
+                |one: &Client| one.way == way && one.queue == connect.queue && one.opened.is_some();
+            if !is_enabled || self.clients.iter().any(|(_, one)| same(one)) {
+                return Err(Status::SEQUENCE_ERROR);
+            }
+            return Ok((way, keep_alive));
         }
         Err(Status::CONNECT_INVALID)
     }
 
+    /// Of the subsystem of this name.
     fn make_controller(
         &mut self,
         key: Key,
+        connect: &Connect,
         keep_alive_ms: u32,
         service: Service,
     ) -> Result<(), Status> {
-        let id = self.next_controller().ok_or(Status::CONNECT_BUSY)?;
+        let id = self.next_controller(&connect.subsystem).ok_or(Status::CONNECT_BUSY)?;
         let now = self.hands.now();
         let keep_alive = Duration::from_millis(u64::from(keep_alive_ms));
+        let [least, each] = QUEUES;
+        let queues = least.max(each.saturating_mul(self.threads.count()));
         let client = self.clients.get_mut(key).ok_or(Status::INTERNAL)?;
         (client.controller, client.way) = (Some(id), Some(Way::of(self.hosts.next_way())));
         let connection = client.connection.nvme().ok_or(Status::INTERNAL)?;
-        connection.administrates(Controller::new(id, service, keep_alive, now));
+        let controller = Controller::new(id, service, keep_alive, now).with_queues(queues);
+        connection.administrates(controller);
         Ok(())
     }
 
-    /// A number that no controller has: the node's in the high byte, so that those of other nodes differ.
-    fn next_controller(&mut self) -> Option<u16> {
-        let used: Vec<u16> =
-            self.clients.iter().filter_map(|(_, client)| client.controller).collect();
+    /// A number that no controller of the subsystem has: the node's in the high byte, so that those of other nodes differ.
+    fn next_controller(&mut self, subsystem: &str) -> Option<u16> {
+        let of_it = |client: &Client| match &client.claim {
+            Some(claim) => claim.subsystem == subsystem,
+            None => subsystem == DISCOVERY_NQN,
+        };
+        let clients = self.clients.iter().filter(|(_, client)| of_it(client));
+        let used: Vec<u16> = clients.filter_map(|(_, client)| client.controller).collect();
         for _ in 0..=u8::MAX {
             self.hosts.controllers = self.hosts.controllers % 254 + 1;
             let id = (self.config.node.0 & 0xff) << 8 | self.hosts.controllers;
@@ -772,9 +832,10 @@ impl Node {
         if client.is_watched_host() {
             self.hosts.go();
         }
+        let way = client.way;
         let Some(connection) = client.connection.nvme() else { return };
-        if let Some(id) = connection.controller().map(|controller| controller.id()) {
-            self.drop_queues_of(id, None, why);
+        if let Some(way) = way.filter(|_| connection.controller().is_some()) {
+            self.drop_queues_of(way, None, why);
         }
     }
 }

@@ -61,6 +61,11 @@ impl Node {
         self.config.directory.join("resources").join(format!("{name}.toml"))
     }
 
+    /// Whether a resource is described here in words that could not be read: whose disk it is nobody can say, but it is not gone.
+    pub(super) fn is_unreadable(&self, name: &str) -> bool {
+        !self.known.contains_key(name) && self.resource_path(name).exists()
+    }
+
     /// Its files beside its stores, in the order in which they go.
     pub(super) fn files_of(&self, name: &str) -> [PathBuf; 3] {
         [self.resource_path(name), self.uncreated_path(name), self.ending_path(name)]

@@ -444,6 +444,9 @@ impl Node {
 
     /// The resource of a disk, if it runs and its volume is known. The outer `None`: it is not here any more.
     fn resource_of_disk(&self, disk: &Disk) -> Option<Option<Key>> {
+        if self.is_unreadable(&disk.listed.resource) {
+            return Some(None);
+        }
         let known = self.known.get(&disk.listed.resource)?;
         if known.file.id != disk.listed.identity {
             return None;

@@ -191,8 +191,9 @@ impl Node {
     /// Removes sockets of resources that are no more.
     fn forget_gone(&mut self) {
         let is_gone = |entry: &Entry| {
-            let known = self.known.get(&entry.listed.resource);
-            known.is_none_or(|known| known.file.id != entry.listed.identity)
+            let (name, identity) = (&entry.listed.resource, entry.listed.identity);
+            let known = self.known.get(name);
+            known.map_or(!self.is_unreadable(name), |known| known.file.id != identity)
         };
         let gone = self.machines.entries.iter().filter(|(_, entry)| is_gone(entry));
         let gone: Vec<u32> = gone.map(|(number, _)| *number).collect();
