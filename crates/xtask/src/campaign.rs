@@ -12,6 +12,7 @@
 //! Not here: histories and what is checked in them (`crates/sim`), single runs and their record (`record`).
 
 use crate::project::Project;
+use crate::seeds::Failures;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
@@ -123,9 +124,12 @@ pub(crate) fn campaign(project: &Project, runs: u64, hours: f64) -> bool {
     let begun = Instant::now();
     while campaign.failures() == 0 && campaign.runs() < runs && begun.elapsed() < limit {
         for mode in 0..MODES.len() {
-            if let Err(problem) = campaign.slice(&simulator, mode) {
-                eprintln!("campaign: {problem}");
-                return crate::steps::not_run();
+            match campaign.slice(&simulator, mode) {
+                Ok(failures) => failures.keep(project),
+                Err(problem) => {
+                    eprintln!("campaign: {problem}");
+                    return crate::steps::not_run();
+                }
             }
             if let Err(error) = fs::write(&path, campaign.page(&excuses)) {
                 eprintln!("campaign: {}: {error}", path.display());
@@ -267,8 +271,8 @@ impl Campaign {
         self.tallies.iter().map(|tally| tally.failures).sum()
     }
 
-    /// Runs a slice of one kind.
-    fn slice(&mut self, simulator: &Path, mode: usize) -> Result<(), String> {
+    /// Runs a slice of one kind; what failed in it.
+    fn slice(&mut self, simulator: &Path, mode: usize) -> Result<Failures, String> {
         let (words, runs) = MODES[mode];
         let tally = &mut self.tallies[mode];
         let (begun, from) = (Instant::now(), tally.next);
@@ -285,7 +289,7 @@ impl Campaign {
         }
         tally.next = from + runs;
         self.seconds += begun.elapsed().as_secs();
-        Ok(())
+        Ok(Failures::of(&printed))
     }
 
     /// Marks that were to be reached by now and were not, and those that only a bug leads to.

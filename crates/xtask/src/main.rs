@@ -13,6 +13,7 @@ mod found;
 mod oldest;
 mod project;
 mod record;
+mod seeds;
 mod speed;
 mod steps;
 mod tidy;

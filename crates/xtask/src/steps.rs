@@ -6,9 +6,11 @@
 use crate::elsewhere::{Elsewhere, Missing};
 use crate::oldest::{self, Oldest};
 use crate::project::{Project, shown};
+use crate::seeds::Failures;
 use crate::tidy;
+use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Simulated histories per `ci`, with quorum and without, each made twice: enough to ring on a planted fault, short enough
@@ -71,24 +73,52 @@ fn table(done: &[(&str, bool, Duration)]) -> String {
     text
 }
 
-/// Runs the simulator with `rest` as its arguments.
+/// Runs the simulator with `rest` as its arguments; what fails is kept in `seeds`.
 pub(crate) fn sim(project: &Project, rest: &[String]) -> bool {
-    counted(project, "sim", rest)
+    let Some(mut command) = built(project, "sim", rest) else { return not_run() };
+    let mut failures = Failures::default();
+    let passed = ran_counted(&mut command, |command| {
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().expect("it was asked for");
+        for line in BufReader::new(output).lines() {
+            let line = line?;
+            // Nobody may be left to read it.
+            let _ = writeln!(std::io::stdout(), "{line}");
+            failures.hear(&line);
+        }
+        child.wait()
+    });
+    failures.keep(project);
+    passed
 }
 
 /// Builds a program that ends with a line of how much it ran and how much of that failed, and runs it. Where it does not
 /// get that far, the line is this one's.
 fn counted(project: &Project, package: &str, rest: &[String]) -> bool {
+    built(project, package, rest).map_or_else(not_run, |mut command| run_counted(&mut command))
+}
+
+/// Builds such a program; `None` if it cannot be built.
+fn built(project: &Project, package: &str, rest: &[String]) -> Option<Command> {
     if !cargo(project, &["build", "--quiet", "--profile", "sim", "--package", package]) {
-        return not_run();
+        return None;
     }
     let mut command = Command::new(project.target.join("sim").join(package));
-    run_counted(command.current_dir(&project.root).args(rest))
+    command.current_dir(&project.root).args(rest);
+    Some(command)
 }
 
 /// Runs a program that ends with such a line.
 fn run_counted(command: &mut Command) -> bool {
-    match command.status() {
+    ran_counted(command, Command::status)
+}
+
+/// The same, by `run`.
+fn ran_counted(
+    command: &mut Command,
+    run: impl FnOnce(&mut Command) -> std::io::Result<ExitStatus>,
+) -> bool {
+    match run(command) {
         Ok(status) if status.success() => true,
         Ok(status) => {
             eprintln!("{}: {status}", shown(command));
@@ -145,7 +175,7 @@ pub(crate) fn scenarios(project: &Project, rest: &[String]) -> bool {
 /// Runs the simulator's command `word`.
 fn sim_word(project: &Project, word: &str, rest: &[String]) -> bool {
     let words: Vec<String> = std::iter::once(word.to_owned()).chain(rest.iter().cloned()).collect();
-    sim(project, &words)
+    counted(project, "sim", &words)
 }
 
 /// Runs the fuzzer with `rest` as its arguments. Not in `ci`, whose tests hold a short run.
