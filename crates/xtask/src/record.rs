@@ -7,6 +7,7 @@
 
 use crate::project::Project;
 use crate::steps::revision;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -24,9 +25,12 @@ section here. Nothing on this page is written by hand.
 /// Commands whose results are kept, in the order of the page.
 const KINDS: &[&str] = &[
     "sim",
+    "sim --twice",
     "sim --quorum-off",
+    "sim --quorum-off --twice",
     "scenarios",
     "check",
+    "check --deep",
     "alarm",
     "alarm --check",
     "lab",
@@ -59,8 +63,9 @@ pub(crate) fn record(project: &Project, words: &[String]) -> bool {
     let seconds = begun.elapsed().as_secs();
     let ended = if passed { "passed" } else { "FAILED" };
     let section = format!(
-        "## `cargo xtask {}`\n\nRevision {revision}, {cores} cores, {seconds} s with the build: {ended}.\n\n```text\n{printed}```\n",
-        words.join(" ")
+        "## `cargo xtask {}`\n\nRevision {revision}, {cores} cores, {seconds} s with the build: {ended}.\n\n```text\n{printed}```\n{}",
+        words.join(" "),
+        if kind == "scenarios" { areas(&printed) } else { String::new() }
     );
     let path = project.root.join(PAGE);
     let page = fs::read_to_string(&path).unwrap_or_else(|_| HEAD.to_owned());
@@ -70,6 +75,32 @@ pub(crate) fn record(project: &Project, words: &[String]) -> bool {
     }
     println!("record: {PAGE} has it");
     passed
+}
+
+/// How many scenarios were run of each area, which is the first word of a name, and how many of them came true. Those of the divergence
+/// catalogue, `d01` and the like, are one area.
+fn areas(printed: &str) -> String {
+    let mut areas: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
+    for line in printed.lines() {
+        let (Some((word, rest)), false) = (line.split_once(' '), line.starts_with('{')) else {
+            continue;
+        };
+        if !["ok", "FAIL"].contains(&word) {
+            continue;
+        }
+        let name = rest.trim().split([' ', ':']).next().unwrap_or_default();
+        let first = name.split('-').next().unwrap_or_default();
+        let number = first.strip_prefix('d').filter(|rest| !rest.is_empty());
+        let is_numbered = number.is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()));
+        let [all, well] = areas.entry(if is_numbered { "d" } else { first }).or_default();
+        *all += 1;
+        *well += u64::from(word == "ok");
+    }
+    let mut text = String::from("\n| area | scenarios | came true |\n|---|---|---|\n");
+    for (area, [all, well]) in areas {
+        text.push_str(&format!("| {area} | {all} | {well} |\n"));
+    }
+    text
 }
 
 /// Which section the words belong to.
@@ -125,7 +156,7 @@ fn place_of(kind: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{HEAD, kind_of, replaced};
+    use super::{HEAD, areas, kind_of, replaced};
 
     fn words(text: &str) -> Vec<String> {
         text.split(' ').map(str::to_owned).collect()
@@ -135,9 +166,22 @@ mod tests {
     fn the_longest_kind_that_fits_is_meant() {
         assert_eq!(kind_of(&words("sim --runs 5")), Some("sim"));
         assert_eq!(kind_of(&words("sim --runs 5 --quorum-off")), Some("sim --quorum-off"));
+        let both = "sim --twice --runs 5 --quorum-off";
+        assert_eq!(kind_of(&words("sim --runs 5 --twice")), Some("sim --twice"));
+        assert_eq!(kind_of(&words(both)), Some("sim --quorum-off --twice"));
+        assert_eq!(kind_of(&words("check reign --deep")), Some("check --deep"));
+        assert_eq!(kind_of(&words("check reign")), Some("check"));
         assert_eq!(kind_of(&words("lab vm")), Some("lab vm"));
         assert_eq!(kind_of(&words("lab --quick")), Some("lab --quick"));
         assert_eq!(kind_of(&words("tidy")), None);
+    }
+
+    #[test]
+    fn scenarios_are_counted_by_the_first_word_of_their_names() {
+        let printed = "ok    alone-here\nok    d01-one-thing\nFAIL  d22-another: line 3: it is not so\n\
+            ok    diskless-node\n{\"runs\":4,\"failures\":1}\n";
+        let rows = "| alone | 1 | 1 |\n| d | 2 | 1 |\n| diskless | 1 | 1 |\n";
+        assert!(areas(printed).ends_with(&format!("|---|---|---|\n{rows}")), "{}", areas(printed));
     }
 
     #[test]
