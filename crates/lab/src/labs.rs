@@ -125,7 +125,7 @@ pub(crate) const LABS: &[Lab] = labs! {
     Quick "mode-plain-links" modes::plain_links, "Links without encryption work among themselves, say so, and never with encrypted ones.";
     Quick "mode-threads" modes::threads, "Nodes with one, two and four threads serve one volume; two of them are killed as primary.";
     Quick "mode-witness" modes::witness, "Two copies, a witness and a client's node: each of the first three is killed.";
-    Quick "refuse-devices" modes::devices_refused, "Devices that are too small, missing, foreign or in use are refused, and nothing is changed.";
+    Quick "refuse-devices" modes::devices_refused, "Devices that are too small, missing, foreign, in use or of sectors too large are refused, and nothing is changed.";
     Quick "change-size" change::size, "A volume grows and shrinks in use.";
     Quick "change-size-devices" change::size_of_devices, "A volume on block devices shrinks, gets another copy, restarts, and grows back.";
     Quick "change-members" change::members, "A replica is added and one is removed under load.";

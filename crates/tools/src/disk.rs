@@ -73,7 +73,17 @@ impl Device {
 
     /// Of a file that is there.
     pub fn over(file: &Path) -> Outcome<Device> {
-        let said = tool("losetup", &["--find", "--show", "--direct-io=on", text(file)])?;
+        Device::made(&["--find", "--show", "--direct-io=on", text(file)], file)
+    }
+
+    /// Likewise, with sectors of so many bytes.
+    pub fn with_sectors(file: &Path, sector: &str) -> Outcome<Device> {
+        let find = ["--find", "--show", "--direct-io=on", "--sector-size", sector, text(file)];
+        Device::made(&find, file)
+    }
+
+    fn made(words: &[&str], file: &Path) -> Outcome<Device> {
+        let said = tool("losetup", words)?;
         Ok(Device { file: file.to_path_buf(), device: said.trim().to_owned() })
     }
 }

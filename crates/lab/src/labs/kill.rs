@@ -7,6 +7,7 @@ use crate::bench::{Bench, Outcome, ensure, passed, wait_for};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 use crate::load::{ClientPlan, Load, LoadPlan, Record, WINDOWS, addresses};
 use client::{ANSWER_LIMIT, Volume};
+use wire::admin::{Answer, Command, ResyncDone};
 
 /// Name of the resource.
 pub(super) const DISK: &str = "disk";
@@ -167,7 +168,16 @@ fn come_back(
         Ok(done)
     })?;
     let bytes = |field: &str| done[field].as_u64().ok_or(format!("{field} is missing in {done}"));
-    let (copied, compared) = (bytes("copied_bytes")?, bytes("equal_bytes")?);
+    only_what_it_missed(bench, node, (bytes("copied_bytes")?, bytes("equal_bytes")?), written)
+}
+
+/// Holds bytes that were copied to a node and compared there against those that were written while it was away, open ones included.
+fn only_what_it_missed(
+    bench: &Bench,
+    node: &str,
+    (copied, compared): (u64, u64),
+    written: u64,
+) -> Outcome<()> {
     bench.tell(format_args!(
         "{node} is in sync: {copied} bytes copied, {compared} compared; at most {written} written meanwhile"
     ));
@@ -178,6 +188,54 @@ fn come_back(
         "{compared} bytes were compared, more than {written} and {hot}"
     );
     Ok(())
+}
+
+/// A node that goes while others may have brought it up to date before: what is copied when it is back is told by whoever drives that.
+pub(super) struct Away {
+    /// Bytes that were acknowledged when it went.
+    written: u64,
+    /// The last resync of it that each other node drove to its end by then.
+    told: Vec<Option<ResyncDone>>,
+}
+
+impl Away {
+    /// Asked for before it goes.
+    pub(super) fn of(cluster: &Cluster, load: &Load, node: &str) -> Outcome<Away> {
+        Ok(Away { written: load.written_bytes(), told: resyncs(cluster, node)? })
+    }
+
+    /// Once it is in sync again: what was copied to it is no more than what was written meanwhile. The others ran all the time.
+    pub(super) fn is_back(
+        self,
+        bench: &Bench,
+        cluster: &Cluster,
+        load: &Load,
+        node: &str,
+    ) -> Outcome<()> {
+        let written = load.written_bytes() - self.written + UNANSWERED_BYTES;
+        let (copied, compared) = wait_for("the last resync to be told", TOLD_LIMIT, || {
+            let told = resyncs(cluster, node)?;
+            let new = told.iter().zip(&self.told).filter(|(now, before)| now != before);
+            let new: Vec<ResyncDone> = new.filter_map(|(now, _)| *now).collect();
+            ensure!(!new.is_empty(), "it is still {told:?}");
+            let sum = |of: fn(&ResyncDone) -> u64| new.iter().map(of).sum();
+            Ok((sum(|done| done.copied_bytes), sum(|done| done.equal_bytes)))
+        })?;
+        only_what_it_missed(bench, node, (copied, compared), written)
+    }
+}
+
+/// The last resync of a node that each other one drove to its end.
+fn resyncs(cluster: &Cluster, node: &str) -> Outcome<Vec<Option<ResyncDone>>> {
+    let asked = |other: &&str| {
+        let resource = Some(DISK.to_owned());
+        let Answer::Status(status) = cluster.ask(other, Command::Status { resource })? else {
+            return Err("no status".into());
+        };
+        let rows = status.resources.iter().flat_map(|own| &own.replicas);
+        Ok(rows.filter(|row| row.node == node).find_map(|row| row.last_resync))
+    };
+    others(cluster, node).iter().map(asked).collect()
 }
 
 /// The clients are on the node that dies.

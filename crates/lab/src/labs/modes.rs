@@ -252,7 +252,41 @@ pub(super) fn devices_refused(bench: &Bench) -> Outcome {
     let file = resource_file(bench, "other", &members, "64MiB")?;
     let taken = cluster.cli(&["resource", "create", "other", "--from", text(&file)])?;
     refused(taken, &[&device.device])?;
-    passed("too small, missing, foreign, mounted, in use by another node")
+    large_sectors(bench, &cluster, &refused)?;
+    passed(
+        "too small, missing, foreign, mounted, in use by another node, with sectors larger than the volume's blocks",
+    )
+}
+
+/// A device with sectors of 4096 bytes: under a volume of smaller blocks it is refused; of one that it fits, clients of a node without a
+/// copy are told what those of the others are.
+fn large_sectors(
+    bench: &Bench,
+    cluster: &Cluster,
+    refused: &impl Fn(crate::bench::Said, &[&str]) -> Outcome<()>,
+) -> Outcome<()> {
+    let file = bench.directory.join("large");
+    File::create(&file)?.set_len(128 << 20)?;
+    let large = Device::with_sectors(&file, "4096")?;
+    let attempt = |block: u32| -> Outcome<crate::bench::Said> {
+        let path = bench.directory.join("large.toml");
+        let volume = format!("[[volumes]]\nsize = \"64MiB\"\nblock_bytes = {block}\n");
+        fs::write(&path, format!("{}{volume}", member("a", "device", &large.device, None)))?;
+        cluster.cli(&["resource", "create", "large", "--from", text(&path)])
+    };
+    refused(attempt(512)?, &[&large.device, "blocks are of 4096 bytes, the volume's of 512"])?;
+    let made = attempt(4096)?;
+    ensure!(made.code == Some(0), "{}", made.failure("it fits"));
+    let mut bytes = vec![0; 4096];
+    for (node, byte) in [("a", 1), ("b", 2)] {
+        let mut volume = Volume::open(cluster.node(node)?.nbd, "large", ANSWER_LIMIT)?;
+        let told = (volume.ready.block_bytes_min, volume.ready.block_bytes_preferred);
+        ensure!(told == (4096, 4096), "clients of {node} are told {told:?}");
+        volume.write(4096, &[byte; 4096])?;
+        volume.read(4096, &mut bytes)?;
+        ensure!(bytes == [byte; 4096], "{node} reads something else");
+    }
+    Ok(())
 }
 
 /// Blocks of 512 bytes, two volumes, and sizes that end within an extent and within a page of the bitmap.

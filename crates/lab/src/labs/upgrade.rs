@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::kill::{DISK, SIZE_TEXT, load, of_restarted, settle};
+use super::kill::{Away, DISK, SIZE_TEXT, load, of_restarted, settle};
 use crate::bench::{Bench, Outcome, Verdict, ensure, passed, program, wait_for};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 use crate::load::Load;
@@ -24,16 +24,18 @@ fn assert_runs(cluster: &Cluster, node: &str, expected: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// One node goes over to another program, and everybody is primary once.
+/// One node goes over to another program, is sent what it missed and no more, and everybody is primary once.
 fn turn(bench: &Bench, cluster: &mut Cluster, load: &Load, node: &str, to: &Path) -> Outcome<()> {
     let door = cluster.node(node)?.nbd;
     load.turn_away(door)?;
+    let away = Away::of(cluster, load, node)?;
     cluster.stop(node)?;
     load.progress(50)?;
     cluster.node_program = Some(to.to_path_buf());
     cluster.start(node)?;
     assert_runs(cluster, node, to)?;
     cluster.wait(DISK, "healthy", SYNC_LIMIT)?;
+    away.is_back(bench, cluster, load, node)?;
     load.let_in(door);
     for primary in NODES {
         cluster.ok(&["resource", "promote", DISK, "--node", primary])?;
@@ -60,17 +62,19 @@ fn refusal(cluster: &Cluster, node: &str) -> Outcome<Option<String>> {
     })
 }
 
-/// The primary dies without a word: one of the others takes over, and has what was acknowledged.
+/// The primary dies without a word: one of the others takes over, and has what was acknowledged. It is sent what it missed and no more.
 fn lose_primary(bench: &Bench, cluster: &mut Cluster, load: &Load) -> Outcome<()> {
     let primary = cluster.primary(DISK)?;
     let own = program_of(cluster, &primary)?;
     let door = cluster.node(&primary)?.nbd;
     load.turn_away(door)?;
+    let away = Away::of(cluster, load, &primary)?;
     cluster.kill(&primary)?;
     load.progress(100)?;
     cluster.node_program = Some(own);
     cluster.start(&primary)?;
     cluster.wait(DISK, "healthy", SYNC_LIMIT)?;
+    away.is_back(bench, cluster, load, &primary)?;
     load.let_in(door);
     bench.tell(format_args!("{primary}, the primary, was killed and is back"));
     Ok(())
