@@ -322,11 +322,31 @@ fn conclude(ends: &[Ended], network: &Network) -> ExitCode {
     let count = |wanted: End| ends.iter().filter(|one| one.end == wanted).count();
     let (passed, failed) = (count(End::Passed), count(End::Failed));
     println!("{passed} passed, {failed} failed, {} skipped", count(End::NotRun));
-    println!("{{\"runs\":{},\"failures\":{failed}}}", passed + failed);
-    if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let (line, is_well) = last_line(passed, failed);
+    println!("{line}");
+    if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The line that programs read, and whether nothing failed. Where nothing could be run, that is a failure.
+fn last_line(passed: usize, failed: usize) -> (String, bool) {
+    let runs = passed + failed;
+    let failures = if runs == 0 { 1 } else { failed };
+    (format!("{{\"runs\":{runs},\"failures\":{failures}}}"), failures == 0)
 }
 
 fn seed_of_now() -> u64 {
     let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::from(time.subsec_nanos()) ^ time.as_secs() << 20
+}
+
+#[cfg(test)]
+mod tests {
+    use super::last_line;
+
+    #[test]
+    fn labs_of_which_none_could_be_run_have_failed() {
+        assert_eq!(last_line(3, 0), ("{\"runs\":3,\"failures\":0}".to_owned(), true));
+        assert_eq!(last_line(3, 1), ("{\"runs\":4,\"failures\":1}".to_owned(), false));
+        assert_eq!(last_line(0, 0), ("{\"runs\":0,\"failures\":1}".to_owned(), false));
+    }
 }
