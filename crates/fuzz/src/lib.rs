@@ -15,11 +15,13 @@
 //! Not here: what authenticated peers say in the wrong order (`sim`, the tests of `replica`); what only a
 //! program's own tests reach, which judge it by this crate's means (`targets::ELSEWHERE`).
 
+pub mod command;
 pub mod corpus;
 mod mutate;
 mod run;
 pub mod targets;
 
+pub use command::judge_all;
 pub use mutate::{INPUT_BYTES_MAX, mutate};
 pub use run::{Found, Report, Watch, run, try_one};
 
@@ -57,19 +59,6 @@ pub fn memory_max(length: usize) -> usize {
 
 /// For targets without anything to mend.
 pub fn nothing(_: &mut Vec<u8>) {}
-
-/// The test of a program's own target: as many inputs as this variable of the environment says, or a few thousand.
-///
-/// # Panics
-/// If an input does harm, or hardly any two have another outcome: no more than `outcomes` in all.
-pub fn judge_all(target: &Target, variable: &str, outcomes: usize) {
-    let runs = std::env::var(variable).ok().and_then(|runs| runs.parse().ok()).unwrap_or(4_000);
-    let report = run(target, 1, &mut |number, _| number < runs);
-    if let Some(found) = report.found {
-        panic!("{}: {:?}", found.why, String::from_utf8_lossy(&found.input));
-    }
-    assert!(report.outcomes > outcomes, "{} outcomes: too few to mean much", report.outcomes);
-}
 
 /// One number for what an outcome says of itself.
 #[must_use]

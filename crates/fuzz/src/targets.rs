@@ -11,23 +11,39 @@ mod vhost;
 
 use crate::Target;
 
-/// Targets that only a program's own tests reach: name, what is parsed, and how to run them.
-pub const ELSEWHERE: &[(&str, &str, &str)] = &[
-    (
-        "node-file",
-        "a node's own file",
-        "NODE_FILE_RUNS=1000000 cargo test --package lockstepd node_file",
-    ),
-    (
-        "host-table",
-        "a table of NVMe hosts",
-        "HOST_TABLE_RUNS=1000000 cargo test --package lockstepd host_table",
-    ),
-    (
-        "command-words",
-        "sizes, times, volumes, nodes and places on the command line",
-        "COMMAND_WORDS_RUNS=1000000 cargo test --package lockstep command_words",
-    ),
+/// A target that only a program's own test reaches.
+#[derive(Debug)]
+pub struct Elsewhere {
+    /// Its name, as that of a [`Target`].
+    pub name: &'static str,
+    /// What is parsed.
+    pub what: &'static str,
+    /// The package, and its program.
+    pub package: &'static str,
+    /// The test.
+    pub test: &'static str,
+}
+
+/// These.
+pub const ELSEWHERE: &[Elsewhere] = &[
+    Elsewhere {
+        name: "node-file",
+        what: "a node's own file",
+        package: "lockstepd",
+        test: "no_node_file_does_harm",
+    },
+    Elsewhere {
+        name: "host-table",
+        what: "a table of NVMe hosts",
+        package: "lockstepd",
+        test: "no_host_table_does_harm_or_has_a_secret_told",
+    },
+    Elsewhere {
+        name: "command-words",
+        what: "sizes, times, volumes, nodes and places on the command line",
+        package: "lockstep",
+        test: "no_command_words_do_harm",
+    },
 ];
 
 /// All of them, in the order in which a run of all goes.

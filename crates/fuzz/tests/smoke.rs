@@ -28,7 +28,7 @@ fn no_parser_is_harmed_by_damaged_input() {
 #[test]
 fn names_of_targets_are_there_once() {
     let mut names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
-    names.extend(ELSEWHERE.iter().map(|(name, ..)| name));
+    names.extend(ELSEWHERE.iter().map(|other| other.name));
     names.sort_unstable();
     let count = names.len();
     names.dedup();
@@ -36,10 +36,30 @@ fn names_of_targets_are_there_once() {
 }
 
 #[test]
+fn every_target_elsewhere_has_its_test() {
+    let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for other in ELSEWHERE {
+        let text = format!("fn {}()", other.test);
+        let sources = crates.join(other.package).join("src");
+        assert!(is_written_below(&sources, &text), "{}: there is no {text}", other.name);
+    }
+}
+
+/// Whether a file below `folder` holds `text`.
+fn is_written_below(folder: &std::path::Path, text: &str) -> bool {
+    let entries = std::fs::read_dir(folder).expect("the code stands beside");
+    entries.map(|entry| entry.expect("a folder can be read").path()).any(|path| {
+        path.is_dir() && is_written_below(&path, text)
+            || std::fs::read_to_string(&path).is_ok_and(|held| held.contains(text))
+    })
+}
+
+#[test]
 fn every_target_has_a_corpus() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    for target in TARGETS {
-        let path = folder.join(format!("{}.hex", target.name));
+    let others = ELSEWHERE.iter().map(|other| other.name);
+    for name in TARGETS.iter().map(|target| target.name).chain(others) {
+        let path = folder.join(format!("{name}.hex"));
         assert!(path.is_file(), "{} is not there", path.display());
     }
 }

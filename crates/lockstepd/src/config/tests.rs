@@ -234,8 +234,7 @@ fn every_key_is_documented_and_no_other() {
     }
 }
 
-/// `node.toml`, for the fuzzer; a longer run than the one below: `NODE_FILE_RUNS=10000000 cargo test --package
-/// lockstepd node_file`.
+/// `node.toml`, for the fuzzer; a longer run than the one below: `cargo xtask fuzz node-file`.
 const NODE_FILE: Target = Target {
     name: "node-file",
     what: "a node's own file",
@@ -282,5 +281,5 @@ const NODE_FILE: Target = Target {
 
 #[test]
 fn no_node_file_does_harm() {
-    fuzz::judge_all(&NODE_FILE, "NODE_FILE_RUNS", 20);
+    fuzz::judge_all(&NODE_FILE, 20);
 }

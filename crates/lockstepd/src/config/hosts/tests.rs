@@ -143,8 +143,7 @@ fn a_file_that_others_may_read_or_that_nobody_named_is_refused() {
     std::fs::remove_dir_all(&directory).expect("our own");
 }
 
-/// A table of hosts, for the fuzzer; a longer run than the one below: `HOST_TABLE_RUNS=10000000 cargo test --package
-/// lockstepd host_table`.
+/// A table of hosts, for the fuzzer; a longer run than the one below: `cargo xtask fuzz host-table`.
 const HOST_TABLE: Target = Target {
     name: "host-table",
     what: "a table of NVMe hosts",
@@ -196,5 +195,5 @@ const HOST_TABLE: Target = Target {
 
 #[test]
 fn no_host_table_does_harm_or_has_a_secret_told() {
-    fuzz::judge_all(&HOST_TABLE, "HOST_TABLE_RUNS", 10);
+    fuzz::judge_all(&HOST_TABLE, 10);
 }
