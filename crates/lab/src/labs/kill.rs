@@ -205,7 +205,7 @@ impl Away {
     }
 
     /// Once it is in sync again: what was copied to it is no more than what was written meanwhile. The others ran all the time.
-    pub(super) fn is_back(
+    pub(super) fn has_come_back(
         self,
         bench: &Bench,
         cluster: &Cluster,

@@ -35,7 +35,7 @@ fn turn(bench: &Bench, cluster: &mut Cluster, load: &Load, node: &str, to: &Path
     cluster.start(node)?;
     assert_runs(cluster, node, to)?;
     cluster.wait(DISK, "healthy", SYNC_LIMIT)?;
-    away.is_back(bench, cluster, load, node)?;
+    away.has_come_back(bench, cluster, load, node)?;
     load.let_in(door);
     for primary in NODES {
         cluster.ok(&["resource", "promote", DISK, "--node", primary])?;
@@ -74,7 +74,7 @@ fn lose_primary(bench: &Bench, cluster: &mut Cluster, load: &Load) -> Outcome<()
     cluster.node_program = Some(own);
     cluster.start(&primary)?;
     cluster.wait(DISK, "healthy", SYNC_LIMIT)?;
-    away.is_back(bench, cluster, load, &primary)?;
+    away.has_come_back(bench, cluster, load, &primary)?;
     load.let_in(door);
     bench.tell(format_args!("{primary}, the primary, was killed and is back"));
     Ok(())
