@@ -6,7 +6,8 @@
 //! - What lies idle for the next who takes is within what the limit leaves; of a budget that several threads
 //!   draw from, within a quarter of the limit for all of them.
 //! - What a [`Room`] holds counts as if it were in use. A buffer of another pool that is charged to a room counts
-//!   there, and no longer in its own pool, until it goes.
+//!   there, and no longer in its own pool, until it goes. What is taken [uncounted](BufferPool::uncounted) is in somebody's
+//!   room already, and counts nowhere else.
 //! - Blocks are initialised once, when allocated. They are not wiped between uses: whoever takes a
 //!   buffer writes it before showing it to anyone.
 //! - Nobody waits for a lock. Idle blocks are touched by the thread that made the pool, only; others, too, may take
@@ -291,6 +292,8 @@ enum Rule {
     Below(usize),
     /// No more by all that this account is of than is then left for others.
     Share(Account),
+    /// Whatever is asked for: it counts elsewhere.
+    Uncounted,
 }
 
 /// What one of many has taken of a budget, by all its [shares](BufferPool::share_of) together, on whatever threads. Clones
@@ -313,8 +316,7 @@ impl Part {
 
     /// Counts so many bytes more as used; false, and nothing is counted, if they may not be taken.
     fn claim(&self, bytes: usize) -> bool {
-        let used_bytes = self.counts().used_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let taken_bytes = self.count(bytes);
+        let (used_bytes, taken_bytes) = self.count(bytes);
         let allowed = self.allows(used_bytes, taken_bytes);
         if !allowed {
             self.discount(bytes);
@@ -327,23 +329,32 @@ impl Part {
     fn allows(&self, used_bytes: usize, (before_bytes, taken_bytes): (usize, usize)) -> bool {
         let limit_bytes = self.counts().limit_bytes.load(Ordering::Relaxed);
         let left_bytes = limit_bytes.saturating_sub(used_bytes);
-        used_bytes <= limit_bytes
-            && match self.rule {
-                Rule::Whole => true,
-                Rule::Below(ceiling_bytes) => used_bytes <= ceiling_bytes,
-                Rule::Share(_) => before_bytes == 0 || taken_bytes <= left_bytes,
-            }
+        let within = used_bytes <= limit_bytes;
+        match self.rule {
+            Rule::Whole => within,
+            Rule::Below(ceiling_bytes) => within && used_bytes <= ceiling_bytes,
+            Rule::Share(_) => within && (before_bytes == 0 || taken_bytes <= left_bytes),
+            Rule::Uncounted => true,
+        }
     }
 
-    /// Counts so many bytes more as its account's: what that had, and has.
-    fn count(&self, bytes: usize) -> (usize, usize) {
-        let Rule::Share(account) = &self.rule else { return (0, bytes) };
+    /// Counts so many bytes more as used: what all have then, and what its account had, and has.
+    fn count(&self, bytes: usize) -> (usize, (usize, usize)) {
+        let used_bytes = &self.counts().used_bytes;
+        if matches!(self.rule, Rule::Uncounted) {
+            return (used_bytes.load(Ordering::Relaxed), (0, bytes));
+        }
+        let used_bytes = used_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let Rule::Share(account) = &self.rule else { return (used_bytes, (0, bytes)) };
         let before_bytes = account.taken_bytes.fetch_add(bytes, Ordering::Relaxed);
-        (before_bytes, before_bytes + bytes)
+        (used_bytes, (before_bytes, before_bytes + bytes))
     }
 
     /// So many bytes are not in use any more.
     fn discount(&self, bytes: usize) {
+        if matches!(self.rule, Rule::Uncounted) {
+            return;
+        }
         self.counts().used_bytes.fetch_sub(bytes, Ordering::Relaxed);
         if let Rule::Share(account) = &self.rule {
             account.taken_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -381,6 +392,13 @@ impl BufferPool {
     #[must_use]
     pub fn share_of(&self, account: &Account) -> BufferPool {
         BufferPool::of(Arc::clone(&self.part.shelf), Rule::Share(account.clone()))
+    }
+
+    /// The same blocks for what is in a room of this budget, or of another, before it is taken: nothing is counted for it, so it is
+    /// always there, and what lies idle of it afterwards is within the same bound as what others of this pool leave.
+    #[must_use]
+    pub fn uncounted(&self) -> BufferPool {
+        BufferPool::of(Arc::clone(&self.part.shelf), Rule::Uncounted)
     }
 
     /// Bytes that a buffer of `length` bytes takes from its pool; `None` if there is no such buffer.
@@ -424,9 +442,7 @@ impl BufferPool {
     #[must_use]
     pub fn take_beyond(&self, length: usize) -> Option<Buffer> {
         let class = BufferPool::class_of(length)?;
-        let bytes = BUFFER_CLASSES_BYTES[class];
-        self.part.counts().used_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.part.count(bytes);
+        self.part.count(BUFFER_CLASSES_BYTES[class]);
         self.buffer(class, length)
     }
 

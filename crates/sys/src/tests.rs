@@ -645,6 +645,25 @@ fn what_is_taken_beyond_the_limit_is_not_kept_when_it_comes_back() {
 }
 
 #[test]
+fn what_is_not_counted_is_always_there_and_lies_idle_within_the_limit_only() {
+    let pool = BufferPool::new(2 << 20);
+    let uncounted = pool.uncounted();
+    let all = pool.reserve(2 << 20);
+    let mut taken: Vec<_> = (0..3).map(|_| uncounted.take(1 << 20).unwrap()).collect();
+    assert_eq!(pool.used_bytes(), 2 << 20);
+    drop(taken.pop());
+    assert_eq!(pool.held_bytes(), 2 << 20, "all there may be is in use");
+    taken[0].charge(all.unwrap());
+    taken.truncate(1);
+    assert_eq!(pool.used_bytes(), 2 << 20);
+    drop(taken);
+    assert_eq!((pool.used_bytes(), pool.held_bytes()), (0, 1 << 20), "the last was kept");
+    drop(pool.take(1 << 20));
+    assert_eq!(pool.held_bytes(), 1 << 20, "and taken again");
+    assert!(pool.reserve(2 << 20).is_some(), "what lies idle makes room");
+}
+
+#[test]
 fn a_pool_keeps_its_limit_and_gets_every_block_back() {
     let pool = BufferPool::new(3 << 20);
     let buffers: Vec<_> = (0..3).map(|_| pool.take(1 << 20).unwrap()).collect();

@@ -21,9 +21,6 @@ const RECEIVE_SMALL_BYTES: usize = 16 << 10;
 /// Bytes of large buffers that peers are received in, at most: 16 connections.
 const RECEIVE_LARGE_TOTAL_BYTES: usize = 4 << 20;
 
-/// Bytes of buffers of answers that are kept for the next.
-const ANSWERS_IDLE_BYTES: usize = 1 << 20;
-
 /// Connections that are received in small ones, at most: 16 streams of 64 nodes, and the strangers.
 const RECEIVE_SMALL_MAX: usize = 16 * 64 + link::STRANGERS_MAX;
 
@@ -38,7 +35,7 @@ pub(crate) struct Buffers {
     /// Where those count that a disk has which is waited for no more.
     late: BufferPool,
     /// For answers to what clients, this node's or others', have asked for, from its disks and from peers. They are
-    /// always taken; what limits them is the room that requests have.
+    /// always taken; what limits them is the room that requests have. What they leave lies idle as clients' memory.
     answers: BufferPool,
     /// For bytes as they come from sockets.
     inputs: BufferPool,
@@ -49,8 +46,8 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// An empty table, for the thread that asks.
-    pub(crate) fn new(memory: &Memory) -> Buffers {
+    /// An empty table, for the thread that asks, whose clients' memory comes from that pool.
+    pub(crate) fn new(memory: &Memory, clients: &BufferPool) -> Buffers {
         let inputs_bytes = RECEIVE_LARGE_TOTAL_BYTES + RECEIVE_SMALL_MAX * RECEIVE_SMALL_BYTES;
         let inputs = BufferPool::new(inputs_bytes);
         Buffers {
@@ -58,7 +55,7 @@ impl Buffers {
             outgoing: memory.outgoing.pool(),
             forwarded: memory.forwarded.pool(),
             late: memory.late.pool(),
-            answers: BufferPool::new(ANSWERS_IDLE_BYTES),
+            answers: clients.uncounted(),
             inputs_large: inputs.below(RECEIVE_LARGE_TOTAL_BYTES),
             inputs,
             table: Vec::new(),
@@ -95,7 +92,7 @@ impl Buffers {
 
     /// For an answer, be it from a disk or from a peer.
     pub(crate) fn answer(&self, length: usize) -> Option<Buffer> {
-        self.answers.take_beyond(length)
+        self.answers.take(length)
     }
 
     /// For bytes of a peer, or of a stranger; `kept` is what was used last.
@@ -156,7 +153,8 @@ mod tests {
     #[test]
     fn names_of_a_resource_that_is_gone_hold_no_memory() {
         let pool = BufferPool::new(1 << 20);
-        let mut buffers = Buffers::new(&Memory::new(None));
+        let memory = Memory::new(None);
+        let mut buffers = Buffers::new(&memory, &memory.clients.pool());
         let mut slab = Slab::default();
         let (gone, stays) = (slab.insert(()), slab.insert(()));
         let take = || pool.take(4096).expect("room");
@@ -168,5 +166,36 @@ mod tests {
         assert_eq!(buffers.get(kept).len(), 4096);
         buffers.release(kept);
         assert_eq!(pool.used_bytes(), 0);
+    }
+
+    /// Nothing of sixteen reads of 128 KiB is mapped twice, with more of them under way than are answered at once: a block
+    /// that is new is all zeroes.
+    #[test]
+    fn an_answer_comes_in_a_block_that_one_before_it_left() {
+        const BYTES: usize = 128 << 10;
+        const MARK: u8 = 0xa5;
+        let memory = Memory::new(None);
+        let clients = memory.clients.pool();
+        let buffers = Buffers::new(&memory, &clients);
+        let ask = || {
+            let room = clients.reserve(BYTES).expect("so much is always there");
+            (room, buffers.answer(BYTES).expect("an answer finds a buffer"))
+        };
+        let mut under_way: std::collections::VecDeque<_> = (0..16).map(|_| ask()).collect();
+        assert_eq!(clients.used_bytes(), 16 * BYTES);
+        for number in 0..64 {
+            let (room, mut buffer) = under_way.pop_front().expect("sixteen are");
+            let bytes = buffer.as_mut().expect("nobody else has it");
+            assert_eq!(bytes[0] == MARK, number >= 16, "read {number}");
+            bytes[0] = MARK;
+            buffer.charge(room);
+            drop(buffer);
+            under_way.push_back(ask());
+        }
+        under_way.clear();
+        assert_eq!((clients.used_bytes(), clients.held_bytes()), (0, 16 * BYTES));
+        // All of what clients may have: what lies idle goes.
+        let all = clients.reserve(clients.limit_bytes());
+        assert!(all.is_some() && clients.held_bytes() == clients.limit_bytes());
     }
 }

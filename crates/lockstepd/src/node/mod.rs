@@ -288,11 +288,12 @@ impl Node {
             Some(First { deleted, helper, _lock }) => (deleted, Some(helper), Some(_lock)),
             None => (Deleted::default(), None, None),
         };
+        let client_pool = memory.clients.pool();
         Node {
-            client_pool: memory.clients.pool(),
+            buffers: Buffers::new(&memory, &client_pool),
+            client_pool,
             client_inputs: Inputs::new(CLIENTS_MAX),
             admin_pool: BufferPool::new(ADMIN_BYTES),
-            buffers: Buffers::new(&memory),
             volumes_open: 0,
             recount: false,
             memory,
