@@ -186,6 +186,11 @@ impl Engine {
         }
     }
 
+    /// Whether a step on a file begins as soon as it is started, and not with the next turn.
+    fn begins_files_at_once(&self) -> bool {
+        matches!(self, Engine::Epoll(_))
+    }
+
     /// Has the kernel have room for more requests that block, where its room has a limit.
     fn set_slow(&mut self, count: usize) {
         match self {
@@ -235,7 +240,7 @@ pub struct Hands {
     pub(crate) free: Vec<usize>,
     /// Slots of operations on files.
     pub(crate) on_files: usize,
-    /// Operations on files that wait for a slot, in order.
+    /// Operations on files that wait for the next turn, or for a slot, in order.
     waiting: VecDeque<Operation>,
     /// Looks so far at what takes long on files, and when the next one is due. Nothing is looked at where nothing is under way.
     looks: u64,
@@ -352,6 +357,8 @@ impl Hands {
         events: &mut Vec<Event>,
     ) -> Result<(), HandsError> {
         self.start_sends();
+        // Behind them: the kernel takes what is handed over one by one, and a peer, or a client, goes on meanwhile.
+        self.begin_waiting();
         let limit = self.limit_of(timeout);
         let mut done = std::mem::take(&mut self.done);
         let turn = self.engine.turn(limit, &mut done);
@@ -360,7 +367,9 @@ impl Hands {
             self.settle(completion, events);
         }
         self.done = done;
-        self.begin_waiting();
+        if self.engine.begins_files_at_once() {
+            self.begin_waiting();
+        }
         if self.on_files > 0 && self.now >= self.look_at {
             self.look_for_slow();
         }
@@ -660,7 +669,9 @@ impl Hands {
     /// Starts an operation on a file, when it is its turn.
     fn begin_on_file(&mut self, operation: Operation) {
         self.waiting.push_back(operation);
-        self.begin_waiting();
+        if self.engine.begins_files_at_once() {
+            self.begin_waiting();
+        }
     }
 
     fn begin_waiting(&mut self) {

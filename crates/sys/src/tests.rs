@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use base::Duration;
 
+use crate::descriptor::Descriptor;
 use crate::streams::{SendBatch, SendQueue};
 use crate::{
     Access, Account, Budget, Buffer, BufferPool, EngineChoice, Errno, Event, File, Hands,
@@ -530,6 +531,28 @@ fn what_is_asked_of_files_beyond_the_limit_waits_and_is_not_failed() {
         );
         assert_eq!(hands.in_flight(), 0);
     });
+}
+
+/// A "file" that is the same socket tells in which order the kernel carried out what one turn handed over.
+#[test]
+fn what_is_sent_in_a_turn_goes_before_what_is_asked_of_files_in_it() {
+    let choice = EngineChoice::Uring;
+    let Ok(mut hands) = Hands::with_engine(small(choice), choice) else {
+        return println!("NOT RUN: no io_uring");
+    };
+    let hands = &mut hands;
+    let (client, server) = pair(hands, None);
+    // SAFETY: a plain call without pointers.
+    let file = File(Descriptor::adopt(unsafe { libc::dup(client.0.number()) }));
+    let pool = BufferPool::new(1 << 20);
+    hands.write(1, &file, 0, Piece::from(b"first on disk, ".to_vec()), false);
+    hands.write(2, &file, 0, Piece::from(b"second on disk".to_vec()), false);
+    hands.send(3, &client, [Piece::from(b"sent, ".to_vec())]);
+    assert_eq!(hands.in_flight(), 3);
+    gather(hands, 3);
+    let said = b"sent, first on disk, second on disk";
+    hands.receive_full(4, &server, pool.take(said.len()).unwrap(), 0..said.len());
+    assert_eq!(&*buffer_of(one(hands)), said);
 }
 
 #[test]
