@@ -395,11 +395,32 @@ impl Link {
         message: &ShardMessage,
         payload: Option<Piece>,
     ) {
+        self.send_shard_to_one_of(resource, shard, message, payload, &mut None);
+    }
+
+    /// The same for a payload that goes to several peers: `checksum` is its CRC-32C once a link that needs it has computed it,
+    /// and is taken for that by the next.
+    ///
+    /// # Panics
+    /// As `send_shard`.
+    pub fn send_shard_to_one_of(
+        &mut self,
+        resource: ResourceId,
+        shard: u16,
+        message: &ShardMessage,
+        payload: Option<Piece>,
+        checksum: &mut Option<u32>,
+    ) {
         let stream = self.stream();
-        let described = payload.as_ref().map_or(Payload::NONE, |piece| match self.session.mode() {
-            LinkMode::Encrypted => Payload::unchecked(piece.len()),
-            LinkMode::Plain => Payload::checked(piece.as_slice()),
+        let described = payload.as_ref().map_or(Payload::NONE, |piece| {
+            let unchecked = Payload::unchecked(piece.len());
+            match (self.session.mode(), *checksum) {
+                (LinkMode::Encrypted, _) => unchecked,
+                (LinkMode::Plain, Some(_)) => Payload { checksum: *checksum, ..unchecked },
+                (LinkMode::Plain, None) => Payload::checked(piece.as_slice()),
+            }
         });
+        *checksum = checksum.or(described.checksum);
         self.session.write(|out| encode_shard(out, resource, shard, stream, message, described));
         if let Some(payload) = payload {
             self.session.write_payload(payload);

@@ -146,6 +146,29 @@ fn no_more_is_enciphered_than_there_is_room_for_and_the_rest_in_its_turn() {
 }
 
 #[test]
+fn a_payload_s_checksum_is_computed_by_the_first_link_that_needs_it_and_by_no_other() {
+    let payload = random_bytes(4096, &mut Prng::new(6));
+    let mut checksum = None;
+    let send = |mode, checksum: &mut Option<u32>| {
+        let (mut a, mut b) = ready_ends(mode);
+        let piece = Some(Piece::from(payload.clone()));
+        a.link.send_shard_to_one_of(RESOURCE, 0, &write(1, 8), piece, checksum);
+        b.deliver(a.outgoing());
+        b.error
+    };
+    assert_eq!(send(LinkMode::Encrypted, &mut checksum), None);
+    assert_eq!(checksum, None, "a link that proves its bytes needs none");
+    assert_eq!(send(LinkMode::Plain, &mut checksum), None);
+    let right = base::crc32c(&payload);
+    assert_eq!(checksum, Some(right));
+    assert_eq!(send(LinkMode::Plain, &mut checksum), None);
+    // Whoever computed it anew would not notice.
+    let mut wrong = Some(right ^ 1);
+    assert_eq!(send(LinkMode::Plain, &mut wrong), Some(LinkError::Frame(FrameError::Damaged)));
+    assert_eq!(wrong, Some(right ^ 1));
+}
+
+#[test]
 fn a_clear_payload_may_be_received_straight_into_its_place() {
     let (mut a, mut b) = ready_ends(LinkMode::Plain);
     let payload = random_bytes(64 << 10, &mut Prng::new(4));

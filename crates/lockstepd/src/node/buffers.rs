@@ -40,9 +40,18 @@ pub(crate) struct Buffers {
     /// For bytes as they come from sockets.
     inputs: BufferPool,
     inputs_large: BufferPool,
-    /// Bytes, and the resource whose machine has the name.
-    table: Vec<Option<(Key, Buffer)>>,
+    table: Vec<Option<Named>>,
     free: Vec<u32>,
+}
+
+/// What a name stands for.
+struct Named {
+    /// The resource whose machine has the name.
+    owner: Key,
+    /// Nobody changes the bytes as long as they have a name.
+    buffer: Buffer,
+    /// The CRC-32C of all of them, once somebody computed it.
+    checksum: Option<u32>,
 }
 
 impl Buffers {
@@ -108,23 +117,29 @@ impl Buffers {
             self.table.push(None);
             u32::try_from(self.table.len() - 1).expect("the pool is not that large")
         });
-        self.table[index as usize] = Some((owner, buffer));
+        self.table[index as usize] = Some(Named { owner, buffer, checksum: None });
         BufferId(index)
     }
 
     /// The buffer behind a name, which stays the machine's.
     pub(crate) fn get(&self, id: BufferId) -> Buffer {
-        self.named(id).clone()
+        self.named(id).buffer.clone()
+    }
+
+    /// Where the checksum of the bytes behind a name is kept for whoever needs it next.
+    pub(crate) fn checksum(&mut self, id: BufferId) -> &mut Option<u32> {
+        let place = self.table.get_mut(id.0 as usize).and_then(Option::as_mut);
+        &mut place.expect("a machine names only what it has").checksum
     }
 
     /// For who may have to say where it counts while a disk has it.
     pub(crate) fn trace(&self, id: BufferId) -> Trace {
-        self.named(id).trace()
+        self.named(id).buffer.trace()
     }
 
-    fn named(&self, id: BufferId) -> &Buffer {
+    fn named(&self, id: BufferId) -> &Named {
         let place = self.table.get(id.0 as usize).and_then(Option::as_ref);
-        &place.expect("a machine names only what it has").1
+        place.expect("a machine names only what it has")
     }
 
     /// The machine gives the name up.
@@ -136,7 +151,7 @@ impl Buffers {
     /// The machines of a resource are gone, and with them every name they had.
     pub(crate) fn release_all(&mut self, owner: Key) {
         for (index, place) in (0_u32..).zip(&mut self.table) {
-            if place.as_ref().is_some_and(|(of, _)| *of == owner) {
+            if place.as_ref().is_some_and(|named| named.owner == owner) {
                 *place = None;
                 self.free.push(index);
             }
@@ -166,6 +181,21 @@ mod tests {
         assert_eq!(buffers.get(kept).len(), 4096);
         buffers.release(kept);
         assert_eq!(pool.used_bytes(), 0);
+    }
+
+    #[test]
+    fn a_checksum_is_kept_as_long_as_the_name_of_its_bytes_and_no_longer() {
+        let pool = BufferPool::new(1 << 20);
+        let memory = Memory::new(None);
+        let mut buffers = Buffers::new(&memory, &memory.clients.pool());
+        let owner = Slab::default().insert(());
+        let first = buffers.name(owner, pool.take(4096).expect("room"));
+        let other = buffers.name(owner, pool.take(4096).expect("room"));
+        *buffers.checksum(first) = Some(7);
+        assert_eq!((*buffers.checksum(first), *buffers.checksum(other)), (Some(7), None));
+        buffers.release(first);
+        let second = buffers.name(owner, pool.take(4096).expect("room"));
+        assert_eq!((second, *buffers.checksum(second)), (first, None), "the name, and other bytes");
     }
 
     /// Nothing of sixteen reads of 128 KiB is mapped twice, with more of them under way than are answered at once: a block

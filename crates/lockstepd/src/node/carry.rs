@@ -185,8 +185,7 @@ impl Node {
             match output {
                 ShardOutput::Disk { op, request } => self.begin_disk(key, shard, op, request),
                 ShardOutput::Send { peer, session, message, buffer } => {
-                    let payload = buffer.map(|buffer| self.buffers.get(buffer));
-                    self.send_shard(key, shard, (peer, session), &message, payload);
+                    self.send_shard(key, shard, (peer, session), &message, buffer);
                 }
                 ShardOutput::Answer { id, result, buffer } => {
                     let bytes = buffer.map(|buffer| self.buffers.get(buffer));

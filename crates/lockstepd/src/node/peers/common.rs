@@ -15,7 +15,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use base::{NodeId, ResourceId, SessionId};
+use base::{BufferId, NodeId, ResourceId, SessionId};
 use replica::door::{MemberInput, ShardInput};
 use sys::{Buffer, Piece};
 use wire::{MemberMessage, Message, NodeMessage, RESOURCES_MAX, ResourceLife, ShardMessage};
@@ -500,15 +500,20 @@ impl Node {
         shard: u16,
         (peer, session): (NodeId, SessionId),
         message: &ShardMessage,
-        payload: Option<Buffer>,
+        named: Option<BufferId>,
     ) {
+        let payload = named.map(|name| self.buffers.get(name));
         if let ShardMessage::Forwarded { id, .. } = message {
             self.use_room(resource, (shard, peer, *id), payload.as_ref());
         }
         let Some((key, id)) = self.way(resource, peer, session, Some(shard)) else { return };
         let Some(connection) = self.peers.connections.get_mut(key) else { return };
         if let Some(link) = connection.link.as_mut() {
-            link.send_shard(id, shard, message, payload.map(Piece::from));
+            // Of what goes to several peers it is computed once.
+            let mut unnamed = None;
+            let checksum = named.map_or(&mut unnamed, |name| self.buffers.checksum(name));
+            let payload = payload.map(Piece::from);
+            link.send_shard_to_one_of(id, shard, message, payload, checksum);
         }
         self.stir_peer(key);
     }
