@@ -22,7 +22,7 @@ use wire::{MemberMessage, Message, NodeMessage, RESOURCES_MAX, ResourceLife, Sha
 
 use super::connection::Connection;
 use super::places::asks_too_much;
-use super::streams::Lives;
+use super::streams::{Begun, Lives};
 use crate::log::debug;
 use crate::node::threads::place;
 use crate::node::{Node, Work};
@@ -258,9 +258,12 @@ impl Node {
             self.refuse_outsider(key, peer, &[id]);
             return debug!("a frame for resource {:016x}, which is not here, was dropped", id.0);
         };
-        let told = self.peers.sessions.get(&(peer, id));
-        match told.filter(|told| told.lives == lives).map(|told| told.session) {
-            Some(session) => self.deliver(key, (peer, session), message, payload),
+        let begun = self.peers.sessions.get(&(peer, id));
+        match begun.filter(|begun| begun.told.lives == lives) {
+            Some(&Begun { told, resource }) => {
+                let to = (resource, connection.stream);
+                self.deliver(key, (peer, told.session), to, message, payload);
+            }
             None if connection.early.len() >= EARLY_MAX => {
                 self.end_connection(key, "too much came before a session could begin", false);
             }
@@ -268,21 +271,19 @@ impl Node {
         }
     }
 
-    /// Gives a frame to the machine it is for.
+    /// Gives a frame that came in a stream to the machine it is for, of the resource that the session is about.
     fn deliver(
         &mut self,
         key: Key,
         (peer, session): (NodeId, SessionId),
+        (resource, stream): (Key, u16),
         message: Message,
         payload: Option<Buffer>,
     ) {
-        let Some(stream) = self.peers.connections.get(key).map(|entry| entry.stream) else {
-            return;
-        };
+        let Some(known) = self.resources.get(resource) else { return };
         match message {
             Message::Node(_) => {}
-            Message::Member { resource, message } => {
-                let Some(resource) = self.resource_by_id(resource) else { return };
+            Message::Member { message, .. } => {
                 if stream != 0 {
                     return self.end_connection(key, "a member speaks in a shard's stream", true);
                 }
@@ -290,9 +291,7 @@ impl Node {
                 self.work.push_back(Work::Member(resource, input));
             }
             Message::Shard { resource: id, shard, message } => {
-                let Some(resource) = self.resource_by_id(id) else { return };
-                let known = self.resources.get(resource);
-                if !known.is_some_and(|known| known.has_shard(shard)) {
+                if !known.has_shard(shard) {
                     return self.end_connection(key, "it names a shard that is not there", true);
                 }
                 if asks_too_much(&message) {
@@ -314,17 +313,21 @@ impl Node {
         let keys: Vec<Key> = ways.filter_map(|(_, way)| way.connection).collect();
         for key in keys {
             let Some(connection) = self.peers.connections.get_mut(key) else { continue };
-            let lives = self.peers.sessions.get(&(peer, id)).map(|told| told.lives);
-            if connection.early.is_empty() || connection.common.lives(id) != lives {
+            let Some(begun) = self.peers.sessions.get(&(peer, id)) else { return };
+            if connection.early.is_empty() || connection.common.lives(id) != Some(begun.told.lives)
+            {
                 // Nothing, or meant for lives that are newer already.
                 continue;
             }
+            let to = (begun.resource, connection.stream);
             let (now, later) =
                 std::mem::take(&mut connection.early).into_iter().partition(|(of, ..)| *of == id);
             connection.early = later;
             let now: Vec<_> = now;
             for (_, message, payload) in now {
-                self.deliver(key, (peer, session), message, payload);
+                if self.peers.connections.get(key).is_some() {
+                    self.deliver(key, (peer, session), to, message, payload);
+                }
             }
         }
     }
@@ -528,7 +531,10 @@ impl Node {
         shard: Option<u16>,
     ) -> Option<(Key, ResourceId)> {
         let id = self.resources.get(resource)?.id;
-        let told = self.peers.sessions.get(&(peer, id)).filter(|told| told.session == session)?;
+        let told = self.peers.sessions.get(&(peer, id))?.told;
+        if told.session != session {
+            return None;
+        }
         let stream = shard.map_or(0, |shard| place(id, shard) % told.streams);
         let key = self.peers.ways.get(&(peer, stream))?.connection?;
         let connection = self.peers.connections.get(key)?;

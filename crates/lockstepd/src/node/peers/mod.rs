@@ -15,6 +15,7 @@ mod streams;
 
 use self::connection::Came;
 pub(super) use self::connection::Connection;
+use self::streams::Begun;
 pub(super) use self::streams::{Lives, Stream, Told};
 
 use std::collections::BTreeMap;
@@ -94,7 +95,7 @@ pub(crate) struct Peers {
     ways: BTreeMap<(NodeId, u16), Way>,
     connections: Slab<Connection>,
     /// Sessions that machines here were told.
-    sessions: BTreeMap<(NodeId, ResourceId), Told>,
+    sessions: BTreeMap<(NodeId, ResourceId), Begun>,
     /// Sessions that have ended, in which life, and how many threads have not heard it.
     unheard: BTreeMap<(NodeId, ResourceId), (u64, usize)>,
     /// With what this node shows itself, and whom it believes.

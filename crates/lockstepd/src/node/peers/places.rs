@@ -69,7 +69,7 @@ impl Node {
     fn session_of(&self, key: Key, id: ResourceId) -> Option<(NodeId, SessionId)> {
         let connection = self.peers.connections.get(key)?;
         let peer = connection.peer()?;
-        let told = self.peers.sessions.get(&(peer, id))?;
+        let told = self.peers.sessions.get(&(peer, id))?.told;
         let lasts = connection.common.lives(id) == Some(told.lives);
         lasts.then_some((peer, told.session))
     }

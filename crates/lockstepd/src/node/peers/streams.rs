@@ -43,6 +43,13 @@ pub(crate) struct Told {
     pub(crate) streams: u16,
 }
 
+/// A session that has begun on this thread. It is forgotten when the machines that know of it go.
+pub(super) struct Begun {
+    pub(super) told: Told,
+    /// Whose machines know of it.
+    pub(super) resource: Key,
+}
+
 impl Node {
     /// A peer has proved who it is.
     pub(super) fn on_ready(&mut self, key: Key, node: NodeId, agreed: Agreed) {
@@ -286,7 +293,7 @@ impl Node {
         let first = places.and_then(|places| places[0]);
         let lives = first.filter(|_| places.is_some_and(|all| all.iter().all(|at| *at == first)));
         let streams = peer.streams;
-        let told = self.peers.sessions.get(&(node, id)).map(|told| told.lives);
+        let told = self.peers.sessions.get(&(node, id)).map(|begun| begun.told.lives);
         if told == lives {
             return;
         }
@@ -312,20 +319,21 @@ impl Node {
 
     /// Machines of this thread hear of a peer.
     pub(in crate::node) fn begin_session(&mut self, peer: NodeId, id: ResourceId, told: Told) {
-        let present = self.resource_by_id(id).and_then(|key| self.resources.get(key));
-        if present.is_none_or(|resource| resource.life != told.lives.0) {
+        let Some(resource) = self.resource_by_id(id) else { return };
+        if self.resources.get(resource).is_none_or(|present| present.life != told.lives.0) {
             return;
         }
-        self.peers.sessions.insert((peer, id), told);
+        self.peers.sessions.insert((peer, id), Begun { told, resource });
         self.say_peer(id, peer, told.session, true);
         self.deliver_early(peer, id, told.session);
     }
 
     /// Everybody hears that a session has ended.
     fn end_session(&mut self, node: NodeId, id: ResourceId) {
-        let Some(told) = self.peers.sessions.remove(&(node, id)) else { return };
-        let life = self.resource_by_id(id).and_then(|key| self.resources.get(key));
-        let Some(life) = life.map(|resource| resource.life) else { return };
+        let Some(Begun { told, resource }) = self.peers.sessions.remove(&(node, id)) else {
+            return;
+        };
+        let Some(life) = self.resources.get(resource).map(|resource| resource.life) else { return };
         self.say_peer(id, node, told.session, false);
         self.tell_others(|| Parcel::PeerDown { peer: node, resource: id, life });
         let others = self.threads.others();
@@ -336,7 +344,7 @@ impl Node {
 
     /// The first thread says that a session has ended.
     pub(in crate::node) fn on_session_ended(&mut self, peer: NodeId, id: ResourceId, life: u64) {
-        if let Some(told) = self.peers.sessions.remove(&(peer, id)) {
+        if let Some(Begun { told, .. }) = self.peers.sessions.remove(&(peer, id)) {
             self.say_peer(id, peer, told.session, false);
         }
         // Behind what the machines hear: then they have heard it.
