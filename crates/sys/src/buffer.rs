@@ -123,11 +123,14 @@ impl Clone for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let Some(mut block) = self.block.take() else { return };
-        if let Some(only) = Arc::get_mut(&mut block) {
+        // Counted first: `get_mut` locks the count of traces, in vain where clones are left.
+        if Arc::strong_count(&block) == 1
+            && let Some(only) = Arc::get_mut(&mut block)
+        {
             let room = only.end_loan();
             self.pool.give_back(block, room);
         } else if let Some(mut block) = Arc::into_inner(block) {
-            // Another thread let its clone go just now.
+            // Another thread let its clone go just now, or somebody has a trace.
             let room = block.end_loan();
             self.pool.give_back(Arc::new(block), room);
         }
