@@ -78,6 +78,23 @@ struct Arguments {
     compare: Option<String>,
 }
 
+impl Arguments {
+    /// What makes the same again, in a tree of the same revision.
+    fn command(&self) -> String {
+        let compare = self.compare.as_ref().and_then(|other| other.split_once('='));
+        let mut words = vec!["cargo xtask bench".to_owned()];
+        words.extend(compare.map(|(label, _)| format!("--compare {label}")));
+        words.push("--".to_owned());
+        words.extend(self.full.then(|| "--full".to_owned()));
+        words.extend(self.sanity.then(|| "--sanity".to_owned()));
+        if !self.tables.is_empty() {
+            words.push(format!("--tables {}", self.tables.join(",")));
+        }
+        words.push(format!("--name {}", self.name));
+        words.join(" ")
+    }
+}
+
 const TABLES: [&str; 12] = [
     "record-memory",
     "record-file",
@@ -199,6 +216,7 @@ fn measure(run: &Run, arguments: &Arguments) -> Outcome<Report> {
     Ok(Report {
         version: VERSION,
         name: arguments.name.clone(),
+        command: arguments.command(),
         mode,
         revisions: run.programs.iter().map(|programs| programs.label.clone()).collect(),
         machine,
@@ -212,4 +230,29 @@ fn measure(run: &Run, arguments: &Arguments) -> Outcome<Report> {
         idle,
         memory,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::Arguments;
+
+    #[test]
+    fn the_command_line_that_is_written_down_makes_the_same_again() {
+        let parse = |words: &[&str]| Arguments::parse_from([&["bench"], words].concat());
+        let said = |words: &[&str]| parse(words).command();
+        assert_eq!(said(&["--label", "1835daa"]), "cargo xtask bench -- --name latest");
+        let words = ["--full", "--tables", "idle,memory", "--name", "mine"];
+        let all = ["--label", "1", "--compare", "8f115fc=/programs", "--results", "/elsewhere"];
+        let command = said(&[&all[..], &words].concat());
+        assert_eq!(
+            command,
+            "cargo xtask bench --compare 8f115fc -- --full --tables idle,memory --name mine"
+        );
+        let (_, rest) = command.split_once(" -- ").expect("what is the benchmark's own");
+        let again = parse(&rest.split(' ').collect::<Vec<_>>());
+        assert_eq!((again.full, again.name.as_str()), (true, "mine"));
+        assert_eq!(again.tables, ["idle", "memory"]);
+    }
 }

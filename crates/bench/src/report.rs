@@ -26,14 +26,16 @@ use crate::tables::{Row, Table};
 use crate::targets;
 
 /// Of the layout of NAME.json: 2 since own times are null where the disk itself was not measured, and memory under load is there; 3 since
-/// latencies run from the request on, and each part says how long it took and what others used meanwhile.
-pub(crate) const VERSION: u32 = 3;
+/// latencies run from the request on, and each part says how long it took and what others used meanwhile; 4 since the command line is there.
+pub(crate) const VERSION: u32 = 4;
 
 /// Everything.
 #[derive(Default, Serialize)]
 pub(crate) struct Report {
     pub(crate) version: u32,
     pub(crate) name: String,
+    /// What makes the same again, at the first of the revisions.
+    pub(crate) command: String,
     /// `brief`, `quick`, `full` or `sanity`.
     pub(crate) mode: &'static str,
     pub(crate) revisions: Vec<String>,
@@ -91,13 +93,14 @@ impl Report {
         let Machine { processor, cores, memory_mib, kernel, load_before, disk, file_system, tools } =
             &self.machine;
         let mut page = format!(
-            "# Speed: {}\n\nWritten by `make bench`, mode {}. Revision {}. {processor}, {cores} cores, {} GiB, \
+            "# Speed: {}\n\nMade by `{}` (mode {}) at {}. {processor}, {cores} cores, {} GiB, \
              Linux {kernel}; load average {load_before} when it began. Everything (nodes, fio, disk) is on \
              this one machine: {file_system} on {disk}; {}. Figures are medians of the repeats, in brackets the smallest and the \
              largest: compare only inside one table.\n\n\
              CPU is the time of all server processes, in ms per 1 000 requests; *own* is that less what \
              the same requests cost fio on the disk itself, where the table has that. `x` is the ratio to the table's reference.\n",
             self.name,
+            self.command,
             self.mode,
             self.revisions.join(" and "),
             memory_mib >> 10,

@@ -78,7 +78,7 @@ fn section(results: &Value) -> Result<String, String> {
     let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
     let mut section = format!(
         "All nodes, the client and their disk on one machine ({}, {} cores, Linux {}): what three nodes do to one write has to go through \
-         it. Clients by NBD; nothing is enciphered; mode {}, revision {}. Everything measured, with its spread: [{RESULTS}.md]({RESULTS}.md); \
+         it. Clients by NBD; nothing is enciphered; nbdkit's file goes through the page cache, the others past it; mode {}, revision {}. Everything measured, with its spread: [{RESULTS}.md]({RESULTS}.md); \
          what it means, and what limits it: [docs/performance.md](docs/performance.md).\n\n",
         text(&machine["processor"]),
         machine["cores"],

@@ -1,4 +1,4 @@
-use super::reference;
+use super::{Report, reference};
 use crate::sample::Repeats;
 use crate::tables::{DEPTHS, Row, Table};
 
@@ -32,4 +32,16 @@ fn a_row_is_put_in_relation_to_its_own_revision() {
 fn a_reference_that_has_no_revision_is_that_of_both() {
     let table = table(&["two @ new", "one thread"]);
     assert_eq!(found(&table, 0), Some("one thread"));
+}
+
+#[test]
+fn a_page_and_its_values_say_what_made_them() {
+    let command = "cargo xtask bench -- --full --tables metadata --name metadata-2cores".to_owned();
+    let revisions = vec!["e2650cb".to_owned()];
+    let report = Report { command, revisions, mode: "full", ..Report::default() };
+    let (page, _) = report.markdown();
+    let made = format!("Made by `{}` (mode full) at e2650cb. ", report.command);
+    assert!(page.contains(&made), "{page}");
+    let values = serde_json::to_value(&report).expect("it has names and figures only");
+    assert_eq!(values["command"], report.command.as_str());
 }
