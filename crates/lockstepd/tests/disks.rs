@@ -126,25 +126,6 @@ fn a_disk_that_failed_a_flush_is_not_closed_in_good_order() {
 }
 
 #[test]
-fn a_flush_that_one_thread_was_failed_counts_for_no_other() {
-    const TOLD: &str = "another thread was told that its disk lost what was not flushed";
-    let mut cluster = Cluster::new("told-once", 1);
-    cluster.add_settings(1, "allow_faults = true\nthreads = 2");
-    cluster.append_settings(1, "[faults]\nseed = 1\nflush_errors_one_in = 8\n");
-    cluster.start(1);
-    let mut file = cluster.resource(NAME, 64 * MIB, &[1]);
-    file.shards = 2;
-    cluster.create(&file);
-    let mut volume = cluster.open(1, NAME);
-    // Each thread is asked for each: one that fails alone makes the other's next one fail.
-    let failed = (0..60).filter(|_| volume.flush().is_err()).count();
-    let told = cluster.log(1).matches(TOLD).count();
-    assert!(told > 0 && failed > 0, "{told} told of {failed}");
-    drop(volume);
-    cluster.stop(1);
-}
-
-#[test]
 fn a_node_whose_disk_is_full_when_it_starts_serves_from_the_others_and_comes_back_with_room() {
     let mut cluster = Cluster::new("full-start", 3);
     for node in 1..=3 {

@@ -292,3 +292,22 @@ fn what_one_client_was_told_is_gone_for_clients_of_all_threads() {
     let mut anew = cluster.open(3, "alpha");
     assert!(anew.read(0, 4096).expect("read") == content(1, 4096), "what was flushed is there");
 }
+
+#[test]
+fn a_flush_that_one_thread_was_failed_counts_for_no_other() {
+    const TOLD: &str = "another thread was told that its disk lost what was not flushed";
+    let mut cluster = Cluster::new("told-once", 1);
+    cluster.add_settings(1, "allow_faults = true\nthreads = 2");
+    cluster.append_settings(1, "[faults]\nseed = 1\nflush_errors_one_in = 8\n");
+    cluster.start(1);
+    let mut file = cluster.resource("alpha", 64 * MIB, &[1]);
+    file.shards = 2;
+    cluster.create(&file);
+    let mut volume = cluster.open(1, "alpha");
+    // Each thread is asked for each: one that fails alone makes the other's next one fail.
+    let failed = (0..60).filter(|_| volume.flush().is_err()).count();
+    let told = cluster.log(1).matches(TOLD).count();
+    assert!(told > 0 && failed > 0, "{told} told of {failed}");
+    drop(volume);
+    cluster.stop(1);
+}
