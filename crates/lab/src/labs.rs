@@ -198,6 +198,7 @@ pub(crate) const LABS: &[Lab] = labs! {
     Full  "vm-vhost-newest" |bench| vm::vhost(bench, vm::NEWEST), "The same with the newest kernel of Debian.";
     Full  "vm-xfs-6.12" |bench| vm::xfs(bench, vm::LINUX_6_12), "xfs of Linux 6.12 on a volume by NVMe/TCP and several paths: all nodes are killed at once under it, twice, and come back.";
     Full  "vm-xfs-6.1" |bench| vm::xfs(bench, vm::LINUX_6_1), "The same with Linux 6.1.";
+    Full  "vm-xfs-5.10" |bench| vm::xfs(bench, vm::LINUX_5_10), "The same with Linux 5.10.";
     Full  "vm-xfs-newest" |bench| vm::xfs(bench, vm::NEWEST), "The same with the newest kernel of Debian.";
     Full  "app-ext4" apps::ext4, "Synced files on ext4 survive a killed primary without an error, and a power cut of all nodes.";
     Full  "app-xfs" apps::xfs, "The same on xfs.";
