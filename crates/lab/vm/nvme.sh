@@ -48,7 +48,7 @@ case $(uname -r) in
     5.10.*) test "$discards" -gt 0 ;;
     *) test "$discards" = "$((block * 262144))" ;;
 esac
- test "$(cat /sys/block/nvme0n1/queue/write_zeroes_max_bytes)" -ge 1048576
+test "$(cat /sys/block/nvme0n1/queue/write_zeroes_max_bytes)" -ge 1048576
 head -c 8388608 /dev/urandom > /tmp/full
 for way in "" -z; do
     dd if=/tmp/full of=$disk bs=1M oflag=direct

@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::{Cluster, content};
+use harness::{Cluster, Volume, content};
 use wire::admin::ResourceFile;
 
 const MIB: u64 = 1 << 20;
@@ -150,9 +150,9 @@ fn a_client_of_another_thread_that_takes_no_answers_keeps_others_waiting_for_a_w
     assert!(volume.read(0, 32 << 20).expect("read") == content(1, 32 << 20));
 }
 
-#[test]
-fn what_a_client_left_that_waited_for_memory_is_not_carried_out() {
-    let cluster = small_cluster("left", 1);
+/// A node whose volume has no memory left for clients until the second of these two goes, and holds `content(1, _)`.
+fn without_memory(name: &str) -> (Cluster, Volume, Volume) {
+    let cluster = small_cluster(name, 1);
     // All of an answer leaves in one go only where one thread has all of it.
     cluster.create(&ResourceFile { shards: 1, ..numbered(&cluster, 0, 64 * MIB, &[1]) });
     let mut volume = cluster.open(1, "disk0");
@@ -161,6 +161,12 @@ fn what_a_client_left_that_waited_for_memory_is_not_carried_out() {
     slow.begin_read(0, 32 << 20);
     // Once a part is there, all of it has its room, and nobody else of this volume gets any.
     slow.take_some();
+    (cluster, volume, slow)
+}
+
+#[test]
+fn what_a_client_left_that_waited_for_memory_is_not_carried_out() {
+    let (cluster, mut volume, slow) = without_memory("left");
     let mut left = cluster.open(1, "disk0");
     left.send_write(0, &content(2, 4096));
     left.vanish();
@@ -174,13 +180,7 @@ fn what_a_client_left_that_waited_for_memory_is_not_carried_out() {
 /// Its connection may have ended long ago, and that be lost on its way.
 #[test]
 fn what_a_client_that_moves_sent_and_lay_unread_for_long_is_not_carried_out() {
-    let cluster = small_cluster("unread", 1);
-    cluster.create(&ResourceFile { shards: 1, ..numbered(&cluster, 0, 64 * MIB, &[1]) });
-    let mut volume = cluster.open(1, "disk0");
-    volume.write(0, &content(1, 32 << 20)).expect("written");
-    let mut slow = cluster.open(1, "disk0");
-    slow.begin_read(0, 32 << 20);
-    slow.take_some();
+    let (cluster, mut volume, slow) = without_memory("unread");
     let mut moves = cluster.open(1, "disk0?moves");
     moves.send_write(0, &content(2, 4096));
     // From then on it may have asked elsewhere.

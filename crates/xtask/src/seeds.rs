@@ -12,7 +12,7 @@ use std::fs;
 
 const PATH: &str = "seeds/found.txt";
 
-/// Whether two nodes may serve at once with this feature, as they must.
+/// With this feature clocks go beyond the bound, so that a promise breaks, as it must.
 const BREAKS_A_PROMISE: &str = "drift";
 
 /// What failed in a run of the simulator, as lines of the file.

@@ -271,14 +271,15 @@ impl Node {
         else {
             unreachable!("only what changes a volume comes here")
         };
-        let part = match request {
-            DiskRequest::Write { span, .. } | DiskRequest::Zero { span, .. } => {
-                Part::Data(volume, span)
+        let (part, durable) = match request {
+            DiskRequest::Write { span, durable, .. } | DiskRequest::Zero { span, durable, .. } => {
+                (Part::Data(volume, span), durable)
             }
-            DiskRequest::Meta { page, .. } => Part::Page(volume, page),
+            DiskRequest::Meta { page, .. } => (Part::Page(volume, page), true),
             _ => unreachable!("told apart above"),
         };
-        if self.waits_for_late(key, &part, "a write") {
+        let kind = OpKind::Change { durable };
+        if self.waits_for_late(key, &part, kind.words()) {
             return self.answer_disk(key, shard, op, DiskAnswer::Failed);
         }
         let pool = self.buffers.outgoing().clone();
@@ -293,11 +294,7 @@ impl Node {
             }
             other => other,
         };
-        let durable = match &request {
-            DiskRequest::Write { durable, .. } | DiskRequest::Zero { durable, .. } => *durable,
-            _ => true,
-        };
-        let (kind, changes) = (OpKind::Change { durable }, Some(part));
+        let changes = Some(part);
         let memory = match &request {
             DiskRequest::Write { buffer, .. } => Some(self.buffers.trace(*buffer)),
             _ => None,
