@@ -352,11 +352,10 @@ impl World {
             Effect::Read(_) => {
                 let seen = content.map_or(vec![0; span.count() as usize], |bytes| bytes.to_vec());
                 if result.is_ok() && seen.len() != span.count() as usize {
-                    self.fail(
-                        "answers",
-                        format!("read {id} of {span:?} gave {} sectors", seen.len()),
-                    );
+                    let text = format!("read {id} of {span:?} gave {} sectors", seen.len());
+                    self.fail("answers", text);
                 }
+                self.mix_all(&seen);
                 let ok = result.is_ok() && !self.was_cut_off(self.history.operation(open.op));
                 self.history.answer(now, step, open.op, ok, seen);
             }

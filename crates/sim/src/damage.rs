@@ -14,7 +14,7 @@ use base::{Incarnation, NodeId, VolumeId, VoterId};
 use replica::disk::{Record, decode_bitmap_page};
 use replica::start::{Start, start};
 use replica::{MetaPage, Operation, Page};
-use wire::{Configuration, Life, Seen};
+use wire::{Configuration, Life, MemberEntry, Seen};
 
 impl World {
     /// A disk is replaced by an empty or an older one, if the others can live without it.
@@ -77,7 +77,10 @@ impl World {
         let Some(newest) = &self.oracle.newest else { return false };
         let intact = |index: usize| {
             let other = &self.nodes[index];
-            index != node && other.process.is_some() && self.is_sound(index) && !self.leaves(index)
+            // Its process may end for that.
+            let fails = (other.disk_errors > 0 || other.disk_full) && self.counts_memory(index);
+            let is_well = self.is_sound(index) && !fails && !self.leaves(index);
+            index != node && other.process.is_some() && is_well
         };
         let kept = newest.members.iter().any(|member| {
             let index = node_index(member.node);
@@ -174,32 +177,47 @@ impl World {
         accepted.chain(sent).filter(newer).collect::<Vec<_>>().into_iter()
     }
 
-    /// Of the nodes about to lose their power, those that may: if a disk that the newest configuration
-    /// counts on is gone or bad, one good copy is spared, for it is all there is.
-    pub(crate) fn spared(&mut self, nodes: u32) -> u32 {
-        let Some(newest) = &self.oracle.newest else { return nodes };
-        if self.plan.stable_disks {
-            return nodes;
-        }
-        let in_sync: Vec<_> = newest.members.iter().filter(|member| member.in_sync).collect();
-        let is_bad = |member: &wire::MemberEntry| {
-            let held = &self.nodes[node_index(member.node)];
-            held.swapped == Some(member.incarnation) || held.restored.is_some()
-        };
-        let good = |member: &&&wire::MemberEntry| {
-            self.is_kept(node_index(member.node), member.incarnation) && !is_bad(member)
-        };
-        let bad = in_sync.iter().any(|member| is_bad(member));
-        let left =
-            in_sync.iter().filter(good).any(|member| nodes & (1 << node_index(member.node)) == 0);
-        let spared = in_sync.iter().find(good).map(|member| node_index(member.node));
-        match spared {
-            Some(node) if bad && !left => {
-                self.mark("sim: a power cut spares the last good copy");
-                nodes & !(1 << node)
+    /// Of nodes about to die, or to lose their power, those that may: if a disk that a configuration counts on is gone or
+    /// bad, one good copy is spared, for it is all there is.
+    pub(crate) fn spared(&mut self, nodes: u32, power: bool) -> u32 {
+        let all = (0..self.nodes.len()).filter(|node| nodes & (1 << node) != 0);
+        let volatile = power && !self.plan.stable_disks;
+        let loses = |node: &usize| volatile || self.counts_memory(*node);
+        let losing = all.filter(loses).fold(0, |bits, node| bits | 1 << node);
+        nodes & !self.last_copies(losing)
+    }
+
+    /// Whether what a node holds in memory counts (protocol B): its cache goes with its process.
+    pub(crate) fn counts_memory(&self, node: usize) -> bool {
+        let record = self.nodes[node].disk.as_ref().and_then(Disk::record);
+        record.is_some_and(|record| record.in_memory) && !self.nodes[node].closed
+    }
+
+    /// Of nodes about to lose their caches, those that hold all that is left: a disk that the newest configuration, or
+    /// one that may be chosen, counts on is gone or bad. One for each of these.
+    pub(crate) fn last_copies(&mut self, nodes: u32) -> u32 {
+        let values: Vec<Configuration> =
+            self.proposed().chain(self.oracle.newest.clone()).collect();
+        let mut last = 0;
+        for value in &values {
+            let in_sync = || value.members.iter().filter(|member| member.in_sync);
+            let is_bad = |member: &MemberEntry| {
+                let held = &self.nodes[node_index(member.node)];
+                let is_swapped = held.swapped == Some(member.incarnation);
+                is_swapped || held.restored.is_some() || held.put_back.is_some()
+            };
+            let good = |member: &&MemberEntry| {
+                self.is_kept(node_index(member.node), member.incarnation) && !is_bad(member)
+            };
+            let bits = in_sync().filter(good).fold(0, |bits, m| bits | 1 << node_index(m.node));
+            if in_sync().any(is_bad) && bits & !(nodes & !last) == 0 && bits != 0 {
+                last |= 1_u32 << bits.trailing_zeros();
             }
-            _ => nodes,
         }
+        if last != 0 {
+            self.mark("sim: the last good copy is spared");
+        }
+        last
     }
 
     /// A stable sector of a node's disk changes by itself, if a good copy of it is elsewhere.

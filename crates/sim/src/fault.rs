@@ -33,7 +33,7 @@ impl World {
         {
             self.nodes[node].struck = true;
         }
-        if self.happen_once(&kind, length, speaker) {
+        if self.is_taken_back(&kind) || self.happen_once(&kind, length, speaker) {
             return;
         }
         match kind {
@@ -74,10 +74,23 @@ impl World {
         self.queue.after(length, Event::FaultEnd(index));
     }
 
+    /// A disk that fails ends its process, sooner or later: not the one whose memory is all that is left of a write.
+    fn is_taken_back(&mut self, kind: &FaultKind) -> bool {
+        let (FaultKind::DiskErrors { node, .. } | FaultKind::Full { node }) = *kind else {
+            return false;
+        };
+        self.counts_memory(node) && self.last_copies(1 << node) != 0
+    }
+
     /// Carries out a fault that has no end of its own; false for those that last.
     fn happen_once(&mut self, kind: &FaultKind, length: u64, speaker: Option<usize>) -> bool {
         match *kind {
-            FaultKind::Crash { node } => self.stop(speaker.unwrap_or(node), false, length),
+            FaultKind::Crash { node } => {
+                let node = speaker.unwrap_or(node);
+                if self.spared(1 << node, false) != 0 {
+                    self.stop(node, false, length);
+                }
+            }
             FaultKind::Stop { node, power } => self.stop_in_order(node, power, length),
             FaultKind::PowerCut { nodes } => {
                 let hit = nodes | speaker.map_or(0, |node| 1 << node);
@@ -202,7 +215,7 @@ impl World {
     }
 
     pub(crate) fn power_cut(&mut self, nodes: u32, length: u64) {
-        let nodes = self.spared(nodes);
+        let nodes = self.spared(nodes, true);
         for node in 0..self.nodes.len() {
             if nodes & (1 << node) != 0 {
                 self.kill(node, true);

@@ -25,6 +25,10 @@ impl World {
         if !able || self.forcing.is_some() || self.nodes.len() < 2 {
             return false;
         }
+        let others = ((1 << self.nodes.len()) - 1) & !(1 << node);
+        if self.spared(others, false) != others {
+            return false;
+        }
         self.forcing = Some(index);
         for other in 0..self.nodes.len() {
             if other != node {

@@ -169,7 +169,7 @@ fn many(arguments: &Arguments) -> ExitCode {
     let reached = |mark: &str| outcome.marks.contains_key(mark);
     let off = limits.choice.quorum_off;
     let mut all = true;
-    for mark in sim::marks::MARKS {
+    for mark in sim::marks::all() {
         match (reached(mark), sim::marks::excuse(mark, off)) {
             (true, Some((Unreached::Bug, why))) => {
                 println!("       bug  {mark}: {why}");

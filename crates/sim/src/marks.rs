@@ -1,4 +1,5 @@
-//! Rare branches of the replica code, which a campaign must reach: each is a `Mark` there.
+//! What a campaign must reach: rare branches of the replica code, each a `Mark` there, and of each kind of message one that was
+//! held.
 //!
 //! Always: one that a campaign need not reach is listed with its reason; `cargo xtask campaign` fails if, after a million
 //! histories, another one was never reached, or one was that only a bug leads to.
@@ -82,6 +83,11 @@ pub const MARKS: &[&str] = &[
     "write is complete before it is in its place",
     "write waits for the activity log",
 ];
+
+/// Everything that a campaign must reach, but for what is excused.
+pub fn all() -> impl Iterator<Item = &'static str> {
+    MARKS.iter().chain(crate::network::HELD).copied()
+}
 
 /// Why a campaign need not reach a mark.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -179,6 +185,11 @@ pub const UNREACHED: &[(&str, Unreached, &str)] = &[
         "where a majority decides it needs no copy for that",
     ),
     (
+        "member: leaves a side on which no copy is",
+        Unreached::WithQuorum,
+        "two sides of one fork are there without quorum only",
+    ),
+    (
         "member: change decided by those that are left",
         Unreached::WithQuorum,
         "where a majority decides no fewer do",
@@ -209,6 +220,9 @@ pub const UNREACHED: &[(&str, Unreached, &str)] = &[
         Unreached::WithoutQuorum,
         "no operator has requests fail that wait",
     ),
+    ("sim: message held: received", Unreached::WithoutQuorum, "protocol C alone"),
+    ("sim: message held: stale", Unreached::WithoutQuorum, "nothing rots, no disk fails"),
+    ("sim: message held: invalidate", Unreached::WithoutQuorum, "no operator does it"),
     ("own disk failed", Unreached::WithoutQuorum, "no disk fails"),
     ("read failed everywhere", Unreached::WithoutQuorum, "no disk fails"),
     ("request failed without quorum", Unreached::WithoutQuorum, "no quorum is needed"),

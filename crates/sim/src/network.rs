@@ -55,8 +55,17 @@ pub(crate) struct Session {
     pub(crate) broken: bool,
 }
 
-/// Kinds of messages; one that is held holds its stream.
-pub(crate) const KINDS: [&str; 33] = [
+macro_rules! kinds {
+    ($($kind:literal,)*) => {
+        /// Kinds of messages; one that is held holds its stream.
+        pub(crate) const KINDS: &[&str] = &[$($kind),*];
+
+        /// The marks of messages that were held, by kind.
+        pub(crate) const HELD: &[&str] = &[$(concat!("sim: message held: ", $kind)),*];
+    };
+}
+
+kinds! {
     "hello",
     "prepare",
     "promise",
@@ -90,7 +99,7 @@ pub(crate) const KINDS: [&str; 33] = [
     "remembers",
     "remember",
     "invalidate",
-];
+}
 
 /// The kind of a message, as a place in `KINDS`.
 fn kind_of(frame: &Frame) -> usize {
@@ -349,7 +358,7 @@ impl World {
         };
         let (_, _, _, length) = self.holds.swap_remove(at);
         self.note(from, || format!("{} to n{} is held", KINDS[kind], node_id(to)));
-        self.mark("sim: message held");
+        self.mark(HELD[kind]);
         length
     }
 

@@ -3,13 +3,14 @@
 //!
 //! Not here: whether answers are linear (`history`).
 
+use crate::feature::Feature;
 use crate::history::OpIndex;
 use crate::plan::FAULTS_MIN;
 use crate::queue::{MILLI, SECOND, Time};
-use crate::world::{Event, LIVENESS, World, node_index};
-use base::{Ballot, Epoch, Incarnation, VoterId};
-use replica::Operation;
+use crate::world::{Event, LIVENESS, Node, World, node_id, node_index};
+use base::{Ballot, Epoch, Incarnation, NodeId, VoterId};
 use replica::disk::Record;
+use replica::{Operation, Shard};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::{Configuration, MemberEntry, MemberKind};
 
@@ -311,15 +312,22 @@ impl World {
         if !self.finals {
             self.finals = true;
             self.final_reads();
-        } else if !self.final_reads_failed() {
+        } else if self.final_reads_failed() {
+            if late {
+                return self.fail("liveness", "reads fail long after healing".to_owned());
+            }
+            self.mark("sim: final reads are asked again");
+            self.finals = false;
+        } else if let Some(what) = self.doubts() {
+            if late {
+                return self.fail("liveness", format!("long after healing {what}"));
+            }
+            // Who was primary may have been stopping, and only a primary ends that.
+            self.finals = self.is_served();
+        } else {
             self.compare();
             self.done = true;
             return;
-        } else if late {
-            return self.fail("liveness", "reads fail long after healing".to_owned());
-        } else {
-            self.mark("sim: final reads are asked again");
-            self.finals = false;
         }
         self.queue.after(100 * MILLI, Event::Look);
     }
@@ -439,6 +447,49 @@ impl World {
             }
         }
         None
+    }
+
+    /// What nobody need doubt any more, once everything was read again.
+    fn doubts(&self) -> Option<String> {
+        for node in &self.nodes {
+            let shards = node.process.iter().flat_map(|process| &process.shards);
+            for (number, shard) in shards.enumerate() {
+                let status = shard.status();
+                if status.doubt_sectors + status.reconcile_sectors > 0 {
+                    return Some(format!(
+                        "node {} shard {number} is in doubt: {status:?}",
+                        node.id
+                    ));
+                }
+                if let Some(peer) = self.taken_for_different(node, shard) {
+                    return Some(format!(
+                        "node {} shard {number} takes node {peer} for different",
+                        node.id
+                    ));
+                }
+            }
+        }
+        None
+    }
+
+    fn is_served(&self) -> bool {
+        let processes = self.nodes.iter().filter_map(|node| node.process.as_ref());
+        let mut shards = processes.flat_map(|process| &process.shards);
+        shards.any(|shard| shard.status().serving)
+    }
+
+    /// A replica that a shard of a node still keeps bits of, or un-retired writes. Of a page of bits that went bad, or was torn,
+    /// all are set, and stay so until the replica goes and comes back.
+    fn taken_for_different(&self, node: &Node, shard: &Shard) -> Option<NodeId> {
+        if node.doubts_bits || self.plan.features.contains(&Feature::BadPages) {
+            return None;
+        }
+        let sizes = self.sizes();
+        let differs = |peer: &NodeId| {
+            let differs = |&(volume, sectors)| shard.may_differ(*peer, volume, 0, sectors);
+            *peer != node.id && sizes.iter().any(differs)
+        };
+        self.plan.replicas().into_iter().map(node_id).find(differs)
     }
 
     /// Sizes of the volumes now.

@@ -347,7 +347,7 @@ const KINDS: usize = 11;
 
 /// Faults in each history, at least.
 pub(crate) const FAULTS_MIN: usize = 5;
-/// Draws for them, at most: with few nodes and few kinds hardly any may be possible.
+/// Draws for them, at most: with few nodes and few kinds none may be possible. What is lacking then are crashes.
 const DRAWS_MAX: u64 = 500;
 
 impl Plan {
@@ -364,7 +364,20 @@ impl Plan {
             if choice.quorum_off { Plan::without_quorum(seed) } else { Plan::plain(seed) };
         plan.features = choice.draw(seed);
         feature::apply(&mut plan);
+        plan.fill_up();
         plan
+    }
+
+    /// Crashes, where a node alone drew links to fail and nothing else: at least so many faults are in each history.
+    fn fill_up(&mut self) {
+        let mut random = Prng::new(self.seed ^ 0x5eed_0000_0000_0003);
+        while self.faults.len() < FAULTS_MIN {
+            let node = usize::try_from(random.below(self.roles.len() as u64)).expect("few nodes");
+            let at = MILLI * 200 + random.below(self.heal_at - MILLI * 200);
+            let length = MILLI * (1 + random.below(1000));
+            let kind = FaultKind::Crash { node };
+            self.faults.push(Fault { when: When::At(at), length, kind });
+        }
     }
 
     /// The plan that a seed names, without any feature.

@@ -153,6 +153,8 @@ impl World {
                 self.fail("metadata", text);
             }
         }
+        let mut bits = setups.shards.iter().flat_map(|shard| &shard.bitmaps);
+        self.nodes[node].doubts_bits |= bits.any(|(.., runs)| runs.is_none());
         if let Some(disk) = &self.nodes[node].disk {
             let backup = disk.clone();
             self.nodes[node].backups.push(backup);

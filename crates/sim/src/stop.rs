@@ -130,8 +130,13 @@ impl World {
         let closed = self.nodes[node].closed;
         // Once all is healed nothing goes wrong any more, and who has ended starts at once.
         let power = power && !self.healed;
-        if power && !closed && self.spared(1 << node) != 0 {
+        if power && !closed && self.spared(1 << node, true) != 0 {
             return self.power_cut(1 << node, length);
+        }
+        if self.spared(1 << node, false) == 0 {
+            // Whoever stops it thinks better of it.
+            self.nodes[node].stopping = None;
+            return;
         }
         self.stop(node, power && closed, length);
     }

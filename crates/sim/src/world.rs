@@ -146,6 +146,8 @@ pub(crate) struct Node {
     pub(crate) left_in: u64,
     /// A page of its metadata went bad on the present disk.
     pub(crate) spoiled: bool,
+    /// A process of it found a page of bits that it could not believe.
+    pub(crate) doubts_bits: bool,
     /// Its disk will answer a write of data that it does not carry out; where that goes instead, if not to any place.
     pub(crate) bad_write: Option<(BadWrite, Option<u64>)>,
     /// Its disk takes no data.
@@ -185,6 +187,7 @@ impl Node {
             installed: None,
             left_in: 0,
             spoiled: false,
+            doubts_bits: false,
             bad_write: None,
             disk_full: false,
             disk_failed: false,
@@ -383,6 +386,7 @@ impl World {
                 self.fail("liveness", "nothing will ever happen again".to_owned());
             }
         }
+        self.mix_contents();
         if self.failure.is_some() {
             return;
         }
@@ -394,6 +398,15 @@ impl World {
                 self.failure = Some(Failure { checker: "linearizable", text, step, at });
             }
         }
+    }
+
+    /// What every disk holds at the end belongs to what happened.
+    fn mix_contents(&mut self) {
+        let disks = self.nodes.iter().filter_map(|node| node.disk.as_ref());
+        let volumes = || self.plan.volumes.iter().map(|&(volume, _)| volume);
+        let all = |disk: &Disk| volumes().flat_map(|volume| disk.all(volume)).collect::<Vec<_>>();
+        let contents: Vec<Token> = disks.flat_map(all).collect();
+        self.mix_all(&contents);
     }
 
     /// Looks for an order that explains what clients saw: of all of it, or of each side.
@@ -542,6 +555,10 @@ impl World {
 
     pub(crate) fn mix(&mut self, value: u64) {
         self.hash = (self.hash ^ value).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
+    }
+
+    pub(crate) fn mix_all(&mut self, values: &[u64]) {
+        values.iter().for_each(|&value| self.mix(value));
     }
 
     pub(crate) fn note(&self, node: usize, text: impl FnOnce() -> String) {

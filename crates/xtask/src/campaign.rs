@@ -53,10 +53,6 @@ const MARKS_DUE: u64 = 1_000_000;
 /// Which marks a kind of histories need not reach, and why; by the names that `sim marks` gives to kinds.
 const EXCUSES: [[&str; 3]; 2] = [["bug", "rare", "with-quorum"], ["bug", "rare", "without-quorum"]];
 
-/// One more, as the simulator would print it: its own list is part of the code that a campaign is of, and would have it begin anew. It
-/// goes there when that changes for another reason.
-const ONE_MORE: &str = "with-quorum\tmember: leaves a side on which no copy is\ttwo sides of one fork are there without quorum only\n";
-
 /// Before a reason, in a line of the page.
 const BECAUSE: &str = "  # ";
 
@@ -152,7 +148,7 @@ fn excuses(simulator: &Path) -> Option<[Excuses; 2]> {
     let output = Command::new(simulator).arg("marks").output().ok()?;
     let printed = String::from_utf8_lossy(&output.stdout);
     (output.status.success() && !printed.is_empty())
-        .then(|| EXCUSES.map(|of| Excuses::of(&format!("{printed}{ONE_MORE}"), of)))
+        .then(|| EXCUSES.map(|of| Excuses::of(&printed, of)))
 }
 
 /// Builds the simulator; where the toolchain has `llvm-profdata` (`rustup component add llvm-tools`), by what a few runs of

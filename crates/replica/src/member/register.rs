@@ -366,11 +366,12 @@ impl Member {
     }
 
     /// Gives each replica other than this node's a bitmap slot. Its bits start anew, all clear, when the
-    /// replica has come into sync (or, after a split brain, when this node's has come to it), and all dirty when it is
+    /// replica has come into sync, or this node's has come to it, and all dirty when it is
     /// there under a new identity or was declared worthless, or when they are in doubt.
     pub(super) fn update_slots(&mut self, configuration: &Configuration, doubts: bool) {
         let own = self.node;
         let old = self.known.as_ref().map(|known| known.configuration.clone());
+        let may_have_parted = configuration.may_have_parted() && configuration.is_replica(own);
         let own_in_sync = configuration.is_in_sync(own);
         let own_was_in_sync = old.as_ref().is_some_and(|old| old.is_in_sync(own));
         self.slots.retain(|slot| slot.node != own && configuration.is_replica(slot.node));
@@ -383,11 +384,14 @@ impl Member {
             let was_in_sync = old.as_ref().is_some_and(|old| old.is_in_sync(member.node));
             let before = old.as_ref().and_then(|old| old.member(member.node));
             let voided = before.is_some() && is_voided(member, before);
-            let keeps = if configuration.may_have_parted() && member.in_sync {
+            let comes = own_in_sync && !own_was_in_sync;
+            let keeps = if !member.in_sync || old.is_none() {
+                true
+            } else if may_have_parted {
                 // What this copy alone may hold is needed until it is in sync itself.
-                old.is_none() || !own_in_sync || (own_was_in_sync && was_in_sync)
+                !own_in_sync || (own_was_in_sync && was_in_sync)
             } else {
-                !member.in_sync || was_in_sync || old.is_none()
+                was_in_sync && !comes
             };
             if same && !voided && keeps && !doubts {
                 continue;

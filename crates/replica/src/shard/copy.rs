@@ -707,7 +707,7 @@ impl Shard {
         for node in self.required_peers() {
             // One that came back without its cache was compared before it lost that. One that kept it is asked
             // for its doubt again, and told after that.
-            if self.is_ready(node) && self.peers.get(&node).is_some_and(|peer| peer.kept) {
+            if self.acts_in_reign(node) && self.peers.get(&node).is_some_and(|peer| peer.kept) {
                 self.send(node, ShardMessage::Settled { epoch, volume, span }, None, out);
             }
         }

@@ -180,8 +180,17 @@ impl Shard {
     /// Whether data messages may go to `node`: it acts on a configuration of this reign, and knows how
     /// large every volume is.
     pub(super) fn is_ready(&self, node: NodeId) -> bool {
+        self.acts_on(node, self.reign().max(self.resized))
+    }
+
+    /// Whether `node` hears in this session what is settled or clean. It is said once: who does not know yet how large a
+    /// volume has become is told, too.
+    pub(super) fn acts_in_reign(&self, node: NodeId) -> bool {
+        self.acts_on(node, self.reign())
+    }
+
+    fn acts_on(&self, node: NodeId, needed: Epoch) -> bool {
         self.peers.get(&node).is_some_and(|peer| {
-            let needed = self.reign().max(self.resized);
             peer.session.is_some() && peer.ready.is_some_and(|epoch| epoch >= needed)
         })
     }

@@ -628,7 +628,7 @@ impl Shard {
     fn tell_clean(&self, target: NodeId, clean: &Ranges, out: &mut Out) {
         let epoch = self.epoch();
         for node in self.required_peers().into_iter().filter(|&node| node != target) {
-            if !self.is_ready(node) {
+            if !self.acts_in_reign(node) {
                 continue;
             }
             for (&volume, set) in clean {

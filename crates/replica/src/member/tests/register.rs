@@ -1,7 +1,7 @@
 //! Tests of what the register and the lease promise, where only a certain order of events shows it.
 
 use super::network::{MS, World, voter};
-use super::serving;
+use super::{invalidated, serving};
 use crate::disk::Record;
 use crate::door::{FromShard, MemberInput, MemberOutput, Operation, Timing, ToShard};
 use crate::member::{Member, MemberSetup, RoleStatus};
@@ -398,4 +398,18 @@ fn a_primary_that_lost_its_majority_is_forced_to_go_on_alone() {
         );
         assert_eq!(world.newest().lost, Epoch(0), "its copy has all that clients were told of");
     }
+}
+
+#[test]
+fn a_copy_that_comes_into_sync_keeps_no_bits_of_others_that_are() {
+    let mut world = serving(18, 3, 0, 0);
+    let generation = |world: &World| {
+        let record = world.node(2).disk.as_ref().expect("a replica");
+        let slot = record.slots.iter().find(|slot| slot.node == NodeId(3));
+        slot.map(|slot| (slot.generation, slot.full)).expect("a slot for each other replica")
+    };
+    let before = generation(&world).0;
+    invalidated(&mut world, 2);
+    let anew = |world: &World| generation(world).0 > before && !generation(world).1;
+    world.run_until("its bits of node 3 are all clear", anew);
 }

@@ -327,3 +327,26 @@ fn what_was_read_before_a_volume_shrank_is_not_copied_beyond_its_end() {
     assert_eq!((world.at(2, SECTORS - 9), world.at(2, SECTORS - 8)), (7, 0));
     assert_eq!(world.buffers_held(), 0);
 }
+
+#[test]
+fn who_has_not_heard_of_a_size_is_told_all_the_same_what_is_in_doubt_no_more() {
+    let mut world = World::new(&[1, 2], &[2]);
+    world.lead(1);
+    world.write(1, 0, 1, 7);
+    world.wait_ms(200);
+    world.restart(2);
+    world.connect(1, 2);
+    world.install_on(2);
+    world.held.insert((2, 1));
+    world.ready(1, 2);
+    assert!(world.nodes[&2].shard.status().doubt_sectors > 0, "what was hot");
+    let next = sized(&world, GROWN, None);
+    world.install(next, &[1]);
+    world.held.clear();
+    world.wait_ms(1000);
+    world.install_on(2);
+    world.ready(1, 2);
+    world.wait_ms(1000);
+    assert_eq!(world.nodes[&1].shard.status().reconcile_sectors, 0);
+    assert_eq!(world.nodes[&2].shard.status().doubt_sectors, 0);
+}
