@@ -30,6 +30,9 @@ use sys::{Buffer, BufferPool, Outgoing, Piece, Psk, PskFault, Room};
 use crate::nbd_connection::{Demand, Inputs};
 use crate::psk_guard::{PskGuard, PskOffer};
 
+/// Of what has data, its pieces: where they begin in it, and their bytes. `None` for a read: not there, or all zeroes.
+type Parts = Vec<(u32, Option<Buffer>)>;
+
 /// An open request.
 #[derive(Default)]
 struct Open {
@@ -38,9 +41,8 @@ struct Open {
     waiting: u16,
     /// Pieces submitted so far.
     submitted: u16,
-    /// Of what has data, its pieces: where they begin in it, and their bytes. `None` for a read: not there, or all zeroes.
     /// Empty where nothing is open.
-    parts: Vec<(u32, Option<Buffer>)>,
+    parts: Parts,
     /// What is to be deallocated, or verified, and was not submitted yet.
     rest: VecDeque<Range<u64>>,
     failed: Option<AnswerError>,
@@ -50,7 +52,30 @@ struct Open {
     room: Option<Room>,
 }
 
+/// What is left of a request that is to be answered.
+struct Ended {
+    request: Request,
+    failed: Option<AnswerError>,
+    differs: bool,
+    parts: Parts,
+}
+
 impl Open {
+    /// Nothing is open in this place any more.
+    ///
+    /// # Panics
+    /// If nothing is.
+    fn end(&mut self) -> Ended {
+        (self.waiting, self.submitted, self.room) = (0, 0, None);
+        self.rest.clear();
+        Ended {
+            request: self.request.take().expect("it is answered once"),
+            failed: self.failed.take(),
+            differs: std::mem::take(&mut self.differs),
+            parts: std::mem::take(&mut self.parts),
+        }
+    }
+
     /// Whether its data is still to come from the host. A read has its parts from when they are submitted on, a write until
     /// then, a comparison all the time.
     fn arrives(&self) -> bool {

@@ -73,7 +73,7 @@ pub struct Connect {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Event {
     /// Answer with [`Connection::administrates`], [`Connection::serves`] or [`Connection::refuse`].
-    Connect(Connect),
+    Connect(Box<Connect>),
     /// Answer it by its slot. The data of a write comes by itself if the request says so, else once it is
     /// [asked for](Connection::ask).
     Request(Request),
@@ -176,6 +176,10 @@ pub struct Connection {
 /// Bytes that every PDU begins with, after which its length is known.
 const COMMON: usize = crate::number::COMMON_BYTES;
 
+/// The first of them, of a command without digests.
+const PLAIN_COMMAND: [u8; 3] = [PDU_COMMAND, 0, 72];
+const _: () = assert!(COMMAND_PDU_BYTES == 72, "it says how long it is");
+
 impl Connection {
     /// A new connection; the host speaks first.
     #[must_use]
@@ -219,6 +223,11 @@ impl Connection {
     #[must_use]
     pub fn feed(&mut self, now: Instant, input: &[u8], send: &mut Vec<u8>) -> Fed {
         self.now = now;
+        if let Some((head, left)) = self.plain_command(input) {
+            self.head[..COMMAND_PDU_BYTES].copy_from_slice(head);
+            self.filled = COMMAND_PDU_BYTES;
+            return Fed { consumed: COMMAND_PDU_BYTES, event: self.on_command(left, send) };
+        }
         let Want::Bytes { bytes } = self.wants() else { return Fed { consumed: 0, event: None } };
         let bytes = self.command_bytes(input).unwrap_or(bytes as usize);
         let input = &input[..input.len().min(bytes)];
@@ -297,6 +306,20 @@ impl Connection {
         self.open.count()
     }
 
+    /// The head that is next, if it is a command's as most are: there whole, without digests, and no padding before its data; and
+    /// how many bytes of that follow.
+    fn plain_command<'a>(&self, input: &'a [u8]) -> Option<(&'a [u8; COMMAND_PDU_BYTES], u32)> {
+        let begins = self.filled == 0 && matches!(self.phase, Phase::Head { .. });
+        let has_digests = self.digests.header || self.digests.data;
+        if !begins || has_digests || matches!(self.role, Role::Fresh) {
+            return None;
+        }
+        let head = input.first_chunk::<COMMAND_PDU_BYTES>()?;
+        let left = u32_at(head, 4).checked_sub(length_u32(COMMAND_PDU_BYTES))?;
+        let (begins, data_at) = (head[..3] == PLAIN_COMMAND, usize::from(head[3]));
+        (begins && (left == 0 || data_at == COMMAND_PDU_BYTES)).then_some((head, left))
+    }
+
     /// Bytes of the head that is next, if it is a command's and there whole: that is looked at once.
     fn command_bytes(&self, input: &[u8]) -> Option<usize> {
         let begins = self.filled == 0 && matches!(self.phase, Phase::Head { .. });
@@ -353,7 +376,7 @@ impl Connection {
                 Some(Event::Close(CloseReason::HostEnds))
             }
             (PDU_IC_REQ, _) | (_, Role::Fresh) => self.fail(Fatal::Sequence, send),
-            (PDU_COMMAND, _) => self.on_command(common, send),
+            (PDU_COMMAND, _) => self.on_command(common.data_bytes, send),
             (PDU_H2C_DATA, _) => self.on_data(common, send),
             _ => self.fail(Fatal::Field(0), send),
         }
@@ -385,9 +408,9 @@ impl Connection {
         Command::of(&self.head[COMMON..])
     }
 
-    fn on_command(&mut self, common: Common, send: &mut Vec<u8>) -> Option<Event> {
+    /// A command's head is there; `left` bytes of data follow.
+    fn on_command(&mut self, left: u32, send: &mut Vec<u8>) -> Option<Event> {
         self.head_place = (self.head_place + 1) % self.depth;
-        let left = common.data_bytes;
         if left > INLINE_BYTES_MAX {
             return self.fail(Fatal::TooMuch, send);
         }

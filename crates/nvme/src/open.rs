@@ -1,6 +1,6 @@
 //! The requests of a connection that are not answered, each in a slot of its own.
 //!
-//! Always: no two have one id; finding out costs the same however many there are.
+//! Always: no two have one id; finding out looks at none of the others, but where an id is like another's.
 
 use crate::number::DEPTH_MAX;
 use crate::request::Slot;
@@ -35,15 +35,15 @@ pub(crate) enum OpenKind {
 const PLACES: usize = DEPTH_MAX as usize;
 const _: () = assert!(PLACES == u128::BITS as usize, "`free` has a bit per place");
 
-/// What stands for the id where nothing is open: an id has 16 bits.
-const NOBODY: u32 = u32::MAX;
+/// Ids that are the same in their lowest bits are alike: so many kinds there are.
+const KINDS: usize = 256;
 
 /// All of them.
 #[derive(Debug)]
 pub(crate) struct OpenTable {
     entries: Box<[Option<Open>; PLACES]>,
-    /// Of each the id, close together.
-    ids: Box<[u32; PLACES]>,
+    /// How many are open of each kind of ids.
+    alike: Box<[u8; KINDS]>,
     /// Bit n is set while place n is free.
     free: u128,
 }
@@ -52,7 +52,7 @@ impl OpenTable {
     pub(crate) fn new() -> OpenTable {
         OpenTable {
             entries: Box::new([None; PLACES]),
-            ids: Box::new([NOBODY; PLACES]),
+            alike: Box::new([0; KINDS]),
             free: u128::MAX,
         }
     }
@@ -63,8 +63,8 @@ impl OpenTable {
 
     /// Whether one of this id is open.
     pub(crate) fn has(&self, id: u16) -> bool {
-        // All are looked at, several at once.
-        self.ids.iter().fold(false, |found, &one| found | (one == u32::from(id)))
+        let is_it = |open: &Open| open.id == id;
+        self.alike[kind_of(id)] > 0 && self.entries.iter().flatten().any(is_it)
     }
 
     /// Finds a place among the first `depth`.
@@ -75,7 +75,7 @@ impl OpenTable {
         }
         let index = usize::from(place);
         self.free &= !(1 << place);
-        self.ids[index] = u32::from(open.id);
+        self.alike[kind_of(open.id)] += 1;
         self.entries[index] = Some(open);
         Some(Slot(place))
     }
@@ -90,7 +90,12 @@ impl OpenTable {
 
     pub(crate) fn remove(&mut self, slot: Slot) {
         self.free |= 1 << slot.index();
-        self.ids[slot.index()] = NOBODY;
-        self.entries[slot.index()] = None;
+        if let Some(open) = self.entries[slot.index()].take() {
+            self.alike[kind_of(open.id)] -= 1;
+        }
     }
+}
+
+fn kind_of(id: u16) -> usize {
+    usize::from(id) % KINDS
 }

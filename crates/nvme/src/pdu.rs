@@ -128,24 +128,18 @@ pub(crate) fn is_whole(head: &[u8], header_bytes: usize, digests: Digests) -> bo
     !digests.header || u32_at(head, header_bytes) == crc32c(&head[..header_bytes])
 }
 
-/// Appends a header whose last field but the lengths is set by `fill`, for `data_bytes` of data that the other side wants
-/// at a multiple of `align` bytes.
-fn put(
+/// Appends a header of so many bytes whose fields but the lengths are set by `fill`, for `data_bytes` of data that the other
+/// side wants at a multiple of `align` bytes.
+fn put<const BYTES: usize>(
     kind: u8,
     flags: u8,
     data_bytes: u32,
     (digests, align): (Digests, usize),
     send: &mut Vec<u8>,
-    fill: impl FnOnce(&mut [u8]),
+    fill: impl FnOnce(&mut [u8; BYTES]),
 ) {
-    let header_bytes = match kind {
-        PDU_COMMAND => COMMAND_PDU_BYTES,
-        PDU_IC_REQ | PDU_IC_RESP => IC_BYTES,
-        _ => DATA_PDU_BYTES,
-    };
-    let at = send.len();
     let digest = if digests.header { DIGEST_BYTES } else { 0 };
-    let plain = header_bytes + digest;
+    let plain = BYTES + digest;
     let (data_at, trailer) = match data_bytes {
         0 => (plain, 0),
         _ => (plain.next_multiple_of(align), if digests.data { DIGEST_BYTES } else { 0 }),
@@ -160,14 +154,15 @@ fn put(
     }
     let data_offset = if data_bytes > 0 { data_at } else { 0 };
     let short = |length: usize| u8::try_from(length).expect("heads are short");
-    send.resize(at + data_at, 0);
-    let (header, behind) = send[at..].split_at_mut(header_bytes);
-    set(header, 0, &[kind, flags, short(header_bytes), short(data_offset)]);
-    set(header, 4, &total.to_le_bytes());
-    fill(header);
+    let mut header = [0; BYTES];
+    set(&mut header, 0, &[kind, flags, short(BYTES), short(data_offset)]);
+    set(&mut header, 4, &total.to_le_bytes());
+    fill(&mut header);
+    send.extend_from_slice(&header);
     if digests.header {
-        set(behind, 0, &crc32c(header).to_le_bytes());
+        send.extend_from_slice(&crc32c(&header).to_le_bytes());
     }
+    send.extend(core::iter::repeat_n(0, data_at - plain));
 }
 
 /// How what is sent looks: digests, and where data begins.
@@ -175,7 +170,9 @@ pub(crate) type Form = (Digests, usize);
 
 /// Appends a command, whose data of so many bytes follows.
 pub(crate) fn put_command(command: &[u8; 64], data_bytes: u32, form: Form, send: &mut Vec<u8>) {
-    put(PDU_COMMAND, 0, data_bytes, form, send, |header| set(header, COMMON_BYTES, command));
+    put::<COMMAND_PDU_BYTES>(PDU_COMMAND, 0, data_bytes, form, send, |header| {
+        set(header, COMMON_BYTES, command)
+    });
 }
 
 /// Appends the end of a command.
@@ -186,7 +183,7 @@ pub(crate) fn put_response(
     form: Form,
     send: &mut Vec<u8>,
 ) {
-    put(PDU_RESPONSE, 0, 0, form, send, |header| {
+    put::<DATA_PDU_BYTES>(PDU_RESPONSE, 0, 0, form, send, |header| {
         set(header, 8, &result.to_le_bytes());
         set(header, 16, &head.to_le_bytes());
         set(header, 18, &queue.to_le_bytes());
@@ -203,7 +200,7 @@ pub(crate) fn put_read(
     form: Form,
     send: &mut Vec<u8>,
 ) {
-    put(PDU_C2H_DATA, flags, length, form, send, |header| {
+    put::<DATA_PDU_BYTES>(PDU_C2H_DATA, flags, length, form, send, |header| {
         set(header, 8, &id.to_le_bytes());
         set(header, 12, &offset.to_le_bytes());
         set(header, 16, &length.to_le_bytes());
@@ -218,12 +215,19 @@ pub(crate) fn put_written(
     form: Form,
     send: &mut Vec<u8>,
 ) {
-    put(PDU_H2C_DATA, if last { FLAG_LAST } else { 0 }, length, form, send, |header| {
-        set(header, 8, &id.to_le_bytes());
-        set(header, 10, &tag.to_le_bytes());
-        set(header, 12, &offset.to_le_bytes());
-        set(header, 16, &length.to_le_bytes());
-    });
+    put::<DATA_PDU_BYTES>(
+        PDU_H2C_DATA,
+        if last { FLAG_LAST } else { 0 },
+        length,
+        form,
+        send,
+        |header| {
+            set(header, 8, &id.to_le_bytes());
+            set(header, 10, &tag.to_le_bytes());
+            set(header, 12, &offset.to_le_bytes());
+            set(header, 16, &length.to_le_bytes());
+        },
+    );
 }
 
 /// Appends that data of the command `id` may come.
@@ -233,7 +237,7 @@ pub(crate) fn put_ready(
     form: Form,
     send: &mut Vec<u8>,
 ) {
-    put(PDU_R2T, 0, 0, form, send, |header| {
+    put::<DATA_PDU_BYTES>(PDU_R2T, 0, 0, form, send, |header| {
         set(header, 8, &id.to_le_bytes());
         set(header, 10, &tag.to_le_bytes());
         set(header, 12, &offset.to_le_bytes());
@@ -243,14 +247,14 @@ pub(crate) fn put_ready(
 
 /// The request by which a host sets up a connection.
 pub(crate) fn put_ic_request(digests: Digests, send: &mut Vec<u8>) {
-    put(PDU_IC_REQ, 0, 0, (Digests::default(), 4), send, |header| {
+    put::<IC_BYTES>(PDU_IC_REQ, 0, 0, (Digests::default(), 4), send, |header| {
         header[11] = u8::from(digests.header) | u8::from(digests.data) << 1;
     });
 }
 
 /// The answer to it.
 pub(crate) fn put_ic_response(digests: Digests, send: &mut Vec<u8>) {
-    put(PDU_IC_RESP, 0, 0, (Digests::default(), 4), send, |header| {
+    put::<IC_BYTES>(PDU_IC_RESP, 0, 0, (Digests::default(), 4), send, |header| {
         header[11] = u8::from(digests.header) | u8::from(digests.data) << 1;
         set(header, 12, &H2C_BYTES_MAX.to_le_bytes());
     });
@@ -260,7 +264,7 @@ pub(crate) fn put_ic_response(digests: Digests, send: &mut Vec<u8>) {
 pub(crate) fn put_end(why: Fatal, blame: &[u8], send: &mut Vec<u8>) {
     let (status, information) = why.code();
     let at = send.len();
-    put(PDU_C2H_TERM, 0, 0, (Digests::default(), 4), send, |header| {
+    put::<DATA_PDU_BYTES>(PDU_C2H_TERM, 0, 0, (Digests::default(), 4), send, |header| {
         set(header, 8, &status.to_le_bytes());
         set(header, 10, &information.to_le_bytes());
     });

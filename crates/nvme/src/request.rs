@@ -1,6 +1,6 @@
 //! What a host asks for on a queue for I/O.
 
-use alloc::vec::Vec;
+use alloc::boxed::Box;
 use base::ReservationCommand;
 use core::ops::Range;
 
@@ -41,9 +41,9 @@ pub enum Op {
         unmap: bool,
     },
     /// Change who may use the volume; or, of a report, read who may, in as many bytes as the range has: answered as a read is.
-    Reserve(ReservationCommand),
+    Reserve(Box<ReservationCommand>),
     /// These bytes are no longer needed; they read as zeroes afterwards, or as before.
-    Deallocate(Vec<Range<u64>>),
+    Deallocate(Box<[Range<u64>]>),
 }
 
 /// A request that has passed every check that the protocol and the volume's size allow for.

@@ -204,19 +204,17 @@ impl Connection {
         if command.opcode() == IO_DATASET || reserve::has_keys(&command) {
             return Taken::Later;
         }
-        let judged = judge(&command, inline, namespaces);
-        let (kind, length) = match &judged {
-            Err(status) => return Taken::Refused(*status),
-            Ok(Request { op: Op::Read | Op::Reserve(_), range, .. }) => {
-                (OpenKind::Read, range.end - range.start)
-            }
-            Ok(Request { op: Op::Write { .. } | Op::Compare { .. }, range, .. }) => {
-                (OpenKind::Write, range.end - range.start)
-            }
-            Ok(_) => (OpenKind::Other, 0),
+        let request = match judge(&command, inline, namespaces) {
+            Ok(request) => request,
+            Err(status) => return Taken::Refused(status),
+        };
+        let length = request.range.end - request.range.start;
+        let (kind, length) = match request.op {
+            Op::Read | Op::Reserve(_) => (OpenKind::Read, length),
+            Op::Write { .. } | Op::Compare { .. } => (OpenKind::Write, length),
+            Op::Verify | Op::Flush | Op::Zero { .. } | Op::Deallocate(_) => (OpenKind::Other, 0),
         };
         let length = u32::try_from(length).expect("reads and writes are short");
-        let request = judged.expect("it was judged");
         let asked = matches!(request.op, Op::Write { inline: true } | Op::Compare { inline: true });
         match self.insert(&command, kind, length, asked) {
             Err(status) => Taken::Refused(status),
@@ -258,7 +256,7 @@ impl Connection {
                     Ok(connect) => {
                         self.role = Role::Connecting { id: command.id() };
                         self.phase = Phase::Answer;
-                        Some(Event::Connect(connect))
+                        Some(Event::Connect(Box::new(connect)))
                     }
                     Err(status) => {
                         self.respond(command.id(), 0, status, send);
@@ -283,7 +281,7 @@ impl Connection {
                     Ok(false) => Err(Status::INVALID_OPCODE),
                     Err(status) => Err(status),
                 };
-                let op = judged.map(Op::Reserve);
+                let op = judged.map(|command| Op::Reserve(Box::new(command)));
                 self.begin_other(&command, op, send)
             }
             Role::Io { namespaces } => match deallocated(&command, &self.data, namespaces) {
@@ -296,7 +294,10 @@ impl Connection {
                     self.respond(command.id(), 0, Status::SUCCESS, send);
                     None
                 }
-                Ok(Some(ranges)) => self.begin_other(&command, Ok(Op::Deallocate(ranges)), send),
+                Ok(Some(ranges)) => {
+                    let op = Op::Deallocate(ranges.into_boxed_slice());
+                    self.begin_other(&command, Ok(op), send)
+                }
             },
             Role::Fresh | Role::Connecting { .. } => None,
         }
@@ -435,7 +436,7 @@ fn judge_report(
         return Err(Status::INVALID_OPCODE);
     }
     let length = reserve::report_bytes(command)?;
-    let op = Op::Reserve(ReservationCommand::Report);
+    let op = Op::Reserve(Box::new(ReservationCommand::Report));
     match command.sgl() {
         Sgl::Transport { length_bytes } if length_bytes == length => {
             Ok(Request { op, range: 0..u64::from(length), ..whole })

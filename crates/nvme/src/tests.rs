@@ -10,6 +10,7 @@ use crate::pdu::{Digests, Fatal};
 use crate::request::{Op, Request, Slot};
 use crate::subsystem::{Access, Entry, Namespace, Service, Subsystem};
 use crate::{Examiner, Notice, Report, ReportEntry, Secret, Status, bytes::u32_at};
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -184,7 +185,7 @@ impl Pair {
                     self.connection.ask(slot, &mut self.to_host);
                 }
             }
-            Op::Reserve(ReservationCommand::Report) => {
+            Op::Reserve(command) if **command == ReservationCommand::Report => {
                 let length = (request.range.end - request.range.start) as usize;
                 let (bytes, mut tail) = (report().to_bytes(length), Vec::new());
                 let send = &mut self.to_host;
@@ -406,7 +407,7 @@ fn commands_about_reservations_reach_the_caller_as_hosts_say_them() {
         let (status, ..) = pair.ask(|host, send| host.reserve(1, &command, send));
         assert_eq!(status, Status::SUCCESS);
         let request = pair.requests.last().unwrap();
-        assert_eq!((&request.op, request.namespace), (&Op::Reserve(command), Some(1)));
+        assert_eq!((&request.op, request.namespace), (&Op::Reserve(Box::new(command)), Some(1)));
     }
     // What is aborted has its end in any case.
     let preempt = ReservationCommand::Preempt { current, others, kind };
@@ -414,7 +415,7 @@ fn commands_about_reservations_reach_the_caller_as_hosts_say_them() {
     let (status, ..) =
         pair.ask(|host, send| host.preempt_and_abort(1, (current, others), kind, send));
     assert_eq!((status, pair.requests.len()), (Status::SUCCESS, asked + 1));
-    assert_eq!(pair.requests.last().unwrap().op, Op::Reserve(preempt));
+    assert_eq!(pair.requests.last().unwrap().op, Op::Reserve(Box::new(preempt)));
     let (status, _, page) = pair.ask(|host, send| host.reservations(1, 4096, send));
     assert_eq!((status, page.len()), (Status::SUCCESS, 4096));
     // Generation, kind, two controllers, persists.

@@ -8,10 +8,10 @@ use std::ops::Range;
 
 use base::{AnswerError, Instant, Op, ReservationCommand, SECTOR_BYTES, Span, VolumeId};
 use nvme::{Event, Request, Slot, Status, Want};
-use sys::{Buffer, PskFault};
+use sys::{Buffer, PskFault, Room};
 
 use super::outgoing::has_data;
-use super::{Demand, NvmeConnection, Open, Receiving};
+use super::{Demand, NvmeConnection, Open, Parts, Receiving};
 use crate::nbd_connection::{Ask, BYTES_OPEN_MAX, GUARDED_BYTES, Tag, UNSENT_BYTES_MAX};
 use crate::pieces::{PIECE_BYTES, cost_bytes, pieces_of};
 use crate::psk_guard::{HANDSHAKE_RECORD, PskGuard};
@@ -257,7 +257,7 @@ impl NvmeConnection {
 
     fn on_event(&mut self, event: Event, demands: &mut Vec<Demand>) {
         match event {
-            Event::Connect(connect) => demands.push(Demand::Connect(connect)),
+            Event::Connect(connect) => demands.push(Demand::Connect(*connect)),
             Event::Switched => demands.push(Demand::Switched),
             Event::Proved(secret) => demands.push(Demand::Proved(secret)),
             Event::Arrived { slot, whole: false } => self.fail_arrived(slot, Status::TRANSPORT),
@@ -284,37 +284,45 @@ impl NvmeConnection {
         }
         let length = range.end - range.start;
         let full = self.open_bytes + length > BYTES_OPEN_MAX;
-        let parts = std::mem::take(&mut self.open[slot.index()].parts);
-        let mut open = Open { parts, ..Open::default() };
+        let mut parts = std::mem::take(&mut self.open[slot.index()].parts);
+        let mut room = None;
         match &request.op {
             nvme::Op::Read => {
-                open.room = self.payload.reserve(cost_bytes(range.clone())).filter(|_| !full);
-                if open.room.is_none() {
+                room = self.payload.reserve(cost_bytes(range.clone())).filter(|_| !full);
+                if room.is_none() {
                     self.starved |= !full;
                     return Err(request);
                 }
             }
             nvme::Op::Write { .. } | nvme::Op::Compare { .. } => {
-                if !self.take_parts(&request, full, &mut open) {
+                if !self.take_parts(&request, full, &mut parts, &mut room) {
                     return Err(request);
                 }
             }
             nvme::Op::Verify => {
-                open.room = self.payload.reserve(cost_bytes(0..PIECE_BYTES));
-                if open.room.is_none() {
+                room = self.payload.reserve(cost_bytes(0..PIECE_BYTES));
+                if room.is_none() {
                     self.starved = true;
                     return Err(request);
                 }
-                open.rest.push_back(range.clone());
+                self.open[slot.index()].rest.push_back(range.clone());
             }
-            nvme::Op::Deallocate(ranges) => open.rest = ranges.iter().cloned().collect(),
-            nvme::Op::Reserve(ReservationCommand::Report) if full => return Err(request),
-            nvme::Op::Flush | nvme::Op::Zero { .. } | nvme::Op::Reserve(_) => {}
+            nvme::Op::Deallocate(ranges) => {
+                self.open[slot.index()].rest.extend(ranges.iter().cloned());
+            }
+            nvme::Op::Reserve(command) => {
+                if **command == ReservationCommand::Report && full {
+                    return Err(request);
+                }
+            }
+            nvme::Op::Flush | nvme::Op::Zero { .. } => {}
         }
         let op = request.op.clone();
         self.open_bytes += if has_data(&op) { length } else { 0 };
+        let open = &mut self.open[slot.index()];
         open.request = Some(request);
-        self.open[slot.index()] = open;
+        open.parts = parts;
+        open.room = room;
         match op {
             nvme::Op::Read => self.submit_all(slot, Op::Read, range, demands),
             nvme::Op::Write { inline } | nvme::Op::Compare { inline } => {
@@ -325,13 +333,19 @@ impl NvmeConnection {
             nvme::Op::Zero { unmap } => self.submit_all(slot, Op::Zero { unmap }, range, demands),
             nvme::Op::Deallocate(_) | nvme::Op::Verify => self.go_on(slot, demands),
             nvme::Op::Flush => self.flush(slot, demands),
-            nvme::Op::Reserve(command) => self.reserve(slot, command, demands),
+            nvme::Op::Reserve(command) => self.reserve(slot, *command, demands),
         }
         Ok(())
     }
 
     /// Takes what a write or a comparison needs; false, and it waits, if there is no memory for it.
-    fn take_parts(&mut self, request: &Request, full: bool, open: &mut Open) -> bool {
+    fn take_parts(
+        &mut self,
+        request: &Request,
+        full: bool,
+        parts: &mut Parts,
+        room: &mut Option<Room>,
+    ) -> bool {
         let range = &request.range;
         for piece in pieces_of(range.clone()) {
             let length = usize::try_from(piece.end - piece.start).expect("a piece");
@@ -341,11 +355,11 @@ impl NvmeConnection {
                 return false;
             };
             let from = u32::try_from(piece.start - range.start).expect("a MiB at most");
-            open.parts.push((from, Some(buffer)));
+            parts.push((from, Some(buffer)));
         }
         if matches!(request.op, nvme::Op::Compare { .. }) {
-            open.room = self.payload.reserve(cost_bytes(range.clone()));
-            if open.room.is_none() && !self.must_read_on(request) {
+            *room = self.payload.reserve(cost_bytes(range.clone()));
+            if room.is_none() && !self.must_read_on(request) {
                 self.starved = true;
                 return false;
             }
@@ -491,9 +505,8 @@ impl NvmeConnection {
     }
 
     fn fail_arrived(&mut self, slot: Slot, status: Status) {
-        let open = std::mem::take(&mut self.open[slot.index()]);
-        let range = open.request.expect("it is open").range;
-        self.open_bytes -= range.end - range.start;
+        let ended = self.open[slot.index()].end();
+        self.count_done(&ended.request);
         self.machine.answer(slot, status, self.said.bytes());
     }
 }

@@ -11,7 +11,7 @@ use base::{AnswerError, ReservationCommand};
 use nvme::{Report, Request, Slot, Status};
 use sys::{Buffer, Piece};
 
-use super::{NvmeConnection, Open};
+use super::{Ended, NvmeConnection, Parts};
 use crate::nbd_connection::{SEALED_BYTES_MAX, Tag};
 use crate::pieces::{count_bytes, pieces_of};
 use crate::psk_guard::Pools;
@@ -52,8 +52,7 @@ impl NvmeConnection {
     /// # Panics
     /// If the command is not open.
     pub fn answer_reserve(&mut self, tag: Tag, result: Result<Option<Report>, Status>) {
-        let open = std::mem::take(&mut self.open[usize::from(tag.slot)]);
-        let request = open.request.expect("a command is answered once");
+        let Ended { request, .. } = self.open[usize::from(tag.slot)].end();
         let slot = request.slot;
         self.count_done(&request);
         match result {
@@ -80,8 +79,7 @@ impl NvmeConnection {
             self.unfinished.push(slot);
             return;
         }
-        let Open { request, failed, differs, mut parts, .. } = std::mem::take(open);
-        let request = request.expect("it is open");
+        let Ended { request, failed, differs, mut parts } = open.end();
         self.count_done(&request);
         self.lost |= failed == Some(AnswerError::SessionLost);
         if self.lost {
@@ -106,19 +104,14 @@ impl NvmeConnection {
     }
 
     /// What it carries, or is answered with, is open no more.
-    fn count_done(&mut self, request: &Request) {
+    pub(super) fn count_done(&mut self, request: &Request) {
         if has_data(&request.op) {
             self.open_bytes -= request.range.end - request.range.start;
         }
     }
 
     /// Takes the parts.
-    fn answer_data(
-        &mut self,
-        slot: Slot,
-        range: Range<u64>,
-        parts: &mut Vec<(u32, Option<Buffer>)>,
-    ) {
+    fn answer_data(&mut self, slot: Slot, range: Range<u64>, parts: &mut Parts) {
         for (piece, (_, buffer)) in pieces_of(range).zip(parts.drain(..)) {
             let count = usize::try_from(piece.end - piece.start).expect("at most a piece");
             let buffer = buffer.unwrap_or_else(|| self.zeroes.clone());
@@ -167,7 +160,7 @@ impl NvmeConnection {
 pub(super) fn has_data(op: &nvme::Op) -> bool {
     match op {
         nvme::Op::Read | nvme::Op::Write { .. } | nvme::Op::Compare { .. } => true,
-        nvme::Op::Reserve(command) => *command == ReservationCommand::Report,
+        nvme::Op::Reserve(command) => **command == ReservationCommand::Report,
         nvme::Op::Flush | nvme::Op::Zero { .. } | nvme::Op::Deallocate(_) | nvme::Op::Verify => {
             false
         }
