@@ -39,6 +39,7 @@ const KINDS: &[&str] = &[
     "lab endurance",
     "fuzz",
     "counts",
+    "test",
 ];
 
 /// Runs `cargo xtask` with these words and writes down what it printed. Returns whether it succeeded.
@@ -59,13 +60,14 @@ pub(crate) fn record(project: &Project, words: &[String]) -> bool {
     };
     // Where this tree lies is nobody's business.
     let printed = printed.replace(&*project.root.to_string_lossy(), ".");
+    let printed = if kind == "test" { summary(&printed) } else { &printed };
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let seconds = begun.elapsed().as_secs();
     let ended = if passed { "passed" } else { "FAILED" };
     let section = format!(
         "## `cargo xtask {}`\n\nRevision {revision}, {cores} cores, {seconds} s with the build: {ended}.\n\n```text\n{printed}```\n{}",
         words.join(" "),
-        if kind == "scenarios" { areas(&printed) } else { String::new() }
+        if kind == "scenarios" { areas(printed) } else { String::new() }
     );
     let path = project.root.join(PAGE);
     let page = fs::read_to_string(&path).unwrap_or_else(|_| HEAD.to_owned());
@@ -75,6 +77,11 @@ pub(crate) fn record(project: &Project, words: &[String]) -> bool {
     }
     println!("record: {PAGE} has it");
     passed
+}
+
+/// Of all that `cargo xtask test` prints, how each step went and how long it took.
+fn summary(printed: &str) -> &str {
+    printed.rsplit_once("=== summary\n").map_or("", |(_, summary)| summary)
 }
 
 /// How many scenarios were run of each area, which is the first word of a name, and how many of them came true. Those of the divergence
@@ -156,7 +163,7 @@ fn place_of(kind: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{HEAD, areas, kind_of, replaced};
+    use super::{HEAD, areas, kind_of, replaced, summary};
 
     fn words(text: &str) -> Vec<String> {
         text.split(' ').map(str::to_owned).collect()
@@ -174,6 +181,13 @@ mod tests {
         assert_eq!(kind_of(&words("lab vm")), Some("lab vm"));
         assert_eq!(kind_of(&words("lab --quick")), Some("lab --quick"));
         assert_eq!(kind_of(&words("tidy")), None);
+    }
+
+    #[test]
+    fn of_all_tests_the_table_at_the_end_is_kept() {
+        let printed = "=== fmt\n=== summary\nan older one\n=== summary\nfmt      ok  1.0 s\n";
+        assert_eq!(summary(printed), "fmt      ok  1.0 s\n");
+        assert_eq!(summary("=== fmt\n"), "");
     }
 
     #[test]
