@@ -249,9 +249,10 @@ impl Shard {
                 if let Some(sync) = peer.sync.take() {
                     peer.last_sync = Some(sync.status(node));
                 }
-                if peer.required.take().is_some() {
-                    // It took part in everything since `Require`; nothing older is in doubt at it.
-                    peer.gathered = true;
+                if let Some(session) = peer.required.take() {
+                    // It took part in everything since `Require`; nothing older is in doubt at it. A later process of it is
+                    // asked, as is any that comes back: what was hot is in doubt there.
+                    peer.gathered = peer.session == Some(session);
                 }
             } else {
                 peer.gathered = false;

@@ -781,3 +781,26 @@ fn what_is_open_at_a_primary_without_data_is_copied_also_if_nobody_says_that_the
     assert_eq!((world.answer(4, write), world.at(3, 40)), (None, 0));
     assert!(!world.has_said(4, &FromShard::Synced { peer, session }), "it lacks a write");
 }
+
+#[test]
+fn a_target_that_starts_anew_before_its_include_counts_is_asked_what_is_in_doubt_there() {
+    let mut world = behind();
+    world.connect(1, 2);
+    world.install_on(2);
+    world.ready(1, 2);
+    world.start_resync(1, 2);
+    world.wait_ms(1000);
+    let (peer, session) = (NodeId(2), world.session(1, 2));
+    world.tell(1, ToShard::Require { peer, session, number: 1 });
+    world.write(1, 0, 1, 7);
+    world.wait_ms(200);
+    assert!(world.has_said(1, &FromShard::Required { peer, session, number: 1 }));
+    world.restart(2);
+    world.connect(1, 2);
+    world.install_on(2);
+    world.ready(1, 2);
+    assert!(world.nodes[&2].shard.status().doubt_sectors > 0, "what was hot");
+    world.change(1, &[1, 2]);
+    world.wait_ms(1000);
+    assert_eq!(world.nodes[&2].shard.status().doubt_sectors, 0);
+}
