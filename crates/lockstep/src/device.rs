@@ -48,6 +48,9 @@ use crate::view::Views;
 /// Where a host keeps what is attached, and its node lives.
 const USUAL: &str = "/var/lib/lockstep";
 
+/// How often a disk is taken hold of, to take it away, where what goes with it is something else each time.
+const TRIES: usize = 5;
+
 /// A disk that was made.
 struct Made {
     /// The kernel's name of it.
@@ -525,23 +528,38 @@ impl Here {
         after: State,
         only: Option<State>,
     ) -> Result<Option<String>, Problem> {
-        let held = if force { Vec::new() } else { self.hold(target, only)? };
-        let mut attached = Attached::open(&self.directory)?;
-        let Some(disk) = attached.require(target, only)?.cloned() else { return Ok(None) };
-        let (maker, others) = (self.maker(disk.via), attached.others(target));
-        let is_held = |name: &String| force || held.iter().any(|one| one.name == *name);
-        // From now on nobody mounts them.
-        if !maker.going(&self.host, &disk, &others).iter().all(is_held) {
-            let message = format!("{target}: what is attached changed meanwhile: try again");
-            return Err(Problem::new(DISK_IN_USE, message));
+        for _ in 0..TRIES {
+            let held = if force { Vec::new() } else { self.hold(target, only)? };
+            let mut attached = Attached::open(&self.directory)?;
+            let Some(disk) = attached.require(target, only)?.cloned() else { return Ok(None) };
+            let others = attached.others(target);
+            let is_held = |name: &String| force || held.iter().any(|one| one.name == *name);
+            // From now on nobody mounts them. What goes with the disk may be something else by now: paths come and go.
+            if self.maker(disk.via).going(&self.host, &disk, &others).iter().all(is_held) {
+                let going = Going { name: None, others, force, held };
+                return self.take_held(&mut attached, &disk, going, after);
+            }
         }
+        let message = format!("{target}: what is attached changed meanwhile: try again");
+        Err(Problem::new(DISK_IN_USE, message))
+    }
+
+    /// Takes a disk away of which all that goes is held, or is to be taken by force.
+    fn take_held(
+        &self,
+        attached: &mut Attached,
+        disk: &Disk,
+        going: Going,
+        after: State,
+    ) -> Result<Option<String>, Problem> {
+        let (target, maker) = (&disk.target(), self.maker(disk.via));
         // Also the link tells of a disk.
-        let name = maker.find(&self.host, &disk);
+        let name = maker.find(&self.host, disk);
         attached.put(&Disk { state: after, ..disk.clone() })?;
         let link = self.host.link_of(target);
         self.host.unlink(target).map_err(|error| Problem::file(&link, &error))?;
-        let going = Going { name: name.clone(), others, force, held };
-        if let Err(why) = maker.unmake(&self.host, &disk, going) {
+        let going = Going { name: name.clone(), ..going };
+        if let Err(why) = maker.unmake(&self.host, disk, going) {
             if let Some(name) = name.filter(|name| self.is_there(name)) {
                 let linked = self.host.link(target, &name);
                 linked.map_err(|error| Problem::file(&link, &error))?;
@@ -551,7 +569,7 @@ impl Here {
         if after == State::Leaving {
             attached.forget(target)?;
         }
-        Ok(maker.find(&self.host, &disk))
+        Ok(maker.find(&self.host, disk))
     }
 }
 

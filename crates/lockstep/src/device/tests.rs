@@ -82,6 +82,8 @@ struct Told {
     cannot_unmake: bool,
     lacks: bool,
     is_silent: bool,
+    /// What the disk is called from when it was asked for an answer on: each name once, the last first.
+    renamed: Vec<&'static str>,
     /// Disks that nobody could take for himself when it was asked to take one away.
     held: Vec<String>,
     /// Whether the list was locked when it was asked for an answer.
@@ -124,6 +126,12 @@ impl Maker for Puppet {
         let lock = fs::File::open(host.at("var/lib/lockstep/attached.lock")).unwrap();
         let free = flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
         self.0.borrow_mut().was_locked = Some(!free);
+        let renamed = self.0.borrow_mut().renamed.pop();
+        if let Some(name) = renamed {
+            put(&host.root, &format!("sys/block/{name}/dev"), "259:7\n");
+            put(&host.root, &format!("dev/{name}"), "");
+            self.0.borrow_mut().disk = Some(name);
+        }
         if self.0.borrow().is_silent { Err("nobody answers".to_owned()) } else { Ok(()) }
     }
 
@@ -257,6 +265,22 @@ fn a_disk_in_use_is_taken_away_by_force_only() {
     assert_eq!(written(&here), []);
     assert!(fs::read_link(root.0.join("dev/lockstep/by-res/web/0")).is_err());
     assert!(here.detach(&web, false, State::Leaving).unwrap_err().is_kind(NOT_ATTACHED));
+}
+
+#[test]
+fn what_goes_with_a_disk_may_change_while_it_is_taken_hold_of() {
+    let root = Root::of("renamed");
+    let (here, told) = puppets(&root, [None, Some("nvme0n1"), None]);
+    let web = target("web");
+    here.attach(&web, Via::Auto, known("web")).unwrap();
+    told[1].borrow_mut().renamed = vec!["nvme2n1", "nvme1n1"];
+    here.detach(&web, false, State::Leaving).unwrap();
+    assert_eq!(told[1].borrow().held, ["nvme2n1"]);
+    here.attach(&web, Via::Auto, known("web")).unwrap();
+    told[1].borrow_mut().renamed = vec!["nvme3n1", "nvme4n1", "nvme5n1", "nvme6n1", "nvme7n1"];
+    let problem = here.detach(&web, false, State::Leaving).unwrap_err();
+    assert!(problem.is_kind(DISK_IN_USE) && problem.message.contains("try again"), "{problem}");
+    assert_eq!(written(&here), [("web/0".to_owned(), Way::Nvme, State::Attached)]);
 }
 
 #[test]
