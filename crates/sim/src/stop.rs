@@ -60,7 +60,10 @@ impl World {
             return;
         }
         let hands_over = self.hands_over(node);
-        let busy = self.nodes[node].disk.as_ref().is_some_and(crate::disk::Disk::is_busy);
+        let disk = self.nodes[node].disk.as_ref();
+        let shards = self.nodes[node].process.iter().flat_map(|process| &process.shards);
+        let busy = disk.is_some_and(crate::disk::Disk::is_busy)
+            || shards.into_iter().any(|shard| !shard.is_disk_idle());
         let now = self.queue.now();
         let Some(stopping) = &mut self.nodes[node].stopping else { return };
         let late = stopping.until <= now;

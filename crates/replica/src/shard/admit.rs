@@ -321,6 +321,7 @@ impl Shard {
         self.asked.clear();
         self.held.clear();
         self.unretired_own.clear();
+        self.only_disk.failed.clear();
         self.retired_count = 0;
         self.own_reads.open = 0;
         self.copies = 0;

@@ -693,12 +693,35 @@ impl Shard {
                     run.repaired += if changed { u64::from(span.count()) } else { 0 };
                 }
             }
-            Purpose::Grow { run } => self.grown_piece(op.volume, run, span, out),
+            Purpose::Grow { run } => {
+                // Also beyond a size that the volume had in between, which who is in doubt there never heard of.
+                if changed {
+                    self.same_everywhere(op.volume, span, out);
+                }
+                self.grown_piece(op.volume, run, span, out);
+            }
         }
+    }
+
+    /// The write of a copy was failed by the only disk: it is over. A volume does not grow by it.
+    pub(super) fn copy_failed_here(&mut self, id: u64, out: &mut Out) {
+        if let Some(op) = self.ops.get(&id)
+            && let Kind::Copy(copy) = &op.kind
+            && matches!(copy.purpose, Purpose::Grow { .. })
+        {
+            self.growths.remove(&op.volume);
+        }
+        self.copy_done(id, false, out);
     }
 
     fn reconciled_range(&mut self, volume: VolumeId, span: Span, out: &mut Out) {
         self.reconcile.remove(volume, span);
+        self.same_everywhere(volume, span, out);
+        self.check_settled(out);
+    }
+
+    /// The span is the same on every disk that counts: nobody need doubt it.
+    fn same_everywhere(&mut self, volume: VolumeId, span: Span, out: &mut Out) {
         if self.is_own_in_sync() {
             self.doubt.remove(volume, span);
             self.make_room(out);
@@ -711,7 +734,6 @@ impl Shard {
                 self.send(node, ShardMessage::Settled { epoch, volume, span }, None, out);
             }
         }
-        self.check_settled(out);
     }
 
     pub(super) fn start_verify(&mut self, run: u64, volume: VolumeId, from: u64, to: u64) {
@@ -786,6 +808,7 @@ impl Shard {
             && self.reconcile.is_empty()
             && self.copies == 0
             && self.reconciled != Some(reign)
+            && self.now >= self.only_disk.flush_again_at
             && !flushing
         {
             self.start_flush(None, FlushFor::Recovery, out);

@@ -62,6 +62,18 @@ impl Shard {
         }
     }
 
+    /// A write that was answered is not in its place, and the only disk failed it: flushes that waited for it fail.
+    pub(super) fn fail_flushes_after(&mut self, write: u64, out: &mut Out) {
+        let waits =
+            |kind: &Kind| matches!(kind, Kind::Flush(flush) if flush.after.contains(&write));
+        let due: Vec<u64> =
+            self.ops.iter().filter(|(_, op)| waits(&op.kind)).map(|(&id, _)| id).collect();
+        for id in due {
+            self.fail_op(id, AnswerError::Io, out);
+            self.drop_own_flush(id);
+        }
+    }
+
     pub(super) fn send_flush(&mut self, id: u64, node: NodeId, out: &mut Out) {
         let Some(seat) = self.seats.find(node) else { return };
         if !self.is_ready(node) || !self.peers.get(&node).is_some_and(Peer::counts) {
@@ -124,7 +136,7 @@ impl Shard {
             && told
         {
             self.fail_op(id, AnswerError::Io, out);
-            self.drop_growth_flush(id);
+            self.drop_own_flush(id);
         }
     }
 

@@ -157,14 +157,16 @@ impl Shard {
         }
     }
 
-    /// The flush of a growth that this node's disk failed is no more.
-    pub(super) fn drop_growth_flush(&mut self, id: u64) {
+    /// A flush that nobody waits for but this node, and that its disk failed, is no more: one of a growth, which begins anew, or
+    /// the one after the loss of all caches, which is asked for again.
+    pub(super) fn drop_own_flush(&mut self, id: u64) {
         if let Some(Kind::Flush(flush)) = self.ops.get(&id).map(|op| &op.kind)
-            && matches!(flush.purpose, FlushFor::Growth { .. })
+            && !matches!(flush.purpose, FlushFor::Client)
         {
             let sequence = flush.sequence;
             self.asked.remove(&sequence);
             self.ops.remove(&id);
+            self.only_disk.flush_again_at = self.now + self.tick_length();
         }
     }
 }

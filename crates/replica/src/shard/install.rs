@@ -253,6 +253,7 @@ impl Shard {
                     // It took part in everything since `Require`; nothing older is in doubt at it. A later process of it is
                     // asked, as is any that comes back: what was hot is in doubt there.
                     peer.gathered = peer.session == Some(session);
+                    self.retire_failed();
                 }
             } else {
                 peer.gathered = false;

@@ -156,6 +156,7 @@ pub struct Shard {
     next_sequence: u64,
     /// Sequences of writes that are not on every in-sync disk.
     unretired_own: IdMap<()>,
+    only_disk: OnlyDisk,
     /// Writes retired in this reign.
     retired_count: u64,
     /// How many must be so before some replica is due a batch of retirements, so that a step need not look
@@ -202,13 +203,22 @@ pub struct Shard {
     fence: Option<(Epoch, Vec<u64>)>,
 }
 
+/// What the only disk that counts failed while no other replica was in sync.
+#[derive(Debug, Default)]
+struct OnlyDisk {
+    /// Of what is not retired, its writes: they stay so until another replica is in sync.
+    failed: Vec<u64>,
+    /// The flush after the loss of all caches is not asked for again before.
+    flush_again_at: Instant,
+}
+
 impl Shard {
     /// The shard at the start of a process. Its first outputs may be disk requests: when the inherited
     /// hot extents are recorded it says `FromShard::Started`.
     #[must_use]
     pub fn new(now: Instant, setup: ShardSetup, out: &mut Vec<ShardOutput>) -> Shard {
         let &ShardSetup { geometry, index, shards, .. } = checked(&setup);
-        let mut shard = Shard {
+        let shard = Shard {
             now,
             node: setup.node,
             index,
@@ -242,6 +252,7 @@ impl Shard {
             asked: IdMap::new(),
             next_sequence: 1,
             unretired_own: IdMap::new(),
+            only_disk: OnlyDisk::default(),
             retired_count: 0,
             retire_due: 0,
             last_write: 0,
@@ -273,12 +284,11 @@ impl Shard {
             waiting_since: None,
             fence: None,
         };
-        shard.inherit(&setup, out);
-        shard
+        shard.inherit(&setup, out)
     }
 
     /// Takes over what the disk says of an earlier life.
-    fn inherit(&mut self, setup: &ShardSetup, out: &mut Out) {
+    fn inherit(mut self, setup: &ShardSetup, out: &mut Out) -> Shard {
         for &slot in &setup.slots {
             self.bitmaps.ensure(slot, Epoch(0));
         }
@@ -295,6 +305,7 @@ impl Shard {
             self.started = true;
             out.push(ShardOutput::Member(crate::door::FromShard::Started));
         }
+        self
     }
 
     /// Which shard serves an extent, when `shards` share the resource.

@@ -260,7 +260,8 @@ impl Shard {
                                 && (write.disk.has(seat) || write.syncing.has(seat))
                         }
                         Kind::Flush(flush) => flush.sent.has(seat) && flush.awaiting.has(seat),
-                        Kind::Read(read) => read.source == Some(node),
+                        // Once the bytes are here the answer waits for something else.
+                        Kind::Read(read) => read.source == Some(node) && read.data.is_none(),
                         Kind::Copy(copy) => copy.waits_for(node),
                     }
             });

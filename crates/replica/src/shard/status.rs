@@ -120,7 +120,7 @@ impl Shard {
         self.local.is_idle()
     }
 
-    fn tick_length(&self) -> Duration {
+    pub(super) fn tick_length(&self) -> Duration {
         Duration(self.timing.heartbeat.0 / 5)
     }
 
@@ -136,6 +136,7 @@ impl Shard {
             || self.draining.is_some()
             || (self.is_primary() && !self.reconcile.is_empty())
             || self.peers.values().any(|peer| peer.sync.is_some())
+            || self.now < self.only_disk.flush_again_at
             || self.owes_retirement();
         let tick = self.last_tick + self.tick_length();
         let syncs = self.peers.values().any(|peer| peer.sync.is_some());

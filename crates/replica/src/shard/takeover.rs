@@ -26,6 +26,7 @@ impl Shard {
         self.lost.clear();
         self.last_write = self.next_sequence - 1;
         self.unretired_own.clear();
+        self.only_disk.failed.clear();
         self.retired_count = 0;
         let known = self.configuration.clone().expect("a reign begins with a configuration");
         self.lease_until = base::Instant(0);

@@ -279,7 +279,26 @@ impl Shard {
         write.syncing.keep(write.sent);
         write.own = Own::None;
         write.retired = true;
+        let (copy, early, sequence) = (write.copy, write.early, write.sequence);
+        self.only_disk.failed.push(sequence);
         self.settle_write(id, out);
+        if early {
+            self.fail_flushes_after(id, out);
+        }
+        if let Some(copy) = copy {
+            self.copy_failed_here(copy, out);
+        }
+    }
+
+    /// A replica has come into sync that was copied all that is here: of what the only disk failed nothing is in doubt there any
+    /// more.
+    pub(super) fn retire_failed(&mut self) {
+        for sequence in core::mem::take(&mut self.only_disk.failed) {
+            if self.unretired_own.remove(&sequence).is_some() {
+                self.retired_count += 1;
+                self.retire_due = 0;
+            }
+        }
     }
 
     /// Whether enough have the write for protocol B: every in-sync replica has it in memory, and one on its disk. That
@@ -394,14 +413,16 @@ impl Shard {
         let upto = self.unretired_own.keys().next().map_or(self.last_write, |first| first - 1);
         let mut ahead = Vec::new();
         let mut at = upto + 1;
-        for &open in self.unretired_own.keys().take(RETIRE_RUNS) {
+        // Many may be open side by side for long: those that the only disk failed.
+        let ends = self.unretired_own.keys().copied().chain([self.last_write + 1]);
+        for open in ends {
+            if at < open && ahead.len() == RETIRE_RUNS {
+                break;
+            }
             if at < open {
                 ahead.push((at, open));
             }
             at = open + 1;
-        }
-        if self.unretired_own.len() <= RETIRE_RUNS && at <= self.last_write {
-            ahead.push((at, self.last_write + 1));
         }
         (upto, ahead)
     }

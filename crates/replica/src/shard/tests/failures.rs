@@ -599,3 +599,44 @@ fn writes_whose_answers_are_held_back_leave_room_in_the_log_for_others() {
     world.tell(1, ToShard::Suspend(false));
     assert!(writes.iter().all(|&write| world.answer(1, write) == Some(Ok(()))));
 }
+
+#[test]
+fn writes_that_the_only_disk_failed_do_not_stay_un_retired_at_a_copy_that_takes_over_from_it() {
+    let mut world = pair();
+    world.disconnect(1, 2);
+    world.change(1, &[1]);
+    world.nodes.get_mut(&1).expect("there").disk_full = true;
+    for value in 0..1100 {
+        let write = world.write(1, 0, 1, value);
+        assert_eq!(world.answer(1, write), Some(Err(AnswerError::Io)));
+    }
+    world.connect(1, 2);
+    world.install_on(2);
+    world.ready(1, 2);
+    world.start_resync(1, 2);
+    // The copy has these, too.
+    for value in 0..8 {
+        world.write(1, 64 * value, 1, value);
+    }
+    world.wait_ms(1000);
+    world.resync(1, 2);
+    world.change(1, &[2]);
+    let write = world.write(1, 8, 1, 5);
+    world.wait_ms(1000);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    assert_eq!(world.nodes[&2].shard.unretired.len(), 0);
+}
+
+#[test]
+fn the_flush_after_the_loss_of_all_caches_is_asked_for_again_where_the_only_disk_failed_it() {
+    let mut world = World::new(&[1], &[1]);
+    world.configuration.recovering = true;
+    world.nodes.get_mut(&1).expect("there").disk_fails = true;
+    world.begin_reign(1);
+    world.wait_ms(100);
+    let reign = world.configuration.reign;
+    assert!(!world.has_said(1, &FromShard::Reconciled { reign }));
+    world.nodes.get_mut(&1).expect("there").disk_fails = false;
+    world.wait_ms(1000);
+    assert!(world.has_said(1, &FromShard::Reconciled { reign }));
+}

@@ -350,3 +350,47 @@ fn who_has_not_heard_of_a_size_is_told_all_the_same_what_is_in_doubt_no_more() {
     assert_eq!(world.nodes[&1].shard.status().reconcile_sectors, 0);
     assert_eq!(world.nodes[&2].shard.status().doubt_sectors, 0);
 }
+
+#[test]
+fn a_growth_that_the_only_disk_fails_stands_in_the_way_of_no_resync() {
+    let mut world = stale(&[1, 2]);
+    world.disconnect(1, 2);
+    world.change(1, &[1]);
+    world.nodes.get_mut(&1).expect("there").disk_full = true;
+    let grown = grow(&mut world, 1);
+    assert!(!world.has_said(1, &grown));
+    world.connect(1, 2);
+    world.install_on(2);
+    world.ready(1, 2);
+    world.start_resync(1, 2);
+    world.wait_ms(2000);
+    let (peer, session) = (NodeId(2), world.session(1, 2));
+    assert!(world.has_said(1, &FromShard::Synced { peer, session }));
+}
+
+#[test]
+fn what_is_in_doubt_beyond_a_size_that_was_not_heard_of_is_settled_by_the_growth() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(1);
+    for extent in 12..16 {
+        world.write(1, 64 * extent, 1, 7);
+    }
+    world.wait_ms(200);
+    world.restart(2);
+    world.connect(1, 2);
+    world.install_on(2);
+    world.held.insert((2, 1));
+    world.ready(1, 2);
+    world.held = [(1, 2)].into();
+    world.run();
+    assert_eq!(world.nodes[&1].shard.status().reconcile_sectors, 4 * 64 - 4);
+    let shrunk = sized(&world, SECTORS / 2, None);
+    world.install(shrunk, &[1]);
+    world.held.clear();
+    let grows = sized(&world, SECTORS / 2, Some(SECTORS));
+    world.install(grows, &[1]);
+    world.install_on(2);
+    world.ready(1, 2);
+    world.wait_ms(2000);
+    assert_eq!(world.nodes[&2].shard.status().doubt_sectors, 0);
+}
