@@ -139,9 +139,7 @@ fn with_protocol_b_memory_counts_only_in_the_session_that_lasts() {
     world.restart(2);
     world.disk_goes_on(1);
     assert_eq!(world.answer(1, write), None);
-    world.connect(1, 2);
-    world.install_on(2);
-    world.ready(1, 2);
+    world.comes_back(1, 2);
     assert_eq!(world.answer(1, write), Some(Ok(())));
     assert_eq!(world.at(2, 40), 9);
 }
@@ -411,13 +409,10 @@ fn the_only_copy_is_read_on_although_its_disk_failed_a_write() {
 /// Node 1 has the only copy in sync, and fails a write that node 2 takes, which is about to be in sync.
 fn with_a_write_that_only_the_next_copy_has() -> (World, u64) {
     let mut world = pair();
-    world.disconnect(1, 2);
-    world.change(1, &[1]);
+    world.goes_on_alone(1, 2);
     let first = world.write(1, 64, 8, 1);
     assert_eq!(world.answer(1, first), Some(Ok(())));
-    world.connect(1, 2);
-    world.install_on(2);
-    world.ready(1, 2);
+    world.comes_back(1, 2);
     world.start_resync(1, 2);
     world.wait_ms(1000);
     let (session, peer) = (world.session(1, 2), NodeId(2));
@@ -537,8 +532,7 @@ fn hostile_numbers_in_a_message_do_no_harm() {
 #[test]
 fn a_process_that_restarts_doubts_its_hot_extents_and_keeps_its_bits() {
     let mut world = pair();
-    world.disconnect(1, 2);
-    world.change(1, &[1]);
+    world.goes_on_alone(1, 2);
     world.write(1, 70, 2, 2);
     for extent in 4..12 {
         world.write(1, extent * 64, 1, 2);
@@ -561,8 +555,7 @@ fn a_process_that_restarts_doubts_its_hot_extents_and_keeps_its_bits() {
 #[test]
 fn answers_that_are_held_back_do_not_keep_a_reign_from_its_end() {
     let mut world = pair();
-    world.disconnect(1, 2);
-    world.change(1, &[1]);
+    world.goes_on_alone(1, 2);
     world.nodes.get_mut(&1).expect("there").disk_held = true;
     let (write, flush) = (world.write(1, 0, 8, 1), world.flush(1));
     world.tell(1, ToShard::Suspend(true));
@@ -582,8 +575,7 @@ fn answers_that_are_held_back_do_not_keep_a_reign_from_its_end() {
 #[test]
 fn writes_whose_answers_are_held_back_leave_room_in_the_log_for_others() {
     let mut world = pair();
-    world.disconnect(1, 2);
-    world.change(1, &[1]);
+    world.goes_on_alone(1, 2);
     world.nodes.get_mut(&1).expect("there").disk_held = true;
     let writes: Vec<u64> = (0..5).map(|at| world.write(1, at * 64, 8, at + 1)).collect();
     world.tell(1, ToShard::Suspend(true));
@@ -591,9 +583,7 @@ fn writes_whose_answers_are_held_back_leave_room_in_the_log_for_others() {
     world.wait_ms(1000);
     assert!(writes.iter().all(|&write| world.answer(1, write).is_none()), "they are held");
     assert_eq!(world.at(1, 256), 5, "the log has room for four");
-    world.connect(1, 2);
-    world.install_on(2);
-    world.ready(1, 2);
+    world.comes_back(1, 2);
     world.resync(1, 2);
     assert_eq!(world.at(2, 256), 5);
     world.tell(1, ToShard::Suspend(false));
@@ -603,16 +593,13 @@ fn writes_whose_answers_are_held_back_leave_room_in_the_log_for_others() {
 #[test]
 fn writes_that_the_only_disk_failed_do_not_stay_un_retired_at_a_copy_that_takes_over_from_it() {
     let mut world = pair();
-    world.disconnect(1, 2);
-    world.change(1, &[1]);
+    world.goes_on_alone(1, 2);
     world.nodes.get_mut(&1).expect("there").disk_full = true;
     for value in 0..1100 {
         let write = world.write(1, 0, 1, value);
         assert_eq!(world.answer(1, write), Some(Err(AnswerError::Io)));
     }
-    world.connect(1, 2);
-    world.install_on(2);
-    world.ready(1, 2);
+    world.comes_back(1, 2);
     world.start_resync(1, 2);
     // The copy has these, too.
     for value in 0..8 {
@@ -625,6 +612,46 @@ fn writes_that_the_only_disk_failed_do_not_stay_un_retired_at_a_copy_that_takes_
     world.wait_ms(1000);
     assert_eq!(world.answer(1, write), Some(Ok(())));
     assert_eq!(world.nodes[&2].shard.unretired.len(), 0);
+}
+
+#[test]
+fn what_is_retired_behind_many_writes_that_the_only_disk_failed_is_told() {
+    let mut world = pair();
+    world.goes_on_alone(1, 2);
+    world.nodes.get_mut(&1).expect("there").disk_full = true;
+    for value in 0..1100 {
+        world.write(1, 0, 1, value);
+    }
+    world.nodes.get_mut(&1).expect("there").disk_full = false;
+    world.comes_back(1, 2);
+    world.start_resync(1, 2);
+    let write = world.write(1, 64, 1, 5);
+    world.wait_ms(1000);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    assert_eq!((world.at(2, 64), world.nodes[&2].shard.unretired.len()), (5, 0));
+}
+
+#[test]
+fn a_reconciliation_that_the_only_disk_fails_keeps_nobody_waiting() {
+    let mut world = pair();
+    world.write(1, 0, 1, 7);
+    world.wait_ms(200);
+    world.disconnect(1, 2);
+    world.restart(2);
+    // What was hot differs, so that one of the two is copied, to both.
+    world.nodes.get_mut(&2).expect("there").data.insert(1, 9);
+    world.nodes.get_mut(&1).expect("there").disk_full = true;
+    world.held.insert((1, 2));
+    world.comes_back(1, 2);
+    world.held.clear();
+    world.wait_ms(200);
+    assert!(world.nodes[&1].shard.status().reconcile_sectors > 0, "its disk failed the write");
+    world.goes_on_alone(1, 2);
+    world.wait_ms(1000);
+    assert_eq!(world.nodes[&1].shard.status().reconcile_sectors, 0);
+    let read = world.read(1, 0, 1);
+    world.wait_ms(200);
+    assert_eq!(world.got(1, read), [7]);
 }
 
 #[test]

@@ -81,15 +81,12 @@ fn what_is_added_is_zero_and_flushed_on_every_replica_before_it_counts() {
 #[test]
 fn a_replica_that_is_away_while_a_volume_grows_gets_the_zeroes_when_it_is_back() {
     let mut world = stale(&[1, 2]);
-    world.disconnect(1, 2);
-    world.change(1, &[1]);
+    world.goes_on_alone(1, 2);
     let grown = grow(&mut world, 1);
     assert!(world.has_said(1, &grown));
     let next = sized(&world, GROWN, None);
     commit(&mut world, 1, next);
-    world.connect(1, 2);
-    world.install_on(2);
-    world.ready(1, 2);
+    world.comes_back(1, 2);
     world.resync(1, 2);
     assert_zero(&world, &[1, 2]);
 }
@@ -101,9 +98,7 @@ fn a_replica_that_comes_back_while_a_volume_grows_has_the_zeroes_when_it_is_incl
     world.change(1, &[1, 3]);
     world.nodes.get_mut(&3).expect("there").disk_held = true;
     let grown = grow(&mut world, 1);
-    world.connect(1, 2);
-    world.install_on(2);
-    world.ready(1, 2);
+    world.comes_back(1, 2);
     world.start_resync(1, 2);
     world.wait_ms(300);
     assert!(!world.has_said(1, &grown));
@@ -166,9 +161,7 @@ fn a_write_that_is_open_when_a_volume_shrinks_ends_though_nobody_keeps_it() {
     world.disconnect(1, 2);
     let next = sized(&world, SECTORS - 8, None);
     commit(&mut world, 1, next);
-    world.connect(1, 2);
-    world.install_on(2);
-    world.ready(1, 2);
+    world.comes_back(1, 2);
     assert_eq!(world.answer(1, write), Some(Ok(())));
     let session = world.session(1, 2);
     assert!(!world.has_said(1, &FromShard::PeerFailed { peer: NodeId(2), session }));
@@ -254,9 +247,7 @@ fn a_replica_that_began_anew_since_a_volume_shrank_keeps_what_is_inside_of_a_wri
             .data
             .extend((SECTORS - 8..SECTORS).map(|at| (at, 5)));
         world.restart(2);
-        world.connect(1, 2);
-        world.install_on(2);
-        world.ready(1, 2);
+        world.comes_back(1, 2);
         world.wait_ms(200);
         assert_eq!(world.answer(1, write), Some(Ok(())), "zero: {zero}");
         let session = world.session(1, 2);
@@ -309,12 +300,9 @@ fn a_write_across_the_new_end_that_the_last_primary_left_half_done_is_the_same_e
 #[test]
 fn what_was_read_before_a_volume_shrank_is_not_copied_beyond_its_end() {
     let mut world = stale(&[1, 2]);
-    world.disconnect(1, 2);
-    world.change(1, &[1]);
+    world.goes_on_alone(1, 2);
     world.write(1, SECTORS - 28, 28, 7);
-    world.connect(1, 2);
-    world.install_on(2);
-    world.ready(1, 2);
+    world.comes_back(1, 2);
     world.nodes.get_mut(&1).expect("there").disk_held = true;
     world.start_resync(1, 2);
     assert_eq!(world.nodes[&1].flying.len(), 1, "the last piece is being read");
@@ -328,18 +316,21 @@ fn what_was_read_before_a_volume_shrank_is_not_copied_beyond_its_end() {
     assert_eq!(world.buffers_held(), 0);
 }
 
+/// Node 2 starts anew, and what was hot is in doubt there: it is asked for that, and its answer stays on the way.
+fn starts_anew(world: &mut World) {
+    world.restart(2);
+    world.held.insert((2, 1));
+    world.comes_back(1, 2);
+    assert!(world.nodes[&2].shard.status().doubt_sectors > 0, "what was hot");
+}
+
 #[test]
 fn who_has_not_heard_of_a_size_is_told_all_the_same_what_is_in_doubt_no_more() {
     let mut world = World::new(&[1, 2], &[2]);
     world.lead(1);
     world.write(1, 0, 1, 7);
     world.wait_ms(200);
-    world.restart(2);
-    world.connect(1, 2);
-    world.install_on(2);
-    world.held.insert((2, 1));
-    world.ready(1, 2);
-    assert!(world.nodes[&2].shard.status().doubt_sectors > 0, "what was hot");
+    starts_anew(&mut world);
     let next = sized(&world, GROWN, None);
     world.install(next, &[1]);
     world.held.clear();
@@ -354,14 +345,11 @@ fn who_has_not_heard_of_a_size_is_told_all_the_same_what_is_in_doubt_no_more() {
 #[test]
 fn a_growth_that_the_only_disk_fails_stands_in_the_way_of_no_resync() {
     let mut world = stale(&[1, 2]);
-    world.disconnect(1, 2);
-    world.change(1, &[1]);
+    world.goes_on_alone(1, 2);
     world.nodes.get_mut(&1).expect("there").disk_full = true;
     let grown = grow(&mut world, 1);
     assert!(!world.has_said(1, &grown));
-    world.connect(1, 2);
-    world.install_on(2);
-    world.ready(1, 2);
+    world.comes_back(1, 2);
     world.start_resync(1, 2);
     world.wait_ms(2000);
     let (peer, session) = (NodeId(2), world.session(1, 2));
@@ -376,11 +364,7 @@ fn what_is_in_doubt_beyond_a_size_that_was_not_heard_of_is_settled_by_the_growth
         world.write(1, 64 * extent, 1, 7);
     }
     world.wait_ms(200);
-    world.restart(2);
-    world.connect(1, 2);
-    world.install_on(2);
-    world.held.insert((2, 1));
-    world.ready(1, 2);
+    starts_anew(&mut world);
     world.held = [(1, 2)].into();
     world.run();
     assert_eq!(world.nodes[&1].shard.status().reconcile_sectors, 4 * 64 - 4);

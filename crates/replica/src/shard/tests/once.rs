@@ -683,9 +683,7 @@ fn a_write_across_a_new_end_takes_effect_once() {
         commit(&mut world, 4, next);
     }
     world.held.clear();
-    world.connect(4, 5);
-    world.install_on(5);
-    world.ready(4, 5);
+    world.comes_back(4, 5);
     world.wait_ms(500);
     assert_eq!(stored(&world, 3, 376, 8), [8, 8, 7, 7, 0, 0, 0, 0]);
     assert_eq!(world.answer(5, lost), Some(Ok(())));

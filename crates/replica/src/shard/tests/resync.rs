@@ -11,8 +11,7 @@ fn behind() -> World {
     let mut world = World::new(&[1, 2], &[1, 2]);
     world.lead(1);
     world.write(1, 0, 64, 1);
-    world.disconnect(1, 2);
-    world.change(1, &[1]);
+    world.goes_on_alone(1, 2);
     world.write(1, 3, 2, 2);
     world.write(1, 500, 64 - 500 % 64, 2);
     world.write(1, 1015, 5, 2);
@@ -447,8 +446,7 @@ fn what_was_copied_before_a_copy_was_declared_worthless_is_copied_again() {
     let mut world = World::new(&[1, 2], &[1, 2]);
     world.lead(1);
     world.write(1, 40, 9, 3);
-    world.disconnect(1, 2);
-    world.change(1, &[1]);
+    world.goes_on_alone(1, 2);
     world.write(1, 200, 8, 4);
     back(&mut world, 1, 2);
     // It is copied, and the answer to the flush after it is on its way, when the bits start anew.
@@ -494,8 +492,7 @@ fn what_was_clean_of_a_copy_that_is_worthless_since_is_not_clean() {
 fn full_of_doubt() -> World {
     let mut world = World::new(&[1, 2], &[1, 2]);
     world.lead(1);
-    world.disconnect(1, 2);
-    world.change(1, &[1]);
+    world.goes_on_alone(1, 2);
     world.write(1, 0, 8, 5);
     world.tell(1, ToShard::PauseResync(true));
     let Geometry { extent_sectors, log_extents, log_pages, log_page_extents, .. } = geometry();
@@ -587,8 +584,7 @@ fn a_new_member_has_bits_for_a_replica_that_left_while_it_was_brought_up_to_date
 fn what_a_volume_lost_while_it_was_copied_does_not_count_as_copied() {
     let mut world = World::new(&[1, 2], &[1, 2]);
     world.lead(1);
-    world.disconnect(1, 2);
-    world.change(1, &[1]);
+    world.goes_on_alone(1, 2);
     world.write(1, 960, 32, 2);
     back(&mut world, 1, 2);
     world.held.insert((1, 2));
@@ -785,9 +781,7 @@ fn what_is_open_at_a_primary_without_data_is_copied_also_if_nobody_says_that_the
 #[test]
 fn a_target_that_starts_anew_before_its_include_counts_is_asked_what_is_in_doubt_there() {
     let mut world = behind();
-    world.connect(1, 2);
-    world.install_on(2);
-    world.ready(1, 2);
+    world.comes_back(1, 2);
     world.start_resync(1, 2);
     world.wait_ms(1000);
     let (peer, session) = (NodeId(2), world.session(1, 2));
@@ -796,9 +790,7 @@ fn a_target_that_starts_anew_before_its_include_counts_is_asked_what_is_in_doubt
     world.wait_ms(200);
     assert!(world.has_said(1, &FromShard::Required { peer, session, number: 1 }));
     world.restart(2);
-    world.connect(1, 2);
-    world.install_on(2);
-    world.ready(1, 2);
+    world.comes_back(1, 2);
     assert!(world.nodes[&2].shard.status().doubt_sectors > 0, "what was hot");
     world.change(1, &[1, 2]);
     world.wait_ms(1000);

@@ -50,9 +50,7 @@ fn a_resync_takes_each_block_from_a_replica_that_has_it() {
     world.write(1, 8, 8, 6);
     rot(&mut world, 1, 3);
     rot(&mut world, 2, 12);
-    world.connect(1, 3);
-    world.install_on(3);
-    world.ready(1, 3);
+    world.comes_back(1, 3);
     world.resync(1, 3);
     world.wait_ms(1000);
     assert_well(&world, &[1, 2, 3]);
@@ -81,13 +79,10 @@ fn a_block_that_is_bad_everywhere_fails_reads_of_it_until_it_is_written() {
 #[test]
 fn a_replica_that_lacks_a_block_which_is_bad_everywhere_is_not_included_before_it_is_written() {
     let mut world = written(&[1, 2]);
-    world.disconnect(1, 2);
-    world.change(1, &[1]);
+    world.goes_on_alone(1, 2);
     world.write(1, 0, 16, 7);
     rot(&mut world, 1, 3);
-    world.connect(1, 2);
-    world.install_on(2);
-    world.ready(1, 2);
+    world.comes_back(1, 2);
     world.start_resync(1, 2);
     world.wait_ms(5000);
     let synced = FromShard::Synced { peer: NodeId(2), session: world.session(1, 2) };
@@ -105,15 +100,12 @@ fn a_replica_that_lacks_a_block_which_is_bad_everywhere_is_not_included_before_i
 fn bytes_that_were_read_for_a_part_are_taken_for_no_other() {
     let mut world = World::new(&[1, 2], &[1, 2]);
     world.lead(1);
-    world.disconnect(1, 2);
-    world.change(1, &[1]);
+    world.goes_on_alone(1, 2);
     world.write(1, 0, 8, 5);
     world.write(1, 8, 8, 6);
     world.write(1, 16, 16, 7);
     rot(&mut world, 1, 20);
-    world.connect(1, 2);
-    world.install_on(2);
-    world.ready(1, 2);
+    world.comes_back(1, 2);
     world.nodes.get_mut(&1).expect("there").disk_held = true;
     world.start_resync(1, 2);
     // It cannot be read as a whole.

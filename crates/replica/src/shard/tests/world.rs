@@ -567,6 +567,19 @@ impl World {
         }
     }
 
+    /// The other one of two is gone, and left out.
+    pub(super) fn goes_on_alone(&mut self, primary: u16, other: u16) {
+        self.disconnect(primary, other);
+        self.change(primary, &[primary]);
+    }
+
+    /// A node is connected to the primary again, and acts on the newest configuration.
+    pub(super) fn comes_back(&mut self, primary: u16, node: u16) {
+        self.connect(primary, node);
+        self.install_on(node);
+        self.ready(primary, node);
+    }
+
     /// Node `target` is brought up to date and included.
     pub(super) fn resync(&mut self, primary: u16, target: u16) {
         self.start_resync(primary, target);
