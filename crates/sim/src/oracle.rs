@@ -168,8 +168,7 @@ impl World {
             held.swapped == Some(member.incarnation) || held.put_back.is_some()
         });
         if !any_kept && hopeless {
-            self.mark("sim: the last copy's disk was lost");
-            self.done = true;
+            return self.fail("liveness", "a fault took the disk of the last copy".to_owned());
         }
         if !any_kept {
             self.mark("sim: every in-sync cache lost");

@@ -260,7 +260,8 @@ impl Default for Options {
 /// for those who are on this one, at (`ballot`, `epoch`).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Stretch {
-    /// Random; never 0, which stands for the stretch that began with the resource.
+    /// Random but for its lowest 16 bits, which are those of the reign in which it began; never 0, which stands for the
+    /// stretch that began with the resource.
     pub id: u64,
     /// Ballot of the last configuration of the stretch before.
     pub ballot: Ballot,

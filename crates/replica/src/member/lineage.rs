@@ -20,6 +20,11 @@ use wire::{Configuration, LINEAGE_MAX, MemberEntry, MemberMessage, Quorum, Stret
 /// Leases that a process waits after its start before it decides anything alone: the others may only be
 /// slower to start.
 pub(super) const ALONE_LEASES: u64 = 4;
+/// What of a stretch's name is of the reign in which it began: sixteen bits. Another reign that has the same ones costs a
+/// stretch that was not needed, no more.
+const REIGN_BITS: u64 = 0xffff;
+
+/// Whether a configuration is one without quorum.
 pub(super) fn is_off(configuration: &Configuration) -> bool {
     configuration.options.quorum == Quorum::Off
 }
@@ -27,6 +32,17 @@ pub(super) fn is_off(configuration: &Configuration) -> bool {
 /// Whether stretches matter to a configuration at all.
 pub(super) fn is_lineal(configuration: &Configuration) -> bool {
     is_off(configuration) || !configuration.lineage.is_empty()
+}
+
+/// A random name that tells in which reign it was given.
+fn name_in(reign: Epoch, random: u64) -> u64 {
+    random & !REIGN_BITS | reign.0 & REIGN_BITS | 1 << 16
+}
+
+/// Whether a stretch began in this reign. Where it left the one before does not tell: a promote that had to be carried on
+/// without those it waited for is some epochs above that.
+fn began_in(reign: Epoch, stretch: &Stretch) -> bool {
+    stretch.epoch.0 + 1 >= reign.0 || (stretch.id ^ reign.0) & REIGN_BITS == 0
 }
 
 /// Whether a configuration, committed under its ballot, is in the past of another, or the same.
@@ -226,9 +242,9 @@ impl Member {
         self.wall_origin_ms.map_or(0, |origin| origin.saturating_add(self.now.0 / 1_000_000))
     }
 
-    fn stretch_from(&mut self, from: (Ballot, Epoch)) -> Stretch {
+    fn stretch_from(&mut self, from: (Ballot, Epoch), reign: Epoch) -> Stretch {
         let at_ms = self.wall_ms();
-        Stretch { id: self.random.id(), ballot: from.0, epoch: from.1, at_ms }
+        Stretch { id: name_in(reign, self.random.id()), ballot: from.0, epoch: from.1, at_ms }
     }
 
     /// Makes a proposal one that the connected members alone decide, if a majority is not there.
@@ -260,7 +276,7 @@ impl Member {
     /// Whether the primary that began the newest stretch may be going on with it alone, unheard of: it has not promised this
     /// node's reign. That a connection to it is there says nothing, it may have ended at the other end.
     fn may_still_grow(&self, base: &Configuration) -> bool {
-        let begun = base.lineage.last().is_some_and(|newest| newest.epoch.0 + 1 >= base.reign.0);
+        let begun = base.lineage.last().is_some_and(|newest| began_in(base.reign, newest));
         let gone = base.primary.filter(|&primary| primary != self.node).is_some_and(|primary| {
             let entry = base.member(primary);
             !entry.is_some_and(|entry| self.has_promised(entry))
@@ -281,7 +297,7 @@ impl Member {
     }
 
     fn begin_stretch(&mut self, proposal: &mut Proposal) {
-        let stretch = self.stretch_from(proposal.from);
+        let stretch = self.stretch_from(proposal.from, proposal.next.reign);
         let mut next = (*proposal.next).clone();
         next.lineage.clone_from(&proposal.base.lineage);
         next.lineage.push(stretch);

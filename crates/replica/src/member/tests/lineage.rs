@@ -157,6 +157,54 @@ fn members_that_heard_of_a_lone_reign_from_a_client_go_on_from_it_as_another_his
 }
 
 #[test]
+fn members_that_heard_of_a_promote_that_was_carried_on_alone_go_on_from_it_as_another_history() {
+    for seed in 0..20 {
+        let mut world = World::without_quorum(seed, 3, off(AfterSplitBrain::Disconnect));
+        world.add_node(4, None, false);
+        world.connect_all();
+        world.set_clients(1, 1);
+        world.run_until("node 1 serves", |world| world.answers(1));
+        world.wait(10);
+        world.crash(2);
+        world.run_until("node 2 is out", |world| in_sync(world, 1) == [1, 3]);
+        world.set_clients(1, 0);
+        world.operate(1, Operation::Demote);
+        world.run_until("nobody leads", |world| known(world, 3).primary.is_none());
+        let epoch = known(&world, 3).epoch;
+        // Node 1 promises, and is gone before it accepts.
+        world.set_clients(3, 1);
+        let promised = |world: &World| {
+            let record = world.node(1).disk.as_ref();
+            record.is_some_and(|record| record.promised.node == NodeId(3))
+        };
+        world.run_until("node 1 promised", promised);
+        world.lost.insert((1, 3));
+        let proposes = |world: &World| {
+            let accepted = world.node(3).disk.as_ref().and_then(|record| record.accepted.clone());
+            accepted.is_some_and(|(ballot, _)| ballot.node == NodeId(3))
+        };
+        world.run_until("node 3 asks it to accept", proposes);
+        world.lost.clear();
+        world.crash(1);
+        world.block(1, 3);
+        world.block(2, 3);
+        world.run_until("node 4 knows", |world| known(world, 4).primary == Some(NodeId(3)));
+        assert!(known(&world, 4).epoch.0 > epoch.0 + 1, "it was not carried on");
+        assert_eq!(in_sync(&world, 4), [1, 3]);
+        world.block(3, 4);
+        world.run_until("node 3 goes on", |world| in_sync(world, 3) == [3]);
+        world.start(1);
+        world.run_until("node 1 knows", |world| known(world, 1).primary == Some(NodeId(3)));
+        world.start(2);
+        world.set_clients(1, 1);
+        world.run_until("node 1 leads", |world| known(world, 1).primary == Some(NodeId(1)));
+        assert_ne!(known(&world, 1).lineage, known(&world, 3).lineage, "{}", world.show());
+        meet(&mut world);
+        world.run_until("it is found", |world| is_split(world, 1, 3) && is_split(world, 3, 1));
+    }
+}
+
+#[test]
 fn a_side_that_changed_nothing_follows_the_other_with_the_identity_it_had() {
     let mut world = serving(3, 2, AfterSplitBrain::Disconnect);
     let before = known(&world, 1).members;
