@@ -261,7 +261,8 @@ impl Member {
         let none = BTreeMap::new();
         let majority = self.has_majority(&proposal.base, &none)
             && self.has_majority(&proposal.next, &none)
-            && !self.may_still_grow(&proposal.base);
+            && !self.may_still_grow(&proposal.base)
+            && !self.reign().is_some_and(|reign| reign.raised_alone);
         if majority && !forks {
             return;
         }
@@ -269,6 +270,9 @@ impl Member {
         let newest = proposal.base.lineage.last().map(|stretch| stretch.id);
         if forks || begun.is_none() || begun != newest {
             self.begin_stretch(proposal);
+        } else if let Some(reign) = self.reign_mut() {
+            // Nobody else has heard of the stretch.
+            reign.raised_alone = false;
         }
         proposal.party = Some(self.party(&proposal.base));
     }
@@ -277,9 +281,11 @@ impl Member {
     /// node's reign. That a connection to it is there says nothing, it may have ended at the other end.
     fn may_still_grow(&self, base: &Configuration) -> bool {
         let begun = base.lineage.last().is_some_and(|newest| began_in(base.reign, newest));
-        let gone = base.primary.filter(|&primary| primary != self.node).is_some_and(|primary| {
-            let entry = base.member(primary);
-            !entry.is_some_and(|entry| self.has_promised(entry))
+        let gone = base.primary.is_some_and(|primary| match base.member(primary) {
+            // What another memory of this node went on to nobody knows any more but those that it told.
+            Some(entry) if primary == self.node => Some(entry.voter) != self.own_voter(),
+            None if primary == self.node => false,
+            entry => !entry.is_some_and(|entry| self.has_promised(entry)),
         });
         begun && gone
     }
@@ -312,6 +318,7 @@ impl Member {
         proposal.next = Arc::new(next);
         if let super::Role::Primary(reign) = &mut self.role {
             reign.segment = Some(stretch.id);
+            reign.raised_alone = false;
         }
     }
 

@@ -304,6 +304,9 @@ struct Reign {
     growths: BTreeMap<VolumeId, resize::Growth>,
     /// Generation that this reign began, as long as nobody else can have gone on with it.
     segment: Option<u64>,
+    /// No majority promised its ballot, and no stretch began since: what a majority decided under a lower one may not be
+    /// known here, so that the next change is of another history.
+    raised_alone: bool,
 }
 
 /// What this node does about being primary.

@@ -88,7 +88,8 @@ impl Member {
         }
     }
 
-    /// The change that an operation asked for is committed. A hold is done when this node's shards hold.
+    /// The change that an operation asked for is committed. A hold is done when this node's shards hold; what was decided
+    /// here alone when the record says so, for a process that does not know it may be on another side.
     pub(super) fn finish_or_await_shards(&mut self, id: OperationId, epoch: Epoch, out: &mut Out) {
         let waits = self
             .operations
@@ -101,9 +102,11 @@ impl Member {
         }
     }
 
-    /// Whether this node's shards do what such an operation asked for in the configuration with this epoch.
+    /// Whether this node does what such an operation asked for in the configuration with this epoch, and will know it.
     fn is_acted_on(&self, operation: &Operation, epoch: Epoch) -> bool {
         match operation {
+            Operation::Verify { .. } => true,
+            _ if self.tells_later() => false,
             Operation::Suspend(true) => self.installed >= epoch,
             Operation::Reserve { .. } => self.is_fenced(epoch),
             _ => true,
@@ -113,7 +116,7 @@ impl Member {
     fn finish_holds(&mut self, out: &mut Out) {
         let done = |pending: &&Pending| {
             pending.since.is_some_and(|epoch| {
-                matches!(pending.operation, Operation::Suspend(true) | Operation::Reserve { .. })
+                !matches!(pending.operation, Operation::Verify { .. })
                     && self.is_acted_on(&pending.operation, epoch)
             })
         };

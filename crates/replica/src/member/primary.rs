@@ -56,6 +56,7 @@ impl Reign {
             verify: None,
             growths: BTreeMap::new(),
             segment: None,
+            raised_alone: false,
         }
     }
 }

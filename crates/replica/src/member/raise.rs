@@ -12,7 +12,7 @@
 
 use super::lineage::is_above;
 use super::store::Effect;
-use super::{Member, Out, Role};
+use super::{Known, Member, Out, Role, is_majority};
 use crate::door::MemberOutput;
 use alloc::collections::{BTreeMap, BTreeSet};
 use base::{Ballot, Duration, Instant, NodeId, VoterId};
@@ -88,7 +88,7 @@ impl Member {
         accepted: Option<(Ballot, &Configuration)>,
         out: &mut Out,
     ) {
-        let Some(known) = self.known.as_ref().map(|known| known.configuration.clone()) else {
+        let Some(Known { ballot: under, configuration: known }) = self.known.clone() else {
             return;
         };
         let goes_on = accepted.is_some_and(|value| self.is_above_known(value));
@@ -97,7 +97,9 @@ impl Member {
             return;
         };
         let newest = reign.proposal.as_ref().map_or(&known, |proposal| &proposal.next);
-        let newer = |value| goes_on && is_above(value, (reign.ballot, newest));
+        // Below a ballot that no majority promised one may have decided what is not known here.
+        let from = if reign.raised_alone { under } else { reign.ballot };
+        let newer = |value| goes_on && is_above(value, (from, newest));
         if accepted.is_some_and(newer) {
             out.push(MemberOutput::Mark("member: a value of another node found in a reign"));
             return self.abdicate(out);
@@ -105,16 +107,18 @@ impl Member {
         raise.promises.insert(node, voter);
         let (newest, promises) = (newest.clone(), raise.promises.clone());
         if self.is_consent(&known, &promises) && self.is_consent(&newest, &promises) {
-            self.change_ballot(out);
+            let majority = is_majority(&known, &promises) && is_majority(&newest, &promises);
+            self.change_ballot(!majority, out);
         }
     }
 
-    /// From now on this reign's ballot is the one that a majority promised.
-    fn change_ballot(&mut self, out: &mut Out) {
+    /// From now on this reign's ballot is the one that a majority promised, or, `alone`, all that are connected.
+    fn change_ballot(&mut self, alone: bool, out: &mut Out) {
         let now = self.now;
         let Role::Primary(reign) = &mut self.role else { return };
         let Some(raise) = reign.raise.take() else { return };
         reign.ballot = raise.ballot;
+        reign.raised_alone = alone;
         reign.heartbeat_at = now;
         if let Some(proposal) = &mut reign.proposal {
             proposal.accepted.clear();

@@ -66,6 +66,11 @@ fn side_name(mine: &Configuration, theirs: &Configuration) -> u64 {
     parting(mine, theirs).map_or_else(|| mine.history(), |stretch| stretch.id)
 }
 
+/// Whether a policy goes by how much each side changed.
+fn counts_changes(policy: AfterSplitBrain) -> bool {
+    matches!(policy, AfterSplitBrain::DiscardLeastChanges | AfterSplitBrain::DiscardZeroChanges)
+}
+
 impl Member {
     /// A peer says that this is committed where it is. Its history may have gone another way.
     pub(super) fn meet(
@@ -382,16 +387,42 @@ impl Member {
         self.splits().iter().any(|(node, _)| *node == discard)
     }
 
-    /// The peer whose side is to be given up, by the policy that both sides have.
+    /// A peer whose side is to be given up, by the policy that both sides have. A fork ends every other side: each
+    /// of those that are here has to lose.
     fn discarded_by_policy(&self) -> Option<NodeId> {
         let mine = self.known.as_ref()?.configuration.clone();
         if !self.may_act_alone(&mine) {
             return None;
         }
-        self.splits()
-            .into_iter()
-            .find(|(node, theirs)| self.wins(*node, &mine, theirs))
-            .map(|(node, _)| node)
+        let mut sides: BTreeMap<u64, Vec<(NodeId, Arc<Configuration>)>> = BTreeMap::new();
+        for (node, theirs) in self.splits() {
+            sides.entry(side_name(&theirs, &mine)).or_default().push((node, theirs));
+        }
+        let lost: Option<Vec<NodeId>> =
+            sides.values().map(|peers| self.loser_of(peers, &mine)).collect();
+        lost?.first().copied()
+    }
+
+    /// A peer by which another side loses against this one. What a side changed those say whose copy is in sync there: others do
+    /// not know it.
+    fn loser_of(
+        &self,
+        peers: &[(NodeId, Arc<Configuration>)],
+        mine: &Configuration,
+    ) -> Option<NodeId> {
+        let policy = mine.options.after_split_brain;
+        let wins = |peer: &&(NodeId, Arc<Configuration>)| self.wins(peer.0, mine, &peer.1);
+        if !counts_changes(policy) {
+            return peers.iter().find(wins).map(|peer| peer.0);
+        }
+        let knows = |(node, theirs): &&(NodeId, Arc<Configuration>)| {
+            let hello = self.peers.get(node).and_then(|peer| peer.hello.as_ref());
+            let entry = theirs.member(*node).filter(|entry| entry.in_sync);
+            entry.zip(hello).is_some_and(|(entry, hello)| is_kept(hello, entry))
+        };
+        let mut counted = peers.iter().filter(knows).peekable();
+        let first = counted.peek().map(|peer| peer.0);
+        first.filter(|_| counted.all(|peer| wins(&peer)))
     }
 
     fn wins(&self, peer: NodeId, mine: &Configuration, theirs: &Configuration) -> bool {

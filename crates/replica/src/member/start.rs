@@ -6,7 +6,6 @@
 //! Not here: what is done with what peers say about the register (`register`), whether a disk went back in
 //! time (`lives`).
 
-use super::lineage::is_off;
 use super::store::Effect;
 use super::{Known, Member, Out, Peer, PeerHello, Phase, Slot, Sync};
 use crate::door::{MemberOutput, Notice};
@@ -320,11 +319,9 @@ impl Member {
     }
 
     /// Whether what is known here is not to be told yet: it was decided here, alone.
-    fn tells_later(&self) -> bool {
-        let alone = self.known.as_ref().is_some_and(|known| {
-            is_off(&known.configuration) && self.decided_alone == Some(known.configuration.epoch)
-        });
-        alone && self.has_install_to_store()
+    pub(super) fn tells_later(&self) -> bool {
+        let known = self.known.as_ref().map(|known| known.configuration.epoch);
+        self.decided_alone.is_some() && self.decided_alone == known && self.has_install_to_store()
     }
 
     /// When a peer that is behind is told again what is known here.

@@ -390,6 +390,28 @@ fn how_much_a_side_changed_is_said_again_after_what_is_known_there() {
     );
 }
 
+/// Likewise where that very change is the one by which a majority is to decide from now on.
+#[test]
+fn a_lone_change_to_a_majority_is_told_when_it_is_on_record() {
+    let first = World::without_quorum(1, 2, off(AfterSplitBrain::Disconnect)).bootstrap;
+    let record = Record::first(&first, NodeId(1), 1).expect("a member");
+    let mut one = Alone::with(1, record, 1);
+    one.meet(2, 8, None);
+    one.slow = true;
+    let mut own = Configuration { epoch: Epoch(2), primary: Some(NodeId(1)), ..first.clone() };
+    own.lineage.push(Stretch { id: 71, ballot: Ballot::default(), epoch: Epoch(1), at_ms: 0 });
+    own.options.quorum = Quorum::Majority;
+    one.member.decided_alone = Some(own.epoch);
+    one.member.know(Ballot { round: 1, node: NodeId(1) }, own.into(), &mut Vec::new());
+    one.step(MemberInput::Wake);
+    let number = one.held.take().expect("it is on its way to the record");
+    let is_learn = |said: &MemberMessage| matches!(said, MemberMessage::Learn { .. });
+    let said = one.meet_as(2, 9, Some((Ballot::default(), Box::new(first))), voter(2));
+    assert!(!said.iter().any(is_learn), "{said:?}");
+    let said = one.step(MemberInput::Stored { number, ok: true });
+    assert!(said.iter().any(is_learn), "{said:?}");
+}
+
 /// Who goes on after a split brain under a policy, node 2 having begun later.
 fn winner(seed: u64, after: AfterSplitBrain) -> u16 {
     let mut world = split(seed, after);
@@ -436,6 +458,145 @@ fn no_policy_gives_up_a_side_whose_history_is_too_long_to_compare() {
     world.wait(20);
     assert!(is_split(&world, 1, 2) && is_split(&world, 2, 1), "{}", world.show());
     assert_eq!((in_sync(&world, 1), in_sync(&world, 2)), ([1].into(), [2].into()));
+}
+
+/// Node 3 comes to the side of node 2, and is not brought up to date there: that nothing changed at its own copy says
+/// nothing of that side.
+#[test]
+fn what_a_side_changed_is_not_said_by_who_has_no_copy_in_sync_there() {
+    for seed in 0..20 {
+        let mut world = serving(seed, 3, AfterSplitBrain::DiscardZeroChanges);
+        world.crash(3);
+        world.run_until("node 3 is out", |world| in_sync(world, 1) == [1, 2]);
+        world.block(1, 2);
+        world.run_until("node 1 goes on", |world| in_sync(world, 1) == [1]);
+        world.set_clients(2, 1);
+        world.run_until("node 2 goes on", |world| in_sync(world, 2) == [2] && world.answers(2));
+        meet(&mut world);
+        world.run_until("it is found", |world| is_split(world, 1, 2) && is_split(world, 2, 1));
+        world.node_mut(2).shards.mute_sync = true;
+        world.node_mut(3).shards.changed = Some(0);
+        world.block(1, 3);
+        world.start(3);
+        world.run_until("node 3 follows", |world| known(world, 3) == known(world, 2));
+        meet(&mut world);
+        world.run_until("it is on a side", |world| is_split(world, 1, 3) && is_split(world, 3, 1));
+        world.wait(10);
+        assert!(world.answers(1) && world.answers(2), "{}", world.show());
+        assert_eq!((known(&world, 1).fork, known(&world, 2).fork), (0, 0), "{}", world.show());
+    }
+}
+
+/// Node 1 went on alone from where a client's node has heard of it, and lost its disk. It leads again, by the votes of
+/// others, from what that client's node knows.
+#[test]
+fn a_node_that_lost_its_memory_goes_on_from_its_own_lone_reign_as_another_history() {
+    let mut led = 0;
+    for seed in 0..40 {
+        let mut world = serving(seed, 3, AfterSplitBrain::Disconnect);
+        world.add_node(4, None, false);
+        world.add_node(5, None, false);
+        world.connect_all();
+        world.wait(10);
+        for node in [1, 2, 3] {
+            world.crash(node);
+        }
+        let before = known(&world, 4).reign;
+        world.start(1);
+        world.run_until("node 4 knows", |world| known(world, 4).reign > before);
+        world.block(1, 4);
+        world.block(4, 5);
+        world.run_until("node 1 goes on", |world| in_sync(world, 5) == [1]);
+        world.block(1, 5);
+        world.block(2, 5);
+        world.block(3, 5);
+        assert_eq!(in_sync(&world, 4), [1, 2, 3]);
+        let alone = known(&world, 5).lineage;
+        assert_eq!(known(&world, 4).lineage, alone);
+        world.crash(1);
+        world.add_node(1, Some(Record::empty(voter(9), Incarnation(9), 1)), false);
+        world.set_clients(1, 1);
+        world.start(2);
+        world.start(3);
+        world.blocked.remove(&(1, 4));
+        world.connect_all();
+        let goes_on = |world: &World| known(world, 4).reign > known(world, 5).reign;
+        world.run_until("one of them leads", goes_on);
+        led += u32::from(known(&world, 4).primary == Some(NodeId(1)));
+        assert_ne!(known(&world, 4).lineage, alone, "{}", world.show());
+        world.blocked.remove(&(4, 5));
+        world.connect_all();
+        world.run_until("it is found", |world| is_split(world, 5, 4));
+    }
+    assert!(led > 0, "it never led");
+}
+
+/// Node 2 was made primary by node 3's vote, and node 1 did not hear of it. Cut off from both, node 1 asked for a higher ballot and
+/// had its own promise only: what it decides with node 3 after that goes on from there, or is another history.
+#[test]
+fn a_ballot_that_no_majority_promised_does_not_outvote_one() {
+    let mut raised = 0;
+    for seed in 0..20 {
+        let mut world = serving(seed, 3, AfterSplitBrain::Disconnect);
+        world.node_mut(1).shards.mute_sync = true;
+        for node in [3, 2] {
+            world.crash(node);
+            world.run_until("it is out", |world| !in_sync(world, 1).contains(&node));
+            world.start(node);
+            world.connect_all();
+            world.run_until("it is back", |world| known(world, node) == known(world, 1));
+            world.wait(1);
+        }
+        assert_eq!((in_sync(&world, 1), known(&world, 1).lineage.len()), ([1].into(), 0));
+        world.block(1, 3);
+        world.lost.extend([(1, 2), (2, 1)]);
+        world.wait(3);
+        world.operate(2, Operation::Promote);
+        let accepted = |world: &World| {
+            let record = world.node(3).disk.as_ref().and_then(|record| record.accepted.clone());
+            record.is_some_and(|(ballot, _)| ballot.node == NodeId(2))
+        };
+        world.run_until("node 3 accepted", accepted);
+        world.lost.insert((3, 2));
+        let leads = |world: &World| known(world, 2).primary == Some(NodeId(2));
+        world.run_until("node 2 leads", leads);
+        world.block(2, 3);
+        world.block(1, 2);
+        world.lost.clear();
+        world.blocked.remove(&(1, 3));
+        world.connect_all();
+        let refused =
+            |world: &World| world.node(1).marks.contains("member: a higher ballot is asked for");
+        world.run_until("node 3 refuses", refused);
+        world.block(1, 3);
+        world.wait(5);
+        let mark = "member: the reign goes on under a higher ballot";
+        raised += u32::from(world.node(1).marks.contains(mark));
+        world.node_mut(1).shards.mute_sync = false;
+        world.blocked.remove(&(1, 3));
+        world.connect_all();
+        world.wait(5);
+        meet(&mut world);
+        world.wait(20);
+        let parted = is_split(&world, 1, 2) && is_split(&world, 2, 1);
+        assert!(parted || known(&world, 1) == known(&world, 2), "seed {seed} {}", world.show());
+    }
+    assert!(raised > 0, "no ballot was raised");
+}
+
+#[test]
+fn what_one_decided_alone_is_said_to_be_done_when_it_is_on_record() {
+    for seed in 0..20 {
+        let mut world = serving(seed, 2, AfterSplitBrain::Disconnect);
+        world.crash(2);
+        world.run_until("node 1 goes on", |world| in_sync(world, 1) == [1]);
+        world.wait(1);
+        let id = world.operate(1, Operation::PauseResync(true));
+        world.run_until("it is done", |world| world.is_done(1, id));
+        let record = world.node(1).disk.as_ref().and_then(|record| record.committed.clone());
+        let held = record.map(|(_, value)| value.held.resync);
+        assert_eq!(held, Some(true), "a process that starts anew may not know it");
+    }
 }
 
 #[test]

@@ -38,6 +38,8 @@ pub(super) struct FakeShards {
     pub(super) synced: BTreeSet<NodeId>,
     /// No answer to these, to see what happens then.
     pub(super) mute_sync: bool,
+    /// Sectors that others lack, as they say; if `None`, as many as the node's number.
+    pub(super) changed: Option<u64>,
     pub(super) mute_require: bool,
     pub(super) unrequired: BTreeSet<NodeId>,
     pub(super) mute_drain: bool,
@@ -709,7 +711,7 @@ impl World {
             ToShard::Detach => shards.detached = true,
             ToShard::Suspend(on) => shards.suspended = on,
             ToShard::Count { peer } => {
-                let sectors = u64::from(node);
+                let sectors = shards.changed.unwrap_or(u64::from(node));
                 answer = Some(FromShard::Counted { peer, sectors });
             }
             ToShard::Cut { number } => answer = Some(FromShard::CutReady { number }),
