@@ -575,7 +575,14 @@ fn a_ballot_that_no_majority_promised_does_not_outvote_one() {
         world.node_mut(1).shards.mute_sync = false;
         world.blocked.remove(&(1, 3));
         world.connect_all();
-        world.wait(5);
+        let decided = known(&world, 2);
+        world.run_until("it goes on", |world| known(world, 1).epoch >= decided.epoch);
+        let one = known(&world, 1);
+        assert!(
+            one.reign >= decided.reign || !one.lineage.is_empty(),
+            "seed {seed}: outvoted\n{}",
+            world.show()
+        );
         meet(&mut world);
         world.wait(20);
         let parted = is_split(&world, 1, 2) && is_split(&world, 2, 1);
