@@ -475,9 +475,9 @@ fn what_a_side_changed_is_not_said_by_who_has_no_copy_in_sync_there() {
         meet(&mut world);
         world.run_until("it is found", |world| is_split(world, 1, 2) && is_split(world, 2, 1));
         world.node_mut(2).shards.mute_sync = true;
-        world.node_mut(3).shards.changed = Some(0);
         world.block(1, 3);
         world.start(3);
+        world.node_mut(3).shards.changed = Some(0);
         world.run_until("node 3 follows", |world| known(world, 3) == known(world, 2));
         meet(&mut world);
         world.run_until("it is on a side", |world| is_split(world, 1, 3) && is_split(world, 3, 1));
