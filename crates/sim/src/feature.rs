@@ -11,7 +11,7 @@ use crate::queue::{MILLI, Time};
 use base::{Prng, VolumeId};
 use replica::door::{Geometry, LogSize};
 use std::collections::BTreeSet;
-use wire::{OnIoError, OnNoQuorum, Protocol};
+use wire::{AfterSplitBrain, OnIoError, OnNoQuorum, Protocol};
 
 /// One thing that may be on in a run.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -76,6 +76,8 @@ pub enum Feature {
     Witnesses,
     /// Records that were never written though the disk said so, or went over their other copy.
     BadRecords,
+    /// A policy that goes by how much each side of a split brain changed.
+    Counting,
     /// Clocks that drift by more than the bound that leases allow for: a promise breaks, and is meant to.
     Drift,
 }
@@ -84,7 +86,7 @@ pub enum Feature {
 const DRIFT_PPM: i64 = 400_000;
 
 /// Every feature, its name, and one in how many seeds it is on; 0: only if asked for.
-const FEATURES: [(Feature, &str, u64); 31] = [
+const FEATURES: [(Feature, &str, u64); 32] = [
     (Feature::ProtocolB, "protocol-b", 6),
     (Feature::IoError, "io-error", 6),
     (Feature::PassOn, "pass-on", 6),
@@ -116,11 +118,12 @@ const FEATURES: [(Feature, &str, u64); 31] = [
     (Feature::Stops, "stops", 3),
     (Feature::Witnesses, "witnesses", 3),
     (Feature::BadRecords, "bad-records", 8),
+    (Feature::Counting, "counting", 4),
 ];
 
 /// Those that may be on without quorum: what links, layouts, disks and clients do, as long as no cache, disk or copy is lost, and no
 /// volume changes its size.
-pub const WITHOUT_QUORUM: [Feature; 13] = [
+pub const WITHOUT_QUORUM: [Feature; 14] = [
     Feature::Drain,
     Feature::Flap,
     Feature::Hold,
@@ -134,6 +137,7 @@ pub const WITHOUT_QUORUM: [Feature; 13] = [
     Feature::Pmem,
     Feature::Stays,
     Feature::Stops,
+    Feature::Counting,
 ];
 
 impl Feature {
@@ -178,7 +182,11 @@ impl Choice {
         let mut found = BTreeSet::new();
         for (number, &(feature, _, one_in)) in FEATURES.iter().enumerate() {
             let mut random = stream(seed, number, 0);
-            if self.quorum_off && !WITHOUT_QUORUM.contains(&feature) {
+            let matters = match self.quorum_off {
+                true => WITHOUT_QUORUM.contains(&feature),
+                false => feature != Feature::Counting,
+            };
+            if !matters {
                 continue;
             }
             let one_in = if self.with.contains(&feature) { 2 } else { one_in };
@@ -244,6 +252,10 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
             how: [BadPage::Flipped, BadPage::Stale, BadPage::Astray][small(random, 3)],
         }),
         Feature::Stops => stops(plan, random),
+        Feature::Counting => {
+            let all = [AfterSplitBrain::DiscardLeastChanges, AfterSplitBrain::DiscardZeroChanges];
+            plan.options.after_split_brain = all[small(random, all.len())];
+        }
         Feature::Witnesses => witnesses(plan, random),
         Feature::BadRecords => bad_records(plan, random),
         Feature::Full => {
