@@ -241,21 +241,14 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
         Feature::Drift => drift(plan, random),
         Feature::StaleGrowth | Feature::Journal | Feature::Paths => {}
         Feature::Stays | Feature::Pmem | Feature::Drain => {}
-        Feature::Rot => {
-            plan.options.data_checksum = true;
-            let fault = |plan: &Plan, random: &mut Prng| FaultKind::Rot { node: any(plan, random) };
-            add(plan, random, 8, fault);
-        }
+        Feature::Rot => rot(plan, random),
         Feature::BadWrites => bad_writes(plan, random),
         Feature::BadPages => add(plan, random, 4, |plan, random| FaultKind::BadPage {
             node: any(plan, random),
             how: [BadPage::Flipped, BadPage::Stale, BadPage::Astray][small(random, 3)],
         }),
         Feature::Stops => stops(plan, random),
-        Feature::Counting => {
-            let all = [AfterSplitBrain::DiscardLeastChanges, AfterSplitBrain::DiscardZeroChanges];
-            plan.options.after_split_brain = all[small(random, all.len())];
-        }
+        Feature::Counting => counting(plan, random),
         Feature::Witnesses => witnesses(plan, random),
         Feature::BadRecords => bad_records(plan, random),
         Feature::Full => {
@@ -287,6 +280,16 @@ fn apply_one(plan: &mut Plan, feature: Feature, random: &mut Prng) {
         Feature::Beset => (0..=small(random, 4)).for_each(|_| beset(plan, random)),
         Feature::Force => force(plan, random),
     }
+}
+
+fn rot(plan: &mut Plan, random: &mut Prng) {
+    plan.options.data_checksum = true;
+    add(plan, random, 8, |plan, random| FaultKind::Rot { node: any(plan, random) });
+}
+
+fn counting(plan: &mut Plan, random: &mut Prng) {
+    let all = [AfterSplitBrain::DiscardLeastChanges, AfterSplitBrain::DiscardZeroChanges];
+    plan.options.after_split_brain = all[small(random, all.len())];
 }
 
 fn stops(plan: &mut Plan, random: &mut Prng) {

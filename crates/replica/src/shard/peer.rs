@@ -31,6 +31,8 @@ pub(super) struct Peer {
     pub(super) required: Option<SessionId>,
     /// When `PeerLate` or `PeerFailed` was said in this session.
     pub(super) complained: Option<Instant>,
+    /// When all that is open was sent to it, that of before its session too.
+    asked: Instant,
     /// It failed a write for which it is to be asked again: what came after and overlaps it waits for that.
     pub(super) refused: bool,
     /// How many writes were retired when it was told last.
@@ -166,6 +168,9 @@ impl Shard {
         if peer.session != Some(session) {
             return;
         }
+        if peer.ready.is_none() {
+            peer.asked = self.now;
+        }
         peer.ready = Some(epoch);
         peer.kept = kept;
         self.retire_due = 0;
@@ -252,8 +257,9 @@ impl Shard {
         let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
         for node in nodes {
             let Some(seat) = self.seats.find(node) else { continue };
+            let asked = self.peers.get(&node).map_or(Instant(0), |peer| peer.asked);
             let late = self.ops.values().any(|op| {
-                self.now.since(op.since) > limit
+                self.now.since(op.since.max(asked)) > limit
                     && match &op.kind {
                         Kind::Write(write) => {
                             write.sent.has(seat)

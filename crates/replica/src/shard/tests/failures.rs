@@ -45,6 +45,25 @@ fn a_peer_that_does_not_answer_is_complained_about_now_and_then() {
 }
 
 #[test]
+fn a_peer_that_comes_back_is_not_late_with_what_was_open_before() {
+    let mut world = pair();
+    world.held.insert((1, 2));
+    let write = world.write(1, 0, 8, 1);
+    world.disconnect(1, 2);
+    world.wait_ms(4000);
+    world.held.clear();
+    world.connect(1, 2);
+    world.held.insert((2, 1));
+    world.ready(1, 2);
+    world.wait_ms(200);
+    let late = |said: &FromShard| matches!(said, FromShard::PeerLate { .. });
+    assert!(!world.nodes[&1].said.iter().any(late), "it was sent it just now");
+    world.held.clear();
+    world.run();
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+}
+
+#[test]
 fn a_peer_that_failed_and_is_not_excluded_is_asked_again() {
     let mut world = pair();
     world.write(1, 0, 8, 7);
