@@ -3,7 +3,9 @@
 //!
 //! Not here: what is hashed (`world`).
 
+use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::sync::Mutex;
 
 /// Multiply and fold.
 #[derive(Clone, Default)]
@@ -83,3 +85,38 @@ impl Hasher for Same {
 
 /// What was seen, and with how much left to spend.
 pub(super) type Seen = std::collections::HashMap<u64, u8, BuildHasherDefault<Same>>;
+
+/// Whether a state was seen.
+pub(super) enum Mark {
+    New,
+    /// With less left to spend.
+    Again,
+    Old,
+}
+
+/// What several threads have seen, and with how much left to spend: 3 bits of each word.
+pub(super) struct Marks([Mutex<HashSet<u64, BuildHasherDefault<Same>>>; PARTS]);
+
+const PARTS: usize = 256;
+const LEFT_MAX: u8 = 7;
+
+impl Default for Marks {
+    fn default() -> Marks {
+        Marks(std::array::from_fn(|_| Mutex::default()))
+    }
+}
+
+impl Marks {
+    /// Notes that a state is searched with `left`, 7 at most.
+    pub(super) fn mark(&self, print: u64, left: u8) -> Mark {
+        let word = |left: u8| print & !u64::from(LEFT_MAX) | u64::from(left.min(LEFT_MAX));
+        let part = usize::try_from(print >> 3).unwrap_or(0) % PARTS;
+        let mut seen = self.0[part].lock().expect("nobody panics with it");
+        if (left..=LEFT_MAX).any(|left| seen.contains(&word(left))) {
+            return Mark::Old;
+        }
+        let again = (0..left).any(|left| seen.remove(&word(left)));
+        seen.insert(word(left));
+        if again { Mark::Again } else { Mark::New }
+    }
+}

@@ -95,6 +95,11 @@ impl Past {
         self.facts.committed.range(..epoch).next_back().map(|(_, value)| &**value)
     }
 
+    /// The highest number of a ballot that was asked for.
+    pub(super) fn round(&self) -> u64 {
+        self.facts.asked.keys().map(|key| key.0.round).max().unwrap_or(0)
+    }
+
     /// Configurations that were committed.
     pub(super) fn count(&self) -> usize {
         self.facts.committed.len()

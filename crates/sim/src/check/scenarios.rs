@@ -7,6 +7,7 @@
 use super::world::{DRIFT, Death, Thing, voter};
 use base::{NodeId, VoterId};
 use replica::Operation;
+use std::time::Duration;
 use wire::MemberKind;
 
 /// How far to search.
@@ -14,18 +15,36 @@ use wire::MemberKind;
 pub enum Effort {
     /// The plain schedules only.
     Plain,
-    /// Within a minute: part of every run of the tests.
+    /// Within a few minutes: part of every run of the tests.
     Quick,
-    /// One deviation more, and an hour's worth of states.
+    /// One deviation, or fault, more, and an hour for each story.
     Deep,
 }
 
 impl Effort {
-    /// States of one scenario, at most. Each takes 16 bytes of memory.
+    /// States of one scenario, at most. Each takes 16 bytes of memory, or 10 where every order is searched.
     pub(super) fn states_max(self) -> u64 {
         match self {
-            Effort::Plain | Effort::Quick => 4_000_000,
-            Effort::Deep => 200_000_000,
+            Effort::Plain | Effort::Quick => 10_000_000,
+            Effort::Deep => 800_000_000,
+        }
+    }
+
+    /// How long one scenario may take. All but a few take seconds when the search is quick; this is for slow machines, where
+    /// the outcome says how far it went.
+    pub(super) fn time_max(self) -> Duration {
+        match self {
+            Effort::Plain | Effort::Quick => Duration::from_secs(100),
+            Effort::Deep => Duration::from_secs(3_600),
+        }
+    }
+
+    /// Deviations, or faults.
+    pub(super) fn budget(self, scenario: &Scenario) -> u8 {
+        match self {
+            Effort::Plain => 0,
+            Effort::Quick => scenario.quick,
+            Effort::Deep => scenario.quick + 1,
         }
     }
 }
@@ -82,16 +101,18 @@ pub(super) struct Scenario {
     /// Writes, at most.
     pub(super) writes: u8,
     pub(super) faults: Faults,
-    /// Every order of events, at no price.
-    pub(super) free: bool,
-    /// Deviations of a quick search.
+    /// Timers that ring seldom.
+    pub(super) coarse: bool,
+    /// Schedules are followed up to this round of a ballot.
+    pub(super) rounds: u64,
+    /// Deviations of a quick search, or faults where every order is searched.
     pub(super) quick: u8,
 }
 
 /// The names of all scenarios.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
-    all().iter().map(|scenario| scenario.name).collect()
+    all().iter().chain(&every()).map(|scenario| scenario.name).collect()
 }
 
 const ALL: Faults = Faults { die: true, power: true, empty: false, cut: true, hold: true };
@@ -112,7 +133,8 @@ fn base(name: &'static str) -> Scenario {
         length: 4_000,
         writes: 3,
         faults: ALL,
-        free: false,
+        coarse: false,
+        rounds: u64::MAX,
         quick: 1,
     }
 }
@@ -157,14 +179,29 @@ fn contenders() -> Vec<Scenario> {
             faults: NO_POWER,
             ..base("client-restarts")
         },
-        Scenario {
-            clients: vec![1, 2],
-            length: 600,
-            free: true,
-            quick: 0,
-            ..base("duel-every-order")
-        },
     ]
+}
+
+/// The stories of which every order of events is searched: whoever wants to be primary begins whenever it likes, and
+/// time goes on for a lease and what follows it.
+pub(super) fn every() -> Vec<Scenario> {
+    let faults = Faults { power: false, cut: false, hold: false, ..ALL };
+    let duel = Scenario {
+        clients: Vec::new(),
+        wishes: vec![(1, Wish::Clients(1, 1)), (1, Wish::Clients(2, 1))],
+        begins: 1,
+        length: 2_500,
+        writes: 1,
+        rounds: 2,
+        coarse: true,
+        quick: 0,
+        faults,
+        ..base("duel-every-order")
+    };
+    // Before a lease has run out, in the first round of ballots.
+    let deaths =
+        Scenario { length: 2, rounds: 1, quick: 1, name: "duel-every-death", ..duel.clone() };
+    vec![duel, deaths]
 }
 
 /// When node 2 gets a client too.

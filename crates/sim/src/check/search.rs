@@ -12,22 +12,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long one scenario may take when the search is quick. All but one take seconds; this is for slow machines, where
-/// the outcome says how far it went.
-const QUICK_MAX: Duration = Duration::from_secs(40);
-/// How long one scenario may take otherwise.
-const DEEP_MAX: Duration = Duration::from_secs(1_800);
-
 /// What came of a scenario.
 pub(super) struct Outcome {
     pub(super) name: &'static str,
     pub(super) states: u64,
     /// The last budget searched to its end.
-    whole: Option<u8>,
-    steps: usize,
+    pub(super) whole: Option<u8>,
+    pub(super) steps: usize,
     /// The most writes that were acknowledged in one schedule, and configurations committed.
     pub(super) done: (u8, usize),
-    time: Duration,
+    pub(super) time: Duration,
     pub(super) marks: BTreeSet<&'static str>,
     pub(super) failure: Option<Failure>,
 }
@@ -39,6 +33,19 @@ pub(super) struct Failure {
 }
 
 impl Outcome {
+    pub(super) fn new(name: &'static str) -> Outcome {
+        Outcome {
+            name,
+            states: 0,
+            whole: None,
+            steps: 0,
+            done: (0, 0),
+            time: Duration::ZERO,
+            marks: BTreeSet::new(),
+            failure: None,
+        }
+    }
+
     /// The scenario in one line.
     pub(super) fn line(&self) -> String {
         let whole = match self.whole {
@@ -58,7 +65,6 @@ impl Outcome {
 }
 
 struct Search {
-    free: bool,
     faults: super::scenarios::Faults,
     seen: Seen,
     states: u64,
@@ -75,29 +81,14 @@ struct Search {
 pub(super) fn search(scenario: &Scenario, effort: Effort) -> Outcome {
     let began = Instant::now();
     let scenario = Arc::new(scenario.clone());
-    let (budget_max, limit) = match effort {
-        Effort::Plain => (0, QUICK_MAX),
-        Effort::Quick => (scenario.quick, QUICK_MAX),
-        Effort::Deep => (scenario.quick + 1, DEEP_MAX),
-    };
-    let mut outcome = Outcome {
-        name: scenario.name,
-        states: 0,
-        whole: None,
-        steps: 0,
-        done: (0, 0),
-        time: Duration::ZERO,
-        marks: BTreeSet::new(),
-        failure: None,
-    };
-    for budget in 0..=budget_max {
+    let mut outcome = Outcome::new(scenario.name);
+    for budget in 0..=effort.budget(&scenario) {
         let mut search = Search {
-            free: scenario.free,
             faults: scenario.faults,
             seen: Seen::default(),
             states: 0,
             states_max: effort.states_max(),
-            until: began + limit,
+            until: began + effort.time_max(),
             over: false,
             path: Vec::new(),
             longest: 0,
@@ -105,8 +96,8 @@ pub(super) fn search(scenario: &Scenario, effort: Effort) -> Outcome {
             marks: BTreeSet::new(),
         };
         let mut world = World::new(&scenario);
-        let found =
-            settle(&mut world, &scenario, &mut search).and_then(|()| search.explore(world, budget));
+        let found = settle(&mut world, &scenario, &mut search.path)
+            .and_then(|()| search.explore(world, budget));
         outcome.states += search.states;
         outcome.steps = outcome.steps.max(search.longest);
         outcome.done.0 = outcome.done.0.max(search.done.0);
@@ -126,10 +117,14 @@ pub(super) fn search(scenario: &Scenario, effort: Effort) -> Outcome {
 }
 
 /// Takes the plain schedule until the story of the scenario begins.
-fn settle(world: &mut World, scenario: &Scenario, search: &mut Search) -> Result<(), String> {
+pub(super) fn settle(
+    world: &mut World,
+    scenario: &Scenario,
+    path: &mut Vec<Event>,
+) -> Result<(), String> {
     while world.age() < scenario.begins {
         let Some(&plain) = world.plain().first() else { break };
-        search.path.push(Event::Plain(plain));
+        path.push(Event::Plain(plain));
         apply(world, Event::Plain(plain))?;
     }
     Ok(())
@@ -151,13 +146,14 @@ pub(super) fn plainly(scenario: &Scenario) -> Vec<String> {
     lines
 }
 
-fn apply(world: &mut World, event: Event) -> Result<usize, String> {
+/// Carries `event` out. Returns the number of outputs of its first step; what must not be, an assertion too, is an error.
+pub(super) fn apply(world: &mut World, event: Event) -> Result<usize, String> {
     let caught = catch_unwind(AssertUnwindSafe(|| world.apply(event)));
     caught.unwrap_or_else(|_| Err(format!("assert: {}", crate::campaign::panic_words())))
 }
 
 /// The events again, in words.
-fn tell(scenario: &Arc<Scenario>, path: &[Event]) -> Vec<String> {
+pub(super) fn tell(scenario: &Arc<Scenario>, path: &[Event]) -> Vec<String> {
     let mut world = World::new(scenario);
     let mut lines = Vec::new();
     for &event in path {
@@ -175,7 +171,7 @@ fn tell(scenario: &Arc<Scenario>, path: &[Event]) -> Vec<String> {
 impl Search {
     /// Whether this state has to be searched with so much left.
     fn is_new(&mut self, world: &mut World, left: u8) -> bool {
-        let print = world.print(!self.free);
+        let print = world.print(true);
         let seen = self.seen.entry(print).or_insert(0);
         if *seen > left {
             return false;
@@ -202,11 +198,6 @@ impl Search {
             if left > 0 {
                 for event in self.deviations(&world, first, &plain)? {
                     self.branch(&world, event, left - 1)?;
-                }
-            }
-            if self.free {
-                for &other in &plain[1..] {
-                    self.branch(&world, Event::Plain(other), left)?;
                 }
             }
             self.path.push(Event::Plain(first));
@@ -241,10 +232,8 @@ impl Search {
     ) -> Result<Vec<Event>, String> {
         let mut all = Vec::new();
         let Some(node) = world.actor(first) else { return Ok(all) };
-        if !self.free {
-            let same = |other: &&Plain| world.actor(**other) == Some(node);
-            all.extend(plain[1..].iter().filter(same).map(|&other| Event::Plain(other)));
-        }
+        let same = |other: &&Plain| world.actor(**other) == Some(node);
+        all.extend(plain[1..].iter().filter(same).map(|&other| Event::Plain(other)));
         for long in [false, true] {
             if self.faults.hold {
                 all.push(Event::Hold { thing: Thing::Node(node), long });
@@ -285,13 +274,13 @@ impl Search {
                 if outputs > 0 || world.has_flight(node) { &[false, true] } else { &[false] };
             for &durable in durables {
                 for how in [Some(Death::Process), power].into_iter().flatten() {
-                    all.push(Event::Die { plain, outputs, durable, how, long: false });
+                    all.push(Event::Die { node, plain, outputs, durable, how, long: false });
                 }
                 if outputs != 0 && outputs != count + 1 {
                     continue;
                 }
                 for how in [Some(Death::Process), power, empty].into_iter().flatten() {
-                    all.push(Event::Die { plain, outputs, durable, how, long: true });
+                    all.push(Event::Die { node, plain, outputs, durable, how, long: true });
                 }
             }
         }

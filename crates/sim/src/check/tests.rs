@@ -1,13 +1,11 @@
 //! The search looks where something happens.
 
-use super::scenarios::{Effort, all};
+use super::scenarios::{Effort, all, every};
 use super::search::search;
 
 #[test]
 fn every_story_commits_and_writes_when_nothing_goes_wrong() {
-    for scenario in all() {
-        // Searched whole it takes long; it is part of the quick search.
-        let scenario = super::scenarios::Scenario { free: false, ..scenario };
+    for scenario in all().into_iter().chain(every()) {
         let outcome = search(&scenario, Effort::Plain);
         let failure = outcome.failure.map(|failure| failure.text);
         assert_eq!(failure, None, "{}", scenario.name);

@@ -6,6 +6,7 @@
 //!
 //! Not here: which of the events are tried (`search`), what must hold (`rules`).
 
+mod next;
 mod tell;
 
 use super::hash;
@@ -18,7 +19,7 @@ use replica::start::{Found, Start, start};
 use replica::{
     FromShard, Geometry, Member, MemberInput, MemberOutput, OperationId, Timing, ToShard,
 };
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use wire::{Configuration, MemberEntry, MemberKind, MemberMessage, Options, VolumeEntry};
 
@@ -32,7 +33,17 @@ pub(super) const LONG: u64 = 2_600;
 const WRITE_EVERY: u64 = 500;
 
 /// How long things take. A unit stands for about a millisecond.
-pub(super) fn timing() -> Timing {
+pub(super) fn timing(coarse: bool) -> Timing {
+    if coarse {
+        return Timing {
+            heartbeat: Duration(1_900),
+            lease: Duration(2_000),
+            drift_ppm: DRIFT.unsigned_abs(),
+            peer_late: Duration(1_900),
+            gather: Duration(1_900),
+            retry: Duration(1_900),
+        };
+    }
     Timing {
         heartbeat: Duration(600),
         lease: Duration(2_000),
@@ -125,8 +136,9 @@ pub(super) enum Death {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Event {
     Plain(Plain),
-    /// Its actor dies after so many outputs of the plain event.
+    /// It dies after so many outputs of the plain event, which is its own if there are any.
     Die {
+        node: u16,
         plain: Plain,
         outputs: usize,
         durable: bool,
@@ -283,95 +295,13 @@ impl World {
         self.is_up(node) && self.node(node).shards.answers(NodeId(node), self.local(node))
     }
 
-    /// Everything that can happen by itself, what is plain first. Empty: the story is over.
-    pub(super) fn plain(&self) -> Vec<Plain> {
-        let mut all = Vec::new();
-        let free = |node: u16| self.is_up(node) && !self.is_held(Thing::Node(node));
-        for node in self.numbers().filter(|&node| free(node)) {
-            if self.node(node).flight.is_some() && !self.is_held(Thing::Disk(node)) {
-                all.push(Plain::Stored(node));
-            }
-        }
-        let mut links = BTreeSet::new();
-        for (at, packet) in self.queue.iter().enumerate() {
-            let (from, to) = (packet.from, packet.to);
-            if links.insert((from, to)) && free(to) && !self.is_held(Thing::Link(from, to)) {
-                all.push(Plain::Deliver(at));
-            }
-        }
-        for node in self.numbers().filter(|&node| free(node)) {
-            let wake = self.node(node).member.as_ref().and_then(Member::wake_at);
-            if wake.is_some_and(|wake| wake <= self.local(node)) {
-                all.push(Plain::Wake(node));
-            }
-        }
-        if all.is_empty() {
-            all.extend(self.at_rest());
-        }
-        all
-    }
-
-    fn at_rest(&self) -> Option<Plain> {
-        if self.held.values().any(|&until| until == 0) {
-            return Some(Plain::Release);
-        }
-        if let Some((&node, _)) = self.down.iter().find(|(_, until)| **until <= self.now) {
-            return Some(Plain::Restart(node));
-        }
-        for a in self.numbers() {
-            for b in self.numbers().filter(|&b| a < b && self.is_up(a) && self.is_up(b)) {
-                let cut = self.cut.get(&(a, b)).is_some_and(|&until| until > self.now);
-                if !cut && !self.sessions.contains_key(&(a, b)) {
-                    return Some(Plain::Connect(a, b));
-                }
-            }
-        }
-        if self.scenario.wishes.get(self.wishes).is_some_and(|wish| wish.0 <= self.age()) {
-            return Some(Plain::Wish(self.wishes));
-        }
-        if self.now >= self.write_at
-            && let Some(node) = self.numbers().find(|&node| self.targets(node).is_some())
-        {
-            return Some(Plain::Write(node));
-        }
-        (self.next_time() <= BEGIN + self.scenario.length).then_some(Plain::Advance)
-    }
-
     pub(super) fn age(&self) -> u64 {
         self.now - BEGIN
     }
 
-    fn next_time(&self) -> u64 {
-        let wakes = self.numbers().filter(|&node| !self.is_held(Thing::Node(node)));
-        let wakes = wakes.filter_map(|node| {
-            let wake = self.node(node).member.as_ref()?.wake_at()?;
-            Some(self.global(node, wake))
-        });
-        let wish = self.scenario.wishes.get(self.wishes).map(|wish| BEGIN + wish.0);
-        let others = self.down.values().chain(self.cut.values()).chain(self.held.values());
-        wakes
-            .chain(wish)
-            .chain(others.copied())
-            .filter(|&at| at > self.now)
-            .min()
-            .unwrap_or(u64::MAX)
-    }
-
-    /// Whose step it is, if it is the step of one process.
-    pub(super) fn actor(&self, plain: Plain) -> Option<u16> {
-        match plain {
-            Plain::Stored(node) | Plain::Wake(node) => Some(node),
-            Plain::Deliver(at) => Some(self.queue[at].to),
-            _ => None,
-        }
-    }
-
-    /// The link on which a message arrives.
-    pub(super) fn link(&self, plain: Plain) -> Option<(u16, u16)> {
-        match plain {
-            Plain::Deliver(at) => Some((self.queue[at].from, self.queue[at].to)),
-            _ => None,
-        }
+    /// The highest round of a ballot so far.
+    pub(super) fn round(&self) -> u64 {
+        self.past.round()
     }
 
     pub(super) fn has_flight(&self, node: u16) -> bool {
@@ -384,8 +314,7 @@ impl World {
         let mut outputs = 0;
         match event {
             Event::Plain(plain) => outputs = self.plainly(plain, usize::MAX)?,
-            Event::Die { plain, outputs, durable, how, long } => {
-                let node = self.actor(plain).ok_or("nobody acts")?;
+            Event::Die { node, plain, outputs, durable, how, long } => {
                 if outputs > 0 {
                     self.plainly(plain, outputs - 1)?;
                 }
@@ -677,7 +606,7 @@ impl World {
                 let known = self.node(node).shards.configuration.as_deref();
                 let known = if newest.primary == Some(NodeId(node)) { Some(newest) } else { known };
                 let of = known.into_iter().chain(self.open(node));
-                let lease = timing().lease;
+                let lease = timing(self.scenario.coarse).lease;
                 for of in of {
                     if !self.past.is_granted(node, of, lease, *until) {
                         return Err(format!("lease: node {node} has none under {}", short(of)));
@@ -809,6 +738,7 @@ impl World {
         self.down.remove(&node);
         let first = first_configuration(&self.scenario);
         let local = self.local(node);
+        let coarse = self.scenario.coarse;
         let entry = self.node_mut(node);
         entry.life += 1;
         let process = u64::from(node) * 1_000 + entry.life;
@@ -822,7 +752,7 @@ impl World {
             shards: u16::from(matches!(entry.kind, Kind::Replica | Kind::Client)),
             geometry: Geometry::default(),
             log_sizes: Vec::new(),
-            timing: timing(),
+            timing: timing(coarse),
             feature_level: wire::FEATURE_LEVEL,
             seed: 7,
             bootstrap: Some(first),

@@ -29,7 +29,11 @@ pub(super) fn unsafe_code(source: &Source) -> Vec<Finding> {
 }
 
 /// Files of other crates that may: they time a campaign and a search, not the simulated world.
-const CLOCK_FILES: &[&str] = &["crates/sim/src/campaign.rs", "crates/sim/src/check/search.rs"];
+const CLOCK_FILES: &[&str] = &[
+    "crates/sim/src/campaign.rs",
+    "crates/sim/src/check/every.rs",
+    "crates/sim/src/check/search.rs",
+];
 
 /// Nobody reads a clock but who may, and tests of whole processes, which wait for real ones.
 pub(super) fn clocks(source: &Source) -> Vec<Finding> {

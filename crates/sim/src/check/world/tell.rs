@@ -12,9 +12,9 @@ impl World {
         let at = self.age();
         match event {
             Event::Plain(plain) => format!("{at:>6}  {}", self.tell_plain(plain)),
-            Event::Die { plain, outputs, durable, how, long } => format!(
+            Event::Die { node, plain, outputs, durable, how, long } => format!(
                 "{at:>6}  ** {how:?} of node {} ends{} after {outputs} of what follows from [{}]; a record on its way is {}",
-                self.actor(plain).unwrap_or(0),
+                node,
                 if long { " for long" } else { "" },
                 self.tell_plain(plain),
                 if durable { "durable" } else { "lost" },
