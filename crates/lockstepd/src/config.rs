@@ -346,7 +346,7 @@ impl Config {
         let faults = file.faults.as_ref().map(FileFaults::spec);
         let boot = match &faults {
             Some(faults) if faults.volatile_cache => u128::from(sys::random_u64()),
-            _ => sys::boot_id().unwrap_or_default(),
+            _ => boot(sys::boot_id()),
         };
         if file.disk_late_ms < DISK_LATE_MS_MIN {
             return Err(refuse("disk_late_ms", "must be 1000 or more: a busy disk is no dead one"));
@@ -442,6 +442,12 @@ fn parse_serial(text: &str) -> Option<Vec<u8>> {
         serial.insert(0, 0);
     }
     Some(serial)
+}
+
+/// The boot that disks' caches belong to. Where `/proc` does not tell, each start is taken for one of its own: what a copy had
+/// confirmed and not flushed may be gone.
+fn boot(told: Option<u128>) -> u128 {
+    told.unwrap_or_else(|| u128::from(sys::random_u64()) << 64 | u128::from(sys::random_u64()))
 }
 
 /// Peers must prove who they are even where links are not encrypted afterwards.

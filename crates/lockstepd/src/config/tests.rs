@@ -283,3 +283,9 @@ const NODE_FILE: Target = Target {
 fn no_node_file_does_harm() {
     fuzz::judge_all(&NODE_FILE, 20);
 }
+
+#[test]
+fn where_the_kernel_does_not_say_which_boot_it_is_each_start_is_one() {
+    assert_eq!(super::boot(Some(7)), 7);
+    assert_ne!(super::boot(None), super::boot(None), "a power cut would not be noticed");
+}

@@ -82,7 +82,7 @@ impl Node {
             && configuration.options.protocol == Protocol::C
             && !configuration.recovering
             && status.suspended.is_none()
-            && status.lease_left.is_some();
+            && resource.member().lease_until().is_some_and(|until| until > self.hands.now());
         let disk = resource.disk.as_ref().filter(|_| sure)?;
         let entry = disk.volumes.iter().find(|entry| entry.volume == volume)?;
         let (file, base) = entry.store.sparse_file().filter(|_| entry.kind == StoreKind::File)?;

@@ -113,8 +113,9 @@ impl Node {
                 let alone = farewell <= now || !self.peers_linger();
                 let is_idle = |key| self.is_idle(key) && !is_storing(&self.operations, key);
                 let idle = self.resources.keys().into_iter().all(is_idle);
-                if idle && !self.threads.asked_to_settle {
-                    // Their disks are looked at by themselves.
+                if idle && alone && !self.threads.asked_to_settle {
+                    // Their disks are looked at by themselves. What ends with them, peers' further streams too, ends the first
+                    // stream of a session: not before what was said there has been read.
                     self.threads.asked_to_settle = true;
                     self.tell_others(|| Parcel::Settle);
                 }

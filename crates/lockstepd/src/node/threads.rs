@@ -653,7 +653,9 @@ impl Node {
                 self.show(key, true);
             }
         }
-        if self.threads.settling && self.resources.keys().iter().all(|key| self.is_idle(*key)) {
+        // While something waits for room before others it is not over, and may still take and confirm a peer's write.
+        let idle = |node: &Node| node.resources.keys().iter().all(|key| node.is_idle(*key));
+        if self.threads.settling && !self.threads.holds_parcels() && idle(self) {
             self.threads.over = true;
             let thread = self.threads.own;
             let all = self.resources.iter();

@@ -176,8 +176,10 @@ impl Member {
         self.tell_lease(out);
     }
 
-    /// When the lease that a majority granted ends.
-    pub(super) fn lease_until(&self) -> Option<Instant> {
+    /// When the lease that a majority granted ends, by this node's clock; `None` if it is not primary or has none. It is for who does
+    /// something beside the shards, and may look long after the last step.
+    #[must_use]
+    pub fn lease_until(&self) -> Option<Instant> {
         let reign = self.reign()?;
         let known = self.known.as_ref()?;
         let present = self.lease_under(&known.configuration, &reign.grants)?;
