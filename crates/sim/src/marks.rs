@@ -8,6 +8,7 @@
 
 /// Every mark of the replica code.
 pub const MARKS: &[&str] = &[
+    "a block that no replica can read",
     "a block that no replica has",
     "a comparison found a difference",
     "a copy goes on block by block",

@@ -4,8 +4,10 @@
 //! its lock and its purpose, and goes through its range in parts.
 //!
 //! Always: a block counts as lost only when every in-sync replica was read and gave bytes that rotted. It is
-//! not given out then: reads of it fail until it is written anew, and a replica that lacks it stays out.
+//! not given out then: reads of it fail until it is written anew, and a replica that lacks it stays out. One that
+//! all of them fail to read holds up nobody: a resync leaves it for later.
 
+use super::copy::Purpose;
 use super::op::Kind;
 use super::{Out, Shard};
 use crate::door::ShardOutput;
@@ -36,17 +38,27 @@ impl Shard {
         let block = self.geometry.block_sectors;
         let Some(op) = self.ops.get(&id) else { return };
         let (volume, span) = (op.volume, op.span);
+        let in_sync: Vec<NodeId> =
+            self.configuration.iter().flat_map(|known| known.in_sync()).collect();
         let Some(copy) = self.copy_mut(id) else { return };
-        let rotten = copy.only_rot && !copy.tried.is_empty();
+        let all_tried = in_sync.iter().all(|node| copy.tried.contains(node));
+        let rotten = copy.only_rot && !copy.tried.is_empty() && all_tried;
+        // Of a copy that is not in sync the rest can be brought up to date; clients may write here anew, and see errors meanwhile.
+        let unreadable =
+            all_tried && !copy.tried.is_empty() && matches!(copy.purpose, Purpose::Sync { .. });
         copy.tried.clear();
         copy.only_rot = true;
-        if !rotten {
+        if !rotten && !unreadable {
             self.copy_restart(id, out);
             return;
         }
         if span.first() / block == (span.end() - 1) / block {
-            out.push(ShardOutput::Mark("a block that no replica has"));
-            self.lost.entry(volume).or_default().insert_span(span);
+            if rotten {
+                out.push(ShardOutput::Mark("a block that no replica has"));
+                self.lost.entry(volume).or_default().insert_span(span);
+            } else {
+                out.push(ShardOutput::Mark("a block that no replica can read"));
+            }
             if let Some(copy) = self.copy_mut(id) {
                 copy.parts.get_or_insert_with(|| Parts::new(span, Vec::new())).lost.push(span);
             }

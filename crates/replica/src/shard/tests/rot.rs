@@ -40,6 +40,45 @@ fn two_bad_blocks_of_one_range_on_two_replicas_are_each_read_and_repaired_from_t
     assert_eq!(world.buffers_held(), 0);
 }
 
+/// The only copy in sync has a bad sector: nobody else's requests wait for that, nor does the rest of what is to be copied.
+#[test]
+fn a_resync_holds_up_nobody_where_the_only_copy_cannot_be_read() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(1);
+    world.disconnect(1, 2);
+    world.change(1, &[1]);
+    world.write(1, 0, 8, 5);
+    world.write(1, 8, 8, 6);
+    world.nodes.get_mut(&1).expect("a node").unreadable.insert(3);
+    world.comes_back(1, 2);
+    world.start_resync(1, 2);
+    world.wait_ms(1000);
+    assert_eq!(world.at(2, 8), 6, "the block beside it can be read");
+    let read = world.read(1, 0, 8);
+    world.wait_ms(100);
+    assert_eq!(world.answer(1, read), Some(Err(AnswerError::Io)));
+    let write = world.write(1, 0, 8, 7);
+    world.wait_ms(5000);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    assert_eq!((world.at(1, 3), world.at(2, 3)), (7, 7));
+    assert!(world.dirty(1, 2).is_empty(), "{:?}", world.dirty(1, 2));
+    assert_eq!(world.buffers_held(), 0);
+}
+
+/// One of two copies is gone for a moment when the other one's block is found bad: it may have what that one has not.
+#[test]
+fn a_block_is_not_lost_while_a_replica_that_may_have_it_was_not_asked() {
+    let mut world = written(&[1, 2]);
+    rot(&mut world, 1, 3);
+    world.disconnect(1, 2);
+    let read = world.read(1, 0, 8);
+    world.wait_ms(500);
+    world.comes_back(1, 2);
+    world.wait_ms(1000);
+    assert_eq!(world.got(1, read), [5; 8]);
+    assert_well(&world, &[1, 2]);
+}
+
 #[test]
 fn a_resync_takes_each_block_from_a_replica_that_has_it() {
     let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);

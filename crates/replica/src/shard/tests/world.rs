@@ -63,6 +63,8 @@ pub(super) struct Node {
     pub(super) disk_full: bool,
     /// Sectors that changed by themselves, which block checksums tell.
     pub(super) rotten: BTreeSet<u64>,
+    /// Sectors that cannot be read until they are written.
+    pub(super) unreadable: BTreeSet<u64>,
     /// Written and not flushed since.
     pub(super) unflushed: BTreeSet<u64>,
     pub(super) buffers: BTreeMap<u32, Bytes>,
@@ -192,6 +194,7 @@ impl World {
             disk_fails: false,
             disk_full: false,
             rotten: BTreeSet::new(),
+            unreadable: BTreeSet::new(),
             unflushed: BTreeSet::new(),
             buffers: BTreeMap::new(),
             next_buffer: 1,
@@ -783,6 +786,11 @@ impl Node {
         }
         let answer = match request {
             DiskRequest::Read { span, .. } | DiskRequest::Hash { span, .. }
+                if self.unreadable.range(span.first()..span.end()).next().is_some() =>
+            {
+                DiskAnswer::Failed
+            }
+            DiskRequest::Read { span, .. } | DiskRequest::Hash { span, .. }
                 if self.rotten.range(span.first()..span.end()).next().is_some() =>
             {
                 DiskAnswer::Rotten
@@ -807,6 +815,7 @@ impl Node {
                 for (sector, &value) in (span.first()..span.end()).zip(bytes) {
                     self.data.insert(sector, value);
                     self.rotten.remove(&sector);
+                    self.unreadable.remove(&sector);
                     if !durable {
                         self.unflushed.insert(sector);
                     }
@@ -817,6 +826,7 @@ impl Node {
                 for sector in span.first()..span.end() {
                     self.data.insert(sector, 0);
                     self.rotten.remove(&sector);
+                    self.unreadable.remove(&sector);
                     if !durable {
                         self.unflushed.insert(sector);
                     }
