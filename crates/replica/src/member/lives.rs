@@ -10,7 +10,7 @@
 //! Not here: what follows for votes and copies (`proposer`, `peers`), generations of histories without quorum
 //! (`lineage`).
 
-use super::lineage::is_lineal;
+use super::lineage::is_off;
 use super::start::PEERS_MAX;
 use super::{Member, Out, Phase};
 use crate::door::{MemberOutput, Notice};
@@ -305,7 +305,7 @@ impl Member {
         let Some(known) = self.known.as_ref().map(|known| known.configuration.clone()) else {
             return;
         };
-        if is_lineal(next) || is_lineal(&known) || next.fork != known.fork {
+        if is_off(next) || is_off(&known) || next.fork != known.fork {
             return;
         }
         let own = self.node;

@@ -421,6 +421,8 @@ pub struct Member {
     decided_alone: Option<Epoch>,
     /// How often it made way for the sake of its own copy since another node was primary.
     in_vain: u32,
+    /// Who asks again and again for what this voter has lent to another: since when, and when last.
+    turned_away: Option<(NodeId, Instant, Instant)>,
 }
 
 impl Member {
@@ -468,6 +470,7 @@ impl Member {
             leaves: false,
             side_from: Epoch(0),
             decided_alone: None,
+            turned_away: None,
             in_vain: 0,
             record: setup.record,
         };

@@ -307,11 +307,12 @@ impl Member {
             return (!asking).then_some(Err(OperationError::Already));
         }
         if self.may_drain() {
-            self.want.demoted = true;
             self.drain(None, out);
         } else if self.reign().is_some_and(|reign| reign.drain.is_none()) {
             return None;
         }
+        // Also where it joins a hand-over: clients here are no reason to lead again.
+        self.want.demoted = true;
         self.mark(id, |pending| pending.busy = true);
         None
     }
@@ -476,6 +477,8 @@ impl Member {
                     Self::verify_stopped(known).map(Some).ok_or(OperationError::Stopped)
                 }
                 Operation::Reserve { command: ReservationCommand::Report, .. } => continue,
+                // Another primary has it, or did it.
+                Operation::Reserve { .. } if pending.asked.is_elsewhere() => continue,
                 Operation::Reserve { volume, host, command } => {
                     self.reserved(known, *volume, *host, command).map(Some)
                 }

@@ -490,8 +490,11 @@ impl Member {
             self.peers
                 .iter()
                 .filter(|(node, peer)| {
+                    let witness =
+                        known.member(**node).is_some_and(|entry| entry.kind == MemberKind::Witness);
                     peer.wants >= WANTS_IN_A_ROW
                         && self.may_lead(**node)
+                        && !witness
                         && (!known.is_replica(**node) || known.is_in_sync(**node))
                 })
                 .map(|(&node, _)| node)

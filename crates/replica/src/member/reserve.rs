@@ -30,6 +30,13 @@ pub(super) struct Asked {
     done: Option<Epoch>,
 }
 
+impl Asked {
+    /// Whether another node carries it out, or did.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.of.is_some() || self.done.is_some()
+    }
+}
+
 fn refused(refusal: ReservationRefusal) -> OperationError {
     OperationError::Reservation(refusal)
 }
@@ -53,7 +60,8 @@ impl Member {
         }
         if let Some((node, session)) = pending.asked.of {
             let lasts = self.peers.get(&node).is_some_and(|peer| peer.session == Some(session));
-            if lasts {
+            // Who was asked is primary no more, and may have done it.
+            if lasts && self.reign().is_none() {
                 return Some(None);
             }
             if changes {

@@ -10,7 +10,7 @@ use super::store::Effect;
 use super::{Member, Out, Slot};
 use crate::door::MemberOutput;
 use alloc::boxed::Box;
-use base::{Ballot, Epoch, Instant, NodeId, SessionId, VoterId};
+use base::{Ballot, Duration, Epoch, Instant, NodeId, SessionId, VoterId};
 use wire::{Configuration, MemberMessage, RefuseReason};
 
 impl Member {
@@ -52,9 +52,28 @@ impl Member {
             return Err(RefuseReason::Promised(record.promised));
         }
         record.promised = ballot;
+        self.turned_away = None;
         self.round_seen = self.round_seen.max(ballot.round);
         self.take_slot(ballot);
         Ok(())
+    }
+
+    /// `node` was refused what another has.
+    fn note_turned_away(&mut self, node: NodeId) {
+        let again = Duration(self.timing.lease.0.saturating_mul(2));
+        let known =
+            self.turned_away.filter(|&(of, _, last)| of == node && self.now <= last + again);
+        let since = known.map_or(self.now, |(_, since, _)| since);
+        self.turned_away = Some((node, since, self.now));
+    }
+
+    /// Whether a node asks in vain for longer than a lease lasts, so that it does not hear of the one that has it. To that one it is as if
+    /// this node wanted to lead: it makes way if it does not find a majority itself, or if nobody uses it.
+    fn turns_somebody_away(&self) -> bool {
+        let (lease, now) = (self.timing.lease, self.now);
+        self.turned_away.is_some_and(|(_, since, last)| {
+            last >= since + lease && now <= last + Duration(lease.0.saturating_mul(2))
+        })
     }
 
     pub(super) fn on_prepare(
@@ -69,7 +88,12 @@ impl Member {
             return;
         }
         match self.promise(ballot) {
-            Err(reason) => self.send(peer, MemberMessage::Refused { ballot, reason }, out),
+            Err(reason) => {
+                if matches!(reason, RefuseReason::Leased { .. }) {
+                    self.note_turned_away(peer);
+                }
+                self.send(peer, MemberMessage::Refused { ballot, reason }, out);
+            }
             Ok(()) => {
                 let Some(record) = &self.record else { return };
                 let (voter, accepted) = (record.voter, record.accepted.clone());
@@ -216,7 +240,7 @@ impl Member {
             voter,
             epoch: self.acts_on(),
             generation: self.generation(),
-            wants: self.wants_to_lead(),
+            wants: self.wants_to_lead() || self.turns_somebody_away(),
         };
         // The promise may still be on its way to the disk: no lease before it is there.
         if durable && !self.is_store_due() {

@@ -295,3 +295,42 @@ fn nothing_is_served_of_lost_caches_before_what_is_left_of_them_is_agreed_on() {
     });
     assert!(world.epochs.values().any(|known| known.recovering), "it was never registered");
 }
+
+/// Node 3, a client's, leads and reaches one of two voters only. The other one reaches both, and not node 3.
+#[test]
+fn a_primary_that_reaches_too_few_voters_keeps_none_from_who_reaches_more() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 2, 0, 1);
+        world.connect_all();
+        world.set_clients(3, 1);
+        world.run_until("node 3 serves", |world| world.answers(3));
+        world.set_clients(2, 1);
+        world.block(2, 3);
+        world.run_until("node 2 serves", |world| world.answers(2));
+        world.run_until("both are in sync", |world| world.in_sync() == [1, 2]);
+    }
+}
+
+/// A demote that comes while another node is about to be handed the lead counts like any other: clients here are no
+/// reason to lead again.
+#[test]
+fn a_demote_that_joins_a_hand_over_holds_when_that_is_over() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 3, 0, 0);
+        world.connect_all();
+        world.set_clients(1, 1);
+        world.run_until("node 1 serves", |world| world.answers(1));
+        world.wait(1);
+        world.operate(2, Operation::Promote);
+        let drains = |world: &World| {
+            let reign = world.node(1).member.as_ref().and_then(|member| member.reign());
+            reign.is_some_and(|reign| reign.drain.is_some())
+        };
+        world.run_until("it is about to hand over", drains);
+        let id = world.operate(1, Operation::Demote);
+        world.run_until("demoted", |world| world.is_done(1, id));
+        world.crash(2);
+        world.wait(10);
+        assert_ne!(world.primary(), Some(1), "{}", world.show());
+    }
+}

@@ -130,6 +130,39 @@ fn a_command_that_lost_its_primary_may_be_done_and_is_done_once() {
     }
 }
 
+/// Likewise where the primary lives, and does not answer: who asked it becomes primary.
+#[test]
+fn a_command_that_another_primary_has_is_not_done_again_by_the_next() {
+    let mut led = 0;
+    for seed in 0..40 {
+        let mut world = serving(700 + seed, 3, 0, 0);
+        world.set_clients(2, 1);
+        assert_eq!(answer(&mut world, 2, 0xa, register(7)), Ok(()));
+        if world.primary() != Some(1) {
+            continue;
+        }
+        let replace = Command::Replace { current: Some(7), key: 8, persists: None };
+        let id = ask(&mut world, 2, 0xa, replace);
+        world.run((seed + 1) * 100_000);
+        // Node 1 stands still, and its connections last.
+        for other in [2, 3] {
+            world.lost.extend([(1, other), (other, 1)]);
+        }
+        world.run_until("answered", |world| world.is_done(2, id));
+        led += u32::from(known_primary(&world, 2) == Some(2));
+        let told = world.node(2).done[&id];
+        assert!(
+            matches!(told, Ok(()) | Err(OperationError::Reservation(Refusal::MayBeDone))),
+            "seed {seed}: {told:?}"
+        );
+    }
+    assert!(led > 0, "it never became primary");
+}
+
+fn known_primary(world: &World, node: u16) -> Option<u16> {
+    world.status(node).configuration.and_then(|known| known.primary).map(|node| node.0)
+}
+
 #[test]
 fn a_member_of_an_older_release_keeps_all_from_it() {
     let mut world = serving(54, 3, 0, 0);
