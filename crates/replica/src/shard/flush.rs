@@ -91,7 +91,7 @@ impl Shard {
 
     pub(super) fn on_flushed(&mut self, node: NodeId, sequence: u64, ok: bool, out: &mut Out) {
         if !ok {
-            self.flush_failed(node, sequence);
+            self.flush_failed(node, sequence, out);
             self.complain(node, true, out);
             return;
         }
@@ -108,9 +108,19 @@ impl Shard {
         }
     }
 
-    /// If the peer is not excluded for it, it is asked again.
-    fn flush_failed(&mut self, node: NodeId, sequence: u64) {
+    /// If the peer is not excluded for it, it is asked again. The only copy in sync is not: a flush that works after one that
+    /// failed covers nothing of what that one lost, and nobody else has it, so that its clients are told.
+    fn flush_failed(&mut self, node: NodeId, sequence: u64, out: &mut Out) {
         let Some(&id) = self.asked.get(&sequence) else { return };
+        let only = self
+            .configuration
+            .as_ref()
+            .is_some_and(|known| known.is_in_sync(node) && known.in_sync().count() == 1);
+        if only && matches!(self.ops.get(&id).map(|op| &op.kind), Some(Kind::Flush(_))) {
+            self.fail_op(id, AnswerError::Io, out);
+            self.drop_own_flush(id);
+            return;
+        }
         let Some(seat) = self.seats.find(node) else { return };
         if let Some(Kind::Flush(flush)) = self.ops.get_mut(&id).map(|op| &mut op.kind) {
             flush.sent.drop(seat);
@@ -118,7 +128,8 @@ impl Shard {
     }
 
     pub(super) fn on_own_flushed(&mut self, id: u64, answer: DiskAnswer, out: &mut Out) {
-        let failed = answer == DiskAnswer::Failed || self.has_lost_some();
+        let untold = core::mem::take(&mut self.only_disk.flush_untold);
+        let failed = answer == DiskAnswer::Failed || untold || self.has_lost_some();
         if let Some(Kind::Flush(flush)) = self.ops.get_mut(&id).map(|op| &mut op.kind) {
             if flush.own == Own::Pending {
                 flush.own = if failed { Own::Failed } else { Own::Done };

@@ -489,6 +489,7 @@ impl Shard {
 
     fn cooled(&mut self, answer: DiskAnswer, out: &mut Out) {
         let Some(cooling) = self.local.cooling.take() else { return };
+        self.only_disk.flush_untold |= answer == DiskAnswer::Failed;
         if answer == DiskAnswer::Failed || self.has_lost_some() {
             return;
         }

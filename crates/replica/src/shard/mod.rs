@@ -210,6 +210,8 @@ struct OnlyDisk {
     failed: Vec<u64>,
     /// The flush after the loss of all caches is not asked for again before.
     flush_again_at: Instant,
+    /// A flush for the log's sake failed, and nobody was told: the next one fails.
+    flush_untold: bool,
 }
 
 impl Shard {

@@ -326,7 +326,8 @@ impl Shard {
         let buffer = if let DiskAnswer::Data(buffer) = answer { buffer } else { None };
         let rotten = answer == DiskAnswer::Rotten;
         // The primary's flush counts on this copy as on its own: not once the disk failed something.
-        let lost = kind == PeerAsk::Flush && self.has_lost_some();
+        let untold = kind == PeerAsk::Flush && core::mem::take(&mut self.only_disk.flush_untold);
+        let lost = untold || kind == PeerAsk::Flush && self.has_lost_some();
         let ok = answer != DiskAnswer::Failed && !rotten && !lost;
         if self.peers.get(&node).is_some_and(|peer| peer.session == Some(session)) {
             let message = match kind {

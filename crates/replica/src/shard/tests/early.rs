@@ -3,7 +3,7 @@
 use super::world::{World, span};
 use crate::door::{DiskRequest, FromShard};
 use alloc::vec;
-use base::{NodeId, Op};
+use base::{AnswerError, NodeId, Op};
 use wire::{Protocol, ShardMessage};
 
 /// Nodes, those of them with data, and the primary.
@@ -171,7 +171,7 @@ fn a_flush_fails_if_the_earlier_write_that_it_waits_for_does() {
     let failed =
         |message: &ShardMessage| matches!(message, ShardMessage::Flushed { ok: false, .. });
     assert_eq!(world.sent(2, 3, failed), 1);
-    assert_eq!(world.answer(3, flush), None);
+    assert_eq!(world.answer(3, flush), Some(Err(AnswerError::Io)), "nobody else has it");
 }
 
 #[test]

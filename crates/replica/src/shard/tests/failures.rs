@@ -94,6 +94,38 @@ fn a_flush_that_works_after_one_that_failed_covers_nothing_of_what_that_one_may_
     }
 }
 
+/// The kernel says once that a flush failed; who asks next is told that all is well.
+#[test]
+fn a_flush_for_the_logs_sake_that_failed_on_the_only_copy_is_told_to_whoever_flushes_next() {
+    for primary in [1, 2] {
+        let mut world = World::new(&[1, 2], &[2]);
+        world.lead(primary);
+        world.write(primary, 0, 8, 7);
+        world.wait_ms(200);
+        world.nodes.get_mut(&2).expect("there").disk_fails = true;
+        world.tell(2, ToShard::Cool);
+        world.run();
+        world.nodes.get_mut(&2).expect("there").disk_fails = false;
+        let first = world.flush(primary);
+        world.wait_ms(4000);
+        assert_eq!(world.answer(primary, first), Some(Err(AnswerError::Io)), "by {primary}");
+        let second = world.flush(primary);
+        assert_eq!(world.answer(primary, second), Some(Ok(())), "by {primary}");
+    }
+}
+
+#[test]
+fn a_flush_that_the_only_copy_fails_elsewhere_is_not_asked_for_again() {
+    let mut world = World::new(&[1, 2], &[2]);
+    world.lead(1);
+    world.write(1, 0, 8, 7);
+    world.nodes.get_mut(&2).expect("there").disk_fails = true;
+    let flush = world.flush(1);
+    world.nodes.get_mut(&2).expect("there").disk_fails = false;
+    world.wait_ms(4000);
+    assert_eq!(world.answer(1, flush), Some(Err(AnswerError::Io)));
+}
+
 #[test]
 fn a_flush_of_a_peer_that_works_after_one_that_failed_there_covers_nothing_either() {
     let mut world = pair();
