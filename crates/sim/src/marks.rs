@@ -17,6 +17,7 @@ pub const MARKS: &[&str] = &[
     "a request of a client that is gone is not carried out",
     "a reservation keeps a host from a request",
     "a volume grows",
+    "a write that comes again is not carried out again",
     "a write asked for again had taken effect",
     "a write for which nobody waits is not carried out",
     "a write of before a fork is given back",

@@ -383,6 +383,20 @@ impl Shard {
         }
     }
 
+    /// A write of the primary that is under way here is answered in this session. False: none is.
+    pub(super) fn answer_peer_write_in(&mut self, session: SessionId, sequence: u64) -> bool {
+        for op in self.local.ops.values_mut() {
+            if let Purpose::Peer { session: asked, sequence: of, kind: PeerAsk::Write, .. } =
+                &mut op.purpose
+                && *of == sequence
+            {
+                *asked = session;
+                return true;
+            }
+        }
+        false
+    }
+
     /// The disk answered.
     pub(super) fn on_disk(&mut self, op: DiskOp, answer: DiskAnswer, out: &mut Out) {
         if answer == DiskAnswer::Durable {

@@ -245,6 +245,7 @@ impl Shard {
             self.send(node, message, None, out);
             return;
         }
+        let again = !flags.resync && self.is_done_or_begun(sequence, volume, span);
         if !flags.resync {
             self.note_unretired(sequence, volume, span);
             self.note_effect_here(origin, flags.undone, volume, span);
@@ -252,6 +253,18 @@ impl Shard {
         self.mark_for_outsiders(volume, span);
         if flags.early && self.memory_counts() {
             self.send(node, ShardMessage::Received { sequence }, None, out);
+        }
+        if again {
+            self.release(buffer, out);
+            return self.answer_again((node, session), sequence, out);
+        }
+        if !flags.resync && self.failed_here.remove(&sequence) {
+            // What came after it, and overlaps it, will come again.
+            let later = self.unretired.iter().filter(|(other, (of, at))| {
+                **other > sequence && *of == volume && at.overlaps(span)
+            });
+            let later: Vec<u64> = later.map(|(&other, _)| other).collect();
+            self.failed_here.extend(later);
         }
         let durable = flags.fua;
         let action = match buffer.filter(|_| !flags.zero) {
@@ -263,6 +276,22 @@ impl Shard {
         };
         let kind = PeerAsk::Write;
         self.local(Purpose::Peer { node, session, sequence, kind }, volume, span, action, out);
+    }
+
+    /// Whether a write came before, in an earlier session with the primary of this reign, and was not failed since. It is not
+    /// carried out again: what came after it, and overlaps it, may be in its place already, and may not come again.
+    fn is_done_or_begun(&self, sequence: u64, volume: VolumeId, span: Span) -> bool {
+        self.unretired.get(&sequence) == Some(&(volume, span))
+            && !self.failed_here.contains(&sequence)
+    }
+
+    /// A write that is not carried out again is answered when it is in its place.
+    fn answer_again(&mut self, (node, session): (NodeId, SessionId), sequence: u64, out: &mut Out) {
+        out.push(ShardOutput::Mark("a write that comes again is not carried out again"));
+        if !self.answer_peer_write_in(session, sequence) {
+            let message = ShardMessage::Written { sequence, ok: true, in_place: true };
+            self.send(node, message, None, out);
+        }
     }
 
     /// Whether others may count on this process, which its record says then. A primary that has not heard yet that they may
@@ -329,6 +358,9 @@ impl Shard {
         let untold = kind == PeerAsk::Flush && core::mem::take(&mut self.only_disk.flush_untold);
         let lost = untold || kind == PeerAsk::Flush && self.has_lost_some();
         let ok = answer != DiskAnswer::Failed && !rotten && !lost;
+        if kind == PeerAsk::Write && !ok {
+            self.failed_here.insert(sequence);
+        }
         if self.peers.get(&node).is_some_and(|peer| peer.session == Some(session)) {
             let message = match kind {
                 PeerAsk::Write => {
@@ -383,6 +415,7 @@ impl Shard {
         for (first, end) in core::iter::once(below).chain(ahead.iter().copied()) {
             let mut from = first;
             while let Some(sequence) = self.unretired.next_key(from).filter(|&found| found < end) {
+                self.failed_here.remove(&sequence);
                 if let Some((volume, span)) = self.unretired.remove(&sequence) {
                     let extent = self.extent_of(volume, span);
                     self.log.unhold(extent);

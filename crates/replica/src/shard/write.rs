@@ -15,13 +15,13 @@
 //! Not here: order among overlapping writes (`lock`), the extent's heat (`local`).
 
 use super::local::{Action, Purpose};
-use super::op::{Content, Kind, Own, Write};
+use super::op::{Content, Kind, Op, Own, Write};
 use super::peer::Peer;
 use super::seats::{NodeSet, Nodes};
 use super::{Out, Shard};
 use crate::door::{DiskAnswer, ShardOutput};
 use alloc::vec::Vec;
-use base::{AnswerError, NodeId};
+use base::{AnswerError, NodeId, Span};
 use wire::{OnIoError, ShardMessage, WriteFlags};
 
 /// Retirements are told at the latest when so many are due.
@@ -190,19 +190,27 @@ impl Shard {
     }
 
     /// A peer failed a write. If it is not excluded for it, it is asked again, and after that for what came later and
-    /// overlaps it: that did not wait for a write that was complete.
+    /// overlaps it, or overlaps what is asked for again for that: it did not wait for a write that was complete.
     fn refuse_write(&mut self, id: u64, node: NodeId, seat: u32) {
         let Some(op) = self.ops.get(&id) else { return };
-        let (volume, span) = (op.volume, op.span);
-        let Kind::Write(Write { sequence, .. }) = op.kind else { return };
-        for op in self.ops.values_mut() {
+        let volume = op.volume;
+        let Kind::Write(Write { sequence: refused, .. }) = op.kind else { return };
+        let later = |op: &Op| match &op.kind {
+            Kind::Write(write) => (op.volume == volume).then_some(write.sequence),
+            _ => None,
+        };
+        let all = self.ops.iter().filter_map(|(&id, op)| Some((later(op)?, id)));
+        let mut all: Vec<(u64, u64)> = all.filter(|&(sequence, _)| sequence >= refused).collect();
+        all.sort_unstable();
+        let mut again: Vec<Span> = Vec::new();
+        for (sequence, id) in all {
+            let Some(op) = self.ops.get_mut(&id) else { continue };
             if let Kind::Write(write) = &mut op.kind
-                && write.sequence >= sequence
-                && op.volume == volume
-                && op.span.overlaps(span)
+                && (sequence == refused || again.iter().any(|span| op.span.overlaps(*span)))
             {
                 write.sent.drop(seat);
                 write.durable_at.drop(seat);
+                again.push(op.span);
             }
         }
         if let Some(peer) = self.peers.get_mut(&node) {

@@ -18,6 +18,58 @@ fn hold_disk(world: &mut World, node: u16) {
     world.nodes.get_mut(&node).expect("there").disk_held = true;
 }
 
+/// Two writes to one place are answered, and carried out at node 2, which could not say so. They come again, and the connection may
+/// end between them: then the first would stand there.
+#[test]
+fn what_was_carried_out_is_not_carried_out_again_in_the_next_session() {
+    let mut world = early(&[1, 2], &[1, 2], 1);
+    hold_disk(&mut world, 2);
+    let writes = [7, 8].map(|value| world.write(1, 10, 4, value));
+    for write in writes {
+        assert_eq!(world.answer(1, write), Some(Ok(())));
+    }
+    world.held.insert((2, 1));
+    world.disk_goes_on(2);
+    assert_eq!(world.at(2, 10), 8);
+    world.disconnect(1, 2);
+    world.held.clear();
+    hold_disk(&mut world, 2);
+    world.connect(1, 2);
+    world.ready(1, 2);
+    let writes = |(_, request): &(_, DiskRequest)| matches!(request, DiskRequest::Write { .. });
+    assert!(!world.nodes[&2].flying.iter().any(writes), "it is there");
+    world.disk_goes_on(2);
+    world.wait_ms(200);
+    assert_eq!(world.at(2, 10), 8);
+    assert_eq!(world.buffers_held(), 0);
+}
+
+/// One that is under way when it comes again is answered when it is there; one that failed is carried out.
+#[test]
+fn what_is_under_way_or_failed_when_it_comes_again_is_answered_when_it_is_there() {
+    for fails in [false, true] {
+        let mut world = World::new(&[1, 2], &[1, 2]);
+        world.lead(1);
+        hold_disk(&mut world, 2);
+        let write = world.write(1, 10, 4, 7);
+        if fails {
+            world.held.insert((2, 1));
+            world.nodes.get_mut(&2).expect("there").disk_fails = true;
+            world.disk_goes_on(2);
+            world.nodes.get_mut(&2).expect("there").disk_fails = false;
+        }
+        world.disconnect(1, 2);
+        world.held.clear();
+        world.connect(1, 2);
+        world.ready(1, 2);
+        assert_eq!(world.answer(1, write), fails.then_some(Ok(())), "{fails}");
+        world.disk_goes_on(2);
+        assert_eq!(world.answer(1, write), Some(Ok(())));
+        assert_eq!(world.at(2, 10), 7);
+        assert_eq!(world.buffers_held(), 0);
+    }
+}
+
 #[test]
 fn a_write_waits_for_the_disk_of_a_primary_that_is_in_sync() {
     let mut world = early(&[1, 2], &[1, 2], 1);
@@ -215,6 +267,26 @@ fn what_stands_where_a_write_failed_that_was_in_memory_is_not_read() {
 }
 
 /// It was answered, so that others over it did not wait for it.
+#[test]
+fn what_overlaps_what_is_asked_for_again_comes_again_after_it() {
+    let mut world = early(&[1, 2, 3], &[2, 3], 1);
+    hold_disk(&mut world, 2);
+    let writes = [(40, 8, 1), (44, 8, 2), (50, 4, 3)]
+        .map(|(sector, count, value)| world.write(1, sector, count, value));
+    world.nodes.get_mut(&2).expect("there").disk_full = true;
+    world.disk_writes(2, 40);
+    world.nodes.get_mut(&2).expect("there").disk_full = false;
+    world.disk_goes_on(2);
+    world.wait_ms(10_000);
+    for write in writes {
+        assert_eq!(world.answer(1, write), Some(Ok(())));
+    }
+    for node in [2, 3] {
+        assert_eq!([40, 44, 50, 53].map(|sector| world.at(node, sector)), [1, 2, 3, 3]);
+    }
+    assert_eq!(world.buffers_held(), 0);
+}
+
 #[test]
 fn a_write_that_failed_is_asked_for_again_before_those_that_came_after_it() {
     let mut world = early(&[1, 2, 3], &[2, 3], 1);
