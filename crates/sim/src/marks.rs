@@ -196,6 +196,7 @@ pub const UNREACHED: &[(&str, Unreached, &str)] = &[
         Unreached::WithQuorum,
         "where a majority decides no fewer do",
     ),
+    ("a block that no replica can read", Unreached::WithoutQuorum, "no disk fails"),
     ("a block that no replica has", Unreached::WithoutQuorum, "nothing rots"),
     ("a copy goes on block by block", Unreached::WithoutQuorum, "nothing rots"),
     ("a reservation keeps a host from a request", Unreached::WithoutQuorum, "no host reserves"),
