@@ -171,7 +171,7 @@ impl Shard {
     /// What the last primary left open here may be missing elsewhere.
     fn doubt_unretired(&mut self, out: &mut Out) {
         let mut unretired = core::mem::take(&mut self.unretired);
-        self.failed_here.clear();
+        self.local.failed_here.clear();
         if !unretired.is_empty() {
             out.push(ShardOutput::Mark("un-retired writes turn into doubt"));
         }

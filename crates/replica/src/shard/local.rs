@@ -88,6 +88,9 @@ struct Cooling {
 pub(super) struct Local {
     locks: LockTable,
     ops: IdMap<LocalOp>,
+    /// Un-retired writes that are carried out if they come again: the own disk failed them, or one that they overlap, and that was
+    /// carried out after them for that.
+    pub(super) failed_here: BTreeSet<u64>,
     waiting_hot: BTreeMap<Extent, Vec<u64>>,
     flights: IdMap<Flight>,
     cooling: Option<Cooling>,
@@ -123,6 +126,7 @@ impl Local {
         Local {
             locks: LockTable::new(extent_sectors),
             ops: IdMap::new(),
+            failed_here: BTreeSet::new(),
             waiting_hot: BTreeMap::new(),
             flights: IdMap::new(),
             cooling: None,

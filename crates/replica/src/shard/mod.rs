@@ -195,9 +195,6 @@ pub struct Shard {
     doubt: Doubt,
     /// Writes of the present primary that are not known to be on every in-sync disk.
     unretired: IdMap<(VolumeId, Span)>,
-    /// Those of them that are carried out if they come again: the own disk failed them, or one that they overlap, and that was carried
-    /// out after them for that.
-    failed_here: BTreeSet<u64>,
 
     last_tick: Instant,
     last_wants: Option<Instant>,
@@ -284,7 +281,6 @@ impl Shard {
             bitmaps: Bitmaps::new(&geometry, index, shards),
             doubt: Doubt::default(),
             unretired: IdMap::new(),
-            failed_here: BTreeSet::new(),
             last_tick: now,
             last_wants: None,
             waiting_since: None,

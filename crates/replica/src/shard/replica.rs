@@ -258,13 +258,13 @@ impl Shard {
             self.release(buffer, out);
             return self.answer_again((node, session), sequence, out);
         }
-        if !flags.resync && self.failed_here.remove(&sequence) {
+        if !flags.resync && self.local.failed_here.remove(&sequence) {
             // What came after it, and overlaps it, will come again.
             let later = self.unretired.iter().filter(|(other, (of, at))| {
                 **other > sequence && *of == volume && at.overlaps(span)
             });
             let later: Vec<u64> = later.map(|(&other, _)| other).collect();
-            self.failed_here.extend(later);
+            self.local.failed_here.extend(later);
         }
         let durable = flags.fua;
         let action = match buffer.filter(|_| !flags.zero) {
@@ -282,7 +282,7 @@ impl Shard {
     /// carried out again: what came after it, and overlaps it, may be in its place already, and may not come again.
     fn is_done_or_begun(&self, sequence: u64, volume: VolumeId, span: Span) -> bool {
         self.unretired.get(&sequence) == Some(&(volume, span))
-            && !self.failed_here.contains(&sequence)
+            && !self.local.failed_here.contains(&sequence)
     }
 
     /// A write that is not carried out again is answered when it is in its place.
@@ -359,7 +359,7 @@ impl Shard {
         let lost = untold || kind == PeerAsk::Flush && self.has_lost_some();
         let ok = answer != DiskAnswer::Failed && !rotten && !lost;
         if kind == PeerAsk::Write && !ok {
-            self.failed_here.insert(sequence);
+            self.local.failed_here.insert(sequence);
         }
         if self.peers.get(&node).is_some_and(|peer| peer.session == Some(session)) {
             let message = match kind {
@@ -415,7 +415,7 @@ impl Shard {
         for (first, end) in core::iter::once(below).chain(ahead.iter().copied()) {
             let mut from = first;
             while let Some(sequence) = self.unretired.next_key(from).filter(|&found| found < end) {
-                self.failed_here.remove(&sequence);
+                self.local.failed_here.remove(&sequence);
                 if let Some((volume, span)) = self.unretired.remove(&sequence) {
                     let extent = self.extent_of(volume, span);
                     self.log.unhold(extent);
