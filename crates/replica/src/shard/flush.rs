@@ -112,11 +112,8 @@ impl Shard {
     /// failed covers nothing of what that one lost, and nobody else has it, so that its clients are told.
     fn flush_failed(&mut self, node: NodeId, sequence: u64, out: &mut Out) {
         let Some(&id) = self.asked.get(&sequence) else { return };
-        let only = self
-            .configuration
-            .as_ref()
-            .is_some_and(|known| known.is_in_sync(node) && known.in_sync().count() == 1);
-        if only && matches!(self.ops.get(&id).map(|op| &op.kind), Some(Kind::Flush(_))) {
+        let is_flush = matches!(self.ops.get(&id).map(|op| &op.kind), Some(Kind::Flush(_)));
+        if is_flush && self.is_only_copy(node) {
             self.fail_op(id, AnswerError::Io, out);
             self.drop_own_flush(id);
             return;

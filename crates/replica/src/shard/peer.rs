@@ -340,8 +340,13 @@ impl Shard {
 
     /// Whether this node's replica is the only one in sync: nobody can take its part.
     pub(super) fn is_alone(&self) -> bool {
+        self.is_only_copy(self.node)
+    }
+
+    /// Whether the copy of `node` is the only one in sync.
+    pub(super) fn is_only_copy(&self, node: NodeId) -> bool {
         self.configuration
             .as_ref()
-            .is_some_and(|known| known.is_in_sync(self.node) && known.in_sync().count() == 1)
+            .is_some_and(|known| known.is_in_sync(node) && known.in_sync().count() == 1)
     }
 }

@@ -358,7 +358,7 @@ impl Shard {
         let untold = kind == PeerAsk::Flush && core::mem::take(&mut self.only_disk.flush_untold);
         let lost = untold || kind == PeerAsk::Flush && self.has_lost_some();
         let ok = answer != DiskAnswer::Failed && !rotten && !lost;
-        if kind == PeerAsk::Write && !ok {
+        if kind == PeerAsk::Write && !ok && self.unretired.get(&sequence).is_some() {
             self.local.failed_here.insert(sequence);
         }
         if self.peers.get(&node).is_some_and(|peer| peer.session == Some(session)) {

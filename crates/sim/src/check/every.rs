@@ -1,19 +1,19 @@
-//! Every order of events of a short story, and so many faults wherever.
+//! Every order of events of a short story, and so many deaths wherever.
 //!
 //! What can happen next may happen in any order: a record becomes durable, the next message of a link arrives, a timer
-//! rings, a node restarts or meets another, a wish is made, a write is acknowledged. Time goes on when nothing is left but
-//! writes. At a price of one each a process dies anywhere between two outputs, a session breaks, and a node, a link or a
-//! disk stands still for longer than a lease. Nothing is left out, but that what is said for information arrives at once.
+//! rings, a wish is made, a write is acknowledged. When nothing is left of these but writes, nodes restart and meet, in any order, and
+//! after that time goes on. At a price of one each a process dies anywhere between two outputs. Nothing is left out, but that
+//! what is said for information arrives at once; sessions that end and what stands still are not here.
 //!
-//! Always: a failure is found with the fewest faults that show it. What one thread has seen the others pass over; one that
+//! Always: a failure is found with the fewest deaths that show it. What one thread has seen the others pass over; one that
 //! has nothing left takes over a part of what another has before it.
 //!
 //! Not here: schedules near a plain one (`search`), states (`world`).
 
 use super::hash::{Mark, Marks};
 use super::scenarios::{Effort, Scenario};
-use super::search::{Failure, Outcome, apply, settle, tell};
-use super::world::{Death, Event, Plain, Thing, World};
+use super::search::{Failure, Outcome, apply, settle, tell, up_to};
+use super::world::{Death, Event, Plain, World};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -76,8 +76,9 @@ impl Shared {
     }
 
     fn give(&self, job: Job) {
-        self.work().jobs.push(job);
+        let mut work = self.work();
         self.hungry.store(false, Ordering::Relaxed);
+        work.jobs.push(job);
         self.changed.notify_one();
     }
 }
@@ -93,14 +94,11 @@ struct Walk<'a> {
 
 /// Searches one scenario as far as `effort` goes.
 pub(super) fn search(scenario: &Scenario, effort: Effort) -> Outcome {
-    let began = Instant::now();
-    let scenario = Arc::new(scenario.clone());
-    let mut outcome = Outcome::new(scenario.name);
-    for faults in 0..=effort.budget(&scenario) {
-        let mut first = Job { world: World::new(&scenario), path: Vec::new(), left: faults };
-        if let Err(text) = settle(&mut first.world, &scenario, &mut first.path) {
-            outcome.failure = Some(Failure { text, events: tell(&scenario, &first.path) });
-            break;
+    up_to(scenario, effort, |scenario, left, until, outcome| {
+        let mut first = Job { world: World::new(scenario), path: Vec::new(), left };
+        if let Err(text) = settle(&mut first.world, scenario, &mut first.path) {
+            outcome.failure = Some(Failure { text, events: tell(scenario, &first.path) });
+            return false;
         }
         let shared = Shared {
             work: Mutex::new(Work { jobs: vec![first], idle: 0 }),
@@ -109,19 +107,13 @@ pub(super) fn search(scenario: &Scenario, effort: Effort) -> Outcome {
             seen: Marks::default(),
             states: AtomicU64::new(0),
             states_max: effort.states_max(),
-            until: began + effort.time_max(),
+            until,
             over: AtomicBool::new(false),
         };
-        let failure = together(&scenario, &shared, &mut outcome);
+        outcome.failure = together(scenario, &shared, outcome);
         outcome.states += shared.states.into_inner();
-        outcome.failure = failure;
-        if outcome.failure.is_some() || shared.over.into_inner() {
-            break;
-        }
-        outcome.whole = Some(faults);
-    }
-    outcome.time = began.elapsed();
-    outcome
+        !shared.over.into_inner()
+    })
 }
 
 /// All threads. Returns what must not be, if it was found.
@@ -153,11 +145,8 @@ fn together(scenario: &Arc<Scenario>, shared: &Shared, outcome: &mut Outcome) ->
         };
         let threads: Vec<_> = (0..THREADS).map(start).collect();
         for thread in threads {
-            let (found, longest, done, mut marks) = thread.join().expect("panics are caught");
-            outcome.steps = outcome.steps.max(longest);
-            outcome.done.0 = outcome.done.0.max(done.0);
-            outcome.done.1 = outcome.done.1.max(done.1);
-            outcome.marks.append(&mut marks);
+            let (found, longest, done, marks) = thread.join().expect("panics are caught");
+            outcome.reach(longest, done, marks);
             if let Some((text, path)) = found {
                 failure.get_or_insert_with(|| Failure { text, events: tell(scenario, &path) });
             }
@@ -195,15 +184,20 @@ impl Walk<'_> {
             let outputs = self.branch(world, Event::Plain(event), left)?;
             if let Some(node) = world.actor(event).filter(|_| left > 0) {
                 for outputs in 1..=outputs + 1 {
-                    for death in self.deaths(node, event, outputs, &[false, true]) {
+                    for death in deaths(node, event, outputs, &[false, true]) {
                         self.branch(world, death, left - 1)?;
                     }
                 }
             }
         }
         if let Some(&first) = any.first().filter(|_| left > 0) {
-            for event in self.faults(world, first) {
-                self.branch(world, event, left - 1)?;
+            // Before anything happens next.
+            for node in world.running() {
+                let durable: &[bool] =
+                    if world.has_flight(node) { &[false, true] } else { &[false] };
+                for death in deaths(node, first, 0, durable) {
+                    self.branch(world, death, left - 1)?;
+                }
             }
         }
         Ok(())
@@ -226,41 +220,13 @@ impl Walk<'_> {
         self.path.pop();
         Ok(outputs)
     }
+}
 
-    fn deaths(&self, node: u16, plain: Plain, outputs: usize, durable: &[bool]) -> Vec<Event> {
-        let faults = self.scenario.faults;
-        let process = faults.die.then_some(Death::Process);
-        let power = faults.power.then_some(Death::Power);
-        let empty = faults.empty.then_some(Death::Emptied);
-        let mut all = Vec::new();
-        for how in [process, power, empty].into_iter().flatten() {
-            for &durable in durable {
-                let die = |long| Event::Die { node, plain, outputs, durable, how, long };
-                all.extend([false, true].map(die));
-            }
-        }
-        all
-    }
-
-    /// What may go wrong before anything happens next.
-    fn faults(&self, world: &World, next: Plain) -> Vec<Event> {
-        let mut all = Vec::new();
-        if self.scenario.faults.cut {
-            for (a, b) in world.sessions() {
-                all.extend([false, true].map(|long| Event::Cut { a, b, long }));
-            }
-        }
-        if self.scenario.faults.hold {
-            let links = world.links().into_iter().map(|(from, to)| Thing::Link(from, to));
-            let nodes = world.running().map(Thing::Node);
-            let disks = world.running().filter(|&node| world.has_flight(node)).map(Thing::Disk);
-            let things = links.chain(nodes).chain(disks);
-            all.extend(things.map(|thing| Event::Hold { thing, long: true }));
-        }
-        for node in world.running() {
-            let durable: &[bool] = if world.has_flight(node) { &[false, true] } else { &[false] };
-            all.extend(self.deaths(node, next, 0, durable));
-        }
-        all
-    }
+/// The ways in which a process can end after so many outputs of `plain`.
+fn deaths(node: u16, plain: Plain, outputs: usize, durable: &[bool]) -> Vec<Event> {
+    let die = |&durable: &bool| {
+        let how = Death::Process;
+        [false, true].map(|long| Event::Die { node, plain, outputs, durable, how, long })
+    };
+    durable.iter().flat_map(die).collect()
 }

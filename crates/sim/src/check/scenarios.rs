@@ -185,7 +185,6 @@ fn contenders() -> Vec<Scenario> {
 /// The stories of which every order of events is searched: whoever wants to be primary begins whenever it likes, and
 /// time goes on for a lease and what follows it.
 pub(super) fn every() -> Vec<Scenario> {
-    let faults = Faults { power: false, cut: false, hold: false, ..ALL };
     let duel = Scenario {
         clients: Vec::new(),
         wishes: vec![(1, Wish::Clients(1, 1)), (1, Wish::Clients(2, 1))],
@@ -195,7 +194,6 @@ pub(super) fn every() -> Vec<Scenario> {
         rounds: 2,
         coarse: true,
         quick: 0,
-        faults,
         ..base("duel-every-order")
     };
     // Before a lease has run out, in the first round of ballots.

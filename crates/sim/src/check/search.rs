@@ -46,6 +46,18 @@ impl Outcome {
         }
     }
 
+    /// What schedules came to: their length, writes and configurations, and rare branches.
+    pub(super) fn reach(
+        &mut self,
+        steps: usize,
+        done: (u8, usize),
+        mut marks: BTreeSet<&'static str>,
+    ) {
+        self.steps = self.steps.max(steps);
+        self.done = (self.done.0.max(done.0), self.done.1.max(done.1));
+        self.marks.append(&mut marks);
+    }
+
     /// The scenario in one line.
     pub(super) fn line(&self) -> String {
         let whole = match self.whole {
@@ -77,43 +89,52 @@ struct Search {
     marks: BTreeSet<&'static str>,
 }
 
-/// Searches one scenario as far as `effort` goes.
-pub(super) fn search(scenario: &Scenario, effort: Effort) -> Outcome {
+/// Searches one scenario as far as `effort` goes: `with` a budget of none, and then of more. That says whether it came to its end,
+/// and notes what it found.
+pub(super) fn up_to(
+    scenario: &Scenario,
+    effort: Effort,
+    with: impl Fn(&Arc<Scenario>, u8, Instant, &mut Outcome) -> bool,
+) -> Outcome {
     let began = Instant::now();
     let scenario = Arc::new(scenario.clone());
     let mut outcome = Outcome::new(scenario.name);
     for budget in 0..=effort.budget(&scenario) {
-        let mut search = Search {
-            faults: scenario.faults,
-            seen: Seen::default(),
-            states: 0,
-            states_max: effort.states_max(),
-            until: began + effort.time_max(),
-            over: false,
-            path: Vec::new(),
-            longest: 0,
-            done: (0, 0),
-            marks: BTreeSet::new(),
-        };
-        let mut world = World::new(&scenario);
-        let found = settle(&mut world, &scenario, &mut search.path)
-            .and_then(|()| search.explore(world, budget));
-        outcome.states += search.states;
-        outcome.steps = outcome.steps.max(search.longest);
-        outcome.done.0 = outcome.done.0.max(search.done.0);
-        outcome.done.1 = outcome.done.1.max(search.done.1);
-        outcome.marks.append(&mut search.marks);
-        if let Err(text) = found {
-            outcome.failure = Some(Failure { text, events: tell(&scenario, &search.path) });
-            break;
-        }
-        if search.over {
+        let whole = with(&scenario, budget, began + effort.time_max(), &mut outcome);
+        if outcome.failure.is_some() || !whole {
             break;
         }
         outcome.whole = Some(budget);
     }
     outcome.time = began.elapsed();
     outcome
+}
+
+/// Searches one scenario as far as `effort` goes.
+pub(super) fn search(scenario: &Scenario, effort: Effort) -> Outcome {
+    up_to(scenario, effort, |scenario, budget, until, outcome| {
+        let mut search = Search {
+            faults: scenario.faults,
+            seen: Seen::default(),
+            states: 0,
+            states_max: effort.states_max(),
+            until,
+            over: false,
+            path: Vec::new(),
+            longest: 0,
+            done: (0, 0),
+            marks: BTreeSet::new(),
+        };
+        let mut world = World::new(scenario);
+        let found = settle(&mut world, scenario, &mut search.path)
+            .and_then(|()| search.explore(world, budget));
+        outcome.states += search.states;
+        outcome.reach(search.longest, search.done, search.marks);
+        if let Err(text) = found {
+            outcome.failure = Some(Failure { text, events: tell(scenario, &search.path) });
+        }
+        !search.over
+    })
 }
 
 /// Takes the plain schedule until the story of the scenario begins.

@@ -316,10 +316,7 @@ fn a_primary_that_reaches_too_few_voters_keeps_none_from_who_reaches_more() {
 #[test]
 fn a_demote_that_joins_a_hand_over_holds_when_that_is_over() {
     for seed in 0..20 {
-        let mut world = World::new(seed, 3, 0, 0);
-        world.connect_all();
-        world.set_clients(1, 1);
-        world.run_until("node 1 serves", |world| world.answers(1));
+        let mut world = super::serving(seed, 3, 0, 0);
         world.wait(1);
         world.operate(2, Operation::Promote);
         let drains = |world: &World| {

@@ -267,6 +267,17 @@ fn what_stands_where_a_write_failed_that_was_in_memory_is_not_read() {
 }
 
 /// It was answered, so that others over it did not wait for it.
+/// All three are answered, and stand over each other as they were asked for.
+fn assert_in_order(world: &World, writes: &[u64]) {
+    for &write in writes {
+        assert_eq!(world.answer(1, write), Some(Ok(())));
+    }
+    for node in [2, 3] {
+        assert_eq!([40, 44, 50, 53].map(|sector| world.at(node, sector)), [1, 2, 3, 3]);
+    }
+    assert_eq!(world.buffers_held(), 0);
+}
+
 #[test]
 fn what_overlaps_what_is_asked_for_again_comes_again_after_it() {
     let mut world = early(&[1, 2, 3], &[2, 3], 1);
@@ -278,13 +289,7 @@ fn what_overlaps_what_is_asked_for_again_comes_again_after_it() {
     world.nodes.get_mut(&2).expect("there").disk_full = false;
     world.disk_goes_on(2);
     world.wait_ms(10_000);
-    for write in writes {
-        assert_eq!(world.answer(1, write), Some(Ok(())));
-    }
-    for node in [2, 3] {
-        assert_eq!([40, 44, 50, 53].map(|sector| world.at(node, sector)), [1, 2, 3, 3]);
-    }
-    assert_eq!(world.buffers_held(), 0);
+    assert_in_order(&world, &writes);
 }
 
 #[test]
@@ -298,11 +303,5 @@ fn a_write_that_failed_is_asked_for_again_before_those_that_came_after_it() {
     world.disk_goes_on(2);
     writes.push(world.write(1, 50, 4, 3));
     world.wait_ms(10_000);
-    for write in writes {
-        assert_eq!(world.answer(1, write), Some(Ok(())));
-    }
-    for node in [2, 3] {
-        assert_eq!([40, 44, 50, 53].map(|sector| world.at(node, sector)), [1, 2, 3, 3]);
-    }
-    assert_eq!(world.buffers_held(), 0);
+    assert_in_order(&world, &writes);
 }

@@ -114,6 +114,23 @@ fn a_flush_for_the_logs_sake_that_failed_on_the_only_copy_is_told_to_whoever_flu
     }
 }
 
+/// What a resync writes has a number of its own each time: nothing is kept of what fails.
+#[test]
+fn of_what_a_resync_fails_to_write_nothing_is_kept() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(1);
+    world.goes_on_alone(1, 2);
+    world.write(1, 0, 8, 7);
+    world.comes_back(1, 2);
+    world.nodes.get_mut(&2).expect("there").disk_full = true;
+    world.start_resync(1, 2);
+    world.wait_ms(3000);
+    let failed =
+        |message: &ShardMessage| matches!(message, ShardMessage::Written { ok: false, .. });
+    assert!(world.sent(2, 1, failed) > 0, "nothing failed");
+    assert!(world.nodes[&2].shard.local.failed_here.is_empty());
+}
+
 #[test]
 fn a_flush_that_the_only_copy_fails_elsewhere_is_not_asked_for_again() {
     let mut world = World::new(&[1, 2], &[2]);

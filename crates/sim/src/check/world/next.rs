@@ -29,12 +29,8 @@ impl World {
         all.extend(
             self.numbers().filter(|&node| writes && self.targets(node).is_some()).map(Plain::Write),
         );
-        if over {
-            if self.held.values().any(|&until| until == 0) {
-                all.push(Plain::Release);
-            } else if self.next_time() <= BEGIN + self.scenario.length {
-                all.push(Plain::Advance);
-            }
+        if over && self.next_time() <= BEGIN + self.scenario.length {
+            all.push(Plain::Advance);
         }
         all
     }
@@ -148,15 +144,5 @@ impl World {
     /// Nodes that are up and not held, sessions and links that are in use.
     pub(in crate::check) fn running(&self) -> impl Iterator<Item = u16> + '_ {
         self.numbers().filter(|&node| self.is_up(node) && !self.is_held(Thing::Node(node)))
-    }
-
-    pub(in crate::check) fn sessions(&self) -> impl Iterator<Item = (u16, u16)> + '_ {
-        self.sessions.keys().copied()
-    }
-
-    /// Links with something on its way that nothing holds up.
-    pub(in crate::check) fn links(&self) -> BTreeSet<(u16, u16)> {
-        let all = self.queue.iter().map(|packet| (packet.from, packet.to));
-        all.filter(|&(from, to)| !self.is_held(Thing::Link(from, to))).collect()
     }
 }
