@@ -12,7 +12,9 @@ impl World {
     /// said for others' information arrives at once. Empty: the story is over.
     pub(in crate::check) fn any(&self) -> Vec<Plain> {
         let mut all = self.steps();
-        if let Some(&told) = all.iter().find(|&&event| self.is_information(event)) {
+        // By their links: in which order those sent does not tell two states apart.
+        let told = all.iter().filter(|&&event| self.is_information(event));
+        if let Some(&told) = told.min_by_key(|&&event| self.link(event)) {
             return vec![told];
         }
         if self.scenario.wishes.get(self.wishes).is_some_and(|wish| wish.0 <= self.age()) {
