@@ -9,6 +9,8 @@ mod harness;
 mod node_program;
 
 use std::fs;
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -37,6 +39,21 @@ fn a_cluster_comes_up_goes_down_and_comes_up_again() {
     cluster.ends_with(1, &["status"]);
     cluster.done(&["dev", "up", "--detach"]);
     cluster.done(&["status"]);
+}
+
+/// The kernel may hold its sockets for some milliseconds longer than its process: once in ten times, here, so that it is looked at often.
+#[test]
+fn a_node_that_was_killed_listens_nowhere_any_more() {
+    let cluster = TestCluster::up(3, "memory");
+    for _ in 0..8 {
+        for node in ["a", "b", "c"] {
+            let nbd = cluster.nbd(node);
+            cluster.done(&["dev", "kill", node]);
+            let admin = UnixStream::connect(cluster.directory.join(node).join("admin.sock"));
+            assert!(admin.is_err() && TcpStream::connect(&nbd).is_err(), "{admin:?}");
+            cluster.done(&["dev", "start", node]);
+        }
+    }
 }
 
 #[test]

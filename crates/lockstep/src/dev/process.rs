@@ -6,6 +6,9 @@
 //! Not here: what the node's files say (`up`).
 
 use std::fs::{self, OpenOptions};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,6 +19,7 @@ use rustix::process::{Pid, Signal, kill_process, setsid};
 
 use crate::admin::Node;
 use crate::cluster::{DevCluster, NodeEntry};
+use crate::dev::up::NVME_PORT;
 use crate::problem::{
     CLUSTERS_MIXED, FILE, FOREIGN_PROCESS, NO_PROGRAM, NODE_DIED, Problem, TIMED_OUT,
 };
@@ -31,6 +35,9 @@ const KILL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Between two looks at something that changes soon.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// What a look at one address may take.
+const LOOK_LIMIT: Duration = Duration::from_secs(1);
 
 /// Looks at a process that is just becoming another program, at most: a second in all.
 const EXEC_LOOKS_MAX: u32 = 100;
@@ -196,7 +203,7 @@ pub(crate) fn stop(cluster: &DevCluster, nodes: &[&NodeEntry]) -> Result<usize, 
         }
         let note = note_path(&cluster.directory_of(node));
         match fs::remove_file(&note) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
                 return Err(Problem::file(&note, &error));
             }
             _ => {}
@@ -221,13 +228,24 @@ fn signal(cluster: &DevCluster, node: &NodeEntry, pid: u32, signal: Signal) -> R
 
 fn gone_within(cluster: &DevCluster, node: &NodeEntry, limit: Duration) -> bool {
     let begun = Instant::now();
-    while running(cluster, node).is_some() {
+    while running(cluster, node).is_some() || listens(cluster, node) {
         if begun.elapsed() >= limit {
             return false;
         }
         thread::sleep(LOOK_INTERVAL);
     }
     true
+}
+
+/// Whether somebody would be taken in still where a node listened: the kernel takes io_uring's rings down after the process that
+/// had them, and until then, for some milliseconds, they hold its sockets.
+fn listens(cluster: &DevCluster, node: &NodeEntry) -> bool {
+    let ports = [node.listen, node.nbd, SocketAddr::new(node.address, NVME_PORT)];
+    let taken_in = |address: &SocketAddr| match TcpStream::connect_timeout(address, LOOK_LIMIT) {
+        Ok(_) => true,
+        Err(error) => error.kind() == ErrorKind::ConnectionReset,
+    };
+    UnixStream::connect(cluster.admin_of(node).socket).is_ok() || ports.iter().any(taken_in)
 }
 
 /// Neither gone nor a zombie, which waits only for its parent. Its first thread may be one before the others have ended, and as
