@@ -125,10 +125,11 @@ impl Shard {
     }
 
     pub(super) fn on_own_flushed(&mut self, id: u64, answer: DiskAnswer, out: &mut Out) {
-        let untold = core::mem::take(&mut self.only_disk.flush_untold);
-        let failed = answer == DiskAnswer::Failed || untold || self.has_lost_some();
+        let lost = answer == DiskAnswer::Failed || self.has_lost_some();
         if let Some(Kind::Flush(flush)) = self.ops.get_mut(&id).map(|op| &mut op.kind) {
             if flush.own == Own::Pending {
+                let for_client = flush.purpose == FlushFor::Client;
+                let failed = lost || for_client && self.only_disk.take_untold();
                 flush.own = if failed { Own::Failed } else { Own::Done };
             }
             self.settle_own_flush(id, out);
@@ -158,9 +159,13 @@ impl Shard {
             return;
         }
         flush.complete = true;
-        let (sequence, purpose) = (flush.sequence, flush.purpose);
+        let (sequence, purpose, elsewhere) =
+            (flush.sequence, flush.purpose, flush.own == Own::None);
         self.asked.remove(&sequence);
         match purpose {
+            FlushFor::Client if elsewhere && self.only_disk.take_untold() => {
+                self.fail_op(id, AnswerError::Io, out);
+            }
             FlushFor::Client => self.finish_op(id, out),
             FlushFor::Recovery => {
                 self.ops.remove(&id);

@@ -158,7 +158,8 @@ impl Shard {
     }
 
     /// A flush that nobody waits for but this node, and that its disk failed, is no more: one of a growth, which begins anew, or
-    /// the one after the loss of all caches, which is asked for again.
+    /// the one after the loss of all caches, which is asked for again. What the disk lost by it may be clients', and the next flush
+    /// covers nothing of that: the first of them that asks for one is told.
     pub(super) fn drop_own_flush(&mut self, id: u64) {
         if let Some(Kind::Flush(flush)) = self.ops.get(&id).map(|op| &op.kind)
             && !matches!(flush.purpose, FlushFor::Client)
@@ -166,6 +167,7 @@ impl Shard {
             let sequence = flush.sequence;
             self.asked.remove(&sequence);
             self.ops.remove(&id);
+            self.only_disk.flush_untold = true;
             self.only_disk.flush_again_at = self.now + self.tick_length();
         }
     }

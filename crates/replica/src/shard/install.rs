@@ -48,6 +48,8 @@ impl Shard {
         self.install_effects(was_in_sync, new_reign);
         if self.own_left(&new) {
             self.kept = false;
+            // Others have what this disk lost.
+            self.only_disk.flush_untold &= !was_in_sync;
         }
         self.cut_beyond(&new);
         self.note_rooms(&new);

@@ -206,12 +206,21 @@ pub struct Shard {
 /// What the only disk that counts failed while no other replica was in sync.
 #[derive(Debug, Default)]
 struct OnlyDisk {
-    /// Of what is not retired, its writes: they stay so until another replica is in sync.
-    failed: Vec<u64>,
+    /// Sequences of its writes among them, which count as not retired until another replica is in sync. Others' may be in between.
+    failed: RangeSet,
+    /// The last of them.
+    last_failed: u64,
     /// The flush after the loss of all caches is not asked for again before.
     flush_again_at: Instant,
-    /// A flush for the log's sake failed, and nobody was told: the next one fails.
+    /// A flush failed that no client had asked for: the next one that a client asks for fails.
     flush_untold: bool,
+}
+
+impl OnlyDisk {
+    /// Whether a flush failed of which no client knows, and one is told now.
+    fn take_untold(&mut self) -> bool {
+        core::mem::take(&mut self.flush_untold)
+    }
 }
 
 impl Shard {

@@ -355,7 +355,7 @@ impl Shard {
         let buffer = if let DiskAnswer::Data(buffer) = answer { buffer } else { None };
         let rotten = answer == DiskAnswer::Rotten;
         // The primary's flush counts on this copy as on its own: not once the disk failed something.
-        let untold = kind == PeerAsk::Flush && core::mem::take(&mut self.only_disk.flush_untold);
+        let untold = kind == PeerAsk::Flush && self.only_disk.take_untold();
         let lost = untold || kind == PeerAsk::Flush && self.has_lost_some();
         let ok = answer != DiskAnswer::Failed && !rotten && !lost;
         if kind == PeerAsk::Write && !ok && self.unretired.get(&sequence).is_some() {

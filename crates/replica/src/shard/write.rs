@@ -18,7 +18,7 @@ use super::local::{Action, Purpose};
 use super::op::{Content, Kind, Op, Own, Write};
 use super::peer::Peer;
 use super::seats::{NodeSet, Nodes};
-use super::{Out, Shard};
+use super::{OnlyDisk, Out, Shard};
 use crate::door::{DiskAnswer, ShardOutput};
 use alloc::vec::Vec;
 use base::{AnswerError, NodeId, Span};
@@ -28,6 +28,8 @@ use wire::{OnIoError, ShardMessage, WriteFlags};
 const RETIRE_BATCH: u64 = 64;
 /// Open writes looked at when a retirement is told.
 const RETIRE_RUNS: usize = 1000;
+/// Runs of writes that the only disk failed that are kept apart.
+pub(super) const FAILED_RUNS: usize = 1000;
 
 impl Shard {
     fn write_mut(&mut self, id: u64) -> Option<&mut Write> {
@@ -288,7 +290,7 @@ impl Shard {
         write.own = Own::None;
         write.retired = true;
         let (copy, early, sequence) = (write.copy, write.early, write.sequence);
-        self.only_disk.failed.push(sequence);
+        self.keep_unretired(sequence);
         self.settle_write(id, out);
         if early {
             self.fail_flushes_after(id, out);
@@ -298,14 +300,24 @@ impl Shard {
         }
     }
 
+    /// What the only disk failed is not told as retired. A client may go on with such writes for as long as it likes: of many that
+    /// do not follow each other the last are kept together with what is between them, which stays in doubt for longer than it has to.
+    fn keep_unretired(&mut self, sequence: u64) {
+        self.unretired_own.remove(&sequence);
+        let OnlyDisk { failed, last_failed, .. } = &mut self.only_disk;
+        let alone = failed.run_count() < FAILED_RUNS;
+        let first = if alone { sequence } else { sequence.min(*last_failed) };
+        failed.insert(first, sequence + 1);
+        *last_failed = sequence;
+    }
+
     /// A replica has come into sync that was copied all that is here: of what the only disk failed nothing is in doubt there any
     /// more.
     pub(super) fn retire_failed(&mut self) {
-        for sequence in core::mem::take(&mut self.only_disk.failed) {
-            if self.unretired_own.remove(&sequence).is_some() {
-                self.retired_count += 1;
-                self.retire_due = 0;
-            }
+        if !self.only_disk.failed.is_empty() {
+            self.only_disk.failed.clear();
+            self.retired_count += 1;
+            self.retire_due = 0;
         }
     }
 
@@ -418,21 +430,27 @@ impl Shard {
 
     /// Everything up to the first is on every in-sync disk, and the later writes in these runs.
     fn retired(&self) -> (u64, Vec<(u64, u64)>) {
-        let upto = self.unretired_own.keys().next().map_or(self.last_write, |first| first - 1);
+        let end = self.last_write + 1;
+        let mut written = self.unretired_own.keys().map(|&open| (open, open + 1)).peekable();
+        let mut failed = self.only_disk.failed.iter().chain([(end, end)]).peekable();
+        let mut open = core::iter::from_fn(|| match (written.peek(), failed.peek()) {
+            (Some(next), Some(run)) if next.0 < run.0 => written.next(),
+            (Some(_), None) => written.next(),
+            _ => failed.next(),
+        });
+        let Some((first, mut at)) = open.next() else { unreachable!("the end is one") };
         let mut ahead = Vec::new();
-        let mut at = upto + 1;
         // Many may be open side by side for long: those that the only disk failed.
-        let ends = self.unretired_own.keys().copied().chain([self.last_write + 1]);
-        for open in ends {
+        for (open, end) in open {
             if at < open && ahead.len() == RETIRE_RUNS {
                 break;
             }
             if at < open {
                 ahead.push((at, open));
             }
-            at = open + 1;
+            at = at.max(end);
         }
-        (upto, ahead)
+        (first - 1, ahead)
     }
 
     /// Who is told of retirements: in-sync peers, and those that are being brought up to date, whose logs

@@ -2,9 +2,10 @@
 
 use super::world::{SECTORS, VOLUME, World, span};
 use crate::door::{DiskRequest, FromShard, ToShard};
+use crate::shard::write::FAILED_RUNS;
 use alloc::vec;
 use alloc::vec::Vec;
-use base::{AnswerError, NodeId, Op, SessionId};
+use base::{AnswerError, Instant, NodeId, Op, SessionId};
 use wire::{OnIoError, Protocol, ReadPolicy, ShardMessage};
 
 fn pair() -> World {
@@ -734,4 +735,68 @@ fn the_flush_after_the_loss_of_all_caches_is_asked_for_again_where_the_only_disk
     world.nodes.get_mut(&1).expect("there").disk_fails = false;
     world.wait_ms(1000);
     assert!(world.has_said(1, &FromShard::Reconciled { reign }));
+}
+
+/// The only copy in sync, of `copy`, fails the flush after the loss of all caches once: what it lost by that a later one does not
+/// bring back.
+fn failed_in_recovery(nodes: &[u16], copy: u16) -> World {
+    let mut world = World::new(nodes, &[copy]);
+    world.configuration.recovering = true;
+    world.nodes.get_mut(&copy).expect("there").disk_fails = true;
+    world.begin_reign(1);
+    world.wait_ms(100);
+    world.nodes.get_mut(&copy).expect("there").disk_fails = false;
+    world.wait_ms(1000);
+    let reign = world.configuration.reign;
+    assert!(world.has_said(1, &FromShard::Reconciled { reign }), "copy of {copy}");
+    world.configuration.recovering = false;
+    world.change(1, &[copy]);
+    world.tell(1, ToShard::Serve { reign });
+    world.tell(1, ToShard::Lease { until: Instant(u64::MAX) });
+    world
+}
+
+#[test]
+fn a_flush_that_nobody_waits_for_and_the_only_disk_fails_is_told_to_whoever_asks_for_the_next() {
+    for (nodes, copy) in [(&[1][..], 1), (&[1, 2][..], 2)] {
+        let mut world = failed_in_recovery(nodes, copy);
+        let flush = world.flush(1);
+        world.wait_ms(100);
+        assert_eq!(world.answer(1, flush), Some(Err(AnswerError::Io)), "copy of {copy}");
+        let next = world.flush(1);
+        world.wait_ms(100);
+        assert_eq!(world.answer(1, next), Some(Ok(())));
+    }
+}
+
+#[test]
+fn a_flush_that_a_disk_failed_is_told_to_nobody_once_another_copy_is_the_one_that_counts() {
+    let mut world = pair();
+    world.nodes.get_mut(&1).expect("there").disk_fails = true;
+    world.nodes.get_mut(&1).expect("there").shard.only_disk.flush_untold = true;
+    world.change(1, &[2]);
+    let flush = world.flush(1);
+    world.wait_ms(100);
+    assert_eq!(world.answer(1, flush), Some(Ok(())));
+}
+
+#[test]
+fn of_what_the_only_disk_fails_for_ever_no_more_is_remembered_than_there_is_room_for() {
+    let mut world = pair();
+    world.goes_on_alone(1, 2);
+    for _ in 0..2 * FAILED_RUNS {
+        for fails in [true, false] {
+            world.nodes.get_mut(&1).expect("there").disk_full = fails;
+            world.write(1, 0, 1, 7);
+        }
+    }
+    let shard = &world.nodes[&1].shard;
+    assert!(shard.only_disk.failed.run_count() <= FAILED_RUNS);
+    assert_eq!(shard.unretired_own.len(), 0);
+    world.comes_back(1, 2);
+    world.start_resync(1, 2);
+    let write = world.write(1, 64, 1, 5);
+    world.wait_ms(1000);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    assert_eq!((world.at(2, 64), world.nodes[&2].shard.unretired.len()), (5, 0));
 }
