@@ -698,7 +698,8 @@ pub enum OperationError {
     Replaced,
     /// The volume is larger by now than it was asked to become, and it was not to shrink.
     Shrinks,
-    /// This node's disk failed while it wrote down that it goes on alone: it may be on that fork after its next start.
+    /// This node accepted a fork that it could not see decided: its disk failed while it wrote that down, or it lost its majority. It
+    /// may be on that fork after its next start.
     MayHaveForked,
     /// The comparison was stopped.
     Stopped,

@@ -293,7 +293,8 @@ impl World {
         self.may_be_fenced(client, op);
         let request = Request { way: self.paths.way(client), host, ..request };
         self.note(node, || format!("client asks {id} (operation {op}): {request:?}"));
-        self.open.insert(id, Open { node, client, op, taken: None, earlier });
+        let knew = self.knew_first((node, shard), op, &earlier);
+        self.open.insert(id, Open { node, client, op, taken: None, earlier, knew });
         self.open_of_client[client] += 1;
         let life = self.nodes[node].life;
         let delay = MICRO + self.random.below(20 * MICRO);
@@ -322,12 +323,12 @@ impl World {
         }
         self.open_of_client[open.client] -= 1;
         let (now, step) = (self.queue.now(), self.step);
-        if result == Err(AnswerError::SessionLost) {
-            self.session_lost(node, open.op);
-        }
         match result {
             Ok(()) => self.answered += 1,
-            Err(error) => self.mark(mark_of(error)),
+            Err(error) => {
+                self.check_error(node, &open, error);
+                self.mark(mark_of(error));
+            }
         }
         self.side_answered(node, open.op, result.is_ok());
         if result.is_ok() {

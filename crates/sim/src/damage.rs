@@ -71,17 +71,19 @@ impl World {
         self.mark("sim: disk restored");
     }
 
+    /// It runs, its disk is well, and what it holds is not about to go.
+    fn is_intact(&self, node: usize) -> bool {
+        let held = &self.nodes[node];
+        // Its process may end for that.
+        let fails = (held.disk_errors > 0 || held.disk_full) && self.counts_memory(node);
+        held.process.is_some() && self.is_sound(node) && !fails && !self.leaves(node)
+    }
+
     /// Another in-sync member is kept and running, and a majority of voters is without this node: also by
     /// the configurations that the nodes know, from which the newest has to be found again.
     pub(crate) fn can_lose_disk(&self, node: usize) -> bool {
         let Some(newest) = &self.oracle.newest else { return false };
-        let intact = |index: usize| {
-            let other = &self.nodes[index];
-            // Its process may end for that.
-            let fails = (other.disk_errors > 0 || other.disk_full) && self.counts_memory(index);
-            let is_well = self.is_sound(index) && !fails && !self.leaves(index);
-            index != node && other.process.is_some() && is_well
-        };
+        let intact = |index: usize| index != node && self.is_intact(index);
         let kept = newest.members.iter().any(|member| {
             let index = node_index(member.node);
             member.in_sync && intact(index) && self.is_kept(index, member.incarnation)
@@ -191,6 +193,36 @@ impl World {
     pub(crate) fn counts_memory(&self, node: usize) -> bool {
         let record = self.nodes[node].disk.as_ref().and_then(Disk::record);
         record.is_some_and(|record| record.in_memory) && !self.nodes[node].closed
+    }
+
+    /// A node is about to lose its power, as others are, or (`others` 0) its process. What a flush failed there is gone with it, if another
+    /// copy, which stays, has it by every configuration that may be chosen: at a power cut, whatever later flushes said; with its process,
+    /// which drops what of the disk is in memory when it begins anew, only what is not in sync any more.
+    pub(crate) fn lose_unflushed(&mut self, node: usize, others: u32) {
+        let id = self.nodes[node].id;
+        let values: Vec<Configuration> =
+            self.proposed().chain(self.oracle.newest.clone()).collect();
+        let stays = |member: &MemberEntry| {
+            let at = node_index(member.node);
+            others & (1 << at) == 0
+                && self.is_kept(at, member.incarnation)
+                && self.nodes[at].put_back.is_none()
+                && self.is_intact(at)
+        };
+        let has_it = |value: &Configuration| {
+            let own = value.member(id).is_some_and(|member| member.in_sync);
+            let elsewhere = || value.members.iter().any(|member| member.in_sync && stays(member));
+            !own || (others != 0 && elsewhere())
+        };
+        if !values.iter().all(has_it) {
+            return;
+        }
+        let held = &mut self.nodes[node];
+        let Some(disk) = &mut held.disk else { return };
+        if disk.lose_unflushed(&mut self.random) {
+            held.swapped = Some(held.incarnation);
+            self.mark("sim: what a flush failed is gone though a later one said that it was there");
+        }
     }
 
     /// Of nodes about to lose their caches, those that hold all that is left: a disk that the newest configuration, or

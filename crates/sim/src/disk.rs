@@ -69,6 +69,10 @@ pub struct Disk {
     record_in_flight: Option<Box<Record>>,
     sequence: u64,
     made: u64,
+    /// What was written up to here is not made stable by any flush: one failed that should have.
+    unflushable: u64,
+    /// The same up to here was said to be stable since.
+    believed: u64,
     /// Writes are stable once answered.
     pub write_through: bool,
     /// Metadata is in persistent memory.
@@ -420,7 +424,11 @@ impl Disk {
     /// Gives up request `id`: a write may have been carried out for some of its sectors.
     pub fn fail(&mut self, id: u64, random: &mut Prng) -> Option<InFlight> {
         let entry = self.in_flight.remove(&id)?;
-        self.tear(&entry, random, false);
+        if entry.request == DiskRequest::Flush && random.once_in(2) {
+            self.unflushable = self.unflushable.max(entry.mark);
+        } else {
+            self.tear(&entry, random, false);
+        }
         Some(entry)
     }
 
@@ -463,14 +471,41 @@ impl Disk {
         }
     }
 
+    /// Makes stable what was written up to `mark`. Where a flush failed for the newest of that, it only says so: the place holds
+    /// what is in the cache until the next power cut.
     fn flush(&mut self, mark: u64) {
+        self.believed = self.believed.max(mark);
         for sector in self.volumes.values_mut().flatten() {
             let covered = sector.cached.iter().take_while(|(number, _)| *number <= mark).count();
-            if covered > 0 {
+            if covered > 0 && sector.cached[covered - 1].0 > self.unflushable {
                 sector.stable = sector.cached[covered - 1].1;
                 sector.cached.drain(..covered);
             }
         }
+    }
+
+    /// What a flush failed, and no later one made stable, is gone, or some of it; false if none of that was said to be stable since.
+    pub fn lose_unflushed(&mut self, random: &mut Prng) -> bool {
+        let (mut lost, failed, believed) = (false, self.unflushable, self.believed);
+        for sector in self.volumes.values_mut().flatten() {
+            let stuck = sector.cached.iter().take_while(|(number, _)| *number <= failed).count();
+            if stuck == 0 {
+                continue;
+            }
+            let kept = usize::try_from(random.below(stuck as u64 + 1)).unwrap_or(0);
+            lost |= sector.cached[kept..stuck].iter().any(|(number, _)| *number <= believed);
+            if kept > 0 {
+                sector.stable = sector.cached[kept - 1].1;
+            }
+            sector.cached.drain(..stuck);
+        }
+        lost
+    }
+
+    /// What flushes said is true after all.
+    fn keep_unflushed(&mut self) {
+        self.unflushable = 0;
+        self.flush(self.believed);
     }
 
     /// Starts to write the record, over the older of its copies; false if one is being written.
@@ -493,6 +528,28 @@ impl Disk {
             self.put_record(&record);
         }
         Some(record)
+    }
+
+    /// The disk says that it could not write the record: that may be there all the same, or a part of it.
+    pub fn fail_record(&mut self, random: &mut Prng) {
+        let Some(record) = self.record_in_flight.take() else { return };
+        match random.below(3) {
+            0 => {}
+            1 => self.put_record(&record),
+            _ => self.tear_record(&record, random),
+        }
+    }
+
+    fn tear_record(&mut self, record: &Record, random: &mut Prng) {
+        let copy = usize::from(record.copy());
+        self.good_record = self.good_record.take().filter(|(bad, _)| *bad != copy);
+        self.records[copy] = self.torn(&self.records[copy], &record.encode(), random);
+        // The other copy is bad: that would be a disk that is lost.
+        if self.record().is_none()
+            && let Some((bad, good)) = self.good_record.take()
+        {
+            self.records[bad] = good;
+        }
     }
 
     /// Writes the record, or does not, though it says so: over the other copy, or not at all.
@@ -542,6 +599,7 @@ impl Disk {
         }
         let written = random.once_in(2);
         self.finish_record(written);
+        self.keep_unflushed();
         self.distrust();
     }
 
@@ -552,16 +610,9 @@ impl Disk {
             self.tear(&entry, random, true);
         }
         if let Some(record) = self.record_in_flight.take() {
-            let copy = usize::from(record.copy());
-            self.good_record = self.good_record.take().filter(|(bad, _)| *bad != copy);
-            self.records[copy] = self.torn(&self.records[copy], &record.encode(), random);
-            // The other copy is bad: that would be a disk that is lost.
-            if self.record().is_none()
-                && let Some((bad, good)) = self.good_record.take()
-            {
-                self.records[bad] = good;
-            }
+            self.tear_record(&record, random);
         }
+        self.keep_unflushed();
         let mode = random.below(4);
         for sector in self.volumes.values_mut().flatten() {
             let kept = match mode {
@@ -752,6 +803,42 @@ mod tests {
             );
         }
     }
+
+    /// The cache is read until the power is cut, and then whatever of it the disk likes.
+    #[test]
+    fn what_a_flush_failed_no_later_one_makes_stable_but_what_is_written_again_is() {
+        let span = Span::new(0, 1).expect("it fits");
+        let one = |disk: &mut Disk, request: DiskRequest, value: Token| {
+            let content = matches!(request, DiskRequest::Write { .. }).then(|| Rc::from([value]));
+            disk.submit(0, DiskOp(1), request, content).expect("nothing is in flight")
+        };
+        let buffer = BufferId(1);
+        let write = DiskRequest::Write { volume: VOLUME, span, buffer, durable: false };
+        let mut lost = 0;
+        for seed in 0..40 {
+            let mut random = Prng::new(seed);
+            let mut disk = Disk::new(&[(VOLUME, 1)]);
+            let id = one(&mut disk, write.clone(), 5);
+            disk.finish(id);
+            let id = one(&mut disk, DiskRequest::Flush, 0);
+            disk.fail(id, &mut random);
+            let id = one(&mut disk, DiskRequest::Flush, 0);
+            disk.finish(id);
+            assert_eq!(disk.all(VOLUME), [5], "the cache has it");
+            let mut other = disk.clone();
+            lost += u32::from(disk.lose_unflushed(&mut random));
+            disk.power_cut(&mut random);
+            let id = one(&mut other, write.clone(), 6);
+            other.finish(id);
+            let id = one(&mut other, DiskRequest::Flush, 0);
+            other.finish(id);
+            assert!(!other.lose_unflushed(&mut random));
+            other.power_cut(&mut random);
+            assert_eq!(other.all(VOLUME), [6]);
+        }
+        assert!((1..40).contains(&lost), "{lost}");
+    }
+
     #[test]
     fn a_power_cut_tears_persistent_memory_between_any_two_words() {
         let page = MetaPage::Log { half: 0, page: 0, copy: 0 };

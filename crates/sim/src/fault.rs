@@ -31,7 +31,12 @@ impl World {
         | FaultKind::BadWrite { node, .. }
         | FaultKind::BadPage { node, .. } = kind
         {
-            self.nodes[node].struck = true;
+            let lasts = matches!(
+                kind,
+                FaultKind::DiskErrors { .. } | FaultKind::DiskStall { .. } | FaultKind::Full { .. }
+            );
+            self.nodes[node].disk_was_bad |= !lasts;
+            self.strike(node, !lasts);
         }
         if self.is_taken_back(&kind) || self.happen_once(&kind, length, speaker) {
             return;
@@ -129,7 +134,14 @@ impl World {
         if self.trace {
             println!("---- fault {index} ends");
         }
-        match self.plan.faults[index].kind.clone() {
+        let kind = self.plan.faults[index].kind.clone();
+        if let FaultKind::DiskErrors { node, .. }
+        | FaultKind::DiskStall { node }
+        | FaultKind::Full { node } = kind
+        {
+            self.strike(node, false);
+        }
+        match kind {
             FaultKind::Pause { node } => self.resume(node),
             FaultKind::Block { from, to, both } => self.each_link(from, to, both, World::unblock),
             FaultKind::Slow { one, other, extra } => {
@@ -218,6 +230,7 @@ impl World {
         let nodes = self.spared(nodes, true);
         for node in 0..self.nodes.len() {
             if nodes & (1 << node) != 0 {
+                self.lose_unflushed(node, nodes);
                 self.kill(node, true);
                 let life = self.nodes[node].life;
                 let more = self.random.below(length.max(1));
@@ -258,6 +271,7 @@ impl World {
             return;
         }
         self.oracle.force_refused &= operation != Operation::Force;
+        self.oracle.fails_waiting |= operation == Operation::FailWaiting(true);
         self.next_operation += 1;
         let id = OperationId(self.next_operation);
         self.asks_to_reserve(id, &operation);

@@ -228,6 +228,9 @@ impl World {
 
     /// Requests that wait go on waiting in the new history.
     fn carry_open(&mut self, carried: &BTreeMap<OpIndex, OpIndex>) {
+        let knew = std::mem::take(&mut self.oracle.knew);
+        let carry = |(old, new): (&OpIndex, &OpIndex)| Some((*new, *knew.get(old)?));
+        self.oracle.knew = carried.iter().filter_map(carry).collect();
         for open in self.open.values_mut() {
             open.op = carried[&open.op];
             // What is left of it on a way that was given up was taken in an earlier reign.

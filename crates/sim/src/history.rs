@@ -14,6 +14,7 @@
 //!
 //! Not here: who was primary (`checker`), whether replicas agree (`checker`).
 
+use crate::client::GROWTH_NAMES;
 use crate::queue::Time;
 use base::{Span, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,6 +51,13 @@ pub struct Operation {
     pub ok: bool,
     /// Ended: answered, or its client died.
     pub ended: bool,
+}
+
+impl Operation {
+    /// Whether a flush makes stable what a volume of the history holds: its own, and what the same one grew by.
+    fn covers(&self, volume: VolumeId) -> bool {
+        volume.0 % GROWTH_NAMES == self.volume.0
+    }
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -216,18 +224,17 @@ impl History {
         call.map(|&(at, step, _)| (at, step))
     }
 
-    /// Whether a write of this token to this sector was answered well before `later` was called. Zeroes have no token that tells
+    /// Whether a write of this token to this sector was answered well before the flush `later` was called. Zeroes have no token that tells
     /// which ones they are: of them it is not known.
     #[must_use]
     pub fn is_complete_before(&self, later: OpIndex, sector: u64, token: Token) -> bool {
-        let volume = self.operations[later].volume;
         let called = self.events.iter().rposition(|&(_, _, event)| event == Event::Call(later));
         self.events[..called.unwrap_or(0)].iter().any(|&(_, _, event)| {
             let Event::Answer(index) = event else { return false };
             let operation = &self.operations[index];
             let covers = operation.span.first() <= sector && sector < operation.span.end();
             let is_it = token != 0 && operation.effect == Effect::Write(token);
-            covers && is_it && operation.volume == volume
+            covers && is_it && self.operations[later].covers(operation.volume)
         })
     }
 
@@ -321,13 +328,17 @@ impl History {
                 sectors.values_mut().for_each(|places| places.push(place));
                 continue;
             };
-            let sectors_of = match operation.effect {
-                Effect::Flush if !lost => continue,
-                Effect::Flush => 0..u64::MAX,
-                Effect::Read(_) | Effect::Write(_) => operation.span.first()..operation.span.end(),
-            };
+            if operation.effect == Effect::Flush && !lost {
+                continue;
+            }
+            if operation.effect == Effect::Flush {
+                let flushed =
+                    sectors.iter_mut().filter(|((volume, _), _)| operation.covers(*volume));
+                flushed.for_each(|(_, places)| places.push(place));
+                continue;
+            }
             let volume = operation.volume;
-            let touched = (volume, sectors_of.start)..(volume, sectors_of.end);
+            let touched = (volume, operation.span.first())..(volume, operation.span.end());
             sectors.range_mut(touched).for_each(|(_, places)| places.push(place));
         }
         sectors

@@ -18,6 +18,7 @@ pub mod checkers;
 mod client;
 mod damage;
 pub mod disk;
+mod excuses;
 mod fault;
 pub mod feature;
 mod fork;

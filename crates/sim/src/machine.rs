@@ -252,14 +252,15 @@ impl World {
         let errors = self.nodes[node].disk_errors;
         let ok = errors == 0 || !self.random.once_in(errors);
         let disk = self.nodes[node].disk.as_mut().expect("a record is written to a disk");
-        let record = disk.finish_record(ok);
-        if let Some(record) = record
-            && ok
-        {
-            self.record_is_stored(node, &record);
-        }
-        if !ok {
+        if ok {
+            if let Some(record) = disk.finish_record(true) {
+                self.record_is_stored(node, &record);
+            }
+        } else {
+            disk.fail_record(&mut self.random);
             self.nodes[node].disk_failed = true;
+            self.nodes[node].disk_was_bad = true;
+            self.strike(node, false);
         }
         self.step_member(node, life, MemberInput::Stored { number, ok });
     }
@@ -428,6 +429,7 @@ impl World {
         }
         let until = self.nodes[node].stalled_until;
         if until > self.queue.now() {
+            self.strike(node, false);
             self.queue.at(until, Event::Disk { node, life, id });
             return;
         }
@@ -438,6 +440,10 @@ impl World {
         let fails = full || (errors > 0 && self.random.once_in(errors));
         let fails = fails && !disk.is_journaled(id);
         let bad = if fails { None } else { self.goes_bad(node, id) };
+        if fails {
+            self.strike(node, false);
+        }
+        self.nodes[node].disk_was_bad |= fails || bad.is_some();
         let disk = self.nodes[node].disk.as_mut().expect("a request goes to a disk");
         let (entry, answer, data) = if fails {
             let Some(entry) = disk.fail(id, &mut self.random) else { return };
@@ -489,10 +495,13 @@ impl World {
 
     /// The process of a node dies.
     pub(crate) fn kill(&mut self, node: usize, power: bool) {
-        self.nodes[node].struck = true;
+        self.strike(node, false);
         for session in self.sessions_of(node) {
             let notice = if self.random.once_in(3) { 500 * MILLI } else { 5 * MILLI };
             self.break_session(session, notice);
+        }
+        if !power {
+            self.lose_unflushed(node, 0);
         }
         let volatile = !self.plan.stable_disks;
         let random = &mut self.random;

@@ -24,7 +24,11 @@ pub(crate) struct Oracle {
     /// Requests of clients that left: answers to them go nowhere.
     pub(crate) departed: BTreeSet<base::RequestId>,
     /// What was installed under each epoch.
-    installed: BTreeMap<(u64, Epoch), Configuration>,
+    pub(crate) installed: BTreeMap<(u64, Epoch), Configuration>,
+    /// What nodes knew when operations were asked for.
+    pub(crate) knew: BTreeMap<OpIndex, crate::excuses::Knew>,
+    /// An operator wanted what waits to fail.
+    pub(crate) fails_waiting: bool,
     /// Configurations that were proposed and are newer than `newest`.
     pub(crate) proposed: Vec<Configuration>,
     /// Blocks that differed at the last look though nobody knew.
@@ -107,25 +111,6 @@ impl World {
         self.agree(node, configuration);
         self.learns_rights(configuration);
         self.committed(configuration);
-    }
-
-    /// A client was told that nobody knows what became of its write: only if there was a configuration
-    /// of which no replica in sync had been spared; or a copy was forced that lacked something, after it was asked; or
-    /// its node just comes to a fork, and leaves the history in which it was asked.
-    pub(crate) fn session_lost(&mut self, node: usize, asked: OpIndex) {
-        let forked = self.oracle.newest.as_ref().is_some_and(|newest| newest.fork > 0);
-        let leaves = forked && self.nodes[node].left_in == self.step;
-        if asked < self.oracle.unknown_below || leaves {
-            return;
-        }
-        let spared = |known: &Configuration| {
-            self.nodes.iter().any(|node| !node.struck && known.is_in_sync(node.id))
-        };
-        if self.sides.is_none() && self.oracle.installed.values().all(spared) {
-            let text =
-                "a client's session is lost, and a replica that was always in sync was spared";
-            self.fail("answers", text.to_owned());
-        }
     }
 
     fn agree(&mut self, node: usize, configuration: &Configuration) {

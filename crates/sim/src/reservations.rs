@@ -108,7 +108,10 @@ impl World {
         let may = |client: usize| {
             allows(configuration.reservations_of(volume), host_id(client), Op::Write)
         };
-        self.reservations.denied.retain(|&client, _| !may(client));
+        // One that begins anew with what it knew may not.
+        if self.reservations.known.keys().next_back() == Some(&configuration.epoch) {
+            self.reservations.denied.retain(|&client, _| !may(client));
+        }
         let (now, step) = (self.queue.now(), self.step);
         let (history, unanswered) = (&mut self.history, &mut self.reservations.writes);
         for (&client, writes) in &mut self.reservations.fenced {

@@ -126,6 +126,9 @@ impl World {
         if self.is_away(node) && !self.rejoining {
             return;
         }
+        if self.nodes[node].struck.is_some() {
+            self.strike(node, false);
+        }
         let now = self.clock(node);
         let replica = self.plan.roles[node] == Role::Replica;
         let begin = Start {

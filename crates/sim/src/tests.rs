@@ -1,6 +1,7 @@
 //! Tests of the checkers themselves: what they must accept, and what they must not.
 
 use crate::campaign;
+use crate::client::GROWTH_NAMES;
 use crate::feature::{Choice, Feature};
 use crate::history::{Effect, History, OpIndex, Operation};
 use crate::plan::Plan;
@@ -323,6 +324,23 @@ fn a_loss_takes_back_what_was_not_flushed_and_nothing_else() {
         assert_eq!(script.is_linear(), allowed, "{seen} after the loss");
         script.read(if seen == 4 { 3 } else { 4 });
         assert!(!script.is_linear(), "what is read after a loss stays");
+    }
+}
+
+#[test]
+fn a_flush_makes_stable_what_a_volume_grew_by_as_well() {
+    for (flushed, allowed) in [(false, true), (true, false)] {
+        let mut script = Script::default();
+        let grown = VolumeId(GROWTH_NAMES);
+        let write = script.ask(Operation { volume: grown, ..operation(Effect::Write(1)) });
+        script.done(write);
+        if flushed {
+            script.flush();
+        }
+        script.lose();
+        let read = script.ask(Operation { volume: grown, ..operation(Effect::Read(Vec::new())) });
+        script.saw(read, 0);
+        assert_eq!(script.is_linear(), allowed);
     }
 }
 

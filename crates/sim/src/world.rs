@@ -138,8 +138,10 @@ pub(crate) struct Node {
     pub(crate) swapped: Option<Incarnation>,
     pub(crate) disk_errors: u64,
     pub(crate) stalled_until: Time,
-    /// A fault struck its disk, or ended its process.
-    pub(crate) struck: bool,
+    /// In which step a fault struck its disk last, or ended its process, or that began anew.
+    pub(crate) struck: Option<u64>,
+    /// Its disk failed something, or what it holds went bad.
+    pub(crate) disk_was_bad: bool,
     /// What its shards were told of last.
     pub(crate) installed: Option<wire::Configuration>,
     /// In which step a shard of it last failed what waited for a history that was given up.
@@ -183,7 +185,8 @@ impl Node {
             closed: false,
             disk_errors: 0,
             stalled_until: 0,
-            struck: false,
+            struck: None,
+            disk_was_bad: false,
             installed: None,
             left_in: 0,
             spoiled: false,
@@ -207,6 +210,8 @@ pub(crate) struct Open {
     pub(crate) taken: Option<Time>,
     /// The same write, asked for by ways that its client gave up.
     pub(crate) earlier: Vec<OpIndex>,
+    /// What the node knew then.
+    pub(crate) knew: crate::excuses::Knew,
 }
 
 /// A rule was broken.

@@ -84,6 +84,11 @@ impl Member {
     ) {
         if let Some(at) = self.operations.iter().position(|pending| pending.id == id) {
             let pending = self.operations.remove(at);
+            let undecided = pending.operation == Operation::Force && self.has_accepted_a_fork();
+            let result = match result {
+                Err(_) if undecided => Err(OperationError::MayHaveForked),
+                known => known,
+            };
             self.tell_done(&pending, result, out);
         }
     }
@@ -161,13 +166,11 @@ impl Member {
             .collect();
         for id in late {
             let invalidates = self.is_pending(id, &Operation::Invalidate);
-            let forks = self.is_pending(id, &Operation::Force) && self.has_accepted_fork();
             let reserve = self.operations.iter().find(|pending| {
                 pending.id == id && matches!(pending.operation, Operation::Reserve { .. })
             });
             let error = match self.live_primary() {
                 _ if let Some(pending) = reserve => super::reserve::expired(pending),
-                _ if forks => OperationError::MayHaveForked,
                 // It found no replica that would be left, or no majority.
                 _ if invalidates && self.has_primary() => OperationError::LastReplica,
                 Some(node) => OperationError::OtherPrimary(node),
@@ -392,7 +395,21 @@ impl Member {
         !self.store.broken && self.has_accepted_fork()
     }
 
-    /// Whether the record as this node meant to store it accepts such a fork.
+    /// Whether the record as this node meant to store it accepts a fork that is not known to be decided. It may be on the disk, also
+    /// if that says that it is not, or at others: who finds it there goes on from it.
+    fn has_accepted_a_fork(&self) -> bool {
+        let Some((known, record)) = self.known.as_ref().zip(self.record.as_ref()) else {
+            return false;
+        };
+        // What was decided in a later reign has taken its place for good.
+        let stands = |ballot: &Ballot| *ballot >= known.ballot;
+        record
+            .accepted
+            .as_ref()
+            .is_some_and(|(ballot, value)| stands(ballot) && value.fork > known.configuration.fork)
+    }
+
+    /// Whether that record accepts one that this node alone decides.
     fn has_accepted_fork(&self) -> bool {
         let Some((known, record)) = self.known.as_ref().zip(self.record.as_ref()) else {
             return false;

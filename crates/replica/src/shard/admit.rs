@@ -1,7 +1,7 @@
 //! From a request to an operation: bounds, role, and its place in the order.
 
 use super::copy::Purpose as CopyPurpose;
-use super::op::{Client, Content, FlushFor, Kind, Origin, Own, Read, Write, changes};
+use super::op::{Client, Content, FlushFor, Kind, Op, Origin, Own, Read, Write, changes};
 use super::seats::NodeSet;
 use super::{Out, Shard};
 use crate::door::{FromShard, ShardOutput};
@@ -391,7 +391,9 @@ impl Shard {
             return self.answer_gone(&client, out);
         }
         let forwarded = self.forwards.values().any(|forward| of(&forward.client));
-        if forwarded || self.ops.values().any(|op| op.client.as_ref().is_some_and(of)) {
+        let answered = |op: &Op| matches!(&op.kind, Kind::Write(write) if write.answered);
+        let open = |op: &Op| op.client.as_ref().is_some_and(of) && !answered(op);
+        if forwarded || self.ops.values().any(open) {
             self.withdrawn.insert(id);
         }
     }

@@ -710,6 +710,7 @@ impl Shard {
             && matches!(copy.purpose, Purpose::Grow { .. })
         {
             self.growths.remove(&op.volume);
+            self.only_disk.again_at = self.now + self.tick_length();
         }
         self.copy_done(id, false, out);
     }
@@ -808,7 +809,7 @@ impl Shard {
             && self.reconcile.is_empty()
             && self.copies == 0
             && self.reconciled != Some(reign)
-            && self.now >= self.only_disk.flush_again_at
+            && self.now >= self.only_disk.again_at
             && !flushing
         {
             self.start_flush(None, FlushFor::Recovery, out);

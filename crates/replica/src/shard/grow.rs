@@ -68,14 +68,17 @@ impl Shard {
     /// Queues as many pieces as are due.
     pub(super) fn pump_growths(&mut self, out: &mut Out) {
         let Some(known) = self.configuration.clone() else { return };
-        if self.disk_failing && self.is_own_in_sync() {
-            // What was asked of this disk may not be there: begin anew when it counts no more.
+        if self.has_lost_some() && self.is_own_in_sync() {
+            // What was asked of this disk may not be there: begin anew when it counts no more, or when it is all there is.
             self.growths.clear();
             return;
         }
         for entry in &known.volumes {
             let Some(end) = entry.grows_to else { continue };
             if !self.growths.contains_key(&entry.volume) {
+                if self.now < self.only_disk.again_at {
+                    continue;
+                }
                 out.push(ShardOutput::Mark("a volume grows"));
                 let (run, first) = (self.sequence(), entry.sectors);
                 let growth = Growth {
@@ -139,7 +142,7 @@ impl Shard {
     }
 
     fn flush_growth(&mut self, volume: VolumeId, out: &mut Out) {
-        let failing = self.disk_failing && self.is_own_in_sync();
+        let failing = self.has_lost_some() && self.is_own_in_sync();
         let Some(growth) = self.growths.get_mut(&volume) else { return };
         if growth.open == 0 && !growth.flushing && !growth.said && !failing {
             growth.flushing = true;
@@ -164,11 +167,16 @@ impl Shard {
         if let Some(Kind::Flush(flush)) = self.ops.get(&id).map(|op| &op.kind)
             && !matches!(flush.purpose, FlushFor::Client)
         {
-            let sequence = flush.sequence;
+            let (sequence, purpose) = (flush.sequence, flush.purpose);
             self.asked.remove(&sequence);
             self.ops.remove(&id);
+            if let FlushFor::Growth { volume, run } = purpose
+                && self.grows_in(volume, run)
+            {
+                self.growths.remove(&volume);
+            }
             self.only_disk.flush_untold = true;
-            self.only_disk.flush_again_at = self.now + self.tick_length();
+            self.only_disk.again_at = self.now + self.tick_length();
         }
     }
 }

@@ -68,10 +68,10 @@ struct LocalOp {
 #[derive(Debug)]
 enum Flight {
     Local(u64),
-    Flush(Purpose),
+    Flush { purpose: Purpose, failures: u64 },
     LogPage { volume: VolumeId, page: u32 },
     CoolBitmap,
-    CoolFlush,
+    CoolFlush { failures: u64 },
     SaveBitmap { volume: VolumeId, slot: u8, page: u64 },
 }
 
@@ -112,6 +112,8 @@ pub(super) struct Local {
     reign_begins: u64,
     /// Flushes that wait for writes of earlier reigns.
     flushes: Vec<Purpose>,
+    /// Flushes that failed. One that was under way then covers nothing for sure: the disk says once what it lost.
+    flush_failures: u64,
     /// Where a write of this reign that may have been counted as done failed since, and none was carried out after it:
     /// what stands there is older than what clients were told.
     stale: Vec<(VolumeId, Span)>,
@@ -140,6 +142,7 @@ impl Local {
             unwritten: None,
             reign_begins: 0,
             flushes: Vec::new(),
+            flush_failures: 0,
             stale: Vec::new(),
             stale_everywhere: false,
             rooms: BTreeMap::new(),
@@ -276,7 +279,8 @@ impl Shard {
             out.push(ShardOutput::Mark("flush waits for writes of an earlier reign"));
             self.local.flushes.push(purpose);
         } else {
-            self.submit(Flight::Flush(purpose), DiskRequest::Flush, out);
+            let failures = self.local.flush_failures;
+            self.submit(Flight::Flush { purpose, failures }, DiskRequest::Flush, out);
         }
     }
 
@@ -361,8 +365,13 @@ impl Shard {
         }
         self.local.cooling = Some(Cooling { victims, clock, pages_left });
         if pages_left == 0 {
-            self.submit(Flight::CoolFlush, DiskRequest::Flush, out);
+            self.flush_for_cooling(out);
         }
+    }
+
+    fn flush_for_cooling(&mut self, out: &mut Out) {
+        let failures = self.local.flush_failures;
+        self.submit(Flight::CoolFlush { failures }, DiskRequest::Flush, out);
     }
 
     /// Saves every bitmap page that differs from disk; in good order, not needed for safety.
@@ -417,16 +426,21 @@ impl Shard {
         let flight = self.local.flights.remove(&op.0).expect("the disk answers what it was asked");
         if answer == DiskAnswer::Failed {
             self.disk_failed(out);
-            if matches!(flight, Flight::LogPage { .. } | Flight::CoolBitmap | Flight::CoolFlush) {
+            let of_the_log = matches!(
+                flight,
+                Flight::LogPage { .. } | Flight::CoolBitmap | Flight::CoolFlush { .. }
+            );
+            if of_the_log {
                 self.log_failed(out);
             }
         }
+        let answer = self.judge_flush(&flight, answer);
         match flight {
             Flight::Local(id) => {
                 self.read_by_disk(id, out);
                 self.local_done(id, answer, out);
             }
-            Flight::Flush(purpose) => self.on_local(purpose, answer, out),
+            Flight::Flush { purpose, .. } => self.on_local(purpose, answer, out),
             Flight::LogPage { volume, page } => {
                 // A page that failed names nothing for sure; the disk is given up, so nothing waits for it.
                 if answer != DiskAnswer::Failed {
@@ -439,11 +453,11 @@ impl Shard {
                     cooling.pages_left -= 1;
                     let goes_on = answer != DiskAnswer::Failed && self.has_disk;
                     if cooling.pages_left == 0 && goes_on {
-                        self.submit(Flight::CoolFlush, DiskRequest::Flush, out);
+                        self.flush_for_cooling(out);
                     }
                 }
             }
-            Flight::CoolFlush => self.cooled(answer, out),
+            Flight::CoolFlush { .. } => self.cooled(answer, out),
             Flight::SaveBitmap { volume, slot, page } => {
                 self.local.saving -= 1;
                 if answer == DiskAnswer::Failed {
@@ -453,6 +467,16 @@ impl Shard {
                 self.next_bitmaps(out);
             }
         }
+    }
+
+    fn judge_flush(&mut self, flight: &Flight, answer: DiskAnswer) -> DiskAnswer {
+        let (Flight::Flush { failures, .. } | Flight::CoolFlush { failures }) = flight else {
+            return answer;
+        };
+        if answer == DiskAnswer::Failed {
+            self.local.flush_failures += 1;
+        }
+        if *failures == self.local.flush_failures { answer } else { DiskAnswer::Failed }
     }
 
     /// A write in flight ended: its buffer is released now if it was given up before.
@@ -507,7 +531,9 @@ impl Shard {
 
     fn cooled(&mut self, answer: DiskAnswer, out: &mut Out) {
         let Some(cooling) = self.local.cooling.take() else { return };
-        self.only_disk.flush_untold |= answer == DiskAnswer::Failed;
+        let known = self.configuration.as_ref();
+        let counts = known.is_some_and(|known| known.is_in_sync(self.node));
+        self.only_disk.flush_untold |= answer == DiskAnswer::Failed && counts;
         if answer == DiskAnswer::Failed || self.has_lost_some() {
             return;
         }

@@ -210,8 +210,8 @@ struct OnlyDisk {
     failed: RangeSet,
     /// The last of them.
     last_failed: u64,
-    /// The flush after the loss of all caches is not asked for again before.
-    flush_again_at: Instant,
+    /// Before then the flush after the loss of all caches is not asked for again, nor does a growth begin anew.
+    again_at: Instant,
     /// A flush failed that no client had asked for: the next one that a client asks for fails.
     flush_untold: bool,
 }

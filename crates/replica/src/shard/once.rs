@@ -663,6 +663,13 @@ impl Shard {
         }
     }
 
+    /// The reign from which on it can tell what became of every write, if it can of any, whoever goes. For checks.
+    #[must_use]
+    pub fn remembers_since(&self) -> Option<Epoch> {
+        let agreed = !self.is_primary() || self.once.settlement.settled;
+        self.once.effects.since.filter(|_| agreed && !self.disk_failing)
+    }
+
     /// A member told its doubt again, within a reign: after a restart it remembers nothing.
     pub(super) fn told_again(&mut self, node: NodeId, out: &mut Out) {
         let told = self.once.settlement.told.remove(&node);

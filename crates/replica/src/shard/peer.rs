@@ -164,11 +164,12 @@ impl Shard {
             self.check_gathered(out);
             return;
         }
+        let was_asked = self.is_ready(node);
         let Some(peer) = self.peers.get_mut(&node) else { return };
         if peer.session != Some(session) {
             return;
         }
-        if peer.ready.is_none() {
+        if !was_asked {
             peer.asked = self.now;
         }
         peer.ready = Some(epoch);

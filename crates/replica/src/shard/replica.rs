@@ -164,7 +164,7 @@ impl Shard {
             }
             ShardMessage::Compare { epoch, sequence, volume, span, resync } => {
                 if self.obeys(node, epoch, out) {
-                    if resync {
+                    if resync && self.was_place(volume, span) {
                         self.mark_for_outsiders(volume, span);
                     }
                     let kind = PeerAsk::Hash;

@@ -136,7 +136,7 @@ impl Shard {
             || self.draining.is_some()
             || (self.is_primary() && !self.reconcile.is_empty())
             || self.peers.values().any(|peer| peer.sync.is_some())
-            || self.now < self.only_disk.flush_again_at
+            || self.now < self.only_disk.again_at
             || self.owes_retirement();
         let tick = self.last_tick + self.tick_length();
         let syncs = self.peers.values().any(|peer| peer.sync.is_some());

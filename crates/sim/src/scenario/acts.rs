@@ -106,8 +106,8 @@ impl Scenario {
     pub(super) fn disk_trouble(&mut self, words: &[&str]) -> Result<(), String> {
         let at = self.nodes(words.get(1..2).ok_or("which node?")?)?[0];
         let until = self.world.queue.now() + number(words.get(2)).unwrap_or(0) as Time * MILLI;
+        self.world.strike(at, words[0] == "stall");
         let node = &mut self.world.nodes[at];
-        node.struck = true;
         match words[0] {
             "errors" => node.disk_errors = 1,
             "full" => node.disk_full = true,

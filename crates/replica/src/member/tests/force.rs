@@ -59,6 +59,16 @@ fn who_forces_a_node_whose_disk_fails_over_it_hears_that_it_may_have_come_about(
 }
 
 #[test]
+fn a_primary_whose_disk_fails_over_a_fork_hears_that_it_may_have_come_about() {
+    let mut world = serving(7, 2, 1, 1);
+    world.crash(2);
+    world.store_fails.insert(1);
+    let forced = world.operate(1, Operation::Force);
+    world.run_until("it is answered", |world| world.is_done(1, forced));
+    assert_eq!(world.node(1).done[&forced], Err(OperationError::MayHaveForked));
+}
+
+#[test]
 fn a_fork_is_decided_by_the_record_that_says_so_through_a_restart() {
     let (mut world, _) = forced_with_a_slow_disk();
     let decided = |world: &World| {

@@ -5,7 +5,7 @@ use crate::door::{DiskRequest, FromShard, ToShard};
 use crate::shard::write::FAILED_RUNS;
 use alloc::vec;
 use alloc::vec::Vec;
-use base::{AnswerError, Instant, NodeId, Op, SessionId};
+use base::{AnswerError, Instant, NodeId, Op, SessionId, Span, VolumeId};
 use wire::{OnIoError, Protocol, ReadPolicy, ShardMessage};
 
 fn pair() -> World {
@@ -596,6 +596,17 @@ fn hostile_numbers_in_a_message_do_no_harm() {
     ] {
         world.hear(2, 1, message);
     }
+    // What a primary compares is marked for who is out of sync: there is no bit so far out.
+    let mut world = World::new(&[1, 2, 3], &[1, 2]);
+    world.lead(1);
+    let epoch = world.configuration.epoch;
+    let far = Span::new(1 << 40, 8).expect("a span");
+    for volume in [VOLUME, VolumeId(9)] {
+        let sequence = 1 << 40;
+        let message = ShardMessage::Compare { epoch, sequence, volume, span: far, resync: true };
+        world.hear(2, 1, message);
+    }
+    assert_eq!(world.nodes[&2].shard.bitmaps.unsaved(), []);
 }
 
 #[test]
@@ -799,4 +810,41 @@ fn of_what_the_only_disk_fails_for_ever_no_more_is_remembered_than_there_is_room
     world.wait_ms(1000);
     assert_eq!(world.answer(1, write), Some(Ok(())));
     assert_eq!((world.at(2, 64), world.nodes[&2].shard.unretired.len()), (5, 0));
+}
+
+#[test]
+fn a_flush_that_is_under_way_when_another_one_fails_on_the_only_copy_covers_nothing_either() {
+    let mut world = World::new(&[1], &[1]);
+    world.lead(1);
+    world.write(1, 0, 8, 7);
+    world.nodes.get_mut(&1).expect("there").disk_held = true;
+    let flushes = [world.flush(1), world.flush(1)];
+    world.nodes.get_mut(&1).expect("there").disk_fails = true;
+    world.disk_answers(1, 0);
+    world.nodes.get_mut(&1).expect("there").disk_fails = false;
+    world.disk_goes_on(1);
+    for flush in flushes {
+        assert_eq!(world.answer(1, flush), Some(Err(AnswerError::Io)));
+    }
+    let next = world.flush(1);
+    assert_eq!(world.answer(1, next), Some(Ok(())));
+}
+
+#[test]
+fn a_peer_that_hears_of_a_size_late_is_not_late_with_what_was_open_before() {
+    let mut world = pair();
+    let mut next = world.next_with(&[1, 2]);
+    next.volumes[0].sectors += 64;
+    world.install(next, &[1]);
+    let write = world.write(1, 0, 8, 1);
+    world.wait_ms(4000);
+    world.install_on(2);
+    world.held.insert((2, 1));
+    world.ready(1, 2);
+    world.wait_ms(200);
+    let late = |said: &FromShard| matches!(said, FromShard::PeerLate { .. });
+    assert!(!world.nodes[&1].said.iter().any(late), "it was sent it just now");
+    world.held.clear();
+    world.run();
+    assert_eq!(world.answer(1, write), Some(Ok(())));
 }

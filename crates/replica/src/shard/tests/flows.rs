@@ -864,3 +864,18 @@ fn what_was_begun_for_a_client_that_is_gone_goes_on_and_is_begun_once() {
     world.withdraw(1, 4711);
     assert!(world.nodes[&1].shard.withdrawn.is_empty());
 }
+
+#[test]
+fn a_client_that_goes_while_its_answer_is_on_the_way_leaves_nothing_behind() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(1);
+    world.goes_on_alone(1, 2);
+    world.comes_back(1, 2);
+    world.start_resync(1, 2);
+    world.held.insert((2, 1));
+    let write = world.write(1, 0, 4, 7);
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+    assert!(!world.nodes[&1].shard.ops.is_empty(), "another copy is to say that it has it");
+    world.withdraw(1, write);
+    assert!(world.nodes[&1].shard.withdrawn.is_empty());
+}

@@ -357,6 +357,23 @@ fn a_growth_that_the_only_disk_fails_stands_in_the_way_of_no_resync() {
 }
 
 #[test]
+fn a_growth_whose_flush_the_only_copy_fails_begins_anew() {
+    for (nodes, copy) in [(&[1][..], 1), (&[1, 2][..], 2)] {
+        let mut world = World::new(nodes, &[copy]);
+        world.lead(1);
+        world.nodes.get_mut(&copy).expect("there").flushes_fail = true;
+        // Little, so that nothing has to leave the log for it.
+        let next = sized(&world, SECTORS, Some(SECTORS + 64));
+        let grown = FromShard::Grown { volume: VOLUME, since: next.epoch };
+        commit(&mut world, 1, next);
+        assert!(!world.has_said(1, &grown), "copy of {copy}");
+        world.nodes.get_mut(&copy).expect("there").flushes_fail = false;
+        world.wait_ms(2000);
+        assert!(world.has_said(1, &grown), "copy of {copy}");
+    }
+}
+
+#[test]
 fn what_is_in_doubt_beyond_a_size_that_was_not_heard_of_is_settled_by_the_growth() {
     let mut world = World::new(&[1, 2], &[1, 2]);
     world.lead(1);

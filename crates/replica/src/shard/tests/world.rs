@@ -59,6 +59,8 @@ pub(super) struct Node {
     /// Metadata is not written.
     pub(super) metadata_held: bool,
     pub(super) disk_fails: bool,
+    /// All is carried out, and no flush.
+    pub(super) flushes_fail: bool,
     /// Data is read, and not written.
     pub(super) disk_full: bool,
     /// Sectors that changed by themselves, which block checksums tell.
@@ -192,6 +194,7 @@ impl World {
             disk_held: false,
             metadata_held: false,
             disk_fails: false,
+            flushes_fail: false,
             disk_full: false,
             rotten: BTreeSet::new(),
             unreadable: BTreeSet::new(),
@@ -781,7 +784,8 @@ impl Node {
     fn carry(&mut self, at: usize) -> (DiskOp, DiskAnswer) {
         let (op, request) = self.flying.remove(at).expect("in flight");
         let writes = matches!(request, DiskRequest::Write { .. } | DiskRequest::Zero { .. });
-        if self.disk_fails || (self.disk_full && writes) {
+        let flush_fails = self.flushes_fail && request == DiskRequest::Flush;
+        if self.disk_fails || flush_fails || (self.disk_full && writes) {
             return (op, DiskAnswer::Failed);
         }
         let answer = match request {
