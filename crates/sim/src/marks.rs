@@ -31,6 +31,7 @@ pub const MARKS: &[&str] = &[
     "forwarded requests are asked anew",
     "forwarded to a node that is not primary",
     "member: a change of voters that are gone gave way to another",
+    "member: a count that nobody can have come to",
     "member: a fork let go that left what is known behind",
     "member: a higher ballot is asked for",
     "member: a peer's disk went back in time",
@@ -149,6 +150,11 @@ pub const UNREACHED: &[(&str, Unreached, &str)] = &[
         "member: too many peers",
         Unreached::Bug,
         "a simulated cluster has few nodes, a member room for 64 peers",
+    ),
+    (
+        "member: a count that nobody can have come to",
+        Unreached::Bug,
+        "only a peer that breaks the protocol says it",
     ),
     ("member: unsound accept", Unreached::Bug, "only a peer that breaks the protocol asks for it"),
     (

@@ -29,6 +29,11 @@ pub(super) fn is_off(configuration: &Configuration) -> bool {
     configuration.options.quorum == Quorum::Off
 }
 
+/// Whether a majority is to decide from `next` on, where each copy in sync may go on alone before.
+pub(super) fn asks_a_majority_again(base: &Configuration, next: &Configuration) -> bool {
+    is_off(base) && !is_off(next)
+}
+
 /// Whether stretches matter to a configuration at all.
 pub(super) fn is_lineal(configuration: &Configuration) -> bool {
     is_off(configuration) || !configuration.lineage.is_empty()

@@ -16,6 +16,7 @@
 //!
 //! Not here: requests and data (`shard`), bytes (`disk`, `wire`), connections (`link`).
 
+mod counts;
 mod impatience;
 mod invalidate;
 mod level;
@@ -546,6 +547,10 @@ impl Member {
     ) {
         if self.peers.get(&peer).is_none_or(|known| known.session != Some(session)) {
             out.push(MemberOutput::Mark("member: frame of an ended session"));
+            return;
+        }
+        if counts::are_beyond(&message) {
+            out.push(MemberOutput::Mark("member: a count that nobody can have come to"));
             return;
         }
         if let MemberMessage::Hello { .. } = message {

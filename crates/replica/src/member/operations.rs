@@ -6,6 +6,7 @@
 //!
 //! Not here: forwarding to the primary (the caller's job), policy (`lockstep`).
 
+use super::lineage::asks_a_majority_again;
 use super::{Known, Member, Out, Pending, Reign, Role, Round, Suspended, Then};
 use crate::door::{MemberOutput, Operation, OperationError, OperationId, ToShard};
 use alloc::boxed::Box;
@@ -482,7 +483,12 @@ impl Member {
                 Operation::Resize { volume, sectors, shrinks } => {
                     super::resize::resized(known, *volume, *sectors, *shrinks)
                 }
-                Operation::SetOptions(change) => Self::with_options(known, change).map(Some),
+                Operation::SetOptions(change) => match Self::with_options(known, change) {
+                    Ok(next) if asks_a_majority_again(known, &next) && !self.all_know(known) => {
+                        continue;
+                    }
+                    other => other.map(Some),
+                },
                 Operation::Suspend(on) => {
                     Ok(Some(with_held(known, Held { requests: *on, ..known.held })))
                 }
@@ -531,6 +537,14 @@ impl Member {
             }
         }
         None
+    }
+
+    /// Whether every replica is here and knows all that was decided: none goes on alone by what was before.
+    fn all_know(&self, known: &Configuration) -> bool {
+        known.replicas().filter(|&node| node != self.node).all(|node| {
+            let peer = self.peers.get(&node).filter(|peer| peer.session.is_some());
+            peer.is_some_and(|peer| peer.learned == known.epoch && !self.is_silent(peer))
+        })
     }
 
     fn with_options(
@@ -611,18 +625,20 @@ impl Member {
                 return Err(OperationError::TooFewReplicas);
             }
         }
-        let mut next = Self::successor(known);
-        if entry.in_sync {
+        let mut without = Self::successor(known);
+        without.members.retain(|member| member.node != node);
+        if without.members.is_empty() {
+            return Err(OperationError::LastReplica);
+        }
+        let without = self.decidable(known, without)?;
+        if entry.in_sync && without.is_some() {
+            let mut next = Self::successor(known);
             for member in next.members.iter_mut().filter(|member| member.node == node) {
                 member.in_sync = false;
             }
             return Ok(Some(next));
         }
-        next.members.retain(|member| member.node != node);
-        if next.members.is_empty() {
-            return Err(OperationError::LastReplica);
-        }
-        self.decidable(known, next)
+        Ok(without)
     }
 
     /// Whether a majority is there that makes this node's copy the truth.

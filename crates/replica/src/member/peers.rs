@@ -6,6 +6,7 @@
 //!
 //! Not here: how a change is decided (`register`), copying (`shard`).
 
+use super::lineage::asks_a_majority_again;
 use super::{Known, Member, Out, Peer, PeerHello, Proposal, Role, Sync, Then, rank};
 use crate::door::{MemberOutput, ToShard};
 use crate::identity::is_another_copy;
@@ -35,6 +36,11 @@ pub(super) enum Standing {
 }
 
 /// Whether what `hello` says is the memory that `entry` names.
+/// Whether every copy that stays in sync has to accept a change.
+fn awaits_all_in_sync(proposal: &Proposal) -> bool {
+    proposal.then == Then::Exclude || asks_a_majority_again(&proposal.base, &proposal.next)
+}
+
 fn is_same_voter(hello: &PeerHello, entry: &MemberEntry) -> bool {
     hello.voter == entry.voter && !hello.rolled_back
 }
@@ -454,7 +460,8 @@ impl Member {
 
     /// Whether the open change may count as committed once a majority accepted it. An exclude may only if
     /// every replica that stays in sync accepted it too and is still kept: a survivor that lost its cache
-    /// before the change was chosen must not be what is left. A change of voters may only if the lease that
+    /// before the change was chosen must not be what is left. So is it where a majority is to decide again: one that has not
+    /// accepted that might go on alone. A change of voters may only if the lease that
     /// this node's shards were told is granted by a majority of the new voters too: a majority of those who come
     /// after them need not meet the voters of today.
     pub(super) fn may_commit(&self) -> bool {
@@ -463,7 +470,7 @@ impl Member {
         if !self.is_lease_granted_by(&proposal.base, &proposal.next, &reign.grants) {
             return false;
         }
-        proposal.then != Then::Exclude
+        !awaits_all_in_sync(proposal)
             || proposal.next.members.iter().filter(|member| member.in_sync).all(|member| {
                 self.standing(member) == Standing::Kept
                     && (member.node == self.node || proposal.accepted.contains_key(&member.node))
@@ -509,7 +516,7 @@ impl Member {
         let stays = |member: &MemberEntry| {
             matches!(self.standing(member), Standing::Kept | Standing::Awaited)
         };
-        proposal.then == Then::Exclude
+        awaits_all_in_sync(proposal)
             && !proposal.next.members.iter().filter(|member| member.in_sync).all(stays)
     }
 

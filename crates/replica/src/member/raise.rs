@@ -99,7 +99,9 @@ impl Member {
         let newest = reign.proposal.as_ref().map_or(&known, |proposal| &proposal.next);
         // Below a ballot that no majority promised one may have decided what is not known here.
         let from = if reign.raised_alone { under } else { reign.ballot };
-        let newer = |value| goes_on && is_above(value, (from, newest));
+        let newer = |value: (Ballot, &Configuration)| {
+            goes_on && value.1 != &**newest && is_above(value, (from, newest))
+        };
         if accepted.is_some_and(newer) {
             out.push(MemberOutput::Mark("member: a value of another node found in a reign"));
             return self.abdicate(out);

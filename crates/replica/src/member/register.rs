@@ -269,6 +269,11 @@ impl Member {
         if known >= Some(rank(&configuration)) {
             return;
         }
+        // Its disk hangs, and each one waits for it. It is told again.
+        if self.store.is_full() {
+            out.push(MemberOutput::Mark("member: answer dropped, too many wait"));
+            return;
+        }
         let configuration = Arc::new(configuration);
         // Nobody else learns of this reign's changes first: a newer one is of another node.
         self.abdicate(out);

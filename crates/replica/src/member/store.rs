@@ -85,6 +85,18 @@ pub(super) struct Store {
     pub(super) durable: u64,
 }
 
+impl Store {
+    /// Whether as much waits for the disk as may.
+    pub(super) fn is_full(&self) -> bool {
+        self.waiting.len() >= EFFECTS_MAX
+    }
+
+    #[cfg(test)]
+    pub(super) fn waits(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
 impl Member {
     /// Carries `effect` out when the record as it is now is durable; at once on a node without one, or
     /// whose disk takes none any more: it goes on as a client.
@@ -94,7 +106,7 @@ impl Member {
         }
         self.store.dirty = true;
         let answer = matches!(effect, Effect::Send(..));
-        if answer && self.store.waiting.len() >= EFFECTS_MAX {
+        if answer && self.store.is_full() {
             out.push(MemberOutput::Mark("member: answer dropped, too many wait"));
             return;
         }

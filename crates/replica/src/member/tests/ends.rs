@@ -331,3 +331,95 @@ fn a_demote_that_joins_a_hand_over_holds_when_that_is_over() {
         assert_ne!(world.primary(), Some(1), "{}", world.show());
     }
 }
+
+/// A copy in sync that has not accepted that a majority decides may go on alone, whatever the others do.
+#[test]
+fn a_majority_decides_again_when_every_copy_has_accepted_that() {
+    let mut first = World::new(1, 3, 0, 0).bootstrap;
+    first.options.quorum = Quorum::Off;
+    let (mut node, ballot) = reigning(&first);
+    let change = OptionsChange { quorum: Some(Quorum::Majority), ..OptionsChange::default() };
+    let (id, operation) = (OperationId(1), Operation::SetOptions(change));
+    let sent = node.step(MemberInput::Operation { id, operation });
+    assert_eq!(proposed(&sent), None, "node 3 may not know that it is in sync");
+    let answer = |node: &mut Alone, peer: u16| {
+        let (voter, epoch) = (voter(peer), Epoch(2));
+        let (sent, generation) = (node.now, (u64::from(peer) - 1, 1));
+        let answer =
+            MemberMessage::HeartbeatAnswer { ballot, sent, voter, epoch, generation, wants: false };
+        node.hear(peer, u64::from(peer) - 1, answer);
+    };
+    let mut sent = node.hear(2, 1, MemberMessage::Learned { epoch: Epoch(2) });
+    sent.extend(node.hear(3, 2, MemberMessage::Learned { epoch: Epoch(2) }));
+    node.now = node.now + Timing::default().heartbeat;
+    sent.extend(node.step(MemberInput::Wake));
+    let epoch = proposed(&sent).expect("all know what is").epoch;
+    answer(&mut node, 2);
+    answer(&mut node, 3);
+    let known = |node: &Alone| node.member.status().configuration.map(|known| known.epoch);
+    for (peer, decided) in [(2, false), (3, true)] {
+        let message = MemberMessage::Accepted { ballot, epoch, voter: voter(peer) };
+        node.hear(peer, u64::from(peer) - 1, message);
+        assert_eq!(known(&node) == Some(epoch), decided, "once node {peer} has accepted it");
+    }
+}
+
+#[test]
+fn a_copy_whose_removal_cannot_be_decided_stays_in_sync() {
+    let mut world = World::new(3, 2, 1, 0);
+    world.connect_all();
+    world.set_clients(1, 1);
+    world.run_until("node 1 serves", |world| world.answers(1));
+    world.crash(3);
+    world.wait(1);
+    // The voters that would be left are nodes 1 and 3.
+    let id = world.operate(1, Operation::RemoveMember { node: NodeId(2) });
+    while !world.is_done(1, id) {
+        world.run(20 * MS);
+        assert_eq!(world.in_sync(), [1, 2]);
+    }
+    assert!(world.node(1).done[&id].is_err());
+}
+
+#[test]
+fn what_a_node_whose_disk_hangs_learns_is_bounded() {
+    let first = World::new(1, 2, 1, 0).bootstrap;
+    let mut node = Alone::new(1, &first);
+    node.meet(2, 1, None);
+    node.slow = true;
+    let ballot = Ballot { round: 9, node: NodeId(2) };
+    for epoch in 2..2000 {
+        let epoch = Epoch(epoch);
+        let next = Configuration { epoch, reign: Epoch(2), ..first.clone() };
+        node.hear(2, 1, MemberMessage::Learn { ballot, configuration: Box::new(next) });
+    }
+    assert!(node.member.store.waits() <= 256, "{}", node.member.store.waits());
+    node.slow = false;
+    let number = node.held.take().expect("one is under way");
+    node.step(MemberInput::Stored { number, ok: true });
+    let next = Configuration { epoch: Epoch(2000), reign: Epoch(2), ..first.clone() };
+    node.hear(2, 1, MemberMessage::Learn { ballot, configuration: Box::new(next) });
+    let known = node.member.status().configuration.map(|known| known.epoch);
+    assert_eq!(known, Some(Epoch(2000)), "it is told again");
+}
+
+/// A node that leads adds one to the highest round that it has heard of, and to the epoch.
+#[test]
+fn a_count_that_nobody_can_have_come_to_is_not_believed() {
+    let first = World::new(1, 2, 1, 0).bootstrap;
+    let (mut node, ballot) = reigning(&first);
+    let far = Ballot { round: u64::MAX, node: NodeId(2) };
+    let (epoch, reign) = (Epoch(u64::MAX), Epoch(u64::MAX));
+    let next = Configuration { epoch, reign, ..first.clone() };
+    for message in [
+        MemberMessage::Prepare { ballot: far },
+        MemberMessage::Refused { ballot, reason: RefuseReason::Promised(far) },
+        MemberMessage::Learn { ballot, configuration: Box::new(next) },
+        MemberMessage::Release { ballot: far },
+    ] {
+        node.hear(2, 1, message);
+    }
+    assert_eq!(node.member.status().role, RoleStatus::Primary);
+    let known = node.member.status().configuration.map(|known| known.epoch);
+    assert_eq!(known, Some(Epoch(2)));
+}
