@@ -486,6 +486,9 @@ impl Member {
         match input {
             MemberInput::PeerUp { peer, session } => self.on_peer_up(peer, session, out),
             MemberInput::PeerDown { peer, session } => self.on_peer_down(peer, session, out),
+            MemberInput::Frame { message, .. } if counts::are_beyond(&message) => {
+                out.push(MemberOutput::Mark("member: a count that nobody can have come to"));
+            }
             MemberInput::Frame { peer, session, message } => {
                 self.on_frame(peer, session, message, out);
             }
@@ -547,10 +550,6 @@ impl Member {
     ) {
         if self.peers.get(&peer).is_none_or(|known| known.session != Some(session)) {
             out.push(MemberOutput::Mark("member: frame of an ended session"));
-            return;
-        }
-        if counts::are_beyond(&message) {
-            out.push(MemberOutput::Mark("member: a count that nobody can have come to"));
             return;
         }
         if let MemberMessage::Hello { .. } = message {

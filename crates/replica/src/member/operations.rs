@@ -483,12 +483,7 @@ impl Member {
                 Operation::Resize { volume, sectors, shrinks } => {
                     super::resize::resized(known, *volume, *sectors, *shrinks)
                 }
-                Operation::SetOptions(change) => match Self::with_options(known, change) {
-                    Ok(next) if asks_a_majority_again(known, &next) && !self.all_know(known) => {
-                        continue;
-                    }
-                    other => other.map(Some),
-                },
+                Operation::SetOptions(change) => self.change_options(known, change),
                 Operation::Suspend(on) => {
                     Ok(Some(with_held(known, Held { requests: *on, ..known.held })))
                 }
@@ -545,6 +540,16 @@ impl Member {
             let peer = self.peers.get(&node).filter(|peer| peer.session.is_some());
             peer.is_some_and(|peer| peer.learned == known.epoch && !self.is_silent(peer))
         })
+    }
+
+    fn change_options(
+        &self,
+        known: &Configuration,
+        change: &OptionsChange,
+    ) -> Result<Option<Configuration>, OperationError> {
+        let next = Self::with_options(known, change)?;
+        let waits = asks_a_majority_again(known, &next) && !self.all_know(known);
+        Ok((!waits).then_some(next))
     }
 
     fn with_options(
