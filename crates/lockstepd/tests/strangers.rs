@@ -9,6 +9,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use base::{ClusterId, Instant, NodeId};
+use harness::meddler::Meddler;
 use harness::{Cluster, PATIENCE, Volume, content, node_name, unix_now};
 use link::{Config, HelloError, Link, LinkError, LinkMode, Revocations, Session};
 use sys::{BufferPool, Piece};
@@ -194,5 +195,36 @@ fn a_name_of_an_export_that_is_too_long_breaks_the_protocol_and_is_no_matter_of_
     {
         let opened = Volume::try_open(&address, export, None);
         assert_eq!(opened.is_ok(), there, "{export}");
+    }
+}
+
+/// What a member gives of its disk is taken for what was asked of it: by a primary without a copy, and by a node that has the
+/// primary read.
+#[test]
+fn a_member_that_answers_a_read_with_fewer_bytes_loses_its_session_and_is_asked_again() {
+    let mut cluster = Cluster::new("short", 2);
+    let meddler = Meddler::between(&cluster, 1, 2);
+    for node in [1, 2] {
+        cluster.add_settings(node, "threads = 1");
+        cluster.start(node);
+    }
+    for (number, first) in [(1, 1), (2, 2)] {
+        let name = format!("disk{number}");
+        let mut file = cluster.resource(&name, 16 * MIB, &[2]);
+        file.id = 0x1000 + number;
+        cluster.create(&file);
+        let bytes = content(number, 8192);
+        let mut volume = cluster.open(first, &name);
+        volume.write(0, &bytes).expect("written");
+        let primary = cluster.status(2, &name).primary;
+        assert_eq!(primary, Some(node_name(first)), "who opened it first");
+        let mut reader = cluster.open(1, &name);
+        meddler.cut_next();
+        assert!(reader.read(0, 8192).expect("asked again") == bytes);
+        assert!(meddler.has_cut(), "the answer came from the other node");
+        assert_eq!(status(&cluster, 1).faults.peers, number);
+        let log = cluster.log(1);
+        let said = log.matches("answers a read with another number of bytes than").count();
+        assert!(said > 0, "{log}");
     }
 }

@@ -14,6 +14,7 @@ use wire::{Configuration, VolumeEntry};
 
 use super::diary::Diary;
 use super::disk::{LocalDisk, Part};
+use super::peers::Questions;
 use super::recast::Recast;
 use super::threads::Sight;
 use crate::slab::{Key, Slab};
@@ -90,6 +91,8 @@ pub(crate) struct Resource {
     forwarded_share: Option<BufferPool>,
     /// For what reads that other nodes asked for will give: of which shard, whose, and which.
     pub(crate) rooms: BTreeMap<(u16, NodeId, RequestId), Room>,
+    /// What its shards have asked of peers in the present sessions: by which shard, of whom.
+    pub(crate) questions: BTreeMap<(u16, NodeId), Questions>,
 }
 
 /// What a resource has taken, of which each leaves something for the others.
@@ -152,6 +155,7 @@ impl Resource {
             client_share: None,
             forwarded_share: None,
             rooms: BTreeMap::new(),
+            questions: BTreeMap::new(),
         }
     }
 

@@ -5,6 +5,7 @@
 
 #![allow(dead_code, reason = "each file of tests uses a part")]
 
+pub(crate) mod meddler;
 pub(crate) mod nvme;
 pub(crate) mod outsider;
 pub(crate) mod refusing;

@@ -22,6 +22,7 @@ use wire::{MemberMessage, Message, NodeMessage, RESOURCES_MAX, ResourceLife, Sha
 
 use super::connection::Connection;
 use super::places::asks_too_much;
+use super::questions::{Questions, TOO_MANY};
 use super::streams::{Begun, Lives};
 use crate::log::debug;
 use crate::node::threads::place;
@@ -223,6 +224,7 @@ impl Node {
         let Some(resource) = self.resources.get_mut(key) else { return };
         if !up {
             resource.rooms.retain(|(_, of, _), _| *of != peer);
+            resource.questions.retain(|(_, of), _| *of != peer);
         }
         if resource.member.is_some() {
             let member = if up {
@@ -297,6 +299,10 @@ impl Node {
                 if asks_too_much(&message) {
                     return self.end_connection(key, "it reads more than a payload holds", true);
                 }
+                let length = payload.as_ref().map(Buffer::len);
+                if let Err(why) = self.judge_answer(resource, (shard, peer), &message, length) {
+                    return self.end_connection(key, why, true);
+                }
                 if !self.make_room_for(id, shard, (peer, session), &message) {
                     return;
                 }
@@ -305,6 +311,19 @@ impl Node {
                 self.work.push_back(Work::Shard(resource, shard, input));
             }
         }
+    }
+
+    /// Whether what comes from a peer answers what a shard has asked of it, if it is an answer with bytes; else why not.
+    fn judge_answer(
+        &mut self,
+        resource: Key,
+        asked: (u16, NodeId),
+        message: &ShardMessage,
+        length: Option<usize>,
+    ) -> Result<(), &'static str> {
+        let known = self.resources.get_mut(resource).filter(|_| Questions::is_answer(message));
+        let Some(known) = known else { return Ok(()) };
+        known.questions.entry(asked).or_default().judge(message, length)
     }
 
     /// A session has begun: what came for it before goes to its machines.
@@ -510,6 +529,12 @@ impl Node {
             self.use_room(resource, (shard, peer, *id), payload.as_ref());
         }
         let Some((key, id)) = self.way(resource, peer, session, Some(shard)) else { return };
+        if Questions::is_one(message)
+            && let Some(known) = self.resources.get_mut(resource)
+            && !known.questions.entry((shard, peer)).or_default().note(message)
+        {
+            return self.end_connection(key, TOO_MANY, false);
+        }
         let Some(connection) = self.peers.connections.get_mut(key) else { return };
         if let Some(link) = connection.link.as_mut() {
             // Of what goes to several peers it is computed once.

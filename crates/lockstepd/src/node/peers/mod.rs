@@ -6,15 +6,17 @@
 //! a peer's fault closes its connection and is counted, and never more than that.
 //!
 //! Not here: one connection's bytes (`connection`), which resources are talked about in it (`common`),
-//! where payload goes (`places`), how several are one session (`streams`); proving who a peer is, and frames (`link`).
+//! where payload goes (`places`), what was asked of a peer (`questions`), how several are one session (`streams`); proving who a peer is, and frames (`link`).
 
 mod common;
 mod connection;
 mod places;
+mod questions;
 mod streams;
 
 use self::connection::Came;
 pub(super) use self::connection::Connection;
+pub(super) use self::questions::Questions;
 use self::streams::Begun;
 pub(super) use self::streams::{Lives, Stream, Told};
 
