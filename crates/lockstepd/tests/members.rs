@@ -8,6 +8,7 @@ use base::{NodeId, ResourceId};
 use harness::outsider::Outsider;
 use harness::{Cluster, content, node_name};
 use wire::admin::{Answer, Command, FileMember, FileNode, NodeStatus, Operation, ResourceFile};
+use wire::{NodeMessage, ResourceLife};
 
 const MIB: u64 = 1 << 20;
 
@@ -117,6 +118,56 @@ fn a_client_that_was_dismissed_is_an_outsider_until_it_is_admitted_again() {
     }
     let mut volume = cluster.open(1, "alpha");
     assert_eq!(volume.read(0, 4096).expect("it is a client again"), content(1, 4096));
+}
+
+/// What it had said before is on its way when it is let in again.
+#[test]
+fn what_a_client_s_node_said_before_it_was_dismissed_is_not_heard_once_it_is_admitted_again() {
+    let mut cluster = Cluster::new("readmitted", 2);
+    cluster.add_settings(2, "threads = 1");
+    cluster.start(2);
+    let file = ResourceFile { shards: 1, ..cluster.resource("alpha", 16 * MIB, &[2]) };
+    let resource = || "alpha".to_owned();
+    cluster.ask(2, Command::ResourceDefine { file: Box::new(file.clone()) }).unwrap();
+    cluster.ask(2, Command::ResourceCreate { resource: resource(), force: false }).unwrap();
+    let mut volume = cluster.open(2, "alpha");
+    volume.write(0, &content(1, 4096)).unwrap();
+    let id = ResourceId(file.id);
+    let mut client = Outsider::dial(&cluster, 1, 2);
+    let mut numbers = 1..;
+    let mut settle = |client: &mut Outsider| client.settle(numbers.next().expect("no end"));
+    settle(&mut client);
+    let life = client.life_there(id).expect("it is a client");
+    let own = vec![ResourceLife { resource: id, life: 9 }];
+    client.say_as_node(&NodeMessage::Resources { resources: own, last: true });
+    let joined = NodeMessage::Joined { resources: vec![ResourceLife { resource: id, life }] };
+    client.say_as_node(&joined);
+    client.forward_read(id, 1);
+    cluster.wait_for("the read", || {
+        settle(&mut client);
+        if client.was_answered(1) { Ok(()) } else { Err("no answer".to_owned()) }
+    });
+    dismiss(&cluster, 2, 1).expect("it is a client");
+    let node = FileNode { id: 1, name: node_name(1), addresses: Vec::new() };
+    cluster.ask(2, Command::ResourceAdmit { resource: resource(), node }).expect("admitted");
+    // It has not read yet that it was dismissed.
+    client.forward_read(id, 2);
+    settle(&mut client);
+    volume.read(0, 4096).expect("whatever was to be answered is by now");
+    settle(&mut client);
+    assert!(!client.was_answered(2), "it was meant for the session before");
+    client.answer_pings();
+    cluster.wait_for("the resource to be told of again", || {
+        settle(&mut client);
+        client.life_there(id).map(drop).ok_or_else(|| "it is not".to_owned())
+    });
+    assert_eq!(client.life_there(id), Some(life));
+    client.say_as_node(&joined);
+    cluster.wait_for("a read in the session since", || {
+        client.forward_read(id, 3);
+        settle(&mut client);
+        if client.was_answered(3) { Ok(()) } else { Err("no answer".to_owned()) }
+    });
 }
 
 #[test]

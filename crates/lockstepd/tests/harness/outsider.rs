@@ -62,6 +62,40 @@ impl Outsider {
         self.link.send_node(message);
     }
 
+    /// Asks for a read of a resource's first block, under this number.
+    pub(crate) fn forward_read(&mut self, id: ResourceId, number: u64) {
+        let span = Span::new(0, 8).expect("a short span");
+        self.link.send_shard(id, 0, &forward(number, Op::Read, span), None);
+    }
+
+    /// Whether such a read was answered.
+    pub(crate) fn was_answered(&self, number: u64) -> bool {
+        self.heard.iter().any(|message| match message {
+            Message::Shard { message: ShardMessage::Forwarded { id, .. }, .. } => id.0 == number,
+            _ => false,
+        })
+    }
+
+    /// The life in which the node told last that the resource runs there.
+    pub(crate) fn life_there(&self, id: ResourceId) -> Option<u64> {
+        let last = self.heard.iter().rev().find_map(|message| match message {
+            Message::Node(NodeMessage::Resources { resources, .. }) => Some(resources),
+            _ => None,
+        });
+        last?.iter().find(|entry| entry.resource == id).map(|entry| entry.life)
+    }
+
+    /// Answers whatever ping has come.
+    pub(crate) fn answer_pings(&mut self) {
+        let pings = self.heard.iter().filter_map(|message| match message {
+            Message::Node(NodeMessage::Ping { number }) => Some(*number),
+            _ => None,
+        });
+        for number in pings.collect::<Vec<u64>>() {
+            self.link.send_node(&NodeMessage::Pong { number });
+        }
+    }
+
     /// Waits until the node sends it away.
     pub(crate) fn is_sent_away(&mut self) {
         loop {
@@ -157,19 +191,7 @@ impl Outsider {
         };
         self.link.send_shard(id, 0, &write, Some(Piece::from(evil.clone())));
         for (number, op) in [(1, Op::Write), (2, Op::Read)] {
-            let forward = ShardMessage::Forward {
-                id: RequestId(number),
-                op,
-                volume,
-                span,
-                fua: false,
-                origin: None,
-                asked: Epoch(0),
-                first: false,
-                history: 0,
-                way: None,
-                host: base::HostId(0),
-            };
+            let forward = forward(number, op, span);
             let payload = (op == Op::Write).then(|| Piece::from(evil.clone()));
             self.link.send_shard(id, 0, &forward, payload);
         }
@@ -191,5 +213,22 @@ impl Outsider {
             };
             assert!(!names, "an outsider was told: {message:?}");
         }
+    }
+}
+
+/// What a client's node asks of a primary.
+fn forward(number: u64, op: Op, span: Span) -> ShardMessage {
+    ShardMessage::Forward {
+        id: RequestId(number),
+        op,
+        volume: VolumeId(0),
+        span,
+        fua: false,
+        origin: None,
+        asked: Epoch(0),
+        first: false,
+        history: 0,
+        way: None,
+        host: base::HostId(0),
     }
 }

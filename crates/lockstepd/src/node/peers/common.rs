@@ -5,6 +5,9 @@
 //! machines that begin anew while the connection lasts hear nothing that was meant for their
 //! forerunners, and no other resource notices.
 //!
+//! A peer that is dismissed from a resource, and admitted again, finds the same life as before. So it is told of the resource again
+//! only once it has answered a ping behind the list without it: what it said before was dropped by then.
+//!
 //! Always: a frame goes to the machines of the lives that both ends had joined in its stream when it
 //! came, in the session of just these lives, or to nobody; what comes before that session begins here
 //! waits for it; a frame about a resource that is not common is counted and dropped; only a resource of which the
@@ -36,6 +39,9 @@ const EARLY_MAX: usize = 4096;
 /// Resources that a node may list: many times as many as one can serve.
 const LISTED_MAX: usize = 65_536;
 
+/// Numbers of pings that stand behind a list; those that ask whether a peer lives are times, and less.
+const BEHIND_LIST: u64 = 1 << 63;
+
 /// What one connection knows of resources.
 #[derive(Debug, Default)]
 pub(super) struct Common {
@@ -49,6 +55,12 @@ pub(super) struct Common {
     joined_by_peer: BTreeMap<ResourceId, u64>,
     /// Lives that both ends have joined.
     shared: BTreeMap<ResourceId, Lives>,
+    /// What the peer was told last that runs here.
+    told: BTreeMap<ResourceId, u64>,
+    /// What it was told no more, in which life, and behind which list: it may not have heard that yet.
+    withdrawn: BTreeMap<ResourceId, (u64, u64)>,
+    /// How many such lists there were.
+    withdrawals: u64,
     /// What its last list has that the one before had not.
     fresh: Vec<ResourceId>,
     /// What the peer was asked to describe.
@@ -84,8 +96,38 @@ impl Common {
         Some(last)
     }
 
+    /// Whether the peer may be told of this: it has heard that it was told of it no more, if it was.
+    fn may_be_told(&self, id: ResourceId, life: u64) -> bool {
+        self.withdrawn.get(&id).is_none_or(|(of, _)| *of != life)
+    }
+
+    /// The peer is told this list now. The number of the ping that has to follow it, if something is gone from it.
+    fn tell(&mut self, ours: &BTreeMap<ResourceId, u64>) -> Option<u64> {
+        let told = std::mem::replace(&mut self.told, ours.clone());
+        let gone = told.into_iter().filter(|(id, _)| !ours.contains_key(id));
+        let number = BEHIND_LIST | (self.withdrawals + 1);
+        let gone: Vec<(ResourceId, (u64, u64))> =
+            gone.map(|(id, life)| (id, (life, number))).collect();
+        if gone.is_empty() {
+            return None;
+        }
+        self.withdrawals += 1;
+        self.withdrawn.extend(gone);
+        Some(number)
+    }
+
+    /// The peer has answered a ping. Whether it may be told of more now.
+    fn answered(&mut self, number: u64) -> bool {
+        let before = self.withdrawn.len();
+        self.withdrawn.retain(|_, (_, behind)| *behind > number);
+        self.withdrawn.len() < before
+    }
+
+    /// Both lists as they are now.
     fn compare(&mut self, ours: &BTreeMap<ResourceId, u64>) -> Change {
         let mut change = Change::default();
+        // What was joined before a list without it has to be joined again.
+        self.joined_by_peer.retain(|id, life| ours.get(id) == Some(life));
         let both: BTreeMap<ResourceId, (u64, u64)> = self
             .theirs
             .iter()
@@ -124,19 +166,22 @@ impl Common {
 }
 
 impl Node {
+    /// What of this node's resources the peer of a connection may know to run here, and their lives.
+    fn ours(&self, key: Key) -> Option<BTreeMap<ResourceId, u64>> {
+        let connection = self.peers.connections.get(key)?;
+        let peer = connection.peer()?;
+        let of_peer = self.resources.iter().filter(|(_, entry)| entry.nodes.contains(&peer));
+        let lives = of_peer.map(|(_, resource)| (resource.id, resource.life));
+        Some(lives.filter(|(id, life)| connection.common.may_be_told(*id, *life)).collect())
+    }
+
     /// Tells a peer which resources this node has.
     pub(super) fn tell_resources(&mut self, key: Key) {
-        let peer = self.peers.connections.get(key).and_then(Connection::peer);
-        let Some(peer) = peer else { return };
-        let mut resources: Vec<ResourceLife> = self
-            .resources
-            .iter()
-            .filter(|(_, resource)| resource.nodes.contains(&peer))
-            .map(|(_, resource)| ResourceLife { resource: resource.id, life: resource.life })
-            .collect();
-        resources.sort_unstable();
+        let Some(ours) = self.ours(key) else { return };
         let Some(connection) = self.peers.connections.get_mut(key) else { return };
         let Some(link) = connection.link.as_mut() else { return };
+        let entry = |(&resource, &life): (&ResourceId, &u64)| ResourceLife { resource, life };
+        let resources: Vec<ResourceLife> = ours.iter().map(entry).collect();
         let mut parts: Vec<Vec<ResourceLife>> =
             resources.chunks(RESOURCES_MAX).map(<[ResourceLife]>::to_vec).collect();
         let end = parts.pop().unwrap_or_default();
@@ -144,6 +189,9 @@ impl Node {
             link.send_node(&NodeMessage::Resources { resources, last: false });
         }
         link.send_node(&NodeMessage::Resources { resources: end, last: true });
+        if let Some(number) = connection.common.tell(&ours) {
+            link.send_node(&NodeMessage::Ping { number });
+        }
         self.stir_peer(key);
     }
 
@@ -166,9 +214,7 @@ impl Node {
     fn compare_resources(&mut self, key: Key) {
         let peer = self.peers.connections.get(key).and_then(Connection::peer);
         let Some(peer) = peer else { return };
-        let of_peer = self.resources.iter().filter(|(_, entry)| entry.nodes.contains(&peer));
-        let ours: BTreeMap<ResourceId, u64> =
-            of_peer.map(|(_, resource)| (resource.id, resource.life)).collect();
+        let Some(ours) = self.ours(key) else { return };
         let Some(connection) = self.peers.connections.get_mut(key) else { return };
         let change = connection.common.compare(&ours);
         let (stream, bundle) = (connection.stream, connection.bundle);
@@ -415,8 +461,13 @@ impl Node {
             NodeMessage::Goodbye { reason } => {
                 self.end_connection(key, &format!("the peer says goodbye: {reason:?}"), false);
             }
-            NodeMessage::Pong { .. } | NodeMessage::Hello(_) | NodeMessage::Authenticate { .. } => {
+            NodeMessage::Pong { number } => {
+                if connection.common.answered(number) {
+                    self.tell_resources(key);
+                    self.compare_resources(key);
+                }
             }
+            NodeMessage::Hello(_) | NodeMessage::Authenticate { .. } => {}
         }
     }
 
@@ -598,6 +649,36 @@ mod tests {
         let change = look(&mut common, 1);
         assert_eq!(change.new, [(DISK, (1, 4))]);
         assert_eq!(look(&mut common, 1), Change::default(), "nothing has changed");
+    }
+
+    #[test]
+    fn who_was_dismissed_has_to_join_again_though_the_lives_are_the_same() {
+        let mut common = Common::default();
+        common.listed(life(4), true);
+        common.joined_by_peer.insert(DISK, 1);
+        assert_eq!(look(&mut common, 1).new, [(DISK, (1, 4))]);
+        assert_eq!(common.compare(&BTreeMap::new()).gone, [DISK]);
+        let change = look(&mut common, 1);
+        assert_eq!((change.join, change.new), (life(4), Vec::new()));
+        common.joined_by_peer.insert(DISK, 1);
+        assert_eq!(look(&mut common, 1).new, [(DISK, (1, 4))]);
+    }
+
+    #[test]
+    fn who_was_dismissed_is_told_of_the_same_life_once_it_has_heard_that() {
+        let mut common = Common::default();
+        let (with, without) = (BTreeMap::from([(DISK, 1)]), BTreeMap::new());
+        assert_eq!(common.tell(&with), None);
+        assert_eq!(common.tell(&with), None, "nothing is gone");
+        let first = common.tell(&without).expect("it is to be answered");
+        assert!(!common.may_be_told(DISK, 1) && common.may_be_told(DISK, 2));
+        assert!(!common.answered(u64::MAX >> 1), "it was asked whether it lives");
+        assert!(common.answered(first) && common.may_be_told(DISK, 1));
+        // Twice, before it has answered.
+        assert_eq!(common.tell(&with), None);
+        let second = common.tell(&without).expect("it is to be answered");
+        assert!(!common.answered(first) && !common.may_be_told(DISK, 1));
+        assert!(common.answered(second) && common.may_be_told(DISK, 1));
     }
 
     #[test]
