@@ -78,6 +78,11 @@ impl Course {
         self.room.is_some()
     }
 
+    /// For what its pieces give that are begun.
+    pub(crate) fn room(&mut self) -> Option<&mut Room> {
+        self.room.as_mut()
+    }
+
     /// The next piece is begun: its number.
     pub(crate) fn begin(&mut self, piece: &Range<u64>) -> u16 {
         let number = self.begun;

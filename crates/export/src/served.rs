@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use base::{AnswerError, Instant};
 use link::{Claims, LinkError};
-use sys::{Buffer, BufferPool, Piece, PskFault};
+use sys::{Buffer, BufferPool, Piece, PskFault, Room};
 
 use crate::nbd_connection::{Demand, Inputs, NbdConnection, Tag};
 use crate::nvme_connection::NvmeConnection;
@@ -133,6 +133,18 @@ impl Served {
             Served::Vhost(disk) => disk.answer(tag, result, buffer.as_ref()),
             Served::Elsewhere(_) => unreachable!("it asks for nothing here"),
         }
+    }
+
+    /// A part of the room for what a read will give, this much at most: the piece goes on, and nobody waits for it.
+    pub fn take_room(&mut self, tag: Tag, bytes: usize) -> Option<Room> {
+        let room = match self {
+            Served::Nbd(connection) => connection.room_of(tag.slot),
+            Served::Nvme(connection) => connection.room_of(tag.slot),
+            Served::Ublk(disk) => disk.room_of(tag.slot),
+            Served::Vhost(disk) => disk.room_of(tag.slot),
+            Served::Elsewhere(_) => None,
+        };
+        room.map(|room| room.split(bytes))
     }
 
     /// What is to be sent now, in order, is put behind `pieces`.

@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use base::{AnswerError, Op, SECTOR_BYTES, Span};
-use sys::{Buffer, BufferPool, Errno, UBLK_DEPTH, UblkDevice, UblkOp, UblkRequest};
+use sys::{Buffer, BufferPool, Errno, Room, UBLK_DEPTH, UblkDevice, UblkOp, UblkRequest};
 
 use crate::nbd_connection::{Ask, BYTES_OPEN_MAX, Demand, Tag};
 use crate::pieces::{Course, PIECE_BYTES};
@@ -289,6 +289,11 @@ impl UblkDisk {
             let ask = Ask { tag, op, volume: None, shard, span, buffer, fua: false };
             demands.push(Demand::Ask(ask));
         }
+    }
+
+    /// The room for what an open request has yet to read.
+    pub(crate) fn room_of(&mut self, slot: u8) -> Option<&mut Room> {
+        self.open.get_mut(usize::from(slot))?.as_mut()?.course.room()
     }
 
     /// A piece was carried out, or failed. `buffer`: the bytes of a read; `None` is all zeroes.

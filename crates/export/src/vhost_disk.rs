@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use base::{AnswerError, Op, SECTOR_BYTES, Span};
-use sys::{Buffer, BufferPool, Handle, SharedMemory};
+use sys::{Buffer, BufferPool, Handle, Room, SharedMemory};
 use vhost::{
     BlockOp, BlockRequest, Chain, Configuration, FLUSH_FEATURE, Fault, INDIRECT_FEATURE, Inflight,
     InflightShape, Lost, Memory, Part, Place, QUEUES_MAX, Regions, Ring, RingAddresses,
@@ -484,6 +484,11 @@ impl VhostDisk {
             let ask = Ask { tag, op, volume: None, shard, span, buffer, fua: false };
             demands.push(Demand::Ask(ask));
         }
+    }
+
+    /// The room for what an open request has yet to read.
+    pub(crate) fn room_of(&mut self, slot: u8) -> Option<&mut Room> {
+        self.open.get_mut(usize::from(slot))?.as_mut()?.course.as_mut()?.room()
     }
 
     /// A piece was carried out, or failed. `buffer`: the bytes of a read; `None` is all zeroes.

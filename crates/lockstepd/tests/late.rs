@@ -95,6 +95,52 @@ fn the_second_volume_of_another_node_is_refused_though_the_first_is_this_nodes_o
 /// The disk of one resource hangs, after so much that a start, and what makes extents hot, is done by then.
 const HANGS: &str = "[faults]\nresource = \"alpha\"\nhangs_after_bytes = 1048576\nstall_ms = 3600000\nstalls_before = true\n";
 
+/// KiB of memory that a node's process has.
+fn resident_kib(cluster: &Cluster) -> u64 {
+    let path = format!("/proc/{}/status", cluster.process(1));
+    let text = std::fs::read_to_string(path).expect("it runs");
+    let line = text.lines().find(|line| line.starts_with("VmRSS:")).expect("the kernel says it");
+    let count = line.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+    count.expect("a number of KiB")
+}
+
+#[test]
+fn clients_that_ask_and_leave_have_no_more_memory_at_a_disk_that_hangs_than_such_as_stay() {
+    const CLIENTS: usize = 8;
+    let mut cluster = Cluster::new("hung-left", 1);
+    cluster.add_settings(1, "disk_late_ms = 600000\nallow_faults = true");
+    cluster.start(1);
+    cluster.create(&cluster.resource(NAME, 64 * MIB, &[1]));
+    let mut volume = cluster.open(1, NAME);
+    volume.write(0, &content(1, 32 << 20)).expect("written");
+    drop(volume);
+    assert!(cluster.stop(1), "in good order");
+    cluster.append_settings(1, HANGS);
+    cluster.start(1);
+    let mut volume = cluster.open(1, NAME);
+    volume.send_write(32 * MIB, &content(2, 2 << 20));
+    cluster.wait_for("the disk to hang", || {
+        let mut client = cluster.open(1, NAME);
+        client.begin_read(0, 4096);
+        if client.hears_something() { Err("it answers".to_owned()) } else { Ok(()) }
+    });
+    let before = resident_kib(&cluster);
+    let gone = |cluster: &Cluster| cluster.log(1).matches("an NBD client went").count();
+    let first = gone(&cluster);
+    for _ in 0..CLIENTS {
+        let mut client = cluster.open(1, NAME);
+        client.begin_read(0, 12 << 20);
+        assert!(!client.hears_something(), "the disk hangs");
+        client.vanish();
+    }
+    cluster.wait_for("all to be gone", || match gone(&cluster) - first {
+        CLIENTS.. => Ok(()),
+        count => Err(format!("{count} have gone")),
+    });
+    let more_kib = resident_kib(&cluster) - before;
+    assert!(more_kib < 48 << 10, "{more_kib} KiB for clients that may have 32 MiB together");
+}
+
 #[test]
 fn a_disk_that_hangs_keeps_no_memory_from_other_disks_of_its_node() {
     const OTHER: &str = "beta";

@@ -9,13 +9,18 @@ use std::ops::Range;
 
 use base::AnswerError;
 use nbd::{Content, ErrorCode, Extent, Request, Slot};
-use sys::{Buffer, Piece};
+use sys::{Buffer, Piece, Room};
 
 use super::incoming::range_of;
 use super::{NbdConnection, Open, SEALED_BYTES_MAX, Tag};
 use crate::pieces::{count_bytes, pieces_of};
 
 impl NbdConnection {
+    /// The room for what an open request has yet to read.
+    pub(crate) fn room_of(&mut self, slot: u8) -> Option<&mut Room> {
+        self.open.get_mut(usize::from(slot))?.room.as_mut()
+    }
+
     /// A piece was carried out, or failed. `buffer`: the bytes of a read; `None` is all zeroes.
     ///
     /// # Panics

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use base::{AnswerError, ReservationCommand};
 use nvme::{Report, Request, Slot, Status};
-use sys::{Buffer, Piece};
+use sys::{Buffer, Piece, Room};
 
 use super::{Ended, NvmeConnection, Parts};
 use crate::nbd_connection::{SEALED_BYTES_MAX, Tag};
@@ -17,6 +17,11 @@ use crate::pieces::{count_bytes, pieces_of};
 use crate::psk_guard::Pools;
 
 impl NvmeConnection {
+    /// The room for what an open request has yet to read.
+    pub(crate) fn room_of(&mut self, slot: u8) -> Option<&mut Room> {
+        self.open.get_mut(usize::from(slot))?.room.as_mut()
+    }
+
     /// A piece was carried out, or failed. `buffer`: the bytes of a read; `None` is all zeroes.
     ///
     /// # Panics

@@ -136,8 +136,22 @@ pub(crate) struct Asked {
     pub(super) resource: Key,
     shard: u16,
     tag: Tag,
+    /// What a read will give.
+    reads_bytes: u32,
     /// Its client was told that it is to ask by another path.
     is_given_up: bool,
+}
+
+impl Asked {
+    /// Whether this client waits for it.
+    pub(super) fn is_waited_for_by(&self, client: Key) -> bool {
+        self.client == client && !self.is_given_up
+    }
+
+    /// Which piece of its client's requests it is, and how many bytes that reads.
+    pub(super) fn reads(&self) -> (Tag, usize) {
+        (self.tag, self.reads_bytes as usize)
+    }
 }
 
 impl Client {
@@ -543,6 +557,7 @@ impl Node {
         if let Some(socket) = &client.socket {
             self.hands.close(socket);
         }
+        self.leftover.keep(&self.asked, key, &mut client.connection);
         self.disk_went(key, &mut client);
         self.machine_went(key, &mut client);
         if let Some((resource, _)) = client.opened {
@@ -750,7 +765,12 @@ impl Node {
         };
         let (id, life) = (entry.id, entry.life);
         let thread = self.threads.of_shard(id, shard);
-        let asked = Asked { client, tag: ask.tag, resource, shard, is_given_up: false };
+        let reads_bytes = match ask.op {
+            base::Op::Read => u32::try_from(ask.span.length_bytes()).expect("at most a piece"),
+            _ => 0,
+        };
+        let (tag, is_given_up) = (ask.tag, false);
+        let asked = Asked { client, tag, resource, shard, reads_bytes, is_given_up };
         let asked = self.asked.insert(asked);
         let id = request_id(self.threads.number(), asked);
         let Ask { op, span, fua, .. } = ask;
@@ -786,8 +806,10 @@ impl Node {
     /// before whatever it asks there, what was not is not carried out.
     pub(super) fn give_up_all_of(&mut self, client: Key) {
         self.withdraw_all_of(client);
-        let is_open = |asked: &Asked| asked.client == client && !asked.is_given_up;
-        let all = self.asked.iter().filter(|(_, asked)| is_open(asked));
+        if let Some(entry) = self.clients.get_mut(client) {
+            self.leftover.keep(&self.asked, client, &mut entry.connection);
+        }
+        let all = self.asked.iter().filter(|(_, asked)| asked.is_waited_for_by(client));
         let all: Vec<(Key, Tag)> = all.map(|(key, asked)| (key, asked.tag)).collect();
         for (key, tag) in all {
             if let Some(asked) = self.asked.get_mut(key) {
@@ -815,6 +837,7 @@ impl Node {
             .collect();
         for key in gone {
             self.asked.remove(key);
+            self.free_room_of(key);
         }
     }
 

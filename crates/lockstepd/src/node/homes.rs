@@ -366,8 +366,9 @@ impl Node {
     ) {
         let (thread, asked) = asker_of(id);
         if self.threads.is(thread) {
-            let asked = self.asked.remove(asked).expect("a request is answered once");
-            return self.answer_client(asked, result, buffer);
+            let request = self.asked.remove(asked).expect("a request is answered once");
+            self.answer_client(request, result, buffer);
+            return self.free_room_of(asked);
         }
         let Some(entry) = self.resources.get(key) else { return };
         let (life, installs) = (entry.life, entry.installs);
@@ -387,8 +388,9 @@ impl Node {
         // It was given before all caches were lost.
         let is_lost = entry.is_some_and(|entry| answer.installs < entry.lost_at);
         let result = if is_lost { Err(AnswerError::SessionLost) } else { answer.result };
-        if let Some(asked) = self.asked.remove(asked) {
-            self.answer_client(asked, result, answer.bytes);
+        if let Some(request) = self.asked.remove(asked) {
+            self.answer_client(request, result, answer.bytes);
+            self.free_room_of(asked);
         }
     }
 

@@ -33,6 +33,7 @@ mod hosts;
 mod hunger;
 mod identity;
 mod late;
+mod leftover;
 mod lifecycle;
 mod memory;
 mod patience;
@@ -80,6 +81,7 @@ use helper::Helper;
 use homes::Homes;
 use hosts::Hosts;
 use hunger::Hunger;
+use leftover::Leftover;
 use lifecycle::Known;
 use memory::Memory;
 use patience::briefly;
@@ -212,6 +214,8 @@ pub(crate) struct Node {
     restless: Vec<Key>,
     /// Clients that wait for buffers.
     hunger: Hunger,
+    /// For reads of clients that are gone.
+    leftover: Leftover,
     /// Clients of other threads than the first.
     homes: Homes,
     /// What hosts by NVMe have set up.
@@ -323,6 +327,7 @@ impl Node {
             doors: Doors::default(),
             restless: Vec::new(),
             hunger: Hunger::default(),
+            leftover: Leftover::default(),
             homes: Homes::default(),
             hosts: Hosts::default(),
             ublk: Ublk::default(),

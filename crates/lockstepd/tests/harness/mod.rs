@@ -578,6 +578,14 @@ impl Volume {
         self.socket.read_exact(&mut [0; 16]).expect("an answer comes");
     }
 
+    /// Whether something comes in the next moments.
+    pub(crate) fn hears_something(&self) -> bool {
+        self.plain.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
+        let heard = self.plain.peek(&mut [0]).is_ok();
+        self.plain.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        heard
+    }
+
     /// Asks for space to be given back, and does not wait for the answer.
     pub(crate) fn begin_trim(&mut self, offset: u64, length: u32) {
         let mut send = Vec::new();
