@@ -275,6 +275,64 @@ fn a_part_that_ends_goes_on_ending_when_its_clients_requests_take_long() {
     assert_eq!(client.read(4096, 4096).expect("it is a client"), content(2, 4096));
 }
 
+/// Of one disk: all that comes after so much is answered in an hour.
+const HANGS: &str =
+    "[faults]\nhangs_after_bytes = 1048576\nstall_ms = 3600000\nstalls_before = true\n";
+
+/// Its client has asked by another node meanwhile.
+#[test]
+fn a_write_that_was_held_while_its_node_changed_its_part_does_not_come_after_what_came_meanwhile() {
+    let mut cluster = Cluster::new("held-back", 4);
+    cluster.add_settings(4, "disk_late_ms = 9000\nallow_faults = true");
+    (1..=4).for_each(|node| cluster.start(node));
+    let mut file = cluster.resource("alpha", 16 * MIB, &[2, 3, 4]);
+    // It is given up when its disk is.
+    file.timing.peer_late_ms = 60_000;
+    cluster.create(&file);
+    assert!(cluster.stop(4), "in good order");
+    cluster.append_settings(4, HANGS);
+    cluster.start(4);
+    let mut volume = cluster.open(1, "alpha");
+    volume.write(0, &content(1, 4096)).expect("written");
+    cluster.wait_in_sync(1, "alpha", &[2, 3, 4]);
+    assert_eq!(cluster.status(1, "alpha").primary.as_deref(), Some("n1"));
+    let mut first = cluster.open(1, "alpha?moves");
+    let mut second = cluster.open(2, "alpha?moves");
+    // Until this ends the part cannot change.
+    volume.send_write(8 * MIB, &content(4, 2 << 20));
+    cluster.wait_for("the request", || match cluster.status(1, "alpha").requests_in_flight {
+        0 => Err("nothing is under way".to_owned()),
+        _ => Ok(()),
+    });
+    let mut joining = file.clone();
+    let member =
+        FileMember { node: 1, voter: Some(77), incarnation: Some(77), ..file.members[0].clone() };
+    joining.members.push(FileMember { in_sync: Some(false), stores: Vec::new(), ..member });
+    cluster.ask(1, Command::ResourceDefine { file: Box::new(joining) }).expect("defined");
+    std::thread::scope(|scope| {
+        let resource = "alpha".to_owned();
+        let create = Command::ResourceCreate { resource, force: false };
+        // It may be given up, or not.
+        let made = scope.spawn(|| cluster.ask(1, create).is_ok());
+        cluster.wait_for("the change to begin", || {
+            match cluster.log(1).contains("alpha: created") {
+                true => Ok(()),
+                false => Err("nothing is made".to_owned()),
+            }
+        });
+        first.send_write(0, &content(2, 4096));
+        // From then on it may have asked elsewhere.
+        std::thread::sleep(std::time::Duration::from_millis(4500));
+        second.send_write(0, &content(3, 4096));
+        second.take_answer().expect("the others have it");
+        let told = first.take_answer();
+        assert!(told.is_err(), "its connection ends");
+        made.join().expect("an answer, or another");
+    });
+    volume.take_answer().expect("the others have it");
+    assert!(volume.read(0, 4096).expect("read") == content(3, 4096));
+}
+
 #[test]
 fn a_resource_of_which_nobody_could_be_told_is_refused() {
     let mut cluster = Cluster::new("long", 2);

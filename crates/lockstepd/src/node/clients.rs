@@ -20,6 +20,7 @@ use nbd::{ExportInfo, MOVES, Refusal, Tls};
 use replica::door::{MemberInput, ShardInput};
 use sys::{Errno, Event, Listener, Payload, Socket, SocketAddress};
 
+use super::held::{self, Held};
 use super::homes::{Stay, Word, request_id};
 use super::hosts::{Claim, Turn};
 use super::patience::{is_taken, patiently};
@@ -650,7 +651,7 @@ impl Node {
             match demand {
                 Demand::Lookup { name, enters } => self.look_up(key, &name, enters),
                 Demand::List => self.list_exports(key),
-                Demand::Ask(ask) => self.on_ask(key, ask),
+                Demand::Ask(ask) => self.on_ask(key, ask, self.hands.now()),
                 Demand::Holes { tag, range } => self.look_for_holes(key, tag, range),
                 Demand::Connect(connect) => self.on_connect(key, &connect),
                 Demand::Switched => self.on_switched(key),
@@ -747,17 +748,24 @@ impl Node {
         Some((key, volume, info))
     }
 
-    /// A piece of a request goes to its shard.
-    pub(super) fn on_ask(&mut self, client: Key, ask: Ask) {
+    /// A piece of a request, which came then, goes to its shard.
+    pub(super) fn on_ask(&mut self, client: Key, ask: Ask, came: Instant) {
         // A request that was held may come when its client is gone.
         let Some(entry) = self.clients.get(client) else { return };
         let (way, host, turn) = (entry.way, entry.host(), entry.turn);
         let (resource, volume) = entry.opened.expect("requests come after an export was opened");
         let volume = ask.volume.unwrap_or(volume);
-        let Some(ask) = self.hold(resource, client, ask) else { return };
+        let Some(Held { ask, .. }) = self.hold(resource, Held { client, ask, came }) else {
+            return;
+        };
         if turn == Turn::Away {
             return self.tell_gone_elsewhere(client, ask.tag);
         }
+        let Ask { op, span, fua, .. } = ask;
+        let request = Request { op, volume, span, buffer: None, fua, way, host };
+        let Some(request) = held::after(request, self.hands.now().since(came)) else {
+            return self.tell_late(client, &ask);
+        };
         let Some(entry) = self.resources.get(resource) else { return };
         let shard = match ask.op {
             base::Op::Flush => ask.shard,
@@ -773,8 +781,6 @@ impl Node {
         let asked = Asked { client, tag, resource, shard, reads_bytes, is_given_up };
         let asked = self.asked.insert(asked);
         let id = request_id(self.threads.number(), asked);
-        let Ask { op, span, fua, .. } = ask;
-        let request = Request { op, volume, span, buffer: None, fua, way, host };
         if !self.threads.is(thread) {
             let parcel = Parcel::Request { life, shard, id, request, bytes: ask.buffer };
             return self.tell(thread, parcel);
@@ -821,8 +827,13 @@ impl Node {
 
     /// A piece of what a host has asked is not done here.
     fn tell_gone_elsewhere(&mut self, client: Key, tag: Tag) {
+        self.tell_undone(client, tag, base::AnswerError::Gone);
+    }
+
+    /// The same, for this reason.
+    pub(super) fn tell_undone(&mut self, client: Key, tag: Tag, why: base::AnswerError) {
         if let Some(entry) = self.clients.get_mut(client) {
-            entry.connection.answer(tag, Err(base::AnswerError::Gone), None);
+            entry.connection.answer(tag, Err(why), None);
             self.stir_client(client);
         }
     }

@@ -22,12 +22,13 @@ use std::ops::Range;
 use base::{
     AnswerError, Duration, Epoch, Instant, RequestId, ReservationCommand, ResourceId, VolumeId, Way,
 };
-use export::{Ask, Served, Tag};
+use export::{Served, Tag};
 use nvme::{Credentials, Namespace, Report, Secret, Service, Status};
 use sys::{Buffer, Socket};
 
 use super::Node;
 use super::clients::{Asked, Client};
+use super::held::{self, Held};
 use super::hosts::{Claim, Turn};
 use super::threads::Parcel;
 use crate::log::{debug, info};
@@ -50,6 +51,8 @@ pub(super) struct Guest {
     claim: Option<Claim>,
     expires_at: Option<Instant>,
     turn: Turn,
+    /// What has come of it, and was not looked at, lay on the first thread since then.
+    unread_since: Instant,
 }
 
 /// What the first thread tells a client's home.
@@ -104,7 +107,7 @@ struct Holding {
     round: u64,
     /// That nothing is open any more was said.
     said: bool,
-    asks: Vec<(Key, Ask)>,
+    asks: Vec<Held>,
 }
 
 /// Of a thread: what it has to do with clients of others, or of the first.
@@ -114,8 +117,8 @@ pub(crate) struct Homes {
     guests: BTreeMap<Key, Key>,
     /// Resources whose machines are about to be exchanged.
     holding: BTreeMap<Key, Holding>,
-    /// What is for lives that have not begun here.
-    early: Vec<Parcel>,
+    /// What is for lives that have not begun here, and since when.
+    early: Vec<(Instant, Parcel)>,
     /// What is for clients that have to hear something before.
     ahead: Vec<FarAnswer>,
     untold: Vec<Untold>,
@@ -175,6 +178,7 @@ impl Node {
         let is_nvme = connection.nvme().is_some();
         let (controller, way, claim) = (client.controller, client.way, client.claim.clone());
         let (life, turn, keep_alive) = (entry.life, client.turn, client.keep_alive);
+        let unread_since = client.unread_since.unwrap_or(self.hands.now());
         let expires_at = way.filter(|_| is_nvme).and_then(|way| self.expiry_of(way));
         if let Some(client) = self.clients.get_mut(key) {
             client.stay = Some(Stay { home, namespaces: None, turn, expires_at });
@@ -194,6 +198,7 @@ impl Node {
             claim,
             expires_at,
             turn,
+            unread_since,
         };
         self.tell(home, Parcel::Guest(Box::new(guest)));
     }
@@ -219,6 +224,7 @@ impl Node {
         client.claim = guest.claim;
         client.expires_at = guest.expires_at;
         client.turn = guest.turn;
+        client.unread_since = Some(guest.unread_since);
         if client.is_watched_host() {
             self.hosts.come(now);
         }
@@ -346,13 +352,31 @@ impl Node {
 
     /// A parcel is about such machines: it is kept until they begin.
     pub(super) fn keep_early(&mut self, parcel: Parcel) {
-        self.homes.early.push(parcel);
+        self.homes.early.push((self.hands.now(), parcel));
     }
 
     /// A life has begun on this thread.
     pub(super) fn take_early(&mut self) {
-        for parcel in std::mem::take(&mut self.homes.early) {
-            self.on_parcel(parcel);
+        let now = self.hands.now();
+        for (since, parcel) in std::mem::take(&mut self.homes.early) {
+            match parcel {
+                Parcel::Request { life, shard, id, request, bytes } => {
+                    match held::after(request, now.since(since)) {
+                        Some(request) => {
+                            self.on_parcel(Parcel::Request { life, shard, id, request, bytes });
+                        }
+                        None => self.answer_late(life, id),
+                    }
+                }
+                other => self.on_parcel(other),
+            }
+        }
+    }
+
+    /// A write that another thread handed on waited here for too long.
+    fn answer_late(&mut self, life: u64, id: RequestId) {
+        if let Some(key) = self.resource_of_life(life) {
+            self.on_answer(key, id, Err(AnswerError::Path), None);
         }
     }
 
@@ -475,19 +499,17 @@ impl Node {
     pub(super) fn release_here(&mut self, life: u64) {
         let Some(key) = self.resource_of_life(life) else { return };
         let Some(holding) = self.homes.holding.remove(&key) else { return };
-        for (client, ask) in holding.asks {
-            self.on_ask(client, ask);
-        }
+        self.let_go(holding.asks);
     }
 
     /// Keeps what a client asks for machines to come; gives it back if there are none to come.
-    pub(super) fn hold_at_home(&mut self, resource: Key, client: Key, ask: Ask) -> Option<Ask> {
+    pub(super) fn hold_at_home(&mut self, resource: Key, held: Held) -> Option<Held> {
         match self.homes.holding.get_mut(&resource) {
             Some(holding) => {
-                holding.asks.push((client, ask));
+                holding.asks.push(held);
                 None
             }
-            None => Some(ask),
+            None => Some(held),
         }
     }
 
@@ -536,9 +558,7 @@ impl Node {
         for old in kept {
             let Some(holding) = self.homes.holding.remove(&old) else { continue };
             self.move_clients(old, new);
-            for (client, ask) in holding.asks {
-                self.on_ask(client, ask);
-            }
+            self.let_go(holding.asks);
         }
     }
 }

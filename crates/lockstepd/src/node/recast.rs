@@ -15,7 +15,6 @@
 use std::collections::BTreeSet;
 
 use base::{Duration, Epoch, Instant, NodeId, ResourceId};
-use export::Ask;
 use replica::door::{MemberInput, Operation, OperationId};
 use replica::start::Found;
 use wire::Configuration;
@@ -23,6 +22,7 @@ use wire::admin::{ResourceFile, codes};
 
 use super::admin::no_resource;
 use super::files::remove_each;
+use super::held::Held;
 use super::lifecycle::Known;
 use super::threads::Parcel;
 use super::{Node, Work};
@@ -61,7 +61,7 @@ pub(crate) struct Recast {
     until: Option<Instant>,
     done: Done,
     /// Requests of clients that wait for the new machines.
-    held: Vec<(Key, Ask)>,
+    held: Vec<Held>,
     /// Its number among all, and threads whose clients may still have something open.
     round: u64,
     open: BTreeSet<u16>,
@@ -99,15 +99,15 @@ impl Node {
     }
 
     /// Keeps a client's request for the machines to come; gives it back if there are none to come.
-    pub(super) fn hold(&mut self, resource: Key, client: Key, ask: Ask) -> Option<Ask> {
-        let ask = self.hold_at_home(resource, client, ask)?;
+    pub(super) fn hold(&mut self, resource: Key, held: Held) -> Option<Held> {
+        let held = self.hold_at_home(resource, held)?;
         let recast = self.resources.get_mut(resource).and_then(|entry| entry.recast.as_mut());
         match recast {
             Some(recast) => {
-                recast.held.push((client, ask));
+                recast.held.push(held);
                 None
             }
-            None => Some(ask),
+            None => Some(held),
         }
     }
 
@@ -202,9 +202,7 @@ impl Node {
             resource.name
         );
         self.release_homes(life);
-        for (client, ask) in recast.held {
-            self.on_ask(client, ask);
-        }
+        self.let_go(recast.held);
         (recast.done)(self, Err(Refused::new(&codes::BUSY, message)));
     }
 
@@ -244,9 +242,7 @@ impl Node {
             self.tell_others(|| Parcel::Since { life, lost, told });
             self.work.push_back(Work::Member(new, MemberInput::Clients { count }));
         }
-        for (client, ask) in held {
-            self.on_ask(client, ask);
-        }
+        self.let_go(held);
         let problem = self.known.get(&name).and_then(|known| known.problem.clone());
         if let Some(problem) = problem {
             return done(self, Err(Refused::new(&codes::STORE_FAILED, problem)));
