@@ -471,6 +471,9 @@ pub enum FromShard {
     },
     /// This node's disk failed a request.
     DiskFailed,
+    /// Said after that, once: extents left the log by a flush that worked while this copy was all there was. What the disk lost
+    /// before may be among them, and no log of a later process names it.
+    Unsure,
     /// Requests wait here and no primary is known.
     Wants,
     /// Log pages written in this life so far.

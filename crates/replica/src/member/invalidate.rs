@@ -11,10 +11,13 @@
 
 use super::operations::ASK_RETRIES;
 use super::{Member, Out, Pending, Then};
-use crate::door::{MemberOutput, Operation, OperationError};
+use crate::door::{MemberOutput, Operation, OperationError, OperationId};
 use alloc::vec::Vec;
 use base::{Duration, Incarnation, NodeId};
 use wire::{Configuration, MemberEntry, MemberKind, MemberMessage};
+
+/// The number of what a node asks of itself; those of operators begin with 1.
+const OWN: OperationId = OperationId(0);
 
 impl Member {
     /// Asks the primary, until the configuration says so.
@@ -43,6 +46,25 @@ impl Member {
         }
         self.ask_primary(pending, MemberMessage::Invalidate { incarnation: from }, out);
         None
+    }
+
+    /// Of a copy that may have lost what no log names nothing counts once another one is there: nobody would find what differs. The
+    /// node says so as an operator would, until that is known.
+    pub(super) fn give_up_unsure(&mut self) {
+        let Some(known) = self.known.as_ref().map(|known| &known.configuration) else { return };
+        if self.unsure.is_none_or(|at| at > self.now) {
+            return;
+        }
+        let own = known.member(self.node).filter(|entry| Some(entry.voter) == self.own_voter());
+        if own.is_none_or(MemberEntry::is_void) {
+            self.unsure = None;
+            return;
+        }
+        let alone = known.is_in_sync(self.node) && known.in_sync().count() == 1;
+        if !alone && self.is_worthless().is_none() {
+            self.on_operation(OWN, Operation::Invalidate);
+        }
+        self.unsure = Some(self.now + self.timing.lease);
     }
 
     /// What the configuration named when this node's copy was declared worthless.

@@ -372,6 +372,8 @@ pub struct Member {
     attached: bool,
     /// Its disk failed in this process: not to be touched.
     disk_failed: bool,
+    /// A shard does not know what of this copy its disk lost: when it is to be said, or said again, that it is worthless.
+    unsure: Option<Instant>,
     detach_told: bool,
     /// Writes of record and log that this process found at its start.
     found_writes: u64,
@@ -439,6 +441,7 @@ impl Member {
             phase: Phase::Starting,
             attached: setup.attached && setup.record.is_some(),
             disk_failed: false,
+            unsure: None,
             detach_told: false,
             found_writes: setup.found_writes,
             shards: vec![ShardView::default(); usize::from(setup.shards)],
@@ -521,6 +524,9 @@ impl Member {
                 self.peer_deadlines(&mut consider);
             }
             self.operation_deadlines(&mut consider);
+            if let Some(at) = self.unsure.filter(|at| *at > self.now) {
+                consider(at);
+            }
         }
         at
     }
@@ -532,6 +538,7 @@ impl Member {
         }
         if self.phase == Phase::Running {
             self.check_given_up(out);
+            self.give_up_unsure();
             self.run_operations(out);
             self.run_proposer(out);
             self.check_disk(out);
@@ -627,6 +634,7 @@ impl Member {
             FromShard::Logged { writes } => view.logged = view.logged.max(writes),
             FromShard::Wants => self.want.shard = true,
             FromShard::DiskFailed => self.on_disk_failed(out),
+            FromShard::Unsure => self.unsure = Some(self.now),
             FromShard::Counted { peer, sectors } => self.on_counted(shard, peer, sectors, out),
             FromShard::Fenced { epoch } => self.on_fenced(shard, epoch),
             FromShard::Gathered { reign } => self.on_gathered(shard, reign),

@@ -537,6 +537,9 @@ impl Shard {
         if answer == DiskAnswer::Failed || self.has_lost_some() {
             return;
         }
+        if self.disk_failing && !core::mem::replace(&mut self.only_disk.unsure, true) {
+            out.push(ShardOutput::Member(FromShard::Unsure));
+        }
         let extent_sectors = self.geometry.extent_sectors;
         let doubt = &self.doubt;
         let victims: Vec<Extent> = cooling

@@ -212,6 +212,8 @@ struct OnlyDisk {
     last_failed: u64,
     /// Before then the flush after the loss of all caches is not asked for again, nor does a growth begin anew.
     again_at: Instant,
+    /// It was said that what was lost may not be in the log any more.
+    unsure: bool,
     /// A flush failed that no client had asked for: the next one that a client asks for fails.
     flush_untold: bool,
 }

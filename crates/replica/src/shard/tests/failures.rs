@@ -848,3 +848,18 @@ fn a_peer_that_hears_of_a_size_late_is_not_late_with_what_was_open_before() {
     world.run();
     assert_eq!(world.answer(1, write), Some(Ok(())));
 }
+
+#[test]
+fn what_leaves_the_log_of_the_only_copy_after_its_disk_failed_is_said_to_be_unsure() {
+    let mut world = World::new(&[1], &[1]);
+    world.lead(1);
+    world.write(1, 0, 8, 7);
+    world.wait_ms(200);
+    world.nodes.get_mut(&1).expect("there").disk_fails = true;
+    world.flush(1);
+    world.nodes.get_mut(&1).expect("there").disk_fails = false;
+    assert!(!world.has_said(1, &FromShard::Unsure), "all is in the log");
+    world.tell(1, ToShard::Cool);
+    world.wait_ms(200);
+    assert!(world.has_said(1, &FromShard::Unsure));
+}
