@@ -83,6 +83,9 @@ pub struct Disk {
     rotten: BTreeMap<(VolumeId, u64), Token>,
     /// Extents whose block checksums are on stable storage, not written since.
     sealed: BTreeSet<(VolumeId, u64)>,
+    /// Extents that were written since what a seal covers, and the last request before that was over: the checksums that a
+    /// disk has of them are older.
+    unsealed: BTreeMap<(VolumeId, u64), u64>,
     /// Sectors in an extent.
     pub extent_sectors: u64,
     /// What becomes of the next write of a page.
@@ -147,6 +150,7 @@ impl Disk {
             return Err(format!("{request:?} has a buffer of {} sectors", content.len()));
         }
         self.made += 1;
+        self.unseal(&request);
         let mark = self.sequence;
         let entry = InFlight { shard, op, request, content, mark, journaled: false };
         self.in_flight.insert(self.made, entry);
@@ -168,7 +172,7 @@ impl Disk {
 
     /// Carries out request `id`.
     pub fn finish(&mut self, id: u64) -> Option<(InFlight, Outcome)> {
-        let entry = self.in_flight.remove(&id)?;
+        let entry = self.take(id)?;
         let outcome = match &entry.request {
             DiskRequest::Read { volume, span, .. } | DiskRequest::Hash { volume, span }
                 if self.is_rotten(*volume, *span) =>
@@ -198,6 +202,7 @@ impl Disk {
             }
             DiskRequest::Seal { volume, extent } => {
                 self.sealed.insert((*volume, *extent));
+                self.unsealed.retain(|of, last| *of != (*volume, *extent) || *last >= id);
                 Outcome::Plain(DiskAnswer::Done)
             }
             DiskRequest::Flush => {
@@ -250,7 +255,7 @@ impl Disk {
 
     /// Confirms write `id`, and writes nothing, or writes it over what begins at `astray`. Checksums know what should be there.
     pub fn lose(&mut self, id: u64, astray: Option<u64>) -> Option<InFlight> {
-        let entry = self.in_flight.remove(&id)?;
+        let entry = self.take(id)?;
         let DiskRequest::Write { volume, span, .. } = entry.request else { return None };
         let content = entry.content.clone()?;
         self.sealed.remove(&(volume, self.extent_of(span.first())));
@@ -342,6 +347,36 @@ impl Disk {
         }
     }
 
+    /// Request `id` is over.
+    fn take(&mut self, id: u64) -> Option<InFlight> {
+        let entry = self.in_flight.remove(&id)?;
+        self.unseal(&entry.request);
+        Some(entry)
+    }
+
+    /// A write begins, or is over: a seal that was asked for by now does not cover it.
+    fn unseal(&mut self, request: &DiskRequest) {
+        if let Some((volume, span, true)) = place(request) {
+            for extent in self.extent_of(span.first())..=self.extent_of(span.end() - 1) {
+                self.unsealed.insert((volume, extent), self.made);
+            }
+        }
+    }
+
+    /// An extent whose checksums are believed at a start, though they are older than what was written: only those of `hot` ones are
+    /// forgotten. Where the log, or the record that says which one it is, went bad, the copy is compared as a whole.
+    pub fn believed_too_soon(
+        &mut self,
+        hot: &BTreeSet<(VolumeId, u64)>,
+        damaged: bool,
+    ) -> Option<(VolumeId, u64)> {
+        let is_log = |(_, page): &(VolumeId, MetaPage)| matches!(page, MetaPage::Log { .. });
+        if damaged || self.good_record.is_some() || self.good.keys().any(is_log) {
+            self.unsealed.retain(|extent, _| hot.contains(extent));
+        }
+        self.unsealed.keys().find(|extent| !hot.contains(extent)).copied()
+    }
+
     /// A stable sector changes by itself; false if it is not stable, or its checksum not yet.
     pub fn rot(&mut self, volume: VolumeId, sector: u64) -> bool {
         let at = usize::try_from(sector).expect("simulated volumes are small");
@@ -423,7 +458,7 @@ impl Disk {
 
     /// Gives up request `id`: a write may have been carried out for some of its sectors.
     pub fn fail(&mut self, id: u64, random: &mut Prng) -> Option<InFlight> {
-        let entry = self.in_flight.remove(&id)?;
+        let entry = self.take(id)?;
         if entry.request == DiskRequest::Flush && random.once_in(2) {
             self.unflushable = self.unflushable.max(entry.mark);
         } else {
@@ -837,6 +872,33 @@ mod tests {
             assert_eq!(other.all(VOLUME), [6]);
         }
         assert!((1..40).contains(&lost), "{lost}");
+    }
+
+    #[test]
+    fn a_seal_covers_what_was_over_when_it_was_asked_for() {
+        let mut disk = Disk { extent_sectors: 2, ..Disk::new(&[(VOLUME, 0)]) };
+        disk.resize(VOLUME, 4, 0);
+        let nothing_hot = BTreeSet::new();
+        let span = Span::new(2, 1).expect("it fits");
+        let zero = DiskRequest::Zero { volume: VOLUME, span, unmap: false, durable: false };
+        let seal = DiskRequest::Seal { volume: VOLUME, extent: 1 };
+        let mut submit = |disk: &mut Disk, request| {
+            disk.submit(0, DiskOp(1), request, None).expect("it is fine")
+        };
+        let early = submit(&mut disk, zero.clone());
+        let first = submit(&mut disk, seal.clone());
+        disk.finish(early);
+        disk.finish(first);
+        assert_eq!(disk.believed_too_soon(&nothing_hot, false), Some((VOLUME, 1)));
+        assert_eq!(disk.believed_too_soon(&[(VOLUME, 1)].into(), false), None, "the log says so");
+        let second = submit(&mut disk, seal.clone());
+        disk.finish(second);
+        assert_eq!(disk.believed_too_soon(&nothing_hot, false), None);
+        let third = submit(&mut disk, seal);
+        submit(&mut disk, zero);
+        disk.finish(third);
+        assert_eq!(disk.believed_too_soon(&nothing_hot, false), Some((VOLUME, 1)));
+        assert_eq!(disk.believed_too_soon(&nothing_hot, true), None, "the copy is a new one");
     }
 
     #[test]

@@ -156,6 +156,7 @@ impl World {
                 self.fail("metadata", text);
             }
         }
+        self.check_sums(node, &setups);
         let mut bits = setups.shards.iter().flat_map(|shard| &shard.bitmaps);
         self.nodes[node].doubts_bits |= bits.any(|(.., runs)| runs.is_none());
         if let Some(disk) = &self.nodes[node].disk {
@@ -166,6 +167,21 @@ impl World {
             self.nodes[node].backups.remove(0);
         }
         self.launch(node, now, setups);
+    }
+
+    /// Of what was written since its checksums were put on the disk, the log says that it is hot: a start forgets these
+    /// checksums, and no others.
+    fn check_sums(&mut self, node: usize, setups: &Setups) {
+        let Some(disk) = &mut self.nodes[node].disk else { return };
+        let hot: BTreeSet<_> =
+            setups.shards.iter().flat_map(|shard| shard.inherited.iter().copied()).collect();
+        let found = disk.believed_too_soon(&hot, setups.damaged.is_some());
+        if let Some((volume, extent)) = found.filter(|_| self.plan.options.data_checksum) {
+            let id = node_id(node);
+            let text =
+                format!("node {id}: extent {extent} of volume {volume} is cold, and not sealed");
+            self.fail("metadata", text);
+        }
     }
 
     /// What the disk of a node holds.
