@@ -13,8 +13,9 @@
 use crate::history::Token;
 use crate::machine::brief;
 use crate::plan::BadPage;
-use base::{Prng, Span, VolumeId};
+use base::{NodeId, Prng, Span, VolumeId};
 use replica::disk::{Record, newest_record};
+use replica::door::Slot;
 use replica::{DiskAnswer, DiskOp, DiskRequest, MetaPage, Page};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -92,12 +93,20 @@ pub struct Disk {
     trick: Option<BadPage>,
     /// Of pages that went bad, what was written there.
     good: BTreeMap<(VolumeId, MetaPage), Box<Page>>,
+    /// Pages that were being written when the power went: such a one may be neither what it was nor what it was to be.
+    torn: BTreeSet<(VolumeId, MetaPage)>,
+    /// Pages of bits that a start could not believe, or that were not what was written there, by whose bits they are: all of
+    /// them may be set, and stay so until that replica goes and comes back.
+    doubted: BTreeSet<BitsPage>,
     /// Of a copy of the record that went bad, which one, and what was written there.
     good_record: Option<(usize, Vec<u8>)>,
 }
 
 /// What rot makes of a sector.
 const ROT: Token = 1 << 50;
+
+/// A page of bits: whose, of which volume, and its number.
+pub type BitsPage = (NodeId, VolumeId, u64);
 
 /// A shard broke its duty towards the disk.
 pub type Overlap = String;
@@ -285,6 +294,7 @@ impl Disk {
         let trick = self.trick.take_if(|trick| matches!(trick, BadPage::Stale | BadPage::Astray));
         if trick.is_none() {
             self.good.remove(&key);
+            self.torn.remove(&key);
             self.meta.insert(key, Box::new(*bytes));
             return;
         }
@@ -312,6 +322,40 @@ impl Disk {
     /// Pages that are not what was written there.
     pub fn bad_pages(&self) -> impl Iterator<Item = ((VolumeId, MetaPage), Option<&Page>)> + '_ {
         self.good.keys().map(|key| (*key, self.meta.get(key).map(|page| &**page)))
+    }
+
+    /// Whether what was done to the disk explains that this page cannot be read.
+    fn may_be_bad(&self, key: &(VolumeId, MetaPage)) -> bool {
+        self.torn.contains(key) || self.good.contains_key(key)
+    }
+
+    /// A start found bits of these replicas in these slots, and which pages of them cannot be believed. The first such page to which
+    /// nothing was done.
+    pub fn found_bits(&mut self, slots: &[Slot], unreadable: &[BitsPage]) -> Option<BitsPage> {
+        let bad: Vec<_> = self.good.keys().copied().collect();
+        for (volume, place) in bad {
+            let MetaPage::Bitmap { slot: number, page } = place else { continue };
+            let slot = slots.iter().find(|slot| slot.number == number);
+            self.doubted.extend(slot.map(|slot| (slot.node, volume, page)));
+        }
+        self.doubted.extend(unreadable);
+        let is_bad = |&(node, volume, page): &BitsPage| {
+            let mut slots = slots.iter().filter(|slot| slot.node == node);
+            let place = |slot: &Slot| MetaPage::Bitmap { slot: slot.number, page };
+            slots.any(|slot| self.may_be_bad(&(volume, place(slot))))
+        };
+        unreadable.iter().copied().find(|page| !is_bad(page))
+    }
+
+    /// Of pages of bits that are doubted, those for which `keep` says so.
+    pub fn keep_doubted(&mut self, keep: impl Fn(&BitsPage) -> bool) {
+        self.doubted.retain(keep);
+    }
+
+    /// Whether all of a page of bits may be set, though its replica has everything.
+    #[must_use]
+    pub fn is_doubted(&self, page: &BitsPage) -> bool {
+        self.doubted.contains(page)
     }
 
     fn is_rotten(&self, volume: VolumeId, span: Span) -> bool {
@@ -706,8 +750,10 @@ impl Disk {
                     let page: Box<Page> =
                         mixed.into_boxed_slice().try_into().expect("a page stays 4096 bytes long");
                     self.meta.insert(key, page);
+                    self.torn.insert(key);
                 } else if random.once_in(2) {
                     self.good.remove(&key);
+                    self.torn.remove(&key);
                     self.meta.insert(key, bytes.clone());
                 }
             }

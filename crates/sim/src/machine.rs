@@ -100,6 +100,7 @@ impl World {
         machine.step(now, input, &mut out);
         let wake = machine.wake_at();
         self.mix(out.len() as u64);
+        self.look_at_log(node, shard);
         self.shard_outputs(node, life, shard, &mut out);
         out.clear();
         self.shard_out = out;

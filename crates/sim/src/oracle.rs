@@ -3,7 +3,6 @@
 //!
 //! Not here: whether answers are linear (`history`).
 
-use crate::feature::Feature;
 use crate::history::OpIndex;
 use crate::plan::FAULTS_MIN;
 use crate::queue::{MILLI, SECOND, Time};
@@ -465,12 +464,18 @@ impl World {
     /// A replica that a shard of a node still keeps bits of, or un-retired writes. Of a page of bits that went bad, or was torn,
     /// all are set, and stay so until the replica goes and comes back.
     fn taken_for_different(&self, node: &Node, shard: &Shard) -> Option<NodeId> {
-        if node.doubts_bits || self.plan.features.contains(&Feature::BadPages) {
-            return None;
-        }
         let sizes = self.sizes();
+        let disk = node.disk.as_ref();
+        let each = self.plan.geometry.stripe_extents * self.plan.geometry.extent_sectors;
         let differs = |peer: &NodeId| {
-            let differs = |&(volume, sectors)| shard.may_differ(*peer, volume, 0, sectors);
+            let differs = |&(volume, sectors): &(base::VolumeId, u64)| {
+                let mut pages = 0..sectors.div_ceil(each);
+                pages.any(|page| {
+                    let (first, end) = (page * each, sectors.min((page + 1) * each));
+                    !disk.is_some_and(|disk| disk.is_doubted(&(*peer, volume, page)))
+                        && shard.may_differ(*peer, volume, first, end)
+                })
+            };
             *peer != node.id && sizes.iter().any(differs)
         };
         self.plan.replicas().into_iter().map(node_id).find(differs)

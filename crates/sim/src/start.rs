@@ -3,7 +3,7 @@
 //! Not here: what is made of the pages (`replica`).
 
 use crate::buffer::Buffers;
-use crate::disk::Disk;
+use crate::disk::{BitsPage, Disk};
 use crate::feature::Feature;
 use crate::plan::Role;
 use crate::queue::MILLI;
@@ -157,8 +157,7 @@ impl World {
             }
         }
         self.check_sums(node, &setups);
-        let mut bits = setups.shards.iter().flat_map(|shard| &shard.bitmaps);
-        self.nodes[node].doubts_bits |= bits.any(|(.., runs)| runs.is_none());
+        self.check_bits(node, &setups);
         if let Some(disk) = &self.nodes[node].disk {
             let backup = disk.clone();
             self.nodes[node].backups.push(backup);
@@ -180,6 +179,25 @@ impl World {
             let id = node_id(node);
             let text =
                 format!("node {id}: extent {extent} of volume {volume} is cold, and not sealed");
+            self.fail("metadata", text);
+        }
+    }
+
+    /// Pages of bits that cannot be read are those to which something was done.
+    fn check_bits(&mut self, node: usize, setups: &Setups) {
+        let (Some(disk), Some(first)) = (&mut self.nodes[node].disk, setups.shards.first()) else {
+            return;
+        };
+        let bits = setups.shards.iter().flat_map(|shard| &shard.bitmaps);
+        let unreadable: Vec<BitsPage> = bits
+            .filter(|(.., runs)| runs.is_none())
+            .map(|&(of, volume, page, _)| (of, volume, page))
+            .collect();
+        if let Some((of, volume, page)) = disk.found_bits(&first.slots, &unreadable) {
+            let id = node_id(node);
+            let text = format!(
+                "node {id}: nothing was done to page {page} of the bits of node {of}, volume {volume}"
+            );
             self.fail("metadata", text);
         }
     }
@@ -246,9 +264,11 @@ impl World {
             to_member: vec![0; shards],
             sessions: BTreeMap::new(),
             next_session: 0,
+            hot: vec![(0, 0); shards],
             written: BTreeMap::new(),
         });
         for (shard, mut out) in (0..self.plan.shards).zip(outputs) {
+            self.look_at_log(node, shard);
             self.shard_outputs(node, life, shard, &mut out);
         }
         let count = wakes.len() - 1;

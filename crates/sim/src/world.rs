@@ -109,6 +109,8 @@ pub(crate) struct Process {
     /// Sessions by peer index.
     pub(crate) sessions: BTreeMap<usize, usize>,
     pub(crate) next_session: u64,
+    /// Of each shard, how many extents were hot when it was looked at last, and in doubt or un-retired at once, at most.
+    pub(crate) hot: Vec<(usize, usize)>,
     /// Buffers that a disk write reads, with its number.
     pub(crate) written: BTreeMap<base::BufferId, u64>,
 }
@@ -148,8 +150,6 @@ pub(crate) struct Node {
     pub(crate) left_in: u64,
     /// A page of its metadata went bad on the present disk.
     pub(crate) spoiled: bool,
-    /// A process of it found a page of bits that it could not believe.
-    pub(crate) doubts_bits: bool,
     /// Its disk will answer a write of data that it does not carry out; where that goes instead, if not to any place.
     pub(crate) bad_write: Option<(BadWrite, Option<u64>)>,
     /// Its disk takes no data.
@@ -190,7 +190,6 @@ impl Node {
             installed: None,
             left_in: 0,
             spoiled: false,
-            doubts_bits: false,
             bad_write: None,
             disk_full: false,
             disk_failed: false,
