@@ -193,11 +193,15 @@ impl World {
         match output {
             MemberOutput::Store { number, record } => {
                 self.side_stores(&record);
+                if let Some((_, value)) = &record.accepted {
+                    self.side_proposes(node, value);
+                }
                 self.store(node, life, number, record);
             }
             MemberOutput::Send { peer, session, message } => {
                 if let wire::MemberMessage::Accept { configuration, .. } = &message {
                     self.proposed_now(configuration);
+                    self.side_proposes(node, configuration);
                 }
                 if let Some((session, end)) = self.session(node, peer, session) {
                     let stream = usize::from(self.plan.shards);
@@ -219,6 +223,9 @@ impl World {
                         "sim: wish refused"
                     });
                 }
+            }
+            MemberOutput::Notice(replica::door::Notice::Parted { peer, mine, theirs }) => {
+                self.sides_met(node, peer, mine, theirs);
             }
             MemberOutput::Notice(_) => {}
             MemberOutput::Mark(mark) => {

@@ -15,6 +15,8 @@
 //!
 //! Not here: the same for resources with quorum (`oracle`).
 
+mod choice;
+
 use crate::history::{Effect, Fate, History, NotLinear, OpIndex};
 use crate::oracle::short;
 use crate::plan::{Plan, Role};
@@ -67,8 +69,8 @@ pub(crate) struct Sides {
     given_up: BTreeSet<(usize, Place)>,
     /// Nodes that are about to leave a side by themselves.
     left_alone: BTreeSet<usize>,
-    /// An operator said which side is to go on.
-    resolved: u64,
+    /// Who had a right to end other sides.
+    choice: choice::Choice,
     /// Both sides were seen to name each other.
     named: bool,
     /// When an operator looks again.
@@ -243,8 +245,8 @@ impl World {
         // By itself a node leaves a side only on which nothing was done.
         let by_itself = sides.left_alone.remove(&node);
         let empty = sides.is_empty(before, place);
-        let said = sides.resolved > 0
-            || self.plan.options.after_split_brain != AfterSplitBrain::Disconnect;
+        let fork = sides.installed.get(&before).map_or(0, |known| known.fork);
+        let said = configuration.fork > fork && sides.choice.was_begun(configuration.fork);
         self.mark("sim: a side was given up");
         if by_itself && !empty {
             let text = format!("node {}: it left a side by itself that has answers", node + 1);
@@ -434,10 +436,12 @@ impl World {
         if ok {
             self.side_heard(node);
         }
+        let step = self.step;
         let Some(sides) = &mut self.sides else { return };
         if let Some(place) = sides.answering {
             if ok {
                 sides.done.insert(place);
+                sides.choice.answered(step, index, place);
             }
             // Of the pieces of a flush, one on another side is enough.
             let before = sides.answered.get(&index).copied();
@@ -598,9 +602,6 @@ impl World {
 
     /// An operator says whose side is to go on.
     pub(crate) fn resolve(&mut self, at: usize, discard: NodeId) {
-        if let Some(sides) = &mut self.sides {
-            sides.resolved += 1;
-        }
         self.want(at, Operation::Resolve { discard });
     }
 
