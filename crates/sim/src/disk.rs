@@ -928,7 +928,7 @@ mod tests {
         let span = Span::new(2, 1).expect("it fits");
         let zero = DiskRequest::Zero { volume: VOLUME, span, unmap: false, durable: false };
         let seal = DiskRequest::Seal { volume: VOLUME, extent: 1 };
-        let mut submit = |disk: &mut Disk, request| {
+        let submit = |disk: &mut Disk, request| {
             disk.submit(0, DiskOp(1), request, None).expect("it is fine")
         };
         let early = submit(&mut disk, zero.clone());
