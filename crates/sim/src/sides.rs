@@ -227,9 +227,10 @@ impl Sides {
 impl World {
     /// A node's shards are told of a configuration.
     pub(crate) fn side_installed(&mut self, node: usize, configuration: &Configuration) {
-        let place = place(configuration);
+        let (place, step) = (place(configuration), self.step);
         let Some(sides) = &mut self.sides else { return };
         sides.learn(configuration);
+        sides.choice.installed(step, place);
         let known = sides.installed.entry(place).or_insert_with(|| configuration.clone());
         if known != configuration {
             let (here, there) = (short(configuration), short(known));

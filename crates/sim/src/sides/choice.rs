@@ -29,6 +29,8 @@ pub(super) struct Choice {
     said: Vec<Configuration>,
     /// When a node first told of another that it is on another side, and where it was itself.
     met: BTreeMap<Meeting, (u64, Place)>,
+    /// In which step somebody first acted on what is to be found there.
+    first: BTreeMap<Place, u64>,
     /// In which step, and where, writes were answered.
     written: Vec<(u64, OpIndex, Place)>,
 }
@@ -37,6 +39,11 @@ impl Choice {
     /// Whether somebody had a right to begin the fork of this number.
     pub(super) fn was_begun(&self, fork: u64) -> bool {
         self.begun.contains(&fork)
+    }
+
+    /// Somebody acts on a configuration.
+    pub(super) fn installed(&mut self, step: u64, place: Place) {
+        self.first.entry(place).or_insert(step);
     }
 
     /// A client was told that something was done.
@@ -222,8 +229,14 @@ impl World {
         if !theirs.is_in_sync(copies[1]) || !sides.installed.get(&then)?.is_in_sync(copies[1]) {
             return None;
         }
-        let written = sides.choice.written.iter().filter(|&&(at, _, answered)| {
+        // What was asked for before may have been done before the sides parted.
+        let is_later = |index: OpIndex, answered: Place| {
+            let (called, first) = (self.history.called(index), sides.choice.first.get(&answered));
+            called.zip(first).is_some_and(|((_, called), first)| *first <= called)
+        };
+        let written = sides.choice.written.iter().filter(|&&(at, index, answered)| {
             at < step
+                && is_later(index, answered)
                 && sides.is_past(answered, then)
                 && !sides.is_past(answered, place(mine))
                 && sides.installed.get(&answered).is_some_and(is_of)
