@@ -704,6 +704,9 @@ pub enum OperationError {
     /// This node accepted a fork that it could not see decided: its disk failed while it wrote that down, or it lost its majority. It
     /// may be on that fork after its next start.
     MayHaveForked,
+    /// A replica is not connected, or does not know all that was decided, and may go on alone: no majority decides as long as that
+    /// is so.
+    ReplicaAway,
     /// The comparison was stopped.
     Stopped,
     /// What is open was not done in time.

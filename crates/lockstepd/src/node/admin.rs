@@ -560,6 +560,7 @@ impl Node {
             OperationError::Replaced => &codes::RESIZE_REPLACED,
             OperationError::Shrinks => &codes::SHRINK,
             OperationError::MayHaveForked => &codes::MAY_HAVE_FORKED,
+            OperationError::ReplicaAway => &codes::REPLICA_AWAY,
             OperationError::Stopped => &codes::VERIFY_STOPPED,
             OperationError::OldRelease => &codes::OLD_RELEASE,
             OperationError::NoPrimary => &codes::NO_PRIMARY,

@@ -172,6 +172,7 @@ impl Member {
             });
             let error = match self.live_primary() {
                 _ if let Some(pending) = reserve => super::reserve::expired(pending),
+                _ if self.waits_for_all(id) => OperationError::ReplicaAway,
                 // It found no replica that would be left, or no majority.
                 _ if invalidates && self.has_primary() => OperationError::LastReplica,
                 Some(node) => OperationError::OtherPrimary(node),
@@ -532,6 +533,20 @@ impl Member {
             }
         }
         None
+    }
+
+    /// Whether an operation is to let a majority decide again, and waits for a replica.
+    fn waits_for_all(&self, id: OperationId) -> bool {
+        let pending = self.operations.iter().find(|pending| pending.id == id);
+        let Some(Operation::SetOptions(change)) = pending.map(|pending| &pending.operation) else {
+            return false;
+        };
+        self.known.as_ref().is_some_and(|known| {
+            let next = Self::with_options(&known.configuration, change);
+            next.is_ok_and(|next| asks_a_majority_again(&known.configuration, &next))
+                && self.reign().is_some()
+                && !self.all_know(&known.configuration)
+        })
     }
 
     /// Whether every replica is here and knows all that was decided: none goes on alone by what was before.

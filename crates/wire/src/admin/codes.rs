@@ -185,7 +185,7 @@ codes! {
         "It is a member, or the very node that was asked.",
         "Remove a member first: `lockstep resource remove-replica`. A node itself forgets the resource.";
     MAY_HAVE_FORKED = "LS-0055", EXIT_FAILED, "It is not known whether the node goes on alone",
-        "Its disk failed while the fork was being written to it.",
+        "Its disk failed while the fork was being written to it, or it lost its majority before that was decided.",
         "Force no other node before this one was started again: `lockstep status` then says whether it is on a fork.";
     VERIFY_PARTIAL = "LS-0056", EXIT_FAILED, "Not every replica was compared",
         "Only replicas that are in sync are; one was not for all or a part of the time. What was compared is the same now.",
@@ -228,6 +228,9 @@ codes! {
          shared.",
         "The log's line says which. QEMU connects again by itself (reconnect=1); give it memory that is shared (share=on), as \
          docs/machines.md shows. Other machines are not touched by it.";
+    REPLICA_AWAY = "LS-0084", EXIT_FAILED, "A replica is away that may go on alone",
+        "Where a majority is to decide again, every replica has to know that first: one that is not connected may go on by itself,          and what clients write there would be another history.",
+        "Bring its node back, then set the option again; or remove the replica: `lockstep resource remove-replica`.";
 }
 
 /// Said with `UNSUPPORTED` of a resource that is to do without quorum, and has a witness.

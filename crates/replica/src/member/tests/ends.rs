@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use base::{Ballot, Duration, Epoch, NodeId, SessionId, VoterId};
 use wire::admin::OptionsChange;
-use wire::{Configuration, MemberKind, MemberMessage, Quorum, RefuseReason};
+use wire::{Configuration, MemberKind, MemberMessage, Options, Quorum, RefuseReason};
 
 /// The ballot under which voters are asked for promises, if they are.
 fn asked(sent: &[MemberMessage]) -> Option<Ballot> {
@@ -442,4 +442,23 @@ fn a_copy_that_does_not_know_what_it_lost_is_worthless_once_another_one_is_there
     let is_void = |known: &Configuration| known.member(NodeId(1)).is_some_and(|own| own.is_void());
     world.run_until("node 1 is worthless", |world| is_void(&world.newest()));
     assert_eq!(world.in_sync(), [2]);
+}
+
+#[test]
+fn who_asks_for_a_majority_while_a_replica_is_away_is_told_why_not() {
+    let options = Options { quorum: Quorum::Off, ..Options::default() };
+    let mut world = World::without_quorum(3, 3, options);
+    world.set_clients(1, 1);
+    world.run_until("node 1 serves", |world| world.answers(1));
+    world.wait(10);
+    world.crash(3);
+    let change = OptionsChange { quorum: Some(Quorum::Majority), ..OptionsChange::default() };
+    let id = world.operate(1, Operation::SetOptions(change.clone()));
+    world.run_until("it is answered", |world| world.is_done(1, id));
+    assert_eq!(world.node(1).done[&id], Err(OperationError::ReplicaAway));
+    world.start(3);
+    world.connect_all();
+    let id = world.operate(1, Operation::SetOptions(change));
+    world.run_until("it is answered", |world| world.is_done(1, id));
+    assert_eq!(world.node(1).done[&id], Ok(()));
 }
