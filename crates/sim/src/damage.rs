@@ -174,9 +174,12 @@ impl World {
         let newest = self.oracle.newest.as_ref().map(|newest| (newest.fork, newest.epoch));
         let records = self.nodes.iter().filter_map(|node| node.disk.as_ref()?.record());
         let accepted = records.filter_map(|record| record.accepted.map(|(_, value)| *value));
+        // What a voter is about to store may be there whatever becomes of it, and nobody has sent it what is its own.
+        let storing = self.nodes.iter().filter_map(|node| node.disk.as_ref()?.storing());
+        let stored = storing.filter_map(|record| Some((*record.accepted.as_ref()?.1).clone()));
         let sent = self.oracle.proposed.iter().cloned();
         let newer = move |value: &Configuration| Some((value.fork, value.epoch)) > newest;
-        accepted.chain(sent).filter(newer).collect::<Vec<_>>().into_iter()
+        accepted.chain(stored).chain(sent).filter(newer).collect::<Vec<_>>().into_iter()
     }
 
     /// Of nodes about to die, or to lose their power, those that may: if a disk that a configuration counts on is gone or
@@ -217,10 +220,13 @@ impl World {
         if !values.iter().all(has_it) {
             return;
         }
+        let counts = values.iter().any(|value| value.is_in_sync(id));
         let held = &mut self.nodes[node];
         let Some(disk) = &mut held.disk else { return };
         if disk.lose_unflushed(&mut self.random) {
-            held.swapped = Some(held.incarnation);
+            if counts {
+                held.swapped = Some(held.incarnation);
+            }
             self.mark("sim: what a flush failed is gone though a later one said that it was there");
         }
     }

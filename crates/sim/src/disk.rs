@@ -600,6 +600,12 @@ impl Disk {
             || pages.into_iter().any(|entry| matches!(entry.request, DiskRequest::Meta { .. }))
     }
 
+    /// The record that is being written.
+    #[must_use]
+    pub fn storing(&self) -> Option<&Record> {
+        self.record_in_flight.as_deref()
+    }
+
     /// The record is written, or (`ok` false) is not.
     pub fn finish_record(&mut self, ok: bool) -> Option<Box<Record>> {
         let record = self.record_in_flight.take()?;

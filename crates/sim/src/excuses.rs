@@ -14,13 +14,15 @@ use wire::{Configuration, OnIoError, OnNoQuorum};
 pub(crate) struct Knew {
     /// The configuration that shards of the node acted on that was asked.
     configuration: (u64, Epoch),
-    step: u64,
+    /// In which step it was told of that one: what came later it may not have heard of.
+    since: u64,
     /// Nodes on which the shard could tell, whatever becomes of it, one bit each.
     remembering: u32,
 }
 
 impl World {
-    /// What was known when something was asked for: where its client went another way with it, when it was asked for first.
+    /// What was known when something was asked for: where its client went another way with it, also when it was asked for first, and the
+    /// less of both.
     pub(crate) fn knew_first(
         &mut self,
         (node, shard): (usize, u16),
@@ -28,7 +30,9 @@ impl World {
         earlier: &[OpIndex],
     ) -> Knew {
         let first = earlier.iter().find_map(|op| self.oracle.knew.get(op)).copied();
-        let knew = first.unwrap_or_else(|| self.known_at(node, shard));
+        let now = self.known_at(node, shard);
+        let less = |one: Knew| if one.configuration <= now.configuration { one } else { now };
+        let knew = first.map_or(now, less);
         self.oracle.knew.insert(op, knew);
         knew
     }
@@ -49,7 +53,7 @@ impl World {
         let remembering = (0..self.nodes.len()).filter(|other| !ends && remembers(other));
         Knew {
             configuration: (known.fork, known.epoch),
-            step: self.step,
+            since: self.nodes[node].installed_in,
             remembering: remembering.fold(0, |bits, other| bits | 1 << other),
         }
     }
@@ -100,7 +104,7 @@ impl World {
     }
 
     /// A client was told that nobody knows what became of its write: only if no replica that was in sync all the time could tell
-    /// when it was asked, and was spared since; or a copy was forced that lacked something, after it was asked; or its node just
+    /// when it was asked, and was spared since its node had heard of anything last; or a copy was forced that lacked something, after it was asked; or its node just
     /// comes to a fork, and leaves the history in which it was asked.
     fn loses_session_for_nothing(&self, node: usize, open: &Open) -> Option<&'static str> {
         let forked = self.oracle.newest.as_ref().is_some_and(|newest| newest.fork > 0);
@@ -110,7 +114,7 @@ impl World {
         }
         let knew = open.knew;
         let spared = |node: usize| {
-            let struck = self.nodes[node].struck.is_some_and(|at| at >= knew.step);
+            let struck = self.nodes[node].struck.is_some_and(|at| at >= knew.since);
             knew.remembering & (1 << node) != 0 && !struck
         };
         self.always(open.knew, spared).then_some(

@@ -291,6 +291,7 @@ impl World {
             self.note(node, || format!("installs {}", crate::oracle::short(configuration)));
             self.installed(node, configuration);
             self.nodes[node].installed = Some((**configuration).clone());
+            self.nodes[node].installed_in = self.step;
         }
         for shard in 0..self.shards_of(node) {
             let at = self.way_to_shard(node, shard);

@@ -146,6 +146,8 @@ pub(crate) struct Node {
     pub(crate) disk_was_bad: bool,
     /// What its shards were told of last.
     pub(crate) installed: Option<wire::Configuration>,
+    /// In which step they were.
+    pub(crate) installed_in: u64,
     /// In which step a shard of it last failed what waited for a history that was given up.
     pub(crate) left_in: u64,
     /// A page of its metadata went bad on the present disk.
@@ -188,6 +190,7 @@ impl Node {
             struck: None,
             disk_was_bad: false,
             installed: None,
+            installed_in: 0,
             left_in: 0,
             spoiled: false,
             bad_write: None,
