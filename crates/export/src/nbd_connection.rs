@@ -7,7 +7,8 @@
 //! - A piece lies between two multiples of [`PIECE_BYTES`], hence in one extent; a zeroing between two
 //!   multiples of an extent.
 //! - At most [`nbd::REQUESTS_OPEN_MAX`] requests are open. No request is begun while more than
-//!   [`BYTES_OPEN_MAX`] are open or more than [`UNSENT_BYTES_MAX`] wait to be sent.
+//!   [`BYTES_OPEN_MAX`] are open or more than [`UNSENT_BYTES_MAX`] wait to be sent; nothing is looked at while more than
+//!   [`SAID_BYTES_MAX`] of these are no data.
 //! - The room for what a read answers is taken before it begins; what it answers with is charged to that until it
 //!   has left. So whoever takes no answers holds what is clients', and nothing that disks and peers need.
 //! - A zeroing is with the shards in parts: `ZEROES_MAX` pieces at once.
@@ -22,6 +23,7 @@
 mod incoming;
 mod outgoing;
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use base::{AnswerError, Op, ReservationCommand, Span, VolumeId};
@@ -38,6 +40,13 @@ pub const BYTES_OPEN_MAX: u64 = 32 << 20;
 
 /// Bytes of answers that wait for a client before nothing more is read from it.
 pub const UNSENT_BYTES_MAX: u64 = 32 << 20;
+
+/// The same of what is said, which is no data of reads and has no room of its own: 65 536 plain replies. A client that asks on
+/// and takes nothing holds no more, and what one request or one list of exports says on top.
+pub(crate) const SAID_BYTES_MAX: u64 = 1 << 20;
+
+/// The most that is said about where a range has holes.
+const HOLES_BYTES_MAX: u64 = (nbd::EXTENTS_MAX * 8) as u64;
 
 /// Bytes received at once where requests are expected: sixteen writes of 4 KiB with their headers.
 const RECEIVE_BYTES: usize = 64 << 10;
@@ -234,7 +243,13 @@ pub struct NbdConnection {
     /// The same, of before, until there is room for it in records.
     pieces: Vec<Piece>,
     unsent_bytes: u64,
-    /// Of these, in records.
+    /// Of what was taken to be sent, what was said. Inside TLS: until it is in records.
+    taken_bytes: u64,
+    /// Outside TLS, of each time that something was taken: how much of it is left to be sent, and how much of that was said.
+    taken: VecDeque<(u64, u64)>,
+    /// What will be said about holes that are looked for, at most.
+    promised_bytes: u64,
+    /// Of those that are not sent, in records.
     sealed_bytes: u64,
     closed: Option<CloseReason>,
     /// What TLS would be begun with.
@@ -302,6 +317,9 @@ impl NbdConnection {
             said,
             pieces: Vec::new(),
             unsent_bytes: 0,
+            taken_bytes: 0,
+            taken: VecDeque::new(),
+            promised_bytes: 0,
             sealed_bytes: 0,
             closed: None,
             offer,

@@ -379,3 +379,42 @@ fn no_more_is_received_from_a_stranger_than_it_may_send() {
         assert!(received > HAGGLE_BYTES_MAX / 2, "{received} bytes, TLS {tls}");
     }
 }
+
+#[test]
+fn from_a_client_inside_tls_that_takes_no_answers_little_is_taken() {
+    let authority = authority();
+    let guest = authority.issue_client("guest", now()).expect("a certificate");
+    let mut bench = Bench::new(&authority, Revocations::default(), 1 << 20);
+    let (mut tls, mut held) = (tls(&authority, Some(&guest)), Vec::new());
+    entered(&mut bench, &mut tls, &mut held);
+    let mut request = Vec::new();
+    nbd::encode_request(1, nbd::Op::Read { whole: false }, 8 << 20, 4096, false, &mut request);
+    let (mut asked, mut sends) = (0, Vec::new());
+    while asked < 32 * MIB && held.is_empty() {
+        let flood = request.repeat(1000);
+        asked += flood.len();
+        tls.writer().write_all(&flood).expect("memory takes all");
+        while tls.wants_write() {
+            tls.write_tls(&mut held).expect("memory takes all");
+        }
+        held = bench.receive(std::mem::take(&mut held));
+        let mut pieces = Vec::new();
+        bench.connection.take_send(&mut pieces);
+        sends.push(pieces);
+    }
+    assert!(!held.is_empty(), "it takes more and more");
+    let length = |pieces: &[sys::Piece]| pieces.iter().map(sys::Piece::len).sum::<usize>();
+    let under_way: usize = sends.iter().map(|pieces| length(pieces)).sum();
+    assert!(under_way < 2 * MIB + (256 << 10), "{under_way} bytes in records");
+    let mut left = under_way as u64;
+    while left > 0 {
+        bench.connection.sent(left);
+        let mut pieces = Vec::new();
+        bench.connection.take_send(&mut pieces);
+        left = length(&pieces) as u64;
+    }
+    assert!(!bench.connection.waits_for_client());
+    bench.carry_out(Vec::new());
+    let before = held.len();
+    assert!(bench.receive(held).len() < before, "it goes on");
+}

@@ -12,8 +12,8 @@ use nbd::{Event, Request, Slot, Want};
 use sys::Buffer;
 
 use super::{
-    Arriving, Ask, BYTES_OPEN_MAX, Demand, GUARDED_BYTES, HAGGLE_BYTES_MAX, NbdConnection, Open,
-    PIECE_BYTES, Tag, UNSENT_BYTES_MAX, ZEROES_MAX,
+    Arriving, Ask, BYTES_OPEN_MAX, Demand, GUARDED_BYTES, HAGGLE_BYTES_MAX, HOLES_BYTES_MAX,
+    NbdConnection, Open, PIECE_BYTES, SAID_BYTES_MAX, Tag, UNSENT_BYTES_MAX, ZEROES_MAX,
 };
 use crate::guard::Guard;
 use crate::pieces::{cost_bytes, pieces_of};
@@ -119,7 +119,9 @@ impl NbdConnection {
 
     fn is_full(&self) -> bool {
         self.arriving.is_none()
-            && (self.unsent_bytes > UNSENT_BYTES_MAX || self.open_bytes > BYTES_OPEN_MAX)
+            && (self.unsent_bytes > UNSENT_BYTES_MAX
+                || self.open_bytes > BYTES_OPEN_MAX
+                || self.said_bytes() > SAID_BYTES_MAX)
     }
 
     /// Takes from inside TLS what the machine wants next; false if nothing is there.
@@ -147,6 +149,9 @@ impl NbdConnection {
         let mut clear = Vec::new();
         let said = self.said.take(self.inputs.replies(), &mut clear);
         self.unsent_bytes += u64::try_from(said).expect("a few bytes");
+        // What is said from here on counts until it is in records.
+        self.taken.clear();
+        self.taken_bytes = 0;
         match Guard::new(&offer, &self.payload, clear, self.haggled) {
             Ok(mut guard) => {
                 if let Some(buffer) = self.input.take() {
@@ -226,6 +231,7 @@ impl NbdConnection {
             }
             nbd::Op::BlockStatus { .. } => {
                 open.waiting = 1;
+                self.promised_bytes += HOLES_BYTES_MAX;
                 let slot = u8::try_from(slot.index()).expect("below 128");
                 demands.push(Demand::Holes { tag: Tag { slot, piece: 0 }, range });
             }

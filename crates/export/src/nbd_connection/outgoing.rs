@@ -12,7 +12,7 @@ use nbd::{Content, ErrorCode, Extent, Request, Slot};
 use sys::{Buffer, Piece, Room};
 
 use super::incoming::range_of;
-use super::{NbdConnection, Open, SEALED_BYTES_MAX, Tag};
+use super::{HOLES_BYTES_MAX, NbdConnection, Open, SEALED_BYTES_MAX, Tag};
 use crate::pieces::{count_bytes, pieces_of};
 
 impl NbdConnection {
@@ -51,6 +51,7 @@ impl NbdConnection {
     pub fn holes(&mut self, tag: Tag, holes: &[Range<u64>]) {
         let open = std::mem::take(&mut self.open[usize::from(tag.slot)]);
         let (slot, request) = open.request.expect("a question is answered once");
+        self.promised_bytes -= HOLES_BYTES_MAX;
         if self.lost {
             return self.reply_failed(slot, AnswerError::SessionLost);
         }
@@ -169,10 +170,21 @@ impl NbdConnection {
     pub fn take_send(&mut self, pieces: &mut Vec<Piece>) {
         let finished = self.finished().is_some();
         let Some(guard) = &mut self.guard else {
-            self.unsent_bytes += small(self.said.take(self.inputs.replies(), pieces));
+            let first = pieces.len();
+            let said = small(self.said.take(self.inputs.replies(), pieces));
+            let bytes = count_bytes(&pieces[first..]);
+            if bytes > 0 {
+                self.unsent_bytes += said;
+                self.taken_bytes += said;
+                self.taken.push_back((bytes, said));
+            }
             return;
         };
-        self.unsent_bytes += small(self.said.take(self.inputs.replies(), &mut self.pieces));
+        // What is said while some of before waits for room in records counts where it is.
+        if self.pieces.is_empty() {
+            self.taken_bytes = small(self.said.take(self.inputs.replies(), &mut self.pieces));
+            self.unsent_bytes += self.taken_bytes;
+        }
         let mut ahead_bytes = self.sealed_bytes;
         let fits = |piece: &&Piece| {
             let fits = ahead_bytes < SEALED_BYTES_MAX;
@@ -180,12 +192,15 @@ impl NbdConnection {
             fits
         };
         let count = self.pieces.iter().take_while(fits).count();
-        let ends = finished && count == self.pieces.len();
+        let ends = finished && count == self.pieces.len() && self.said.said_bytes() == 0;
         // What began in the clear was counted when it was said.
         self.unsent_bytes -= count_bytes(&self.pieces[..count]);
         let record_bytes = guard.seal(self.pieces.drain(..count), ends, pieces);
         self.sealed_bytes += record_bytes;
         self.unsent_bytes += record_bytes;
+        if self.pieces.is_empty() {
+            self.taken_bytes = 0;
+        }
     }
 
     /// So many bytes have left.
@@ -193,6 +208,21 @@ impl NbdConnection {
         self.unsent_bytes -= bytes;
         // What went before TLS began was in no record.
         self.sealed_bytes = self.sealed_bytes.saturating_sub(bytes);
+        let mut left = bytes;
+        while let Some((of, said)) = self.taken.front_mut() {
+            if *of > left {
+                *of -= left;
+                break;
+            }
+            left -= *of;
+            self.taken_bytes -= *said;
+            self.taken.pop_front();
+        }
+    }
+
+    /// What is said, or will be about holes, and has not been sent; inside TLS: is not in records.
+    pub(super) fn said_bytes(&self) -> u64 {
+        small(self.said.said_bytes()) + self.taken_bytes + self.promised_bytes
     }
 }
 

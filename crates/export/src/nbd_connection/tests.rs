@@ -1,6 +1,6 @@
 //! A client's bytes in, requests and replies out, with a disk of a few lines behind it.
 
-use super::{Demand, Inputs, NbdConnection, PIECE_BYTES};
+use super::{Demand, Inputs, NbdConnection, PIECE_BYTES, RECEIVE_BYTES, SAID_BYTES_MAX};
 use base::{AnswerError, Op};
 use nbd::{Client, ClientEvent, ExportInfo, Goal, Replies, Reply};
 use sys::{Buffer, BufferPool};
@@ -410,4 +410,91 @@ fn a_write_that_came_too_late_ends_the_connection_of_a_client_that_moves_and_is_
         assert_eq!(bench.connection.is_sent_off(), moves);
         assert_eq!(bench.connection.receive_into().is_none(), moves, "nothing more is taken");
     }
+}
+
+/// A client asks for the same over and over, which is answered at once, as long as it is taken. `taken`: so many bytes of it were.
+fn ask_on(bench: &mut Bench, request: &[u8], taken: &mut usize, sends: &mut Vec<Vec<sys::Piece>>) {
+    let flood = request.repeat(RECEIVE_BYTES / request.len());
+    while *taken < 32 * MIB
+        && let Some((mut buffer, range)) = bench.connection.receive_into()
+    {
+        // Each time from where the last one ended.
+        let from = *taken % request.len();
+        let count = range.len().min(flood.len() - from);
+        let target = &mut buffer.as_mut().expect("nobody else has it")[range];
+        target[..count].copy_from_slice(&flood[from..from + count]);
+        *taken += count;
+        let mut demands = Vec::new();
+        bench.connection.received(buffer, count, &mut demands);
+        while !demands.is_empty() {
+            bench.carry_out(std::mem::take(&mut demands));
+            bench.connection.proceed(&mut demands);
+        }
+        if sends.len() < 8 {
+            let mut pieces = Vec::new();
+            bench.connection.take_send(&mut pieces);
+            sends.push(pieces);
+        }
+    }
+}
+
+fn length_of(pieces: &[sys::Piece]) -> usize {
+    pieces.iter().map(sys::Piece::len).sum()
+}
+
+#[test]
+fn from_a_client_that_takes_no_answers_little_is_taken_whatever_it_asks() {
+    let whole = nbd::Op::BlockStatus { one: false };
+    for (op, at, length) in [
+        (nbd::Op::Read { whole: false }, 8 << 20, 4096),
+        (nbd::Op::Flush, 0, 0),
+        (nbd::Op::Trim, 0, 4096),
+        (whole, 0, 4 << 20),
+    ] {
+        let name = "alpha".to_owned();
+        let goal = Goal::Use { name, structured: true, allocation: true };
+        let mut bench = Bench::entered_with(goal);
+        let mut request = Vec::new();
+        nbd::encode_request(9, op, at, length, false, &mut request);
+        let (mut taken, mut sends) = (0, Vec::new());
+        ask_on(&mut bench, &request, &mut taken, &mut sends);
+        assert!(taken < 4 * MIB, "{op:?}: it takes more and more");
+        let mut under_way: usize = sends.iter().map(|pieces| length_of(pieces)).sum();
+        let mut rest = Vec::new();
+        bench.connection.take_send(&mut rest);
+        under_way += length_of(&rest);
+        let most = SAID_BYTES_MAX as usize + (128 << 10);
+        assert!(under_way > MIB / 2 && under_way < most, "{op:?}: {under_way} bytes");
+        assert!(bench.connection.receive_into().is_none(), "what is on its way counts");
+        sends.push(rest);
+        for pieces in sends.drain(..) {
+            bench.connection.sent(length_of(&pieces) as u64);
+        }
+        let before = taken;
+        bench.settle();
+        ask_on(&mut bench, &request, &mut taken, &mut sends);
+        assert!(taken > before, "{op:?}: it goes on");
+    }
+}
+
+#[test]
+fn what_may_be_said_about_holes_counts_before_it_is() {
+    let name = "alpha".to_owned();
+    let goal = Goal::Use { name, structured: true, allocation: true };
+    let mut bench = Bench::entered_with(goal);
+    let mut request = Vec::new();
+    let whole = nbd::Op::BlockStatus { one: false };
+    nbd::encode_request(9, whole, 0, 4 << 20, false, &mut request);
+    let (mut buffer, _) = bench.connection.receive_into().expect("it takes more");
+    let flood = request.repeat(100);
+    buffer.as_mut().expect("nobody else has it")[..flood.len()].copy_from_slice(&flood);
+    let (mut questions, mut demands) = (0, Vec::new());
+    bench.connection.received(buffer, flood.len(), &mut demands);
+    while !demands.is_empty() {
+        assert!(demands.len() <= 33, "{} at once", demands.len());
+        questions += demands.len();
+        bench.carry_out(std::mem::take(&mut demands));
+        bench.connection.proceed(&mut demands);
+    }
+    assert_eq!(questions, 100);
 }
