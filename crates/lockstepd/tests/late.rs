@@ -1,4 +1,4 @@
-//! Disks that come too late, and such as were exchanged, under real nodes.
+//! Disks that come too late, that lose what they had in a cache, and such as were exchanged, under real nodes.
 
 mod harness;
 
@@ -319,4 +319,23 @@ fn a_node_that_is_stopped_lets_go_of_all_but_a_disk_that_hangs() {
     freezer.set("--unfreeze");
     drop((hung, well));
     assert!(cluster.stop(1), "in good order");
+}
+
+/// The disk says once what it lost, and may say it to a write that is durable by itself.
+#[test]
+fn a_durable_write_that_the_only_copy_failed_fails_the_next_flush_too() {
+    let mut cluster = Cluster::new("failed-durable", 1);
+    cluster.add_settings(1, "allow_faults = true");
+    cluster.start(1);
+    cluster.create(&cluster.resource(NAME, 64 * MIB, &[1]));
+    cluster.stop(1);
+    cluster.append_settings(1, "[faults]\nseed = 1\nwrite_errors_one_in = 6\n");
+    cluster.start(1);
+    let mut volume = cluster.open(1, NAME);
+    let mut fails = |step| volume.write_stably(step * MIB, &content(step, 4096)).is_err();
+    assert!((0..60).any(&mut fails), "a write in six fails");
+    assert!(volume.flush().is_err(), "what was written before may be gone");
+    volume.flush().expect("that was told");
+    drop(volume);
+    cluster.stop(1);
 }

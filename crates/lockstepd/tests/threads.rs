@@ -295,16 +295,25 @@ fn what_one_client_was_told_is_gone_for_clients_of_all_threads() {
 
 #[test]
 fn a_flush_that_one_thread_was_failed_counts_for_no_other() {
-    const TOLD: &str = "another thread was told that its disk lost what was not flushed";
-    let mut cluster = Cluster::new("told-once", 1);
-    cluster.add_settings(1, "allow_faults = true\nthreads = 2");
+    flush_with_two_shards("told-once", 2);
+}
+
+#[test]
+fn a_flush_that_one_shard_was_failed_counts_for_no_other_of_its_thread() {
+    flush_with_two_shards("told-once-alone", 1);
+}
+
+fn flush_with_two_shards(name: &str, threads: u16) {
+    const TOLD: &str = "somebody else was told that its disk lost what was not flushed";
+    let mut cluster = Cluster::new(name, 1);
+    cluster.add_settings(1, &format!("allow_faults = true\nthreads = {threads}"));
     cluster.append_settings(1, "[faults]\nseed = 1\nflush_errors_one_in = 8\n");
     cluster.start(1);
     let mut file = cluster.resource("alpha", 64 * MIB, &[1]);
     file.shards = 2;
     cluster.create(&file);
     let mut volume = cluster.open(1, "alpha");
-    // Each thread is asked for each: one that fails alone makes the other's next one fail.
+    // Each shard is asked for each: one that fails alone makes the other's next one fail.
     let failed = (0..60).filter(|_| volume.flush().is_err()).count();
     let told = cluster.log(1).matches(TOLD).count();
     assert!(told > 0 && failed > 0, "{told} told of {failed}");

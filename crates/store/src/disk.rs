@@ -146,6 +146,11 @@ impl Backing {
         }
     }
 
+    /// Whether writes go through the page cache.
+    pub(crate) fn is_cached(&self) -> bool {
+        matches!(self, Backing::File { direct: false, .. })
+    }
+
     pub(crate) fn describe(&self) -> &'static str {
         match self {
             Backing::File { mapped: Some(mapped), .. } => match mapped.kind() {

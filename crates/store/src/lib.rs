@@ -16,6 +16,7 @@ mod cache;
 mod disk;
 mod error;
 mod faults;
+mod losses;
 mod memory;
 mod signature;
 mod spec;
@@ -27,6 +28,7 @@ mod tests;
 
 pub use error::StoreError;
 pub use faults::{FaultKind, FaultSpec, Faults};
+pub use losses::FlushMark;
 pub use signature::{FIRST_BYTES, LAST_BYTES, OUR_MAGIC, foreign_signature};
 pub use spec::{
     MetadataPlace, Place, StoreSpec, create_file, give_back, keep_file, size_of, too_long,

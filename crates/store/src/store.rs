@@ -7,7 +7,6 @@
 //! out at once and answered later.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::Instant;
@@ -17,6 +16,7 @@ use crate::cache::Cache;
 use crate::disk::{Backing, as_count};
 use crate::error::StoreError;
 use crate::faults::{FaultKind, Faults};
+use crate::losses::{FlushMark, Losses};
 use crate::signature::{self, FIRST_BYTES, LAST_BYTES, OUR_MAGIC};
 use crate::spec::{MetadataPlace, Place, StoreSpec};
 
@@ -50,10 +50,7 @@ pub struct Store {
     faults: Option<Faults>,
     /// Changes that are to be carried out at this time, on this disk: whatever comes after it sees them.
     late: Vec<(Instant, usize, u64, Work)>,
-    /// How often any share was told that its disk could not make something stable.
-    losses: Arc<AtomicU64>,
-    /// Of these, what this share knows of.
-    losses_known: u64,
+    losses: Losses,
     ours: bool,
     description: String,
 }
@@ -107,8 +104,7 @@ impl Store {
             metadata,
             faults: spec.faults.as_ref().map(Faults::new),
             late: Vec::new(),
-            losses: Arc::new(AtomicU64::new(0)),
-            losses_known: 0,
+            losses: Losses::default(),
             ours,
             description,
         })
@@ -125,31 +121,56 @@ impl Store {
             metadata: self.metadata.clone(),
             faults: self.faults.as_ref().map(|faults| faults.share(number)),
             late: Vec::new(),
-            losses: self.losses.clone(),
-            losses_known: self.losses.load(Ordering::SeqCst),
+            losses: self.losses.share(),
             ours: self.ours,
             description: self.description.clone(),
         }
     }
 
-    /// A flush or a durable write of this share failed. A disk that loses what was in its cache says so once, to whoever asks
-    /// first: every other share's next flush covers nothing of that ([`Store::lost_meanwhile`]).
-    pub fn note_loss(&mut self) {
-        self.losses_known = self.losses.fetch_add(1, Ordering::SeqCst) + 1;
-    }
-
-    /// The same of a durable write of metadata: what the disk says of its cache is said of the data that lies beside it.
-    pub fn note_metadata_loss(&mut self) {
-        if self.metadata.as_ref().is_some_and(|area| area.disk == self.data.disk) {
-            self.note_loss();
+    /// A durable write of data failed. A disk that loses what was in its cache says so once, to whoever asks first: every
+    /// shard's next flush covers nothing of that, this one's as well ([`Store::flush_ends`]).
+    ///
+    /// With direct I/O one that found no room was not taken, and says nothing else. Beside the page cache it may be an earlier
+    /// one that found none.
+    pub fn note_failed_write(&self, errno: Errno) {
+        if errno != Errno::NO_SPACE || self.disks[self.data.disk].backing.is_cached() {
+            self.losses.note();
         }
     }
 
-    /// Whether another share noted a loss since this one was last asked: then a flush of this one that has just gone well did not.
+    /// The same of a durable write of metadata: what the disk says of its cache is said of the data that lies beside it.
+    pub fn note_failed_metadata_write(&self, errno: Errno) {
+        if self.metadata.as_ref().is_some_and(|area| area.disk == self.data.disk) {
+            self.note_failed_write(errno);
+        }
+    }
+
+    /// What was given up for being late has failed after all: nobody can say what of, nor who was told.
+    pub fn note_loss(&self) {
+        self.losses.note();
+    }
+
+    /// A write that a cache may hold was answered.
+    pub fn note_answered(&mut self) {
+        self.losses.note_answered();
+    }
+
+    /// A flush is about to begin.
     #[must_use]
-    pub fn lost_meanwhile(&mut self) -> bool {
-        let losses = self.losses.load(Ordering::SeqCst);
-        std::mem::replace(&mut self.losses_known, losses) != losses
+    pub fn flush_begins(&self) -> FlushMark {
+        self.losses.flush_begins()
+    }
+
+    /// A flush for a shard has ended, and well if `ok`. Whether it is to be believed: not if somebody else was told of a loss
+    /// since a flush of this shard last failed, or was under way at that moment.
+    pub fn flush_ends(&mut self, shard: u16, mark: FlushMark, ok: bool) -> bool {
+        self.losses.flush_ends(shard, mark, ok)
+    }
+
+    /// Whether anybody was told of a loss since the store was opened.
+    #[must_use]
+    pub fn has_lost(&self) -> bool {
+        self.losses.any()
     }
 
     /// Size of the data area in bytes, a multiple of the block size.

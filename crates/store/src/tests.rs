@@ -657,8 +657,44 @@ fn a_disk_that_is_full_refuses_writes_of_data_and_metadata_and_keeps_what_it_has
     assert!(is_zero(&bench.read(MIB + 4096, 4096).unwrap()), "nothing of what was refused");
 }
 
+/// A flush of a shard that the disk says went well: whether it is believed.
+fn flushes(store: &mut Store, shard: u16) -> bool {
+    let mark = store.flush_begins();
+    store.flush_ends(shard, mark, true)
+}
+
 #[test]
-fn what_one_share_was_told_of_a_lost_cache_every_other_hears_once() {
+fn what_one_flush_was_told_of_a_lost_cache_every_other_shard_hears_once_on_any_share() {
+    let mut store = Store::open(StoreSpec::memory(MIB)).unwrap();
+    let mut share = store.share(1);
+    assert!(flushes(&mut store, 0) && flushes(&mut share, 1), "nothing happened");
+    let under_way = (store.flush_begins(), share.flush_begins());
+    let mark = store.flush_begins();
+    assert!(!store.flush_ends(0, mark, false));
+    assert!(flushes(&mut store, 0), "it was told");
+    assert!(!store.flush_ends(0, under_way.0, true), "it was under way at that moment");
+    assert!(!share.flush_ends(1, under_way.1, true));
+    for shard in [2, 3] {
+        assert!(!flushes(&mut store, shard) && flushes(&mut store, shard), "shard {shard}");
+    }
+    assert!(flushes(&mut share, 1) && flushes(&mut store, 0), "each heard of it once");
+    assert!(flushes(&mut store.share(3), 4), "that was before it came to be");
+    assert!(store.has_lost() && share.has_lost());
+}
+
+#[test]
+fn what_was_answered_while_a_flush_was_under_way_that_failed_is_not_covered_by_it() {
+    let mut store = Store::open(StoreSpec::memory(MIB)).unwrap();
+    let mark = store.flush_begins();
+    store.note_answered();
+    assert!(!store.flush_ends(0, mark, false));
+    assert!(!flushes(&mut store, 0), "the write may be gone as well");
+    assert!(flushes(&mut store, 0));
+}
+
+#[test]
+fn a_durable_write_that_failed_is_told_to_the_next_flush_of_every_shard_if_it_may_speak_of_others()
+{
     let scratch = Scratch::new();
     let (path, beside) = (scratch.file("disk", MIB), scratch.file("metadata", MIB));
     let external = MetadataPlace::External { path: beside, bytes: 64 * 1024 };
@@ -667,15 +703,19 @@ fn what_one_share_was_told_of_a_lost_cache_every_other_hears_once() {
         (StoreSpec { metadata: external, ..StoreSpec::path(&path) }, false),
     ] {
         let mut store = Store::open(spec).unwrap();
-        let mut shares = [store.share(1), store.share(2)];
-        assert!(shares.iter_mut().all(|share| !share.lost_meanwhile()), "nothing happened");
-        shares[0].note_loss();
-        assert!(!shares[0].lost_meanwhile(), "it told the others");
-        assert!([&mut store, &mut shares[1]].into_iter().all(Store::lost_meanwhile));
-        assert!([&mut store, &mut shares[1]].into_iter().all(|share| !share.lost_meanwhile()));
-        store.note_metadata_loss();
-        assert!(shares.iter_mut().all(|share| share.lost_meanwhile() == together));
-        assert!(!store.share(3).lost_meanwhile(), "that was before it came to be");
+        let mut share = store.share(1);
+        store.note_failed_write(Errno::IO);
+        for shard in [0, 1] {
+            assert!(!flushes(&mut store, shard) && flushes(&mut store, shard), "shard {shard}");
+        }
+        assert!(!flushes(&mut share, 2) && flushes(&mut share, 2));
+        store.note_failed_metadata_write(Errno::IO);
+        assert!(flushes(&mut store, 0) != together && flushes(&mut store, 0));
+        // What found no room was not taken, unless it may be an earlier one that found none.
+        let cached = store.describe().contains("through the page cache");
+        assert!(flushes(&mut share, 2) != together);
+        store.note_failed_write(Errno::NO_SPACE);
+        assert!(flushes(&mut share, 2) != cached);
     }
 }
 

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use base::{SECTOR_BYTES, Span, VolumeId};
 use replica::disk::{Layout, Record};
 use replica::door::{DiskAnswer, DiskOp, DiskRequest, MemberInput, MetaPage, ShardInput};
-use store::Store;
+use store::{FlushMark, Store};
 use sys::{Buffer, BufferPool, Errno, Event, Payload, Piece, Trace};
 use wire::admin::{Rot, StoreKind};
 
@@ -101,20 +101,19 @@ impl DiskPurpose {
         }
     }
 
-    /// What it makes stable, if anything, and of which volume; of none: the first, which has the record.
+    /// What a write or a flush makes stable, and of which volume; of none: the first, which has the record.
     fn makes_stable(&self) -> Option<(Stable, Option<VolumeId>)> {
         match *self {
-            DiskPurpose::Op { kind: OpKind::Flush(_, volume), .. } => {
-                Some((Stable::All, Some(volume)))
+            DiskPurpose::Op { kind: OpKind::Flush(_, volume, mark), shard, .. } => {
+                Some((Stable::All(shard, mark), Some(volume)))
             }
-            DiskPurpose::Op { kind: OpKind::Change { durable: true }, changes, .. } => {
-                match changes? {
-                    Part::Data(volume, _) => Some((Stable::Data, Some(volume))),
-                    Part::Page(volume, _) | Part::Sums(volume, _) => {
-                        Some((Stable::Metadata, Some(volume)))
-                    }
+            DiskPurpose::Op { kind: OpKind::Change { durable }, changes, .. } => match changes? {
+                Part::Data(volume, _) if durable => Some((Stable::Data, Some(volume))),
+                Part::Data(volume, _) => Some((Stable::Nothing, Some(volume))),
+                Part::Page(volume, _) | Part::Sums(volume, _) => {
+                    Some((Stable::Metadata, Some(volume)))
                 }
-            }
+            },
             DiskPurpose::Seal { volume, .. } => Some((Stable::Metadata, Some(volume))),
             DiskPurpose::Record { .. } => Some((Stable::Metadata, None)),
             DiskPurpose::Op { .. } | DiskPurpose::Beyond { .. } | DiskPurpose::Sums { .. } => None,
@@ -142,8 +141,10 @@ impl DiskPurpose {
 /// What an operation makes stable, with what the disk has in its cache.
 #[derive(Clone, Copy)]
 enum Stable {
-    /// What was written before, and nothing else.
-    All,
+    /// What was written before, and nothing else: of which shard, and when it began.
+    All(u16, FlushMark),
+    /// It is a write that a cache may hold.
+    Nothing,
     Data,
     Metadata,
 }
@@ -199,8 +200,8 @@ pub(crate) enum OpKind {
     Change {
         durable: bool,
     },
-    /// Of this volume; which of the resource's flushes it belongs to.
-    Flush(Key, VolumeId),
+    /// Of this volume; which of the resource's flushes it belongs to, and when it began.
+    Flush(Key, VolumeId, FlushMark),
 }
 
 impl OpKind {
@@ -339,7 +340,8 @@ impl Node {
         };
         let flush = resource.flushes.insert((disk.volumes.len(), true));
         for entry in &mut disk.volumes {
-            let (resource, kind) = (key, OpKind::Flush(flush, entry.volume));
+            let mark = entry.store.flush_begins();
+            let (resource, kind) = (key, OpKind::Flush(flush, entry.volume, mark));
             let (place, changes, memory) = (None, None, None);
             let purpose = DiskPurpose::Op { resource, shard, op, kind, place, changes, memory };
             self.disk_line.open += 1;
@@ -455,8 +457,8 @@ impl Node {
         }
     }
 
-    /// A disk that loses what was in its cache says so once, to one thread. Others are told by this: their next flush did not go
-    /// well, whatever the disk says.
+    /// A disk that loses what was in its cache says so once, to one flush or durable write. Others are told by this: the next flush
+    /// of every shard did not go well, whatever the disk says.
     fn judge(&mut self, purpose: &DiskPurpose, event: &mut Event) {
         let Some((stable, volume)) = purpose.makes_stable() else { return };
         let resource = self.resources.get_mut(purpose.resource());
@@ -467,16 +469,18 @@ impl Node {
         };
         let Some(LocalVolume { store, .. }) = entry else { return };
         match (stable, event.result) {
-            (Stable::All, Ok(_)) if store.lost_meanwhile() => {
+            (Stable::All(shard, mark), Ok(_)) if !store.flush_ends(shard, mark, true) => {
                 event.result = Err(Errno::IO);
                 let name = self.name_of(purpose.resource());
-                error!("{name}: another thread was told that its disk lost what was not flushed");
+                error!("{name}: somebody else was told that its disk lost what was not flushed");
             }
-            (_, Ok(_)) => {}
-            // Nothing was to be lost: it was not taken.
-            (Stable::Data | Stable::Metadata, Err(Errno::NO_SPACE)) => {}
-            (Stable::All | Stable::Data, Err(_)) => store.note_loss(),
-            (Stable::Metadata, Err(_)) => store.note_metadata_loss(),
+            (Stable::All(shard, mark), Err(_)) => {
+                store.flush_ends(shard, mark, false);
+            }
+            (Stable::Nothing, Ok(_)) => store.note_answered(),
+            (Stable::Nothing, Err(_)) | (_, Ok(_)) => {}
+            (Stable::Data, Err(errno)) => store.note_failed_write(errno),
+            (Stable::Metadata, Err(errno)) => store.note_failed_metadata_write(errno),
         }
     }
 
@@ -529,7 +533,7 @@ impl Node {
             return;
         }
         let answer = match (kind, event.payload) {
-            (OpKind::Flush(flush, _), _) => {
+            (OpKind::Flush(flush, ..), _) => {
                 let Some(resource) = self.resources.get_mut(key) else { return };
                 let (left, good) =
                     resource.flushes.get_mut(flush).expect("a flush is open until answered");

@@ -87,10 +87,15 @@ impl Node {
             }
         }
     }
-    /// The disk has done after all what it was not waited for any more.
-    pub(super) fn on_late(&mut self, resource: Key, key: Key) {
+
+    /// The disk has done after all what it was not waited for any more, or has failed it.
+    pub(super) fn on_late(&mut self, resource: Key, key: Key, event: &Event) {
         let Some(entry) = self.resources.get_mut(resource) else { return };
         entry.late.retain(|(late, _)| *late != key);
+        if event.result.is_err() {
+            let volumes = entry.disk.iter().flat_map(|disk| &disk.volumes);
+            volumes.for_each(|volume| volume.store.note_loss());
+        }
         info!("{}: its disk has ended a request that was late", self.name_of(resource));
     }
 }

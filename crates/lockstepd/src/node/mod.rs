@@ -500,7 +500,7 @@ impl Node {
             Purpose::NbdReceive(client) => self.on_client_received(client, event),
             Purpose::NbdSend(client, bytes) => self.on_client_sent(client, bytes, &event),
             Purpose::Disk(purpose, _) => self.on_disk(purpose, event),
-            Purpose::Late(resource) => self.on_late(resource, key),
+            Purpose::Late(resource) => self.on_late(resource, key, &event),
             Purpose::PeerConnect(node, stream) => {
                 self.on_peer_connected(node, stream, &event);
             }

@@ -237,7 +237,7 @@ pub(super) fn has_late(operations: &Slab<Purpose>, key: Key) -> bool {
 fn close(blocking: &mut Blocking, disk: &mut LocalDisk) -> Result<(), Errno> {
     for entry in &mut disk.volumes {
         blocking.flush(&mut entry.store)?;
-        if entry.store.lost_meanwhile() {
+        if entry.store.has_lost() {
             return Err(Errno::IO);
         }
     }

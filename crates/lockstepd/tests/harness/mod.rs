@@ -646,6 +646,16 @@ impl Volume {
         self.request(Op::Write, offset, length, bytes).map(drop)
     }
 
+    /// A write that is to survive a loss of power once it is answered.
+    pub(crate) fn write_stably(&mut self, offset: u64, bytes: &[u8]) -> Result<(), String> {
+        let length = u32::try_from(bytes.len()).expect("small");
+        let mut send = Vec::new();
+        nbd::encode_request(1, Op::Write, offset, length, true, &mut send);
+        send.extend_from_slice(bytes);
+        self.socket.write_all(&send).map_err(|error| error.to_string())?;
+        self.take_answer()
+    }
+
     /// Gives space back.
     pub(crate) fn trim(&mut self, offset: u64, length: u32) -> Result<(), String> {
         self.request(Op::Trim, offset, length, &[]).map(drop)
