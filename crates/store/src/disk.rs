@@ -82,6 +82,11 @@ fn claim(path: &Path, options: OpenOptions) -> Result<File, StoreError> {
 impl Backing {
     /// Opens a file or device for reading and writing, for us alone.
     pub(crate) fn open(path: &Path) -> Result<Backing, StoreError> {
+        Backing::open_with(path, true)
+    }
+
+    /// The same; past the page cache if `direct` and the file system has that.
+    pub(crate) fn open_with(path: &Path, direct: bool) -> Result<Backing, StoreError> {
         // Looked at before it is opened, as opening a pipe would wait for its other end.
         let kind = std::fs::metadata(path).map_err(|error| errno_of(&error))?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
@@ -90,15 +95,19 @@ impl Backing {
         let facts = File::open(path, OpenOptions::default())?.facts()?;
         let buffered = OpenOptions { access: Access::ReadWrite, ..OpenOptions::default() };
         let claim = if facts.block_device { Some(claim(path, buffered)?) } else { None };
-        let (file, direct) = match File::open(path, OpenOptions { direct: true, ..buffered }) {
+        let (file, direct) = match File::open(path, OpenOptions { direct, ..buffered }) {
             // A file system without direct I/O.
-            Err(Errno::INVALID) => (File::open(path, buffered)?, false),
-            other => (other?, true),
+            Err(Errno::INVALID) if direct => (File::open(path, buffered)?, false),
+            other => (other?, direct),
         };
         if !BLOCKS.contains(&facts.logical_block_bytes) {
             return Err(StoreError::Unsupported);
         }
         let guard = Guard::new(&file, claim)?;
+        if !direct {
+            // An earlier process may have left there what the disk has not.
+            file.renew_cache()?;
+        }
         Ok(Backing::File { file, facts, direct, mapped: None, _guard: Arc::new(guard) })
     }
 

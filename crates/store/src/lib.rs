@@ -8,6 +8,8 @@
 //! - Nothing outside the data area, or the metadata area, is read or written through either.
 //! - A device that holds something else is refused, unless that is accepted in so many words.
 //! - While a store is open nobody else can open it as a store.
+//! - Where there is no direct I/O, what is read of a store that was opened is what its disk had then, and not what an earlier
+//!   process left in the page cache and could not be written.
 //! - Faults happen only where they were asked for.
 //!
 //! Not here: what metadata means (`replica::disk`), retries, unsafe code (`sys`).

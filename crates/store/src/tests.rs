@@ -8,6 +8,7 @@ use std::process::Command;
 use base::{Duration, Prng};
 use sys::{Buffer, BufferPool, Errno, Event, Hands, HandsConfig, MappedKind, Payload, Piece};
 
+use crate::disk::Backing;
 use crate::{
     FIRST_BYTES, FaultKind, FaultSpec, LAST_BYTES, MetadataPlace, OUR_MAGIC, Store, StoreError,
     StoreSpec, create_file, foreign_signature, is_zero, size_of,
@@ -730,6 +731,44 @@ fn zeroes_are_told_from_everything_else() {
                 assert!(!is_zero(&bytes), "{length} {at}");
                 bytes[at] = 0;
             }
+        }
+    }
+}
+
+/// How many pages of a file the page cache has.
+fn cached_pages(path: &Path) -> Result<u64, String> {
+    let arguments = ["--raw", "--noheadings", "--output", "PAGES"];
+    let output = Command::new("fincore").args(arguments).arg(path).output();
+    let said = output.map_err(|error| format!("fincore: {error}"))?.stdout;
+    let pages = String::from_utf8_lossy(&said).trim().parse();
+    pages.map_err(|error| format!("fincore: {error}"))
+}
+
+/// What could not be written lies there as if it had been.
+#[test]
+fn what_an_earlier_process_left_in_the_page_cache_is_not_read_where_there_is_no_direct_io() {
+    let scratch = Scratch::new();
+    let path = scratch.file("disk", MIB);
+    let written = pattern(1 << 20, 7);
+    for direct in [true, false] {
+        std::fs::write(&path, &written).unwrap();
+        let before = cached_pages(&path).unwrap_or_else(|error| {
+            println!("NOT RUN: {error}");
+            0
+        });
+        let backing = Backing::open_with(&path, direct).unwrap();
+        if before == 0 || backing.is_cached() == direct {
+            println!(
+                "NOT RUN: this file system has direct I/O only for what is asked so, or is memory"
+            );
+            continue;
+        }
+        let left = cached_pages(&path).unwrap();
+        assert_eq!(left == 0, !direct, "{left} pages of {before} are there");
+        let mut bytes = vec![0; written.len()];
+        if !direct {
+            backing.read_now(0, &mut bytes).unwrap();
+            assert_eq!(bytes, written, "it was written out before");
         }
     }
 }

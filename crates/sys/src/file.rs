@@ -162,6 +162,21 @@ impl File {
         check(unsafe { libc::fdatasync(self.0.number()) }).map(drop)
     }
 
+    /// Writes out what the page cache has of the file, and has the cache forget it: what is read from then on is what is there.
+    /// What could not be written lies in the cache as if it had been, and no later flush writes it. Blocks.
+    ///
+    /// # Errors
+    /// The kernel's: earlier writes may be lost, those of another process too that nobody was told of.
+    pub fn renew_cache(&self) -> Result<(), Errno> {
+        // SAFETY: plain call on an open descriptor.
+        check(unsafe { libc::fsync(self.0.number()) })?;
+        // SAFETY: plain call on an open descriptor; a length of 0 means to the end.
+        match unsafe { libc::posix_fadvise(self.0.number(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
+            0 => Ok(()),
+            errno => Err(Errno(errno)),
+        }
+    }
+
     /// Makes a range read as zeroes, giving its space back if that can be, blocking.
     ///
     /// # Errors
