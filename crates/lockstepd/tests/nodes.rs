@@ -38,6 +38,27 @@ fn one_node_serves_a_volume_and_keeps_it_over_a_kill() {
     assert!(!check(), "both copies of its record are damaged");
 }
 
+/// Nothing comes from a client whose machine is gone, and an idle one would count for ever.
+#[test]
+fn an_idle_client_is_asked_by_the_kernel_whether_it_is_there() {
+    let mut cluster = Cluster::new("probed", 1);
+    cluster.start(1);
+    cluster.create(&cluster.resource("alpha", 64 * MIB, &[1]));
+    let volume = cluster.open(1, "alpha");
+    let address: std::net::Ipv4Addr = cluster.address(1).parse().expect("an address");
+    let local = format!("{:08X}:{:04X}", u32::from_ne_bytes(address.octets()), 10809);
+    // The timer of a connection on which nothing is on its way: 2 is that of these questions.
+    cluster.wait_for("a client that is asked", || {
+        let all = std::fs::read_to_string("/proc/net/tcp").expect("there is one");
+        let fields = all.lines().map(|line| line.split_whitespace().collect::<Vec<&str>>());
+        let mut rows = fields.filter(|row| row.get(1) == Some(&&local[..]) && row[3] == "01");
+        let asked = rows.clone().any(|row| row[5].starts_with("02:"));
+        if asked { Ok(()) } else { Err(format!("{:?}", rows.next())) }
+    });
+    drop(volume);
+    cluster.stop(1);
+}
+
 /// Changes a byte of every record in a file, wherever they stand. Most of the file is a hole.
 fn damage_records(image: &Path) {
     use std::os::unix::fs::FileExt;

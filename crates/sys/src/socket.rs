@@ -17,6 +17,10 @@ use crate::errno::{Errno, check};
 /// Connections the kernel completes before they are accepted: a cluster reconnecting at once.
 const BACKLOG: i32 = 1024;
 
+/// Seconds without a word before the other end is asked, seconds between two questions, and how many: what is gone for less than
+/// two minutes, as a switch that starts anew, ends nothing.
+const LOSS_PROBES: (i32, i32, i32) = (60, 15, 4);
+
 /// Where a stream socket is or leads to.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum SocketAddress {
@@ -186,13 +190,25 @@ impl Socket {
     /// is not taken in. A Unix socket has no such end, and needs none: its other end is on this machine.
     pub fn end_in_silence(&self, seconds: u16) {
         let millis = i32::from(seconds) * 1000;
-        let probes = i32::from(seconds) - 1;
+        self.probe(1, 1, i32::from(seconds) - 1);
+        set_option(&self.0, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, millis).ok();
+    }
+
+    /// From now on the connection ends if the machine at the other end is gone while nothing is on its way there: two minutes
+    /// after it was last heard of. One that stands still, and whose kernel answers, stays.
+    pub fn notice_loss(&self) {
+        let (idle, interval, probes) = LOSS_PROBES;
+        self.probe(idle, interval, probes);
+    }
+
+    /// Has the kernel ask the other end whether it is there, after so many seconds without a word, then every so many, and end
+    /// the connection when so many are not answered. A Unix socket refuses that, which is no harm.
+    fn probe(&self, idle_seconds: i32, interval_seconds: i32, probes: i32) {
         for (level, option, value) in [
             (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
-            (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 1),
-            (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 1),
+            (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, idle_seconds),
+            (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, interval_seconds),
             (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, probes),
-            (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, millis),
         ] {
             set_option(&self.0, level, option, value).ok();
         }
@@ -324,4 +340,51 @@ impl RawAddress {
 
 fn family(number: i32) -> libc::sa_family_t {
     libc::sa_family_t::try_from(number).expect("address families are small numbers")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::OwnedFd;
+
+    use super::{Socket, check};
+
+    fn option(socket: &Socket, level: i32, option: i32) -> i32 {
+        let mut value = 0;
+        let mut length = libc::socklen_t::try_from(size_of::<i32>()).expect("four fits");
+        // SAFETY: the kernel writes at most four bytes to a local integer.
+        check(unsafe {
+            libc::getsockopt(
+                socket.0.number(),
+                level,
+                option,
+                (&raw mut value).cast(),
+                &raw mut length,
+            )
+        })
+        .expect("an option of TCP");
+        value
+    }
+
+    #[test]
+    fn whose_machine_is_to_be_noticed_gone_is_asked_after_a_minute_and_four_times() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("it is bound");
+        let _client = TcpStream::connect(address).expect("somebody listens");
+        let socket = Socket::from(OwnedFd::from(listener.accept().expect("a client").0));
+        let all = |socket: &Socket| {
+            [
+                option(socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+                option(socket, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
+                option(socket, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
+                option(socket, libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
+                option(socket, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+            ]
+        };
+        assert_eq!(option(&socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE), 0, "by itself never");
+        socket.notice_loss();
+        assert_eq!(all(&socket), [1, 60, 15, 4, 0]);
+        socket.end_in_silence(5);
+        assert_eq!(all(&socket), [1, 1, 1, 4, 5000]);
+    }
 }

@@ -277,6 +277,10 @@ impl Node {
             warning_limited!("a client was turned away: {VISITORS_MAX} others are not known yet");
             return self.hands.close(&socket);
         }
+        if visits {
+            // Else one that is idle, and whose machine is gone, counts here for ever.
+            socket.notice_loss();
+        }
         let (inputs, payload) = (self.client_inputs.clone(), self.client_pool.clone());
         let zeroes = self.zeroes.clone();
         let offer = self.peers.config().filter(|_| visits && self.config.nbd_tls != Tls::Absent);
