@@ -365,7 +365,7 @@ fn read(path: &Path) -> Result<String, IdentityError> {
         .map_err(|cause| IdentityError::File { path: path.display().to_string(), cause })
 }
 
-/// Replaces a file whole.
+/// Replaces a file whole; after an error it is as it was, unless that says that it may be there.
 fn replace(path: &Path, content: &str, mode: u32) -> Result<(), IdentityError> {
     sys::replace_file(path, content.as_bytes(), mode)
         .map_err(|cause| IdentityError::File { path: path.display().to_string(), cause })

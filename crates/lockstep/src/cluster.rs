@@ -313,7 +313,7 @@ pub(crate) fn write_file(path: &Path, file: &impl Serialize) -> Result<(), Probl
     replace_file(path, &(text + "\n"))
 }
 
-/// Puts a text into a file, whole or not at all.
+/// Puts a text into a file, whole or not at all; not at all after an error, unless that says that it may be there.
 pub(crate) fn replace_file(path: &Path, text: &str) -> Result<(), Problem> {
     sys::replace_file(path, text.as_bytes(), 0o666).map_err(|error| Problem::file(path, &error))
 }

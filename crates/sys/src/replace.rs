@@ -9,8 +9,12 @@ use std::path::Path;
 /// durable, and renamed over it. Files of one directory may be replaced by several threads at once, one file by one.
 ///
 /// # Errors
-/// The kernel's; then the file is as it was.
+/// The kernel's; then the file is as it was. Only where the words say that it may be there is it the new one, which a loss of
+/// power may take back: its directory could not be made durable after that.
 pub fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    // What cannot be made durable is not begun.
+    let directory = File::open(directory.unwrap_or(Path::new(".")))?;
     // Its whole name and more: files that differ behind a dot only are different ones beside, too.
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
@@ -23,14 +27,35 @@ pub fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&beside, path)?;
-    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
-    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+    directory.sync_all().map_err(|error| {
+        let words = format!("it may be there, and be gone after a loss of power: {error}");
+        io::Error::new(error.kind(), words)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::replace_file;
+    use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_file_whose_directory_cannot_be_made_durable_is_as_it_was() {
+        let name = format!("sys-unreadable-{:x}", crate::random_u64());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).expect("a directory for this test");
+        let file = directory.join("file");
+        std::fs::write(&file, "before").expect("this test's own");
+        std::fs::set_permissions(&directory, Permissions::from_mode(0o300)).expect("its own");
+        if std::fs::File::open(&directory).is_ok() {
+            println!("NOT RUN: whoever runs this may open everything");
+        } else {
+            replace_file(&file, b"after", 0o600).expect_err("nobody can open it");
+            assert_eq!(std::fs::read(&file).expect("it is there"), b"before");
+        }
+        std::fs::set_permissions(&directory, Permissions::from_mode(0o700)).expect("its own");
+        std::fs::remove_dir_all(&directory).expect("this test's own");
+    }
 
     #[test]
     fn a_file_has_the_mode_that_is_asked_for_whatever_was_left_beside_it() {

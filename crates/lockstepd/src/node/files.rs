@@ -44,7 +44,8 @@ pub(super) fn remove_files(paths: &[PathBuf]) -> Result<(), Refused> {
     })
 }
 
-/// Writes a file so that it is there whole, or as it was, whatever happens.
+/// Writes a file so that it is there whole, or as it was, whatever happens. After an error it is as it was, unless the error says that
+/// it may be there.
 pub(super) fn replace_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     sys::replace_file(path, bytes, 0o666)
 }

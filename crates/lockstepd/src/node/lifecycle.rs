@@ -588,7 +588,7 @@ impl Node {
         })
     }
 
-    /// Puts a resource's file in its place, whole or not at all.
+    /// Puts a resource's file in its place, whole or not at all; not at all after an error, unless that says that it may be there.
     pub(super) fn save(&self, file: &ResourceFile) -> Result<(), Refused> {
         let path = self.resource_path(&file.name);
         let failed = |error: String| {
