@@ -4,6 +4,8 @@
 //! - Nothing outside a mapping is read or written: each access is checked against its length.
 //! - Memory that its owner can take away again (a file that is not sealed against shrinking) is reached by the kernel's
 //!   copies only, which fail where a plain access would end this process.
+//! - What another process does to a signal's descriptor, whose flags and count it shares, keeps nothing here waiting: nothing
+//!   is asked of them that would wait.
 //! - The other process changes what is here whenever it wants to. It is copied, never borrowed.
 //!
 //! Not here: what the bytes mean (`vhost`).
@@ -38,7 +40,7 @@ impl Handle {
         Ok(Handle(Descriptor::adopt(number)))
     }
 
-    /// Whether it is such a signal; from now on nothing done to it waits.
+    /// Whether it is such a signal; from now on nothing done to it waits, whatever another process that has it does with it.
     #[must_use]
     pub fn becomes_event(&self) -> bool {
         let name = std::fs::read_link(format!("/proc/self/fd/{}", self.0.number()));
@@ -51,10 +53,14 @@ impl Handle {
             }
     }
 
-    /// Signals.
+    /// Signals. Where the counter is full nobody listens, and it is signalled anyway.
     pub fn signal(&self) {
+        // The flag belongs to all who have it, and may be gone.
+        if !self.is_ready(libc::POLLOUT) {
+            return;
+        }
         let one = 1u64.to_ne_bytes();
-        // SAFETY: writes eight bytes from a local array. Where the counter is full nobody listens, and it is signalled anyway.
+        // SAFETY: writes eight bytes from a local array.
         unsafe { libc::write(self.0.number(), one.as_ptr().cast(), one.len()) };
     }
 
@@ -62,9 +68,25 @@ impl Handle {
     #[must_use]
     pub fn take_signal(&self) -> bool {
         let mut count = [0; 8];
+        let vector = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
+        // Not at a place: an event has none.
+        let (number, nowhere, at_once) = (self.0.number(), -1, libc::RWF_NOWAIT);
         // SAFETY: the kernel fills at most eight bytes of a local array.
-        let read = unsafe { libc::read(self.0.number(), count.as_mut_ptr().cast(), count.len()) };
+        let read = unsafe { libc::preadv2(number, &raw const vector, 1, nowhere, at_once) };
+        if read >= 0 || Errno::last() != Errno::NOT_SUPPORTED || !self.is_ready(libc::POLLIN) {
+            return read == 8;
+        }
+        // Before Linux 5.8 an event cannot be asked so.
+        // SAFETY: as above.
+        let read = unsafe { libc::read(number, count.as_mut_ptr().cast(), count.len()) };
         read == 8
+    }
+
+    fn is_ready(&self, events: libc::c_short) -> bool {
+        let mut polled = libc::pollfd { fd: self.0.number(), events, revents: 0 };
+        // SAFETY: one valid entry, which outlives the call; the descriptor is open as long as `self` is.
+        let count = unsafe { libc::poll(&raw mut polled, 1, 0) };
+        count > 0 && polled.revents & events != 0
     }
 
     /// As a socket, if it is one.
@@ -211,10 +233,11 @@ impl SharedMemory {
         Ok((SharedMemory::map(&handle, 0, bytes)?, handle))
     }
 
-    /// Maps a part of a file.
+    /// Maps a part of a file that is memory: one of a file system in memory, or of large pages, or that has no name.
     ///
     /// # Errors
-    /// `EINVAL` if the file does not have it; the kernel's otherwise.
+    /// `EINVAL` if the file does not have it; [`Errno::NOT_SUPPORTED`] if it is another file, whose file system or disk might
+    /// have whoever reads it wait without end; the kernel's otherwise.
     pub fn map(handle: &Handle, offset: u64, bytes: u64) -> Result<SharedMemory, Errno> {
         let number = handle.0.number();
         let mut facts = std::mem::MaybeUninit::<libc::stat>::uninit();
@@ -229,6 +252,11 @@ impl SharedMemory {
         if !is_file || bytes == 0 || end > size {
             return Err(Errno::INVALID);
         }
+        // SAFETY: plain call; it fails for what is no memory.
+        let seals = unsafe { libc::fcntl(number, libc::F_GET_SEALS) };
+        if seals < 0 {
+            return Err(Errno::NOT_SUPPORTED);
+        }
         // A mapping of large pages begins and ends with one; the file's blocks are as large as those.
         let page = u64::try_from(facts.st_blksize).unwrap_or(0).max(4096);
         let whole = end.checked_next_multiple_of(page).ok_or(Errno::INVALID)?;
@@ -237,10 +265,8 @@ impl SharedMemory {
             usize::try_from(offset).map_err(|_| Errno::INVALID)?,
             usize::try_from(bytes).map_err(|_| Errno::INVALID)?,
         );
-        // SAFETY: plain call; it fails for what has no seals.
-        let seals = unsafe { libc::fcntl(number, libc::F_GET_SEALS) };
         // Large pages may be short although the file is long.
-        let firm = seals >= 0 && seals & libc::F_SEAL_SHRINK != 0 && page == 4096;
+        let firm = seals & libc::F_SEAL_SHRINK != 0 && page == 4096;
         let (protection, none) = (libc::PROT_READ | libc::PROT_WRITE, std::ptr::null_mut());
         // SAFETY: a new mapping at a place of the kernel's choice, of a file that is open.
         let start = unsafe { libc::mmap(none, mapped, protection, libc::MAP_SHARED, number, 0) };

@@ -25,6 +25,8 @@ pub enum Fault {
     Regions,
     /// A region is not in the file that came with it, or cannot be mapped.
     Mapping,
+    /// A region is a file on a disk, which might keep whoever reads it waiting.
+    NoMemory,
     /// An address is in no region.
     Address(u64),
     /// A ring's parts lie askew.
@@ -68,6 +70,10 @@ impl fmt::Display for Fault {
             Fault::RingSize(size) => write!(out, "a ring cannot have {size} places"),
             Fault::Regions => write!(out, "the table of its memory is none"),
             Fault::Mapping => write!(out, "a region of its memory cannot be mapped"),
+            Fault::NoMemory => write!(
+                out,
+                "a region of its memory is a file that is none: give it a memfd, or a file in /dev/shm or of large pages"
+            ),
             Fault::Address(address) => write!(out, "address {address:#x} is not in its memory"),
             Fault::Alignment(address) => write!(out, "address {address:#x} of a ring is askew"),
             Fault::Available(count) => write!(out, "{count} requests are more than a ring holds"),

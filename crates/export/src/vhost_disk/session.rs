@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use sys::{Handle, SharedMemory, Socket};
+use sys::{Errno, Handle, SharedMemory, Socket};
 use vhost::{
     CONFIG_CHANGED, Fault, HEADER_BYTES, Header, Inflight, InflightShape, Kicks, MESSAGE_BYTES_MAX,
     Message, OFFERED_FEATURES, OFFERED_PROTOCOL, PROTOCOL_FEATURES_BIT, QUEUES_MAX, Region,
@@ -228,7 +228,7 @@ impl VhostDisk {
 
     fn set_regions(&mut self, regions: Regions, handles: &[Handle]) -> Result<(), Fault> {
         let map = |(region, handle): (&Region, &Handle)| {
-            SharedMemory::map(handle, region.offset, region.bytes).map_err(|_| Fault::Mapping)
+            SharedMemory::map(handle, region.offset, region.bytes).map_err(unmapped)
         };
         let mappings = regions.all().iter().zip(handles).map(map).collect::<Result<_, Fault>>()?;
         self.table = Arc::new(Table { regions, mappings });
@@ -357,8 +357,7 @@ impl VhostDisk {
         }
         let handle = handles.first().ok_or(Fault::Inflight)?;
         let memory = SharedMemory::map(handle, shape.offset, shape.bytes);
-        let table =
-            Table { mappings: vec![memory.map_err(|_| Fault::Mapping)?], ..Table::default() };
+        let table = Table { mappings: vec![memory.map_err(unmapped)?], ..Table::default() };
         let seen = Seen::read(&table, &shape)?;
         if (seen.identity, seen.volume) != (self.volume.identity, self.volume.volume) {
             return Err(Fault::Inflight);
@@ -370,4 +369,9 @@ impl VhostDisk {
         self.know_lost(self.volume.lost);
         Ok(())
     }
+}
+
+/// Why a region of its memory is not to be had.
+fn unmapped(errno: Errno) -> Fault {
+    if errno == Errno::NOT_SUPPORTED { Fault::NoMemory } else { Fault::Mapping }
 }

@@ -284,7 +284,7 @@ fn the_record_of_another_volume_is_refused() {
 
 #[test]
 fn memory_that_is_taken_away_cuts_the_machine_off() {
-    let path = std::env::temp_dir().join(format!("lockstep-machine-{:x}", sys::random_u64()));
+    let path = format!("/dev/shm/lockstep-machine-{:x}", sys::random_u64());
     let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path);
     let file = file.unwrap();
     std::fs::remove_file(&path).unwrap();

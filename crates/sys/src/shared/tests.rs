@@ -1,6 +1,8 @@
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::mpsc;
 
 use base::Duration;
 
@@ -8,9 +10,12 @@ use crate::{
     EngineChoice, Errno, Event, HANDLES_MAX, Handle, Hands, HandsConfig, SharedMemory, Socket,
 };
 
+/// A file system in memory.
+const IN_MEMORY: &str = "/dev/shm";
+
 /// A file of so many bytes that can be made shorter.
-fn file(bytes: u64) -> (std::fs::File, Handle) {
-    let path = std::env::temp_dir().join(format!("lockstep-shared-{:x}", crate::random_u64()));
+fn file(directory: &Path, bytes: u64) -> (std::fs::File, Handle) {
+    let path = directory.join(format!("lockstep-shared-{:x}", crate::random_u64()));
     let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path);
     let file = file.unwrap();
     std::fs::remove_file(&path).unwrap();
@@ -44,7 +49,7 @@ fn memory_is_seen_by_both_sides_and_nothing_beside_it() {
 
 #[test]
 fn memory_that_is_taken_away_is_an_error_and_not_the_end() {
-    let (file, handle) = file(8192);
+    let (file, handle) = file(Path::new(IN_MEMORY), 8192);
     let memory = SharedMemory::map(&handle, 0, 8192).unwrap();
     memory.write(5000, b"here").unwrap();
     memory.store(6000, 7).unwrap();
@@ -56,6 +61,46 @@ fn memory_that_is_taken_away_is_an_error_and_not_the_end() {
     assert!(memory.write(5000, &bytes).is_err());
     assert!(memory.load(6000).is_err() && memory.store(6000, 1).is_err());
     memory.read(0, &mut bytes).unwrap();
+}
+
+#[test]
+fn a_file_that_is_no_memory_is_not_mapped() {
+    // Where this program lies is a disk, or what stands for one.
+    let program = std::env::current_exe().unwrap();
+    let (_, handle) = file(program.parent().unwrap(), 8192);
+    // SAFETY: plain call on a descriptor that is open.
+    if unsafe { libc::fcntl(handle.0.number(), libc::F_GET_SEALS) } >= 0 {
+        return println!("NOT RUN: this program lies in memory");
+    }
+    assert_eq!(SharedMemory::map(&handle, 0, 8192).err(), Some(Errno::NOT_SUPPORTED));
+}
+
+/// The flag that keeps whoever reads or writes from waiting belongs to all processes that have it.
+#[test]
+fn who_shares_a_signal_cannot_keep_this_process_waiting() {
+    let event = Handle::new_event().unwrap();
+    let theirs = event.clone();
+    assert!(event.becomes_event());
+    let number = theirs.0.number();
+    // SAFETY: plain call without pointers on a descriptor that is open.
+    assert_eq!(unsafe { libc::fcntl(number, libc::F_SETFL, 0) }, 0);
+    let (say, heard) = mpsc::channel();
+    std::thread::spawn(move || {
+        say.send(event.take_signal()).unwrap();
+        let full = (u64::MAX - 1).to_ne_bytes();
+        // SAFETY: writes eight bytes from a local array.
+        unsafe { libc::write(number, full.as_ptr().cast(), full.len()) };
+        event.signal();
+        say.send(event.take_signal()).unwrap();
+        event.signal();
+        say.send(event.take_signal()).unwrap();
+        say.send(event.take_signal()).unwrap();
+    });
+    let patience = std::time::Duration::from_secs(20);
+    for expected in [false, true, true, false] {
+        assert_eq!(heard.recv_timeout(patience), Ok(expected), "or it waits");
+    }
+    drop(theirs);
 }
 
 #[test]
