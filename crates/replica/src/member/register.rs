@@ -315,6 +315,10 @@ impl Member {
         let install =
             ToShard::Install { configuration: configuration.clone(), slots, reigns, leaves };
         Self::tell_shards(install, out);
+        let was_in_sync = before.as_ref().is_some_and(|before| before.is_in_sync(self.node));
+        if configuration.is_in_sync(self.node) && !was_in_sync {
+            self.count_anew(out);
+        }
         self.tell_own_ready(&configuration, out);
         if self.shards.is_empty() {
             self.installed = epoch;

@@ -146,6 +146,14 @@ impl Member {
         peer.learned = Epoch(0);
         peer.ready = None;
         if let Some(split) = &mut peer.split {
+            let comes_in = |split: &Split| {
+                let before = &split.theirs.configuration;
+                theirs.configuration.is_in_sync(node) && !before.is_in_sync(node)
+            };
+            if comes_in(split) {
+                // It did not know all that its side had changed, and says anew how much that is.
+                split.theirs_changed = None;
+            }
             split.theirs = theirs;
             return;
         }
@@ -177,10 +185,20 @@ impl Member {
             return;
         };
         split.counted.insert(shard, sectors);
-        if split.counted.len() == shards && split.mine_changed.is_none() {
-            let sectors = split.counted.values().sum();
+        let sectors = split.counted.values().sum();
+        if split.counted.len() == shards && split.mine_changed != Some(sectors) {
             split.mine_changed = Some(sectors);
             self.tell_changed(node, out);
+        }
+    }
+
+    /// This node's copy came into sync: it knows only now what its side has changed.
+    pub(super) fn count_anew(&mut self, out: &mut Out) {
+        for (&node, peer) in &mut self.peers {
+            let Some(split) = &mut peer.split else { continue };
+            split.counted.clear();
+            split.mine_changed = None;
+            Self::tell_shards(ToShard::Count { peer: node }, out);
         }
     }
 
@@ -388,10 +406,10 @@ impl Member {
     }
 
     /// A peer whose side is to be given up, by the policy that both sides have. A fork ends every other side: each
-    /// of those that are here has to lose.
+    /// of those that are here has to lose. Where another side was chosen this one has, and waits for its clients only.
     fn discarded_by_policy(&self) -> Option<NodeId> {
         let mine = self.known.as_ref()?.configuration.clone();
-        if !self.may_act_alone(&mine) {
+        if !self.may_act_alone(&mine) || self.chosen_side().is_some() {
             return None;
         }
         let mut sides: BTreeMap<u64, Vec<(NodeId, Arc<Configuration>)>> = BTreeMap::new();
