@@ -39,16 +39,12 @@ impl World {
 
     fn known_at(&self, node: usize, shard: u16) -> Knew {
         let Some(known) = &self.nodes[node].installed else { return Knew::default() };
-        let process = self.nodes[node].process.as_ref();
-        let asked = process.and_then(|process| process.shards.get(usize::from(shard)));
+        let machine = |at: usize| self.nodes[at].process.as_ref()?.shards.get(usize::from(shard));
         // That it ends is on its way there.
-        let ends = asked.is_some_and(|asked| asked.lost() < known.lost);
-        let remembers = |other: &usize| {
-            let process = self.nodes[*other].process.as_ref();
-            let shard = process.and_then(|process| process.shards.get(usize::from(shard)));
-            shard
-                .and_then(|shard| shard.remembers_since())
-                .is_some_and(|since| since <= known.reign)
+        let ends = machine(node).is_some_and(|asked| asked.lost() < known.lost);
+        let remembers = |&other: &usize| {
+            let since = machine(other).and_then(|shard| shard.remembers_since());
+            since.is_some_and(|since| since <= known.reign)
         };
         let remembering = (0..self.nodes.len()).filter(|other| !ends && remembers(other));
         Knew {

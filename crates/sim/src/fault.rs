@@ -9,6 +9,16 @@ use base::VoterId;
 use replica::{MemberInput, Operation, OperationId};
 use wire::MemberKind;
 
+/// The node whose disk fails, is full or stands still until the fault ends.
+fn troubled_for_a_while(kind: &FaultKind) -> Option<usize> {
+    match *kind {
+        FaultKind::DiskErrors { node, .. }
+        | FaultKind::DiskStall { node }
+        | FaultKind::Full { node } => Some(node),
+        _ => None,
+    }
+}
+
 impl World {
     pub(crate) fn on_fault(&mut self, index: usize) {
         self.on_fault_of(index, None);
@@ -31,12 +41,9 @@ impl World {
         | FaultKind::BadWrite { node, .. }
         | FaultKind::BadPage { node, .. } = kind
         {
-            let lasts = matches!(
-                kind,
-                FaultKind::DiskErrors { .. } | FaultKind::DiskStall { .. } | FaultKind::Full { .. }
-            );
-            self.nodes[node].disk_was_bad |= !lasts;
-            self.strike(node, !lasts);
+            let unseen = troubled_for_a_while(&kind).is_none();
+            self.nodes[node].disk_was_bad |= unseen;
+            self.strike(node, unseen);
         }
         if self.is_taken_back(&kind) || self.happen_once(&kind, length, speaker) {
             return;
@@ -135,10 +142,7 @@ impl World {
             println!("---- fault {index} ends");
         }
         let kind = self.plan.faults[index].kind.clone();
-        if let FaultKind::DiskErrors { node, .. }
-        | FaultKind::DiskStall { node }
-        | FaultKind::Full { node } = kind
-        {
+        if let Some(node) = troubled_for_a_while(&kind) {
             self.strike(node, false);
         }
         match kind {

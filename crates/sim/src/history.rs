@@ -328,12 +328,10 @@ impl History {
                 sectors.values_mut().for_each(|places| places.push(place));
                 continue;
             };
-            if operation.effect == Effect::Flush && !lost {
-                continue;
-            }
             if operation.effect == Effect::Flush {
-                let flushed =
-                    sectors.iter_mut().filter(|((volume, _), _)| operation.covers(*volume));
+                let covered =
+                    |of: &(&(VolumeId, u64), &mut Vec<usize>)| lost && operation.covers(of.0.0);
+                let flushed = sectors.iter_mut().filter(covered);
                 flushed.for_each(|(_, places)| places.push(place));
                 continue;
             }

@@ -394,7 +394,7 @@ impl Member {
     /// is on its way to the disk. There is no way back: what was accepted may be there. Until then nobody hears of it,
     /// and nothing that others say counts.
     pub(super) fn has_forked_alone(&self) -> bool {
-        !self.store.broken && self.has_accepted_fork()
+        !self.store.broken && self.has_accepted_lone_fork()
     }
 
     /// Whether the record as this node meant to store it accepts a fork that is not known to be decided. It may be on the disk, also
@@ -412,7 +412,7 @@ impl Member {
     }
 
     /// Whether that record accepts one that this node alone decides.
-    fn has_accepted_fork(&self) -> bool {
+    fn has_accepted_lone_fork(&self) -> bool {
         let Some((known, record)) = self.known.as_ref().zip(self.record.as_ref()) else {
             return false;
         };
@@ -542,10 +542,8 @@ impl Member {
             return false;
         };
         self.known.as_ref().is_some_and(|known| {
-            let next = Self::with_options(&known.configuration, change);
-            next.is_ok_and(|next| asks_a_majority_again(&known.configuration, &next))
-                && self.reign().is_some()
-                && !self.all_know(&known.configuration)
+            let next = self.change_options(&known.configuration, change);
+            self.reign().is_some() && next == Ok(None)
         })
     }
 
@@ -557,6 +555,7 @@ impl Member {
         })
     }
 
+    /// The change, if the options can be. `None`: a majority is to decide again, and a replica is waited for.
     fn change_options(
         &self,
         known: &Configuration,

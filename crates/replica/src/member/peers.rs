@@ -35,12 +35,12 @@ pub(super) enum Standing {
     Gone,
 }
 
-/// Whether what `hello` says is the memory that `entry` names.
 /// Whether every copy that stays in sync has to accept a change.
 fn awaits_all_in_sync(proposal: &Proposal) -> bool {
     proposal.then == Then::Exclude || asks_a_majority_again(&proposal.base, &proposal.next)
 }
 
+/// Whether what `hello` says is the memory that `entry` names.
 fn is_same_voter(hello: &PeerHello, entry: &MemberEntry) -> bool {
     hello.voter == entry.voter && !hello.rolled_back
 }

@@ -469,6 +469,7 @@ impl Shard {
         }
     }
 
+    /// What a flush says that has ended: it failed, too, if another one did while it was under way.
     fn judge_flush(&mut self, flight: &Flight, answer: DiskAnswer) -> DiskAnswer {
         let (Flight::Flush { failures, .. } | Flight::CoolFlush { failures }) = flight else {
             return answer;

@@ -229,7 +229,8 @@ codes! {
         "The log's line says which. QEMU connects again by itself (reconnect=1); give it memory that is shared (share=on), as \
          docs/machines.md shows. Other machines are not touched by it.";
     REPLICA_AWAY = "LS-0084", EXIT_FAILED, "A replica is away that may go on alone",
-        "Where a majority is to decide again, every replica has to know that first: one that is not connected may go on by itself,          and what clients write there would be another history.",
+        "Where a majority is to decide again, every replica has to know that first: one that is not connected may go on by itself, \
+         and what clients write there would be another history.",
         "Bring its node back, then set the option again; or remove the replica: `lockstep resource remove-replica`.";
 }
 

@@ -53,6 +53,15 @@ fn reigning(first: &Configuration) -> (Alone, Ballot) {
     (node, ballot)
 }
 
+/// A voter answers the heartbeat of now, in the session that `reigning` began.
+fn grants(node: &mut Alone, ballot: Ballot, peer: u16) {
+    let (voter, epoch, session) = (voter(peer), Epoch(2), u64::from(peer) - 1);
+    let (sent, generation) = (node.now, (session, 1));
+    let answer =
+        MemberMessage::HeartbeatAnswer { ballot, sent, voter, epoch, generation, wants: false };
+    node.hear(peer, session, answer);
+}
+
 #[test]
 fn an_attempt_gives_no_lease_back_while_one_of_a_reign_that_others_ended_may_run() {
     let first = World::new(1, 2, 1, 0).bootstrap;
@@ -107,13 +116,7 @@ fn without_quorum_a_copy_comes_into_sync_only_when_it_granted_the_lease_of_those
     first.options.quorum = Quorum::Off;
     first.members[2].in_sync = false;
     let (mut node, ballot) = reigning(&first);
-    let answer = |node: &mut Alone, peer: u16| {
-        let (voter, epoch) = (voter(peer), Epoch(2));
-        let (sent, generation) = (node.now, (u64::from(peer) - 1, 1));
-        let answer =
-            MemberMessage::HeartbeatAnswer { ballot, sent, voter, epoch, generation, wants: false };
-        node.hear(peer, u64::from(peer) - 1, answer);
-    };
+    let answer = |node: &mut Alone, peer: u16| grants(node, ballot, peer);
     node.step(MemberInput::Wake);
     answer(&mut node, 3);
     // Node 3 grants no lease any more, and is not silent for long enough.
@@ -158,17 +161,8 @@ fn quorum_is_given_up_only_when_those_who_may_then_go_on_alone_granted_the_lease
     // Node 2 grants no lease any more, and is not silent for long enough to be left out.
     for _ in 0..5 {
         node.now = node.now + Timing::default().heartbeat;
-        let sent = node.now;
         node.step(MemberInput::Wake);
-        let answer = MemberMessage::HeartbeatAnswer {
-            ballot,
-            sent,
-            voter: voter(3),
-            epoch: Epoch(2),
-            generation: (2, 1),
-            wants: false,
-        };
-        node.hear(3, 2, answer);
+        grants(&mut node, ballot, 3);
     }
     let change = OptionsChange { quorum: Some(Quorum::Off), ..OptionsChange::default() };
     let operation = Operation::SetOptions(change);
@@ -180,15 +174,7 @@ fn quorum_is_given_up_only_when_those_who_may_then_go_on_alone_granted_the_lease
     // It grants what the others did.
     node.now = node.now + Timing::default().heartbeat;
     node.step(MemberInput::Wake);
-    let answer = MemberMessage::HeartbeatAnswer {
-        ballot,
-        sent: node.now,
-        voter: voter(2),
-        epoch: Epoch(2),
-        generation: (1, 1),
-        wants: false,
-    };
-    node.hear(2, 1, answer);
+    grants(&mut node, ballot, 2);
     assert_eq!(known(&node), Some(epoch));
 }
 
@@ -342,13 +328,7 @@ fn a_majority_decides_again_when_every_copy_has_accepted_that() {
     let (id, operation) = (OperationId(1), Operation::SetOptions(change));
     let sent = node.step(MemberInput::Operation { id, operation });
     assert_eq!(proposed(&sent), None, "node 3 may not know that it is in sync");
-    let answer = |node: &mut Alone, peer: u16| {
-        let (voter, epoch) = (voter(peer), Epoch(2));
-        let (sent, generation) = (node.now, (u64::from(peer) - 1, 1));
-        let answer =
-            MemberMessage::HeartbeatAnswer { ballot, sent, voter, epoch, generation, wants: false };
-        node.hear(peer, u64::from(peer) - 1, answer);
-    };
+    let answer = |node: &mut Alone, peer: u16| grants(node, ballot, peer);
     let mut sent = node.hear(2, 1, MemberMessage::Learned { epoch: Epoch(2) });
     sent.extend(node.hear(3, 2, MemberMessage::Learned { epoch: Epoch(2) }));
     node.now = node.now + Timing::default().heartbeat;

@@ -45,6 +45,18 @@ fn a_peer_that_does_not_answer_is_complained_about_now_and_then() {
     assert!((2..=4).contains(&complaints), "{complaints}");
 }
 
+/// Node 2 is sent only now, as it becomes ready, what has been open for long; it answers a little later.
+fn is_not_late_with(world: &mut World, write: u64) {
+    world.held.insert((2, 1));
+    world.ready(1, 2);
+    world.wait_ms(200);
+    let late = |said: &FromShard| matches!(said, FromShard::PeerLate { .. });
+    assert!(!world.nodes[&1].said.iter().any(late), "it was sent it just now");
+    world.held.clear();
+    world.run();
+    assert_eq!(world.answer(1, write), Some(Ok(())));
+}
+
 #[test]
 fn a_peer_that_comes_back_is_not_late_with_what_was_open_before() {
     let mut world = pair();
@@ -54,14 +66,7 @@ fn a_peer_that_comes_back_is_not_late_with_what_was_open_before() {
     world.wait_ms(4000);
     world.held.clear();
     world.connect(1, 2);
-    world.held.insert((2, 1));
-    world.ready(1, 2);
-    world.wait_ms(200);
-    let late = |said: &FromShard| matches!(said, FromShard::PeerLate { .. });
-    assert!(!world.nodes[&1].said.iter().any(late), "it was sent it just now");
-    world.held.clear();
-    world.run();
-    assert_eq!(world.answer(1, write), Some(Ok(())));
+    is_not_late_with(&mut world, write);
 }
 
 #[test]
@@ -839,14 +844,7 @@ fn a_peer_that_hears_of_a_size_late_is_not_late_with_what_was_open_before() {
     let write = world.write(1, 0, 8, 1);
     world.wait_ms(4000);
     world.install_on(2);
-    world.held.insert((2, 1));
-    world.ready(1, 2);
-    world.wait_ms(200);
-    let late = |said: &FromShard| matches!(said, FromShard::PeerLate { .. });
-    assert!(!world.nodes[&1].said.iter().any(late), "it was sent it just now");
-    world.held.clear();
-    world.run();
-    assert_eq!(world.answer(1, write), Some(Ok(())));
+    is_not_late_with(&mut world, write);
 }
 
 #[test]
