@@ -13,11 +13,11 @@ use super::operations::ASK_RETRIES;
 use super::{Member, Out, Pending, Then};
 use crate::door::{MemberOutput, Operation, OperationError, OperationId};
 use alloc::vec::Vec;
-use base::{Duration, Incarnation, NodeId};
+use base::{Duration, Incarnation, NodeId, VoterId};
 use wire::{Configuration, MemberEntry, MemberKind, MemberMessage};
 
-/// The number of what a node asks of itself; those of operators begin with 1.
-const OWN: OperationId = OperationId(0);
+/// The number of what a node asks of itself, of which nobody is told; those of operators begin with 1.
+pub(super) const OWN: OperationId = OperationId(0);
 
 impl Member {
     /// Asks the primary, until the configuration says so.
@@ -28,8 +28,8 @@ impl Member {
     ) -> Option<Result<(), OperationError>> {
         let known = self.known.as_ref().map(|known| known.configuration.clone());
         let entry = known.as_ref().and_then(|known| known.member(self.node));
-        let votes = entry.is_some_and(|entry| Some(entry.voter) == self.own_voter());
-        let (Some(known), Some(entry), true) = (&known, entry, votes) else {
+        let is_own = entry.is_some_and(|entry| self.is_of_this_disk(entry));
+        let (Some(known), Some(entry), true) = (&known, entry, is_own) else {
             return Some(Err(OperationError::NoReplica));
         };
         if entry.kind != MemberKind::Replica {
@@ -55,7 +55,7 @@ impl Member {
         if self.unsure.is_none_or(|at| at > self.now) {
             return;
         }
-        let own = known.member(self.node).filter(|entry| Some(entry.voter) == self.own_voter());
+        let own = known.member(self.node).filter(|entry| self.is_of_this_disk(entry));
         if own.is_none_or(MemberEntry::is_void) {
             self.unsure = None;
             return;
@@ -65,6 +65,22 @@ impl Member {
             self.on_operation(OWN, Operation::Invalidate);
         }
         self.unsure = Some(self.now + self.timing.lease);
+    }
+
+    /// Whether what a configuration says of this node is said of the disk that it has, which may take no record any more.
+    fn is_of_this_disk(&self, entry: &MemberEntry) -> bool {
+        self.record.as_ref().is_some_and(|record| record.voter == entry.voter)
+    }
+
+    /// Whether its node speaks of the disk that an entry names: by the vote that it has, or, if that disk takes no record any more,
+    /// without any. Then the node has seen to it.
+    fn may_speak_of(&self, entry: &MemberEntry) -> bool {
+        if entry.node == self.node {
+            return self.is_of_this_disk(entry);
+        }
+        let peer = self.peers.get(&entry.node).filter(|peer| peer.split.is_none());
+        let hello = peer.and_then(|peer| peer.hello.as_ref()).filter(|hello| !hello.rolled_back);
+        hello.is_some_and(|hello| [entry.voter, VoterId(0)].contains(&hello.voter))
     }
 
     /// What the configuration named when this node's copy was declared worthless.
@@ -99,7 +115,7 @@ impl Member {
                 said.filter(|&(_, at)| self.now < at + patience).map(|(incarnation, _)| incarnation)
             };
             said == Some(entry.incarnation)
-                && self.voter_of(node) == Some(entry.voter)
+                && self.may_speak_of(entry)
                 && entry.kind == MemberKind::Replica
         };
         let entry = known.members.iter().find(|&entry| {

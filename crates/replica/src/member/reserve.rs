@@ -156,6 +156,9 @@ impl Member {
         result: Result<(), OperationError>,
         out: &mut Out,
     ) {
+        if pending.id == super::invalidate::OWN {
+            return;
+        }
         let Some((peer, session, number)) = pending.asked.by else {
             return out.push(MemberOutput::Done { id: pending.id, result });
         };

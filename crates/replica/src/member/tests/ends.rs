@@ -404,24 +404,30 @@ fn a_count_that_nobody_can_have_come_to_is_not_believed() {
     assert_eq!(known, Some(Epoch(2)));
 }
 
-/// Its disk lost something while it was all there was, and its log does not name it any more.
+/// Its disk lost something while it was all there was, and its log does not name it any more; it may take no record either.
 #[test]
 fn a_copy_that_does_not_know_what_it_lost_is_worthless_once_another_one_is_there() {
-    let mut world = World::new(3, 2, 1, 0);
-    world.connect_all();
-    world.set_clients(1, 1);
-    world.run_until("node 1 serves", |world| world.answers(1));
-    world.crash(2);
-    world.run_until("node 1 is alone", |world| world.in_sync() == [1]);
-    world.shard_says(1, FromShard::DiskFailed);
-    world.shard_says(1, FromShard::Unsure);
-    world.wait(3);
-    assert_eq!(world.in_sync(), [1], "it is all there is");
-    world.start(2);
-    world.connect_all();
-    let is_void = |known: &Configuration| known.member(NodeId(1)).is_some_and(|own| own.is_void());
-    world.run_until("node 1 is worthless", |world| is_void(&world.newest()));
-    assert_eq!(world.in_sync(), [2]);
+    for takes_records in [true, false] {
+        let mut world = World::new(3, 2, 1, 0);
+        world.connect_all();
+        world.set_clients(1, 1);
+        world.run_until("node 1 serves", |world| world.answers(1));
+        world.crash(2);
+        world.run_until("node 1 is alone", |world| world.in_sync() == [1]);
+        if !takes_records {
+            world.store_fails.insert(1);
+        }
+        world.shard_says(1, FromShard::DiskFailed);
+        world.shard_says(1, FromShard::Unsure);
+        world.wait(3);
+        assert_eq!(world.in_sync(), [1], "it is all there is");
+        world.start(2);
+        world.connect_all();
+        let is_void =
+            |known: &Configuration| known.member(NodeId(1)).is_some_and(|own| own.is_void());
+        world.run_until("node 1 is worthless", |world| is_void(&world.newest()));
+        assert_eq!(world.in_sync(), [2]);
+    }
 }
 
 #[test]
