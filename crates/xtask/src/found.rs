@@ -31,59 +31,92 @@ const ELSEWHERE: &str = "seeds/elsewhere.list";
 const ELSEWHERE_HEAD: &str = "
 ## Found by labs, tests and reading
 
-The newest first, from `seeds/elsewhere.list`. Each has its test in the commit that mended it, or is looked for by the lab that found it.
+The newest first, from `seeds/elsewhere.list`. Most have a test in the commit that mended them, or soon after it, or are looked for by the lab that found
+them; some were read only.
 
 | found by | what was wrong | mended in |
 |---|---|---|
 ";
 
-/// Writes the page.
+/// Writes the page. Nothing is written if the list names a commit that this history does not have; commits after its newest one that say how
+/// what they mend was found, and have no line, are told.
 pub(crate) fn found(project: &Project) -> bool {
-    let blame = Command::new("git")
-        .current_dir(&project.root)
-        .args(["blame", "-s", "--abbrev=7", "--ignore-revs-file", ".git-blame-ignore-revs"])
-        .arg("seeds/found.txt")
-        .output();
-    let blame = match blame {
-        Ok(output) if output.status.success() => {
-            String::from_utf8_lossy(&output.stdout).into_owned()
+    match written(project) {
+        Ok(said) => {
+            println!("{said}");
+            true
         }
-        Ok(output) => {
-            eprintln!("found: {}", String::from_utf8_lossy(&output.stderr).trim());
-            return false;
+        Err(why) => {
+            eprintln!("found: {why}");
+            false
         }
-        Err(error) => {
-            eprintln!("found: git: {error}");
-            return false;
-        }
-    };
-    let elsewhere = match fs::read_to_string(project.root.join(ELSEWHERE)) {
-        Ok(text) => text,
-        Err(error) => {
-            eprintln!("found: {ELSEWHERE}: {error}");
-            return false;
-        }
-    };
-    let (mut page, count) = page(&blame);
-    page.push_str(ELSEWHERE_HEAD);
-    page.push_str(&rows(&elsewhere));
-    let path = project.root.join(PAGE);
-    if let Err(error) = fs::write(&path, page) {
-        eprintln!("found: {}: {error}", path.display());
-        return false;
     }
-    println!("found: {count} seeds in {PAGE}");
-    true
 }
 
-/// What was found elsewhere, a row each.
-fn rows(text: &str) -> String {
-    let mut rows = String::new();
+fn written(project: &Project) -> Result<String, String> {
+    let words = ["blame", "-s", "--abbrev=7", "--ignore-revs-file", ".git-blame-ignore-revs"];
+    let blame = git(project, &[&words[..], &["seeds/found.txt"]].concat())?;
+    let elsewhere = fs::read_to_string(project.root.join(ELSEWHERE))
+        .map_err(|error| format!("{ELSEWHERE}: {error}"))?;
+    let lines = lines(&elsewhere)?;
+    let history = git(project, &["log", "--format=%H"])?;
+    if let Some(line) = lines.iter().find(|line| !history.lines().any(|id| id.starts_with(line.0)))
+    {
+        return Err(format!("{ELSEWHERE}: there is no commit {}: {}", line.0, line.2));
+    }
+    if let Some(newest) = lines.first() {
+        let since = format!("{}..HEAD", newest.0);
+        let told = ["log", "--format=%h %s", "--grep=^Found by:", &since];
+        for commit in git(project, &told)?.lines() {
+            eprintln!(
+                "found: it says how it was found, and {ELSEWHERE} has no line of it: {commit}"
+            );
+        }
+    }
+    let (mut page, count) = page(&blame);
+    page.push_str(ELSEWHERE_HEAD);
+    page.push_str(&rows(&lines));
+    let path = project.root.join(PAGE);
+    fs::write(&path, page).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(format!("found: {count} seeds, and {} that others found, in {PAGE}", lines.len()))
+}
+
+/// What git says to these words.
+fn git(project: &Project, words: &[&str]) -> Result<String, String> {
+    let output = Command::new("git").current_dir(&project.root).args(words).output();
+    let output = output.map_err(|error| format!("git: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("git: {}", String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// What was found elsewhere: the commit that mended it, who found it, and what was wrong.
+type Line<'a> = (&'a str, &'a str, &'a str);
+
+fn lines(text: &str) -> Result<Vec<Line<'_>>, String> {
+    let mut lines = Vec::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let mut parts = line.splitn(3, " | ");
-        if let (Some(commit), Some(who), Some(what)) = (parts.next(), parts.next(), parts.next()) {
-            writeln!(rows, "| {who} | {what} | {commit} |").expect("a string takes all");
+        let (Some(commit), Some(who), Some(what)) = (parts.next(), parts.next(), parts.next())
+        else {
+            return Err(format!(
+                "{ELSEWHERE}: not a commit, who found it, and what was wrong: {line}"
+            ));
+        };
+        if commit.len() != 7 || commit.contains(|letter: char| !letter.is_ascii_hexdigit()) {
+            return Err(format!("{ELSEWHERE}: a commit has seven digits: {line}"));
         }
+        lines.push((commit, who, what));
+    }
+    Ok(lines)
+}
+
+/// The same, a row each.
+fn rows(lines: &[Line<'_>]) -> String {
+    let mut rows = String::new();
+    for (commit, who, what) in lines {
+        writeln!(rows, "| {who} | {what} | {commit} |").expect("a string takes all");
     }
     rows
 }
@@ -113,12 +146,28 @@ fn page(blame: &str) -> (String, usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::{page, rows};
+    use super::{ELSEWHERE, PAGE, lines, page, rows};
 
     #[test]
     fn what_was_found_elsewhere_has_a_row_with_its_commit() {
-        let text = "# a word\naaaaaaa | lab `x-y` | it was | wrong\nno row\n";
-        assert_eq!(rows(text), "| lab `x-y` | it was | wrong | aaaaaaa |\n");
+        let text = "# a word\naaaaaaa | lab `x-y` | it was | wrong\n";
+        let rows = lines(text).map(|lines| rows(&lines));
+        assert_eq!(rows, Ok("| lab `x-y` | it was | wrong | aaaaaaa |\n".to_owned()));
+        for text in
+            ["no row", "aaaaaaa | reading", "aaaaaaa1 | reading | it", "ggggggg | reading | it"]
+        {
+            assert!(lines(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_page_has_every_line_of_the_list() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let read =
+            |path: &str| std::fs::read_to_string(root.join(path)).expect("it is in the tree");
+        let (list, page) = (read(ELSEWHERE), read(PAGE));
+        let rows = rows(&lines(&list).expect("it can be read"));
+        assert!(page.ends_with(&rows), "`cargo xtask found` writes it anew");
     }
 
     #[test]
