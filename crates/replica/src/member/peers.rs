@@ -470,11 +470,26 @@ impl Member {
         if !self.is_lease_granted_by(&proposal.base, &proposal.next, &reign.grants) {
             return false;
         }
+        if !self.have_all_renounced(proposal) {
+            return false;
+        }
         !awaits_all_in_sync(proposal)
             || proposal.next.members.iter().filter(|member| member.in_sync).all(|member| {
                 self.standing(member) == Standing::Kept
                     && (member.node == self.node || proposal.accepted.contains_key(&member.node))
             })
+    }
+
+    /// Where a majority is to decide again from the open change on, or from what it goes on from, which was found and may not
+    /// have been decided: whether every copy that is in sync in what is known, this node's too, has it on its record. One that has
+    /// not may go on alone. A fork leaves those behind that do.
+    fn have_all_renounced(&self, proposal: &Proposal) -> bool {
+        let Some(known) = self.known.as_ref().map(|known| &known.configuration) else { return true };
+        if proposal.next.fork > known.fork || !asks_a_majority_again(known, &proposal.next) {
+            return true;
+        }
+        let mut in_sync = known.members.iter().filter(|member| member.in_sync);
+        in_sync.all(|member| proposal.accepted.get(&member.node) == Some(&member.voter))
     }
 
     /// The open change gives way to another one, with a higher epoch in the same ballot, when it cannot come about any

@@ -8,6 +8,7 @@ use crate::member::{RoleStatus, Suspended};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use base::{Ballot, Epoch, Incarnation, NodeId};
+use wire::admin::OptionsChange;
 use wire::{AfterSplitBrain, Configuration, MemberKind, MemberMessage, Options, Quorum, Stretch};
 
 fn off(after_split_brain: AfterSplitBrain) -> Options {
@@ -858,4 +859,44 @@ fn shards_leave_a_history_with_the_first_configuration_of_the_other_one() {
     node.slow = false;
     node.step(MemberInput::Stored { number: stored, ok: true });
     assert_eq!(node.left, [Epoch(1 << 32)]);
+}
+
+/// Whether a node's voter has accepted, and not more than that, that a majority decides again.
+fn has_accepted_a_majority(world: &World, node: u16) -> bool {
+    let record = world.node(node).member.as_ref().and_then(|member| member.record.as_ref());
+    let accepted = record.and_then(|record| record.accepted.as_ref());
+    accepted.is_some_and(|(_, value)| value.options.quorum == Quorum::Majority)
+}
+
+/// That a majority decides again was accepted by two of three copies when the primary died. Who goes on from that is
+/// not to serve before the third one has accepted it: that one may go on alone.
+#[test]
+fn who_goes_on_from_a_majority_that_decides_again_waits_for_every_copy_too() {
+    for seed in 0..20 {
+        let mut world = serving(seed, 3, AfterSplitBrain::Disconnect);
+        let change = OptionsChange { quorum: Some(Quorum::Majority), ..OptionsChange::default() };
+        world.slow = Some((3, 1, 500 * MS));
+        world.operate(1, Operation::SetOptions(change));
+        let accepted = |world: &World| {
+            has_accepted_a_majority(world, 1) && has_accepted_a_majority(world, 2)
+        };
+        world.run_until("two have accepted", accepted);
+        assert!(!has_accepted_a_majority(&world, 3), "{}", world.show());
+        world.crash(1);
+        world.crash(3);
+        world.block(1, 3);
+        world.block(2, 3);
+        world.start(1);
+        world.start(3);
+        world.wait(20);
+        for node in 1..=2 {
+            assert_eq!(known(&world, node).options.quorum, Quorum::Off, "{}", world.show());
+        }
+        world.set_clients(3, 1);
+        world.run_until("node 3 goes on", |world| world.answers(3));
+        world.wait(20);
+        assert!(!world.answers(1) && !world.answers(2), "{}", world.show());
+        meet(&mut world);
+        world.run_until("one history", |world| is_whole(world, 3));
+    }
 }
