@@ -280,6 +280,8 @@ pub enum ToShard {
     Count {
         /// Which peer.
         peer: NodeId,
+        /// Of the question.
+        number: u64,
     },
     /// Requests may be answered while the clock reads less than this.
     Lease {
@@ -445,6 +447,8 @@ pub enum FromShard {
     Counted {
         /// Which peer.
         peer: NodeId,
+        /// Of the `Count`: an answer to an earlier one is of before this node knew all that its side has changed.
+        number: u64,
         /// Sectors, in whole blocks.
         sectors: u64,
     },

@@ -400,6 +400,8 @@ pub struct Member {
     operations: Vec<Pending>,
     /// Commands about reservations that other nodes asked for.
     asked_by_others: u64,
+    /// Number of the last question to shards how much they have that another side lacks.
+    counts: u64,
     hold_told: bool,
     pause_told: bool,
     /// An operator has requests here fail that would wait for nodes that are missing.
@@ -468,6 +470,7 @@ impl Member {
             verify_run: 0,
             feature_level: setup.feature_level,
             cut: 0,
+            counts: 0,
             went_back: None,
             alone_from: now + Duration(setup.timing.lease.0.saturating_mul(lineage::ALONE_LEASES)),
             wall_origin_ms: None,
@@ -635,7 +638,9 @@ impl Member {
             FromShard::Wants => self.want.shard = true,
             FromShard::DiskFailed => self.on_disk_failed(out),
             FromShard::Unsure => self.unsure = Some(self.now),
-            FromShard::Counted { peer, sectors } => self.on_counted(shard, peer, sectors, out),
+            FromShard::Counted { peer, number, sectors } => {
+                self.on_counted(shard, peer, (number, sectors), out);
+            }
             FromShard::Fenced { epoch } => self.on_fenced(shard, epoch),
             FromShard::Gathered { reign } => self.on_gathered(shard, reign),
             FromShard::Grown { volume, since } => self.on_grown(shard, volume, since),

@@ -484,7 +484,9 @@ impl Member {
     /// have been decided: whether every copy that is in sync in what is known, this node's too, has it on its record. One that has
     /// not may go on alone. A fork leaves those behind that do.
     fn have_all_renounced(&self, proposal: &Proposal) -> bool {
-        let Some(known) = self.known.as_ref().map(|known| &known.configuration) else { return true };
+        let Some(known) = self.known.as_ref().map(|known| &known.configuration) else {
+            return true;
+        };
         if proposal.next.fork > known.fork || !asks_a_majority_again(known, &proposal.next) {
             return true;
         }

@@ -254,6 +254,10 @@ impl Member {
             record.committed = Some((ballot, Box::new((*configuration).clone())));
             record.in_memory |= memory::counts(&configuration, self.node);
         }
+        let was_in_sync = known.is_some_and(|known| known.configuration.is_in_sync(self.node));
+        if configuration.is_in_sync(self.node) && !was_in_sync {
+            self.forget_counts();
+        }
         self.known = Some(Known { ballot, configuration: configuration.clone() });
         let slots = self.slots.clone();
         self.persist(Effect::Install(configuration, slots), out);

@@ -32,6 +32,8 @@ const FORK_EPOCHS: u64 = 1 << 32;
 pub(super) struct Split {
     /// What is committed there.
     pub(super) theirs: Known,
+    /// The question to shards how much that is whose answers count; 0 while none is asked.
+    asked: u64,
     /// Sectors that each shard here has and they lack, when the sides met.
     counted: BTreeMap<u16, u64>,
     /// ... all together, as they were told.
@@ -161,6 +163,7 @@ impl Member {
         let there = theirs.configuration.clone();
         peer.split = Some(Split {
             theirs,
+            asked: 0,
             counted,
             mine_changed: None,
             theirs_changed: None,
@@ -174,16 +177,39 @@ impl Member {
         out.push(MemberOutput::Mark("member: split brain"));
         self.stop_sync(node, out);
         self.teach(node, out);
-        Self::tell_shards(ToShard::Count { peer: node }, out);
+        let comes_in = |known: &Known| {
+            let acted_on = self.emitted.as_ref();
+            known.configuration.is_in_sync(self.node)
+                && !acted_on.is_some_and(|acted_on| acted_on.is_in_sync(self.node))
+        };
+        // Shards that do not act on it yet do not know all that this side has changed. They are asked when they do.
+        if !self.known.as_ref().is_some_and(comes_in) {
+            self.ask_changed(node, out);
+        }
+    }
+
+    /// Asks all shards how much they have that a node on another side lacks.
+    fn ask_changed(&mut self, node: NodeId, out: &mut Out) {
+        let Some(split) = self.peers.get_mut(&node).and_then(|peer| peer.split.as_mut()) else {
+            return;
+        };
+        self.counts += 1;
+        split.asked = self.counts;
+        Self::tell_shards(ToShard::Count { peer: node, number: self.counts }, out);
     }
 
     /// A shard says how much it has that a node on another side lacks. Both sides go by the numbers of their
     /// meeting, so that they come to one conclusion although writes go on.
-    pub(super) fn on_counted(&mut self, shard: u16, node: NodeId, sectors: u64, out: &mut Out) {
+    pub(super) fn on_counted(
+        &mut self,
+        shard: u16,
+        node: NodeId,
+        (number, sectors): (u64, u64),
+        out: &mut Out,
+    ) {
         let shards = self.shards.len();
-        let Some(split) = self.peers.get_mut(&node).and_then(|peer| peer.split.as_mut()) else {
-            return;
-        };
+        let split = self.peers.get_mut(&node).and_then(|peer| peer.split.as_mut());
+        let Some(split) = split.filter(|split| split.asked == number) else { return };
         split.counted.insert(shard, sectors);
         let sectors = split.counted.values().sum();
         if split.counted.len() == shards && split.mine_changed != Some(sectors) {
@@ -192,13 +218,23 @@ impl Member {
         }
     }
 
-    /// This node's copy came into sync: it knows only now what its side has changed.
-    pub(super) fn count_anew(&mut self, out: &mut Out) {
-        for (&node, peer) in &mut self.peers {
-            let Some(split) = &mut peer.split else { continue };
+    /// This node's copy is about to come into sync: what was counted is not all that its side has changed. Others hear
+    /// of it before shards here act on it, and are not to be told that again beside it.
+    pub(super) fn forget_counts(&mut self) {
+        for split in self.peers.values_mut().filter_map(|peer| peer.split.as_mut()) {
+            split.asked = 0;
             split.counted.clear();
             split.mine_changed = None;
-            Self::tell_shards(ToShard::Count { peer: node }, out);
+        }
+    }
+
+    /// This node's copy came into sync: it knows only now what its side has changed.
+    pub(super) fn count_anew(&mut self, out: &mut Out) {
+        self.forget_counts();
+        let on_another: Vec<NodeId> =
+            self.peers.iter().filter(|(_, peer)| peer.split.is_some()).map(|at| *at.0).collect();
+        for node in on_another {
+            self.ask_changed(node, out);
         }
     }
 

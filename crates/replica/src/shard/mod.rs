@@ -364,9 +364,10 @@ impl Shard {
             ToShard::Install { configuration, slots, reigns, leaves } => {
                 self.install(configuration, &slots, reigns, leaves, out);
             }
-            ToShard::Count { peer } => {
+            ToShard::Count { peer, number } => {
                 let sectors = self.changed_sectors(peer);
-                out.push(ShardOutput::Member(crate::door::FromShard::Counted { peer, sectors }));
+                let counted = crate::door::FromShard::Counted { peer, number, sectors };
+                out.push(ShardOutput::Member(counted));
             }
             ToShard::PeerReady { peer, session, epoch, kept } => {
                 self.on_peer_ready(peer, session, epoch, kept, out);

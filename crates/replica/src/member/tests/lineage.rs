@@ -380,7 +380,7 @@ fn how_much_a_side_changed_is_said_again_after_what_is_known_there() {
     let (ballot, theirs) = side(2, 72);
     let said = one.meet_as(2, 9, Some((ballot, Box::new(theirs))), voter(2));
     assert!(!said.iter().any(|said| matches!(said, MemberMessage::Learn { .. })), "{said:?}");
-    let message = FromShard::Counted { peer: NodeId(2), sectors: 5 };
+    let message = FromShard::Counted { peer: NodeId(2), number: 1, sectors: 5 };
     one.step(MemberInput::Shard { shard: 0, message });
     let said = one.step(MemberInput::Stored { number, ok: true });
     let learn = said.iter().position(|said| matches!(said, MemberMessage::Learn { .. }));
@@ -486,6 +486,54 @@ fn what_a_side_changed_is_not_said_by_who_has_no_copy_in_sync_there() {
         assert!(world.answers(1) && world.answers(2), "{}", world.show());
         assert_eq!((known(&world, 1).fork, known(&world, 2).fork), (0, 0), "{}", world.show());
     }
+}
+
+/// A copy that comes into sync on a side says no more what it had counted before: others hear that it is in sync, and go by
+/// that, before its shards know.
+#[test]
+fn what_was_counted_before_a_copy_came_into_sync_is_not_said_after_it() {
+    let first = World::without_quorum(1, 3, off(AfterSplitBrain::DiscardZeroChanges)).bootstrap;
+    let side = |epoch, id, primary: u16, in_sync: &[u16]| {
+        let mut configuration = first.clone();
+        configuration.epoch = Epoch(epoch);
+        configuration.reign = Epoch(4);
+        configuration.primary = Some(NodeId(primary));
+        for member in &mut configuration.members {
+            member.in_sync = in_sync.contains(&member.node.0);
+        }
+        let ballot = Ballot { round: 1, node: NodeId(1) };
+        configuration.lineage.push(Stretch { id, ballot, epoch: Epoch(2), at_ms: 0 });
+        (Ballot { round: 3, node: NodeId(primary) }, configuration)
+    };
+    let record = Record::first(&first, NodeId(3), 1).expect("a member");
+    let mut copy = Alone::with(3, record, 1);
+    let (ballot, before) = side(5, 71, 1, &[1]);
+    copy.meet(1, 7, Some((ballot, Box::new(before))));
+    let (of_others, theirs) = side(5, 72, 2, &[2]);
+    copy.meet(2, 8, Some((of_others, Box::new(theirs))));
+    let counted = |copy: &mut Alone, number, sectors| {
+        let message = FromShard::Counted { peer: NodeId(2), number, sectors };
+        copy.step(MemberInput::Shard { shard: 0, message })
+    };
+    let said = |sent: &[MemberMessage]| -> Vec<u64> {
+        let says = |message: &MemberMessage| match message {
+            MemberMessage::Diverged { sectors } => Some(*sectors),
+            _ => None,
+        };
+        sent.iter().filter_map(says).collect()
+    };
+    assert_eq!(said(&counted(&mut copy, 1, 0)), [0]);
+    copy.slow = true;
+    let (ballot, after) = side(6, 71, 1, &[1, 3]);
+    let sent = copy.hear(1, 7, MemberMessage::Learn { ballot, configuration: Box::new(after) });
+    assert_eq!(said(&sent), [0; 0], "that it is in sync, and no more: {sent:?}");
+    let number = copy.held.take().expect("it is on its way to the record");
+    copy.slow = false;
+    assert_eq!(said(&counted(&mut copy, 1, 0)), [0; 0], "an answer to before");
+    let sent = copy.step(MemberInput::Stored { number, ok: true });
+    assert_eq!(said(&sent), [0; 0]);
+    assert_eq!(said(&counted(&mut copy, 1, 0)), [0; 0], "likewise, and late");
+    assert_eq!(said(&counted(&mut copy, 2, 50)), [50]);
 }
 
 /// Node 1 went on alone from where a client's node has heard of it, and lost its disk. It leads again, by the votes of
@@ -877,9 +925,8 @@ fn who_goes_on_from_a_majority_that_decides_again_waits_for_every_copy_too() {
         let change = OptionsChange { quorum: Some(Quorum::Majority), ..OptionsChange::default() };
         world.slow = Some((3, 1, 500 * MS));
         world.operate(1, Operation::SetOptions(change));
-        let accepted = |world: &World| {
-            has_accepted_a_majority(world, 1) && has_accepted_a_majority(world, 2)
-        };
+        let accepted =
+            |world: &World| has_accepted_a_majority(world, 1) && has_accepted_a_majority(world, 2);
         world.run_until("two have accepted", accepted);
         assert!(!has_accepted_a_majority(&world, 3), "{}", world.show());
         world.crash(1);

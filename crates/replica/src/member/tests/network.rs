@@ -710,9 +710,9 @@ impl World {
             ToShard::DiskFails => shards.disk_fails = true,
             ToShard::Detach => shards.detached = true,
             ToShard::Suspend(on) => shards.suspended = on,
-            ToShard::Count { peer } => {
+            ToShard::Count { peer, number } => {
                 let sectors = shards.changed.unwrap_or(u64::from(node));
-                answer = Some(FromShard::Counted { peer, sectors });
+                answer = Some(FromShard::Counted { peer, number, sectors });
             }
             ToShard::Cut { number } => answer = Some(FromShard::CutReady { number }),
             ToShard::Verify { run, volume, from, .. } => {
