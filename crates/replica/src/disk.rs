@@ -124,6 +124,9 @@ pub struct Record {
     pub marked: bool,
     /// The last configuration known here with which a volume became smaller; 0: none. Its space may have been given back.
     pub shrunk: Epoch,
+    /// The disk lost something of this copy, while it was the only one, of which no log tells any more: it is worth nothing
+    /// once another one is there, also to later processes.
+    pub unsure: bool,
     /// Times this record was stored: tells the newer of two copies, and which copy is next.
     pub stores: u64,
 }

@@ -92,6 +92,7 @@ impl Record {
         put_entries(&mut bytes, &self.seen, put_seen);
         bytes.put_u8(u8::from(self.marked));
         bytes.put_u64(self.shrunk.0);
+        bytes.put_u8(u8::from(self.unsure));
         let length = (bytes.len() + super::bytes::CHECKSUM_BYTES).next_multiple_of(PAGE_BYTES);
         let stated = u32::try_from(length).expect("a few pages");
         assert!(u64::from(stated) <= RECORD_BYTES, "a record outgrew its place");
@@ -118,6 +119,8 @@ impl Record {
         if format != RECORD_FORMAT {
             return Err(BadMetadata::TooNew { format });
         }
+        // Without the checksum.
+        let mut reader = Reader::new(&bytes[16..length - super::bytes::CHECKSUM_BYTES]);
         take_record(&mut reader)
     }
 }
@@ -204,9 +207,10 @@ fn take_record(reader: &mut Reader<'_>) -> Result<Record, BadMetadata> {
     let slots = take_entries(reader, take_slot).ok_or(torn)?;
     let lives = take_entries(reader, take_life).ok_or(torn)?;
     let seen = take_entries(reader, take_seen).ok_or(torn)?;
-    // What earlier releases left here are zeroes.
-    let marked = take_bool(reader).ok_or(torn)?;
-    let shrunk = Epoch(reader.u64().ok_or(torn)?);
+    // What earlier releases left here are zeroes, as many as their last page had room for.
+    let marked = take_added_bool(reader).ok_or(torn)?;
+    let shrunk = Epoch(reader.u64().unwrap_or_default());
+    let unsure = take_added_bool(reader).ok_or(torn)?;
     Ok(Record {
         voter,
         incarnation,
@@ -224,6 +228,7 @@ fn take_record(reader: &mut Reader<'_>) -> Result<Record, BadMetadata> {
         in_memory,
         marked,
         shrunk,
+        unsure,
         stores,
     })
 }
@@ -234,6 +239,11 @@ fn take_bool(reader: &mut Reader<'_>) -> Option<bool> {
         1 => Some(true),
         _ => None,
     }
+}
+
+/// One that earlier releases did not write.
+fn take_added_bool(reader: &mut Reader<'_>) -> Option<bool> {
+    if reader.is_empty() { Some(false) } else { take_bool(reader) }
 }
 
 fn take_ballot(reader: &mut Reader<'_>) -> Option<Ballot> {

@@ -183,6 +183,7 @@ fn record() -> Record {
         in_memory: true,
         marked: true,
         shrunk: Epoch(0),
+        unsure: false,
         stores: 41,
     }
 }
@@ -349,9 +350,11 @@ fn checksums_of_an_extent_are_read_as_they_were_written_and_unknown_when_damaged
 }
 
 #[test]
-fn a_record_says_when_a_volume_last_became_smaller() {
-    let shrunk = Record { shrunk: Epoch(1 << 40), ..record() };
-    assert_eq!(Record::decode(&shrunk.encode()), Ok(shrunk));
+fn a_record_says_when_a_volume_last_became_smaller_and_what_its_copy_is_worth() {
+    for (shrunk, unsure) in [(1 << 40, false), (0, true), (1 << 40, true)] {
+        let said = Record { shrunk: Epoch(shrunk), unsure, ..record() };
+        assert_eq!(Record::decode(&said.encode()), Ok(said));
+    }
 }
 
 #[test]

@@ -58,6 +58,7 @@ impl Member {
         let own = known.member(self.node).filter(|entry| self.is_of_this_disk(entry));
         if own.is_none_or(MemberEntry::is_void) {
             self.unsure = None;
+            self.note_unsure(false);
             return;
         }
         let alone = known.is_in_sync(self.node) && known.in_sync().count() == 1;
@@ -65,6 +66,19 @@ impl Member {
             self.on_operation(OWN, Operation::Invalidate);
         }
         self.unsure = Some(self.now + self.timing.lease);
+    }
+
+    /// A shard does not know what of this copy its disk lost. Neither does a later process.
+    pub(super) fn on_unsure(&mut self) {
+        self.unsure = Some(self.now);
+        self.note_unsure(true);
+    }
+
+    fn note_unsure(&mut self, unsure: bool) {
+        if let Some(record) = self.record.as_mut().filter(|record| record.unsure != unsure) {
+            record.unsure = unsure;
+            self.store_soon();
+        }
     }
 
     /// Whether what a configuration says of this node is said of the disk that it has, which may take no record any more.

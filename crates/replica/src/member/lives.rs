@@ -256,7 +256,8 @@ impl Member {
         }
     }
 
-    fn store_soon(&mut self) {
+    /// Stores the record as it is now, though nothing waits for that.
+    pub(super) fn store_soon(&mut self) {
         self.store.dirty |=
             self.phase != Phase::Starting && self.record.is_some() && !self.store.broken;
     }

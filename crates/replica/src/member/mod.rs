@@ -443,7 +443,7 @@ impl Member {
             phase: Phase::Starting,
             attached: setup.attached && setup.record.is_some(),
             disk_failed: false,
-            unsure: None,
+            unsure: setup.record.as_ref().and_then(|record| record.unsure.then_some(now)),
             detach_told: false,
             found_writes: setup.found_writes,
             shards: vec![ShardView::default(); usize::from(setup.shards)],
@@ -637,7 +637,7 @@ impl Member {
             FromShard::Logged { writes } => view.logged = view.logged.max(writes),
             FromShard::Wants => self.want.shard = true,
             FromShard::DiskFailed => self.on_disk_failed(out),
-            FromShard::Unsure => self.unsure = Some(self.now),
+            FromShard::Unsure => self.on_unsure(),
             FromShard::Counted { peer, number, sectors } => {
                 self.on_counted(shard, peer, (number, sectors), out);
             }

@@ -407,7 +407,7 @@ fn a_count_that_nobody_can_have_come_to_is_not_believed() {
 /// Its disk lost something while it was all there was, and its log does not name it any more; it may take no record either.
 #[test]
 fn a_copy_that_does_not_know_what_it_lost_is_worthless_once_another_one_is_there() {
-    for takes_records in [true, false] {
+    for (takes_records, starts_anew) in [(true, false), (false, false), (true, true)] {
         let mut world = World::new(3, 2, 1, 0);
         world.connect_all();
         world.set_clients(1, 1);
@@ -421,6 +421,10 @@ fn a_copy_that_does_not_know_what_it_lost_is_worthless_once_another_one_is_there
         world.shard_says(1, FromShard::Unsure);
         world.wait(3);
         assert_eq!(world.in_sync(), [1], "it is all there is");
+        if starts_anew {
+            world.crash(1);
+            world.start(1);
+        }
         world.start(2);
         world.connect_all();
         let is_void =
