@@ -774,6 +774,13 @@ pub enum MemberInput {
         /// What.
         operation: Operation,
     },
+    /// Who asked for that is gone, or asks elsewhere. A command about reservations that this node has neither begun nor passed on
+    /// is not carried out any more: what its host does next must not be undone by it. It is answered like one for which there
+    /// was no primary. Anything else goes on.
+    Withdraw {
+        /// Of the `Operation`.
+        id: OperationId,
+    },
     /// Number of clients that have this resource open on this node.
     Clients {
         /// How many.

@@ -42,5 +42,6 @@ fn is_value_beyond<T: AsRef<Configuration>>((ballot, value): &(Ballot, T)) -> bo
 fn is_configuration_beyond(configuration: &Configuration) -> bool {
     let stretches = configuration.lineage.iter();
     let mut counts = stretches.flat_map(|of| [of.epoch.0, of.ballot.round]);
-    configuration.epoch.0 > COUNT_MAX || counts.any(|count| count > COUNT_MAX)
+    configuration.epoch.0.max(configuration.fork) > COUNT_MAX
+        || counts.any(|count| count > COUNT_MAX)
 }

@@ -507,6 +507,7 @@ impl Member {
                 }
                 self.clients = count;
             }
+            MemberInput::Withdraw { id } => self.on_withdraw(id, out),
             MemberInput::Wake => {}
         }
         self.run(out);

@@ -20,7 +20,7 @@ use wire::{
     ReservationCommand,
 };
 
-/// Operations that wait, at most. An operator has few; beyond that they fail at once.
+/// Operations that wait, at most, those of hosts among them. An operator has few; beyond that they fail at once.
 const OPERATIONS_MAX: usize = 64;
 /// How long an operation waits for a primary, or for a majority, in leases.
 const PATIENCE_LEASES: u64 = 8;
@@ -136,6 +136,7 @@ impl Member {
     /// Takes every open operation as far as it goes now.
     pub(super) fn run_operations(&mut self, out: &mut Out) {
         self.finish_holds(out);
+        self.refuse_reserves(out);
         while self.operations.len() > OPERATIONS_MAX
             && let Some(last) = self.operations.pop()
         {

@@ -437,11 +437,20 @@ impl Member {
     /// Whether this node could do anything as primary: answer requests, or what an operator asks for. Else its leases would
     /// only keep one from leading that reaches a copy.
     fn would_be_of_use(&self, configuration: &Configuration) -> bool {
-        self.is_asked_to_lead() || self.reaches_a_copy(configuration)
+        self.is_asked_by_others() || self.reaches_a_copy(configuration)
     }
 
     fn is_asked_to_lead(&self) -> bool {
         self.operations.iter().any(|pending| !pending.begun && is_promoting(&pending.operation))
+    }
+
+    /// Likewise; what the node asks of itself is done elsewhere if it is of no use here.
+    fn is_asked_by_others(&self) -> bool {
+        self.operations.iter().any(|pending| {
+            !pending.begun
+                && pending.id != super::invalidate::OWN
+                && is_promoting(&pending.operation)
+        })
     }
 
     /// Whether those who promised may decide.

@@ -19,6 +19,9 @@ use wire::{
 /// Set in the names of what other nodes ask for; a caller's own are below.
 const OF_OTHERS: u64 = 1 << 63;
 
+/// Commands about reservations that wait, at most: those of hosts leave room for operators.
+const RESERVES_MAX: usize = 48;
+
 /// Of a command about reservations: on whose behalf, and how far it is.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 pub(super) struct Asked {
@@ -102,6 +105,30 @@ impl Member {
         let number = pending.id.0;
         self.send(primary, MemberMessage::Reserve { number, volume, host, command }, out);
         None
+    }
+
+    /// The host that asked has left.
+    pub(super) fn on_withdraw(&mut self, id: OperationId, out: &mut Out) {
+        let waits = |pending: &Pending| {
+            let is_begun = pending.busy || pending.begun || pending.asked.is_elsewhere();
+            pending.id == id && !is_begun && matches!(pending.operation, Operation::Reserve { .. })
+        };
+        if self.operations.iter().any(waits) {
+            self.finish(id, Err(refused(ReservationRefusal::NoPrimary)), out);
+        }
+    }
+
+    /// Takes back the last commands about reservations if too many wait.
+    pub(super) fn refuse_reserves(&mut self, out: &mut Out) {
+        let is_reserve = |pending: &Pending| matches!(pending.operation, Operation::Reserve { .. });
+        let mut over = self.operations.iter().filter(|pending| is_reserve(pending)).count();
+        while over > RESERVES_MAX
+            && let Some(last) = self.operations.iter().rposition(is_reserve)
+        {
+            let last = self.operations.remove(last);
+            self.tell_done(&last, Err(OperationError::Full), out);
+            over -= 1;
+        }
     }
 
     /// Another node asks on behalf of a host.

@@ -391,10 +391,13 @@ fn a_count_that_nobody_can_have_come_to_is_not_believed() {
     let far = Ballot { round: u64::MAX, node: NodeId(2) };
     let (epoch, reign) = (Epoch(u64::MAX), Epoch(u64::MAX));
     let next = Configuration { epoch, reign, ..first.clone() };
+    let (epoch, reign) = (Epoch(3), Epoch(3));
+    let forked = Configuration { epoch, reign, fork: u64::MAX, ..first.clone() };
     for message in [
         MemberMessage::Prepare { ballot: far },
         MemberMessage::Refused { ballot, reason: RefuseReason::Promised(far) },
         MemberMessage::Learn { ballot, configuration: Box::new(next) },
+        MemberMessage::Learn { ballot, configuration: Box::new(forked) },
         MemberMessage::Release { ballot: far },
     ] {
         node.hear(2, 1, message);

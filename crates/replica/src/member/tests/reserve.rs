@@ -1,8 +1,8 @@
 //! Commands of hosts about who may use a volume, by nodes that are primary and nodes that are not.
 
-use super::network::World;
+use super::network::{MS, World};
 use super::serving;
-use crate::door::{Operation, OperationError};
+use crate::door::{MemberInput, Operation, OperationError, OperationId};
 use alloc::vec::Vec;
 use base::{HostId, VolumeId};
 use wire::admin::OptionsChange;
@@ -157,6 +157,47 @@ fn a_command_that_another_primary_has_is_not_done_again_by_the_next() {
         );
     }
     assert!(led > 0, "it never became primary");
+}
+
+/// Its host asks elsewhere by now, and what it does there must not be undone.
+#[test]
+fn a_command_that_nobody_was_asked_for_is_not_done_once_its_host_has_left() {
+    let mut world = serving(55, 3, 0, 0);
+    assert_eq!(answer(&mut world, 1, 0xa, register(7)), Ok(()));
+    let reaches = |world: &World| world.status(2).peers.iter().all(|peer| peer.connected);
+    world.split(&[2]);
+    world.run_until("node 2 is cut off", |world| !reaches(world));
+    world.wait(3);
+    let unregister = Command::Unregister { current: Some(7), persists: None };
+    let id = ask(&mut world, 2, 0xa, unregister);
+    world.run(MS);
+    assert!(!world.is_done(2, id), "it waits for a primary");
+    world.input(2, MemberInput::Withdraw { id: OperationId(id) });
+    assert!(world.is_done(2, id));
+    assert_eq!(world.node(2).done[&id], Err(OperationError::Reservation(Refusal::NoPrimary)));
+    world.heal();
+    world.wait(20);
+    assert_eq!(hosts(&world), [0xa]);
+    // What the primary was asked goes on: nobody can tell whether it was done.
+    let id = ask(&mut world, 1, 0xa, unregister);
+    world.input(1, MemberInput::Withdraw { id: OperationId(id) });
+    world.run_until("answered", |world| world.is_done(1, id));
+    assert_eq!((world.node(1).done[&id], hosts(&world)), (Ok(()), Vec::new()));
+}
+
+/// Where there is no primary, which is when an operator is needed, hosts' commands wait as long as an operator's.
+#[test]
+fn hosts_that_ask_and_ask_keep_no_operator_out() {
+    let mut world = serving(56, 3, 0, 0);
+    world.split(&[2]);
+    world.wait(3);
+    let asked: Vec<u64> = (0..100).map(|_| ask(&mut world, 2, 0xa, Command::Report)).collect();
+    let promote = world.operate(2, Operation::Promote);
+    world.run(MS);
+    let full =
+        |id: &&u64| world.node(2).done.get(*id).is_some_and(|it| *it == Err(OperationError::Full));
+    assert_eq!(asked.iter().filter(full).count(), 52);
+    assert!(!world.is_done(2, promote), "it waits for a majority");
 }
 
 fn known_primary(world: &World, node: u16) -> Option<u16> {
