@@ -8,6 +8,7 @@ use base::{ReservationCommand as Asks, ReservationKind as Kind};
 use client::{NvmeIdentity, NvmeVolume, discover};
 use harness::nvme::{address, cluster, create, subsystem, volatile_cluster};
 use harness::{Cluster, PATIENCE};
+use std::time::Duration;
 
 const CONFLICT: u16 = 0x083;
 
@@ -19,9 +20,14 @@ fn open(cluster: &Cluster, node: u16, host: &str) -> NvmeVolume {
 
 /// The same, of one of several subsystems.
 fn open_of(cluster: &Cluster, node: u16, host: &str, name: &str) -> NvmeVolume {
+    open_for(cluster, node, host, name, PATIENCE)
+}
+
+/// The same, by a host that waits so long for each answer.
+fn open_for(cluster: &Cluster, node: u16, host: &str, name: &str, limit: Duration) -> NvmeVolume {
     let nqn = format!("nqn.2026-11.invalid.lockstep:host-{host}");
     let who = NvmeIdentity { nqn, ..NvmeIdentity::default() };
-    NvmeVolume::open_as(&who, address(cluster, node), (name, 1), false, PATIENCE).unwrap()
+    NvmeVolume::open_as(&who, address(cluster, node), (name, 1), false, limit).unwrap()
 }
 
 fn write(volume: &mut NvmeVolume, value: u8) -> Result<(), String> {
@@ -99,6 +105,30 @@ fn a_host_is_fenced_by_another_through_every_node_and_a_killed_primary() {
     write(&mut a, 5).unwrap();
     assert_eq!(b.reserve(&Asks::Clear { current: 2 }).unwrap(), Ok(()));
     assert_eq!(report(&mut a), (4, 0, vec![]));
+}
+
+/// It waited at a node that reached no primary. What the host asks elsewhere comes after it, whenever that node reaches one.
+#[test]
+fn what_a_host_has_asked_of_a_node_that_it_has_left_is_not_done() {
+    let mut cluster = cluster("left", 3, None);
+    create(&cluster, &["alpha"], &[1, 2, 3]);
+    (1..=3).for_each(|node| cluster.wait_in_sync(node, "alpha", &[1, 2, 3]));
+    let mut a = open(&cluster, 1, "a");
+    let kind = Kind::WriteExclusive;
+    assert_eq!(a.reserve(&register(1)).unwrap(), Ok(()));
+    assert_eq!(a.reserve(&Asks::Acquire { current: 1, kind }).unwrap(), Ok(()));
+    let name = discover(address(&cluster, 2), PATIENCE).unwrap().remove(0);
+    let mut by_2 = open_for(&cluster, 2, "a", &name, Duration::from_secs(4));
+    cluster.kill(1);
+    cluster.kill(3);
+    // It is told that this is no way, or hears nothing and goes.
+    let told = by_2.reserve(&Asks::Release { current: 1, kind });
+    assert!(!matches!(told, Ok(Ok(()))), "{told:?}");
+    drop((a, by_2));
+    cluster.start(1);
+    cluster.start(3);
+    // What node 2 asks the primary for is asked in order.
+    assert_eq!(report(&mut open(&cluster, 2, "b")), (1, 1, vec![1]));
 }
 
 #[test]

@@ -567,6 +567,7 @@ impl Node {
         self.machine_went(key, &mut client);
         if let Some((resource, _)) = client.opened {
             self.withdraw_all_of(key);
+            self.withdraw_commands_of(key);
             match client.origin {
                 Some(origin) => self.tell_gone(origin, client.is_fault),
                 // Disks of this host count by themselves.
@@ -816,6 +817,7 @@ impl Node {
     /// before whatever it asks there, what was not is not carried out.
     pub(super) fn give_up_all_of(&mut self, client: Key) {
         self.withdraw_all_of(client);
+        self.withdraw_commands_of(client);
         if let Some(entry) = self.clients.get_mut(client) {
             self.leftover.keep(&self.asked, client, &mut entry.connection);
         }

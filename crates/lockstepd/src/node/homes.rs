@@ -244,6 +244,7 @@ impl Node {
     /// A client's home says that it has gone.
     pub(super) fn on_gone(&mut self, key: Key, is_fault: bool) {
         let Some(client) = self.clients.remove(key) else { return };
+        self.withdraw_commands_of(key);
         self.visitors.faults += u64::from(is_fault);
         if let Some((resource, _)) = client.opened {
             self.count_client(resource, false);
@@ -333,6 +334,9 @@ impl Node {
             stay.namespaces = Some(service.namespaces().to_vec());
         }
         if turns {
+            if turn == Turn::Away {
+                self.withdraw_commands_of(key);
+            }
             self.tell_home(key, Word::Turn(turn));
         }
         if is_later {

@@ -67,6 +67,16 @@ impl Node {
         self.work.push_back(Work::Member(resource, MemberInput::Operation { id, operation }));
     }
 
+    /// A host asks by another way from now on: what waits here is not to be done after what it asks there.
+    pub(super) fn withdraw_commands_of(&mut self, client: Key) {
+        for (id, pending) in &self.pending {
+            if pending.host.is_some_and(|host| host.client == client) {
+                let input = MemberInput::Withdraw { id: *id };
+                self.work.push_back(Work::Member(pending.resource, input));
+            }
+        }
+    }
+
     /// It has come to its end.
     pub(super) fn answer_reserving(
         &mut self,
