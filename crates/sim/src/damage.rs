@@ -8,7 +8,7 @@
 
 use crate::disk::Disk;
 use crate::oracle::identity;
-use crate::plan::{BadPage, BadWrite, Role};
+use crate::plan::{BadPage, BadWrite, FaultKind, Role};
 use crate::world::{World, node_index};
 use base::{Incarnation, NodeId, VolumeId, VoterId};
 use replica::disk::{Record, decode_bitmap_page};
@@ -18,18 +18,19 @@ use wire::{Configuration, Life, MemberEntry, Seen};
 
 impl World {
     /// A disk is replaced by an empty or an older one, if the others can live without it.
-    pub(crate) fn replace_disk(&mut self, node: usize, length: u64, restore: bool) {
+    pub(crate) fn replace_disk(&mut self, node: usize, length: u64, restore: bool) -> bool {
         if !self.can_lose_disk(node) {
-            return;
+            return false;
         }
         let backups = self.nodes[node].backups.len() as u64;
         // Nobody is told the generation of a primary's own disk.
         let newest = self.oracle.newest.as_ref();
         let primary = newest.is_some_and(|newest| newest.primary == Some(self.nodes[node].id));
         if restore && (backups == 0 || primary) {
-            return;
+            return false;
         }
         self.swap_disk(node, length, restore);
+        true
     }
 
     /// The process dies; its disk is an empty one then, or one of its older copies.
@@ -259,7 +260,8 @@ impl World {
     }
 
     /// A stable sector of a node's disk changes by itself, if a good copy of it is elsewhere.
-    pub(crate) fn rot(&mut self, node: usize) {
+    pub(crate) fn rot(&mut self, node: usize) -> bool {
+        let mut rots = false;
         for _ in 0..16 {
             let volumes = self.plan.volumes.len() as u64;
             let at = usize::try_from(self.random.below(volumes)).expect("few volumes");
@@ -268,12 +270,14 @@ impl World {
             if !self.can_lose_sector(node, volume, sector) {
                 continue;
             }
-            let Some(disk) = &mut self.nodes[node].disk else { return };
+            let Some(disk) = &mut self.nodes[node].disk else { break };
             if disk.rot(volume, sector) {
+                rots = true;
                 self.mark("sim: a sector rots");
                 self.note(node, || format!("volume {volume} sector {sector} rots"));
             }
         }
+        rots
     }
 
     /// Whether the disk of a node confirms request `id` and does not carry it out: a write of data, if good copies of all
@@ -299,6 +303,7 @@ impl World {
             return None;
         }
         self.nodes[node].bad_write = None;
+        self.count(FaultKind::BadWrite { node, how }.name());
         self.mark(if astray.is_some() {
             "sim: a write of data goes astray"
         } else {
@@ -356,19 +361,21 @@ impl World {
     }
 
     /// A page of a node's metadata goes bad, if the others can live without its disk.
-    pub(crate) fn bad_page(&mut self, node: usize, how: BadPage) {
+    pub(crate) fn bad_page(&mut self, node: usize, how: BadPage) -> bool {
         if !self.can_lose_disk(node) || !self.is_sound(node) {
-            return;
+            return false;
         }
         let voter = self.nodes[node].voter;
         let random = &mut self.random;
-        let Some(disk) = &mut self.nodes[node].disk else { return };
-        if disk.spoil(how, random) {
+        let Some(disk) = &mut self.nodes[node].disk else { return false };
+        let spoils = disk.spoil(how, random);
+        if spoils {
             self.nodes[node].restored = Some(voter);
             self.nodes[node].spoiled = true;
             self.mark("sim: a page of metadata goes bad");
             self.note(node, || format!("a page of metadata goes bad: {how:?}"));
         }
+        spoils
     }
 
     /// A page that went bad on the only good copy that is left is made well: that is a disk that is lost.

@@ -30,7 +30,6 @@ impl World {
             return;
         }
         let Fault { kind, length, .. } = self.plan.faults[index].clone();
-        *self.faults.entry(kind.name()).or_default() += 1;
         if self.trace {
             println!("---- fault {index}: {kind:?} for {} ms", length / MILLI);
         }
@@ -45,29 +44,48 @@ impl World {
             self.nodes[node].disk_was_bad |= unseen;
             self.strike(node, unseen);
         }
-        if self.is_taken_back(&kind) || self.happen_once(&kind, length, speaker) {
+        if self.is_taken_back(&kind) {
             return;
         }
-        match kind {
+        if let Some(strikes) = self.happen_once(&kind, length, speaker) {
+            if strikes {
+                self.count(kind.name());
+            }
+            return;
+        }
+        let strikes = match kind {
             FaultKind::Force { node } => {
                 if !self.force(node, index) {
                     return;
                 }
+                true
             }
-            FaultKind::Full { node } => self.nodes[node].disk_full = true,
-            FaultKind::Flap { period, .. } => self.queue.after(period, Event::Flap(index)),
+            FaultKind::Full { node } => {
+                self.nodes[node].disk_full = true;
+                self.nodes[node].process.is_some()
+            }
+            FaultKind::Flap { one, other, period, .. } => {
+                self.queue.after(period, Event::Flap(index));
+                one != other
+            }
             FaultKind::Pause { node } => {
                 self.nodes[node].paused = self.nodes[node].process.is_some();
+                self.nodes[node].paused
             }
             FaultKind::Block { from, to, both } => self.each_link(from, to, both, World::block),
             FaultKind::Slow { one, other, extra } => {
                 self.links[one][other].extra += extra;
                 self.links[other][one].extra += extra;
+                one != other
             }
-            FaultKind::DiskErrors { node, one_in } => self.nodes[node].disk_errors = one_in,
+            FaultKind::DiskErrors { node, one_in } => {
+                self.nodes[node].disk_errors = one_in;
+                self.nodes[node].process.is_some()
+            }
             FaultKind::DiskStall { node } => {
                 let until = self.queue.now() + length;
                 self.nodes[node].stalled_until = until;
+                self.nodes[node].process.is_some()
             }
             FaultKind::Operator { node, wish } => self.operate(node, wish, true),
             FaultKind::Crash { .. }
@@ -81,9 +99,17 @@ impl World {
             | FaultKind::Rot { .. }
             | FaultKind::BadWrite { .. }
             | FaultKind::BadPage { .. } => return,
+        };
+        if strikes {
+            self.count(kind.name());
         }
         self.active.insert(index);
         self.queue.after(length, Event::FaultEnd(index));
+    }
+
+    /// A fault of this kind has struck: something is not as it would have been.
+    pub(crate) fn count(&mut self, kind: &'static str) {
+        *self.faults.entry(kind).or_default() += 1;
     }
 
     /// A disk that fails ends its process, sooner or later: not the one whose memory is all that is left of a write.
@@ -94,33 +120,38 @@ impl World {
         self.counts_memory(node) && self.last_copies(1 << node) != 0
     }
 
-    /// Carries out a fault that has no end of its own; false for those that last.
-    fn happen_once(&mut self, kind: &FaultKind, length: u64, speaker: Option<usize>) -> bool {
-        match *kind {
-            FaultKind::Crash { node } => {
-                let node = speaker.unwrap_or(node);
-                if self.spared(1 << node, false) != 0 {
-                    self.stop(node, false, length);
-                }
-            }
+    /// Carries out a fault that has no end of its own: whether it strikes now. `None` for those that last.
+    fn happen_once(
+        &mut self,
+        kind: &FaultKind,
+        length: u64,
+        speaker: Option<usize>,
+    ) -> Option<bool> {
+        Some(match *kind {
+            FaultKind::Crash { node } => self.crash(speaker.unwrap_or(node), length),
             FaultKind::Stop { node, power } => self.stop_in_order(node, power, length),
             FaultKind::PowerCut { nodes } => {
                 let hit = nodes | speaker.map_or(0, |node| 1 << node);
-                self.power_cut(hit, length);
+                self.power_cut(hit, length)
             }
             FaultKind::Break { one, other } => {
                 let notice = MILLI * (1 + self.random.below(300));
-                self.break_between(one, other, notice);
+                self.break_between(one, other, notice)
             }
             FaultKind::DiskReplaced { node } => self.replace_disk(node, length, false),
             FaultKind::DiskRestored { node } => self.replace_disk(node, length, true),
             FaultKind::Reconnect { one, other } => self.reconnect(one, other),
             FaultKind::Rot { node } => self.rot(node),
+            // These strike when there is such a write, or message.
             FaultKind::BadWrite { node, how } => {
                 self.nodes[node].bad_write = Some((how, None));
+                false
+            }
+            FaultKind::Hold { from, to, message } => {
+                self.holds.push((from, to, message, length));
+                false
             }
             FaultKind::BadPage { node, how } => self.bad_page(node, how),
-            FaultKind::Hold { from, to, message } => self.holds.push((from, to, message, length)),
             FaultKind::Pause { .. }
             | FaultKind::Block { .. }
             | FaultKind::Slow { .. }
@@ -129,9 +160,17 @@ impl World {
             | FaultKind::Operator { .. }
             | FaultKind::Full { .. }
             | FaultKind::Flap { .. }
-            | FaultKind::Force { .. } => return false,
+            | FaultKind::Force { .. } => return None,
+        })
+    }
+
+    /// A process dies and starts again after `length`, if there is one and what it has in memory is not all that is left.
+    pub(crate) fn crash(&mut self, node: usize, length: u64) -> bool {
+        let dies = self.nodes[node].process.is_some() && self.spared(1 << node, false) != 0;
+        if dies {
+            self.stop(node, false, length);
         }
-        true
+        dies
     }
 
     pub(crate) fn on_fault_end(&mut self, index: usize) {
@@ -147,7 +186,9 @@ impl World {
         }
         match kind {
             FaultKind::Pause { node } => self.resume(node),
-            FaultKind::Block { from, to, both } => self.each_link(from, to, both, World::unblock),
+            FaultKind::Block { from, to, both } => {
+                self.each_link(from, to, both, World::unblock);
+            }
             FaultKind::Slow { one, other, extra } => {
                 self.links[one][other].extra -= extra;
                 self.links[other][one].extra -= extra;
@@ -167,7 +208,9 @@ impl World {
             }
             FaultKind::Flap { .. } => self.flap(index, false),
             FaultKind::Force { .. } => self.on_rejoin(index),
-            FaultKind::Operator { node, wish } => self.operate(node, wish, false),
+            FaultKind::Operator { node, wish } => {
+                self.operate(node, wish, false);
+            }
             FaultKind::Crash { .. }
             | FaultKind::Stop { .. }
             | FaultKind::PowerCut { .. }
@@ -203,10 +246,19 @@ impl World {
         }
     }
 
-    fn each_link(&mut self, from: u32, to: u32, both: bool, act: fn(&mut World, usize, usize)) {
+    /// Whether there is one.
+    fn each_link(
+        &mut self,
+        from: u32,
+        to: u32,
+        both: bool,
+        act: fn(&mut World, usize, usize),
+    ) -> bool {
+        let mut any = false;
         for one in 0..self.nodes.len() {
             for other in 0..self.nodes.len() {
                 if one != other && from & (1 << one) != 0 && to & (1 << other) != 0 {
+                    any = true;
                     act(self, one, other);
                     if both {
                         act(self, other, one);
@@ -214,6 +266,7 @@ impl World {
                 }
             }
         }
+        any
     }
 
     /// The process dies and starts again after `length`.
@@ -230,10 +283,13 @@ impl World {
         self.queue.after(length, Event::Start { node, life });
     }
 
-    pub(crate) fn power_cut(&mut self, nodes: u32, length: u64) {
+    /// Whether any of them had a process.
+    pub(crate) fn power_cut(&mut self, nodes: u32, length: u64) -> bool {
         let nodes = self.spared(nodes, true);
+        let mut strikes = false;
         for node in 0..self.nodes.len() {
             if nodes & (1 << node) != 0 {
+                strikes |= self.nodes[node].process.is_some();
                 self.lose_unflushed(node, nodes);
                 self.kill(node, true);
                 let life = self.nodes[node].life;
@@ -242,11 +298,12 @@ impl World {
             }
         }
         self.look_for_loss();
+        strikes
     }
 
-    /// An operator begins, or ends, to want something.
-    fn operate(&mut self, node: usize, wish: Wish, begin: bool) {
-        let Some(operation) = self.operation(node, wish, begin) else { return };
+    /// An operator begins, or ends, to want something: whether a member hears of it.
+    fn operate(&mut self, node: usize, wish: Wish, begin: bool) -> bool {
+        let Some(operation) = self.operation(node, wish, begin) else { return false };
         let primary = self.oracle.newest.as_ref().and_then(|newest| newest.primary).map(node_index);
         let at = match operation {
             Operation::Promote
@@ -266,13 +323,13 @@ impl World {
             | Operation::StopVerify
             | Operation::Cut => primary.unwrap_or(node),
         };
-        self.want(at, operation);
+        self.want(at, operation)
     }
 
-    /// Hands a wish to a member.
-    pub(crate) fn want(&mut self, node: usize, operation: Operation) {
+    /// Hands a wish to a member, if there is one.
+    pub(crate) fn want(&mut self, node: usize, operation: Operation) -> bool {
         if self.nodes[node].process.is_none() {
-            return;
+            return false;
         }
         self.oracle.force_refused &= operation != Operation::Force;
         self.oracle.fails_waiting |= operation == Operation::FailWaiting(true);
@@ -283,6 +340,7 @@ impl World {
         let life = self.nodes[node].life;
         let input = MemberInput::Operation { id, operation };
         self.queue.after(0, Event::Member { node, life, input });
+        true
     }
 
     fn operation(&self, node: usize, wish: Wish, begin: bool) -> Option<Operation> {

@@ -56,12 +56,13 @@ pub(crate) struct Session {
 }
 
 macro_rules! kinds {
-    ($($kind:literal,)*) => {
-        /// Kinds of messages; one that is held holds its stream.
+    ($($kind:literal,)*; $($also:literal,)*) => {
+        /// Kinds of messages that a fault may name; one that is held holds its stream.
         pub(crate) const KINDS: &[&str] = &[$($kind),*];
 
-        /// The marks of messages that were held, by kind.
-        pub(crate) const HELD: &[&str] = &[$(concat!("sim: message held: ", $kind)),*];
+        /// The marks of messages that were held: of these kinds, then of those that are held under the name of another.
+        pub(crate) const HELD: &[&str] =
+            &[$(concat!("sim: message held: ", $kind),)* $(concat!("sim: message held: ", $also)),*];
     };
 }
 
@@ -99,6 +100,13 @@ kinds! {
     "remembers",
     "remember",
     "invalidate",
+    ;
+    // Each is held where the plan has one of those above held, which it comes beside. A name of its own there would give every seed
+    // another plan.
+    "heard",
+    "diverged",
+    "reserve",
+    "reserved",
 }
 
 /// The kind of a message, as a place in `KINDS`.
@@ -110,11 +118,24 @@ fn kind_of(frame: &Frame) -> usize {
     KINDS.iter().position(|kind| *kind == name).expect("every kind is listed")
 }
 
+/// The mark of a message that is held.
+fn held_mark(frame: &Frame) -> &'static str {
+    let name = match frame {
+        Frame::Member(MemberMessage::Heard { .. }) => "heard",
+        Frame::Member(MemberMessage::Diverged { .. }) => "diverged",
+        Frame::Member(MemberMessage::Reserve { .. }) => "reserve",
+        Frame::Member(MemberMessage::Reserved { .. }) => "reserved",
+        _ => return HELD[kind_of(frame)],
+    };
+    let is_its = |mark: &&&str| mark.strip_prefix("sim: message held: ") == Some(name);
+    HELD.iter().find(is_its).expect("every kind is listed")
+}
+
 fn member_kind(message: &MemberMessage) -> &'static str {
     match message {
         MemberMessage::Hello { .. } => "hello",
         MemberMessage::Prepare { .. } => "prepare",
-        // What is said before each of them. A name of its own would give every seed another plan.
+        // What is said before each of them.
         MemberMessage::Promise { .. } | MemberMessage::Heard { .. } => "promise",
         MemberMessage::Accept { .. } => "accept",
         MemberMessage::Accepted { .. } => "accepted",
@@ -125,10 +146,8 @@ fn member_kind(message: &MemberMessage) -> &'static str {
         MemberMessage::HeartbeatAnswer { .. } => "heartbeat answer",
         MemberMessage::Release { .. } => "release",
         MemberMessage::WantPrimary => "want primary",
-        // Said without quorum only, where nothing is held.
         MemberMessage::HandOver { .. } | MemberMessage::Diverged { .. } => "hand over",
         MemberMessage::Invalidate { .. } => "invalidate",
-        // Likewise.
         MemberMessage::Reserve { .. } => "want primary",
         MemberMessage::Reserved { .. } => "hand over",
     }
@@ -351,28 +370,32 @@ impl World {
         if let Some(at) = of_stream {
             return link.holds.swap_remove(at).2;
         }
-        let Some(at) = self.holds.iter().position(|&(source, target, message, _)| {
+        // What is said before a promise is held, or the promise itself.
+        let is_before = matches!(frame, Frame::Member(MemberMessage::Heard { .. }));
+        let Some(at) = self.holds.iter().position(|&(source, target, message, length)| {
             (source, target, message) == (from, to, kind)
+                && !(is_before && (length / MILLI).is_multiple_of(2))
         }) else {
             return 0;
         };
         let (_, _, _, length) = self.holds.swap_remove(at);
         self.note(from, || format!("{} to n{} is held", KINDS[kind], node_id(to)));
-        self.mark(HELD[kind]);
+        self.mark(held_mark(frame));
+        self.count("message held");
         length
     }
 
     /// A second connection is made: each end ends the first one before it uses the second.
-    pub(crate) fn reconnect(&mut self, one: usize, other: usize) {
+    pub(crate) fn reconnect(&mut self, one: usize, other: usize) -> bool {
         let able = |node: usize| self.is_open(node) && !self.nodes[node].paused;
         let open = self.links[one][other].blocked == 0 && self.links[other][one].blocked == 0;
         if one == other || !able(one) || !able(other) || !open {
-            return;
+            return false;
         }
         self.mark("sim: second connection");
         self.break_between(one, other, MILLI);
         for (node, peer) in [(one, other), (other, one)] {
-            let Some(process) = self.nodes[node].process.as_ref() else { return };
+            let Some(process) = self.nodes[node].process.as_ref() else { return true };
             if let Some(&session) = process.sessions.get(&peer) {
                 self.finish_down(session, node);
             }
@@ -380,6 +403,7 @@ impl World {
         if [one, other].iter().all(|&node| self.nodes[node].process.is_some()) {
             self.open_session(one, other);
         }
+        true
     }
 
     /// A message arrives at an end.
@@ -449,11 +473,13 @@ impl World {
     }
 
     /// Breaks the session between two nodes, if there is one.
-    pub(crate) fn break_between(&mut self, one: usize, other: usize, notice: Time) {
+    pub(crate) fn break_between(&mut self, one: usize, other: usize, notice: Time) -> bool {
         let process = self.nodes[one].process.as_ref();
-        if let Some(&session) = process.and_then(|process| process.sessions.get(&other)) {
+        let session = process.and_then(|process| process.sessions.get(&other)).copied();
+        if let Some(session) = session {
             self.break_session(session, notice);
         }
+        session.is_some()
     }
 
     /// Blocks one direction.

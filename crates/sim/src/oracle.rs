@@ -4,7 +4,6 @@
 //! Not here: whether answers are linear (`history`).
 
 use crate::history::OpIndex;
-use crate::plan::FAULTS_MIN;
 use crate::queue::{MILLI, SECOND, Time};
 use crate::world::{Event, LIVENESS, Node, World, node_id, node_index};
 use base::{Ballot, Epoch, Incarnation, NodeId, VoterId};
@@ -12,6 +11,9 @@ use replica::disk::Record;
 use replica::{Operation, Shard};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::{Configuration, MemberEntry, MemberKind};
+
+/// So often it is tried to have enough go wrong before all is healed, 300 ms apart.
+const LATE_MAX: usize = 100;
 
 /// What is known from above.
 #[derive(Debug, Default)]
@@ -170,15 +172,33 @@ impl World {
         self.check_primaries();
     }
 
-    /// Faults that waited for an output which never came strike now, where too few have struck; whether one did.
+    /// Where too few faults have struck, those that waited for an output which never came strike now, and when there are no more
+    /// of those, processes die; whether all is to go on a while for that.
     fn strike_late(&mut self) -> bool {
-        if self.faults.values().sum::<u64>() >= FAULTS_MIN as u64 {
+        if self.faults.values().sum::<u64>() >= self.plan.faults_min as u64 {
             return false;
         }
-        let Some((_, late)) = self.at_output.pop_last() else { return false };
-        self.mark("sim: a fault that waited for an output strikes before all is healed");
-        for fault in late {
-            self.on_fault(fault);
+        if let Some((_, late)) = self.at_output.pop_last() {
+            self.mark("sim: a fault that waited for an output strikes before all is healed");
+            for fault in late {
+                self.on_fault(fault);
+            }
+            return true;
+        }
+        self.late += 1;
+        if self.late > LATE_MAX {
+            self.fail("liveness", "nothing can go wrong any more".to_owned());
+            return false;
+        }
+        let nodes = self.nodes.len();
+        for node in (self.late..self.late + nodes).map(|node| node % nodes) {
+            // One whose memory is all that is left is stopped in good order, in the end.
+            let dies = self.crash(node, 20 * MILLI);
+            if dies || (self.late > LATE_MAX / 2 && self.stop_in_order(node, false, 20 * MILLI)) {
+                self.count(if dies { "crash" } else { "stop in good order" });
+                self.mark("sim: a process ends before all is healed, for too little went wrong");
+                break;
+            }
         }
         true
     }

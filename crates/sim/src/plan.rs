@@ -340,6 +340,8 @@ pub struct Plan {
     pub heal_at: Time,
     /// What is on beyond the plain plan.
     pub features: BTreeSet<Feature>,
+    /// So many faults strike before all is healed, at least: where fewer did, processes die.
+    pub faults_min: usize,
 }
 
 /// Kinds of fault, for the draw of how frequent each is.
@@ -364,6 +366,7 @@ impl Plan {
             if choice.quorum_off { Plan::without_quorum(seed) } else { Plan::plain(seed) };
         plan.features = choice.draw(seed);
         feature::apply(&mut plan);
+        plan.faults_min = FAULTS_MIN;
         plan.fill_up();
         plan
     }
@@ -417,6 +420,7 @@ impl Plan {
             faults: Vec::new(),
             heal_at,
             features: BTreeSet::new(),
+            faults_min: 0,
             log_sizes: Vec::new(),
             clients,
             roles,
@@ -456,6 +460,7 @@ impl Plan {
             faults: Vec::new(),
             heal_at: Time::MAX / 4,
             features: BTreeSet::new(),
+            faults_min: 0,
             log_sizes: Vec::new(),
         }
     }

@@ -415,8 +415,12 @@ impl Scenario {
                 "crash" => self.world.kill(node, false),
                 "power" => self.world.kill(node, true),
                 // It is started again by `start`.
-                "stop" => self.world.stop_in_order(node, false, PATIENCE * 1_000),
-                "shutdown" => self.world.stop_in_order(node, true, PATIENCE * 1_000),
+                "stop" => {
+                    self.world.stop_in_order(node, false, PATIENCE * 1_000);
+                }
+                "shutdown" => {
+                    self.world.stop_in_order(node, true, PATIENCE * 1_000);
+                }
                 "torn" => {
                     let disk = self.world.nodes[node].disk.as_mut();
                     let disk = disk.filter(|disk| disk.is_storing());

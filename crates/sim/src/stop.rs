@@ -33,9 +33,9 @@ impl World {
     }
 
     /// The process of a node is told to stop.
-    pub(crate) fn stop_in_order(&mut self, node: usize, power: bool, length: Time) {
+    pub(crate) fn stop_in_order(&mut self, node: usize, power: bool, length: Time) -> bool {
         if !self.is_open(node) || self.nodes[node].paused {
-            return;
+            return false;
         }
         self.note(node, || "stops in good order".to_owned());
         let until = self.queue.now() + LIMIT;
@@ -46,6 +46,7 @@ impl World {
         }
         let life = self.nodes[node].life;
         self.queue.after(LOOK, Event::Stop { node, life });
+        true
     }
 
     fn knows_itself_primary(&self, node: usize) -> bool {
@@ -134,7 +135,8 @@ impl World {
         // Once all is healed nothing goes wrong any more, and who has ended starts at once.
         let power = power && !self.healed;
         if power && !closed && self.spared(1 << node, true) != 0 {
-            return self.power_cut(1 << node, length);
+            self.power_cut(1 << node, length);
+            return;
         }
         if self.spared(1 << node, false) == 0 {
             // Whoever stops it thinks better of it.

@@ -291,7 +291,10 @@ pub struct World {
     /// How often each volume of the plan grew.
     pub(crate) growths: Vec<u16>,
     pub(crate) next_token: Token,
+    /// Faults that struck, by kind.
     pub(crate) faults: BTreeMap<&'static str, u64>,
+    /// How often it was tried to have more of them before all is healed.
+    pub(crate) late: usize,
     pub(crate) healed: bool,
     pub(crate) finals: bool,
     /// The first operation of those.
@@ -342,6 +345,7 @@ impl World {
             active: BTreeSet::new(),
             flapped: BTreeSet::new(),
             holds: Vec::new(),
+            late: 0,
             forcing: None,
             rejoining: false,
             growths: vec![0; plan.volumes.len()],

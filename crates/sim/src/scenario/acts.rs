@@ -157,8 +157,12 @@ impl Scenario {
                 let length = number(words.get(3))? as Time * MILLI;
                 self.world.links[other][one].drain = length;
             }
-            "break" => self.world.break_between(one, other, MILLI),
-            _ => self.world.reconnect(one, other),
+            "break" => {
+                self.world.break_between(one, other, MILLI);
+            }
+            _ => {
+                self.world.reconnect(one, other);
+            }
         }
         self.broken()
     }
