@@ -76,8 +76,11 @@ for subject in raw drbd lockstep; do
 done
 flushes() { drbdsetup-84 disk-options 0 --disk-flushes=$1 --disk-barrier=no --md-flushes=$1; }
 for repeat in $(seq "$REPEATS"); do
+    subjects="raw drbd drbd-unflushed lockstep"
+    # Every second turn goes the other way round.
+    [ $((repeat % 2)) = 1 ] || subjects="lockstep drbd-unflushed drbd raw"
     while read -r number rw kib depth; do
-        for subject in raw drbd drbd-unflushed lockstep; do
+        for subject in $subjects; do
             case $subject in drbd) flushes yes;; drbd-unflushed) flushes no;; esac
             words="--name=m --filename=$(disk $subject) --ioengine=libaio --direct=1 --randrepeat=0 --norandommap --rw=$rw --bs=${kib}k --iodepth=$depth"
             words="$words --size=${SIZE}M --time_based --lat_percentiles=1 --clat_percentiles=0 --output-format=json --output=/tmp/report"

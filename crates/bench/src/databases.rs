@@ -23,7 +23,7 @@ use crate::machine::processor_ms;
 use crate::mirror::{self, OwnDevices};
 use crate::outcome::{Outcome, fail, not_run};
 use crate::resync::Anew;
-use crate::run::{Pace, Run};
+use crate::run::{Pace, Run, order};
 use crate::sample::{median, spread};
 use crate::server::Server;
 use crate::tree::Tree;
@@ -330,8 +330,8 @@ fn by_turns(run: &Run, benchmark: &Benchmark, turns: &[Turn]) -> Outcome<Vec<Tra
     let mut seen: Vec<Vec<Seen>> = vec![Vec::new(); turns.len()];
     for number in 0..run.pace.repeats() {
         println!("{}: repeat {} of {}", benchmark.name, number + 1, run.pace.repeats());
-        for (turn, seen) in turns.iter().zip(&mut seen) {
-            seen.push(once(run, benchmark, turn)?);
+        for who in order(number, turns.len()) {
+            seen[who].push(once(run, benchmark, &turns[who])?);
         }
     }
     let mut all = Vec::new();

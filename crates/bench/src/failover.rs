@@ -20,7 +20,7 @@ use crate::fio::{self, Target, Workload, fill, float};
 use crate::machine;
 use crate::outcome::{Outcome, fail};
 use crate::resync::{Case, Changes, LOAD, Place, Resync, resyncs};
-use crate::run::Run;
+use crate::run::{Run, order};
 use crate::sample::{median, spread};
 
 /// What a resync from file to file asks of the disk that both are on.
@@ -97,9 +97,9 @@ fn pauses(run: &Run) -> Outcome<Vec<Pause>> {
     let mut waits = vec![vec![Vec::new(); EVENTS.len()]; run.programs.len()];
     for number in 0..run.pace.repeats() {
         println!("Table 6, pauses: repeat {} of {}", number + 1, run.pace.repeats());
-        for (place, &(_, event)) in EVENTS.iter().enumerate() {
-            for (programs, waits) in run.programs.iter().zip(&mut waits) {
-                waits[place].push(pause(run, programs, event)?);
+        for place in order(number, EVENTS.len()) {
+            for who in order(number, run.programs.len()) {
+                waits[who][place].push(pause(run, &run.programs[who], EVENTS[place].1)?);
             }
         }
     }
@@ -184,7 +184,8 @@ fn disk_alone(run: &Run) -> Outcome<f64> {
     Ok(seen.mb_per_second * 1e6 / 1_048_576.0 / 2.0)
 }
 
-/// What a plain copy from file to file reaches on the same disk, past the page cache: as often as the disk itself.
+/// What a plain copy from file to file reaches on the same disk, as often as the disk itself. Both files go through the page cache, which is told
+/// not to keep them (`cache=none`); what was written is on the disk when it ends (`--flush`).
 fn plain_copy(run: &Run) -> Outcome<f64> {
     let size_mib = run.pace.file_mib();
     let files = ["from.img", "to.img"].map(|name| run.scratch.join(name));

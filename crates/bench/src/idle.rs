@@ -12,7 +12,7 @@ use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::float;
 use crate::machine;
 use crate::outcome::Outcome;
-use crate::run::Run;
+use crate::run::{Run, order};
 use crate::sample::{median, spread};
 
 /// Size of each volume, in files that are empty.
@@ -53,9 +53,9 @@ pub(crate) fn measure(run: &Run) -> Outcome<Vec<Idle>> {
     }
     // What follows the last one's making is not idleness.
     thread::sleep(Duration::from_secs(2));
-    for _ in 0..run.pace.repeats() {
-        for place in &mut places {
-            place.look(Duration::from_secs_f64(run.pace.seconds() * 2.0))?;
+    for number in 0..run.pace.repeats() {
+        for who in order(number, places.len()) {
+            places[who].look(Duration::from_secs_f64(run.pace.seconds() * 2.0))?;
         }
     }
     let idle = |place: Place| Idle {

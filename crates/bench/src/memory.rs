@@ -11,7 +11,7 @@ use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::{self, Target, Workload, fill, float};
 use crate::machine::{memory_kib, resident_kib};
 use crate::outcome::Outcome;
-use crate::run::Run;
+use crate::run::{Run, order};
 use crate::sample::{median, spread};
 
 const fn load(pattern: &'static str, block_kib: u32, depth: u32, reads: u32) -> Workload {
@@ -80,8 +80,8 @@ pub(crate) fn measure(run: &Run) -> Outcome<Vec<Loaded>> {
     let repeats = if once_only { 1 } else { run.pace.repeats() };
     for number in 0..repeats {
         println!("Memory under load: repeat {} of {repeats}", number + 1);
-        for (programs, looks) in run.programs.iter().zip(&mut looks) {
-            looks.push(once(run, programs)?);
+        for who in order(number, run.programs.len()) {
+            looks[who].push(once(run, &run.programs[who])?);
         }
     }
     let mut all = Vec::new();

@@ -18,7 +18,7 @@ use crate::fio::{self, Target, Workload, fill, float};
 use crate::machine::processor_ms;
 use crate::outcome::{Outcome, not_run};
 use crate::resync::{self, Case, Changes, Place, Resync};
-use crate::run::{Run, Subject, Turns};
+use crate::run::{Run, Subject, Turns, order};
 use crate::sample::{median, spread};
 use crate::server::Server;
 use crate::tables::{Table, measure};
@@ -333,7 +333,8 @@ fn files(
     let mut shares = vec![(Vec::new(), Vec::new()); trees.len()];
     for number in 0..run.pace.repeats() {
         println!("Table 4, a file with sync: repeat {} of {}", number + 1, run.pace.repeats());
-        for (place, tree) in trees.iter().enumerate() {
+        for place in order(number, trees.len()) {
+            let tree = &trees[place];
             let pids = clusters[place].as_ref().map_or(Ok(Vec::new()), Cluster::pids)?;
             let used =
                 || -> Outcome<Vec<u64>> { pids.iter().map(|&pid| processor_ms(&[pid])).collect() };

@@ -18,7 +18,7 @@ use wire::admin::{ReplicaStatus, ResyncDone};
 use crate::cluster::Cluster;
 use crate::fio::{self, Target, Workload, fill, float, scatter};
 use crate::outcome::{Outcome, fail};
-use crate::run::Run;
+use crate::run::{Run, order};
 use crate::sample::{median, spread};
 use crate::stop;
 use crate::watch::{Follow, Watch};
@@ -123,9 +123,9 @@ pub(crate) fn resyncs(
     let mut all = Vec::new();
     for &case in cases {
         let mut rounds = vec![Vec::new(); places.len()];
-        for _ in 0..run.pace.repeats() {
-            for (place, rounds) in places.iter_mut().zip(&mut rounds) {
-                rounds.push(place.once(run, case)?);
+        for number in 0..run.pace.repeats() {
+            for who in order(number, places.len()) {
+                rounds[who].push(places[who].once(run, case)?);
             }
         }
         for (place, rounds) in places.iter().zip(rounds) {

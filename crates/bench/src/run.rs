@@ -22,6 +22,16 @@ pub(crate) enum Turns {
     Steady,
 }
 
+/// In which order things have their turns, by number, when it is their turn for this time, from 0: every second time the other
+/// way round, so that nobody always comes first.
+pub(crate) fn order(time: u32, count: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    if time % 2 == 1 {
+        order.reverse();
+    }
+    order
+}
+
 /// How thorough.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
@@ -215,11 +225,17 @@ const CALLS_REPEATS: u32 = 3;
 
 #[cfg(test)]
 mod tests {
-    use super::{Pace, Turns};
+    use super::{Pace, Turns, order};
     use crate::tables::DEPTHS;
 
     fn pace(full: bool, brief: bool) -> Pace {
         Pace { full, sanity: false, brief, turns: Turns::Usual }
+    }
+
+    #[test]
+    fn every_second_turn_goes_the_other_way_round() {
+        assert_eq!([order(0, 3), order(1, 3), order(2, 3)], [[0, 1, 2], [2, 1, 0], [0, 1, 2]]);
+        assert!(order(1, 0).is_empty());
     }
 
     #[test]

@@ -28,7 +28,7 @@ impl Server {
         Server::start(command.args(["memory", &format!("{size_mib}M")]), socket)
     }
 
-    /// nbdkit's file plugin, past the page cache as far as it can.
+    /// nbdkit's file plugin, through the page cache, which is told not to keep what was read or written.
     pub(crate) fn nbdkit_file(scratch: &Path, file: &Path) -> Outcome<Server> {
         let socket = scratch.join("nbdkit-file.sock");
         let mut command = Command::new("nbdkit");
