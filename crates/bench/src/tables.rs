@@ -11,13 +11,13 @@ use std::path::PathBuf;
 use serde::Serialize;
 use wire::SHARDS_MAX;
 
-use crate::attached;
+use crate::attached::{self, Attached};
 use crate::ceph::{self, Ceph};
 use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::{Target, Workload, fill};
 use crate::loopback;
 use crate::outcome::{Outcome, not_run};
-use crate::run::{Pace, Run, Subject, Turns};
+use crate::run::{Pace, Run, Subject, Turns, order};
 use crate::sample::Repeats;
 use crate::server::Server;
 
@@ -120,20 +120,7 @@ pub(crate) const ENCIPHERED: &str = "3 replicas, links enciphered";
 /// Table 1, replicas in memory: the software's own speed.
 pub(crate) fn record_memory(run: &Run) -> Outcome<Table> {
     let size_mib = run.pace.memory_mib();
-    let mut clusters = Vec::new();
-    // They go before their clusters.
-    let mut disks = Vec::new();
-    let mut subjects = Vec::new();
-    for programs in &run.programs {
-        let made = replicated(run, programs, "memory", size_mib, &mut subjects)?;
-        let three = (programs, &made[0]);
-        disks.extend(attached::attach(run, three, &NAMES[..3], size_mib, &mut subjects)?);
-        clusters.extend(made);
-        if run.pace.every_row() {
-            let wanted = Wanted { nodes: 3, store: "memory", encryption: true, threads: 1 };
-            clusters.push(one(run, programs, wanted, 3, (ENCIPHERED, size_mib), &mut subjects)?);
-        }
-    }
+    let (_nodes, mut subjects) = of_nodes(run, "memory", size_mib)?;
     let _server = nbdkit_memory(run, size_mib, &mut subjects)?;
     let mut table = Table {
         key: "record-memory",
@@ -153,11 +140,7 @@ pub(crate) fn record_memory(run: &Run) -> Outcome<Table> {
 /// Table 1, replicas in files on one disk that all of them share.
 pub(crate) fn record_file(run: &Run) -> Outcome<Table> {
     let size_mib = run.pace.file_mib();
-    let mut clusters = Vec::new();
-    let mut subjects = Vec::new();
-    for programs in &run.programs {
-        clusters.extend(replicated(run, programs, "file", size_mib, &mut subjects)?);
-    }
+    let (_nodes, mut subjects) = of_nodes(run, "file", size_mib)?;
     let file = |name: &str| run.scratch.join(name);
     let mut servers = Vec::new();
     for (tool, part) in [("nbdkit", "nbdkit file"), ("qemu-nbd", "qemu-nbd")] {
@@ -314,6 +297,35 @@ fn instances(pace: Pace, workload: &Workload) -> Vec<u32> {
     }
 }
 
+/// What serves the record's subjects that are our own; it goes in this order, disks before the clusters that they are of.
+struct Nodes {
+    disks: Vec<Attached>,
+    clusters: Vec<Cluster>,
+}
+
+/// The record's subjects that are our own, and what serves them: replicas with clients by NBD, and the three also as disks of this host (in brief
+/// runs in memory only); in long runs with enciphered links, too.
+fn of_nodes(run: &Run, store: &'static str, size_mib: u64) -> Outcome<(Nodes, Vec<Subject>)> {
+    let mut nodes = Nodes { disks: Vec::new(), clusters: Vec::new() };
+    let mut subjects = Vec::new();
+    for programs in &run.programs {
+        let made = replicated(run, programs, store, size_mib, &mut subjects)?;
+        let three = (programs, &made[0]);
+        let disks = match run.pace.brief && store == "file" {
+            true => Ok(Vec::new()),
+            false => attached::attach(run, three, &NAMES[..3], size_mib, &mut subjects),
+        };
+        nodes.clusters.extend(made);
+        nodes.disks.extend(disks?);
+        if run.pace.every_row() {
+            let wanted = Wanted { nodes: 3, store, encryption: true, threads: 1 };
+            let cluster = one(run, programs, wanted, 3, (ENCIPHERED, size_mib), &mut subjects)?;
+            nodes.clusters.push(cluster);
+        }
+    }
+    Ok((nodes, subjects))
+}
+
 /// Three replicas with a client beside one of them, with a client on a fourth node (in brief runs in memory only), and one replica alone.
 fn replicated(
     run: &Run,
@@ -402,8 +414,7 @@ fn of_server(name: &str, server: &Server, size_mib: u64) -> Subject {
     Subject { name: name.to_owned(), target, pids, size_mib, copies: 1 }
 }
 
-/// Measures every workload on every subject, by turns, with as many instances at once as `threads` says; in every second
-/// turn in the other order, so that nobody always comes first.
+/// Measures every workload on every subject, by turns, with as many instances at once as `threads` says.
 pub(crate) fn measure(
     run: &Run,
     subjects: &[Subject],
@@ -420,11 +431,7 @@ pub(crate) fn measure(
         println!("{}: repeat {} of {}", table.title, number + 1, run.pace.repeats());
         for (place, workload) in workloads.iter().enumerate() {
             for threads in threads(workload) {
-                let mut order: Vec<usize> = (0..subjects.len()).collect();
-                if number % 2 == 1 {
-                    order.reverse();
-                }
-                for who in order {
+                for who in order(number, subjects.len()) {
                     let sample = subjects[who].measure(run, workload, threads)?;
                     repeats.entry((place, threads, who)).or_default().samples.push(sample);
                 }

@@ -146,12 +146,17 @@ impl List<'_> {
             let what = format!("in memory, 3 replicas, {workload}: ms CPU of all nodes per 1 000");
             self.add(what, bound, self.figure(TABLE, workload, LOCAL, CPU));
         }
+        self.enciphered(TABLE, "in memory");
+        self.without_a_replica(TABLE, "in memory");
+    }
+
+    /// What nodes keep that encipher what they say to each other.
+    fn enciphered(&mut self, table: &str, place: &str) {
         for (workload, least) in [(WRITE_64, 0.7), (WRITE_128K, 0.5)] {
-            let what = format!("in memory, {workload}: IOPS with links enciphered against without");
-            let value = self.ratio(TABLE, workload, (ENCIPHERED, LOCAL), IOPS);
+            let what = format!("{place}, {workload}: IOPS with links enciphered against without");
+            let value = self.ratio(table, workload, (ENCIPHERED, LOCAL), IOPS);
             self.add(what, Bound::AtLeast(least), value);
         }
-        self.without_a_replica(TABLE, "in memory");
     }
 
     /// A client's node without a replica of its own, against one that has one.
@@ -193,6 +198,7 @@ impl List<'_> {
         );
         let mean = self.ratio(TABLE, WRITE_1, alone, MEAN);
         self.add("1 replica, 4K write, depth 1: latency against it", Bound::AtMost(0.9), mean);
+        self.enciphered(TABLE, "on one disk");
         self.without_a_replica(TABLE, "on one disk");
     }
 
@@ -346,7 +352,7 @@ impl List<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Bound, LOCAL, READ_128K, REMOTE, Reached, of};
+    use super::{Bound, ENCIPHERED, LOCAL, READ_128K, REMOTE, Reached, WRITE_64, of};
     use crate::fio::Workload;
     use crate::report::Report;
     use crate::sample::{Repeats, Sample};
@@ -365,15 +371,34 @@ mod tests {
         }
     }
 
+    /// The targets that such words are in, of a table with these rows in memory and one on the disk.
+    fn targets(rows: &[Row], words: &str) -> [Vec<Reached>; 2] {
+        [("record-memory", "in memory"), ("record-file", "on one disk")].map(|(key, place)| {
+            let (title, seed, reference, notes) = ("", "", "", Vec::new());
+            let tables = vec![Table { key, title, seed, reference, notes, rows: rows.to_vec() }];
+            let found = of(&Report { tables, ..Report::default() });
+            let is = |one: &Reached| one.what.starts_with(place) && one.what.contains(words);
+            found.into_iter().filter(is).collect()
+        })
+    }
+
     #[test]
     fn a_node_without_a_replica_has_targets_in_memory_and_on_the_disk() {
-        for (key, place) in [("record-memory", "in memory"), ("record-file", "on one disk")] {
-            let rows = vec![row(LOCAL, 10.0), row(REMOTE, 6.0)];
-            let (title, seed, reference, notes) = ("", "", "", Vec::new());
-            let tables = vec![Table { key, title, seed, reference, notes, rows }];
-            let found = of(&Report { tables, ..Report::default() });
+        for found in targets(&[row(LOCAL, 10.0), row(REMOTE, 6.0)], "") {
             let [only] = &found[..] else { panic!("{found:?}") };
-            assert!(only.what.starts_with(place) && only.verdict() == "missed", "{only:?}");
+            assert_eq!(only.verdict(), "missed", "{only:?}");
+        }
+    }
+
+    #[test]
+    fn enciphered_links_have_targets_in_memory_and_on_the_disk() {
+        let write = |subject, iops| {
+            let row = row(subject, iops);
+            Row { workload: Workload { name: WRITE_64, ..row.workload }, ..row }
+        };
+        for found in targets(&[write(ENCIPHERED, 8.0), write(LOCAL, 10.0)], "enciphered") {
+            let [only] = &found[..] else { panic!("{found:?}") };
+            assert_eq!((only.verdict(), only.value), ("met", 0.8), "{only:?}");
         }
     }
 
