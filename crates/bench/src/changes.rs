@@ -29,6 +29,7 @@ impl From<&Row> for Line {
         let repeats = &row.repeats;
         let figures = vec![
             ("IOPS", repeats.summary(|sample| sample.iops)),
+            ("mean", repeats.summary(|sample| sample.mean_us)),
             ("p99", repeats.summary(|sample| sample.p99_us)),
             ("CPU", repeats.summary(|sample| sample.cpu_ms)),
         ];
@@ -148,7 +149,8 @@ pub(crate) fn text(lines: &[Line], revisions: &[String], page: &mut String) -> u
 #[cfg(test)]
 mod tests {
     use super::{Line, plain, text};
-    use crate::sample::Summary;
+    use crate::sample::{Repeats, Sample, Summary};
+    use crate::tables::{DEPTHS, Row};
 
     fn line(subject: &str, middle: f64) -> Line {
         let summary = Summary { median: middle, range: (middle - 1.0, middle + 1.0) };
@@ -172,6 +174,25 @@ mod tests {
         let (compared, page) = said(&lines, &["new", "old"]);
         assert_eq!(compared, 2);
         assert!(page.ends_with("\n- hand-over: pause +50 %\n"), "{page}");
+    }
+
+    #[test]
+    fn a_mean_that_differs_is_named_as_rates_and_percentiles_are() {
+        let row = |subject: &str, mean_us: f64| {
+            let sample = Sample { mean_us, iops: 100.0, p99_us: 200.0, ..Sample::default() };
+            let repeats = Repeats { samples: vec![sample; 3] };
+            let (subject, workload) = (subject.to_owned(), DEPTHS[0]);
+            Line::from(&Row {
+                workload,
+                subject,
+                threads: 1,
+                repeats,
+                own_ms: None,
+                system_calls: None,
+            })
+        };
+        let (_, page) = said(&[row("one @ new", 30.0), row("one @ old", 20.0)], &["new", "old"]);
+        assert!(page.ends_with("\n- depth 1, jobs 1, one: mean +50 %\n"), "{page}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::machine::{run, shown, start_silent};
 use crate::outcome::Outcome;
-use crate::sample::Sample;
+use crate::sample::{Sample, spread};
 use crate::stop;
 
 /// What is asked for.
@@ -59,13 +59,24 @@ pub(crate) struct Seen {
     pub(crate) max_us: f64,
     /// Processor time of fio itself, in ms per 1000 requests.
     pub(crate) fio_ms: f64,
+    /// Requests of the second half of the time in parts of those of the first; `None`: nobody counted them apart.
+    pub(crate) second_half: Option<f64>,
 }
 
 impl Seen {
     /// The same, as one of several measurements; the servers took so much processor time, in ms per 1000 requests.
     pub(crate) fn sample(self, cpu_ms: f64) -> Sample {
-        let Seen { iops, mb_per_second, mean_us, p50_us, p99_us, p999_us, fio_ms, .. } = self;
-        Sample { iops, mb_per_second, mean_us, p50_us, p99_us, p999_us, cpu_ms, fio_ms }
+        Sample {
+            iops: self.iops,
+            mb_per_second: self.mb_per_second,
+            mean_us: self.mean_us,
+            p50_us: self.p50_us,
+            p99_us: self.p99_us,
+            p999_us: self.p999_us,
+            cpu_ms,
+            fio_ms: self.fio_ms,
+            second_half: self.second_half,
+        }
     }
 }
 
@@ -73,11 +84,19 @@ impl Seen {
 pub(crate) struct Job {
     child: Child,
     output: PathBuf,
+    /// Where fio says how much it did in each window of time; nothing may be there.
+    windows: PathBuf,
     words: String,
 }
 
 /// Percentiles, and histograms, of the whole time from a request to its answer.
 pub(crate) const WHOLE_LATENCY: [&str; 2] = ["--lat_percentiles=1", "--clat_percentiles=0"];
+
+/// Windows of a measurement in which requests are counted apart.
+const WINDOWS: f64 = 20.0;
+
+/// How long a measurement is at least that is counted so, in seconds: of a shorter one fio's start is too large a part.
+const WINDOWS_SECONDS_MIN: f64 = 1.0;
 
 fn command(target: &Target, workload: &Workload, size_mib: u64) -> Command {
     let mut command = Command::new("fio");
@@ -158,12 +177,13 @@ pub(crate) fn start(
 ) -> Outcome<Job> {
     static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let output = scratch.join(format!("fio-{number}.json"));
+    let [output, windows] =
+        ["json", "log"].map(|kind| scratch.join(format!("fio-{number}_iops.{kind}")));
     if let Target::Load(url) = target {
         let mut command = own_command(url, workload, size_mib, seconds, &output)?;
         let (words, child) = (shown(&command), command.spawn());
         let child = child.map_err(|error| format!("{words}: {error}"))?;
-        return Ok(Job { child, output, words });
+        return Ok(Job { child, output, windows, words });
     }
     let part_mib = part_mib(workload, size_mib, threads);
     let mut command = command(target, workload, part_mib);
@@ -177,9 +197,20 @@ pub(crate) fn start(
     command.arg(format!("--runtime={:.0}ms", seconds * 1000.0));
     command.arg(format!("--numjobs={threads}"));
     command.arg(format!("--output={}", output.display()));
+    if seconds >= WINDOWS_SECONDS_MIN {
+        // It adds `_iops.log` to the name.
+        let name = scratch.join(format!("fio-{number}"));
+        let window_ms = seconds * 1000.0 / WINDOWS;
+        command
+            .args(["--per_job_logs=0".to_owned(), format!("--write_iops_log={}", name.display())]);
+        command.args([
+            format!("--log_avg_msec={window_ms:.0}"),
+            format!("--iopsavgtime={window_ms:.0}"),
+        ]);
+    }
     let words = shown(&command);
     let child = start_silent(&mut command)?;
-    Ok(Job { child, output, words })
+    Ok(Job { child, output, windows, words })
 }
 
 /// How much of it each of several instances asks for: who goes in order has a part of its own, for all of them would ask for the same blocks
@@ -199,9 +230,12 @@ impl Job {
         if !status.success() {
             return Err(format!("{}: {status}\n{text}", self.words));
         }
-        parse(&text)
+        let mut seen = parse(&text)
             .or_else(|| parse_own(&text))
-            .ok_or_else(|| format!("{}: not understood:\n{text}", self.words))
+            .ok_or_else(|| format!("{}: not understood:\n{text}", self.words))?;
+        // It is there of long measurements by fio only.
+        seen.second_half = second_half(&fs::read_to_string(&self.windows).unwrap_or_default());
+        Ok(seen)
     }
 
     /// Whether it has ended by itself; fails when the run is told to stop.
@@ -223,6 +257,7 @@ impl Drop for Job {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = fs::remove_file(&self.output);
+        let _ = fs::remove_file(&self.windows);
     }
 }
 
@@ -266,7 +301,7 @@ fn parse(text: &str) -> Option<Seen> {
             p99_us: percentile("99.000000"),
             p999_us: percentile("99.900000"),
             max_us: number(&latency["max"]) / 1000.0,
-            fio_ms: 0.0,
+            ..Seen::default()
         }
     };
     // Of a side that was asked for nothing there are none.
@@ -300,6 +335,7 @@ fn parse(text: &str) -> Option<Seen> {
         p999_us,
         max_us: read.max_us.max(write.max_us),
         fio_ms: busy / 100.0 * run_ms / float(requests) * 1000.0,
+        second_half: None,
     })
 }
 
@@ -325,6 +361,28 @@ fn at_part(counts: &BTreeMap<u64, u64>, part: f64) -> f64 {
     found.map_or(0.0, |(&nanoseconds, _)| float(nanoseconds))
 }
 
+/// What fio's log of windows says: a line for each of them, each side and each instance, when it ended in ms and how many requests in a second
+/// there were in it. The first window, in which fio begins, counts for neither half. `None` where one half has none.
+fn second_half(log: &str) -> Option<f64> {
+    let number = |word: Option<&str>| word?.trim().parse::<f64>().ok();
+    let window = |line: &str| {
+        let mut words = line.split(',');
+        Some((number(words.next())?, number(words.next())?))
+    };
+    let all: Vec<(f64, f64)> = log.lines().filter_map(window).collect();
+    let (first, last) = spread(&all.iter().map(|&(end, _)| end).collect::<Vec<f64>>());
+    // Of several instances the first window ends now and then a little later.
+    let begun = first + (last - first) / WINDOWS / 2.0;
+    let middle = f64::midpoint(first, last);
+    let mean = |from: f64, to: f64| {
+        let within = all.iter().filter(|&&(end, _)| end > from && end <= to);
+        let rates: Vec<f64> = within.map(|&(_, rate)| rate).collect();
+        rates.iter().sum::<f64>() / float(rates.len() as u64)
+    };
+    let ratio = mean(middle, last) / mean(begun, middle);
+    ratio.is_finite().then_some(ratio)
+}
+
 /// What our own load prints.
 fn parse_own(text: &str) -> Option<Seen> {
     let value: Value = serde_json::from_str(text).ok()?;
@@ -341,7 +399,7 @@ fn parse_own(text: &str) -> Option<Seen> {
         p99_us: micros("p99_ns")?,
         p999_us: micros("p999_ns")?,
         max_us: micros("max_ns")?,
-        fio_ms: 0.0,
+        ..Seen::default()
     })
 }
 

@@ -26,8 +26,9 @@ use crate::tables::{Row, Table};
 use crate::targets;
 
 /// Of the layout of NAME.json: 2 since own times are null where the disk itself was not measured, and memory under load is there; 3 since
-/// latencies run from the request on, and each part says how long it took and what others used meanwhile; 4 since the command line is there.
-pub(crate) const VERSION: u32 = 4;
+/// latencies run from the request on, and each part says how long it took and what others used meanwhile; 4 since the command line is there; 5 since
+/// samples say what the second half of their time was in parts of the first.
+pub(crate) const VERSION: u32 = 5;
 
 /// Everything.
 #[derive(Default, Serialize)]
@@ -139,6 +140,7 @@ impl Report {
     }
 }
 
+const MEAN: fn(&Sample) -> f64 = |sample| sample.mean_us;
 const P99: fn(&Sample) -> f64 = |sample| sample.p99_us;
 const CPU: fn(&Sample) -> f64 = |sample| sample.cpu_ms;
 
@@ -205,7 +207,7 @@ fn table_text(table: &Table, revisions: &[String], page: &mut String) {
             row.threads,
             of(|sample| sample.iops),
             of(|sample| sample.mb_per_second),
-            latency(|sample| sample.mean_us),
+            with_spread(latency(MEAN), spread(MEAN, 0)),
             latency(|sample| sample.p50_us),
             with_spread(latency(P99), spread(P99, 0)),
             latency(|sample| sample.p999_us),
@@ -215,9 +217,43 @@ fn table_text(table: &Table, revisions: &[String], page: &mut String) {
         )
         .expect("a string takes all");
     }
+    steady_text(table, page);
     for note in &table.notes {
         write!(page, "\n{note}\n").expect("a string takes all");
     }
+}
+
+/// By how much the requests of the second half of a row's time may differ from those of the first.
+const STEADY: f64 = 0.1;
+
+/// Which rows did not come to a steady state; nothing where halves were not counted apart.
+fn steady_text(table: &Table, page: &mut String) {
+    let counted: Vec<(&Row, f64)> = table
+        .rows
+        .iter()
+        .filter_map(|row| row.repeats.second_half().map(|ratio| (row, ratio)))
+        .collect();
+    if counted.is_empty() {
+        return;
+    }
+    let others = counted.iter().filter(|(_, ratio)| (ratio - 1.0).abs() > STEADY);
+    let others: Vec<String> = others
+        .map(|(row, ratio)| {
+            format!("{}, {}, jobs {}: {ratio:.2}", row.workload.name, row.subject, row.threads)
+        })
+        .collect();
+    write!(
+        page,
+        "\nSteady: in {} of {} rows the second half of a measurement had as many requests as the first, to {:.0} % (medians of the repeats)",
+        counted.len() - others.len(),
+        counted.len(),
+        STEADY * 100.0
+    )
+    .expect("a string takes all");
+    if !others.is_empty() {
+        write!(page, "; in parts of the first: {}", others.join("; ")).expect("a string takes all");
+    }
+    page.push_str(".\n");
 }
 
 /// The same workload on the table's reference: of the row's own revision, where the reference is one of our own subjects.

@@ -15,6 +15,8 @@ pub(crate) struct Sample {
     pub(crate) cpu_ms: f64,
     /// Of fio.
     pub(crate) fio_ms: f64,
+    /// Requests of the second half of the time in parts of those of the first; `None`: nobody counted them apart.
+    pub(crate) second_half: Option<f64>,
 }
 
 /// Repeats of one thing.
@@ -27,6 +29,12 @@ impl Repeats {
     /// The median of something.
     pub(crate) fn median(&self, of: impl Fn(&Sample) -> f64) -> f64 {
         median(self.samples.iter().map(of).collect())
+    }
+
+    /// The median of what the second halves were in parts of the first; `None` where that was counted of none.
+    pub(crate) fn second_half(&self) -> Option<f64> {
+        let known: Vec<f64> = self.samples.iter().filter_map(|sample| sample.second_half).collect();
+        (!known.is_empty()).then(|| median(known))
     }
 
     /// The smallest and the largest of something.

@@ -1,4 +1,4 @@
-use super::{Target, Workload, float, measure, parse, part_mib};
+use super::{Target, Workload, float, measure, parse, part_mib, second_half};
 
 const REPORT: &str = r#"fio: connected to NBD server
 {"jobs": [{"job_runtime": 2000, "usr_cpu": 10.0, "sys_cpu": 30.0,
@@ -62,12 +62,16 @@ fn fio_is_asked_for_percentiles_of_whole_latencies_and_histograms_of_both_sides(
     let seen = [0, 70, 100].map(|reads| {
         let pattern = ["randrw", "randread"][usize::from(reads == 100)];
         let workload = Workload { name: "", pattern, block_kib: 4, depth: 16, reads };
-        measure(&Target::File(file.clone()), &workload, 1, 0.1, 1, &scratch)
+        // Of the longest the halves are counted apart.
+        let seconds = if reads == 70 { super::WINDOWS_SECONDS_MIN } else { 0.1 };
+        measure(&Target::File(file.clone()), &workload, 1, seconds, 2, &scratch)
     });
-    std::fs::remove_dir_all(&scratch).expect("it is there");
-    for seen in seen {
+    std::fs::remove_file(&file).expect("it is there");
+    std::fs::remove_dir(&scratch).expect("nothing else is left in it");
+    for (seen, has_halves) in seen.into_iter().zip([false, true, false]) {
         let seen = seen.expect("a report that is understood");
         assert!(seen.p50_us > 0.0 && seen.p99_us >= seen.p50_us, "{seen:?}");
+        assert_eq!(seen.second_half.is_some(), has_halves, "{seen:?}");
     }
 }
 
@@ -77,4 +81,23 @@ fn several_that_go_in_order_have_a_part_each_and_those_that_do_not_all_of_it() {
     let found = ["write", "read", "randwrite"].map(|pattern| part_mib(&of(pattern), 256, 8));
     assert_eq!(found, [32, 32, 256]);
     assert_eq!(part_mib(&of("write"), 256, 1), 256);
+}
+
+#[test]
+fn the_second_half_is_put_in_relation_to_the_first_without_the_window_in_which_fio_began() {
+    // Two instances, reads and writes of each; ended by 20 windows of 100 ms.
+    let line = |at: u32, rate: u32, side: u32| format!("{at}, {rate}, {side}, 0, 0\n");
+    let log = |rate: fn(u32) -> u32| -> String {
+        let window = |number: u32| {
+            let late = [0, 3].map(|late| number * 100 + late);
+            late.map(|at| line(at, rate(number), 0) + &line(at, rate(number), 1)).concat()
+        };
+        (1..=20).map(window).collect()
+    };
+    assert_eq!(second_half(&log(|number| if number == 1 { 5 } else { 1000 })), Some(1.0));
+    let slower = second_half(&log(|number| if number <= 10 { 1000 } else { 800 }));
+    assert_eq!(slower, Some(0.8));
+    assert_eq!(second_half(""), None);
+    assert_eq!(second_half(&line(100, 7, 0)), None);
+    assert_eq!(second_half("no figures"), None);
 }

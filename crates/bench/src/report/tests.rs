@@ -1,5 +1,5 @@
-use super::{Report, reference};
-use crate::sample::Repeats;
+use super::{Report, reference, table_text};
+use crate::sample::{Repeats, Sample};
 use crate::tables::{DEPTHS, Row, Table};
 
 fn table(subjects: &[&str]) -> Table {
@@ -44,4 +44,34 @@ fn a_page_and_its_values_say_what_made_them() {
     assert!(page.contains(&made), "{page}");
     let values = serde_json::to_value(&report).expect("it has names and figures only");
     assert_eq!(values["command"], report.command.as_str());
+}
+
+/// A page of a table with one row, of these samples.
+fn page(samples: Vec<Sample>) -> String {
+    let mut table = table(&["one thread"]);
+    table.rows[0].repeats = Repeats { samples };
+    let mut page = String::new();
+    table_text(&table, &[], &mut page);
+    page
+}
+
+#[test]
+fn the_mean_of_which_targets_are_made_has_its_spread_beside_it() {
+    let sample = |mean_us| Sample { mean_us, p99_us: 90.0, ..Sample::default() };
+    let page = page([30.0, 10.0, 20.0].map(sample).to_vec());
+    assert!(page.contains("| 20 (10..30) | - | 90 (90..90) |"), "{page}");
+}
+
+#[test]
+fn what_did_not_come_to_a_steady_state_is_named() {
+    let sample = |second_half| Sample { second_half, ..Sample::default() };
+    let steady = page([1.3, 1.0, 0.95].map(|ratio| sample(Some(ratio))).to_vec());
+    assert!(steady.contains("\nSteady: in 1 of 1 rows ") && !steady.contains("jobs 1"), "{steady}");
+    let slower = page(vec![sample(Some(0.85)), sample(None), sample(Some(0.7))]);
+    assert!(slower.contains("\nSteady: in 0 of 1 rows "), "{slower}");
+    assert!(
+        slower.contains("; in parts of the first: depth 1, one thread, jobs 1: 0.7"),
+        "{slower}"
+    );
+    assert!(!page(vec![sample(None)]).contains("Steady"));
 }
