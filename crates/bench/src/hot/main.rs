@@ -7,7 +7,8 @@
 //! its allocations at all; `hot write` writes the counts down.
 //!
 //! Always: no clock, no thread, no random number that is not from a fixed seed, so that the same program
-//! counts the same each time. Counts of another compiler or architecture are not compared, and that is said.
+//! counts the same each time. Counts of another compiler or architecture are not compared, and that is said;
+//! where the gate must not be left open ([`MUST_COMPARE`]) it is a failure.
 //!
 //! Not here: what the kernel does for a request, and time (`bench` measures both).
 
@@ -29,6 +30,9 @@ const TOLERANCE_PERCENT: f64 = 10.0;
 
 /// Requests of the shorter run; the longer one has twice as many.
 const COUNT: u64 = 2048;
+
+/// Where this environment variable is set to anything, whatever keeps counts from being compared is a failure. Continuous integration sets it.
+const MUST_COMPARE: &str = "LOCKSTEP_COUNTS_MUST_COMPARE";
 
 /// Its numbers make an allocation and its end some fifty instructions dearer.
 #[global_allocator]
@@ -111,7 +115,9 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match words[..] {
-        ["check", file] => check(Path::new(file)),
+        ["check", file] => check(Path::new(file)).map(|verdict| {
+            verdict.passes(std::env::var_os(MUST_COMPARE).is_some_and(|word| !word.is_empty()))
+        }),
         ["write", file] => write(Path::new(file)),
         [name, count] => carry_out(name, count),
         _ => Err("hot check FILE | hot write FILE | hot NAME COUNT".to_owned()),
@@ -133,13 +139,37 @@ fn carry_out(name: &str, count: &str) -> Result<bool, String> {
     Ok(true)
 }
 
+/// What came of the comparison.
+#[derive(Clone, Copy, Debug)]
+enum Verdict {
+    Passed,
+    Failed,
+    NotCompared,
+}
+
+impl Verdict {
+    /// Whether that is good enough, where counts must be compared or need not.
+    fn passes(self, must_compare: bool) -> bool {
+        match self {
+            Verdict::Passed => true,
+            Verdict::Failed => false,
+            Verdict::NotCompared => {
+                if must_compare {
+                    eprintln!("counts: FAILED: counts must be compared here ({MUST_COMPARE})");
+                }
+                !must_compare
+            }
+        }
+    }
+}
+
 /// Compares with what was written down.
-fn check(file: &Path) -> Result<bool, String> {
+fn check(file: &Path) -> Result<Verdict, String> {
     let text =
         std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
     let known: Counts =
         serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))?;
-    let Some(found) = measure() else { return Ok(true) };
+    let Some(found) = measure() else { return Ok(Verdict::NotCompared) };
     if (&found.compiler, &found.architecture) != (&known.compiler, &known.architecture) {
         not_run(&format!(
             "{} is of {} on {}, here is {} on {}: count anew with the compiler that is to be used from now on, `cargo xtask counts --write`",
@@ -149,7 +179,7 @@ fn check(file: &Path) -> Result<bool, String> {
             found.compiler,
             found.architecture
         ));
-        return Ok(true);
+        return Ok(Verdict::NotCompared);
     }
     let mut passed = true;
     for path in PATHS {
@@ -162,7 +192,7 @@ fn check(file: &Path) -> Result<bool, String> {
             file.display()
         );
     }
-    Ok(passed)
+    Ok(if passed { Verdict::Passed } else { Verdict::Failed })
 }
 
 /// Says what a path costs now and did before; whether that is no more.
@@ -186,7 +216,8 @@ fn compare(path: &HotPath, found: &Counts, known: &Counts) -> bool {
     passed
 }
 
-/// Nothing was compared. That is no failure, and looks like one, so that it is not overlooked where nobody reads what passes.
+/// Nothing was compared. That is no failure, unless it is said to be one, and looks like one, so that it is not overlooked where nobody
+/// reads what passes.
 fn not_run(why: &str) {
     println!("NOT RUN: instruction counts: {why}");
     eprint!("{}", loud(why));
@@ -281,7 +312,7 @@ fn collected(said: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{COUNT, HotPath, PATHS, allocations_of, collected, loud};
+    use super::{COUNT, HotPath, PATHS, Verdict, allocations_of, collected, loud};
 
     #[test]
     fn every_path_can_be_carried_out() {
@@ -295,6 +326,14 @@ mod tests {
         let said = loud("no valgrind");
         assert!(said.lines().all(|line| line.starts_with("counts: ")), "{said}");
         assert!(said.contains("NOTHING WAS COMPARED") && said.contains("no valgrind"), "{said}");
+    }
+
+    #[test]
+    fn an_open_gate_is_a_failure_only_where_counts_must_be_compared() {
+        let passes = |verdict: Verdict| [false, true].map(|must| verdict.passes(must));
+        assert_eq!(passes(Verdict::Passed), [true, true]);
+        assert_eq!(passes(Verdict::Failed), [false, false]);
+        assert_eq!(passes(Verdict::NotCompared), [true, false]);
     }
 
     #[test]
