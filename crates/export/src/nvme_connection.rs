@@ -22,8 +22,8 @@ use std::ops::Range;
 
 use base::{AnswerError, Instant};
 use nvme::{
-    CloseReason, Connection, Controller, Credentials, Examiner, Namespace, Notice, Request,
-    Service, Slot, Status,
+    CloseReason, Connection, Controller, Credentials, Examiner, Namespace, Notice, Refusal,
+    Request, Service, Slot,
 };
 use sys::{Buffer, BufferPool, Outgoing, Piece, Psk, PskFault, Room};
 
@@ -265,8 +265,8 @@ impl NvmeConnection {
     }
 
     /// The host is not let in.
-    pub fn refuse(&mut self, status: Status) {
-        self.closed = Some(self.machine.refuse(status, self.said.bytes()));
+    pub fn refuse(&mut self, refusal: Refusal) {
+        self.closed = Some(self.machine.refuse(refusal, self.said.bytes()));
     }
 
     /// Whether what the host was told of the resource is not so any more.

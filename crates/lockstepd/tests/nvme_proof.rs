@@ -175,6 +175,9 @@ fn before_its_proof_a_host_can_do_nothing_and_not_for_long() {
     assert_eq!(raw.next(), None, "it is sent away");
 }
 
+/// In the first word of a completion: the field that is to blame is one of the data.
+const IN_DATA: u64 = 1 << 16;
+
 #[test]
 fn a_host_gets_no_queue_of_another_ones_controller() {
     let cluster = cluster("proof-foreign", 1);
@@ -186,7 +189,15 @@ fn a_host_gets_no_queue_of_another_ones_controller() {
     let connect = |host: &mut Host, send: &mut Vec<u8>| {
         host.connect((&name, TWO), (2, 32), controller, 0, send)
     };
-    assert_eq!(raw.ask(connect).unwrap().0, 0x184);
+    assert_eq!(raw.ask(connect), Some((0x182, IN_DATA | 512)), "its name is to blame");
+    let mut raw = Raw::dial(&cluster);
+    let connect = |host: &mut Host, send: &mut Vec<u8>| {
+        let id = host.connect((&name, ONE), (2, 32), controller, 0, send);
+        // The first byte of the data behind the command is one of its identity.
+        send[72] ^= 1;
+        id
+    };
+    assert_eq!(raw.ask(connect), Some((0x182, IN_DATA)), "another host of that name");
     other.write(0, &content(1, 4096)).unwrap();
     // Who claims to be that host gets one, and can do nothing with it.
     let mut raw = Raw::dial(&cluster);
@@ -213,12 +224,16 @@ fn a_host_has_each_of_its_queues_once_and_no_more_than_it_was_granted() {
             host.connect((&subsystem, ONE), (queue, 32), controller, 0, send)
         })
     };
-    assert_eq!(connect(&name, 1, controller).unwrap().0, 0x0c, "it has that one");
+    assert_eq!(connect(&name, 1, controller), Some((0x0c, 0)), "it has that one");
     assert_eq!(connect(&name, 2, controller).unwrap().0, 0);
-    assert_eq!(connect(&name, 5, controller).unwrap().0, 0x182, "four were granted");
-    assert_eq!(connect(nvme::DISCOVERY_NQN, 1, controller).unwrap().0, 0x182);
+    assert_eq!(connect(&name, 5, controller), Some((0x182, 42)), "four were granted");
+    assert_eq!(connect(&name, 1, Some(0x7777)), Some((0x182, IN_DATA | 16)), "no controller");
+    assert_eq!(connect("nqn.other", 0, None), Some((0x182, IN_DATA | 256)), "no subsystem");
+    assert_eq!(connect(nvme::DISCOVERY_NQN, 1, controller), Some((0x182, 42)));
     volume.write(0, &content(1, 4096)).unwrap();
     assert!(read(&mut volume, 0, 4096) == content(1, 4096));
+    volume.switch_off().unwrap();
+    assert_eq!(connect(&name, 1, controller), Some((0x182, 42)), "it is off");
 }
 
 #[test]

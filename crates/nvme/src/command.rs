@@ -1,7 +1,7 @@
 //! Commands and their completions.
 
 use crate::bytes::{u16_at, u32_at, u64_at};
-use crate::number::{COMMAND_BYTES, FABRICS};
+use crate::number::{COMMAND_BYTES, FABRICS, FABRICS_CONNECT};
 use base::AnswerError;
 
 /// A submission queue entry, as it came.
@@ -37,9 +37,19 @@ impl Command {
         self.opcode() == FABRICS
     }
 
-    /// Two commands that are to be done as one, which is not offered.
-    pub(crate) fn is_fused(&self) -> bool {
-        self.bytes[1] & 0b11 != 0
+    /// Whether it is a fabrics command that asks for a queue.
+    pub(crate) fn is_connect(&self) -> bool {
+        self.is_fabrics() && self.fabrics_type() == FABRICS_CONNECT
+    }
+
+    /// Whether it is to be done by itself (FUSE: no two as one), and has a descriptor of its data (PSDT) as they have over networks.
+    pub(crate) fn has_right_flags(&self) -> bool {
+        match self.bytes[1] & 0b1100_0011 {
+            0b0100_0000 => true,
+            // Of fabrics commands the specification says 00b and 10b, and Linux what all others have.
+            0b0000_0000 | 0b1000_0000 => self.is_fabrics(),
+            _ => false,
+        }
     }
 
     pub(crate) fn id(&self) -> u16 {
@@ -137,8 +147,8 @@ impl Status {
     pub const CONNECT_FORMAT: Status = Status::vain(0x180);
     /// Connect: controller busy.
     pub const CONNECT_BUSY: Status = Status::new(0x181);
-    /// Connect: invalid parameters.
-    pub const CONNECT_INVALID: Status = Status::vain(0x182);
+    /// Connect: invalid parameters; see [`crate::Refusal`].
+    pub(crate) const CONNECT_INVALID: Status = Status::vain(0x182);
     /// Connect: invalid host.
     pub const CONNECT_HOST: Status = Status::vain(0x184);
     /// Authentication required.

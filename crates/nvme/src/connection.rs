@@ -13,10 +13,11 @@
 use crate::auth::{Examiner, Reason, Secret};
 use crate::bytes::{length_u32, u16_at, u32_at};
 use crate::command::{Command, Status};
+use crate::connect::Connect;
 use crate::controller::Controller;
 use crate::number::{
-    COMMAND_PDU_BYTES, CONTROLLER_ANY, DEPTH_MAX, DIGEST_BYTES, FLAG_LAST, GATHER_BYTES_MAX,
-    HEAD_BYTES_MAX, INLINE_BYTES_MAX, PDU_COMMAND, PDU_H2C_DATA, PDU_H2C_TERM, PDU_IC_REQ,
+    COMMAND_PDU_BYTES, DEPTH_MAX, DIGEST_BYTES, FLAG_LAST, GATHER_BYTES_MAX, HEAD_BYTES_MAX,
+    INLINE_BYTES_MAX, PDU_COMMAND, PDU_H2C_DATA, PDU_H2C_TERM, PDU_IC_REQ,
 };
 use crate::open::{Open, OpenTable};
 use crate::pdu::{Common, Digests, Fatal, is_whole, place, put_end, put_ic_response};
@@ -24,7 +25,6 @@ use crate::request::{Request, Slot};
 use crate::serve::Taken;
 use crate::subsystem::Namespace;
 use alloc::boxed::Box;
-use alloc::string::String;
 use alloc::vec::Vec;
 use base::{Crc32c, Instant};
 
@@ -50,23 +50,6 @@ pub enum Want {
     Answer,
     /// Nothing any more: close once what is appended is sent.
     Nothing,
-}
-
-/// A host asks for a queue.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Connect {
-    /// The subsystem's name.
-    pub subsystem: String,
-    /// The host's name.
-    pub host: String,
-    /// The host's identity.
-    pub host_id: [u8; 16],
-    /// 0: for administration, which makes a controller. Others: for I/O.
-    pub queue: u16,
-    /// The controller that a queue for I/O is of. Not 0xffff.
-    pub controller: u16,
-    /// How often the host will be heard of, in milliseconds; 0: never given up.
-    pub keep_alive_ms: u32,
 }
 
 /// What the host asks for.
@@ -426,7 +409,7 @@ impl Connection {
                 None
             }
             Taken::Later => {
-                self.phase = Phase::Skip { left, refused: Some(Status::INVALID_FIELD) };
+                self.phase = Phase::Skip { left, refused: Some(Status::SGL_LENGTH) };
                 None
             }
             Taken::Payload(slot, event) => {
@@ -450,13 +433,22 @@ impl Connection {
         else {
             return self.fail(Fatal::Field(10), send);
         };
-        if length != common.data_bytes || length == 0 || length > crate::number::H2C_BYTES_MAX {
+        if !offset.is_multiple_of(4) {
+            return self.fail(Fatal::Field(12), send);
+        }
+        if length != common.data_bytes || length == 0 || !length.is_multiple_of(4) {
             return self.fail(Fatal::Field(16), send);
         }
-        let left = open.length - open.moved;
-        if offset != open.moved || length > left {
+        if length > crate::number::H2C_BYTES_MAX {
+            return self.fail(Fatal::TooMuch, send);
+        }
+        if open.length.checked_sub(offset).is_none_or(|room| length > room) {
             return self.fail(Fatal::DataOutOfRange, send);
         }
+        if offset != open.moved {
+            return self.fail(Fatal::Sequence, send);
+        }
+        let left = open.length - open.moved;
         if (common.flags & FLAG_LAST != 0) != (length == left) {
             return self.fail(Fatal::Field(1), send);
         }
@@ -535,38 +527,4 @@ impl Default for Connection {
     fn default() -> Connection {
         Connection::new()
     }
-}
-
-/// What a connect command and its data say, if they can be.
-pub(crate) fn connect_of(command: &Command, data: &[u8]) -> Result<Connect, Status> {
-    if command.short(40) != 0 {
-        return Err(Status::CONNECT_FORMAT);
-    }
-    if data.len() != 1024 {
-        return Err(Status::INVALID_FIELD);
-    }
-    let (queue, entries) = (command.short(42), u32::from(command.short(44)) + 1);
-    let text = |at| crate::bytes::text_at(data, at, crate::number::NQN_BYTES);
-    let (Some(subsystem), Some(host)) = (text(256), text(512)) else {
-        return Err(Status::CONNECT_INVALID);
-    };
-    let named = [subsystem, host]
-        .iter()
-        .all(|name| !name.is_empty() && name.len() <= crate::number::NQN_BYTES_MAX);
-    let controller = u16_at(data, 16);
-    let fits = (2..=u32::from(DEPTH_MAX)).contains(&entries);
-    // A controller is made for whoever asks; none can be asked for by number.
-    if !named || !fits || (queue == 0) != (controller == CONTROLLER_ANY) {
-        return Err(Status::CONNECT_INVALID);
-    }
-    let mut host_id = [0; 16];
-    host_id.copy_from_slice(&data[..16]);
-    Ok(Connect {
-        subsystem: subsystem.into(),
-        host: host.into(),
-        host_id,
-        queue,
-        controller,
-        keep_alive_ms: command.word(12),
-    })
 }

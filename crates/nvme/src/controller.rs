@@ -14,12 +14,12 @@ use crate::log_page::{access_page, log_page};
 use crate::notice::{Notice, Notices};
 use crate::number::{
     ADMIN_ABORT, ADMIN_ASYNC_EVENT, ADMIN_GET_FEATURES, ADMIN_GET_LOG_PAGE, ADMIN_IDENTIFY,
-    ADMIN_KEEP_ALIVE, ADMIN_SET_FEATURES, DEPTH_MAX, EVENTS_OPEN_MAX, FABRICS_PROPERTY_GET,
-    FABRICS_PROPERTY_SET, FEATURE_ASYNC_EVENTS, FEATURE_HOST_ID, FEATURE_KEEP_ALIVE,
-    FEATURE_QUEUES, FEATURE_RESERVATION_MASK, FEATURE_RESERVATION_PERSISTS, FEATURE_VOLATILE_CACHE,
-    IO_QUEUES_MAX, LOG_ANA, LOG_CHANGED_NAMESPACES, LOG_DISCOVERY, LOG_RESERVATION, NOTICE_ANA,
-    NOTICE_DISCOVERY, NOTICE_NAMESPACES, NOTICE_RESERVATION, NSID_ALL, PROPERTY_CAP, PROPERTY_CC,
-    PROPERTY_CSTS, PROPERTY_VS, VERSION,
+    ADMIN_KEEP_ALIVE, ADMIN_SET_FEATURES, DEPTH_MAX, EVENTS_OPEN_MAX, FABRICS_CONNECT,
+    FABRICS_PROPERTY_GET, FABRICS_PROPERTY_SET, FEATURE_ASYNC_EVENTS, FEATURE_HOST_ID,
+    FEATURE_KEEP_ALIVE, FEATURE_QUEUES, FEATURE_RESERVATION_MASK, FEATURE_RESERVATION_PERSISTS,
+    FEATURE_VOLATILE_CACHE, IO_QUEUES_MAX, LOG_ANA, LOG_CHANGED_NAMESPACES, LOG_DISCOVERY,
+    LOG_RESERVATION, NOTICE_ANA, NOTICE_DISCOVERY, NOTICE_NAMESPACES, NOTICE_RESERVATION, NSID_ALL,
+    PROPERTY_CAP, PROPERTY_CC, PROPERTY_CSTS, PROPERTY_VS, VERSION,
 };
 use crate::subsystem::Service;
 use alloc::vec::Vec;
@@ -207,8 +207,11 @@ impl Controller {
         Some((self.waiting.remove(0), result))
     }
 
-    /// An administration command, but connect.
+    /// An administration command.
     pub(crate) fn administer(&mut self, command: &Command) -> Answer {
+        if self.waiting.contains(&command.id()) {
+            return Answer::Failed(Status::ID_CONFLICT);
+        }
         if command.is_fabrics() {
             return self.property(command);
         }
@@ -256,6 +259,8 @@ impl Controller {
                 Answer::Done(0)
             }
             FABRICS_PROPERTY_SET => Answer::Failed(Status::INVALID_FIELD),
+            // The queue is connected.
+            FABRICS_CONNECT => Answer::Failed(Status::SEQUENCE_ERROR),
             _ => Answer::Failed(Status::INVALID_OPCODE),
         }
     }

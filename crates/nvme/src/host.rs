@@ -166,7 +166,7 @@ impl Host {
     }
 
     /// Appends a command with data of its own, if there is any; gives its id.
-    fn command(
+    pub(crate) fn command(
         &mut self,
         opcode: u8,
         inline: &[u8],

@@ -29,6 +29,7 @@ extern crate alloc;
 mod auth;
 mod bytes;
 mod command;
+mod connect;
 mod connection;
 mod controller;
 mod examine;
@@ -54,7 +55,8 @@ pub use auth::{
     Seed, Verdict,
 };
 pub use command::Status;
-pub use connection::{CloseReason, Connect, Connection, Event, Fed, Want};
+pub use connect::{Connect, ConnectField, Refusal};
+pub use connection::{CloseReason, Connection, Event, Fed, Want};
 pub use controller::Controller;
 
 pub use host::{Host, HostEvent, HostFault};

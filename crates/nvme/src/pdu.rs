@@ -108,9 +108,13 @@ impl Common {
             return Ok(Common { kind, flags, header_bytes, head_bytes: plain, data_bytes: 0 });
         }
         let carries = matches!(kind, PDU_COMMAND | PDU_H2C_DATA | PDU_C2H_DATA);
+        if !carries || total < plain {
+            return Err(Fatal::Field(4));
+        }
         let head_bytes = usize::from(bytes[3]);
-        if !carries || head_bytes < plain || head_bytes > HEAD_BYTES_MAX {
-            return Err(Fatal::Field(if carries { 3 } else { 4 }));
+        const { assert!(u8::MAX as usize <= HEAD_BYTES_MAX) };
+        if head_bytes < plain || !head_bytes.is_multiple_of(4) {
+            return Err(Fatal::Field(3));
         }
         let trailer = if digests.data { DIGEST_BYTES } else { 0 };
         let data_bytes = total.checked_sub(head_bytes + trailer).filter(|&bytes| bytes > 0);

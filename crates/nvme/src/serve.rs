@@ -7,13 +7,14 @@
 
 use crate::bytes::{length_u32, u32_at, u64_at};
 use crate::command::{Command, Sgl, Status};
-use crate::connection::{CloseReason, Connection, Event, Phase, Role, connect_of};
+use crate::connect::{Refusal, connect_of};
+use crate::connection::{CloseReason, Connection, Event, Phase, Role};
 use crate::controller::{Answer, Controller};
 use crate::notice::Notice;
 use crate::number::{
-    AUTH_REQUIRED, DEALLOCATED_BYTES_MAX, FABRICS_CONNECT, FABRICS_PROPERTY_SET, FLAG_LAST,
-    FLAG_SUCCESS, GATHER_BYTES_MAX, IO_COMPARE, IO_DATASET, IO_FLUSH, IO_READ,
-    IO_RESERVATION_REPORT, IO_VERIFY, IO_WRITE, IO_WRITE_ZEROES, NSID_ALL, TRANSFER_BYTES_MAX,
+    AUTH_REQUIRED, DEALLOCATED_BYTES_MAX, FABRICS_PROPERTY_SET, FLAG_LAST, FLAG_SUCCESS,
+    GATHER_BYTES_MAX, IO_COMPARE, IO_DATASET, IO_FLUSH, IO_READ, IO_RESERVATION_REPORT, IO_VERIFY,
+    IO_WRITE, IO_WRITE_ZEROES, NSID_ALL, TRANSFER_BYTES_MAX,
 };
 use crate::open::{Open, OpenKind};
 use crate::pdu::{put_read, put_ready, put_response};
@@ -82,9 +83,9 @@ impl Connection {
     /// # Panics
     /// If no connect command is open.
     #[must_use]
-    pub fn refuse(&mut self, status: Status, send: &mut Vec<u8>) -> CloseReason {
+    pub fn refuse(&mut self, refusal: Refusal, send: &mut Vec<u8>) -> CloseReason {
         let Role::Connecting { id } = self.role else { panic!("no connect command is open") };
-        self.respond(id, 0, status, send);
+        self.respond(id, refusal.result(), refusal.status(), send);
         self.phase = Phase::Closed;
         CloseReason::Refused
     }
@@ -188,7 +189,10 @@ impl Connection {
 
     /// A command's head is there, and `inline` bytes of data behind it.
     pub(crate) fn take(&mut self, command: Command, inline: u32) -> Taken {
-        if command.is_fused() {
+        if matches!(self.role, Role::Unconnected) {
+            return Taken::Later;
+        }
+        if !command.has_right_flags() {
             return Taken::Refused(Status::INVALID_FIELD);
         }
         if self.is_of_proof(&command) {
@@ -198,6 +202,9 @@ impl Connection {
             return Taken::Refused(Status::AUTH_REQUIRED);
         }
         let Role::Io { namespaces } = &self.role else { return Taken::Later };
+        if command.is_connect() {
+            return Taken::Refused(Status::SEQUENCE_ERROR);
+        }
         if command.is_fabrics() {
             return Taken::Refused(Status::INVALID_OPCODE);
         }
@@ -248,7 +255,7 @@ impl Connection {
         }
         match &mut self.role {
             Role::Unconnected => {
-                if !(command.is_fabrics() && command.fabrics_type() == FABRICS_CONNECT) {
+                if !command.is_connect() {
                     self.respond(command.id(), 0, Status::SEQUENCE_ERROR, send);
                     return None;
                 }
@@ -258,8 +265,8 @@ impl Connection {
                         self.phase = Phase::Answer;
                         Some(Event::Connect(Box::new(connect)))
                     }
-                    Err(status) => {
-                        self.respond(command.id(), 0, status, send);
+                    Err(refusal) => {
+                        self.respond(command.id(), refusal.result(), refusal.status(), send);
                         None
                     }
                 }

@@ -4,9 +4,9 @@ use crate::mutate::low;
 use crate::{Target, nothing, outcome};
 use base::{Duration, Instant, Prng};
 use nvme::{
-    Access, CloseReason, Connection, Controller, Credentials, Digests, Event, Examiner, Group,
-    Hash, Host, Names, Namespace, Op, Prover, Secret, Seed, Service, Slot, Status, Subsystem,
-    TlsKey, TlsNames, Want,
+    Access, CloseReason, ConnectField, Connection, Controller, Credentials, Digests, Event,
+    Examiner, Group, Hash, Host, Names, Namespace, Op, Prover, Refusal, Secret, Seed, Service,
+    Slot, Status, Subsystem, TlsKey, TlsNames, Want,
 };
 
 /// Our controller.
@@ -336,7 +336,8 @@ impl End {
         }
         match event {
             Event::Connect(connect) if connect.subsystem != NQN => {
-                self.closed = Some(self.connection.refuse(Status::CONNECT_INVALID, &mut self.send));
+                let refusal = Refusal::invalid(ConnectField::Subsystem);
+                self.closed = Some(self.connection.refuse(refusal, &mut self.send));
             }
             Event::Connect(connect) if connect.queue == 0 => {
                 let keep_alive = Duration::from_millis(u64::from(connect.keep_alive_ms));

@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 use export::PskOffer;
 use nvme::{
-    Access, Connect, Controller, DISCOVERY_NQN, Entry, Examiner, Names, Namespace, Secret, Seed,
-    Service, Status, Subsystem, TlsNames, TlsPsk,
+    Access, Connect, ConnectField, Controller, DISCOVERY_NQN, Entry, Examiner, Names, Namespace,
+    Refusal, Secret, Seed, Service, Status, Subsystem, TlsNames, TlsPsk,
 };
 use sys::{Psk, PskTls};
 
@@ -412,22 +412,22 @@ impl Node {
 
     /// A host asks for a queue.
     pub(super) fn on_connect(&mut self, key: Key, connect: &Connect) {
-        if let Err(status) = self.try_connect(key, connect)
+        if let Err(refusal) = self.try_connect(key, connect)
             && let Some(client) = self.clients.get_mut(key)
             && let Some(connection) = client.connection.nvme()
         {
-            connection.refuse(status);
+            connection.refuse(refusal);
         }
         self.stir_client(key);
     }
 
-    fn try_connect(&mut self, key: Key, connect: &Connect) -> Result<(), Status> {
+    fn try_connect(&mut self, key: Key, connect: &Connect) -> Result<(), Refusal> {
         if self.stopping.is_some() {
-            return Err(Status::CONNECT_BUSY);
+            return Err(Status::CONNECT_BUSY.into());
         }
         if connect.subsystem == DISCOVERY_NQN {
             if connect.queue != 0 {
-                return Err(Status::CONNECT_INVALID);
+                return Err(Refusal::invalid(ConnectField::Queue));
             }
             // In the clear as well: it tells where TLS is to be spoken.
             self.check_names(key, connect)?;
@@ -435,7 +435,7 @@ impl Node {
             let discoverers = keys.into_iter().filter(|&key| self.discovered_by(key).is_some());
             if discoverers.count() >= DISCOVERIES_MAX {
                 warning_limited!("the discovery service has {DISCOVERIES_MAX} hosts already");
-                return Err(Status::CONNECT_BUSY);
+                return Err(Status::CONNECT_BUSY.into());
             }
             let service = self.discovery(key, &connect.host);
             let keep_alive_ms = match connect.keep_alive_ms {
@@ -452,7 +452,7 @@ impl Node {
         let found = self.resources.iter().find(|(_, resource)| {
             self.nqn_of(&resource.name) == connect.subsystem && resource.configuration().is_some()
         });
-        let (resource, entry) = found.ok_or(Status::CONNECT_INVALID)?;
+        let (resource, entry) = found.ok_or(Refusal::invalid(ConnectField::Subsystem))?;
         let (service, shards) = (self.service_of(entry), entry.shard_count());
         let sealed = self.check_seal(key, connect)?;
         let inside = if sealed.is_some() { ", inside TLS" } else { "" };
@@ -462,7 +462,7 @@ impl Node {
         } else {
             let (way, keep_alive) = self.controller_of(connect)?;
             let controller = connect.controller;
-            let Service::Volumes(subsystem) = service else { return Err(Status::INTERNAL) };
+            let Service::Volumes(subsystem) = service else { return Err(Status::INTERNAL.into()) };
             let client = self.clients.get_mut(key).ok_or(Status::INTERNAL)?;
             (client.controller, client.way) = (Some(controller), way);
             (client.queue, client.keep_alive) = (connect.queue, keep_alive);
@@ -742,7 +742,8 @@ impl Node {
 
     /// The controller that a queue for I/O is to be of, if it is there and switched on, and the queue one that it may have and has not:
     /// its way, and how often its host will be heard of.
-    fn controller_of(&mut self, connect: &Connect) -> Result<(Option<Way>, Duration), Status> {
+    fn controller_of(&mut self, connect: &Connect) -> Result<(Option<Way>, Duration), Refusal> {
+        let invalid = |field| Err(Refusal::invalid(field));
         for key in self.clients.keys() {
             let Some(client) = self.clients.get_mut(key) else { continue };
             let claims = client.claim.as_ref().map(|one| (one.host.clone(), one.host_id));
@@ -755,22 +756,27 @@ impl Node {
             let controller = controller.filter(|one| one.id() == connect.controller);
             let Some(controller) = controller.filter(of_subsystem) else { continue };
             // A queue belongs to the host whose controller it is of.
-            if claims.is_some_and(|claims| claims != (connect.host.clone(), connect.host_id)) {
-                return Err(Status::CONNECT_HOST);
+            if let Some((host, host_id)) = claims {
+                if host != connect.host {
+                    return invalid(ConnectField::Host);
+                }
+                if host_id != connect.host_id {
+                    return invalid(ConnectField::HostId);
+                }
             }
-            if connect.queue > controller.queues() {
-                return Err(Status::CONNECT_INVALID);
+            if !controller.is_enabled() || connect.queue > controller.queues() {
+                return invalid(ConnectField::Queue);
             }
-            let (is_enabled, keep_alive) = (controller.is_enabled(), controller.keep_alive());
+            let keep_alive = controller.keep_alive();
             // Who has only said whose it is keeps its host from none.
             let same =
                 |one: &Client| one.way == way && one.queue == connect.queue && one.opened.is_some();
-            if !is_enabled || self.clients.iter().any(|(_, one)| same(one)) {
-                return Err(Status::SEQUENCE_ERROR);
+            if self.clients.iter().any(|(_, one)| same(one)) {
+                return Err(Status::SEQUENCE_ERROR.into());
             }
             return Ok((way, keep_alive));
         }
-        Err(Status::CONNECT_INVALID)
+        invalid(ConnectField::Controller)
     }
 
     /// Of the subsystem of this name.
