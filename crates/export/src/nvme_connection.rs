@@ -45,6 +45,8 @@ struct Open {
     parts: Parts,
     /// What is to be deallocated, or verified, and was not submitted yet.
     rest: VecDeque<Range<u64>>,
+    /// Of what is read with FUA: it was not flushed yet.
+    owes_flush: bool,
     failed: Option<AnswerError>,
     /// Of a comparison: something is not the same.
     differs: bool,
@@ -67,6 +69,7 @@ impl Open {
     /// If nothing is.
     fn end(&mut self) -> Ended {
         (self.waiting, self.submitted, self.room) = (0, 0, None);
+        self.owes_flush = false;
         self.rest.clear();
         Ended {
             request: self.request.take().expect("it is answered once"),

@@ -58,6 +58,6 @@ pub struct Request {
     /// Which bytes, inside the volume and in whole blocks. Empty for a flush and where the operation names ranges. Reads,
     /// writes and comparisons have at most [`crate::TRANSFER_BYTES_MAX`].
     pub range: Range<u64>,
-    /// What it writes survives a power cut once answered. Only for what writes.
+    /// What it writes survives a power cut once answered; so does what it reads.
     pub fua: bool,
 }

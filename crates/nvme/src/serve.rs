@@ -405,7 +405,7 @@ fn judge(command: &Command, inline: u32, namespaces: &[Namespace]) -> Result<Req
         return Ok(Request { op, range, fua, ..whole });
     }
     if opcode == IO_VERIFY {
-        return Ok(Request { op: Op::Verify, range, ..whole });
+        return Ok(Request { op: Op::Verify, range, fua, ..whole });
     }
     if length > u64::from(TRANSFER_BYTES_MAX) {
         return Err(Status::INVALID_FIELD);
@@ -429,7 +429,6 @@ fn judge(command: &Command, inline: u32, namespaces: &[Namespace]) -> Result<Req
         (IO_COMPARE, sgl) => Op::Compare { inline: matches!(sgl, Sgl::Inline { .. }) },
         (_, sgl) => Op::Write { inline: matches!(sgl, Sgl::Inline { .. }) },
     };
-    let fua = fua && opcode == IO_WRITE;
     Ok(Request { op, range, fua, ..whole })
 }
 

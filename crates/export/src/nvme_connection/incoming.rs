@@ -10,7 +10,7 @@ use base::{AnswerError, Instant, Op, ReservationCommand, SECTOR_BYTES, Span, Vol
 use nvme::{Event, Request, Slot, Status, Want};
 use sys::{Buffer, PskFault, Room};
 
-use super::outgoing::has_data;
+use super::outgoing::{has_data, reads};
 use super::{Demand, NvmeConnection, Open, Parts, Receiving};
 use crate::nbd_connection::{Ask, BYTES_OPEN_MAX, GUARDED_BYTES, Tag, UNSENT_BYTES_MAX};
 use crate::pieces::{PIECE_BYTES, cost_bytes, pieces_of};
@@ -320,6 +320,7 @@ impl NvmeConnection {
         let op = request.op.clone();
         self.open_bytes += if has_data(&op) { length } else { 0 };
         let open = &mut self.open[slot.index()];
+        open.owes_flush = request.fua && reads(&op);
         open.request = Some(request);
         open.parts = parts;
         open.room = room;
@@ -408,9 +409,14 @@ impl NvmeConnection {
         self.settle(slot);
     }
 
-    /// Submits more of what is to be deallocated, or verified; of the latter one piece, whose bytes have room.
+    /// Submits more of what is to be deallocated, or verified; of the latter one piece, whose bytes have room. Of what was read with
+    /// FUA a flush, so that what it shows survives a power cut.
     fn go_on(&mut self, slot: Slot, demands: &mut Vec<Demand>) {
-        let request = self.open[slot.index()].request.as_ref().expect("it is open");
+        let open = &mut self.open[slot.index()];
+        if open.rest.is_empty() && std::mem::take(&mut open.owes_flush) {
+            return self.flush(slot, demands);
+        }
+        let request = open.request.as_ref().expect("it is open");
         let (op, most) = match request.op {
             nvme::Op::Verify => (Op::Read, 1),
             _ => (Op::Zero { unmap: true }, DEALLOCATIONS_MAX),
@@ -472,7 +478,8 @@ impl NvmeConnection {
             open.failed = Some(AnswerError::Gone);
             return;
         }
-        let fua = open.request.as_ref().is_some_and(|request| request.fua);
+        let writes = matches!(op, Op::Write | Op::Zero { .. });
+        let fua = writes && open.request.as_ref().is_some_and(|request| request.fua);
         let count = (piece.end - piece.start) / SECTOR_BYTES;
         let count = u32::try_from(count).expect("a piece is a MiB at most");
         let span = Span::new(piece.start / SECTOR_BYTES, count).expect("checked to be inside");

@@ -32,8 +32,11 @@ impl NvmeConnection {
         let slot = request.slot;
         assert!(open.waiting > 0, "a piece is answered once");
         open.waiting -= 1;
+        // What is read with FUA is there when its flush is asked for.
+        let is_flush = request.fua && !open.owes_flush;
         match result {
             Ok(()) => match request.op {
+                nvme::Op::Read | nvme::Op::Compare { .. } if is_flush => {}
                 nvme::Op::Read => {
                     if let (Some(buffer), Some(room)) = (&buffer, &mut open.room) {
                         buffer.charge(room.split(buffer.capacity()));
@@ -80,7 +83,7 @@ impl NvmeConnection {
         if open.waiting > 0 {
             return;
         }
-        if !open.rest.is_empty() && open.failed.is_none() {
+        if (!open.rest.is_empty() || open.owes_flush) && open.failed.is_none() {
             self.unfinished.push(slot);
             return;
         }
@@ -173,6 +176,6 @@ pub(super) fn has_data(op: &nvme::Op) -> bool {
 }
 
 /// Whether what fails is a read.
-fn reads(op: &nvme::Op) -> bool {
+pub(super) fn reads(op: &nvme::Op) -> bool {
     matches!(op, nvme::Op::Read | nvme::Op::Compare { .. } | nvme::Op::Verify)
 }

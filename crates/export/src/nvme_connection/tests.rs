@@ -22,6 +22,8 @@ struct Bench {
     asked: Vec<(Op, u16, u16, u64, u64)>,
     /// Questions that are not answered while it is `Some`.
     held: Option<Vec<Ask>>,
+    /// Only flushes.
+    hold_flushes: bool,
     refuse: Option<AnswerError>,
     /// The host's side of TLS.
     tls: Option<PskSession>,
@@ -65,6 +67,7 @@ impl Bench {
             disks: [vec![0; 8 * MIB], vec![0; 8 * MIB]],
             asked: Vec::new(),
             held: None,
+            hold_flushes: false,
             refuse: None,
             tls: None,
         };
@@ -169,6 +172,10 @@ impl Bench {
                     self.connection.serves(1, vec![volume(1), volume(2)], 2);
                 }
                 Demand::Switched => {}
+                Demand::Ask(ask) if self.hold_flushes && ask.op == Op::Flush => {
+                    self.held.get_or_insert_default().push(ask);
+                }
+                Demand::Ask(ask) if self.hold_flushes => self.answer(ask),
                 Demand::Ask(ask) => match &mut self.held {
                     Some(held) => held.push(ask),
                     None => self.answer(ask),
@@ -321,6 +328,59 @@ fn a_flush_goes_to_every_shard_of_what_it_names() {
         assert_eq!(bench.end_of(id).0, Status::SUCCESS);
         let asked: Vec<(u16, u16)> = bench.asked.iter().map(|ask| (ask.1, ask.2)).collect();
         assert_eq!(asked, expected);
+    }
+}
+
+/// Sets FUA in the command that was made last, whose data does not come with it.
+fn fua(send: &mut [u8]) {
+    let at = send.len() - 72 + 8 + 51;
+    send[at] |= 1 << 6;
+}
+
+#[test]
+fn what_is_read_with_fua_is_flushed_before_it_is_shown() {
+    type Make = fn(&mut Host, &mut Vec<u8>) -> u16;
+    let makes: [(Make, Status); 4] = [
+        (|host, send| host.read(2, (200, 256), 12, send), Status::SUCCESS),
+        (|host, send| host.verify(2, (200, 256), send), Status::SUCCESS),
+        (|host, send| host.compare_later(2, (200, 256), 12, send), Status::SUCCESS),
+        (|host, send| host.compare_later(2, (201, 256), 12, send), Status::COMPARE_FAILURE),
+    ];
+    let data = pattern(MIB);
+    for (number, (make, expected)) in makes.into_iter().enumerate() {
+        for (refuse, lost) in [(None, false), (Some(AnswerError::Io), false), (None, true)] {
+            let mut bench = Bench::new(Digests::default(), 4 * MIB);
+            bench.disks[1][200 * 4096..][..MIB].copy_from_slice(&data);
+            let id = make(&mut bench.host, &mut bench.send);
+            fua(&mut bench.send);
+            bench.hold_flushes = true;
+            if let [HostEvent::Asked { tag, .. }] = bench.carry()[..] {
+                bench.host.send_data((id, tag), 0, &data, 100_000, &mut bench.send);
+                assert_eq!(bench.carry(), []);
+            }
+            let read: Vec<Op> = bench.asked.iter().map(|ask| ask.0).collect();
+            assert_eq!(read, [Op::Read; 2], "{number}");
+            let flushes = bench.held.take().expect("held");
+            let asked: Vec<_> = flushes.iter().map(|ask| (ask.op, ask.shard, ask.fua)).collect();
+            assert_eq!(asked, [(Op::Flush, 0, false), (Op::Flush, 1, false)], "{number}");
+            if lost {
+                bench.connection.lose();
+            }
+            bench.refuse = refuse;
+            for ask in flushes {
+                bench.answer(ask);
+            }
+            let expected = match (refuse, lost) {
+                (None, false) => expected,
+                (None, true) => Status::LOST,
+                _ => Status::READ_ERROR,
+            };
+            let (status, shown) = bench.end_of(id);
+            assert_eq!(status, expected, "{number}");
+            let is_shown = number == 0 && status == Status::SUCCESS;
+            assert!(if is_shown { shown == data } else { shown.is_empty() }, "{number}");
+            assert_eq!((bench.connection.open_count(), bench.pool.used_bytes()), (0, 0));
+        }
     }
 }
 
