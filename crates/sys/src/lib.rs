@@ -65,7 +65,7 @@ pub use netlink::Netlink;
 pub use outgoing::Outgoing;
 pub use pool::{Account, BUFFER_CLASSES_BYTES, Budget, BufferPool, Room};
 pub use psk::{PSK_HANDSHAKE_BYTES_MAX, Psk, PskFault, PskKeys, PskSession, PskTls};
-pub use replace::replace_file;
+pub use replace::{make_directory, replace_file};
 pub use shared::{HANDLES_MAX, SharedMemory};
 pub use socket::{SocketAddress, listen_tcp, listen_unix, listen_unix_private};
 pub use ublk::{

@@ -274,6 +274,8 @@ impl Zeroing {
     pub(crate) fn advance(&mut self, result: i32) -> Option<i32> {
         let refused = result == -libc::EOPNOTSUPP || result == -libc::ENOSYS;
         match self.stage {
+            // A signal came first: the same again.
+            _ if result == -libc::EINTR => {}
             ZeroStage::Punch if refused => self.stage = ZeroStage::ZeroRange,
             ZeroStage::ZeroRange if refused => self.stage = ZeroStage::Write,
             _ if result < 0 => return Some(result),

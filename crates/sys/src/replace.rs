@@ -33,9 +33,29 @@ pub fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     })
 }
 
+/// Makes a directory, with those above it that lack. One that it has made is there after a loss of power.
+///
+/// # Errors
+/// The kernel's; then some of them may be there.
+pub fn make_directory(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    if parent != path {
+        make_directory(parent)?;
+    }
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => {}
+        made => made?,
+    }
+    File::open(parent)?.sync_all()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::replace_file;
+    use super::{make_directory, replace_file};
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
 
@@ -55,6 +75,21 @@ mod tests {
         }
         std::fs::set_permissions(&directory, Permissions::from_mode(0o700)).expect("its own");
         std::fs::remove_dir_all(&directory).expect("this test's own");
+    }
+
+    #[test]
+    fn directories_are_made_with_those_above_them_and_a_file_is_none() {
+        let name = format!("sys-directories-{:x}", crate::random_u64());
+        let root = std::env::temp_dir().join(name);
+        let deep = root.join("one/two");
+        for _ in 0..2 {
+            make_directory(&deep).expect("nobody else's business");
+            assert!(deep.is_dir());
+        }
+        std::fs::write(deep.join("file"), "").expect("this test's own");
+        make_directory(&deep.join("file")).expect_err("a file is there");
+        make_directory(&deep.join("file/three")).expect_err("a file is above it");
+        std::fs::remove_dir_all(&root).expect("this test's own");
     }
 
     #[test]

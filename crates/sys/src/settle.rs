@@ -64,6 +64,8 @@ impl Hands {
             }
             Operation::Watch { .. } if cancelled => Some(Err(Errno::CANCELED)),
             Operation::Watch { .. } => Some(plain(result)),
+            // A signal came first: the disk has said nothing.
+            Operation::Sync { .. } if result == -libc::EINTR && !cancelled => None,
             Operation::Connect { .. } | Operation::Sync { .. } => {
                 assert!(!more, "one step, one completion");
                 let closed = cancelled && result < 0;

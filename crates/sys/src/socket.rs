@@ -74,8 +74,9 @@ pub fn listen_tcp(address: SocketAddr) -> Result<Listener, Errno> {
 /// Listens on a Unix path. A socket file that nobody listens on any more is replaced.
 ///
 /// # Errors
-/// `EADDRINUSE` if someone listens there or it is no socket; the kernel's otherwise.
+/// `EADDRINUSE` if someone listens there or it is no socket, `ENAMETOOLONG` of 108 bytes or more; the kernel's otherwise.
 pub fn listen_unix(path: &Path) -> Result<Listener, Errno> {
+    RawAddress::of_path(path)?;
     replace_stale(path, || {
         let listener = UnixListener::bind(path).map_err(|error| Errno::of(&error))?;
         Ok(Listener::from(OwnedFd::from(listener)))

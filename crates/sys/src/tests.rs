@@ -444,6 +444,8 @@ fn zeroes_are_written_where_nothing_cheaper_works() {
         zeroes: BufferPool::new(1 << 20).take_zeroed(1 << 20).unwrap(),
     };
     assert_eq!(zeroing.advance(-libc::EOPNOTSUPP), None);
+    assert_eq!(zeroing.advance(-libc::EINTR), None, "a signal came first");
+    assert_eq!(zeroing.stage, crate::operation::ZeroStage::ZeroRange);
     assert_eq!(zeroing.advance(-libc::EOPNOTSUPP), None);
     assert_eq!(zeroing.advance(1 << 20), None, "the first of three");
     assert_eq!(zeroing.advance(2 << 20), None, "all written, now the flush");
@@ -807,6 +809,10 @@ fn a_lock_keeps_others_out() {
 fn a_stale_unix_socket_is_replaced_and_a_live_one_is_not() {
     let scratch = Scratch::new();
     let path = scratch.0.join("socket");
+    let long = path.with_file_name("x".repeat(108));
+    for listen in [listen_unix, listen_unix_private] {
+        assert_eq!(listen(&long).unwrap_err(), Errno(libc::ENAMETOOLONG));
+    }
     let listener = listen_unix(&path).unwrap();
     assert_eq!(listen_unix(&path).unwrap_err(), Errno(libc::EADDRINUSE));
     drop(listener);
