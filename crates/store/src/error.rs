@@ -26,8 +26,10 @@ pub enum StoreError {
         /// What, in words for the user.
         what: &'static str,
     },
-    /// It cannot be written.
+    /// It is where nothing can be written.
     ReadOnly,
+    /// This process may not open it for writing, or it is a device that takes no writes.
+    Denied,
     /// Memory was asked for without the flag that says its loss is accepted.
     NoMemoryFlag,
     /// Neither a file nor a block device, or with blocks of a size that does not fit.
@@ -41,7 +43,8 @@ impl From<Errno> for StoreError {
         match errno {
             Errno::NOT_FOUND => StoreError::NotFound,
             Errno::BUSY => StoreError::InUse,
-            Errno::READ_ONLY | Errno::DENIED => StoreError::ReadOnly,
+            Errno::READ_ONLY => StoreError::ReadOnly,
+            Errno::DENIED => StoreError::Denied,
             other => StoreError::Io(other),
         }
     }
@@ -61,7 +64,15 @@ impl std::fmt::Display for StoreError {
                  system (XFS has larger files than ext4)"
             ),
             StoreError::ForeignData { what } => write!(out, "it holds {what}"),
-            StoreError::ReadOnly => write!(out, "it cannot be written"),
+            StoreError::ReadOnly => write!(
+                out,
+                "nothing can be written there: the file system is read-only, or is for this service (systemd: \
+                 ReadWritePaths=)"
+            ),
+            StoreError::Denied => write!(
+                out,
+                "it may not be opened for writing: by its mode or its directory's, or as a device that is read-only"
+            ),
             StoreError::NoMemoryFlag => {
                 write!(out, "a store in memory loses everything; allow it in so many words")
             }
