@@ -1,11 +1,27 @@
 //! What the node tells its operator: lines on standard error, with a level and the time in UTC.
 //!
 //! A line names the thing it is about and the cause; under systemd each goes to the journal with its
-//! priority. Not here: what is counted (`status`), what is asked for (`admin`).
+//! priority.
+//!
+//! Always: a thread that serves never waits for whoever reads standard error: once the node has begun lines go to a
+//! thread of their own, so many that wait are the most, and how many had to be left out is said.
+//!
+//! Not here: what is counted (`status`), what is asked for (`admin`).
 
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::collections::VecDeque;
 use std::fmt;
 use std::io::Write;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// Lines that wait to be written, at most.
+const LINES_MAX: usize = 1024;
+/// Bytes of one line, at most.
+const LINE_BYTES_MAX: usize = 4096;
+/// How long the end of the process waits until what was said is written.
+const END_LIMIT: Duration = Duration::from_secs(1);
 
 /// How much a line matters.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -32,11 +48,19 @@ pub(crate) fn enabled(level: Level) -> bool {
     level as u8 <= LEVEL.load(Ordering::Relaxed)
 }
 
-/// Writes one line. A standard error that cannot be written to is no reason to stop serving disks.
+/// Says one line. A standard error that cannot be written to is no reason to stop serving disks, nor to wait.
 pub(crate) fn write(level: Level, what: fmt::Arguments<'_>) {
     if !enabled(level) {
         return;
     }
+    let line = line_of(level, what);
+    match WRITER.get() {
+        Some(writer) => writer.push(line),
+        None => drop(std::io::stderr().write_all(line.as_bytes())),
+    }
+}
+
+fn line_of(level: Level, what: fmt::Arguments<'_>) -> String {
     let name = match level {
         Level::Error => "error",
         Level::Warn => "warn",
@@ -44,8 +68,121 @@ pub(crate) fn write(level: Level, what: fmt::Arguments<'_>) {
         Level::Debug => "debug",
     };
     let now = sys::wall_clock_ms();
-    let line = format!("{} {name:5} {what}\n", Utc(now / 1000, now % 1000));
-    std::io::stderr().lock().write_all(line.as_bytes()).ok();
+    let mut line = format!("{} {name:5} {what}", Utc(now / 1000, now % 1000));
+    if line.len() >= LINE_BYTES_MAX {
+        let fits = (0..=LINE_BYTES_MAX - 5).rev().find(|&end| line.is_char_boundary(end));
+        line.truncate(fits.unwrap_or_default());
+        line.push_str(" ...");
+    }
+    line.push('\n');
+    line
+}
+
+/// Of this process, once its node has begun.
+static WRITER: OnceLock<Arc<Writer>> = OnceLock::new();
+
+/// From now on lines are written by a thread of their own, also the words of a panic. Call it when signals are blocked.
+pub(crate) fn begin() {
+    let writer = Arc::new(Writer::default());
+    let its_own = Arc::clone(&writer);
+    let thread = std::thread::Builder::new().name("log".to_owned());
+    if thread.spawn(move || its_own.write_to(std::io::stderr())).is_err() {
+        return;
+    }
+    WRITER.set(writer).ok();
+    std::panic::set_hook(Box::new(|what| {
+        let thread = std::thread::current();
+        let trace = Backtrace::capture();
+        write(
+            Level::Error,
+            format_args!("thread {} {what}", thread.name().unwrap_or("without a name")),
+        );
+        if trace.status() == BacktraceStatus::Captured {
+            let text = trace.to_string();
+            text.lines().for_each(|line| write(Level::Error, format_args!("{line}")));
+        }
+        end();
+    }));
+}
+
+/// Waits a moment until everything is written: the process is about to end.
+pub(crate) fn end() {
+    if let Some(writer) = WRITER.get() {
+        writer.wait_written(END_LIMIT);
+    }
+}
+
+/// Lines on their way to whoever reads them.
+#[derive(Default)]
+struct Writer {
+    queue: Mutex<Queue>,
+    more: Condvar,
+    less: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    lines: VecDeque<String>,
+    /// There was no room for so many after the last of them.
+    left_out: u64,
+    /// One that is among them no more is being written.
+    writing: bool,
+}
+
+impl Queue {
+    /// The next line to write. That some were left out is said where they would have stood.
+    fn take(&mut self) -> Option<String> {
+        self.lines.pop_front().or_else(|| self.confess())
+    }
+
+    fn confess(&mut self) -> Option<String> {
+        let count = std::mem::take(&mut self.left_out);
+        let words = "lines were left out: standard error did not take them in time";
+        (count > 0).then(|| line_of(Level::Warn, format_args!("{count} {words}")))
+    }
+}
+
+impl Writer {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, line: String) {
+        let mut queue = self.lock();
+        if queue.lines.len() >= LINES_MAX {
+            queue.left_out += 1;
+            return;
+        }
+        if let Some(words) = queue.confess() {
+            queue.lines.push_back(words);
+        }
+        queue.lines.push_back(line);
+        self.more.notify_one();
+    }
+
+    /// Writes lines as they come, as long as the process lasts.
+    fn write_to(&self, mut out: impl Write) {
+        loop {
+            let mut queue = self.lock();
+            let Some(line) = queue.take() else {
+                drop(self.more.wait(queue));
+                continue;
+            };
+            queue.writing = true;
+            drop(queue);
+            out.write_all(line.as_bytes()).ok();
+            self.lock().writing = false;
+            self.less.notify_all();
+        }
+    }
+
+    /// Whether everything is written, or was within this time.
+    fn wait_written(&self, limit: Duration) -> bool {
+        let is_left =
+            |queue: &mut Queue| queue.writing || !queue.lines.is_empty() || queue.left_out > 0;
+        let waited = self.less.wait_timeout_while(self.lock(), limit, is_left);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
 }
 
 /// Lines of one kind that others can cause, in a minute at most.
@@ -127,13 +264,100 @@ macro_rules! warning_limited {
         $crate::log::write_limited(&LIMIT, $crate::log::Level::Warn, format_args!($($word)*));
     }};
 }
+/// The same of an error.
+macro_rules! error_limited {
+    ($($word:tt)*) => {{
+        static LIMIT: $crate::log::Limit = $crate::log::Limit::new();
+        $crate::log::write_limited(&LIMIT, $crate::log::Level::Error, format_args!($($word)*));
+    }};
+}
 macro_rules! info { ($($word:tt)*) => { $crate::log::write($crate::log::Level::Info, format_args!($($word)*)) } }
 macro_rules! debug { ($($word:tt)*) => { $crate::log::write($crate::log::Level::Debug, format_args!($($word)*)) } }
-pub(crate) use {debug, error, info, warning, warning_limited};
+pub(crate) use {debug, error, error_limited, info, warning, warning_limited};
 
 #[cfg(test)]
 mod tests {
-    use super::{LINES_PER_MINUTE, Limit, Utc, civil};
+    use std::io::Write;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use super::{
+        LINE_BYTES_MAX, LINES_MAX, LINES_PER_MINUTE, Level, Limit, Utc, Writer, civil, line_of,
+    };
+
+    /// Takes a line each time it is told to, and keeps it.
+    struct Slow {
+        told: Receiver<()>,
+        taken: Arc<Mutex<Vec<String>>>,
+    }
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            // Nobody is left to tell it: then it takes everything.
+            self.told.recv().ok();
+            let line = String::from_utf8_lossy(bytes).into_owned();
+            self.taken.lock().expect("nobody panics with it").push(line);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A writer, who lets it write, and what was written.
+    fn slow() -> (Arc<Writer>, Sender<()>, Arc<Mutex<Vec<String>>>) {
+        let (tell, told) = channel();
+        let (writer, taken) = (Arc::new(Writer::default()), Arc::new(Mutex::new(Vec::new())));
+        let (its_own, out) = (Arc::clone(&writer), Slow { told, taken: Arc::clone(&taken) });
+        std::thread::spawn(move || its_own.write_to(out));
+        (writer, tell, taken)
+    }
+
+    #[test]
+    fn nobody_waits_for_a_log_that_is_not_read_and_what_was_left_out_is_said_in_its_place() {
+        let (writer, tell, taken) = slow();
+        writer.push("first\n".to_owned());
+        while !writer.lock().writing {
+            std::thread::yield_now();
+        }
+        (0..LINES_MAX + 7).for_each(|number| writer.push(format!("{number}\n")));
+        assert!(!writer.wait_written(Duration::ZERO), "nobody takes anything");
+        tell.send(()).expect("it writes");
+        while taken.lock().expect("whole").is_empty() {
+            std::thread::yield_now();
+        }
+        while writer.lock().lines.len() == LINES_MAX {
+            std::thread::yield_now();
+        }
+        writer.push("last\n".to_owned());
+        drop(tell);
+        assert!(writer.wait_written(Duration::from_secs(600)));
+        let taken = taken.lock().expect("whole");
+        assert_eq!(taken.len(), 1 + LINES_MAX + 2);
+        assert!(taken[LINES_MAX + 1].contains(" warn  7 lines were left out"), "{taken:?}");
+        assert_eq!((taken[0].as_str(), taken[LINES_MAX + 2].as_str()), ("first\n", "last\n"));
+    }
+
+    #[test]
+    fn lines_that_were_left_out_are_said_though_none_follows() {
+        let (writer, tell, taken) = slow();
+        (0..LINES_MAX + 9).for_each(|number| writer.push(format!("{number}\n")));
+        drop(tell);
+        let said = |line: &String| line.contains("lines were left out");
+        while !taken.lock().expect("whole").iter().any(said) {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_line_is_cut_where_a_character_ends() {
+        let long = "\u{e9}".repeat(LINE_BYTES_MAX);
+        let line = line_of(Level::Info, format_args!("{long}"));
+        assert!(line.len() <= LINE_BYTES_MAX && line.ends_with(" ...\n"), "{}", line.len());
+        assert!(line_of(Level::Info, format_args!("short")).ends_with(" info  short\n"));
+    }
 
     #[test]
     fn a_flood_is_a_few_lines_a_minute_and_a_count() {

@@ -55,7 +55,11 @@ fn main() -> ExitCode {
                 log::set_level(log::Level::Debug);
             }
             match config::Config::read(&dir) {
-                Ok(config) => node::run(config),
+                Ok(config) => {
+                    let status = node::run(config);
+                    log::end();
+                    status
+                }
                 Err(why) => {
                     let code = &wire::admin::codes::BAD_SETTINGS;
                     let (number, cause, remedy) = (code.code, code.cause, code.remedy);

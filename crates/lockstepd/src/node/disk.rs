@@ -20,7 +20,7 @@ use super::sums::{Check, Sums, blocks_around, extent_of};
 use super::threads::Parcel;
 use super::{Node, Purpose, Work};
 use crate::backing;
-use crate::log::error;
+use crate::log::{error, error_limited};
 use crate::slab::Key;
 
 /// One volume's backing store.
@@ -495,11 +495,14 @@ impl Node {
         waits
     }
 
-    /// A request failed: the log has each, the status why the first did.
+    /// A request failed: the log has the first, and of further ones a few a minute; the status why the first did.
     fn on_disk_failure(&mut self, key: Key, what: &str, errno: Errno) {
-        error!("{}: its disk failed a request ({what}): {errno}", self.name_of(key));
+        let name = self.name_of(key);
         let Some(resource) = self.resources.get(key) else { return };
-        if resource.disk_failure.is_none() {
+        if resource.disk_failure.is_some() {
+            error_limited!("{name}: its disk failed a request ({what}): {errno}");
+        } else {
+            error!("{name}: its disk failed a request ({what}): {errno}");
             let life = resource.life;
             self.note_disk_failure(key, errno);
             if !self.threads.is_first() {

@@ -556,7 +556,9 @@ pub(crate) fn run(config: Config) -> ExitCode {
     // Before any thread is started, so that every thread inherits it.
     sys::block_signals(&SIGNALS).ok();
     sys::raise_open_files().ok();
-    if let Err(errno) = sys::become_io_flusher() {
+    let spared = sys::become_io_flusher();
+    crate::log::begin();
+    if let Err(errno) = spared {
         info!(
             "the kernel does not spare this node when memory is short: PR_SET_IO_FLUSHER: {errno}"
         );

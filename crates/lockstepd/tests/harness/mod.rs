@@ -187,6 +187,11 @@ impl Cluster {
     /// The same, by a command that becomes the node when its arguments follow.
     pub(crate) fn start_by(&mut self, node: u16, command: Process) {
         self.spawn(node, command);
+        self.wait_answers(node);
+    }
+
+    /// Waits until a node answers.
+    pub(crate) fn wait_answers(&self, node: u16) {
         self.wait_for("the node answers", || {
             self.try_ask(node, &Request::new(1, Command::Ping {}))
                 .map(|_| ())
@@ -195,17 +200,22 @@ impl Cluster {
     }
 
     /// The same, without waiting until it answers.
-    pub(crate) fn spawn(&mut self, node: u16, mut command: Process) {
-        let settings = std::fs::read_to_string(self.home(node).join("node.toml"));
-        let says = |text: &String| text.lines().any(|line| line.starts_with("threads"));
-        if let (Some(threads), Ok(false)) = (usual_threads(), settings.as_ref().map(says)) {
-            self.add_settings(node, &format!("threads = {threads}"));
-        }
+    pub(crate) fn spawn(&mut self, node: u16, command: Process) {
         let log = std::fs::File::options()
             .create(true)
             .append(true)
             .open(self.home(node).join("log"))
             .expect("a log");
+        self.spawn_to(node, command, log);
+    }
+
+    /// The same with what the node says going elsewhere.
+    pub(crate) fn spawn_to(&mut self, node: u16, mut command: Process, log: impl Into<Stdio>) {
+        let settings = std::fs::read_to_string(self.home(node).join("node.toml"));
+        let says = |text: &String| text.lines().any(|line| line.starts_with("threads"));
+        if let (Some(threads), Ok(false)) = (usual_threads(), settings.as_ref().map(says)) {
+            self.add_settings(node, &format!("threads = {threads}"));
+        }
         let child = command
             .args(["node", "--verbose", "--dir"])
             .arg(self.home(node))
