@@ -439,7 +439,8 @@ impl Begun {
     /// Takes it back, as far as that goes: of what is left the next making says that it is there.
     pub(crate) fn undo(&self) {
         for path in self.made.iter().filter(|path| path.is_file()) {
-            if let Err(error) = std::fs::remove_file(path) {
+            let removed = std::fs::remove_file(path).and_then(|()| removal::sync_directory(path));
+            if let Err(error) = removed {
                 warning!("{}: what was begun of it is left: {error}", path.display());
             }
         }
@@ -623,7 +624,7 @@ fn make_files(
     let mut make = |path: &Path, bytes: u64, keep: Option<Keep>| {
         let existed = path.exists();
         if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent).ok();
+            sys::make_directory(parent).ok();
         }
         let result = match keep {
             Some(keep) => store::keep_file(path, keep.has_bytes, keep.kept_bytes, bytes),

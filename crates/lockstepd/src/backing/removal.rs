@@ -6,6 +6,9 @@
 //!
 //! Not here: whose a store is, and when it goes (`node`).
 
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
 use base::{ClusterId, ResourceId, SECTOR_BYTES, VolumeId};
 use replica::disk::{Layout, RECORD_BYTES, RECORD_COPIES, Record, Superblock, newest_record};
 use store::{MetadataPlace, Place, Store, StoreSpec};
@@ -59,9 +62,15 @@ fn give_back(plan: &Plan, all: &[Plan], label: &Superblock) -> Result<bool, Refu
     Ok(matches!(plan.spec.metadata, MetadataPlace::External { .. }))
 }
 
-/// Removes a store: nobody's first, then gone if it is a file. One that held the volume's bytes before the resource was
-/// made `stays`, without its metadata.
+/// Removes a store. What is a file and nothing else is gone at once, so that nothing is between: half of a removal could
+/// not be gone on with. Others are nobody's first, then gone if they are files. One that held the volume's bytes before the
+/// resource was made `stays`, without its metadata.
 fn remove(plan: &Plan, stays: bool) -> Result<(), Refused> {
+    if let Some(path) = plain_file(plan).filter(|_| !stays)
+        && std::fs::remove_file(path).is_ok()
+    {
+        return sync_directory(path).map_err(|error| failed(path, &error));
+    }
     match wipe(plan) {
         Err(refused) if plan_paths(plan).iter().any(|path| path.exists()) => return Err(refused),
         _ => {}
@@ -72,12 +81,32 @@ fn remove(plan: &Plan, stays: bool) -> Result<(), Refused> {
     };
     for path in plan_paths(plan).into_iter().filter(|path| Some(*path) != data) {
         if path.is_file() {
-            std::fs::remove_file(path).map_err(|error| {
-                Refused::new(&codes::STORE_FAILED, format!("{}: {error}", path.display()))
-            })?;
+            std::fs::remove_file(path).map_err(|error| failed(path, &error))?;
+            sync_directory(path).map_err(|error| failed(path, &error))?;
         }
     }
     Ok(())
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> Refused {
+    Refused::new(&codes::STORE_FAILED, format!("{}: {error}", path.display()))
+}
+
+/// The one file that a store is, if nothing else leads to what it holds.
+fn plain_file(plan: &Plan) -> Option<&Path> {
+    let (Place::Path(path), MetadataPlace::Internal { .. }) =
+        (&plan.spec.place, &plan.spec.metadata)
+    else {
+        return None;
+    };
+    let facts = std::fs::symlink_metadata(path).ok()?;
+    (facts.is_file() && facts.nlink() == 1).then_some(path.as_path())
+}
+
+/// What became of the names in a path's directory outlives a loss of power.
+pub(super) fn sync_directory(path: &Path) -> std::io::Result<()> {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    std::fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// Makes a store nobody's: its superblock and records are gone.

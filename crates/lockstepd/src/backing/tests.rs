@@ -195,6 +195,39 @@ fn a_removal_that_was_interrupted_goes_on() {
     }
 }
 
+#[test]
+fn a_file_is_gone_before_it_is_nobodys_so_that_a_removal_can_be_begun_again_at_any_moment() {
+    use std::os::unix::fs::FileExt;
+    let scratch = Scratch::new(Vec::new());
+    let path = scratch.directory.join("volume.img");
+    let plans = std::slice::from_ref(&scratch.plan);
+    let seen = std::fs::File::open(&path).expect("it is there");
+    let remove = || remove_labelled(&scratch.plan, plans, ClusterId(1), ResourceId(2));
+    let superblock = || {
+        let mut page = [0; 4096];
+        let at = seen.metadata().expect("a file").len() - scratch.plan.layout.total_bytes;
+        seen.read_exact_at(&mut page, at).expect("it is that long");
+        Superblock::decode(&page).is_ok()
+    };
+    assert!(superblock());
+    remove().expect("removed");
+    assert!(
+        !path.exists() && superblock(),
+        "nobody finds it, and nothing of it was changed before"
+    );
+    remove().expect("there is nothing to remove");
+    // Where something else leads to it, what is left there is nobody's.
+    let scratch = Scratch::new(Vec::new());
+    let other = scratch.directory.join("other.img");
+    std::fs::hard_link(scratch.directory.join("volume.img"), &other).expect("another name");
+    let plans = std::slice::from_ref(&scratch.plan);
+    remove_labelled(&scratch.plan, plans, ClusterId(1), ResourceId(2)).expect("removed");
+    let place = Place::Path(other);
+    let spec = StoreSpec { place, ..scratch.plan.spec.clone() };
+    let left = open(&Plan { spec, ..scratch.plan.clone() }, false).expect("it is a file");
+    assert!(!scratch.directory.join("volume.img").exists() && !left.is_ours());
+}
+
 /// What a resource with two volumes knows of itself, with a second one of so many blocks.
 fn knows(epoch: u64, blocks: u64) -> Configuration {
     let entry = |volume: u16, blocks: u64| VolumeEntry {

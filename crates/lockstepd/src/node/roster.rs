@@ -338,7 +338,7 @@ impl Roster {
         let text = toml::to_string(&file).map_err(|error| error.to_string())?;
         let text = format!("{CHECKSUM}{:08x}\n{text}", crc32c(text.as_bytes()));
         let directory = path.parent().expect("a roster has a directory");
-        std::fs::create_dir_all(directory).map_err(|error| error.to_string())?;
+        sys::make_directory(directory).map_err(|error| error.to_string())?;
         replace_file(path, text.as_bytes()).map_err(|error| error.to_string())
     }
 }
