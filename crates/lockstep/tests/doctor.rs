@@ -54,6 +54,24 @@ fn ports_and_peers_of_nodes_are_tried_and_what_is_missing_fails() {
     assert!(said.contains("/not/there: there is nothing"), "{said}");
 }
 
+#[test]
+fn settings_are_read_as_the_node_reads_them() {
+    let cluster = TestCluster::up(1, "file");
+    cluster.done(&["dev", "kill", "a"]);
+    let path = cluster.directory.join("a/node.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, format!("link-encryption = off\n{text}")).unwrap();
+    let told = cluster.json(&["doctor"]);
+    assert_eq!(finding(&told, "node a, listen")["verdict"], "ok", "{told}");
+    // Of another cluster: it is not started as if it were of this one.
+    let foreign = text.replacen("cluster = \"", "cluster = \"1", 1);
+    std::fs::write(&path, format!("link-encryption = off\n{foreign}")).unwrap();
+    let said = cluster.ends_with(1, &["dev", "start", "a"]);
+    assert!(said.contains("it was not started"), "{said}");
+    std::fs::write(&path, format!("link-encryption = off\n{text}")).unwrap();
+    cluster.done(&["dev", "start", "a"]);
+}
+
 /// A loop device over a file, detached at its end.
 struct Loop(PathBuf);
 

@@ -16,7 +16,7 @@ use base::{ClusterId, Duration, NodeId};
 use link::{LinkMode, Revocations};
 use serde::Deserialize;
 use store::FaultSpec;
-use wire::admin::check_name;
+use wire::admin::{check_name, with_quotes};
 
 use crate::node::{BUFFER_BYTES_MIN, THREADS_MAX};
 
@@ -148,19 +148,6 @@ impl Switch {
     fn is_on(self) -> bool {
         matches!(self, Switch::Truth(true) | Switch::Word(OnOff::On))
     }
-}
-
-/// `link-encryption = off` is what people write, and no TOML: the word gets its quotes here. No line is added.
-fn with_quotes(text: &str) -> String {
-    let quoted = |line: &str| {
-        let (key, value) = line.split_once('=')?;
-        let named = matches!(key.trim(), "link-encryption" | "link_encryption");
-        let word = value.split('#').next().unwrap_or_default().trim();
-        let bare = matches!(word, "on" | "off");
-        (named && bare).then(|| format!("{key}= \"{word}\""))
-    };
-    let lines = text.lines().map(|line| quoted(line).unwrap_or_else(|| line.to_owned()));
-    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Longer than a disk takes that mends a bad block by itself (7 s is usual for disks made for arrays),

@@ -13,6 +13,7 @@
 pub mod codes;
 mod file;
 mod hex;
+mod settings;
 mod status;
 
 pub use codes::Code;
@@ -21,6 +22,7 @@ pub use file::{
     LOG_EXTENTS_USUAL, NAME_BYTES_MAX, OptionsChange, ResourceFile, StoreKind, VOLUME_BYTES_MAX,
     check_name,
 };
+pub use settings::with_quotes;
 pub use status::{
     Event, Faults, Growing, NodeStatus, PeerStatus, ReplicaState, ReplicaStatus, ResourceStatus,
     Resync, ResyncDone, Rot, SplitBrain, Status, VerifyProgress, Verifying, VolumeStatus,

@@ -16,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, setsid};
+use wire::admin::with_quotes;
 
 use crate::admin::Node;
 use crate::cluster::{DevCluster, NodeEntry};
@@ -107,7 +108,8 @@ pub(crate) fn start(cluster: &DevCluster, node: &NodeEntry) -> Result<Started, P
 /// read the node itself complains about.
 fn refuse_foreign(cluster: &DevCluster, node: &NodeEntry, directory: &Path) -> Result<(), Problem> {
     let path = directory.join("node.toml");
-    let settings = fs::read_to_string(&path).ok().and_then(|text| text.parse::<toml::Table>().ok());
+    let text = fs::read_to_string(&path).ok();
+    let settings = text.and_then(|text| with_quotes(&text).parse::<toml::Table>().ok());
     let Some(settings) = settings else { return Ok(()) };
     let foreign = settings.get("cluster").and_then(toml::Value::as_str);
     let foreign = foreign.filter(|other| *other != cluster.file.cluster);

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use toml::Table;
+use wire::admin::with_quotes;
 
 use super::Finding;
 use crate::problem::{FILE, Problem};
@@ -25,7 +26,9 @@ pub(super) fn settings(directory: &Path) -> Result<Table, Problem> {
     let path = directory.join("node.toml");
     fs::read_to_string(&path)
         .map_err(|error| error.to_string())
-        .and_then(|text| text.parse::<Table>().map_err(|error| error.message().to_owned()))
+        .and_then(|text| {
+            with_quotes(&text).parse::<Table>().map_err(|error| error.message().to_owned())
+        })
         .map_err(|error| Problem::new(FILE, format!("{}: {error}", path.display())))
 }
 

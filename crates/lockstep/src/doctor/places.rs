@@ -71,6 +71,8 @@ impl Trial {
         let path = directory.join(format!(".lockstep-doctor-{}", std::process::id()));
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
+        // One of a doctor that was killed, and had the number of this process.
+        fs::remove_file(&path).ok();
         let file = options.open(&path).map_err(|error| error.to_string())?;
         let trial = Trial { directory: directory.to_owned(), path, file };
         fallocate(&trial.file, FallocateFlags::empty(), 0, HOLE_BYTES)
@@ -219,6 +221,8 @@ mod tests {
         let root =
             std::env::temp_dir().join(format!("lockstep-doctor-places-{}", std::process::id()));
         fs::create_dir_all(&root).unwrap();
+        let stale = root.join(format!(".lockstep-doctor-{}", std::process::id()));
+        fs::write(&stale, "of one that was killed").unwrap();
         let findings = look(&root).unwrap();
         let left = fs::read_dir(&root).unwrap().count();
         fs::write(root.join("store.img"), "kept").unwrap();
