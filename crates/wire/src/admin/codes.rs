@@ -231,7 +231,8 @@ codes! {
     REPLICA_AWAY = "LS-0084", EXIT_FAILED, "A replica is away that may go on alone",
         "Where a majority is to decide again, every replica has to know that first: one that is not connected may go on by itself, \
          and what clients write there would be another history.",
-        "Bring its node back, then set the option again; or remove the replica: `lockstep resource remove-replica`.";
+        "Bring its node back, then set the option again; or, only if its node is switched off for good or its disk is gone, \
+         remove the replica: `lockstep resource remove-replica`.";
 }
 
 /// Said with `UNSUPPORTED` of a resource that is to do without quorum, and has a witness.
