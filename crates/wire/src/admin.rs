@@ -115,8 +115,9 @@ pub enum Command {
         /// The node's number.
         node: u16,
     },
-    /// What this node knows a resource to be: as it was defined here, with the members, volumes and
-    /// options of the newest configuration. Answer: `File`.
+    /// What this node knows a resource to be: as it was defined here, with the members and options of the newest
+    /// configuration. Its volumes have the sizes that they began with, for which every store is laid out; what they
+    /// have now is in the status. Answer: `File`.
     ResourceFile {
         /// Its name.
         resource: String,

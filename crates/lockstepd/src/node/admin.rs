@@ -22,7 +22,7 @@ use wire::admin::{
     Request, ResourceFile, StoreKind, codes,
 };
 
-use wire::{AfterSplitBrain, Configuration, MemberEntry};
+use wire::{AfterSplitBrain, Configuration, MemberEntry, MemberKind, VolumeEntry};
 
 use super::clients::listen_unix;
 use super::lifecycle::refuse_witness;
@@ -437,6 +437,9 @@ impl Node {
             Wish::Promote {} => Operation::Promote,
             Wish::Demote {} => Operation::Demote,
             Wish::AddReplica { member, node } => {
+                if let Some(configuration) = &configuration {
+                    refuse_outgrown(&known.file, configuration, &member)?;
+                }
                 if let Some(node) = node {
                     self.admit(name, node)?;
                 }
@@ -445,33 +448,14 @@ impl Node {
                     Refused::new(&codes::BAD_RESOURCE_FILE, message)
                 })?;
                 let (node, kind) = (NodeId(member.node), member.kind);
-                let quorum = configuration.map(|known| known.options.quorum).unwrap_or_default();
+                let quorum = configuration.as_ref().map(|known| known.options.quorum);
+                let quorum = quorum.unwrap_or_default();
                 refuse_witness(name, quorum, [kind].into_iter())?;
                 Operation::AddMember { node, kind, voter: base::VoterId(voter) }
             }
             Wish::RemoveReplica { node } => Operation::RemoveMember { node: NodeId(node) },
             Wish::Resize { volume, size_bytes, allow_shrink } => {
-                let old = configuration
-                    .and_then(|known| known.volume(VolumeId(volume)).map(|entry| entry.sectors))
-                    .unwrap_or_default();
-                let sectors = size_bytes / base::SECTOR_BYTES;
-                if sectors < old && !allow_shrink {
-                    let message = format!("{name}: it has {} bytes", old * base::SECTOR_BYTES);
-                    return Err(Refused::new(&codes::SHRINK, message));
-                }
-                if size_bytes > admin::VOLUME_BYTES_MAX {
-                    let message = format!("{name}: more than 1PiB, the largest there is");
-                    return Err(Refused::new(&codes::BAD_SIZE, message));
-                }
-                let room = room_bytes(&known.file, volume);
-                if size_bytes > room {
-                    let message = format!(
-                        "{name}: its stores have room for {room} bytes; make it anew on larger ones"
-                    );
-                    return Err(Refused::new(&codes::STORE_TOO_SMALL, message));
-                }
-                // The member looks again when it is carried out: it may have grown by then.
-                Operation::Resize { volume: VolumeId(volume), sectors, shrinks: allow_shrink }
+                resize(&known.file, configuration.as_deref(), volume, size_bytes, allow_shrink)?
             }
             Wish::Invalidate {} => Operation::Invalidate,
             Wish::Suspend {} => Operation::Suspend(true),
@@ -653,6 +637,40 @@ fn new_options(
     Ok(Operation::SetOptions(change.clone()))
 }
 
+/// Another size of a volume, if it may have it.
+fn resize(
+    file: &ResourceFile,
+    known: Option<&Configuration>,
+    volume: u16,
+    size_bytes: u64,
+    allow_shrink: bool,
+) -> Result<Operation, Refused> {
+    let name = &file.name;
+    let entry = known.and_then(|known| known.volume(VolumeId(volume)));
+    let old = entry.map_or(0, |entry| entry.sectors);
+    let sectors = size_bytes / base::SECTOR_BYTES;
+    if sectors < old && !allow_shrink {
+        let message = format!("{name}: it has {} bytes", old * base::SECTOR_BYTES);
+        return Err(Refused::new(&codes::SHRINK, message));
+    }
+    if !size_bytes.is_multiple_of(base::SECTOR_BYTES) {
+        let message = format!("{name}: {size_bytes} bytes are no whole sectors of 512");
+        return Err(Refused::new(&codes::BAD_SIZE, message));
+    }
+    if size_bytes > admin::VOLUME_BYTES_MAX {
+        let message = format!("{name}: more than 1PiB, the largest there is");
+        return Err(Refused::new(&codes::BAD_SIZE, message));
+    }
+    let room = room_bytes(file, volume);
+    if size_bytes > room {
+        let message =
+            format!("{name}: its stores have room for {room} bytes; make it anew on larger ones");
+        return Err(Refused::new(&codes::STORE_TOO_SMALL, message));
+    }
+    // The member looks again when it is carried out: it may have grown by then.
+    Ok(Operation::Resize { volume: VolumeId(volume), sectors, shrinks: allow_shrink })
+}
+
 /// Bytes up to which a volume can grow in the smallest of its stores.
 fn room_bytes(file: &ResourceFile, volume: u16) -> u64 {
     let size = file.volumes.iter().find(|entry| entry.index == volume);
@@ -664,6 +682,29 @@ fn room_bytes(file: &ResourceFile, volume: u16) -> u64 {
         .map(|kind| capacity_bytes(kind, size_bytes))
         .min()
         .unwrap_or_default()
+}
+
+/// Refuses a copy whose store would be laid out for less than the volume has grown to.
+fn refuse_outgrown(
+    file: &ResourceFile,
+    known: &Configuration,
+    member: &FileMember,
+) -> Result<(), Refused> {
+    for volume in file.volumes.iter().filter(|_| member.kind == MemberKind::Replica) {
+        let store = member.stores.iter().find(|store| store.volume == volume.index);
+        let kind = store.map_or(StoreKind::File, |store| store.kind);
+        let room = capacity_bytes(kind, volume.size_bytes);
+        let kept = known.volume(VolumeId(volume.index)).map_or(0, VolumeEntry::kept_sectors);
+        if kept > room / base::SECTOR_BYTES {
+            let (name, index) = (&file.name, volume.index);
+            let message = format!(
+                "{name}: volume {index} has grown beyond {room} bytes, the most that such a store has room for; keep \
+                 the copy in a file"
+            );
+            return Err(Refused::new(&codes::STORE_TOO_SMALL, message));
+        }
+    }
+    Ok(())
 }
 
 /// A member as a description has it, without its stores.
@@ -678,7 +719,7 @@ pub(super) fn described(entry: &MemberEntry) -> FileMember {
     }
 }
 
-/// Makes a description say what the newest configuration says.
+/// Makes a description say what the newest configuration says; of volumes it keeps the first sizes, for which stores are laid out.
 fn bring_up_to_date(file: &mut ResourceFile, configuration: &Configuration) {
     let old = std::mem::take(&mut file.members);
     for entry in &configuration.members {
@@ -687,11 +728,6 @@ fn bring_up_to_date(file: &mut ResourceFile, configuration: &Configuration) {
         file.members.push(FileMember { stores, ..described(entry) });
     }
     file.options = configuration.options.clone();
-    for volume in &mut file.volumes {
-        if let Some(entry) = configuration.volume(VolumeId(volume.index)) {
-            volume.size_bytes = entry.sectors * base::SECTOR_BYTES;
-        }
-    }
 }
 
 impl Listening {

@@ -37,9 +37,7 @@ impl Node {
             // Whoever makes it tells each node of it; until then nobody has anything.
             return None;
         }
-        let mut file = self.resource_file(&known.file.name).ok()?;
-        // Stores are laid out for the size that they were made with.
-        file.volumes.clone_from(&known.file.volumes);
+        let file = self.resource_file(&known.file.name).ok()?;
         let mut text = Vec::new();
         encode_line(&file, &mut text).ok()?;
         if text.len() > DESCRIPTION_BYTES_MAX {

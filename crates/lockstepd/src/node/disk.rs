@@ -288,6 +288,9 @@ impl Node {
         let Some(entry) = disk.and_then(|disk| disk.volume(volume)) else {
             return self.answer_disk(key, shard, op, DiskAnswer::Failed);
         };
+        if !has_place(&entry.layout, &part) {
+            return self.refuse_outgrown(key, shard, op);
+        }
         let request = match request {
             DiskRequest::Write { span, .. } | DiskRequest::Zero { span, .. } => {
                 let Some(request) = entry.beyond.hold(span, shard, op, request) else { return };
@@ -331,6 +334,12 @@ impl Node {
         }
         let repaired_blocks = sums.as_mut().map_or(0, Sums::take_repaired);
         self.count_rot(key, Rot { found_blocks: 0, repaired_blocks });
+    }
+
+    fn refuse_outgrown(&mut self, key: Key, shard: u16, op: DiskOp) {
+        let words = "a volume that has grown beyond what its store has room for";
+        self.on_disk_failure(key, words, Errno::INVALID);
+        self.answer_disk(key, shard, op, DiskAnswer::Failed);
     }
 
     fn begin_flush(&mut self, key: Key, shard: u16, op: DiskOp) {
@@ -722,6 +731,15 @@ impl Node {
     }
 }
 
+/// Whether a part of a disk has a place in its metadata. A volume may have grown farther than the store was laid out for:
+/// whoever let it did not know this store.
+fn has_place(layout: &Layout, part: &Part) -> bool {
+    match part {
+        Part::Page(_, MetaPage::Bitmap { page, .. }) => *page < layout.bitmap_pages,
+        Part::Page(_, MetaPage::Log { .. }) | Part::Data(..) | Part::Sums(..) => true,
+    }
+}
+
 /// Metadata in a buffer that direct I/O can take; where none is left, in one of its own.
 fn in_buffer(pool: &BufferPool, bytes: &[u8]) -> Piece {
     let spare = || BufferPool::new(1 << 20).take(bytes.len());
@@ -747,4 +765,22 @@ fn hash(buffer: &Buffer) -> u128 {
     let digest = ring::digest::digest(&ring::digest::SHA256, buffer);
     let half: [u8; 16] = digest.as_ref()[..16].try_into().expect("SHA-256 has 32 bytes");
     u128::from_be_bytes(half)
+}
+
+#[cfg(test)]
+mod tests {
+    use base::VolumeId;
+    use replica::disk::Layout;
+    use replica::door::MetaPage;
+
+    use super::{Part, has_place};
+
+    #[test]
+    fn a_page_beyond_the_layout_has_no_place_and_nothing_is_asked_of_the_disk() {
+        let layout = Layout::new((1 << 30) / 512, 7);
+        let page = |page| Part::Page(VolumeId(0), MetaPage::Bitmap { slot: 6, page });
+        assert!(has_place(&layout, &page(layout.bitmap_pages - 1)));
+        assert!(!has_place(&layout, &page(layout.bitmap_pages)));
+        assert!(!has_place(&layout, &page(u64::MAX)));
+    }
 }

@@ -29,6 +29,7 @@ use super::admission::{members_of, nodes_of};
 use super::beyond::Beyond;
 use super::disk::{LocalDisk, LocalVolume};
 use super::files::{remove_each, remove_files, replace_file};
+use super::fitness::may_use;
 use super::patience::patiently;
 use super::recast::{Done, Part};
 use super::resource::{Accounts, Resource, Seat};
@@ -99,7 +100,7 @@ impl Node {
     /// Reads every resource file, and runs what can run.
     pub(super) fn load_resources(&mut self) -> Result<(), String> {
         let directory = self.config.directory.join("resources");
-        std::fs::create_dir_all(&directory)
+        sys::make_directory(&directory)
             .map_err(|error| format!("{}: {error}", directory.display()))?;
         let entries = std::fs::read_dir(&directory)
             .map_err(|error| format!("{}: {error}", directory.display()))?;
@@ -235,8 +236,7 @@ impl Node {
         let file = known.file.clone();
         let attached = match found {
             Ok(None) => Ok((None, Vec::new())),
-            Ok(Some(found)) => self
-                .refuse_foreign(&file, plans, &found)
+            Ok(Some(found)) => may_use(self.config.node, &file, plans, &found)
                 .and_then(|()| self.open_stores(&file, plans, found)),
             Err(why) => Err(why),
         };
@@ -261,25 +261,6 @@ impl Node {
             Place::Path(path) => path.exists(),
             Place::Memory { .. } => true,
         })
-    }
-
-    /// Refuses the disk of another node: who writes on it takes that node's vote away, and its copy.
-    fn refuse_foreign(
-        &self,
-        file: &ResourceFile,
-        plans: &[Plan],
-        found: &Found,
-    ) -> Result<(), Refused> {
-        let Some(record) = &found.record else { return Ok(()) };
-        let Some((_, known)) = &record.committed else { return Ok(()) };
-        let whose = known.members.iter().find(|member| member.voter == record.voter);
-        let Some(other) = whose.filter(|member| member.node != self.config.node) else {
-            return Ok(());
-        };
-        let what = plans.first().map_or_else(String::new, Plan::what);
-        let whose = file.node_name(other.node).map_or(other.node.to_string(), str::to_owned);
-        let message = format!("{what}: it is the copy of node {whose}");
-        Err(Refused::new(&codes::OTHER_STORE, message))
     }
 
     /// Opens what `found` was read from.

@@ -26,6 +26,7 @@ mod disk;
 mod doors;
 mod dump;
 mod files;
+mod fitness;
 mod held;
 mod helper;
 mod holes;
