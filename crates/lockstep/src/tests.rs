@@ -62,7 +62,7 @@ fn impossible_sizes_are_refused_with_the_reason() {
     assert!(parse_size("2PiB").unwrap_err().contains("largest"));
     assert!(parse_size("99999999999TiB").unwrap_err().contains("largest"));
     assert!(parse_size("1GB").unwrap_err().contains("GiB"));
-    for text in ["", "GiB", "-1GiB", "1.5GiB", "1 GiB x", "\u{661}GiB"] {
+    for text in ["", "GiB", "-1GiB", "+5GiB", "+5", "1.5GiB", "1 GiB x", "\u{661}GiB"] {
         assert!(parse_size(text).is_err(), "{text:?}");
     }
 }

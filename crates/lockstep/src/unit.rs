@@ -20,15 +20,21 @@ const UNITS: &[(&str, u64)] = &[
 
 /// A number of threads: a power of two.
 pub(crate) fn parse_threads(text: &str) -> Result<u16, String> {
-    let count = text.parse().ok().filter(|count| matches!(count, 1 | 2 | 4 | 8));
+    let count = whole(text).and_then(|count| u16::try_from(count).ok());
+    let count = count.filter(|count| matches!(count, 1 | 2 | 4 | 8));
     count.ok_or_else(|| "a node has 1, 2, 4 or 8 threads".to_owned())
+}
+
+/// A whole number in digits: nobody who writes `+5GiB` means a size of 5 GiB.
+fn whole(digits: &str) -> Option<u64> {
+    digits.parse().ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// A size in bytes: a whole number, with or without one of the units.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let unit = text[digits.len()..].trim();
-    let count: u64 = digits.parse().map_err(|_| {
+    let count = whole(digits).ok_or_else(|| {
         format!(
             "{text:?} is no size: write a whole number with KiB, MiB, GiB, TiB or PiB, as in 10GiB"
         )
@@ -52,7 +58,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
 pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let wrong = || format!("{text:?} is no length of time: write 500ms, 30s, 5m or 1h");
-    let count: u64 = digits.parse().map_err(|_| wrong())?;
+    let count = whole(digits).ok_or_else(wrong)?;
     let time = match &text[digits.len()..] {
         "ms" => Some(Duration::from_millis(count)),
         "" | "s" => Some(Duration::from_secs(count)),
