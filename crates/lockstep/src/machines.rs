@@ -184,6 +184,10 @@ impl Made {
         if self.nodes.iter().any(|node| node.listen == *listen) {
             return there(format!("address {listen}"));
         }
+        // Both would serve NBD clients at one port of it.
+        if self.nodes.iter().any(|node| node.address == listen.ip()) {
+            return there(format!("address {}", listen.ip()));
+        }
         if self.nodes.len() == NODES_MAX {
             return Err(Problem::new(USAGE, format!("a cluster has {NODES_MAX} nodes at most")));
         }

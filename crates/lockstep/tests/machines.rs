@@ -150,7 +150,7 @@ fn what_is_there_is_never_made_anew() {
     let key = read_key();
     let said = machines.refused(1, &["cluster", "make", "--out", &out, "a=192.0.2.1"]);
     assert!(said.contains("LS-0904"), "{said}");
-    for twice in ["a=192.0.2.9", "c=192.0.2.1"] {
+    for twice in ["a=192.0.2.9", "c=192.0.2.1", "c=192.0.2.1:7790", "c=[2001:db8::1]:7789"] {
         let said = machines.refused(2, &["cluster", "add-node", "--out", &out, twice]);
         assert!(said.contains("there twice"), "{said}");
     }
