@@ -85,6 +85,7 @@ pub struct Config {
     pub(crate) clock: Arc<dyn TimeProvider>,
     cluster: ClusterId,
     local: Peer,
+    expires_unix: u64,
 }
 
 impl Config {
@@ -167,6 +168,7 @@ impl Config {
             clock,
             cluster,
             local,
+            expires_unix: identity.expires_unix(),
         })
     }
 
@@ -186,6 +188,12 @@ impl Config {
     #[must_use]
     pub fn local(&self) -> &Peer {
         &self.local
+    }
+
+    /// When the time of its certificate is over, in seconds since 1970: no session begins with it from then on.
+    #[must_use]
+    pub fn expires_unix(&self) -> u64 {
+        self.expires_unix
     }
 }
 

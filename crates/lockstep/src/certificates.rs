@@ -118,7 +118,7 @@ pub(crate) fn issue_node(
     Ok(identity)
 }
 
-fn say_made(
+pub(crate) fn say_made(
     global: &Global,
     name: &str,
     directory: &Path,

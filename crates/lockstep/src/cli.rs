@@ -122,6 +122,15 @@ pub(crate) enum Machines {
         #[arg(value_name = "NAME=ADDRESS", value_parser = parse_machine)]
         node: Machine,
     },
+    /// Give a node a new certificate and key, which are to be copied to its machine; each ends after 397 days
+    Renew {
+        /// What `lockstep cluster make` wrote
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+        /// Which node
+        #[arg(value_name = "NAME")]
+        node: String,
+    },
 }
 
 /// What is to be done.

@@ -17,14 +17,14 @@ use link::Authority;
 use serde::{Deserialize, Serialize};
 use wire::admin::check_name;
 
-use crate::certificates::{create_authority, issue_node};
+use crate::certificates::{create_authority, issue_node, say_made};
 use crate::cli::{Form, Global, Machines};
 use crate::cluster::{
     NodeEntry, absolute, damaged, make_directory, read_file, replace_file, write_file,
 };
 use crate::dev::up::{NBD_PORT, PEER_PORT};
 use crate::output::{Style, say, say_json};
-use crate::problem::{CLUSTER_ABSENT, CLUSTER_OTHER, Problem, USAGE};
+use crate::problem::{CLUSTER_ABSENT, CLUSTER_OTHER, NODE_ABSENT, Problem, USAGE};
 
 /// Version of the file.
 const VERSION: u16 = 1;
@@ -99,6 +99,7 @@ pub(crate) fn run(global: &Global, command: &Machines) -> Result<(), Problem> {
     match command {
         Machines::Make { out, nodes } => make(global, &absolute(out)?, nodes),
         Machines::AddNode { out, node } => add(global, &absolute(out)?, node),
+        Machines::Renew { out, node } => renew(global, &absolute(out)?, node),
     }
 }
 
@@ -137,12 +138,36 @@ fn make(global: &Global, out: &Path, wanted: &[Machine]) -> Result<(), Problem> 
     ))
 }
 
+/// Takes up a cluster that was made, alone.
+fn open(out: &Path) -> Result<(File, Made, Authority), Problem> {
+    let absent = || Problem::new(CLUSTER_ABSENT, format!("{} holds no {MADE}", out.display()));
+    let alone = if out.exists() { alone_in(out)? } else { return Err(absent()) };
+    let made = Made::read(&out.join(MADE))?.ok_or_else(absent)?;
+    let authority = Authority::load(&out.join(AUTHORITY))?;
+    Ok((alone, made, authority))
+}
+
+/// Gives a node a new certificate and key, in the files of the old ones.
+fn renew(global: &Global, out: &Path, name: &str) -> Result<(), Problem> {
+    let (_alone, made, authority) = open(out)?;
+    let Some(node) = made.nodes.iter().find(|node| node.name == name) else {
+        let names: Vec<&str> = made.nodes.iter().map(|node| node.name.as_str()).collect();
+        let message = format!("{name:?} is not among the nodes {}", names.join(", "));
+        return Err(Problem::new(NODE_ABSENT, message));
+    };
+    let directory = out.join(name);
+    let identity = issue_node(&authority, node, &directory)?;
+    let text = format!(
+        "Node {name} has a new certificate. Copy certificate.pem and key.pem of {} into the node's directory, both, \n\
+         then there: lockstep reload (or systemctl reload lockstepd)\n",
+        directory.display()
+    );
+    say_made(global, name, &directory, &identity, &text)
+}
+
 fn add(global: &Global, out: &Path, wanted: &Machine) -> Result<(), Problem> {
     let path = out.join(MADE);
-    let absent = || Problem::new(CLUSTER_ABSENT, format!("{} holds no {MADE}", out.display()));
-    let _alone = if out.exists() { alone_in(out)? } else { return Err(absent()) };
-    let mut made = Made::read(&path)?.ok_or_else(absent)?;
-    let authority = Authority::load(&out.join(AUTHORITY))?;
+    let (_alone, mut made, authority) = open(out)?;
     made.add(wanted)?;
     let node = made.nodes.last().expect("it was just added").clone();
     made.write_node(out, &authority, &node)?;

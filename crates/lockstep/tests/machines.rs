@@ -166,6 +166,26 @@ fn what_is_there_is_never_made_anew() {
     assert_eq!(key, read_key());
 }
 
+#[test]
+fn a_node_gets_a_new_certificate_and_takes_it_into_use() {
+    let mut machines = Machines::new("renewed");
+    let out = machines.directory.to_str().unwrap().to_owned();
+    let node = format!("a={}", Machines::address(7));
+    machines.done(&["cluster", "make", "--out", &out, &node]);
+    machines.start("a");
+    let read = |name: &str| fs::read(machines.directory.join("a").join(name)).unwrap();
+    let old = ["certificate.pem", "key.pem", "node.toml", "authority.pem"].map(read);
+    let words = ["cluster", "renew", "--out", &out, "a", "--output", "json"];
+    let made: Value = serde_json::from_str(&machines.done(&words)).unwrap();
+    assert_eq!(made["name"], "a");
+    let new = ["certificate.pem", "key.pem", "node.toml", "authority.pem"].map(read);
+    assert!(old[0] != new[0] && old[1] != new[1]);
+    assert_eq!(old[2..], new[2..]);
+    machines.done(&["reload"]);
+    let said = machines.refused(3, &["cluster", "renew", "--out", &out, "b"]);
+    assert!(said.contains("not among the nodes a"), "{said}");
+}
+
 /// Runs `lockstep cluster` with each of these words at once; how each ended.
 fn at_once(all: &[Vec<&str>]) -> Vec<Output> {
     let start = |words: &Vec<&str>| {

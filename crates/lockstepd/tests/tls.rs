@@ -314,6 +314,21 @@ fn a_certificate_is_renewed_under_load_and_new_sessions_show_it() {
 }
 
 #[test]
+fn a_certificate_that_ends_soon_is_a_warning_until_it_is_renewed() {
+    let mut cluster = Cluster::new("ending", 1);
+    cluster.renew_at(1, unix_now() - (link::CERTIFICATE_DAYS - 10) * 24 * 3600);
+    cluster.start(1);
+    let warns = || match cluster.ask(1, Command::NodeStatus {}) {
+        Ok(Answer::Node(status)) => status.warnings.iter().any(|one| one.contains("10 days")),
+        other => panic!("no status: {other:?}"),
+    };
+    assert!(warns());
+    cluster.renew(1);
+    reload(&cluster, 1).expect("reloaded");
+    assert!(!warns());
+}
+
+#[test]
 fn who_is_revoked_is_sent_away_and_stays_away_while_others_go_on() {
     let mut cluster = three("revoked");
     let (guest, thief) = (secret(&cluster, "guest"), secret(&cluster, "thief"));

@@ -42,8 +42,31 @@ pub(super) fn read(config: &Config) -> Result<link::Config, String> {
             config.cluster.0
         ));
     }
-    link::Config::new(&identity, config.link_mode, config.revoked.clone())
-        .map_err(|error| format!("this node's identity: {error}"))
+    let identity = link::Config::new(&identity, config.link_mode, config.revoked.clone())
+        .map_err(|error| format!("this node's identity: {error}"))?;
+    if let Some(words) = expiry_warning(identity.expires_unix(), sys::wall_clock_ms() / 1000) {
+        warning!("{words}");
+    }
+    Ok(identity)
+}
+
+/// From so many days before its certificate ends a node says so.
+const DAYS_TO_RENEW: u64 = 30;
+
+/// What is to be said of a certificate that ends soon, or has ended. Times are in seconds since 1970.
+pub(super) fn expiry_warning(expires_unix: u64, now_unix: u64) -> Option<String> {
+    let left = expires_unix.saturating_sub(now_unix);
+    let days = left.div_ceil(24 * 3600);
+    let remedy = "renew it (docs/security.md), then `lockstep reload`";
+    match left {
+        0 => Some(format!(
+            "this node's certificate has ended: no connection with another node, or by TLS, begins any more; {remedy}"
+        )),
+        _ if days <= DAYS_TO_RENEW => {
+            Some(format!("this node's certificate ends within {days} days: {remedy}"))
+        }
+        _ => None,
+    }
 }
 
 impl Node {

@@ -21,6 +21,7 @@ use super::Node;
 use super::admin::no_resource;
 use super::admission::left_out;
 use super::hosts::namespace_of;
+use super::identity::expiry_warning;
 use super::lifecycle::{Known, joins_later};
 use super::resource::Resource;
 use crate::backing::Refused;
@@ -79,6 +80,8 @@ impl Node {
         if self.config.identity.is_some() && self.config.link_mode == LinkMode::Plain {
             warnings.push("link_encryption is off: data travels in the clear".to_owned());
         }
+        let expires = self.peers.config.as_ref().map(link::Config::expires_unix);
+        warnings.extend(expires.and_then(|at| expiry_warning(at, sys::wall_clock_ms() / 1000)));
         if self.config.insecure {
             warnings
                 .push("insecure = true: NBD and NVMe are served to clients without TLS".to_owned());

@@ -102,9 +102,13 @@ impl Cluster {
 
     /// Gives a node a new certificate, in the files of the old one.
     pub(crate) fn renew(&self, node: u16) -> link::Identity {
+        self.renew_at(node, unix_now())
+    }
+
+    /// The same with one that was issued at this time, in seconds since 1970.
+    pub(crate) fn renew_at(&self, node: u16, unix: u64) -> link::Identity {
         let address = self.address(node).parse().expect("an address");
-        let identity =
-            self.authority().issue(NodeId(node), &node_name(node), &[address], unix_now());
+        let identity = self.authority().issue(NodeId(node), &node_name(node), &[address], unix);
         let identity = identity.expect("a certificate");
         identity.save(&self.home(node)).expect("written");
         identity

@@ -4,7 +4,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use super::again;
+use super::{again, expiry_warning};
 use crate::config::Config;
 
 const ALONE: &str = "cluster = \"c0ffee\"\nnode = 2\nname = \"b\"\nlisten = \"127.77.0.2:7800\"\n";
@@ -94,4 +94,15 @@ fn a_reload_while_the_certificate_is_not_there_is_refused_whole() {
     home.has("revoked_serials = [\"0a\"]\n", Some(&in_the_clear()));
     let why = again(&running).map(drop).expect_err("nobody revoked would be sent away");
     assert!(why.contains("certificate.pem"), "{why}");
+}
+
+#[test]
+fn a_certificate_that_ends_soon_or_has_ended_is_told() {
+    const DAY: u64 = 24 * 3600;
+    let at = 1_800_000_000;
+    assert_eq!(expiry_warning(at, at - 30 * DAY - 1), None);
+    let said = |now| expiry_warning(at, now).expect("it is to be renewed");
+    assert!(said(at - 30 * DAY).contains("within 30 days"), "{}", said(at - 30 * DAY));
+    assert!(said(at - 1).contains("within 1 days"), "{}", said(at - 1));
+    assert!(said(at).contains("has ended") && said(at + DAY).contains("has ended"));
 }
