@@ -4,6 +4,8 @@
 //!
 //! Not here: what else a new cluster's nodes need (`dev`, `machines`).
 
+use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -41,6 +43,20 @@ pub(crate) fn client(
     if let Some(old) = CLIENT_FILES.iter().map(|file| out.join(file)).find(|path| path.exists()) {
         let message = format!("{} is there already; nothing was changed", old.display());
         return Err(Problem::new(CERTIFICATE_EXISTS, message));
+    }
+    let authorities = out.join("ca-cert.pem");
+    match fs::read_to_string(&authorities) {
+        Ok(other) if other != identity.authority_pem() => {
+            let message = format!(
+                "{} is there already, and is another authority's; nothing was changed",
+                authorities.display()
+            );
+            return Err(Problem::new(CERTIFICATE_EXISTS, message));
+        }
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(Problem::file(&authorities, &error));
+        }
+        _ => {}
     }
     make_directory(out)?;
     identity.save_for_client(out)?;

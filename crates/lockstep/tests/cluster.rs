@@ -273,6 +273,15 @@ fn certificates_are_made_renewed_and_reloaded_while_nodes_serve() {
     let refused = cluster.ends_with(1, &["client-certificate", "guest-2", "--out", place]);
     assert!(refused.contains("LS-0929"), "{refused}");
     assert_eq!(fs::read(out.join("client-key.pem")).unwrap(), key, "another client's key is lost");
+    let foreign = cluster.directory.join("foreign");
+    fs::create_dir(&foreign).unwrap();
+    fs::write(foreign.join("ca-cert.pem"), "of another").unwrap();
+    let elsewhere = foreign.to_str().unwrap();
+    let refused = cluster.ends_with(1, &["client-certificate", "guest-2", "--out", elsewhere]);
+    assert!(refused.contains("LS-0929"), "{refused}");
+    assert_eq!(fs::read_dir(&foreign).unwrap().count(), 1);
+    fs::copy(out.join("ca-cert.pem"), foreign.join("ca-cert.pem")).unwrap();
+    cluster.done(&["client-certificate", "guest-2", "--out", elsewhere]);
     let own = cluster.directory.join("b/certificate.pem");
     let old = fs::read(&own).unwrap();
     cluster.done(&["renew-certificate", "--node", "b"]);
