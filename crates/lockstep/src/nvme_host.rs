@@ -141,8 +141,20 @@ fn append(path: &Path, nqn: &str, lines: &str) -> Result<(), Problem> {
         let message = format!("{} names {nqn} already; nothing was changed", path.display());
         return Err(Problem::new(BAD_NVME_HOST, message));
     }
-    table.write_all(lines.as_bytes()).map_err(file)?;
-    table.sync_all().map_err(file)?;
+    let length = table.metadata().map_err(file)?.len();
+    if let Err(error) = table.write_all(lines.as_bytes()).and_then(|()| table.sync_all()) {
+        // Half of a row would be the end of the whole table.
+        return Err(match table.set_len(length).and_then(|()| table.sync_all()) {
+            Ok(()) => file(error),
+            Err(_) => {
+                let message = format!(
+                    "{}: {error}; what stands behind byte {length} is to be removed",
+                    path.display()
+                );
+                Problem::new(BAD_NVME_HOST, message)
+            }
+        });
+    }
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = File::open(directory.unwrap_or(Path::new(".")));
     directory.and_then(|directory| directory.sync_all()).map_err(file)

@@ -312,6 +312,19 @@ fn secrets_of_an_nvme_host_are_made_and_let_it_in() {
     );
     let again = cluster.ends_with(1, &["nvme-host", HOST, "--table", place]);
     assert!(again.contains("LS-0940") && fs::read_to_string(&table).unwrap() == text, "{again}");
+    // A file system that is full in the middle of a row: here files end after 512 bytes.
+    let full = cluster.directory.join("full.toml");
+    let comment = format!("# {}\n", "x".repeat(480));
+    fs::write(&full, &comment).unwrap();
+    fs::set_permissions(&full, fs::Permissions::from_mode(0o600)).unwrap();
+    let line = format!(
+        "trap '' XFSZ; ulimit -f 1; exec {} nvme-host {HOST} --table {}",
+        env!("CARGO_BIN_EXE_lockstep"),
+        full.display()
+    );
+    let output = std::process::Command::new("sh").args(["-c", &line]).output().unwrap();
+    assert!(!output.status.success(), "{output:?}");
+    assert_eq!(fs::read_to_string(&full).unwrap(), comment, "half of a row is left");
     let bad = cluster.ends_with(1, &["nvme-host", "host-1"]);
     assert!(bad.contains("LS-0940"), "{bad}");
     cluster.done(&["nvme-host", &HOST.replace("01", "02"), "--table", place]);

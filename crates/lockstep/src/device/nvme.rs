@@ -358,7 +358,7 @@ fn kept_identity(host: &Host) -> io::Result<(String, String)> {
         if kept(file).is_none() {
             let path = host.at(format!("etc/nvme/{file}"));
             fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
-            fs::write(path, format!("{text}\n"))?;
+            sys::replace_file(&path, format!("{text}\n").as_bytes(), 0o644)?;
         }
     }
     Ok((nqn, id))
