@@ -13,6 +13,7 @@ use std::path::Path;
 use nvme::{Credentials, NQN_BYTES_MAX, Secret, TlsKey, TlsNames, TlsPsk};
 use serde::Deserialize;
 use sys::PskTls;
+use wire::admin::{NAME_BYTES_MAX, check_name};
 
 use super::ConfigError;
 
@@ -175,6 +176,7 @@ impl HostTable {
             format!("line {line}: {what}; its keys are `open`, and of [[hosts]] `nqn`, `secret`, `old_secret`, \
                      `controller_secret`, `tls_key`, `old_tls_key`, `resources`")
         })?;
+        check_names("`open`", &file.open)?;
         let mut hosts: Vec<Host> = Vec::new();
         for host in file.hosts {
             if !host.nqn.starts_with("nqn.") || host.nqn.len() > NQN_BYTES_MAX {
@@ -187,6 +189,8 @@ impl HostTable {
             if hosts.iter().any(|other| other.nqn == host.nqn) {
                 return Err(format!("host {} is there twice", host.nqn));
             }
+            let names = host.resources.as_deref().unwrap_or_default();
+            check_names(&format!("`resources` of host {}", host.nqn), names)?;
             let (credentials, keys) = (host.credentials()?, host.keys()?);
             if credentials.is_none() && keys.is_empty() {
                 return Err(format!("host {} has neither `secret` nor `tls_key`", host.nqn));
@@ -237,6 +241,20 @@ impl HostTable {
     /// How many hosts it knows.
     pub(crate) fn len(&self) -> usize {
         self.hosts.len()
+    }
+}
+
+/// A name that no resource can have would open nothing, and nobody would hear of it. It is not repeated: it may be a secret
+/// that went to the wrong line.
+fn check_names(key: &str, names: &[String]) -> Result<(), String> {
+    let is_wrong = |name: &String| check_name("a resource", name).is_err();
+    match names.iter().position(is_wrong) {
+        None => Ok(()),
+        Some(at) => Err(format!(
+            "{key}: number {} is no name of a resource: 1 to {NAME_BYTES_MAX} lower-case letters, digits, '-', '_' \
+             and '.', beginning with a letter or digit",
+            at + 1
+        )),
     }
 }
 

@@ -41,6 +41,18 @@ fn hosts_reach_what_the_table_says() {
 }
 
 #[test]
+fn a_name_that_no_resource_can_have_is_refused_and_not_repeated() {
+    for (right, wrong, said) in [
+        ("[\"web\"]", "[\"web\", \"Web\"]".to_owned(), "host nqn.two: number 2"),
+        ("[\"scratch\"]", "[\"web/0\"]".to_owned(), "`open`: number 1"),
+        ("[\"scratch\"]", format!("[\"{SECRET}\"]"), "`open`: number 1"),
+    ] {
+        let why = HostTable::parse(&good().replace(right, &wrong)).expect_err("it opens nothing");
+        assert!(why.contains(said) && !why.contains(HIDDEN[0]), "{why}");
+    }
+}
+
+#[test]
 fn a_key_belongs_to_one_host_and_one_subsystem() {
     let text = format!(
         "[[hosts]]\nnqn = \"nqn.one\"\ntls_key = \"{KEY}\"\nresources = [\"web\"]\n\
