@@ -19,7 +19,7 @@ use wire::{MemberKind, Options};
 
 use crate::cli::Shards;
 use crate::problem::{FILE, Problem};
-use crate::unit::parse_size;
+use crate::unit::{parse_identity, parse_size};
 
 /// The file as it is written.
 #[derive(Debug, Deserialize)]
@@ -143,8 +143,7 @@ fn describe(
     }
     let id = match &read.id {
         None => new_id(),
-        Some(text) => u64::from_str_radix(text, 16)
-            .map_err(|_| format!("`id` is {text:?}, not up to 16 hexadecimal digits"))?,
+        Some(text) => parse_identity(text).map_err(|why| format!("`id`: {why}"))?,
     };
     let nodes = if read.nodes.is_empty() { nodes } else { read.nodes };
     let mut members = Vec::new();
@@ -282,5 +281,9 @@ block_bytes = 512
         assert!(refused("size = \"64MiB\"", "size = \"64 miles\"").contains("volume 0"));
         assert!(refused("size = \"64MiB\"", "").contains("size_bytes"));
         assert!(refused("[options]", "name = \"tape\"\n[options]").contains("tape"));
+        for id in ["0", "+1f", "00000000000000001", ""] {
+            let said = refused("[options]", &format!("id = \"{id}\"\n[options]"));
+            assert!(said.contains("`id`"), "{said}");
+        }
     }
 }
