@@ -846,7 +846,7 @@ impl Node {
             warning!("the list of disks says more than there are: {refused}");
         }
         for asker in disk.detaching {
-            self.answer_done(asker, Ok(()));
+            self.answer_done(asker, saved.clone());
         }
         for asker in disk.attaching {
             let message = format!("{}: it was detached meanwhile", disk.listed.resource);
