@@ -111,6 +111,9 @@ impl Shard {
     /// If the peer is not excluded for it, it is asked again. The only copy in sync is not: a flush that works after one that
     /// failed covers nothing of what that one lost, and nobody else has it, so that its clients are told.
     fn flush_failed(&mut self, node: NodeId, sequence: u64, out: &mut Out) {
+        if self.is_only_copy(node) {
+            self.drop_open_growths();
+        }
         let Some(&id) = self.asked.get(&sequence) else { return };
         let is_flush = matches!(self.ops.get(&id).map(|op| &op.kind), Some(Kind::Flush(_)));
         if is_flush && self.is_only_copy(node) {

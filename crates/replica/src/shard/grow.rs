@@ -6,7 +6,7 @@
 //! Then every in-sync replica flushes, and the shard says `Grown`.
 //!
 //! Always: `Grown` is said only when each write of the run is on every in-sync disk, and was flushed there; a new
-//! reign, other sizes, and a disk that fails begin a run anew.
+//! reign, other sizes, a disk that fails, and any flush that the only copy fails meanwhile begin a run anew.
 //!
 //! Not here: what the write does (`copy`), when the new size counts (`member/resize`).
 
@@ -24,6 +24,8 @@ pub(super) struct Growth {
     /// What the pieces belong to.
     run: u64,
     since: Epoch,
+    /// Flushes that the own disk had failed when it began: one that failed since may have lost pieces that no later one covers.
+    flush_failures: u64,
     first: u64,
     end: u64,
     next: u64,
@@ -73,6 +75,7 @@ impl Shard {
             self.growths.clear();
             return;
         }
+        self.drop_lost_growths();
         for entry in &known.volumes {
             let Some(end) = entry.grows_to else { continue };
             if !self.growths.contains_key(&entry.volume) {
@@ -81,9 +84,11 @@ impl Shard {
                 }
                 out.push(ShardOutput::Mark("a volume grows"));
                 let (run, first) = (self.sequence(), entry.sectors);
+                let flush_failures = self.local.flush_failures;
                 let growth = Growth {
                     run,
                     since: known.epoch,
+                    flush_failures,
                     first,
                     end,
                     next: first,
@@ -95,6 +100,25 @@ impl Shard {
                 self.growths.insert(entry.volume, growth);
             }
             self.pump_growth(entry.volume, out);
+        }
+    }
+
+    /// A flush failed in which pieces may have been lost that were answered before it: runs that are not done begin anew, a little later.
+    fn drop_lost_growths(&mut self) {
+        let failures = self.local.flush_failures;
+        self.keep_whole_growths(|growth| growth.flush_failures == failures);
+    }
+
+    /// The same where the only copy, another node's, failed a flush.
+    pub(super) fn drop_open_growths(&mut self) {
+        self.keep_whole_growths(|_| false);
+    }
+
+    fn keep_whole_growths(&mut self, is_whole: impl Fn(&Growth) -> bool) {
+        let before = self.growths.len();
+        self.growths.retain(|_, growth| growth.said || is_whole(growth));
+        if self.growths.len() < before {
+            self.only_disk.again_at = self.now + self.tick_length();
         }
     }
 
@@ -143,6 +167,7 @@ impl Shard {
 
     fn flush_growth(&mut self, volume: VolumeId, out: &mut Out) {
         let failing = self.has_lost_some() && self.is_own_in_sync();
+        self.drop_lost_growths();
         let Some(growth) = self.growths.get_mut(&volume) else { return };
         if growth.open == 0 && !growth.flushing && !growth.said && !failing {
             growth.flushing = true;
@@ -153,6 +178,7 @@ impl Shard {
 
     /// Everything is flushed.
     pub(super) fn grown(&mut self, volume: VolumeId, run: u64, out: &mut Out) {
+        self.drop_lost_growths();
         if let Some(growth) = self.growths.get_mut(&volume).filter(|growth| growth.run == run) {
             growth.said = true;
             let since = growth.since;

@@ -113,7 +113,7 @@ pub(super) struct Local {
     /// Flushes that wait for writes of earlier reigns.
     flushes: Vec<Purpose>,
     /// Flushes that failed. One that was under way then covers nothing for sure: the disk says once what it lost.
-    flush_failures: u64,
+    pub(super) flush_failures: u64,
     /// Where a write of this reign that may have been counted as done failed since, and none was carried out after it:
     /// what stands there is older than what clients were told.
     stale: Vec<(VolumeId, Span)>,

@@ -1,7 +1,7 @@
 //! Volumes that grow, and shrink.
 
 use super::world::{SECTORS, VOLUME, World};
-use crate::door::FromShard;
+use crate::door::{DiskRequest, FromShard};
 use base::{AnswerError, Epoch, NodeId, Op};
 use wire::{Configuration, ShardMessage};
 
@@ -370,6 +370,37 @@ fn a_growth_whose_flush_the_only_copy_fails_begins_anew() {
         world.nodes.get_mut(&copy).expect("there").flushes_fail = false;
         world.wait_ms(2000);
         assert!(world.has_said(1, &grown), "copy of {copy}");
+    }
+}
+
+/// The first piece is in the cache of the only copy, and a flush of a client fails, that may have lost it. Only then is the rest written.
+#[test]
+fn a_growth_of_which_the_only_copy_may_have_lost_a_piece_begins_anew() {
+    for (nodes, copy) in [(&[1][..], 1), (&[1, 2][..], 2)] {
+        let mut world = World::new(nodes, &[copy]);
+        world.lead(1);
+        world.nodes.get_mut(&copy).expect("there").disk_held = true;
+        let end = SECTORS + 4 + 2 * 64;
+        let next = sized(&world, SECTORS, Some(end));
+        let grown = FromShard::Grown { volume: VOLUME, since: next.epoch };
+        commit(&mut world, 1, next);
+        world.disk_writes(copy, SECTORS);
+        let flush = world.flush(1);
+        let at = world.nodes.get_mut(&copy).expect("there");
+        at.flushes_fail = true;
+        let asked = at.flying.iter().position(|(_, request)| *request == DiskRequest::Flush);
+        world.disk_answers(copy, asked.expect("asked of the disk"));
+        world.run();
+        assert_eq!(world.answer(1, flush), Some(Err(AnswerError::Io)), "copy of {copy}");
+        let at = world.nodes.get_mut(&copy).expect("there");
+        at.flushes_fail = false;
+        at.data.extend((SECTORS..end).map(|sector| (sector, 1000)));
+        world.disk_goes_on(copy);
+        world.wait_ms(2000);
+        assert!(world.has_said(1, &grown), "copy of {copy}");
+        for sector in SECTORS..end {
+            assert_eq!(world.at(copy, sector), 0, "copy of {copy}, sector {sector}");
+        }
     }
 }
 
