@@ -396,12 +396,19 @@ impl Shard {
         }
     }
 
-    /// A write of the primary that is under way here is answered in this session. False: none is.
-    pub(super) fn answer_peer_write_in(&mut self, session: SessionId, sequence: u64) -> bool {
-        for op in self.local.ops.values_mut() {
-            if let Purpose::Peer { session: asked, sequence: of, kind: PeerAsk::Write, .. } =
+    /// A write of the primary of this reign that is under way here is answered in this session. False: none is.
+    pub(super) fn answer_peer_write_in(
+        &mut self,
+        (node, session): (NodeId, SessionId),
+        sequence: u64,
+        (volume, span): (VolumeId, Span),
+    ) -> bool {
+        let begins = self.local.reign_begins;
+        // Those of earlier reigns may have the same numbers: they begin anew with each process.
+        for (_, op) in self.local.ops.iter_mut().filter(|(id, _)| **id >= begins) {
+            if let Purpose::Peer { node: by, session: asked, sequence: of, kind: PeerAsk::Write } =
                 &mut op.purpose
-                && *of == sequence
+                && (*by, *of, op.volume, op.span) == (node, sequence, volume, span)
             {
                 *asked = session;
                 return true;
@@ -563,6 +570,7 @@ impl Shard {
             self.note_stale(&op, answer == DiskAnswer::Failed);
             if answer == DiskAnswer::Failed {
                 self.note_lost_write(op.purpose, op.volume, op.span);
+                self.note_failed_here(id, &op);
             }
         }
         let mut granted = Vec::new();
@@ -585,6 +593,16 @@ impl Shard {
         }
         self.on_local(op.purpose, answer, out);
         self.make_room(out);
+    }
+
+    /// The disk failed a write: if it is one of the primary of this reign, it is carried out when it comes again.
+    fn note_failed_here(&mut self, id: u64, op: &LocalOp) {
+        if let Purpose::Peer { sequence, kind: PeerAsk::Write, .. } = op.purpose
+            && id >= self.local.reign_begins
+            && self.unretired.get(&sequence) == Some(&(op.volume, op.span))
+        {
+            self.local.failed_here.insert(sequence);
+        }
     }
 
     /// A write was carried out or failed. One that failed may be complete at the primary all the same: it was durable, or

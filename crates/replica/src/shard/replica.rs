@@ -256,7 +256,7 @@ impl Shard {
         }
         if again {
             self.release(buffer, out);
-            return self.answer_again((node, session), sequence, out);
+            return self.answer_again((node, session), sequence, (volume, span), out);
         }
         if !flags.resync && self.local.failed_here.remove(&sequence) {
             // What came after it, and overlaps it, will come again.
@@ -286,9 +286,15 @@ impl Shard {
     }
 
     /// A write that is not carried out again is answered when it is in its place.
-    fn answer_again(&mut self, (node, session): (NodeId, SessionId), sequence: u64, out: &mut Out) {
+    fn answer_again(
+        &mut self,
+        (node, session): (NodeId, SessionId),
+        sequence: u64,
+        place: (VolumeId, Span),
+        out: &mut Out,
+    ) {
         out.push(ShardOutput::Mark("a write that comes again is not carried out again"));
-        if !self.answer_peer_write_in(session, sequence) {
+        if !self.answer_peer_write_in((node, session), sequence, place) {
             let message = ShardMessage::Written { sequence, ok: true, in_place: true };
             self.send(node, message, None, out);
         }
@@ -358,9 +364,6 @@ impl Shard {
         let untold = kind == PeerAsk::Flush && self.only_disk.take_untold();
         let lost = untold || kind == PeerAsk::Flush && self.has_lost_some();
         let ok = answer != DiskAnswer::Failed && !rotten && !lost;
-        if kind == PeerAsk::Write && !ok && self.unretired.get(&sequence).is_some() {
-            self.local.failed_here.insert(sequence);
-        }
         if self.peers.get(&node).is_some_and(|peer| peer.session == Some(session)) {
             let message = match kind {
                 PeerAsk::Write => {

@@ -840,3 +840,46 @@ fn what_is_settled_of_a_process_that_is_gone_does_not_end_the_one_after_it() {
     assert_eq!(stored(&world, 3, 128, 8), [8, 8, 8, 8, 7, 7, 7, 7]);
     assert_eq!(world.answer(4, lost), Some(Ok(())));
 }
+
+/// Numbers begin anew with each process. Node 2 is still busy with a write of the one before when another of the same number comes, and
+/// comes again.
+#[test]
+fn what_is_left_of_a_write_of_another_process_says_nothing_of_one_of_the_same_number() {
+    for fails in [false, true] {
+        let mut world = World::new(&[1, 2], &[1, 2]);
+        world.lead(1);
+        for value in 0..20 {
+            world.write(1, 0, 4, value);
+        }
+        let number = |world: &World| {
+            let sent = world.seen.iter().rev().find_map(|(from, _, message)| match message {
+                ShardMessage::Write { sequence, .. } if *from == 1 => Some(*sequence),
+                _ => None,
+            });
+            sent.expect("one was sent")
+        };
+        world.nodes.get_mut(&2).expect("there").disk_held = true;
+        world.write(1, 10, 4, 7);
+        let earlier = number(&world);
+        world.restart(1);
+        world.connect(1, 2);
+        world.lead(1);
+        let mut first = 512;
+        let mut write = world.write(1, first, 4, 8);
+        while number(&world) < earlier {
+            first += 4;
+            write = world.write(1, first, 4, 8);
+        }
+        assert_eq!(number(&world), earlier);
+        world.disconnect(1, 2);
+        world.connect(1, 2);
+        world.ready(1, 2);
+        world.nodes.get_mut(&2).expect("there").disk_full = fails;
+        world.disk_writes(2, 10);
+        world.nodes.get_mut(&2).expect("there").disk_full = false;
+        assert_eq!(world.answer(1, write), None, "it is on its way to the disk of node 2");
+        assert!(world.nodes[&2].shard.local.failed_here.is_empty());
+        world.disk_writes(2, first);
+        assert_eq!(world.answer(1, write), Some(Ok(())));
+    }
+}
