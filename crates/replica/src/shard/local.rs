@@ -94,6 +94,8 @@ pub(super) struct Local {
     waiting_hot: BTreeMap<Extent, Vec<u64>>,
     flights: IdMap<Flight>,
     cooling: Option<Cooling>,
+    /// The flush for extents that were to turn cold failed on the only copy: they are tried again at `OnlyDisk::again_at`.
+    cool_again: bool,
     log_failed: bool,
     /// Bitmap pages in flight that `save_bitmaps` wrote. A page is never written twice at once, so
     /// saving and cooling take turns.
@@ -132,6 +134,7 @@ impl Local {
             waiting_hot: BTreeMap::new(),
             flights: IdMap::new(),
             cooling: None,
+            cool_again: false,
             log_failed: false,
             saving: 0,
             save_again: false,
@@ -191,6 +194,11 @@ impl Shard {
     /// Metadata can not be written any more: no extent turns hot or cold.
     fn log_failed(&mut self, out: &mut Out) {
         self.local.log_failed = true;
+        self.fail_waiting_hot(out);
+    }
+
+    /// What waits for room in the log, or to be named there, is not carried out.
+    fn fail_waiting_hot(&mut self, out: &mut Out) {
         let waiting: Vec<u64> =
             core::mem::take(&mut self.local.waiting_hot).into_values().flatten().collect();
         for id in waiting {
@@ -337,7 +345,8 @@ impl Shard {
 
     /// Begins to make room in the log: saves the bitmap pages of extents that nobody uses, then flushes.
     fn cool(&mut self, out: &mut Out) {
-        if self.local.cooling.is_some() || self.local.saving > 0 || self.has_lost_some() {
+        let busy = self.local.cooling.is_some() || self.local.saving > 0;
+        if busy || self.local.cool_again || self.has_lost_some() {
             return;
         }
         let extent_sectors = self.geometry.extent_sectors;
@@ -433,11 +442,7 @@ impl Shard {
         let flight = self.local.flights.remove(&op.0).expect("the disk answers what it was asked");
         if answer == DiskAnswer::Failed {
             self.disk_failed(out);
-            let of_the_log = matches!(
-                flight,
-                Flight::LogPage { .. } | Flight::CoolBitmap | Flight::CoolFlush { .. }
-            );
-            if of_the_log {
+            if matches!(flight, Flight::LogPage { .. } | Flight::CoolBitmap) {
                 self.log_failed(out);
             }
         }
@@ -542,8 +547,17 @@ impl Shard {
         let known = self.configuration.as_ref();
         let counts = known.is_some_and(|known| known.is_in_sync(self.node));
         self.only_disk.flush_untold |= answer == DiskAnswer::Failed && counts;
-        if answer == DiskAnswer::Failed || self.has_lost_some() {
+        if self.has_lost_some() {
+            if answer == DiskAnswer::Failed {
+                // Whoever asked is to hear of it: this copy is left out.
+                self.fail_waiting_hot(out);
+            }
             return;
+        }
+        if answer == DiskAnswer::Failed {
+            self.local.cool_again = true;
+            self.only_disk.again_at = self.now + self.tick_length();
+            return self.next_bitmaps(out);
         }
         if self.disk_failing && !core::mem::replace(&mut self.only_disk.unsure, true) {
             out.push(ShardOutput::Member(FromShard::Unsure));
@@ -637,6 +651,19 @@ impl Shard {
         self.make_room(out);
         if self.local.save_again {
             self.save_bitmaps(out);
+        }
+    }
+
+    /// Whether extents are to turn cold that could not, because a flush failed.
+    pub(super) fn cools_again(&self) -> bool {
+        self.local.cool_again
+    }
+
+    /// They do so now, if it is time.
+    pub(super) fn cool_what_could_not(&mut self, out: &mut Out) {
+        if self.local.cool_again && self.now >= self.only_disk.again_at {
+            self.local.cool_again = false;
+            self.make_room(out);
         }
     }
 

@@ -210,7 +210,7 @@ struct OnlyDisk {
     failed: RangeSet,
     /// The last of them.
     last_failed: u64,
-    /// Before then the flush after the loss of all caches is not asked for again, nor does a growth begin anew.
+    /// Before then the flush after the loss of all caches is not asked for again, nor that for the log, nor does a growth begin anew.
     again_at: Instant,
     /// It was said that what was lost may not be in the log any more.
     unsure: bool,
@@ -354,6 +354,7 @@ impl Shard {
         if self.log.take_idle() {
             self.make_room(out);
         }
+        self.cool_what_could_not(out);
         self.tell_written(out);
         self.tell_fenced(out);
         self.hold_releases(from, out);

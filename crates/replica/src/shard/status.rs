@@ -137,6 +137,7 @@ impl Shard {
             || (self.is_primary() && !self.reconcile.is_empty())
             || self.peers.values().any(|peer| peer.sync.is_some())
             || self.now < self.only_disk.again_at
+            || self.cools_again()
             || self.owes_retirement();
         let tick = self.last_tick + self.tick_length();
         let syncs = self.peers.values().any(|peer| peer.sync.is_some());

@@ -2,9 +2,9 @@
 
 use super::super::activity::{ActivityLog, Extent};
 use super::world::{World, geometry};
-use crate::door::{LogSize, MetaPage, ToShard};
+use crate::door::{FromShard, LogSize, MetaPage, ToShard};
 use alloc::vec::Vec;
-use base::VolumeId;
+use base::{AnswerError, NodeId, VolumeId};
 
 const SMALL: VolumeId = VolumeId(0);
 const LARGE: VolumeId = VolumeId(1);
@@ -149,4 +149,63 @@ fn nor_is_what_this_shard_wrote_safe_by_a_flush_if_the_disk_failed_one_of_anothe
     assert_eq!(world.answer(1, flush), None, "node 2 still counts");
     world.change(1, &[1]);
     assert_eq!(world.answer(1, flush), Some(Ok(())));
+}
+
+/// More than its log has room for.
+fn writes_beyond_its_log(world: &mut World) -> u64 {
+    let extents = geometry().log_extents as u64 + 1;
+    (0..extents).map(|extent| world.write(1, 64 * extent, 1, 7)).last().expect("some")
+}
+
+#[test]
+fn what_waits_for_a_flush_of_the_log_that_the_only_copy_fails_goes_on_when_one_works() {
+    for (nodes, copy) in [(&[1][..], 1), (&[1, 2][..], 2)] {
+        let mut world = World::new(nodes, &[copy]);
+        world.lead(1);
+        world.nodes.get_mut(&copy).expect("there").flushes_fail = true;
+        let write = writes_beyond_its_log(&mut world);
+        world.wait_ms(1000);
+        assert_eq!(world.answer(1, write), None, "copy of {copy}");
+        world.nodes.get_mut(&copy).expect("there").flushes_fail = false;
+        world.wait_ms(1000);
+        assert_eq!(world.answer(1, write), Some(Ok(())), "copy of {copy}");
+        assert!(world.has_said(copy, &FromShard::Unsure));
+        for told in [Err(AnswerError::Io), Ok(())] {
+            let flush = world.flush(1);
+            world.wait_ms(1000);
+            assert_eq!(world.answer(1, flush), Some(told), "copy of {copy}");
+        }
+    }
+}
+
+/// Another flush failed beside it, so that it covers nothing.
+#[test]
+fn a_flush_of_the_log_beside_one_that_the_only_copy_failed_is_tried_again() {
+    let mut world = World::new(&[1], &[1]);
+    world.lead(1);
+    for extent in 0..4 {
+        world.write(1, 64 * extent, 1, 7);
+    }
+    world.wait_ms(200);
+    world.nodes.get_mut(&1).expect("there").disk_held = true;
+    let flush = world.flush(1);
+    world.tell(1, ToShard::Cool);
+    world.nodes.get_mut(&1).expect("there").flushes_fail = true;
+    world.disk_answers(1, 0);
+    world.nodes.get_mut(&1).expect("there").flushes_fail = false;
+    world.disk_goes_on(1);
+    assert_eq!(world.answer(1, flush), Some(Err(AnswerError::Io)));
+    world.wait_ms(1000);
+    assert_eq!(world.nodes[&1].shard.status().hot, 0);
+}
+
+#[test]
+fn a_copy_whose_log_needs_a_flush_that_fails_says_so_to_its_primary_while_there_are_others() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(1);
+    world.nodes.get_mut(&2).expect("there").flushes_fail = true;
+    writes_beyond_its_log(&mut world);
+    world.wait_ms(1000);
+    let (peer, session) = (NodeId(2), world.session(1, 2));
+    assert!(world.has_said(1, &FromShard::PeerFailed { peer, session }));
 }
