@@ -7,7 +7,7 @@ use super::seats::NodeSet;
 use super::{Out, Shard};
 use crate::door::{DiskAnswer, FromShard, ShardOutput};
 use alloc::vec::Vec;
-use base::{AnswerError, NodeId, Span, VolumeId};
+use base::{NodeId, Span, VolumeId};
 use wire::ShardMessage;
 
 impl Shard {
@@ -22,7 +22,9 @@ impl Shard {
         let after = self.ops.iter().filter(|(_, op)| is_in_memory_only(&op.kind));
         let after: Vec<u64> = after.map(|(&id, _)| id).collect();
         let sent = NodeSet::default();
-        let flush = Flush { sequence, own, awaiting, sent, after, complete: false, purpose };
+        let failed = NodeSet::default();
+        let flush =
+            Flush { sequence, own, awaiting, sent, failed, after, complete: false, purpose };
         let span = Span::new(0, 1).expect("one sector");
         let id = self.insert_op(client, VolumeId(0), span, Kind::Flush(flush));
         self.asked.insert(sequence, id);
@@ -69,8 +71,7 @@ impl Shard {
         let due: Vec<u64> =
             self.ops.iter().filter(|(_, op)| waits(&op.kind)).map(|(&id, _)| id).collect();
         for id in due {
-            self.fail_op(id, AnswerError::Io, out);
-            self.drop_own_flush(id);
+            self.tell_flush_failed(id, out);
         }
     }
 
@@ -111,19 +112,24 @@ impl Shard {
     /// If the peer is not excluded for it, it is asked again. The only copy in sync is not: a flush that works after one that
     /// failed covers nothing of what that one lost, and nobody else has it, so that its clients are told.
     fn flush_failed(&mut self, node: NodeId, sequence: u64, out: &mut Out) {
+        let is_flush =
+            |id: &u64| matches!(self.ops.get(id).map(|op| &op.kind), Some(Kind::Flush(_)));
+        let asked = self.asked.get(&sequence).copied().filter(is_flush);
         if self.is_only_copy(node) {
             self.drop_open_growths();
-        }
-        let Some(&id) = self.asked.get(&sequence) else { return };
-        let is_flush = matches!(self.ops.get(&id).map(|op| &op.kind), Some(Kind::Flush(_)));
-        if is_flush && self.is_only_copy(node) {
-            self.fail_op(id, AnswerError::Io, out);
-            self.drop_own_flush(id);
+            match asked {
+                Some(id) => self.tell_flush_failed(id, out),
+                None if self.is_primary() => self.note_untold(),
+                None => {}
+            }
             return;
         }
         let Some(seat) = self.seats.find(node) else { return };
-        if let Some(Kind::Flush(flush)) = self.ops.get_mut(&id).map(|op| &mut op.kind) {
+        if let Some(Kind::Flush(flush)) =
+            asked.and_then(|id| Some(&mut self.ops.get_mut(&id)?.kind))
+        {
             flush.sent.drop(seat);
+            flush.failed.add(seat);
         }
     }
 
@@ -131,12 +137,19 @@ impl Shard {
         let lost = answer == DiskAnswer::Failed || self.has_lost_some();
         if let Some(Kind::Flush(flush)) = self.ops.get_mut(&id).map(|op| &mut op.kind) {
             if flush.own == Own::Pending {
-                let for_client = flush.purpose == FlushFor::Client;
-                let failed = lost || for_client && self.only_disk.take_untold();
-                flush.own = if failed { Own::Failed } else { Own::Done };
+                flush.own = if lost { Own::Failed } else { Own::Done };
             }
             self.settle_own_flush(id, out);
             self.settle_flush(id, out);
+        }
+    }
+
+    /// What a peer failed is so, too, if its copy is the only one since: `only` is its seat.
+    pub(super) fn settle_failed_flush(&mut self, id: u64, only: Option<u32>, out: &mut Out) {
+        if let Some(Kind::Flush(flush)) = self.ops.get(&id).map(|op| &op.kind)
+            && only.is_some_and(|seat| flush.failed.has(seat) && flush.awaiting.has(seat))
+        {
+            self.tell_flush_failed(id, out);
         }
     }
 
@@ -147,8 +160,7 @@ impl Shard {
             && flush.own == Own::Failed
             && told
         {
-            self.fail_op(id, AnswerError::Io, out);
-            self.drop_own_flush(id);
+            self.tell_flush_failed(id, out);
         }
     }
 
@@ -162,13 +174,10 @@ impl Shard {
             return;
         }
         flush.complete = true;
-        let (sequence, purpose, elsewhere) =
-            (flush.sequence, flush.purpose, flush.own == Own::None);
+        let (sequence, purpose) = (flush.sequence, flush.purpose);
         self.asked.remove(&sequence);
         match purpose {
-            FlushFor::Client if elsewhere && self.only_disk.take_untold() => {
-                self.fail_op(id, AnswerError::Io, out);
-            }
+            FlushFor::Client if self.only_disk.flush_untold => self.tell_flush_failed(id, out),
             FlushFor::Client => self.finish_op(id, out),
             FlushFor::Recovery => {
                 self.ops.remove(&id);

@@ -187,8 +187,7 @@ impl Shard {
     }
 
     /// A flush that nobody waits for but this node, and that its disk failed, is no more: one of a growth, which begins anew, or
-    /// the one after the loss of all caches, which is asked for again. What the disk lost by it may be clients', and the next flush
-    /// covers nothing of that: the first of them that asks for one is told.
+    /// the one after the loss of all caches, which is asked for again.
     pub(super) fn drop_own_flush(&mut self, id: u64) {
         if let Some(Kind::Flush(flush)) = self.ops.get(&id).map(|op| &op.kind)
             && !matches!(flush.purpose, FlushFor::Client)
@@ -201,7 +200,6 @@ impl Shard {
             {
                 self.growths.remove(&volume);
             }
-            self.only_disk.flush_untold = true;
             self.only_disk.again_at = self.now + self.tick_length();
         }
     }

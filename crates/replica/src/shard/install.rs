@@ -48,9 +48,8 @@ impl Shard {
         self.install_effects(was_in_sync, new_reign);
         if self.own_left(&new) {
             self.kept = false;
-            // Others have what this disk lost.
-            self.only_disk.flush_untold &= !was_in_sync;
         }
+        self.keep_untold(new_reign, was_in_sync && self.own_left(&new), leaves);
         self.cut_beyond(&new);
         self.note_rooms(&new);
         self.keep_growths(&new);
@@ -297,6 +296,9 @@ impl Shard {
         let own_in = new.is_in_sync(self.node);
         let alone = self.is_alone() && self.is_own_in_sync();
         let left_alone = alone && self.is_left_alone();
+        let mut in_sync = new.in_sync();
+        let only = in_sync.next().filter(|_| in_sync.next().is_none());
+        let only = only.and_then(|node| self.seats.find(node));
         let mut outside: Vec<(u32, bool)> = Vec::new();
         for (&node, peer) in &self.peers {
             if !new.is_in_sync(node)
@@ -327,6 +329,7 @@ impl Shard {
             Kind::Flush(flush) => {
                 for (seat, _) in outside {
                     flush.awaiting.drop(seat);
+                    flush.failed.drop(seat);
                 }
                 if !own_in {
                     flush.own = Own::None;
@@ -334,6 +337,7 @@ impl Shard {
                 if alone {
                     self.settle_own_flush(id, out);
                 }
+                self.settle_failed_flush(id, only, out);
                 self.settle_flush(id, out);
             }
             Kind::Read(read) if read.source.is_some_and(|source| !new.is_in_sync(source)) => {

@@ -489,7 +489,11 @@ impl Shard {
         if answer == DiskAnswer::Failed {
             self.local.flush_failures += 1;
         }
-        if *failures == self.local.flush_failures { answer } else { DiskAnswer::Failed }
+        if *failures == self.local.flush_failures && answer != DiskAnswer::Failed {
+            return answer;
+        }
+        self.note_flush_failed();
+        DiskAnswer::Failed
     }
 
     /// A write in flight ended: its buffer is released now if it was given up before.
@@ -544,9 +548,6 @@ impl Shard {
 
     fn cooled(&mut self, answer: DiskAnswer, out: &mut Out) {
         let Some(cooling) = self.local.cooling.take() else { return };
-        let known = self.configuration.as_ref();
-        let counts = known.is_some_and(|known| known.is_in_sync(self.node));
-        self.only_disk.flush_untold |= answer == DiskAnswer::Failed && counts;
         if self.has_lost_some() {
             if answer == DiskAnswer::Failed {
                 // Whoever asked is to hear of it: this copy is left out.
@@ -601,6 +602,7 @@ impl Shard {
             // They were to make this very write stable.
             if answer == DiskAnswer::Failed && id < self.local.reign_begins {
                 for purpose in core::mem::take(&mut self.local.flushes) {
+                    self.note_flush_failed();
                     self.on_local(purpose, answer, out);
                 }
             }

@@ -45,6 +45,7 @@ mod sync;
 mod takeover;
 #[cfg(test)]
 mod tests;
+mod untold;
 mod write;
 
 pub use status::{ShardStatus, SyncStatus};
@@ -214,15 +215,12 @@ struct OnlyDisk {
     again_at: Instant,
     /// It was said that what was lost may not be in the log any more.
     unsure: bool,
-    /// A flush failed that no client had asked for: the next one that a client asks for fails.
+    /// A flush failed of which no client is known to have heard: the next one that a client asks for fails.
     flush_untold: bool,
-}
-
-impl OnlyDisk {
-    /// Whether a flush failed of which no client knows, and one is told now.
-    fn take_untold(&mut self) -> bool {
-        core::mem::take(&mut self.flush_untold)
-    }
+    /// The disk was the only one when that happened, or since.
+    untold_alone: bool,
+    /// The primary was told of one, on another node, and may not have heard.
+    told: Option<untold::Told>,
 }
 
 impl Shard {

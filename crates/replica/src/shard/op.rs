@@ -162,6 +162,8 @@ pub(super) struct Flush {
     pub(super) own: Own,
     pub(super) awaiting: NodeSet,
     pub(super) sent: NodeSet,
+    /// Peers that failed it while there were other copies.
+    pub(super) failed: NodeSet,
     /// Writes that were answered when some replicas had them in memory only (protocol B): the flush is
     /// asked for when they are on every disk.
     pub(super) after: Vec<u64>,

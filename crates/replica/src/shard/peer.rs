@@ -96,6 +96,7 @@ impl Shard {
         }
         let waits_for_doubt = peer.gathering.take();
         peer.reset(None);
+        self.untold_in(node, session);
         if let Some(sequence) = waits_for_doubt {
             self.asked.remove(&sequence);
         }

@@ -360,17 +360,25 @@ impl Shard {
     ) {
         let buffer = if let DiskAnswer::Data(buffer) = answer { buffer } else { None };
         let rotten = answer == DiskAnswer::Rotten;
+        let here = self.peers.get(&node).is_some_and(|peer| peer.session == Some(session));
         // The primary's flush counts on this copy as on its own: not once the disk failed something.
-        let untold = kind == PeerAsk::Flush && self.only_disk.take_untold();
-        let lost = untold || kind == PeerAsk::Flush && self.has_lost_some();
+        let lost = kind == PeerAsk::Flush && (self.has_lost_some() || self.owes_word());
         let ok = answer != DiskAnswer::Failed && !rotten && !lost;
-        if self.peers.get(&node).is_some_and(|peer| peer.session == Some(session)) {
+        if here {
             let message = match kind {
                 PeerAsk::Write => {
                     let in_place = ok && answer != DiskAnswer::Durable;
+                    if in_place {
+                        self.note_written_since(sequence);
+                    }
                     ShardMessage::Written { sequence, ok, in_place }
                 }
-                PeerAsk::Flush => ShardMessage::Flushed { sequence, ok },
+                PeerAsk::Flush => {
+                    if !ok {
+                        self.told_primary(node, session);
+                    }
+                    ShardMessage::Flushed { sequence, ok }
+                }
                 PeerAsk::Read => {
                     let zero = ok && buffer.is_none();
                     ShardMessage::Data { sequence, ok, zero, rotten }
@@ -422,6 +430,7 @@ impl Shard {
                 if let Some((volume, span)) = self.unretired.remove(&sequence) {
                     let extent = self.extent_of(volume, span);
                     self.log.unhold(extent);
+                    self.note_retired(sequence);
                 }
                 from = sequence + 1;
             }

@@ -5,6 +5,7 @@ mod bitmaps;
 mod early;
 mod failures;
 mod flows;
+mod flushes;
 mod grow;
 mod log;
 mod multipath;
