@@ -1,8 +1,9 @@
 //! `cargo xtask campaign`: simulated histories at one state of the code, however many commands and hours they take.
 //!
 //! A campaign of a million histories takes longer than anybody wants to wait for one command. This one runs the
-//! simulator in slices, by turns with quorum and without, and adds what each printed to `docs/campaign.md` at once:
-//! it may be ended at any time, and goes on where the last one ended, at seeds that were not used yet. What counts is
+//! simulator in slices, by turns with quorum and without, each history twice, and adds what each printed to
+//! `docs/campaign.md` at once: it may be ended at any time, and goes on where the last one ended, at seeds that were not
+//! used yet, until there are enough histories and hours in all commands together. What counts is
 //! the code that the simulator is made of: when that has changed, the counts begin anew. Code that is not committed
 //! has no campaign.
 //!
@@ -50,6 +51,12 @@ const MODES: [(&str, u64); 2] = [("", 6000), (" --quorum-off", 3000)];
 /// So many histories must have reached every mark that is not excused.
 const MARKS_DUE: u64 = 1_000_000;
 
+/// A campaign that was not told how many goes on until there are so many histories of the present code, ...
+const RUNS_DUE: u64 = 1_000_000;
+
+/// ... and they took so many seconds of the simulator, in all commands together.
+const SECONDS_DUE: u64 = 4 * 3600;
+
 /// Which marks a kind of histories need not reach, and why; by the names that `sim marks` gives to kinds.
 const EXCUSES: [[&str; 3]; 2] = [["bug", "rare", "with-quorum"], ["bug", "rare", "without-quorum"]];
 
@@ -63,7 +70,8 @@ const HEAD: &str = "\
 # The campaign
 
 Simulated histories at one state of the code that they depend on, in all the commands that were given since it changed last:
-`cargo xtask campaign` goes on where the last one ended, and writes this page.
+`cargo xtask campaign` goes on where the last one ended, and writes this page. Each history is made twice, to see that both are
+the same.
 ";
 
 /// What all slices of one kind came to.
@@ -94,12 +102,15 @@ struct Campaign {
     tallies: [Tally; 2],
 }
 
-/// Goes on with the campaign until there are `runs` histories, or `hours` have passed; the first failure ends it.
-pub(crate) fn campaign(project: &Project, runs: u64, hours: f64) -> bool {
-    let limit = Duration::try_from_secs_f64(hours * 3600.0);
-    let Some(limit) = limit.ok().filter(|limit| !limit.is_zero()) else {
-        eprintln!("campaign: {hours} hours are no length of time");
-        return crate::steps::not_run();
+/// Goes on with the campaign until there are `runs` histories (none: `RUNS_DUE`, that took `SECONDS_DUE`), or `hours` have
+/// passed in this command (none: however long it takes); the first failure ends it.
+pub(crate) fn campaign(project: &Project, runs: Option<u64>, hours: Option<f64>) -> bool {
+    let limit = match hours.map(length).transpose() {
+        Ok(limit) => limit.unwrap_or(Duration::MAX),
+        Err(problem) => {
+            eprintln!("campaign: {problem}");
+            return crate::steps::not_run();
+        }
     };
     let sources = match sources(project) {
         Ok(sources) => sources,
@@ -118,7 +129,7 @@ pub(crate) fn campaign(project: &Project, runs: u64, hours: f64) -> bool {
     let path = project.root.join(PAGE);
     let mut campaign = Campaign::of(&fs::read_to_string(&path).unwrap_or_default(), &sources);
     let begun = Instant::now();
-    while campaign.failures() == 0 && campaign.runs() < runs && begun.elapsed() < limit {
+    while campaign.failures() == 0 && !campaign.is_long_enough(runs) && begun.elapsed() < limit {
         for mode in 0..MODES.len() {
             match campaign.slice(&simulator, mode) {
                 Ok(failures) => failures.keep(project),
@@ -143,12 +154,28 @@ pub(crate) fn campaign(project: &Project, runs: u64, hours: f64) -> bool {
     failures == 0
 }
 
+/// So many hours, if that is more than nothing.
+fn length(hours: f64) -> Result<Duration, String> {
+    let length = Duration::try_from_secs_f64(hours * 3600.0);
+    let length = length.ok().filter(|length| !length.is_zero());
+    length.ok_or_else(|| format!("{hours} hours are no length of time"))
+}
+
 /// What the simulator says of marks that need not be reached.
 fn excuses(simulator: &Path) -> Option<[Excuses; 2]> {
     let output = Command::new(simulator).arg("marks").output().ok()?;
     let printed = String::from_utf8_lossy(&output.stdout);
     (output.status.success() && !printed.is_empty())
         .then(|| EXCUSES.map(|of| Excuses::of(&printed, of)))
+}
+
+/// The simulator's slice of one kind, from this seed on, each history twice.
+fn command(simulator: &Path, mode: usize, from: u64) -> Command {
+    let (words, runs) = MODES[mode];
+    let mut command = Command::new(simulator);
+    command.args(["--twice", "--runs", &runs.to_string(), "--from", &from.to_string()]);
+    command.args(words.split_whitespace()).stdout(Stdio::piped());
+    command
 }
 
 /// Builds the simulator; where the toolchain has `llvm-profdata` (`rustup component add llvm-tools`), by what a few runs of
@@ -267,15 +294,22 @@ impl Campaign {
         self.tallies.iter().map(|tally| tally.failures).sum()
     }
 
+    /// It has `runs` histories; none: what a whole campaign has.
+    fn is_long_enough(&self, runs: Option<u64>) -> bool {
+        match runs {
+            Some(runs) => self.runs() >= runs,
+            None => self.runs() >= RUNS_DUE && self.seconds >= SECONDS_DUE,
+        }
+    }
+
     /// Runs a slice of one kind; what failed in it.
     fn slice(&mut self, simulator: &Path, mode: usize) -> Result<Failures, String> {
-        let (words, runs) = MODES[mode];
+        let (_, runs) = MODES[mode];
         let tally = &mut self.tallies[mode];
         let (begun, from) = (Instant::now(), tally.next);
-        let mut command = Command::new(simulator);
-        command.args(["--runs", &runs.to_string(), "--from", &from.to_string()]);
-        command.args(words.split_whitespace()).stdout(Stdio::piped());
-        let output = command.output().map_err(|error| format!("the simulator: {error}"))?;
+        let output = command(simulator, mode, from)
+            .output()
+            .map_err(|error| format!("the simulator: {error}"))?;
         let printed = String::from_utf8_lossy(&output.stdout);
         if !tally.add(&printed) {
             return Err(format!("the simulator ended with {} and no summary", output.status));
@@ -409,7 +443,11 @@ fn word_after(text: &str, words: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Campaign, EXCUSES, Excuses, FIRST_SEED, MARKS_DUE};
+    use super::{
+        Campaign, EXCUSES, Excuses, FIRST_SEED, MARKS_DUE, RUNS_DUE, SECONDS_DUE, command, length,
+    };
+    use std::path::Path;
+    use std::time::Duration;
 
     const PRINTED: &str = "         7  fault: crash\n     never  a rare branch\n\
         3 runs, 50 steps, 8 s simulated, 90 answers, 7 faults\n{\"runs\":3,\"failures\":1}\n";
@@ -470,6 +508,42 @@ mod tests {
         campaign.tallies[1].counts.insert("a lie".to_owned(), 2);
         let amiss = campaign.marks_amiss(&excuses());
         assert_eq!(amiss, ["sim --quorum-off reached, by a bug: a lie"]);
+    }
+
+    #[test]
+    fn a_campaign_goes_on_until_it_has_both_a_million_histories_and_four_hours() {
+        let mut campaign = grown();
+        assert!(!campaign.is_long_enough(None));
+        campaign.tallies[1].summary[0] = RUNS_DUE;
+        assert!(!campaign.is_long_enough(None));
+        campaign.seconds = SECONDS_DUE;
+        assert!(campaign.is_long_enough(None));
+        campaign.tallies[1].summary[0] = RUNS_DUE - 7;
+        assert!(!campaign.is_long_enough(None));
+    }
+
+    #[test]
+    fn a_campaign_that_is_told_how_many_histories_ends_with_them_however_long_they_took() {
+        let campaign = grown();
+        assert!(campaign.is_long_enough(Some(9)) && !campaign.is_long_enough(Some(10)));
+    }
+
+    #[test]
+    fn hours_that_are_no_length_of_time_are_refused() {
+        assert_eq!(length(0.5), Ok(Duration::from_secs(1800)));
+        for hours in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(length(hours).is_err(), "{hours}");
+        }
+    }
+
+    #[test]
+    fn each_history_of_both_kinds_is_made_twice_from_the_seed_that_comes_next() {
+        let words = |mode| {
+            let command = command(Path::new("sim"), mode, 12);
+            command.get_args().map(|word| word.display().to_string()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(words(0), "--twice --runs 6000 --from 12");
+        assert_eq!(words(1), "--twice --runs 3000 --from 12 --quorum-off");
     }
 
     #[test]

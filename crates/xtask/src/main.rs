@@ -47,15 +47,16 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<String>,
     },
-    /// Goes on with the long campaign of the simulator, and adds to `docs/campaign.md`: `cargo xtask campaign --hours 2`. Fails if a
-    /// history does, or if a million reached a mark never that they must reach
+    /// Goes on with the long campaign of the simulator, and adds to `docs/campaign.md`, until there are 1 000 000 histories of the
+    /// present code that took 4 hours, in all commands together: `cargo xtask campaign`. Fails if a history does, or if a million
+    /// reached a mark never that they must reach
     Campaign {
-        /// Ends when there are so many histories of the present code
-        #[arg(long, default_value_t = 1_000_000)]
-        runs: u64,
-        /// Ends after so many hours
-        #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
-        hours: f64,
+        /// Ends when there are so many histories of the present code, however long they took
+        #[arg(long)]
+        runs: Option<u64>,
+        /// Ends after so many hours of this command, if not before
+        #[arg(long, allow_negative_numbers = true)]
+        hours: Option<f64>,
     },
     /// Writes `docs/found.md`: every seed that ever failed, and what else was found, with the commits that mended it
     Found,
