@@ -31,7 +31,8 @@
 //! keep 2, restore 2      the disk is copied; the process dies, and the disk is that copy again
 //! replace 2              the process dies, and the disk is an empty one
 //! spoil 2 flipped        a page of metadata rots; `stale`: the next one is confirmed and not written; `astray`: or written elsewhere;
-//!                        `stale-record`, `astray-record`: likewise the record
+//!                        `stale-record`, `astray-record`: likewise the record. `log`: both copies of a page of the log rot;
+//!                        `bits 3`: the page of what node 3 misses does
 //! lose 2 lost            the next write of data that node 2's disk confirms is not carried out; `lose 2 astray 64`: it goes
 //!                        over sectors 64 and those that follow
 //! unlost                 no such write is still to come
@@ -57,7 +58,7 @@
 //! set on-no-quorum io-error       asked of the primary: `on-no-quorum`, `protocol`, `in-sync-min`, `read-policy`,
 //!                        `resync-rate-max` and `resync-rate-min` (KiB per second)
 //! repeat 5 ... end       the lines between, five times; a repeat has no other inside
-//! wait 300               milliseconds pass
+//! wait 300               milliseconds pass; `calm 300`: and meanwhile no configuration is decided, and no connection made
 //! until primary 2        time passes until it is so: `primary N`, `in-sync N…`, `syncing N`, `fork N`, `answered`,
 //!                        `split N M`, `stopped N…`, `storing N` (metadata), `clean` (no replica has any block marked or in doubt)
 //! within 3000 write b 2 0+8       what follows comes true within 3000 ms
@@ -68,7 +69,8 @@
 //!                        `copied 2 just 8`, `compared 2 just 64`: no fewer either
 //! found 8                the last verify found 8 sectors that were not the same everywhere, and made them the same
 //! refused                the last thing that an operator asked for was refused
-//! done                   everything that operators asked for has ended
+//! reached sim: log damaged        this mark of the code was reached (`marks`, and those of the simulator's own)
+//! done                   everything that operators asked for has ended; `undone`: something has not yet
 //! identical              all replicas hold the same; `identical 2 3`: these do
 //! holds 2 0+8 is a       the disk of node 2 holds what a wrote, whatever reads would say; `zero`: zeroes
 //! ```
@@ -79,9 +81,11 @@
 
 mod acts;
 mod looks;
+#[cfg(test)]
+mod tests;
 
 use crate::history::{Effect, OpIndex, Token};
-use crate::plan::{BadPage, BadWrite, Plan, Role};
+use crate::plan::{BadWrite, Plan, Role};
 use crate::queue::{MILLI, SECOND, Time};
 use crate::world::{World, node_id, node_index};
 use base::{Op, Span, VolumeId};
@@ -501,23 +505,7 @@ impl Scenario {
                 self.world.nodes[node].bad_write = Some((how, to.map(|to| to as u64)));
             }
             "spoil" => {
-                let how = match words.get(2) {
-                    Some(&"flipped") => BadPage::Flipped,
-                    Some(&"stale") => BadPage::Stale,
-                    Some(&"stale-record") => BadPage::StaleRecord,
-                    Some(&"astray-record") => BadPage::AstrayRecord,
-                    Some(&"astray") => BadPage::Astray,
-                    _ => {
-                        return Err(
-                            "spoil NODE flipped, stale, astray, stale-record or astray-record"
-                                .to_owned(),
-                        );
-                    }
-                };
-                self.world.bad_page(node, how);
-                if !self.world.nodes[node].spoiled {
-                    return Err("the others could not live without that disk".to_owned());
-                }
+                self.spoil(node, &words[2..])?;
             }
             _ => self.world.swap_disk(node, Time::MAX / 8, words[0] == "restore"),
         }

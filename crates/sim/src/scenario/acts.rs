@@ -4,10 +4,13 @@
 
 use super::{Scenario, number, span};
 use crate::client::as_operation;
+use crate::disk::Disk;
 use crate::history::Effect;
+use crate::plan::BadPage;
 use crate::queue::{MILLI, Time};
-use base::Op;
-use replica::Operation;
+use crate::world::node_id;
+use base::{NodeId, Op, Prng, VolumeId};
+use replica::{MetaPage, Operation};
 use wire::admin::OptionsChange;
 use wire::{AfterSplitBrain, OnNoQuorum, Options, Protocol, ReadPolicy};
 
@@ -46,6 +49,28 @@ pub(super) fn set_option(
         _ => return Err(format!("no option {name} has this value")),
     }
     Ok(())
+}
+
+/// The first page of the log of which the life that is on the record wrote both copies.
+fn both_copies_of_a_log_page(disk: &Disk) -> Option<Vec<(VolumeId, MetaPage)>> {
+    let written = disk.record()?.log_half;
+    let is_there = |place: &(VolumeId, MetaPage)| {
+        disk.pages().any(|(volume, page, _)| (volume, page) == *place)
+    };
+    disk.pages().find_map(|(volume, place, _)| {
+        let MetaPage::Log { half, page, .. } = place else { return None };
+        let copies = [0, 1].map(|copy| (volume, MetaPage::Log { half, page, copy }));
+        (half == written && copies.iter().all(is_there)).then(|| copies.to_vec())
+    })
+}
+
+/// The first page of the bits of this replica.
+fn page_of_bits(disk: &Disk, of: NodeId) -> Option<Vec<(VolumeId, MetaPage)>> {
+    let number = disk.record()?.slots.iter().find(|slot| slot.node == of)?.number;
+    let (volume, place, _) = disk
+        .pages()
+        .find(|(_, place, _)| matches!(place, MetaPage::Bitmap { slot, .. } if *slot == number))?;
+    Some(vec![(volume, place)])
 }
 
 impl Scenario {
@@ -140,6 +165,61 @@ impl Scenario {
             history.answer(now, 0, index, true, Vec::new());
             self.labels.insert(words[1].to_owned(), vec![(span, token)]);
         }
+        Ok(())
+    }
+
+    /// Metadata of a node goes bad: a page of it, whichever it is, or those that the word names.
+    pub(super) fn spoil(&mut self, node: usize, words: &[&str]) -> Result<(), String> {
+        let how = match words.first().copied().unwrap_or_default() {
+            "log" => return self.rot_pages(node, both_copies_of_a_log_page),
+            "bits" => {
+                let of = self.nodes(words.get(1..2).ok_or("the bits of which node?")?)?[0];
+                return self.rot_pages(node, |disk| page_of_bits(disk, node_id(of)));
+            }
+            "flipped" => BadPage::Flipped,
+            "stale" => BadPage::Stale,
+            "astray" => BadPage::Astray,
+            "stale-record" => BadPage::StaleRecord,
+            "astray-record" => BadPage::AstrayRecord,
+            _ => {
+                return Err(
+                    "spoil NODE flipped, stale, astray, stale-record, astray-record, log or bits OTHER"
+                        .to_owned(),
+                );
+            }
+        };
+        self.world.bad_page(node, how);
+        if !self.world.nodes[node].spoiled {
+            return Err("the others could not live without that disk".to_owned());
+        }
+        Ok(())
+    }
+
+    /// These pages of a node's metadata rot. Rot strikes by chance: as it does when it strikes just them.
+    fn rot_pages(
+        &mut self,
+        node: usize,
+        choose: impl Fn(&Disk) -> Option<Vec<(VolumeId, MetaPage)>>,
+    ) -> Result<(), String> {
+        if !self.world.can_lose_disk(node) || !self.world.is_sound(node) {
+            return Err("the others could not live without that disk".to_owned());
+        }
+        let held = &mut self.world.nodes[node];
+        let disk = held.disk.as_mut().ok_or("it has no disk")?;
+        for page in choose(disk).ok_or("no such page was written")? {
+            let bad_before = disk.bad_pages().count();
+            let struck = (0..).map(|seed| {
+                let mut struck = disk.clone();
+                struck.spoil(BadPage::Flipped, &mut Prng::new(seed));
+                struck
+            });
+            let is_it = |struck: &Disk| {
+                let mut bad = struck.bad_pages();
+                struck.bad_pages().count() > bad_before && bad.any(|(place, _)| place == page)
+            };
+            *disk = { struck }.find(is_it).expect("chance strikes every page");
+        }
+        (held.restored, held.spoiled) = (Some(held.voter), true);
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 
 use super::{Scenario, number, span};
 use crate::history::Effect;
-use crate::queue::MILLI;
+use crate::queue::{MILLI, Time};
 use crate::world::{node_id, node_index};
 
 impl Scenario {
@@ -12,7 +12,17 @@ impl Scenario {
     pub(super) fn look(&mut self, words: &[&str]) -> Result<(), String> {
         match words[0] {
             "done" => self.until(&["done"]),
+            "undone" if self.world.wishes.is_empty() => {
+                Err("everything that operators asked for has ended".to_owned())
+            }
+            "undone" => Ok(()),
             "wait" => self.wait(number(words.get(1))? as u64 * MILLI),
+            "calm" => self.calm(number(words.get(1))? as u64 * MILLI),
+            "reached" => {
+                let mark = words[1..].join(" ");
+                let is_reached = self.world.marks.contains_key(&*mark);
+                if is_reached { Ok(()) } else { Err("it was not".to_owned()) }
+            }
             "until" => self.until(&words[1..]),
             "waits" if words.len() > 1 => {
                 let calls = self.calls.get(words[1]).ok_or("nothing has that name")?;
@@ -104,6 +114,18 @@ impl Scenario {
                     .to_owned())
             }
         }
+    }
+
+    /// Time passes, and nothing is decided and no connection made meanwhile.
+    fn calm(&mut self, length: Time) -> Result<(), String> {
+        let epoch = |scenario: &Scenario| {
+            let newest = scenario.world.oracle.newest.as_ref();
+            newest.map(|newest| (newest.fork, newest.epoch))
+        };
+        let before = (epoch(self), self.world.sessions.len());
+        self.wait(length)?;
+        let after = (epoch(self), self.world.sessions.len());
+        if before == after { Ok(()) } else { Err(format!("{before:?} became {after:?}")) }
     }
 
     /// A replica that runs and has a block marked for another, or in doubt, in words.
