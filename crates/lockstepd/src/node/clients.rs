@@ -25,6 +25,7 @@ use super::homes::{Stay, Word, request_id};
 use super::hosts::{Claim, Turn};
 use super::patience::{is_taken, patiently};
 use super::threads::Parcel;
+use super::unread::Unread;
 use super::{Node, Purpose, SENDS_MAX, Work};
 use crate::log::{debug, info, warning_limited};
 use crate::slab::Key;
@@ -59,6 +60,9 @@ const SILENCE_SECONDS: u16 = 5;
 /// For so long after a request of it has come it has surely not asked elsewhere: it does so ten seconds after it has sent it, no
 /// sooner, and what it sent may have been on its way for [`SILENCE_SECONDS`].
 pub(super) const STAYS: Duration = Duration::from_secs(4);
+
+/// Why a client goes that may have asked elsewhere by now.
+const UNREAD_TOO_LONG: &str = "what it sent lay here unread for too long";
 
 /// Clients that are not known yet.
 #[derive(Default)]
@@ -107,8 +111,8 @@ pub(crate) struct Client {
     sends: usize,
     /// What it sends is waited for.
     receiving: bool,
-    /// Since when what it sends is not waited for: it waits for memory, for answers, or for a peer.
-    pub(super) unread_since: Option<Instant>,
+    /// How long what it sends was not waited for.
+    pub(super) unread: Unread,
     /// It is in the list of those who wait for buffers.
     pub(super) hungry: bool,
     /// Of another thread's: where it is at home.
@@ -180,7 +184,7 @@ impl Client {
             unsent: 0,
             sends: 0,
             receiving: false,
-            unread_since: None,
+            unread: Unread::default(),
             hungry: false,
             stay: None,
             bound_for: None,
@@ -202,10 +206,11 @@ impl Client {
         self.unsent += bytes;
     }
 
-    /// Something is to come of it.
-    fn begin_receive(&mut self, now: Instant) {
+    /// Something is to come of it, so many bytes at most.
+    fn begin_receive(&mut self, room: usize, now: Instant) {
         self.receiving = true;
         self.moved = now;
+        self.unread.begin(room, now);
     }
 
     /// Since when it is waited for, while it holds memory: what this node has not sent yet, or has no room for, it cannot take or
@@ -217,16 +222,24 @@ impl Client {
 
     /// What it sends is waited for, or not.
     fn note_unread(&mut self, now: Instant) {
-        self.unread_since = match self.receiving {
-            true => None,
-            false => self.unread_since.or(Some(now)),
-        };
+        if !self.receiving {
+            self.unread.pause(now);
+        }
     }
 
     /// Whether it went while nothing was received of it. What it asked for before, and lies here or in the kernel, nobody waits for:
     /// it may have been asked for elsewhere since, and be older than what is there.
     fn has_left_meanwhile(&self) -> bool {
-        self.unread_since.is_some() && self.socket.as_ref().is_some_and(Socket::is_ended)
+        self.unread.is_paused() && self.is_ended()
+    }
+
+    /// The same of one that has several ways, when some of it was received: the rest, and its end, may be behind that.
+    fn has_left_behind(&self, now: Instant) -> bool {
+        self.way.is_some() && self.unread.age(now) > Duration(0) && self.is_ended()
+    }
+
+    fn is_ended(&self) -> bool {
+        self.socket.as_ref().is_some_and(Socket::is_ended)
     }
 
     /// Whether nothing is on its way to it, nor waited for.
@@ -400,6 +413,14 @@ impl Node {
         let Payload::Buffer(buffer) = event.payload else {
             unreachable!("a receive gives its buffer back")
         };
+        client.unread.end(count, now);
+        if client.has_left_behind(now) {
+            return self.drop_client(key, "the client closed the connection");
+        }
+        if self.is_unread_too_long(key) {
+            return self.drop_client(key, UNREAD_TOO_LONG);
+        }
+        let Some(client) = self.clients.get_mut(key) else { return };
         let mut demands = std::mem::take(&mut self.demands);
         client.connection.received(now, buffer, count, &mut demands);
         self.on_demands(key, demands);
@@ -442,8 +463,8 @@ impl Node {
         if client.has_left_meanwhile() {
             return self.drop_client(key, "the client closed the connection");
         }
-        if client.unread_since.is_some() && self.is_unread_too_long(key) {
-            return self.drop_client(key, "what it sent lay here unread for too long");
+        if client.unread.is_paused() && self.is_unread_too_long(key) {
+            return self.drop_client(key, UNREAD_TOO_LONG);
         }
         let Some(client) = self.clients.get_mut(key) else { return };
         // What it asks for begins at its home.
@@ -497,8 +518,7 @@ impl Node {
             return;
         }
         if let Some((buffer, range)) = client.connection.receive_into() {
-            client.unread_since = None;
-            client.begin_receive(self.hands.now());
+            client.begin_receive(range.len(), self.hands.now());
             let token = self.operations.insert(Purpose::NbdReceive(key)).number();
             let socket = client.socket.as_ref().expect("what receives has a socket");
             self.hands.receive(token, socket, buffer, range);
@@ -928,7 +948,7 @@ mod tests {
         client.begin_send(18, second);
         assert_eq!(client.waited_for_since(), Some(first), "it has not taken the first yet");
         client.connection.sent(u64::try_from(greeting).expect("a few"));
-        client.begin_receive(second);
+        client.begin_receive(1, second);
         assert_eq!(client.waited_for_since(), None, "it holds nothing");
     }
 }

@@ -31,6 +31,7 @@ use super::clients::{Asked, Client};
 use super::held::{self, Held};
 use super::hosts::{Claim, Turn};
 use super::threads::Parcel;
+use super::unread::Unread;
 use crate::log::{debug, info};
 use crate::slab::Key;
 
@@ -51,8 +52,8 @@ pub(super) struct Guest {
     claim: Option<Claim>,
     expires_at: Option<Instant>,
     turn: Turn,
-    /// What has come of it, and was not looked at, lay on the first thread since then.
-    unread_since: Instant,
+    /// What has come of it, and was not looked at, lay so long on the first thread.
+    unread: Unread,
 }
 
 /// What the first thread tells a client's home.
@@ -178,7 +179,8 @@ impl Node {
         let is_nvme = connection.nvme().is_some();
         let (controller, way, claim) = (client.controller, client.way, client.claim.clone());
         let (life, turn, keep_alive) = (entry.life, client.turn, client.keep_alive);
-        let unread_since = client.unread_since.unwrap_or(self.hands.now());
+        client.unread.pause(self.hands.now());
+        let unread = client.unread;
         let expires_at = way.filter(|_| is_nvme).and_then(|way| self.expiry_of(way));
         if let Some(client) = self.clients.get_mut(key) {
             client.stay = Some(Stay { home, namespaces: None, turn, expires_at });
@@ -198,7 +200,7 @@ impl Node {
             claim,
             expires_at,
             turn,
-            unread_since,
+            unread,
         };
         self.tell(home, Parcel::Guest(Box::new(guest)));
     }
@@ -224,7 +226,7 @@ impl Node {
         client.claim = guest.claim;
         client.expires_at = guest.expires_at;
         client.turn = guest.turn;
-        client.unread_since = Some(guest.unread_since);
+        client.unread = guest.unread;
         if client.is_watched_host() {
             self.hosts.come(now);
         }

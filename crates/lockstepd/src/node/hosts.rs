@@ -227,11 +227,8 @@ impl Node {
     pub(super) fn is_unread_too_long(&mut self, key: Key) -> bool {
         let now = self.hands.now();
         let Some(client) = self.clients.get_mut(key) else { return false };
-        let unread = client.unread_since.map(|since| now.since(since));
-        let (Some(unread), Some(way)) = (unread.filter(|&unread| unread > SURELY_NEW), client.way)
-        else {
-            return false;
-        };
+        let unread = client.unread.age(now);
+        let Some(way) = client.way.filter(|_| unread > SURELY_NEW) else { return false };
         let (expires_at, keep_alive) = (client.expires_at, client.keep_alive);
         match client.connection.nvme() {
             None => client.connection.nbd().is_some() && unread > STAYS,

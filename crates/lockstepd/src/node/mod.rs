@@ -50,6 +50,7 @@ mod sums;
 mod threads;
 mod ublk;
 mod unmade;
+mod unread;
 mod vhost;
 mod vouchers;
 
