@@ -26,7 +26,7 @@ mod outgoing;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use base::{AnswerError, Op, ReservationCommand, Span, VolumeId};
+use base::{AnswerError, Duration, Instant, Op, ReservationCommand, Span, VolumeId};
 use link::{Claims, LinkError};
 use nbd::{CloseReason, ExportInfo, Refusal, Request, Server, Slot, Tls};
 use sys::{Buffer, BufferPool, Outgoing, Piece, Room};
@@ -64,6 +64,10 @@ pub(crate) const SEALED_BYTES_MAX: u64 = 1 << 20;
 /// Pieces of one zeroing that are with the shards at once. A client may ask for 4 GiB in each of its requests: all pieces
 /// of these together would keep everybody else from their turn.
 const ZEROES_MAX: usize = 64;
+
+/// After so long what is left of a trim is left as it is: whoever asks for one only says that it needs no more what is there. Linux's
+/// client gives a request up that has no answer for ten seconds, asks for all of it again, and would never end.
+const TRIM_LIMIT: Duration = Duration::from_secs(3);
 
 /// Bytes of options that a client may send before it is known, by its certificate or by having opened
 /// an export. A client that means it sends some hundred.
@@ -136,6 +140,8 @@ pub struct Ask {
     pub buffer: Option<Buffer>,
     /// Survives a power cut once answered.
     pub fua: bool,
+    /// When it came, of a client that may ask elsewhere; `None`: just now.
+    pub came: Option<Instant>,
 }
 
 /// What a connection needs of its owner, to be carried out in order.
@@ -189,6 +195,8 @@ struct Open {
     complete: bool,
     /// Of a zeroing: what was not submitted yet.
     rest: Range<u64>,
+    /// When it came.
+    came: Instant,
     failed: Option<AnswerError>,
     /// Of a read, by piece: `None` is all zeroes. Empty where nothing is open.
     data: Vec<Option<Buffer>>,
@@ -259,6 +267,10 @@ pub struct NbdConnection {
     broken: Option<LinkError>,
     /// Bytes of options taken so far.
     haggled: usize,
+    /// The present moment.
+    now: Instant,
+    /// What is looked at came so long ago.
+    age: Duration,
 }
 
 impl NbdConnection {
@@ -326,6 +338,8 @@ impl NbdConnection {
             guard: None,
             broken: None,
             haggled: 0,
+            now: Instant::default(),
+            age: Duration(0),
         }
     }
 
@@ -402,6 +416,11 @@ impl NbdConnection {
     /// The client has several ways to the volume: it moves to another node by itself, and sends there what has no answer here.
     pub fn moves(&mut self) {
         self.moves = true;
+    }
+
+    /// What is taken from it next lay unread for so long, until now.
+    pub fn lay_unread(&mut self, age: Duration) {
+        self.age = age;
     }
 
     /// Whether a client that moves is to go another way, or to come back by this one: nothing more is taken from it.

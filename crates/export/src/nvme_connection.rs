@@ -47,6 +47,8 @@ struct Open {
     rest: VecDeque<Range<u64>>,
     /// Of what is read with FUA: it was not flushed yet.
     owes_flush: bool,
+    /// When it was begun.
+    came: Instant,
     failed: Option<AnswerError>,
     /// Of a comparison: something is not the same.
     differs: bool,
@@ -136,6 +138,8 @@ pub struct NvmeConnection {
     guard: Option<Box<PskGuard>>,
     /// Why TLS ended it.
     broken: Option<PskFault>,
+    /// The present moment.
+    now: Instant,
 }
 
 impl NvmeConnection {
@@ -170,6 +174,7 @@ impl NvmeConnection {
             offer: None,
             guard: None,
             broken: None,
+            now: Instant::default(),
         }
     }
 

@@ -102,7 +102,7 @@ impl Served {
         demands: &mut Vec<Demand>,
     ) {
         match self {
-            Served::Nbd(connection) => connection.received(buffer, count, demands),
+            Served::Nbd(connection) => connection.received(now, buffer, count, demands),
             Served::Nvme(connection) => connection.received(now, buffer, count, demands),
             Served::Ublk(_) | Served::Vhost(_) | Served::Elsewhere(_) => {
                 unreachable!("it has no bytes to take")
@@ -113,7 +113,7 @@ impl Served {
     /// Goes on with what has arrived, as far as limits allow.
     pub fn proceed(&mut self, now: Instant, demands: &mut Vec<Demand>) {
         match self {
-            Served::Nbd(connection) => connection.proceed(demands),
+            Served::Nbd(connection) => connection.proceed(now, demands),
             Served::Nvme(connection) => connection.proceed(now, demands),
             Served::Ublk(disk) => disk.proceed(demands),
             Served::Vhost(disk) => disk.proceed(demands),

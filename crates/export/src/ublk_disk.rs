@@ -266,7 +266,7 @@ impl UblkDisk {
             self.open_bytes += length;
             let tag = Tag { slot: slot_of(tag), piece: open.course.begin(&piece) };
             let (span, fua) = (span_of(&piece), op != Op::Read && open.request.fua);
-            let ask = Ask { tag, op, volume: None, shard: 0, span, buffer, fua };
+            let ask = Ask { tag, op, volume: None, shard: 0, span, buffer, fua, came: None };
             demands.push(Demand::Ask(ask));
         }
         true
@@ -286,7 +286,7 @@ impl UblkDisk {
             let (tag, span) =
                 (Tag { slot: slot_of(tag), piece: shard }, span_of(&(0..SECTOR_BYTES)));
             let (op, buffer) = (Op::Flush, None);
-            let ask = Ask { tag, op, volume: None, shard, span, buffer, fua: false };
+            let ask = Ask { tag, op, volume: None, shard, span, buffer, fua: false, came: None };
             demands.push(Demand::Ask(ask));
         }
     }

@@ -446,7 +446,8 @@ impl VhostDisk {
             }
             self.open_bytes += bytes;
             let (tag, span) = (Tag { slot, piece: course.begin(&piece) }, span_of(&piece));
-            demands.push(Demand::Ask(Ask { tag, op, volume: None, shard: 0, span, buffer, fua }));
+            let (volume, shard, came) = (None, 0, None);
+            demands.push(Demand::Ask(Ask { tag, op, volume, shard, span, buffer, fua, came }));
         }
         Ok(Begun::Whole)
     }
@@ -481,7 +482,7 @@ impl VhostDisk {
         for shard in 0..self.volume.shards {
             let (tag, span) = (Tag { slot, piece: shard }, span_of(&(0..SECTOR_BYTES)));
             let (op, buffer) = (Op::Flush, None);
-            let ask = Ask { tag, op, volume: None, shard, span, buffer, fua: false };
+            let ask = Ask { tag, op, volume: None, shard, span, buffer, fua: false, came: None };
             demands.push(Demand::Ask(ask));
         }
     }

@@ -27,7 +27,7 @@ impl Connection for NbdConnection {
         NbdConnection::receive_into(self)
     }
     fn received(&mut self, buffer: Buffer, count: usize, demands: &mut Vec<Demand>) {
-        NbdConnection::received(self, buffer, count, demands);
+        NbdConnection::received(self, Instant(1), buffer, count, demands);
     }
     fn answer(&mut self, tag: Tag, buffer: Option<Buffer>) {
         NbdConnection::answer(self, tag, Ok(()), buffer);

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::sync::Arc;
 
-use base::{ClusterId, NodeId};
+use base::{ClusterId, Instant, NodeId};
 use link::{Authority, Identity, LinkError, LinkMode, Refusal, Revocations};
 use nbd::{Client, ClientEvent, ExportInfo, Goal};
 use rustls::pki_types::pem::PemObject;
@@ -54,7 +54,7 @@ impl Bench {
             place[..count].copy_from_slice(&bytes[..count]);
             bytes.drain(..count);
             let mut demands = Vec::new();
-            self.connection.received(buffer, count, &mut demands);
+            self.connection.received(Instant(1), buffer, count, &mut demands);
             self.carry_out(demands);
         }
         bytes
@@ -89,7 +89,7 @@ impl Bench {
             }
         }
         let mut more = Vec::new();
-        self.connection.proceed(&mut more);
+        self.connection.proceed(Instant(1), &mut more);
         if !more.is_empty() {
             self.carry_out(more);
         }

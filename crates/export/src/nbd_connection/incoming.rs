@@ -6,14 +6,15 @@
 
 use std::ops::Range;
 
-use base::{AnswerError, Op, SECTOR_BYTES, Span};
+use base::{AnswerError, Instant, Op, SECTOR_BYTES, Span};
 use link::LinkError;
 use nbd::{Event, Request, Slot, Want};
 use sys::Buffer;
 
 use super::{
     Arriving, Ask, BYTES_OPEN_MAX, Demand, GUARDED_BYTES, HAGGLE_BYTES_MAX, HOLES_BYTES_MAX,
-    NbdConnection, Open, PIECE_BYTES, SAID_BYTES_MAX, Tag, UNSENT_BYTES_MAX, ZEROES_MAX,
+    NbdConnection, Open, PIECE_BYTES, SAID_BYTES_MAX, TRIM_LIMIT, Tag, UNSENT_BYTES_MAX,
+    ZEROES_MAX,
 };
 use crate::guard::Guard;
 use crate::pieces::{cost_bytes, pieces_of};
@@ -78,7 +79,13 @@ impl NbdConnection {
     ///
     /// # Panics
     /// If the buffer did not come from there.
-    pub fn received(&mut self, buffer: Buffer, count: usize, demands: &mut Vec<Demand>) {
+    pub fn received(
+        &mut self,
+        now: Instant,
+        buffer: Buffer,
+        count: usize,
+        demands: &mut Vec<Demand>,
+    ) {
         assert!(self.receiving, "nothing was to be received");
         self.receiving = false;
         if let Some(guard) = &mut self.guard {
@@ -91,11 +98,12 @@ impl NbdConnection {
             self.input = Some(buffer);
             self.input_at = 0..count;
         }
-        self.proceed(demands);
+        self.proceed(now, demands);
     }
 
     /// Goes on with what has arrived, as far as limits allow.
-    pub fn proceed(&mut self, demands: &mut Vec<Demand>) {
+    pub fn proceed(&mut self, now: Instant, demands: &mut Vec<Demand>) {
+        self.now = now;
         self.starved = false;
         for slot in std::mem::take(&mut self.unfinished) {
             self.zero_more(slot, demands);
@@ -209,9 +217,10 @@ impl NbdConnection {
             }
             _ => None,
         };
+        let came = self.now - self.age;
         let open = &mut self.open[slot.index()];
         let data = std::mem::take(&mut open.data);
-        *open = Open { request: Some((slot, request)), room, data, ..Open::default() };
+        *open = Open { request: Some((slot, request)), room, data, came, ..Open::default() };
         let range = range_of(&request);
         match request.op {
             nbd::Op::Write => self.open_bytes += u64::from(request.length_bytes),
@@ -240,9 +249,13 @@ impl NbdConnection {
 
     /// Submits more of a zeroing.
     fn zero_more(&mut self, slot: Slot, demands: &mut Vec<Demand>) {
-        let open = &self.open[slot.index()];
+        let open = &mut self.open[slot.index()];
         let (_, request) = open.request.as_ref().expect("the request is open");
         let unmap = !matches!(request.op, nbd::Op::Zero { no_hole: true, .. });
+        let is_hint = request.op == nbd::Op::Trim;
+        if is_hint && open.submitted > 0 && self.now.since(open.came) >= TRIM_LIMIT {
+            open.rest = 0..0;
+        }
         for piece in pieces_of(open.rest.clone()).take(ZEROES_MAX) {
             let length_bytes = piece.end - piece.start;
             self.open[slot.index()].rest.start = piece.end;
@@ -283,13 +296,19 @@ impl NbdConnection {
         let tag =
             Tag { slot: u8::try_from(slot.index()).expect("below 128"), piece: open.submitted };
         let fua = request.fua;
+        // A zeroing may have come long before this part of it; a write's bytes have just come.
+        let came = match op {
+            Op::Zero { .. } => open.came,
+            Op::Read | Op::Write | Op::Flush => self.now - self.age,
+        };
+        let came = Some(came).filter(|_| self.moves);
         open.submitted += 1;
         open.waiting += 1;
         if op == Op::Read {
             open.data.push(None);
         }
         let shard = if op == Op::Flush { tag.piece } else { 0 };
-        demands.push(Demand::Ask(Ask { tag, op, volume: None, shard, span, buffer, fua }));
+        demands.push(Demand::Ask(Ask { tag, op, volume: None, shard, span, buffer, fua, came }));
     }
 
     fn submitted(&mut self, slot: Slot) {

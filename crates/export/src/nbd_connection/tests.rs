@@ -1,11 +1,12 @@
 //! A client's bytes in, requests and replies out, with a disk of a few lines behind it.
 
-use super::{Demand, Inputs, NbdConnection, PIECE_BYTES, RECEIVE_BYTES, SAID_BYTES_MAX};
-use base::{AnswerError, Op};
+use super::{Ask, Demand, Inputs, NbdConnection, PIECE_BYTES, RECEIVE_BYTES, SAID_BYTES_MAX};
+use base::{AnswerError, Duration, Instant, Op};
 use nbd::{Client, ClientEvent, ExportInfo, Goal, Replies, Reply};
 use sys::{Buffer, BufferPool};
 
 const MIB: usize = 1 << 20;
+const NOW: Instant = Instant(60_000_000_000);
 
 /// A connection, the bytes it has sent, and the volume behind it.
 struct Bench {
@@ -72,7 +73,7 @@ impl Bench {
             target[..count].copy_from_slice(&bytes[..count]);
             bytes = &bytes[count..];
             let mut demands = Vec::new();
-            self.connection.received(buffer, count, &mut demands);
+            self.connection.received(NOW, buffer, count, &mut demands);
             self.carry_out(demands);
             self.settle();
         }
@@ -140,7 +141,7 @@ impl Bench {
     fn settle(&mut self) {
         loop {
             let mut demands = Vec::new();
-            self.connection.proceed(&mut demands);
+            self.connection.proceed(NOW, &mut demands);
             let quiet = demands.is_empty();
             self.carry_out(demands);
             let mut pieces = Vec::new();
@@ -328,6 +329,73 @@ fn what_is_given_back_is_asked_for_in_parts_however_much_it_is() {
     assert!(most(&bench) && bench.asked.len() <= 64, "one that has failed goes no further");
 }
 
+/// What a connection asks of the shards when these bytes come, which lay unread for so long.
+fn asked(bench: &mut Bench, bytes: &[u8], age: Duration) -> Vec<Ask> {
+    let (mut buffer, range) = bench.connection.receive_into().expect("it takes more");
+    buffer.as_mut().expect("nobody else has it")[range][..bytes.len()].copy_from_slice(bytes);
+    let mut demands = Vec::new();
+    bench.connection.lay_unread(age);
+    bench.connection.received(NOW, buffer, bytes.len(), &mut demands);
+    asks(demands)
+}
+
+fn asks(demands: Vec<Demand>) -> Vec<Ask> {
+    let ask = |demand| match demand {
+        Demand::Ask(ask) => ask,
+        other => panic!("{other:?}"),
+    };
+    demands.into_iter().map(ask).collect()
+}
+
+#[test]
+fn a_trim_that_takes_long_ends_with_what_is_done_and_a_zeroing_goes_on_as_what_came_then() {
+    for (op, goes_on) in
+        [(nbd::Op::Trim, false), (nbd::Op::Zero { no_hole: false, fast: false }, true)]
+    {
+        let mut bench = Bench::new();
+        bench.disk = vec![0; 200 * MIB];
+        let name = "alpha".to_owned();
+        let mut bench = bench.enter(Goal::Use { name, structured: true, allocation: false });
+        bench.connection.moves();
+        let mut send = Vec::new();
+        nbd::encode_request(9, op, 0, 190 << 20, false, &mut send);
+        let mut all = asked(&mut bench, &send, Duration(0));
+        for seconds in [2, 4] {
+            assert_eq!(all.len(), 64);
+            assert!(all.iter().all(|ask| ask.came == Some(NOW)));
+            for ask in all.drain(..) {
+                bench.connection.answer(ask.tag, Ok(()), None);
+            }
+            let mut demands = Vec::new();
+            bench.connection.proceed(NOW + Duration::from_secs(seconds), &mut demands);
+            all = asks(demands);
+        }
+        assert_eq!(all.iter().map(|ask| ask.came).max(), goes_on.then_some(Some(NOW)));
+        bench.settle();
+        assert_eq!(bench.sent.is_empty(), goes_on, "the trim is answered");
+        if !goes_on {
+            let (_, reply) = Replies::new().feed(&bench.sent).expect("an honest server");
+            assert!(!matches!(reply, Some(Reply::Error { .. })), "{reply:?}");
+        }
+    }
+}
+
+#[test]
+fn what_a_client_that_moves_asks_for_came_when_it_came_to_its_socket() {
+    let age = Duration::from_secs(3);
+    for (moves, came) in [(true, Some(NOW - age)), (false, None)] {
+        let mut bench = Bench::entered(true);
+        if moves {
+            bench.connection.moves();
+        }
+        let mut send = Vec::new();
+        nbd::encode_request(1, nbd::Op::Write, 0, 4096, false, &mut send);
+        send.extend_from_slice(&content(4096));
+        let asks = asked(&mut bench, &send, age);
+        assert_eq!(asks.iter().map(|ask| ask.came).collect::<Vec<_>>(), [came]);
+    }
+}
+
 #[test]
 fn bytes_that_come_one_at_a_time_make_the_same_requests() {
     let mut bench = Bench::entered(true);
@@ -369,7 +437,7 @@ fn a_read_has_room_before_it_begins_and_holds_it_until_its_answer_has_left() {
     assert!(bench.connection.starved() && bench.asked.is_empty(), "it has not begun");
     drop(hoard);
     let mut demands = Vec::new();
-    bench.connection.proceed(&mut demands);
+    bench.connection.proceed(NOW, &mut demands);
     bench.carry_out(demands);
     let mut pieces = Vec::new();
     bench.connection.take_send(&mut pieces);
@@ -425,10 +493,10 @@ fn ask_on(bench: &mut Bench, request: &[u8], taken: &mut usize, sends: &mut Vec<
         target[..count].copy_from_slice(&flood[from..from + count]);
         *taken += count;
         let mut demands = Vec::new();
-        bench.connection.received(buffer, count, &mut demands);
+        bench.connection.received(NOW, buffer, count, &mut demands);
         while !demands.is_empty() {
             bench.carry_out(std::mem::take(&mut demands));
-            bench.connection.proceed(&mut demands);
+            bench.connection.proceed(NOW, &mut demands);
         }
         if sends.len() < 8 {
             let mut pieces = Vec::new();
@@ -489,12 +557,12 @@ fn what_may_be_said_about_holes_counts_before_it_is() {
     let flood = request.repeat(100);
     buffer.as_mut().expect("nobody else has it")[..flood.len()].copy_from_slice(&flood);
     let (mut questions, mut demands) = (0, Vec::new());
-    bench.connection.received(buffer, flood.len(), &mut demands);
+    bench.connection.received(NOW, buffer, flood.len(), &mut demands);
     while !demands.is_empty() {
         assert!(demands.len() <= 33, "{} at once", demands.len());
         questions += demands.len();
         bench.carry_out(std::mem::take(&mut demands));
-        bench.connection.proceed(&mut demands);
+        bench.connection.proceed(NOW, &mut demands);
     }
     assert_eq!(questions, 100);
 }

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use base::{AnswerError, Instant, Op, ReservationCommand, SECTOR_BYTES, Span, VolumeId};
+use base::{AnswerError, Duration, Instant, Op, ReservationCommand, SECTOR_BYTES, Span, VolumeId};
 use nvme::{Event, Request, Slot, Status, Want};
 use sys::{Buffer, PskFault, Room};
 
@@ -21,6 +21,10 @@ const SAID_BYTES_MAX: usize = 1 << 20;
 
 /// Pieces of one deallocation that are with the shards at once.
 const DEALLOCATIONS_MAX: usize = 64;
+
+/// After so long what is left of a deallocation is left as it is: whoever asks for one only says that it needs no more what is there. Its
+/// host may have given it up later than that, asked for it by another way, and written there since.
+const DEALLOCATION_LIMIT: Duration = Duration::from_millis(900);
 
 impl NvmeConnection {
     /// Where the next bytes shall go, or `None` while nothing is to be received. The range is filled
@@ -98,6 +102,7 @@ impl NvmeConnection {
         count: usize,
         demands: &mut Vec<Demand>,
     ) {
+        self.now = now;
         match self.receiving.take().expect("something was to be received") {
             Receiving::Input => {
                 assert!(count <= buffer.len(), "more arrived than there was room for");
@@ -125,7 +130,7 @@ impl NvmeConnection {
 
     /// Goes on with what has arrived, as far as limits allow.
     pub fn proceed(&mut self, now: Instant, demands: &mut Vec<Demand>) {
-        self.starved = false;
+        (self.now, self.starved) = (now, false);
         while let Some(request) = self.waiting.pop_front() {
             if let Err(request) = self.begin(request, demands) {
                 self.waiting.push_front(request);
@@ -324,6 +329,7 @@ impl NvmeConnection {
         open.request = Some(request);
         open.parts = parts;
         open.room = room;
+        open.came = self.now;
         match op {
             nvme::Op::Read => self.submit_all(slot, Op::Read, range, demands),
             nvme::Op::Write { inline } | nvme::Op::Compare { inline } => {
@@ -421,6 +427,9 @@ impl NvmeConnection {
             nvme::Op::Verify => (Op::Read, 1),
             _ => (Op::Zero { unmap: true }, DEALLOCATIONS_MAX),
         };
+        if op != Op::Read && self.now.since(open.came) >= DEALLOCATION_LIMIT {
+            open.rest.clear();
+        }
         for _ in 0..most {
             let open = &mut self.open[slot.index()];
             let Some(range) = open.rest.pop_front() else { break };
@@ -489,7 +498,7 @@ impl NvmeConnection {
         open.waiting += 1;
         let volume = u16::try_from(namespace - 1).expect("checked to be a volume");
         let volume = Some(VolumeId(volume));
-        demands.push(Demand::Ask(Ask { tag, op, volume, shard, span, buffer, fua }));
+        demands.push(Demand::Ask(Ask { tag, op, volume, shard, span, buffer, fua, came: None }));
     }
 
     /// Hands on what has all its data from the host.

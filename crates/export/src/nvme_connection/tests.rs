@@ -398,6 +398,34 @@ fn deallocations_are_cut_and_done_whole() {
 }
 
 #[test]
+fn a_deallocation_that_takes_long_ends_with_what_is_done_and_what_is_verified_goes_on() {
+    let mut bench = Bench::new(Digests::default(), 64 * MIB);
+    bench.disks[0].fill(7);
+    // Longer than what is with the shards at once.
+    let ranges: Vec<(u64, u32)> = (0..140).map(|at| (at * 2, 1)).collect();
+    for (count, goes_on) in [(64, false), (1, true)] {
+        let id = match goes_on {
+            false => bench.host.deallocate(1, &ranges, &mut bench.send),
+            true => bench.host.verify(1, (0, 1000), &mut bench.send),
+        };
+        bench.held = Some(Vec::new());
+        assert_eq!(bench.carry(), []);
+        for later in [Duration::from_millis(500), Duration::from_secs(4)] {
+            let all = bench.held.replace(Vec::new()).expect("held");
+            assert_eq!(all.len(), count);
+            all.into_iter().for_each(|ask| bench.answer(ask));
+            let mut demands = Vec::new();
+            bench.connection.proceed(Instant(1) + later, &mut demands);
+            bench.carry_out(demands);
+        }
+        let held = bench.held.take().expect("held");
+        assert_eq!(held.len(), usize::from(goes_on));
+        held.into_iter().for_each(|ask| bench.answer(ask));
+        assert_eq!(bench.end_of(id).0, Status::SUCCESS);
+    }
+}
+
+#[test]
 fn data_is_asked_for_only_once_there_is_a_place_for_it() {
     // Room for one write of a MiB.
     let mut bench = Bench::new(Digests::default(), MIB);

@@ -5,6 +5,7 @@
 //!
 //! Not here: the messages (`genl`), who looks after disks (`keep`).
 
+use std::fs;
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,6 +29,10 @@ const SILENCE_MS: u32 = 20_000;
 
 /// The kernel's smallest block.
 const BLOCK_BYTES_MIN: u32 = 512;
+
+/// The most that a disk gives back by one request: a node is done with that long before the kernel gives the request up, and the
+/// kernel asks for up to 4 GiB unless it is told.
+const TRIM_BYTES_MAX: u64 = 256 << 20;
 
 /// The kernel's client.
 pub(super) struct Nbd;
@@ -67,6 +72,7 @@ impl Maker for Nbd {
         if host.wait_for(there).is_none() {
             return Err(Unmade { why: format!("the kernel shows no /dev/{name}"), left });
         }
+        limit_trims(host, &name);
         Ok(Made {
             disk: name,
             why: format!("a connection to {place}, and another one when it breaks"),
@@ -139,7 +145,18 @@ fn reconnect(host: &Host, disk: &Disk, name: &str, number: u32) -> Result<String
         return Err(format!("{place} has another resource of that name than /dev/{name} ({kept})"));
     }
     family.reconnect(number, &export, socket.as_fd()).map_err(refused)?;
+    // Some kernels forget it with each connection.
+    limit_trims(host, name);
     Ok(place)
+}
+
+/// Has the kernel cut what it gives back. One that does not let itself be told has large requests cut short by the node.
+fn limit_trims(host: &Host, name: &str) {
+    let file = format!("sys/block/{name}/queue/discard_max_bytes");
+    let told = host.text(&file).and_then(|text| text.parse::<u64>().ok());
+    if told.is_some_and(|bytes| bytes > TRIM_BYTES_MAX) {
+        fs::write(host.at(file), TRIM_BYTES_MAX.to_string()).ok();
+    }
 }
 
 /// What the kernel keeps with a volume's disk. It takes no connection for that disk by another name, so that a resource that gets
@@ -251,7 +268,8 @@ fn limit(
 #[cfg(test)]
 mod tests {
     use super::super::place::parse_target;
-    use super::{backend, identity, identity_in};
+    use super::super::tests::Root;
+    use super::{backend, identity, identity_in, limit_trims};
 
     #[test]
     fn the_identity_is_what_stands_last_in_the_words_about_a_volume() {
@@ -260,6 +278,20 @@ mod tests {
         for none in ["", "volume 0 of web, 64 MiB", "x resource ", "x resource 6b1f0c9a2e77d43g"] {
             assert_eq!(identity(none), "", "{none:?}");
         }
+    }
+
+    #[test]
+    fn the_kernel_is_told_to_cut_what_it_gives_back_where_it_gives_back_more() {
+        let root = Root::of("trims");
+        let file = "sys/block/nbd0/queue/discard_max_bytes";
+        for (there, then) in [("4294966784\n", "268435456"), ("0\n", "0"), ("1048576\n", "1048576")]
+        {
+            root.put(file, there);
+            limit_trims(&root.host(), "nbd0");
+            assert_eq!(root.host().text(file).unwrap(), then);
+        }
+        limit_trims(&root.host(), "nbd1");
+        assert!(root.host().text("sys/block/nbd1/queue/discard_max_bytes").is_none());
     }
 
     #[test]

@@ -30,21 +30,21 @@ use crate::problem::{
 };
 
 /// A file system of a test, which goes with it.
-struct Root(PathBuf);
+pub(super) struct Root(PathBuf);
 
 impl Root {
-    fn of(name: &str) -> Root {
+    pub(super) fn of(name: &str) -> Root {
         let root =
             std::env::temp_dir().join(format!("lockstep-device-{}-{name}", std::process::id()));
         fs::create_dir_all(&root).unwrap();
         Root(root)
     }
 
-    fn put(&self, path: &str, text: &str) {
+    pub(super) fn put(&self, path: &str, text: &str) {
         put(&self.0, path, text);
     }
 
-    fn host(&self) -> Host {
+    pub(super) fn host(&self) -> Host {
         let number_of = |path: &Path| fs::read_to_string(path).ok();
         Host { root: self.0.clone(), limit: Duration::from_millis(200), number_of }
     }

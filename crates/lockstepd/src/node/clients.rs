@@ -238,6 +238,14 @@ impl Client {
         self.way.is_some() && self.unread.age(now) > Duration(0) && self.is_ended()
     }
 
+    /// Its connection hears how old may be what it takes next, if it may have been asked elsewhere since.
+    fn tell_age(&mut self, now: Instant) {
+        let age = self.unread.age(now);
+        if let Some(connection) = self.connection.nbd().filter(|_| self.way.is_some()) {
+            connection.lay_unread(age);
+        }
+    }
+
     fn is_ended(&self) -> bool {
         self.socket.as_ref().is_some_and(Socket::is_ended)
     }
@@ -422,6 +430,7 @@ impl Node {
         }
         let Some(client) = self.clients.get_mut(key) else { return };
         let mut demands = std::mem::take(&mut self.demands);
+        client.tell_age(now);
         client.connection.received(now, buffer, count, &mut demands);
         self.on_demands(key, demands);
         self.recognise(key);
@@ -470,6 +479,7 @@ impl Node {
         // What it asks for begins at its home.
         if client.bound_for.is_none() {
             let mut demands = std::mem::take(&mut self.demands);
+            client.tell_age(self.hands.now());
             client.connection.proceed(self.hands.now(), &mut demands);
             self.on_demands(key, demands);
             self.recognise(key);
@@ -676,7 +686,10 @@ impl Node {
             match demand {
                 Demand::Lookup { name, enters } => self.look_up(key, &name, enters),
                 Demand::List => self.list_exports(key),
-                Demand::Ask(ask) => self.on_ask(key, ask, self.hands.now()),
+                Demand::Ask(ask) => {
+                    let came = ask.came.unwrap_or(self.hands.now());
+                    self.on_ask(key, ask, came);
+                }
                 Demand::Holes { tag, range } => self.look_for_holes(key, tag, range),
                 Demand::Connect(connect) => self.on_connect(key, &connect),
                 Demand::Switched => self.on_switched(key),
