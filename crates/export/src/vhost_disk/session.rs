@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use sys::{Errno, Handle, SharedMemory, Socket};
+use sys::{Errno, HANDLES_MAX, Handle, SharedMemory, Socket};
 use vhost::{
     CONFIG_CHANGED, Fault, HEADER_BYTES, Header, Inflight, InflightShape, Kicks, MESSAGE_BYTES_MAX,
     Message, OFFERED_FEATURES, OFFERED_PROTOCOL, PROTOCOL_FEATURES_BIT, QUEUES_MAX, Region,
@@ -67,6 +67,14 @@ impl VhostDisk {
     pub fn received(&mut self, bytes: &[u8], handles: Vec<Handle>) {
         assert!(bytes.len() <= self.wanted(), "as many as are wanted");
         self.session.input.extend_from_slice(bytes);
+        if self.session.handles.len() + handles.len() > HANDLES_MAX {
+            // Some with each byte of a message would be all that this process may have.
+            let header = self.session.input.first_chunk::<HEADER_BYTES>().map(Header::parse);
+            let kind = header.and_then(Result::ok).map_or(0, |header| header.kind);
+            self.session.handles.clear();
+            self.fault = Some(Fault::Descriptors(kind));
+            return;
+        }
         self.session.handles.extend(handles);
         if let Err(fault) = self.take_message() {
             self.fault = Some(fault);

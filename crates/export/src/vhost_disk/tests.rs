@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use base::{AnswerError, Op, SECTOR_BYTES};
-use sys::{BufferPool, Handle, SharedMemory};
+use sys::{BufferPool, HANDLES_MAX, Handle, SharedMemory};
 use vhost::Fault;
 
 use super::{VhostDisk, VhostVolume};
@@ -279,6 +279,21 @@ fn the_record_of_another_volume_is_refused() {
         rig.say(32, &shape, vec![handle.clone()]);
         assert_eq!(rig.disk.fault(), Some(Fault::Inflight));
         assert_eq!(rig.disk.wanted(), 0, "and nothing more is heard");
+    }
+}
+
+#[test]
+fn no_more_descriptors_are_kept_for_a_message_than_any_has() {
+    let handles = |count: usize| vec![Handle::new_event().unwrap(); count];
+    for (counts, fault) in
+        [([HANDLES_MAX, 0], None), ([HANDLES_MAX, 1], Some(Fault::Descriptors(0)))]
+    {
+        let mut rig = Rig::new(volume(), MIB);
+        for count in counts {
+            rig.disk.received(&[0], handles(count));
+        }
+        assert_eq!(rig.disk.fault(), fault);
+        assert_eq!(rig.disk.wanted() == 0, fault.is_some(), "nothing more is heard");
     }
 }
 
