@@ -158,8 +158,8 @@ pub struct VhostDisk {
 enum Begun {
     /// All that is to be done is with the shards.
     Whole,
-    /// There is an answer at once.
-    Answered(u8),
+    /// There is an answer at once, and so many bytes of the request's data with it.
+    Answered(u8, u32),
     /// There is no room for all of it.
     Later,
 }
@@ -355,7 +355,7 @@ impl VhostDisk {
         self.open[usize::from(slot)] = Some(open);
         match begun? {
             Begun::Whole => Ok(()),
-            Begun::Answered(status) => self.settle(slot, status, 1),
+            Begun::Answered(status, given) => self.settle(slot, status, given + 1),
             Begun::Later => {
                 self.held = Some(slot);
                 Ok(())
@@ -371,10 +371,10 @@ impl VhostDisk {
     ) -> Result<Begun, Fault> {
         let mut course = match open.course.take() {
             Some(course) => course,
-            None if self.lost => return Ok(Begun::Answered(STATUS_FAILED)),
+            None if self.lost => return Ok(Begun::Answered(STATUS_FAILED, 0)),
             None => match self.course_of(slot, open, demands)? {
                 Ok(course) => course,
-                Err(status) => return Ok(Begun::Answered(status)),
+                Err((status, given)) => return Ok(Begun::Answered(status, given)),
             },
         };
         let begun = self.submit_pieces(slot, open, &mut course, demands);
@@ -382,13 +382,13 @@ impl VhostDisk {
         begun
     }
 
-    /// What is to be done for a request. The inner error: it is answered at once.
+    /// What is to be done for a request. The inner error: it is answered at once, and so many bytes of its data were given.
     fn course_of(
         &self,
         slot: u8,
         open: &Open,
         demands: &mut Vec<Demand>,
-    ) -> Result<Result<Course, u8>, Fault> {
+    ) -> Result<Result<Course, (u8, u32)>, Fault> {
         let request = &open.request;
         Ok(match request.op {
             BlockOp::Flush => {
@@ -397,12 +397,13 @@ impl VhostDisk {
             }
             BlockOp::Id => {
                 let serial = self.serial();
-                give(open, 0, &serial[..serial.len().min(small(request.bytes))])?;
-                Err(STATUS_OK)
+                let told = &serial[..serial.len().min(small(request.bytes))];
+                give(open, 0, told)?;
+                Err((STATUS_OK, u32::try_from(told.len()).expect("twenty digits")))
             }
-            BlockOp::Other => Err(STATUS_UNSUPPORTED),
+            BlockOp::Other => Err((STATUS_UNSUPPORTED, 0)),
             BlockOp::Read { .. } | BlockOp::Write { .. } | BlockOp::Zero { .. } => {
-                self.range_of(request).map(Course::over).ok_or(STATUS_FAILED)
+                self.range_of(request).map(Course::over).ok_or((STATUS_FAILED, 0))
             }
         })
     }
@@ -425,7 +426,7 @@ impl VhostDisk {
             if self.lost || open.failed {
                 course.cut();
                 let is_over = course.is_over();
-                return Ok(if is_over { Begun::Answered(STATUS_FAILED) } else { Begun::Whole });
+                return Ok(if is_over { Begun::Answered(STATUS_FAILED, 0) } else { Begun::Whole });
             }
             let bytes = if has_data(&open.request) { piece.end - piece.start } else { 0 };
             if self.open_bytes > 0 && self.open_bytes + bytes > BYTES_OPEN_MAX {

@@ -95,7 +95,7 @@ impl Rig {
         let at = HEADER + 16 * u64::from(head);
         self.memory.write(at, &[kind, 0, 0, 0, 0, 0, 0, 0]).unwrap();
         self.memory.write(at + 8, &sector.to_le_bytes()).unwrap();
-        let data = if kind == 0 { 3 } else { 1 };
+        let data = if [0, 8].contains(&kind) { 3 } else { 1 };
         let mut parts = vec![(at, 16, 1)];
         parts.extend(bytes.iter().map(|&bytes| (DATA, bytes, data)));
         parts.push((STATUS + u64::from(head), 1, 2));
@@ -216,6 +216,20 @@ fn a_request_goes_on_as_there_is_memory_and_nothing_behind_it_begins_before_its_
         rig.memory.read(USED + 8, &mut told).unwrap();
         let written = if op == Op::Read { (1 << 17) + 1 } else { 1 };
         assert_eq!(u32::from_le_bytes(told), written);
+    }
+}
+
+#[test]
+fn a_machine_that_asks_for_the_name_of_its_disk_is_told_how_long_it_is() {
+    for (room, given) in [(20, 20), (4, 4), (64, 20)] {
+        let mut rig = Rig::new(volume(), MIB);
+        rig.begin(USUAL);
+        rig.give_all(0, 8, 0, &[room]);
+        assert!(rig.asks().is_empty());
+        assert_eq!((rig.answered(), rig.status(0)), (1, 0));
+        let mut told = [0; 4];
+        rig.memory.read(USED + 8, &mut told).unwrap();
+        assert_eq!(u32::from_le_bytes(told), given + 1, "and its status");
     }
 }
 
