@@ -272,8 +272,15 @@ macro_rules! error_limited {
     }};
 }
 macro_rules! info { ($($word:tt)*) => { $crate::log::write($crate::log::Level::Info, format_args!($($word)*)) } }
+/// The same of what is no more than news.
+macro_rules! info_limited {
+    ($($word:tt)*) => {{
+        static LIMIT: $crate::log::Limit = $crate::log::Limit::new();
+        $crate::log::write_limited(&LIMIT, $crate::log::Level::Info, format_args!($($word)*));
+    }};
+}
 macro_rules! debug { ($($word:tt)*) => { $crate::log::write($crate::log::Level::Debug, format_args!($($word)*)) } }
-pub(crate) use {debug, error, error_limited, info, warning, warning_limited};
+pub(crate) use {debug, error, error_limited, info, info_limited, warning, warning_limited};
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use client::NvmeIdentity;
 use harness::nvme::{MIB, ONE, TWO, address, create, open, read, subsystem, write_table};
 use harness::{Cluster, PATIENCE, content};
-use nvme::{Digests, Hash, Host, HostEvent, Secret};
+use nvme::{Digests, Hash, Host, HostEvent, Names, Prover, Secret, Seed};
 use wire::admin::{Answer, Command};
 
 /// A secret, as its text: of the same bytes 32 times.
@@ -124,14 +124,42 @@ impl Raw {
         raw
     }
 
+    /// `None`: the node has closed.
     fn ask(&mut self, make: impl FnOnce(&mut Host, &mut Vec<u8>) -> u16) -> Option<(u16, u64)> {
-        let mut send = Vec::new();
+        self.fetch(make).map(|(status, result, _)| (status, result))
+    }
+
+    /// The same of what is answered with bytes.
+    fn fetch(
+        &mut self,
+        make: impl FnOnce(&mut Host, &mut Vec<u8>) -> u16,
+    ) -> Option<(u16, u64, Vec<u8>)> {
+        let (mut send, mut data) = (Vec::new(), Vec::new());
         make(&mut self.host, &mut send);
-        self.stream.write_all(&send).unwrap();
-        match self.next()? {
-            HostEvent::Ended { status, result, .. } => Some((status.code(), result)),
-            other => panic!("{other:?}"),
+        self.stream.write_all(&send).ok()?;
+        loop {
+            match self.next()? {
+                HostEvent::Data { bytes, .. } => data.extend_from_slice(&bytes),
+                HostEvent::Ended { status, result, .. } => {
+                    return Some((status.code(), result, data));
+                }
+                other => panic!("{other:?}"),
+            }
         }
+    }
+
+    /// Proves by secret 1 that it is host one, who wants this; `None`: the node has closed.
+    fn prove(&mut self, subsystem: &str) -> Option<()> {
+        let names = Names { host: ONE.to_owned(), subsystem: subsystem.to_owned() };
+        let mut prover = Prover::new(names, parsed(1), None, Seed::new([7; 32]));
+        let begin = prover.begin();
+        assert_eq!(self.ask(|host, send| host.prove(&begin, send))?.0, 0);
+        let (_, _, told) = self.fetch(Host::await_proof)?;
+        let reply = prover.reply(&told).unwrap();
+        assert_eq!(self.ask(|host, send| host.prove(&reply, send))?.0, 0);
+        let (_, _, told) = self.fetch(Host::await_proof)?;
+        assert!(prover.finish(&told).unwrap().is_none());
+        Some(())
     }
 
     /// `None`: the node has closed.
@@ -234,6 +262,27 @@ fn a_host_has_each_of_its_queues_once_and_no_more_than_it_was_granted() {
     assert!(read(&mut volume, 0, 4096) == content(1, 4096));
     volume.switch_off().unwrap();
     assert_eq!(connect(&name, 1, controller), Some((0x182, 42)), "it is off");
+}
+
+#[test]
+fn of_two_that_prove_that_they_are_the_same_queue_the_first_one_is_it() {
+    let cluster = cluster("proof-twice", 1);
+    create(&cluster, &["alpha"], &[1]);
+    let name = subsystem(&cluster, "alpha");
+    let volume = open(&cluster, 1, "alpha", &host(ONE, 1, None)).unwrap();
+    let mut both = [Raw::dial(&cluster), Raw::dial(&cluster)];
+    for raw in &mut both {
+        let connect = |host: &mut Host, send: &mut Vec<u8>| {
+            host.connect((&name, ONE), (2, 32), Some(volume.controller), 0, send)
+        };
+        assert_eq!(raw.ask(connect).unwrap().0, 0, "nobody has it yet");
+    }
+    let [first, second] = &mut both;
+    first.prove(&name).unwrap();
+    second.prove(&name);
+    let read = |host: &mut Host, send: &mut Vec<u8>| host.read(1, (0, 1), 12, send);
+    assert_eq!(second.ask(read), None, "it is sent away");
+    assert_eq!(first.ask(read).unwrap().0, 0);
 }
 
 #[test]

@@ -22,7 +22,7 @@ use sys::{Errno, Event, Listener, Payload, Socket, SocketAddress};
 
 use super::held::{self, Held};
 use super::homes::{Stay, Word, request_id};
-use super::hosts::{Claim, Turn};
+use super::hosts::{Claim, Expiry, Turn};
 use super::patience::{is_taken, patiently};
 use super::threads::Parcel;
 use super::unread::Unread;
@@ -87,8 +87,6 @@ pub(crate) struct Client {
     pub(super) controller: Option<u16>,
     /// Which of its queues; 0 for administration.
     pub(super) queue: u16,
-    /// Of a queue for I/O, how often its host said that it will be heard of; zero: never given up.
-    pub(super) keep_alive: Duration,
     /// Its controller, or an NBD client that moves, among all that there were in this process, for it is one way of several that
     /// its host has.
     pub(super) way: Option<Way>,
@@ -122,7 +120,7 @@ pub(crate) struct Client {
     /// Of a further thread's: what it is on the first.
     pub(super) origin: Option<Key>,
     /// When it is given up, as the first thread has said.
-    pub(super) expires_at: Option<Instant>,
+    pub(super) expiry: Option<Expiry>,
     /// It is told nothing before queues of its controller are gone that are at home elsewhere.
     pub(super) awaits_queues: bool,
     /// It was sent away for breaking the protocol.
@@ -172,7 +170,6 @@ impl Client {
             connection,
             controller: None,
             queue: 0,
-            keep_alive: Duration(0),
             way: None,
             claim: None,
             turn: Turn::default(),
@@ -189,7 +186,7 @@ impl Client {
             stay: None,
             bound_for: None,
             origin: None,
-            expires_at: None,
+            expiry: None,
             awaits_queues: false,
             is_fault: false,
             watched: false,

@@ -19,9 +19,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use base::{
-    AnswerError, Duration, Epoch, Instant, RequestId, ReservationCommand, ResourceId, VolumeId, Way,
-};
+use base::{AnswerError, Epoch, Instant, RequestId, ReservationCommand, ResourceId, VolumeId, Way};
 use export::{Served, Tag};
 use nvme::{Credentials, Namespace, Report, Secret, Service, Status};
 use sys::{Buffer, Socket};
@@ -29,7 +27,7 @@ use sys::{Buffer, Socket};
 use super::Node;
 use super::clients::{Asked, Client};
 use super::held::{self, Held};
-use super::hosts::{Claim, Turn};
+use super::hosts::{Claim, Expiry, Turn};
 use super::threads::Parcel;
 use super::unread::Unread;
 use crate::log::{debug, info};
@@ -47,10 +45,9 @@ pub(super) struct Guest {
     socket: Socket,
     connection: Served,
     controller: Option<u16>,
-    keep_alive: Duration,
     way: Option<Way>,
     claim: Option<Claim>,
-    expires_at: Option<Instant>,
+    expiry: Option<Expiry>,
     turn: Turn,
     /// What has come of it, and was not looked at, lay so long on the first thread.
     unread: Unread,
@@ -65,7 +62,7 @@ pub(super) enum Word {
     /// What becomes of what it asks.
     Turn(Turn),
     /// Its controller is given up then.
-    Expires(Option<Instant>),
+    Expires(Option<Expiry>),
     /// What is known of its host is another.
     Renew(Credentials),
     /// What it asked for holes.
@@ -133,7 +130,7 @@ pub(super) struct Stay {
     /// What its host was told last.
     namespaces: Option<Vec<Namespace>>,
     turn: Turn,
-    expires_at: Option<Instant>,
+    expiry: Option<Expiry>,
 }
 
 /// A request's number, as every thread and every node has it.
@@ -178,12 +175,12 @@ impl Node {
         let mut connection = std::mem::replace(&mut client.connection, Served::Elsewhere(kind));
         let is_nvme = connection.nvme().is_some();
         let (controller, way, claim) = (client.controller, client.way, client.claim.clone());
-        let (life, turn, keep_alive) = (entry.life, client.turn, client.keep_alive);
+        let (life, turn) = (entry.life, client.turn);
         client.unread.pause(self.hands.now());
         let unread = client.unread;
-        let expires_at = way.filter(|_| is_nvme).and_then(|way| self.expiry_of(way));
+        let expiry = way.filter(|_| is_nvme).and_then(|way| self.expiry_of(way));
         if let Some(client) = self.clients.get_mut(key) {
-            client.stay = Some(Stay { home, namespaces: None, turn, expires_at });
+            client.stay = Some(Stay { home, namespaces: None, turn, expiry });
         }
         if is_watched_host {
             self.hosts.go();
@@ -195,10 +192,9 @@ impl Node {
             socket,
             connection,
             controller,
-            keep_alive,
             way,
             claim,
-            expires_at,
+            expiry,
             turn,
             unread,
         };
@@ -221,10 +217,9 @@ impl Node {
         let mut client = Client::new(Some(socket), connection, opened, false, now);
         client.origin = Some(origin);
         client.controller = guest.controller;
-        client.keep_alive = guest.keep_alive;
         client.way = guest.way;
         client.claim = guest.claim;
-        client.expires_at = guest.expires_at;
+        client.expiry = guest.expiry;
         client.turn = guest.turn;
         client.unread = guest.unread;
         if client.is_watched_host() {
@@ -277,9 +272,9 @@ impl Node {
                 }
             }
             Word::Turn(turn) => self.turn_host(key, turn),
-            Word::Expires(at) => {
+            Word::Expires(expiry) => {
                 if let Some(client) = self.clients.get_mut(key) {
-                    client.expires_at = at;
+                    client.expiry = expiry;
                 }
             }
             Word::Renew(credentials) => {
@@ -318,7 +313,7 @@ impl Node {
     }
 
     /// Tells the home of a queue what its host is to know of the resource, and until when it is waited for.
-    pub(super) fn tell_stay(&mut self, key: Key, expires_at: Option<Instant>) {
+    pub(super) fn tell_stay(&mut self, key: Key, expiry: Option<Expiry>) {
         let Some(client) = self.clients.get(key) else { return };
         let Some((resource, _)) = client.opened.filter(|_| client.controller.is_some()) else {
             return;
@@ -329,7 +324,7 @@ impl Node {
             return;
         };
         let turns = std::mem::replace(&mut stay.turn, turn) != turn;
-        let is_later = std::mem::replace(&mut stay.expires_at, expires_at) != expires_at;
+        let is_later = std::mem::replace(&mut stay.expiry, expiry) != expiry;
         let changed =
             service.filter(|service| stay.namespaces.as_deref() != Some(service.namespaces()));
         if let Some(service) = &changed {
@@ -342,7 +337,7 @@ impl Node {
             self.tell_home(key, Word::Turn(turn));
         }
         if is_later {
-            self.tell_home(key, Word::Expires(expires_at));
+            self.tell_home(key, Word::Expires(expiry));
         }
         if let Some(service) = changed {
             self.tell_home(key, Word::Change(service));

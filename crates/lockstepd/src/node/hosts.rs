@@ -129,10 +129,26 @@ impl Claim {
     }
 }
 
-/// Whether a host that is given up at `expires_at` has not been heard for as long as it said: from then on it may try elsewhere.
-fn is_silent(expires_at: Instant, keep_alive: Duration, now: Instant) -> bool {
-    let grace = Duration(keep_alive.0 / 2);
-    now + grace >= expires_at
+/// When a host is given up if it stays silent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Expiry {
+    at: Instant,
+    /// How often it said last that it will be heard of.
+    keep_alive: Duration,
+}
+
+impl Expiry {
+    /// `None`: it never is.
+    fn of(controller: &Controller) -> Option<Expiry> {
+        let keep_alive = controller.keep_alive();
+        controller.expires_at().map(|at| Expiry { at, keep_alive })
+    }
+
+    /// Whether it has not been heard for as long as it said: from then on it may try elsewhere.
+    fn is_silent(self, now: Instant) -> bool {
+        let grace = Duration(self.keep_alive.0 / 2);
+        now + grace >= self.at
+    }
 }
 
 /// The number that hosts know a volume by.
@@ -185,7 +201,7 @@ impl Node {
         let stood_still = now.since(self.hosts.looked_at) > STANDSTILL;
         self.hosts.looked_at = now;
         self.drop_outdated_hosts(now);
-        let mut expiries: BTreeMap<u32, Option<Instant>> = BTreeMap::new();
+        let mut expiries: BTreeMap<u32, Option<Expiry>> = BTreeMap::new();
         for key in self.clients.keys() {
             let Some(client) = self.clients.get_mut(key) else { continue };
             if stood_still && client.is_watched_host() {
@@ -193,14 +209,14 @@ impl Node {
                 self.drop_client(key, "this process stood still");
                 continue;
             }
-            let (at_home, way) = (client.expires_at, client.way);
+            let (at_home, way) = (client.expiry, client.way);
             let Some(connection) = client.connection.nvme() else { continue };
-            let expires_at = connection.expires_at().or(at_home);
-            if expires_at.is_some_and(|at| at <= now) {
+            let expiry = connection.controller().and_then(Expiry::of).or(at_home);
+            if expiry.is_some_and(|expiry| expiry.at <= now) {
                 self.drop_client(key, "the host was silent for longer than it said");
             } else {
                 if let Some(way) = way.filter(|_| connection.controller().is_some()) {
-                    expiries.insert(way.number, expires_at);
+                    expiries.insert(way.number, expiry);
                 }
                 self.tell_host(key);
             }
@@ -208,17 +224,17 @@ impl Node {
         if self.threads.others() > 0 && self.threads.is_first() {
             for key in self.clients.keys() {
                 let way = self.clients.get(key).and_then(|client| client.way);
-                let expires_at = way.and_then(|way| expiries.get(&way.number).copied().flatten());
-                self.tell_stay(key, expires_at);
+                let expiry = way.and_then(|way| expiries.get(&way.number).copied().flatten());
+                self.tell_stay(key, expiry);
             }
         }
     }
 
     /// When a controller is given up if its host stays silent.
-    pub(super) fn expiry_of(&mut self, way: Way) -> Option<Instant> {
+    pub(super) fn expiry_of(&mut self, way: Way) -> Option<Expiry> {
         self.clients.keys().into_iter().find_map(|key| {
             let client = self.clients.get_mut(key).filter(|one| one.way == Some(way))?;
-            client.connection.nvme()?.controller()?.expires_at()
+            Expiry::of(client.connection.nvme()?.controller()?)
         })
     }
 
@@ -229,13 +245,13 @@ impl Node {
         let Some(client) = self.clients.get_mut(key) else { return false };
         let unread = client.unread.age(now);
         let Some(way) = client.way.filter(|_| unread > SURELY_NEW) else { return false };
-        let (expires_at, keep_alive) = (client.expires_at, client.keep_alive);
+        let expiry = client.expiry;
         match client.connection.nvme() {
             None => client.connection.nbd().is_some() && unread > STAYS,
             Some(connection) if connection.controller().is_some() => false,
             Some(_) => {
-                let expires_at = expires_at.or_else(|| self.expiry_of(way));
-                unread > HOST_STAYS || expires_at.is_some_and(|at| is_silent(at, keep_alive, now))
+                let expiry = expiry.or_else(|| self.expiry_of(way));
+                unread > HOST_STAYS || expiry.is_some_and(|expiry| expiry.is_silent(now))
             }
         }
     }
@@ -457,12 +473,12 @@ impl Node {
         if connect.queue == 0 {
             self.make_controller(key, connect, connect.keep_alive_ms, service)?;
         } else {
-            let (way, keep_alive) = self.controller_of(connect)?;
+            let way = self.controller_of(connect)?;
             let controller = connect.controller;
             let Service::Volumes(subsystem) = service else { return Err(Status::INTERNAL.into()) };
             let client = self.clients.get_mut(key).ok_or(Status::INTERNAL)?;
-            (client.controller, client.way) = (Some(controller), way);
-            (client.queue, client.keep_alive) = (connect.queue, keep_alive);
+            (client.controller, client.way) = (Some(controller), Some(way));
+            client.queue = connect.queue;
             let connection = client.connection.nvme().ok_or(Status::INTERNAL)?;
             connection.serves(controller, subsystem.namespaces, shards);
             self.turn_host(key, self.turn_of(resource));
@@ -588,10 +604,15 @@ impl Node {
         claim.proved = Some(secret);
         claim.proves_until = None;
         let (claim, opened) = (claim.clone(), client.opened.is_some());
+        let (way, queue) = (client.way, client.queue);
         let found =
             self.resources.iter().find(|(_, one)| self.nqn_of(&one.name) == claim.subsystem);
         match found.map(|(resource, _)| resource) {
             _ if opened => {}
+            // Another one may have said the same, and proved it sooner.
+            Some(_) if way.is_some_and(|way| self.has_queue(way, queue)) => {
+                self.drop_client(key, "its controller has this queue already");
+            }
             Some(resource) => {
                 info!("{}: {} has proved who it is", claim.subsystem, claim.host);
                 self.open_for_host(key, resource);
@@ -737,9 +758,16 @@ impl Node {
         }
     }
 
-    /// The controller that a queue for I/O is to be of, if it is there and switched on, and the queue one that it may have and has not:
-    /// its way, and how often its host will be heard of.
-    fn controller_of(&mut self, connect: &Connect) -> Result<(Option<Way>, Duration), Refusal> {
+    /// Whether a controller has a queue. Who has only said whose it is keeps its host from none.
+    fn has_queue(&self, way: Way, queue: u16) -> bool {
+        let is_it =
+            |one: &Client| one.way == Some(way) && one.queue == queue && one.opened.is_some();
+        self.clients.iter().any(|(_, one)| is_it(one))
+    }
+
+    /// The way of the controller that a queue for I/O is to be of, if it is there and switched on, and the queue one that it may have
+    /// and has not.
+    fn controller_of(&mut self, connect: &Connect) -> Result<Way, Refusal> {
         let invalid = |field| Err(Refusal::invalid(field));
         for key in self.clients.keys() {
             let Some(client) = self.clients.get_mut(key) else { continue };
@@ -764,14 +792,11 @@ impl Node {
             if !controller.is_enabled() || connect.queue > controller.queues() {
                 return invalid(ConnectField::Queue);
             }
-            let keep_alive = controller.keep_alive();
-            // Who has only said whose it is keeps its host from none.
-            let same =
-                |one: &Client| one.way == way && one.queue == connect.queue && one.opened.is_some();
-            if self.clients.iter().any(|(_, one)| same(one)) {
+            let way = way.ok_or(Status::INTERNAL)?;
+            if self.has_queue(way, connect.queue) {
                 return Err(Status::SEQUENCE_ERROR.into());
             }
-            return Ok((way, keep_alive));
+            return Ok(way);
         }
         invalid(ConnectField::Controller)
     }
@@ -840,5 +865,29 @@ impl Node {
         if let Some(way) = way.filter(|_| connection.controller().is_some()) {
             self.drop_queues_of(way, None, why);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{Duration, Instant};
+    use nvme::{Controller, Service};
+
+    use super::Expiry;
+
+    #[test]
+    fn a_host_is_silent_that_was_not_heard_for_as_long_as_it_said_last() {
+        let heard = Instant(1) + Duration::from_secs(100);
+        let expiry = |keep_alive| {
+            let service = Service::Discovery { entries: Vec::new(), generation: 1 };
+            Expiry::of(&Controller::new(1, service, keep_alive, heard))
+        };
+        for seconds in [1, 120] {
+            let keep_alive = Duration::from_secs(seconds);
+            let expiry = expiry(keep_alive).expect("it said so");
+            let silent = |after| expiry.is_silent(heard + after);
+            assert!(!silent(Duration(keep_alive.0 - 1)) && silent(keep_alive), "{seconds}");
+        }
+        assert_eq!(expiry(Duration(0)), None);
     }
 }

@@ -15,7 +15,7 @@ use super::admin::Pending;
 use super::homes::{Wish, Word};
 use super::hosts::namespace_of;
 use super::{Node, Work};
-use crate::log::info;
+use crate::log::info_limited;
 use crate::slab::Key;
 
 /// A host that waits for the end of a command.
@@ -57,7 +57,7 @@ impl Node {
         if reports.is_none() {
             let name = self.name_of(resource);
             // The key is nobody else's business.
-            info!("{name}: host {:032x} asks for {}", host.0, words(&command));
+            info_limited!("{name}: host {:032x} asks for {}", host.0, words(&command));
         }
         self.next_operation += 1;
         let id = OperationId(self.next_operation);

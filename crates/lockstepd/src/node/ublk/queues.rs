@@ -84,7 +84,9 @@ impl Node {
             return self.tell(0, Parcel::Queue(Box::new(offer)));
         }
         let Offer { name, device, life, volume, seen, is_new } = offer;
-        let key = life.and_then(|life| self.resource_of_life(life));
+        // Its machines may have been exchanged while it was on its way to a thread that gave it back: then the disk knows whose it is.
+        let by_name = |node: &Node| node.resource_of_disk(node.ublk.disks.get(&name.0)?).flatten();
+        let key = life.and_then(|life| self.resource_of_life(life).or_else(|| by_name(self)));
         let client = key.and_then(|key| self.serve_queue(&device, name.1, key, volume, seen));
         let resource = key.map_or_else(String::new, |key| self.name_of(key).to_owned());
         let Some(ring) = self.ublk.ring.as_mut() else { return };
