@@ -41,7 +41,7 @@ struct Open {
     waiting: u16,
     /// Pieces submitted so far.
     submitted: u16,
-    /// Empty where nothing is open.
+    /// Empty where nothing is open. Their room stays.
     parts: Parts,
     /// What is to be deallocated, or verified, and was not submitted yet.
     rest: VecDeque<Range<u64>>,
@@ -61,11 +61,10 @@ struct Ended {
     request: Request,
     failed: Option<AnswerError>,
     differs: bool,
-    parts: Parts,
 }
 
 impl Open {
-    /// Nothing is open in this place any more.
+    /// Nothing is open in this place any more, but for its parts, which keep their room for the next.
     ///
     /// # Panics
     /// If nothing is.
@@ -77,7 +76,6 @@ impl Open {
             request: self.request.take().expect("it is answered once"),
             failed: self.failed.take(),
             differs: std::mem::take(&mut self.differs),
-            parts: std::mem::take(&mut self.parts),
         }
     }
 

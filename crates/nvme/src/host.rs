@@ -175,16 +175,17 @@ impl Host {
     ) -> u16 {
         let id = self.next_id;
         self.next_id = self.next_id.wrapping_add(1);
-        let mut command = [0; COMMAND_BYTES];
-        // The data is where a descriptor says.
-        set(&mut command, 0, &[opcode, 1 << 6]);
-        set(&mut command, 2, &id.to_le_bytes());
-        if !inline.is_empty() {
-            set(&mut command, 32, &length_u32(inline.len()).to_le_bytes());
-            command[39] = 0x01;
-        }
-        fill(&mut command);
-        put_command(&command, length_u32(inline.len()), (self.digests, 4), send);
+        let length = length_u32(inline.len());
+        put_command(length, (self.digests, 4), send, |command| {
+            // The data is where a descriptor says.
+            set(command, 0, &[opcode, 1 << 6]);
+            set(command, 2, &id.to_le_bytes());
+            if length > 0 {
+                set(command, 32, &length.to_le_bytes());
+                command[39] = 0x01;
+            }
+            fill(command);
+        });
         if !inline.is_empty() {
             send.extend_from_slice(inline);
             if self.digests.data {

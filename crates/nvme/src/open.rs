@@ -5,6 +5,7 @@
 use crate::number::DEPTH_MAX;
 use crate::request::Slot;
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 /// An open request.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +34,6 @@ pub(crate) enum OpenKind {
 }
 
 const PLACES: usize = DEPTH_MAX as usize;
-const _: () = assert!(PLACES == u128::BITS as usize, "`free` has a bit per place");
 
 /// Ids that are the same in their lowest bits are alike: so many kinds there are.
 const KINDS: usize = 256;
@@ -44,8 +44,8 @@ pub(crate) struct OpenTable {
     entries: Box<[Option<Open>; PLACES]>,
     /// How many are open of each kind of ids.
     alike: Box<[u8; KINDS]>,
-    /// Bit n is set while place n is free.
-    free: u128,
+    /// Places that are free. The last is taken next, so that as many as are open at once are ever taken.
+    free: Vec<u8>,
 }
 
 impl OpenTable {
@@ -53,12 +53,12 @@ impl OpenTable {
         OpenTable {
             entries: Box::new([None; PLACES]),
             alike: Box::new([0; KINDS]),
-            free: u128::MAX,
+            free: (0..=u8::MAX).take(PLACES).rev().collect(),
         }
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.free.count_zeros() as usize
+        PLACES - self.free.len()
     }
 
     /// Whether one of this id is open.
@@ -67,16 +67,14 @@ impl OpenTable {
         self.alike[kind_of(id)] > 0 && self.entries.iter().flatten().any(is_it)
     }
 
-    /// Finds a place among the first `depth`.
+    /// Finds a place, if fewer than `depth` are taken.
     pub(crate) fn insert(&mut self, open: Open, depth: u16) -> Option<Slot> {
-        let place = u8::try_from(self.free.trailing_zeros()).ok()?;
-        if u16::from(place) >= depth.min(DEPTH_MAX) {
+        if self.count() >= usize::from(depth) {
             return None;
         }
-        let index = usize::from(place);
-        self.free &= !(1 << place);
+        let place = self.free.pop()?;
         self.alike[kind_of(open.id)] += 1;
-        self.entries[index] = Some(open);
+        self.entries[usize::from(place)] = Some(open);
         Some(Slot(place))
     }
 
@@ -89,9 +87,9 @@ impl OpenTable {
     }
 
     pub(crate) fn remove(&mut self, slot: Slot) {
-        self.free |= 1 << slot.index();
         if let Some(open) = self.entries[slot.index()].take() {
             self.alike[kind_of(open.id)] -= 1;
+            self.free.push(slot.0);
         }
     }
 }

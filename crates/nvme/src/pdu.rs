@@ -172,10 +172,15 @@ fn put<const BYTES: usize>(
 /// How what is sent looks: digests, and where data begins.
 pub(crate) type Form = (Digests, usize);
 
-/// Appends a command, whose data of so many bytes follows.
-pub(crate) fn put_command(command: &[u8; 64], data_bytes: u32, form: Form, send: &mut Vec<u8>) {
+/// Appends a command whose fields are set by `fill`, and whose data of so many bytes follows.
+pub(crate) fn put_command(
+    data_bytes: u32,
+    form: Form,
+    send: &mut Vec<u8>,
+    fill: impl FnOnce(&mut [u8]),
+) {
     put::<COMMAND_PDU_BYTES>(PDU_COMMAND, 0, data_bytes, form, send, |header| {
-        set(header, COMMON_BYTES, command)
+        fill(&mut header[COMMON_BYTES..]);
     });
 }
 

@@ -211,7 +211,7 @@ impl Connection {
         if command.opcode() == IO_DATASET || reserve::has_keys(&command) {
             return Taken::Later;
         }
-        let request = match judge(&command, inline, namespaces) {
+        let mut request = match judge(&command, inline, namespaces) {
             Ok(request) => request,
             Err(status) => return Taken::Refused(status),
         };
@@ -226,7 +226,8 @@ impl Connection {
         match self.insert(&command, kind, length, asked) {
             Err(status) => Taken::Refused(status),
             Ok(slot) => {
-                let event = Event::Request(Request { slot, ..request });
+                request.slot = slot;
+                let event = Event::Request(request);
                 if asked { Taken::Payload(slot, event) } else { Taken::Done(Some(event)) }
             }
         }
@@ -373,10 +374,10 @@ fn bytes_of(namespace: &Namespace, first: u64, blocks: u64) -> Result<Range<u64>
 
 /// Whether a command may be carried out, and as what. Its slot is not known yet.
 fn judge(command: &Command, inline: u32, namespaces: &[Namespace]) -> Result<Request, Status> {
-    let none = Request { slot: Slot(0), namespace: None, op: Op::Flush, range: 0..0, fua: false };
     let opcode = command.opcode();
     if opcode == IO_FLUSH && command.namespace() == NSID_ALL {
-        return Ok(none);
+        let (slot, op) = (Slot(0), Op::Flush);
+        return Ok(Request { slot, namespace: None, op, range: 0..0, fua: false });
     }
     let namespace = match opcode {
         IO_FLUSH
@@ -388,12 +389,16 @@ fn judge(command: &Command, inline: u32, namespaces: &[Namespace]) -> Result<Req
         | IO_RESERVATION_REPORT => namespace_of(command, namespaces)?,
         _ => return Err(Status::INVALID_OPCODE),
     };
-    let whole = Request { namespace: Some(namespace.id), ..none };
+    let of_it = |op, range, fua| {
+        Ok(Request { slot: Slot(0), namespace: Some(namespace.id), op, range, fua })
+    };
     if opcode == IO_RESERVATION_REPORT {
-        return judge_report(command, namespace, whole);
+        let length = judge_report(command, namespace)?;
+        let op = Op::Reserve(Box::new(ReservationCommand::Report));
+        return of_it(op, 0..u64::from(length), false);
     }
     if opcode == IO_FLUSH {
-        return Ok(whole);
+        return of_it(Op::Flush, 0..0, false);
     }
     let word = command.word(12);
     let blocks = u64::from(word & 0xffff) + 1;
@@ -401,11 +406,10 @@ fn judge(command: &Command, inline: u32, namespaces: &[Namespace]) -> Result<Req
     let length = range.end - range.start;
     let fua = word & FUA != 0;
     if opcode == IO_WRITE_ZEROES {
-        let op = Op::Zero { unmap: word & DEALLOCATES != 0 };
-        return Ok(Request { op, range, fua, ..whole });
+        return of_it(Op::Zero { unmap: word & DEALLOCATES != 0 }, range, fua);
     }
     if opcode == IO_VERIFY {
-        return Ok(Request { op: Op::Verify, range, fua, ..whole });
+        return of_it(Op::Verify, range, fua);
     }
     if length > u64::from(TRANSFER_BYTES_MAX) {
         return Err(Status::INVALID_FIELD);
@@ -429,24 +433,17 @@ fn judge(command: &Command, inline: u32, namespaces: &[Namespace]) -> Result<Req
         (IO_COMPARE, sgl) => Op::Compare { inline: matches!(sgl, Sgl::Inline { .. }) },
         (_, sgl) => Op::Write { inline: matches!(sgl, Sgl::Inline { .. }) },
     };
-    Ok(Request { op, range, fua, ..whole })
+    of_it(op, range, fua)
 }
 
-/// The same of a report about reservations.
-fn judge_report(
-    command: &Command,
-    namespace: &Namespace,
-    whole: Request,
-) -> Result<Request, Status> {
+/// How many bytes of a report about reservations are asked for, if it may be.
+fn judge_report(command: &Command, namespace: &Namespace) -> Result<u32, Status> {
     if !namespace.reserves {
         return Err(Status::INVALID_OPCODE);
     }
     let length = reserve::report_bytes(command)?;
-    let op = Op::Reserve(Box::new(ReservationCommand::Report));
     match command.sgl() {
-        Sgl::Transport { length_bytes } if length_bytes == length => {
-            Ok(Request { op, range: 0..u64::from(length), ..whole })
-        }
+        Sgl::Transport { length_bytes } if length_bytes == length => Ok(length),
         Sgl::Transport { .. } => Err(Status::SGL_LENGTH),
         _ => Err(Status::INVALID_SGL),
     }

@@ -11,7 +11,7 @@ use nvme::{Event, Request, Slot, Status, Want};
 use sys::{Buffer, PskFault, Room};
 
 use super::outgoing::{has_data, reads};
-use super::{Demand, NvmeConnection, Open, Parts, Receiving};
+use super::{Demand, NvmeConnection, Open, Receiving};
 use crate::nbd_connection::{Ask, BYTES_OPEN_MAX, GUARDED_BYTES, Tag, UNSENT_BYTES_MAX};
 use crate::pieces::{PIECE_BYTES, cost_bytes, pieces_of};
 use crate::psk_guard::{HANDSHAKE_RECORD, PskGuard};
@@ -84,7 +84,7 @@ impl NvmeConnection {
     /// yet.
     fn place_of(&self, slot: Slot, offset: u32, length: u32) -> Option<(usize, Range<usize>)> {
         let parts = &self.open[slot.index()].parts;
-        let part = parts.partition_point(|(from, _)| *from <= offset).checked_sub(1)?;
+        let part = parts.iter().rposition(|(from, _)| *from <= offset)?;
         let (from, buffer) = &parts[part];
         let start = (offset - from) as usize;
         let end = buffer.as_ref()?.len().min(start + length as usize);
@@ -122,7 +122,9 @@ impl NvmeConnection {
                 let event =
                     self.machine.received(slot, &buffer[from..from + count], self.said.bytes());
                 self.open[slot.index()].parts[part].1 = Some(buffer);
-                event.into_iter().for_each(|event| self.on_event(event, demands));
+                if let Some(event) = event {
+                    self.on_event(event, demands);
+                }
             }
         }
         self.proceed(now, demands);
@@ -137,8 +139,10 @@ impl NvmeConnection {
                 break;
             }
         }
-        for slot in std::mem::take(&mut self.unfinished) {
-            self.go_on(slot, demands);
+        if !self.unfinished.is_empty() {
+            for slot in std::mem::take(&mut self.unfinished) {
+                self.go_on(slot, demands);
+            }
         }
         while !self.is_over() && (self.guard.is_some() || !self.input_at.is_empty()) {
             let went_on = match self.machine.wants() {
@@ -215,7 +219,9 @@ impl NvmeConnection {
             0 => return false,
             count => self.machine.received(slot, &place[..count], self.said.bytes()),
         };
-        event.into_iter().for_each(|event| self.on_event(event, demands));
+        if let Some(event) = event {
+            self.on_event(event, demands);
+        }
         true
     }
 
@@ -256,7 +262,9 @@ impl NvmeConnection {
         target[place.start..place.start + count].copy_from_slice(bytes);
         let event = self.machine.received(slot, bytes, self.said.bytes());
         self.input_at.start += count;
-        event.into_iter().for_each(|event| self.on_event(event, demands));
+        if let Some(event) = event {
+            self.on_event(event, demands);
+        }
         true
     }
 
@@ -289,7 +297,6 @@ impl NvmeConnection {
         }
         let length = range.end - range.start;
         let full = self.open_bytes + length > BYTES_OPEN_MAX;
-        let mut parts = std::mem::take(&mut self.open[slot.index()].parts);
         let mut room = None;
         match &request.op {
             nvme::Op::Read => {
@@ -300,7 +307,8 @@ impl NvmeConnection {
                 }
             }
             nvme::Op::Write { .. } | nvme::Op::Compare { .. } => {
-                if !self.take_parts(&request, full, &mut parts, &mut room) {
+                if !self.take_parts(&request, full, &mut room) {
+                    self.open[slot.index()].parts.clear();
                     return Err(request);
                 }
             }
@@ -322,15 +330,12 @@ impl NvmeConnection {
             }
             nvme::Op::Flush | nvme::Op::Zero { .. } => {}
         }
-        let op = request.op.clone();
-        self.open_bytes += if has_data(&op) { length } else { 0 };
+        self.open_bytes += if has_data(&request.op) { length } else { 0 };
         let open = &mut self.open[slot.index()];
-        open.owes_flush = request.fua && reads(&op);
-        open.request = Some(request);
-        open.parts = parts;
+        open.owes_flush = request.fua && reads(&request.op);
         open.room = room;
         open.came = self.now;
-        match op {
+        match open.request.insert(request).op {
             nvme::Op::Read => self.submit_all(slot, Op::Read, range, demands),
             nvme::Op::Write { inline } | nvme::Op::Compare { inline } => {
                 if !inline {
@@ -340,29 +345,26 @@ impl NvmeConnection {
             nvme::Op::Zero { unmap } => self.submit_all(slot, Op::Zero { unmap }, range, demands),
             nvme::Op::Deallocate(_) | nvme::Op::Verify => self.go_on(slot, demands),
             nvme::Op::Flush => self.flush(slot, demands),
-            nvme::Op::Reserve(command) => self.reserve(slot, *command, demands),
+            nvme::Op::Reserve(ref command) => {
+                let command = **command;
+                self.reserve(slot, command, demands);
+            }
         }
         Ok(())
     }
 
     /// Takes what a write or a comparison needs; false, and it waits, if there is no memory for it.
-    fn take_parts(
-        &mut self,
-        request: &Request,
-        full: bool,
-        parts: &mut Parts,
-        room: &mut Option<Room>,
-    ) -> bool {
+    fn take_parts(&mut self, request: &Request, full: bool, room: &mut Option<Room>) -> bool {
         let range = &request.range;
         for piece in pieces_of(range.clone()) {
             let length = usize::try_from(piece.end - piece.start).expect("a piece");
-            let buffer = self.payload.take(length).filter(|_| !full);
+            let buffer = if full { None } else { self.payload.take(length) };
             let Some(buffer) = buffer.or_else(|| self.beyond(request, length)) else {
                 self.starved |= !full;
                 return false;
             };
             let from = u32::try_from(piece.start - range.start).expect("a MiB at most");
-            parts.push((from, Some(buffer)));
+            self.open[request.slot.index()].parts.push((from, Some(buffer)));
         }
         if matches!(request.op, nvme::Op::Compare { .. }) {
             *room = self.payload.reserve(cost_bytes(range.clone()));
@@ -512,16 +514,17 @@ impl NvmeConnection {
             }
             return;
         }
-        let mut parts = std::mem::take(&mut open.parts);
-        for (piece, (_, buffer)) in pieces_of(range).zip(parts.drain(..)) {
+        for (part, piece) in pieces_of(range).enumerate() {
+            let buffer = self.open[slot.index()].parts[part].1.take();
             self.submit_one(slot, Op::Write, piece, buffer, demands);
         }
-        // The next one has it without asking for memory.
-        self.open[slot.index()].parts = parts;
+        self.open[slot.index()].parts.clear();
     }
 
     fn fail_arrived(&mut self, slot: Slot, status: Status) {
-        let ended = self.open[slot.index()].end();
+        let open = &mut self.open[slot.index()];
+        open.parts.clear();
+        let ended = open.end();
         self.count_done(&ended.request);
         self.machine.answer(slot, status, self.said.bytes());
     }

@@ -11,7 +11,7 @@ use base::{AnswerError, ReservationCommand};
 use nvme::{Report, Request, Slot, Status};
 use sys::{Buffer, Piece, Room};
 
-use super::{Ended, NvmeConnection, Parts};
+use super::{Ended, NvmeConnection};
 use crate::nbd_connection::{SEALED_BYTES_MAX, Tag};
 use crate::pieces::{count_bytes, pieces_of};
 use crate::psk_guard::Pools;
@@ -87,28 +87,20 @@ impl NvmeConnection {
             self.unfinished.push(slot);
             return;
         }
-        let Ended { request, failed, differs, mut parts } = open.end();
+        let Ended { request, failed, differs } = open.end();
         self.count_done(&request);
         self.lost |= failed == Some(AnswerError::SessionLost);
-        if self.lost {
-            return self.machine.answer(slot, Status::LOST, self.said.bytes());
-        }
-        match failed {
-            Some(error) => {
-                let status = Status::of_error(error, !reads(&request.op));
-                self.machine.answer(slot, status, self.said.bytes());
+        let status = match failed {
+            _ if self.lost => Status::LOST,
+            Some(error) => Status::of_error(error, !reads(&request.op)),
+            None if differs => Status::COMPARE_FAILURE,
+            None if matches!(request.op, nvme::Op::Read) => {
+                return self.answer_data(slot, request.range);
             }
-            None if differs => {
-                self.machine.answer(slot, Status::COMPARE_FAILURE, self.said.bytes())
-            }
-            None if request.op == nvme::Op::Read => {
-                self.answer_data(slot, request.range, &mut parts);
-            }
-            None => self.machine.answer(slot, Status::SUCCESS, self.said.bytes()),
-        }
-        parts.clear();
-        // The next one has it without asking for memory.
-        self.open[slot.index()].parts = parts;
+            None => Status::SUCCESS,
+        };
+        self.open[slot.index()].parts.clear();
+        self.machine.answer(slot, status, self.said.bytes());
     }
 
     /// What it carries, or is answered with, is open no more.
@@ -119,8 +111,9 @@ impl NvmeConnection {
     }
 
     /// Takes the parts.
-    fn answer_data(&mut self, slot: Slot, range: Range<u64>, parts: &mut Parts) {
-        for (piece, (_, buffer)) in pieces_of(range).zip(parts.drain(..)) {
+    fn answer_data(&mut self, slot: Slot, range: Range<u64>) {
+        for (part, piece) in pieces_of(range).enumerate() {
+            let buffer = self.open[slot.index()].parts[part].1.take();
             let count = usize::try_from(piece.end - piece.start).expect("at most a piece");
             let buffer = buffer.unwrap_or_else(|| self.zeroes.clone());
             self.machine.answer_read(slot, &buffer[..count], self.said.bytes(), &mut self.tail);
@@ -128,6 +121,7 @@ impl NvmeConnection {
             self.said.put(Piece::first(buffer, count));
             self.said.bytes().append(&mut self.tail);
         }
+        self.open[slot.index()].parts.clear();
     }
 
     /// What is to be sent now, in order, is put behind `pieces`. To be followed by [`NvmeConnection::sent`] for all its bytes.
