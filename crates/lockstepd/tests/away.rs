@@ -12,6 +12,7 @@ use wire::admin::{Answer, Command, FileMember, FileNode, Operation, ResourceFile
 use wire::{NodeMessage, RESOURCES_MAX, SignedVoucher, Standing, Voucher, encode_voucher};
 
 const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
 
 fn alpha() -> String {
     "alpha".to_owned()
@@ -336,4 +337,38 @@ fn a_node_that_lies_about_deleted_resources_brings_none_back_by_it() {
         let asked = cluster.ask(node, Command::ResourceFile { resource: alpha() });
         assert!(asked.is_err(), "{asked:?}");
     }
+}
+
+#[test]
+fn a_node_that_comes_after_a_growth_grants_no_more_room_than_the_others_have() {
+    let mut cluster = Cluster::new("room", 3);
+    (1..=3).for_each(|node| cluster.start(node));
+    let mut file = cluster.resource("alpha", 9 * GIB, &[1, 2]);
+    file.nodes.retain(|node| node.id != 3);
+    cluster.create(&file);
+    cluster.wait_in_sync(1, "alpha", &[1, 2]);
+    let operate =
+        |node, operation| cluster.ask(node, Command::Operation { resource: alpha(), operation });
+    let grow = |node, size_bytes| {
+        operate(node, Operation::Resize { volume: 0, size_bytes, allow_shrink: false })
+    };
+    operate(1, Operation::Promote {}).expect("promoted");
+    assert!(grow(1, 12 * GIB + 1).expect_err("half a sector").starts_with("LS-0038"));
+    grow(1, 12 * GIB).expect("grown");
+    operate(1, Operation::Demote {}).expect("demoted");
+    for node in [1, 2] {
+        let admitted = Command::ResourceAdmit { resource: alpha(), node: entry(3) };
+        cluster.ask(node, admitted).expect("admitted");
+    }
+    let Ok(Answer::File(mut file)) = cluster.ask(1, Command::ResourceFile { resource: alpha() })
+    else {
+        panic!("no description");
+    };
+    assert_eq!(file.volumes[0].size_bytes, 9 * GIB, "what stores are laid out for");
+    file.nodes.retain(|node| node.id != 3);
+    file.nodes.push(entry(3));
+    cluster.ask(3, Command::ResourceDefine { file }).expect("defined");
+    cluster.wait_for("its promotion", || operate(3, Operation::Promote {}).map(|_| ()));
+    assert!(grow(3, 80 * GIB).expect_err("no room on 1 and 2").starts_with("LS-0022"));
+    grow(3, 72 * GIB).expect("as much as there is room for");
 }

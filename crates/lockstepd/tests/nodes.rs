@@ -2,14 +2,11 @@
 
 mod harness;
 
-use harness::{Cluster, PATIENCE, content, find_program, node_name, run, run_status, text};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
+use harness::{Cluster, content, find_program, run, run_status, text};
 use std::path::Path;
-use wire::admin::{Answer, Command, FileMember, FileNode, Operation, ResourceFile};
+use wire::admin::{Answer, Command, FileMember, Operation, ResourceFile};
 
 const MIB: u64 = 1 << 20;
-const GIB: u64 = 1 << 30;
 
 #[test]
 fn one_node_serves_a_volume_and_keeps_it_over_a_kill() {
@@ -452,73 +449,4 @@ fn a_volume_grows_and_shrinks_under_its_clients() {
     cluster.wait_in_sync(1, "alpha", &[1, 2, 3]);
     let mut volume = cluster.open(2, "alpha");
     assert_eq!((volume.size_bytes, volume.read(0, 4096)), (8 * MIB, Ok(content(1, 4096))));
-}
-
-#[test]
-fn a_node_that_comes_after_a_growth_grants_no_more_room_than_the_others_have() {
-    let mut cluster = Cluster::new("room", 3);
-    (1..=3).for_each(|node| cluster.start(node));
-    let mut file = cluster.resource("alpha", 9 * GIB, &[1, 2]);
-    file.nodes.retain(|node| node.id != 3);
-    cluster.create(&file);
-    cluster.wait_in_sync(1, "alpha", &[1, 2]);
-    let resource = || "alpha".to_owned();
-    let operate =
-        |node, operation| cluster.ask(node, Command::Operation { resource: resource(), operation });
-    let grow = |node, size_bytes| {
-        operate(node, Operation::Resize { volume: 0, size_bytes, allow_shrink: false })
-    };
-    operate(1, Operation::Promote {}).expect("promoted");
-    assert!(grow(1, 12 * GIB + 1).expect_err("half a sector").starts_with("LS-0038"));
-    grow(1, 12 * GIB).expect("grown");
-    operate(1, Operation::Demote {}).expect("demoted");
-    let entry = FileNode { id: 3, name: node_name(3), addresses: Vec::new() };
-    for node in [1, 2] {
-        let node_entry = entry.clone();
-        let admitted = Command::ResourceAdmit { resource: resource(), node: node_entry };
-        cluster.ask(node, admitted).expect("admitted");
-    }
-    let Ok(Answer::File(mut file)) = cluster.ask(1, Command::ResourceFile { resource: resource() })
-    else {
-        panic!("no description");
-    };
-    assert_eq!(file.volumes[0].size_bytes, 9 * GIB, "what stores are laid out for");
-    file.nodes.retain(|node| node.id != 3);
-    file.nodes.push(entry);
-    cluster.ask(3, Command::ResourceDefine { file }).expect("defined");
-    cluster.wait_for("its promotion", || operate(3, Operation::Promote {}).map(|_| ()));
-    assert!(grow(3, 80 * GIB).expect_err("no room on 1 and 2").starts_with("LS-0022"));
-    grow(3, 72 * GIB).expect("as much as there is room for");
-}
-
-#[test]
-fn a_node_whose_log_nobody_reads_goes_on() {
-    let mut cluster = Cluster::new("unread", 1);
-    let (log, stderr) = std::io::pipe().expect("a pipe");
-    let program = std::process::Command::new(env!("CARGO_BIN_EXE_lockstepd"));
-    cluster.spawn_to(1, program, stderr);
-    cluster.wait_answers(1);
-    for _ in 0..1800 {
-        let mut socket = UnixStream::connect(cluster.home(1).join("admin.sock")).expect("a node");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        socket.write_all(b"this is no request\n").expect("it is taken");
-        let mut answer = String::new();
-        socket.read_to_string(&mut answer).expect("it answers and closes");
-    }
-    cluster.ask(1, Command::Ping {}).expect("it answers");
-    let (tell, told) = std::sync::mpsc::channel();
-    let reader = std::thread::spawn(move || {
-        let mut last = String::new();
-        for line in BufReader::new(log).lines() {
-            last = line.expect("text");
-            if last.contains("lines were left out") {
-                tell.send(()).expect("it is waited for");
-            }
-        }
-        last
-    });
-    told.recv_timeout(PATIENCE).expect("what was left out is said");
-    assert!(cluster.stop(1));
-    let last = reader.join().expect("it reads to the end");
-    assert!(last.ends_with("stopped"), "{last}");
 }

@@ -4,9 +4,10 @@
 mod harness;
 
 use std::fs::Permissions;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::path::Path;
 use std::process::Command as Process;
 
@@ -224,4 +225,35 @@ fn no_thread_of_a_node_waits_for_disks_when_memory_is_short() {
     let flags = flags(cluster.process(1));
     assert!(flags.len() > 1, "it has a helper at least");
     assert!(flags.iter().all(|flags| flags & PF_MEMALLOC_NOIO != 0), "{flags:x?}");
+}
+
+#[test]
+fn a_node_whose_log_nobody_reads_goes_on() {
+    let mut cluster = Cluster::new("unread", 1);
+    let (log, stderr) = std::io::pipe().expect("a pipe");
+    cluster.spawn_to(1, Process::new(NODE), stderr);
+    cluster.wait_answers(1);
+    for _ in 0..1800 {
+        let mut socket = UnixStream::connect(cluster.home(1).join("admin.sock")).expect("a node");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        socket.write_all(b"this is no request\n").expect("it is taken");
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).expect("it answers and closes");
+    }
+    cluster.ask(1, Command::Ping {}).expect("it answers");
+    let (tell, told) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut last = String::new();
+        for line in BufReader::new(log).lines() {
+            last = line.expect("text");
+            if last.contains("lines were left out") {
+                tell.send(()).expect("it is waited for");
+            }
+        }
+        last
+    });
+    told.recv_timeout(PATIENCE).expect("what was left out is said");
+    assert!(cluster.stop(1));
+    let last = reader.join().expect("it reads to the end");
+    assert!(last.ends_with("stopped"), "{last}");
 }
