@@ -1,6 +1,7 @@
 //! Which answers with an error have a reason.
 //!
-//! Always: what a client is told that went wrong did. An error is no way out for who would rather not answer.
+//! Always: what a client is told that went wrong did. An error is no way out for who would rather not answer. Of a copy that was made from
+//! the only one, whose disk was bad, clients may be told what that one lost.
 //!
 //! Not here: what an answer says of the content (`history`), whether a write was allowed at all (`reservations`).
 

@@ -116,6 +116,9 @@ impl World {
 
     fn agree(&mut self, node: usize, configuration: &Configuration) {
         let key = (configuration.fork, configuration.epoch);
+        if !self.oracle.installed.contains_key(&key) {
+            self.hands_on(key, configuration);
+        }
         let known = self.oracle.installed.entry(key).or_insert_with(|| configuration.clone());
         if known != configuration {
             let text = format!(
@@ -127,6 +130,18 @@ impl World {
             );
             self.fail("one chain", text);
         }
+    }
+
+    /// Copies that come into sync while there was one only, whose disk was bad, were made from that: they lack what it lost.
+    fn hands_on(&mut self, key: (u64, Epoch), configuration: &Configuration) {
+        let Some((_, before)) = self.oracle.installed.range(..key).next_back() else { return };
+        let mut in_sync = before.in_sync().map(node_index);
+        let only = in_sync.next().filter(|_| in_sync.next().is_none());
+        if !only.is_some_and(|only| self.nodes[only].disk_was_bad) {
+            return;
+        }
+        let come: Vec<usize> = configuration.in_sync().map(node_index).collect();
+        come.into_iter().for_each(|node| self.nodes[node].disk_was_bad = true);
     }
 
     /// Whether the replica on a node still has the cache that the configuration names.

@@ -177,7 +177,7 @@ impl Shard {
         let (sequence, purpose) = (flush.sequence, flush.purpose);
         self.asked.remove(&sequence);
         match purpose {
-            FlushFor::Client if self.only_disk.flush_untold => self.tell_flush_failed(id, out),
+            FlushFor::Client if self.only_disk.untold_alone => self.tell_flush_failed(id, out),
             FlushFor::Client => self.finish_op(id, out),
             FlushFor::Recovery => {
                 self.ops.remove(&id);

@@ -218,3 +218,25 @@ fn what_the_only_copy_lost_is_told_though_it_hands_over_to_one_that_was_made_fro
     world.change(1, &[2]);
     assert_told_once(&mut world, 1);
 }
+
+/// Another copy has what it lost (seed 1004933001).
+#[test]
+fn a_flush_that_ends_beside_one_that_this_disk_failed_is_done_while_another_copy_is_in_sync() {
+    let mut world = World::new(&[1, 2], &[1, 2]);
+    world.lead(1);
+    world.write(1, 0, 8, 7);
+    world.held.insert((2, 1));
+    let before = world.flush(1);
+    world.run();
+    assert_eq!(world.answer(1, before), None, "node 2 has not said so");
+    hold_disk(&mut world, 1);
+    let flush = world.flush(1);
+    fails_flushes(&mut world, 1);
+    world.held.clear();
+    world.run();
+    assert_eq!(world.answer(1, before), Some(Ok(())));
+    assert_eq!(world.answer(1, flush), None, "it waits until this copy is left out");
+    world.change(1, &[2]);
+    assert_eq!(world.answer(1, flush), Some(Ok(())));
+    assert_next_is_fine(&mut world, 1);
+}
