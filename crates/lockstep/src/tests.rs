@@ -73,7 +73,7 @@ fn times_are_whole_numbers_with_a_unit() {
     assert_eq!(parse_time("500ms").unwrap().as_millis(), 500);
     assert_eq!(parse_time("2m").unwrap().as_secs(), 120);
     assert_eq!(parse_time("7").unwrap().as_secs(), 7);
-    for text in ["", "s", "1d", "-1s", "18446744073709551615h", "99999h"] {
+    for text in ["", "s", "1d", "-1s", "+1s", "18446744073709551615h", "99999h"] {
         assert!(parse_time(text).is_err(), "{text:?}");
     }
 }
