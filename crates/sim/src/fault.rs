@@ -53,10 +53,20 @@ impl World {
             }
             return;
         }
-        let strikes = match kind {
+        let Some(strikes) = self.begin(index, length) else { return };
+        if strikes {
+            self.count(kind.name());
+        }
+        self.active.insert(index);
+        self.queue.after(length, Event::FaultEnd(index));
+    }
+
+    /// Begins a fault that lasts: whether it strikes. `None` if there is none to be ended.
+    fn begin(&mut self, index: usize, length: u64) -> Option<bool> {
+        Some(match self.plan.faults[index].kind.clone() {
             FaultKind::Force { node } => {
                 if !self.force(node, index) {
-                    return;
+                    return None;
                 }
                 true
             }
@@ -98,13 +108,8 @@ impl World {
             | FaultKind::Reconnect { .. }
             | FaultKind::Rot { .. }
             | FaultKind::BadWrite { .. }
-            | FaultKind::BadPage { .. } => return,
-        };
-        if strikes {
-            self.count(kind.name());
-        }
-        self.active.insert(index);
-        self.queue.after(length, Event::FaultEnd(index));
+            | FaultKind::BadPage { .. } => return None,
+        })
     }
 
     /// A fault of this kind has struck: something is not as it would have been.

@@ -35,6 +35,7 @@ pub const MARKS: &[&str] = &[
     "member: a fork let go that left what is known behind",
     "member: a higher ballot is asked for",
     "member: a peer's disk went back in time",
+    "member: a peer has begun another life, as others tell",
     "member: a peer's disk went back in time, as others tell",
     "member: a primary that can do nothing is demoted",
     "member: a primary without a copy makes way for one",

@@ -218,14 +218,20 @@ impl Member {
         if hello.rolled_back {
             return;
         }
-        if self.missing_of(node).is_none() {
-            return;
+        let Some(missing) = self.missing_of(node) else { return };
+        // Nothing of this session counts. Its operator hears of it from that node, which is told, if it is so.
+        let present = hello.lives.last().map_or(0, |life| life.number);
+        let is_another = missing.life.number > present && missing.life != GIVEN_UP;
+        if is_another {
+            out.push(MemberOutput::Mark("member: a peer has begun another life, as others tell"));
+        } else {
+            out.push(MemberOutput::Mark("member: a peer's disk went back in time, as others tell"));
+            out.push(MemberOutput::Notice(Notice::WentBack { node }));
         }
-        out.push(MemberOutput::Mark("member: a peer's disk went back in time, as others tell"));
-        out.push(MemberOutput::Notice(Notice::WentBack { node }));
         let hello = self.peers.get_mut(&node).and_then(|peer| peer.hello.as_mut());
         if let Some(hello) = hello {
             hello.rolled_back = true;
+            hello.is_another = is_another;
         }
         self.uncount(node, out);
         self.stop_sync(node, out);

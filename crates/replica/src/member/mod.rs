@@ -131,6 +131,8 @@ struct PeerHello {
     epoch: Epoch,
     /// Its disk went back in time: its votes and its data do not count.
     rolled_back: bool,
+    /// What is missing is a life after the one that it told: it may have begun that since, and this session be over.
+    is_another: bool,
     /// The highest feature level that it can act on.
     feature_level: u32,
 }

@@ -247,6 +247,7 @@ impl Member {
             lives,
             epoch,
             rolled_back,
+            is_another: false,
             feature_level,
         });
         if changed {

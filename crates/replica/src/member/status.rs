@@ -262,7 +262,7 @@ impl Member {
                     voter: hello.voter,
                     incarnation: hello.incarnation,
                     attached: hello.attached,
-                    went_back: hello.rolled_back,
+                    went_back: hello.rolled_back && !hello.is_another,
                 });
                 let shown = shown.as_ref().zip(entry);
                 PeerStatus {

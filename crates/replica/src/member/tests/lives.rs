@@ -4,9 +4,9 @@ use super::network::{MS, World, voter};
 use super::register::Alone;
 use super::serving;
 use crate::disk::Record;
-use crate::door::{FromShard, MemberInput};
-use crate::member::RoleStatus;
+use crate::door::{FromShard, MemberInput, MemberOutput};
 use crate::member::lives::is_before;
+use crate::member::{Memory, RoleStatus};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use base::{Ballot, Epoch, Incarnation, Instant, NodeId, SessionId};
@@ -532,4 +532,28 @@ fn what_a_target_of_a_resync_reported_is_on_record_before_its_bits_are_cleared()
         });
         assert!(reported(&world) > Some(writes), "on the disk of node 1");
     }
+}
+
+/// Its process was killed, and the next one has met the primary. The session with the one before is not over here yet.
+#[test]
+fn a_peer_that_was_started_anew_is_not_said_to_have_gone_back_in_time() {
+    let notices = |heard: Life| {
+        let first = World::new(1, 3, 0, 0).bootstrap.clone();
+        let mut node = Alone::new(2, &first);
+        node.meet(1, 1, Some((Ballot::default(), Box::new(first))));
+        hello(&mut node, 2, &[life(3, 33, 40), life(4, 44, OPEN)]);
+        let message = heartbeat(seen(3, heard, 1));
+        let (peer, session) = (NodeId(1), SessionId(1));
+        let mut out = Vec::new();
+        node.member.step(node.now, MemberInput::Frame { peer, session, message }, &mut out);
+        let status = node.member.status();
+        let memory = status.peers.iter().find(|one| one.node == NodeId(3)).expect("met").memory;
+        let told = out.iter().any(|output| matches!(output, MemberOutput::Notice(_)));
+        (told, memory)
+    };
+    assert_eq!(notices(life(4, 44, 7)), (false, Some(Memory::Kept)), "as it says itself");
+    assert_eq!(notices(life(5, 55, 7)), (false, Some(Memory::Kept)), "it was started anew");
+    let back = (true, Some(Memory::WentBack));
+    assert_eq!(notices(life(3, 33, 41)), back, "it has forgotten a write");
+    assert_eq!(notices(life(2, 22, 7)), back, "it does not know that life");
 }
