@@ -204,6 +204,11 @@ pub const UNREACHED: &[(&str, Unreached, &str)] = &[
         "where a majority decides no fewer do",
     ),
     ("a block that no replica can read", Unreached::WithoutQuorum, "no disk fails"),
+    (
+        "member: a peer's disk went back in time, as others tell",
+        Unreached::WithoutQuorum,
+        "no disk is put back",
+    ),
     ("a block that no replica has", Unreached::WithoutQuorum, "nothing rots"),
     ("a copy goes on block by block", Unreached::WithoutQuorum, "nothing rots"),
     ("a reservation keeps a host from a request", Unreached::WithoutQuorum, "no host reserves"),
