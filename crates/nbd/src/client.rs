@@ -8,11 +8,11 @@
 
 use crate::bytes::{Head, Reader, put_text, put_u16, put_u32, put_u64, text};
 use crate::number::{
-    ALLOCATION_CONTEXT, FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, GREETING_BYTES, INFO_BLOCK_SIZE,
-    INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME, MESSAGE_BYTES_MAX, NAME_BYTES_MAX, NBD_MAGIC,
-    OPT_ABORT, OPT_GO, OPT_LIST, OPT_SET_META_CONTEXT, OPT_STARTTLS, OPT_STRUCTURED_REPLY,
-    OPTION_MAGIC, OPTION_REPLY_HEADER_BYTES, OPTION_REPLY_MAGIC, REP_ACK, REP_ERROR, REP_INFO,
-    REP_META_CONTEXT, REP_SERVER, REPLY_DATA_BYTES_MAX,
+    ALLOCATION_CONTEXT, FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, FLAG_SEND_WRITE_ZEROES,
+    GREETING_BYTES, INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME, MESSAGE_BYTES_MAX,
+    NAME_BYTES_MAX, NBD_MAGIC, OPT_ABORT, OPT_GO, OPT_LIST, OPT_SET_META_CONTEXT, OPT_STARTTLS,
+    OPT_STRUCTURED_REPLY, OPTION_MAGIC, OPTION_REPLY_HEADER_BYTES, OPTION_REPLY_MAGIC, REP_ACK,
+    REP_ERROR, REP_INFO, REP_META_CONTEXT, REP_SERVER, REPLY_DATA_BYTES_MAX,
 };
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -55,6 +55,15 @@ pub struct Ready {
     pub structured: bool,
     /// The id of `base:allocation`, if it was asked for and is there.
     pub allocation: Option<u32>,
+}
+
+impl Ready {
+    /// The flags without the one that says that zeroes may be asked for without data: for who gives up a request that takes as
+    /// long as the server's disk needs to write them.
+    #[must_use]
+    pub fn flags_without_zeroes(&self) -> u16 {
+        self.flags & !FLAG_SEND_WRITE_ZEROES
+    }
 }
 
 /// What a client's handshake comes to.

@@ -293,7 +293,11 @@ fn read_only(
     case(cluster.cli(&create)?, 1, &["LS-0021", "space"]);
     ensure!(fs::read_dir(&volumes)?.count() == 1, "a part of what was refused is left");
     tool("mount", &["-o", "remount,ro", text(&volumes)])?;
-    case(cluster.cli(&create)?, 1, &["LS-0021", "cannot be written", "next-0.img"]);
+    case(
+        cluster.cli(&create)?,
+        1,
+        &["LS-0021", "nothing can be written there", "read-only", "next-0.img"],
+    );
     tool("umount", &[text(&volumes)])?;
     Ok(())
 }

@@ -249,7 +249,9 @@ fn reach(place: &NbdPlace, moves: &str, target: &Target) -> io::Result<(OwnedFd,
     let export = Export {
         size_bytes: ready.size_bytes,
         block_bytes: ready.block_bytes_min.max(BLOCK_BYTES_MIN),
-        flags: ready.flags,
+        // Newer kernels ask for up to 4 GiB of zeroes by one request, which a node's disk may have to write, and for all of it anew
+        // when that took ten seconds. Without the flag they write zeroes as they write anything.
+        flags: ready.flags_without_zeroes(),
         backend: backend(target, identity(&ready.description)),
     };
     Ok((socket, export))

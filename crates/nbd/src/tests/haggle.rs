@@ -80,6 +80,8 @@ fn client_without_wishes_gets_simple_replies_and_no_flag_that_needs_more() {
     let [ClientEvent::Ready(ready)] = &events[..] else { panic!("{events:?}") };
     assert!(!ready.structured && ready.allocation.is_none());
     assert_eq!(ready.flags & FLAG_SEND_DF, 0);
+    let zeroes = ready.flags ^ ready.flags_without_zeroes();
+    assert_eq!(zeroes, FLAG_SEND_WRITE_ZEROES, "that one, and no other");
 }
 
 #[test]
