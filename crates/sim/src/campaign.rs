@@ -61,16 +61,20 @@ pub fn run(plan: &Plan, until: u64, trace: bool) -> Report {
 /// Leaves out every fault that the failure does not need.
 #[must_use]
 pub fn shrink(plan: &Plan, failure: &Failure) -> Plan {
-    // What is lacking is not made up for.
-    let mut plan = Plan { faults_min: 0, ..plan.clone() };
+    // What is lacking is not made up for, if it fails without.
+    let fails = |plan: &Plan| {
+        let report = run(plan, STEPS_MAX, false);
+        report.failure.is_some_and(|found| found.checker == failure.checker)
+    };
+    let bare = Plan { faults_min: 0, ..plan.clone() };
+    let mut plan = if fails(&bare) { bare } else { plan.clone() };
     let limit = Instant::now();
     let mut at = plan.faults.len();
     while at > 0 && limit.elapsed() < Duration::from_secs(30) {
         at -= 1;
         let mut fewer = plan.clone();
         fewer.faults.remove(at);
-        let report = run(&fewer, STEPS_MAX, false);
-        if report.failure.is_some_and(|found| found.checker == failure.checker) {
+        if fails(&fewer) {
             plan = fewer;
         }
     }

@@ -304,6 +304,7 @@ impl World {
         }
         self.nodes[node].bad_write = None;
         self.count(FaultKind::BadWrite { node, how }.name());
+        self.goes_bad_unseen(node);
         self.mark(if astray.is_some() {
             "sim: a write of data goes astray"
         } else {

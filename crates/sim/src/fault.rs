@@ -33,23 +33,20 @@ impl World {
         if self.trace {
             println!("---- fault {index}: {kind:?} for {} ms", length / MILLI);
         }
-        if let FaultKind::DiskErrors { node, .. }
-        | FaultKind::DiskStall { node }
-        | FaultKind::Full { node }
-        | FaultKind::Rot { node }
-        | FaultKind::BadWrite { node, .. }
-        | FaultKind::BadPage { node, .. } = kind
-        {
-            let unseen = troubled_for_a_while(&kind).is_none();
-            self.nodes[node].disk_was_bad |= unseen;
-            self.strike(node, unseen);
-        }
         if self.is_taken_back(&kind) {
             return;
+        }
+        if let Some(node) = troubled_for_a_while(&kind) {
+            self.strike(node, false);
         }
         if let Some(strikes) = self.happen_once(&kind, length, speaker) {
             if strikes {
                 self.count(kind.name());
+            }
+            if let FaultKind::Rot { node } | FaultKind::BadPage { node, .. } = kind
+                && strikes
+            {
+                self.goes_bad_unseen(node);
             }
             return;
         }
@@ -110,6 +107,12 @@ impl World {
             | FaultKind::BadWrite { .. }
             | FaultKind::BadPage { .. } => return None,
         })
+    }
+
+    /// What a disk holds is not what was written to it, and nobody has noticed.
+    pub(crate) fn goes_bad_unseen(&mut self, node: usize) {
+        self.nodes[node].disk_was_bad = true;
+        self.strike(node, true);
     }
 
     /// A fault of this kind has struck: something is not as it would have been.

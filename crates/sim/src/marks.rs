@@ -203,13 +203,22 @@ pub const UNREACHED: &[(&str, Unreached, &str)] = &[
         Unreached::WithQuorum,
         "where a majority decides no fewer do",
     ),
+    (
+        "a block that no replica has",
+        Unreached::Rare,
+        "data is damaged while other copies have it, and what the last good one has is made well",
+    ),
+    (
+        "member: a value of another node found in a reign",
+        Unreached::Rare,
+        "a voter has accepted another node's value while its primary was cut off, and that one raises its ballot",
+    ),
     ("a block that no replica can read", Unreached::WithoutQuorum, "no disk fails"),
     (
         "member: a peer's disk went back in time, as others tell",
         Unreached::WithoutQuorum,
         "no disk is put back",
     ),
-    ("a block that no replica has", Unreached::WithoutQuorum, "nothing rots"),
     ("a copy goes on block by block", Unreached::WithoutQuorum, "nothing rots"),
     ("a reservation keeps a host from a request", Unreached::WithoutQuorum, "no host reserves"),
     ("a volume grows", Unreached::WithoutQuorum, "no volume does"),

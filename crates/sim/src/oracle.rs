@@ -224,6 +224,7 @@ impl World {
             return self.queue.after(300 * MILLI, Event::Heal);
         }
         self.healed = true;
+        self.healed_at = self.queue.now();
         if self.trace {
             println!("---- healing");
         }
@@ -263,7 +264,7 @@ impl World {
             return self.look_at_sides();
         }
         self.leave_discarded();
-        let late = self.queue.now() > self.plan.heal_at + LIVENESS;
+        let late = self.queue.now() > self.healed_at + LIVENESS;
         match self.missing() {
             None if self.rotten() => {
                 // Nobody need have read what rotted: an operator looks for it.

@@ -296,6 +296,8 @@ pub struct World {
     /// How often it was tried to have more of them before all is healed.
     pub(crate) late: usize,
     pub(crate) healed: bool,
+    /// When that was.
+    pub(crate) healed_at: Time,
     pub(crate) finals: bool,
     /// The first operation of those.
     pub(crate) finals_from: OpIndex,
@@ -346,6 +348,7 @@ impl World {
             flapped: BTreeSet::new(),
             holds: Vec::new(),
             late: 0,
+            healed_at: 0,
             forcing: None,
             rejoining: false,
             growths: vec![0; plan.volumes.len()],

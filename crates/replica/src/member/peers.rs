@@ -482,7 +482,7 @@ impl Member {
 
     /// Where a majority is to decide again from the open change on, or from what it goes on from, which was found and may not
     /// have been decided: whether every copy that is in sync in what is known, this node's too, has it on its record. One that has
-    /// not may go on alone. A fork leaves those behind that do.
+    /// not may go on alone, but for a memory that is gone for good. A fork leaves those behind that do.
     fn have_all_renounced(&self, proposal: &Proposal) -> bool {
         let Some(known) = self.known.as_ref().map(|known| &known.configuration) else {
             return true;
@@ -491,7 +491,10 @@ impl Member {
             return true;
         }
         let mut in_sync = known.members.iter().filter(|member| member.in_sync);
-        in_sync.all(|member| proposal.accepted.get(&member.node) == Some(&member.voter))
+        in_sync.all(|member| {
+            let has_it = proposal.accepted.get(&member.node) == Some(&member.voter);
+            has_it || self.is_replaced(member)
+        })
     }
 
     /// The open change gives way to another one, with a higher epoch in the same ballot, when it cannot come about any

@@ -31,6 +31,8 @@ pub(super) struct Asked {
     of: Option<(NodeId, SessionId)>,
     /// The configuration in which it was done there.
     done: Option<Epoch>,
+    /// Its host has left since: it is not asked for again.
+    withdrawn: bool,
 }
 
 impl Asked {
@@ -116,6 +118,11 @@ impl Member {
         if self.operations.iter().any(waits) {
             self.finish(id, Err(refused(ReservationRefusal::NoPrimary)), out);
         }
+        self.mark(id, |pending| pending.asked.withdrawn = true);
+    }
+
+    fn is_withdrawn(&self, id: OperationId) -> bool {
+        self.operations.iter().any(|pending| pending.id == id && pending.asked.withdrawn)
     }
 
     /// Takes back the last commands about reservations if too many wait.
@@ -168,6 +175,9 @@ impl Member {
         }
         match result {
             Ok(epoch) => self.mark(id, |pending| pending.asked.done = Some(epoch)),
+            Err(ReservationRefusal::NoPrimary) if self.is_withdrawn(id) => {
+                self.finish(id, Err(refused(ReservationRefusal::NoPrimary)), out);
+            }
             Err(ReservationRefusal::NoPrimary) => self.mark(id, |pending| {
                 pending.asked.of = None;
                 pending.ask_at = again;

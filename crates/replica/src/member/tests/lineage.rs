@@ -947,3 +947,23 @@ fn who_goes_on_from_a_majority_that_decides_again_waits_for_every_copy_too() {
         world.run_until("one history", |world| is_whole(world, 3));
     }
 }
+
+/// Likewise where that copy's disk was replaced: what it had forgotten nobody goes on from.
+#[test]
+fn who_goes_on_from_a_majority_that_decides_again_waits_for_no_memory_that_is_gone() {
+    let mut world = serving(3, 3, AfterSplitBrain::Disconnect);
+    let change = OptionsChange { quorum: Some(Quorum::Majority), ..OptionsChange::default() };
+    world.slow = Some((3, 1, 500 * MS));
+    world.operate(1, Operation::SetOptions(change));
+    world.run_until("two have accepted", |world| {
+        has_accepted_a_majority(world, 1) && has_accepted_a_majority(world, 2)
+    });
+    world.crash(1);
+    world.crash(3);
+    world.add_node(3, Some(Record::empty(voter(9), Incarnation(9), 1)), false);
+    world.start(1);
+    world.connect_all();
+    world.run_until("a majority decides", |world| {
+        known(world, 2).options.quorum == Quorum::Majority && (world.answers(1) || world.answers(2))
+    });
+}

@@ -185,6 +185,32 @@ fn a_command_that_nobody_was_asked_for_is_not_done_once_its_host_has_left() {
     assert_eq!((world.node(1).done[&id], hosts(&world)), (Ok(()), Vec::new()));
 }
 
+/// Likewise where a primary was asked, and says that it has not done it.
+#[test]
+fn a_command_that_came_back_is_not_asked_for_again_once_its_host_has_left() {
+    let mut came_back = 0;
+    for seed in 0..40 {
+        let mut world = serving(1200 + seed, 3, 0, 0);
+        assert_eq!(answer(&mut world, 1, 0xa, register(7)), Ok(()));
+        world.wait(1);
+        let primary = world.primary().expect("it served");
+        let other = if primary == 2 { 3 } else { 2 };
+        world.operate(primary, Operation::Demote);
+        let unregister = Command::Unregister { current: Some(7), persists: None };
+        let id = ask(&mut world, other, 0xa, unregister);
+        world.input(other, MemberInput::Withdraw { id: OperationId(id) });
+        let was_elsewhere = !world.is_done(other, id);
+        world.run_until("answered", |world| world.is_done(other, id));
+        if world.node(other).done[&id] == Err(OperationError::Reservation(Refusal::NoPrimary)) {
+            came_back += u32::from(was_elsewhere);
+            world.operate(other, Operation::Promote);
+            world.wait(20);
+            assert_eq!(hosts(&world), [0xa], "seed {seed}");
+        }
+    }
+    assert!(came_back > 0, "none came back");
+}
+
 /// Where there is no primary, which is when an operator is needed, hosts' commands wait as long as an operator's.
 #[test]
 fn hosts_that_ask_and_ask_keep_no_operator_out() {
