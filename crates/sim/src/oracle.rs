@@ -132,12 +132,11 @@ impl World {
         }
     }
 
-    /// Copies that come into sync while there was one only, whose disk was bad, were made from that: they lack what it lost.
+    /// Copies that come into sync beside such only whose disk was bad, or that were made from one, were made from those: they lack what
+    /// it lost.
     fn hands_on(&mut self, key: (u64, Epoch), configuration: &Configuration) {
         let Some((_, before)) = self.oracle.installed.range(..key).next_back() else { return };
-        let mut in_sync = before.in_sync().map(node_index);
-        let only = in_sync.next().filter(|_| in_sync.next().is_none());
-        if !only.is_some_and(|only| self.nodes[only].disk_was_bad) {
+        if !before.in_sync().all(|node| self.nodes[node_index(node)].disk_was_bad) {
             return;
         }
         let come: Vec<usize> = configuration.in_sync().map(node_index).collect();

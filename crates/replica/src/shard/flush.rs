@@ -149,6 +149,7 @@ impl Shard {
         if let Some(Kind::Flush(flush)) = self.ops.get(&id).map(|op| &op.kind)
             && only.is_some_and(|seat| flush.failed.has(seat) && flush.awaiting.has(seat))
         {
+            self.drop_open_growths();
             self.tell_flush_failed(id, out);
         }
     }

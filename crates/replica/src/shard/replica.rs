@@ -369,7 +369,7 @@ impl Shard {
                 PeerAsk::Write => {
                     let in_place = ok && answer != DiskAnswer::Durable;
                     if in_place {
-                        self.note_written_since(sequence);
+                        self.note_written_since(node, sequence);
                     }
                     ShardMessage::Written { sequence, ok, in_place }
                 }

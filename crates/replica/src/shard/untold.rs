@@ -65,9 +65,11 @@ impl Shard {
         self.only_disk.flush_untold && self.is_alone()
     }
 
-    /// The primary is told so, as long as this session lasts. One for which this is not the only copy tells nobody.
+    /// The primary is told so, as long as this session lasts. One for which this is not the only copy tells nobody, nor does one
+    /// that is primary no more.
     pub(super) fn told_primary(&mut self, node: NodeId, session: SessionId) {
-        if self.is_alone() {
+        let primary = self.configuration.as_ref().and_then(|known| known.primary);
+        if self.is_alone() && primary == Some(node) {
             self.only_disk.flush_untold = false;
             self.only_disk.untold_alone = false;
             self.only_disk.told = Some(Told { node, session, after: None });
@@ -75,8 +77,9 @@ impl Shard {
     }
 
     /// The primary is told in its present session that a write is in its place.
-    pub(super) fn note_written_since(&mut self, sequence: u64) {
+    pub(super) fn note_written_since(&mut self, node: NodeId, sequence: u64) {
         if let Some(told) = &mut self.only_disk.told
+            && told.node == node
             && told.after.is_none()
             && self.unretired.contains_key(&sequence)
         {

@@ -240,3 +240,22 @@ fn a_flush_that_ends_beside_one_that_this_disk_failed_is_done_while_another_copy
     assert_eq!(world.answer(1, flush), Some(Ok(())));
     assert_next_is_fine(&mut world, 1);
 }
+
+/// Who had asked is primary no more when it is told: nobody has heard.
+#[test]
+fn a_flush_that_the_only_copy_fails_for_an_earlier_primary_is_told_by_the_next_one() {
+    let mut world = World::new(&[1, 2, 3], &[2]);
+    world.lead(1);
+    world.write(1, 0, 8, 7);
+    hold_disk(&mut world, 2);
+    let flush = world.flush(1);
+    world.held.insert((1, 3));
+    world.lead(3);
+    fails_flushes(&mut world, 2);
+    world.held.clear();
+    world.run();
+    let later = world.flush(3);
+    world.wait_ms(4000);
+    let asked = [world.answer(1, flush), world.answer(3, later)];
+    assert!(asked.contains(&LOST), "{asked:?}");
+}
