@@ -1,7 +1,6 @@
 //! What the node tells its operator: lines on standard error, with a level and the time in UTC.
 //!
-//! A line names the thing it is about and the cause; under systemd each goes to the journal with its
-//! priority.
+//! A line names the thing it is about and the cause; under systemd all go to the journal.
 //!
 //! Always: a thread that serves never waits for whoever reads standard error: once the node has begun lines go to a
 //! thread of their own, so many that wait are the most, and how many had to be left out is said.
