@@ -503,6 +503,15 @@ fn an_opcode_that_is_not_served_is_refused_and_the_connection_goes_on() {
     assert_eq!(pair.ask(|host, send| host.flush(1, send)).0, Status::SUCCESS);
 }
 
+/// A request for events waits: it is answered with the next one.
+fn assert_waits(pair: &mut Pair, waiting: u16) {
+    let mut service = subsystem();
+    service.access = Access::NonOptimized;
+    pair.connection.change(&Service::Volumes(service), &mut pair.to_host);
+    let told = HostEvent::Ended { id: waiting, status: Status::SUCCESS, result: 0x0c_0302 };
+    assert_eq!(pair.carry(), [told]);
+}
+
 #[test]
 fn what_is_to_be_aborted_goes_on_and_its_host_is_told_so() {
     const ABORT: u8 = 0x08;
@@ -521,11 +530,7 @@ fn what_is_to_be_aborted_goes_on_and_its_host_is_told_so() {
         });
         assert_eq!((status, result), (Status::SUCCESS, 1), "not aborted: {queue} {id}");
     }
-    let mut service = subsystem();
-    service.access = Access::NonOptimized;
-    pair.connection.change(&Service::Volumes(service), &mut pair.to_host);
-    let told = HostEvent::Ended { id: waiting, status: Status::SUCCESS, result: 0x0c_0302 };
-    assert_eq!(pair.carry(), [told]);
+    assert_waits(&mut pair, waiting);
 }
 
 #[test]

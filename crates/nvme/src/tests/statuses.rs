@@ -1,11 +1,11 @@
 //! What breaks a rule gets the status that the specification names for it.
 
-use super::{HOST, NQN, Pair, admin, all_digests, changed, io, subsystem};
+use super::{HOST, NQN, Pair, admin, all_digests, assert_waits, changed, io, subsystem};
 use crate::connection::CloseReason;
 use crate::host::{Host, HostEvent};
 use crate::number::{FABRICS, FABRICS_CONNECT, H2C_BYTES_MAX};
 use crate::pdu::{Digests, Fatal};
-use crate::subsystem::{Access, Service};
+use crate::subsystem::Service;
 use crate::{DEPTH_MAX, Status, bytes::u32_at};
 use alloc::vec::Vec;
 
@@ -148,11 +148,7 @@ fn a_number_by_which_a_host_waits_to_be_told_is_not_free() {
         let refused = HostEvent::Ended { id: waiting, status: Status::ID_CONFLICT, result: 0 };
         assert_eq!(pair.carry(), [refused]);
     }
-    let mut service = subsystem();
-    service.access = Access::NonOptimized;
-    pair.connection.change(&Service::Volumes(service), &mut pair.to_host);
-    let told = HostEvent::Ended { id: waiting, status: Status::SUCCESS, result: 0x0c_0302 };
-    assert_eq!(pair.carry(), [told]);
+    assert_waits(&mut pair, waiting);
 }
 
 #[test]
