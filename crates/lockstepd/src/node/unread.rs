@@ -1,8 +1,8 @@
 //! How old what a client sent may be when it is looked at: it may have lain in its socket while nothing was received.
 //!
-//! A socket that is read in parts, with pauses between, gives what lay there all the time. So pauses add up until the socket was
-//! found empty, or so much was received that nothing of before can be left; and those before that still count until it is so again,
-//! for the client's own socket may not have been empty then. Where nothing came for a while none counts any more.
+//! A socket that is read in parts, with pauses between, gives what lay there all the time. So pauses add up until so much was received after
+//! them that nothing of before can be left. Where the socket was found empty that counts as half of it, for the client's own may not have been
+//! empty then. Where nothing came for a while none counts any more.
 //!
 //! Not here: how old is too old, and for whom (`hosts`).
 
@@ -10,6 +10,10 @@ use base::{Duration, Instant};
 
 /// What the sockets at both ends of a connection hold, and more: unless told otherwise Linux has some MiB for each.
 const SOCKETS_BYTES: usize = 32 << 20;
+
+/// Pauses are kept apart by how much was received after them, in parts of so many bytes; of the part that has begun it is not known how much.
+const PART_BYTES: usize = SOCKETS_BYTES / 8;
+const PARTS: usize = SOCKETS_BYTES / PART_BYTES + 1;
 
 /// Where nothing came for so long, nothing was on its way: a process with hosts that looks at nothing for as long drops them all.
 const QUIET: Duration = Duration::from_secs(1);
@@ -19,15 +23,13 @@ const QUIET: Duration = Duration::from_secs(1);
 pub(super) struct Unread {
     /// Since when nothing is received: it waits for memory, for answers, or for a peer.
     since: Option<Instant>,
-    /// For how long nothing was, in this stretch and in the one before it.
-    pauses: [Duration; 2],
-    /// Received in this stretch.
+    /// For how long nothing was, the last parts first.
+    pauses: [Duration; PARTS],
+    /// Received in the first part, also what came last, which is looked at now.
     bytes: usize,
     /// For how many there is room in what is received, since when.
     room: usize,
     begun: Instant,
-    /// The stretch ends with what came last.
-    ends: bool,
 }
 
 impl Unread {
@@ -43,10 +45,10 @@ impl Unread {
 
     /// So many bytes are received from now on, at most. What came before is used.
     pub(super) fn begin(&mut self, room: usize, now: Instant) {
-        if std::mem::take(&mut self.ends) {
-            self.pauses = [Duration(0), self.pauses[0]];
-            self.bytes = 0;
-        }
+        let parts = (self.bytes / PART_BYTES).min(PARTS);
+        self.pauses.copy_within(..PARTS - parts, parts);
+        self.pauses[..parts].fill(Duration(0));
+        self.bytes %= PART_BYTES;
         let paused = self.since.take().map_or(Duration(0), |since| now.since(since));
         self.pauses[0].0 += paused.0;
         (self.room, self.begun) = (room, now);
@@ -57,15 +59,14 @@ impl Unread {
         if now.since(self.begun) > QUIET {
             (self.pauses, self.bytes) = Default::default();
         }
-        self.bytes += bytes;
         // Less than there was room for: that is all there was.
-        self.ends = bytes < self.room || self.bytes >= SOCKETS_BYTES;
+        self.bytes += if bytes < self.room { SOCKETS_BYTES / 2 + PART_BYTES } else { bytes };
     }
 
     /// How long ago what is looked at now may have come, or what comes next if nothing is here.
     pub(super) fn age(&self, now: Instant) -> Duration {
         let paused = self.since.map_or(Duration(0), |since| now.since(since));
-        Duration(paused.0 + self.pauses[0].0 + self.pauses[1].0)
+        Duration(paused.0 + self.pauses.iter().map(|pause| pause.0).sum::<u64>())
     }
 }
 
@@ -73,7 +74,7 @@ impl Unread {
 mod tests {
     use base::{Duration, Instant};
 
-    use super::{QUIET, SOCKETS_BYTES, Unread};
+    use super::{PART_BYTES, QUIET, SOCKETS_BYTES, Unread};
 
     /// Of one client, and the time in seconds.
     #[derive(Default)]
@@ -127,5 +128,16 @@ mod tests {
             rig.pause(1, SOCKETS_BYTES / 2, SOCKETS_BYTES / 2);
             assert!(rig.age() <= 5, "{}", rig.age());
         }
+    }
+
+    /// A slow disk, and always more to be written: what is looked at lay here for as long as what the sockets hold takes, and no longer.
+    #[test]
+    fn what_is_received_slowly_is_as_old_as_what_sockets_hold_takes() {
+        let mut rig = Rig::default();
+        for _ in 0..1000 {
+            rig.pause(1, 128 << 10, 128 << 10);
+        }
+        let [sockets, part] = [SOCKETS_BYTES, PART_BYTES].map(|bytes| (bytes >> 17) as u64);
+        assert!((sockets..=sockets + part).contains(&rig.age()), "{} of {sockets}", rig.age());
     }
 }
