@@ -357,6 +357,54 @@ fn a_record_says_when_a_volume_last_became_smaller_and_what_its_copy_is_worth() 
     }
 }
 
+/// A record with so many slots, lives and lives of others, and the bytes of it without what earlier releases did not write.
+fn earlier([slots, lives, seen]: [u64; 3]) -> (Record, Vec<u8>) {
+    const ADDED: usize = 1 + 8 + 1;
+    let life = |number| Life { number, process: 1, writes: 1 };
+    let slot = |_| Slot { full: true, ..record().slots[0].clone() };
+    let heard = |number| Seen { life: life(number), ..record().seen[0] };
+    let old = Record {
+        slots: (0..slots).map(slot).collect(),
+        lives: (0..lives).map(life).collect(),
+        seen: (0..seen).map(heard).collect(),
+        marked: false,
+        ..record()
+    };
+    let mut bytes = Record { unsure: true, ..old.clone() }.encode();
+    bytes.truncate(bytes.len() - super::bytes::CHECKSUM_BYTES);
+    let end = 1 + bytes.iter().rposition(|byte| *byte != 0).expect("it is unsure");
+    bytes.truncate(end - ADDED);
+    (old, bytes)
+}
+
+/// What was added since may have had no room any more on the last page of what they wrote.
+#[test]
+fn a_record_of_an_earlier_release_ends_where_its_last_page_does() {
+    const PAGE: usize = 4096;
+    let length = |count| earlier(count).1.len();
+    let none = length([0; 3]);
+    let [slot, life, heard] =
+        [[1, 0, 0], [0, 1, 0], [0, 0, 1]].map(|count| (length(count) - none) as u64);
+    let mut tried = 0;
+    for room in 0..=10 {
+        let mut counts = (0..64 * 64 * 64).map(|n: u64| [n % 64, n / 64 % 64, n / 64 / 64]);
+        let fits = |[slots, lives, seen]: &[u64; 3]| {
+            let more = slots * slot + lives * life + seen * heard;
+            let length = none + usize::try_from(more).expect("small");
+            (length + room + super::bytes::CHECKSUM_BYTES).is_multiple_of(PAGE)
+        };
+        // All three have even lengths.
+        let Some(count) = counts.find(fits) else { continue };
+        let (old, mut bytes) = earlier(count);
+        let length = bytes.len() + room + super::bytes::CHECKSUM_BYTES;
+        bytes[12..16].copy_from_slice(&u32::try_from(length).expect("small").to_le_bytes());
+        super::bytes::seal(&mut bytes, length);
+        assert_eq!(Record::decode(&bytes), Ok(old), "room for {room} bytes");
+        tried += 1;
+    }
+    assert!(tried >= 5, "{tried}");
+}
+
 #[test]
 fn fixtures_of_version_1_are_read_for_ever() {
     let found = Record::decode(include_bytes!("../../fixtures/record-1.bin"));
