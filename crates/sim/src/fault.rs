@@ -137,7 +137,6 @@ impl World {
     ) -> Option<bool> {
         Some(match *kind {
             FaultKind::Crash { node } => self.crash(speaker.unwrap_or(node), length),
-            FaultKind::Stop { node, power } => self.stop_in_order(node, power, length),
             FaultKind::PowerCut { nodes } => {
                 let hit = nodes | speaker.map_or(0, |node| 1 << node);
                 self.power_cut(hit, length)
@@ -150,7 +149,11 @@ impl World {
             FaultKind::DiskRestored { node } => self.replace_disk(node, length, true),
             FaultKind::Reconnect { one, other } => self.reconnect(one, other),
             FaultKind::Rot { node } => self.rot(node),
-            // These strike when there is such a write, or message.
+            // These strike when there is such a write, or message, or when the process has ended.
+            FaultKind::Stop { node, power } => {
+                self.stop_in_order(node, power, length);
+                false
+            }
             FaultKind::BadWrite { node, how } => {
                 self.nodes[node].bad_write = Some((how, None));
                 false

@@ -4,6 +4,7 @@
 //! Not here: whether answers are linear (`history`).
 
 use crate::history::OpIndex;
+use crate::plan::FaultKind;
 use crate::queue::{MILLI, SECOND, Time};
 use crate::world::{Event, LIVENESS, Node, World, node_id, node_index};
 use base::{Ballot, Epoch, Incarnation, NodeId, VoterId};
@@ -208,8 +209,10 @@ impl World {
         for node in (self.late..self.late + nodes).map(|node| node % nodes) {
             // One whose memory is all that is left is stopped in good order, in the end.
             let dies = self.crash(node, 20 * MILLI);
+            if dies {
+                self.count(FaultKind::Crash { node }.name());
+            }
             if dies || (self.late > LATE_MAX / 2 && self.stop_in_order(node, false, 20 * MILLI)) {
-                self.count(if dies { "crash" } else { "stop in good order" });
                 self.mark("sim: a process ends before all is healed, for too little went wrong");
                 break;
             }

@@ -5,6 +5,7 @@
 //!
 //! Not here: what a process makes of a disk that was closed (`replica`).
 
+use crate::plan::FaultKind;
 use crate::queue::{MILLI, Time};
 use crate::world::{Event, World};
 use replica::{Operation, ShardInput, ToShard};
@@ -32,7 +33,7 @@ impl World {
         self.nodes[node].process.is_some() && self.nodes[node].stopping.is_none()
     }
 
-    /// The process of a node is told to stop.
+    /// The process of a node is told to stop, if it is one that can; it counts as a fault when it does.
     pub(crate) fn stop_in_order(&mut self, node: usize, power: bool, length: Time) -> bool {
         if !self.is_open(node) || self.nodes[node].paused {
             return false;
@@ -131,10 +132,12 @@ impl World {
     }
 
     fn end(&mut self, node: usize, power: bool, length: Time) {
+        let kind = FaultKind::Stop { node, power }.name();
         let closed = self.nodes[node].closed;
         // Once all is healed nothing goes wrong any more, and who has ended starts at once.
         let power = power && !self.healed;
         if power && !closed && self.spared(1 << node, true) != 0 {
+            self.count(kind);
             self.power_cut(1 << node, length);
             return;
         }
@@ -143,6 +146,7 @@ impl World {
             self.nodes[node].stopping = None;
             return;
         }
+        self.count(kind);
         self.stop(node, power && closed, length);
     }
 }
