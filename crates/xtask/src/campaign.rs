@@ -70,7 +70,7 @@ const MODES: [Mode; 2] = [
 ];
 
 /// So many histories, of both kinds by their shares, must have reached every mark that is not excused.
-const MARKS_DUE: u64 = 1_000_000;
+const MARKS_DUE: u64 = RUNS_DUE;
 
 /// A campaign that was not told how many goes on until there are so many histories of the present code, ...
 const RUNS_DUE: u64 = 1_000_000;

@@ -10,7 +10,7 @@
 
 use super::lineage::{is_above, is_lineal, leaves_behind};
 use super::store::Effect;
-use super::{Known, Member, Out, Phase, Prepare, Reign, Role, Then, is_majority};
+use super::{Known, Member, Out, Pending, Phase, Prepare, Reign, Role, Then, is_majority};
 use crate::door::{MemberOutput, Operation};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -441,16 +441,17 @@ impl Member {
     }
 
     fn is_asked_to_lead(&self) -> bool {
-        self.operations.iter().any(|pending| !pending.begun && is_promoting(&pending.operation))
+        self.asked_to_lead().next().is_some()
     }
 
     /// Likewise; what the node asks of itself is done elsewhere if it is of no use here.
     fn is_asked_by_others(&self) -> bool {
-        self.operations.iter().any(|pending| {
-            !pending.begun
-                && pending.id != super::invalidate::OWN
-                && is_promoting(&pending.operation)
-        })
+        self.asked_to_lead().any(|pending| pending.id != super::invalidate::OWN)
+    }
+
+    fn asked_to_lead(&self) -> impl Iterator<Item = &Pending> {
+        let all = self.operations.iter();
+        all.filter(|pending| !pending.begun && is_promoting(&pending.operation))
     }
 
     /// Whether those who promised may decide.

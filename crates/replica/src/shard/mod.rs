@@ -204,7 +204,7 @@ pub struct Shard {
     fence: Option<(Epoch, Vec<u64>)>,
 }
 
-/// What the only disk that counts failed while no other replica was in sync.
+/// What the only disk that counts failed while no other replica was in sync; of flushes also what it failed before it was the only one.
 #[derive(Debug, Default)]
 struct OnlyDisk {
     /// Sequences of its writes among them, which count as not retired until another replica is in sync. Others' may be in between.

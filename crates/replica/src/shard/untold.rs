@@ -4,8 +4,9 @@
 //! it, and the copy that lost it is left out. The only copy stays: a client that waits for the flush is told. Where none
 //! waits, or none hears it any more, the next one that asks for a flush is.
 //!
-//! Always: of what a copy lost that is the only one, or is so before it is left out, a client is told, as far as the processes go on in
-//! which that is known; perhaps once too often, where it is not known whether the first word of it was heard.
+//! Always: of what a copy lost that is the only one, or is so before it is left out, a client of its primary is told, as long as both
+//! processes go on and the copy counts; perhaps once too often: where it is not known whether the first word of it was heard, or another
+//! flush was under way when the first one failed. What is not told then `docs/not-shown.md` names.
 //!
 //! Not here: that the flush itself counts for nothing (`flush`, `local`), what else begins anew for it (`grow`, `takeover`).
 
