@@ -361,7 +361,7 @@ fn a_record_says_when_a_volume_last_became_smaller_and_what_its_copy_is_worth() 
 fn earlier([slots, lives, seen]: [u64; 3]) -> (Record, Vec<u8>) {
     const ADDED: usize = 1 + 8 + 1;
     let life = |number| Life { number, process: 1, writes: 1 };
-    let slot = |_| Slot { full: true, ..record().slots[0].clone() };
+    let slot = |_| Slot { full: true, ..record().slots[0] };
     let heard = |number| Seen { life: life(number), ..record().seen[0] };
     let old = Record {
         slots: (0..slots).map(slot).collect(),
