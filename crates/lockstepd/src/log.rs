@@ -3,7 +3,8 @@
 //! A line names the thing it is about and the cause; under systemd all go to the journal.
 //!
 //! Always: a thread that serves never waits for whoever reads standard error: once the node has begun lines go to a
-//! thread of their own, so many that wait are the most, and how many had to be left out is said.
+//! thread of their own, so many that wait are the most, and how many had to be left out is said. What matters less
+//! leaves room for what matters more.
 //!
 //! Not here: what is counted (`status`), what is asked for (`admin`).
 
@@ -35,6 +36,17 @@ pub(crate) enum Level {
     Debug,
 }
 
+impl Level {
+    /// Where so many lines wait, one of this level finds no room.
+    fn lines_max(self) -> usize {
+        match self {
+            Level::Error | Level::Warn => LINES_MAX,
+            Level::Info => LINES_MAX / 4 * 3,
+            Level::Debug => LINES_MAX / 2,
+        }
+    }
+}
+
 static LEVEL: AtomicU8 = AtomicU8::new(2);
 
 /// Lines less important than `level` are not written from now on.
@@ -54,7 +66,7 @@ pub(crate) fn write(level: Level, what: fmt::Arguments<'_>) {
     }
     let line = line_of(level, what);
     match WRITER.get() {
-        Some(writer) => writer.push(line),
+        Some(writer) => writer.push(level, line),
         None => drop(std::io::stderr().write_all(line.as_bytes())),
     }
 }
@@ -146,9 +158,9 @@ impl Writer {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, line: String) {
+    fn push(&self, level: Level, line: String) {
         let mut queue = self.lock();
-        if queue.lines.len() >= LINES_MAX {
+        if queue.lines.len() >= level.lines_max() {
             queue.left_out += 1;
             return;
         }
@@ -324,11 +336,11 @@ mod tests {
     #[test]
     fn nobody_waits_for_a_log_that_is_not_read_and_what_was_left_out_is_said_in_its_place() {
         let (writer, tell, taken) = slow();
-        writer.push("first\n".to_owned());
+        writer.push(Level::Error, "first\n".to_owned());
         while !writer.lock().writing {
             std::thread::yield_now();
         }
-        (0..LINES_MAX + 7).for_each(|number| writer.push(format!("{number}\n")));
+        (0..LINES_MAX + 7).for_each(|number| writer.push(Level::Error, format!("{number}\n")));
         assert!(!writer.wait_written(Duration::ZERO), "nobody takes anything");
         tell.send(()).expect("it writes");
         while taken.lock().expect("whole").is_empty() {
@@ -337,7 +349,7 @@ mod tests {
         while writer.lock().lines.len() == LINES_MAX {
             std::thread::yield_now();
         }
-        writer.push("last\n".to_owned());
+        writer.push(Level::Error, "last\n".to_owned());
         drop(tell);
         assert!(writer.wait_written(Duration::from_secs(600)));
         let taken = taken.lock().expect("whole");
@@ -347,9 +359,20 @@ mod tests {
     }
 
     #[test]
+    fn what_matters_less_leaves_room_for_what_matters_more() {
+        let writer = Writer::default();
+        let mut waiting = Vec::new();
+        for level in [Level::Debug, Level::Info, Level::Warn, Level::Error] {
+            (0..2 * LINES_MAX).for_each(|_| writer.push(level, line_of(level, format_args!("x"))));
+            waiting.push(writer.lock().lines.len());
+        }
+        assert_eq!(waiting, [LINES_MAX / 2, LINES_MAX / 4 * 3, LINES_MAX, LINES_MAX]);
+    }
+
+    #[test]
     fn lines_that_were_left_out_are_said_though_none_follows() {
         let (writer, tell, taken) = slow();
-        (0..LINES_MAX + 9).for_each(|number| writer.push(format!("{number}\n")));
+        (0..LINES_MAX + 9).for_each(|number| writer.push(Level::Error, format!("{number}\n")));
         drop(tell);
         let said = |line: &String| line.contains("lines were left out");
         while !taken.lock().expect("whole").iter().any(said) {

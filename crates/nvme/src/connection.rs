@@ -19,8 +19,8 @@ use crate::number::{
     COMMAND_PDU_BYTES, DEPTH_MAX, DIGEST_BYTES, FLAG_LAST, GATHER_BYTES_MAX, HEAD_BYTES_MAX,
     INLINE_BYTES_MAX, PDU_COMMAND, PDU_H2C_DATA, PDU_H2C_TERM, PDU_IC_REQ,
 };
-use crate::open::{Open, OpenTable};
-use crate::pdu::{Common, Digests, Fatal, is_whole, place, put_end, put_ic_response};
+use crate::open::{Gathered, Open, OpenKind, OpenTable};
+use crate::pdu::{Common, Digests, Fatal, is_whole, place, put_end, put_ic_response, put_ready};
 use crate::request::{Request, Slot};
 use crate::serve::Taken;
 use crate::subsystem::Namespace;
@@ -118,8 +118,8 @@ pub(crate) enum Role {
 pub(crate) enum Phase {
     /// In its head, of so many bytes as far as is known.
     Head { need: usize },
-    /// In data that the machine gathers, for the command in the head.
-    Gather { left: u32 },
+    /// In data that the machine gathers, for the command in the head, or an open one.
+    Gather { slot: Option<Slot>, left: u32 },
     /// In data for an open write: what is left in this PDU.
     Payload { slot: Slot, left: u32 },
     /// In data that nobody wants; afterwards the command in the head is refused, if it is one.
@@ -153,6 +153,8 @@ pub struct Connection {
     /// The host does not watch the queue's head.
     pub(crate) unwatched: bool,
     pub(crate) open: OpenTable,
+    /// Those of them whose data the machine gathers.
+    pub(crate) gathered: Vec<Gathered>,
     pub(crate) now: Instant,
 }
 
@@ -182,6 +184,7 @@ impl Connection {
             head_place: 0,
             unwatched: false,
             open: OpenTable::new(),
+            gathered: Vec::new(),
             now: Instant(0),
         }
     }
@@ -191,7 +194,7 @@ impl Connection {
     pub fn wants(&self) -> Want {
         match self.phase {
             Phase::Head { need } => Want::Bytes { bytes: length_u32(need - self.filled) },
-            Phase::Gather { left } | Phase::Skip { left, .. } => Want::Bytes { bytes: left },
+            Phase::Gather { left, .. } | Phase::Skip { left, .. } => Want::Bytes { bytes: left },
             Phase::Digest { .. } => Want::Bytes { bytes: length_u32(DIGEST_BYTES - self.filled) },
             Phase::Payload { slot, left } => {
                 Want::Payload { slot, offset_bytes: self.open_at(slot).moved, length_bytes: left }
@@ -225,11 +228,10 @@ impl Connection {
                 self.gather(input);
                 if self.filled == DIGEST_BYTES { self.on_digest(slot, refused, send) } else { None }
             }
-            Phase::Gather { left } => {
-                self.data.extend_from_slice(input);
-                self.digest.update(input);
-                self.phase = Phase::Gather { left: left - taken };
-                if left == taken { self.on_data_end(None, None, send) } else { None }
+            Phase::Gather { slot, left } => {
+                self.gather_data(slot, input);
+                self.phase = Phase::Gather { slot, left: left - taken };
+                if left == taken { self.on_data_end(slot, None, send) } else { None }
             }
             Phase::Skip { left, refused } => {
                 self.digest.update(input);
@@ -313,6 +315,14 @@ impl Connection {
     fn gather(&mut self, input: &[u8]) {
         self.head[self.filled..self.filled + input.len()].copy_from_slice(input);
         self.filled += input.len();
+    }
+
+    fn gather_data(&mut self, slot: Option<Slot>, input: &[u8]) {
+        self.digest.update(input);
+        let Some(slot) = slot else { return self.data.extend_from_slice(input) };
+        self.open_at_mut(slot).moved += length_u32(input.len());
+        let of_it = self.gathered.iter_mut().filter(|one| one.slot == slot);
+        of_it.for_each(|one| one.data.extend_from_slice(input));
     }
 
     /// The next thing to come is a PDU.
@@ -405,7 +415,13 @@ impl Connection {
             Taken::Done(_) => self.fail(Fatal::TooMuch, send),
             Taken::Later if left == 0 => self.on_data_end(None, None, send),
             Taken::Later if left as usize <= GATHER_BYTES_MAX => {
-                self.phase = Phase::Gather { left };
+                self.phase = Phase::Gather { slot: None, left };
+                None
+            }
+            Taken::Asks(slot) => {
+                self.next_pdu();
+                let (open, form) = (self.open_at(slot), (self.digests, self.align));
+                put_ready((open.id, u16::from(slot.0)), (0, open.length), form, send);
                 None
             }
             Taken::Later => {
@@ -452,8 +468,13 @@ impl Connection {
         if (common.flags & FLAG_LAST != 0) != (length == left) {
             return self.fail(Fatal::Field(1), send);
         }
+        let is_gathered = open.kind == OpenKind::Gathered;
         self.filled = 0;
-        self.phase = Phase::Payload { slot, left: length };
+        self.phase = if is_gathered {
+            Phase::Gather { slot: Some(slot), left: length }
+        } else {
+            Phase::Payload { slot, left: length }
+        };
         None
     }
 
@@ -499,11 +520,7 @@ impl Connection {
         send: &mut Vec<u8>,
     ) -> Option<Event> {
         let event = match (slot, refused) {
-            (Some(slot), _) => {
-                let open = self.open_at(slot);
-                let arrived = open.moved == open.length;
-                arrived.then_some(Event::Arrived { slot, whole: !open.damaged })
-            }
+            (Some(slot), _) => self.arrive(slot, send),
             (None, Some(status)) => {
                 self.respond(self.command().id(), 0, status, send);
                 None
@@ -512,6 +529,25 @@ impl Connection {
         };
         self.next_pdu();
         event
+    }
+
+    /// Some data of an open command is there.
+    fn arrive(&mut self, slot: Slot, send: &mut Vec<u8>) -> Option<Event> {
+        let &Open { id, length, moved, damaged, .. } = self.open_at(slot);
+        if moved < length {
+            return None;
+        }
+        let Some(place) = self.gathered.iter().position(|one| one.slot == slot) else {
+            return Some(Event::Arrived { slot, whole: !damaged });
+        };
+        let Gathered { command, data, .. } = self.gathered.swap_remove(place);
+        self.open.remove(slot);
+        if damaged {
+            self.respond(id, 0, Status::TRANSPORT, send);
+            return None;
+        }
+        self.data = data;
+        self.act(command, send)
     }
 
     pub(crate) fn open_at(&self, slot: Slot) -> &Open {

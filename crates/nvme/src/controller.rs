@@ -56,6 +56,8 @@ pub(crate) enum Answer {
 pub struct Controller {
     id: u16,
     service: Service,
+    /// Who the host is, as it said.
+    host: [u8; 16],
     /// Queues for I/O that the host may have.
     queues: u16,
     configuration: u32,
@@ -84,6 +86,7 @@ impl Controller {
         Controller {
             id,
             service,
+            host: [0; 16],
             queues: IO_QUEUES_MAX,
             configuration: 0,
             keep_alive,
@@ -102,6 +105,13 @@ impl Controller {
     #[must_use]
     pub fn with_queues(mut self, most: u16) -> Controller {
         self.queues = most.clamp(1, IO_QUEUES_MAX);
+        self
+    }
+
+    /// The host said that this is its identity (`Connect::host_id`), and can ask what it said.
+    #[must_use]
+    pub fn with_host(mut self, host: [u8; 16]) -> Controller {
+        self.host = host;
         self
     }
 
@@ -373,6 +383,8 @@ impl Controller {
             FEATURE_ASYNC_EVENTS => Answer::Done(u64::from(self.wanted)),
             FEATURE_KEEP_ALIVE => Answer::Done(self.keep_alive.as_millis()),
             FEATURE_VOLATILE_CACHE => Answer::Done(1),
+            // Over a network it has 16 bytes, which a host has to ask for.
+            FEATURE_HOST_ID if command.word(11) & 1 == 1 => Answer::Data(self.host.to_vec()),
             FEATURE_RESERVATION_MASK | FEATURE_RESERVATION_PERSISTS => {
                 let Some(one) = self.service.namespace(command.namespace()) else {
                     return Answer::Failed(Status::INVALID_NAMESPACE);

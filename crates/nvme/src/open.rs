@@ -2,6 +2,7 @@
 //!
 //! Always: no two have one id; finding out looks at none of the others, but where an id is like another's.
 
+use crate::command::Command;
 use crate::number::DEPTH_MAX;
 use crate::request::Slot;
 use alloc::boxed::Box;
@@ -29,8 +30,19 @@ pub(crate) enum OpenKind {
     Read,
     /// Data comes from the host.
     Write,
+    /// Data comes from the host, for the machine itself.
+    Gathered,
     /// No data.
     Other,
+}
+
+/// An open command whose data the machine gathers.
+#[derive(Debug)]
+pub(crate) struct Gathered {
+    pub(crate) slot: Slot,
+    pub(crate) command: Command,
+    /// What came.
+    pub(crate) data: Vec<u8>,
 }
 
 const PLACES: usize = DEPTH_MAX as usize;

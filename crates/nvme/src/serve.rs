@@ -16,7 +16,7 @@ use crate::number::{
     GATHER_BYTES_MAX, IO_COMPARE, IO_DATASET, IO_FLUSH, IO_READ, IO_RESERVATION_REPORT, IO_VERIFY,
     IO_WRITE, IO_WRITE_ZEROES, NSID_ALL, TRANSFER_BYTES_MAX,
 };
-use crate::open::{Open, OpenKind};
+use crate::open::{Gathered, Open, OpenKind};
 use crate::pdu::{put_read, put_ready, put_response};
 use crate::request::{Op, Request, Slot};
 use crate::reserve;
@@ -39,6 +39,8 @@ pub(crate) enum Taken {
     Done(Option<Event>),
     /// It is acted on once its data is gathered.
     Later,
+    /// Likewise, and its data comes once it is asked for.
+    Asks(Slot),
     /// Its data goes to the caller.
     Payload(Slot, Event),
     /// Refused once its data is skipped.
@@ -209,7 +211,7 @@ impl Connection {
             return Taken::Refused(Status::INVALID_OPCODE);
         }
         if command.opcode() == IO_DATASET || reserve::has_keys(&command) {
-            return Taken::Later;
+            return self.take_gathered(command, inline);
         }
         let mut request = match judge(&command, inline, namespaces) {
             Ok(request) => request,
@@ -229,6 +231,26 @@ impl Connection {
                 request.slot = slot;
                 let event = Event::Request(request);
                 if asked { Taken::Payload(slot, event) } else { Taken::Done(Some(event)) }
+            }
+        }
+    }
+
+    /// A command that the machine gathers the data of.
+    fn take_gathered(&mut self, command: Command, inline: u32) -> Taken {
+        let length = match command.sgl() {
+            Sgl::Inline { offset_bytes: 0, .. } => return Taken::Later,
+            Sgl::Inline { .. } => return Taken::Refused(Status::INVALID_OFFSET),
+            Sgl::Transport { length_bytes } if inline == 0 => length_bytes,
+            Sgl::Transport { .. } | Sgl::Other => return Taken::Refused(Status::INVALID_SGL),
+        };
+        if length == 0 || length as usize > GATHER_BYTES_MAX || !length.is_multiple_of(4) {
+            return Taken::Refused(Status::SGL_LENGTH);
+        }
+        match self.insert(&command, OpenKind::Gathered, length, true) {
+            Err(status) => Taken::Refused(status),
+            Ok(slot) => {
+                self.gathered.push(Gathered { slot, command, data: Vec::new() });
+                Taken::Asks(slot)
             }
         }
     }
@@ -458,10 +480,6 @@ fn deallocated(
 ) -> Result<Option<Vec<Range<u64>>>, Status> {
     let namespace = namespace_of(command, namespaces)?;
     let count = usize::from(command.byte(40)) + 1;
-    // Hosts send so little with the command; asking for it is not offered.
-    if !matches!(command.sgl(), Sgl::Inline { offset_bytes: 0, .. }) {
-        return Err(Status::INVALID_SGL);
-    }
     const { assert!(256 * RANGE_BYTES <= GATHER_BYTES_MAX) };
     if data.len() < count * RANGE_BYTES {
         return Err(Status::SGL_LENGTH);

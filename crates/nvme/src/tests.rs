@@ -4,7 +4,8 @@ use crate::connection::{CloseReason, Connection, Event, Want};
 use crate::controller::Controller;
 use crate::host::{Host, HostEvent};
 use crate::number::{
-    COMMAND_BYTES, COMMON_BYTES, DISCOVERY_NQN, INLINE_BYTES_MAX, NSID_ALL, TRANSFER_BYTES_MAX,
+    ADMIN_GET_FEATURES, COMMAND_BYTES, COMMON_BYTES, DISCOVERY_NQN, INLINE_BYTES_MAX, NSID_ALL,
+    TRANSFER_BYTES_MAX,
 };
 use crate::pdu::{Digests, Fatal};
 use crate::request::{Op, Request, Slot};
@@ -16,8 +17,9 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{Duration, HostId, Instant, Prng, ReservationCommand, ReservationKind};
+use base::{Duration, HostId, Instant, Prng, ReservationCommand, ReservationKind, crc32c};
 
+mod later;
 mod proof;
 mod statuses;
 
@@ -145,7 +147,8 @@ impl Pair {
             Event::Connect(connect) if [NQN, DISCOVERY_NQN].contains(&&*connect.subsystem) => {
                 let keep_alive = Duration::from_millis(u64::from(connect.keep_alive_ms));
                 let controller = Controller::new(0x101, self.service.clone(), keep_alive, self.now);
-                self.connection.administrates(controller.with_queues(8), &mut self.to_host);
+                let controller = controller.with_queues(8).with_host(connect.host_id);
+                self.connection.administrates(controller, &mut self.to_host);
             }
             Event::Connect(_) => {
                 let refusal = Refusal::invalid(ConnectField::Subsystem);
@@ -751,6 +754,23 @@ fn a_host_is_told_what_others_did_to_its_registration() {
     assert_eq!((persists(&mut pair, 1), persists(&mut pair, 2)), (0, 1));
     let (fixed, _, _) = pair.ask(|host, send| host.set_feature_of(1, 0x83, 1, send));
     assert_eq!(fixed, Status::FEATURE_FIXED);
+}
+
+#[test]
+fn a_host_reads_who_it_said_that_it_is() {
+    let mut pair = admin(4, Digests { header: true, data: true });
+    let mut read = |wide: u8| {
+        pair.ask(|host, send| {
+            host.command(ADMIN_GET_FEATURES, &[], send, |command| {
+                (command[32], command[39], command[40], command[44]) = (16, 0x5a, 0x81, wide);
+            })
+        })
+    };
+    let (status, _, identity) = read(1);
+    let said = [&[7; 12][..], &crc32c(HOST.as_bytes()).to_be_bytes()].concat();
+    assert_eq!((status, identity), (Status::SUCCESS, said));
+    // Eight bytes are for hosts of other transports.
+    assert_eq!(read(0).0, Status::INVALID_FIELD);
 }
 
 #[test]

@@ -817,8 +817,8 @@ impl Node {
         let client = self.clients.get_mut(key).ok_or(Status::INTERNAL)?;
         (client.controller, client.way) = (Some(id), Some(Way::of(self.hosts.next_way())));
         let connection = client.connection.nvme().ok_or(Status::INTERNAL)?;
-        let controller = Controller::new(id, service, keep_alive, now).with_queues(queues);
-        connection.administrates(controller);
+        let controller = Controller::new(id, service, keep_alive, now);
+        connection.administrates(controller.with_queues(queues).with_host(connect.host_id));
         Ok(())
     }
 
