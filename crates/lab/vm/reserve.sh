@@ -16,6 +16,8 @@ set -- $PORTS
 a=/dev/nvme0n1 b=/dev/nvme1n1 b_too=/dev/nvme2n1
 link 7 $1 $a; link 8 $2 $b; link 8 $3 $b_too
 
+# Who the host is, as the node was told.
+[ "$(nvme get-feature ${a%n1} -f 0x81 -c 1 -l 16 -b | od -An -tx1 | tr -d ' \n')" = "$(echo ${id}7 | tr -d -)" ]
 report $a | grep '"regctl":0'
 nvme resv-register $a -n 1 -k 0xa1 -r 0 -p 3
 nvme resv-register $b -n 1 -k 0xb2 -r 0

@@ -329,19 +329,7 @@ pub(crate) enum Resource {
         name: String,
     },
     /// Add a replica
-    AddReplica {
-        /// The resource
-        name: String,
-        /// On which node
-        #[arg(long, value_name = "NODE")]
-        node: String,
-        /// A witness, which votes and holds no data
-        #[arg(long)]
-        witness: bool,
-        /// Use the store even where something is already
-        #[arg(long)]
-        force: bool,
-    },
+    AddReplica(AddReplica),
     /// Remove a replica or witness, with its data
     RemoveReplica(OnNode),
     /// Let a node use it, which holds no copy; a new one that was not there when it was made
@@ -449,6 +437,30 @@ pub(crate) struct Force {
     pub(crate) discard_newer: bool,
 }
 
+/// `lockstep resource add-replica`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct AddReplica {
+    #[command(flatten)]
+    pub(crate) on: OnNode,
+    /// A witness, which votes and holds no data
+    #[arg(long)]
+    pub(crate) witness: bool,
+    /// A block device of that node that holds the copy, instead of a file in its directory; of a resource with several
+    /// volumes one for each, in their order
+    #[arg(long, value_name = "PATH", conflicts_with = "witness", value_parser = parse_device)]
+    pub(crate) device: Vec<String>,
+    /// Use the store even where something is already
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// A path on another machine.
+fn parse_device(text: &str) -> Result<String, String> {
+    let refused =
+        || format!("{text:?} is no whole path: write it as that node has it, as in /dev/vdb");
+    text.starts_with('/').then(|| text.to_owned()).ok_or_else(refused)
+}
+
 /// A resource on a node.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct OnNode {
@@ -475,7 +487,7 @@ pub(crate) struct Create {
         "in_sync_min", "data_checksum", "resync_rate_max", "resync_rate_min", "log_extents",
     ])]
     pub(crate) from: Option<PathBuf>,
-    /// Number of full copies
+    /// Number of full copies; with two, and no witness, requests wait while either node is away
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=REPLICAS_MAX as i64))]
     pub(crate) replicas: u16,
     /// Number of nodes that vote and hold no data

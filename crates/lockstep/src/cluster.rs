@@ -140,6 +140,17 @@ impl DevCluster {
     }
 }
 
+/// Where a machine's node lies as a rule (`packaging/systemd/lockstepd.service`), and what is kept of disks that are attached.
+pub(crate) const USUAL: &str = "/var/lib/lockstep";
+
+/// The sockets of the nodes that the command line names; where it names neither nodes nor a cluster, of the one of this machine, if it
+/// has one.
+fn sockets_of(global: &Global) -> Vec<PathBuf> {
+    let usual = Path::new(USUAL).join("admin.sock");
+    let named = !global.admin.is_empty() || global.dir.is_some();
+    if named || !usual.exists() { global.admin.clone() } else { vec![usual] }
+}
+
 /// The nodes that a command is for.
 #[derive(Clone, Debug)]
 pub(crate) struct Cluster {
@@ -152,20 +163,21 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// The nodes that the command line names.
+    /// The nodes that the command line names; where it names none, that of this machine.
     pub(crate) fn open(global: &Global) -> Result<Cluster, Problem> {
         Cluster::open_within(global, QUESTION_LIMIT)
     }
 
     /// The same; nodes whose names have to be asked for answer in this time, or keep their paths as their names.
     pub(crate) fn open_within(global: &Global, limit: Duration) -> Result<Cluster, Problem> {
-        let cluster = if global.admin.is_empty() {
+        let sockets = sockets_of(global);
+        let cluster = if sockets.is_empty() {
             let dev = Cluster::open_dev(global)?;
             let nodes = dev.file.nodes.iter().map(|node| dev.admin_of(node)).collect();
             Cluster { dev: Some(dev), nodes, identity: None }
         } else {
             let mut nodes = Vec::new();
-            for socket in &global.admin {
+            for socket in &sockets {
                 let socket = absolute(socket)?;
                 let name = socket.display().to_string();
                 nodes.push(Node { name, socket, identity: None });

@@ -38,15 +38,12 @@ use nvme::Nvme;
 use ublk::Ublk;
 
 use crate::cli::{Attach, Device, Form, Global, Via};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, USUAL};
 use crate::output::{Cell, Style, Tone, say, say_json};
 use crate::problem::{
     ATTACHED_OTHERWISE, DISK_IN_USE, FILE, NO_WAY, NOT_ATTACHED, NVME_KEYS, Problem, VOLUME_ABSENT,
 };
 use crate::view::Views;
-
-/// Where a host keeps what is attached, and its node lives.
-const USUAL: &str = "/var/lib/lockstep";
 
 /// How often a disk is taken hold of, to take it away, where what goes with it is something else each time.
 const TRIES: usize = 5;
@@ -287,7 +284,7 @@ fn disk_at(target: &Target, places: &[Place]) -> Disk {
 /// A volume where nodes say that it is.
 fn ask(global: &Global, target: &Target) -> Result<Disk, Problem> {
     let name = &target.resource;
-    let cluster = Cluster::open(&nodes_of(global))?;
+    let cluster = Cluster::open(global)?;
     let (cluster, views) = Views::one(&cluster, name)?;
     let id = views.require(name)?.id.clone();
     let all = views.all_of(name).iter().flat_map(|(_, view)| &view.volumes);
@@ -307,14 +304,6 @@ fn ask(global: &Global, target: &Target) -> Result<Disk, Problem> {
     }
     let admin = cluster.nodes.iter().map(|node| node.socket.clone()).collect();
     Ok(Disk { id: Some(id), admin, ..disk_at(target, &places) })
-}
-
-/// The nodes that are named; where none is, the one of this host.
-pub(crate) fn nodes_of(global: &Global) -> Global {
-    let usual = Path::new(USUAL).join("admin.sock");
-    let none = global.admin.is_empty() && global.dir.is_none();
-    let admin = if none && usual.exists() { vec![usual] } else { global.admin.clone() };
-    Global { admin, ..global.clone() }
 }
 
 impl Here {

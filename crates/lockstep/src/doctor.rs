@@ -20,12 +20,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::{Form, Global};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, USUAL};
 use crate::output::{Cell, Style, Tone, say, say_json};
 use crate::problem::{HOST_UNFIT, Problem, USAGE};
-
-/// Where a node's directory is if nobody says another (`packaging/systemd/lockstepd.service`).
-const USUAL_NODE: &str = "/var/lib/lockstep";
 
 /// What was found of one thing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
@@ -138,7 +135,7 @@ fn subjects(global: &Global, paths: &[PathBuf]) -> Result<Vec<PathBuf>, Problem>
         let cluster = Cluster::open_dev(global)?;
         return Ok(cluster.file.nodes.iter().map(|node| cluster.directory_of(node)).collect());
     }
-    let usual = PathBuf::from(USUAL_NODE);
+    let usual = PathBuf::from(USUAL);
     Ok(if usual.join("node.toml").is_file() { vec![usual] } else { Vec::new() })
 }
 

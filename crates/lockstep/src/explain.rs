@@ -44,7 +44,7 @@ pub(crate) fn run(global: &Global, name: &str) -> Result<(), Problem> {
     let cluster = Cluster::open(global)?;
     let (ref cluster, views) = Views::one(&cluster, name)?;
     let view = views.whole(name)?;
-    let mut findings = explain(&view, &views.silent);
+    let mut findings = explain(&view, &views.silent, &views.answering);
     if view.replicas.iter().any(|replica| replica.resync.is_some()) {
         let file = doer(cluster, &views, name).and_then(|node| file_of(node, name));
         findings.extend(file.ok().and_then(|file| about_rate(&file)));
@@ -85,8 +85,12 @@ fn serious(
     Finding { what: what.into(), waits_for, remedy, serious: true }
 }
 
-/// Everything that is to be said, the resource first, then its members.
-pub(crate) fn explain(view: &ResourceStatus, silent: &[(String, String)]) -> Vec<Finding> {
+/// Everything that is to be said, the resource first, then its members; nodes that were asked are silent, or among those that answer.
+pub(crate) fn explain(
+    view: &ResourceStatus,
+    silent: &[(String, String)],
+    answering: &[String],
+) -> Vec<Finding> {
     let is_silent = |node: &str| silent.iter().any(|(silent, _)| silent == node);
     if view.uncreated {
         return vec![about_unmade(view)];
@@ -99,7 +103,7 @@ pub(crate) fn explain(view: &ResourceStatus, silent: &[(String, String)]) -> Vec
     findings.extend(about_service(view));
     for replica in &view.replicas {
         let silent = is_silent(&replica.node);
-        findings.extend(about_replica(view, replica, silent));
+        findings.extend(about_replica(view, replica, silent, answering));
         if silent && is_counted_on(replica) {
             findings.push(about_silence(replica));
         }
@@ -253,7 +257,12 @@ fn about_fork(view: &ResourceStatus) -> Vec<Finding> {
     findings
 }
 
-fn about_replica(view: &ResourceStatus, replica: &ReplicaStatus, down: bool) -> Option<Finding> {
+fn about_replica(
+    view: &ResourceStatus,
+    replica: &ReplicaStatus,
+    is_silent: bool,
+    answering: &[String],
+) -> Option<Finding> {
     let node = &replica.node;
     let gone = since(replica);
     match replica.state {
@@ -263,7 +272,7 @@ fn about_replica(view: &ResourceStatus, replica: &ReplicaStatus, down: bool) -> 
         ReplicaState::Witness => Some(serious(
             format!("The witness {node} cannot be reached{gone}: one vote is missing."),
             node.clone(),
-            format!("start it (development cluster: lockstep dev start {node})"),
+            start_or_replace(view, node),
         )),
         ReplicaState::Syncing => Some(syncing(replica)),
         ReplicaState::Behind => Some(behind(view, replica)),
@@ -275,16 +284,9 @@ fn about_replica(view: &ResourceStatus, replica: &ReplicaStatus, down: bool) -> 
                 "{node} cannot be reached{gone}. Nothing was written since, so its copy is still complete."
             ),
             format!("{node} to come back; the next write leaves it behind"),
-            format!("start it (development cluster: lockstep dev start {node})"),
+            start_or_replace(view, node),
         )),
-        ReplicaState::Absent if down => Some(serious(
-            format!(
-                "{node} does not answer{gone}, and was left behind: its copy lacks what was written since."
-            ),
-            format!("{node} to come back; then it copies what it missed, and no more"),
-            format!("start it (development cluster: lockstep dev start {node})"),
-        )),
-        ReplicaState::Absent => Some(serious(
+        ReplicaState::Absent if answering.contains(node) => Some(serious(
             match &replica.reason {
                 Some(why) => {
                     format!("{node} runs, but the others have no session with it{gone}: {why}.")
@@ -294,7 +296,29 @@ fn about_replica(view: &ResourceStatus, replica: &ReplicaStatus, down: bool) -> 
             "the link between the nodes",
             "check the network; lockstep status on both sides",
         )),
+        ReplicaState::Absent => Some(serious(
+            format!(
+                "{node} {}{gone}, and was left behind: its copy lacks what was written since.",
+                if is_silent { "does not answer" } else { "cannot be reached by the others" }
+            ),
+            format!("{node} to come back; then it copies what it missed, and no more"),
+            start_or_replace(view, node),
+        )),
     }
+}
+
+/// What to do about a member whose node is away.
+fn start_or_replace(view: &ResourceStatus, node: &str) -> String {
+    let start = format!("start it (development cluster: lockstep dev start {node})");
+    if !view.quorum {
+        return start;
+    }
+    format!(
+        "{start}. If it is lost for good:{}lockstep resource remove-replica {} --node {node}   (then add-replica on another \
+         node: docs/node.md)",
+        lost::NEXT_LINE,
+        view.name
+    )
 }
 
 fn behind(view: &ResourceStatus, replica: &ReplicaStatus) -> Finding {
@@ -327,7 +351,7 @@ fn detached(view: &ResourceStatus, replica: &ReplicaStatus) -> Finding {
     };
     let anew = format!(
         "lockstep resource remove-replica {name} --node {node}{0}lockstep resource add-replica {name} --node {node} \
-         --force   (what is left of the old copy goes, all is copied)",
+         --force   (what is left of the old copy goes, all is copied; --device PATH: to a device)",
         lost::NEXT_LINE
     );
     if view.quorum {

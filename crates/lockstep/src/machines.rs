@@ -241,7 +241,8 @@ impl Made {
             "# Made by `lockstep cluster make`. Every key: docs/node.md.\n\
              cluster = \"{}\"\nnode = {}\nname = \"{}\"\n\n# Where peers reach this node.\nlisten = \"{}\"\n\n\
              # Where NBD clients do: beyond this machine over TLS only, on it by the socket too.\n\
-             nbd = \"{}\"\nnbd_socket = \"nbd.sock\"\n",
+             nbd = \"{}\"\nnbd_socket = \"nbd.sock\"\n\n\
+             # Further keys of this node go here: what stands below belongs to the peers.\n",
             self.cluster, node.id, node.name, node.listen, node.nbd
         );
         for other in self.nodes.iter().filter(|other| other.id != node.id) {

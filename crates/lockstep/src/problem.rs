@@ -82,11 +82,11 @@ kinds! {
         "A word or value on the command line is not possible.",
         "See `lockstep help` and the command's own --help.";
     NO_CLUSTER = "LS-0901", Usage,
-        "Neither --dir, LOCKSTEP_DIR nor --admin says which nodes to ask.",
-        "Name the cluster's directory with --dir or LOCKSTEP_DIR, or a node's socket with --admin.";
+        "Neither --dir, LOCKSTEP_DIR nor --admin says which nodes to ask, and there is no /var/lib/lockstep/admin.sock that this user can see.",
+        "On a node's machine: start lockstepd, and ask as root. Else name a node's socket with --admin, once for each node, or a development cluster's directory with --dir or LOCKSTEP_DIR.";
     CLUSTER_ABSENT = "LS-0902", NotFound,
-        "The directory holds no cluster: `lockstep dev up`, or `lockstep cluster make`, has not made one there.",
-        "Check the path, or make a cluster with `lockstep dev up --dir DIR` (for machines: `lockstep cluster make`).";
+        "The directory holds no development cluster: `lockstep dev up` has not made one there. (Or, of `lockstep cluster`: `cluster make` has not.)",
+        "Check the path, or make one with `lockstep dev up --dir DIR`. What `lockstep cluster make` wrote is copied to machines; their nodes are asked by --admin.";
     CLUSTER_DAMAGED = "LS-0903", Failed,
         "The cluster's own files were changed by hand, or are of another release.",
         "Mend the file, or remove the directory and begin anew.";
@@ -107,10 +107,10 @@ kinds! {
         "Mend what the log names, then `lockstep dev start NODE`.";
     NODE_ABSENT = "LS-0909", NotFound,
         "No node of this cluster has that name.",
-        "`lockstep dev status` lists the nodes.";
+        "`lockstep dev status` lists the nodes of a development cluster. Else each node has to be named by its socket: --admin, once for each.";
     NODE_DOWN = "LS-0910", Failed,
         "The node is not running.",
-        "Start it with `lockstep dev start NODE`.";
+        "Start it: `systemctl start lockstepd` on its machine, or `lockstep dev start NODE`.";
     UNREACHED = "LS-0911", Failed,
         "Nothing answers on the admin socket: the node is not running, or the socket is closed to this user.",
         "Start the node, or check --admin and the user.";

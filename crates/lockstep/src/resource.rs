@@ -51,9 +51,7 @@ pub(crate) fn run(global: &Global, command: &Resource) -> Result<(), Problem> {
         Resource::Show { name } => show(&cluster, style, name),
         Resource::Promote(on) => promote(&cluster, style, on),
         Resource::Demote { name } => demote(&cluster, style, name),
-        Resource::AddReplica { name, node, witness, force } => {
-            cast::add_replica(&cluster, style, name, node, *witness, *force)
-        }
+        Resource::AddReplica(wanted) => cast::add_replica(&cluster, style, wanted),
         Resource::RemoveReplica(on) => cast::remove_replica(&cluster, style, on),
         Resource::AddClient(on) => clients::add(&cluster, style, on),
         Resource::RemoveClient(on) => clients::remove(&cluster, style, on),

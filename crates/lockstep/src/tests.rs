@@ -249,7 +249,7 @@ fn requests_that_fail_for_want_of_quorum_are_not_said_to_wait() {
     view.quorum = false;
     view.suspended = Some("two voters are missing".to_owned());
     view.requests_fail = true;
-    let found = crate::explain::explain(&view, &[]);
+    let found = crate::explain::explain(&view, &[], &[]);
     let text = human(PLAIN, &views(&[("a", view)]));
     assert!(text.contains("I/O errors (on-no-quorum = io-error): two voters"), "{text}");
     assert!(!text.contains("requests wait"), "{text}");
@@ -262,7 +262,7 @@ fn requests_that_fail_because_an_operator_wants_it_are_told_by_that() {
     let mut view = resource();
     view.quorum = false;
     view.suspended = Some("two voters are missing".to_owned());
-    let offered = crate::explain::explain(&view, &[]);
+    let offered = crate::explain::explain(&view, &[], &[]);
     let remedy = "lockstep resource fail-waiting disk --node NODE";
     assert!(offered.iter().any(|finding| finding.remedy.contains(remedy)), "{offered:?}");
     (view.requests_fail, view.failed_by_operator) = (true, true);
@@ -270,7 +270,7 @@ fn requests_that_fail_because_an_operator_wants_it_are_told_by_that() {
         Event { number: 1, at_ms: 0, resource: "alpha".to_owned(), status: Some(view.clone()) };
     let line = crate::view::event_line(&event, None);
     assert!(line.contains("requests get I/O errors (as an operator wants): two"), "{line}");
-    let found = crate::explain::explain(&view, &[]);
+    let found = crate::explain::explain(&view, &[], &[]);
     assert!(found.iter().any(|finding| finding.what.contains("as an operator wants")), "{found:?}");
 }
 
@@ -306,7 +306,7 @@ fn why_a_copy_is_not_used_is_told_by_its_own_node_wherever_the_primary_is() {
     let all = views(&[("a", best), ("c", own)]);
     let text = human(PLAIN, &all);
     assert_eq!(text.matches(&format!("note: c: {WHY}")).count(), 1, "{text}");
-    let found = crate::explain::explain(&all.whole("disk").unwrap(), &[]);
+    let found = crate::explain::explain(&all.whole("disk").unwrap(), &[], &[]);
     assert!(found.iter().any(|finding| finding.what.contains(WHY) && finding.serious), "{found:?}");
 }
 
@@ -332,7 +332,7 @@ fn votes_on_disks_that_are_not_used_may_come_back_and_force_is_not_all_that_is_l
         replica.state = ReplicaState::Detached;
         (replica.connected, replica.vote_lost) = (true, true);
     }
-    let text = format!("{:?}", crate::explain::explain(&view, &[]));
+    let text = format!("{:?}", crate::explain::explain(&view, &[], &[]));
     assert!(text.contains("bring the disks of b, c back"), "{text}");
     assert!(!text.contains("do not come back") && !text.contains("only `force`"), "{text}");
 }
@@ -342,11 +342,11 @@ fn a_primary_that_lives_and_has_no_copy_is_ended_before_another_node_is_forced()
     let mut view = resource();
     view.quorum = false;
     view.primary = Some("b".to_owned());
-    let text = format!("{:?}", crate::explain::explain(&view, &[]));
+    let text = format!("{:?}", crate::explain::explain(&view, &[], &[]));
     assert!(!text.contains("resource demote"), "{text}");
     view.replicas[1].state = ReplicaState::Diskless;
     view.replicas[1].resync = None;
-    let text = format!("{:?}", crate::explain::explain(&view, &[]));
+    let text = format!("{:?}", crate::explain::explain(&view, &[], &[]));
     assert!(text.contains("lockstep resource demote disk   (first: b has no copy"), "{text}");
 }
 
@@ -428,11 +428,22 @@ fn requests_that_wait_are_not_healthy() {
 #[test]
 fn an_explanation_says_what_is_missing_and_what_to_do() {
     let silent = [("c".to_owned(), "refused".to_owned())];
-    let findings = crate::explain::explain(&resource(), &silent);
+    let findings = crate::explain::explain(&resource(), &silent, &[]);
     let of = |words: &str| findings.iter().find(|finding| finding.what.contains(words));
     assert!(of("a is primary").is_some_and(|finding| !finding.serious));
     assert!(of("25%").is_some_and(|finding| finding.waits_for.contains("3s")));
-    assert!(of("c does not answer").is_some_and(|finding| finding.remedy.contains("dev start c")));
+    let away = of("c does not answer").expect("it is said");
+    for remedy in ["dev start c", "lockstep resource remove-replica disk --node c"] {
+        assert!(away.remedy.contains(remedy), "{away:?}");
+    }
+    // Nobody asked it: only who answered is known to run.
+    let said = |answering: &[String]| -> String {
+        let findings = crate::explain::explain(&resource(), &[], answering);
+        findings.iter().map(|finding| format!("{}\n", finding.what)).collect()
+    };
+    assert!(said(&[]).contains("c cannot be reached by the others"), "{}", said(&[]));
+    let all = said(&["c".to_owned()]);
+    assert!(all.contains("c runs, but the others"), "{all}");
     assert!(of("Only one reachable copy").is_some_and(|finding| finding.serious));
 }
 
@@ -444,7 +455,7 @@ fn a_node_that_was_just_killed_is_not_counted_on_though_the_others_have_not_miss
         replica.heard_ms_ago = (replica.node != "a").then_some(700);
     }
     let said = |silent: &[(String, String)]| -> String {
-        let findings = crate::explain::explain(&view, silent);
+        let findings = crate::explain::explain(&view, silent, &[]);
         findings.iter().map(|finding| format!("{}\n", finding.what)).collect()
     };
     let all = said(&[]);

@@ -11,7 +11,7 @@ use wire::admin::{Answer, Command, VhostSocket};
 use crate::admin::{Node, unexpected};
 use crate::cli::{Form, Global, Vhost};
 use crate::cluster::Cluster;
-use crate::device::{Target, nodes_of};
+use crate::device::Target;
 use crate::output::{Style, say, say_json};
 use crate::problem::{NO_LOCAL_NODE, Problem};
 use crate::view::Views;
@@ -34,7 +34,7 @@ struct SocketJson<'a> {
 
 /// Does what was asked.
 pub(crate) fn run(global: &Global, command: &Vhost) -> Result<(), Problem> {
-    let cluster = Cluster::open(&nodes_of(global))?;
+    let cluster = Cluster::open(global)?;
     let style = Style::of(global);
     match command {
         Vhost::Add { target, node, group } => {

@@ -82,6 +82,7 @@ pub(super) fn size_of_devices(bench: &Bench) -> Outcome {
     let devices = [
         Device::new(&bench.directory.join("one"), 256 << 20)?,
         Device::new(&bench.directory.join("two"), 256 << 20)?,
+        Device::new(&bench.directory.join("three"), 256 << 20)?,
     ];
     let cluster = Cluster::up(bench, 3)?;
     let members = [
@@ -105,7 +106,10 @@ pub(super) fn size_of_devices(bench: &Bench) -> Outcome {
         Ok(())
     })?;
     // Every node is told anew what the resource is, its size too.
-    cluster.ok(&["resource", "add-replica", DISK, "--node", "c"])?;
+    let on_c = ["resource", "add-replica", DISK, "--node", "c", "--device", &devices[2].device];
+    let two = cluster.cli(&[&on_c[..], &["--device", "/dev/null"]].concat())?;
+    ensure!(two.code == Some(2), "{}", two.failure("there is one volume"));
+    cluster.ok(&on_c)?;
     cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
     for round in 0..2 {
         cluster.kill_all()?;
@@ -131,8 +135,9 @@ pub(super) fn size_of_devices(bench: &Bench) -> Outcome {
     ensure!(beyond.words().contains("ls-0022"), "{}", beyond.failure("should be LS-0022"));
     wide(&cluster)?;
     flush(&cluster)?;
-    let images = [devices[0].file.clone(), devices[1].file.clone(), cluster.image("c", DISK, 0)];
-    compare_files(&images, LARGE)?;
+    let image = cluster.image("c", DISK, 0);
+    ensure!(!image.exists(), "{} was made beside the device", image.display());
+    compare_files(&devices.each_ref().map(|device| device.file.clone()), LARGE)?;
     passed("shrunk, another copy made, restarted, grown back, restarted")
 }
 

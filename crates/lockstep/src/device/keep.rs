@@ -20,10 +20,10 @@ use rustix::fs::{FlockOperation, fcntl_lock, flock};
 use rustix::io::Errno;
 use rustix::process::{Flock, FlockType, fcntl_getlk};
 
+use super::Here;
 use super::attached::{Attached, Disk, State, Way};
 use super::genl::Family;
-use super::{Here, USUAL};
-use crate::cluster::make_directory;
+use crate::cluster::{USUAL, make_directory};
 use crate::problem::{KEPT_ALREADY, Problem};
 
 /// Between two looks at what lacks a path.

@@ -23,7 +23,7 @@ use wire::{AfterSplitBrain, MemberKind, Quorum};
 use super::removal::absent_is_fine;
 use super::{at_primary, check_blocks, clients, description, doer, done, file_of, removal};
 use crate::admin::{Node, Reserved};
-use crate::cli::{Create, Form, OnNode, Store};
+use crate::cli::{AddReplica, Create, Form, OnNode, Store};
 use crate::cluster::{Cluster, node_status};
 use crate::dev::StopOnce;
 use crate::output::{LiveLine, Style, say, say_json};
@@ -242,7 +242,23 @@ pub(super) fn create(cluster: &Cluster, style: Style, wanted: &Create) -> Result
     for url in nbd {
         text.push_str(&format!("  {url}\n"));
     }
+    if let Some(note) = fragile(&file) {
+        text.push_str(&note);
+    }
     say(&text)
+}
+
+/// What to say of a resource that stands still as soon as any of its voters is away.
+fn fragile(file: &ResourceFile) -> Option<String> {
+    let waits = file.members.len() == 2 && file.options.quorum == Quorum::Majority;
+    let note = || {
+        format!(
+            "Note: of two voters both are a majority, so requests wait while either node is away. A third vote, which needs no \
+             room, helps: lockstep resource add-replica {} --node NODE --witness\n",
+            file.name
+        )
+    };
+    waits.then(note)
 }
 
 /// Waits a moment until the members have met, so that none is shown as absent that is only just on its way. It is made
@@ -438,16 +454,14 @@ fn urls(cast: &Cast<'_>, name: &str) -> Vec<String> {
 pub(crate) fn add_replica(
     cluster: &Cluster,
     style: Style,
-    name: &str,
-    on: &str,
-    witness: bool,
-    force: bool,
+    wanted: &AddReplica,
 ) -> Result<(), Problem> {
+    let AddReplica { on: OnNode { name, node: on }, witness, force, .. } = wanted;
     let node = cluster.node(on)?;
     let _kept = keep_part(node, name)?;
     let (ref cluster, views) = Views::one(cluster, name)?;
     let view = views.require(name)?;
-    let old = view.replicas.iter().find(|replica| replica.node == on);
+    let old = view.replicas.iter().find(|replica| replica.node == *on);
     if old.is_some_and(|replica| replica.state != ReplicaState::Diskless) {
         return Err(Problem::new(ALREADY_MEMBER, format!("{on} is a member of {name} already")));
     }
@@ -455,6 +469,7 @@ pub(crate) fn add_replica(
     let status = node_status(node)?;
     let mut file = file_of(doer(cluster, &views, name)?, name)?;
     let entry = FileNode { id: status.node_id, name: on.to_owned(), addresses: Vec::new() };
+    let stores = stores_of_new(cluster, &file, wanted)?;
     if !file.nodes.iter().any(|node| node.id == status.node_id) {
         clients::admit(cluster, &views, name, &entry)?;
         file.nodes.push(entry.clone());
@@ -468,14 +483,7 @@ pub(crate) fn add_replica(
         }
         clear(cluster, node, name, status.node_id)?;
     }
-    let store = cluster.dev.as_ref().map_or(Store::File, |dev| dev.store());
-    let kind = if witness { MemberKind::Witness } else { MemberKind::Replica };
-    let stores = match (kind, store) {
-        (MemberKind::Replica, Store::Memory) => {
-            file.volumes.iter().map(|volume| memory(volume.index)).collect()
-        }
-        _ => Vec::new(),
-    };
+    let kind = if *witness { MemberKind::Witness } else { MemberKind::Replica };
     let member = FileMember {
         node: status.node_id,
         kind,
@@ -488,7 +496,7 @@ pub(crate) fn add_replica(
     file.members.push(member.clone());
     node.change(Command::ResourceDefine { file: Box::new(file.clone()) })?;
     let operation = Operation::AddReplica { member: Box::new(member), node: Some(entry) };
-    let create = Command::ResourceCreate { resource: name.to_owned(), force };
+    let create = Command::ResourceCreate { resource: name.clone(), force: *force };
     let made = node.about(file.id).change(create);
     let joined = made.clone().and_then(|()| at_primary(cluster, name, &operation));
     if let Err(problem) = joined {
@@ -498,8 +506,39 @@ pub(crate) fn add_replica(
             return Err(not_joined(node, file, problem));
         }
     }
-    let words = if witness { "votes as witness" } else { "holds a replica and is being copied to" };
+    let words =
+        if *witness { "votes as witness" } else { "holds a replica and is being copied to" };
     done(style, name, &format!("{on} {words}"))
+}
+
+/// What a copy that is added is kept in; a file in its node's directory where nothing is said.
+fn stores_of_new(
+    cluster: &Cluster,
+    file: &ResourceFile,
+    wanted: &AddReplica,
+) -> Result<Vec<FileStore>, Problem> {
+    let store = cluster.dev.as_ref().map_or(Store::File, |dev| dev.store());
+    let mut volumes: Vec<u16> = file.volumes.iter().map(|volume| volume.index).collect();
+    volumes.sort_unstable();
+    if wanted.device.is_empty() {
+        let in_memory = store == Store::Memory && !wanted.witness;
+        return Ok(volumes.into_iter().filter(|_| in_memory).map(memory).collect());
+    }
+    if wanted.device.len() != volumes.len() {
+        let message = format!(
+            "{}: {} devices for {} volumes; give one for each, in their order",
+            file.name,
+            wanted.device.len(),
+            volumes.len()
+        );
+        return Err(Problem::new(USAGE, message));
+    }
+    let of = |(volume, path): (u16, &String)| FileStore {
+        kind: StoreKind::Device,
+        path: Some(path.clone()),
+        ..memory(volume)
+    };
+    Ok(volumes.into_iter().zip(&wanted.device).map(of).collect())
 }
 
 /// Has the name kept by a node, so that one program at a time changes its part. A node that does not answer keeps nothing.

@@ -41,6 +41,27 @@ fn side(node: &str, history: &str, since_ms: Option<u64>, changed: Option<u64>) 
     format!("{node}: {changed} written since{since} (history {history})")
 }
 
+/// Where `node`'s first volume is read, and what is to be known of that: who reaches it only by TLS needs a certificate, and who has
+/// the machine before him does not.
+fn saved_from(views: &Views, name: &str, node: &str) -> (String, String) {
+    let volume = views.of(name, node).and_then(|view| view.volumes.first());
+    let urls = volume.map_or(&[][..], |volume| &volume.nbd);
+    let of = |scheme: &str| urls.iter().find(|url| url.starts_with(scheme)).cloned();
+    if let Some(url) = of("nbd://") {
+        return (url, String::new());
+    }
+    if let Some(url) = of("nbd+unix:") {
+        return (url, format!("; on the machine of {node}"));
+    }
+    match of("nbds:") {
+        Some(url) => (
+            format!("{url}?tls-certificates=DIR"),
+            "; DIR: of `lockstep client-certificate`".to_owned(),
+        ),
+        None => (format!("nbd://ADDRESS/{name}"), String::new()),
+    }
+}
+
 /// What to say of `split`, as `node` sees it.
 pub(crate) fn words(views: &Views, name: &str, node: &str, split: &SplitBrain) -> Words {
     let other = split.node.as_str();
@@ -50,11 +71,7 @@ pub(crate) fn words(views: &Views, name: &str, node: &str, split: &SplitBrain) -
     });
     let theirs = theirs.or(split.theirs_changed_bytes);
     let mine = split.mine_changed_bytes;
-    let export = views
-        .of(name, other)
-        .and_then(|view| view.volumes.first())
-        .and_then(|volume| volume.nbd.first())
-        .map_or("nbd://ADDRESS/NAME".to_owned(), Clone::clone);
+    let (export, where_to) = saved_from(views, name, other);
     let amount = |bytes: Option<u64>| {
         bytes.map_or("what it wrote".to_owned(), |bytes| format!("up to {}", show_size(bytes)))
     };
@@ -75,7 +92,7 @@ pub(crate) fn words(views: &Views, name: &str, node: &str, split: &SplitBrain) -
             vec![
                 (
                     format!("nbdcopy '{export}' {name}-on-{other}.img"),
-                    format!("first saves what {other} has"),
+                    format!("first saves what {other} has{where_to}"),
                 ),
                 (
                     format!("lockstep resource resolve {name} --discard {other}"),

@@ -65,7 +65,7 @@ codes! {
         "Look at the status: the reason is named there. Then ask again; operations may be repeated.";
     NO_RESOURCE = "LS-0010", EXIT_ABSENT, "There is no such resource on this node",
         "The name is misspelt, or the resource was not defined here.",
-        "List the resources with `lockstep status`; define the missing one.";
+        "`lockstep status` lists what this node knows. `lockstep resource add-client NAME --node NODE` has a node know one that others have.";
     RESOURCE_EXISTS = "LS-0011", EXIT_FAILED, "The resource exists already",
         "It was defined or created before, with another identity or in another form.",
         "Choose another name, or delete or forget the old one first.";
@@ -110,8 +110,9 @@ codes! {
         "Mount the disk and start the node again. If it is lost: `lockstep resource remove-replica NAME --node NODE`, then \
          `lockstep resource add-replica NAME --node NODE`.";
     NO_QUORUM = "LS-0030", EXIT_FAILED, "Too few voters answer",
-        "More than half of the replicas and witnesses are down or cannot be reached.",
-        "Bring them back. If they are lost for good, and only then, force the best replica.";
+        "A majority has to answer, and half or more of the replicas and witnesses are down or cannot be reached.",
+        "Bring them back. If they are lost for good, and only then: `lockstep explain NAME` says which copy loses least by \
+         `lockstep resource force NAME --node NODE`.";
     OTHER_PRIMARY = "LS-0031", EXIT_FAILED, "Another node is primary and keeps it",
         "Its clients are using the resource.",
         "Disconnect them, demote it there, or ask that node to do the operation.";
@@ -183,7 +184,7 @@ codes! {
         "Install the release that the others run on the node, and start it again.";
     NOT_A_CLIENT = "LS-0054", EXIT_FAILED, "That node is no client of the resource",
         "It is a member, or the very node that was asked.",
-        "Remove a member first: `lockstep resource remove-replica`. A node itself forgets the resource.";
+        "Remove a member first: `lockstep resource remove-replica`. What a node itself still holds goes by `lockstep resource forget NAME --node NODE`.";
     MAY_HAVE_FORKED = "LS-0055", EXIT_FAILED, "It is not known whether the node goes on alone",
         "Its disk failed while the fork was being written to it, or it lost its majority before that was decided.",
         "Force no other node before this one was started again: `lockstep status` then says whether it is on a fork.";
@@ -193,7 +194,8 @@ codes! {
     NO_COPY = "LS-0057", EXIT_FAILED, "A copy in sync is waited for",
         "No replica that holds every acknowledged write can be used: its node is down or cannot be reached, or lost its disk's \
          cache. Voters are not what is missing.",
-        "Bring one back; `lockstep explain` names them. If they are lost for good, and only then, force the best replica.";
+        "Bring one back; `lockstep explain NAME` names them. If they are lost for good, and only then: it says which copy loses \
+         least by `lockstep resource force NAME --node NODE`.";
     NOTHING_MISSING = "LS-0060", EXIT_FAILED, "No request of that node waits for nodes that are missing",
         "It has a quorum and a good copy in reach, or a primary that it can ask, where the request waits if anywhere.",
         "See `lockstep explain NAME`; if the primary lacks a quorum, ask the primary's node.";
