@@ -141,10 +141,10 @@ codes! {
         "What lies beyond the new end would be lost.",
         "Shrink what is on the volume first, then ask with --force.";
     NO_NODE = "LS-0040", EXIT_ABSENT, "There is no such node",
-        "The number or name is not among the resource's nodes.",
+        "The number or name is not among the resource's nodes. No node answers so any more.",
         "Name a node that is listed, or define the resource anew with it.";
     NODE_UNREACHED = "LS-0041", EXIT_FAILED, "The node cannot be reached",
-        "Its process is not running, or its admin socket is elsewhere or closed to this user.",
+        "Its process is not running, or its admin socket is elsewhere or closed to this user. No node answers so any more.",
         "Start it, or name the socket with --admin.";
     BAD_OPTION = "LS-0042", EXIT_USAGE, "The option's value is impossible",
         "It is beyond its limits, or does not go with another option.",
@@ -159,7 +159,7 @@ codes! {
         "There are too many resources for one status.",
         "Ask for each resource by its name.";
     PEER_REFUSED = "LS-0046", EXIT_FAILED, "A peer refused",
-        "It runs another release, belongs to another cluster, or was told something else.",
+        "It runs another release, belongs to another cluster, or was told something else. No node answers so any more.",
         "The message names the peer and its reason; mend it there.";
     BAD_IDENTITY = "LS-0047", EXIT_FAILED, "The node's settings or certificate cannot be used",
         "A file is missing, a key does not belong to its certificate, or a value is misspelt.",
