@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::cluster::{Cluster, Programs};
 use crate::fio::{Target, fill};
 use crate::machine::{run_still, shown};
-use crate::outcome::{Outcome, not_run};
+use crate::outcome::{Outcome, complain, not_run};
 use crate::run::{Run, Subject};
 use crate::stop;
 
@@ -106,7 +106,7 @@ impl Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         if let Err(why) = run_still(&mut self.detach) {
-            eprintln!("bench: {why}");
+            complain(&why);
         }
     }
 }

@@ -12,7 +12,7 @@ use tools::{Failure, Running, ensure, missing, wait_for};
 
 use crate::fio::Target;
 use crate::machine;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, complain};
 
 /// A loopback address that nothing else here uses.
 const ADDRESS: &str = "127.77.200.1";
@@ -129,7 +129,7 @@ impl Drop for Ceph {
     fn drop(&mut self) {
         self.processes.clear();
         if let Err(error) = fs::remove_dir_all(&self.directory) {
-            eprintln!("bench: {}: {error}", self.directory.display());
+            complain(format!("{}: {error}", self.directory.display()));
         }
     }
 }

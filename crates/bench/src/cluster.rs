@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::machine::{run, run_still};
-use crate::outcome::{Outcome, fail};
+use crate::outcome::{Outcome, complain, fail};
 use crate::veth::{self, Apart};
 use crate::watch::Watch;
 
@@ -238,10 +238,10 @@ impl Drop for Cluster {
         if self.reach.iter().any(|word| word == "--dir")
             && let Err(why) = run_still(&mut down)
         {
-            eprintln!("bench: {why}");
+            complain(&why);
         }
         if let Err(error) = fs::remove_dir_all(&self.directory) {
-            eprintln!("bench: {}: {error}", self.directory.display());
+            complain(format!("{}: {error}", self.directory.display()));
         }
     }
 }

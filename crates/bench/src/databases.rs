@@ -21,7 +21,7 @@ use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::{Target, fill, float};
 use crate::machine::processor_ms;
 use crate::mirror::{self, OwnDevices};
-use crate::outcome::{Outcome, fail, not_run};
+use crate::outcome::{Outcome, fail, not_run, say};
 use crate::resync::Anew;
 use crate::run::{Pace, Run, order};
 use crate::sample::{median, spread};
@@ -234,7 +234,7 @@ fn on_own_devices(run: &Run) -> Outcome<Vec<Transactions>> {
         });
     }
     let _throttle = devices.limit(limit)?;
-    println!("each device does {} requests a second from here on", limit.requests);
+    say(format!("each device does {} requests a second from here on", limit.requests));
     compare(run, subjects)
 }
 
@@ -329,7 +329,7 @@ struct Turn<'a> {
 fn by_turns(run: &Run, benchmark: &Benchmark, turns: &[Turn]) -> Outcome<Vec<Transactions>> {
     let mut seen: Vec<Vec<Seen>> = vec![Vec::new(); turns.len()];
     for number in 0..run.pace.repeats() {
-        println!("{}: repeat {} of {}", benchmark.name, number + 1, run.pace.repeats());
+        say(format!("{}: repeat {} of {}", benchmark.name, number + 1, run.pace.repeats()));
         for who in order(number, turns.len()) {
             seen[who].push(once(run, benchmark, &turns[who])?);
         }

@@ -18,7 +18,7 @@ use tools::wait_for;
 use crate::cluster::speak_plainly;
 use crate::fio::{self, Workload};
 use crate::machine;
-use crate::outcome::{Outcome, fail, not_run};
+use crate::outcome::{Outcome, complain, fail, not_run, say};
 use crate::run::Run;
 use crate::sample::Repeats;
 use crate::stop;
@@ -95,7 +95,7 @@ pub(crate) fn drbd(run: &Run) -> Outcome<Option<Table>> {
             Err(why) if run.pace.sanity && attempt + 1 == ATTEMPTS => return Err(why),
             Err(why) => {
                 stop::check()?;
-                eprintln!("bench: beside DRBD, attempt {}: {why}", attempt + 1);
+                complain(format!("beside DRBD, attempt {}: {why}", attempt + 1));
             }
         }
     }
@@ -115,7 +115,10 @@ fn once(run: &Run, guest: &Guest, tools: &[PathBuf], directory: &Path) -> Outcom
     })?;
     let mut own = pace.boot(guest, directory, "a", &wire, false)?;
     for repeat in 1..=run.pace.repeats() {
-        println!("Beside DRBD, in emulated machines: repeat {repeat} of {}", run.pace.repeats());
+        say(format!(
+            "Beside DRBD, in emulated machines: repeat {repeat} of {}",
+            run.pace.repeats()
+        ));
         while !own_share.join(format!("repeat-{repeat}")).exists() {
             stop::check()?;
             if own.has_ended()? {

@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::{self, Target, Workload, fill, float};
 use crate::machine;
-use crate::outcome::{Outcome, fail};
+use crate::outcome::{Outcome, fail, say};
 use crate::resync::{Case, Changes, LOAD, Place, Resync, resyncs};
 use crate::run::{Run, order};
 use crate::sample::{median, spread};
@@ -68,7 +68,7 @@ const EVENTS: [(&str, Event); 4] = [
 /// Measures all of it, each revision by turns with the other.
 pub(crate) fn measure(run: &Run) -> Outcome<Failover> {
     let mut found = Failover { pauses: pauses(run)?, ..Failover::default() };
-    println!("Table 6, resync");
+    say("Table 6, resync");
     let copies = run.has("nbdcopy", "resync beside a plain copy") && run.has("nbdkit", "the same");
     let (mut speeds, mut copied) = (Vec::new(), Vec::new());
     let mut beside = || -> Outcome<()> {
@@ -96,7 +96,7 @@ pub(crate) fn measure(run: &Run) -> Outcome<Failover> {
 fn pauses(run: &Run) -> Outcome<Vec<Pause>> {
     let mut waits = vec![vec![Vec::new(); EVENTS.len()]; run.programs.len()];
     for number in 0..run.pace.repeats() {
-        println!("Table 6, pauses: repeat {} of {}", number + 1, run.pace.repeats());
+        say(format!("Table 6, pauses: repeat {} of {}", number + 1, run.pace.repeats()));
         for place in order(number, EVENTS.len()) {
             for who in order(number, run.programs.len()) {
                 waits[who][place].push(pause(run, &run.programs[who], EVENTS[place].1)?);

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::float;
 use crate::machine;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, say};
 use crate::run::{Run, order};
 use crate::sample::{median, spread};
 
@@ -46,7 +46,7 @@ struct Place {
 /// Measures each revision, by turns.
 pub(crate) fn measure(run: &Run) -> Outcome<Vec<Idle>> {
     let volumes = run.pace.idle_volumes();
-    println!("Idle: {volumes} volumes");
+    say(format!("Idle: {volumes} volumes"));
     let mut places = Vec::new();
     for (number, programs) in run.programs.iter().enumerate() {
         places.push(Place::new(run, programs, &format!("i{number}"), volumes)?);

@@ -47,7 +47,7 @@ use clap::Parser;
 use cluster::Programs;
 use machine::Machine;
 use neighbours::{Neighbours, Part};
-use outcome::{Outcome, fail, left_out, not_run, summary};
+use outcome::{Outcome, complain, fail, left_out, not_run, say, summary};
 use report::{Report, VERSION};
 use run::{Pace, Run, Turns};
 
@@ -115,7 +115,7 @@ fn main() -> ExitCode {
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("bench: {why}");
+            complain(&why);
             ExitCode::FAILURE
         }
     }
@@ -128,7 +128,7 @@ fn run(arguments: &Arguments) -> Outcome<()> {
     if machine::find("fio").is_none() {
         if arguments.sanity {
             not_run("every row: no fio on this machine");
-            println!("{}", summary(0, &left_out()));
+            say(summary(0, &left_out()));
             return Ok(());
         }
         return fail("fio is not on this machine; nothing can be measured without it");
@@ -153,11 +153,11 @@ fn run(arguments: &Arguments) -> Outcome<()> {
     }
     let measured = measure(&run, arguments);
     if let Err(error) = std::fs::remove_dir_all(&run.scratch) {
-        eprintln!("bench: {}: {error}", run.scratch.display());
+        complain(format!("{}: {error}", run.scratch.display()));
     }
     let report = measured?;
     report.write(&arguments.results)?;
-    println!("{}", summary(report.rows(), &report.left_out));
+    say(summary(report.rows(), &report.left_out));
     Ok(())
 }
 

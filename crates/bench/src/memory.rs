@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::{self, Target, Workload, fill, float};
 use crate::machine::{memory_kib, resident_kib};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, say};
 use crate::run::{Run, order};
 use crate::sample::{median, spread};
 
@@ -79,7 +79,7 @@ pub(crate) fn measure(run: &Run) -> Outcome<Vec<Loaded>> {
     let once_only = run.pace.brief && run.programs.len() == 1;
     let repeats = if once_only { 1 } else { run.pace.repeats() };
     for number in 0..repeats {
-        println!("Memory under load: repeat {} of {repeats}", number + 1);
+        say(format!("Memory under load: repeat {} of {repeats}", number + 1));
         for who in order(number, run.programs.len()) {
             looks[who].push(once(run, &run.programs[who])?);
         }

@@ -10,7 +10,7 @@ use tools::{Device, has_loops};
 
 use crate::cluster::{Cluster, Wanted};
 use crate::fio::{Target, fill};
-use crate::outcome::{Outcome, not_run};
+use crate::outcome::{Outcome, complain, not_run};
 use crate::run::{Run, Subject};
 use crate::tables::{DEPTHS, Table, measure, raw};
 
@@ -93,7 +93,7 @@ impl Drop for InMemory {
     fn drop(&mut self) {
         self.devices.clear();
         if let Err(error) = fs::remove_dir_all(&self.directory) {
-            eprintln!("bench: {}: {error}", self.directory.display());
+            complain(format!("{}: {error}", self.directory.display()));
         }
     }
 }

@@ -16,7 +16,7 @@ use tools::{Device, has_loops, missing, no_disk};
 use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::{self, Target, Workload, fill, float};
 use crate::machine::processor_ms;
-use crate::outcome::{Outcome, not_run};
+use crate::outcome::{Outcome, not_run, say};
 use crate::resync::{self, Case, Changes, Place, Resync};
 use crate::run::{Run, Subject, Turns, order};
 use crate::sample::{median, spread};
@@ -332,7 +332,7 @@ fn files(
     let mut speeds = vec![Vec::new(); trees.len()];
     let mut shares = vec![(Vec::new(), Vec::new()); trees.len()];
     for number in 0..run.pace.repeats() {
-        println!("Table 4, a file with sync: repeat {} of {}", number + 1, run.pace.repeats());
+        say(format!("Table 4, a file with sync: repeat {} of {}", number + 1, run.pace.repeats()));
         for place in order(number, trees.len()) {
             let tree = &trees[place];
             let pids = clusters[place].as_ref().map_or(Ok(Vec::new()), Cluster::pids)?;

@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::fio::float;
 use crate::machine::TICKS_PER_SECOND;
-use crate::outcome::{Outcome, fail};
+use crate::outcome::{Outcome, complain, fail};
 use crate::stop;
 
 /// Between two looks at all processes: what one that nobody saw took is found with its parent.
@@ -163,11 +163,11 @@ fn wait_until_idle(table: &str) -> Outcome<f64> {
             return Ok(busy);
         }
         if begun.elapsed() > IDLE_LIMIT {
-            eprintln!("bench: {table}: begun on a machine that is not idle: {busy:.0} % is busy");
+            complain(format!("{table}: begun on a machine that is not idle: {busy:.0} % is busy"));
             return Ok(busy);
         }
         if !is_said {
-            eprintln!("bench: {table}: waits until the machine is idle: {busy:.0} % is busy");
+            complain(format!("{table}: waits until the machine is idle: {busy:.0} % is busy"));
             is_said = true;
         }
     }

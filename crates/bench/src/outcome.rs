@@ -1,7 +1,10 @@
 //! Why something could not be measured, for people.
 //!
-//! Always: what is left out is said when it is found, and once more, all of it, when the run ends.
+//! Always: what is left out is said when it is found, and once more, all of it, when the run ends. That nobody listens any more
+//! (a pipe that closed) ends nothing: a run that panicked would leave its processes, mounts and limits behind.
 
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 
 /// What came of a step.
@@ -12,12 +15,27 @@ pub(crate) fn fail<T>(why: impl Into<String>) -> Outcome<T> {
     Err(why.into())
 }
 
+/// Says how far the run is.
+pub(crate) fn say(text: impl Display) {
+    put(io::stdout().lock(), text);
+}
+
+/// Says what is not as it should be, and ends nothing.
+pub(crate) fn complain(text: impl Display) {
+    put(io::stderr().lock(), format!("bench: {text}"));
+}
+
+/// Writes a line for whoever reads, if anybody does.
+fn put(mut to: impl Write, text: impl Display) {
+    let _ = writeln!(to, "{text}").and_then(|()| to.flush());
+}
+
 static LEFT_OUT: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Says what is left out, and why: `what: why`.
 pub(crate) fn not_run(text: impl Into<String>) {
     let text = text.into();
-    println!("NOT RUN: {text}");
+    say(format!("NOT RUN: {text}"));
     let mut all = LEFT_OUT.lock().unwrap_or_else(PoisonError::into_inner);
     if !all.contains(&text) {
         all.push(text);
@@ -39,7 +57,30 @@ pub(crate) fn summary(rows: usize, left_out: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{left_out, not_run, summary};
+    use std::io::{self, ErrorKind, Write};
+
+    use super::{left_out, not_run, put, summary};
+
+    /// A pipe whose reader is gone.
+    struct Closed;
+
+    impl Write for Closed {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Err(ErrorKind::BrokenPipe.into())
+        }
+    }
+
+    #[test]
+    fn a_line_that_nobody_reads_ends_nothing() {
+        put(Closed, "repeat 1 of 3");
+        let mut read = Vec::new();
+        put(&mut read, "repeat 2 of 3");
+        assert_eq!(read, b"repeat 2 of 3\n");
+    }
 
     #[test]
     fn what_is_left_out_is_named_once() {

@@ -17,7 +17,7 @@ use crate::machine::Machine;
 use crate::memory::Loaded;
 use crate::mirror::{Mirror, Written};
 use crate::neighbours::Part;
-use crate::outcome::{Outcome, fail};
+use crate::outcome::{Outcome, fail, say};
 use crate::plot;
 use crate::resync::Resync;
 use crate::run::suffix;
@@ -72,7 +72,7 @@ impl Report {
         for (file, text) in files {
             let path = directory.join(file);
             fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
-            println!("{}", path.display());
+            say(path.display());
         }
         if self.mode == "sanity" && self.revisions.len() > 1 && compared == 0 {
             return fail("of two revisions no row was compared");

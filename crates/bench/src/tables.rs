@@ -16,7 +16,7 @@ use crate::ceph::{self, Ceph};
 use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::{Target, Workload, fill};
 use crate::loopback;
-use crate::outcome::{Outcome, not_run};
+use crate::outcome::{Outcome, not_run, say};
 use crate::run::{Pace, Run, Subject, Turns, order};
 use crate::sample::Repeats;
 use crate::server::Server;
@@ -428,7 +428,7 @@ pub(crate) fn measure(
     }
     let mut repeats: BTreeMap<(usize, u32, usize), Repeats> = BTreeMap::new();
     for number in 0..run.pace.repeats() {
-        println!("{}: repeat {} of {}", table.title, number + 1, run.pace.repeats());
+        say(format!("{}: repeat {} of {}", table.title, number + 1, run.pace.repeats()));
         for (place, workload) in workloads.iter().enumerate() {
             for threads in threads(workload) {
                 for who in order(number, subjects.len()) {

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, complain};
 
 /// Where the kernel is told limits of devices (cgroup v1). Those of the root also hold for what the kernel writes back.
 const ROOT: &str = "/sys/fs/cgroup/blkio";
@@ -74,7 +74,7 @@ impl Drop for Throttle {
     fn drop(&mut self) {
         for number in &self.devices {
             if let Err(why) = self.set(number, Limit { requests: 0, bytes: 0 }) {
-                eprintln!("bench: {why}");
+                complain(&why);
             }
         }
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tools::{Running, tool, wait_for};
 
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, complain};
 
 /// The nodes, and where each is; addresses that belong to nobody (RFC 5737).
 pub(crate) const ADDRESSES: [(&str, &str); 2] = [("a", "192.0.2.1"), ("b", "192.0.2.2")];
@@ -104,7 +104,7 @@ impl Drop for Apart {
         for node in &mut self.nodes {
             node.running = None;
             if let Err(why) = tool("ip", &["netns", "delete", &node.namespace]) {
-                eprintln!("bench: {why}");
+                complain(&why);
             }
         }
     }
