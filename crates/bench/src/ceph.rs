@@ -1,7 +1,7 @@
 //! Ceph, to stand beside ours: a monitor and three OSDs of this machine's packages, each with a file on the disk, and one image
 //! of a pool that keeps three copies.
 //!
-//! Always: its processes are ended when the value goes; nothing of it is outside its directory.
+//! Always: its processes are ended when the value goes; nothing of it is outside its directory, but for its logs, which are laid aside then.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use tools::{Failure, Running, ensure, missing, wait_for};
 use crate::fio::Target;
 use crate::machine;
 use crate::outcome::{Outcome, complain};
+use crate::parts::lay_aside;
 
 /// A loopback address that nothing else here uses.
 const ADDRESS: &str = "127.77.200.1";
@@ -128,6 +129,12 @@ impl Ceph {
 impl Drop for Ceph {
     fn drop(&mut self) {
         self.processes.clear();
+        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.ends_with(".log") || name.ends_with(".out") {
+                lay_aside(&self.directory, &entry.path(), &format!("{name}.log"));
+            }
+        }
         if let Err(error) = fs::remove_dir_all(&self.directory) {
             complain(format!("{}: {error}", self.directory.display()));
         }

@@ -1,7 +1,8 @@
 //! A cluster of real processes: a development cluster, as `lockstep dev up` makes it, or nodes that are each in a network
 //! of their own (`veth`).
 //!
-//! Always: it is stopped and its directory removed when the value goes, however the run ends.
+//! Always: it is stopped and its directory removed when the value goes, however the run ends; its nodes' logs are laid aside, for a part of
+//! the run that fails (`parts`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use serde_json::Value;
 
 use crate::machine::{run, run_still};
 use crate::outcome::{Outcome, complain, fail};
+use crate::parts::lay_aside;
 use crate::veth::{self, Apart};
 use crate::watch::Watch;
 
@@ -239,6 +241,10 @@ impl Drop for Cluster {
             && let Err(why) = run_still(&mut down)
         {
             complain(&why);
+        }
+        for node in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
+            let name = format!("{}.log", node.file_name().to_string_lossy());
+            lay_aside(&self.directory, &node.path().join("log"), &name);
         }
         if let Err(error) = fs::remove_dir_all(&self.directory) {
             complain(format!("{}: {error}", self.directory.display()));

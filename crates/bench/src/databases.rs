@@ -148,30 +148,21 @@ struct Subject {
     _server: Option<Server>,
 }
 
-/// Measures all of it; what is missing here is left out, and said to be.
-pub(crate) fn measure(run: &Run) -> Outcome<Vec<Transactions>> {
+/// Whether there can be any; what is missing here is said to be left out.
+fn can_be(run: &Run) -> bool {
     if let Some(why) = no_disk() {
         not_run(format!("databases on volumes: {why}"));
-        return Ok(Vec::new());
+        return false;
     }
-    if !run.has("nbdkit", "databases beside one copy") {
-        return Ok(Vec::new());
-    }
-    let cannot = mirror::cannot();
-    let mut found = Vec::new();
-    // A brief run is for what nodes with disks of their own do, if it can be.
-    if !run.pace.brief || cannot.is_some() {
-        found.extend(on_one_disk(run)?);
-    }
-    match cannot {
-        Some(why) => not_run(format!("databases on devices of their own: {why}")),
-        None => found.extend(on_own_devices(run)?),
-    }
-    Ok(found)
+    run.has("nbdkit", "databases beside one copy")
 }
 
 /// All copies share the disk.
-fn on_one_disk(run: &Run) -> Outcome<Vec<Transactions>> {
+pub(crate) fn on_one_disk(run: &Run) -> Outcome<Vec<Transactions>> {
+    // A brief run is for what nodes with disks of their own do, if it can be.
+    if !can_be(run) || run.pace.brief && mirror::cannot().is_none() {
+        return Ok(Vec::new());
+    }
     let size_mib = size_mib(run);
     let file = run.scratch.join("plain.img");
     fill(&Target::File(file.clone()), size_mib)?;
@@ -207,7 +198,14 @@ fn on_one_disk(run: &Run) -> Outcome<Vec<Transactions>> {
 }
 
 /// Each copy has a device.
-fn on_own_devices(run: &Run) -> Outcome<Vec<Transactions>> {
+pub(crate) fn on_own_devices(run: &Run) -> Outcome<Vec<Transactions>> {
+    if let Some(why) = mirror::cannot() {
+        not_run(format!("databases on devices of their own: {why}"));
+        return Ok(Vec::new());
+    }
+    if !can_be(run) {
+        return Ok(Vec::new());
+    }
     let size_mib = size_mib(run);
     let mut devices = OwnDevices::new(&run.scratch, "own", size_mib);
     let device = devices.add()?;
@@ -245,7 +243,8 @@ fn plain(name: &str, server: Server, place: &Path) -> Outcome<Subject> {
     Ok(Subject { name: name.to_owned(), tree, pids, copied: None, _server: Some(server) })
 }
 
-fn size_mib(run: &Run) -> u64 {
+/// Size of each volume.
+pub(crate) fn size_mib(run: &Run) -> u64 {
     run.pace.file_mib().max(512)
 }
 
@@ -434,9 +433,14 @@ fn system_calls(run: &Run, benchmark: &Benchmark, turn: &Turn) -> Outcome<Option
         // A benchmark begins at once, and the counter does not; nodes that nobody asks do little meanwhile.
         thread::sleep(ATTACH);
         let told = carried_out(run, benchmark, turn.home, seconds, || Ok(()))?;
-        all.push(float(counter.end()?) / (told.per_second * float(seconds)));
+        match counter.end() {
+            Ok(calls) => all.push(float(calls) / (told.per_second * float(seconds))),
+            Err(why) if run.pace.sanity => return Err(why),
+            // As of requests: hours are not for these alone.
+            Err(why) => not_run(format!("system calls of {}: {why}", turn.name)),
+        }
     }
-    Ok(Some(median(all)))
+    Ok((!all.is_empty()).then(|| median(all)))
 }
 
 /// `transactions:   4711   (1177.52 per sec.)`, and its latencies: `avg:   3.40`, `99th percentile:   8.90`.

@@ -87,19 +87,22 @@ pub(crate) fn drbd(run: &Run) -> Outcome<Option<Table>> {
         Ok(tools) => tools,
         Err(why) => return left_out(&why),
     };
+    let mut said = String::new();
     // An emulator dies now and then of its own faults.
     for attempt in 0..ATTEMPTS {
         let directory = run.scratch.join(format!("vm{attempt}"));
         match once(run, &guest, &tools, &directory) {
             Ok(table) => return Ok(Some(table)),
-            Err(why) if run.pace.sanity && attempt + 1 == ATTEMPTS => return Err(why),
             Err(why) => {
                 stop::check()?;
                 complain(format!("beside DRBD, attempt {}: {why}", attempt + 1));
+                said = why;
             }
         }
+        // Six disks.
+        fs::remove_dir_all(&directory).map_err(|error| error.to_string())?;
     }
-    left_out("the machines did not come to their end")
+    fail(said)
 }
 
 /// Boots both machines and waits for their end.

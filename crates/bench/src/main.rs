@@ -24,12 +24,14 @@ mod metadata;
 mod mirror;
 mod neighbours;
 mod outcome;
+mod parts;
 mod plot;
 mod report;
 mod resync;
 mod run;
 mod sample;
 mod server;
+mod space;
 mod stop;
 mod tables;
 mod targets;
@@ -40,16 +42,17 @@ mod watch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
 
 use clap::Parser;
 
 use cluster::Programs;
+use failover::Failover;
 use machine::Machine;
-use neighbours::{Neighbours, Part};
 use outcome::{Outcome, complain, fail, left_out, not_run, say, summary};
+use parts::Parts;
 use report::{Report, VERSION};
 use run::{Pace, Run, Turns};
+use tables::Table;
 
 /// The command line.
 #[derive(Debug, Parser)]
@@ -155,81 +158,78 @@ fn run(arguments: &Arguments) -> Outcome<()> {
     if let Err(error) = std::fs::remove_dir_all(&run.scratch) {
         complain(format!("{}: {error}", run.scratch.display()));
     }
-    let report = measured?;
-    report.write(&arguments.results)?;
+    let (report, failed) = measured?;
+    let (compared, paths) = report.write(&arguments.results)?;
+    for path in paths {
+        say(path.display());
+    }
     say(summary(report.rows(), &report.left_out));
+    if let Some(failed) = failed {
+        return fail(failed);
+    }
+    if arguments.sanity && report.revisions.len() > 1 && compared == 0 {
+        return fail("of two revisions no row was compared");
+    }
     Ok(())
 }
 
-/// The parts that are wanted, made one after the other.
-struct Parts<'a> {
-    run: &'a Run,
-    wanted: &'a [String],
-    neighbours: Neighbours,
-    made: Vec<Part>,
+/// All parts that are wanted, one after the other; what came of them, and what is to be said if one failed.
+fn measure(run: &Run, arguments: &Arguments) -> Outcome<(Report, Option<String>)> {
+    let table = |report: &mut Report, table: Table| report.tables.push(table);
+    let mut parts = Parts::new(run, &arguments.results, described(run, arguments));
+    parts.make("record-memory", tables::record_memory, table)?;
+    parts.make("record-file", tables::record_file, table)?;
+    parts.make("metadata", metadata::metadata, table)?;
+    parts.make("depth", tables::depth, table)?;
+    parts.make("threads", tables::threads, table)?;
+    parts.make("protocols", tables::protocols, table)?;
+    parts.make("drbd", drbd::drbd, |report, table| report.tables.extend(table))?;
+    parts.make("mirror", mirror::mirror, |report, made| {
+        let (tables, mirror) = made.unzip();
+        report.tables.extend(tables.into_iter().flatten());
+        report.mirror = mirror;
+    })?;
+    let databases = |report: &mut Report, found| report.databases.extend(found);
+    parts.make("databases, one disk", databases::on_one_disk, databases)?;
+    parts.make("databases, own devices", databases::on_own_devices, databases)?;
+    parts.make("failover, pauses", failover::pauses, |report, pauses| {
+        report.failover.get_or_insert_default().pauses = pauses;
+    })?;
+    parts.make("failover, resyncs", failover::recovery, |report, found| {
+        let pauses = report.failover.take().unwrap_or_default().pauses;
+        report.failover = Some(Failover { pauses, ..found });
+    })?;
+    parts.make("idle", idle::measure, |report, idle| report.idle = idle)?;
+    parts.make("memory", memory::measure, |report, memory| report.memory = memory)?;
+    parts.end()
 }
 
-impl Parts<'_> {
-    /// Makes a part, if it is wanted.
-    fn make<T>(&mut self, table: &'static str, make: fn(&Run) -> Outcome<T>) -> Outcome<Option<T>> {
-        if !self.wanted.is_empty() && !self.wanted.iter().any(|wanted| wanted == table) {
-            return Ok(None);
-        }
-        // What only shows rows shows them on a busy machine, too.
-        let waits = !self.run.pace.sanity;
-        let (made, part) = self.neighbours.part(table, waits, || make(self.run))?;
-        self.made.push(part);
-        Ok(Some(made))
-    }
-}
-
-fn measure(run: &Run, arguments: &Arguments) -> Outcome<Report> {
-    let begun = Instant::now();
-    let (wanted, neighbours) = (&arguments.tables[..], Neighbours::new(&run.scratch));
-    let mut parts = Parts { run, wanted, neighbours, made: Vec::new() };
-    let wants = |table: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == table);
-    let machine = Machine::describe(&run.scratch, wants);
-    let mut tables = Vec::new();
-    tables.extend(parts.make("record-memory", tables::record_memory)?);
-    tables.extend(parts.make("record-file", tables::record_file)?);
-    tables.extend(parts.make("metadata", metadata::metadata)?);
-    tables.extend(parts.make("depth", tables::depth)?);
-    tables.extend(parts.make("threads", tables::threads)?);
-    tables.extend(parts.make("protocols", tables::protocols)?);
+/// What is known of a run before anything was measured.
+fn described(run: &Run, arguments: &Arguments) -> Report {
     if run.pace.brief {
         not_run("DRBD in emulated machines: only in full runs, or by `--tables drbd`");
-    } else {
-        tables.extend(parts.make("drbd", drbd::drbd)?.flatten());
     }
-    let (mirrored, mirror) = parts.make("mirror", mirror::mirror)?.flatten().unzip();
-    tables.extend(mirrored.into_iter().flatten());
-    let databases = parts.make("databases", databases::measure)?.unwrap_or_default();
-    let failover = parts.make("failover", failover::measure)?;
-    let idle = parts.make("idle", idle::measure)?.unwrap_or_default();
-    let memory = parts.make("memory", memory::measure)?.unwrap_or_default();
+    let wanted = |table: &&str| match arguments.tables.as_slice() {
+        [] => !(run.pace.brief && *table == "drbd"),
+        named => named.iter().any(|name| name == table),
+    };
+    let asked: Vec<&str> = TABLES.into_iter().filter(wanted).collect();
     let mode = match run.pace {
         Pace { full: true, .. } => "full",
         Pace { sanity: true, .. } => "sanity",
         Pace { brief: true, .. } => "brief",
         Pace { .. } => "quick",
     };
-    Ok(Report {
+    Report {
         version: VERSION,
         name: arguments.name.clone(),
         command: arguments.command(),
         mode,
         revisions: run.programs.iter().map(|programs| programs.label.clone()).collect(),
-        machine,
-        seconds: begun.elapsed().as_secs_f64(),
-        parts: parts.made,
-        left_out: left_out(),
-        tables,
-        mirror,
-        databases,
-        failover,
-        idle,
-        memory,
-    })
+        machine: Machine::describe(&run.scratch, |table| asked.contains(&table)),
+        asked,
+        ..Report::default()
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use tools::{Device, has_loops};
 use crate::cluster::{Cluster, Wanted};
 use crate::fio::{Target, fill};
 use crate::outcome::{Outcome, complain, not_run};
-use crate::run::{Run, Subject};
+use crate::run::{Pace, Run, Subject};
 use crate::tables::{DEPTHS, Table, measure, raw};
 
 /// Where memory is a file system.
@@ -98,21 +98,34 @@ impl Drop for InMemory {
     }
 }
 
-/// Two replicas with data on the disk, and their metadata in one of these places; the same where the log has room for few extents only.
-pub(crate) fn metadata(run: &Run) -> Outcome<Table> {
-    // Large enough that a log that misses has room for more extents than requests are in flight.
-    let size_mib = (run.pace.file_mib() * 4).min(SIZE_MIB_MAX);
-    let places: &[Metadata] = match run.pace.brief {
+/// Size of each volume: large enough that a log that misses has room for more extents than requests are in flight.
+pub(crate) fn size_mib(pace: Pace) -> u64 {
+    (pace.file_mib() * 4).min(SIZE_MIB_MAX)
+}
+
+/// Where the metadata is.
+fn places(pace: Pace) -> &'static [Metadata] {
+    match pace.brief {
         true => &[Metadata::Internal, Metadata::InPlace],
         false => &[Metadata::Internal, Metadata::Device, Metadata::InPlace],
-    };
+    }
+}
+
+/// How many volumes there are of each revision, with two copies each.
+pub(crate) fn volumes(pace: Pace) -> u64 {
+    places(pace).len() as u64 * 2
+}
+
+/// Two replicas with data on the disk, and their metadata in one of these places; the same where the log has room for few extents only.
+pub(crate) fn metadata(run: &Run) -> Outcome<Table> {
+    let size_mib = size_mib(run.pace);
     let mut memory = InMemory::new()?;
     let (mut clusters, mut subjects) = (Vec::new(), Vec::new());
     for programs in &run.programs {
         let wanted = Wanted { nodes: 2, store: "file", encryption: false, threads: 1 };
         let directory = run.scratch.join(format!("m{}", clusters.len()));
         let cluster = Cluster::up(programs, &directory, wanted)?;
-        for &place in places {
+        for &place in places(run.pace) {
             for covers in [true, false] {
                 let name = format!("v{}", subjects.len());
                 let stem = directory.join(&name);

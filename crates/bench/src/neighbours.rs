@@ -102,23 +102,26 @@ impl Neighbours {
         Neighbours { tally, ended, looker: Some(looker) }
     }
 
-    /// Makes a part of a run, once the machine is idle; tells how it went.
+    /// Makes a part of a run, once the machine is idle; tells what came of it, and how it went.
     pub(crate) fn part<T>(
         &self,
         table: &'static str,
         waits: bool,
         make: impl FnOnce() -> Outcome<T>,
-    ) -> Outcome<(T, Part)> {
+    ) -> (Outcome<T>, Part) {
         let begun = Instant::now();
-        let busy_percent = if waits { Some(wait_until_idle(table)?) } else { None };
+        let idle = if waits { wait_until_idle(table).map(Some) } else { Ok(None) };
         let waited = begun.elapsed().saturating_sub(IDLE_OVER).as_secs_f64();
         let (before, begun) = (self.ticks(), Instant::now());
-        let made = make()?;
+        let (made, busy_percent) = match idle {
+            Ok(busy_percent) => (make(), busy_percent),
+            Err(why) => (Err(why), None),
+        };
         let seconds = begun.elapsed().as_secs_f64();
         let used = float(self.ticks() - before) / float(TICKS_PER_SECOND);
         let waited_seconds = if waits { waited } else { 0.0 };
         let others_percent = used * 100.0 / seconds.max(1e-9);
-        Ok((made, Part { table, seconds, waited_seconds, busy_percent, others_percent }))
+        (made, Part { table, seconds, waited_seconds, busy_percent, others_percent })
     }
 
     /// What others have used since this began, up to now.

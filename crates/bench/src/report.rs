@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ use crate::machine::Machine;
 use crate::memory::Loaded;
 use crate::mirror::{Mirror, Written};
 use crate::neighbours::Part;
-use crate::outcome::{Outcome, fail, say};
+use crate::outcome::Outcome;
 use crate::plot;
 use crate::resync::Resync;
 use crate::run::suffix;
@@ -27,8 +27,9 @@ use crate::targets;
 
 /// Of the layout of NAME.json: 2 since own times are null where the disk itself was not measured, and memory under load is there; 3 since
 /// latencies run from the request on, and each part says how long it took and what others used meanwhile; 4 since the command line is there; 5 since
-/// samples say what the second half of their time was in parts of the first.
-pub(crate) const VERSION: u32 = 5;
+/// samples say what the second half of their time was in parts of the first; 6 since databases and fail-over are two parts each, and it is said which tables
+/// were asked for.
+pub(crate) const VERSION: u32 = 6;
 
 /// Everything.
 #[derive(Default, Serialize)]
@@ -41,6 +42,8 @@ pub(crate) struct Report {
     pub(crate) mode: &'static str,
     pub(crate) revisions: Vec<String>,
     pub(crate) machine: Machine,
+    /// Tables that were asked for, whether they could be made or not.
+    pub(crate) asked: Vec<&'static str>,
     /// How long all of it took.
     pub(crate) seconds: f64,
     pub(crate) parts: Vec<Part>,
@@ -55,8 +58,9 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Writes NAME.json, NAME.md and the plots.
-    pub(crate) fn write(&self, directory: &Path) -> Outcome<()> {
+    /// Writes NAME.json, NAME.md and the plots, each at once: what was there before is whole until then. How many rows of two revisions were
+    /// compared, and where the files are.
+    pub(crate) fn write(&self, directory: &Path) -> Outcome<(usize, Vec<PathBuf>)> {
         fs::create_dir_all(directory).map_err(|error| error.to_string())?;
         let mut files = vec![(
             format!("{}.json", self.name),
@@ -69,15 +73,15 @@ impl Report {
             files.push((file, picture));
         }
         files.push((format!("{}.md", self.name), page));
+        let mut paths = Vec::new();
         for (file, text) in files {
-            let path = directory.join(file);
-            fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
-            say(path.display());
+            let (path, new) = (directory.join(&file), directory.join(format!("{file}.new")));
+            fs::write(&new, text)
+                .and_then(|()| fs::rename(&new, &path))
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+            paths.push(path);
         }
-        if self.mode == "sanity" && self.revisions.len() > 1 && compared == 0 {
-            return fail("of two revisions no row was compared");
-        }
-        Ok(())
+        Ok((compared, paths))
     }
 
     /// How many rows there are in all tables.

@@ -1,5 +1,6 @@
 //! One run of the benchmark: what it measures, how long, where its files lie.
 
+use std::fs;
 use std::path::PathBuf;
 
 use replica::door::Geometry;
@@ -144,6 +145,13 @@ impl Run {
     pub(crate) fn in_turns(&self, turns: Turns) -> Run {
         let (programs, scratch) = (self.programs.clone(), self.scratch.clone());
         Run { programs, pace: Pace { turns, ..self.pace }, scratch, counts: self.counts }
+    }
+
+    /// The same, with its files in a directory of its own below this one's.
+    pub(crate) fn below(&self, name: &str) -> Outcome<Run> {
+        let scratch = self.scratch.join(name);
+        fs::create_dir(&scratch).map_err(|error| format!("{}: {error}", scratch.display()))?;
+        Ok(Run { programs: self.programs.clone(), scratch, pace: self.pace, counts: self.counts })
     }
 
     /// Whether a tool is there; says which part is left out if not.

@@ -41,7 +41,7 @@ fn is_ignored(status: &str, signal: i32) -> bool {
 /// Fails once a signal came.
 pub(crate) fn check() -> Outcome<()> {
     if TOLD.get().is_some_and(|told| told.load(Ordering::Relaxed)) {
-        return fail("told to stop: nothing is reported");
+        return fail("told to stop");
     }
     Ok(())
 }

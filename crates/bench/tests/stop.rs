@@ -56,5 +56,7 @@ fn a_benchmark_that_is_told_to_stop_ends_its_cluster_and_removes_its_files() {
     assert!(!child.wait().unwrap().success(), "it did not do what it was for");
     assert!(!scratch.exists(), "its files are left");
     assert!(!is_named(&scratch), "its processes are left");
+    let page = fs::read_to_string(place.join("results").join("latest.md")).unwrap();
+    assert!(page.contains("record-memory, and what comes after it: told to stop"), "{page}");
     fs::remove_dir_all(&place).unwrap();
 }
