@@ -31,6 +31,19 @@ pub(crate) struct Programs {
     pub(crate) directory: PathBuf,
 }
 
+impl Programs {
+    /// The same, copied to a new directory.
+    pub(crate) fn copied(&self, names: &[&str], to: &Path) -> Outcome<Programs> {
+        fs::create_dir(to).map_err(|error| format!("{}: {error}", to.display()))?;
+        for name in names {
+            let from = self.directory.join(name);
+            fs::copy(&from, to.join(name))
+                .map_err(|error| format!("{}: {error}", from.display()))?;
+        }
+        Ok(Programs { label: self.label.clone(), directory: to.to_path_buf() })
+    }
+}
+
 /// How a cluster is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
@@ -138,6 +151,8 @@ impl Cluster {
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.reach).args(words);
+        // Its nodes are of the program beside it, whatever is set here.
+        command.env_remove("LOCKSTEPD");
         command
     }
 
@@ -233,8 +248,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        let mut down = Command::new(&self.program);
-        down.args(&self.reach).args(["dev", "down"]);
+        let mut down = self.command(&["dev", "down"]);
         // Nodes that are apart end with their networks.
         self.apart = None;
         if self.reach.iter().any(|word| word == "--dir")
@@ -258,4 +272,27 @@ pub(crate) fn speak_plainly(home: &Path) -> Outcome<()> {
     let text = fs::read_to_string(&path).map_err(|error| error.to_string())?;
     let plain = format!("link_encryption = false\n{text}");
     fs::write(&path, plain).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::Programs;
+
+    #[test]
+    fn what_is_built_while_a_run_goes_on_is_not_what_it_measures() {
+        let place = std::env::temp_dir().join(format!("bench-programs-{}", std::process::id()));
+        fs::create_dir_all(place.join("built")).expect("there is room");
+        let built = Programs { label: "1".to_owned(), directory: place.join("built") };
+        let write = |text: &str| fs::write(built.directory.join("lockstep"), text);
+        write("before").expect("there is room");
+        let copied = built.copied(&["lockstep"], &place.join("p0")).expect("it is there");
+        write("after").expect("there is room");
+        let read = fs::read_to_string(copied.directory.join("lockstep"));
+        assert_eq!((read.expect("it is there").as_str(), &*copied.label), ("before", "1"));
+        let missing = built.copied(&["lockstepd"], &place.join("p1")).expect_err("it is not there");
+        assert!(missing.contains("built/lockstepd: "), "{missing}");
+        fs::remove_dir_all(&place).expect("it is there");
+    }
 }

@@ -43,7 +43,7 @@ pub(crate) enum Target {
     /// fio's rbd engine, on an image of a Ceph cluster.
     Rbd { settings: PathBuf, image: String },
     /// Our own load, by the protocol that the URL names.
-    Load(String),
+    Load { program: PathBuf, url: String },
 }
 
 /// What fio saw.
@@ -122,21 +122,20 @@ fn command(target: &Target, workload: &Workload, size_mib: u64) -> Command {
             format!("--rbdname={image}"),
         ]),
         // Without fio.
-        Target::Load(_) => &mut command,
+        Target::Load { .. } => &mut command,
     };
     command
 }
 
 /// The same by our own load, which prints what it saw.
 fn own_command(
-    url: &str,
+    (program, url): (&Path, &str),
     workload: &Workload,
     size_mib: u64,
     seconds: f64,
     output: &Path,
 ) -> Outcome<Command> {
     let text = |error: std::io::Error| error.to_string();
-    let program = std::env::current_exe().map_err(text)?.with_file_name("load");
     let mut command = Command::new(program);
     command.arg(url).args(["--pattern", workload.pattern]);
     command.args(["--block-kib", &workload.block_kib.to_string()]);
@@ -179,8 +178,8 @@ pub(crate) fn start(
     let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let [output, windows] =
         ["json", "log"].map(|kind| scratch.join(format!("fio-{number}_iops.{kind}")));
-    if let Target::Load(url) = target {
-        let mut command = own_command(url, workload, size_mib, seconds, &output)?;
+    if let Target::Load { program, url } = target {
+        let mut command = own_command((program, url), workload, size_mib, seconds, &output)?;
         let (words, child) = (shown(&command), command.spawn());
         let child = child.map_err(|error| format!("{words}: {error}"))?;
         return Ok(Job { child, output, windows, words });

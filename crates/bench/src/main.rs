@@ -40,7 +40,7 @@ mod tree;
 mod veth;
 mod watch;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -137,26 +137,12 @@ fn run(arguments: &Arguments) -> Outcome<()> {
         return fail("fio is not on this machine; nothing can be measured without it");
     }
     stop::listen()?;
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let directory = own.parent().ok_or("this program lies nowhere")?.to_path_buf();
-    let mut programs = vec![Programs { label: arguments.label.clone(), directory }];
-    if let Some(other) = &arguments.compare {
-        let (label, directory) = other.split_once('=').ok_or("--compare takes LABEL=DIRECTORY")?;
-        programs.push(Programs { label: label.to_owned(), directory: directory.into() });
-    }
     // A short path: Unix sockets below it may not be longer than 107 bytes.
     let scratch = std::env::temp_dir().join(format!("lockstep-bench-{}", std::process::id()));
     std::fs::create_dir_all(&scratch).map_err(|error| error.to_string())?;
-    let brief = arguments.tables.is_empty() && !arguments.full && !arguments.sanity;
-    let pace = Pace { full: arguments.full, sanity: arguments.sanity, brief, turns: Turns::Usual };
-    let uncounted = calls::cannot();
-    let run = Run { programs, pace, scratch, counts: uncounted.is_none() };
-    if let Some(why) = uncounted {
-        not_run(format!("system calls per request: {why}"));
-    }
-    let measured = measure(&run, arguments);
-    if let Err(error) = std::fs::remove_dir_all(&run.scratch) {
-        complain(format!("{}: {error}", run.scratch.display()));
+    let measured = measure(arguments, &scratch);
+    if let Err(error) = std::fs::remove_dir_all(&scratch) {
+        complain(format!("{}: {error}", scratch.display()));
     }
     let (report, failed) = measured?;
     let (compared, paths) = report.write(&arguments.results)?;
@@ -173,8 +159,28 @@ fn run(arguments: &Arguments) -> Outcome<()> {
     Ok(())
 }
 
+/// What is measured, copied below `scratch`: what is built in the tree meanwhile is not in this run.
+fn programs(arguments: &Arguments, scratch: &Path) -> Outcome<Vec<Programs>> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let directory = own.parent().ok_or("this program lies nowhere")?.to_path_buf();
+    let own = Programs { label: arguments.label.clone(), directory };
+    let own = own.copied(&["lockstep", "lockstepd", "load", "carry"], &scratch.join("p0"))?;
+    let Some(other) = &arguments.compare else { return Ok(vec![own]) };
+    let (label, directory) = other.split_once('=').ok_or("--compare takes LABEL=DIRECTORY")?;
+    let other = Programs { label: label.to_owned(), directory: directory.into() };
+    Ok(vec![own, other.copied(&["lockstep", "lockstepd"], &scratch.join("p1"))?])
+}
+
 /// All parts that are wanted, one after the other; what came of them, and what is to be said if one failed.
-fn measure(run: &Run, arguments: &Arguments) -> Outcome<(Report, Option<String>)> {
+fn measure(arguments: &Arguments, scratch: &Path) -> Outcome<(Report, Option<String>)> {
+    let brief = arguments.tables.is_empty() && !arguments.full && !arguments.sanity;
+    let pace = Pace { full: arguments.full, sanity: arguments.sanity, brief, turns: Turns::Usual };
+    let uncounted = calls::cannot();
+    let (programs, scratch) = (programs(arguments, scratch)?, scratch.to_path_buf());
+    let run = &Run { programs, pace, scratch, counts: uncounted.is_none() };
+    if let Some(why) = uncounted {
+        not_run(format!("system calls per request: {why}"));
+    }
     let table = |report: &mut Report, table: Table| report.tables.push(table);
     let mut parts = Parts::new(run, &arguments.results, described(run, arguments));
     parts.make("record-memory", tables::record_memory, table)?;

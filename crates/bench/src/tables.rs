@@ -252,7 +252,9 @@ pub(crate) fn protocols(run: &Run) -> Outcome<Table> {
         let cluster = one(run, programs, wanted, 3, ("filled", size_mib), &mut filled)?;
         let urls = cluster.addresses("c", "v")?;
         for (name, url) in [NBD_TCP, NVME_TCP].into_iter().zip(urls) {
-            let (name, target) = (format!("{name}{}", run.suffix(programs)), Target::Load(url));
+            let name = format!("{name}{}", run.suffix(programs));
+            // The same client for both revisions.
+            let target = Target::Load { program: run.programs[0].directory.join("load"), url };
             subjects.push(Subject { name, target, pids: cluster.pids()?, size_mib, copies: 3 });
         }
         clusters.push(cluster);

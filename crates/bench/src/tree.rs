@@ -21,7 +21,7 @@ impl Tree {
         let mount = place.with_extension("mount");
         fs::create_dir_all(&mount).map_err(|error| error.to_string())?;
         let (device, disk) = match target {
-            Target::Nbd(url) | Target::Load(url) => {
+            Target::Nbd(url) | Target::Load { url, .. } => {
                 let disk = Disk::attach(place, url, "4096")?;
                 (disk.device.clone(), Some(disk))
             }
