@@ -17,5 +17,7 @@ tidy:
 	cargo xtask tidy
 
 # Speed, beside other servers and the raw disk: a quarter of an hour or so, or `MODE=full`, more than three hours (docs/bench.md); `COMPARE=REV` for another revision.
+# What `NAME=` says is what the files in bench/results are called; git ignores those of `latest`.
+NAME = latest
 bench:
-	cargo xtask bench $(if $(COMPARE),--compare $(COMPARE)) -- $(if $(filter full,$(MODE)),--full)
+	cargo xtask bench $(if $(COMPARE),--compare $(COMPARE)) -- $(if $(filter full,$(MODE)),--full) $(if $(TABLES),--tables $(TABLES)) --name $(NAME)
