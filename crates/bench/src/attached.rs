@@ -11,10 +11,9 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, Programs};
 use crate::fio::{Target, fill};
-use crate::machine::{run_still, shown};
+use crate::machine::{self, run_still};
 use crate::outcome::{Outcome, complain, not_run};
 use crate::run::{Run, Subject};
-use crate::stop;
 
 /// Which part of the kernel makes it.
 #[derive(Clone, Copy, Debug)]
@@ -84,11 +83,10 @@ pub(crate) fn attach(
 impl Attached {
     /// Makes one, or tells why this host cannot.
     fn new(cluster: &Cluster, name: &str, way: Way) -> Outcome<Result<Attached, String>> {
-        stop::check()?;
         let words = ["device", "attach", name, "--via", way.word(), "--output", "json"];
         let mut attach = cluster.command(&words);
         let detach = cluster.command(&["device", "detach", name, "--force"]);
-        let output = attach.output().map_err(|error| format!("{}: {error}", shown(&attach)))?;
+        let output = machine::output(&mut attach)?;
         let said = String::from_utf8_lossy(&output.stdout);
         match answer(&said) {
             Ok(device) => Ok(Ok(Attached { device, detach })),

@@ -4,9 +4,14 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use crate::machine;
 use crate::outcome::{Outcome, fail};
+use crate::stop;
+
+/// How long perf may take to end when it is told to.
+const END_LIMIT: Duration = Duration::from_secs(60);
 
 const EVENT: &str = "raw_syscalls:sys_enter";
 
@@ -65,7 +70,7 @@ impl Counter {
         let mut interrupt = Command::new("kill");
         // Where it may not count it has ended by now.
         let _ = machine::run(interrupt.args(["-INT", &self.child.id().to_string()]));
-        self.child.wait().map_err(|error| error.to_string())?;
+        stop::wait(&mut self.child, END_LIMIT).map_err(|why| format!("perf: {why}"))?;
         let text = std::fs::read_to_string(&self.report).unwrap_or_default();
         match total(&text) {
             Some(calls) => Ok(calls),

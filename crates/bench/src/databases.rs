@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tools::database::{Home, Kind, MariaDb, PostgreSql, ask, serve, stop};
@@ -26,6 +26,7 @@ use crate::resync::Anew;
 use crate::run::{Pace, Run, order};
 use crate::sample::{median, spread};
 use crate::server::Server;
+use crate::stop::{check, too_long};
 use crate::tree::Tree;
 
 /// For how long, and how often, system calls are counted at most.
@@ -37,6 +38,9 @@ const ATTACH: Duration = Duration::from_millis(300);
 
 /// Between two looks at a benchmark that runs.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// What a benchmark may take beside its time.
+const SPARE: Duration = Duration::from_secs(120);
 
 /// The node whose copy is made anew.
 const COPIED: &str = "c";
@@ -409,7 +413,12 @@ fn carried_out(
     let mut command = (benchmark.command)(home, seconds)?;
     command.stdout(file.try_clone().map_err(text)?).stderr(file);
     let mut job = Running::start(&mut command)?;
+    let (begun, limit) = (Instant::now(), Duration::from_secs(seconds) + SPARE);
     while job.runs(benchmark.name).is_ok() {
+        check()?;
+        if begun.elapsed() > limit {
+            return fail(format!("{}: {}", benchmark.name, too_long(limit)));
+        }
         thread::sleep(LOOK);
         look()?;
     }

@@ -5,13 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::machine::{run, shown, start_silent};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, fail};
 use crate::sample::{Sample, spread};
 use crate::stop;
 
@@ -87,7 +89,13 @@ pub(crate) struct Job {
     /// Where fio says how much it did in each window of time; nothing may be there.
     windows: PathBuf,
     words: String,
+    begun: Instant,
+    /// How long it may take.
+    limit: Duration,
 }
+
+/// What a job may take beside its time: fio starts and ends, and a node that was killed is waited for.
+const SPARE: Duration = Duration::from_secs(120);
 
 /// Percentiles, and histograms, of the whole time from a request to its answer.
 pub(crate) const WHOLE_LATENCY: [&str; 2] = ["--lat_percentiles=1", "--clat_percentiles=0"];
@@ -178,11 +186,12 @@ pub(crate) fn start(
     let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let [output, windows] =
         ["json", "log"].map(|kind| scratch.join(format!("fio-{number}_iops.{kind}")));
+    let (begun, limit) = (Instant::now(), Duration::from_secs_f64(seconds) + SPARE);
     if let Target::Load { program, url } = target {
         let mut command = own_command((program, url), workload, size_mib, seconds, &output)?;
-        let (words, child) = (shown(&command), command.spawn());
+        let (words, child) = (shown(&command), command.process_group(0).spawn());
         let child = child.map_err(|error| format!("{words}: {error}"))?;
-        return Ok(Job { child, output, windows, words });
+        return Ok(Job { child, output, windows, words, begun, limit });
     }
     let part_mib = part_mib(workload, size_mib, threads);
     let mut command = command(target, workload, part_mib);
@@ -209,7 +218,7 @@ pub(crate) fn start(
     }
     let words = shown(&command);
     let child = start_silent(&mut command)?;
-    Ok(Job { child, output, windows, words })
+    Ok(Job { child, output, windows, words, begun, limit })
 }
 
 /// How much of it each of several instances asks for: who goes in order has a part of its own, for all of them would ask for the same blocks
@@ -224,7 +233,9 @@ fn part_mib(workload: &Workload, size_mib: u64, threads: u32) -> u64 {
 impl Job {
     /// Waits for its end.
     pub(crate) fn finish(mut self) -> Outcome<Seen> {
-        let status = stop::wait(&mut self.child)?;
+        let left = self.limit.saturating_sub(self.begun.elapsed());
+        let status = stop::wait(&mut self.child, left);
+        let status = status.map_err(|why| format!("{}: {why}", self.words))?;
         let text = fs::read_to_string(&self.output).unwrap_or_default();
         if !status.success() {
             return Err(format!("{}: {status}\n{text}", self.words));
@@ -237,10 +248,13 @@ impl Job {
         Ok(seen)
     }
 
-    /// Whether it has ended by itself; fails when the run is told to stop.
+    /// Whether it has ended by itself; fails when the run is told to stop, or it took too long.
     pub(crate) fn has_ended(&mut self) -> Outcome<bool> {
         stop::check()?;
         let ended = self.child.try_wait().map_err(|error| error.to_string())?;
+        if ended.is_none() && self.begun.elapsed() > self.limit {
+            return fail(format!("{}: {}", self.words, stop::too_long(self.limit)));
+        }
         Ok(ended.is_some())
     }
 
@@ -252,9 +266,8 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // It may have ended by itself, and what is gone already need not be removed.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        stop::end(&mut self.child);
+        // What is gone already need not be removed.
         let _ = fs::remove_file(&self.output);
         let _ = fs::remove_file(&self.windows);
     }

@@ -3,8 +3,12 @@
 mod disk;
 
 use std::fs;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use crate::outcome::{Outcome, fail};
 use crate::stop;
@@ -131,17 +135,28 @@ pub(crate) fn memory_kib(pid: u32, figure: &str) -> Outcome<u64> {
     number.ok_or_else(|| format!("{path} is not as expected"))
 }
 
+/// How long a program may run of which nobody knows how long it takes: volumes are filled, and waited for for ten minutes.
+const RUN_LIMIT: Duration = Duration::from_secs(1200);
+
 /// Runs a program to its end; its standard output, if it succeeded.
 pub(crate) fn run(command: &mut Command) -> Outcome<String> {
-    stop::check()?;
-    run_still(command)
+    let shown = shown(command);
+    succeeded(&shown, &output(command)?)
 }
 
 /// The same, also when the run was told to stop: what clears up.
 pub(crate) fn run_still(command: &mut Command) -> Outcome<String> {
     let shown = shown(command);
-    let output =
-        command.stdin(Stdio::null()).output().map_err(|error| format!("{shown}: {error}"))?;
+    succeeded(&shown, &carried_out(command, stop::wait_still)?)
+}
+
+/// The same, whether it succeeds or not: all that it says.
+pub(crate) fn output(command: &mut Command) -> Outcome<Output> {
+    stop::check()?;
+    carried_out(command, stop::wait)
+}
+
+fn succeeded(shown: &str, output: &Output) -> Outcome<String> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
         return Ok(text);
@@ -150,9 +165,34 @@ pub(crate) fn run_still(command: &mut Command) -> Outcome<String> {
     fail(format!("{shown}: {}\n{text}{said}", output.status))
 }
 
-/// Starts a program that hears and says nothing.
+fn carried_out(
+    command: &mut Command,
+    wait: fn(&mut Child, Duration) -> Outcome<ExitStatus>,
+) -> Outcome<Output> {
+    let shown = shown(command);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().map_err(|error| format!("{shown}: {error}"))?;
+    let (out, err) = (child.stdout.take().map(read_all), child.stderr.take().map(read_all));
+    // Of one that had to be ended nobody waits for the rest: who else holds its pipes may go on.
+    let status = wait(&mut child, RUN_LIMIT).map_err(|why| format!("{shown}: {why}"))?;
+    let bytes = |reader: Option<JoinHandle<Vec<u8>>>| {
+        reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
+    };
+    Ok(Output { status, stdout: bytes(out), stderr: bytes(err) })
+}
+
+fn read_all(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What was read before an error is still worth showing.
+        let _ = from.read_to_end(&mut bytes);
+        bytes
+    })
+}
+
+/// Starts a program that hears and says nothing, in a process group of its own.
 pub(crate) fn start_silent(command: &mut Command) -> Outcome<Child> {
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
     command.spawn().map_err(|error| format!("{}: {error}", shown(command)))
 }
 

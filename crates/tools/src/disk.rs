@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::fs::OFlags;
 
-use crate::{Outcome, ensure, is_root, missing, run, text, tool, wait_for};
+use crate::{Outcome, TOOL_LIMIT, ensure, is_root, missing, run, text, tool, wait_for};
 
 /// How long a mount or a device may take to appear or go.
 const APPEAR_LIMIT: Duration = Duration::from_secs(20);
@@ -43,9 +43,11 @@ impl Running {
         self.0.id()
     }
 
-    /// Waits for its end.
+    /// Waits for its end, as long as for any program that ends by itself: whether it succeeded.
     pub fn wait(&mut self) -> Outcome<bool> {
-        Ok(self.0.wait()?.success())
+        wait_for("a program to end", TOOL_LIMIT, || {
+            self.0.try_wait()?.map(|ended| ended.success()).ok_or_else(|| "it runs".into())
+        })
     }
 }
 
