@@ -56,6 +56,7 @@ pub(crate) const RESYNCING: &str = "3 replicas, one of them being copied";
 /// Requests in a second that each device does at most, where each copy has one: few enough that four clients should reach them.
 const REQUESTS_MAX: u64 = 2_000;
 
+pub(crate) const OWN_ALONE: &str = "1 replica, a device of its own";
 pub(crate) const OWN_PLAIN: &str = "nbdkit on a device of its own, 1 copy";
 pub(crate) const OWN_REPLICATED: &str = "3 replicas, a device for each";
 pub(crate) const OWN_RESYNCING: &str = "3 replicas, a device for each, one of them being copied";
@@ -214,7 +215,8 @@ pub(crate) fn on_own_devices(run: &Run) -> Outcome<Vec<Transactions>> {
     let mut devices = OwnDevices::new(&run.scratch, "own", size_mib);
     let device = devices.add()?;
     let limit = mirror::quarter(run, &device, size_mib)?.at_most(REQUESTS_MAX, mirror::BYTES_MAX);
-    let server = Server::nbdkit_file(&run.scratch, Path::new(&device))?;
+    let server = Server::nbdkit_file(&run.scratch, &devices.add_file()?)?;
+    let mut free = Some(device);
     let place = |number: usize| run.scratch.join(format!("own{number}"));
     let mut subjects = vec![plain(OWN_PLAIN, server, &place(0))?];
     for programs in &run.programs {
@@ -224,9 +226,20 @@ pub(crate) fn on_own_devices(run: &Run) -> Outcome<Vec<Transactions>> {
         for node in ["a", "b", "c"] {
             stores.push((node, devices.add()?));
         }
+        // On the device that was tried, if it is nobody's yet.
+        let one = [("a", free.take().map_or_else(|| devices.add(), Ok)?)];
         cluster.create_from("v", &mirror::description("majority", &stores, size_mib))?;
-        let volume = Target::Nbd(cluster.url("a", "v"));
+        cluster.create_from("alone", &mirror::description("majority", &one, size_mib))?;
+        let [volume, alone] = ["v", "alone"].map(|name| Target::Nbd(cluster.url("a", name)));
         fill(&volume, size_mib)?;
+        fill(&alone, size_mib)?;
+        subjects.push(Subject {
+            name: format!("{OWN_ALONE}{suffix}"),
+            tree: Tree::new(&alone, &place(subjects.len()))?,
+            pids: cluster.pids()?,
+            copied: None,
+            _server: None,
+        });
         subjects.push(Subject {
             name: format!("{OWN_REPLICATED}{suffix}"),
             tree: Tree::new(&volume, &place(subjects.len()))?,

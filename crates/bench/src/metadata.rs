@@ -13,6 +13,7 @@ use crate::fio::{Target, fill};
 use crate::outcome::{Outcome, complain, not_run};
 use crate::run::{Pace, Run, Subject};
 use crate::tables::{DEPTHS, Table, measure, raw};
+use crate::throttle::lift;
 
 /// Where memory is a file system.
 const MEMORY: &str = "/dev/shm";
@@ -83,6 +84,7 @@ impl InMemory {
             return Ok(None);
         }
         let device = Device::new(&self.directory.join(name), METADATA_MIB << 20)?;
+        lift(&device.device)?;
         let path = device.device.clone().into();
         self.devices.push(device);
         Ok(Some(path))

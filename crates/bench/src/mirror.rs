@@ -3,7 +3,8 @@
 //! One machine has one disk. So each copy is on a block device that is made a good deal slower than that (`throttle`), and
 //! the nodes are joined by a link as of Ethernet (`veth`): what is lost against the device alone is then mirroring.
 //!
-//! Always: all devices have the same limits; what is compared goes the same way to the device, or the shorter one.
+//! Always: all devices have the same limits; what is compared goes the same way to the device, or the shorter one, but for nbdkit, whose copy is in a
+//! file on a device of its own.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -22,11 +23,14 @@ use crate::run::{Run, Subject, Turns, order};
 use crate::sample::{median, spread};
 use crate::server::Server;
 use crate::tables::{Table, measure};
-use crate::throttle::{Limit, Throttle, no_throttle};
+use crate::throttle::{Limit, Throttle, lift, no_throttle};
 use crate::tree::Tree;
 
 /// More than the metadata of any volume here.
 const METADATA_MIB: u64 = 64;
+
+/// More than a file system takes for itself.
+const FILE_SYSTEM_MIB: u64 = 256;
 
 /// The disk is to be the limit, with time to spare for two nodes and their client on few cores.
 const REQUESTS_MAX: u64 = 8_000;
@@ -86,22 +90,42 @@ pub(crate) struct OwnDevices {
     scratch: PathBuf,
     name: &'static str,
     size_mib: u64,
+    /// Before the devices that they are on.
+    trees: Vec<Tree>,
     devices: Vec<Device>,
 }
 
 impl OwnDevices {
     /// None yet; each will have room for a volume of this size.
     pub(crate) fn new(scratch: &Path, name: &'static str, size_mib: u64) -> OwnDevices {
-        OwnDevices { scratch: scratch.to_path_buf(), name, size_mib, devices: Vec::new() }
+        let (scratch, trees, devices) = (scratch.to_path_buf(), Vec::new(), Vec::new());
+        OwnDevices { scratch, name, size_mib, trees, devices }
     }
 
     /// One more: where it is.
     pub(crate) fn add(&mut self) -> Outcome<String> {
+        self.add_with(METADATA_MIB)
+    }
+
+    fn add_with(&mut self, more_mib: u64) -> Outcome<String> {
         let file = self.scratch.join(format!("{}-{}.img", self.name, self.devices.len()));
-        let device = Device::new(&file, (self.size_mib + METADATA_MIB) << 20)?;
+        let device = Device::new(&file, (self.size_mib + more_mib) << 20)?;
         let path = device.device.clone();
         self.devices.push(device);
+        lift(&path)?;
         Ok(path)
+    }
+
+    /// One more with ext4 on it, and a file there of a volume's size, written whole: where that is. For who goes through the page cache: that of a
+    /// device is written back block by block, each of which the limit counts as a request; that of a file in pieces as long as they lie together.
+    pub(crate) fn add_file(&mut self) -> Outcome<PathBuf> {
+        let device = self.add_with(FILE_SYSTEM_MIB)?;
+        let place = self.scratch.join(format!("{}-{}-ext4", self.name, self.devices.len()));
+        let tree = Tree::new(&Target::File(device.into()), &place)?;
+        let file = tree.mount().join("copy");
+        self.trees.push(tree);
+        fill(&Target::File(file.clone()), self.size_mib)?;
+        Ok(file)
     }
 
     /// All of them are so slow until what this gives is dropped.
@@ -171,7 +195,7 @@ fn places(run: &Run, devices: &mut OwnDevices, path: String) -> Outcome<(Vec<Mad
     let (mut places, mut servers) = (Vec::new(), Vec::new());
     places.push(plain(DEVICE, Target::File(path.into()), Vec::new(), size_mib));
     if !run.pace.brief && run.has("nbdkit", "nbdkit file") {
-        let server = Server::nbdkit_file(&run.scratch, Path::new(&devices.add()?))?;
+        let server = Server::nbdkit_file(&run.scratch, &devices.add_file()?)?;
         places.push(plain("nbdkit file", Target::Nbd(server.url()), vec![server.pid()], size_mib));
         servers.push(server);
     }
@@ -383,7 +407,29 @@ fn write_and_sync(mount: &Path, file_mib: u64) -> Outcome<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ALONE, GONE, LARGE, SMALL, written_copies};
+    use std::fs;
+
+    use tools::missing;
+
+    use super::{ALONE, GONE, LARGE, OwnDevices, SMALL, cannot, written_copies};
+
+    #[test]
+    fn a_copy_that_goes_through_the_page_cache_is_a_file_that_is_written_whole() {
+        if cannot().is_some() || !missing(&["fio"]).is_empty() {
+            println!("NOT RUN: needs root, loop devices, limits of theirs, and fio");
+            return;
+        }
+        let place = std::env::temp_dir().join(format!("bench-own-{}", std::process::id()));
+        fs::create_dir_all(&place).expect("there is room");
+        let mut devices = OwnDevices::new(&place, "own", 16);
+        let file = devices.add_file().expect("it is made");
+        assert_eq!(fs::metadata(&file).expect("it is there").len(), 16 << 20);
+        let bytes = fs::read(&file).expect("it is there");
+        assert!(bytes.chunks(1 << 20).all(|piece| piece.iter().any(|&byte| byte != 0)));
+        drop(devices);
+        assert!(!file.exists(), "its file system is left");
+        fs::remove_dir_all(&place).expect("nothing is mounted there");
+    }
 
     #[test]
     fn a_write_ends_on_the_disks_of_those_that_are_there() {

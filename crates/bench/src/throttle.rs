@@ -24,6 +24,11 @@ impl Limit {
     }
 }
 
+impl Limit {
+    /// As the kernel is told that there is none.
+    const NONE: Limit = Limit { requests: 0, bytes: 0 };
+}
+
 /// Limits that hold.
 pub(crate) struct Throttle {
     groups: Vec<PathBuf>,
@@ -34,6 +39,15 @@ pub(crate) struct Throttle {
 pub(crate) fn no_throttle() -> Option<String> {
     let there = Path::new(ROOT).join("blkio.throttle.write_bps_device").exists();
     (!there).then(|| format!("there is no {ROOT} with blkio.throttle (cgroup v1)"))
+}
+
+/// Lifts what a run that died may have left on a device that is made anew: of a loop device the kernel keeps limits after it has gone, for the
+/// next of its number. Does nothing where there are no limits.
+pub(crate) fn lift(device: &str) -> Outcome<()> {
+    if no_throttle().is_some() {
+        return Ok(());
+    }
+    Throttle::new().limit(device, Limit::NONE)
 }
 
 impl Throttle {
@@ -73,7 +87,7 @@ impl Throttle {
 impl Drop for Throttle {
     fn drop(&mut self) {
         for number in &self.devices {
-            if let Err(why) = self.set(number, Limit { requests: 0, bytes: 0 }) {
+            if let Err(why) = self.set(number, Limit::NONE) {
                 complain(&why);
             }
         }
@@ -82,7 +96,37 @@ impl Drop for Throttle {
 
 #[cfg(test)]
 mod tests {
-    use super::Limit;
+    use std::fs;
+    use std::path::Path;
+
+    use tools::{Device, has_loops};
+
+    use super::{Limit, ROOT, Throttle, lift, no_throttle};
+
+    #[test]
+    fn what_a_run_that_died_left_on_a_device_does_not_hold_for_the_next() {
+        if let Some(why) = no_throttle().or((!has_loops()).then(|| "needs loop devices".to_owned()))
+        {
+            println!("NOT RUN: {why}");
+            return;
+        }
+        let file = std::env::temp_dir().join(format!("bench-throttle-{}", std::process::id()));
+        let device = Device::new(&file, 1 << 20).expect("there is a loop device");
+        let mut left = Throttle::new();
+        let limit = Limit { requests: 7_654_321, bytes: 7_654_321 };
+        left.limit(&device.device, limit).expect("it is told");
+        let holds = || {
+            ["iops", "bps"].map(|what| {
+                let path = Path::new(ROOT).join(format!("blkio.throttle.write_{what}_device"));
+                fs::read_to_string(path).expect("it is there").contains(" 7654321\n")
+            })
+        };
+        assert_eq!(holds(), [true, true]);
+        lift(&device.device).expect("it is told");
+        assert_eq!(holds(), [false, false]);
+        drop((left, device));
+        fs::remove_file(&file).expect("it is there");
+    }
 
     #[test]
     fn a_slow_disk_is_not_made_faster_by_a_limit() {

@@ -7,6 +7,7 @@ use tools::{Disk, text, tool, unmount};
 
 use crate::fio::Target;
 use crate::outcome::{Outcome, fail};
+use crate::throttle::lift;
 
 /// One that is mounted; ext4, and a volume by nbdfuse and a loop device.
 pub(crate) struct Tree {
@@ -23,6 +24,7 @@ impl Tree {
         let (device, disk) = match target {
             Target::Nbd(url) | Target::Load { url, .. } => {
                 let disk = Disk::attach(place, url, "4096")?;
+                lift(&disk.device)?;
                 (disk.device.clone(), Some(disk))
             }
             Target::File(path) => (text(path).to_owned(), None),
