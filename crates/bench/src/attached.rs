@@ -74,6 +74,7 @@ pub(crate) fn attach(
             pids: cluster.pids()?,
             size_mib,
             copies: u32::try_from(nodes.len()).unwrap_or(1),
+            cached: None,
         });
         disks.push(disk);
     }

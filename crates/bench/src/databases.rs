@@ -16,6 +16,7 @@ use serde::Serialize;
 use tools::database::{Home, Kind, MariaDb, PostgreSql, ask, serve, stop};
 use tools::{Running, missing, no_disk};
 
+use crate::cache;
 use crate::calls::Counter;
 use crate::cluster::{Cluster, Programs, Wanted};
 use crate::fio::{Target, fill, float};
@@ -150,7 +151,8 @@ struct Subject {
     pids: Vec<u32>,
     /// To be measured while a copy is made, too: called so.
     copied: Option<(String, Cluster)>,
-    _server: Option<Server>,
+    /// The one that is no cluster.
+    server: Option<Server>,
 }
 
 /// Whether there can be any; what is missing here is said to be left out.
@@ -187,14 +189,14 @@ pub(crate) fn on_one_disk(run: &Run) -> Outcome<Vec<Transactions>> {
             tree: Tree::new(&alone, &place(subjects.len()))?,
             pids: cluster.pids()?,
             copied: None,
-            _server: None,
+            server: None,
         });
         subjects.push(Subject {
             name: format!("{REPLICATED}{suffix}"),
             tree: Tree::new(&volume, &place(subjects.len()))?,
             pids: cluster.pids()?,
             copied: Some((format!("{RESYNCING}{suffix}"), cluster)),
-            _server: None,
+            server: None,
         });
     }
     let found = compare(run, subjects)?;
@@ -238,14 +240,14 @@ pub(crate) fn on_own_devices(run: &Run) -> Outcome<Vec<Transactions>> {
             tree: Tree::new(&alone, &place(subjects.len()))?,
             pids: cluster.pids()?,
             copied: None,
-            _server: None,
+            server: None,
         });
         subjects.push(Subject {
             name: format!("{OWN_REPLICATED}{suffix}"),
             tree: Tree::new(&volume, &place(subjects.len()))?,
             pids: cluster.pids()?,
             copied: Some((format!("{OWN_RESYNCING}{suffix}"), cluster)),
-            _server: None,
+            server: None,
         });
     }
     let _throttle = devices.limit(limit)?;
@@ -257,7 +259,7 @@ pub(crate) fn on_own_devices(run: &Run) -> Outcome<Vec<Transactions>> {
 fn plain(name: &str, server: Server, place: &Path) -> Outcome<Subject> {
     let tree = Tree::new(&Target::Nbd(server.url()), place)?;
     let pids = vec![server.pid()];
-    Ok(Subject { name: name.to_owned(), tree, pids, copied: None, _server: Some(server) })
+    Ok(Subject { name: name.to_owned(), tree, pids, copied: None, server: Some(server) })
 }
 
 /// Size of each volume.
@@ -317,9 +319,10 @@ fn of<K: Kind>(
     let mut turns = Vec::new();
     for (subject, home) in subjects.iter().zip(&homes) {
         let (name, pids) = (&*subject.name, &subject.pids[..]);
-        turns.push(Turn { name, home, pids, copied: None });
+        let cached = subject.server.as_ref().and_then(Server::cached);
+        turns.push(Turn { name, home, pids, copied: None, cached });
         if let Some((name, cluster)) = &subject.copied {
-            turns.push(Turn { name, home, pids, copied: Some(cluster) });
+            turns.push(Turn { name, home, pids, copied: Some(cluster), cached: None });
         }
     }
     let mut all = Vec::new();
@@ -339,6 +342,14 @@ struct Turn<'a> {
     pids: &'a [u32],
     /// One copy of this cluster's volume is made anew meanwhile.
     copied: Option<&'a Cluster>,
+    /// What its server keeps its copy in, if it goes through the page cache.
+    cached: Option<PathBuf>,
+}
+
+impl Turn<'_> {
+    fn settle(&self) -> Outcome<()> {
+        self.cached.as_deref().map_or(Ok(()), cache::settle)
+    }
 }
 
 /// One benchmark on all of them; the first is what the others are compared with.
@@ -387,6 +398,7 @@ fn once(run: &Run, benchmark: &Benchmark, turn: &Turn) -> Outcome<Seen> {
         anew.look()?;
     }
     let (mut looks, mut copying) = (0, 0);
+    turn.settle()?;
     let before_ms = processor_ms(turn.pids)?;
     let told = carried_out(run, benchmark, turn.home, seconds(run), || {
         let Some(anew) = &mut anew else { return Ok(()) };
@@ -395,6 +407,7 @@ fn once(run: &Run, benchmark: &Benchmark, turn: &Turn) -> Outcome<Seen> {
         Ok(())
     })?;
     let used_ms = processor_ms(turn.pids)?.saturating_sub(before_ms);
+    turn.settle()?;
     if let Some(cluster) = turn.copied {
         cluster.wait("v", "in-sync", 600)?;
     }

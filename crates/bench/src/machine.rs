@@ -73,7 +73,7 @@ fn version(tool: &str, said: &str) -> String {
 impl Machine {
     /// This one, for a run whose files lie there, and that wants these tables.
     pub(crate) fn describe(scratch: &Path, wants: impl Fn(&str) -> bool) -> Machine {
-        let (disk, file_system) = disk::describe(scratch);
+        let (disk, file_system) = place_of(scratch);
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let field = |text: &str, name: &str| {
             let line = text.lines().find(|line| line.starts_with(name));
@@ -94,6 +94,11 @@ impl Machine {
             tools: tools(wants),
         }
     }
+}
+
+/// The disk and the file system that a path is on, in words.
+pub(crate) fn place_of(path: &Path) -> (String, String) {
+    disk::describe(path)
 }
 
 /// Where a tool is, if it is on the search path.

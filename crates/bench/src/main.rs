@@ -8,6 +8,7 @@
 //! by a signal.
 
 mod attached;
+mod cache;
 mod calls;
 mod ceph;
 mod changes;

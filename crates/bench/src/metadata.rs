@@ -147,6 +147,7 @@ pub(crate) fn metadata(run: &Run) -> Outcome<Table> {
                     pids: cluster.pids()?,
                     size_mib,
                     copies: 2,
+                    cached: None,
                 });
             }
         }

@@ -22,7 +22,7 @@ use crate::resync::{self, Case, Changes, Place, Resync};
 use crate::run::{Run, Subject, Turns, order};
 use crate::sample::{median, spread};
 use crate::server::Server;
-use crate::tables::{Table, measure};
+use crate::tables::{Table, measure, of_server, raw};
 use crate::throttle::{Limit, Throttle, lift, no_throttle};
 use crate::tree::Tree;
 
@@ -193,10 +193,12 @@ pub(crate) fn mirror(run: &Run) -> Outcome<Option<(Vec<Table>, Mirror)>> {
 fn places(run: &Run, devices: &mut OwnDevices, path: String) -> Outcome<(Vec<Made>, Vec<Server>)> {
     let size_mib = devices.size_mib;
     let (mut places, mut servers) = (Vec::new(), Vec::new());
-    places.push(plain(DEVICE, Target::File(path.into()), Vec::new(), size_mib));
+    let device = Subject { name: DEVICE.to_owned(), ..raw(path.into(), size_mib) };
+    places.push(Made { subject: device, cluster: None });
     if !run.pace.brief && run.has("nbdkit", "nbdkit file") {
         let server = Server::nbdkit_file(&run.scratch, &devices.add_file()?)?;
-        places.push(plain("nbdkit file", Target::Nbd(server.url()), vec![server.pid()], size_mib));
+        let subject = of_server("nbdkit file", &server, size_mib);
+        places.push(Made { subject, cluster: None });
         servers.push(server);
     }
     for programs in &run.programs {
@@ -283,11 +285,6 @@ pub(crate) fn quarter(run: &Run, device: &str, size_mib: u64) -> Outcome<Limit> 
     Ok(Limit { requests, bytes })
 }
 
-fn plain(name: &str, target: Target, pids: Vec<u32>, size_mib: u64) -> Made {
-    let subject = Subject { name: name.to_owned(), target, pids, size_mib, copies: 1 };
-    Made { subject, cluster: None }
-}
-
 /// A volume, v, filled, with these stores; on one node, or on two that are apart.
 fn cluster(
     run: &Run,
@@ -313,7 +310,8 @@ fn cluster(
     }
     let copies = written_copies(name, stores.len());
     let name = format!("{name}{}", run.suffix(programs));
-    let subject = Subject { name, target, pids: cluster.pids()?, size_mib, copies };
+    let (pids, cached) = (cluster.pids()?, None);
+    let subject = Subject { name, target, pids, size_mib, copies, cached };
     Ok(Made { subject, cluster: Some(cluster) })
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use replica::door::Geometry;
 
+use crate::cache;
 use crate::calls::Counter;
 use crate::cluster::Programs;
 use crate::fio::{self, Target, Workload, float};
@@ -183,6 +184,8 @@ pub(crate) struct Subject {
     pub(crate) size_mib: u64,
     /// On how many disks a write ends.
     pub(crate) copies: u32,
+    /// The file that its server keeps its copy in, if it goes through the page cache.
+    pub(crate) cached: Option<PathBuf>,
 }
 
 impl Subject {
@@ -191,13 +194,20 @@ impl Subject {
         let fio = |seconds| {
             fio::measure(&self.target, workload, self.size_mib, seconds, threads, &run.scratch)
         };
+        self.settle()?;
         if run.pace.warm_seconds() > 0.0 {
             fio(run.pace.warm_seconds())?;
         }
         let before = machine::processor_ms(&self.pids)?;
         let seen = fio(run.pace.seconds())?;
         let used = machine::processor_ms(&self.pids)?.saturating_sub(before);
+        // What it has still to write is not to be written while others are measured.
+        self.settle()?;
         Ok(seen.sample(float(used) * 1000.0 / float(seen.requests)))
+    }
+
+    fn settle(&self) -> Outcome<()> {
+        self.cached.as_deref().map_or(Ok(()), cache::settle)
     }
 
     /// System calls of its processes per request, counted in a run of their own: the median of a few. `None` where that cannot be

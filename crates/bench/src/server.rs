@@ -17,6 +17,7 @@ const START_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) struct Server {
     child: Child,
     socket: PathBuf,
+    cached: Option<PathBuf>,
 }
 
 impl Server {
@@ -34,7 +35,9 @@ impl Server {
         let mut command = Command::new("nbdkit");
         command.args(["--foreground", "--exit-with-parent", "--unix"]).arg(&socket);
         command.args(["file", "cache=none"]).arg(file);
-        Server::start(&mut command, socket)
+        let mut server = Server::start(&mut command, socket)?;
+        server.cached = Some(file.to_path_buf());
+        Ok(server)
     }
 
     /// qemu-nbd with io_uring and O_DIRECT.
@@ -49,7 +52,7 @@ impl Server {
     fn start(command: &mut Command, socket: PathBuf) -> Outcome<Server> {
         let words = shown(command);
         let child = start_silent(command)?;
-        let mut server = Server { child, socket };
+        let mut server = Server { child, socket, cached: None };
         let begun = Instant::now();
         while !server.socket.exists() {
             let ended = server.child.try_wait().map_err(|error| error.to_string())?;
@@ -64,6 +67,11 @@ impl Server {
     /// Where fio finds it.
     pub(crate) fn url(&self) -> String {
         format!("nbd+unix:///?socket={}", self.socket.display())
+    }
+
+    /// The file that it goes to by the page cache, if it does.
+    pub(crate) fn cached(&self) -> Option<PathBuf> {
+        self.cached.clone()
     }
 
     /// Its process.

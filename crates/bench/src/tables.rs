@@ -255,7 +255,8 @@ pub(crate) fn protocols(run: &Run) -> Outcome<Table> {
             let name = format!("{name}{}", run.suffix(programs));
             // The same client for both revisions.
             let target = Target::Load { program: run.programs[0].directory.join("load"), url };
-            subjects.push(Subject { name, target, pids: cluster.pids()?, size_mib, copies: 3 });
+            let (pids, cached) = (cluster.pids()?, None);
+            subjects.push(Subject { name, target, pids, size_mib, copies: 3, cached });
         }
         clusters.push(cluster);
     }
@@ -369,6 +370,7 @@ fn one(
         pids: cluster.pids()?,
         size_mib,
         copies: u32::try_from(replicas).unwrap_or(1),
+        cached: None,
     });
     Ok(cluster)
 }
@@ -401,6 +403,7 @@ fn ceph(run: &Run, size_mib: u64, subjects: &mut Vec<Subject>) -> Outcome<Option
         pids,
         size_mib,
         copies: 3,
+        cached: None,
     });
     Ok(Some(ceph))
 }
@@ -408,12 +411,13 @@ fn ceph(run: &Run, size_mib: u64, subjects: &mut Vec<Subject>) -> Outcome<Option
 /// The disk itself.
 pub(crate) fn raw(file: PathBuf, size_mib: u64) -> Subject {
     let (name, target) = ("raw".to_owned(), Target::File(file));
-    Subject { name, target, pids: Vec::new(), size_mib, copies: 1 }
+    Subject { name, target, pids: Vec::new(), size_mib, copies: 1, cached: None }
 }
 
-fn of_server(name: &str, server: &Server, size_mib: u64) -> Subject {
+pub(crate) fn of_server(name: &str, server: &Server, size_mib: u64) -> Subject {
     let (target, pids) = (Target::Nbd(server.url()), vec![server.pid()]);
-    Subject { name: name.to_owned(), target, pids, size_mib, copies: 1 }
+    let (name, cached) = (name.to_owned(), server.cached());
+    Subject { name, target, pids, size_mib, copies: 1, cached }
 }
 
 /// Measures every workload on every subject, by turns, with as many instances at once as `threads` says.

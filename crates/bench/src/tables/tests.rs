@@ -20,7 +20,7 @@ fn table(rows: Vec<Row>) -> Table {
 
 fn three_copies() -> Subject {
     let (name, target) = ("3 replicas".to_owned(), Target::Nbd(String::new()));
-    Subject { name, target, pids: vec![1], size_mib: 1, copies: 3 }
+    Subject { name, target, pids: vec![1], size_mib: 1, copies: 3, cached: None }
 }
 
 #[test]
