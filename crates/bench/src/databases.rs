@@ -391,14 +391,22 @@ fn seconds(run: &Run) -> u64 {
     }
 }
 
+/// How long it runs before, which does not count; `None`: not at all.
+fn warm_seconds(pace: Pace) -> Option<u64> {
+    pace.full.then_some(3)
+}
+
 /// Runs a benchmark to its end; with a cluster one copy is made anew all the time.
 fn once(run: &Run, benchmark: &Benchmark, turn: &Turn) -> Outcome<Seen> {
+    turn.settle()?;
+    if let Some(seconds) = warm_seconds(run.pace) {
+        carried_out(run, benchmark, turn.home, seconds, || Ok(()))?;
+    }
     let mut anew = turn.copied.map(|cluster| Anew::new(cluster, COPIED));
     if let Some(anew) = &mut anew {
         anew.look()?;
     }
     let (mut looks, mut copying) = (0, 0);
-    turn.settle()?;
     let before_ms = processor_ms(turn.pids)?;
     let told = carried_out(run, benchmark, turn.home, seconds(run), || {
         let Some(anew) = &mut anew else { return Ok(()) };
@@ -586,7 +594,15 @@ fn weight_of_half(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Told, p99_ms, told_by_pgbench, told_by_sysbench};
+    use super::{Told, p99_ms, told_by_pgbench, told_by_sysbench, warm_seconds};
+    use crate::run::{Pace, Turns};
+
+    #[test]
+    fn a_database_is_warmed_up_in_long_runs_only() {
+        let pace = |full, brief| Pace { full, sanity: false, brief, turns: Turns::Usual };
+        assert!(warm_seconds(pace(true, false)).is_some());
+        assert_eq!([pace(false, true), pace(false, false)].map(warm_seconds), [None, None]);
+    }
 
     #[test]
     fn what_benchmarks_say_is_understood() {
