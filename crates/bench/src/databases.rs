@@ -402,7 +402,7 @@ fn once(run: &Run, benchmark: &Benchmark, turn: &Turn) -> Outcome<Seen> {
     if let Some(seconds) = warm_seconds(run.pace) {
         carried_out(run, benchmark, turn.home, seconds, || Ok(()))?;
     }
-    let mut anew = turn.copied.map(|cluster| Anew::new(cluster, COPIED));
+    let mut anew = turn.copied.map(|cluster| Anew::new(cluster.watch("v", COPIED)));
     if let Some(anew) = &mut anew {
         anew.look()?;
     }

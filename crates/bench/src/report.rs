@@ -27,8 +27,8 @@ use crate::targets;
 
 /// Of the layout of NAME.json: 2 since own times are null where the disk itself was not measured, and memory under load is there; 3 since
 /// latencies run from the request on, and each part says how long it took and what others used meanwhile; 4 since the command line is there; 5 since
-/// samples say what the second half of their time was in parts of the first; 6 since databases and fail-over are two parts each, and it is said which tables
-/// were asked for.
+/// samples say what the second half of their time was in parts of the first; 6 since databases and fail-over are two parts each, it is said which tables
+/// were asked for, and how often as long an application waits beside a resync is told round by round.
 pub(crate) const VERSION: u32 = 6;
 
 /// Everything.
@@ -317,12 +317,13 @@ fn resync_text(resyncs: &[Resync], page: &mut String) {
         .expect("a string takes all");
         if resync.alone_p99_us > 0.0 {
             let (low, high) = resync.range_beside_p99_us;
+            let (least, most) = resync.range_p99_ratio;
             writeln!(
                 page,
-                "{:.0} | {:.0} ({low:.0}..{high:.0}) | {:.2} | {:.0} | {:.0} | {:.0} |",
+                "{:.0} | {:.0} ({low:.0}..{high:.0}) | {:.2} ({least:.2}..{most:.2}) | {:.0} | {:.0} | {:.0} |",
                 resync.alone_p99_us,
                 resync.beside_p99_us,
-                resync.beside_p99_us / resync.alone_p99_us,
+                resync.p99_ratio,
                 resync.alone_iops,
                 resync.beside_iops,
                 resync.copied_percent

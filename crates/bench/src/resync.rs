@@ -4,8 +4,8 @@
 //! anew as often as it comes to its end, as long as the application runs: a copy in memory is made long before an application has been
 //! measured.
 //!
-//! Always: what changed meanwhile is known, and each round has a measurement of the application without a resync just before it. Beside an
-//! application only times count in which both went on.
+//! Always: what changed meanwhile is known, and each round has a measurement of the application without a resync just before it, with as many
+//! looks at the replica: what looks cost is in both. Beside an application only times count in which both went on.
 //!
 //! Not here: how a look is had, and what looks say (`watch`).
 
@@ -64,6 +64,10 @@ pub(crate) struct Resync {
     pub(crate) beside_p99_us: f64,
     /// The smallest and the largest with it.
     pub(crate) range_beside_p99_us: (f64, f64),
+    /// How often as long the application's 99th percentile is with it: the median of the rounds' ratios, the smallest and the largest; 0 without
+    /// an application.
+    pub(crate) p99_ratio: f64,
+    pub(crate) range_p99_ratio: (f64, f64),
     pub(crate) alone_iops: f64,
     pub(crate) beside_iops: f64,
     /// How much of the application's time a copy was being made, in per cent; 0 without an application.
@@ -145,6 +149,21 @@ impl Place<'_> {
         fio::start(self.target, &LOAD, self.size_mib, load_seconds(run), 1, &run.scratch)
     }
 
+    /// The application, and a look every now and then as long as it runs.
+    fn watched(
+        &self,
+        run: &Run,
+        mut look: impl FnMut(Duration) -> Outcome<()>,
+    ) -> Outcome<fio::Seen> {
+        let mut job = self.start(run)?;
+        let begun = Instant::now();
+        while !job.has_ended()? {
+            look(begun.elapsed())?;
+            thread::sleep(LOOK);
+        }
+        job.finish()
+    }
+
     fn once(&mut self, run: &Run, case: Case) -> Outcome<Resync> {
         match case.beside {
             true => self.beside(run),
@@ -180,23 +199,20 @@ impl Place<'_> {
     /// Resyncs of all of it, one after the other, as long as an application runs.
     fn beside(&mut self, run: &Run) -> Outcome<Resync> {
         // Each beside a measurement of its own, for disks and neighbours change.
-        let alone = self.load(run)?;
+        let mut watch = self.cluster.watch("v", self.node);
+        let alone = self.watched(run, |_| watch.look().map(drop))?;
         let limit = Duration::from_secs_f64(load_seconds(run));
         let lead = BEGIN.min(limit / 4);
-        let mut anew = Anew::new(self.cluster, self.node);
+        let mut anew = Anew::new(watch);
         let mut follow = Follow::default();
-        let mut job = self.start(run)?;
-        let begun = Instant::now();
-        while !job.has_ended()? {
+        let seen = self.watched(run, |at| {
             let replica = anew.look()?;
-            let at = begun.elapsed();
             // fio comes later than it is started, and goes later than it is to end.
             if at >= lead && at <= limit {
                 follow.see(at, progress(&replica));
             }
-            thread::sleep(LOOK);
-        }
-        let seen = job.finish()?;
+            Ok(())
+        })?;
         self.cluster.wait("v", "in-sync", SYNC_SECONDS)?;
         let (bytes, time) = follow.seen();
         if bytes == 0 {
@@ -210,6 +226,7 @@ impl Place<'_> {
             longest_stop_ms: follow.longest_stop().as_secs_f64() * 1000.0,
             alone_p99_us: alone.p99_us,
             beside_p99_us: seen.p99_us,
+            p99_ratio: seen.p99_us / alone.p99_us.max(1e-9),
             alone_iops: alone.iops,
             beside_iops: seen.iops,
             copied_percent: follow.percent(),
@@ -219,17 +236,15 @@ impl Place<'_> {
 }
 
 /// The copy of a node of volume `v`, which is made anew as often as it has come to its end.
-pub(crate) struct Anew<'a> {
-    cluster: &'a Cluster,
+pub(crate) struct Anew {
     watch: Watch,
-    node: &'a str,
     /// When it was begun, until that was heard of.
     told: Option<Instant>,
 }
 
-impl<'a> Anew<'a> {
-    pub(crate) fn new(cluster: &'a Cluster, node: &'a str) -> Anew<'a> {
-        Anew { cluster, watch: cluster.watch("v", node), node, told: None }
+impl Anew {
+    pub(crate) fn new(watch: Watch) -> Anew {
+        Anew { watch, told: None }
     }
 
     /// How it is; if it is whole it is worthless from now on.
@@ -238,7 +253,7 @@ impl<'a> Anew<'a> {
         if !replica.in_sync {
             self.told = None;
         } else if self.told.is_none_or(|told| told.elapsed() > HEAR) {
-            self.cluster.ok(&["resource", "invalidate", "v", "--node", self.node])?;
+            self.watch.invalidate()?;
             self.told = Some(Instant::now());
         }
         Ok(replica)
@@ -274,6 +289,8 @@ fn medians(kind: String, rounds: &[Resync]) -> Resync {
         alone_p99_us: of(|round| round.alone_p99_us),
         beside_p99_us: of(|round| round.beside_p99_us),
         range_beside_p99_us: spread(&all(|round| round.beside_p99_us)),
+        p99_ratio: of(|round| round.p99_ratio),
+        range_p99_ratio: spread(&all(|round| round.p99_ratio)),
         alone_iops: of(|round| round.alone_iops),
         beside_iops: of(|round| round.beside_iops),
         copied_percent: of(|round| round.copied_percent),
@@ -339,6 +356,19 @@ mod tests {
         let quarter = Changes::Quarter { block_kib: 4 };
         assert_eq!(of(quarter, false), "idle, 1024 of 4096 MiB in scattered 4K");
         assert_eq!(of(Changes::All, true), "beside 4K random write, depth 16");
+    }
+
+    #[test]
+    fn how_often_as_long_an_application_waits_is_told_round_by_round() {
+        // The machine was twice as slow in the second round, without and with a resync.
+        let round = |alone_p99_us: f64, beside_p99_us: f64| {
+            let p99_ratio = beside_p99_us / alone_p99_us;
+            Resync { alone_p99_us, beside_p99_us, p99_ratio, ..Resync::default() }
+        };
+        let rounds = [round(100.0, 150.0), round(200.0, 300.0), round(100.0, 180.0)];
+        let found = medians("some".to_owned(), &rounds);
+        assert_eq!((found.p99_ratio, found.range_p99_ratio), (1.5, (1.5, 1.8)));
+        assert_eq!(found.beside_p99_us / found.alone_p99_us, 1.8);
     }
 
     #[test]

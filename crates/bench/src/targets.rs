@@ -299,8 +299,7 @@ impl List<'_> {
         let idle = resync("file, idle, all").zip(found.copy_mib_per_second);
         let idle = idle.map(|(resync, copy)| resync.mib_per_second / copy);
         let beside = ["memory", "file"].map(|store| {
-            let ratio = resync(&format!("{store}, beside"))
-                .map(|one| one.beside_p99_us / one.alone_p99_us.max(1e-9));
+            let ratio = resync(&format!("{store}, beside")).map(|one| one.p99_ratio);
             (store, ratio)
         });
         // As long as it is unless a node is told otherwise.

@@ -1,7 +1,7 @@
 //! Looks at a replica, many in a second, and what they say of its resyncs.
 //!
-//! A look is a question on an admin socket whose connection stays open: `lockstep status` would start a process for each, and the
-//! application beside it would feel that.
+//! A look is a question on an admin socket whose connection stays open, and so is told what is to be copied anew: `lockstep status` or
+//! `lockstep resource invalidate` would start a process for each, and the application beside it would feel that.
 //!
 //! Always: the primary is asked, for it drives resyncs; a rate is of times only of which both ends were seen.
 
@@ -11,7 +11,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use wire::admin::{
-    Answer, Command, Lines, ReplicaStatus, Reply, Request, ResourceStatus, decode_line, encode_line,
+    Answer, Command, Lines, Operation, ReplicaStatus, Reply, Request, ResourceStatus, decode_line,
+    encode_line,
 };
 
 use crate::fio::float;
@@ -31,11 +32,14 @@ pub(crate) struct Watch {
     node: String,
     /// Which of them is asked, as long as its connection lasts.
     asked: Option<(usize, Line)>,
+    /// To the node itself, once it was told something.
+    told: Option<Line>,
 }
 
 impl Watch {
     pub(crate) fn new(nodes: Vec<(String, PathBuf)>, resource: &str, node: &str) -> Watch {
-        Watch { nodes, resource: resource.to_owned(), node: node.to_owned(), asked: None }
+        let (resource, node) = (resource.to_owned(), node.to_owned());
+        Watch { nodes, resource, node, asked: None, told: None }
     }
 
     /// How the replica is.
@@ -54,6 +58,24 @@ impl Watch {
         }
         let found = status.replicas.into_iter().find(|replica| replica.node == self.node);
         found.ok_or_else(|| format!("{} is not listed for {}", self.node, self.resource))
+    }
+
+    /// Tells the node that its replica is worthless, and is to be made anew from the others.
+    pub(crate) fn invalidate(&mut self) -> Outcome<()> {
+        let operation = Operation::Invalidate {};
+        let command = Command::Operation { resource: self.resource.clone(), operation };
+        // One that ended since is met anew once.
+        if let Some(line) = &mut self.told
+            && line.change(command.clone()).is_ok()
+        {
+            return Ok(());
+        }
+        let mut nodes = self.nodes.iter().filter(|(name, _)| *name == self.node);
+        let (_, socket) = nodes.next().ok_or_else(|| format!("there is no node {}", self.node))?;
+        let mut line = Line::open(socket)?;
+        line.change(command)?;
+        self.told = Some(line);
+        Ok(())
     }
 
     /// Asks the node that was asked last; if it is gone, the next that is there.
@@ -99,18 +121,29 @@ impl Line {
 
     fn status(&mut self, resource: &str) -> Outcome<ResourceStatus> {
         let command = Command::Status { resource: Some(resource.to_owned()) };
+        match self.answer(command)? {
+            Answer::Status(status) => {
+                status.resources.into_iter().next().ok_or("it knows none".to_owned())
+            }
+            other => fail(format!("not an answer to that: {other:?}")),
+        }
+    }
+
+    fn change(&mut self, command: Command) -> Outcome<()> {
+        match self.answer(command)? {
+            Answer::Done {} => Ok(()),
+            other => fail(format!("not an answer to that: {other:?}")),
+        }
+    }
+
+    fn answer(&mut self, command: Command) -> Outcome<Answer> {
         let mut bytes = Vec::new();
         encode_line(&Request::new(1, command), &mut bytes).map_err(|error| error.to_string())?;
         self.stream.write_all(&bytes).map_err(|error| error.to_string())?;
         let line = self.line()?;
         let reply: Reply = decode_line(&line).map_err(|error| error.to_string())?;
         match reply.outcome {
-            wire::admin::Outcome::Result(answer) => match *answer {
-                Answer::Status(status) => {
-                    status.resources.into_iter().next().ok_or("it knows none".to_owned())
-                }
-                other => fail(format!("not an answer to that: {other:?}")),
-            },
+            wire::admin::Outcome::Result(answer) => Ok(*answer),
             wire::admin::Outcome::Error(failure) => fail(format!("{failure:?}")),
         }
     }
@@ -189,9 +222,46 @@ impl Follow {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+    use std::thread;
     use std::time::Duration;
 
-    use super::Follow;
+    use wire::admin::{Answer, Command, Operation, Reply, Request, decode_line, encode_line};
+
+    use super::{Follow, Watch};
+
+    #[test]
+    fn a_node_is_told_by_its_own_socket_over_one_connection_and_met_anew_when_that_ends() {
+        let socket = std::env::temp_dir().join(format!("bench-watch-{}", std::process::id()));
+        let listener = UnixListener::bind(&socket).expect("it is a new place");
+        // Two requests by the first connection, one by the second.
+        let node = thread::spawn(move || {
+            for count in [2, 1] {
+                let (stream, _) = listener.accept().expect("somebody comes");
+                let mut lines = BufReader::new(stream.try_clone().expect("there is room"));
+                for _ in 0..count {
+                    let mut line = Vec::new();
+                    lines.read_until(b'\n', &mut line).expect("it is a line");
+                    let request: Request = decode_line(&line).expect("it is a request");
+                    let operation = Operation::Invalidate {};
+                    let wanted = Command::Operation { resource: "v".to_owned(), operation };
+                    assert_eq!(request.command, wanted);
+                    let mut bytes = Vec::new();
+                    let reply = Reply::result(request.id, Answer::Done {});
+                    encode_line(&reply, &mut bytes).expect("it is short");
+                    (&stream).write_all(&bytes).expect("somebody reads");
+                }
+            }
+        });
+        let nodes = vec![("a".to_owned(), "/nowhere".into()), ("c".to_owned(), socket.clone())];
+        let mut watch = Watch::new(nodes, "v", "c");
+        for _ in 0..3 {
+            watch.invalidate().expect("it is told");
+        }
+        node.join().expect("it was told so");
+        std::fs::remove_file(&socket).expect("it is there");
+    }
 
     const TOTAL: u64 = 1000;
 
