@@ -1,5 +1,5 @@
-//! What else uses this machine's processors: whether anything does when a table is to begin, and what other programs took while it was
-//! made.
+//! What else uses this machine's processors and disks: whether anything does when a table is to begin, and what processor time other programs took
+//! while it was made.
 //!
 //! The load average tells neither: it is also of the tables before.
 //!
@@ -7,6 +7,8 @@
 //! one started, by whatever way; nodes leave their parents, and are known by the run's directory in their command lines.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,6 +33,9 @@ const NAP: Duration = Duration::from_millis(50);
 const IDLE_OVER: Duration = Duration::from_secs(2);
 const IDLE_PERCENT: f64 = 5.0;
 
+/// How much of that time a disk may be busy: what a file system writes of its own now and then.
+const DISK_IDLE_PERCENT: f64 = 5.0;
+
 /// How long that is waited for.
 const IDLE_LIMIT: Duration = Duration::from_secs(600);
 
@@ -47,6 +52,8 @@ pub(crate) struct Part {
     pub(crate) waited_seconds: f64,
     /// What was busy of all processors when it began, in per cent; `None`: nobody looked.
     pub(crate) busy_percent: Option<f64>,
+    /// For how much of the time the busiest disk was busy then, in per cent.
+    pub(crate) disk_percent: Option<f64>,
     /// What other programs used meanwhile, in per cent of one core.
     pub(crate) others_percent: f64,
 }
@@ -113,15 +120,19 @@ impl Neighbours {
         let idle = if waits { wait_until_idle(table).map(Some) } else { Ok(None) };
         let waited = begun.elapsed().saturating_sub(IDLE_OVER).as_secs_f64();
         let (before, begun) = (self.ticks(), Instant::now());
-        let (made, busy_percent) = match idle {
-            Ok(busy_percent) => (make(), busy_percent),
+        let (made, busy) = match idle {
+            Ok(busy) => (make(), busy),
             Err(why) => (Err(why), None),
         };
         let seconds = begun.elapsed().as_secs_f64();
         let used = float(self.ticks() - before) / float(TICKS_PER_SECOND);
         let waited_seconds = if waits { waited } else { 0.0 };
         let others_percent = used * 100.0 / seconds.max(1e-9);
-        (made, Part { table, seconds, waited_seconds, busy_percent, others_percent })
+        let busy_percent = busy.map(|busy: Busy| busy.processors);
+        let disk_percent = busy.map(|busy| busy.disk);
+        let part =
+            Part { table, seconds, waited_seconds, busy_percent, disk_percent, others_percent };
+        (made, part)
     }
 
     /// What others have used since this began, up to now.
@@ -150,30 +161,81 @@ impl Tally {
     }
 }
 
-/// Waits until this machine has nothing to do, or long enough; says what was busy at last.
-fn wait_until_idle(table: &str) -> Outcome<f64> {
+/// What is busy of a machine, in per cent: of all its processors, and of the time of the busiest disk.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Busy {
+    processors: f64,
+    disk: f64,
+}
+
+impl Busy {
+    fn is_idle(self) -> bool {
+        self.processors < IDLE_PERCENT && self.disk < DISK_IDLE_PERCENT
+    }
+}
+
+impl fmt::Display for Busy {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Busy { processors, disk } = self;
+        write!(to, "{processors:.0} % of its processors and {disk:.0} % of a disk's time are used")
+    }
+}
+
+/// Waits until this machine has nothing to do, or long enough; says what was busy at last. What is still to be written is written first: it would
+/// be while something is measured.
+fn wait_until_idle(table: &str) -> Outcome<Busy> {
+    rustix::fs::sync();
     let begun = Instant::now();
     let mut is_said = false;
     loop {
-        let before = processors()?;
-        let until = Instant::now() + IDLE_OVER;
+        let (before, disks_before, since) = (processors()?, disks_ms(), Instant::now());
+        let until = since + IDLE_OVER;
         while Instant::now() < until {
             stop::check()?;
             thread::sleep(NAP);
         }
-        let busy = busy_percent(before, processors()?);
-        if busy < IDLE_PERCENT {
+        let processors = busy_percent(before, processors()?);
+        let disk = busiest_percent(&disks_before, &disks_ms(), since.elapsed());
+        let busy = Busy { processors, disk };
+        if busy.is_idle() {
             return Ok(busy);
         }
         if begun.elapsed() > IDLE_LIMIT {
-            complain(format!("{table}: begun on a machine that is not idle: {busy:.0} % is busy"));
+            complain(format!("{table}: begun on a machine that is not idle: {busy}"));
             return Ok(busy);
         }
         if !is_said {
-            complain(format!("{table}: waits until the machine is idle: {busy:.0} % is busy"));
+            complain(format!("{table}: waits until the machine is idle: {busy}"));
             is_said = true;
         }
     }
+}
+
+/// How long each disk was busy since the machine began, in ms.
+fn disks_ms() -> BTreeMap<OsString, u64> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+        // One that goes meanwhile is not seen.
+        let text = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        all.extend(disk_ms(&text).map(|busy_ms| (entry.file_name(), busy_ms)));
+    }
+    all
+}
+
+/// The same of a disk's `stat`: the tenth of its figures, `io_ticks`.
+fn disk_ms(text: &str) -> Option<u64> {
+    text.split_whitespace().nth(9)?.parse().ok()
+}
+
+/// How much of this time the disk was busy that was so most, in per cent.
+fn busiest_percent(
+    before: &BTreeMap<OsString, u64>,
+    after: &BTreeMap<OsString, u64>,
+    time: Duration,
+) -> f64 {
+    let of = |(name, ms): (&OsString, &u64)| Some(float(ms.saturating_sub(*before.get(name)?)));
+    let busiest = after.iter().filter_map(of).fold(0.0, f64::max);
+    busiest / 10.0 / time.as_secs_f64().max(1e-9)
 }
 
 /// Ticks in which processors were busy, and all of them.
@@ -291,7 +353,31 @@ fn ended_below<'a>(before: &'a Look, now: &Look, pid: u32) -> Vec<&'a Process> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Look, Process, busy_and_all, busy_percent, inherit, process, used_by_others};
+    use std::collections::BTreeMap;
+    use std::ffi::OsString;
+    use std::time::Duration;
+
+    use super::{
+        Busy, Look, Process, busiest_percent, busy_and_all, busy_percent, disk_ms, inherit,
+        process, used_by_others,
+    };
+
+    #[test]
+    fn a_machine_whose_processors_are_idle_and_whose_disk_is_not_is_not_idle() {
+        let stat = "  9 1 2 3 40 5 6 7 0 1234 99 0 0 0 0 0 0\n";
+        assert_eq!((disk_ms(stat), disk_ms("9 1")), (Some(1234), None));
+        let at = |all: &[(&str, u64)]| -> BTreeMap<OsString, u64> {
+            all.iter().map(|&(name, ms)| (name.into(), ms)).collect()
+        };
+        let (before, after) = (at(&[("sda", 100), ("vda", 50)]), at(&[("vda", 650), ("sda", 110)]));
+        // A disk that came meanwhile was not looked at before.
+        let after = after.into_iter().chain(at(&[("vdb", 9999)])).collect();
+        let disk = busiest_percent(&before, &after, Duration::from_secs(2));
+        assert_eq!(disk, 30.0);
+        assert!(!Busy { processors: 0.0, disk }.is_idle());
+        assert!(!Busy { processors: 30.0, disk: 0.0 }.is_idle());
+        assert!(Busy { processors: 1.0, disk: 1.0 }.is_idle());
+    }
 
     fn one(parent: u32, ticks: u64, reaped: u64) -> Process {
         Process { parent, started: 7, ticks, reaped, ours: false }

@@ -28,7 +28,7 @@ use crate::targets;
 /// Of the layout of NAME.json: 2 since own times are null where the disk itself was not measured, and memory under load is there; 3 since
 /// latencies run from the request on, and each part says how long it took and what others used meanwhile; 4 since the command line is there; 5 since
 /// samples say what the second half of their time was in parts of the first; 6 since databases and fail-over are two parts each, it is said which tables
-/// were asked for, and how often as long an application waits beside a resync is told round by round.
+/// were asked for, and how often as long an application waits beside a resync is told round by round, and how busy a disk was before each part.
 pub(crate) const VERSION: u32 = 6;
 
 /// Everything.
@@ -159,15 +159,18 @@ fn parts_text(report: &Report, page: &mut String) {
         page,
         "\nAll of it took {:.0} s. Other programs than those that were measured, and measure, used so much of one core meanwhile; where that is \
          more than 5 %, do not believe times.\n\n\
-         | part | seconds | busy before it, % of all cores | waited for that, s | others, % of a core |\n|---|--:|--:|--:|--:|\n",
+         | part | seconds | busy before it, % of all cores | a disk, % of the time | waited for that, s | others, % of a core |\n|---|--:|--:|--:|--:|--:|\n",
         report.seconds
     )
     .expect("a string takes all");
-    for Part { table, seconds, waited_seconds, busy_percent, others_percent } in &report.parts {
-        let busy = busy_percent.map_or("-".to_owned(), |busy| format!("{busy:.0}"));
+    let optional = |percent: Option<f64>| percent.map_or("-".to_owned(), |one| format!("{one:.0}"));
+    for Part { table, seconds, waited_seconds, busy_percent, disk_percent, others_percent } in
+        &report.parts
+    {
+        let [busy, disk] = [*busy_percent, *disk_percent].map(optional);
         writeln!(
             page,
-            "| {table} | {seconds:.0} | {busy} | {waited_seconds:.0} | {others_percent:.1} |"
+            "| {table} | {seconds:.0} | {busy} | {disk} | {waited_seconds:.0} | {others_percent:.1} |"
         )
         .expect("a string takes all");
     }
