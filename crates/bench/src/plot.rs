@@ -11,7 +11,11 @@ const LEFT: f64 = 80.0;
 const BOTTOM: f64 = 50.0;
 const TOP: f64 = 40.0;
 const RIGHT: f64 = 210.0;
-const COLOURS: [&str; 6] = ["#1b6ca8", "#c8553d", "#3a7d44", "#8e5ea2", "#e0a030", "#555555"];
+/// As many as the most lines of a picture: subjects of `record-file` in a full run.
+const COLOURS: [&str; 10] = [
+    "#1b6ca8", "#c8553d", "#3a7d44", "#8e5ea2", "#e0a030", "#555555", "#2bb3b1", "#d6569b",
+    "#7a4a21", "#9aa51d",
+];
 
 /// A line with its name, through points (x, y).
 struct Line {
@@ -194,6 +198,8 @@ fn ceiling(value: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::{Line, ceiling, draw};
 
     #[test]
@@ -202,6 +208,17 @@ mod tests {
             [0.5, 1.0, 3.0, 49.0, 50.1, 700.0].map(ceiling),
             [1.0, 1.0, 5.0, 50.0, 100.0, 1000.0]
         );
+    }
+
+    #[test]
+    fn ten_lines_have_ten_colours() {
+        let line = |number: u32| Line { name: number.to_string(), points: vec![(0.0, 1.0)] };
+        let lines: Vec<Line> = (0..10).map(line).collect();
+        let picture = draw("t", "x", "y", &lines);
+        let drawn = picture.lines().filter(|line| line.starts_with("<polyline"));
+        let colours: BTreeSet<&str> =
+            drawn.filter_map(|line| line.split("stroke=\"").nth(1)?.split('"').next()).collect();
+        assert_eq!(colours.len(), 10, "{colours:?}");
     }
 
     #[test]
