@@ -15,6 +15,9 @@ use crate::machine;
 use crate::outcome::{Outcome, complain};
 use crate::parts::lay_aside;
 
+/// As tables call it.
+pub(crate) const SUBJECT: &str = "Ceph RBD, 3 OSDs";
+
 /// A loopback address that nothing else here uses.
 const ADDRESS: &str = "127.77.200.1";
 const MONITOR: &str = "[v2:127.77.200.1:13300]";

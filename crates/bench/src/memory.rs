@@ -67,7 +67,7 @@ struct Look {
 }
 
 /// What a node may hold that has one open volume of this size, and so many absent peers; in MiB, to two digits.
-fn limit_mib(size_mib: u64, absent: u32) -> f64 {
+pub(crate) fn limit_mib(size_mib: u64, absent: u32) -> f64 {
     let bitmap = BITMAP_MIB_PER_TIB * float(size_mib) / f64::from(1 << 20) * f64::from(absent);
     ((NODE_MIB + VOLUME_MIB + bitmap) * 100.0).round() / 100.0
 }

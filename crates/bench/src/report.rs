@@ -447,7 +447,9 @@ fn memory_text(memory: &[Loaded], page: &mut String) {
 }
 
 fn targets_text(report: &Report, page: &mut String) {
-    let reached = targets::of(report);
+    let (reached, others): (Vec<_>, Vec<_>) = targets::of(report)
+        .into_iter()
+        .partition(|one| one.value.is_some() || report.asked.contains(&one.table));
     // Of two revisions the rows bear the names of both.
     if reached.is_empty() || report.revisions.len() > 1 {
         return;
@@ -455,10 +457,21 @@ fn targets_text(report: &Report, page: &mut String) {
     page.push_str("\n## Targets\n\n| what | target | here | |\n|---|--:|--:|---|\n");
     for one in reached {
         let verdict = one.verdict();
-        let targets::Reached { what, bound, value, range } = one;
+        let targets::Reached { what, bound, value, range, .. } = one;
+        let value = value.map_or("-".to_owned(), |value| format!("{value:.2}"));
         let range = range.map_or_else(String::new, |(low, high)| format!(" ({low:.2}..{high:.2})"));
-        writeln!(page, "| {what} | {bound} | {value:.2}{range} | {verdict} |")
+        writeln!(page, "| {what} | {bound} | {value}{range} | {verdict} |")
             .expect("a string takes all");
+    }
+    let mut tables: Vec<&str> = others.iter().map(|one| one.table).collect();
+    tables.dedup();
+    if !tables.is_empty() {
+        write!(
+            page,
+            "\nThis run was not asked for the tables of other targets: {}.\n",
+            tables.join(", ")
+        )
+        .expect("a string takes all");
     }
 }
 

@@ -277,6 +277,11 @@ pub(crate) fn protocols(run: &Run) -> Outcome<Table> {
 pub(crate) const NBD_TCP: &str = "NBD over TCP";
 pub(crate) const NVME_TCP: &str = "NVMe over TCP";
 
+/// Names of the record's rows.
+pub(crate) fn record_rows() -> impl Iterator<Item = &'static str> {
+    RECORD.iter().map(|workload| workload.name)
+}
+
 /// Names of the protocols' rows.
 pub(crate) fn protocol_rows() -> impl Iterator<Item = &'static str> {
     PROTOCOLS.iter().map(|workload| workload.name)
@@ -398,7 +403,7 @@ fn ceph(run: &Run, size_mib: u64, subjects: &mut Vec<Subject>) -> Outcome<Option
     let (target, pids) = (ceph.target(), ceph.pids());
     fill(&target, size_mib)?;
     subjects.push(Subject {
-        name: "Ceph RBD, 3 OSDs".to_owned(),
+        name: ceph::SUBJECT.to_owned(),
         target,
         pids,
         size_mib,

@@ -1,18 +1,22 @@
 //! What the software is meant to reach, as ratios within one run, and whether a run shows it.
 //!
-//! A target of which a run has no figures is left out.
+//! Always: a target of which a run has no figures is named as not measured.
 
 use std::fmt;
 
 use replica::door::Timing;
 
+use crate::ceph;
 use crate::databases::{self, OWN_REPLICATED, OWN_RESYNCING, REPLICATED, RESYNCING};
-use crate::fio::float;
+use crate::drbd;
+use crate::failover::Failover;
+use crate::fio::{Workload, float};
+use crate::memory;
 use crate::metadata::{Metadata, subject};
 use crate::mirror::{ALONE, DEVICE, RANDOM, SEQUENTIAL, SMALL};
 use crate::report::Report;
 use crate::sample::{Paired, Sample, paired};
-use crate::tables::{ENCIPHERED, NBD_TCP, NVME_TCP, Row, protocol_rows, threads_name};
+use crate::tables::{self, ENCIPHERED, NBD_TCP, NVME_TCP, Row, protocol_rows, threads_name};
 
 /// On which side of a figure the good ones lie.
 #[derive(Clone, Copy, Debug)]
@@ -42,18 +46,22 @@ impl fmt::Display for Bound {
 /// A target, and what a run shows of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Reached {
+    /// The table that it is of.
+    pub(crate) table: &'static str,
     pub(crate) what: String,
     pub(crate) bound: Bound,
-    pub(crate) value: f64,
+    /// `None`: the run has no figures of it.
+    pub(crate) value: Option<f64>,
     /// Between which the value may as well lie, where the run can tell.
     pub(crate) range: Option<(f64, f64)>,
 }
 
 impl Reached {
-    /// `met`, `missed`, or `even`: missed by less than this run can tell from nothing.
+    /// `met`, `missed`, `even`: missed by less than this run can tell from nothing; or `not measured`.
     pub(crate) fn verdict(&self) -> &'static str {
         let may_hold = |(low, high)| self.bound.holds(low) || self.bound.holds(high);
-        match self.bound.holds(self.value) {
+        let Some(value) = self.value else { return "not measured" };
+        match self.bound.holds(value) {
             true => "met",
             false if self.range.is_some_and(may_hold) => "even",
             false => "missed",
@@ -80,14 +88,19 @@ const MEAN: Figure = |sample| sample.mean_us;
 const P99: Figure = |sample| sample.p99_us;
 const CPU: Figure = |sample| sample.cpu_ms;
 
-/// All targets of which the report has figures.
+/// What *by a factor* means, and not by a few per cent.
+const FACTOR: f64 = 2.0;
+
+/// All targets.
 pub(crate) fn of(report: &Report) -> Vec<Reached> {
-    let mut list = List { report, all: Vec::new() };
+    let mut list = List { report, table: "", all: Vec::new() };
     list.in_memory();
     list.on_disk();
+    list.against_ceph();
     list.metadata();
     list.threads();
     list.protocols();
+    list.against_drbd();
     list.mirror();
     list.databases();
     list.failover();
@@ -98,13 +111,15 @@ pub(crate) fn of(report: &Report) -> Vec<Reached> {
 
 struct List<'a> {
     report: &'a Report,
+    /// Of which those that are added are.
+    table: &'static str,
     all: Vec<Reached>,
 }
 
 impl List<'_> {
     fn add(&mut self, what: impl Into<String>, bound: Bound, value: Option<f64>) {
-        let what = what.into();
-        self.all.extend(value.map(|value| Reached { what, bound, value, range: None }));
+        let (table, what) = (self.table, what.into());
+        self.all.push(Reached { table, what, bound, value, range: None });
     }
 
     fn row(&self, table: &str, workload: &str, subject: &str) -> Option<&Row> {
@@ -126,6 +141,7 @@ impl List<'_> {
     fn in_memory(&mut self) {
         const TABLE: &str = "record-memory";
         const BESIDE: (&str, &str) = (LOCAL, "nbdkit memory");
+        self.table = TABLE;
         let against = [
             (WRITE_64, IOPS, "IOPS", Bound::AtLeast(0.6)),
             (READ_64, IOPS, "IOPS", Bound::AtLeast(1.0)),
@@ -171,6 +187,7 @@ impl List<'_> {
 
     fn on_disk(&mut self) {
         const TABLE: &str = "record-file";
+        self.table = TABLE;
         let against = |other| (LOCAL, other);
         let raw = self.ratio(TABLE, WRITE_64, against("raw"), IOPS);
         self.add(
@@ -202,8 +219,29 @@ impl List<'_> {
         self.without_a_replica(TABLE, "on one disk");
     }
 
+    /// What others keep on three nodes.
+    fn against_ceph(&mut self) {
+        for workload in tables::record_rows() {
+            let what = format!("3 replicas on one disk, {workload}: IOPS against Ceph RBD");
+            let value = self.ratio("record-file", workload, (LOCAL, ceph::SUBJECT), IOPS);
+            self.add(what, Bound::AtLeast(FACTOR), value);
+        }
+    }
+
+    /// What people run today.
+    fn against_drbd(&mut self) {
+        self.table = "drbd";
+        for Workload { name, .. } in drbd::WORKLOADS {
+            let what =
+                format!("2 replicas by ublk in emulated machines, {name}: IOPS against DRBD");
+            let value = self.ratio(self.table, name, (drbd::LOCKSTEP, drbd::DRBD), IOPS);
+            self.add(what, Bound::AtLeast(FACTOR), value);
+        }
+    }
+
     fn metadata(&mut self) {
         const TABLE: &str = "metadata";
+        self.table = TABLE;
         for (place, name, most) in [
             (Metadata::Internal, "metadata behind the data", 1.5),
             (Metadata::InPlace, "metadata in memory, in place", 1.1),
@@ -221,6 +259,7 @@ impl List<'_> {
 
     fn threads(&mut self) {
         let table = "threads";
+        self.table = table;
         for (threads, bound) in [(2, Bound::AtLeast(1.3)), (8, Bound::AtLeast(4.0))] {
             let pair = (&*threads_name(threads), &*threads_name(1));
             for depth in [8, 64] {
@@ -236,18 +275,21 @@ impl List<'_> {
     }
 
     fn protocols(&mut self) {
+        self.table = "protocols";
         for workload in protocol_rows() {
             let [nvme, nbd] = [NVME_TCP, NBD_TCP].map(|who| self.row("protocols", workload, who));
             let pair = nvme.zip(nbd);
             let found = pair.and_then(|(nvme, nbd)| paired(&nvme.repeats, &nbd.repeats, IOPS));
-            let Some(Paired { median: value, range }) = found else { continue };
+            let value = found.map(|Paired { median, .. }| median);
+            let range = found.map(|Paired { range, .. }| range);
             let what = format!("{workload}: IOPS by NVMe against NBD, turn by turn");
-            let bound = Bound::AtLeast(1.0);
-            self.all.push(Reached { what, bound, value, range: Some(range) });
+            let (table, bound) = (self.table, Bound::AtLeast(1.0));
+            self.all.push(Reached { table, what, bound, value, range });
         }
     }
 
     fn mirror(&mut self) {
+        self.table = "mirror";
         for workload in [SEQUENTIAL.name, RANDOM.name] {
             for other in [ALONE, DEVICE] {
                 let what = format!("each node a disk of its own, {workload}: IOPS against {other}");
@@ -255,9 +297,9 @@ impl List<'_> {
                 self.add(what, Bound::AtLeast(0.97), value);
             }
         }
-        let Some(mirror) = &self.report.mirror else { return };
         let speed = |subject: &str| {
-            let found = mirror.files.iter().find(|written| written.subject == subject);
+            let mut files = self.report.mirror.iter().flat_map(|mirror| &mirror.files);
+            let found = files.find(|written| written.subject == subject);
             found.map(|written| written.mb_per_second)
         };
         let pair = speed(SMALL).zip(speed(ALONE));
@@ -266,6 +308,7 @@ impl List<'_> {
     }
 
     fn databases(&mut self) {
+        self.table = "databases";
         for name in databases::names() {
             for (subject, when, least) in [
                 (REPLICATED, "", 0.95),
@@ -287,7 +330,9 @@ impl List<'_> {
     }
 
     fn failover(&mut self) {
-        let Some(found) = &self.report.failover else { return };
+        self.table = "failover";
+        let none = Failover::default();
+        let found = self.report.failover.as_ref().unwrap_or(&none);
         let pause = |event: &str| {
             let found = found.pauses.iter().find(|pause| pause.event == event);
             found.map(|pause| pause.pause_ms)
@@ -323,34 +368,38 @@ impl List<'_> {
     }
 
     fn idle(&mut self) {
-        let Some(idle) = self.report.idle.first().cloned() else { return };
-        self.add(
-            "memory of a node without a volume, MiB",
-            Bound::AtMost(64.0),
-            Some(idle.empty_mib),
-        );
+        self.table = "idle";
+        let idle = self.report.idle.first().cloned();
+        let empty = idle.as_ref().map(|idle| idle.empty_mib);
+        self.add("memory of a node without a volume, MiB", Bound::AtMost(64.0), empty);
         // 1 000 idle volumes may take 2 GiB and 2 % of a core.
-        let share = f64::from(idle.volumes) / 1000.0;
-        let what = format!("memory of {} idle volumes, MiB over that", idle.volumes);
-        let over = idle.full_mib - idle.empty_mib;
-        self.add(what, Bound::AtMost(2048.0 * share), Some(over));
-        let what = format!("{} idle volumes, per cent of a core", idle.volumes);
-        self.add(what, Bound::AtMost(2.0 * share), Some(idle.core_percent));
+        let volumes = idle.as_ref().map_or(1000, |idle| idle.volumes);
+        let share = f64::from(volumes) / 1000.0;
+        let what = format!("memory of {volumes} idle volumes, MiB over that");
+        let over = idle.as_ref().map(|idle| idle.full_mib - idle.empty_mib);
+        self.add(what, Bound::AtMost(2048.0 * share), over);
+        let what = format!("{volumes} idle volumes, per cent of a core");
+        self.add(what, Bound::AtMost(2.0 * share), idle.map(|idle| idle.core_percent));
     }
 
     fn memory(&mut self) {
+        self.table = "memory";
         for (peer_away, when) in [(false, ""), (true, ", a peer is away")] {
             let rows = self.report.memory.iter().filter(|loaded| loaded.peer_away == peer_away);
             let most = rows.max_by(|one, other| one.highest_mib.total_cmp(&other.highest_mib));
-            let Some(most) = most.cloned() else { continue };
+            let most = most.map(|most| (most.limit_mib, most.highest_mib));
+            // Of a volume without a size: what a bitmap takes is known with it.
+            let limit_mib = most.map_or(memory::limit_mib(0, 0), |(limit_mib, _)| limit_mib);
             let what = format!("memory of a node with one open volume under load{when}, MiB");
-            self.add(what, Bound::AtMost(most.limit_mib), Some(most.highest_mib));
+            self.add(what, Bound::AtMost(limit_mib), most.map(|(_, highest_mib)| highest_mib));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::{Bound, ENCIPHERED, LOCAL, READ_128K, REMOTE, Reached, WRITE_64, of};
     use crate::fio::Workload;
     use crate::report::Report;
@@ -376,7 +425,9 @@ mod tests {
             let (title, seed, reference, notes) = ("", "", "", Vec::new());
             let tables = vec![Table { key, title, seed, reference, notes, rows: rows.to_vec() }];
             let found = of(&Report { tables, ..Report::default() });
-            let is = |one: &Reached| one.what.starts_with(place) && one.what.contains(words);
+            let is = |one: &Reached| {
+                one.value.is_some() && one.what.starts_with(place) && one.what.contains(words)
+            };
             found.into_iter().filter(is).collect()
         })
     }
@@ -397,8 +448,30 @@ mod tests {
         };
         for found in targets(&[write(ENCIPHERED, 8.0), write(LOCAL, 10.0)], "enciphered") {
             let [only] = &found[..] else { panic!("{found:?}") };
-            assert_eq!((only.verdict(), only.value), ("met", 0.8), "{only:?}");
+            assert_eq!((only.verdict(), only.value), ("met", Some(0.8)), "{only:?}");
         }
+    }
+
+    #[test]
+    fn a_target_without_figures_is_not_measured_and_every_table_that_has_targets_says_so() {
+        let all = of(&Report::default());
+        assert!(all.iter().all(|one| one.verdict() == "not measured"), "{all:?}");
+        let tables: BTreeSet<&str> = all.iter().map(|one| one.table).collect();
+        // How one volume goes with the depth has none.
+        let wanted = crate::TABLES.into_iter().filter(|table| *table != "depth");
+        assert_eq!(tables, wanted.collect());
+    }
+
+    #[test]
+    fn three_replicas_are_to_be_better_than_ceph_by_a_factor() {
+        let (key, title, seed, reference, notes) = ("record-file", "", "", "", Vec::new());
+        let rows = vec![row(LOCAL, 19.0), row(crate::ceph::SUBJECT, 10.0)];
+        let tables = vec![Table { key, title, seed, reference, notes, rows }];
+        let all = of(&Report { tables, ..Report::default() });
+        let found: Vec<&Reached> = all.iter().filter(|one| one.what.contains("Ceph")).collect();
+        assert_eq!(found.len(), 7);
+        let verdicts: Vec<&str> = found.iter().map(|one| one.verdict()).collect();
+        assert_eq!(verdicts.iter().filter(|one| **one == "missed").count(), 1, "{verdicts:?}");
     }
 
     #[test]
@@ -411,7 +484,7 @@ mod tests {
     fn what_a_run_cannot_tell_from_the_target_is_even() {
         let reached = |value, range| {
             let (what, bound) = ("that".to_owned(), Bound::AtLeast(1.0));
-            Reached { what, bound, value, range }.verdict()
+            Reached { table: "", what, bound, value: Some(value), range }.verdict()
         };
         assert_eq!(reached(1.0, Some((0.9, 1.1))), "met");
         assert_eq!(reached(0.99, Some((0.97, 1.01))), "even");

@@ -46,6 +46,16 @@ fn a_page_and_its_values_say_what_made_them() {
     assert_eq!(values["command"], report.command.as_str());
 }
 
+#[test]
+fn targets_of_a_table_that_was_asked_for_and_not_made_stand_in_the_page_as_not_measured() {
+    let report = Report { asked: vec!["drbd"], ..Report::default() };
+    let (page, _) = report.markdown();
+    let row = "| 2 replicas by ublk in emulated machines, 4K random write, depth 1: IOPS against DRBD | ≥ 2 | - | not measured |";
+    assert!(page.contains(row), "{page}");
+    assert!(!page.contains("Ceph RBD | ≥"), "{page}");
+    assert!(page.contains("of other targets: record-memory, record-file, metadata, "), "{page}");
+}
+
 /// A page of a table with one row, of these samples.
 fn page(samples: Vec<Sample>) -> String {
     let mut table = table(&["one thread"]);
