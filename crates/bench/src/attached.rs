@@ -4,7 +4,7 @@
 //!
 //! Not here: the same in emulated machines (`drbd`).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -37,6 +37,13 @@ impl Way {
             Way::Nvme => "3 replicas, by the kernel's NVMe/TCP",
         }
     }
+}
+
+/// Those that the kernel may not be able to make here: what makes them is not there, or not yet.
+pub(crate) fn doubtful() -> Vec<&'static str> {
+    let ways = [(Way::Ublk, "/dev/ublk-control"), (Way::Nvme, "/dev/nvme-fabrics")];
+    let doubtful = ways.into_iter().filter(|(_, path)| !Path::new(path).exists());
+    doubtful.map(|(way, _)| way.subject()).collect()
 }
 
 /// A disk.

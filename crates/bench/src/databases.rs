@@ -164,6 +164,24 @@ fn can_be(run: &Run) -> bool {
     run.has("nbdkit", "databases beside one copy")
 }
 
+/// Whether each copy can have a device; what is missing for that is said, too.
+fn can_have_devices() -> bool {
+    let why = mirror::cannot();
+    if let Some(why) = &why {
+        not_run(format!("databases on devices of their own: {why}"));
+    }
+    why.is_none()
+}
+
+/// Says all that will be left out.
+pub(crate) fn foresee(run: &Run) {
+    if can_be(run) {
+        can_have_devices();
+        is_there::<MariaDb>(&[SYSBENCH]);
+        is_there::<PostgreSql>(of_postgresql(run.pace));
+    }
+}
+
 /// All copies share the disk.
 pub(crate) fn on_one_disk(run: &Run) -> Outcome<Vec<Transactions>> {
     // A brief run is for what nodes with disks of their own do, if it can be.
@@ -206,11 +224,7 @@ pub(crate) fn on_one_disk(run: &Run) -> Outcome<Vec<Transactions>> {
 
 /// Each copy has a device.
 pub(crate) fn on_own_devices(run: &Run) -> Outcome<Vec<Transactions>> {
-    if let Some(why) = mirror::cannot() {
-        not_run(format!("databases on devices of their own: {why}"));
-        return Ok(Vec::new());
-    }
-    if !can_be(run) {
+    if !can_have_devices() || !can_be(run) {
         return Ok(Vec::new());
     }
     let size_mib = size_mib(run);
@@ -276,14 +290,29 @@ fn three(run: &Run, programs: &Programs, name: &str) -> Outcome<Cluster> {
 /// Every benchmark on every subject, by turns; the first is what the others are compared with.
 fn compare(run: &Run, subjects: Vec<Subject>) -> Outcome<Vec<Transactions>> {
     let mut found = of::<MariaDb>(run, &subjects, &[SYSBENCH])?;
-    let both = [PGBENCH, YCSB];
-    let wanted = if run.pace.brief { &both[..1] } else { &both[..] };
-    found.extend(of::<PostgreSql>(run, &subjects, wanted)?);
+    found.extend(of::<PostgreSql>(run, &subjects, of_postgresql(run.pace))?);
     for subject in subjects {
         // Before what serves it.
         subject.tree.remove()?;
     }
     Ok(found)
+}
+
+/// Those of PostgreSQL.
+fn of_postgresql(pace: Pace) -> &'static [Benchmark] {
+    const BOTH: [Benchmark; 2] = [PGBENCH, YCSB];
+    if pace.brief { &BOTH[..1] } else { &BOTH }
+}
+
+/// Whether a database is here; says which of its benchmarks are left out if not.
+fn is_there<K: Kind>(benchmarks: &[Benchmark]) -> bool {
+    let missing = missing(K::TOOLS);
+    if !missing.is_empty() {
+        for benchmark in benchmarks {
+            not_run(format!("{}: not on this machine: {}", benchmark.name, missing.join(", ")));
+        }
+    }
+    missing.is_empty()
 }
 
 /// One database on every subject.
@@ -292,11 +321,7 @@ fn of<K: Kind>(
     subjects: &[Subject],
     benchmarks: &[Benchmark],
 ) -> Outcome<Vec<Transactions>> {
-    let missing = missing(K::TOOLS);
-    if !missing.is_empty() {
-        for benchmark in benchmarks {
-            not_run(format!("{}: not on this machine: {}", benchmark.name, missing.join(", ")));
-        }
+    if !is_there::<K>(benchmarks) {
         return Ok(Vec::new());
     }
     let mut homes = Vec::new();

@@ -77,16 +77,19 @@ pub(crate) const WORKLOADS: [Workload; 6] = [
     workload("128K sequential read, depth 16", "read", 128, 16),
 ];
 
+/// What the machines are made of, and DRBD's programs; `None`, where this machine has not got all of it: it says so.
+pub(crate) fn can_be(run: &Run) -> Outcome<Option<(Guest, Vec<PathBuf>)>> {
+    let made = Guest::of(SERIES)?;
+    let found = made.and_then(|guest| Ok((guest, utilities(&run.scratch.join("drbd-utils"))?)));
+    if let Err(why) = &found {
+        not_run(format!("DRBD in emulated machines: {why}"));
+    }
+    Ok(found.ok())
+}
+
 /// Measures it; nothing, where this machine cannot.
 pub(crate) fn drbd(run: &Run) -> Outcome<Option<Table>> {
-    let guest = match Guest::of(SERIES)? {
-        Ok(guest) => guest,
-        Err(why) => return left_out(&why),
-    };
-    let tools = match utilities(&run.scratch.join("drbd-utils")) {
-        Ok(tools) => tools,
-        Err(why) => return left_out(&why),
-    };
+    let Some((guest, tools)) = can_be(run)? else { return Ok(None) };
     let mut said = String::new();
     // An emulator dies now and then of its own faults.
     for attempt in 0..ATTEMPTS {
@@ -184,11 +187,6 @@ fn own_times(table: &mut Table) {
         let disk = raw.iter().find(|(workload, _)| *workload == row.workload);
         row.own_ms = disk.map(|(_, disk)| cost(row) - disk);
     }
-}
-
-fn left_out(why: &str) -> Outcome<Option<Table>> {
-    not_run(format!("DRBD in emulated machines: {why}"));
-    Ok(None)
 }
 
 fn copy(file: &Path, directory: &Path) -> Outcome<()> {

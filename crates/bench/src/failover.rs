@@ -69,7 +69,7 @@ const EVENTS: [(&str, Event); 4] = [
 pub(crate) fn recovery(run: &Run) -> Outcome<Failover> {
     let mut found = Failover::default();
     say("Table 6, resync");
-    let copies = run.has("nbdcopy", "resync beside a plain copy") && run.has("nbdkit", "the same");
+    let copies = has_copies(run);
     let (mut speeds, mut copied) = (Vec::new(), Vec::new());
     let mut beside = || -> Outcome<()> {
         speeds.push(disk_alone(run)?);
@@ -90,6 +90,12 @@ pub(crate) fn recovery(run: &Run) -> Outcome<Failover> {
         found.copy_mib_per_second = Some(median(copied));
     }
     Ok(found)
+}
+
+/// Whether a plain copy can stand beside resyncs; says so if not.
+pub(crate) fn has_copies(run: &Run) -> bool {
+    const WHAT: &str = "resync beside a plain copy";
+    run.has("nbdcopy", WHAT) && run.has("nbdkit", WHAT)
 }
 
 /// Every event, as often as the run repeats.

@@ -17,6 +17,7 @@ mod databases;
 mod drbd;
 mod failover;
 mod fio;
+mod foreseen;
 mod idle;
 mod loopback;
 mod machine;
@@ -183,7 +184,9 @@ fn measure(arguments: &Arguments, scratch: &Path) -> Outcome<(Report, Option<Str
         not_run(format!("system calls per request: {why}"));
     }
     let table = |report: &mut Report, table: Table| report.tables.push(table);
-    let mut parts = Parts::new(run, &arguments.results, described(run, arguments));
+    let report = described(run, arguments);
+    foreseen::tell(run, &report.asked)?;
+    let mut parts = Parts::new(run, &arguments.results, report);
     parts.make("record-memory", tables::record_memory, table)?;
     parts.make("record-file", tables::record_file, table)?;
     parts.make("metadata", metadata::metadata, table)?;

@@ -68,8 +68,7 @@ impl InMemory {
     /// `None`, and why, where there is none.
     fn new() -> Outcome<Option<InMemory>> {
         let directory = Path::new(MEMORY).join(format!("lockstep-bench-{}", std::process::id()));
-        if !Path::new(MEMORY).is_dir() {
-            not_run(format!("metadata in memory: there is no {MEMORY}"));
+        if !has_directory() {
             return Ok(None);
         }
         fs::create_dir(&directory).map_err(|error| error.to_string())?;
@@ -78,9 +77,7 @@ impl InMemory {
 
     /// A block device of its own; `None`, and why, where this host has none to make.
     fn device(&mut self, name: &str) -> Outcome<Option<PathBuf>> {
-        if !has_loops() {
-            let name = Metadata::Device.name();
-            not_run(format!("metadata {name}: needs root and loop devices"));
+        if !has_devices() {
             return Ok(None);
         }
         let device = Device::new(&self.directory.join(name), METADATA_MIB << 20)?;
@@ -89,6 +86,28 @@ impl InMemory {
         self.devices.push(device);
         Ok(Some(path))
     }
+}
+
+fn has_directory() -> bool {
+    let there = Path::new(MEMORY).is_dir();
+    if !there {
+        not_run(format!("metadata in memory: there is no {MEMORY}"));
+    }
+    there
+}
+
+fn has_devices() -> bool {
+    let there = has_loops();
+    if !there {
+        let name = Metadata::Device.name();
+        not_run(format!("metadata {name}: needs root and loop devices"));
+    }
+    there
+}
+
+/// Whether metadata can be wherever it is to be; says what is left out.
+pub(crate) fn has_memory(pace: Pace) -> bool {
+    has_directory() && (!places(pace).contains(&Metadata::Device) || has_devices())
 }
 
 impl Drop for InMemory {

@@ -146,8 +146,7 @@ struct Made {
 
 /// Measures all of it; nothing, where this machine cannot.
 pub(crate) fn mirror(run: &Run) -> Outcome<Option<(Vec<Table>, Mirror)>> {
-    if let Some(why) = cannot() {
-        not_run(format!("mirroring between disks of their own: {why}"));
+    if !can_be() {
         return Ok(None);
     }
     let run = &run.in_turns(Turns::Steady);
@@ -255,6 +254,25 @@ fn resyncs(
     resync::resyncs(run, &mut places, &cases, "disks of their own")
 }
 
+/// Whether any of it can be measured here; says what is left out, and why.
+pub(crate) fn can_be() -> bool {
+    if let Some(why) = cannot() {
+        not_run(format!("mirroring between disks of their own: {why}"));
+        return false;
+    }
+    has_trees();
+    true
+}
+
+/// Whether volumes can have file systems.
+fn has_trees() -> bool {
+    let why = no_disk();
+    if let Some(why) = &why {
+        not_run(format!("a file system on volumes: {why}"));
+    }
+    why.is_none()
+}
+
 /// Why devices cannot be made, or not made slower, here.
 pub(crate) fn cannot() -> Option<String> {
     if !has_loops() {
@@ -341,8 +359,7 @@ fn files(
     clusters: &[Option<Cluster>],
     file_mib: u64,
 ) -> Outcome<Vec<Written>> {
-    if let Some(why) = no_disk() {
-        not_run(format!("a file system on volumes: {why}"));
+    if !has_trees() {
         return Ok(Vec::new());
     }
     let mut trees = Vec::new();

@@ -107,7 +107,7 @@ impl Parts<'_> {
 }
 
 /// The table that a part is of.
-fn table(part: &'static str) -> &'static str {
+pub(crate) fn table(part: &'static str) -> &'static str {
     part.split_once(", ").map_or(part, |(table, _)| table)
 }
 

@@ -16,6 +16,17 @@ const SPARE_MIB: u64 = 1024;
 /// What an OSD writes of its own.
 const OSD_MIB: u64 = 1024;
 
+/// Parts that need some.
+pub(crate) const PARTS: [&str; 7] = [
+    "record-file",
+    "metadata",
+    "mirror",
+    "databases, one disk",
+    "databases, own devices",
+    "failover, resyncs",
+    "memory",
+];
+
 /// Why there is not enough for this part; `None`: there is, or nobody knows.
 pub(crate) fn is_short(part: &str, run: &Run) -> Option<String> {
     let needed = needed_mib(part, run)?;

@@ -143,11 +143,7 @@ pub(crate) fn record_file(run: &Run) -> Outcome<Table> {
     let (_nodes, mut subjects) = of_nodes(run, "file", size_mib)?;
     let file = |name: &str| run.scratch.join(name);
     let mut servers = Vec::new();
-    for (tool, part) in [("nbdkit", "nbdkit file"), ("qemu-nbd", "qemu-nbd")] {
-        let is_wanted = !run.pace.brief || tool == "nbdkit";
-        if !is_wanted || !run.has(tool, part) {
-            continue;
-        }
+    for (tool, part) in file_servers(run) {
         let backing = file(&format!("{tool}.img"));
         fill(&Target::File(backing.clone()), size_mib)?;
         let server = match tool {
@@ -169,6 +165,13 @@ pub(crate) fn record_file(run: &Run) -> Outcome<Table> {
     };
     measure(run, &subjects, &RECORD, |workload| instances(run.pace, workload), &mut table)?;
     Ok(table)
+}
+
+/// Servers of one copy on the disk that are here, and how tables call them; of the others it is said that they are left out.
+pub(crate) fn file_servers(run: &Run) -> Vec<(&'static str, &'static str)> {
+    let all = [("nbdkit", "nbdkit file"), ("qemu-nbd", "qemu-nbd")];
+    let wanted = all.into_iter().filter(|(tool, _)| !run.pace.brief || *tool == "nbdkit");
+    wanted.filter(|(tool, part)| run.has(tool, part)).collect()
 }
 
 /// Table 3: how one volume on two nodes goes with the depth.
@@ -197,8 +200,7 @@ pub(crate) fn depth(run: &Run) -> Outcome<Table> {
 
 /// Table 3, shards: one volume on two nodes, dealt to 1, 2, 4, … threads, as far as the machine has cores.
 pub(crate) fn threads(run: &Run) -> Outcome<Table> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let (counts, left_out) = counts(cores);
+    let (counts, left_out) = shard_counts();
     let size_mib = run.pace.sharded_mib(counts.iter().copied().max().unwrap_or(1));
     let (mut clusters, mut subjects) = (Vec::new(), Vec::new());
     for programs in &run.programs {
@@ -216,13 +218,22 @@ pub(crate) fn threads(run: &Run) -> Outcome<Table> {
         notes: Vec::new(),
         rows: Vec::new(),
     };
-    for (count, why) in left_out {
-        not_run(format!("{count} shards: {why}"));
-        table.notes.push(format!("Left out: {count} shards: {why}."));
-    }
+    table.notes.extend(left_out.iter().map(|what| format!("Left out: {what}.")));
     let workloads = run.pace.of_depths(&EIGHT_JOBS, &[8]);
     measure(run, &subjects, &workloads, |_| vec![8], &mut table)?;
     Ok(table)
+}
+
+/// With how many threads nodes run here; and what is left out, which it says, and why.
+pub(crate) fn shard_counts() -> (Vec<u16>, Vec<String>) {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let (counts, left_out) = counts(cores);
+    let left_out = left_out.into_iter().map(|(count, why)| format!("{count} shards: {why}"));
+    let left_out: Vec<String> = left_out.collect();
+    for what in &left_out {
+        not_run(what);
+    }
+    (counts, left_out)
 }
 
 /// With how many threads nodes run on a machine of so many cores; and with how many they do not, and why.
@@ -380,9 +391,14 @@ fn one(
     Ok(cluster)
 }
 
+/// Whether nbdkit is here; says that it is left out if not.
+pub(crate) fn has_memory_plugin(run: &Run) -> bool {
+    run.has("nbdkit", "nbdkit's memory plugin")
+}
+
 /// nbdkit with a disk in memory, if it is installed, as a further subject; it serves until it is dropped.
 fn nbdkit_memory(run: &Run, size_mib: u64, subjects: &mut Vec<Subject>) -> Outcome<Option<Server>> {
-    if !run.has("nbdkit", "nbdkit's memory plugin") {
+    if !has_memory_plugin(run) {
         return Ok(None);
     }
     let server = Server::nbdkit_memory(&run.scratch, size_mib)?;
@@ -390,13 +406,18 @@ fn nbdkit_memory(run: &Run, size_mib: u64, subjects: &mut Vec<Subject>) -> Outco
     Ok(Some(server))
 }
 
+/// Whether Ceph is measured, which it is in long runs; says that it is left out if it would be and is not here.
+pub(crate) fn has_ceph(run: &Run) -> bool {
+    let missing = ceph::is_missing().filter(|_| run.pace.every_row());
+    if let Some(missing) = &missing {
+        not_run(format!("Ceph: not on this machine: {missing}"));
+    }
+    run.pace.every_row() && missing.is_none()
+}
+
 /// Ceph with three copies, in long runs, if it is installed, as a further subject; it serves until it is dropped.
 fn ceph(run: &Run, size_mib: u64, subjects: &mut Vec<Subject>) -> Outcome<Option<Ceph>> {
-    if !run.pace.every_row() {
-        return Ok(None);
-    }
-    if let Some(missing) = ceph::is_missing() {
-        not_run(format!("Ceph: not on this machine: {missing}"));
+    if !has_ceph(run) {
         return Ok(None);
     }
     let ceph = Ceph::up(&run.scratch.join("ceph"), size_mib)?;
