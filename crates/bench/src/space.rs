@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use crate::ceph;
 use crate::databases;
 use crate::metadata;
 use crate::outcome::Outcome;
@@ -61,7 +62,8 @@ fn needed_mib(part: &str, run: &Run) -> Option<u64> {
             let attached = is_there("/dev/ublk-control") + is_there("/dev/nvme-fabrics");
             let threes =
                 1 + if pace.brief { 0 } else { 1 + attached } + u64::from(pace.every_row());
-            let ceph = if pace.every_row() { 3 * (size + OSD_MIB) } else { 0 };
+            let has_ceph = pace.every_row() && ceph::is_missing().is_none();
+            let ceph = if has_ceph { 3 * (size + OSD_MIB) } else { 0 };
             // One replica; nbdkit, qemu-nbd and the disk itself.
             (3 * threes + 1) * size * revisions + 3 * size + ceph
         }
