@@ -87,7 +87,8 @@ impl Parts<'_> {
         if let Err(told) = stop::check() {
             not_run(format!("{name}, and what comes after it: {told}"));
             self.write()?;
-            return Err(format!("{told}: what was made before {name} is reported"));
+            let page = self.results.join(format!("{}.md", self.report.name));
+            return Err(format!("{told}: what was made before {name} is in {}", page.display()));
         }
         complain(format!("{name}: {why}"));
         not_run(format!("{name}: failed: {}", why.lines().next().unwrap_or_default()));

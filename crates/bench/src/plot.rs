@@ -79,7 +79,9 @@ pub(crate) fn all(report: &Report) -> Vec<(&'static str, &'static str, String)> 
         let title = "The longest wait of a client";
         let bars: Vec<(String, f64)> =
             failover.pauses.iter().map(|pause| (pause.event.clone(), pause.pause_ms)).collect();
-        pictures.push(("pauses", title, bars_of(title, "ms", &bars)));
+        if !bars.is_empty() {
+            pictures.push(("pauses", title, bars_of(title, "ms", &bars)));
+        }
     }
     pictures
 }

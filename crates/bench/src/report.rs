@@ -286,7 +286,9 @@ fn failover_text(failover: &Failover, page: &mut String) {
             .expect("a string takes all");
     }
     resync_text(&failover.resyncs, page);
-    page.push_str("\nScattered blocks are written to the others while the replica's node is stopped in good order; in full runs 1 GiB of 4.\n");
+    if !failover.resyncs.is_empty() {
+        page.push_str("\nScattered blocks are written to the others while the replica's node is stopped in good order; in full runs 1 GiB of 4.\n");
+    }
     if failover.disk_mib_per_second > 0.0 {
         let (speed, (low, high)) =
             (failover.disk_mib_per_second, failover.range_disk_mib_per_second);
@@ -301,6 +303,9 @@ fn failover_text(failover: &Failover, page: &mut String) {
 }
 
 fn resync_text(resyncs: &[Resync], page: &mut String) {
+    if resyncs.is_empty() {
+        return;
+    }
     page.push_str(
         "\n| resync | MiB sent | equal | seconds | MiB/s | longest stop ms | p99 µs without | with | x | IOPS without | with | a copy was made, % of the time |\n\
          |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",

@@ -1,4 +1,5 @@
 use super::{Target, Workload, float, measure, parse, part_mib, second_half};
+use crate::tables::DEPTHS;
 
 const REPORT: &str = r#"fio: connected to NBD server
 {"jobs": [{"job_runtime": 2000, "usr_cpu": 10.0, "sys_cpu": 30.0,
@@ -100,4 +101,16 @@ fn the_second_half_is_put_in_relation_to_the_first_without_the_window_in_which_f
     assert_eq!(second_half(""), None);
     assert_eq!(second_half(&line(100, 7, 0)), None);
     assert_eq!(second_half("no figures"), None);
+}
+
+#[test]
+fn our_own_load_is_the_one_that_the_run_copied() {
+    let (program, url) = ("echo".into(), "nbd://127.0.0.1:1/v".to_owned());
+    let scratch = std::env::temp_dir().join(format!("bench-load-{}", std::process::id()));
+    std::fs::create_dir_all(&scratch).expect("there is room");
+    let target = Target::Load { program, url };
+    // What stands in its place only says how it was called.
+    let why = measure(&target, &DEPTHS[0], 1, 0.1, 1, &scratch).expect_err("it measures nothing");
+    assert!(why.contains("not understood:\nnbd://127.0.0.1:1/v --pattern randwrite"), "{why}");
+    std::fs::remove_dir_all(&scratch).expect("it is there");
 }
