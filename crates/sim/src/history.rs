@@ -10,7 +10,7 @@
 //! - a write without an answer, or answered by an error, takes effect once or not at all, at any time; but no more once its
 //!   client was answered that asked for the same by another way;
 //! - when every in-sync cache is lost, a sector falls back to a value that it had at the last flush, or
-//!   later; from then on it is a register again.
+//!   later; from then on it is a register again; so does one sector when no copy has what was answered there.
 //!
 //! Not here: who was primary (`checker`), whether replicas agree (`checker`).
 
@@ -72,6 +72,8 @@ enum Event {
     /// From now on it may take effect again.
     LetIn(OpIndex),
     Loss,
+    /// Of the sector of this index.
+    Spoil(usize),
 }
 
 /// Events that concern each sector, by their places in the history.
@@ -83,6 +85,7 @@ pub struct History {
     operations: Vec<Operation>,
     events: Vec<(Time, u64, Event)>,
     open: BTreeSet<OpIndex>,
+    spoilt: Vec<(VolumeId, u64)>,
 }
 
 /// What an operation is to a history that it may not belong to.
@@ -162,6 +165,12 @@ impl History {
         self.events.push((at, step, Event::Loss));
     }
 
+    /// No copy has what was written to this sector last, though it may have been answered.
+    pub fn spoil(&mut self, at: Time, step: u64, sector: (VolumeId, u64)) {
+        self.events.push((at, step, Event::Spoil(self.spoilt.len())));
+        self.spoilt.push(sector);
+    }
+
     /// Whether a write of this token to this sector was not answered yet when `earlier` was called: it may lie over that
     /// one.
     #[must_use]
@@ -186,14 +195,15 @@ impl History {
         fate: impl Fn(OpIndex) -> Fate,
         expires: impl Fn(OpIndex, (Time, u64)) -> Option<(Time, u64)>,
     ) -> History {
-        let mut seen = History { operations: self.operations.clone(), ..History::default() };
+        let (operations, spoilt) = (self.operations.clone(), self.spoilt.clone());
+        let mut seen = History { operations, spoilt, ..History::default() };
         for &(mut at, mut step, event) in &self.events {
             if let Event::Expire(index) = event {
                 let Some(later) = expires(index, (at, step)) else { continue };
                 (at, step) = later;
             }
             let (index, answer) = match event {
-                Event::Loss => {
+                Event::Loss | Event::Spoil(_) => {
                     seen.events.push((at, step, event));
                     continue;
                 }
@@ -306,7 +316,8 @@ impl History {
     /// their volume, if anything was lost at all.
     fn by_sector(&self) -> BySector {
         let mut sectors: BySector = BTreeMap::new();
-        let lost = self.events.iter().any(|(_, _, event)| *event == Event::Loss);
+        let lost = |event: &Event| matches!(event, Event::Loss | Event::Spoil(_));
+        let lost = self.events.iter().any(|(_, _, event)| lost(event));
         for operation in &self.operations {
             if operation.ok && matches!(operation.effect, Effect::Read(_)) {
                 for sector in operation.span.first()..operation.span.end() {
@@ -315,8 +326,12 @@ impl History {
             }
         }
         for (place, &(_, _, event)) in self.events.iter().enumerate() {
+            if let Event::Spoil(at) = event {
+                sectors.entry(self.spoilt[at]).and_modify(|places| places.push(place));
+                continue;
+            }
             let index = match event {
-                Event::Loss => None,
+                Event::Loss | Event::Spoil(_) => None,
                 Event::Call(index)
                 | Event::Answer(index)
                 | Event::Abandon(index)
@@ -484,7 +499,7 @@ impl<'a> Register<'a> {
             Event::Expire(index) => self.expire(index),
             Event::Fence(index) => self.fence(index),
             Event::LetIn(index) => self.let_in(index),
-            Event::Loss => self.lose(),
+            Event::Loss | Event::Spoil(_) => self.lose(),
         }
         Ok(())
     }

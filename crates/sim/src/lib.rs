@@ -24,6 +24,7 @@ pub mod feature;
 mod fork;
 pub mod history;
 mod inspect;
+mod lacks;
 mod machine;
 pub mod marks;
 mod network;

@@ -467,6 +467,7 @@ impl World {
                 crate::disk::Outcome::Data(data) => (entry, DiskAnswer::Data(None), data),
             }
         };
+        self.note_lacks(node, &entry.request, fails);
         let process = self.nodes[node].process.as_mut().expect("a life has a process");
         if let DiskRequest::Write { buffer, .. } = &entry.request
             && let Some(count) = process.written.get_mut(buffer)

@@ -156,6 +156,7 @@ impl World {
         if self.sides.is_some() {
             return;
         }
+        self.look_for_lacks();
         let Some(newest) = &self.oracle.newest else { return };
         let in_sync = || newest.members.iter().filter(|member| member.in_sync);
         let held = |member: &MemberEntry| &self.nodes[node_index(member.node)];

@@ -88,6 +88,14 @@ impl Script {
         self.history.loss(self.step, self.step);
     }
 
+    /// Of the sector of the first operation, or the next one.
+    fn spoil(&mut self, next: bool) {
+        self.step += 1;
+        let operation = self.history.operation(0);
+        let sector = operation.span.first() + u64::from(next);
+        self.history.spoil(self.step, self.step, (operation.volume, sector));
+    }
+
     fn is_linear(&self) -> bool {
         self.history.check().is_ok()
     }
@@ -324,6 +332,21 @@ fn a_loss_takes_back_what_was_not_flushed_and_nothing_else() {
         assert_eq!(script.is_linear(), allowed, "{seen} after the loss");
         script.read(if seen == 4 { 3 } else { 4 });
         assert!(!script.is_linear(), "what is read after a loss stays");
+    }
+}
+
+#[test]
+fn what_no_copy_has_any_more_is_what_it_was_at_a_flush_or_later_whatever_a_later_flush_says() {
+    for (next, seen, allowed) in [(false, 1, false), (false, 2, true), (true, 2, false)] {
+        let mut script = Script::default();
+        script.write(1);
+        script.write(2);
+        script.flush();
+        script.write(3);
+        script.spoil(next);
+        script.flush();
+        script.read(seen);
+        assert_eq!(script.is_linear(), allowed, "{seen}, {next}");
     }
 }
 

@@ -144,6 +144,8 @@ pub(crate) struct Node {
     pub(crate) struck: Option<u64>,
     /// Its disk failed something, or what it holds went bad.
     pub(crate) disk_was_bad: bool,
+    /// What its disk failed that was answered from its memory, and that it did not take since.
+    pub(crate) lacks: crate::lacks::Sectors,
     /// What its shards were told of last.
     pub(crate) installed: Option<wire::Configuration>,
     /// In which step they were.
@@ -189,6 +191,7 @@ impl Node {
             stalled_until: 0,
             struck: None,
             disk_was_bad: false,
+            lacks: BTreeSet::new(),
             installed: None,
             installed_in: 0,
             left_in: 0,

@@ -580,9 +580,10 @@ impl Shard {
 
     fn local_done(&mut self, id: u64, answer: DiskAnswer, out: &mut Out) {
         let op = self.local.ops.remove(&id).expect("in flight, so still there");
+        let mut may_be_complete = false;
         if op.action.changes() {
             // Before the turn comes of what waits to read there.
-            self.note_stale(&op, answer == DiskAnswer::Failed);
+            may_be_complete = self.note_stale(&op, answer == DiskAnswer::Failed);
             if answer == DiskAnswer::Failed {
                 self.note_lost_write(op.purpose, op.volume, op.span);
                 self.note_failed_here(id, &op);
@@ -599,8 +600,11 @@ impl Shard {
         if op.action.changes() {
             let extent = self.extent_of(op.volume, op.span);
             self.log.unhold(extent);
-            // They were to make this very write stable.
             if answer == DiskAnswer::Failed && id < self.local.reign_begins {
+                if may_be_complete {
+                    self.note_flush_failed();
+                }
+                // They were to make this very write stable.
                 for purpose in core::mem::take(&mut self.local.flushes) {
                     self.note_flush_failed();
                     self.on_local(purpose, answer, out);
@@ -622,22 +626,24 @@ impl Shard {
     }
 
     /// A write was carried out or failed. One that failed may be complete at the primary all the same: it was durable, or
-    /// other disks have it and this memory counted. It reads here until it hears of it.
-    fn note_stale(&mut self, op: &LocalOp, failed: bool) {
+    /// other disks have it and this memory counted. It reads here until it hears of it. Says whether that is so.
+    fn note_stale(&mut self, op: &LocalOp, failed: bool) -> bool {
         let (volume, span) = (op.volume, op.span);
         if !failed {
             self.local.stale.retain(|&(at, old)| {
                 at != volume || old.first() < span.first() || span.end() < old.end()
             });
-            return;
+            return false;
         }
         let in_sync = self.configuration.as_ref().is_some_and(|known| known.is_in_sync(self.node));
         let in_memory = self.local.early && matches!(op.purpose, Purpose::Peer { .. });
-        if in_sync && (op.durable || in_memory) && !self.local.stale.contains(&(volume, span)) {
+        let may_be_complete = in_sync && (op.durable || in_memory);
+        if may_be_complete && !self.local.stale.contains(&(volume, span)) {
             self.local.stale.push((volume, span));
             self.local.stale_everywhere |= self.local.stale.len() > STALE_MAX;
         }
         self.local.stale.truncate(STALE_MAX);
+        may_be_complete
     }
 
     fn is_stale(&self, volume: VolumeId, span: Span) -> bool {
@@ -742,6 +748,10 @@ impl Shard {
     pub(super) fn expect_written(&mut self, new_reign: bool) {
         if new_reign {
             self.local.reign_begins = self.local.next;
+            // The primary that would have written it again is one no more. Where others have it, this copy leaves.
+            if self.local.stale_everywhere || !self.local.stale.is_empty() {
+                self.note_flush_failed();
+            }
         }
         let Some(known) = &self.configuration else { return };
         if new_reign || !known.is_in_sync(self.node) {

@@ -226,6 +226,67 @@ fn a_flush_fails_if_the_earlier_write_that_it_waits_for_does() {
     assert_eq!(world.answer(3, flush), Some(Err(AnswerError::Io)), "nobody else has it");
 }
 
+fn fails_its_write(world: &mut World, node: u16) {
+    world.nodes.get_mut(&node).expect("there").disk_fails = true;
+    world.disk_answers(node, 0);
+    let at = world.nodes.get_mut(&node).expect("there");
+    (at.disk_fails, at.disk_held) = (false, false);
+    world.disk_goes_on(node);
+}
+
+/// The next flush is told that something was lost, and the one after it is not.
+fn assert_told_once(world: &mut World, node: u16) {
+    for told in [Err(AnswerError::Io), Ok(())] {
+        let flush = world.flush(node);
+        world.wait_ms(4000);
+        assert_eq!(world.answer(node, flush), Some(told), "{node}");
+    }
+}
+
+/// It was acknowledged, and nobody else has it.
+#[test]
+fn a_write_of_an_earlier_reign_that_the_only_copy_fails_is_told_to_the_next_flush() {
+    for primary in [2, 3] {
+        let mut world = taken_over(&[1, 2], primary);
+        fails_its_write(&mut world, 2);
+        assert_told_once(&mut world, primary);
+    }
+}
+
+#[test]
+fn a_write_that_the_only_copy_fails_before_another_reign_begins_is_told_in_that() {
+    for primary in [2, 3] {
+        let mut world = early(&[1, 2, 3], &[1, 2], 1);
+        hold_disk(&mut world, 2);
+        let write = world.write(1, 10, 4, 7);
+        assert_eq!(world.answer(1, write), Some(Ok(())));
+        world.disconnect(1, 2);
+        world.disconnect(1, 3);
+        fails_its_write(&mut world, 2);
+        world.configuration = world.next_with(&[2]);
+        world.lead(primary);
+        assert_told_once(&mut world, primary);
+    }
+}
+
+/// The primary has it, and writes it again: nothing is lost.
+#[test]
+fn a_write_that_the_only_copy_fails_and_that_comes_again_is_told_to_nobody() {
+    let mut world = early(&[1, 2], &[2], 1);
+    hold_disk(&mut world, 2);
+    let write = world.write(1, 10, 4, 7);
+    world.disconnect(1, 2);
+    fails_its_write(&mut world, 2);
+    world.comes_back(1, 2);
+    world.wait_ms(1000);
+    assert_eq!((world.answer(1, write), world.at(2, 10)), (Some(Ok(())), 7));
+    world.begin_reign(1);
+    world.lead(1);
+    let flush = world.flush(1);
+    world.wait_ms(4000);
+    assert_eq!(world.answer(1, flush), Some(Ok(())));
+}
+
 #[test]
 fn a_replica_out_of_sync_flushes_whatever_is_on_its_way_there() {
     let mut world = taken_over(&[1, 2], 3);
