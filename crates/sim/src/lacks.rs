@@ -3,12 +3,12 @@
 //! Other copies have it, and that one is left out. Where none of those is left before that, nobody has it any more, and a client is
 //! told with the next flush: the sector may hold what it held before.
 //!
-//! Always: that is so only while no copy that counts and kept its cache has it.
+//! Always: that is so only while no copy that counts and kept its cache has it, nor a primary that writes it again.
 //!
 //! Not here: caches that are lost as a whole (`oracle`); whether that was told (tests of `replica`).
 
 use crate::world::{World, node_id, node_index};
-use base::{Span, VolumeId};
+use base::{Epoch, Span, VolumeId};
 use replica::DiskRequest;
 use std::collections::BTreeSet;
 
@@ -41,6 +41,15 @@ impl World {
         }
     }
 
+    /// Whether the primary of this reign still has what it wrote there.
+    fn comes_again(&self, reign: Epoch, (volume, sector): (VolumeId, u64)) -> bool {
+        self.nodes.iter().any(|node| {
+            let acts = node.installed.as_ref().is_some_and(|known| known.reign == reign);
+            let shards = node.process.iter().flat_map(|process| &process.shards);
+            acts && shards.into_iter().any(|shard| shard.writes(volume, sector, sector + 1))
+        })
+    }
+
     /// Notes what no copy has that counts.
     pub(crate) fn look_for_lacks(&mut self) {
         let Some(newest) = &self.oracle.newest else { return };
@@ -58,6 +67,7 @@ impl World {
         let Some((&first, others)) = kept.split_first() else { return };
         let nobody = |sector: &(VolumeId, u64)| {
             others.iter().all(|&other| self.nodes[other].lacks.contains(sector))
+                && !self.comes_again(newest.reign, *sector)
         };
         let gone: Sectors = self.nodes[first].lacks.iter().copied().filter(nobody).collect();
         if gone.is_empty() {

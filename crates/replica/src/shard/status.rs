@@ -93,12 +93,18 @@ impl Shard {
                 .unretired
                 .values()
                 .any(|&(v, span)| v == volume && span.first() < end && first < span.end())
-            || self.ops.values().any(|op| {
-                matches!(op.kind, Kind::Write(_))
-                    && op.volume == volume
-                    && op.span.first() < end
-                    && first < op.span.end()
-            })
+            || self.writes(volume, first, end)
+    }
+
+    /// Whether a write is open there that this node orders: where a disk fails it, it may come again. For checks.
+    #[must_use]
+    pub fn writes(&self, volume: base::VolumeId, first: u64, end: u64) -> bool {
+        self.ops.values().any(|op| {
+            matches!(op.kind, Kind::Write(_))
+                && op.volume == volume
+                && op.span.first() < end
+                && first < op.span.end()
+        })
     }
 
     /// The epoch of the last loss of all caches that it has heard of; 0: of none.
