@@ -23,7 +23,7 @@ use super::net::Network;
 use crate::bench::{Bench, Outcome, ensure, passed, wait_for};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 use crate::load::{ClientPlan, addresses};
-use acts::Acts;
+use acts::{Acts, Words, never_done, unheard};
 use client::{ANSWER_LIMIT, Volume};
 
 /// Nodes that live as long as the lab.
@@ -105,17 +105,23 @@ fn insist(cluster: &Cluster, words: &[&str]) -> Outcome<()> {
     wait_for(&words.join(" "), WORD_LIMIT, || cluster.ok(words).map(drop))
 }
 
+/// What happened in all rounds.
+struct Counts {
+    acts: BTreeMap<&'static str, u64>,
+    words: Words,
+}
+
 /// From the making of a resource to its end; what happened is counted.
 fn round(
     bench: &Bench,
     network: &Network<'_>,
     random: &mut Prng,
-    counts: &mut BTreeMap<&'static str, u64>,
+    counts: &mut Counts,
 ) -> Outcome<String> {
     let cluster = network.cluster;
     let protocol = if random.once_in(2) { "B" } else { "C" };
     if random.once_in(FORCE_ONE_IN) {
-        *counts.entry("force").or_default() += 1;
+        *counts.acts.entry("force").or_default() += 1;
         return forced(bench, cluster, protocol);
     }
     let forgetful = random.once_in(FORGETFUL_ONE_IN);
@@ -131,13 +137,14 @@ fn round(
     clients.extend(roaming(cluster, &["d", "b", "c"], 2)?);
     let load = load(bench, clients);
     load.progress(100)?;
-    let mut acts = Acts { network, load: &load, forgets, witness: false };
+    let words = &mut counts.words;
+    let mut acts = Acts { network, load: &load, forgets, witness: false, words };
     for _ in 0..ACTS {
-        *counts.entry(acts.act(random)?).or_default() += 1;
+        *counts.acts.entry(acts.act(random)?).or_default() += 1;
         load.progress(20)?;
     }
     if acts.witness {
-        *counts.entry(acts.witness_in_or_out()?).or_default() += 1;
+        *counts.acts.entry(acts.witness_in_or_out()?).or_default() += 1;
     }
     let summary = settle(bench, cluster, load, &COPIES)?;
     insist(cluster, &["resource", "delete", DISK, "--force"])?;
@@ -248,7 +255,7 @@ pub(super) fn endurance(bench: &Bench) -> Outcome {
     let begun = Instant::now();
     let length = Duration::from_secs_f64(bench.hours.max(0.0) * 3600.0);
     let mut random = Prng::new(bench.seed);
-    let mut counts = BTreeMap::new();
+    let mut counts = Counts { acts: BTreeMap::new(), words: unheard() };
     let mut all: Vec<Vec<Sample>> = Vec::new();
     while all.len() < ROUNDS_MIN || begun.elapsed() < length {
         let summary = round(bench, &network, &mut random, &mut counts)?;
@@ -262,8 +269,14 @@ pub(super) fn endurance(bench: &Bench) -> Outcome {
             return Err(format!("node {node}, over {} rounds: {what}: {own:?}", all.len()).into());
         }
     }
+    let (rounds, Counts { acts, words }) = (all.len(), counts);
+    let never = never_done(&words, rounds);
+    ensure!(never.is_empty(), "in {rounds} rounds nobody ever carried out {never:?}: {words:?}");
     let minutes = begun.elapsed().as_secs() / 60;
-    passed(format!("{} rounds in {minutes} minutes, {counts:?}; last {:?}", all.len(), all.last()))
+    passed(format!(
+        "{rounds} rounds in {minutes} minutes, {acts:?}, words {words:?}; last {:?}",
+        all.last()
+    ))
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! What happens in a round, one thing after the other.
 //!
 //! Always: an act is over when it returns: what was cut is whole, who was stopped runs, what was held back goes on. Words that
-//! may well be refused now are said for what they do when they are not.
+//! may well be refused now are said for what they do when they are not, and what came of each is counted.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base::Prng;
@@ -29,6 +30,38 @@ const TOLD_LIMIT: Duration = Duration::from_secs(30);
 /// Kinds of acts; promoting is two of them.
 const KINDS: u64 = 22;
 
+/// Rounds in which each of the words that may be refused is said some times.
+const ROUNDS_ENOUGH: usize = 30;
+
+/// What the command line ends with: done, refused, and not done in time, as where no majority is left for a while.
+const DONE: i32 = 0;
+const REFUSED: i32 = 1;
+const LATE: i32 = 4;
+
+/// What came of a word that may be refused.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Heard {
+    done: u64,
+    refused: u64,
+    late: u64,
+}
+
+/// What came of all of them.
+pub(super) type Words = BTreeMap<&'static str, Heard>;
+
+/// Those of which nothing has come yet.
+pub(super) fn unheard() -> Words {
+    let words = ["promote", "demote", "suspend", "pause-resync", "verify", "invalidate"];
+    let more = ["remove-replica", "fail-waiting", "let-wait"];
+    words.into_iter().chain(more).map(|word| (word, Heard::default())).collect()
+}
+
+/// Words that nobody ever carried out, though there were rounds enough for each.
+pub(super) fn never_done(words: &Words, rounds: usize) -> Vec<&'static str> {
+    let never = words.iter().filter(|(_, heard)| rounds >= ROUNDS_ENOUGH && heard.done == 0);
+    never.map(|(word, _)| *word).collect()
+}
+
 /// Who acts.
 pub(super) struct Acts<'a> {
     /// The cluster, and what its nodes hear of each other.
@@ -39,6 +72,8 @@ pub(super) struct Acts<'a> {
     pub(super) forgets: String,
     /// Whether `d` is a witness at present.
     pub(super) witness: bool,
+    /// What came of words that may be refused.
+    pub(super) words: &'a mut Words,
 }
 
 fn pick(random: &mut Prng, of: &[&'static str]) -> &'static str {
@@ -93,9 +128,27 @@ impl Acts<'_> {
         }
     }
 
-    /// A word that may be refused.
-    fn say(&self, verb: &str, more: &[&str], name: &'static str) -> Outcome<&'static str> {
-        self.network.cluster.cli(&[&["resource", verb, DISK], more].concat())?;
+    /// A word that may be refused: whether it was carried out. That it makes no sense, or that there is no such thing, is no refusal.
+    fn is_heard(&mut self, verb: &'static str, more: &[&str]) -> Outcome<bool> {
+        let said = self.network.cluster.cli(&[&["resource", verb, DISK], more].concat())?;
+        let heard = self.words.entry(verb).or_default();
+        match said.code {
+            Some(DONE) => heard.done += 1,
+            Some(REFUSED) => heard.refused += 1,
+            Some(LATE) => heard.late += 1,
+            _ => return Err(said.failure("should have been carried out or refused")),
+        }
+        Ok(said.code == Some(DONE))
+    }
+
+    /// The same for who does not care.
+    fn say(
+        &mut self,
+        verb: &'static str,
+        more: &[&str],
+        name: &'static str,
+    ) -> Outcome<&'static str> {
+        self.is_heard(verb, more)?;
         Ok(name)
     }
 
@@ -142,10 +195,9 @@ impl Acts<'_> {
         })
     }
 
-    fn out_and_in(&self) -> Outcome<&'static str> {
-        let cluster = self.network.cluster;
-        cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
-        if cluster.cli(&["resource", "remove-replica", DISK, "--node", "c"])?.code == Some(0) {
+    fn out_and_in(&mut self) -> Outcome<&'static str> {
+        self.network.cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+        if self.is_heard("remove-replica", &["--node", "c"])? {
             self.load.progress(20)?;
             self.insist("add-replica", &["--node", "c"])?;
         }
@@ -231,7 +283,7 @@ impl Acts<'_> {
     }
 
     /// Packets between nodes are lost for a while.
-    fn cut(&self, random: &mut Prng) -> Outcome<&'static str> {
+    fn cut(&mut self, random: &mut Prng) -> Outcome<&'static str> {
         let (one, network) = (pick(random, &NODES), self.network);
         let others: Vec<&'static str> = NODES.into_iter().filter(|node| *node != one).collect();
         let other = pick(random, &others);
@@ -269,7 +321,7 @@ impl Acts<'_> {
     }
 
     /// Requests of a node that is cut off get errors, which its clients take elsewhere, until it is cut off no more.
-    fn fail_waiting(&self, random: &mut Prng) -> Outcome<&'static str> {
+    fn fail_waiting(&mut self, random: &mut Prng) -> Outcome<&'static str> {
         let node = pick(random, &PASSING);
         self.network.isolate(node)?;
         let_run(ms(random, 500, CUT_MS));
@@ -280,5 +332,21 @@ impl Acts<'_> {
         }
         self.network.heal()?;
         Ok("fail waiting")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ROUNDS_ENOUGH, never_done, unheard};
+
+    #[test]
+    fn a_word_that_was_always_refused_is_told_once_there_were_rounds_enough() {
+        let mut words = unheard();
+        for (word, heard) in &mut words {
+            heard.done = u64::from(*word != "demote");
+            heard.refused = 7;
+        }
+        assert_eq!(never_done(&words, ROUNDS_ENOUGH - 1), Vec::<&str>::new());
+        assert_eq!(never_done(&words, ROUNDS_ENOUGH), ["demote"]);
     }
 }
