@@ -56,6 +56,13 @@ fn die_and_return(
     load.progress(100)
 }
 
+/// Compares all copies. What differs would be repaired, so that only what is said then tells that nothing did.
+fn verify(cluster: &Cluster) -> Outcome<()> {
+    let said = cluster.ok(&["resource", "verify", DISK, "--wait"])?;
+    ensure!(said.contains("all replicas were compared, and are the same"), "{said}");
+    Ok(())
+}
+
 /// A device, a device with its metadata in a file, a file with its metadata on a device.
 pub(super) fn devices(bench: &Bench) -> Outcome {
     need_tools!("losetup");
@@ -86,7 +93,7 @@ pub(super) fn devices(bench: &Bench) -> Outcome {
     for victim in ["b", "c"] {
         die_and_return(bench, &cluster, &load, victim, "in-sync")?;
     }
-    cluster.ok(&["resource", "verify", DISK, "--wait"])?;
+    verify(&cluster)?;
     let mut record = load.stop()?;
     let all: Vec<_> = cluster.nodes.iter().map(|node| node.nbd).collect();
     record.judge(&all)?;
@@ -153,7 +160,7 @@ pub(super) fn in_place(bench: &Bench) -> Outcome {
     load.progress(100)?;
     let mut record = load.stop()?;
     bench.tell("all are back");
-    cluster.ok(&["resource", "verify", DISK, "--wait"])?;
+    verify(&cluster)?;
     let all: Vec<_> = cluster.nodes.iter().map(|node| node.nbd).collect();
     record.judge(&all)?;
     flush(&cluster)?;
@@ -209,7 +216,7 @@ pub(super) fn thick(bench: &Bench) -> Outcome {
         File::open(path)?.read_exact(&mut bytes)?;
         ensure!(bytes.iter().all(|&byte| byte == 0), "{} holds old bytes", path.display());
     }
-    cluster.ok(&["resource", "verify", DISK, "--wait"])?;
+    verify(&cluster)?;
     passed("two devices and a file, all full of other bytes before: all copies are zero")
 }
 
@@ -419,7 +426,7 @@ pub(super) fn threads(bench: &Bench) -> Outcome {
         cluster.ok(&["resource", "promote", DISK, "--node", victim])?;
         die_and_return(bench, &cluster, &load, victim, "in-sync")?;
     }
-    cluster.ok(&["resource", "verify", DISK, "--wait"])?;
+    verify(&cluster)?;
     passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
 }
 
