@@ -20,5 +20,7 @@ check() {
     done
     umount /mnt; fsck.ext4 -fn /dev/vda
 }
-(check) && ! dmesg | grep -i "i/o error" && echo "all is well" || echo "something is wrong"
+# By itself: in a list, or as a condition, it would go on after what fails.
+check & checking=$!
+if wait $checking && ! dmesg | grep -i "i/o error"; then echo "all is well"; else echo "something is wrong"; fi
 sync; poweroff -f
