@@ -443,10 +443,34 @@ impl NvmeVolume {
     /// If the node says so, or nothing in time.
     pub fn try_write(&mut self, offset_bytes: u64, bytes: &[u8]) -> io::Result<bool> {
         let status = self.write_once(offset_bytes, bytes, false)?;
-        if [Status::PATH_ERROR, Status::INACCESSIBLE].contains(&status) {
-            return Ok(false);
-        }
-        check(status).map(|()| true)
+        tried(status)
+    }
+
+    /// Likewise, and returns when it is durable (FUA).
+    ///
+    /// # Errors
+    /// If the node says so, or nothing in time.
+    pub fn try_write_through(&mut self, offset_bytes: u64, bytes: &[u8]) -> io::Result<bool> {
+        let status = self.write_once(offset_bytes, bytes, true)?;
+        tried(status)
+    }
+
+    /// Makes a range zero, which may become a hole; once, as [`NvmeVolume::try_write`].
+    ///
+    /// # Errors
+    /// If the node says so, or nothing in time.
+    pub fn try_zero(&mut self, offset_bytes: u64, length: usize) -> io::Result<bool> {
+        let (place, namespace) = (self.place(offset_bytes, length), self.namespace);
+        tried(self.io.ask(&[], |host, send| host.zero(namespace, place, true, send))?.0)
+    }
+
+    /// Says that bytes are not needed any more; once, likewise.
+    ///
+    /// # Errors
+    /// If the node says so, or nothing in time.
+    pub fn try_deallocate(&mut self, offset_bytes: u64, length: usize) -> io::Result<bool> {
+        let (place, namespace) = (self.place(offset_bytes, length), self.namespace);
+        tried(self.io.ask(&[], |host, send| host.deallocate(namespace, &[place], send))?.0)
     }
 
     /// A command with data: `now` if that goes with the command, else `later`, and the data when it is asked for.
@@ -742,6 +766,14 @@ fn random() -> io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Whether what was asked once was done, or its path failed.
+fn tried(status: Status) -> io::Result<bool> {
+    if [Status::PATH_ERROR, Status::INACCESSIBLE].contains(&status) {
+        return Ok(false);
+    }
+    check(status).map(|()| true)
 }
 
 fn check(status: Status) -> io::Result<()> {

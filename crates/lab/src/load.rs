@@ -4,14 +4,17 @@
 //! goes to a few hot blocks that all clients share, so that they meet; the rest to windows spread
 //! over the volume. Every write has a number of its own, from which all bytes of each of its blocks
 //! follow, so that what is read tells which write it was, whole and in its place. Some writes are to be
-//! stable at once (FUA), some are zeroing or discards, which both leave zeroes, and now and then a client flushes.
+//! stable at once (FUA), some are zeroing or discards, which both leave zeroes, and now and then a client flushes. A client
+//! has its volume by NBD, or by NVMe/TCP (`way`).
 //!
 //! Always: a write is in the history from the moment it is sent, answered or not; a read and a flush
 //! are only if they were answered. After an error a client's connection is never used again.
 //!
 //! Not here: judging the history (`history`), faults (the labs).
 
-use std::collections::BTreeSet;
+mod way;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,6 +28,9 @@ use crate::bench::{Failure, Outcome, ensure, let_run, wait_for};
 use crate::cluster::Cluster;
 use crate::history::{self, Event, Flush, History, NEVER, Time, Value, What};
 use client::{ANSWER_LIMIT, Volume};
+use way::Way;
+
+pub(crate) use way::Subsystem;
 
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: usize = 4096;
@@ -62,6 +68,8 @@ const COUNT_BITS: u32 = 40;
 pub(crate) struct ClientPlan {
     /// Where it connects, the first choice first.
     pub(crate) nodes: Vec<SocketAddr>,
+    /// As what it has its volume by NVMe/TCP; `None`: it has it by NBD.
+    pub(crate) subsystem: Option<Arc<Subsystem>>,
     /// It stays where it is, but for a node that turns its clients away: an error there is a failure of the lab.
     pub(crate) pinned: bool,
     /// It only reads.
@@ -77,6 +85,7 @@ impl ClientPlan {
     pub(crate) fn roaming(nodes: &[SocketAddr]) -> ClientPlan {
         ClientPlan {
             nodes: nodes.to_vec(),
+            subsystem: None,
             pinned: false,
             reads_only: false,
             pause: Duration::ZERO,
@@ -87,6 +96,11 @@ impl ClientPlan {
     /// Stays with one node.
     pub(crate) fn pinned(node: SocketAddr) -> ClientPlan {
         ClientPlan { pinned: true, ..ClientPlan::roaming(&[node]) }
+    }
+
+    /// The same by NVMe/TCP.
+    pub(crate) fn by_nvme(self, subsystem: &Arc<Subsystem>) -> ClientPlan {
+        ClientPlan { subsystem: Some(Arc::clone(subsystem)), ..self }
     }
 
     /// Reads only, and seldom; stays with one node.
@@ -137,7 +151,8 @@ struct Shared {
     begun: Instant,
     stop: AtomicBool,
     acknowledged: AtomicU64,
-    written_bytes: AtomicU64,
+    /// When a write of each block was last asked.
+    touched: Mutex<BTreeMap<u64, Time>>,
     pauses: Mutex<Pauses>,
     doors: Mutex<Doors>,
     losses: Mutex<Vec<Time>>,
@@ -187,9 +202,12 @@ impl Shared {
         closed
     }
 
-    fn acknowledge(&self, bytes: u64) {
+    fn touched(&self) -> MutexGuard<'_, BTreeMap<u64, Time>> {
+        self.touched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn acknowledge(&self) {
         let first = self.acknowledged.fetch_add(1, Ordering::Relaxed) == 0;
-        self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
         let now = Instant::now();
         let mut pauses = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);
         let pause = now.saturating_duration_since(pauses.last);
@@ -210,6 +228,11 @@ struct Memory {
     broken: Vec<Break>,
     /// Connections that could not be made.
     refused: Vec<Break>,
+    /// The longest that a request took which was answered.
+    longest_request: Duration,
+    /// Writes acknowledged by NVMe/TCP, and those that are in doubt because their path failed.
+    by_nvme: u64,
+    in_doubt: u64,
     /// It could not go on.
     gave_up: Option<String>,
 }
@@ -246,6 +269,11 @@ pub(crate) struct Record {
     pub(crate) acknowledged: u64,
     /// The longest time without an acknowledgement.
     pub(crate) longest_pause: Duration,
+    /// The longest that a request took which was answered.
+    pub(crate) longest_request: Duration,
+    /// Writes acknowledged by NVMe/TCP, and those that are in doubt because their path failed.
+    by_nvme: u64,
+    in_doubt: u64,
     plan: Option<LoadPlan>,
     end: Time,
 }
@@ -261,7 +289,7 @@ impl Load {
             begun,
             stop: AtomicBool::new(false),
             acknowledged: AtomicU64::new(0),
-            written_bytes: AtomicU64::new(0),
+            touched: Mutex::default(),
             pauses,
             doors: Mutex::default(),
             losses: Mutex::default(),
@@ -279,9 +307,15 @@ impl Load {
         self.shared.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Bytes of them.
-    pub(crate) fn written_bytes(&self) -> u64 {
-        self.shared.written_bytes.load(Ordering::Relaxed)
+    /// The present.
+    pub(crate) fn now(&self) -> Time {
+        self.shared.now()
+    }
+
+    /// Bytes of all blocks that a write was asked of since then, answered or not; each counts once, however often it was written.
+    pub(crate) fn touched_bytes(&self, since: Time) -> u64 {
+        let count = self.shared.touched().values().filter(|&&asked| asked >= since).count();
+        u64::try_from(count).unwrap_or(u64::MAX).saturating_mul(BLOCK)
     }
 
     /// Waits for so many more acknowledgements.
@@ -344,6 +378,9 @@ impl Load {
             record.damage.extend(memory.damage);
             record.broken.extend(memory.broken);
             record.refused.extend(memory.refused);
+            record.longest_request = record.longest_request.max(memory.longest_request);
+            record.by_nvme += memory.by_nvme;
+            record.in_doubt += memory.in_doubt;
             gave_up.extend(memory.gave_up);
         }
         if let Some(reason) = gave_up.first() {
@@ -383,6 +420,8 @@ impl Record {
             )));
         }
         self.judge_errors()?;
+        let hosts = plan.clients.iter().any(|client| client.subsystem.is_some());
+        ensure!(!hosts || self.by_nvme > 0, "nothing was acknowledged by NVMe/TCP");
         let wrong = history::check(&self.history);
         match wrong.first() {
             None => Ok(()),
@@ -442,8 +481,12 @@ impl Record {
 
     /// In words.
     pub(crate) fn summary(&self) -> String {
+        let by_nvme = match self.by_nvme {
+            0 => String::new(),
+            count => format!(" ({count} by NVMe/TCP, where {} are in doubt)", self.in_doubt),
+        };
         format!(
-            "{} writes acknowledged, {} events judged, longest pause {} ms",
+            "{} writes acknowledged{by_nvme}, {} events judged, longest pause {} ms",
             self.acknowledged,
             self.history.events.len(),
             self.longest_pause.as_millis()
@@ -484,7 +527,7 @@ impl Client {
     }
 
     fn run(mut self) -> Memory {
-        let mut volume: Option<Volume> = None;
+        let mut volume: Option<Way> = None;
         let (mut without, mut from) = (Instant::now(), 0);
         while !self.stopped() {
             let node = self.plan.nodes[self.choice % self.plan.nodes.len()];
@@ -496,7 +539,8 @@ impl Client {
             }
             let Some(open) = &mut volume else {
                 from = self.shared.now();
-                match Volume::open(node, &self.shared.plan.export, self.plan.limit) {
+                let (export, subsystem) = (&self.shared.plan.export, self.plan.subsystem.as_deref());
+                match Way::open(node, export, subsystem, self.plan.limit) {
                     Ok(open) => volume = Some(open),
                     Err(error) if pinned || without.elapsed() > CONNECT_TRIES => {
                         self.memory.gave_up = Some(format!("{node}: {error}"));
@@ -512,14 +556,20 @@ impl Client {
                 continue;
             };
             without = Instant::now();
-            if let Err(error) = self.request(open) {
-                volume = None;
-                let broken = self.broken(node, from, &error);
-                self.memory.broken.push(broken);
-                if pinned {
-                    break;
+            match self.request(open) {
+                Ok(()) => {
+                    let longest = &mut self.memory.longest_request;
+                    *longest = without.elapsed().max(*longest);
                 }
-                self.choice += 1;
+                Err(error) => {
+                    volume = None;
+                    let broken = self.broken(node, from, &error);
+                    self.memory.broken.push(broken);
+                    if pinned {
+                        break;
+                    }
+                    self.choice += 1;
+                }
             }
             self.pause();
         }
@@ -540,7 +590,7 @@ impl Client {
         }
     }
 
-    fn request(&mut self, volume: &mut Volume) -> io::Result<()> {
+    fn request(&mut self, volume: &mut Way) -> io::Result<()> {
         let span = if self.random.once_in(8) { 1 + self.random.below(SPAN_MAX) } else { 1 };
         let first = self.shared.plan.choose(&mut self.random, span);
         let length = usize::try_from(span).unwrap_or(1) * BLOCK_BYTES;
@@ -557,7 +607,7 @@ impl Client {
         }
     }
 
-    fn flush(&mut self, volume: &mut Volume) -> io::Result<()> {
+    fn flush(&mut self, volume: &mut Way) -> io::Result<()> {
         let asked = self.shared.now();
         volume.flush()?;
         let answered = self.shared.now();
@@ -565,7 +615,7 @@ impl Client {
         Ok(())
     }
 
-    fn read(&mut self, volume: &mut Volume, first: u64) -> io::Result<()> {
+    fn read(&mut self, volume: &mut Way, first: u64) -> io::Result<()> {
         let asked = self.shared.now();
         volume.read(first * BLOCK, &mut self.bytes)?;
         let answered = self.shared.now();
@@ -581,7 +631,7 @@ impl Client {
         Ok(())
     }
 
-    fn write(&mut self, volume: &mut Volume, first: u64, kind: Kind) -> io::Result<()> {
+    fn write(&mut self, volume: &mut Way, first: u64, kind: Kind) -> io::Result<()> {
         let value = match kind {
             Kind::Plain | Kind::Stable => {
                 self.count += 1;
@@ -594,25 +644,32 @@ impl Client {
                 fill(content, block, value);
             }
         }
-        let place = first * BLOCK;
-        let length = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
+        let (place, length) = (first * BLOCK, self.bytes.len());
         let asked = self.shared.now();
+        let blocks = first..first + u64::try_from(length / BLOCK_BYTES).unwrap_or(0);
+        self.shared.touched().extend(blocks.clone().map(|block| (block, asked)));
         let outcome = match kind {
             Kind::Plain => volume.write(place, &self.bytes),
             Kind::Stable => volume.write_stable(place, &self.bytes),
             Kind::Zeroing => volume.zero(place, length),
             Kind::Discard => volume.discard(place, length),
         };
-        let answered = if outcome.is_ok() { self.shared.now() } else { NEVER };
+        let acknowledged = matches!(outcome, Ok(true));
+        let answered = if acknowledged { self.shared.now() } else { NEVER };
         let what = if kind == Kind::Stable { What::WriteStable } else { What::Write };
-        let blocks = self.bytes.len() / BLOCK_BYTES;
-        for (block, _) in (first..).zip(0..blocks) {
+        for block in blocks {
             self.memory.events.push(Event { block, value, what, asked, answered });
         }
-        if outcome.is_ok() {
-            self.shared.acknowledge(u64::try_from(self.bytes.len()).unwrap_or(0));
+        if acknowledged {
+            self.shared.acknowledge();
+            self.memory.by_nvme += u64::from(self.plan.subsystem.is_some());
         }
-        outcome
+        if outcome? {
+            return Ok(());
+        }
+        self.memory.in_doubt += 1;
+        // Waits until the path is of use again, so that not all that it is asked meanwhile is in doubt.
+        self.read(volume, first)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::kill::{DISK, load, settle, staying, three};
+use super::kill::{DISK, by_nvme, load, settle, staying, three};
 use crate::bench::{Bench, Outcome, passed};
 use crate::cluster::Cluster;
 use crate::load::{ClientPlan, addresses};
@@ -49,7 +49,7 @@ fn freeze(bench: &Bench, time: Duration) -> Outcome {
     passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
 }
 
-/// Writers at every node, and those who only look. Nobody gives up on a node that is silent.
+/// Writers at every node, some by NVMe/TCP, and those who only look. None of them gives up on a node that is silent.
 fn clients(cluster: &Cluster, time: Duration) -> Outcome<Vec<ClientPlan>> {
     let limit = time + Duration::from_secs(60);
     let pause = time + Duration::from_secs(1);
@@ -61,9 +61,18 @@ fn clients(cluster: &Cluster, time: Duration) -> Outcome<Vec<ClientPlan>> {
         .chain(staying.clone())
         .chain(staying)
         .collect();
+    // A node that stood still ends the connections of hosts of NVMe/TCP: these go elsewhere then.
+    let mut hosts = Vec::new();
+    for names in [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]] {
+        let host = ClientPlan::roaming(&addresses(cluster, &names)?);
+        hosts.push(ClientPlan { limit, ..host });
+    }
     // And some that lose patience and go elsewhere, so that open writes are left behind.
     let limit = Duration::from_secs(2);
-    clients.extend(vec![ClientPlan { limit, ..ClientPlan::roaming(&nodes) }; 2]);
+    let impatient = ClientPlan { limit, ..ClientPlan::roaming(&nodes) };
+    hosts.push(impatient.clone());
+    clients.extend(vec![impatient; 2]);
+    clients.extend(by_nvme(cluster, hosts)?);
     Ok(clients)
 }
 

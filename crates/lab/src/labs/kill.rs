@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::bench::{Bench, Outcome, ensure, passed, wait_for};
 use crate::cluster::{Cluster, SYNC_LIMIT};
-use crate::load::{ClientPlan, Load, LoadPlan, Record, WINDOWS, addresses};
+use crate::history::Time;
+use crate::load::{ClientPlan, Load, LoadPlan, Record, Subsystem, WINDOWS, addresses};
 use client::{ANSWER_LIMIT, Volume};
 use wire::admin::{Answer, Command, ResyncDone};
 
@@ -44,6 +45,12 @@ pub(super) fn staying(cluster: &Cluster, nodes: &[&str], each: usize) -> Outcome
 /// Clients that begin at the first of these nodes and go to the others when it fails them.
 pub(super) fn roaming(cluster: &Cluster, nodes: &[&str], count: usize) -> Outcome<Vec<ClientPlan>> {
     Ok(vec![ClientPlan::roaming(&addresses(cluster, nodes)?); count])
+}
+
+/// These clients by NVMe/TCP.
+pub(super) fn by_nvme(cluster: &Cluster, clients: Vec<ClientPlan>) -> Outcome<Vec<ClientPlan>> {
+    let subsystem = Subsystem::of(cluster, DISK)?;
+    Ok(clients.into_iter().map(|client| client.by_nvme(&subsystem)).collect())
 }
 
 /// A load of these clients.
@@ -111,7 +118,9 @@ fn others<'a>(cluster: &'a Cluster, node: &str) -> Vec<&'a str> {
 /// No fault at all.
 pub(super) fn clean(bench: &Bench) -> Outcome {
     let cluster = three(bench)?;
-    let load = load(bench, staying(&cluster, &["a", "b", "c"], 4)?);
+    let mut clients = staying(&cluster, &["a", "b", "c"], 4)?;
+    clients.extend(by_nvme(&cluster, staying(&cluster, &["a", "b", "c"], 2)?)?);
+    let load = load(bench, clients);
     load.progress(100)?;
     load.run_for(while_running(bench))?;
     passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
@@ -137,10 +146,12 @@ pub(super) fn primary_remote(bench: &Bench) -> Outcome {
     // Without clients of its own it would hand over to a node that has some.
     let mut clients = staying(&cluster, &["b", "c"], 4)?;
     clients.extend(roaming(&cluster, &["a", "b"], 1)?);
+    clients.extend(by_nvme(&cluster, staying(&cluster, &["b", "c"], 1)?)?);
+    clients.extend(by_nvme(&cluster, roaming(&cluster, &["a", "c"], 1)?)?);
     let load = begin(bench, &cluster, "a", clients)?;
     let victim = cluster.primary(DISK)?;
     ensure!(victim == "a", "{victim} is primary, though a was promoted and has a client");
-    let before = load.written_bytes();
+    let before = load.now();
     cluster.kill(&victim)?;
     bench.tell(format_args!("{victim}, the primary, is killed"));
     load.progress(100)?;
@@ -149,18 +160,18 @@ pub(super) fn primary_remote(bench: &Bench) -> Outcome {
     passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
 }
 
-/// Starts a node that was killed when `before` bytes had been acknowledged, waits until it is in
-/// sync, and holds what was copied to it against what was written meanwhile.
+/// Starts a node that was killed after `before`, waits until it is in sync, and holds what was copied to it against what was
+/// written meanwhile.
 fn come_back(
     bench: &Bench,
     cluster: &Cluster,
     load: &Load,
     node: &str,
-    before: u64,
+    before: Time,
 ) -> Outcome<()> {
     cluster.start(node)?;
     cluster.wait_state(DISK, node, "in-sync")?;
-    let written = load.written_bytes() - before + UNANSWERED_BYTES;
+    let written = load.touched_bytes(before) + UNANSWERED_BYTES;
     // The node that drove the resync tells; it may be any.
     let done = wait_for("the last resync to be told", TOLD_LIMIT, || {
         let done = cluster.replica(DISK, node)?["last_resync"].take();
@@ -171,7 +182,8 @@ fn come_back(
     only_what_it_missed(bench, node, (bytes("copied_bytes")?, bytes("equal_bytes")?), written)
 }
 
-/// Holds bytes that were copied to a node and compared there against those that were written while it was away, open ones included.
+/// Holds bytes that were copied to a node and compared there against those of the blocks that were written while it was away, open
+/// writes included.
 fn only_what_it_missed(
     bench: &Bench,
     node: &str,
@@ -179,21 +191,24 @@ fn only_what_it_missed(
     written: u64,
 ) -> Outcome<()> {
     bench.tell(format_args!(
-        "{node} is in sync: {copied} bytes copied, {compared} compared; at most {written} written meanwhile"
+        "{node} is in sync: {copied} bytes copied, {compared} compared; blocks of at most {written} bytes written meanwhile"
     ));
-    ensure!(copied <= written, "{copied} bytes were copied, but only {written} written meanwhile");
+    ensure!(
+        copied <= written,
+        "{copied} bytes were copied, but blocks of only {written} written meanwhile"
+    );
     let hot = HOT_EXTENTS_MAX * EXTENT;
     ensure!(
-        compared <= written + hot,
-        "{compared} bytes were compared, more than {written} and {hot}"
+        copied + compared <= written + hot,
+        "{copied} bytes were copied and {compared} compared, more than {written} and {hot}"
     );
     Ok(())
 }
 
 /// A node that goes while others may have brought it up to date before: what is copied when it is back is told by whoever drives that.
 pub(super) struct Away {
-    /// Bytes that were acknowledged when it went.
-    written: u64,
+    /// When it went.
+    since: Time,
     /// The last resync of it that each other node drove to its end by then.
     told: Vec<Option<ResyncDone>>,
 }
@@ -201,7 +216,7 @@ pub(super) struct Away {
 impl Away {
     /// Asked for before it goes.
     pub(super) fn of(cluster: &Cluster, load: &Load, node: &str) -> Outcome<Away> {
-        Ok(Away { written: load.written_bytes(), told: resyncs(cluster, node)? })
+        Ok(Away { since: load.now(), told: resyncs(cluster, node)? })
     }
 
     /// Once it is in sync again: what was copied to it is no more than what was written meanwhile. The others ran all the time.
@@ -212,16 +227,18 @@ impl Away {
         load: &Load,
         node: &str,
     ) -> Outcome<()> {
-        let written = load.written_bytes() - self.written + UNANSWERED_BYTES;
-        let (copied, compared) = wait_for("the last resync to be told", TOLD_LIMIT, || {
+        let written = load.touched_bytes(self.since) + UNANSWERED_BYTES;
+        let (copied, compared, times) = wait_for("the last resync to be told", TOLD_LIMIT, || {
             let told = resyncs(cluster, node)?;
             let new = told.iter().zip(&self.told).filter(|(now, before)| now != before);
             let new: Vec<ResyncDone> = new.filter_map(|(now, _)| *now).collect();
             ensure!(!new.is_empty(), "it is still {told:?}");
             let sum = |of: fn(&ResyncDone) -> u64| new.iter().map(of).sum();
-            Ok((sum(|done| done.copied_bytes), sum(|done| done.equal_bytes)))
+            let times = u64::try_from(new.len()).unwrap_or(u64::MAX);
+            Ok((sum(|done| done.copied_bytes), sum(|done| done.equal_bytes), times))
         })?;
-        only_what_it_missed(bench, node, (copied, compared), written)
+        // What each of them copied was written since the one before.
+        only_what_it_missed(bench, node, (copied, compared), written * times)
     }
 }
 
@@ -244,7 +261,7 @@ pub(super) fn primary_local(bench: &Bench) -> Outcome {
     let load = begin(bench, &cluster, "a", roaming(&cluster, &["a", "b", "c"], 8)?)?;
     let victim = cluster.primary(DISK)?;
     ensure!(victim == "a", "{victim} is primary, though all clients are on a");
-    let before = load.written_bytes();
+    let before = load.now();
     cluster.kill("a")?;
     bench.tell("a, the primary, is killed under its clients");
     load.progress(100)?;
@@ -259,7 +276,7 @@ pub(super) fn replica(bench: &Bench) -> Outcome {
     let load = begin(bench, &cluster, "a", staying(&cluster, &["a", "b"], 4)?)?;
     let primary = cluster.primary(DISK)?;
     ensure!(primary != "c", "c is primary, where no client is");
-    let before = load.written_bytes();
+    let before = load.now();
     cluster.kill("c")?;
     bench.tell("c, which only has a copy, is killed");
     load.progress(100)?;
@@ -278,7 +295,7 @@ pub(super) fn witness(bench: &Bench) -> Outcome {
     load.progress(100)?;
     load.run_for(while_running(bench))?;
     // With one replica more gone there is no majority: requests wait, and are not answered.
-    let before = load.written_bytes();
+    let before = load.now();
     cluster.kill("b")?;
     bench.tell("b, the other replica, is killed besides: requests wait");
     wait_for("requests to wait", Duration::from_secs(30), || {
@@ -302,6 +319,9 @@ pub(super) fn everyone(bench: &Bench) -> Outcome {
     let cluster = three(bench)?;
     let mut clients = roaming(&cluster, &["a", "b", "c"], 4)?;
     clients.extend(roaming(&cluster, &["b", "c", "a"], 4)?);
+    for nodes in [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]] {
+        clients.extend(by_nvme(&cluster, roaming(&cluster, &nodes, 1)?)?);
+    }
     let load = begin(bench, &cluster, "a", clients)?;
     for round in 1..=4 {
         cluster.kill_all()?;

@@ -11,7 +11,9 @@ use std::time::Duration;
 use base::Prng;
 use wire::admin::{Answer, Command, SplitBrain};
 
-use super::kill::{DISK, SIZE, SIZE_TEXT, load, roaming, settle, settle_later, staying, three};
+use super::kill::{
+    DISK, SIZE, SIZE_TEXT, by_nvme, load, roaming, settle, settle_later, staying, three,
+};
 use crate::bench::{Bench, Failure, Outcome, ensure, let_run, passed, tool, wait_for};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 use crate::load::{ClientPlan, Load, LoadPlan, addresses};
@@ -119,15 +121,20 @@ impl<'a> Network<'a> {
     }
 }
 
-/// Writers everywhere that wait as long as it takes, some that go elsewhere, and those who only look.
+/// Writers everywhere that wait as long as it takes, by NBD and by NVMe/TCP, some that go elsewhere, and those who only look.
 fn clients(cluster: &Cluster) -> Outcome<Vec<ClientPlan>> {
     let nodes = addresses(cluster, &["a", "b", "c"])?;
     let limit = Duration::from_secs(90);
     let looking = |&node| vec![ClientPlan::looking(node, CUT, limit); LOOKING];
     let mut clients: Vec<ClientPlan> = nodes.iter().flat_map(looking).collect();
-    clients.extend(nodes.iter().map(|&node| ClientPlan { limit, ..ClientPlan::pinned(node) }));
+    let staying = nodes.iter().map(|&node| ClientPlan { limit, ..ClientPlan::pinned(node) });
+    let mut hosts: Vec<ClientPlan> = staying.clone().collect();
+    clients.extend(staying);
     let limit = Duration::from_secs(2);
-    clients.extend(vec![ClientPlan { limit, ..ClientPlan::roaming(&nodes) }; 4]);
+    let impatient = ClientPlan { limit, ..ClientPlan::roaming(&nodes) };
+    hosts.push(impatient.clone());
+    clients.extend(vec![impatient; 4]);
+    clients.extend(by_nvme(cluster, hosts)?);
     Ok(clients)
 }
 
