@@ -2,12 +2,14 @@
 //! fault layer of stores, which a node's settings turn on.
 
 use std::fs;
+use std::time::Duration;
 
 use base::Prng;
 
 use super::kill::{DISK, load, roaming, settle, settle_record, staying, three};
-use crate::bench::{Bench, Outcome, ensure, passed};
+use crate::bench::{Bench, Outcome, ensure, passed, wait_for};
 use crate::cluster::{Cluster, SYNC_LIMIT};
+use client::{ANSWER_LIMIT, Volume};
 
 /// Stops a node, and starts it with these faults, or without any.
 pub(super) fn restart_with(cluster: &Cluster, node: &str, faults: &str) -> Outcome<()> {
@@ -32,6 +34,63 @@ pub(super) fn restart_with(cluster: &Cluster, node: &str, faults: &str) -> Outco
     cluster.start(node)
 }
 
+/// Of so many operations of a disk, or writes to it, one has a fault that is to come late.
+const RARELY: u64 = 3000;
+
+/// How a node's log tells of a request that its disk failed, and of one that it does not answer.
+const FAILS: &str = "its disk failed a request";
+const HANGS: &str = "has not answered for";
+
+/// How long a disk stands still for one request, and the settings that have it do so now and then.
+const STALL: Duration = Duration::from_secs(4);
+const STALLS: &str = "stalls_one_in = 400\nstall_ms = 4000";
+
+/// A seed with which the first fault comes neither while the node starts, nor while it is brought in sync and made primary.
+/// Each thread has its part of the operations, and draws by a seed of its own, counted on from this.
+fn seed_of_a_late_fault(threads: u16) -> u64 {
+    let threads = u64::from(threads);
+    let (early, late) = (4 * RARELY / threads, 6 * RARELY / threads);
+    let comes_late = |seed: u64| {
+        let mut random = Prng::new(seed);
+        (0..late).find(|_| random.once_in(RARELY)).is_some_and(|first| first > early)
+    };
+    let all = |seed: u64| (0..threads).all(|thread| comes_late(seed + thread));
+    (1..).find(|&seed| all(seed)).expect("one in some hundred")
+}
+
+/// Makes a node primary that has a copy in sync, and keeps it that with a client: without one it would make way for a node that has some.
+fn lead(cluster: &Cluster, node: &str) -> Outcome<Volume> {
+    cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+    let stays = Volume::open(cluster.node(node)?.nbd, DISK, ANSWER_LIMIT)?;
+    cluster.ok(&["resource", "promote", DISK, "--node", node])?;
+    let primary = cluster.primary(DISK)?;
+    ensure!(primary == node, "{primary} is primary, though {node} was promoted and has a client");
+    Ok(stays)
+}
+
+/// Waits until the disk of a node has failed, of which its log tells by these words, and not before. The node was primary, or was
+/// not, when its copy was last seen in sync.
+fn fails(cluster: &Cluster, node: &str, words: &str, as_primary: bool) -> Outcome<()> {
+    let mut led = None;
+    wait_for(&format!("the disk of {node} to fail"), SYNC_LIMIT, || {
+        let status = cluster.status(DISK)?;
+        let replicas = status["replicas"].as_array().ok_or("status lists no replicas")?;
+        let own = replicas.iter().find(|replica| replica["node"] == node);
+        let state = &own.ok_or("it is not listed")?["state"];
+        if state == "in-sync" {
+            led = Some(status["primary"] == node);
+        }
+        ensure!(state == "detached", "it is {state}");
+        Ok(())
+    })?;
+    let was = if as_primary { "was not" } else { "was" };
+    ensure!(led != Some(!as_primary), "{node} {was} primary when its disk failed");
+    ensure!(!as_primary || led.is_some(), "{node} was never seen in sync with that disk");
+    let log = cluster.log(node);
+    ensure!(log.contains(words), "the log of {node} does not tell of {words:?}");
+    Ok(())
+}
+
 /// The disk of a replica, then that of the primary.
 pub(super) fn errors(bench: &Bench) -> Outcome {
     let cluster = three(bench)?;
@@ -39,41 +98,50 @@ pub(super) fn errors(bench: &Bench) -> Outcome {
     clients.extend(roaming(&cluster, &["a", "b"], 2)?);
     let load = load(bench, clients);
     load.progress(200)?;
-    for node in ["c", "a"] {
-        restart_with(&cluster, node, "write_errors_one_in = 300")?;
-        cluster.wait_state(DISK, node, "detached")?;
-        bench.tell(format_args!("{node}'s disk failed, and its copy is out"));
-        load.progress(500)?;
-        restart_with(&cluster, node, "")?;
-        cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
-        load.progress(200)?;
-        cluster.ok(&["resource", "promote", DISK, "--node", "a"])?;
-    }
+    restart_with(&cluster, "c", "write_errors_one_in = 300")?;
+    fails(&cluster, "c", FAILS, false)?;
+    bench.tell("the disk of c, which only has a copy, failed, and its copy is out");
+    load.progress(500)?;
+    restart_with(&cluster, "c", "")?;
+    let seed = seed_of_a_late_fault(bench.threads);
+    restart_with(&cluster, "a", &format!("seed = {seed}\nwrite_errors_one_in = {RARELY}"))?;
+    let stays = lead(&cluster, "a")?;
+    fails(&cluster, "a", FAILS, true)?;
+    bench.tell("the disk of a, the primary, failed, and its copy is out");
+    load.progress(500)?;
+    drop(stays);
+    restart_with(&cluster, "a", "")?;
+    cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+    load.progress(200)?;
     passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
 }
 
-/// A disk that hangs, now and then for longer than anybody waits.
+/// A disk that hangs, now and then for longer than anybody waits: its copy is left behind.
 pub(super) fn stalls(bench: &Bench) -> Outcome {
     let cluster = three(bench)?;
-    restart_with(&cluster, "c", "stalls_one_in = 400\nstall_ms = 4000")?;
+    restart_with(&cluster, "c", STALLS)?;
     cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+    let left = || -> usize {
+        let said = |node| cluster.log(node).matches("the copy on c is excluded").count();
+        ["a", "b"].into_iter().map(said).sum()
+    };
+    let before = left();
     let load = load(bench, staying(&cluster, &["a", "b"], 4)?);
     load.progress(2000)?;
+    wait_for("c to be left behind", SYNC_LIMIT, || {
+        ensure!(left() > before, "it goes along");
+        Ok(())
+    })?;
     restart_with(&cluster, "c", "")?;
     cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
-    passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
-}
-
-/// A seed with which the first stall comes neither while the node starts nor while it is brought in sync.
-/// Each thread has its part of the operations, and draws by a seed of its own, counted on from this.
-fn seed_of_a_late_stall(threads: u16) -> u64 {
-    let early = 6_000 / u32::from(threads);
-    let comes_late = |seed: u64| {
-        let mut random = Prng::new(seed);
-        (0..9_000).find(|_| random.once_in(1000)).is_some_and(|first| first > early)
-    };
-    let all = |seed: u64| (0..u64::from(threads)).all(|thread| comes_late(seed + thread));
-    (1..).find(|&seed| all(seed)).expect("one in some hundred")
+    let times = left() - before;
+    let (summary, record) = settle_record(bench, &cluster, load, &["a", "b", "c"])?;
+    let longest = record.longest_request.as_millis();
+    ensure!(
+        record.longest_request < STALL,
+        "a request took {longest} ms, as long as the disk stood still"
+    );
+    passed(format!("c was left behind {times} times, the longest request took {longest} ms; {summary}"))
 }
 
 /// The disk of the primary, then that of a replica, hangs without an error for longer than anybody lives.
@@ -83,24 +151,18 @@ pub(super) fn hangs(bench: &Bench) -> Outcome {
     clients.extend(roaming(&cluster, &["a", "b"], 2)?);
     let load = load(bench, clients);
     load.progress(200)?;
+    let seed = seed_of_a_late_fault(bench.threads);
+    let faults = format!("seed = {seed}\nstalls_one_in = {RARELY}\nstall_ms = 3600000");
     for node in ["a", "c"] {
         let path = cluster.settings(node);
         let text = fs::read_to_string(&path)?;
         fs::write(&path, format!("disk_late_ms = 2000\n{text}"))?;
-        let seed = seed_of_a_late_stall(bench.threads);
-        let faults = format!("seed = {seed}\nstalls_one_in = 1000\nstall_ms = 3600000");
         restart_with(&cluster, node, &faults)?;
-        if node == "a" {
-            cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
-            cluster.ok(&["resource", "promote", DISK, "--node", "a"])?;
-        }
-        cluster.wait_state(DISK, node, "detached")?;
-        ensure!(
-            cluster.log(node).contains("has not answered for"),
-            "the log of {node} does not say that its disk hangs"
-        );
+        let stays = if node == "a" { Some(lead(&cluster, node)?) } else { None };
+        fails(&cluster, node, HANGS, stays.is_some())?;
         bench.tell(format_args!("{node}'s disk hangs, and its copy is out"));
         load.progress(500)?;
+        drop(stays);
         restart_with(&cluster, node, "")?;
         cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
     }
