@@ -106,6 +106,11 @@ pub(super) fn rolled_back(bench: &Bench) -> Outcome {
 pub(super) fn swapped(bench: &Bench) -> Outcome {
     let cluster = three(bench)?;
     cluster.create("other", &["--size", super::kill::SIZE_TEXT, "--replicas", "3"])?;
+    let mark = vec![0x5a; 1 << 20];
+    let mut other = Volume::open(cluster.node("a")?.nbd, "other", ANSWER_LIMIT)?;
+    other.write(0, &mark)?;
+    other.flush()?;
+    drop(other);
     let load = load(bench, staying(&cluster, &["a", "b"], 4)?);
     load.progress(200)?;
     cluster.kill("c")?;
@@ -114,15 +119,27 @@ pub(super) fn swapped(bench: &Bench) -> Outcome {
     exchange(&one, &two, &between)?;
     cluster.start("c")?;
     for name in [DISK, "other"] {
-        let replica = cluster.replica(name, "c")?;
-        ensure!(replica["state"] != "in-sync", "{name}: the other's file on c counts as in sync");
+        cluster.wait_state(name, "c", "detached")?;
+        let log = cluster.log("c");
+        let refused = |line: &str| line.contains("LS-0025") && line.contains(&format!("{name}: "));
+        ensure!(
+            log.lines().any(refused),
+            "c's log does not say of {name} that its store is another's: {log}"
+        );
     }
-    let log = cluster.log("c");
-    ensure!(log.contains("LS-0025"), "c's log does not say that the store is another's: {log}");
+    load.progress(200)?;
     cluster.stop("c")?;
     exchange(&one, &two, &between)?;
     cluster.start("c")?;
-    passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
+    let summary = settle(bench, &cluster, load, &["a", "b", "c"])?;
+    cluster.wait("other", "in-sync", crate::cluster::SYNC_LIMIT)?;
+    cluster.compare("other", 0, SIZE, &["a", "b", "c"])?;
+    let mut found = vec![0; mark.len()];
+    for node in ["a", "b", "c"] {
+        Volume::open(cluster.node(node)?.nbd, "other", ANSWER_LIMIT)?.read(0, &mut found)?;
+        ensure!(found == mark, "{node} shows something else of the other resource");
+    }
+    passed(summary)
 }
 
 fn exchange(one: &Path, two: &Path, between: &Path) -> Outcome<()> {
