@@ -8,7 +8,7 @@ use base::Prng;
 use super::kill::three;
 use crate::bench::{Bench, Failure, Outcome, Verdict, ensure, need_tools, passed, text, tool};
 use crate::cluster::{Cluster, SYNC_LIMIT};
-use client::list;
+use client::{ANSWER_LIMIT, Volume, list};
 use tools::{Disk, no_disk};
 
 /// Writes a file of bytes that do not repeat.
@@ -186,13 +186,17 @@ fn mounted(bench: &Bench, block: &str) -> Outcome {
         if round == 0 {
             write_file(&data, 48 << 20, bench.seed)?;
             tool("sync", &["-f", text(&data)])?;
+            // Without clients of its own it would make way for the node that has the file system.
+            let stays = Volume::open(cluster.node("a")?.nbd, "disk", ANSWER_LIMIT)?;
+            cluster.ok(&["resource", "promote", "disk", "--node", "a"])?;
             let primary = cluster.primary("disk")?;
-            let other = if primary == "a" { "c" } else { "a" };
-            cluster.kill(other)?;
-            bench.tell(format_args!("node {other} is killed while the file system is mounted"));
+            ensure!(primary == "a", "{primary} is primary, though a was promoted and has a client");
+            cluster.kill("a")?;
+            drop(stays);
+            bench.tell("a, the primary, is killed while the file system is mounted");
             tool("cp", &[text(&data), text(&mount.join("copy"))])?;
             tool("sync", &["-f", text(&mount)])?;
-            cluster.start(other)?;
+            cluster.start("a")?;
         }
         let sum = tool("sha256sum", &[text(&data)])?;
         let sum = sum.split_whitespace().next().unwrap_or_default().to_owned();
