@@ -21,13 +21,26 @@ echo "nvme works: three paths by nvme connect-all to one node" >> seen
 lockstep device attach web --via nvme
 test "$(lockstep device list --output json | grep -o '"state":"live"' | wc -l)" = 3
 mkfs.ext4 -q $disk; mount -t ext4 $disk /mnt
-fio --name=z --directory=/mnt --size=8M --rw=randwrite --bs=4k --ioengine=libaio --iodepth=8 --direct=1 --fsync=64 --rate_iops=150 --verify=crc32c \
-    --verify_fatal=1 > fio 2>&1 & writer=$!
-for node in a b c; do sleep 2; lockstep dev kill $node; sleep 1; lockstep dev start $node; lockstep wait web --for in-sync --timeout 240; done
-wait $writer; tail -n 3 fio
+load() {
+    while [ ! -e /tmp/enough ]; do
+        fio --name=z --directory=/mnt --size=4M --rw=randwrite --bs=4k --ioengine=libaio --iodepth=8 --direct=1 --fsync=64 --rate_iops=150 --verify=crc32c \
+            --verify_fatal=1 --randseed=$RANDOM > fio 2>&1 || return 1
+        echo "$(date +%T) verified"
+    done
+}
+(set +x; if load; then echo 0 > /tmp/fio; else echo 1 > /tmp/fio; fi) &
+# The load has not ended, and what is asked after it is answered.
+flows() { timeout 60 dd if=$disk of=/dev/null bs=4096 count=1 iflag=direct; test ! -e /tmp/fio; }
+for node in a b c; do
+    sleep 2; flows; lockstep dev kill $node; sleep 1; flows
+    lockstep dev start $node; lockstep wait web --for in-sync --timeout 240
+done
+sleep 2; flows; touch /tmp/enough
+for _ in $(seq 24); do [ -e /tmp/fio ] && break; sleep 5; done
+tail -n 3 fio; test "$(cat /tmp/fio)" = 0
 # All at once.
-sync; lockstep dev down; lockstep dev up --detach; lockstep wait web --for in-sync --timeout 240
-md5sum /mnt/z.* ; umount /mnt; fsck.ext4 -fn $disk
+sync; md5sum /mnt/z.* > /tmp/sum; lockstep dev down; lockstep dev up --detach; lockstep wait web --for in-sync --timeout 240
+echo 3 > /proc/sys/vm/drop_caches; md5sum -c /tmp/sum; umount /mnt; fsck.ext4 -fn $disk
 lockstep device detach web; lockstep resource delete web; lockstep dev down
 if dmesg | grep -i "i/o error"; then exit 1; fi
 # A kernel that cannot accept as newer ones do is no failure.

@@ -27,7 +27,8 @@ left=$(basename "$(dirname "$(grep -lE "trsvcid=$LEFT(,|\$)" /sys/class/nvme/nvm
 barred() { grep -q inaccessible $path/ana_state; }
 until_so barred
 set +x
-done_so_far() { cat /sys/block/nvme0n1/stat | awk '{ print $1 + $5 }'; }
+# What the paths carried: of the disk that stands above them not every kernel counts it.
+done_so_far() { cat /sys/block/nvme0c*n1/stat | awk '{ sum += $1 + $5 } END { print sum }'; }
 still() { local before; before=$(done_so_far); sleep 3; [ "$(done_so_far)" = "$before" ]; }
 until_so still; set -x
 test ! -e /tmp/fio; grep . /sys/block/nvme0c*n1/ana_state; touch waits
